@@ -1,0 +1,211 @@
+//! The unit of block I/O.
+
+use crate::{Buf, IoError};
+use bitflags::bitflags;
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+/// A 512-byte unit of a device, counted from its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sector(pub u64);
+
+impl Sector {
+    /// Bytes in a sector.
+    pub const BYTES: u64 = 512;
+
+    /// The sector that holds byte `offset_bytes`.
+    pub const fn containing(offset_bytes: u64) -> Self {
+        Self(offset_bytes / Self::BYTES)
+    }
+
+    /// Offset of the sector's first byte, or `None` where it does not fit 64 bits.
+    pub const fn byte_offset(self) -> Option<u64> {
+        self.0.checked_mul(Self::BYTES)
+    }
+}
+
+impl fmt::Display for Sector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a bio asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Fill the segments from the device.
+    Read,
+    /// Store the segments on the device.
+    Write,
+    /// Make every write that completed before durable.
+    Flush,
+    /// Tell the device that the range's contents are no longer needed.
+    Discard,
+    /// Make the range read as zeroes.
+    WriteZeroes,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Discard => "discard",
+            Self::WriteZeroes => "write-zeroes",
+        })
+    }
+}
+
+bitflags! {
+    /// Hints and demands that travel with a bio; names as in Linux's `req_flag_bits`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct BioFlags: u8 {
+        /// Somebody waits for it.
+        const SYNC = 1 << 0;
+        /// File-system metadata.
+        const META = 1 << 1;
+        /// Flush the volatile cache before this write.
+        const PREFLUSH = 1 << 2;
+        /// This write is durable when it completes.
+        const FUA = 1 << 3;
+        /// Read-ahead: may be dropped under pressure.
+        const RAHEAD = 1 << 4;
+    }
+}
+
+/// Whom a bio is charged to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(pub u64);
+
+/// A run of memory that takes part in a bio.
+pub struct Segment {
+    ptr: *mut u8,
+    len: usize,
+    owner: Owner,
+}
+
+enum Owner {
+    Buf(Buf),
+    Shared(Arc<dyn Any + Send + Sync>),
+}
+
+// SAFETY: the owner is Send, keeps the memory alive, and `ptr` is only dereferenced through methods that borrow `self`.
+unsafe impl Send for Segment {}
+// SAFETY: through `&Segment` the memory is only read.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// Part of a buffer that others read at the same time; for writes only.
+    pub fn shared(buf: Arc<Buf>, start: usize, len: usize) -> Self {
+        assert!(start.checked_add(len).is_some_and(|end| end <= buf.len()), "segment within its buffer");
+        // SAFETY: in bounds by the assertion.
+        let ptr = unsafe { buf.as_ptr().add(start) };
+        Self { ptr, len, owner: Owner::Shared(buf) }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes, to be written to a device.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: `owner` keeps `ptr..ptr+len` alive and initialised.
+        unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
+    }
+
+    /// The bytes, to be filled from a device; `None` for memory that is shared.
+    pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        match &self.owner {
+            // SAFETY: the buffer is owned by this segment alone, which is borrowed exclusively.
+            Owner::Buf(_) => Some(unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) }),
+            Owner::Shared(_) => None,
+        }
+    }
+
+    /// The owned buffer, if this segment owns one.
+    pub fn into_buf(self) -> Option<Buf> {
+        match self.owner {
+            Owner::Buf(buf) => Some(buf),
+            Owner::Shared(_) => None,
+        }
+    }
+}
+
+impl From<Buf> for Segment {
+    fn from(buf: Buf) -> Self {
+        Self { ptr: buf.as_ptr(), len: buf.len(), owner: Owner::Buf(buf) }
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Segment({} bytes)", self.len)
+    }
+}
+
+/// Called once with the bio and how it went.
+pub type Completion = Box<dyn FnOnce(Bio, Result<(), IoError>) + Send>;
+
+/// One operation on one run of sectors.
+pub struct Bio {
+    /// What to do.
+    pub op: Op,
+    /// First sector.
+    pub start: Sector,
+    /// Length in bytes: the sum of the segments, or the range of a discard or write-zeroes.
+    pub bytes: u64,
+    /// Memory, in order; empty for flush, discard and write-zeroes.
+    pub segments: Vec<Segment>,
+    /// Hints and demands.
+    pub flags: BioFlags,
+    /// Whom it is charged to.
+    pub stream: StreamId,
+    completion: Option<Completion>,
+}
+
+impl Bio {
+    /// A bio with memory; its length is the sum of the segments.
+    pub fn new(op: Op, start: Sector, segments: Vec<Segment>) -> Self {
+        let bytes = segments.iter().map(|s| s.len() as u64).sum();
+        Self {
+            op,
+            start,
+            bytes,
+            segments,
+            flags: BioFlags::empty(),
+            stream: StreamId::default(),
+            completion: None,
+        }
+    }
+
+    /// A bio on a range, without memory.
+    pub fn range(op: Op, start: Sector, bytes: u64) -> Self {
+        Self { bytes, ..Self::new(op, start, Vec::new()) }
+    }
+
+    /// Sets what is called at the end; replaces what was set before.
+    pub fn on_end(&mut self, completion: Completion) {
+        self.completion = Some(completion);
+    }
+
+    /// Ends the bio. A device calls this exactly once, from any thread.
+    pub fn end(mut self, result: Result<(), IoError>) {
+        if let Some(completion) = self.completion.take() {
+            completion(self, result);
+        }
+    }
+}
+
+impl fmt::Debug for Bio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bio({} {}+{} {:?})", self.op, self.start, self.bytes, self.flags)
+    }
+}

@@ -1,0 +1,44 @@
+//! What can go wrong between a bio and its device.
+
+use crate::{Op, Sector};
+use thiserror::Error;
+
+/// A bio that failed: which device, which operation, where, and why.
+#[derive(Debug, Clone, Error)]
+#[error("{device}: {op} of {bytes} bytes at sector {start}: {kind}")]
+pub struct IoError {
+    /// The device's name: a path, a URI, or what a modelled disk is called.
+    pub device: String,
+    /// The operation that failed.
+    pub op: Op,
+    /// Its first sector.
+    pub start: Sector,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// The cause.
+    pub kind: IoErrorKind,
+}
+
+/// Why a bio failed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum IoErrorKind {
+    /// The operating system's error number.
+    #[error("{}", std::io::Error::from_raw_os_error(*.0))]
+    Os(i32),
+    /// The range lies beyond the end of the device.
+    #[error("beyond the end of the device")]
+    OutOfRange,
+    /// The backing returned fewer bytes than asked for.
+    #[error("short transfer: {0} bytes done")]
+    Short(u64),
+    /// A write to a device opened read-only.
+    #[error("the device is read-only")]
+    ReadOnly,
+    /// Start, length or memory is not aligned as [`crate::Limits`] demands.
+    #[error("not aligned to the device's block size")]
+    Misaligned,
+    /// The device does not do this operation.
+    #[error("not supported by the device")]
+    Unsupported,
+}

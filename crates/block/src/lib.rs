@@ -1,0 +1,29 @@
+//! From bio to disk.
+//!
+//! A [`Bio`] carries one operation on a run of sectors; a [`Device`] completes it. Devices stack: a queue, a stripe or a
+//! fault injector is a device over a device. This crate never knows about pages, inodes or ext.
+//!
+//! ```
+//! use extant_block::{Buf, Device, MemDevice, Sector, read, write};
+//! # use std::sync::Arc;
+//! let disk = MemDevice::new(1 << 20);
+//! let done = write(&disk, Sector(8), Buf::from_slice(&[7; 4096]));
+//! # let rt = extant_rt::Rt::real(Default::default());
+//! rt.block_on(done).unwrap().unwrap();
+//! let data = rt.block_on(read(&disk, Sector(8), 4096)).unwrap().unwrap();
+//! assert_eq!(data[0], 7);
+//! ```
+
+mod bio;
+mod buf;
+mod device;
+mod error;
+mod file;
+mod mem;
+
+pub use bio::{Bio, BioFlags, Completion, Op, Sector, Segment, StreamId};
+pub use buf::Buf;
+pub use device::{Device, Limits, discard, execute, flush, read, write, write_segments};
+pub use error::{IoError, IoErrorKind};
+pub use file::{FileDevice, FileOptions};
+pub use mem::MemDevice;

@@ -1,0 +1,90 @@
+//! A device in memory.
+
+use crate::{Bio, Device, IoError, IoErrorKind, Limits, Op};
+use parking_lot::RwLock;
+use std::fmt;
+
+/// A disk whose contents live in memory; every bio ends before `submit` returns.
+pub struct MemDevice {
+    limits: Limits,
+    bytes: RwLock<Vec<u8>>,
+}
+
+impl MemDevice {
+    /// A zeroed disk.
+    pub fn new(capacity_bytes: usize) -> Self {
+        Self::from_bytes(vec![0; capacity_bytes])
+    }
+
+    /// A disk with the given contents.
+    pub fn from_bytes(bytes: Vec<u8>) -> Self {
+        let limits = Limits {
+            name: "memory".into(),
+            capacity_bytes: bytes.len() as u64,
+            block_bytes: 512,
+            max_bytes: 1 << 30,
+            max_segments: u32::MAX,
+            volatile_cache: false,
+            read_only: false,
+        };
+        Self { limits, bytes: RwLock::new(bytes) }
+    }
+
+    /// A copy of the contents.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.bytes.read().clone()
+    }
+
+    fn run(&self, bio: &mut Bio) -> Result<(), IoErrorKind> {
+        let start = bio.start.byte_offset().ok_or(IoErrorKind::OutOfRange)?;
+        let end = start.checked_add(bio.bytes).ok_or(IoErrorKind::OutOfRange)?;
+        if end > self.limits.capacity_bytes {
+            return Err(IoErrorKind::OutOfRange);
+        }
+        let mut at = start as usize;
+        match bio.op {
+            Op::Read => {
+                let bytes = self.bytes.read();
+                for segment in &mut bio.segments {
+                    let to = segment.as_mut_slice().ok_or(IoErrorKind::Unsupported)?;
+                    to.copy_from_slice(&bytes[at..at + to.len()]);
+                    at += to.len();
+                }
+            }
+            Op::Write => {
+                let mut bytes = self.bytes.write();
+                for segment in &bio.segments {
+                    let from = segment.as_slice();
+                    bytes[at..at + from.len()].copy_from_slice(from);
+                    at += from.len();
+                }
+            }
+            Op::Discard | Op::WriteZeroes => self.bytes.write()[at..end as usize].fill(0),
+            Op::Flush => {}
+        }
+        Ok(())
+    }
+}
+
+impl Device for MemDevice {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn submit(&self, mut bio: Bio) {
+        let result = self.run(&mut bio).map_err(|kind| IoError {
+            device: self.limits.name.clone(),
+            op: bio.op,
+            start: bio.start,
+            bytes: bio.bytes,
+            kind,
+        });
+        bio.end(result);
+    }
+}
+
+impl fmt::Debug for MemDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemDevice({} bytes)", self.limits.capacity_bytes)
+    }
+}

@@ -1,0 +1,2 @@
+//! The `extant` command.
+fn main() {}

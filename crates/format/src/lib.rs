@@ -1,0 +1,2 @@
+//! ext2, ext3 and ext4 on-disk structures.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! One mounted volume.
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! Directory, tar or OCI layout to volume; volume to tar.
