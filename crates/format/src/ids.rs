@@ -76,7 +76,7 @@ impl BlockSize {
     }
 
     /// Size in bytes, as a length.
-    pub const fn len(self) -> usize {
+    pub const fn byte_len(self) -> usize {
         1 << self.0
     }
 
