@@ -8,20 +8,52 @@
 //! This crate never does I/O, never reads a clock, has no `unsafe`, and never panics, overflows, loops without bound or
 //! allocates more than a small multiple of its input, whatever the bytes are.
 //!
-//! ```ignore
+//! ```
 //! use extant_format::{Corrupt, Problem, Superblock};
 //!
 //! let bytes = [0u8; 1024];
 //! let refused = Superblock::parse(&bytes).unwrap_err();
 //! assert!(matches!(refused.problem, Problem::Magic { found: 0, expected: 0xef53 }));
 //! assert_eq!(refused.to_string(), "superblock: magic is 0x0, expected 0xef53");
-//! ```ignore
+//! ```
 #![forbid(unsafe_code)]
 
+mod bitmap;
 mod checksum;
+mod dirent;
 mod error;
+mod extent;
+mod features;
+mod group_desc;
 mod ids;
+mod indirect;
+mod inode;
+mod superblock;
+mod timestamp;
 
+pub use bitmap::{
+    bit, block_bitmap_checksum, count_free, inode_bitmap_checksum, set_bits, verify_block_bitmap,
+    verify_inode_bitmap,
+};
 pub use checksum::{ChecksumSeed, crc16, crc32c};
+pub use dirent::{
+    DIRENT_HEADER_BYTES, DIRENT_TAIL_BYTES, DirEntries, DirEntry, NAME_MAX, dirent_bytes,
+    encode_record_bytes, has_dirent_tail, verify_dirent_checksum, write_dirent, write_dirent_tail,
+};
 pub use error::{Corrupt, Place, Problem};
+pub use extent::{
+    EXTENT_MAGIC, EXTENT_MAX_BLOCKS, EXTENT_MAX_DEPTH, Extent, ExtentContext, ExtentIndex, ExtentNode,
+    UNWRITTEN_MAX_BLOCKS, verify_extent_checksum, write_extent_checksum,
+};
+pub use features::{Compat, Incompat, RoCompat};
+pub use group_desc::{GroupDescriptor, GroupFlags, RawGroupDescriptor, inode_offset, inode_table_blocks};
 pub use ids::{BlockSize, FileBlock, Group, InodeNumber, VolumeBlock};
+pub use indirect::{
+    DIRECT_POINTERS, IndirectPath, check_pointer, indirect_capacity, indirect_path, parse_indirect,
+    pointers_per_block,
+};
+pub use inode::{DeviceNumber, FileKind, GOOD_OLD_INODE_SIZE, Inode, InodeFlags, RawInode, RawInodeExtra};
+pub use superblock::{
+    RawSuperblock, STATE_ERROR, STATE_ORPHAN, STATE_VALID, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock,
+};
+pub use timestamp::Timestamp;
