@@ -18,7 +18,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod acl;
 mod bitmap;
+mod char_sign;
 mod checksum;
 mod dirent;
 mod error;
@@ -30,11 +32,14 @@ mod indirect;
 mod inode;
 mod superblock;
 mod timestamp;
+mod xattr;
 
+pub use acl::{Acl, AclEntry, AclTag, RawAclEntry, RawAclEntryShort};
 pub use bitmap::{
     bit, block_bitmap_checksum, count_free, inode_bitmap_checksum, set_bits, verify_block_bitmap,
     verify_inode_bitmap,
 };
+pub use char_sign::CharSign;
 pub use checksum::{ChecksumSeed, crc16, crc32c};
 pub use dirent::{
     DIRENT_HEADER_BYTES, DIRENT_TAIL_BYTES, DirEntries, DirEntry, NAME_MAX, dirent_bytes,
@@ -57,3 +62,8 @@ pub use superblock::{
     RawSuperblock, STATE_ERROR, STATE_ORPHAN, STATE_VALID, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock,
 };
 pub use timestamp::Timestamp;
+pub use xattr::{
+    RawXattrBlockHeader, RawXattrEntry, ValueInode, XATTR_BLOCK_SHARES_MAX, XATTR_MAGIC, XATTR_VALUE_MAX,
+    Xattr, XattrBlock, XattrIndex, XattrIter, XattrName, XattrValue, XattrWriteError, Xattrs,
+    verify_xattr_block, write_inode_xattrs, write_xattr_block, xattr_space,
+};
