@@ -22,7 +22,7 @@ mod file;
 mod mem;
 
 pub use bio::{Bio, BioFlags, Completion, Op, Sector, Segment, StreamId};
-pub use buf::Buf;
+pub use buf::{BUF_ALIGN, Buf};
 pub use device::{Device, Limits, discard, execute, flush, read, write, write_segments};
 pub use error::{IoError, IoErrorKind};
 pub use file::{FileDevice, FileOptions};
