@@ -116,6 +116,27 @@ impl Segment {
         Self { ptr: ptr.as_ptr(), len, owner: Owner::Exclusive { _keep: owner } }
     }
 
+    /// Part of `parent`, which is in `owner`.
+    ///
+    /// # Safety
+    /// Until this segment is dropped `owner` lives, `parent`'s memory is not touched through it, and no other piece
+    /// overlaps this one.
+    pub(crate) unsafe fn piece(
+        parent: &Segment,
+        start: usize,
+        len: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        assert!(start.checked_add(len).is_some_and(|end| end <= parent.len), "piece within its segment");
+        // SAFETY: in bounds by the assertion.
+        let ptr = unsafe { parent.ptr.add(start) };
+        let owner = match parent.is_writable() {
+            true => Owner::Exclusive { _keep: owner },
+            false => Owner::Shared { _keep: owner },
+        };
+        Self { ptr, len, owner }
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -212,6 +233,11 @@ impl Bio {
     /// Sets what is called at the end; replaces what was set before.
     pub fn on_end(&mut self, completion: Completion) {
         self.completion = Some(completion);
+    }
+
+    /// What was set with [`Bio::on_end`]; a device that puts a completion of its own in its place calls it later.
+    pub fn take_completion(&mut self) -> Option<Completion> {
+        self.completion.take()
     }
 
     /// Ends the bio. A device calls this exactly once, from any thread.
