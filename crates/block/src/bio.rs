@@ -1,9 +1,10 @@
 //! The unit of block I/O.
 
-use crate::{Buf, IoError};
+use crate::{Buf, IoError, IoErrorKind};
 use bitflags::bitflags;
 use std::any::Any;
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A 512-byte unit of a device, counted from its start.
@@ -88,7 +89,8 @@ pub struct Segment {
 
 enum Owner {
     Buf(Buf),
-    Shared(Arc<dyn Any + Send + Sync>),
+    Exclusive { _keep: Arc<dyn Any + Send + Sync> },
+    Shared { _keep: Arc<dyn Any + Send + Sync> },
 }
 
 // SAFETY: the owner is Send, keeps the memory alive, and `ptr` is only dereferenced through methods that borrow `self`.
@@ -102,7 +104,37 @@ impl Segment {
         assert!(start.checked_add(len).is_some_and(|end| end <= buf.len()), "segment within its buffer");
         // SAFETY: in bounds by the assertion.
         let ptr = unsafe { buf.as_ptr().add(start) };
-        Self { ptr, len, owner: Owner::Shared(buf) }
+        Self { ptr, len, owner: Owner::Shared { _keep: buf } }
+    }
+
+    /// Memory of somebody else that this segment alone may touch until it is dropped: page frames, a caller's buffer.
+    ///
+    /// # Safety
+    /// `ptr..ptr + len` is initialised and stays valid while `owner` lives, and until the segment is dropped nothing
+    /// else reads or writes it.
+    pub unsafe fn exclusive(ptr: NonNull<u8>, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { ptr: ptr.as_ptr(), len, owner: Owner::Exclusive { _keep: owner } }
+    }
+
+    /// Part of `parent`, which is in `owner`.
+    ///
+    /// # Safety
+    /// Until this segment is dropped `owner` lives, `parent`'s memory is not touched through it, and no other piece
+    /// overlaps this one.
+    pub(crate) unsafe fn piece(
+        parent: &Segment,
+        start: usize,
+        len: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        assert!(start.checked_add(len).is_some_and(|end| end <= parent.len), "piece within its segment");
+        // SAFETY: in bounds by the assertion.
+        let ptr = unsafe { parent.ptr.add(start) };
+        let owner = match parent.is_writable() {
+            true => Owner::Exclusive { _keep: owner },
+            false => Owner::Shared { _keep: owner },
+        };
+        Self { ptr, len, owner }
     }
 
     /// Length in bytes.
@@ -124,17 +156,24 @@ impl Segment {
     /// The bytes, to be filled from a device; `None` for memory that is shared.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         match &self.owner {
-            // SAFETY: the buffer is owned by this segment alone, which is borrowed exclusively.
-            Owner::Buf(_) => Some(unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) }),
-            Owner::Shared(_) => None,
+            Owner::Buf(_) | Owner::Exclusive { .. } => {
+                // SAFETY: the memory is this segment's alone, and the segment is borrowed exclusively.
+                Some(unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) })
+            }
+            Owner::Shared { .. } => None,
         }
+    }
+
+    /// Whether a device may fill it.
+    pub fn is_writable(&self) -> bool {
+        !matches!(self.owner, Owner::Shared { .. })
     }
 
     /// The owned buffer, if this segment owns one.
     pub fn into_buf(self) -> Option<Buf> {
         match self.owner {
             Owner::Buf(buf) => Some(buf),
-            Owner::Shared(_) => None,
+            Owner::Exclusive { .. } | Owner::Shared { .. } => None,
         }
     }
 }
@@ -196,11 +235,27 @@ impl Bio {
         self.completion = Some(completion);
     }
 
+    /// What was set with [`Bio::on_end`]; a device that puts a completion of its own in its place calls it later.
+    pub fn take_completion(&mut self) -> Option<Completion> {
+        self.completion.take()
+    }
+
     /// Ends the bio. A device calls this exactly once, from any thread.
     pub fn end(mut self, result: Result<(), IoError>) {
         if let Some(completion) = self.completion.take() {
             completion(self, result);
         }
+    }
+
+    /// Ends the bio; a failure is told with the device's name and what this bio asked for.
+    pub fn end_as(self, device: &str, result: Result<(), IoErrorKind>) {
+        let result = result.map_err(|kind| self.error(device, kind));
+        self.end(result);
+    }
+
+    /// The error that says that this bio failed on `device` for the reason `kind`.
+    pub fn error(&self, device: &str, kind: IoErrorKind) -> IoError {
+        IoError { device: device.into(), op: self.op, start: self.start, bytes: self.bytes, kind }
     }
 }
 

@@ -1,9 +1,10 @@
 //! What completes bios.
 
-use crate::{Bio, Buf, IoError, Op, Sector, Segment};
+use crate::{Bio, Buf, IoError, IoErrorKind, Op, Sector, Segment};
 use parking_lot::Mutex;
 use std::fmt;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -13,10 +14,12 @@ use std::task::{Context, Poll, Waker};
 pub struct Limits {
     /// Name for errors and traces.
     pub name: String,
-    /// Size in bytes; a multiple of [`Sector::BYTES`] rounded down.
+    /// Size in bytes, in whole sectors.
     pub capacity_bytes: u64,
     /// Start and length of every read and write are multiples of this many bytes.
     pub block_bytes: u32,
+    /// Reads and writes that are multiples of this many bytes avoid a detour (kernel: `physical_block_size`).
+    pub physical_block_bytes: u32,
     /// Longest read or write in bytes that the device takes as one command.
     pub max_bytes: u64,
     /// Most segments in one command.
@@ -25,6 +28,49 @@ pub struct Limits {
     pub volatile_cache: bool,
     /// Whether writes are refused.
     pub read_only: bool,
+}
+
+impl Limits {
+    /// An unbounded, durable, writable device of 512-byte blocks.
+    pub fn new(name: impl Into<String>, capacity_bytes: u64) -> Self {
+        Self {
+            name: name.into(),
+            capacity_bytes,
+            block_bytes: 512,
+            physical_block_bytes: 512,
+            max_bytes: 1 << 30,
+            max_segments: 1024,
+            volatile_cache: false,
+            read_only: false,
+        }
+    }
+
+    /// Byte offsets of the first byte of `bio` and of the one after its last, if the device may try it at all.
+    pub fn admit(&self, bio: &Bio) -> Result<(u64, u64), IoErrorKind> {
+        let start = bio.start.byte_offset().ok_or(IoErrorKind::OutOfRange)?;
+        let end = start.checked_add(bio.bytes).ok_or(IoErrorKind::OutOfRange)?;
+        if end > self.capacity_bytes {
+            return Err(IoErrorKind::OutOfRange);
+        }
+        if !(start | bio.bytes).is_multiple_of(u64::from(self.block_bytes)) {
+            return Err(IoErrorKind::Misaligned);
+        }
+        match bio.op {
+            Op::Read | Op::Write => {
+                let memory: u64 = bio.segments.iter().map(|s| s.len() as u64).sum();
+                assert_eq!(memory, bio.bytes, "a bio's length is the sum of its segments");
+                assert!(
+                    bio.op == Op::Write || bio.segments.iter().all(Segment::is_writable),
+                    "a read needs memory of its own"
+                );
+            }
+            Op::Flush | Op::Discard | Op::WriteZeroes => {}
+        }
+        if self.read_only && matches!(bio.op, Op::Write | Op::Discard | Op::WriteZeroes) {
+            return Err(IoErrorKind::ReadOnly);
+        }
+        Ok((start, end))
+    }
 }
 
 /// Something that completes bios.
@@ -36,6 +82,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn limits(&self) -> &Limits;
     /// Takes a bio over; ends it sometime.
     fn submit(&self, bio: Bio);
+    /// Takes several bios over at once, in order; cheaper than one by one where starting them costs a system call.
+    fn submit_all(&self, bios: &mut dyn Iterator<Item = Bio>) {
+        bios.for_each(|bio| self.submit(bio));
+    }
+    /// The first run of bytes at or after `from_bytes` that may hold anything but zeroes, or `None` where only holes
+    /// follow; lets a reader skip holes. Devices that do not know answer with all that follows.
+    fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
+        let capacity = self.limits().capacity_bytes;
+        Ok((from_bytes < capacity).then_some(from_bytes..capacity))
+    }
 }
 
 /// Submits `bio` and waits for its end. Dropping the future leaves the bio to finish on its own.

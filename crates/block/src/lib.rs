@@ -19,11 +19,17 @@ mod buf;
 mod device;
 mod error;
 mod file;
+mod linear;
 mod mem;
+mod split;
+mod stripe;
 
 pub use bio::{Bio, BioFlags, Completion, Op, Sector, Segment, StreamId};
-pub use buf::Buf;
+pub use buf::{BUF_ALIGN, Buf};
 pub use device::{Device, Limits, discard, execute, flush, read, write, write_segments};
 pub use error::{IoError, IoErrorKind};
 pub use file::{FileDevice, FileOptions};
+pub use linear::{Linear, Part};
 pub use mem::MemDevice;
+pub use split::LayoutError;
+pub use stripe::Stripe;

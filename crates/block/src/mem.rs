@@ -1,6 +1,6 @@
 //! A device in memory.
 
-use crate::{Bio, Device, IoError, IoErrorKind, Limits, Op};
+use crate::{Bio, Device, IoErrorKind, Limits, Op};
 use parking_lot::RwLock;
 use std::fmt;
 
@@ -18,15 +18,7 @@ impl MemDevice {
 
     /// A disk with the given contents.
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
-        let limits = Limits {
-            name: "memory".into(),
-            capacity_bytes: bytes.len() as u64,
-            block_bytes: 512,
-            max_bytes: 1 << 30,
-            max_segments: u32::MAX,
-            volatile_cache: false,
-            read_only: false,
-        };
+        let limits = Limits { max_segments: u32::MAX, ..Limits::new("memory", bytes.len() as u64) };
         Self { limits, bytes: RwLock::new(bytes) }
     }
 
@@ -36,17 +28,13 @@ impl MemDevice {
     }
 
     fn run(&self, bio: &mut Bio) -> Result<(), IoErrorKind> {
-        let start = bio.start.byte_offset().ok_or(IoErrorKind::OutOfRange)?;
-        let end = start.checked_add(bio.bytes).ok_or(IoErrorKind::OutOfRange)?;
-        if end > self.limits.capacity_bytes {
-            return Err(IoErrorKind::OutOfRange);
-        }
+        let (start, end) = self.limits.admit(bio)?;
         let mut at = start as usize;
         match bio.op {
             Op::Read => {
                 let bytes = self.bytes.read();
                 for segment in &mut bio.segments {
-                    let to = segment.as_mut_slice().ok_or(IoErrorKind::Unsupported)?;
+                    let to = segment.as_mut_slice().expect("admitted");
                     to.copy_from_slice(&bytes[at..at + to.len()]);
                     at += to.len();
                 }
@@ -72,14 +60,8 @@ impl Device for MemDevice {
     }
 
     fn submit(&self, mut bio: Bio) {
-        let result = self.run(&mut bio).map_err(|kind| IoError {
-            device: self.limits.name.clone(),
-            op: bio.op,
-            start: bio.start,
-            bytes: bio.bytes,
-            kind,
-        });
-        bio.end(result);
+        let result = self.run(&mut bio);
+        bio.end_as(&self.limits.name, result);
     }
 }
 

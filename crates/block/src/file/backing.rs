@@ -1,0 +1,173 @@
+//! The open file or block device under a [`super::FileDevice`], and its blocking system calls.
+
+use super::FileOptions;
+use super::transfer::{Step, Transfer};
+use crate::{Bio, IoError, IoErrorKind, Limits, Op, Sector};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Alignment that every backing with O_DIRECT takes, for kernels that do not tell (before Linux 6.1).
+const SAFE_ALIGN: u32 = 4096;
+
+#[derive(Debug)]
+pub(super) struct Backing {
+    pub(super) limits: Limits,
+    /// Through the host's page cache; also for what direct I/O cannot take.
+    pub(super) buffered: OwnedFd,
+    pub(super) direct: Option<OwnedFd>,
+    direct_refused: AtomicBool,
+    /// Alignment of memory for direct I/O, in bytes.
+    pub(super) memory_align: usize,
+    /// Alignment of offset and length for direct I/O, in bytes.
+    offset_align: u64,
+    /// Size when it was opened, which need not be a multiple of a sector.
+    pub(super) size_bytes: u64,
+    pub(super) is_block_device: bool,
+}
+
+impl Backing {
+    pub(super) fn new(buffered: OwnedFd, path: &Path, options: FileOptions) -> std::io::Result<Self> {
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&buffered)?.st_mode);
+        if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
+            let name = path.display();
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::InvalidInput,
+                format!("{name} is neither a regular file nor a block device"),
+            ));
+        }
+        let is_block_device = kind == FileType::BlockDevice;
+        let size_bytes = rustix::fs::seek(&buffered, SeekFrom::End(0))?;
+        let access = if options.write { OFlags::RDWR } else { OFlags::RDONLY };
+        let direct = if options.direct { reopen(&buffered, access | OFlags::DIRECT) } else { None };
+        let (memory_align, offset_align) = alignment(&buffered, is_block_device);
+        let block_bytes = if is_block_device { rustix::fs::ioctl_blksszget(&buffered)? } else { 512 };
+        let limits = Limits {
+            block_bytes: 512,
+            physical_block_bytes: if direct.is_some() { offset_align } else { block_bytes },
+            volatile_cache: true,
+            read_only: !options.write,
+            ..Limits::new(path.display().to_string(), size_bytes.next_multiple_of(Sector::BYTES))
+        };
+        Ok(Self {
+            limits,
+            buffered,
+            direct,
+            direct_refused: AtomicBool::new(false),
+            memory_align: memory_align as usize,
+            offset_align: u64::from(offset_align),
+            size_bytes,
+            is_block_device,
+        })
+    }
+
+    pub(super) fn direct_is_on(&self) -> bool {
+        self.direct.is_some() && !self.direct_refused.load(Ordering::Relaxed)
+    }
+
+    /// No more direct I/O: the backing does not do it after all.
+    pub(super) fn refuse_direct(&self) {
+        self.direct_refused.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether direct I/O is on and takes an offset and a length, given as their bitwise or.
+    pub(super) fn takes_direct(&self, offset_or_len: u64) -> bool {
+        self.is_block_multiple(offset_or_len) && self.direct_is_on()
+    }
+
+    pub(super) fn is_block_multiple(&self, bytes: u64) -> bool {
+        bytes.is_multiple_of(self.offset_align)
+    }
+
+    pub(super) fn fd(&self, direct: bool) -> BorrowedFd<'_> {
+        match &self.direct {
+            Some(fd) if direct => fd.as_fd(),
+            _ => self.buffered.as_fd(),
+        }
+    }
+
+    /// Runs a transfer to its end on this thread.
+    pub(super) fn run(&self, mut transfer: Transfer) {
+        let result = loop {
+            let step = transfer.step(self);
+            let outcome = self.take_step(step, &mut transfer);
+            if let Some(result) = transfer.completed(self, outcome) {
+                break result;
+            }
+        };
+        transfer.bio.end_as(&self.limits.name, result);
+    }
+
+    pub(super) fn take_step(&self, step: Step, transfer: &mut Transfer) -> Result<usize, Errno> {
+        match step {
+            Step::Sync => rustix::fs::fdatasync(&self.buffered).map(|()| 0),
+            Step::Read { offset, direct } => {
+                rustix::io::preadv(self.fd(direct), &mut transfer.slices_mut(), offset)
+            }
+            Step::Write { offset, direct, dsync: false } => {
+                rustix::io::pwritev(self.fd(direct), &transfer.slices(), offset)
+            }
+            Step::Write { offset, direct, dsync: true } => {
+                rustix::io::pwritev2(self.fd(direct), &transfer.slices(), offset, ReadWriteFlags::DSYNC)
+            }
+            Step::PunchHole { offset, len } => {
+                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&self.buffered, mode, offset, len).map(|()| 0)
+            }
+            Step::Discard { offset, len } => discard(self.buffered.as_fd(), offset, len).map(|()| 0),
+        }
+    }
+
+    /// The first run of bytes at or after `from` that the file system does not know to be a hole.
+    pub(super) fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, IoError> {
+        let capacity = self.limits.capacity_bytes;
+        if from >= capacity {
+            return Ok(None);
+        }
+        if self.is_block_device {
+            return Ok(Some(from..capacity));
+        }
+        let error = |errno: Errno| {
+            let bio = Bio::range(Op::Read, Sector::containing(from), capacity - from);
+            bio.error(&self.limits.name, IoErrorKind::Os(errno.raw_os_error()))
+        };
+        let data = match rustix::fs::seek(&self.buffered, SeekFrom::Data(from)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => return Ok(None),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some(from..capacity)),
+            Err(errno) => return Err(error(errno)),
+        };
+        let hole = rustix::fs::seek(&self.buffered, SeekFrom::Hole(data)).map_err(error)?;
+        Ok(Some(data..hole.min(capacity)))
+    }
+}
+
+/// A second descriptor on the same file, which unlike a `dup` has flags of its own.
+fn reopen(fd: &OwnedFd, flags: OFlags) -> Option<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// Alignment of memory, and of offset and length, that direct I/O needs.
+fn alignment(fd: &OwnedFd, is_block_device: bool) -> (u32, u32) {
+    if is_block_device {
+        let block = rustix::fs::ioctl_blksszget(fd).unwrap_or(SAFE_ALIGN);
+        return (block, block);
+    }
+    match rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
+        Ok(s) if s.stx_dio_mem_align > 0 && s.stx_dio_offset_align > 0 => {
+            (s.stx_dio_mem_align, s.stx_dio_offset_align)
+        }
+        _ => (SAFE_ALIGN, SAFE_ALIGN),
+    }
+}
+
+fn discard(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+    /// `_IO(0x12, 119)` of linux/fs.h, an exception to the usual encoding: the argument is two 64-bit numbers.
+    const BLKDISCARD: rustix::ioctl::Opcode = 0x1277;
+    // SAFETY: BLKDISCARD reads an array of two u64, first byte and length, from its argument, and writes nothing.
+    unsafe { rustix::ioctl::ioctl(fd, rustix::ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) }
+}

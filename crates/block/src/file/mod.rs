@@ -1,0 +1,167 @@
+//! A regular file or block device of the host.
+
+mod backing;
+mod ring;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+use crate::{Bio, Device, IoError, Limits, Op};
+use backing::Backing;
+use extant_rt::Rt;
+use ring::Ring;
+use rustix::fs::{Mode, OFlags};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use transfer::Transfer;
+
+/// How to open a [`FileDevice`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FileOptions {
+    /// Allow writes.
+    pub write: bool,
+    /// Bypass the host's page cache where the backing allows it (`O_DIRECT`). What direct I/O cannot take, such as a
+    /// range that is not a multiple of [`Limits::physical_block_bytes`], goes through the page cache all the same;
+    /// memory that is not aligned is copied.
+    pub direct: bool,
+}
+
+/// A disk image or block device of the host.
+///
+/// As opened it does each bio on the thread that submits it, which needs no world and suits tools.
+/// [`FileDevice::driven_by`] makes it asynchronous: over io_uring, or, where the kernel or a container's seccomp profile
+/// forbids that, on the world's blocking threads.
+///
+/// Discard and write-zeroes punch holes into files (`fallocate(2)`) and are `BLKDISCARD` and a zeroing `fallocate` on
+/// block devices; where the file system cannot punch, zeroes are written and a discard is
+/// [`crate::IoErrorKind::Unsupported`]. A flush is `fdatasync(2)`, and [`crate::BioFlags::FUA`] is `RWF_DSYNC`. Reads of
+/// the last, partial sector of a file return zeroes past its end. No lock is taken on the file.
+///
+/// Every bio ends, even if the device is dropped first.
+#[derive(Debug)]
+pub struct FileDevice {
+    backing: Arc<Backing>,
+    engine: Engine,
+}
+
+#[derive(Debug)]
+enum Engine {
+    Caller,
+    Ring { ring: Arc<Ring>, rt: Rt },
+    Threads { rt: Rt },
+}
+
+impl FileDevice {
+    /// Opens an existing file or block device, whose size is final.
+    pub fn open(path: &Path, options: FileOptions) -> std::io::Result<Self> {
+        let access = if options.write { OFlags::RDWR } else { OFlags::RDONLY };
+        Self::from_fd(rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())?, path, options)
+    }
+
+    /// Takes over an open file whose size is final; `path` is its name in errors.
+    pub fn from_fd(fd: OwnedFd, path: &Path, options: FileOptions) -> std::io::Result<Self> {
+        let backing = Arc::new(Backing::new(fd, path, options)?);
+        Ok(Self { backing, engine: Engine::Caller })
+    }
+
+    /// Completes bios asynchronously from now on, over io_uring where there is one.
+    pub fn driven_by(self, rt: &Rt) -> Self {
+        let ring = Ring::new(self.backing.clone());
+        match ring {
+            Ok(ring) => {
+                let theirs = ring.clone();
+                drop(rt.spawn_blocking("file reaper", move || theirs.reap_until_closed()));
+                self.with_engine(Engine::Ring { ring, rt: rt.clone() })
+            }
+            Err(_forbidden) => self.on_threads_of(rt),
+        }
+    }
+
+    /// Completes bios asynchronously on the world's blocking threads: the way without io_uring.
+    pub fn on_threads_of(self, rt: &Rt) -> Self {
+        self.with_engine(Engine::Threads { rt: rt.clone() })
+    }
+
+    fn with_engine(mut self, engine: Engine) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// Whether bios bypass the host's page cache; may turn false at the first bio that the backing refuses to.
+    pub fn is_direct(&self) -> bool {
+        self.backing.direct_is_on()
+    }
+
+    /// What completes the bios: `"caller"`, `"io_uring"` or `"threads"`.
+    pub fn engine(&self) -> &'static str {
+        match self.engine {
+            Engine::Caller => "caller",
+            Engine::Ring { .. } => "io_uring",
+            Engine::Threads { .. } => "threads",
+        }
+    }
+
+    /// The bio as a transfer, unless it is over already.
+    fn admit(&self, bio: Bio) -> Option<Transfer> {
+        match self.backing.limits.admit(&bio) {
+            Ok(_) if bio.bytes == 0 && bio.op != Op::Flush => {
+                bio.end(Ok(()));
+                None
+            }
+            Ok((start, _)) => Some(Transfer::new(bio, start)),
+            Err(kind) => {
+                bio.end_as(&self.backing.limits.name, Err(kind));
+                None
+            }
+        }
+    }
+
+    /// Whether the ring has no operation for it on older kernels.
+    fn needs_thread(&self, transfer: &Transfer) -> bool {
+        self.backing.is_block_device && transfer.bio.op == Op::Discard
+    }
+
+    fn on_thread(&self, rt: &Rt, transfer: Transfer) {
+        let backing = self.backing.clone();
+        drop(rt.spawn_blocking("file I/O", move || backing.run(transfer)));
+    }
+}
+
+impl Device for FileDevice {
+    fn limits(&self) -> &Limits {
+        &self.backing.limits
+    }
+
+    fn submit(&self, bio: Bio) {
+        let Some(transfer) = self.admit(bio) else { return };
+        match &self.engine {
+            Engine::Caller => self.backing.run(transfer),
+            Engine::Threads { rt } => self.on_thread(rt, transfer),
+            Engine::Ring { rt, .. } if self.needs_thread(&transfer) => self.on_thread(rt, transfer),
+            Engine::Ring { ring, .. } => ring.submit([transfer]),
+        }
+    }
+
+    fn submit_all(&self, bios: &mut dyn Iterator<Item = Bio>) {
+        let Engine::Ring { ring, rt } = &self.engine else { return bios.for_each(|bio| self.submit(bio)) };
+        // Admitted before the ring is locked, because a refused bio's completion may submit again.
+        let transfers: Vec<_> = bios.filter_map(|bio| self.admit(bio)).collect();
+        let (threads, ours): (Vec<_>, Vec<_>) = transfers.into_iter().partition(|t| self.needs_thread(t));
+        ring.submit(ours);
+        threads.into_iter().for_each(|transfer| self.on_thread(rt, transfer));
+    }
+
+    fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
+        self.backing.next_data(from_bytes)
+    }
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        if let Engine::Ring { ring, .. } = &self.engine {
+            ring.close();
+        }
+    }
+}

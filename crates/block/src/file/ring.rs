@@ -1,0 +1,354 @@
+//! The io_uring engine.
+//!
+//! Any thread submits; any thread that has to wait may drive: one at a time sleeps in the kernel, and whoever reaps ends
+//! the bios of all. Nothing here starts a thread.
+
+use super::backing::Backing;
+use super::transfer::{Step, Transfer};
+use crate::IoErrorKind;
+use extant_rt::Nanos;
+use io_uring::{IoUring, opcode, squeue, types};
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+
+/// Submission entries; a longer burst is entered in parts.
+const SQ_ENTRIES: u32 = 256;
+/// Operations in the kernel at a time, which is what the completion queue holds; further bios wait in order.
+const IN_FLIGHT_MAX: usize = 1024;
+/// Registered descriptors.
+const BUFFERED: types::Fixed = types::Fixed(0);
+const DIRECT: types::Fixed = types::Fixed(1);
+/// `user_data` of the no-op that wakes a driver.
+const WAKE: u64 = u64::MAX;
+/// `RWF_DSYNC` of linux/fs.h.
+const RWF_DSYNC: i32 = 2;
+
+type Ended = (Transfer, Result<(), IoErrorKind>);
+
+pub(super) struct Ring {
+    uring: IoUring,
+    backing: Arc<Backing>,
+    /// Guards the submission queue's tail and the slots.
+    slots: Mutex<Slots>,
+    /// Guards the completion queue's head; the vectors are reused from reap to reap.
+    reaper: Mutex<Scratch>,
+    /// Held by the one thread that sleeps in the kernel.
+    driving: Mutex<()>,
+    /// Whether that thread sleeps or is about to.
+    sleeping: AtomicBool,
+    /// Asks the next driver not to sleep.
+    interrupted: AtomicBool,
+    closed: AtomicBool,
+    /// Threads in [`Ring::drain`], and what they wait for: nothing in flight, or nobody driving.
+    draining: AtomicUsize,
+    settled: Condvar,
+}
+
+#[derive(Default)]
+struct Slots {
+    slots: Vec<Option<Slot>>,
+    free: Vec<u32>,
+    in_flight: usize,
+    backlog: VecDeque<Transfer>,
+}
+
+struct Slot {
+    transfer: Transfer,
+    /// What the kernel reads the vector of a scattered step from.
+    vector: Vector,
+}
+
+enum Vector {
+    None,
+    /// Only kept for the kernel, which sees it as iovecs.
+    Read {
+        _slices: Vec<IoSliceMut<'static>>,
+    },
+    Write {
+        _slices: Vec<IoSlice<'static>>,
+    },
+}
+
+#[derive(Default)]
+struct Scratch {
+    completions: Vec<(u64, i32)>,
+}
+
+impl Ring {
+    /// A ring over `backing`; an error where the kernel or a seccomp profile does not give one.
+    pub(super) fn new(backing: Arc<Backing>) -> std::io::Result<Arc<Self>> {
+        let uring =
+            IoUring::builder().setup_clamp().setup_cqsize(IN_FLIGHT_MAX as u32 * 2).build(SQ_ENTRIES)?;
+        let params = uring.params();
+        if !(params.is_feature_ext_arg() && params.is_feature_nodrop() && params.is_feature_submit_stable()) {
+            return Err(Errno::NOSYS.into());
+        }
+        let direct = backing.direct.as_ref().unwrap_or(&backing.buffered);
+        uring.submitter().register_files(&[backing.buffered.as_raw_fd(), direct.as_raw_fd()])?;
+        Ok(Arc::new(Self {
+            uring,
+            backing,
+            slots: Mutex::default(),
+            reaper: Mutex::default(),
+            driving: Mutex::default(),
+            sleeping: AtomicBool::new(false),
+            interrupted: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            draining: AtomicUsize::new(0),
+            settled: Condvar::new(),
+        }))
+    }
+
+    /// Starts transfers, all with one system call where they fit.
+    pub(super) fn submit(&self, transfers: impl IntoIterator<Item = Transfer>) {
+        let mut slots = self.slots.lock();
+        for transfer in transfers {
+            if slots.in_flight >= IN_FLIGHT_MAX || !slots.backlog.is_empty() {
+                slots.backlog.push_back(transfer);
+            } else {
+                self.start(&mut slots, transfer);
+            }
+        }
+        drop(slots);
+        self.enter();
+    }
+
+    fn start(&self, slots: &mut Slots, transfer: Transfer) {
+        let index = slots.free.pop().unwrap_or_else(|| {
+            slots.slots.push(None);
+            slots.slots.len() as u32 - 1
+        });
+        slots.slots[index as usize] = Some(Slot { transfer, vector: Vector::None });
+        slots.in_flight += 1;
+        self.push_step(slots, index);
+    }
+
+    /// Queues the next step of the transfer in a slot.
+    fn push_step(&self, slots: &mut Slots, index: u32) {
+        let slot = slots.slots[index as usize].as_mut().expect("a slot in use");
+        let entry = match slot.transfer.step(&self.backing) {
+            Step::Sync => opcode::Fsync::new(BUFFERED).flags(types::FsyncFlags::DATASYNC).build(),
+            Step::Read { offset, direct } => {
+                let fd = if direct { DIRECT } else { BUFFERED };
+                let mut slices = slot.transfer.slices_mut();
+                if let [one] = &mut slices[..] {
+                    opcode::Read::new(fd, one.as_mut_ptr(), one.len() as u32).offset(offset).build()
+                } else {
+                    let (ptr, n) = (slices.as_ptr(), slices.len() as u32);
+                    // SAFETY: only the lifetime changes. The memory belongs to the transfer's bio or bounce buffer, both
+                    // on the heap, and stays in this slot, untouched by us, until the kernel has completed the step.
+                    let slices = unsafe {
+                        std::mem::transmute::<Vec<IoSliceMut<'_>>, Vec<IoSliceMut<'static>>>(slices)
+                    };
+                    slot.vector = Vector::Read { _slices: slices };
+                    opcode::Readv::new(fd, ptr.cast(), n).offset(offset).build()
+                }
+            }
+            Step::Write { offset, direct, dsync } => {
+                let fd = if direct { DIRECT } else { BUFFERED };
+                let flags = if dsync { RWF_DSYNC } else { 0 };
+                let slices = slot.transfer.slices();
+                if let [one] = &slices[..] {
+                    opcode::Write::new(fd, one.as_ptr(), one.len() as u32)
+                        .offset(offset)
+                        .rw_flags(flags)
+                        .build()
+                } else {
+                    let (ptr, n) = (slices.as_ptr(), slices.len() as u32);
+                    // SAFETY: as for reads.
+                    let slices =
+                        unsafe { std::mem::transmute::<Vec<IoSlice<'_>>, Vec<IoSlice<'static>>>(slices) };
+                    slot.vector = Vector::Write { _slices: slices };
+                    opcode::Writev::new(fd, ptr.cast(), n).offset(offset).rw_flags(flags).build()
+                }
+            }
+            Step::PunchHole { offset, len } => {
+                // FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of linux/falloc.h.
+                opcode::Fallocate::new(BUFFERED, len).offset(offset).mode(1 | 2).build()
+            }
+            Step::Discard { .. } => unreachable!("discards of block devices do not come to the ring"),
+        };
+        self.push(&entry.user_data(u64::from(index)));
+    }
+
+    /// Queues an entry; the caller holds the lock on the slots.
+    fn push(&self, entry: &squeue::Entry) {
+        loop {
+            // SAFETY: the lock on the slots makes this thread the only one that touches the queue's tail; what the
+            // entry points to lives in its slot until the completion is reaped.
+            let pushed = unsafe { self.uring.submission_shared().push(entry) };
+            match pushed {
+                Ok(()) => return,
+                Err(_full) => self.enter(),
+            }
+        }
+    }
+
+    /// Hands what is queued to the kernel.
+    fn enter(&self) {
+        loop {
+            match self.uring.submit() {
+                Ok(_) => return,
+                Err(e) => match Errno::from_io_error(&e) {
+                    Some(Errno::INTR) => {}
+                    // The kernel is short of memory or its completion queue is full: make room, then again.
+                    Some(Errno::AGAIN | Errno::BUSY) => return,
+                    _ => panic!("io_uring_enter on {}: {e}", self.backing.limits.name),
+                },
+            }
+        }
+    }
+
+    /// Ends the bios whose operations are complete, without waiting. Returns how many completions there were.
+    pub(super) fn reap(&self) -> usize {
+        let mut scratch = self.reaper.lock();
+        let mut completions = std::mem::take(&mut scratch.completions);
+        // SAFETY: the lock on `reaper` makes this thread the only one that touches the queue's head.
+        let queue = unsafe { self.uring.completion_shared() };
+        completions.extend(queue.map(|entry| (entry.user_data(), entry.result())));
+        drop(scratch);
+        let count = completions.len();
+        if count == 0 {
+            return 0;
+        }
+        let mut ended: Vec<Ended> = Vec::with_capacity(count);
+        let mut again = false;
+        let mut slots = self.slots.lock();
+        for (index, result) in completions.drain(..) {
+            if index != WAKE {
+                again |= self.complete(&mut slots, index as u32, result, &mut ended);
+            }
+        }
+        while slots.in_flight < IN_FLIGHT_MAX {
+            let Some(transfer) = slots.backlog.pop_front() else { break };
+            self.start(&mut slots, transfer);
+            again = true;
+        }
+        if slots.in_flight == 0 {
+            self.settled.notify_all();
+        }
+        drop(slots);
+        if again {
+            self.enter();
+        }
+        for (transfer, result) in ended {
+            transfer.bio.end_as(&self.backing.limits.name, result);
+        }
+        self.reaper.lock().completions = completions;
+        count
+    }
+
+    /// Whether another step was queued.
+    fn complete(&self, slots: &mut Slots, index: u32, result: i32, ended: &mut Vec<Ended>) -> bool {
+        let slot = slots.slots[index as usize].as_mut().expect("a completion for a slot in use");
+        slot.vector = Vector::None;
+        let result = match u32::try_from(result) {
+            Ok(n) => Ok(n as usize),
+            Err(_) => Err(Errno::from_raw_os_error(-result)),
+        };
+        let Some(result) = slot.transfer.completed(&self.backing, result) else {
+            self.push_step(slots, index);
+            return true;
+        };
+        let slot = slots.slots[index as usize].take().expect("a slot in use");
+        ended.push((slot.transfer, result));
+        slots.free.push(index);
+        slots.in_flight -= 1;
+        false
+    }
+
+    /// Waits until something completes, [`Ring::interrupt`] is called or `timeout` is over, and ends what has
+    /// completed. Returns at once, with `false`, when another thread drives already.
+    pub(super) fn drive(&self, timeout: Option<Nanos>) -> bool {
+        if self.reap() > 0 {
+            return true;
+        }
+        let Some(driving) = self.driving.try_lock() else { return false };
+        // Pairs with `interrupt`: one of the two sees the other's store.
+        self.sleeping.store(true, Ordering::SeqCst);
+        if !self.interrupted.swap(false, Ordering::SeqCst) {
+            let span = timeout
+                .map(|t| types::Timespec::new().sec(t.0 / 1_000_000_000).nsec((t.0 % 1_000_000_000) as u32));
+            let args = types::SubmitArgs::new();
+            let args = match &span {
+                Some(span) => args.timespec(span),
+                None => args,
+            };
+            match self.uring.submitter().submit_with_args(1, &args) {
+                Ok(_) => {}
+                Err(e) => match Errno::from_io_error(&e) {
+                    Some(Errno::TIME | Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
+                    _ => panic!("io_uring_enter on {}: {e}", self.backing.limits.name),
+                },
+            }
+        }
+        self.sleeping.store(false, Ordering::SeqCst);
+        drop(driving);
+        fence(Ordering::SeqCst);
+        self.reap();
+        if self.draining.load(Ordering::SeqCst) > 0 {
+            drop(self.slots.lock());
+            self.settled.notify_all();
+        }
+        true
+    }
+
+    /// Makes the thread in [`Ring::drive`] return, or the next one that would sleep there.
+    pub(super) fn interrupt(&self) {
+        self.interrupted.store(true, Ordering::SeqCst);
+        if self.sleeping.swap(false, Ordering::SeqCst) {
+            let slots = self.slots.lock();
+            self.push(&opcode::Nop::new().build().user_data(WAKE));
+            drop(slots);
+            self.enter();
+        }
+    }
+
+    /// Operations that have not ended.
+    pub(super) fn pending(&self) -> usize {
+        let slots = self.slots.lock();
+        slots.in_flight + slots.backlog.len()
+    }
+
+    /// Drives until [`Ring::close`], and then until nothing is in flight.
+    pub(super) fn reap_until_closed(&self) {
+        while !self.closed.load(Ordering::SeqCst) {
+            if !self.drive(None) {
+                self.drain();
+            }
+        }
+        self.drain();
+    }
+
+    /// Ends [`Ring::reap_until_closed`].
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.interrupt();
+    }
+
+    /// Waits until nothing is in flight.
+    pub(super) fn drain(&self) {
+        self.draining.fetch_add(1, Ordering::SeqCst);
+        while self.pending() > 0 {
+            if !self.drive(None) {
+                let mut slots = self.slots.lock();
+                while slots.in_flight > 0 && self.driving.is_locked() {
+                    self.settled.wait(&mut slots);
+                }
+            }
+        }
+        self.draining.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ring({} in flight)", self.pending())
+    }
+}

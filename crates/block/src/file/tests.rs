@@ -1,0 +1,220 @@
+use super::*;
+use crate::{Buf, IoErrorKind, Sector, Segment, discard, execute, flush, read, write};
+use extant_rt::RealConfig;
+use std::io::{Read, Seek, Write};
+use std::process::Command;
+use std::ptr::NonNull;
+use tempfile::{NamedTempFile, TempDir};
+
+fn world() -> Rt {
+    Rt::real(RealConfig::default())
+}
+
+fn temp_file(bytes: &[u8]) -> NamedTempFile {
+    // Beside the build, because /tmp may be a tmpfs without O_DIRECT.
+    let mut file = NamedTempFile::new_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
+    file.write_all(bytes).unwrap();
+    file
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 512 * 7 + i % 251) as u8).collect()
+}
+
+/// Runs `check` on every engine, direct and buffered.
+fn on_every_engine(rt: &Rt, path: &Path, write: bool, check: impl Fn(FileDevice)) {
+    for direct in [false, true] {
+        let open = || FileDevice::open(path, FileOptions { write, direct }).unwrap();
+        check(open());
+        check(open().on_threads_of(rt));
+        let ring = open().driven_by(rt);
+        if ring.engine() != "io_uring" {
+            println!("skipped: io_uring is not available here");
+        }
+        check(ring);
+    }
+}
+
+#[test]
+fn what_is_written_is_in_the_file() {
+    let rt = world();
+    let file = temp_file(&pattern(1 << 20));
+    on_every_engine(&rt, file.path(), true, |device| {
+        let new: Vec<u8> = pattern(64 << 10).iter().map(|b| b ^ 0xff).collect();
+        rt.block_on(write(&device, Sector(16), Buf::from_slice(&new))).unwrap().unwrap();
+        rt.block_on(flush(&device)).unwrap().unwrap();
+        let on_disk = std::fs::read(file.path()).unwrap();
+        assert_eq!(on_disk[8192..8192 + new.len()], new, "{device:?}");
+        assert_eq!(on_disk.len(), 1 << 20);
+        let back = rt.block_on(read(&device, Sector(16), new.len())).unwrap().unwrap();
+        assert_eq!(back[..], new, "{device:?}");
+    });
+}
+
+#[test]
+fn the_last_partial_sector_reads_as_zeroes_past_the_end() {
+    let rt = world();
+    let file = temp_file(&[9; 3 * 4096 + 700]);
+    on_every_engine(&rt, file.path(), false, |device| {
+        assert_eq!(device.limits().capacity_bytes, 3 * 4096 + 1024);
+        let tail = rt.block_on(read(&device, Sector(16), 4096 + 1024)).unwrap().unwrap();
+        assert!(tail[..4096 + 700].iter().all(|&b| b == 9), "{device:?}");
+        assert!(tail[4096 + 700..].iter().all(|&b| b == 0), "{device:?}");
+        let error = rt.block_on(read(&device, Sector(16), 8192)).unwrap().unwrap_err();
+        assert_eq!(error.kind, IoErrorKind::OutOfRange);
+    });
+}
+
+#[test]
+fn a_file_that_shrank_is_an_error_not_zeroes() {
+    let rt = world();
+    let file = temp_file(&[9; 64 << 10]);
+    on_every_engine(&rt, file.path(), false, |device| {
+        file.as_file().set_len(8192).unwrap();
+        let error = rt.block_on(read(&device, Sector(0), 16384)).unwrap().unwrap_err();
+        assert_eq!(error.kind, IoErrorKind::Short(8192), "{device:?}");
+        assert!(error.to_string().contains(file.path().to_str().unwrap()), "{error}");
+        file.as_file().set_len(64 << 10).unwrap();
+    });
+}
+
+#[test]
+fn memory_and_ranges_need_no_alignment_beyond_a_sector() {
+    let rt = world();
+    let content = pattern(3 << 20);
+    let file = temp_file(&content);
+    on_every_engine(&rt, file.path(), true, |device| {
+        // Odd addresses, odd lengths that add up to sectors, more than the bounce buffer holds.
+        let shared = Arc::new(Buf::from_slice(&content));
+        let segments = [(1, 511), (512, 1025), (1537, 2_000_000 - 1537)]
+            .map(|(start, len)| Segment::shared(shared.clone(), start, len));
+        let pad = 2_000_000_usize.next_multiple_of(512) - 2_000_000 + 1;
+        let mut segments = Vec::from(segments);
+        segments.push(Segment::shared(shared.clone(), 2_000_000, pad));
+        let (bio, result) = rt.block_on(execute(&device, Bio::new(Op::Write, Sector(3), segments))).unwrap();
+        result.unwrap();
+        let len = bio.bytes as usize;
+        let mut on_disk = vec![0; len];
+        let mut reader = std::fs::File::open(file.path()).unwrap();
+        reader.seek(std::io::SeekFrom::Start(3 * 512)).unwrap();
+        reader.read_exact(&mut on_disk).unwrap();
+        assert!(on_disk == content[1..1 + len], "{device:?}");
+
+        let mut memory = vec![0_u8; len + 3];
+        let ptr = NonNull::new(memory[3..].as_mut_ptr()).unwrap();
+        // SAFETY: `memory` outlives the bio, which has ended before it is looked at.
+        let segment = unsafe { Segment::exclusive(ptr, len, Arc::new(())) };
+        let (bio, result) =
+            rt.block_on(execute(&device, Bio::new(Op::Read, Sector(3), vec![segment]))).unwrap();
+        result.unwrap();
+        drop(bio);
+        assert!(memory[3..] == content[1..1 + len], "{device:?}");
+    });
+}
+
+#[test]
+fn holes_are_skipped_punched_and_zeroed() {
+    let rt = world();
+    let file = temp_file(&[]);
+    file.as_file().set_len(16 << 20).unwrap();
+    on_every_engine(&rt, file.path(), true, |device| {
+        let at = |mib: u64| Sector(mib << 11);
+        rt.block_on(write(&device, at(4), Buf::from_slice(&[1; 1 << 20]))).unwrap().unwrap();
+        rt.block_on(flush(&device)).unwrap().unwrap();
+        assert_eq!(device.next_data(0).unwrap(), Some(4 << 20..5 << 20), "{device:?}");
+        assert_eq!(device.next_data(5 << 20).unwrap(), None, "{device:?}");
+        rt.block_on(execute(&device, Bio::range(Op::WriteZeroes, at(4), 512 << 10))).unwrap().1.unwrap();
+        let head = rt.block_on(read(&device, at(4), 1 << 20)).unwrap().unwrap();
+        assert!(head[..512 << 10].iter().all(|&b| b == 0) && head[512 << 10..].iter().all(|&b| b == 1));
+        rt.block_on(discard(&device, at(4), 1 << 20)).unwrap().unwrap();
+        assert_eq!(device.next_data(0).unwrap(), None, "{device:?}");
+    });
+}
+
+#[test]
+fn writes_to_a_read_only_device_are_refused() {
+    let rt = world();
+    let file = temp_file(&[0; 8192]);
+    on_every_engine(&rt, file.path(), false, |device| {
+        let error = rt.block_on(write(&device, Sector(0), Buf::zeroed(512))).unwrap().unwrap_err();
+        assert_eq!(error.kind, IoErrorKind::ReadOnly);
+    });
+}
+
+#[test]
+fn a_directory_is_refused_with_a_sentence() {
+    let dir = TempDir::new().unwrap();
+    let error = FileDevice::open(dir.path(), FileOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("neither a regular file nor a block device"), "{error}");
+}
+
+/// More bios than the ring holds, from threads that exit before their bios end.
+#[test]
+fn bios_outlive_the_threads_that_submit_them_and_the_device() {
+    let rt = world();
+    let file = temp_file(&pattern(8 << 20));
+    on_every_engine(&rt, file.path(), true, |device| {
+        let (sender, ended) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            for thread in 0..4_u64 {
+                let sender = sender.clone();
+                let device = &device;
+                scope.spawn(move || {
+                    let bios: Vec<Bio> = (0..600_u64)
+                        .map(|i| {
+                            let mut bio = match i % 50 {
+                                49 => Bio::range(Op::Flush, Sector(0), 0),
+                                _ => {
+                                    let at = (thread * 600 + i) * 8 % (15 << 10);
+                                    Bio::new(Op::Read, Sector(at), vec![Buf::zeroed(4096).into()])
+                                }
+                            };
+                            let sender = sender.clone();
+                            bio.on_end(Box::new(move |bio, result| sender.send((bio, result)).unwrap()));
+                            bio
+                        })
+                        .collect();
+                    device.submit_all(&mut bios.into_iter());
+                });
+            }
+        });
+        drop((device, sender));
+        let content = pattern(8 << 20);
+        let mut count = 0;
+        for (bio, result) in ended {
+            result.unwrap();
+            count += 1;
+            if bio.op == Op::Read {
+                let at = bio.start.byte_offset().unwrap() as usize;
+                assert!(bio.segments[0].as_slice() == &content[at..at + 4096]);
+            }
+        }
+        assert_eq!(count, 2400);
+    });
+}
+
+#[test]
+fn block_devices_have_their_size_and_discard() {
+    let rt = world();
+    let file = temp_file(&pattern(4 << 20));
+    let setup = Command::new("losetup").args(["--find", "--show"]).arg(file.path()).output();
+    let Some(path) = setup.ok().filter(|o| o.status.success()).map(|o| String::from_utf8(o.stdout).unwrap())
+    else {
+        println!("skipped: no loop device to be had here");
+        return;
+    };
+    let path = Path::new(path.trim());
+    on_every_engine(&rt, path, true, |device| {
+        assert_eq!(device.limits().capacity_bytes, 4 << 20);
+        rt.block_on(write(&device, Sector(8), Buf::from_slice(&[5; 8192]))).unwrap().unwrap();
+        let back = rt.block_on(read(&device, Sector(8), 8192)).unwrap().unwrap();
+        assert!(back.iter().all(|&b| b == 5));
+        rt.block_on(execute(&device, Bio::range(Op::WriteZeroes, Sector(8), 4096))).unwrap().1.unwrap();
+        rt.block_on(discard(&device, Sector(16), 4096)).unwrap().unwrap();
+        let back = rt.block_on(read(&device, Sector(8), 8192)).unwrap().unwrap();
+        assert!(back.iter().all(|&b| b == 0), "{device:?}");
+        let odd = rt.block_on(read(&device, Sector(8191), 512)).unwrap().unwrap();
+        assert!(odd[..] == pattern(4 << 20)[8191 * 512..]);
+    });
+    assert!(Command::new("losetup").arg("--detach").arg(path).status().unwrap().success());
+}

@@ -1,0 +1,256 @@
+//! One bio's way through the system calls that it takes: a state machine without I/O of its own.
+//!
+//! The engines ask for the [`Step`] to take, take it, and tell what it returned, until the transfer is over. A bio may
+//! take several steps: a flush before and after it, the rest of a short transfer, a second try through the host's page
+//! cache where direct I/O is refused.
+
+use super::backing::Backing;
+use crate::{Bio, BioFlags, Buf, IoErrorKind, Op};
+use rustix::io::Errno;
+use std::io::{IoSlice, IoSliceMut};
+
+/// What `IOV_MAX` is on Linux (limits.h): the kernel refuses longer vectors.
+const MAX_SLICES: usize = 1024;
+/// What one system call moves at most (read(2), Notes), rounded down to whole megabytes.
+const MAX_STEP_BYTES: usize = 0x7ff0_0000;
+/// Memory that a transfer may take for itself.
+const MAX_BOUNCE_BYTES: usize = 1 << 20;
+
+/// A system call to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// `fdatasync`.
+    Sync,
+    /// `preadv` into [`Transfer::slices_mut`].
+    Read { offset: u64, direct: bool },
+    /// `pwritev2` of [`Transfer::slices`], with `RWF_DSYNC` if `dsync`.
+    Write { offset: u64, direct: bool, dsync: bool },
+    /// `fallocate` with `FALLOC_FL_PUNCH_HOLE`.
+    PunchHole { offset: u64, len: u64 },
+    /// `BLKDISCARD` on a block device.
+    Discard { offset: u64, len: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Preflush,
+    Data,
+    /// The range cannot be zeroed by one call: write zeroes.
+    Zeroes,
+    Postflush,
+}
+
+#[derive(Debug)]
+pub(super) struct Transfer {
+    pub(super) bio: Bio,
+    stage: Stage,
+    start: u64,
+    done: u64,
+    direct: bool,
+    /// Aligned memory in place of the bio's own; the next step moves this many bytes of it.
+    bounce: Option<(Buf, usize)>,
+}
+
+impl Transfer {
+    /// A transfer for a bio that starts at byte `start`.
+    pub(super) fn new(bio: Bio, start: u64) -> Self {
+        let stage = match bio.op {
+            Op::Write | Op::WriteZeroes | Op::Discard if bio.flags.contains(BioFlags::PREFLUSH) => {
+                Stage::Preflush
+            }
+            _ => Stage::Data,
+        };
+        Self { bio, stage, start, done: 0, direct: true, bounce: None }
+    }
+
+    /// What to do next. Not to be asked again before [`Transfer::completed`].
+    pub(super) fn step(&mut self, backing: &Backing) -> Step {
+        let offset = self.start + self.done;
+        let len = self.bio.bytes - self.done;
+        match (self.stage, self.bio.op) {
+            (Stage::Preflush | Stage::Postflush, _) | (Stage::Data, Op::Flush) => Step::Sync,
+            (Stage::Data, Op::Discard) if backing.is_block_device => Step::Discard { offset, len },
+            (Stage::Data, Op::Discard | Op::WriteZeroes) => Step::PunchHole { offset, len },
+            (Stage::Zeroes, _) => {
+                let (buf, bytes) = self
+                    .bounce
+                    .get_or_insert_with(|| (Buf::zeroed(len.min(MAX_BOUNCE_BYTES as u64) as usize), 0));
+                *bytes = buf.len().min(len as usize);
+                let direct = self.direct && backing.takes_direct(offset | *bytes as u64);
+                Step::Write { offset, direct, dsync: false }
+            }
+            (Stage::Data, Op::Read) => {
+                let direct = self.direct && backing.takes_direct(offset | len);
+                self.prepare_bounce(backing, direct, len);
+                Step::Read { offset, direct }
+            }
+            (Stage::Data, Op::Write) => {
+                let direct = self.direct && backing.takes_direct(offset | len);
+                self.prepare_bounce(backing, direct, len);
+                if let Some((buf, bytes)) = &mut self.bounce {
+                    let mut to = &mut buf[..*bytes];
+                    for from in unfinished(&self.bio, self.done) {
+                        let n = from.len().min(to.len());
+                        to[..n].copy_from_slice(&from[..n]);
+                        to = &mut to[n..];
+                    }
+                }
+                Step::Write { offset, direct, dsync: self.bio.flags.contains(BioFlags::FUA) }
+            }
+        }
+    }
+
+    fn prepare_bounce(&mut self, backing: &Backing, direct: bool, len: u64) {
+        let fits = |memory: &[u8]| {
+            memory.as_ptr().addr().is_multiple_of(backing.memory_align)
+                && backing.is_block_multiple(memory.len() as u64)
+        };
+        if !direct || unfinished(&self.bio, self.done).all(fits) {
+            self.bounce = None;
+            return;
+        }
+        let bytes = len.min(MAX_BOUNCE_BYTES as u64) as usize;
+        match &mut self.bounce {
+            Some((_, used)) => *used = bytes,
+            None => self.bounce = Some((Buf::zeroed(bytes), bytes)),
+        }
+    }
+
+    /// The memory for a [`Step::Write`].
+    pub(super) fn slices(&self) -> Vec<IoSlice<'_>> {
+        match &self.bounce {
+            Some((buf, bytes)) => vec![IoSlice::new(&buf[..*bytes])],
+            None => {
+                let mut room = MAX_STEP_BYTES;
+                unfinished(&self.bio, self.done)
+                    .take(MAX_SLICES)
+                    .map_while(|memory| {
+                        let n = memory.len().min(room);
+                        room -= n;
+                        (n > 0).then(|| IoSlice::new(&memory[..n]))
+                    })
+                    .collect()
+            }
+        }
+    }
+
+    /// The memory for a [`Step::Read`].
+    pub(super) fn slices_mut(&mut self) -> Vec<IoSliceMut<'_>> {
+        match &mut self.bounce {
+            Some((buf, bytes)) => vec![IoSliceMut::new(&mut buf[..*bytes])],
+            None => {
+                let mut room = MAX_STEP_BYTES;
+                unfinished_mut(&mut self.bio, self.done)
+                    .take(MAX_SLICES)
+                    .map_while(|memory| {
+                        let n = memory.len().min(room);
+                        room -= n;
+                        (n > 0).then(|| IoSliceMut::new(&mut memory[..n]))
+                    })
+                    .collect()
+            }
+        }
+    }
+
+    /// Takes note of what the step returned; `Some` when the bio is over.
+    pub(super) fn completed(
+        &mut self,
+        backing: &Backing,
+        result: Result<usize, Errno>,
+    ) -> Option<Result<(), IoErrorKind>> {
+        let result = match result {
+            // The kernel cancels what a thread has in flight when that thread exits (io_uring_enter(2)); the bio is not
+            // the thread's, so it is started anew.
+            Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) => return None,
+            Err(error) => return self.failed(backing, error),
+            Ok(n) => n,
+        };
+        match (self.stage, self.bio.op) {
+            (Stage::Preflush, _) => {
+                self.stage = Stage::Data;
+                None
+            }
+            (Stage::Postflush, _) | (Stage::Data, Op::Flush) => Some(Ok(())),
+            (Stage::Data, Op::Discard | Op::WriteZeroes) => self.data_is_done(),
+            (Stage::Data, Op::Read) => {
+                if let Some((buf, _)) = &self.bounce {
+                    let mut from = &buf[..result];
+                    for to in unfinished_mut(&mut self.bio, self.done) {
+                        let n = from.len().min(to.len());
+                        to[..n].copy_from_slice(&from[..n]);
+                        from = &from[n..];
+                    }
+                }
+                if result == 0 {
+                    // Only the last sector of a file that does not end on one may be short.
+                    if self.start + self.done < backing.size_bytes {
+                        return Some(Err(IoErrorKind::Short(self.done)));
+                    }
+                    unfinished_mut(&mut self.bio, self.done).for_each(|rest| rest.fill(0));
+                    return Some(Ok(()));
+                }
+                self.advanced(result)
+            }
+            (Stage::Data | Stage::Zeroes, _) if result == 0 => Some(Err(IoErrorKind::Short(self.done))),
+            (Stage::Data | Stage::Zeroes, _) => self.advanced(result),
+        }
+    }
+
+    fn advanced(&mut self, bytes: usize) -> Option<Result<(), IoErrorKind>> {
+        self.done += bytes as u64;
+        assert!(self.done <= self.bio.bytes, "the system call stayed within the memory it was given");
+        if self.done < self.bio.bytes { None } else { self.data_is_done() }
+    }
+
+    fn data_is_done(&mut self) -> Option<Result<(), IoErrorKind>> {
+        // A write carried RWF_DSYNC; what has no such flag is made durable by a flush of its own.
+        if self.bio.flags.contains(BioFlags::FUA) && matches!(self.bio.op, Op::WriteZeroes | Op::Discard) {
+            self.stage = Stage::Postflush;
+            return None;
+        }
+        Some(Ok(()))
+    }
+
+    fn failed(&mut self, backing: &Backing, error: Errno) -> Option<Result<(), IoErrorKind>> {
+        let unsupported = matches!(error, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY);
+        match (self.stage, self.bio.op) {
+            (Stage::Data, Op::Read | Op::Write) | (Stage::Zeroes, _)
+                if self.direct && backing.direct_is_on() && matches!(error, Errno::INVAL | Errno::IO) =>
+            {
+                // Some backings take O_DIRECT at open and refuse it here (overlayfs over tmpfs, FUSE, odd alignments);
+                // the host's page cache then does the work, and a real media error shows itself again there.
+                if error == Errno::INVAL {
+                    backing.refuse_direct();
+                }
+                self.direct = false;
+                None
+            }
+            (Stage::Data, Op::WriteZeroes) if unsupported => {
+                self.stage = Stage::Zeroes;
+                None
+            }
+            (Stage::Data, Op::Discard) if unsupported => Some(Err(IoErrorKind::Unsupported)),
+            _ => Some(Err(IoErrorKind::Os(error.raw_os_error()))),
+        }
+    }
+}
+
+/// The bio's memory from byte `done` on.
+fn unfinished(bio: &Bio, done: u64) -> impl Iterator<Item = &[u8]> {
+    let mut skip = done;
+    bio.segments.iter().filter_map(move |segment| {
+        let n = skip.min(segment.len() as u64);
+        skip -= n;
+        (n < segment.len() as u64).then(|| &segment.as_slice()[n as usize..])
+    })
+}
+
+fn unfinished_mut(bio: &mut Bio, done: u64) -> impl Iterator<Item = &mut [u8]> {
+    let mut skip = done;
+    bio.segments.iter_mut().filter_map(move |segment| {
+        let memory = segment.as_mut_slice().expect("a read was admitted with memory of its own");
+        let n = skip.min(memory.len() as u64);
+        skip -= n;
+        (n < memory.len() as u64).then(|| &mut memory[n as usize..])
+    })
+}

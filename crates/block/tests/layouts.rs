@@ -1,0 +1,154 @@
+//! Devices over devices, against a plain array of bytes.
+
+use extant_block::{
+    Bio, BioFlags, Buf, Device, FileDevice, FileOptions, Linear, MemDevice, Op, Part, Sector, Segment,
+    Stripe, execute,
+};
+use extant_rt::{RealConfig, Rt};
+use proptest::prelude::*;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+#[derive(Clone, Debug)]
+struct Request {
+    op: Op,
+    start: u64,
+    sectors: u64,
+    /// Where its memory is cut, as parts of 512 bytes.
+    cuts: Vec<u64>,
+    fill: u8,
+}
+
+fn request(capacity: u64) -> impl Strategy<Value = Request> {
+    let op = prop_oneof![Just(Op::Read), Just(Op::Write), Just(Op::WriteZeroes)];
+    (op, 0..capacity, 1..64_u64, prop::collection::vec(1..8_u64, 1..6), any::<u8>()).prop_map(
+        move |(op, start, sectors, cuts, fill)| Request {
+            op,
+            start,
+            sectors: sectors.min(capacity - start),
+            cuts,
+            fill,
+        },
+    )
+}
+
+fn memory(request: &Request) -> Vec<Segment> {
+    let mut left = request.sectors * 512;
+    let mut segments = Vec::new();
+    for cut in request.cuts.iter().cycle() {
+        let n = left.min(cut * 500);
+        let bytes: Vec<u8> = (0..n).map(|i| request.fill.wrapping_add((left - i) as u8)).collect();
+        segments.push(Segment::from(Buf::from_slice(&bytes)));
+        left -= n;
+        if left == 0 {
+            return segments;
+        }
+    }
+    segments
+}
+
+/// Does the requests on `device` and on an array, and compares.
+fn behaves_like_an_array(device: &dyn Device, requests: &[Request]) {
+    let rt = Rt::real(RealConfig::default());
+    let mut array = vec![0_u8; device.limits().capacity_bytes as usize];
+    for request in requests {
+        let range = (request.start * 512) as usize..((request.start + request.sectors) * 512) as usize;
+        let bio = match request.op {
+            Op::Read | Op::Write => Bio::new(request.op, Sector(request.start), memory(request)),
+            _ => Bio::range(request.op, Sector(request.start), request.sectors * 512),
+        };
+        let lengths: Vec<usize> = bio.segments.iter().map(Segment::len).collect();
+        let before: Vec<u8> = bio.segments.iter().flat_map(|s| s.as_slice().to_vec()).collect();
+        let mut bio = bio;
+        if request.fill.is_multiple_of(3) && request.op == Op::Write {
+            bio.flags = BioFlags::PREFLUSH | BioFlags::FUA;
+        }
+        let (bio, result) = rt.block_on(execute(device, bio)).unwrap();
+        result.unwrap();
+        assert_eq!(bio.start, Sector(request.start), "a bio comes back as it went");
+        assert_eq!(bio.segments.iter().map(Segment::len).collect::<Vec<_>>(), lengths);
+        match request.op {
+            Op::Read => {
+                let got: Vec<u8> = bio.segments.iter().flat_map(|s| s.as_slice().to_vec()).collect();
+                assert!(got == array[range], "{request:?}");
+            }
+            Op::Write => array[range].copy_from_slice(&before),
+            _ => array[range].fill(0),
+        }
+        assert!(bio.segments.into_iter().all(|s| s.into_buf().is_some()), "the memory comes back whole");
+    }
+}
+
+const DISK_SECTORS: u64 = 256;
+
+fn disks(n: usize) -> Vec<Arc<dyn Device>> {
+    (0..n).map(|_| Arc::new(MemDevice::new(DISK_SECTORS as usize * 512)) as Arc<dyn Device>).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_stripe_is_an_array(n in 1..5_usize, chunk in 1..9_u64, requests in prop::collection::vec(request(240), 1..20)) {
+        behaves_like_an_array(&Stripe::new("stripe", chunk, disks(n)).unwrap(), &requests);
+    }
+
+    #[test]
+    fn a_linear_device_is_an_array(starts in prop::collection::vec(0..128_u64, 1..5), requests in prop::collection::vec(request(128), 1..20)) {
+        let parts = disks(starts.len()).into_iter().zip(&starts);
+        let parts = parts.map(|(device, &start)| Part { device, start: Sector(start), sectors: DISK_SECTORS - start });
+        behaves_like_an_array(&Linear::new("linear", parts.collect()).unwrap(), &requests);
+    }
+}
+
+/// The kernel's dm-stripe over loop devices reads what our stripe wrote to the files beneath them.
+#[test]
+fn the_kernel_agrees_on_the_layout_of_a_stripe() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = (0..3).map(|i| dir.path().join(format!("disk{i}"))).collect();
+    let devices = paths.iter().map(|path| {
+        std::fs::File::create(path).unwrap().set_len(1 << 20).unwrap();
+        Arc::new(FileDevice::open(path, FileOptions { write: true, direct: false }).unwrap())
+            as Arc<dyn Device>
+    });
+    let stripe = Stripe::new("stripe", 16, devices.collect()).unwrap();
+    let rt = Rt::real(RealConfig::default());
+    let content: Vec<u8> =
+        (0..stripe.limits().capacity_bytes).map(|i| (i / 512 * 31 + i % 13) as u8).collect();
+    rt.block_on(extant_block::write(&stripe, Sector(0), Buf::from_slice(&content))).unwrap().unwrap();
+    rt.block_on(extant_block::flush(&stripe)).unwrap().unwrap();
+
+    let run = |command: &mut Command| {
+        let output = command.output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let loops: Option<Vec<String>> =
+        paths.iter().map(|path| run(Command::new("losetup").args(["--find", "--show"]).arg(path))).collect();
+    let detach =
+        |loops: &[String]| loops.iter().for_each(|l| drop(run(Command::new("losetup").args(["-d", l]))));
+    let Some(loops) = loops else { return println!("skipped: no loop devices to be had here") };
+    let name = format!("extant-stripe-{}", std::process::id());
+    let targets: Vec<String> = loops.iter().map(|l| format!("{l} 0")).collect();
+    let table = format!("0 {} striped 3 16 {}", content.len() / 512, targets.join(" "));
+    if run(Command::new("dmsetup").args(["create", &name, "--readonly", "--table", &table])).is_none() {
+        detach(&loops);
+        return println!("skipped: no device mapper to be had here");
+    }
+    let seen = std::fs::read(Path::new("/dev/mapper").join(&name));
+    run(Command::new("dmsetup").args(["remove", "--retry", &name]));
+    detach(&loops);
+    assert!(seen.unwrap() == content);
+}
+
+#[test]
+fn holes_show_through_a_linear_device() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(file.as_file(), &[1; 4096], 512 << 10).unwrap();
+    let open = || Arc::new(FileDevice::open(file.path(), FileOptions::default()).unwrap()) as Arc<dyn Device>;
+    let part = |start| Part { device: open(), start: Sector(start), sectors: 1024 };
+    let linear = Linear::new("linear", vec![part(0), part(1024)]).unwrap();
+    assert_eq!(linear.next_data(0).unwrap(), Some(512 << 10..(512 << 10) + 4096));
+    assert_eq!(linear.next_data((512 << 10) + 4096).unwrap(), None);
+}
