@@ -39,7 +39,10 @@ pub trait Device: Send + Sync + fmt::Debug {
 }
 
 /// Submits `bio` and waits for its end. Dropping the future leaves the bio to finish on its own.
-pub fn execute(device: &dyn Device, mut bio: Bio) -> impl Future<Output = (Bio, Result<(), IoError>)> + use<> {
+pub fn execute(
+    device: &dyn Device,
+    mut bio: Bio,
+) -> impl Future<Output = (Bio, Result<(), IoError>)> + use<> {
     let slot = Arc::new(Mutex::new(Slot { done: None, waker: None }));
     let theirs = slot.clone();
     bio.on_end(Box::new(move |bio, result| {
@@ -78,17 +81,29 @@ impl Future for Ended {
 }
 
 /// Reads `len` bytes from `start` into fresh memory. Submits at once, before the first poll.
-pub fn read(device: &dyn Device, start: Sector, len: usize) -> impl Future<Output = Result<Buf, IoError>> + use<> {
+pub fn read(
+    device: &dyn Device,
+    start: Sector,
+    len: usize,
+) -> impl Future<Output = Result<Buf, IoError>> + use<> {
     let ended = execute(device, Bio::new(Op::Read, start, vec![Segment::from(Buf::zeroed(len))]));
     async move {
         let (mut bio, result) = ended.await;
         result?;
-        Ok(bio.segments.pop().and_then(Segment::into_buf).expect("the device returns the buffer it was given"))
+        Ok(bio
+            .segments
+            .pop()
+            .and_then(Segment::into_buf)
+            .expect("the device returns the buffer it was given"))
     }
 }
 
 /// Writes `buf` from `start`. Not durable before a [`flush`].
-pub fn write(device: &dyn Device, start: Sector, buf: Buf) -> impl Future<Output = Result<(), IoError>> + use<> {
+pub fn write(
+    device: &dyn Device,
+    start: Sector,
+    buf: Buf,
+) -> impl Future<Output = Result<(), IoError>> + use<> {
     write_segments(device, start, vec![Segment::from(buf)])
 }
 
