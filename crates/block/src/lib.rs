@@ -17,6 +17,7 @@
 mod bio;
 mod buf;
 mod device;
+pub mod elevator;
 mod error;
 mod file;
 mod linear;
