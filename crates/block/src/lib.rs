@@ -21,6 +21,7 @@ mod error;
 mod file;
 mod linear;
 mod mem;
+mod record;
 mod split;
 mod stripe;
 
@@ -31,5 +32,6 @@ pub use error::{IoError, IoErrorKind};
 pub use file::{FileDevice, FileOptions};
 pub use linear::{Linear, Part};
 pub use mem::MemDevice;
+pub use record::{Change, Crash, Log, LogEvent, Record};
 pub use split::LayoutError;
 pub use stripe::Stripe;
