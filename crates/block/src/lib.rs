@@ -15,6 +15,7 @@
 //! ```
 
 mod bio;
+pub mod blktrace;
 mod buf;
 mod device;
 mod error;
@@ -24,6 +25,7 @@ mod mem;
 mod record;
 mod split;
 mod stripe;
+mod trace;
 
 pub use bio::{Bio, BioFlags, Completion, Op, Sector, Segment, StreamId};
 pub use buf::{BUF_ALIGN, Buf};
@@ -35,3 +37,4 @@ pub use mem::MemDevice;
 pub use record::{Change, Crash, Log, LogEvent, Record};
 pub use split::LayoutError;
 pub use stripe::Stripe;
+pub use trace::Trace;
