@@ -18,6 +18,7 @@ mod bio;
 pub mod blktrace;
 mod buf;
 mod device;
+pub mod elevator;
 mod error;
 mod file;
 mod linear;

@@ -1,2 +1,69 @@
-//! ext2, ext3 and ext4 on-disk structures.
+//! On-disk structures of ext2, ext3, ext4 and jbd2: bytes to types and back.
+//!
+//! Every structure has the same shape: a `Raw…` layout with the kernel's field names at their documented offsets, a type
+//! with English names over it, `parse` that admits only what is consistent, `write_to`, checksums, and `Display`, which is
+//! what `extant info` and `extant debug` print. Layouts follow the kernel's *ext4 Data Structures and Algorithms*
+//! (Documentation/filesystems/ext4).
+//!
+//! This crate never does I/O, never reads a clock, has no `unsafe`, and never panics, overflows, loops without bound or
+//! allocates more than a small multiple of its input, whatever the bytes are.
+//!
+//! ```
+//! use extant_format::{Corrupt, Problem, Superblock};
+//!
+//! let bytes = [0u8; 1024];
+//! let refused = Superblock::parse(&bytes).unwrap_err();
+//! assert!(matches!(refused.problem, Problem::Magic { found: 0, expected: 0xef53 }));
+//! assert_eq!(refused.to_string(), "superblock: magic is 0x0, expected 0xef53");
+//! ```
 #![forbid(unsafe_code)]
+
+mod acl;
+mod bitmap;
+mod char_sign;
+mod checksum;
+mod dirent;
+mod error;
+mod extent;
+mod features;
+mod group_desc;
+mod ids;
+mod indirect;
+mod inode;
+mod superblock;
+mod timestamp;
+mod xattr;
+
+pub use acl::{Acl, AclEntry, AclTag, RawAclEntry, RawAclEntryShort};
+pub use bitmap::{
+    bit, block_bitmap_checksum, count_free, inode_bitmap_checksum, set_bits, verify_block_bitmap,
+    verify_inode_bitmap,
+};
+pub use char_sign::CharSign;
+pub use checksum::{ChecksumSeed, crc16, crc32c};
+pub use dirent::{
+    DIRENT_HEADER_BYTES, DIRENT_TAIL_BYTES, DirEntries, DirEntry, NAME_MAX, dirent_bytes,
+    encode_record_bytes, has_dirent_tail, verify_dirent_checksum, write_dirent, write_dirent_tail,
+};
+pub use error::{Corrupt, Place, Problem};
+pub use extent::{
+    EXTENT_MAGIC, EXTENT_MAX_BLOCKS, EXTENT_MAX_DEPTH, Extent, ExtentContext, ExtentIndex, ExtentNode,
+    UNWRITTEN_MAX_BLOCKS, verify_extent_checksum, write_extent_checksum,
+};
+pub use features::{Compat, Incompat, RoCompat};
+pub use group_desc::{GroupDescriptor, GroupFlags, RawGroupDescriptor, inode_offset, inode_table_blocks};
+pub use ids::{BlockSize, FileBlock, Group, InodeNumber, VolumeBlock};
+pub use indirect::{
+    DIRECT_POINTERS, IndirectPath, check_pointer, indirect_capacity, indirect_path, parse_indirect,
+    pointers_per_block,
+};
+pub use inode::{DeviceNumber, FileKind, GOOD_OLD_INODE_SIZE, Inode, InodeFlags, RawInode, RawInodeExtra};
+pub use superblock::{
+    RawSuperblock, STATE_ERROR, STATE_ORPHAN, STATE_VALID, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock,
+};
+pub use timestamp::Timestamp;
+pub use xattr::{
+    RawXattrBlockHeader, RawXattrEntry, ValueInode, XATTR_BLOCK_SHARES_MAX, XATTR_MAGIC, XATTR_VALUE_MAX,
+    Xattr, XattrBlock, XattrIndex, XattrIter, XattrName, XattrValue, XattrWriteError, Xattrs,
+    verify_xattr_block, write_inode_xattrs, write_xattr_block, xattr_space,
+};

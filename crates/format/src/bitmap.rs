@@ -1,0 +1,96 @@
+//! Block and inode bitmaps (kernel document: *Block and Inode Bitmaps*): bit n is byte n / 8, bit n % 8.
+
+use crate::{ChecksumSeed, Corrupt, Group, GroupDescriptor, Place, Superblock};
+
+/// Whether bit `n` is set; bits beyond the end count as set.
+pub fn bit(bitmap: &[u8], n: u32) -> bool {
+    bitmap.get(n as usize / 8).is_none_or(|byte| byte & 1 << (n % 8) != 0)
+}
+
+/// Sets bits `start..end`. Panics when they lie beyond the bitmap.
+pub fn set_bits(bitmap: &mut [u8], start: u32, end: u32) {
+    let mut n = start;
+    while n < end {
+        if n.is_multiple_of(8) && end - n >= 8 {
+            let bytes = (end - n) / 8;
+            bitmap[n as usize / 8..(n + bytes * 8) as usize / 8].fill(0xff);
+            n += bytes * 8;
+        } else {
+            bitmap[n as usize / 8] |= 1 << (n % 8);
+            n += 1;
+        }
+    }
+}
+
+/// Number of clear bits among the first `bits`.
+pub fn count_free(bitmap: &[u8], bits: u32) -> u32 {
+    let whole = (bits / 8) as usize;
+    let used: u32 = bitmap.iter().take(whole).map(|byte| byte.count_ones()).sum();
+    let tail = (whole as u32 * 8..bits).filter(|&n| bit(bitmap, n)).count() as u32;
+    bits - used - tail
+}
+
+/// Checksum of a block bitmap; the descriptor keeps its low 16 bits without `64bit`.
+pub fn block_bitmap_checksum(seed: ChecksumSeed, bitmap: &[u8], sb: &Superblock) -> u32 {
+    checksum(seed, bitmap, sb.clusters_per_group(), sb)
+}
+
+/// Checksum of an inode bitmap; the descriptor keeps its low 16 bits without `64bit`.
+pub fn inode_bitmap_checksum(seed: ChecksumSeed, bitmap: &[u8], sb: &Superblock) -> u32 {
+    checksum(seed, bitmap, sb.inodes_per_group(), sb)
+}
+
+fn checksum(seed: ChecksumSeed, bitmap: &[u8], bits: u32, sb: &Superblock) -> u32 {
+    let bytes = (bits as usize / 8).min(bitmap.len());
+    let sum = seed.over(&bitmap[..bytes]).0;
+    if sb.descriptor_size() >= 64 { sum } else { sum & 0xffff }
+}
+
+/// Compares a group's block bitmap with the checksum in its descriptor.
+pub fn verify_block_bitmap(
+    bitmap: &[u8],
+    sb: &Superblock,
+    group: Group,
+    gd: &GroupDescriptor,
+) -> Result<(), Corrupt> {
+    let Some(seed) = sb.checksum_seed() else { return Ok(()) };
+    let computed = block_bitmap_checksum(seed, bitmap, sb);
+    if computed == gd.block_bitmap_csum {
+        return Ok(());
+    }
+    Err(Corrupt::checksum(Place::BlockBitmap(group), gd.block_bitmap_csum, computed))
+}
+
+/// Compares a group's inode bitmap with the checksum in its descriptor.
+pub fn verify_inode_bitmap(
+    bitmap: &[u8],
+    sb: &Superblock,
+    group: Group,
+    gd: &GroupDescriptor,
+) -> Result<(), Corrupt> {
+    let Some(seed) = sb.checksum_seed() else { return Ok(()) };
+    let computed = inode_bitmap_checksum(seed, bitmap, sb);
+    if computed == gd.inode_bitmap_csum {
+        return Ok(());
+    }
+    Err(Corrupt::checksum(Place::InodeBitmap(group), gd.inode_bitmap_csum, computed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_straddle_bytes() {
+        for (start, end) in [(0, 0), (3, 5), (0, 8), (7, 9), (5, 32), (1, 31)] {
+            let mut map = [0u8; 4];
+            set_bits(&mut map, start, end);
+            for n in 0..32 {
+                assert_eq!(bit(&map, n), (start..end).contains(&n), "{start}..{end}: bit {n}");
+            }
+            assert_eq!(count_free(&map, 32), 32 - (end - start));
+        }
+        assert!(bit(&[0], 8), "beyond the end counts as used");
+        assert_eq!(count_free(&[0b0000_0101], 3), 1);
+    }
+}

@@ -1,0 +1,317 @@
+//! Extent trees (kernel document: *Extent Tree*).
+
+use crate::{ChecksumSeed, Corrupt, FileBlock, InodeNumber, Place, Problem, Superblock, VolumeBlock};
+use std::fmt;
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// `eh_magic`.
+pub const EXTENT_MAGIC: u16 = 0xf30a;
+/// Deepest tree that Linux accepts.
+pub const EXTENT_MAX_DEPTH: u16 = 5;
+/// Longest written extent in blocks (`EXT_INIT_MAX_LEN`).
+pub const EXTENT_MAX_BLOCKS: u32 = 32768;
+/// Longest unwritten extent in blocks (`EXT_UNWRITTEN_MAX_LEN`).
+pub const UNWRITTEN_MAX_BLOCKS: u32 = 32767;
+
+const ENTRY_BYTES: usize = 12;
+
+/// A node's header as it lies on disk.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawExtentHeader {
+    /* 0x0 */ eh_magic: U16,
+    /* 0x2 */ eh_entries: U16,
+    /* 0x4 */ eh_max: U16,
+    /* 0x6 */ eh_depth: U16,
+    /* 0x8 */ eh_generation: U32,
+}
+
+/// An entry of a leaf as it lies on disk.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawExtent {
+    /* 0x0 */ ee_block: U32,
+    /* 0x4 */ ee_len: U16,
+    /* 0x6 */ ee_start_hi: U16,
+    /* 0x8 */ ee_start_lo: U32,
+}
+
+/// An entry of an inner node as it lies on disk.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawExtentIndex {
+    /* 0x0 */ ei_block: U32,
+    /* 0x4 */ ei_leaf_lo: U32,
+    /* 0x8 */ ei_leaf_hi: U16,
+    /* 0xa */ ei_unused: U16,
+}
+
+/// A run of file blocks that lies in one run of volume blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// First block of the file.
+    pub logical: FileBlock,
+    /// First block of the volume.
+    pub physical: VolumeBlock,
+    /// Length in blocks, 1 to 32,768.
+    pub blocks: u32,
+    /// Allocated but reading as zeroes.
+    pub unwritten: bool,
+}
+
+impl Extent {
+    /// The file block behind the last one.
+    pub fn logical_end(&self) -> u64 {
+        u64::from(self.logical.0) + u64::from(self.blocks)
+    }
+}
+
+/// An entry of an inner node: everything from `logical` on, up to the next entry, is below `child`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentIndex {
+    /// First block of the file below the child.
+    pub logical: FileBlock,
+    /// The child's block.
+    pub child: VolumeBlock,
+}
+
+/// A node of an extent tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExtentNode {
+    /// Depth 0: extents in order, not overlapping.
+    Leaf(Vec<Extent>),
+    /// Depth above 0: children in order.
+    Index {
+        /// Levels below this node.
+        depth: u16,
+        /// The children.
+        entries: Vec<ExtentIndex>,
+    },
+}
+
+/// What a node must agree with.
+#[derive(Clone, Copy, Debug)]
+pub struct ExtentContext<'a> {
+    /// The volume.
+    pub sb: &'a Superblock,
+    /// The file.
+    pub inode: InodeNumber,
+    /// The node's block; `None` for the root in the inode.
+    pub block: Option<VolumeBlock>,
+    /// The depth that the parent promises; `None` for the root.
+    pub depth: Option<u16>,
+    /// File blocks that the parent allows, first and one past the last.
+    pub range: (u64, u64),
+}
+
+impl<'a> ExtentContext<'a> {
+    /// For the root of a file's tree.
+    pub fn root(sb: &'a Superblock, inode: InodeNumber) -> Self {
+        Self { sb, inode, block: None, depth: None, range: (0, 1 << 32) }
+    }
+
+    /// For child `n` of an inner node that was parsed with this context.
+    pub fn child(&self, depth: u16, entries: &[ExtentIndex], n: usize) -> Self {
+        let end = entries.get(n + 1).map_or(self.range.1, |next| next.logical.0.into());
+        let child = &entries[n];
+        Self {
+            block: Some(child.child),
+            depth: Some(depth.saturating_sub(1)),
+            range: (child.logical.0.into(), end),
+            ..*self
+        }
+    }
+
+    fn place(&self) -> Place {
+        Place::ExtentNode(self.inode, self.block)
+    }
+}
+
+impl ExtentNode {
+    /// Parses a node: the 60 bytes of an inode's map, or a whole block.
+    ///
+    /// What is accepted has entries in order without overlap, within the parent's range and the volume.
+    pub fn parse(bytes: &[u8], cx: &ExtentContext<'_>) -> Result<Self, Corrupt> {
+        let place = cx.place();
+        let bad = |field, value: u64, rule| Err(Corrupt::field(place, field, value, rule));
+        let (header, body) = RawExtentHeader::read_from_prefix(bytes)
+            .map_err(|_| Corrupt::truncated(place, ENTRY_BYTES, bytes.len()))?;
+        if header.eh_magic.get() != EXTENT_MAGIC {
+            let problem =
+                Problem::Magic { found: header.eh_magic.get().into(), expected: EXTENT_MAGIC.into() };
+            return Err(Corrupt { place, problem });
+        }
+        let (entries, max, depth) = (header.eh_entries.get(), header.eh_max.get(), header.eh_depth.get());
+        if depth > EXTENT_MAX_DEPTH {
+            return bad("eh_depth", depth.into(), "at most 5");
+        }
+        if cx.depth.is_some_and(|promised| promised != depth) {
+            return bad("eh_depth", depth.into(), "one less than the parent's");
+        }
+        if usize::from(max) > body.len() / ENTRY_BYTES {
+            return bad("eh_max", max.into(), "at most what fits the node");
+        }
+        if entries > max {
+            return bad("eh_entries", entries.into(), "at most eh_max");
+        }
+        if entries == 0 && (depth > 0 || cx.block.is_some()) {
+            return bad("eh_entries", 0, "at least 1 outside an empty root");
+        }
+        let body = &body[..usize::from(entries) * ENTRY_BYTES];
+        let mut next = cx.range.0;
+        if depth > 0 {
+            let mut children = Vec::with_capacity(entries.into());
+            for chunk in body.chunks_exact(ENTRY_BYTES) {
+                let Ok(raw) = RawExtentIndex::read_from_bytes(chunk) else { break };
+                let logical = raw.ei_block.get();
+                let child =
+                    VolumeBlock(u64::from(raw.ei_leaf_hi.get()) << 32 | u64::from(raw.ei_leaf_lo.get()));
+                if u64::from(logical) < next || u64::from(logical) >= cx.range.1 {
+                    return bad(
+                        "ei_block",
+                        logical.into(),
+                        "above the entry before and within the parent's range",
+                    );
+                }
+                if !cx.sb.is_valid_block(child) {
+                    return bad("ei_leaf", child.0, "a block of the volume");
+                }
+                children.push(ExtentIndex { logical: FileBlock(logical), child });
+                next = u64::from(logical) + 1;
+            }
+            return Ok(Self::Index { depth, entries: children });
+        }
+        let mut extents = Vec::with_capacity(entries.into());
+        for chunk in body.chunks_exact(ENTRY_BYTES) {
+            let Ok(raw) = RawExtent::read_from_bytes(chunk) else { break };
+            let len = u32::from(raw.ee_len.get());
+            let unwritten = len > EXTENT_MAX_BLOCKS;
+            let extent = Extent {
+                logical: FileBlock(raw.ee_block.get()),
+                physical: VolumeBlock(
+                    u64::from(raw.ee_start_hi.get()) << 32 | u64::from(raw.ee_start_lo.get()),
+                ),
+                blocks: if unwritten { len - EXTENT_MAX_BLOCKS } else { len },
+                unwritten,
+            };
+            if extent.blocks == 0 {
+                return bad("ee_len", len.into(), "at least 1");
+            }
+            if u64::from(extent.logical.0) < next || extent.logical_end() > cx.range.1 {
+                let rule = "behind the extent before and within the parent's range";
+                return bad("ee_block", extent.logical.0.into(), rule);
+            }
+            let last = VolumeBlock(extent.physical.0 + u64::from(extent.blocks) - 1);
+            if !cx.sb.is_valid_block(extent.physical) || !cx.sb.is_valid_block(last) {
+                return bad("ee_start", extent.physical.0, "the start of a run within the volume");
+            }
+            next = extent.logical_end();
+            extents.push(extent);
+        }
+        Ok(Self::Leaf(extents))
+    }
+
+    /// Entries that fit a node of this many bytes, header apart; `tail` keeps room for a block's checksum.
+    pub fn capacity(bytes: usize, tail: bool) -> usize {
+        (bytes - ENTRY_BYTES - if tail { 4 } else { 0 }) / ENTRY_BYTES
+    }
+
+    /// Writes the node into `to`: an inode's 60 bytes or a whole block. Panics when the entries do not fit.
+    ///
+    /// Unused entries are zero; a block's checksum is left to [`write_extent_checksum`].
+    pub fn write_to(&self, to: &mut [u8]) {
+        let max = Self::capacity(to.len(), false);
+        to.fill(0);
+        let (depth, entries) = match self {
+            Self::Leaf(extents) => (0, extents.len()),
+            Self::Index { depth, entries } => (*depth, entries.len()),
+        };
+        assert!(entries <= max, "{entries} entries in a node for {max}");
+        let header = RawExtentHeader {
+            eh_magic: EXTENT_MAGIC.into(),
+            eh_entries: (entries as u16).into(),
+            eh_max: (max as u16).into(),
+            eh_depth: depth.into(),
+            eh_generation: U32::ZERO,
+        };
+        let (head, body) = to.split_at_mut(ENTRY_BYTES);
+        head.copy_from_slice(header.as_bytes());
+        let slots = body.chunks_exact_mut(ENTRY_BYTES);
+        match self {
+            Self::Leaf(extents) => {
+                for (slot, e) in slots.zip(extents) {
+                    let len = if e.unwritten { e.blocks + EXTENT_MAX_BLOCKS } else { e.blocks };
+                    let raw = RawExtent {
+                        ee_block: e.logical.0.into(),
+                        ee_len: (len as u16).into(),
+                        ee_start_hi: ((e.physical.0 >> 32) as u16).into(),
+                        ee_start_lo: (e.physical.0 as u32).into(),
+                    };
+                    slot.copy_from_slice(raw.as_bytes());
+                }
+            }
+            Self::Index { entries, .. } => {
+                for (slot, e) in slots.zip(entries) {
+                    let raw = RawExtentIndex {
+                        ei_block: e.logical.0.into(),
+                        ei_leaf_lo: (e.child.0 as u32).into(),
+                        ei_leaf_hi: ((e.child.0 >> 32) as u16).into(),
+                        ei_unused: U16::ZERO,
+                    };
+                    slot.copy_from_slice(raw.as_bytes());
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for ExtentNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Leaf(extents) => {
+                write!(f, "leaf, {} extents", extents.len())?;
+                for e in extents {
+                    let kind = if e.unwritten { " unwritten" } else { "" };
+                    write!(f, "\n  {}+{} -> {}{kind}", e.logical, e.blocks, e.physical)?;
+                }
+            }
+            Self::Index { depth, entries } => {
+                write!(f, "index of depth {depth}, {} children", entries.len())?;
+                for e in entries {
+                    write!(f, "\n  {}.. -> block {}", e.logical, e.child)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn checksum_at(block: &[u8]) -> Option<usize> {
+    let max = u16::from_le_bytes([*block.get(4)?, *block.get(5)?]);
+    let at = ENTRY_BYTES + usize::from(max) * ENTRY_BYTES;
+    (at + 4 <= block.len()).then_some(at)
+}
+
+/// Compares the checksum behind the entries of a node's block; `seed` is the inode's.
+pub fn verify_extent_checksum(block: &[u8], seed: ChecksumSeed, place: Place) -> Result<(), Corrupt> {
+    let Some(at) = checksum_at(block) else {
+        let max = block.get(4..6).map_or(0, |b| u16::from_le_bytes([b[0], b[1]]));
+        return Err(Corrupt::field(
+            place,
+            "eh_max",
+            max.into(),
+            "small enough to leave room for the checksum",
+        ));
+    };
+    let stored = u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    let computed = seed.over(&block[..at]).0;
+    if stored == computed { Ok(()) } else { Err(Corrupt::checksum(place, stored, computed)) }
+}
+
+/// Stores the checksum behind the entries of a node's block. Panics on a block without room for it.
+pub fn write_extent_checksum(block: &mut [u8], seed: ChecksumSeed) {
+    let at = checksum_at(block).expect("a node written by write_to leaves room for its checksum");
+    let sum = seed.over(&block[..at]).0;
+    block[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+}

@@ -1,0 +1,226 @@
+//! Block group descriptors (kernel document: *Block Group Descriptors*).
+
+use crate::{Corrupt, Group, InodeNumber, Place, Superblock, VolumeBlock, crc16};
+use bitflags::bitflags;
+use std::fmt;
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// A descriptor as it lies on disk: the first 32 bytes without `64bit`, all 64 with it.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+#[allow(missing_docs)] // the kernel's names are the documentation
+pub struct RawGroupDescriptor {
+    /* 0x00 */ pub bg_block_bitmap_lo: U32,
+    /* 0x04 */ pub bg_inode_bitmap_lo: U32,
+    /* 0x08 */ pub bg_inode_table_lo: U32,
+    /* 0x0c */ pub bg_free_blocks_count_lo: U16,
+    /* 0x0e */ pub bg_free_inodes_count_lo: U16,
+    /* 0x10 */ pub bg_used_dirs_count_lo: U16,
+    /* 0x12 */ pub bg_flags: U16,
+    /* 0x14 */ pub bg_exclude_bitmap_lo: U32,
+    /* 0x18 */ pub bg_block_bitmap_csum_lo: U16,
+    /* 0x1a */ pub bg_inode_bitmap_csum_lo: U16,
+    /* 0x1c */ pub bg_itable_unused_lo: U16,
+    /* 0x1e */ pub bg_checksum: U16,
+    /* 0x20 */ pub bg_block_bitmap_hi: U32,
+    /* 0x24 */ pub bg_inode_bitmap_hi: U32,
+    /* 0x28 */ pub bg_inode_table_hi: U32,
+    /* 0x2c */ pub bg_free_blocks_count_hi: U16,
+    /* 0x2e */ pub bg_free_inodes_count_hi: U16,
+    /* 0x30 */ pub bg_used_dirs_count_hi: U16,
+    /* 0x32 */ pub bg_itable_unused_hi: U16,
+    /* 0x34 */ pub bg_exclude_bitmap_hi: U32,
+    /* 0x38 */ pub bg_block_bitmap_csum_hi: U16,
+    /* 0x3a */ pub bg_inode_bitmap_csum_hi: U16,
+    /* 0x3c */ pub bg_reserved: U32,
+}
+
+const CHECKSUM_AT: usize = 0x1e;
+
+bitflags! {
+    /// `bg_flags`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct GroupFlags: u16 {
+        /// The inode bitmap and table were never written: all inodes are free.
+        const INODE_UNINIT = 1;
+        /// The block bitmap was never written: only the group's own metadata is in use.
+        const BLOCK_UNINIT = 2;
+        /// The inode table is zeroed.
+        const INODE_ZEROED = 4;
+        const _ = !0;
+    }
+}
+
+/// A group's descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupDescriptor {
+    /// Where the block bitmap lies.
+    pub block_bitmap: VolumeBlock,
+    /// Where the inode bitmap lies.
+    pub inode_bitmap: VolumeBlock,
+    /// Where the inode table begins.
+    pub inode_table: VolumeBlock,
+    /// Free blocks (clusters with `bigalloc`).
+    pub free_blocks: u32,
+    /// Free inodes.
+    pub free_inodes: u32,
+    /// Directories.
+    pub used_dirs: u32,
+    /// Inodes at the end of the table that were never used.
+    pub unused_inodes: u32,
+    /// Flags.
+    pub flags: GroupFlags,
+    /// Checksum of the block bitmap; 16 bits without `64bit`.
+    pub block_bitmap_csum: u32,
+    /// Checksum of the inode bitmap; 16 bits without `64bit`.
+    pub inode_bitmap_csum: u32,
+}
+
+impl GroupDescriptor {
+    /// Parses a descriptor and checks that what it points to lies in the volume. The checksum is checked too, when the
+    /// volume has one.
+    pub fn parse(bytes: &[u8], sb: &Superblock, group: Group) -> Result<Self, Corrupt> {
+        let parsed = Self::parse_unchecked(bytes, sb, group)?;
+        if sb.has_group_csum() {
+            let bytes = &bytes[..sb.descriptor_size()];
+            let stored = u16::from_le_bytes([bytes[CHECKSUM_AT], bytes[CHECKSUM_AT + 1]]);
+            let computed = checksum(bytes, sb, group);
+            if stored != computed {
+                return Err(Corrupt::checksum(Place::GroupDescriptor(group), stored.into(), computed.into()));
+            }
+        }
+        Ok(parsed)
+    }
+
+    /// As [`Self::parse`], without the checksum: for tools that go on after reporting it.
+    pub fn parse_unchecked(bytes: &[u8], sb: &Superblock, group: Group) -> Result<Self, Corrupt> {
+        let place = Place::GroupDescriptor(group);
+        let size = sb.descriptor_size();
+        if bytes.len() < size {
+            return Err(Corrupt::truncated(place, size, bytes.len()));
+        }
+        let mut raw = RawGroupDescriptor::new_zeroed();
+        let known = size.min(size_of::<RawGroupDescriptor>());
+        raw.as_mut_bytes()[..known].copy_from_slice(&bytes[..known]);
+        let block = |lo: U32, hi: U32| VolumeBlock(u64::from(hi.get()) << 32 | u64::from(lo.get()));
+        let count = |lo: U16, hi: U16| u32::from(hi.get()) << 16 | u32::from(lo.get());
+        let parsed = Self {
+            block_bitmap: block(raw.bg_block_bitmap_lo, raw.bg_block_bitmap_hi),
+            inode_bitmap: block(raw.bg_inode_bitmap_lo, raw.bg_inode_bitmap_hi),
+            inode_table: block(raw.bg_inode_table_lo, raw.bg_inode_table_hi),
+            free_blocks: count(raw.bg_free_blocks_count_lo, raw.bg_free_blocks_count_hi),
+            free_inodes: count(raw.bg_free_inodes_count_lo, raw.bg_free_inodes_count_hi),
+            used_dirs: count(raw.bg_used_dirs_count_lo, raw.bg_used_dirs_count_hi),
+            unused_inodes: count(raw.bg_itable_unused_lo, raw.bg_itable_unused_hi),
+            flags: GroupFlags::from_bits_retain(raw.bg_flags.get()),
+            block_bitmap_csum: count(raw.bg_block_bitmap_csum_lo, raw.bg_block_bitmap_csum_hi),
+            inode_bitmap_csum: count(raw.bg_inode_bitmap_csum_lo, raw.bg_inode_bitmap_csum_hi),
+        };
+        for (field, at) in
+            [("bg_block_bitmap", parsed.block_bitmap), ("bg_inode_bitmap", parsed.inode_bitmap)]
+        {
+            if !sb.is_valid_block(at) {
+                return Err(Corrupt::field(place, field, at.0, "a block of the volume"));
+            }
+        }
+        let table_blocks = inode_table_blocks(sb);
+        let end = parsed.inode_table.0.saturating_add(table_blocks.into());
+        if !sb.is_valid_block(parsed.inode_table) || end > sb.blocks_count() {
+            let rule = "the start of an inode table within the volume";
+            return Err(Corrupt::field(place, "bg_inode_table", parsed.inode_table.0, rule));
+        }
+        Ok(parsed)
+    }
+
+    /// Writes the descriptor into `to`, which is [`Superblock::descriptor_size`] bytes long, with its checksum.
+    pub fn write_to(&self, to: &mut [u8], sb: &Superblock, group: Group) {
+        let split = |n: u64| (U32::new(n as u32), U32::new((n >> 32) as u32));
+        let half = |n: u32| (U16::new(n as u16), U16::new((n >> 16) as u16));
+        let (bg_block_bitmap_lo, bg_block_bitmap_hi) = split(self.block_bitmap.0);
+        let (bg_inode_bitmap_lo, bg_inode_bitmap_hi) = split(self.inode_bitmap.0);
+        let (bg_inode_table_lo, bg_inode_table_hi) = split(self.inode_table.0);
+        let (bg_free_blocks_count_lo, bg_free_blocks_count_hi) = half(self.free_blocks);
+        let (bg_free_inodes_count_lo, bg_free_inodes_count_hi) = half(self.free_inodes);
+        let (bg_used_dirs_count_lo, bg_used_dirs_count_hi) = half(self.used_dirs);
+        let (bg_itable_unused_lo, bg_itable_unused_hi) = half(self.unused_inodes);
+        let (bg_block_bitmap_csum_lo, bg_block_bitmap_csum_hi) = half(self.block_bitmap_csum);
+        let (bg_inode_bitmap_csum_lo, bg_inode_bitmap_csum_hi) = half(self.inode_bitmap_csum);
+        let raw = RawGroupDescriptor {
+            bg_block_bitmap_lo,
+            bg_inode_bitmap_lo,
+            bg_inode_table_lo,
+            bg_free_blocks_count_lo,
+            bg_free_inodes_count_lo,
+            bg_used_dirs_count_lo,
+            bg_flags: self.flags.bits().into(),
+            bg_exclude_bitmap_lo: U32::ZERO,
+            bg_block_bitmap_csum_lo,
+            bg_inode_bitmap_csum_lo,
+            bg_itable_unused_lo,
+            bg_checksum: U16::ZERO,
+            bg_block_bitmap_hi,
+            bg_inode_bitmap_hi,
+            bg_inode_table_hi,
+            bg_free_blocks_count_hi,
+            bg_free_inodes_count_hi,
+            bg_used_dirs_count_hi,
+            bg_itable_unused_hi,
+            bg_exclude_bitmap_hi: U32::ZERO,
+            bg_block_bitmap_csum_hi,
+            bg_inode_bitmap_csum_hi,
+            bg_reserved: U32::ZERO,
+        };
+        let size = sb.descriptor_size();
+        let known = size.min(size_of::<RawGroupDescriptor>());
+        to[..known].copy_from_slice(&raw.as_bytes()[..known]);
+        to[known..size].fill(0);
+        if sb.has_group_csum() {
+            let sum = checksum(&to[..size], sb, group);
+            to[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+}
+
+impl fmt::Display for GroupDescriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "block bitmap {}, inode bitmap {}, inode table {}; {} free blocks, {} free inodes, {} directories, \
+             {} unused inodes",
+            self.block_bitmap,
+            self.inode_bitmap,
+            self.inode_table,
+            self.free_blocks,
+            self.free_inodes,
+            self.used_dirs,
+            self.unused_inodes
+        )?;
+        for (name, _) in self.flags.iter_names() {
+            write!(f, " {name}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Blocks of one group's inode table.
+pub fn inode_table_blocks(sb: &Superblock) -> u32 {
+    let bytes = u64::from(sb.inodes_per_group()) * u64::from(sb.inode_size());
+    sb.block_size().blocks_for(bytes) as u32
+}
+
+/// Byte offset of an inode in its group's table.
+pub fn inode_offset(sb: &Superblock, number: InodeNumber) -> Option<(Group, u64)> {
+    let (group, index) = sb.locate_inode(number)?;
+    Some((group, u64::from(index) * u64::from(sb.inode_size())))
+}
+
+fn checksum(bytes: &[u8], sb: &Superblock, group: Group) -> u16 {
+    let number = group.0.to_le_bytes();
+    if let Some(seed) = sb.checksum_seed() {
+        seed.over(&number).over(&bytes[..CHECKSUM_AT]).over(&[0, 0]).over(&bytes[CHECKSUM_AT + 2..]).0 as u16
+    } else {
+        let crc = crc16(crc16(crc16(!0, &sb.uuid()), &number), &bytes[..CHECKSUM_AT]);
+        crc16(crc, &bytes[CHECKSUM_AT + 2..])
+    }
+}

@@ -1,0 +1,547 @@
+//! Inodes (kernel document: *Index Nodes*).
+
+use crate::{ChecksumSeed, Corrupt, FileBlock, InodeNumber, Place, Superblock, Timestamp, VolumeBlock};
+use bitflags::bitflags;
+use std::fmt;
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The first 128 bytes of an inode as they lie on disk (Linux's use of the OS-specific fields).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+#[allow(missing_docs)] // the kernel's names are the documentation
+pub struct RawInode {
+    /* 0x00 */ pub i_mode: U16,
+    /* 0x02 */ pub i_uid: U16,
+    /* 0x04 */ pub i_size_lo: U32,
+    /* 0x08 */ pub i_atime: U32,
+    /* 0x0c */ pub i_ctime: U32,
+    /* 0x10 */ pub i_mtime: U32,
+    /* 0x14 */ pub i_dtime: U32,
+    /* 0x18 */ pub i_gid: U16,
+    /* 0x1a */ pub i_links_count: U16,
+    /* 0x1c */ pub i_blocks_lo: U32,
+    /* 0x20 */ pub i_flags: U32,
+    /* 0x24 */ pub i_version_lo: U32,
+    /* 0x28 */ pub i_block: [u8; 60],
+    /* 0x64 */ pub i_generation: U32,
+    /* 0x68 */ pub i_file_acl_lo: U32,
+    /* 0x6c */ pub i_size_high: U32,
+    /* 0x70 */ pub i_obso_faddr: U32,
+    /* 0x74 */ pub i_blocks_hi: U16,
+    /* 0x76 */ pub i_file_acl_high: U16,
+    /* 0x78 */ pub i_uid_high: U16,
+    /* 0x7a */ pub i_gid_high: U16,
+    /* 0x7c */ pub i_checksum_lo: U16,
+    /* 0x7e */ pub i_reserved: U16,
+}
+
+/// The fields behind the first 128 bytes; `i_extra_isize` says how many of them count.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+#[allow(missing_docs)] // the kernel's names are the documentation
+pub struct RawInodeExtra {
+    /* 0x80 */ pub i_extra_isize: U16,
+    /* 0x82 */ pub i_checksum_hi: U16,
+    /* 0x84 */ pub i_ctime_extra: U32,
+    /* 0x88 */ pub i_mtime_extra: U32,
+    /* 0x8c */ pub i_atime_extra: U32,
+    /* 0x90 */ pub i_crtime: U32,
+    /* 0x94 */ pub i_crtime_extra: U32,
+    /* 0x98 */ pub i_version_hi: U32,
+    /* 0x9c */ pub i_projid: U32,
+}
+
+/// Size of an original inode in bytes; the extra fields begin behind it.
+pub const GOOD_OLD_INODE_SIZE: usize = 128;
+const CHECKSUM_LO_AT: usize = 0x7c;
+const CHECKSUM_HI_AT: usize = 0x82;
+
+bitflags! {
+    /// `i_flags`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct InodeFlags: u32 {
+        /// Secure deletion (not implemented by Linux).
+        const SECRM = 0x1;
+        /// Undelete (not implemented by Linux).
+        const UNRM = 0x2;
+        /// Compressed (never implemented).
+        const COMPR = 0x4;
+        /// Writes are synchronous.
+        const SYNC = 0x8;
+        /// May not change.
+        const IMMUTABLE = 0x10;
+        /// May only be appended to.
+        const APPEND = 0x20;
+        /// Not to be dumped.
+        const NODUMP = 0x40;
+        /// Access times are not updated.
+        const NOATIME = 0x80;
+        /// Encrypted.
+        const ENCRYPT = 0x800;
+        /// The directory has a hash tree.
+        const INDEX = 0x1000;
+        /// AFS directory.
+        const IMAGIC = 0x2000;
+        /// Data goes through the journal.
+        const JOURNAL_DATA = 0x4000;
+        /// The tail may not be merged.
+        const NOTAIL = 0x8000;
+        /// Directory changes are synchronous.
+        const DIRSYNC = 0x1_0000;
+        /// Top of a directory hierarchy for the allocator.
+        const TOPDIR = 0x2_0000;
+        /// `i_blocks` counts file-system blocks.
+        const HUGE_FILE = 0x4_0000;
+        /// `i_block` holds an extent tree.
+        const EXTENTS = 0x8_0000;
+        /// Protected by fs-verity.
+        const VERITY = 0x10_0000;
+        /// Holds a large extended attribute value.
+        const EA_INODE = 0x20_0000;
+        /// Direct access.
+        const DAX = 0x200_0000;
+        /// The data is in the inode.
+        const INLINE_DATA = 0x1000_0000;
+        /// Children inherit the project.
+        const PROJINHERIT = 0x2000_0000;
+        /// Names are compared without case.
+        const CASEFOLD = 0x4000_0000;
+        const _ = !0;
+    }
+}
+
+/// What an inode is, from `i_mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FileKind {
+    /// Named pipe.
+    Fifo,
+    /// Character device.
+    CharDevice,
+    /// Directory.
+    Directory,
+    /// Block device.
+    BlockDevice,
+    /// Regular file.
+    Regular,
+    /// Symbolic link.
+    Symlink,
+    /// Socket.
+    Socket,
+}
+
+impl FileKind {
+    /// From the upper four bits of `i_mode`.
+    pub const fn from_mode(mode: u16) -> Option<Self> {
+        Some(match mode >> 12 {
+            1 => Self::Fifo,
+            2 => Self::CharDevice,
+            4 => Self::Directory,
+            6 => Self::BlockDevice,
+            8 => Self::Regular,
+            10 => Self::Symlink,
+            12 => Self::Socket,
+            _ => return None,
+        })
+    }
+
+    /// The upper four bits of `i_mode`, in place.
+    pub const fn mode_bits(self) -> u16 {
+        match self {
+            Self::Fifo => 0o010_000,
+            Self::CharDevice => 0o020_000,
+            Self::Directory => 0o040_000,
+            Self::BlockDevice => 0o060_000,
+            Self::Regular => 0o100_000,
+            Self::Symlink => 0o120_000,
+            Self::Socket => 0o140_000,
+        }
+    }
+
+    /// From a directory entry's `file_type`; `None` for 0 (unknown) and unassigned codes.
+    pub const fn from_dirent(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Regular,
+            2 => Self::Directory,
+            3 => Self::CharDevice,
+            4 => Self::BlockDevice,
+            5 => Self::Fifo,
+            6 => Self::Socket,
+            7 => Self::Symlink,
+            _ => return None,
+        })
+    }
+
+    /// A directory entry's `file_type`.
+    pub const fn dirent_code(self) -> u8 {
+        match self {
+            Self::Regular => 1,
+            Self::Directory => 2,
+            Self::CharDevice => 3,
+            Self::BlockDevice => 4,
+            Self::Fifo => 5,
+            Self::Socket => 6,
+            Self::Symlink => 7,
+        }
+    }
+
+    /// The letter that `ls -l` puts in front of the permissions.
+    pub const fn letter(self) -> char {
+        match self {
+            Self::Fifo => 'p',
+            Self::CharDevice => 'c',
+            Self::Directory => 'd',
+            Self::BlockDevice => 'b',
+            Self::Regular => '-',
+            Self::Symlink => 'l',
+            Self::Socket => 's',
+        }
+    }
+}
+
+/// A device number of a device node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceNumber {
+    /// Major number, 12 bits.
+    pub major: u32,
+    /// Minor number, 20 bits.
+    pub minor: u32,
+}
+
+/// An inode.
+#[derive(Clone)]
+pub struct Inode {
+    /// Its number; not stored on disk.
+    pub number: InodeNumber,
+    /// The first 128 bytes.
+    pub raw: RawInode,
+    /// The extra fields; those beyond `i_extra_isize` are zero.
+    pub extra: RawInodeExtra,
+    /// The bytes behind the extra fields, where extended attributes lie; empty in 128-byte inodes.
+    pub tail: Box<[u8]>,
+}
+
+impl Inode {
+    /// An empty inode of the volume's size whose extra fields all count (where there is room for them).
+    pub fn new(number: InodeNumber, sb: &Superblock) -> Self {
+        let size = usize::from(sb.inode_size());
+        let extra_isize = if size > GOOD_OLD_INODE_SIZE { size_of::<RawInodeExtra>() } else { 0 };
+        let mut extra = RawInodeExtra::new_zeroed();
+        extra.i_extra_isize = U16::new(extra_isize as u16);
+        let tail = vec![0; size - GOOD_OLD_INODE_SIZE - extra_isize].into();
+        Self { number, raw: RawInode::new_zeroed(), extra, tail }
+    }
+
+    /// Parses the inode in `bytes`, which begin at it, and checks its checksum where the volume has them.
+    ///
+    /// Contents (mode, sizes, maps) are not judged here: a free inode parses, too.
+    pub fn parse(bytes: &[u8], sb: &Superblock, number: InodeNumber) -> Result<Self, Corrupt> {
+        let inode = Self::parse_unchecked(bytes, sb, number)?;
+        let Some(seed) = sb.checksum_seed() else { return Ok(inode) };
+        let bytes = &bytes[..usize::from(sb.inode_size())];
+        let (stored, computed) = (inode.stored_checksum(), inode.checksum_of(bytes, seed));
+        // An inode that was never written is all zeroes, without a checksum.
+        if stored != computed && bytes.iter().any(|&b| b != 0) {
+            return Err(Corrupt::checksum(Place::Inode(number), stored, computed));
+        }
+        Ok(inode)
+    }
+
+    /// As [`Self::parse`], without the checksum: for tools that go on after reporting it.
+    pub fn parse_unchecked(bytes: &[u8], sb: &Superblock, number: InodeNumber) -> Result<Self, Corrupt> {
+        let place = Place::Inode(number);
+        let size = usize::from(sb.inode_size());
+        let Some(bytes) = bytes.get(..size) else {
+            return Err(Corrupt::truncated(place, size, bytes.len()));
+        };
+        let (raw, rest) = RawInode::read_from_prefix(bytes)
+            .map_err(|_| Corrupt::truncated(place, GOOD_OLD_INODE_SIZE, bytes.len()))?;
+        let mut extra = RawInodeExtra::new_zeroed();
+        let mut tail: &[u8] = &[];
+        if rest.len() >= 2 {
+            let isize = usize::from(u16::from_le_bytes([rest[0], rest[1]]));
+            if isize > rest.len() || isize % 4 != 0 || (isize != 0 && isize < 4) {
+                let rule = "a multiple of 4 that fits the inode";
+                return Err(Corrupt::field(place, "i_extra_isize", isize as u64, rule));
+            }
+            let known = isize.min(size_of::<RawInodeExtra>());
+            extra.as_mut_bytes()[..known].copy_from_slice(&rest[..known]);
+            tail = &rest[isize..];
+        }
+        Ok(Self { number, raw, extra, tail: tail.into() })
+    }
+
+    /// Writes the inode into `to`, which is [`Superblock::inode_size`] bytes long, with its checksum.
+    pub fn write_to(&self, to: &mut [u8], sb: &Superblock) {
+        let size = usize::from(sb.inode_size());
+        let to = &mut to[..size];
+        to[..GOOD_OLD_INODE_SIZE].copy_from_slice(self.raw.as_bytes());
+        if size > GOOD_OLD_INODE_SIZE {
+            let isize = usize::from(self.extra.i_extra_isize.get());
+            let known = isize.min(size_of::<RawInodeExtra>());
+            let rest = &mut to[GOOD_OLD_INODE_SIZE..];
+            rest.fill(0);
+            rest[..known].copy_from_slice(&self.extra.as_bytes()[..known]);
+            let at = rest.len() - self.tail.len();
+            rest[at..].copy_from_slice(&self.tail);
+        }
+        let Some(seed) = sb.checksum_seed() else { return };
+        let sum = self.checksum_of(to, seed);
+        to[CHECKSUM_LO_AT..CHECKSUM_LO_AT + 2].copy_from_slice(&(sum as u16).to_le_bytes());
+        if self.has_checksum_hi() {
+            to[CHECKSUM_HI_AT..CHECKSUM_HI_AT + 2].copy_from_slice(&((sum >> 16) as u16).to_le_bytes());
+        }
+    }
+
+    fn has_checksum_hi(&self) -> bool {
+        self.extra.i_extra_isize.get() >= 4
+    }
+
+    fn stored_checksum(&self) -> u32 {
+        let hi = if self.has_checksum_hi() { self.extra.i_checksum_hi.get() } else { 0 };
+        u32::from(hi) << 16 | u32::from(self.raw.i_checksum_lo.get())
+    }
+
+    fn checksum_of(&self, bytes: &[u8], seed: ChecksumSeed) -> u32 {
+        let sum = self.checksum_seed(seed).over(&bytes[..CHECKSUM_LO_AT]).over(&[0, 0]);
+        let sum = sum.over(&bytes[CHECKSUM_LO_AT + 2..GOOD_OLD_INODE_SIZE]);
+        if !self.has_checksum_hi() {
+            return sum.over(&bytes[GOOD_OLD_INODE_SIZE..]).0 & 0xffff;
+        }
+        sum.over(&bytes[GOOD_OLD_INODE_SIZE..CHECKSUM_HI_AT])
+            .over(&[0, 0])
+            .over(&bytes[CHECKSUM_HI_AT + 2..])
+            .0
+    }
+
+    /// What the checksums of this inode's blocks start from.
+    pub fn checksum_seed(&self, seed: ChecksumSeed) -> ChecksumSeed {
+        seed.for_inode(self.number, self.raw.i_generation.get())
+    }
+
+    /// What it is; `None` for a mode that means nothing.
+    pub fn kind(&self) -> Option<FileKind> {
+        FileKind::from_mode(self.raw.i_mode.get())
+    }
+
+    /// Kind and permissions, as `st_mode`.
+    pub fn mode(&self) -> u16 {
+        self.raw.i_mode.get()
+    }
+
+    /// Owner.
+    pub fn uid(&self) -> u32 {
+        u32::from(self.raw.i_uid_high.get()) << 16 | u32::from(self.raw.i_uid.get())
+    }
+
+    /// Group.
+    pub fn gid(&self) -> u32 {
+        u32::from(self.raw.i_gid_high.get()) << 16 | u32::from(self.raw.i_gid.get())
+    }
+
+    /// Size in bytes. The upper half counts for regular files, directories and attribute values only, as in Linux.
+    pub fn size(&self) -> u64 {
+        let high = match self.kind() {
+            Some(FileKind::Regular | FileKind::Directory) => self.raw.i_size_high.get(),
+            _ => 0,
+        };
+        u64::from(high) << 32 | u64::from(self.raw.i_size_lo.get())
+    }
+
+    /// Flags.
+    pub fn flags(&self) -> InodeFlags {
+        InodeFlags::from_bits_retain(self.raw.i_flags.get())
+    }
+
+    /// Links to it.
+    pub fn links(&self) -> u16 {
+        self.raw.i_links_count.get()
+    }
+
+    /// Space in use, in units of 512 bytes, maps and attribute blocks included.
+    pub fn blocks_512(&self, sb: &Superblock) -> u64 {
+        let lo = u64::from(self.raw.i_blocks_lo.get());
+        if !sb.ro_compat().contains(crate::RoCompat::HUGE_FILE) {
+            return lo;
+        }
+        let count = u64::from(self.raw.i_blocks_hi.get()) << 32 | lo;
+        if self.flags().contains(InodeFlags::HUGE_FILE) {
+            count << (sb.block_size().log2() - 9)
+        } else {
+            count
+        }
+    }
+
+    /// Sets the space in use, in units of 512 bytes.
+    pub fn set_blocks_512(&mut self, count: u64, sb: &Superblock) {
+        let (count, flags) = if count >> 48 == 0 {
+            (count, self.flags() - InodeFlags::HUGE_FILE)
+        } else {
+            (count >> (sb.block_size().log2() - 9), self.flags() | InodeFlags::HUGE_FILE)
+        };
+        self.raw.i_flags = flags.bits().into();
+        self.raw.i_blocks_lo = (count as u32).into();
+        self.raw.i_blocks_hi = ((count >> 32) as u16).into();
+    }
+
+    /// Sets the size in bytes.
+    pub fn set_size(&mut self, size: u64) {
+        self.raw.i_size_lo = (size as u32).into();
+        self.raw.i_size_high = ((size >> 32) as u32).into();
+    }
+
+    /// Sets owner and group.
+    pub fn set_owner(&mut self, uid: u32, gid: u32) {
+        self.raw.i_uid = (uid as u16).into();
+        self.raw.i_uid_high = ((uid >> 16) as u16).into();
+        self.raw.i_gid = (gid as u16).into();
+        self.raw.i_gid_high = ((gid >> 16) as u16).into();
+    }
+
+    /// The block of extended attributes, if there is one.
+    pub fn xattr_block(&self) -> Option<VolumeBlock> {
+        let at = u64::from(self.raw.i_file_acl_high.get()) << 32 | u64::from(self.raw.i_file_acl_lo.get());
+        (at != 0).then_some(VolumeBlock(at))
+    }
+
+    /// Sets the block of extended attributes; block 0 means none.
+    pub fn set_xattr_block(&mut self, block: VolumeBlock) {
+        self.raw.i_file_acl_lo = (block.0 as u32).into();
+        self.raw.i_file_acl_high = ((block.0 >> 32) as u16).into();
+    }
+
+    /// The map: block pointers, an extent root, inline data, a short symbolic link or a device number.
+    pub fn map(&self) -> &[u8; 60] {
+        &self.raw.i_block
+    }
+
+    /// Block pointer `n` (0 to 14) of an inode without extents; 0 for a hole.
+    pub fn block_pointer(&self, n: usize) -> VolumeBlock {
+        let at = n * 4;
+        let bytes = self.raw.i_block.get(at..at + 4).and_then(|b| b.try_into().ok()).unwrap_or([0; 4]);
+        VolumeBlock(u32::from_le_bytes(bytes).into())
+    }
+
+    /// Whether a symbolic link's target lies in [`Self::map`] rather than in a block.
+    pub fn is_fast_symlink(&self, sb: &Superblock) -> bool {
+        if self.kind() != Some(FileKind::Symlink)
+            || self.flags().intersects(InodeFlags::INLINE_DATA | InodeFlags::EXTENTS)
+        {
+            return false;
+        }
+        // An attribute block counts into i_blocks without holding the target.
+        let xattr = if self.xattr_block().is_some() {
+            u64::from(sb.blocks_per_cluster()) << (sb.block_size().log2() - 9)
+        } else {
+            0
+        };
+        self.blocks_512(sb) == xattr || (self.flags().contains(InodeFlags::EA_INODE) && self.size() < 60)
+    }
+
+    /// The number of a device node, old or new encoding.
+    pub fn device(&self) -> Option<DeviceNumber> {
+        if !matches!(self.kind(), Some(FileKind::BlockDevice | FileKind::CharDevice)) {
+            return None;
+        }
+        let old = self.block_pointer(0).0 as u32;
+        Some(if old != 0 {
+            DeviceNumber { major: old >> 8 & 0xff, minor: old & 0xff }
+        } else {
+            let new = self.block_pointer(1).0 as u32;
+            DeviceNumber { major: new >> 8 & 0xfff, minor: (new & 0xff) | (new >> 12 & 0xf_ff00) }
+        })
+    }
+
+    /// Makes it the device node of this number.
+    pub fn set_device(&mut self, device: DeviceNumber) {
+        let DeviceNumber { major, minor } = device;
+        self.raw.i_block = [0; 60];
+        if major < 256 && minor < 256 {
+            self.raw.i_block[..4].copy_from_slice(&(major << 8 | minor).to_le_bytes());
+        } else {
+            let new = (minor & 0xff) | (major & 0xfff) << 8 | (minor & !0xff) << 12;
+            self.raw.i_block[4..8].copy_from_slice(&new.to_le_bytes());
+        }
+    }
+
+    fn extra_field(&self, end: usize, field: U32) -> Option<U32> {
+        (usize::from(self.extra.i_extra_isize.get()) >= end).then_some(field)
+    }
+
+    /// Last access.
+    pub fn accessed(&self) -> Timestamp {
+        Timestamp::from_raw(self.raw.i_atime, self.extra_field(16, self.extra.i_atime_extra))
+    }
+
+    /// Last change of the inode.
+    pub fn changed(&self) -> Timestamp {
+        Timestamp::from_raw(self.raw.i_ctime, self.extra_field(8, self.extra.i_ctime_extra))
+    }
+
+    /// Last change of the contents.
+    pub fn modified(&self) -> Timestamp {
+        Timestamp::from_raw(self.raw.i_mtime, self.extra_field(12, self.extra.i_mtime_extra))
+    }
+
+    /// Creation, where the inode has room for it.
+    pub fn created(&self) -> Option<Timestamp> {
+        let base = self.extra_field(20, self.extra.i_crtime)?;
+        Some(Timestamp::from_raw(base, self.extra_field(24, self.extra.i_crtime_extra)))
+    }
+
+    /// Sets access, inode change, contents change and creation time.
+    pub fn set_times(&mut self, atime: Timestamp, ctime: Timestamp, mtime: Timestamp, crtime: Timestamp) {
+        (self.raw.i_atime, self.extra.i_atime_extra) = atime.to_raw();
+        (self.raw.i_ctime, self.extra.i_ctime_extra) = ctime.to_raw();
+        (self.raw.i_mtime, self.extra.i_mtime_extra) = mtime.to_raw();
+        (self.extra.i_crtime, self.extra.i_crtime_extra) = crtime.to_raw();
+    }
+
+    /// The project, where the inode has room for it.
+    pub fn project(&self) -> Option<u32> {
+        self.extra_field(32, self.extra.i_projid).map(U32::get)
+    }
+
+    /// Size of the file in blocks, from its size in bytes; `None` beyond what a block number can express.
+    pub fn size_in_blocks(&self, sb: &Superblock) -> Option<FileBlock> {
+        u32::try_from(sb.block_size().blocks_for(self.size())).ok().map(FileBlock)
+    }
+}
+
+impl fmt::Debug for Inode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Inode({} {:o} {} bytes {:?})", self.number, self.mode(), self.size(), self.flags())
+    }
+}
+
+impl fmt::Display for Inode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "inode:      {}", self.number)?;
+        writeln!(f, "mode:       {:06o}", self.mode())?;
+        writeln!(f, "links:      {}", self.links())?;
+        writeln!(f, "owner:      {}:{}", self.uid(), self.gid())?;
+        match self.device() {
+            Some(device) => writeln!(f, "device:     {}:{}", device.major, device.minor)?,
+            None => writeln!(f, "size:       {}", self.size())?,
+        }
+        let flags: Vec<_> = self.flags().iter_names().map(|(name, _)| name.to_lowercase()).collect();
+        writeln!(f, "flags:      {:#x} {}", self.flags().bits(), flags.join(" "))?;
+        writeln!(f, "generation: {}", self.raw.i_generation)?;
+        if let Some(block) = self.xattr_block() {
+            writeln!(f, "xattrs:     block {block}")?;
+        }
+        if let Some(project) = self.project().filter(|&p| p != 0) {
+            writeln!(f, "project:    {project}")?;
+        }
+        writeln!(f, "accessed:   {}", self.accessed())?;
+        writeln!(f, "modified:   {}", self.modified())?;
+        write!(f, "changed:    {}", self.changed())?;
+        if let Some(created) = self.created() {
+            write!(f, "\ncreated:    {created}")?;
+        }
+        if self.raw.i_dtime.get() != 0 {
+            write!(f, "\ndeleted:    {}", Timestamp::from_raw(self.raw.i_dtime, None))?;
+        }
+        Ok(())
+    }
+}

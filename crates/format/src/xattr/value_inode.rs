@@ -1,0 +1,37 @@
+//! The inode that holds one large value (`ea_inode`).
+
+use crate::ChecksumSeed;
+use std::fmt;
+
+/// What an inode with `EXT4_EA_INODE_FL` says of the value that is its contents. Inodes may share it; it has no name and
+/// its time stamps have other meanings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueInode {
+    /// [`ValueInode::hash_of`] the value, in `i_atime`.
+    pub hash: u32,
+    /// How many attributes refer to it: high half in `i_ctime`, low half in `i_version` (`osd1.linux1.l_i_version`).
+    pub references: u64,
+}
+
+impl ValueInode {
+    /// The hash of a value.
+    pub fn hash_of(value: &[u8], seed: ChecksumSeed) -> u32 {
+        seed.over(value).0
+    }
+
+    /// From the fields of the inode.
+    pub const fn from_fields(i_atime: u32, i_ctime: u32, i_version: u32) -> Self {
+        Self { hash: i_atime, references: (i_ctime as u64) << 32 | i_version as u64 }
+    }
+
+    /// `i_atime`, `i_ctime` and `i_version`.
+    pub const fn to_fields(self) -> (u32, u32, u32) {
+        (self.hash, (self.references >> 32) as u32, self.references as u32)
+    }
+}
+
+impl fmt::Display for ValueInode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "attribute value: hash {:#010x}, references {}", self.hash, self.references)
+    }
+}
