@@ -1,9 +1,45 @@
-//! The handle to the world that a task runs in: clock, tasks, costs.
+//! The handle to the world that a task runs in: clock, tasks, costs, keyed waits, trace.
 //!
-//! [`Rt`] is cheap to clone and passed explicitly; there are no globals. This crate never knows about blocks or files.
+//! The same code runs in two worlds. In the real one [`Rt`] wraps a small executor, threads and the system's clock; in a
+//! virtual one (crate `sim`) time, processors and randomness are modelled, and the same seed gives the same run. This
+//! crate never knows about blocks or files, and it has no globals: whoever needs a world is handed one.
+//!
+//! ```
+//! use extant_rt::{Class, Cost, Nanos, Rt};
+//!
+//! let rt = Rt::real(Default::default());
+//! let task = rt.spawn("copier", Class::Normal, {
+//!     let rt = rt.clone();
+//!     async move {
+//!         rt.charge(Cost::PageCopy(1)); // free here; processor time in the virtual world
+//!         rt.sleep(Nanos::from_micros(50)).await;
+//!         42
+//!     }
+//! });
+//! assert_eq!(rt.block_on(task).unwrap().unwrap(), 42);
+//! assert!(rt.shutdown(Nanos::from_secs(1)).in_flight.is_empty());
+//! ```
 
+mod budget;
+mod cost;
+mod counters;
+mod error;
+mod handle;
 mod nanos;
 mod real;
+mod rng;
+mod task;
+pub mod trace;
+mod world;
 
+pub use budget::Budget;
+pub use cost::Cost;
+pub use counters::Counter;
+pub use error::RtError;
+pub use handle::{Rt, ShutdownReport, Sleep};
 pub use nanos::Nanos;
-pub use real::{RealConfig, Rt, RtError, Task};
+pub use real::{Driver, DriverHandle, RealConfig, Wait};
+pub use rng::Rng;
+pub use task::Task;
+pub use trace::{Event, Sink, Tracer};
+pub use world::{Class, Place, ReschedPoint, TaskFuture, TimerId, WaitsOn, World};

@@ -1,0 +1,82 @@
+//! Giving the processor back in time.
+
+use crate::{Nanos, ReschedPoint, Rt};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// An allowance of processor time that a long loop checks itself against.
+///
+/// ```
+/// # use extant_rt::{Nanos, Rt};
+/// # async fn write_back(rt: &Rt, pages: &[u64]) {
+/// let mut budget = rt.budget(Nanos::from_micros(100));
+/// for batch in pages.chunks(14) {
+///     // … work on the batch …
+///     budget.resched().await;
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Budget<'a> {
+    rt: &'a Rt,
+    limit: Nanos,
+    since: Nanos,
+}
+
+impl<'a> Budget<'a> {
+    pub(crate) fn new(rt: &'a Rt, limit: Nanos) -> Self {
+        Self { rt, limit, since: rt.stint() }
+    }
+
+    /// Whether the allowance is used up.
+    pub fn is_spent(&self) -> bool {
+        // A task that slept in between has a younger stint: everything in it counts.
+        let stint = self.rt.stint();
+        let used = if stint >= self.since { stint - self.since } else { stint };
+        used >= self.limit
+    }
+
+    /// Yields to other tasks if the allowance is used up, and then starts a new one.
+    ///
+    /// Reads the clock: in the real world some 25 ns, so call it per batch rather than per page.
+    pub async fn resched(&mut self) {
+        if self.is_spent() {
+            self.rt.yield_now().await;
+            self.since = self.rt.stint();
+        }
+    }
+}
+
+/// Yields once.
+#[derive(Debug, Default)]
+pub(crate) struct YieldNow {
+    yielded: bool,
+}
+
+impl Future for YieldNow {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.yielded {
+            return Poll::Ready(());
+        }
+        self.yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// Yields once if the world says so.
+#[derive(Debug)]
+pub(crate) struct MaybeYield<'a> {
+    pub(crate) rt: &'a Rt,
+    pub(crate) point: ReschedPoint,
+}
+
+impl MaybeYield<'_> {
+    pub(crate) async fn run(self) {
+        if self.rt.should_yield(self.point) {
+            YieldNow::default().await;
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Numbers that a world always keeps.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// Something that is always counted, traced or not.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Counter {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Counter {
+            /// All of them.
+            pub const ALL: &'static [Counter] = &[$(Counter::$variant),*];
+
+            /// As printed.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Counter::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Tasks spawned, blocking work included.
+    TasksSpawned = "tasks spawned",
+    /// Tasks that ended, by themselves or by a panic.
+    TasksEnded = "tasks ended",
+    /// Tasks that panicked.
+    TasksPanicked = "tasks panicked",
+    /// Times that `block_on` could not finish at once.
+    BlockingWaits = "blocking waits",
+    /// Of these, how often the waiting thread drove the I/O itself.
+    DriverSittings = "driver sittings",
+    /// Timers armed.
+    TimersArmed = "timers armed",
+}
+
+#[derive(Debug)]
+pub(crate) struct Counters([AtomicU64; Counter::ALL.len()]);
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Counters {
+    pub(crate) fn add(&self, counter: Counter, n: u64) {
+        self.0[counter as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize].load(Ordering::Relaxed)
+    }
+}

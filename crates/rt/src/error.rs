@@ -1,0 +1,78 @@
+//! What can go wrong with a task or with its world.
+
+use crate::Nanos;
+use std::any::Any;
+
+/// Why a task or the world did not give a result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RtError {
+    /// The task panicked.
+    #[error("task {name} panicked: {message}")]
+    Panicked {
+        /// The name given at spawn.
+        name: String,
+        /// The panic's message.
+        message: String,
+    },
+    /// The world was shut down before the task ended.
+    #[error("task {name} was dropped: its world was shut down before it ended")]
+    ShutDown {
+        /// The name given at spawn.
+        name: String,
+    },
+    /// Virtual world: every task waits and no event is left that could wake one.
+    #[error("deadlock at {at}: every task waits and nothing is left to happen\n{waiters}")]
+    Deadlock {
+        /// When.
+        at: Nanos,
+        /// One line a task: its name and what it waits on.
+        waiters: String,
+    },
+    /// Virtual world: a task went on for longer than the limit without giving its processor back.
+    #[error("task {name} never yields: {used} of processor time in one go at {at} (limit {limit})")]
+    NeverYields {
+        /// The name given at spawn.
+        name: String,
+        /// When it was last given a processor.
+        at: Nanos,
+        /// The processor time that it had used by then.
+        used: Nanos,
+        /// The limit.
+        limit: Nanos,
+    },
+    /// Virtual world: tasks run again and again but time does not advance.
+    #[error("time stands still at {at}: {polls} polls in a row, the last of task {name}")]
+    Livelock {
+        /// The task that ran last.
+        name: String,
+        /// When.
+        at: Nanos,
+        /// How often a task ran at that instant.
+        polls: u64,
+    },
+    /// Virtual world: an event would lie beyond the end of time.
+    #[error("virtual time overflows: task {name} at {at} asks for {span} more")]
+    TimeOverflow {
+        /// The task whose charge or timer overflowed.
+        name: String,
+        /// When.
+        at: Nanos,
+        /// What it asked for.
+        span: Nanos,
+    },
+    /// Virtual world: `block_on` was called by a task; only the thread that owns the world may call it.
+    #[error("block_on was called inside the virtual world; a task awaits instead")]
+    Nested,
+}
+
+/// The message of a panic's payload.
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
+    if let Some(s) = payload.downcast_ref::<&str>() {
+        (*s).to_owned()
+    } else if let Some(s) = payload.downcast_ref::<String>() {
+        s.clone()
+    } else {
+        "(no message)".to_owned()
+    }
+}

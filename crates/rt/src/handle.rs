@@ -1,0 +1,364 @@
+//! The handle itself.
+
+use crate::budget::{Budget, MaybeYield, YieldNow};
+use crate::counters::Counters;
+use crate::real::Real;
+use crate::task::{caught, pair};
+use crate::{
+    Class, Cost, Counter, Driver, DriverHandle, Event, Nanos, Place, RealConfig, ReschedPoint, Rng, RtError,
+    Sink, Task, TimerId, Tracer, WaitsOn, World,
+};
+use parking_lot::Mutex;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Handle to a world: the real one, or a virtual one.
+///
+/// Cheap to clone; pass it explicitly and store it where it is needed. In the real world the last handle's drop stops
+/// the threads without waiting for tasks; call [`Rt::shutdown`] to end in order. A task that never ends and holds a
+/// handle keeps the world alive until then.
+#[derive(Clone)]
+pub struct Rt {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    world: Which,
+    tracer: Tracer,
+    counters: Counters,
+    panics: Mutex<Vec<(String, String)>>,
+}
+
+enum Which {
+    Real(Real),
+    Virtual(Arc<dyn World>),
+}
+
+/// How a world ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "it says what did not end"]
+pub struct ShutdownReport {
+    /// Names of the tasks that had not ended, in order of spawning. They were dropped; blocking work among them still
+    /// runs, since nothing can stop it.
+    pub in_flight: Vec<String>,
+    /// Tasks that panicked during the world's life, with the panic's message.
+    pub panicked: Vec<(String, String)>,
+}
+
+impl Rt {
+    /// A real world: threads and the system's clock. Threads start when they are first needed.
+    pub fn real(config: RealConfig) -> Self {
+        Self::new(Which::Real(Real::new(config)), Tracer::default())
+    }
+
+    /// A world supplied from outside; `tracer` is the switch that the world itself reports to.
+    pub fn from_world(world: Arc<dyn World>, tracer: Tracer) -> Self {
+        Self::new(Which::Virtual(world), tracer)
+    }
+
+    fn new(world: Which, tracer: Tracer) -> Self {
+        let shared = Shared { world, tracer, counters: Counters::default(), panics: Mutex::default() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Whether this is a virtual world: time there is not the user's time.
+    pub fn is_virtual(&self) -> bool {
+        matches!(self.shared.world, Which::Virtual(_))
+    }
+
+    /// Time since the world began. In the virtual world this includes what the running task was charged so far.
+    pub fn now(&self) -> Nanos {
+        match &self.shared.world {
+            Which::Real(real) => real.now(),
+            Which::Virtual(world) => world.now(),
+        }
+    }
+
+    /// Seconds since 1970, for time stamps in files only: it may jump.
+    pub fn wall_clock(&self) -> i64 {
+        match &self.shared.world {
+            Which::Real(real) => real.wall_clock(),
+            Which::Virtual(world) => world.wall_clock(),
+        }
+    }
+
+    /// Sleeps until `at`; returns at once where that is past. Dropping the future disarms its timer.
+    pub fn sleep_until(&self, at: Nanos) -> Sleep {
+        Sleep { rt: self.clone(), at, timer: None }
+    }
+
+    /// Sleeps for `span` from now.
+    pub fn sleep(&self, span: Nanos) -> Sleep {
+        self.sleep_until(self.now().saturating_add(span))
+    }
+
+    /// Starts a task. Its name appears in errors, traces and reports; names need not be unique.
+    ///
+    /// A panic ends this task alone. What it shared with others stays as it left it: use locks that do not poison, and
+    /// keep what they guard consistent across anything that may panic.
+    pub fn spawn<T, F>(&self, name: &str, class: Class, future: F) -> Task<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let (promise, task) = pair(self, name);
+        let whole = promise.fulfil(future);
+        self.count(Counter::TasksSpawned, 1);
+        match &self.shared.world {
+            Which::Real(real) => real.spawn(name, self.clone(), whole),
+            Which::Virtual(world) => world.spawn(name, class, Box::pin(whole)),
+        }
+        task
+    }
+
+    /// Runs blocking code beside the caller: in the real world on one of a bounded pool of threads, in order of arrival;
+    /// in the virtual world at once, before this returns.
+    pub fn spawn_blocking<T, F>(&self, name: &str, work: F) -> Task<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let (promise, task) = pair(self, name);
+        self.count(Counter::TasksSpawned, 1);
+        match &self.shared.world {
+            Which::Real(real) => real.spawn_blocking(name, self.clone(), move || promise.run(work)),
+            Which::Virtual(_) => {
+                promise.run(work);
+                self.count(Counter::TasksEnded, 1);
+            }
+        }
+        task
+    }
+
+    /// Runs a future to its end on the caller's thread, and returns its result or why there is none.
+    ///
+    /// A future that is ready at once costs some tens of nanoseconds: it meets neither the executor nor another thread.
+    /// While the future waits, the thread drives I/O (see [`Driver`]) or parks. In the virtual world this is what makes
+    /// time pass, and only the thread that owns the world may call it.
+    ///
+    /// # Errors
+    /// The future panicked, or (virtual world only) the world cannot go on: deadlock, overflow, a task that never
+    /// yields.
+    pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, RtError> {
+        match &self.shared.world {
+            Which::Real(real) => {
+                let mut future = std::pin::pin!(future);
+                // The whole wait is guarded at once: entering a guard per poll would cost more and tell nothing more.
+                caught(self, "block_on", || real.block_on(&self.shared.counters, future.as_mut()))
+            }
+            Which::Virtual(world) => {
+                let mut result = None;
+                {
+                    let main = async {
+                        let mut future = std::pin::pin!(future);
+                        let outcome = std::future::poll_fn(|cx| {
+                            match caught(self, "main", || future.as_mut().poll(cx)) {
+                                Ok(Poll::Pending) => Poll::Pending,
+                                Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
+                                Err(error) => Poll::Ready(Err(error)),
+                            }
+                        });
+                        result = Some(outcome.await);
+                    };
+                    world.block_on(std::pin::pin!(main))?;
+                }
+                result.expect("a world's block_on ends well only when main has ended")
+            }
+        }
+    }
+
+    /// Accounts for work done by the running task. Free in the real world, where the work itself takes the time.
+    #[inline]
+    pub fn charge(&self, cost: Cost) {
+        if let Which::Virtual(world) = &self.shared.world {
+            world.charge(cost);
+        }
+    }
+
+    /// An allowance of processor time for a long loop; see [`Budget`].
+    pub fn budget(&self, limit: Nanos) -> Budget<'_> {
+        Budget::new(self, limit)
+    }
+
+    /// Lets every other task that can run go first.
+    pub fn yield_now(&self) -> impl Future<Output = ()> + Send + use<> {
+        YieldNow::default()
+    }
+
+    /// Yields if somebody else should have this processor (Linux's `cond_resched`). Costs nothing in the real world and
+    /// does nothing there: nobody knows who waits. A long loop that must be fair in both worlds uses a [`Budget`].
+    pub fn resched(&self) -> impl Future<Output = ()> + Send + '_ {
+        MaybeYield { rt: self, point: ReschedPoint::Explicit }.run()
+    }
+
+    /// A place where a kernel function might sleep (Linux's `might_sleep`): under voluntary and full preemption the
+    /// same as [`Rt::resched`], nothing otherwise.
+    pub fn might_sleep(&self) -> impl Future<Output = ()> + Send + '_ {
+        MaybeYield { rt: self, point: ReschedPoint::MightSleep }.run()
+    }
+
+    pub(crate) fn should_yield(&self, point: ReschedPoint) -> bool {
+        match &self.shared.world {
+            Which::Real(_) => false,
+            Which::Virtual(world) => world.should_yield(point),
+        }
+    }
+
+    /// Processor time used since the running task was given its processor; plain time in the real world.
+    pub(crate) fn stint(&self) -> Nanos {
+        match &self.shared.world {
+            Which::Real(real) => real.now(),
+            Which::Virtual(world) => world.stint(),
+        }
+    }
+
+    /// A stream of randomness of its own for each label; the same seed and label give the same stream.
+    pub fn rng(&self, label: &str) -> Rng {
+        Rng::labelled(self.seed(), label)
+    }
+
+    /// The seed of all randomness; printing it makes a run repeatable.
+    pub fn seed(&self) -> u64 {
+        match &self.shared.world {
+            Which::Real(real) => real.seed(),
+            Which::Virtual(world) => world.seed(),
+        }
+    }
+
+    /// Reports an event to whoever traces.
+    #[inline]
+    pub fn trace(&self, event: Event) {
+        if self.shared.tracer.is_on() {
+            self.trace_slow(event);
+        }
+    }
+
+    #[cold]
+    fn trace_slow(&self, event: Event) {
+        self.shared.tracer.record(self.now(), self.place(), event);
+    }
+
+    /// Whether anybody traces: guards work that only a trace needs.
+    #[inline]
+    pub fn is_tracing(&self) -> bool {
+        self.shared.tracer.is_on()
+    }
+
+    /// Sends events to `sink` from now on; `None` ends tracing.
+    pub fn set_sink(&self, sink: Option<Arc<dyn Sink>>) {
+        self.shared.tracer.set_sink(sink);
+    }
+
+    fn place(&self) -> Place {
+        match &self.shared.world {
+            Which::Real(real) => real.place(),
+            Which::Virtual(world) => world.place(),
+        }
+    }
+
+    /// How often something happened in this world.
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.shared.counters.get(counter)
+    }
+
+    pub(crate) fn count(&self, counter: Counter, n: u64) {
+        self.shared.counters.add(counter, n);
+    }
+
+    pub(crate) fn note_panic(&self, name: &str, message: &str) {
+        self.count(Counter::TasksPanicked, 1);
+        self.shared.panics.lock().push((name.to_owned(), message.to_owned()));
+    }
+
+    /// A future about to return `Pending` says what it waits for, for the report of a deadlock. Free in the real world.
+    pub fn waits_on(&self, what: impl FnOnce() -> WaitsOn) {
+        if let Which::Virtual(world) = &self.shared.world {
+            world.waits_on(what());
+        }
+    }
+
+    /// Lets threads that wait drive this I/O; see [`Driver`]. Virtual worlds have no use for a driver and ignore it.
+    pub fn register_driver(&self, driver: Arc<dyn Driver>) -> DriverHandle {
+        match &self.shared.world {
+            Which::Real(real) => real.register_driver(driver),
+            Which::Virtual(_) => DriverHandle::inert(),
+        }
+    }
+
+    /// Makes sure that somebody reaps what is in flight. For code that starts I/O outside of `block_on` and does not wait
+    /// for it; `block_on` itself does this when it returns.
+    pub fn ensure_driven(&self) {
+        if let Which::Real(real) = &self.shared.world {
+            real.ensure_driven();
+        }
+    }
+
+    /// Ends the world: waits up to `grace` until all tasks have ended, drops those that have not, stops the threads, and
+    /// reports. Tasks may still spawn others meanwhile. Later spawns are dropped at once. From ordinary threads only.
+    pub fn shutdown(&self, grace: Nanos) -> ShutdownReport {
+        let mut report = match &self.shared.world {
+            Which::Real(real) => real.shutdown(grace),
+            Which::Virtual(world) => world.shutdown(),
+        };
+        report.panicked.extend(self.shared.panics.lock().iter().cloned());
+        report
+    }
+
+    fn arm(&self, at: Nanos, cx: &Context<'_>) -> TimerId {
+        self.count(Counter::TimersArmed, 1);
+        match &self.shared.world {
+            Which::Real(real) => real.timer(at, cx.waker()),
+            Which::Virtual(world) => world.timer(at, cx.waker()),
+        }
+    }
+
+    fn disarm(&self, id: TimerId) {
+        match &self.shared.world {
+            Which::Real(real) => real.cancel_timer(id),
+            Which::Virtual(world) => world.cancel_timer(id),
+        }
+    }
+}
+
+impl fmt::Debug for Rt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rt({})", if self.is_virtual() { "virtual" } else { "real" })
+    }
+}
+
+/// A sleeping task's alarm; see [`Rt::sleep_until`].
+#[must_use = "nobody sleeps who does not await"]
+#[derive(Debug)]
+pub struct Sleep {
+    rt: Rt,
+    at: Nanos,
+    timer: Option<TimerId>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.rt.now() >= self.at {
+            return Poll::Ready(());
+        }
+        // Armed anew at every poll: the waker may have changed. Polls before the alarm are rare.
+        if let Some(old) = self.timer.take() {
+            self.rt.disarm(old);
+        }
+        self.timer = Some(self.rt.arm(self.at, cx));
+        let at = self.at;
+        self.rt.waits_on(|| WaitsOn::Timer(at));
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(timer) = self.timer.take() {
+            self.rt.disarm(timer);
+        }
+    }
+}

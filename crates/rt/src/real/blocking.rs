@@ -1,0 +1,76 @@
+//! A bounded pool of threads for work that blocks.
+
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+pub(super) struct Pool {
+    most_threads: usize,
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    threads: Vec<JoinHandle<()>>,
+    idle: usize,
+    stop: bool,
+}
+
+impl Pool {
+    pub(super) fn new(most_threads: usize) -> Self {
+        Self { most_threads: most_threads.max(1), state: Mutex::default(), work: Condvar::new() }
+    }
+
+    /// Queues a job; one that comes after `stop` is dropped.
+    pub(super) fn submit(self: &Arc<Self>, job: Job) {
+        let mut state = self.state.lock();
+        if state.stop {
+            drop(state);
+            drop(job);
+            return;
+        }
+        state.jobs.push_back(job);
+        if state.idle >= state.jobs.len() {
+            self.work.notify_one();
+        } else if state.threads.len() < self.most_threads {
+            let pool = self.clone();
+            let name = format!("extant-blocking-{}", state.threads.len());
+            let thread = std::thread::Builder::new().name(name).spawn(move || pool.run());
+            state.threads.push(thread.expect("the process may start another thread"));
+        }
+    }
+
+    fn run(&self) {
+        let mut state = self.state.lock();
+        while !state.stop {
+            match state.jobs.pop_front() {
+                // A job catches its own panic.
+                Some(job) => parking_lot::MutexGuard::unlocked(&mut state, job),
+                None => {
+                    state.idle += 1;
+                    self.work.wait(&mut state);
+                    state.idle -= 1;
+                }
+            }
+        }
+    }
+
+    /// Drops queued jobs and lets the threads go when they have finished theirs; waits for those if `join`.
+    pub(super) fn stop(&self, join: bool) {
+        let (jobs, threads) = {
+            let mut state = self.state.lock();
+            state.stop = true;
+            self.work.notify_all();
+            (std::mem::take(&mut state.jobs), std::mem::take(&mut state.threads))
+        };
+        drop(jobs);
+        if join {
+            threads.into_iter().for_each(|thread| super::join(Some(thread)));
+        }
+    }
+}

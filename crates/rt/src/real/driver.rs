@@ -1,0 +1,264 @@
+//! I/O that is driven by whoever waits for it.
+
+use super::park::Parker;
+use parking_lot::{Mutex, RwLock};
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// A source of completions, such as an io_uring, that has no thread of its own.
+///
+/// Handing a completion from one thread to another costs tens of microseconds on a virtual machine, more than most I/O
+/// has to spare; so the thread that waits for it reaps it. A thread in [`Rt::block_on`](crate::Rt::block_on) whose future
+/// is pending sits down to drive: it calls `drive(Wait::UntilSome)`, which reaps completions on that thread and wakes
+/// their tasks. At most one such thread sits at a time, the others park; when it leaves while I/O is in flight, it wakes
+/// one of them to follow it. Only when no ordinary thread waits does an idle worker of the executor sit down; it keeps
+/// its seat until its next completion when a thread comes after it, so two threads may be inside `drive` at once.
+///
+/// An implementation must therefore wait without holding the lock under which it reaps.
+pub trait Driver: Send + Sync {
+    /// Reaps what has completed, calling the completions on this thread. With [`Wait::UntilSome`] it first waits until
+    /// there is something, or until [`Driver::interrupt`] is called. It may return early for any reason.
+    fn drive(&self, wait: Wait);
+    /// Makes a thread that waits in `drive` return, or the next one that would. Of two threads that wait either may
+    /// return for one interrupt; the runtime repeats it until the right one does.
+    fn interrupt(&self);
+    /// How much is in flight: submitted and not yet reaped. Read often; an atomic will do.
+    fn in_flight(&self) -> usize;
+    /// Something that polls readable when there is something to reap: used when several drivers are waited for at once.
+    fn poll_fd(&self) -> BorrowedFd<'_>;
+}
+
+/// How long [`Driver::drive`] may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Only reap what is there.
+    Not,
+    /// Wait for something to reap, or for an interrupt.
+    UntilSome,
+}
+
+/// Keeps a driver registered; dropping it withdraws the driver.
+#[must_use = "dropping it withdraws the driver"]
+pub struct DriverHandle(Option<(Arc<Crew>, Arc<dyn Driver>)>);
+
+impl DriverHandle {
+    pub(crate) fn inert() -> Self {
+        Self(None)
+    }
+}
+
+impl Drop for DriverHandle {
+    fn drop(&mut self) {
+        if let Some((crew, driver)) = self.0.take() {
+            crew.change(|drivers| drivers.retain(|d| !Arc::ptr_eq(d, &driver)));
+        }
+    }
+}
+
+impl fmt::Debug for DriverHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DriverHandle")
+    }
+}
+
+/// What a thread that waits is otherwise for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// An ordinary thread in `block_on`.
+    Caller,
+    /// A worker of the executor without a task to run.
+    Worker,
+}
+
+/// The threads that wait, and the drivers that they can drive.
+pub(super) struct Crew {
+    helm: RwLock<Arc<Helm>>,
+    any: AtomicBool,
+    /// Seats taken, to be read without the lock.
+    seated: AtomicUsize,
+    seats: Mutex<Seats>,
+}
+
+/// The drivers at one time, waited for together.
+#[derive(Default)]
+pub(super) struct Helm {
+    drivers: Vec<Arc<dyn Driver>>,
+    /// Interrupts whoever polls, where there are several drivers.
+    bell: Option<OwnedFd>,
+}
+
+#[derive(Default)]
+struct Seats {
+    caller: Option<Arc<Parker>>,
+    worker: Option<Arc<Parker>>,
+    parked_callers: Vec<Arc<Parker>>,
+    parked_workers: Vec<Arc<Parker>>,
+}
+
+impl Seats {
+    fn seat(&mut self, role: Role) -> &mut Option<Arc<Parker>> {
+        match role {
+            Role::Caller => &mut self.caller,
+            Role::Worker => &mut self.worker,
+        }
+    }
+
+    fn parked(&mut self, role: Role) -> &mut Vec<Arc<Parker>> {
+        match role {
+            Role::Caller => &mut self.parked_callers,
+            Role::Worker => &mut self.parked_workers,
+        }
+    }
+}
+
+impl Crew {
+    pub(super) fn new() -> Self {
+        Self {
+            helm: RwLock::default(),
+            any: AtomicBool::new(false),
+            seated: AtomicUsize::new(0),
+            seats: Mutex::default(),
+        }
+    }
+
+    pub(super) fn register(self: &Arc<Self>, driver: Arc<dyn Driver>) -> DriverHandle {
+        self.change(|drivers| drivers.push(driver.clone()));
+        DriverHandle(Some((self.clone(), driver)))
+    }
+
+    fn change(&self, edit: impl FnOnce(&mut Vec<Arc<dyn Driver>>)) {
+        {
+            let mut helm = self.helm.write();
+            let mut drivers = helm.drivers.clone();
+            edit(&mut drivers);
+            self.any.store(!drivers.is_empty(), Ordering::SeqCst);
+            let bell = (drivers.len() > 1).then(new_bell);
+            *helm = Arc::new(Helm { drivers, bell });
+        }
+        // Who sits there drives the old list: let them look again.
+        let seats = self.seats.lock();
+        let seated = [seats.caller.clone(), seats.worker.clone()];
+        drop(seats);
+        seated.iter().flatten().for_each(|parker| parker.notify());
+    }
+
+    fn in_flight(&self) -> bool {
+        self.helm.read().drivers.iter().any(|d| d.in_flight() > 0)
+    }
+
+    fn has_drivers(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// Waits until `parker` is notified, driving I/O meanwhile if it is this thread's turn. May return early. Says
+    /// whether the thread sat down.
+    pub(super) fn wait(&self, parker: &Arc<Parker>, role: Role) -> bool {
+        if !self.has_drivers() {
+            parker.park();
+            return false;
+        }
+        let mut seats = self.seats.lock();
+        let free = seats.caller.is_none() && (role == Role::Caller || seats.worker.is_none());
+        if free && self.in_flight() {
+            *seats.seat(role) = Some(parker.clone());
+            self.seated.fetch_add(1, Ordering::SeqCst);
+            drop(seats);
+            let _leave = LeaveSeat { crew: self, parker, role };
+            // Taken after the seat: a change of drivers from here on finds us seated and notifies us.
+            let helm = self.helm.read().clone();
+            if parker.begin_driving(&helm) {
+                helm.drive();
+            }
+            true
+        } else {
+            seats.parked(role).push(parker.clone());
+            drop(seats);
+            parker.park();
+            self.seats.lock().parked(role).retain(|p| !Arc::ptr_eq(p, parker));
+            false
+        }
+    }
+
+    /// If something is in flight and nobody sits there, wakes somebody to do it.
+    pub(super) fn ensure_driven(&self) {
+        if self.has_drivers() && self.seated.load(Ordering::SeqCst) == 0 && self.in_flight() {
+            let seats = self.seats.lock();
+            if seats.caller.is_none() && seats.worker.is_none() {
+                let next = seats.parked_callers.first().or(seats.parked_workers.first()).cloned();
+                drop(seats);
+                if let Some(next) = next {
+                    next.notify();
+                }
+            }
+        }
+    }
+}
+
+impl Helm {
+    /// Gets a thread out of `drive`.
+    pub(super) fn interrupt(&self) {
+        match &self.bell {
+            // It can only fail when the counter is full, and then it rings already.
+            Some(bell) => drop(rustix::io::write(bell, &1_u64.to_ne_bytes())),
+            None => self.drivers.iter().for_each(|driver| driver.interrupt()),
+        }
+    }
+
+    fn drive(&self) {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let Some(bell) = &self.bell else {
+            return self.drivers.iter().for_each(|driver| driver.drive(Wait::UntilSome));
+        };
+        let fds = self.drivers.iter().map(|driver| driver.poll_fd()).chain([bell.as_fd()]);
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        // A system call cut short by a signal is an early return, which is allowed.
+        let _ = poll(&mut fds, None);
+        if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
+            let _ = rustix::io::read(bell, &mut [0_u8; 8]);
+        }
+        self.drivers.iter().for_each(|driver| driver.drive(Wait::Not));
+    }
+}
+
+/// Leaves the seat, even if a completion panicked.
+struct LeaveSeat<'a> {
+    crew: &'a Crew,
+    parker: &'a Arc<Parker>,
+    role: Role,
+}
+
+impl Drop for LeaveSeat<'_> {
+    fn drop(&mut self) {
+        self.parker.end_driving();
+        let mut seats = self.crew.seats.lock();
+        *seats.seat(self.role) = None;
+        self.crew.seated.fetch_sub(1, Ordering::SeqCst);
+        match seats.caller.clone().or(seats.worker.clone()) {
+            Some(other) => {
+                drop(seats);
+                // We may have reaped the interrupt that was meant for the other one.
+                other.interrupt_again();
+            }
+            // What this thread waited for has come, and it may now be busy for long: another one that waits follows. A
+            // thread that was woken by somebody else's completion comes back by itself, and with nobody waiting the
+            // next wait, or `ensure_driven` when this thread leaves for good, settles the succession.
+            None if self.parker.is_notified() => {
+                let next = seats.parked_callers.first().cloned();
+                drop(seats);
+                if let Some(next) = next
+                    && self.crew.in_flight()
+                {
+                    next.notify();
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+fn new_bell() -> OwnedFd {
+    use rustix::event::{EventfdFlags, eventfd};
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("the process may open another file")
+}

@@ -1,0 +1,325 @@
+//! The real world: threads and the system's clock.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // this is the one place that may
+
+mod blocking;
+mod driver;
+mod park;
+mod timer;
+
+pub use driver::{Driver, DriverHandle, Wait};
+
+use crate::counters::Counters;
+use crate::{Counter, Nanos, Place, Rng, Rt, ShutdownReport, TimerId};
+use async_executor::Executor;
+use blocking::Pool;
+use driver::{Crew, Role};
+use park::{Berth, Parker};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use timer::Timers;
+
+/// How the real world is set up.
+#[derive(Clone, Debug, Default)]
+pub struct RealConfig {
+    /// Threads that run tasks; one per processor if not given.
+    pub worker_threads: Option<usize>,
+    /// Most threads that run blocking work at once; four per processor if not given.
+    pub blocking_threads: Option<usize>,
+    /// Seed of [`Rt::rng`]; the system's randomness if not given.
+    pub seed: Option<u64>,
+}
+
+/// The real world's state; what threads need of it is shared, so that its drop can stop them.
+pub(crate) struct Real {
+    origin: Instant,
+    seed: u64,
+    worker_threads: usize,
+    engine: Arc<Engine>,
+    timers: Arc<Timers>,
+    pool: Arc<Pool>,
+    workers: Mutex<Vec<JoinHandle<()>>>,
+    started: AtomicBool,
+    live: Arc<Live>,
+}
+
+/// What the workers run.
+struct Engine {
+    /// Taken out when the world ends: its drop drops the tasks, which hold handles to the world.
+    executor: RwLock<Option<Arc<Executor<'static>>>>,
+    crew: Arc<Crew>,
+    stop: AtomicBool,
+    parkers: Mutex<Vec<Arc<Parker>>>,
+    running: Mutex<usize>,
+    left: Condvar,
+}
+
+/// The tasks that have not ended.
+#[derive(Default)]
+struct Live {
+    state: Mutex<LiveState>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct LiveState {
+    names: BTreeMap<u64, Box<str>>,
+    next: u64,
+    closed: bool,
+}
+
+/// A task's entry among the living.
+struct Birth {
+    live: Arc<Live>,
+    id: u64,
+    rt: Rt,
+}
+
+impl Drop for Birth {
+    fn drop(&mut self) {
+        self.rt.count(Counter::TasksEnded, 1);
+        let mut state = self.live.state.lock();
+        state.names.remove(&self.id);
+        if state.names.is_empty() {
+            self.live.ended.notify_all();
+        }
+    }
+}
+
+impl Real {
+    pub(crate) fn new(config: RealConfig) -> Self {
+        let origin = Instant::now();
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            origin,
+            seed: config.seed.unwrap_or_else(|| Rng::new(RandomState::new().hash_one(0)).next_u64()),
+            worker_threads: config.worker_threads.unwrap_or(processors).max(1),
+            engine: Arc::new(Engine {
+                executor: RwLock::new(Some(Arc::new(Executor::new()))),
+                crew: Arc::new(Crew::new()),
+                stop: AtomicBool::new(false),
+                parkers: Mutex::default(),
+                running: Mutex::default(),
+                left: Condvar::new(),
+            }),
+            timers: Arc::new(Timers::new(origin)),
+            pool: Arc::new(Pool::new(config.blocking_threads.unwrap_or(4 * processors))),
+            workers: Mutex::default(),
+            started: AtomicBool::new(false),
+            live: Arc::default(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        Nanos(self.origin.elapsed().as_nanos() as u64)
+    }
+
+    pub(crate) fn wall_clock(&self) -> i64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64)
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Threads are numbered as they first trace something.
+    pub(crate) fn place(&self) -> Place {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        thread_local! {
+            static LANE: Cell<u32> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        Place { lane: LANE.try_with(Cell::get).unwrap_or(u32::MAX), task: 0 }
+    }
+
+    fn birth(&self, name: &str, rt: Rt) -> Option<Birth> {
+        let mut state = self.live.state.lock();
+        if state.closed {
+            return None;
+        }
+        let id = state.next;
+        state.next += 1;
+        state.names.insert(id, name.into());
+        Some(Birth { live: self.live.clone(), id, rt })
+    }
+
+    pub(crate) fn spawn(&self, name: &str, rt: Rt, future: impl Future<Output = ()> + Send + 'static) {
+        let Some(birth) = self.birth(name, rt) else { return };
+        if !self.started.load(Ordering::Acquire) {
+            self.start_workers();
+        }
+        let whole = async move {
+            future.await;
+            drop(birth);
+        };
+        if let Some(executor) = &*self.engine.executor.read() {
+            executor.spawn(whole).detach();
+        }
+    }
+
+    pub(crate) fn spawn_blocking(&self, name: &str, rt: Rt, work: impl FnOnce() + Send + 'static) {
+        let Some(birth) = self.birth(name, rt) else { return };
+        self.pool.submit(Box::new(move || {
+            work();
+            birth.rt.ensure_driven();
+            drop(birth);
+        }));
+    }
+
+    fn start_workers(&self) {
+        let mut workers = self.workers.lock();
+        if self.started.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        for n in 0..self.worker_threads {
+            let engine = self.engine.clone();
+            *engine.running.lock() += 1;
+            let thread = std::thread::Builder::new().name(format!("extant-{n}")).spawn(move || engine.run());
+            workers.push(thread.expect("the process may start another thread"));
+        }
+    }
+
+    pub(crate) fn block_on<F: Future>(&self, counters: &Counters, mut future: Pin<&mut F>) -> F::Output {
+        Berth::lend(|berth| {
+            let crew = &self.engine.crew;
+            let mut cx = Context::from_waker(&berth.waker);
+            let out = loop {
+                if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
+                    break out;
+                }
+                if !berth.parker.take_notice() {
+                    counters.add(Counter::BlockingWaits, 1);
+                    if crew.wait(&berth.parker, Role::Caller) {
+                        counters.add(Counter::DriverSittings, 1);
+                    }
+                }
+            };
+            crew.ensure_driven();
+            out
+        })
+    }
+
+    pub(crate) fn timer(&self, at: Nanos, waker: &Waker) -> TimerId {
+        self.timers.arm(at, waker)
+    }
+
+    pub(crate) fn cancel_timer(&self, id: TimerId) {
+        self.timers.cancel(id);
+    }
+
+    pub(crate) fn register_driver(&self, driver: Arc<dyn Driver>) -> DriverHandle {
+        self.engine.crew.register(driver)
+    }
+
+    pub(crate) fn ensure_driven(&self) {
+        self.engine.crew.ensure_driven();
+    }
+
+    pub(crate) fn shutdown(&self, grace: Nanos) -> ShutdownReport {
+        let deadline = Instant::now().checked_add(Duration::from_nanos(grace.0));
+        let in_flight = {
+            let mut state = self.live.state.lock();
+            while !state.names.is_empty() {
+                let timed_out = match deadline {
+                    Some(deadline) => self.live.ended.wait_until(&mut state, deadline).timed_out(),
+                    None => {
+                        self.live.ended.wait(&mut state);
+                        false
+                    }
+                };
+                if timed_out {
+                    break;
+                }
+            }
+            state.closed = true;
+            state.names.values().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        self.timers.stop();
+        self.engine.stop();
+        // A worker inside a task that never yields cannot be stopped: after the grace it is left to itself.
+        if self.engine.wait_until_left(deadline) {
+            self.workers.lock().drain(..).for_each(|thread| join(Some(thread)));
+        }
+        let executor = self.engine.executor.write().take();
+        drop(executor);
+        // With work in flight a thread of the pool may block for ever.
+        self.pool.stop(in_flight.is_empty());
+        ShutdownReport { in_flight, panicked: Vec::new() }
+    }
+}
+
+impl Drop for Real {
+    fn drop(&mut self) {
+        self.engine.stop();
+        self.timers.stop();
+        self.pool.stop(false);
+    }
+}
+
+impl Engine {
+    fn run(&self) {
+        let executor = self.executor.read().clone();
+        if let Some(executor) = executor {
+            Berth::lend(|berth| self.run_tasks(berth, &executor));
+        }
+        *self.running.lock() -= 1;
+        self.left.notify_all();
+    }
+
+    fn run_tasks(&self, berth: &Berth, executor: &Executor<'static>) {
+        self.parkers.lock().push(berth.parker.clone());
+        let stopped = std::future::poll_fn(|_| match self.stop.load(Ordering::SeqCst) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        });
+        let mut running = std::pin::pin!(executor.run(stopped));
+        let mut cx = Context::from_waker(&berth.waker);
+        while running.as_mut().poll(&mut cx).is_pending() {
+            if !berth.parker.take_notice() {
+                self.crew.wait(&berth.parker, Role::Worker);
+            }
+        }
+    }
+
+    fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.parkers.lock().iter().for_each(|parker| parker.notify());
+    }
+
+    /// Whether all workers have left by the deadline, or soon after.
+    fn wait_until_left(&self, deadline: Option<Instant>) -> bool {
+        let soon = Instant::now() + Duration::from_millis(100);
+        let deadline = deadline.map(|deadline| deadline.max(soon));
+        let mut running = self.running.lock();
+        while *running > 0 {
+            let timed_out = match deadline {
+                Some(deadline) => self.left.wait_until(&mut running, deadline).timed_out(),
+                None => {
+                    self.left.wait(&mut running);
+                    false
+                }
+            };
+            if timed_out {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Waits for a thread, unless it is the one that asks.
+fn join(thread: Option<JoinHandle<()>>) {
+    if let Some(thread) = thread
+        && thread.thread().id() != std::thread::current().id()
+    {
+        // Threads of ours catch their tasks' panics; one of their own has been printed already.
+        let _ = thread.join();
+    }
+}

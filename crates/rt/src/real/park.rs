@@ -1,0 +1,138 @@
+//! How a thread waits to be woken.
+
+use super::driver::Helm;
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Wake, Waker};
+use std::thread::Thread;
+
+const EMPTY: u8 = 0;
+const PARKED: u8 = 1;
+const DRIVING: u8 = 2;
+const NOTIFIED: u8 = 3;
+
+/// One thread's place to wait. As a waker it ends the wait, wherever the thread waits.
+pub(super) struct Parker {
+    state: AtomicU8,
+    thread: Thread,
+    /// What the thread drives while `DRIVING`.
+    helm: Mutex<Option<Arc<Helm>>>,
+}
+
+impl Parker {
+    fn new() -> Arc<Self> {
+        let thread = std::thread::current();
+        Arc::new(Self { state: AtomicU8::new(EMPTY), thread, helm: Mutex::default() })
+    }
+
+    /// Takes a pending notification.
+    pub(super) fn take_notice(&self) -> bool {
+        self.state.compare_exchange(NOTIFIED, EMPTY, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    pub(super) fn is_notified(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == NOTIFIED
+    }
+
+    /// Waits for a notification and takes it.
+    pub(super) fn park(&self) {
+        // A wake-up across processors costs tens of microseconds in a virtual machine: a reply that is on its way is
+        // worth a short look first.
+        for _ in 0..SPINS {
+            if self.take_notice() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        if self.state.compare_exchange(EMPTY, PARKED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            while self.state.load(Ordering::SeqCst) == PARKED {
+                std::thread::park();
+            }
+        }
+        self.state.store(EMPTY, Ordering::SeqCst);
+    }
+
+    /// From here on a notification interrupts the drivers. False if one is pending already.
+    pub(super) fn begin_driving(&self, helm: &Arc<Helm>) -> bool {
+        *self.helm.lock() = Some(helm.clone());
+        self.state.compare_exchange(EMPTY, DRIVING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// A notification that came meanwhile stays pending.
+    pub(super) fn end_driving(&self) {
+        let _ = self.state.compare_exchange(DRIVING, EMPTY, Ordering::SeqCst, Ordering::SeqCst);
+        *self.helm.lock() = None;
+    }
+
+    pub(super) fn notify(&self) {
+        match self.state.swap(NOTIFIED, Ordering::SeqCst) {
+            PARKED => self.thread.unpark(),
+            // A completion reaped by this very thread: `drive` returns by itself.
+            DRIVING if std::thread::current().id() == self.thread.id() => {}
+            DRIVING => self.interrupt(),
+            _ => {}
+        }
+    }
+
+    /// Interrupts once more a thread that was notified while driving and has not come back yet.
+    pub(super) fn interrupt_again(&self) {
+        if self.is_notified() {
+            self.interrupt();
+        }
+    }
+
+    fn interrupt(&self) {
+        let helm = self.helm.lock().clone();
+        if let Some(helm) = helm {
+            helm.interrupt();
+        }
+    }
+}
+
+/// How often a thread looks before it parks.
+const SPINS: u32 = 64;
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.notify();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.notify();
+    }
+}
+
+/// A parker and the waker made of it.
+pub(super) struct Berth {
+    pub(super) parker: Arc<Parker>,
+    pub(super) waker: Waker,
+}
+
+impl Berth {
+    pub(super) fn new() -> Self {
+        let parker = Parker::new();
+        let waker = Waker::from(parker.clone());
+        Self { parker, waker }
+    }
+
+    /// Lends this thread's berth: made once a thread, since `block_on` must cost no allocation. A nested `block_on` finds
+    /// it lent out and makes another.
+    pub(super) fn lend<T>(work: impl FnOnce(&Berth) -> T) -> T {
+        thread_local! {
+            static BERTH: Cell<Option<Berth>> = const { Cell::new(None) };
+        }
+        struct GiveBack(Option<Berth>);
+        impl Drop for GiveBack {
+            fn drop(&mut self) {
+                let berth = self.0.take();
+                // At a thread's end there is nowhere to put it, and no need to.
+                let _ = BERTH.try_with(|cell| cell.set(berth));
+            }
+        }
+        let lent = BERTH.try_with(Cell::take).ok().flatten().unwrap_or_else(Berth::new);
+        let guard = GiveBack(Some(lent));
+        work(guard.0.as_ref().expect("taken only on drop"))
+    }
+}

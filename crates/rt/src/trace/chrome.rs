@@ -1,0 +1,113 @@
+//! Chrome's JSON trace format, which Perfetto (ui.perfetto.dev) opens.
+
+use super::{Record, Sink, Value};
+use crate::Nanos;
+use parking_lot::Mutex;
+use std::io::{self, Write};
+
+/// Writes events as they come, one a line, in the "JSON Array Format" of Chrome's trace viewer.
+///
+/// Tasks appear as threads; events that took time as bars, others as instants. The closing bracket is optional in that
+/// format, so the file of a run that was cut off opens as well. Call [`ChromeSink::finish`] to learn whether all of it
+/// was written.
+pub struct ChromeSink<W>(Mutex<State<W>>);
+
+struct State<W> {
+    out: W,
+    started: bool,
+    error: Option<io::Error>,
+}
+
+impl<W: Write + Send> ChromeSink<W> {
+    /// Writes to `out`, which had better be buffered.
+    pub fn new(out: W) -> Self {
+        Self(Mutex::new(State { out, started: false, error: None }))
+    }
+
+    /// Ends the array and flushes; the first error that writing met comes out here.
+    pub fn finish(&self) -> io::Result<()> {
+        let mut state = self.0.lock();
+        let open = if state.started { "" } else { "[" };
+        match state.error.take() {
+            Some(error) => Err(error),
+            None => {
+                write!(state.out, "{open}\n]\n")?;
+                state.out.flush()
+            }
+        }
+    }
+
+    /// Gives the writer back.
+    pub fn into_inner(self) -> W {
+        self.0.into_inner().out
+    }
+
+    fn line(&self, write: impl FnOnce(&mut W) -> io::Result<()>) {
+        let mut state = self.0.lock();
+        if state.error.is_some() {
+            return;
+        }
+        let lead: &[u8] = if state.started { b",\n" } else { b"[\n" };
+        state.started = true;
+        let result = state.out.write_all(lead).and_then(|()| write(&mut state.out));
+        state.error = result.err();
+    }
+}
+
+/// Microseconds with three decimals, as the format counts time, without going through floating point.
+fn micros(at: Nanos) -> String {
+    format!("{}.{:03}", at.0 / 1_000, at.0 % 1_000)
+}
+
+impl<W: Write + Send> Sink for ChromeSink<W> {
+    fn record(&self, record: &Record) {
+        self.line(|out| {
+            let name = record.event.kind().name();
+            let category = name.split('/').next().unwrap_or(name);
+            let (pid, tid) = (1, record.place.task);
+            write!(out, r#"{{"name":"{name}","cat":"{category}","pid":{pid},"tid":{tid},"#)?;
+            match record.event.took() {
+                Some(took) => {
+                    let start = record.at.saturating_sub(took);
+                    write!(out, r#""ph":"X","ts":{},"dur":{},"#, micros(start), micros(took))?;
+                }
+                None => write!(out, r#""ph":"i","s":"t","ts":{},"#, micros(record.at))?,
+            }
+            write!(out, r#""args":{{"lane":{}"#, record.place.lane)?;
+            let mut result = Ok(());
+            record.event.fields(|field, value| {
+                if result.is_ok() && field != "took" {
+                    result = match value {
+                        Value::Word(word) => write!(out, r#","{field}":"{}""#, escaped(word)),
+                        number => write!(out, r#","{field}":{number}"#),
+                    };
+                }
+            });
+            result?;
+            out.write_all(b"}}")
+        });
+    }
+
+    fn task_name(&self, task: u32, name: &str) {
+        self.line(|out| {
+            let name = escaped(name);
+            write!(
+                out,
+                r#"{{"name":"thread_name","ph":"M","pid":1,"tid":{task},"args":{{"name":"{name}"}}}}"#
+            )
+        });
+    }
+}
+
+/// As the inside of a JSON string (RFC 8259 §7).
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if u32::from(c) < 0x20 => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out
+}

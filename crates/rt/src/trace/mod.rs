@@ -1,0 +1,83 @@
+//! What happened, when, and where: typed events and where they go.
+
+mod chrome;
+mod event;
+mod sinks;
+
+pub use chrome::ChromeSink;
+pub use event::{Event, EventKind, Value};
+pub use sinks::{CountingSink, RingSink, Tee};
+
+use crate::{Nanos, Place};
+use parking_lot::RwLock;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// An event with its time and place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Record {
+    /// When it happened; for an event that took time, when it ended.
+    pub at: Nanos,
+    /// Where it happened.
+    pub place: Place,
+    /// What happened.
+    pub event: Event,
+}
+
+/// Where events go.
+///
+/// A sink is called on the path, by any thread: it must be quick and must not wait for anything that is traced.
+pub trait Sink: Send + Sync {
+    /// Takes one event.
+    fn record(&self, record: &Record);
+    /// A task, as later records number it, has a name.
+    fn task_name(&self, task: u32, name: &str) {
+        let _ = (task, name);
+    }
+}
+
+/// The switch between a world and its sink. Cloning gives another handle to the same switch.
+#[derive(Clone, Default)]
+pub struct Tracer(Arc<Switch>);
+
+#[derive(Default)]
+struct Switch {
+    on: AtomicBool,
+    sink: RwLock<Option<Arc<dyn Sink>>>,
+}
+
+impl Tracer {
+    /// Sends events to `sink` from now on; `None` switches them off.
+    pub fn set_sink(&self, sink: Option<Arc<dyn Sink>>) {
+        let on = sink.is_some();
+        *self.0.sink.write() = sink;
+        self.0.on.store(on, Ordering::Release);
+    }
+
+    /// Whether anybody listens.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.0.on.load(Ordering::Relaxed)
+    }
+
+    /// Passes one event on.
+    pub fn record(&self, at: Nanos, place: Place, event: Event) {
+        if let Some(sink) = &*self.0.sink.read() {
+            sink.record(&Record { at, place, event });
+        }
+    }
+
+    /// Tells the sink a task's name.
+    pub fn task_name(&self, task: u32, name: &str) {
+        if let Some(sink) = &*self.0.sink.read() {
+            sink.task_name(task, name);
+        }
+    }
+}
+
+impl fmt::Debug for Tracer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tracer({})", if self.is_on() { "on" } else { "off" })
+    }
+}

@@ -1,0 +1,116 @@
+//! What a world other than the real one provides.
+
+use crate::{Cost, Nanos, RtError, ShutdownReport};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Waker;
+
+/// How urgently a task wants a processor.
+///
+/// The virtual world schedules by it, strictly. The real world's executor has one queue and leaves priorities to the
+/// operating system: there a class changes nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Runs only when nothing else wants the processor.
+    Idle,
+    /// Everybody; among themselves in turn.
+    #[default]
+    Normal,
+    /// Before everybody else; higher numbers first, equals in order of arrival (`SCHED_FIFO`).
+    RealTime(u8),
+}
+
+/// What a task that sleeps waits for, told to whoever asks why nothing happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitsOn {
+    /// A key of a wait table.
+    Key {
+        /// The table's name.
+        table: &'static str,
+        /// The key.
+        key: u64,
+    },
+    /// A lock bit in a wait table.
+    Lock {
+        /// The table's name.
+        table: &'static str,
+        /// The key.
+        key: u64,
+    },
+    /// The end of a task.
+    Task(String),
+    /// A timer.
+    Timer(Nanos),
+    /// Anything else, with a number to tell it apart.
+    Other(&'static str, u64),
+}
+
+impl fmt::Display for WaitsOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key { table, key } => write!(f, "key {key:#x} of {table}"),
+            Self::Lock { table, key } => write!(f, "the lock {key:#x} of {table}"),
+            Self::Task(name) => write!(f, "the end of task {name}"),
+            Self::Timer(at) => write!(f, "the timer at {at}"),
+            Self::Other(what, number) => write!(f, "{what} {number}"),
+        }
+    }
+}
+
+/// A place in a task's code where it can give its processor to somebody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReschedPoint {
+    /// An explicit one (`cond_resched`): honoured in every preemption mode.
+    Explicit,
+    /// A place that might sleep (`might_sleep`): honoured under voluntary and full preemption.
+    MightSleep,
+}
+
+/// Where a trace event happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Processor in the virtual world; a small number for the thread in the real one.
+    pub lane: u32,
+    /// Task in the virtual world, counted from 1 in order of spawning; 0 where unknown.
+    pub task: u32,
+}
+
+/// A task's code, its result already bound to go where it belongs.
+pub type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A world that tasks can run in instead of the real one. `sim` has the one that matters.
+///
+/// A world's methods are called through [`Rt`](crate::Rt), which documents them.
+pub trait World: Send + Sync {
+    /// The time, including what the running task was charged so far.
+    fn now(&self) -> Nanos;
+    /// Seconds since 1970.
+    fn wall_clock(&self) -> i64;
+    /// The seed of all randomness.
+    fn seed(&self) -> u64;
+    /// Takes a task over.
+    fn spawn(&self, name: &str, class: Class, future: TaskFuture);
+    /// Runs the world until `main` is done.
+    fn block_on(&self, main: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Result<(), RtError>;
+    /// Makes the running task pay.
+    fn charge(&self, cost: Cost);
+    /// Arms a timer.
+    fn timer(&self, at: Nanos, waker: &Waker) -> TimerId;
+    /// Disarms a timer; one that has fired is left alone.
+    fn cancel_timer(&self, id: TimerId);
+    /// Processor time that the running task has used since it was last given a processor.
+    fn stint(&self) -> Nanos;
+    /// Whether the running task should yield at such a point.
+    fn should_yield(&self, point: ReschedPoint) -> bool;
+    /// The running task is about to wait for this.
+    fn waits_on(&self, what: WaitsOn);
+    /// Who is asking.
+    fn place(&self) -> Place;
+    /// Drops what has not ended and names it.
+    fn shutdown(&self) -> ShutdownReport;
+}
+
+/// A timer that was armed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TimerId(pub u64);

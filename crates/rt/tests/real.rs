@@ -1,0 +1,289 @@
+//! The real world, from outside.
+
+use extant_rt::{Class, Counter, Driver, Nanos, RealConfig, Rt, RtError, Wait};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Poll, Waker};
+
+fn world() -> Rt {
+    Rt::real(RealConfig { worker_threads: Some(2), blocking_threads: Some(2), seed: Some(1) })
+}
+
+#[test]
+fn a_task_gives_its_result_to_whoever_awaits_it() {
+    let rt = world();
+    let task = rt.spawn("adder", Class::Normal, async { 40 + 2 });
+    assert_eq!(task.name(), "adder");
+    assert_eq!(rt.block_on(task).unwrap(), Ok(42));
+}
+
+#[test]
+fn a_panic_is_reported_with_the_tasks_name_and_others_go_on() {
+    let rt = world();
+    let bad = rt.spawn("bad", Class::Normal, async { panic!("no more {}", "milk") });
+    let worse = rt.spawn_blocking("worse", || panic!("no bread"));
+    let good = rt.spawn("good", Class::Normal, async { 7 });
+    let named = |name: &str, message: &str| RtError::Panicked { name: name.into(), message: message.into() };
+    assert_eq!(rt.block_on(bad).unwrap(), Err::<(), _>(named("bad", "no more milk")));
+    assert_eq!(rt.block_on(worse).unwrap(), Err::<(), _>(named("worse", "no bread")));
+    assert_eq!(rt.block_on(good).unwrap(), Ok(7));
+    assert_eq!(rt.block_on(async { panic!("oh") }), Err::<(), _>(named("block_on", "oh")));
+    assert_eq!(rt.counter(Counter::TasksPanicked), 3);
+    let report = rt.shutdown(Nanos::from_secs(10));
+    assert_eq!(report.in_flight, Vec::<String>::new());
+    assert!(report.panicked.contains(&("bad".into(), "no more milk".into())));
+}
+
+#[test]
+fn sleepers_wake_in_order_and_not_early() {
+    let rt = world();
+    let woken = rt.block_on(async {
+        let nap = |ms| {
+            let rt2 = rt.clone();
+            rt.spawn("napper", Class::Normal, async move {
+                let until = rt2.now().saturating_add(Nanos::from_millis(ms));
+                rt2.sleep_until(until).await;
+                assert!(rt2.now() >= until);
+                rt2.now()
+            })
+        };
+        let (late, early) = (nap(30), nap(5));
+        (early.await.unwrap(), late.await.unwrap())
+    });
+    let (early, late) = woken.unwrap();
+    assert!(early < late);
+}
+
+#[test]
+fn shutdown_waits_for_what_ends_and_names_what_does_not() {
+    let rt = world();
+    let finishing = rt.clone();
+    drop(rt.spawn("finishing", Class::Normal, async move { finishing.sleep(Nanos::from_millis(20)).await }));
+    let held = rt.clone();
+    let stuck = rt.spawn("stuck", Class::Normal, async move {
+        let _holds_a_handle = held;
+        std::future::pending::<()>().await;
+    });
+    let report = rt.shutdown(Nanos::from_millis(200));
+    assert_eq!(report.in_flight, ["stuck"]);
+    let error = RtError::ShutDown { name: "stuck".into() };
+    assert_eq!(rt.block_on(stuck).unwrap(), Err(error.clone()));
+    let late = rt.spawn("late", Class::Normal, async {});
+    assert_eq!(rt.block_on(late).unwrap(), Err(RtError::ShutDown { name: "late".into() }));
+}
+
+#[test]
+fn blocking_work_is_bounded_and_all_of_it_is_done() {
+    let rt = world();
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let jobs: Vec<_> = (0..50)
+        .map(|n| {
+            let (now, most) = (now.clone(), most.clone());
+            rt.spawn_blocking("job", move || {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                std::thread::yield_now();
+                now.fetch_sub(1, Ordering::SeqCst);
+                n
+            })
+        })
+        .collect();
+    let sum = rt.block_on(async {
+        let mut sum = 0;
+        for job in jobs {
+            sum += job.await.unwrap();
+        }
+        sum
+    });
+    assert_eq!(sum.unwrap(), 49 * 50 / 2);
+    assert!(most.load(Ordering::SeqCst) <= 2);
+}
+
+#[test]
+fn a_future_that_is_ready_meets_no_thread() {
+    let rt = world();
+    for n in 0..1000 {
+        assert_eq!(rt.block_on(async { n }).unwrap(), n);
+    }
+    assert_eq!(rt.counter(Counter::BlockingWaits), 0);
+}
+
+/// A device whose requests complete, in order, only when somebody drives it.
+struct Lazy {
+    state: Mutex<LazyState>,
+    changed: Condvar,
+    in_flight: AtomicUsize,
+    event: OwnedFd,
+}
+
+#[derive(Default)]
+struct LazyState {
+    submitted: VecDeque<Arc<Request>>,
+    interrupts: usize,
+    inside: usize,
+    most_inside: usize,
+}
+
+#[derive(Default)]
+struct Request(Mutex<(bool, Option<Waker>)>);
+
+impl Lazy {
+    fn new() -> Arc<Self> {
+        use rustix::event::{EventfdFlags, eventfd};
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        Arc::new(Self {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            in_flight: AtomicUsize::new(0),
+            event,
+        })
+    }
+
+    fn submit(&self) -> Arc<Request> {
+        let request = Arc::new(Request::default());
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        self.state.lock().unwrap().submitted.push_back(request.clone());
+        rustix::io::write(&self.event, &1_u64.to_ne_bytes()).unwrap();
+        self.changed.notify_all();
+        request
+    }
+
+    async fn read(&self) {
+        let request = self.submit();
+        poll_fn(|cx| {
+            let mut slot = request.0.lock().unwrap();
+            slot.1 = Some(cx.waker().clone());
+            if slot.0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+impl Driver for Lazy {
+    fn drive(&self, wait: Wait) {
+        let mut state = self.state.lock().unwrap();
+        state.inside += 1;
+        state.most_inside = state.most_inside.max(state.inside);
+        while wait == Wait::UntilSome && state.submitted.is_empty() && state.interrupts == 0 {
+            state = self.changed.wait(state).unwrap();
+        }
+        state.interrupts = 0;
+        // One at a time, so that threads have to take turns.
+        let done = state.submitted.pop_front();
+        if state.submitted.is_empty() {
+            let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
+        }
+        state.inside -= 1;
+        drop(state);
+        if let Some(request) = done {
+            let waker = {
+                let mut slot = request.0.lock().unwrap();
+                slot.0 = true;
+                slot.1.take()
+            };
+            self.in_flight.fetch_sub(1, Ordering::SeqCst);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+
+    fn interrupt(&self) {
+        self.state.lock().unwrap().interrupts += 1;
+        self.changed.notify_all();
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
+    fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+#[test]
+fn the_thread_that_waits_drives_the_io_itself() {
+    let rt = world();
+    let lazy = Lazy::new();
+    let _handle = rt.register_driver(lazy.clone());
+    for _ in 0..100 {
+        rt.block_on(lazy.read()).unwrap();
+    }
+    assert_eq!(rt.counter(Counter::DriverSittings), 100);
+    assert_eq!(rt.counter(Counter::TasksSpawned), 0);
+}
+
+#[test]
+fn threads_and_tasks_take_turns_at_several_drivers_and_nobody_is_forgotten() {
+    let rt = world();
+    for drivers in [1, 3] {
+        let lazies: Vec<_> = (0..drivers).map(|_| Lazy::new()).collect();
+        let handles: Vec<_> = lazies.iter().map(|lazy| rt.register_driver(lazy.clone())).collect();
+        let tasks: Vec<_> = (0..4)
+            .map(|n| {
+                let lazy = lazies[n % drivers].clone();
+                rt.spawn("reader", Class::Normal, async move {
+                    for _ in 0..200 {
+                        lazy.read().await;
+                    }
+                })
+            })
+            .collect();
+        std::thread::scope(|scope| {
+            for n in 0..4 {
+                let (rt, lazy) = (&rt, &lazies[n % drivers]);
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        rt.block_on(lazy.read()).unwrap();
+                    }
+                });
+            }
+        });
+        rt.block_on(async {
+            for task in tasks {
+                task.await.unwrap();
+            }
+        })
+        .unwrap();
+        assert!(lazies.iter().all(|lazy| lazy.in_flight() == 0));
+        assert!(lazies.iter().all(|lazy| lazy.state.lock().unwrap().most_inside <= 2));
+        drop(handles);
+    }
+    assert!(rt.shutdown(Nanos::from_secs(10)).in_flight.is_empty());
+}
+
+#[test]
+fn io_that_nobody_waits_for_is_driven_by_a_worker() {
+    let rt = world();
+    let lazy = Lazy::new();
+    let _handle = rt.register_driver(lazy.clone());
+    rt.block_on(rt.spawn("starts the workers", Class::Normal, async {})).unwrap().unwrap();
+    rt.block_on(async { drop(lazy.submit()) }).unwrap();
+    let gone = lazy.clone();
+    let watch = rt.spawn_blocking("watch", move || {
+        while gone.in_flight() > 0 {
+            std::thread::yield_now();
+        }
+    });
+    // Waits for the watch by polling, not by block_on, which would drive.
+    while !watch.is_finished() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_driving_thread_hears_a_wake_up_from_elsewhere() {
+    let rt = world();
+    let lazy = Lazy::new();
+    let _handle = rt.register_driver(lazy.clone());
+    // Something is in flight for ever, so whoever waits sits down to drive.
+    lazy.in_flight.fetch_add(1, Ordering::SeqCst);
+    let rt2 = rt.clone();
+    let task = rt.spawn("sleeper", Class::Normal, async move { rt2.sleep(Nanos::from_millis(5)).await });
+    rt.block_on(task).unwrap().unwrap();
+    rt.block_on(rt.sleep(Nanos::from_millis(5))).unwrap();
+    lazy.in_flight.fetch_sub(1, Ordering::SeqCst);
+}
