@@ -6,13 +6,14 @@
 use super::backing::Backing;
 use super::transfer::{Step, Transfer};
 use crate::IoErrorKind;
+use extant_rt::{Driver, Wait};
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -43,7 +44,6 @@ pub(super) struct Ring {
     sleepers: AtomicUsize,
     /// Asks the next thread that would sleep not to.
     interrupted: AtomicBool,
-    closed: AtomicBool,
     /// Threads in [`Ring::drain`].
     draining: AtomicUsize,
 }
@@ -98,7 +98,6 @@ impl Ring {
             in_flight: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
             interrupted: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
             draining: AtomicUsize::new(0),
         }))
     }
@@ -205,7 +204,7 @@ impl Ring {
     }
 
     /// Ends the bios whose operations are complete, without waiting. Returns how many completions there were.
-    pub(super) fn reap(&self) -> usize {
+    fn reap(&self) -> usize {
         let mut scratch = self.reaper.lock();
         let mut completions = std::mem::take(&mut scratch.completions);
         // SAFETY: the lock on `reaper` makes this thread the only one that touches the queue's head.
@@ -263,10 +262,20 @@ impl Ring {
         false
     }
 
-    /// Waits until something has completed or [`Ring::interrupt`] is called, and ends what has completed. Two threads may
-    /// be in here; then either may reap for both.
-    pub(super) fn drive(&self) {
-        if self.reap() > 0 {
+    /// Waits until nothing is in flight.
+    pub(super) fn drain(&self) {
+        self.draining.fetch_add(1, Ordering::SeqCst);
+        while self.in_flight() > 0 {
+            self.drive(Wait::UntilSome);
+        }
+        self.draining.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Driver for Ring {
+    fn drive(&self, wait: Wait) {
+        // Two threads may be in here; then either may reap for both.
+        if self.reap() > 0 || wait == Wait::Not {
             return;
         }
         // Pairs with `interrupt`: one of the two sees the other's store.
@@ -281,8 +290,7 @@ impl Ring {
         self.reap();
     }
 
-    /// Makes a thread in [`Ring::drive`] return, or the next one that would sleep there.
-    pub(super) fn interrupt(&self) {
+    fn interrupt(&self) {
         self.interrupted.store(true, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 && self.interrupted.swap(false, Ordering::SeqCst) {
             let slots = self.slots.lock();
@@ -292,27 +300,13 @@ impl Ring {
         }
     }
 
-    /// Drives until [`Ring::close`], and then until nothing is in flight.
-    pub(super) fn reap_until_closed(&self) {
-        while !self.closed.load(Ordering::SeqCst) {
-            self.drive();
-        }
-        self.drain();
+    fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
     }
 
-    /// Ends [`Ring::reap_until_closed`].
-    pub(super) fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-        self.interrupt();
-    }
-
-    /// Waits until nothing is in flight.
-    pub(super) fn drain(&self) {
-        self.draining.fetch_add(1, Ordering::SeqCst);
-        while self.in_flight.load(Ordering::SeqCst) > 0 {
-            self.drive();
-        }
-        self.draining.fetch_sub(1, Ordering::SeqCst);
+    fn poll_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring owns its descriptor and lives as long as the borrow of `self`.
+        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
     }
 }
 
