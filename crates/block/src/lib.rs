@@ -15,6 +15,7 @@
 //! ```
 
 mod bio;
+pub mod blktrace;
 mod buf;
 mod device;
 pub mod elevator;
@@ -22,8 +23,10 @@ mod error;
 mod file;
 mod linear;
 mod mem;
+mod record;
 mod split;
 mod stripe;
+mod trace;
 
 pub use bio::{Bio, BioFlags, Completion, Op, Sector, Segment, StreamId};
 pub use buf::{BUF_ALIGN, Buf};
@@ -32,5 +35,7 @@ pub use error::{IoError, IoErrorKind};
 pub use file::{FileDevice, FileOptions};
 pub use linear::{Linear, Part};
 pub use mem::MemDevice;
+pub use record::{Change, Crash, Log, LogEvent, Record};
 pub use split::LayoutError;
 pub use stripe::Stripe;
+pub use trace::Trace;

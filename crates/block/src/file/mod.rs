@@ -8,7 +8,7 @@ mod transfer;
 
 use crate::{Bio, Device, IoError, Limits, Op};
 use backing::Backing;
-use extant_rt::Rt;
+use extant_rt::{DriverHandle, Rt};
 use ring::Ring;
 use rustix::fs::{Mode, OFlags};
 use std::ops::Range;
@@ -39,7 +39,8 @@ pub struct FileOptions {
 /// [`crate::IoErrorKind::Unsupported`]. A flush is `fdatasync(2)`, and [`crate::BioFlags::FUA`] is `RWF_DSYNC`. Reads of
 /// the last, partial sector of a file return zeroes past its end. No lock is taken on the file.
 ///
-/// Every bio ends, even if the device is dropped first.
+/// Over io_uring, bios end on threads that wait ([`extant_rt::Driver`]): whoever submits outside of [`Rt::block_on`] and
+/// goes on to something else calls [`Rt::ensure_driven`]. Dropping the device waits until all its bios have ended.
 #[derive(Debug)]
 pub struct FileDevice {
     backing: Arc<Backing>,
@@ -49,7 +50,7 @@ pub struct FileDevice {
 #[derive(Debug)]
 enum Engine {
     Caller,
-    Ring { ring: Arc<Ring>, rt: Rt },
+    Ring { ring: Arc<Ring>, rt: Rt, _driver: DriverHandle },
     Threads { rt: Rt },
 }
 
@@ -66,14 +67,17 @@ impl FileDevice {
         Ok(Self { backing, engine: Engine::Caller })
     }
 
-    /// Completes bios asynchronously from now on, over io_uring where there is one.
+    /// Completes bios asynchronously from now on, over io_uring where there is one. In a virtual world nothing changes:
+    /// what the host takes is no time there.
     pub fn driven_by(self, rt: &Rt) -> Self {
+        if rt.is_virtual() {
+            return self;
+        }
         let ring = Ring::new(self.backing.clone());
         match ring {
             Ok(ring) => {
-                let theirs = ring.clone();
-                drop(rt.spawn_blocking("file reaper", move || theirs.reap_until_closed()));
-                self.with_engine(Engine::Ring { ring, rt: rt.clone() })
+                let driver = rt.register_driver(ring.clone());
+                self.with_engine(Engine::Ring { ring, rt: rt.clone(), _driver: driver })
             }
             Err(_forbidden) => self.on_threads_of(rt),
         }
@@ -145,7 +149,9 @@ impl Device for FileDevice {
     }
 
     fn submit_all(&self, bios: &mut dyn Iterator<Item = Bio>) {
-        let Engine::Ring { ring, rt } = &self.engine else { return bios.for_each(|bio| self.submit(bio)) };
+        let Engine::Ring { ring, rt, .. } = &self.engine else {
+            return bios.for_each(|bio| self.submit(bio));
+        };
         // Admitted before the ring is locked, because a refused bio's completion may submit again.
         let transfers: Vec<_> = bios.filter_map(|bio| self.admit(bio)).collect();
         let (threads, ours): (Vec<_>, Vec<_>) = transfers.into_iter().partition(|t| self.needs_thread(t));
@@ -161,7 +167,7 @@ impl Device for FileDevice {
 impl Drop for FileDevice {
     fn drop(&mut self) {
         if let Engine::Ring { ring, .. } = &self.engine {
-            ring.close();
+            ring.drain();
         }
     }
 }

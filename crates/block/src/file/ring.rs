@@ -1,21 +1,21 @@
 //! The io_uring engine.
 //!
-//! Any thread submits; any thread that has to wait may drive: one at a time sleeps in the kernel, and whoever reaps ends
-//! the bios of all. Nothing here starts a thread.
+//! Any thread submits; any thread that has to wait may drive, and whoever reaps ends the bios of all. Nothing here starts
+//! a thread.
 
 use super::backing::Backing;
 use super::transfer::{Step, Transfer};
 use crate::IoErrorKind;
-use extant_rt::Nanos;
+use extant_rt::{Driver, Wait};
 use io_uring::{IoUring, opcode, squeue, types};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Submission entries; a longer burst is entered in parts.
 const SQ_ENTRIES: u32 = 256;
@@ -38,23 +38,22 @@ pub(super) struct Ring {
     slots: Mutex<Slots>,
     /// Guards the completion queue's head; the vectors are reused from reap to reap.
     reaper: Mutex<Scratch>,
-    /// Held by the one thread that sleeps in the kernel.
-    driving: Mutex<()>,
-    /// Whether that thread sleeps or is about to.
-    sleeping: AtomicBool,
-    /// Asks the next driver not to sleep.
+    /// Bios taken over and not yet reaped.
+    in_flight: AtomicUsize,
+    /// Threads that sleep in the kernel or are about to.
+    sleepers: AtomicUsize,
+    /// Asks the next thread that would sleep not to.
     interrupted: AtomicBool,
-    closed: AtomicBool,
-    /// Threads in [`Ring::drain`], and what they wait for: nothing in flight, or nobody driving.
+    /// Threads in [`Ring::drain`].
     draining: AtomicUsize,
-    settled: Condvar,
 }
 
 #[derive(Default)]
 struct Slots {
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
-    in_flight: usize,
+    /// Slots in use.
+    started: usize,
     backlog: VecDeque<Transfer>,
 }
 
@@ -96,12 +95,10 @@ impl Ring {
             backing,
             slots: Mutex::default(),
             reaper: Mutex::default(),
-            driving: Mutex::default(),
-            sleeping: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
+            sleepers: AtomicUsize::new(0),
             interrupted: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
             draining: AtomicUsize::new(0),
-            settled: Condvar::new(),
         }))
     }
 
@@ -109,7 +106,8 @@ impl Ring {
     pub(super) fn submit(&self, transfers: impl IntoIterator<Item = Transfer>) {
         let mut slots = self.slots.lock();
         for transfer in transfers {
-            if slots.in_flight >= IN_FLIGHT_MAX || !slots.backlog.is_empty() {
+            self.in_flight.fetch_add(1, Ordering::SeqCst);
+            if slots.started >= IN_FLIGHT_MAX || !slots.backlog.is_empty() {
                 slots.backlog.push_back(transfer);
             } else {
                 self.start(&mut slots, transfer);
@@ -125,7 +123,7 @@ impl Ring {
             slots.slots.len() as u32 - 1
         });
         slots.slots[index as usize] = Some(Slot { transfer, vector: Vector::None });
-        slots.in_flight += 1;
+        slots.started += 1;
         self.push_step(slots, index);
     }
 
@@ -206,7 +204,7 @@ impl Ring {
     }
 
     /// Ends the bios whose operations are complete, without waiting. Returns how many completions there were.
-    pub(super) fn reap(&self) -> usize {
+    fn reap(&self) -> usize {
         let mut scratch = self.reaper.lock();
         let mut completions = std::mem::take(&mut scratch.completions);
         // SAFETY: the lock on `reaper` makes this thread the only one that touches the queue's head.
@@ -225,22 +223,23 @@ impl Ring {
                 again |= self.complete(&mut slots, index as u32, result, &mut ended);
             }
         }
-        while slots.in_flight < IN_FLIGHT_MAX {
+        while slots.started < IN_FLIGHT_MAX {
             let Some(transfer) = slots.backlog.pop_front() else { break };
             self.start(&mut slots, transfer);
             again = true;
-        }
-        if slots.in_flight == 0 {
-            self.settled.notify_all();
         }
         drop(slots);
         if again {
             self.enter();
         }
+        self.reaper.lock().completions = completions;
+        let left = self.in_flight.fetch_sub(ended.len(), Ordering::SeqCst) - ended.len();
         for (transfer, result) in ended {
             transfer.bio.end_as(&self.backing.limits.name, result);
         }
-        self.reaper.lock().completions = completions;
+        if left == 0 && self.draining.load(Ordering::SeqCst) > 0 {
+            self.interrupt();
+        }
         count
     }
 
@@ -259,50 +258,41 @@ impl Ring {
         let slot = slots.slots[index as usize].take().expect("a slot in use");
         ended.push((slot.transfer, result));
         slots.free.push(index);
-        slots.in_flight -= 1;
+        slots.started -= 1;
         false
     }
 
-    /// Waits until something completes, [`Ring::interrupt`] is called or `timeout` is over, and ends what has
-    /// completed. Returns at once, with `false`, when another thread drives already.
-    pub(super) fn drive(&self, timeout: Option<Nanos>) -> bool {
-        if self.reap() > 0 {
-            return true;
+    /// Waits until nothing is in flight.
+    pub(super) fn drain(&self) {
+        self.draining.fetch_add(1, Ordering::SeqCst);
+        while self.in_flight() > 0 {
+            self.drive(Wait::UntilSome);
         }
-        let Some(driving) = self.driving.try_lock() else { return false };
+        self.draining.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Driver for Ring {
+    fn drive(&self, wait: Wait) {
+        // Two threads may be in here; then either may reap for both.
+        if self.reap() > 0 || wait == Wait::Not {
+            return;
+        }
         // Pairs with `interrupt`: one of the two sees the other's store.
-        self.sleeping.store(true, Ordering::SeqCst);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
         if !self.interrupted.swap(false, Ordering::SeqCst) {
-            let span = timeout
-                .map(|t| types::Timespec::new().sec(t.0 / 1_000_000_000).nsec((t.0 % 1_000_000_000) as u32));
-            let args = types::SubmitArgs::new();
-            let args = match &span {
-                Some(span) => args.timespec(span),
-                None => args,
-            };
-            match self.uring.submitter().submit_with_args(1, &args) {
-                Ok(_) => {}
-                Err(e) => match Errno::from_io_error(&e) {
-                    Some(Errno::TIME | Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
-                    _ => panic!("io_uring_enter on {}: {e}", self.backing.limits.name),
-                },
+            match self.uring.submit_and_wait(1).map_err(|e| Errno::from_io_error(&e)) {
+                Ok(_) | Err(Some(Errno::INTR | Errno::AGAIN | Errno::BUSY)) => {}
+                Err(error) => panic!("io_uring_enter on {}: {error:?}", self.backing.limits.name),
             }
         }
-        self.sleeping.store(false, Ordering::SeqCst);
-        drop(driving);
-        fence(Ordering::SeqCst);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
         self.reap();
-        if self.draining.load(Ordering::SeqCst) > 0 {
-            drop(self.slots.lock());
-            self.settled.notify_all();
-        }
-        true
     }
 
-    /// Makes the thread in [`Ring::drive`] return, or the next one that would sleep there.
-    pub(super) fn interrupt(&self) {
+    fn interrupt(&self) {
         self.interrupted.store(true, Ordering::SeqCst);
-        if self.sleeping.swap(false, Ordering::SeqCst) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 && self.interrupted.swap(false, Ordering::SeqCst) {
             let slots = self.slots.lock();
             self.push(&opcode::Nop::new().build().user_data(WAKE));
             drop(slots);
@@ -310,45 +300,18 @@ impl Ring {
         }
     }
 
-    /// Operations that have not ended.
-    pub(super) fn pending(&self) -> usize {
-        let slots = self.slots.lock();
-        slots.in_flight + slots.backlog.len()
+    fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
     }
 
-    /// Drives until [`Ring::close`], and then until nothing is in flight.
-    pub(super) fn reap_until_closed(&self) {
-        while !self.closed.load(Ordering::SeqCst) {
-            if !self.drive(None) {
-                self.drain();
-            }
-        }
-        self.drain();
-    }
-
-    /// Ends [`Ring::reap_until_closed`].
-    pub(super) fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-        self.interrupt();
-    }
-
-    /// Waits until nothing is in flight.
-    pub(super) fn drain(&self) {
-        self.draining.fetch_add(1, Ordering::SeqCst);
-        while self.pending() > 0 {
-            if !self.drive(None) {
-                let mut slots = self.slots.lock();
-                while slots.in_flight > 0 && self.driving.is_locked() {
-                    self.settled.wait(&mut slots);
-                }
-            }
-        }
-        self.draining.fetch_sub(1, Ordering::SeqCst);
+    fn poll_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring owns its descriptor and lives as long as the borrow of `self`.
+        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
     }
 }
 
 impl fmt::Debug for Ring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ring({} in flight)", self.pending())
+        write!(f, "Ring({} in flight)", self.in_flight.load(Ordering::Relaxed))
     }
 }

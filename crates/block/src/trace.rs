@@ -1,0 +1,50 @@
+//! A blktrace of what passes.
+
+use crate::blktrace::{Action, Blktrace, Subject};
+use crate::{Bio, Device, IoError, Limits};
+use extant_rt::Rt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Passes bios on and writes each one's way to a [`Blktrace`]: queued and issued (there is no queue here, so at the same
+/// time), and completed. A request queue has more to tell and takes a [`Blktrace`] itself.
+#[derive(Debug)]
+pub struct Trace {
+    inner: Arc<dyn Device>,
+    trace: Blktrace,
+    rt: Rt,
+}
+
+impl Trace {
+    /// Traces what goes to `inner`.
+    pub fn new(inner: Arc<dyn Device>, trace: Blktrace, rt: &Rt) -> Self {
+        Self { inner, trace, rt: rt.clone() }
+    }
+}
+
+impl Device for Trace {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn submit(&self, mut bio: Bio) {
+        let subject = Subject::from(&bio);
+        let now = self.rt.now();
+        self.trace.record(now, Action::Queued, &subject, Ok(()));
+        self.trace.record(now, Action::Issued, &subject, Ok(()));
+        let completion = bio.take_completion();
+        let (trace, rt) = (self.trace.clone(), self.rt.clone());
+        bio.on_end(Box::new(move |mut bio, result| {
+            trace.record(rt.now(), Action::Completed, &subject, result.as_ref().copied());
+            if let Some(completion) = completion {
+                bio.on_end(completion);
+            }
+            bio.end(result);
+        }));
+        self.inner.submit(bio);
+    }
+
+    fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
+        self.inner.next_data(from_bytes)
+    }
+}
