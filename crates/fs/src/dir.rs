@@ -3,8 +3,8 @@
 use crate::map::RunWalker;
 use crate::{BlockRef, Error, Result, RunState, Volume, quote};
 use extant_format::{
-    Corrupt, DirEntries, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place, VolumeBlock,
-    has_dirent_tail, verify_dirent_checksum,
+    Corrupt, DirEntries, FileBlock, FileKind, HtreeContext, Incompat, Inode, InodeFlags, InodeNumber, Place,
+    VolumeBlock, has_dirent_tail, verify_dirent_checksum, verify_dx_checksum,
 };
 
 /// Blocks that a reader asks for at a time.
@@ -64,6 +64,9 @@ impl Volume {
 
     /// The inode of a name in a directory.
     pub async fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNumber>> {
+        if let Some(found) = self.lookup_indexed(dir, name).await? {
+            return Ok(found);
+        }
         let mut reader = self.read_dir(dir).await?;
         while let Some(items) = reader.next().await? {
             if let Some(item) = items.into_iter().find(|item| item.name == name) {
@@ -85,6 +88,10 @@ impl Volume {
             let seed = dir.checksum_seed(seed);
             if has_dirent_tail(block) || !self.is_index_node(dir, index, block) {
                 self.note(verify_dirent_checksum(block, seed, place))?;
+            } else {
+                let large_dir = self.superblock().incompat().contains(Incompat::LARGEDIR);
+                let context = HtreeContext { dir: dir.number, block: index, checksums: true, large_dir };
+                self.note(verify_dx_checksum(block, &context, seed))?;
             }
         }
         self.parse_entries(dir, index, block)

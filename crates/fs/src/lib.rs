@@ -20,6 +20,7 @@ mod buffers;
 mod dir;
 mod error;
 mod file;
+mod htree;
 mod journal;
 mod map;
 mod path;
