@@ -1,0 +1,19 @@
+//! Benches: ours and somebody else's, alternated in one run, as ratios of medians.
+
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+type Bench = fn(&[&str]) -> Result<()>;
+
+/// Every bench by its name.
+const BENCHES: &[(&str, Bench)] = &[];
+
+/// Runs one bench with the rest of the command line.
+pub(crate) fn run(what: &str, args: &[&str]) -> Result<()> {
+    match BENCHES.iter().find(|(name, _)| *name == what) {
+        Some((_, bench)) => bench(args),
+        None => {
+            let names: Vec<_> = BENCHES.iter().map(|(name, _)| *name).collect();
+            Err(format!("no bench is called {what}; there are: {}", names.join(", ")).into())
+        }
+    }
+}
