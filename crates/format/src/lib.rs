@@ -31,6 +31,7 @@ mod htree;
 mod ids;
 mod indirect;
 mod inode;
+pub mod jbd2;
 mod superblock;
 mod timestamp;
 mod xattr;
