@@ -1,6 +1,16 @@
 //! Development tasks: `cargo xtask TASK`.
 
+mod bench;
+
 fn main() {
-    eprintln!("usage: cargo xtask TASK");
-    std::process::exit(2);
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match args[..] {
+        ["bench", what, ref rest @ ..] => bench::run(what, rest),
+        _ => Err("usage: cargo xtask bench WHAT".into()),
+    };
+    if let Err(error) = result {
+        eprintln!("xtask: {error}");
+        std::process::exit(2);
+    }
 }
