@@ -97,7 +97,7 @@ impl Buffers {
                     return Ok(copy);
                 }
                 let mut bytes = Buf::from_slice(&copy);
-                bytes[..4].copy_from_slice(&0xc03b_3998u32.to_be_bytes());
+                extant_format::unescape(&mut bytes);
                 let len = bytes.len();
                 Ok(BlockRef::new(bytes, len))
             }

@@ -31,6 +31,7 @@ pub use buffers::BlockRef;
 pub use dir::{DirItem, DirReader};
 pub use error::{Error, Result};
 pub use file::{Chunk, File, FileStream};
+pub use journal::{Recovery, recover};
 pub use map::{Run, RunState};
 pub use path::{Follow, quote};
 pub use volume::{Damage, OpenOptions, Volume};

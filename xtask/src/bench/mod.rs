@@ -1,11 +1,13 @@
 //! Benches: ours and somebody else's, alternated in one run, as ratios of medians.
 
+mod block;
+
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 type Bench = fn(&[&str]) -> Result<()>;
 
 /// Every bench by its name.
-const BENCHES: &[(&str, Bench)] = &[];
+const BENCHES: &[(&str, Bench)] = &[("block", block::run)];
 
 /// Runs one bench with the rest of the command line.
 pub(crate) fn run(what: &str, args: &[&str]) -> Result<()> {
@@ -16,4 +18,10 @@ pub(crate) fn run(what: &str, args: &[&str]) -> Result<()> {
             Err(format!("no bench is called {what}; there are: {}", names.join(", ")).into())
         }
     }
+}
+
+/// The middle of some measurements.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }

@@ -1,0 +1,225 @@
+//! The device path against fio's io_uring engine on the same file.
+
+use super::{Result, median};
+use extant_block::{Bio, Buf, Device, FileDevice, FileOptions, IoError, Op, Sector, StreamId};
+use extant_rt::{Nanos, RealConfig, Rng, Rt};
+use parking_lot::Mutex;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+const FILE_BYTES: u64 = 1 << 30;
+
+/// One workload on a file.
+#[derive(Clone, Copy)]
+struct Job {
+    name: &'static str,
+    op: Op,
+    random: bool,
+    bytes: u64,
+    depth: usize,
+}
+
+const JOBS: [Job; 3] = [
+    Job { name: "4 KiB random read, QD1", op: Op::Read, random: true, bytes: 4096, depth: 1 },
+    Job { name: "4 KiB random read, QD32", op: Op::Read, random: true, bytes: 4096, depth: 32 },
+    Job { name: "1 MiB sequential write, QD8", op: Op::Write, random: false, bytes: 1 << 20, depth: 8 },
+];
+
+/// What came out of one run.
+#[derive(Clone, Copy, Debug)]
+struct Outcome {
+    iops: f64,
+    latency_us: f64,
+    cpu_us_per_io: f64,
+}
+
+pub(super) fn run(args: &[&str]) -> Result<()> {
+    let mut rounds = 5;
+    let mut seconds = 2;
+    let mut dir = PathBuf::from("target");
+    for pair in args.chunks(2) {
+        match *pair {
+            ["--rounds", n] => rounds = n.parse()?,
+            ["--seconds", n] => seconds = n.parse()?,
+            ["--dir", path] => dir = path.into(),
+            _ => {
+                return Err(
+                    "usage: cargo xtask bench block [--rounds N] [--seconds N] [--dir DIRECTORY]".into()
+                );
+            }
+        }
+    }
+    std::fs::create_dir_all(&dir)?;
+    let path = dir.join("bench-block.img");
+    fill(&path)?;
+    println!("| file | ours | fio | ratio | ours, CPU/IO | fio, CPU/IO |");
+    println!("|---|---|---|---|---|---|");
+    for job in JOBS {
+        let mut ours = Vec::new();
+        let mut theirs = Vec::new();
+        for round in 0..rounds {
+            ours.push(run_ours(&path, job, seconds, round)?);
+            theirs.push(run_fio(&path, job, seconds)?);
+        }
+        report(job, &ours, &theirs);
+    }
+    std::fs::remove_file(&path)?;
+    Ok(())
+}
+
+fn report(job: Job, ours: &[Outcome], theirs: &[Outcome]) {
+    let of = |outcomes: &[Outcome], pick: fn(&Outcome) -> f64| median(outcomes.iter().map(pick).collect());
+    let cpu = [of(ours, |o| o.cpu_us_per_io), of(theirs, |o| o.cpu_us_per_io)];
+    let (what, ours, theirs) = if job.depth == 1 {
+        ("mean µs", of(ours, |o| o.latency_us), of(theirs, |o| o.latency_us))
+    } else {
+        ("IOPS", of(ours, |o| o.iops), of(theirs, |o| o.iops))
+    };
+    println!(
+        "| {}, {what} | {ours:.1} | {theirs:.1} | {:.3} | {:.2} µs | {:.2} µs |",
+        job.name,
+        ours / theirs,
+        cpu[0],
+        cpu[1]
+    );
+}
+
+/// A file without holes.
+fn fill(path: &Path) -> Result<()> {
+    let mut file = std::fs::File::create(path)?;
+    let mut rng = Rng::new(1);
+    let mut chunk = vec![0; 1 << 20];
+    for _ in 0..FILE_BYTES >> 20 {
+        chunk.chunks_mut(8).for_each(|word| word.copy_from_slice(&rng.next_u64().to_le_bytes()));
+        file.write_all(&chunk)?;
+    }
+    file.sync_all()?;
+    Ok(())
+}
+
+/// Bios that have ended, for one thread that waits for any of them.
+#[derive(Default)]
+struct Inbox {
+    ended: Vec<(Bio, Option<IoError>)>,
+    waker: Option<Waker>,
+}
+
+fn send(inbox: &Arc<Mutex<Inbox>>, mut bio: Bio) -> Bio {
+    let inbox = inbox.clone();
+    bio.on_end(Box::new(move |bio, result| {
+        let mut inbox = inbox.lock();
+        inbox.ended.push((bio, result.err()));
+        let waker = inbox.waker.take();
+        drop(inbox);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }));
+    bio
+}
+
+fn run_ours(path: &Path, job: Job, seconds: u64, round: u64) -> Result<Outcome> {
+    let rt = Rt::real(RealConfig::default());
+    let device = FileDevice::open(path, FileOptions { write: true, direct: true })?.driven_by(&rt);
+    if device.engine() != "io_uring" || !device.is_direct() {
+        return Err(format!("{} gives no direct I/O over io_uring to compare", path.display()).into());
+    }
+    let mut rng = Rng::new(round);
+    let blocks = FILE_BYTES / job.bytes;
+    let mut next = 0;
+    let mut place = || {
+        let block = if job.random { rng.below(blocks) } else { next % blocks };
+        next += 1;
+        Sector(block * (job.bytes / Sector::BYTES))
+    };
+    let inbox = Arc::new(Mutex::new(Inbox::default()));
+    let bios: Vec<Bio> = (0..job.depth)
+        .map(|slot| {
+            let mut bio = Bio::new(job.op, place(), vec![Buf::zeroed(job.bytes as usize).into()]);
+            bio.stream = StreamId(slot as u64);
+            send(&inbox, bio)
+        })
+        .collect();
+    let (start, cpu) = (rt.now(), cpu_time());
+    let deadline = start + Nanos::from_secs(seconds);
+    let mut submitted = vec![start; job.depth];
+    let (mut count, mut latency) = (0_u64, 0_u64);
+    device.submit_all(&mut bios.into_iter());
+    let mut in_flight = job.depth;
+    let mut batch = Vec::new();
+    while in_flight > 0 {
+        rt.block_on(std::future::poll_fn(|cx| {
+            let mut inbox = inbox.lock();
+            if inbox.ended.is_empty() {
+                inbox.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            std::mem::swap(&mut batch, &mut inbox.ended);
+            Poll::Ready(())
+        }))?;
+        let now = rt.now();
+        for (mut bio, error) in batch.drain(..) {
+            if let Some(error) = error {
+                return Err(error.into());
+            }
+            // The stream is the slot: it says when this one was submitted.
+            let slot = bio.stream.0 as usize;
+            latency += (now - submitted[slot]).0;
+            count += 1;
+            in_flight -= 1;
+            if now < deadline {
+                bio.start = place();
+                submitted[slot] = now;
+                // One by one, as fio does: bios that are started together end together, and the disk idles in between.
+                device.submit(send(&inbox, bio));
+                in_flight += 1;
+            }
+        }
+    }
+    let (span, cpu) = (rt.now() - start, cpu_time() - cpu);
+    Ok(Outcome {
+        iops: count as f64 / span.as_secs_f64(),
+        latency_us: latency as f64 / count as f64 / 1e3,
+        cpu_us_per_io: cpu as f64 / count as f64 / 1e3,
+    })
+}
+
+/// Processor time of this process, in nanoseconds.
+fn cpu_time() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn run_fio(path: &Path, job: Job, seconds: u64) -> Result<Outcome> {
+    let (rw, key) = match (job.op, job.random) {
+        (Op::Read, true) => ("randread", "read"),
+        _ => ("write", "write"),
+    };
+    let output = Command::new("fio")
+        .args(["--name=bench", "--ioengine=io_uring", "--direct=1", "--time_based", "--norandommap"])
+        .args(["--randrepeat=0", "--output-format=json", "--fallocate=none", "--overwrite=1"])
+        .arg(format!("--filename={}", path.display()))
+        .arg(format!("--rw={rw}"))
+        .arg(format!("--bs={}", job.bytes))
+        .arg(format!("--iodepth={}", job.depth))
+        .arg(format!("--size={FILE_BYTES}"))
+        .arg(format!("--runtime={seconds}"))
+        .output()?;
+    if !output.status.success() {
+        return Err(format!("fio: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let results = &json["jobs"][0];
+    let number = |value: &serde_json::Value| value.as_f64().ok_or("fio's JSON lacks a number");
+    let side = &results[key];
+    let ios = number(&side["total_ios"])?;
+    let cpu_share = (number(&results["usr_cpu"])? + number(&results["sys_cpu"])?) / 100.0;
+    Ok(Outcome {
+        iops: number(&side["iops"])?,
+        latency_us: number(&side["lat_ns"]["mean"])? / 1e3,
+        cpu_us_per_io: cpu_share * number(&results["job_runtime"])? * 1e3 / ios,
+    })
+}
