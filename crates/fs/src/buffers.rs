@@ -97,7 +97,7 @@ impl Buffers {
                     return Ok(copy);
                 }
                 let mut bytes = Buf::from_slice(&copy);
-                extant_format::unescape(&mut bytes);
+                extant_format::jbd2::unescape(&mut bytes);
                 let len = bytes.len();
                 Ok(BlockRef::new(bytes, len))
             }
