@@ -4,7 +4,7 @@ use crate::map::RunWalker;
 use crate::{BlockRef, Error, Result, RunState, Volume, quote};
 use extant_format::{
     Corrupt, DirEntries, FileBlock, FileKind, HtreeContext, Incompat, Inode, InodeFlags, InodeNumber, Place,
-    VolumeBlock, has_dirent_tail, verify_dirent_checksum, verify_dx_checksum,
+    VolumeBlock, verify_dirent_checksum, verify_dx_checksum,
 };
 
 /// Blocks that a reader asks for at a time.
@@ -86,12 +86,12 @@ impl Volume {
         let place = Place::DirectoryBlock(dir.number, index);
         if let Some(seed) = self.superblock().checksum_seed() {
             let seed = dir.checksum_seed(seed);
-            if has_dirent_tail(block) || !self.is_index_node(dir, index, block) {
-                self.note(verify_dirent_checksum(block, seed, place))?;
-            } else {
+            if self.is_index_node(dir, index, block) {
                 let large_dir = self.superblock().incompat().contains(Incompat::LARGEDIR);
                 let context = HtreeContext { dir: dir.number, block: index, checksums: true, large_dir };
                 self.note(verify_dx_checksum(block, &context, seed))?;
+            } else {
+                self.note(verify_dirent_checksum(block, seed, place))?;
             }
         }
         self.parse_entries(dir, index, block)
