@@ -59,25 +59,25 @@ async fn examine(session: &mut Session, place: &Place, volume: &Volume) -> Resul
         Some(FileKind::Symlink) => !file.inode.is_fast_symlink(volume.superblock()),
         _ => false,
     };
-    let mut runs = volume.runs(&file.inode);
-    while mapped {
-        match runs.next().await {
-            Ok(Some(_)) if file.runs.len() == RUNS_MAX => {
-                file.more_runs = true;
-                break;
-            }
-            Ok(Some(run)) => file.runs.push(run),
-            Ok(None) => break,
-            Err(error) => {
-                session.fail(Failure::at(place, error));
-                break;
-            }
-        }
+    if mapped && let Err(error) = file.read_runs(volume).await {
+        session.fail(Failure::at(place, error));
     }
     Ok(file)
 }
 
 impl Examined {
+    async fn read_runs(&mut self, volume: &Volume) -> Result<(), extant_fs::Error> {
+        let mut runs = volume.runs(&self.inode);
+        while let Some(run) = runs.next().await? {
+            if self.runs.len() == RUNS_MAX {
+                self.more_runs = true;
+                break;
+            }
+            self.runs.push(run);
+        }
+        Ok(())
+    }
+
     fn print(&self, session: &mut Session, place: &Place, volume: &Volume) -> Result<(), Failure> {
         let out = &mut session.out;
         outln!(out, "path:       {}", quote(&place.path))?;
