@@ -25,6 +25,7 @@ mod journal;
 mod map;
 mod path;
 mod volume;
+mod walk;
 mod xattr;
 
 pub use buffers::BlockRef;
@@ -32,7 +33,8 @@ pub use dir::{DirItem, DirReader};
 pub use error::{Error, Result};
 pub use file::{Chunk, File, FileStream};
 pub use journal::{Recovery, recover};
-pub use map::{Run, RunState};
+pub use map::{Run, RunState, Runs};
 pub use path::{Follow, quote};
-pub use volume::{Damage, OpenOptions, Volume};
+pub use volume::{Damage, OpenOptions, Volume, read_superblock};
+pub use walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
 pub use xattr::Attribute;
