@@ -38,6 +38,7 @@ pub(crate) enum Command {
     Tree(TreeArgs),
     Stat(StatArgs),
     Cat(CatArgs),
+    Debug(DebugArgs),
     /// Print a script that completes this command's arguments
     Completions {
         /// The shell to complete for
@@ -144,4 +145,59 @@ pub(crate) struct CatArgs {
     pub(crate) places: Vec<Place>,
     #[command(flatten)]
     pub(crate) open: ImageArgs,
+}
+
+/// Print structures of a volume as they lie on disk
+#[derive(Debug, clap::Args)]
+pub(crate) struct DebugArgs {
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    #[command(subcommand)]
+    pub(crate) what: DebugWhat,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// A structure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DebugWhat {
+    /// The superblock
+    Superblock,
+    /// A block group's descriptor and bitmaps
+    Group {
+        /// Counted from 0
+        number: u32,
+    },
+    /// An inode
+    Inode {
+        /// Its number
+        number: u32,
+    },
+    /// An inode's extent tree, or the runs of its block map
+    Map {
+        /// The inode's number
+        number: u32,
+    },
+    /// The entries of a directory, deleted ones included
+    Directory {
+        /// The directory's inode number
+        number: u32,
+    },
+    /// The hash tree of a directory
+    Htree {
+        /// The directory's inode number
+        number: u32,
+    },
+    /// An inode's extended attributes, where they are stored
+    Xattrs {
+        /// The inode's number
+        number: u32,
+    },
+    /// The journal's superblock and log
+    Journal,
+    /// A block's bytes
+    Block {
+        /// Counted from 0
+        number: u64,
+    },
 }

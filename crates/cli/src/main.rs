@@ -3,6 +3,7 @@
 
 mod args;
 mod cat;
+mod debug;
 mod docs;
 mod failure;
 mod info;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Command::Tree(args) => tree::run(&mut session, args),
         Command::Stat(args) => stat::run(&mut session, args),
         Command::Cat(args) => cat::run(&mut session, args),
+        Command::Debug(args) => debug::run(&mut session, args),
         Command::Completions { shell } => docs::completions(*shell),
         Command::Man { directory } => docs::man(directory),
     };

@@ -18,6 +18,7 @@
 
 mod buffers;
 mod dir;
+mod dump;
 mod error;
 mod file;
 mod htree;
@@ -30,6 +31,7 @@ mod xattr;
 
 pub use buffers::BlockRef;
 pub use dir::{DirItem, DirReader};
+pub use dump::Dump;
 pub use error::{Error, Result};
 pub use file::{Chunk, File, FileStream};
 pub use journal::{Recovery, recover};
