@@ -22,6 +22,7 @@ impl Cfq {
         let queue = self.queues.get_mut(id.0);
         queue.insert(&mut self.table, request.id);
         self.queued += 1;
+        self.queued_sync += u32::from(queue.sync);
         if !queue.in_service() {
             self.enter_service(id);
         }
@@ -40,6 +41,12 @@ impl Cfq {
             }
         } else if self.preempts(id, &request) {
             self.preempt(id);
+        } else if self.may_displace(id) {
+            if self.rule.waits_are_bounded() {
+                self.expire_slice(true);
+            } else {
+                self.preempt(id);
+            }
         }
     }
 
@@ -122,13 +129,20 @@ impl Cfq {
         if queue.real_time() && !active.real_time() {
             return true;
         }
-        if active.is_empty() && !self.should_idle(active_id) {
-            return true;
-        }
         // As good as the request that the disk is waiting for.
         self.active_context.is_some()
             && active.wait_request
             && request.start.0.abs_diff(self.last_position) <= CLOSE_SECTORS
+    }
+
+    /// Whether the active queue has nothing queued and nothing to wait for, so that another of its class may go on.
+    fn may_displace(&self, id: QueueId) -> bool {
+        let Some(active_id) = self.active else { return false };
+        let (queue, active) = (self.queues.get(id.0), self.queues.get(active_id.0));
+        !queue.idle_class()
+            && !(active.real_time() && !queue.real_time())
+            && active.is_empty()
+            && !self.should_idle(active_id)
     }
 
     /// Cuts the active queue's slice short, keeping the rest for its next turn, and puts `id` first.

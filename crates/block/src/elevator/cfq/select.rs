@@ -139,7 +139,7 @@ impl Cfq {
             program: context.map(|c| c.program).unwrap_or_default(),
             open: queue.idle_window && !self.seekless_depth(),
             last_of_tree,
-            waiting: self.queued as u32 - queue.queued,
+            waiting: self.queued_sync - if queue.sync { queue.queued } else { 0 },
             waited: if queue.dispatched > 0 { Nanos::ZERO } else { self.now.saturating_sub(self.last_end) },
             slice_idle: self.tunables.slice_idle,
             group_slice: self.group.slice(&self.tunables),

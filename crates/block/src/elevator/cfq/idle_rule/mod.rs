@@ -4,10 +4,12 @@
 //! disk, and until when. The three rules that Linux had, or was offered on the list in 2013, are here beside ours.
 
 mod earned;
+mod extant;
 mod limited;
 mod linux;
 
 pub use earned::Earned;
+pub use extant::Extant;
 pub use limited::Limited;
 pub use linux::Linux;
 
@@ -47,12 +49,10 @@ pub struct Service {
     pub stream: StreamId,
     /// Sectors between the end of the request dispatched before it and its start.
     pub distance: u64,
-    /// Length in sectors.
-    pub sectors: u64,
-    /// From dispatch to completion.
-    pub took: Nanos,
-    /// Nothing else was in the device meanwhile.
-    pub alone: bool,
+    /// How long the device worked at it: since its dispatch, or since the completion before, whichever was later.
+    pub interval: Nanos,
+    /// Requests in the device until it ended, this one included.
+    pub depth: u32,
 }
 
 /// The active queue has nothing queued. Shall the disk wait for it?
@@ -66,7 +66,7 @@ pub struct Lull {
     pub open: bool,
     /// It is the only queue of a synchronous tree whose streams, together, think briefly.
     pub last_of_tree: bool,
-    /// Requests queued by others.
+    /// Synchronous requests queued by others.
     pub waiting: u32,
     /// Since the queue's last request ended; zero while one is in the device.
     pub waited: Nanos,
@@ -115,6 +115,14 @@ pub trait IdleRule: Send + fmt::Debug {
 
     /// Whether, while the disk waits, requests of others near the head may be served.
     fn serves_neighbours(&self) -> bool {
+        false
+    }
+
+    /// Whether places in the service trees depend on at most eight others (the kernel: on however many there are at the
+    /// moment, 80 ms each at level 4, so that who came in a crowd waits for seconds after it has gone), and a request
+    /// that finds the disk neither idling nor with more to do for the active queue waits for its turn (the kernel: is
+    /// served first, so that of many streams without idling the latest wins).
+    fn waits_are_bounded(&self) -> bool {
         false
     }
 
