@@ -217,6 +217,10 @@ impl IdleRule for Extant {
         true
     }
 
+    fn close_sectors(&self) -> u64 {
+        NEAR_SECTORS
+    }
+
     fn waits_are_bounded(&self) -> bool {
         true
     }

@@ -28,7 +28,7 @@ pub struct Arrival {
     /// Since the stream's last request ended; `None` for its first request, and while others of it are queued or in
     /// the device.
     pub thought: Option<Nanos>,
-    /// Sectors between the end of the queue's last request and this one; `None` for the first.
+    /// Sectors between the end of the stream's last request and this one; `None` for the first.
     pub distance: Option<u64>,
     /// The idle window is open.
     pub open: bool,
@@ -118,10 +118,18 @@ pub trait IdleRule: Send + fmt::Debug {
         false
     }
 
-    /// Whether places in the service trees depend on at most eight others (the kernel: on however many there are at the
-    /// moment, 80 ms each at level 4, so that who came in a crowd waits for seconds after it has gone), and a request
-    /// that finds the disk neither idling nor with more to do for the active queue waits for its turn (the kernel: is
-    /// served first, so that of many streams without idling the latest wins).
+    /// Within how many sectors two requests are close: worth serving one after the other instead of idling, and making
+    /// one queue of theirs.
+    fn close_sectors(&self) -> u64 {
+        8 * 1024
+    }
+
+    /// Whether to mend three things that let a stream wait for seconds in the kernel: a place in the service trees
+    /// depends on how many queues there are at the moment, 80 ms each at level 4, so that who came in a crowd waits
+    /// when it has gone (mended: on at most eight); a request that ends the active queue's slice only because nothing
+    /// is left to do in it is served first, so that of many streams without idling the latest wins (it waits for its
+    /// place); and the turn of a load stands still while no queue is active, which in front of a full device is most of
+    /// the time (it goes on).
     fn waits_are_bounded(&self) -> bool {
         false
     }
