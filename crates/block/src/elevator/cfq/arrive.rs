@@ -16,7 +16,8 @@ impl Cfq {
         let (context, id) = self.admit(&request);
         let tick = self.tick;
         let expires = tick + self.tunables.fifo_expire[usize::from(request.sync)];
-        let note = Note { queue: id, context, added: tick, expires, sent: Nanos::ZERO, distance: 0 };
+        let note =
+            Note { queue: id, context, added: tick, expires, sent: Nanos::ZERO, distance: 0, depth: 0 };
         self.table.insert(request, note);
         let queue = self.queues.get_mut(id.0);
         queue.insert(&mut self.table, request.id);

@@ -66,6 +66,7 @@ impl Cfq {
         self.in_device += 1;
         let entry = self.table.get_mut(request);
         entry.note.sent = self.now;
+        entry.note.depth = self.in_device;
         entry.note.distance = entry.request.start.0.abs_diff(self.last_position);
         self.last_position = entry.request.end().0;
     }
@@ -130,7 +131,7 @@ impl Cfq {
                 stream: entry.request.stream,
                 distance: note.distance,
                 interval: self.now.saturating_sub(note.sent.max(self.last_end)),
-                depth: self.in_device + 1,
+                depth: note.depth.max(self.in_device + 1),
             });
         }
         self.last_end = self.now;

@@ -157,7 +157,7 @@ impl Extant {
     fn worth(&self, outlook: &Outlook, waited_us: f64, waiting: u32) -> Option<Plan> {
         let saving_us = self.far_us[step(waiting.min(self.depth))] - self.near_us;
         let gain = |plan: &Plan| plan.chance * outlook.near * saving_us - plan.expected_us;
-        outlook.plans(waited_us).filter(|plan| gain(plan) > 0.0).max_by(|a, b| gain(a).total_cmp(&gain(b)))
+        outlook.plans(waited_us).filter(|plan| gain(plan) > 0.0).min_by(|a, b| gain(b).total_cmp(&gain(a)))
     }
 
     /// The longest wait that keeps a stream its share, if it likely succeeds and all who wait lose at most half a seek.

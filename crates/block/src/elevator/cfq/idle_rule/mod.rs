@@ -51,7 +51,7 @@ pub struct Service {
     pub distance: u64,
     /// How long the device worked at it: since its dispatch, or since the completion before, whichever was later.
     pub interval: Nanos,
-    /// Requests in the device until it ended, this one included.
+    /// Requests in the device when it was dispatched or when it ended, whichever were more; this one included.
     pub depth: u32,
 }
 
