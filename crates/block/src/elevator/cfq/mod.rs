@@ -146,6 +146,11 @@ impl Cfq {
         }
     }
 
+    /// With our own rule for idling, and ticks of 100 µs.
+    pub fn extant() -> Self {
+        Self::with(Tunables::linux(10_000), idle_rule::Extant::new())
+    }
+
     /// Name of the idle rule.
     pub fn rule(&self) -> &'static str {
         self.rule.name()
