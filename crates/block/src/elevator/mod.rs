@@ -27,9 +27,13 @@
 //! elevator.completed(RequestId(0), Nanos(5_000_000));
 //! ```
 
-mod merge;
+pub mod cfq;
+mod deadline;
 mod none;
+mod table;
 
+pub use cfq::Cfq;
+pub use deadline::{Deadline, Tunables as DeadlineTunables};
 pub use none::Fifo;
 
 use crate::{Op, Sector, StreamId};
@@ -99,6 +103,8 @@ pub struct Request {
     pub meta: bool,
     /// Others wait behind it (Linux: `REQ_PRIO`): may jump the queue of its class.
     pub prio: bool,
+    /// The submitter does not expect to follow up soon (Linux: `REQ_NOIDLE`, set by fsync's writes).
+    pub noidle: bool,
     /// Whom it is charged to.
     pub stream: StreamId,
     /// What kind of stream that is.
@@ -118,6 +124,7 @@ impl Request {
             sync: op == Op::Read,
             meta: false,
             prio: false,
+            noidle: false,
             stream: StreamId::default(),
             program: ProgramId::default(),
             priority: Priority::default(),

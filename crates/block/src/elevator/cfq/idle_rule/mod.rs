@@ -1,0 +1,126 @@
+//! When to keep the disk idle for the next request of a stream.
+//!
+//! The rest of CFQ decides who is next and for how long; what a rule decides is whether a queue that ran dry keeps the
+//! disk, and until when. The three rules that Linux had, or was offered on the list in 2013, are here beside ours.
+
+mod earned;
+mod limited;
+mod linux;
+
+pub use earned::Earned;
+pub use limited::Limited;
+pub use linux::Linux;
+
+use crate::StreamId;
+use crate::elevator::ProgramId;
+use extant_rt::Nanos;
+use std::fmt;
+
+/// A request arrives in a synchronous queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// Whose it is.
+    pub stream: StreamId,
+    /// The stream's program.
+    pub program: ProgramId,
+    /// Since the stream's last request ended; `None` for its first request, and while others of it are queued or in
+    /// the device.
+    pub thought: Option<Nanos>,
+    /// Sectors between the end of the queue's last request and this one; `None` for the first.
+    pub distance: Option<u64>,
+    /// The idle window is open.
+    pub open: bool,
+    /// The queue had four or more requests at once since its last failed wait.
+    pub deep: bool,
+    /// More than an eighth of the queue's last 32 requests were seeks.
+    pub seeky: bool,
+    /// The stream's mean think time in ticks, once known.
+    pub think_ticks: Option<i64>,
+    /// The knob `slice_idle`, in ticks.
+    pub slice_idle: i64,
+}
+
+/// A request of a synchronous queue has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Service {
+    /// Whose it was.
+    pub stream: StreamId,
+    /// Sectors between the end of the request dispatched before it and its start.
+    pub distance: u64,
+    /// Length in sectors.
+    pub sectors: u64,
+    /// From dispatch to completion.
+    pub took: Nanos,
+    /// Nothing else was in the device meanwhile.
+    pub alone: bool,
+}
+
+/// The active queue has nothing queued. Shall the disk wait for it?
+#[derive(Clone, Copy, Debug)]
+pub struct Lull {
+    /// The stream that the queue served last; `None` if it has exited.
+    pub stream: Option<StreamId>,
+    /// Its program.
+    pub program: ProgramId,
+    /// The queue's idle window is open.
+    pub open: bool,
+    /// It is the only queue of a synchronous tree whose streams, together, think briefly.
+    pub last_of_tree: bool,
+    /// Requests queued by others.
+    pub waiting: u32,
+    /// Since the queue's last request ended; zero while one is in the device.
+    pub waited: Nanos,
+    /// The knob `slice_idle`, in ticks.
+    pub slice_idle: i64,
+    /// The group's part of the target latency, in ticks.
+    pub group_slice: i64,
+    /// Queues in service whose idle window is open.
+    pub busy_idle_queues: i64,
+    /// Length of a tick.
+    pub tick: Nanos,
+}
+
+/// See the [module](self). The provided methods are what Linux 3.10 does.
+pub trait IdleRule: Send + fmt::Debug {
+    /// Name for tables and traces.
+    fn name(&self) -> &'static str;
+
+    /// Whether a new synchronous queue starts with its idle window open.
+    fn opens_at_birth(&self, _program: ProgramId) -> bool {
+        true
+    }
+
+    /// Whether the queue's idle window is open from now on. Called once for every arrival.
+    fn window_after(&mut self, arrival: &Arrival) -> bool {
+        if !arrival.deep && arrival.seeky {
+            return false;
+        }
+        arrival.think_ticks.map_or(arrival.open, |mean| mean <= arrival.slice_idle)
+    }
+
+    /// Whether to idle at all.
+    fn should_idle(&self, lull: &Lull) -> bool {
+        lull.open || lull.last_of_tree
+    }
+
+    /// How many ticks to wait. The timer runs at least to the next tick.
+    fn wait_ticks(&self, lull: &Lull) -> i64 {
+        lull.slice_idle
+    }
+
+    /// Asked when others' requests are queued while the disk waits: whether to go on waiting.
+    fn keeps_waiting(&self, _lull: &Lull) -> bool {
+        true
+    }
+
+    /// Whether, while the disk waits, requests of others near the head may be served.
+    fn serves_neighbours(&self) -> bool {
+        false
+    }
+
+    /// A request has ended.
+    fn served(&mut self, _service: &Service) {}
+
+    /// The stream has ended.
+    fn exited(&mut self, _stream: StreamId) {}
+}

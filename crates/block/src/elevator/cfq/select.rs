@@ -1,0 +1,222 @@
+//! Who is served: the class and kind of load whose turn it is, and within it the queue.
+
+use super::cooperate::CLOSE_SECTORS;
+use super::idle_rule::Lull;
+use super::queue::QueueId;
+use super::tree::{Class, TreeId, Type};
+use super::{Cfq, Turn};
+use crate::elevator::{Priority, RequestId};
+use extant_rt::Nanos;
+
+impl Cfq {
+    /// Whose turn it is. The turn goes on until it is over or nothing of its kind is left; then the kind whose first
+    /// queue has waited longest follows. Real time comes before best effort, and that before idle.
+    fn choose_turn(&mut self) {
+        self.turn_ends =
+            if self.group.saved_turn > 0 { self.tick + self.group.saved_turn } else { self.tick - 1 };
+        let class = if self.group.busy(Class::RealTime) > 0 {
+            Class::RealTime
+        } else if self.group.busy(Class::BestEffort) > 0 {
+            Class::BestEffort
+        } else {
+            self.turn.class = Class::Idle;
+            self.turn_ends = self.tick + 1;
+            return;
+        };
+        let same_class = std::mem::replace(&mut self.turn.class, class) == class;
+        if same_class
+            && self.group.tree(TreeId::of(class, self.turn.kind)).count() > 0
+            && self.tick <= self.turn_ends
+        {
+            return;
+        }
+        let first = |kind: &Type| self.group.tree(TreeId::of(class, *kind)).first_key();
+        let kind = Type::ALL
+            .into_iter()
+            .filter(|kind| first(kind).is_some())
+            .min_by_key(first)
+            .unwrap_or(Type::SyncNoIdle);
+        self.turn = Turn { class, kind };
+        self.turn_ends =
+            self.tick + self.group.turn(class, kind, i64::from(self.busy_queues), &self.tunables);
+    }
+
+    /// The queue to dispatch from, `None` to send nothing now.
+    pub(super) fn select_queue(&mut self) -> Option<QueueId> {
+        if self.queued == 0 {
+            return None;
+        }
+        if let Some(id) = self.active {
+            match self.keep_or_leave(id) {
+                Verdict::Keep => return Some(id),
+                Verdict::Wait => return None,
+                Verdict::SwitchTo(close) => {
+                    self.expire_slice(false);
+                    self.activate(Some(close));
+                    return Some(close);
+                }
+                Verdict::Leave => self.expire_slice(false),
+            }
+        }
+        self.choose_turn();
+        let next = self.group.tree(TreeId::of(self.turn.class, self.turn.kind)).first();
+        self.activate(next);
+        next
+    }
+
+    fn keep_or_leave(&mut self, id: QueueId) -> Verdict {
+        let tick = self.tick;
+        let queue = self.queues.get(id.0);
+        let (empty, alone) = (queue.is_empty(), self.group.queues == 1);
+        if queue.wait_busy && !empty {
+            return Verdict::Leave;
+        }
+        if queue.slice_used(tick) && !queue.must_dispatch {
+            // Alone in its group, a queue whose request is in the device keeps the group busy.
+            if alone && empty && queue.dispatched > 0 && self.should_idle(id) {
+                return Verdict::Wait;
+            }
+            return self.wait_for_group();
+        }
+        if !empty {
+            return Verdict::Keep;
+        }
+        if let Some(close) = self.close_cooperator(id) {
+            self.plan_merge(id, close);
+            return Verdict::SwitchTo(close);
+        }
+        if self.idle_timer.is_some() {
+            if self.rule.keeps_waiting(&self.lull(id)) {
+                return Verdict::Wait;
+            }
+            return Verdict::Leave;
+        }
+        // A seeky queue that was given the idle window for its depth, but leaves the device with little to do.
+        let queue = self.queues.get_mut(id.0);
+        if queue.seeks.seeky()
+            && queue.idle_window
+            && (queue.slice_new
+                || queue.slice_start.is_some_and(|start| queue.slice_end - tick > tick - start))
+        {
+            queue.deep = false;
+            self.set_idle_window(id, false);
+        }
+        if self.queues.get(id.0).dispatched > 0 && self.should_idle(id) {
+            return Verdict::Wait;
+        }
+        self.wait_for_group()
+    }
+
+    /// With group idling, the last queue of a group stays until what it sent has ended.
+    fn wait_for_group(&self) -> Verdict {
+        let idle = self.tunables.group_idle;
+        let waits = idle > 0
+            && self.group.queues == 1
+            && self.group.dispatched > 0
+            && !self.group.think.longer_than(idle);
+        if waits { Verdict::Wait } else { Verdict::Leave }
+    }
+
+    /// Whether the disk should be kept for this queue when it runs dry.
+    pub(super) fn should_idle(&self, id: QueueId) -> bool {
+        let queue = self.queues.get(id.0);
+        if self.tunables.slice_idle == 0 || queue.idle_class() {
+            return false;
+        }
+        self.rule.should_idle(&self.lull(id))
+    }
+
+    fn lull(&self, id: QueueId) -> Lull {
+        let queue = self.queues.get(id.0);
+        let context = self.active_context.map(|context| self.contexts.get(context));
+        let last_of_tree = queue.sync
+            && queue.place.is_some_and(|(tree, _, _)| {
+                let tree = self.group.tree(tree);
+                tree.count() == 1 && !tree.think.longer_than(self.tunables.slice_idle)
+            });
+        Lull {
+            stream: context.map(|c| c.stream),
+            program: context.map(|c| c.program).unwrap_or_default(),
+            open: queue.idle_window && !self.seekless_depth(),
+            last_of_tree,
+            waiting: self.queued as u32 - queue.queued,
+            waited: if queue.dispatched > 0 { Nanos::ZERO } else { self.now.saturating_sub(self.last_end) },
+            slice_idle: self.tunables.slice_idle,
+            group_slice: self.group.slice(&self.tunables),
+            busy_idle_queues: self.busy_idle_queues,
+            tick: self.tick_length.span(),
+        }
+    }
+
+    /// The active queue's last request has ended and nothing more of it is queued: starts to wait for the next.
+    pub(super) fn arm_idle_timer(&mut self, id: QueueId) {
+        if self.seekless_depth() {
+            return;
+        }
+        let for_queue = self.should_idle(id);
+        if !for_queue && self.tunables.group_idle == 0 {
+            return;
+        }
+        let queue = self.queues.get(id.0);
+        let Some(context) = self.active_context else { return };
+        if queue.dispatched > 0 {
+            return;
+        }
+        let think = &self.contexts.get(context).think;
+        if think.known() && queue.slice_end - self.tick < think.mean() {
+            return;
+        }
+        if !for_queue && self.group.queues > 1 {
+            return;
+        }
+        let mut lull = self.lull(id);
+        if !for_queue {
+            lull.slice_idle = self.tunables.group_idle;
+        }
+        let ticks = self.rule.wait_ticks(&lull);
+        self.queues.get_mut(id.0).wait_request = true;
+        self.idle_timer = Some(self.tick + ticks.max(1));
+    }
+
+    /// The idle timer has fired.
+    pub(super) fn idle_timer_fired(&mut self) {
+        let Some(id) = self.active else { return };
+        let tick = self.tick;
+        let queue = self.queues.get_mut(id.0);
+        if queue.must_dispatch {
+            return;
+        }
+        if !queue.slice_used(tick) {
+            if !queue.is_empty() {
+                return;
+            }
+            // The depth counts as outlived only when waiting was in vain.
+            queue.deep = false;
+        }
+        self.expire_slice(false);
+    }
+
+    /// While the disk waits for the active queue: a request of another queue that lies near the head.
+    pub(super) fn neighbour_of_head(&self) -> Option<(QueueId, RequestId)> {
+        let active = self.queues.get(self.active?.0);
+        if self.in_device > 0 || self.idle_timer.is_none() || !self.rule.serves_neighbours() {
+            return None;
+        }
+        let nearest = (0..Priority::LEVELS).filter_map(|level| self.nearest(level)).min_by_key(|(_, d)| *d);
+        let (id, _) = nearest.filter(|(_, distance)| *distance <= CLOSE_SECTORS)?;
+        let queue = self.queues.get(id.0);
+        let fits = queue.sync && queue.class == active.class;
+        queue.next.filter(|_| fits).map(|request| (id, request))
+    }
+}
+
+enum Verdict {
+    /// Go on with the active queue.
+    Keep,
+    /// Send nothing: the active queue will have something soon.
+    Wait,
+    /// Put the active queue down and take this one.
+    SwitchTo(QueueId),
+    /// Put the active queue down.
+    Leave,
+}

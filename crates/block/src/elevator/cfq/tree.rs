@@ -1,0 +1,208 @@
+//! The service trees: who comes next within a class and a kind of load.
+
+use super::Tunables;
+use super::queue::QueueId;
+use super::think::ThinkTime;
+use std::collections::BTreeSet;
+
+/// Class whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    BestEffort = 0,
+    RealTime = 1,
+    Idle = 2,
+}
+
+/// Kind of load, which decides whether to idle for a queue alone, for its tree, or not at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Type {
+    Async = 0,
+    SyncNoIdle = 1,
+    Sync = 2,
+}
+
+impl Type {
+    pub(super) const ALL: [Self; 3] = [Self::Async, Self::SyncNoIdle, Self::Sync];
+}
+
+/// One of the seven trees of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TreeId(u8);
+
+impl TreeId {
+    pub(super) const IDLE: Self = Self(6);
+
+    pub(super) fn of(class: Class, kind: Type) -> Self {
+        match class {
+            Class::Idle => Self::IDLE,
+            _ => Self(class as u8 * 3 + kind as u8),
+        }
+    }
+}
+
+/// Queues in the order in which they are served: by key (a tick, moved by priority and by what is left of the last
+/// slice), equal keys in order of arrival.
+#[derive(Debug)]
+pub(super) struct ServiceTree {
+    order: BTreeSet<(i64, u64, QueueId)>,
+    /// Of all streams on it together.
+    pub(super) think: ThinkTime,
+}
+
+impl ServiceTree {
+    fn new(tick: i64) -> Self {
+        Self { order: BTreeSet::new(), think: ThinkTime::new(tick) }
+    }
+
+    pub(super) fn count(&self) -> i64 {
+        self.order.len() as i64
+    }
+
+    pub(super) fn first(&self) -> Option<QueueId> {
+        self.order.first().map(|(_, _, queue)| *queue)
+    }
+
+    pub(super) fn first_key(&self) -> Option<i64> {
+        self.order.first().map(|(key, _, _)| *key)
+    }
+
+    pub(super) fn last_key(&self) -> Option<i64> {
+        self.order.last().map(|(key, _, _)| *key)
+    }
+
+    pub(super) fn insert(&mut self, key: i64, order: u64, queue: QueueId) {
+        self.order.insert((key, order, queue));
+    }
+
+    pub(super) fn remove(&mut self, key: i64, order: u64, queue: QueueId) {
+        let was = self.order.remove(&(key, order, queue));
+        debug_assert!(was, "the queue is on its tree");
+    }
+}
+
+/// Fixed point of `fraction`: 12 bits.
+const FRACTION_SHIFT: u32 = 12;
+
+/// The queues that share one allotment of disk time.
+///
+/// There is one group, the root; its fraction of the disk is therefore all of it. Weights and virtual time between
+/// groups would have nothing to compare.
+#[derive(Debug)]
+pub(super) struct Group {
+    trees: [ServiceTree; 7],
+    /// Share of disk time, in 1/4096.
+    fraction: i64,
+    /// Decaying average of busy queues, by class: best effort, real time.
+    busy_average: [i64; 2],
+    /// Queues in service.
+    pub(super) queues: u32,
+    /// Requests in the device.
+    pub(super) dispatched: u32,
+    pub(super) think: ThinkTime,
+    /// What was left of the load's turn when the last queue was put down.
+    pub(super) saved_turn: i64,
+}
+
+impl Group {
+    pub(super) fn root(tick: i64) -> Self {
+        Self {
+            trees: std::array::from_fn(|_| ServiceTree::new(tick)),
+            fraction: 1 << FRACTION_SHIFT,
+            busy_average: [0; 2],
+            queues: 0,
+            dispatched: 0,
+            think: ThinkTime::new(tick),
+            saved_turn: 0,
+        }
+    }
+
+    pub(super) fn tree(&self, id: TreeId) -> &ServiceTree {
+        &self.trees[usize::from(id.0)]
+    }
+
+    pub(super) fn tree_mut(&mut self, id: TreeId) -> &mut ServiceTree {
+        &mut self.trees[usize::from(id.0)]
+    }
+
+    /// Queues in service, of a class.
+    pub(super) fn busy(&self, class: Class) -> i64 {
+        match class {
+            Class::Idle => self.tree(TreeId::IDLE).count(),
+            _ => Type::ALL.iter().map(|kind| self.tree(TreeId::of(class, *kind)).count()).sum(),
+        }
+    }
+
+    /// Asynchronous queues in service.
+    pub(super) fn busy_async(&self) -> i64 {
+        self.tree(TreeId::of(Class::RealTime, Type::Async)).count()
+            + self.tree(TreeId::of(Class::BestEffort, Type::Async)).count()
+    }
+
+    pub(super) fn busy_average(&self, class: Class) -> i64 {
+        self.busy_average[class as usize]
+    }
+
+    /// Takes the present number of busy queues into the average, which rises quickly and falls slowly, and returns it.
+    pub(super) fn sample_busy(&mut self, class: Class) -> i64 {
+        let (busy, average) = (self.busy(class), self.busy_average[class as usize]);
+        let next = (3 * average.max(busy) + average.min(busy) + 2) / 4;
+        self.busy_average[class as usize] = next;
+        next
+    }
+
+    /// The group's part of the target latency.
+    pub(super) fn slice(&self, tunables: &Tunables) -> i64 {
+        (tunables.target_latency * self.fraction) >> FRACTION_SHIFT
+    }
+
+    /// How long a load of `class` and `kind` may run before another has its turn. `busy_all` counts the queues of
+    /// every class.
+    pub(super) fn turn(&self, class: Class, kind: Type, busy_all: i64, tunables: &Tunables) -> i64 {
+        let count = self.tree(TreeId::of(class, kind)).count();
+        let share = self.slice(tunables) * count / self.busy_average(class).max(self.busy(class)).max(1);
+        let turn = match kind {
+            Type::Async => {
+                let of_all = tunables.target_latency * self.busy_async() / busy_all.max(1);
+                share.min(of_all) * tunables.slice[0] / tunables.slice[1]
+            }
+            _ => share.max(2 * tunables.slice_idle),
+        };
+        turn.max(MIN_TURN)
+    }
+}
+
+/// Two ticks: below that, think time counts as none.
+const MIN_TURN: i64 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_busy_average_rises_quickly_and_falls_slowly() {
+        let mut group = Group::root(0);
+        let sync = TreeId::of(Class::BestEffort, Type::Sync);
+        for i in 0..100 {
+            group.tree_mut(sync).insert(i, i as u64, QueueId(i as u32));
+        }
+        assert_eq!(group.sample_busy(Class::BestEffort), 75);
+        for i in 0..100 {
+            group.tree_mut(sync).remove(i, i as u64, QueueId(i as u32));
+        }
+        assert_eq!(group.sample_busy(Class::BestEffort), 56);
+    }
+
+    #[test]
+    fn a_load_runs_in_proportion_to_its_queues_and_at_least_two_idle_times() {
+        let tunables = Tunables::linux(1000);
+        let mut group = Group::root(0);
+        let (sync, noidle) =
+            (TreeId::of(Class::BestEffort, Type::Sync), TreeId::of(Class::BestEffort, Type::SyncNoIdle));
+        for i in 0..99 {
+            group.tree_mut(noidle).insert(i, i as u64, QueueId(i as u32));
+        }
+        group.tree_mut(sync).insert(0, 0, QueueId(99));
+        assert_eq!(group.turn(Class::BestEffort, Type::SyncNoIdle, 100, &tunables), 297);
+        assert_eq!(group.turn(Class::BestEffort, Type::Sync, 100, &tunables), 16);
+    }
+}
