@@ -22,12 +22,12 @@ pub fn set_bits(bitmap: &mut [u8], start: u32, end: u32) {
     }
 }
 
-/// Number of clear bits among the first `bits`.
+/// Number of clear bits among the first `bits`; bits beyond the end count as set.
 pub fn count_free(bitmap: &[u8], bits: u32) -> u32 {
-    let whole = (bits / 8) as usize;
-    let used: u32 = bitmap.iter().take(whole).map(|byte| byte.count_ones()).sum();
-    let tail = (whole as u32 * 8..bits).filter(|&n| bit(bitmap, n)).count() as u32;
-    bits - used - tail
+    let bits = bits.min((bitmap.len() * 8) as u32);
+    let whole = bits as usize / 8;
+    let clear: u32 = bitmap[..whole].iter().map(|byte| byte.count_zeros()).sum();
+    clear + (whole as u32 * 8..bits).filter(|&n| !bit(bitmap, n)).count() as u32
 }
 
 /// Checksum of a block bitmap; the descriptor keeps its low 16 bits without `64bit`.

@@ -27,9 +27,11 @@ mod error;
 mod extent;
 mod features;
 mod group_desc;
+mod htree;
 mod ids;
 mod indirect;
 mod inode;
+pub mod jbd2;
 mod superblock;
 mod timestamp;
 mod xattr;
@@ -52,6 +54,10 @@ pub use extent::{
 };
 pub use features::{Compat, Incompat, RoCompat};
 pub use group_desc::{GroupDescriptor, GroupFlags, RawGroupDescriptor, inode_offset, inode_table_blocks};
+pub use htree::{
+    DxEntries, DxEntry, DxNode, DxRoot, DxRootInfo, HashVersion, HtreeContext, NameHash, RawDxCountLimit,
+    RawDxDot, RawDxEntry, RawDxRoot, RawDxTail, hash_name, verify_dx_checksum, write_dx_node, write_dx_root,
+};
 pub use ids::{BlockSize, FileBlock, Group, InodeNumber, VolumeBlock};
 pub use indirect::{
     DIRECT_POINTERS, IndirectPath, check_pointer, indirect_capacity, indirect_path, parse_indirect,

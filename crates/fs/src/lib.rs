@@ -1,2 +1,38 @@
-//! One mounted volume.
+//! One ext2, ext3 or ext4 volume on a block device.
+//!
+//! [`Volume`] opens it, checks its features and, where the journal is dirty, sees through the journal without touching the
+//! device. Inodes, directories, files and extended attributes are read from there; [`recover`] replays a journal on disk.
+//! Flows are straight async code over [`extant_block::Device`]; this crate never opens host files, never names a clock or
+//! a thread, and knows nothing of FUSE, the command line or the lab.
+//!
+//! ```
+//! use extant_block::MemDevice;
+//! use extant_fs::{OpenOptions, Volume};
+//! # use std::sync::Arc;
+//! # let rt = extant_rt::Rt::real(Default::default());
+//! let device = Arc::new(MemDevice::new(1 << 20));
+//! let opened = rt.block_on(Volume::open(device, OpenOptions::default())).unwrap();
+//! assert_eq!(opened.unwrap_err().to_string(), "superblock: magic is 0x0, expected 0xef53");
+//! ```
 #![forbid(unsafe_code)]
+
+mod buffers;
+mod dir;
+mod error;
+mod file;
+mod htree;
+mod journal;
+mod map;
+mod path;
+mod volume;
+mod xattr;
+
+pub use buffers::BlockRef;
+pub use dir::{DirItem, DirReader};
+pub use error::{Error, Result};
+pub use file::{Chunk, File, FileStream};
+pub use journal::{Recovery, recover};
+pub use map::{Run, RunState};
+pub use path::{Follow, quote};
+pub use volume::{Damage, OpenOptions, Volume};
+pub use xattr::Attribute;

@@ -4,11 +4,19 @@ mod block;
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Runs the benches of one crate.
+type Bench = fn(&[&str]) -> Result<()>;
+
+/// Every bench by its name.
+const BENCHES: &[(&str, Bench)] = &[("block", block::run)];
+
+/// Runs one bench with the rest of the command line.
 pub(crate) fn run(what: &str, args: &[&str]) -> Result<()> {
-    match what {
-        "block" => block::run(args),
-        _ => Err(format!("no bench is called {what}; there is: block").into()),
+    match BENCHES.iter().find(|(name, _)| *name == what) {
+        Some((_, bench)) => bench(args),
+        None => {
+            let names: Vec<_> = BENCHES.iter().map(|(name, _)| *name).collect();
+            Err(format!("no bench is called {what}; there are: {}", names.join(", ")).into())
+        }
     }
 }
 

@@ -1,0 +1,425 @@
+//! Hash trees of directories: the root in block 0, and inner nodes. Leaves are ordinary directory blocks.
+//!
+//! Kernel documentation: *Hash Tree Directories* (Documentation/filesystems/ext4/directory.rst).
+//!
+//! To readers that know no trees, the root is a directory block with `.` and `..`, whose record spans the rest, and an
+//! inner node is a block with one deleted entry.
+//!
+//! ```text
+//! root:  . (12 bytes) │ .. (12 bytes) │ dx_root_info (8) │ limit, count, block │ hash, block │ … │ [tail (8)]
+//! node:  deleted entry (8 bytes)                         │ limit, count, block │ hash, block │ … │ [tail (8)]
+//! ```
+
+mod hash;
+
+pub use hash::{HashVersion, NameHash, hash_name};
+
+use crate::{ChecksumSeed, Corrupt, FileBlock, InodeNumber, Place, encode_record_bytes};
+use std::fmt;
+use std::ops::Range;
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// `fake_dirent` with room for the name of `.` or `..`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawDxDot {
+    /// 0x0: the directory itself, or its parent.
+    pub inode: U32,
+    /// 0x4: 12 for `.`, the rest of the block for `..`.
+    pub rec_len: U16,
+    /// 0x6: 1 or 2.
+    pub name_len: u8,
+    /// 0x7: 2 with `filetype`, otherwise 0.
+    pub file_type: u8,
+    /// 0x8: `.` or `..`.
+    pub name: [u8; 4],
+}
+
+/// `struct dx_root` up to its entries.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawDxRoot {
+    /// 0x0.
+    pub dot: RawDxDot,
+    /// 0xc.
+    pub dotdot: RawDxDot,
+    /// 0x18.
+    pub reserved_zero: U32,
+    /// 0x1c: see [`HashVersion`].
+    pub hash_version: u8,
+    /// 0x1d: 8, the size of this part.
+    pub info_length: u8,
+    /// 0x1e: levels of inner nodes between root and leaves.
+    pub indirect_levels: u8,
+    /// 0x1f: bit 0 must not be set.
+    pub unused_flags: u8,
+}
+
+/// `struct dx_entry`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawDxEntry {
+    /// 0x0: the lowest hash below the block; in a node's first entry, limit and count.
+    pub hash: U32,
+    /// 0x4: the block, in the lower 28 bits.
+    pub block: U32,
+}
+
+/// `struct dx_countlimit`, in place of the first entry's hash.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawDxCountLimit {
+    /// 0x0: how many entries there is room for, this one included.
+    pub limit: U16,
+    /// 0x2: how many there are.
+    pub count: U16,
+}
+
+/// `struct dx_tail`, at the end of a block with `metadata_csum`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RawDxTail {
+    /// 0x0.
+    pub dt_reserved: U32,
+    /// 0x4: checksum of what precedes the entries and of those in use.
+    pub dt_checksum: U32,
+}
+
+const ROOT_ENTRIES: usize = size_of::<RawDxRoot>();
+const NODE_ENTRIES: usize = 8;
+const ENTRY_LEN: usize = size_of::<RawDxEntry>();
+const TAIL_LEN: usize = size_of::<RawDxTail>();
+/// `EXT4_DX_BLOCK_MASK`.
+const BLOCK_MASK: u32 = 0x0fff_ffff;
+
+/// Where a block of a tree lies, and what its volume allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HtreeContext {
+    /// The directory.
+    pub dir: InodeNumber,
+    /// The block within it.
+    pub block: FileBlock,
+    /// Whether blocks end in a checksum (`metadata_csum`).
+    pub checksums: bool,
+    /// Whether there may be three levels of nodes (`large_dir`), otherwise two.
+    pub large_dir: bool,
+}
+
+impl HtreeContext {
+    const fn place(&self) -> Place {
+        Place::HtreeNode(self.dir, self.block)
+    }
+
+    /// How many entries a block of this length has room for.
+    const fn limit(&self, block_len: usize, entries_at: usize) -> usize {
+        let tail = if self.checksums { TAIL_LEN } else { 0 };
+        block_len.saturating_sub(entries_at + tail) / ENTRY_LEN
+    }
+
+    /// How many entries a root has room for.
+    pub const fn root_limit(&self, block_len: usize) -> usize {
+        self.limit(block_len, ROOT_ENTRIES)
+    }
+
+    /// How many entries an inner node has room for.
+    pub const fn node_limit(&self, block_len: usize) -> usize {
+        self.limit(block_len, NODE_ENTRIES)
+    }
+}
+
+/// One way down: names whose hash is `hash` or more, up to the next entry's, are below `block`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DxEntry {
+    /// Lowest hash, 0 in a node's first entry. Its lowest bit says that the names of that hash began in the block before.
+    pub hash: u32,
+    /// An inner node or a leaf.
+    pub block: FileBlock,
+}
+
+impl DxEntry {
+    /// Whether names with this hash, found in the entry before, continue here.
+    pub const fn continues(&self, hash: NameHash) -> bool {
+        self.hash == hash.major | 1
+    }
+}
+
+/// The entries of a root or inner node: at least one, hashes never descending.
+#[derive(Clone, Copy, Debug)]
+pub struct DxEntries<'a> {
+    raw: &'a [RawDxEntry],
+    limit: usize,
+}
+
+impl<'a> DxEntries<'a> {
+    fn parse(block: &'a [u8], at: usize, context: &HtreeContext) -> Result<Self, Corrupt> {
+        let place = context.place();
+        let bad = |field, value: usize, rule| Err(Corrupt::field(place, field, value as u64, rule));
+        let rest = block.get(at..).unwrap_or_default();
+        let Ok((head, _)) = RawDxCountLimit::ref_from_prefix(rest) else {
+            return Err(Corrupt::truncated(place, at + ENTRY_LEN, block.len()));
+        };
+        let (limit, count) = (usize::from(head.limit.get()), usize::from(head.count.get()));
+        if limit != context.limit(block.len(), at) {
+            return bad("limit", limit, "the number of entries that fit the block");
+        }
+        if count == 0 || count > limit {
+            return bad("count", count, "from 1 to limit");
+        }
+        let Ok((raw, _)) = <[RawDxEntry]>::ref_from_prefix_with_elems(rest, count) else {
+            return Err(Corrupt::truncated(place, at + count * ENTRY_LEN, block.len()));
+        };
+        let hashes = raw[1..].iter().map(|entry| entry.hash.get() & !1);
+        if let Some((_, hash)) = hashes.clone().zip(hashes.skip(1)).find(|(a, b)| a > b) {
+            return bad("hash", hash as usize, "no lower than that of the entry before");
+        }
+        Ok(Self { raw, limit })
+    }
+
+    /// How many entries there are; never 0.
+    pub const fn count(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// How many entries there is room for.
+    pub const fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// The entry at `index`.
+    pub fn get(&self, index: usize) -> Option<DxEntry> {
+        let raw = self.raw.get(index)?;
+        let hash = if index == 0 { 0 } else { raw.hash.get() };
+        Some(DxEntry { hash, block: FileBlock(raw.block.get() & BLOCK_MASK) })
+    }
+
+    /// All entries in order.
+    pub fn iter(&self) -> impl Iterator<Item = DxEntry> + use<'a> {
+        let entries = *self;
+        (0..entries.count()).filter_map(move |index| entries.get(index))
+    }
+
+    /// Index of the entry to follow for a name: the last whose hash is not above the name's.
+    pub fn find(&self, hash: NameHash) -> usize {
+        self.raw[1..].partition_point(|entry| entry.hash.get() <= hash.major)
+    }
+}
+
+impl fmt::Display for DxEntries<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "entries: {} of {}", self.count(), self.limit)?;
+        self.iter().try_for_each(|entry| writeln!(f, "  {:#010x}: block {}", entry.hash, entry.block))
+    }
+}
+
+/// What the root says besides its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DxRootInfo {
+    /// The directory, as `.` says.
+    pub dir: InodeNumber,
+    /// Its parent, as `..` says.
+    pub parent: InodeNumber,
+    /// Whether `.` and `..` carry a file type (`filetype`).
+    pub filetype: bool,
+    /// How names are hashed.
+    pub hash_version: HashVersion,
+    /// Levels of inner nodes between root and leaves: 0, 1, or with `large_dir` 2.
+    pub levels: u8,
+}
+
+/// The root of a tree, in the directory's block 0.
+#[derive(Clone, Copy, Debug)]
+pub struct DxRoot<'a> {
+    /// What it says of the tree.
+    pub info: DxRootInfo,
+    /// Its entries.
+    pub entries: DxEntries<'a>,
+}
+
+impl<'a> DxRoot<'a> {
+    /// Reads block 0 of an indexed directory.
+    pub fn parse(block: &'a [u8], context: &HtreeContext) -> Result<Self, Corrupt> {
+        let place = context.place();
+        let Ok((raw, _)) = RawDxRoot::ref_from_prefix(block) else {
+            return Err(Corrupt::truncated(place, ROOT_ENTRIES, block.len()));
+        };
+        let bad = |field, value: u64, rule| Err(Corrupt::field(place, field, value, rule));
+        let (dot, dotdot) = (&raw.dot, &raw.dotdot);
+        if dot.rec_len.get() != 12 {
+            return bad("dot.rec_len", dot.rec_len.get().into(), "12");
+        }
+        if dot.name_len != 1 || dot.name[0] != b'.' {
+            return bad("dot.name_len", dot.name_len.into(), "1, of the name .");
+        }
+        if usize::from(dotdot.rec_len.get()) != block.len() - 12 {
+            return bad("dotdot.rec_len", dotdot.rec_len.get().into(), "the rest of the block");
+        }
+        if dotdot.name_len != 2 || dotdot.name[..2] != *b".." {
+            return bad("dotdot.name_len", dotdot.name_len.into(), "2, of the name ..");
+        }
+        if raw.reserved_zero.get() != 0 {
+            return bad("reserved_zero", raw.reserved_zero.get().into(), "0");
+        }
+        let Some(hash_version) = HashVersion::from_number(raw.hash_version) else {
+            return bad("hash_version", raw.hash_version.into(), "0, 1, 2 or 6");
+        };
+        if raw.info_length != 8 {
+            return bad("info_length", raw.info_length.into(), "8");
+        }
+        if raw.unused_flags & 1 != 0 {
+            return bad("unused_flags", raw.unused_flags.into(), "even");
+        }
+        let levels = raw.indirect_levels;
+        if levels > 1 + u8::from(context.large_dir) {
+            let rule = if context.large_dir { "at most 2" } else { "at most 1 without large_dir" };
+            return bad("indirect_levels", levels.into(), rule);
+        }
+        let info = DxRootInfo {
+            dir: InodeNumber(dot.inode.get()),
+            parent: InodeNumber(dotdot.inode.get()),
+            filetype: dot.file_type != 0,
+            hash_version,
+            levels,
+        };
+        Ok(Self { info, entries: DxEntries::parse(block, ROOT_ENTRIES, context)? })
+    }
+}
+
+impl fmt::Display for DxRoot<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DxRootInfo { dir, parent, hash_version, levels, .. } = self.info;
+        writeln!(f, "htree root: directory {dir}, parent {parent}, hash {hash_version}, levels {levels}")?;
+        self.entries.fmt(f)
+    }
+}
+
+/// An inner node of a tree.
+#[derive(Clone, Copy, Debug)]
+pub struct DxNode<'a> {
+    /// Its entries.
+    pub entries: DxEntries<'a>,
+}
+
+impl<'a> DxNode<'a> {
+    /// Reads a block that an entry above the leaves' level leads to.
+    pub fn parse(block: &'a [u8], context: &HtreeContext) -> Result<Self, Corrupt> {
+        let place = context.place();
+        let Some(fake) = block.first_chunk::<NODE_ENTRIES>() else {
+            return Err(Corrupt::truncated(place, NODE_ENTRIES, block.len()));
+        };
+        let [i0, i1, i2, i3, r0, r1, ..] = *fake;
+        let (inode, rec_len) = (u32::from_le_bytes([i0, i1, i2, i3]), u16::from_le_bytes([r0, r1]));
+        if inode != 0 {
+            return Err(Corrupt::field(place, "fake.inode", inode.into(), "0"));
+        }
+        if !spans(rec_len, block.len()) {
+            return Err(Corrupt::field(place, "fake.rec_len", rec_len.into(), "the whole block"));
+        }
+        Ok(Self { entries: DxEntries::parse(block, NODE_ENTRIES, context)? })
+    }
+}
+
+impl fmt::Display for DxNode<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "htree node")?;
+        self.entries.fmt(f)
+    }
+}
+
+/// Whether `rec_len` is that of a record as long as its block; 65536 is written as 0 or 65535.
+fn spans(rec_len: u16, block_len: usize) -> bool {
+    usize::from(rec_len) == block_len || (block_len == 65536 && matches!(rec_len, 0 | 65535))
+}
+
+/// Fills `block` with a root. The first entry's hash is not stored.
+///
+/// # Panics
+/// If there are no entries, or more than [`HtreeContext::root_limit`].
+pub fn write_dx_root(
+    block: &mut [u8],
+    info: &DxRootInfo,
+    entries: impl ExactSizeIterator<Item = DxEntry>,
+    seed: Option<ChecksumSeed>,
+) {
+    let file_type = if info.filetype { 2 } else { 0 };
+    let dot = |inode: InodeNumber, len: usize, name_len, name: &[u8; 4]| RawDxDot {
+        inode: inode.0.into(),
+        rec_len: (len as u16).into(),
+        name_len,
+        file_type,
+        name: *name,
+    };
+    let raw = RawDxRoot {
+        dot: dot(info.dir, 12, 1, b".\0\0\0"),
+        dotdot: dot(info.parent, block.len() - 12, 2, b"..\0\0"),
+        hash_version: info.hash_version.number(),
+        info_length: 8,
+        indirect_levels: info.levels,
+        ..Default::default()
+    };
+    block[..ROOT_ENTRIES].copy_from_slice(raw.as_bytes());
+    write_entries(block, ROOT_ENTRIES, entries, seed);
+}
+
+/// Fills `block` with an inner node. The first entry's hash is not stored. `seed` is the directory's, on a volume with
+/// `metadata_csum`.
+///
+/// # Panics
+/// If there are no entries, or more than [`HtreeContext::node_limit`].
+pub fn write_dx_node(
+    block: &mut [u8],
+    entries: impl ExactSizeIterator<Item = DxEntry>,
+    seed: Option<ChecksumSeed>,
+) {
+    let rec_len = encode_record_bytes(block.len());
+    block[..NODE_ENTRIES].fill(0);
+    block[4..6].copy_from_slice(&rec_len.to_le_bytes());
+    write_entries(block, NODE_ENTRIES, entries, seed);
+}
+
+fn write_entries(
+    block: &mut [u8],
+    at: usize,
+    entries: impl ExactSizeIterator<Item = DxEntry>,
+    seed: Option<ChecksumSeed>,
+) {
+    let tail = if seed.is_some() { TAIL_LEN } else { 0 };
+    let (limit, count) = ((block.len() - at - tail) / ENTRY_LEN, entries.len());
+    assert!((1..=limit).contains(&count), "{count} entries, room for {limit}");
+    block[at..].fill(0);
+    for (slot, entry) in block[at..].chunks_exact_mut(ENTRY_LEN).zip(entries) {
+        slot[..4].copy_from_slice(&entry.hash.to_le_bytes());
+        slot[4..].copy_from_slice(&entry.block.0.to_le_bytes());
+    }
+    let head = RawDxCountLimit { limit: (limit as u16).into(), count: (count as u16).into() };
+    block[at..at + size_of_val(&head)].copy_from_slice(head.as_bytes());
+    if let Some(seed) = seed {
+        let at = at + limit * ENTRY_LEN;
+        let checksum = checksum(block, at..at + TAIL_LEN, at - limit * ENTRY_LEN + count * ENTRY_LEN, seed);
+        block[at + 4..at + TAIL_LEN].copy_from_slice(&checksum.to_le_bytes());
+    }
+}
+
+/// Over everything up to the last entry in use, then the tail with its checksum as 0.
+fn checksum(block: &[u8], tail: Range<usize>, used: usize, seed: ChecksumSeed) -> u32 {
+    seed.over(&block[..used]).over(&block[tail.start..tail.start + 4]).over(&[0; 4]).0
+}
+
+/// Checks the checksum of a root or inner node on a volume with `metadata_csum`; `seed` is the directory's.
+pub fn verify_dx_checksum(block: &[u8], context: &HtreeContext, seed: ChecksumSeed) -> Result<(), Corrupt> {
+    let at = match block.get(4..6) {
+        Some(len) if spans(u16::from_le_bytes([len[0], len[1]]), block.len()) => NODE_ENTRIES,
+        _ => ROOT_ENTRIES,
+    };
+    let entries = DxEntries::parse(block, at, &HtreeContext { checksums: true, ..*context })?;
+    let tail = at + entries.limit * ENTRY_LEN;
+    let Some(raw) = block.get(tail..).and_then(|rest| RawDxTail::ref_from_prefix(rest).ok()) else {
+        return Err(Corrupt::truncated(context.place(), tail + TAIL_LEN, block.len()));
+    };
+    let computed = checksum(block, tail..tail + TAIL_LEN, at + entries.count() * ENTRY_LEN, seed);
+    let stored = raw.0.dt_checksum.get();
+    if stored == computed { Ok(()) } else { Err(Corrupt::checksum(context.place(), stored, computed)) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! Directories.
+
+use crate::map::RunWalker;
+use crate::{BlockRef, Error, Result, RunState, Volume, quote};
+use extant_format::{
+    Corrupt, DirEntries, FileBlock, FileKind, HtreeContext, Incompat, Inode, InodeFlags, InodeNumber, Place,
+    VolumeBlock, verify_dirent_checksum, verify_dx_checksum,
+};
+
+/// Blocks that a reader asks for at a time.
+const READ_AHEAD_BLOCKS: u64 = 256;
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirItem {
+    /// The name, as stored: any bytes but NUL and `/`.
+    pub name: Vec<u8>,
+    /// The inode.
+    pub inode: InodeNumber,
+    /// What it is, where the entry says so.
+    pub kind: Option<FileKind>,
+}
+
+/// Reads a directory block by block.
+#[derive(Debug)]
+pub struct DirReader {
+    volume: Volume,
+    dir: Inode,
+    walker: RunWalker,
+    /// The rest of the run being read: block of the directory, block of the volume, blocks left.
+    run: Option<(u64, VolumeBlock, u64)>,
+    inline: Option<Vec<u8>>,
+}
+
+impl Volume {
+    /// Begins to read a directory.
+    pub async fn read_dir(&self, dir: &Inode) -> Result<DirReader> {
+        if dir.kind() != Some(FileKind::Directory) {
+            return Err(Error::NotADirectory(format!("inode {}", dir.number)));
+        }
+        let inline = match dir.flags().contains(InodeFlags::INLINE_DATA) {
+            true => Some(self.inline_data(dir).await?),
+            false => None,
+        };
+        let blocks = if inline.is_some() { 0 } else { self.superblock().block_size().blocks_for(dir.size()) };
+        Ok(DirReader {
+            volume: self.clone(),
+            dir: dir.clone(),
+            walker: RunWalker::new(0, blocks),
+            run: None,
+            inline,
+        })
+    }
+
+    /// All names of a directory but `.` and `..`, in the order they are stored.
+    pub async fn list(&self, dir: &Inode) -> Result<Vec<DirItem>> {
+        let mut reader = self.read_dir(dir).await?;
+        let mut all = Vec::new();
+        while let Some(mut items) = reader.next().await? {
+            all.append(&mut items);
+        }
+        Ok(all)
+    }
+
+    /// The inode of a name in a directory.
+    pub async fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNumber>> {
+        if let Some(found) = self.lookup_indexed(dir, name).await? {
+            return Ok(found);
+        }
+        let mut reader = self.read_dir(dir).await?;
+        while let Some(items) = reader.next().await? {
+            if let Some(item) = items.into_iter().find(|item| item.name == name) {
+                return Ok(Some(item.inode));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The entries of one linear block, checksum verified; what `note` lets pass is read as far as it parses.
+    pub(crate) fn parse_dir_block(
+        &self,
+        dir: &Inode,
+        index: FileBlock,
+        block: &[u8],
+    ) -> Result<Vec<DirItem>> {
+        let place = Place::DirectoryBlock(dir.number, index);
+        if let Some(seed) = self.superblock().checksum_seed() {
+            let seed = dir.checksum_seed(seed);
+            if self.is_index_node(dir, index, block) {
+                let large_dir = self.superblock().incompat().contains(Incompat::LARGEDIR);
+                let context = HtreeContext { dir: dir.number, block: index, checksums: true, large_dir };
+                self.note(verify_dx_checksum(block, &context, seed))?;
+            } else {
+                self.note(verify_dirent_checksum(block, seed, place))?;
+            }
+        }
+        self.parse_entries(dir, index, block)
+    }
+
+    fn parse_entries(&self, dir: &Inode, index: FileBlock, bytes: &[u8]) -> Result<Vec<DirItem>> {
+        let sb = self.superblock();
+        let filetype = sb.incompat().contains(Incompat::FILETYPE);
+        let mut items = Vec::new();
+        for entry in DirEntries::new(bytes, filetype, sb.inodes_count(), dir.number, index) {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(corrupt) => {
+                    self.note(Err(corrupt))?;
+                    break;
+                }
+            };
+            if entry.inode.0 == 0 || entry.name == b"." || entry.name == b".." {
+                continue;
+            }
+            if entry.name.iter().any(|&b| b == b'/' || b == 0) {
+                let place = Place::DirectoryBlock(dir.number, index);
+                let rule = "the offset of a name without NUL and slash";
+                self.note(Err(Corrupt::field(place, "name", entry.offset as u64, rule)))?;
+                continue;
+            }
+            items.push(DirItem { name: entry.name.to_vec(), inode: entry.inode, kind: entry.kind });
+        }
+        Ok(items)
+    }
+
+    /// Whether a directory's block is the root or an inner node of its hash tree, which holds no entries.
+    fn is_index_node(&self, dir: &Inode, index: FileBlock, block: &[u8]) -> bool {
+        let whole = u16::from_le_bytes([block[4], block[5]]);
+        let spans =
+            usize::from(whole) == block.len() || (block.len() == 65536 && (whole == 0 || whole == 65535));
+        dir.flags().contains(InodeFlags::INDEX) && (index.0 == 0 || (block[..4] == [0; 4] && spans))
+    }
+}
+
+impl DirReader {
+    /// The names of the next block that has any; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Vec<DirItem>>> {
+        if let Some(inline) = self.inline.take() {
+            return self.inline_items(&inline).map(Some);
+        }
+        loop {
+            let Some((logical, at, left)) = self.run.take() else {
+                let Some(run) = self.walker.next(&self.volume, &self.dir).await? else { return Ok(None) };
+                match run.state {
+                    RunState::Written(at) => self.run = Some((run.logical, at, run.blocks)),
+                    RunState::Hole | RunState::Unwritten(_) => {
+                        let place = Place::DirectoryBlock(self.dir.number, FileBlock(run.logical as u32));
+                        self.volume.note(Err(Corrupt::field(place, "blocks unmapped", run.blocks, "0")))?;
+                    }
+                }
+                continue;
+            };
+            if left > 1 && logical % READ_AHEAD_BLOCKS == 0 {
+                let ahead = left.min(READ_AHEAD_BLOCKS);
+                self.volume.buffers().prefetch((at.0..at.0 + ahead).map(VolumeBlock)).await;
+            }
+            if left > 1 {
+                self.run = Some((logical + 1, VolumeBlock(at.0 + 1), left - 1));
+            }
+            let block: BlockRef = self.volume.buffers().block(at).await?;
+            let items = self.volume.parse_dir_block(&self.dir, FileBlock(logical as u32), &block)?;
+            if !items.is_empty() {
+                return Ok(Some(items));
+            }
+        }
+    }
+
+    /// Entries of a directory kept in its inode: behind the parent's number in the map, then in the attribute.
+    fn inline_items(&self, inline: &[u8]) -> Result<Vec<DirItem>> {
+        let map_len = self.dir.map().len().min(inline.len());
+        let (in_map, in_xattr) = inline.split_at(map_len);
+        let mut items = Vec::new();
+        if in_map.len() > 4 {
+            items = self.volume.parse_entries(&self.dir, FileBlock(0), &in_map[4..])?;
+        }
+        if !in_xattr.is_empty() {
+            items.append(&mut self.volume.parse_entries(&self.dir, FileBlock(0), in_xattr)?);
+        }
+        Ok(items)
+    }
+}
+
+impl DirItem {
+    /// The name, safe to print.
+    pub fn quoted(&self) -> String {
+        quote(&self.name)
+    }
+}

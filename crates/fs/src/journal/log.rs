@@ -1,0 +1,77 @@
+//! The journal's blocks.
+
+use crate::map::RunWalker;
+use crate::{BlockRef, Error, Result, RunState, Volume};
+use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
+use extant_format::{Corrupt, Place, VolumeBlock};
+
+/// A volume's own journal.
+pub(crate) struct Log {
+    pub(crate) volume: Volume,
+    pub(crate) sb: JournalSuperblock,
+    /// First block in the journal, first block of the volume, length; in order.
+    runs: Vec<(u64, VolumeBlock, u64)>,
+}
+
+impl Log {
+    /// Opens the journal; `None` where it lies on another device.
+    pub(crate) async fn open(volume: &Volume) -> Result<Option<Self>> {
+        let Some(number) = volume.superblock().journal_inode() else { return Ok(None) };
+        let inode = volume.inode(number).await?;
+        let bad = |field, value, rule| Error::from(Corrupt::field(Place::Inode(number), field, value, rule));
+        if inode.kind() != Some(extant_format::FileKind::Regular) {
+            return Err(bad(
+                "i_mode",
+                inode.mode().into(),
+                "that of a regular file, for it holds the journal",
+            ));
+        }
+        let blocks = volume.superblock().block_size().blocks_for(inode.size());
+        let mut walker = RunWalker::new(0, blocks);
+        let mut runs = Vec::new();
+        while let Some(run) = walker.next(volume, &inode).await? {
+            if let RunState::Written(at) = run.state {
+                runs.push((run.logical, at, run.blocks));
+            }
+        }
+        let Some(&(0, first, _)) = runs.first() else {
+            return Err(bad("i_block", 0, "a map of the journal's first block"));
+        };
+        let sb = JournalSuperblock::parse(&volume.buffers().raw_block(first).await?)?;
+        volume.note(sb.verify_checksum())?;
+        let place = Place::JournalSuperblock;
+        if sb.block_size() != volume.superblock().block_size() {
+            let value = sb.block_size().bytes().into();
+            return Err(Corrupt::field(place, "s_blocksize", value, "the volume's block size").into());
+        }
+        if u64::from(sb.blocks()) > blocks {
+            let value = sb.blocks().into();
+            return Err(Corrupt::field(place, "s_maxlen", value, "at most the journal file's blocks").into());
+        }
+        let unknown = sb.incompat() - JournalIncompat::KNOWN;
+        if !unknown.is_empty() {
+            return Err(Error::unsupported(format!("journal feature {unknown}")));
+        }
+        Ok(Some(Self { volume: volume.clone(), sb, runs }))
+    }
+
+    /// Where block `n` of the journal lies on the volume.
+    pub(crate) fn home(&self, n: u32) -> Result<VolumeBlock> {
+        let n = u64::from(n);
+        let at = self.runs.partition_point(|run| run.0 <= n).checked_sub(1).map(|at| self.runs[at]);
+        match at {
+            Some((logical, first, len)) if n < logical + len => Ok(VolumeBlock(first.0 + n - logical)),
+            _ => Err(Corrupt::field(Place::JournalBlock(n as u32), "block", n, "mapped").into()),
+        }
+    }
+
+    /// Block `n` of the journal.
+    pub(crate) async fn block(&self, n: u32) -> Result<BlockRef> {
+        let home = self.home(n)?;
+        if n.is_multiple_of(256) {
+            let ahead = (n..n.saturating_add(256)).map_while(|n| self.home(n).ok());
+            self.volume.buffers().prefetch(ahead).await;
+        }
+        self.volume.buffers().raw_block(home).await
+    }
+}

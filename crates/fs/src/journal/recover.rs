@@ -1,0 +1,102 @@
+//! Replaying the journal on disk.
+
+use super::log::Log;
+use super::scan;
+use crate::{Error, OpenOptions, Result, Volume};
+use extant_block::{Buf, Device, Sector};
+use extant_format::{Compat, Incompat, STATE_ERROR, SUPERBLOCK_BYTES, Superblock, VolumeBlock};
+use std::sync::Arc;
+
+/// What a recovery did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// The volume did not need recovery; nothing was written.
+    pub was_clean: bool,
+    /// Committed transactions in the log.
+    pub transactions: u32,
+    /// Blocks written home.
+    pub blocks: u64,
+    /// Copies that a revoke made void.
+    pub revoked: u64,
+    /// The volume has inodes that were deleted or truncated while open; the next writable mount finishes them.
+    pub has_orphans: bool,
+}
+
+/// Replays a volume's dirty journal on disk and marks it clean.
+///
+/// Copies are written home and flushed before the journal is emptied, and that is flushed before the volume stops asking
+/// for recovery: cut short anywhere, it can be run again.
+///
+/// # Errors
+/// A journal on another device, with fast commits to replay, or with features that are not known is refused by name and
+/// nothing is written.
+pub async fn recover(device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
+    let raw = Volume::open(device.clone(), OpenOptions { ignore_journal: true, ..options }).await?;
+    if !raw.superblock().incompat().contains(Incompat::RECOVER) {
+        return Ok(Recovery {
+            was_clean: true,
+            has_orphans: has_orphans(raw.superblock()),
+            ..Recovery::default()
+        });
+    }
+    let Some(log) = Log::open(&raw).await? else {
+        return Err(Error::unsupported("a journal on another device"));
+    };
+    let found = scan::scan(&log).await?;
+    super::refuse_fast_commits(&log, found.next_sequence).await?;
+
+    let block_bytes = raw.superblock().block_size().byte_len();
+    for (&home, journaled) in &found.copies {
+        let copy = raw.buffers().raw_block(journaled.copy).await?;
+        let mut bytes = Buf::from_slice(&copy);
+        if journaled.escaped {
+            extant_format::jbd2::unescape(&mut bytes);
+        }
+        extant_block::write(&*device, sector(&raw, home), bytes).await?;
+    }
+    extant_block::flush(&*device).await?;
+
+    let mut journal_sb = log.sb.clone();
+    journal_sb.set_position(None, found.next_sequence);
+    // Linux keeps an error that stopped the journal in its superblock until the volume's has it.
+    let failed = journal_sb.errno() != 0;
+    journal_sb.set_errno(0);
+    let mut block = Buf::from_slice(&log.block(0).await?);
+    journal_sb.write_to(&mut block);
+    let journal_block = (sector(&raw, log.home(0)?), block);
+
+    // The superblock as the replay left it, read anew.
+    let home = VolumeBlock(1024 / block_bytes as u64);
+    let at = 1024 % block_bytes;
+    let mut bytes = extant_block::read(&*device, sector(&raw, home), block_bytes).await?;
+    let mut sb = Superblock::parse(&bytes[at..])?;
+    let incompat = sb.incompat() - Incompat::RECOVER;
+    sb.raw_mut().s_feature_incompat = incompat.bits().into();
+    if failed {
+        sb.raw_mut().s_state = (sb.raw().s_state.get() | STATE_ERROR).into();
+    }
+    sb.update_checksum();
+    bytes[at..at + SUPERBLOCK_BYTES].copy_from_slice(sb.as_bytes());
+
+    extant_block::write(&*device, journal_block.0, journal_block.1).await?;
+    extant_block::flush(&*device).await?;
+    extant_block::write(&*device, sector(&raw, home), bytes).await?;
+    extant_block::flush(&*device).await?;
+    Ok(Recovery {
+        was_clean: false,
+        transactions: found.transactions,
+        blocks: found.copies.len() as u64,
+        revoked: found.revoked,
+        has_orphans: has_orphans(&sb),
+    })
+}
+
+fn sector(volume: &Volume, block: VolumeBlock) -> Sector {
+    Sector(block.0 << (volume.superblock().block_size().log2() - 9))
+}
+
+fn has_orphans(sb: &Superblock) -> bool {
+    sb.raw().s_last_orphan.get() != 0
+        || (sb.compat().contains(Compat::ORPHAN_FILE)
+            && sb.ro_compat().contains(extant_format::RoCompat::ORPHAN_PRESENT))
+}

@@ -1,0 +1,156 @@
+//! The walk over the log.
+//!
+//! From the log's start, each block is met with an expected transaction number. What it is decides:
+//!
+//! | row | the block | what follows |
+//! |-|-|-|
+//! | @A | no magic, another number, or an unknown kind | the log ends; what has no commit block is dropped |
+//! | @B | descriptor | its tags are remembered, their data blocks passed over |
+//! | @C | revoke | its records are remembered |
+//! | @D | descriptor or revoke whose checksum is wrong | as @B and @C, but the transaction is suspect |
+//! | @E | commit of a suspect transaction, older than the one before | remains of an earlier lap: the log ends |
+//! | @F | commit of a suspect transaction, not older | the journal is damaged here: reported, the log ends |
+//! | @G | commit whose checksum, or that of its transaction (version 1), is wrong | with asynchronous commits the transaction did not get there: the log ends; without, reported, the log ends |
+//! | @H | commit | copies and revokes count; expect the next number |
+//! | @I | data block whose tag's checksum is wrong, in a committed transaction | reported; that copy is not used |
+//!
+//! A revoke in transaction *n* makes every copy of its block in transactions up to *n* void, not later ones.
+
+use super::log::Log;
+use crate::Result;
+use crate::buffers::Journaled;
+use extant_format::jbd2::{
+    JournalBlockHeader, JournalBlockKind, JournalChecksums, JournalCommit, JournalIncompat, JournalRevokes,
+    JournalTag, JournalTags, TagFlags, crc32_be,
+};
+use extant_format::{Corrupt, Place, VolumeBlock};
+use std::collections::BTreeMap;
+
+/// What the log holds.
+#[derive(Debug, Default)]
+pub(crate) struct Scan {
+    /// Newest copy of each block.
+    pub(crate) copies: BTreeMap<VolumeBlock, Journaled>,
+    /// Committed transactions.
+    pub(crate) transactions: u32,
+    /// Copies that a revoke made void.
+    pub(crate) revoked: u64,
+    /// The number behind that of the last committed transaction.
+    pub(crate) next_sequence: u32,
+}
+
+/// A transaction whose commit block has not been met.
+#[derive(Default)]
+struct Open {
+    /// Tags with the journal's block of their data.
+    tags: Vec<(JournalTag, u32)>,
+    revokes: Vec<VolumeBlock>,
+    /// What is wrong with one of its blocks (row @D).
+    suspect: Option<Corrupt>,
+    /// Version 1 checksum so far.
+    crc: u32,
+}
+
+/// Walks the log from its start to its end.
+pub(crate) async fn scan(log: &Log) -> Result<Scan> {
+    let volume = &log.volume;
+    let layout = log.sb.layout();
+    let ring = log.sb.log();
+    let mut found = Scan { next_sequence: log.sb.sequence(), ..Scan::default() };
+    let Some(start) = log.sb.start() else { return Ok(found) };
+    let next = |n: u32| if n + 1 >= ring.end { ring.start } else { n + 1 };
+    let fresh = || Open { crc: !0, ..Open::default() };
+
+    let mut at = start;
+    let mut open = fresh();
+    let mut last_commit_seconds = 0;
+    // A log that is full to the last block is passed once.
+    let mut left = ring.len() as u32;
+    while left > 0 {
+        let here = at;
+        let block = log.block(here).await?;
+        let header = JournalBlockHeader::read(&block).filter(|h| h.sequence == found.next_sequence);
+        let Some(kind) = header.and_then(|header| header.kind) else { break }; // @A
+        (at, left) = (next(at), left - 1);
+        match kind {
+            JournalBlockKind::Descriptor => {
+                open.suspect = open.suspect.or(layout.verify_tail(&block, here).err()); // @D
+                if layout.checksums == JournalChecksums::Commit {
+                    open.crc = crc32_be(open.crc, &block);
+                }
+                for tag in JournalTags::parse(&block, &layout, here)? {
+                    if left == 0 {
+                        break;
+                    }
+                    if layout.checksums == JournalChecksums::Commit {
+                        open.crc = crc32_be(open.crc, &log.block(at).await?);
+                    }
+                    open.tags.push((tag, at)); // @B
+                    (at, left) = (next(at), left - 1);
+                }
+            }
+            JournalBlockKind::Revoke => {
+                open.suspect = open.suspect.or(layout.verify_tail(&block, here).err()); // @D
+                match JournalRevokes::parse(&block, &layout, here) {
+                    Ok(records) => open.revokes.extend(records), // @C
+                    Err(corrupt) => open.suspect = open.suspect.or(Some(corrupt)),
+                }
+            }
+            JournalBlockKind::Commit => {
+                let commit = JournalCommit::parse(&block, &layout, here)?;
+                if let Some(corrupt) = open.suspect {
+                    if commit.seconds >= last_commit_seconds {
+                        volume.note(Err(corrupt))?; // @F
+                    }
+                    break; // @E
+                }
+                let checked = JournalCommit::verify_block(&block, &layout, here).and_then(|()| {
+                    if layout.checksums == JournalChecksums::Commit {
+                        commit.verify_transaction(open.crc, here)
+                    } else {
+                        Ok(())
+                    }
+                });
+                if let Err(corrupt) = checked {
+                    if !log.sb.incompat().contains(JournalIncompat::ASYNC_COMMIT) {
+                        volume.note(Err(corrupt))?;
+                    }
+                    break; // @G
+                }
+                last_commit_seconds = commit.seconds;
+                apply(log, &mut found, std::mem::replace(&mut open, fresh())).await?; // @H
+            }
+            JournalBlockKind::SuperblockV1 | JournalBlockKind::SuperblockV2 => break, // @A
+        }
+    }
+    Ok(found)
+}
+
+/// Makes a committed transaction count.
+async fn apply(log: &Log, found: &mut Scan, transaction: Open) -> Result<()> {
+    let volume = &log.volume;
+    let layout = log.sb.layout();
+    for (tag, at) in transaction.tags {
+        if !volume.superblock().is_valid_block(tag.block) && tag.block.0 != 0 {
+            let place = Place::JournalBlock(at);
+            volume.note(Err(Corrupt::field(place, "t_blocknr", tag.block.0, "a block of the volume")))?;
+            continue;
+        }
+        if layout.checksums.in_every_block() {
+            let data = log.block(at).await?;
+            let checked = tag.verify_data(&layout, found.next_sequence, &data, at);
+            if checked.is_err() {
+                volume.note(checked)?; // @I
+                continue;
+            }
+        }
+        let journaled = Journaled { copy: log.home(at)?, escaped: tag.flags.contains(TagFlags::ESCAPE) };
+        found.copies.insert(tag.block, journaled);
+    }
+    for block in transaction.revokes {
+        found.revoked += u64::from(found.copies.remove(&block).is_some());
+    }
+    found.transactions += 1;
+    found.next_sequence = found.next_sequence.wrapping_add(1);
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! Opening a volume and finding its inodes.
+
+use crate::buffers::Buffers;
+use crate::{Error, Result};
+use extant_block::{Device, Sector};
+use extant_format::{
+    Corrupt, Group, GroupDescriptor, Incompat, Inode, InodeNumber, Place, SUPERBLOCK_BYTES, Superblock,
+    VolumeBlock, inode_offset,
+};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What is done about a damaged structure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Damage {
+    /// The operation that meets it fails.
+    #[default]
+    Fail,
+    /// The problem is kept for [`Volume::problems`] and what is readable around it is read: contents with a wrong
+    /// checksum as far as they make sense, a directory without its broken blocks.
+    Report,
+}
+
+/// How to open a volume.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// What is done about damaged structures.
+    pub damage: Damage,
+    /// Where the superblock lies, in bytes; the primary one, at 1,024, by default.
+    pub superblock_offset: Option<u64>,
+    /// Do not look at the journal, even if it is dirty.
+    pub ignore_journal: bool,
+}
+
+/// Most problems that a volume keeps; what comes after is only counted by its absence.
+const PROBLEMS_MAX: usize = 1000;
+
+/// An open volume. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    sb: Superblock,
+    buffers: Buffers,
+    options: OpenOptions,
+    problems: Mutex<Problems>,
+}
+
+#[derive(Debug, Default)]
+struct Problems {
+    list: Vec<Corrupt>,
+    seen: BTreeSet<String>,
+}
+
+impl Volume {
+    /// Opens the volume on `device` for reading. Nothing is written.
+    ///
+    /// # Errors
+    /// Refuses, by name, INCOMPAT features that it cannot read; names the field of a superblock that makes no sense.
+    pub async fn open(device: Arc<dyn Device>, options: OpenOptions) -> Result<Self> {
+        let sb = read_superblock(&*device, options.superblock_offset.unwrap_or(1024)).await?;
+        let mut problems = Problems::default();
+        if let Err(corrupt) = sb.verify_checksum() {
+            match options.damage {
+                Damage::Fail => return Err(corrupt.into()),
+                Damage::Report => problems.add(corrupt),
+            }
+        }
+        check_features(&sb)?;
+        let buffers = Buffers::new(device, sb.block_size());
+        let mut inner = Inner { sb, buffers, options, problems: Mutex::new(problems) };
+        if inner.sb.incompat().contains(Incompat::RECOVER) && !options.ignore_journal {
+            let volume = Self { inner: Arc::new(inner) };
+            let overlay = crate::journal::overlay(&volume).await?;
+            inner = Arc::into_inner(volume.inner).expect("nobody else has seen this volume");
+            inner.buffers.set_overlay(overlay);
+            // The journal may hold a newer superblock.
+            let block =
+                inner.buffers.block(VolumeBlock(1024 / u64::from(inner.sb.block_size().bytes()))).await?;
+            let at = 1024 % inner.sb.block_size().byte_len();
+            let newer = Superblock::parse(&block[at..])?;
+            let same =
+                newer.block_size() == inner.sb.block_size() && newer.inode_size() == inner.sb.inode_size();
+            if !same {
+                let value = newer.block_size().bytes().into();
+                return Err(Corrupt::field(
+                    Place::Superblock,
+                    "s_log_block_size",
+                    value,
+                    "kept by the journal",
+                )
+                .into());
+            }
+            check_features(&newer)?;
+            inner.sb = newer;
+        }
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The superblock, as the journal leaves it.
+    pub fn superblock(&self) -> &Superblock {
+        &self.inner.sb
+    }
+
+    /// The device that the volume lies on.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        self.inner.buffers.device()
+    }
+
+    pub(crate) fn buffers(&self) -> &Buffers {
+        &self.inner.buffers
+    }
+
+    /// Problems met so far that did not stop an operation (see [`Damage::Report`]); each once, at most 1,000.
+    pub fn problems(&self) -> Vec<Corrupt> {
+        self.inner.problems.lock().list.clone()
+    }
+
+    /// Fails or keeps a problem, as [`OpenOptions::damage`] says.
+    pub(crate) fn note(&self, check: std::result::Result<(), Corrupt>) -> Result<()> {
+        match (check, self.inner.options.damage) {
+            (Ok(()), _) => Ok(()),
+            (Err(corrupt), Damage::Fail) => Err(corrupt.into()),
+            (Err(corrupt), Damage::Report) => {
+                self.inner.problems.lock().add(corrupt);
+                Ok(())
+            }
+        }
+    }
+
+    /// The descriptor of a group.
+    pub async fn group(&self, group: Group) -> Result<GroupDescriptor> {
+        let sb = self.superblock();
+        if group.0 >= sb.group_count() {
+            return Err(Corrupt::field(
+                Place::GroupDescriptor(group),
+                "group",
+                group.0.into(),
+                "a group of the volume",
+            )
+            .into());
+        }
+        let per_block = sb.descriptors_per_block();
+        let block = self.buffers().block(sb.descriptor_block(group.0 / per_block)).await?;
+        let at = (group.0 % per_block) as usize * sb.descriptor_size();
+        match GroupDescriptor::parse(&block[at..], sb, group) {
+            Err(corrupt) if matches!(corrupt.problem, extant_format::Problem::Checksum { .. }) => {
+                self.note(Err(corrupt))?;
+                Ok(GroupDescriptor::parse_unchecked(&block[at..], sb, group)?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// The block that holds an inode, and the inode's offset within it.
+    async fn locate(&self, number: InodeNumber) -> Result<(VolumeBlock, usize)> {
+        let sb = self.superblock();
+        let Some((group, offset)) = inode_offset(sb, number) else {
+            let rule = "an inode of the volume";
+            return Err(Corrupt::field(Place::Inode(number), "inode number", number.0.into(), rule).into());
+        };
+        let table = self.group(group).await?.inode_table;
+        let block = VolumeBlock(table.0 + (offset >> sb.block_size().log2()));
+        Ok((block, (offset & u64::from(sb.block_size().bytes() - 1)) as usize))
+    }
+
+    /// Reads an inode. A free inode reads as whatever lies there.
+    pub async fn inode(&self, number: InodeNumber) -> Result<Inode> {
+        let (block, at) = self.locate(number).await?;
+        let bytes = self.buffers().block(block).await?;
+        let sb = self.superblock();
+        match Inode::parse(&bytes[at..], sb, number) {
+            Err(corrupt) if matches!(corrupt.problem, extant_format::Problem::Checksum { .. }) => {
+                self.note(Err(corrupt))?;
+                Ok(Inode::parse_unchecked(&bytes[at..], sb, number)?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// The root directory.
+    pub async fn root(&self) -> Result<Inode> {
+        self.inode(InodeNumber::ROOT).await
+    }
+
+    /// Brings the blocks of these inodes into the cache, many reads at a time.
+    pub async fn prefetch_inodes(&self, numbers: &[InodeNumber]) {
+        let mut blocks = Vec::with_capacity(numbers.len());
+        for &number in numbers {
+            if let Ok((block, _)) = self.locate(number).await {
+                blocks.push(block);
+            }
+        }
+        self.buffers().prefetch(blocks.into_iter()).await;
+    }
+}
+
+impl Problems {
+    fn add(&mut self, corrupt: Corrupt) {
+        if self.list.len() < PROBLEMS_MAX && self.seen.insert(corrupt.to_string()) {
+            self.list.push(corrupt);
+        }
+    }
+}
+
+async fn read_superblock(device: &dyn Device, offset: u64) -> Result<Superblock> {
+    let limits = device.limits();
+    if limits.capacity_bytes < offset.saturating_add(SUPERBLOCK_BYTES as u64) {
+        let have = limits.capacity_bytes.saturating_sub(offset) as usize;
+        return Err(Corrupt::truncated(Place::Superblock, SUPERBLOCK_BYTES, have).into());
+    }
+    // Whole aligned blocks, so that a device that bypasses the host's cache takes it.
+    let start = offset / 4096 * 4096;
+    let len = (offset + SUPERBLOCK_BYTES as u64 - start).next_multiple_of(4096);
+    let len = len.min((limits.capacity_bytes - start).next_multiple_of(Sector::BYTES));
+    let bytes = extant_block::read(device, Sector::containing(start), len as usize).await?;
+    Ok(Superblock::parse(&bytes[(offset - start) as usize..])?)
+}
+
+fn check_features(sb: &Superblock) -> Result<()> {
+    let unknown = sb.incompat() - Incompat::READABLE;
+    if unknown.contains(Incompat::JOURNAL_DEV) {
+        let hint = "; this is an external journal, not a volume";
+        return Err(Error::Unsupported { feature: "journal_dev".into(), hint });
+    }
+    match unknown.names().next() {
+        Some(feature) => Err(Error::unsupported(feature)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,152 @@
+//! Extended attributes, and the data that they hold for an inode.
+
+use crate::{Error, Result, Volume};
+use extant_format::{
+    Acl, Corrupt, FileKind, Inode, InodeFlags, Place, ValueInode, Xattr, XattrBlock, XattrIndex, XattrName,
+    XattrValue, Xattrs, verify_xattr_block,
+};
+
+/// Largest value kept in an inode of its own that is read, as Linux limits it.
+const VALUE_MAX: u64 = 64 << 10;
+
+/// An attribute as `getfattr` would show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attribute {
+    /// Full name with its prefix, like `user.comment`.
+    pub name: Vec<u8>,
+    /// The value; access control lists in the form of Linux's `system.posix_acl_*` attributes.
+    pub value: Vec<u8>,
+}
+
+impl Volume {
+    /// All attributes of an inode, sorted by name; those that Linux keeps to itself (inline data, encryption) left out.
+    pub async fn xattrs(&self, inode: &Inode) -> Result<Vec<Attribute>> {
+        let mut found = Vec::new();
+        match Xattrs::parse_inode(&inode.tail, inode.number) {
+            Ok(list) => {
+                for xattr in list.iter() {
+                    found.extend(self.attribute(inode, &xattr).await?);
+                }
+            }
+            Err(corrupt) => self.note(Err(corrupt))?,
+        }
+        if let Some(number) = inode.xattr_block() {
+            if !self.superblock().is_valid_block(number) {
+                let place = Place::Inode(inode.number);
+                self.note(Err(Corrupt::field(place, "i_file_acl", number.0, "0 or a block of the volume")))?;
+            } else {
+                let block = self.buffers().block(number).await?;
+                if let Some(seed) = self.superblock().checksum_seed() {
+                    self.note(verify_xattr_block(&block, inode.number, number, seed))?;
+                }
+                match XattrBlock::parse(&block, inode.number, number) {
+                    Ok(parsed) => {
+                        for xattr in parsed.xattrs.iter() {
+                            found.extend(self.attribute(inode, &xattr).await?);
+                        }
+                    }
+                    Err(corrupt) => self.note(Err(corrupt))?,
+                }
+            }
+        }
+        found.sort_by(|a: &Attribute, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+
+    async fn attribute(&self, inode: &Inode, xattr: &Xattr<'_>) -> Result<Option<Attribute>> {
+        let Some(name) = xattr.name.to_full().filter(|_| xattr.name.index.is_visible()) else {
+            return Ok(None);
+        };
+        if xattr.name == XattrName::INLINE_DATA {
+            return Ok(None);
+        }
+        let value = match self.value(xattr).await {
+            Ok(value) => value,
+            Err(Error::Corrupt(corrupt)) => {
+                self.note(Err(corrupt))?;
+                return Ok(None);
+            }
+            Err(other) => return Err(other),
+        };
+        let value = if matches!(xattr.name.index, XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT) {
+            match Acl::parse_stored(&value, inode.number) {
+                Ok(acl) => acl.to_xattr(),
+                Err(corrupt) => {
+                    self.note(Err(corrupt))?;
+                    return Ok(None);
+                }
+            }
+        } else {
+            value
+        };
+        Ok(Some(Attribute { name, value }))
+    }
+
+    async fn value(&self, xattr: &Xattr<'_>) -> Result<Vec<u8>> {
+        let (number, size) = match xattr.value {
+            XattrValue::Bytes(bytes) => return Ok(bytes.to_vec()),
+            XattrValue::Inode { inode, size } => (inode, size),
+        };
+        let place = Place::XattrInode(number);
+        let holder = self.inode(number).await?;
+        if !holder.flags().contains(InodeFlags::EA_INODE) || holder.kind() != Some(FileKind::Regular) {
+            let flags = holder.flags().bits().into();
+            return Err(
+                Corrupt::field(place, "i_flags", flags, "those of a file with EXT4_EA_INODE_FL").into()
+            );
+        }
+        if holder.size() != u64::from(size) || holder.size() > VALUE_MAX {
+            let rule = "the attribute's e_value_size and at most 64 KiB";
+            return Err(Corrupt::field(place, "i_size", holder.size(), rule).into());
+        }
+        let stored = ValueInode::from_fields(
+            holder.raw.i_atime.get(),
+            holder.raw.i_ctime.get(),
+            holder.raw.i_version_lo.get(),
+        );
+        let mut value = vec![0; size as usize];
+        // Its own attributes and inline data would lead back here.
+        if holder.flags().contains(InodeFlags::INLINE_DATA) {
+            return Err(Corrupt::field(
+                place,
+                "i_flags",
+                holder.flags().bits().into(),
+                "without inline data",
+            )
+            .into());
+        }
+        Box::pin(async {
+            let mut file = self.open_file(holder).await?;
+            file.read_at(0, &mut value).await
+        })
+        .await?;
+        if let Some(seed) = self.superblock().checksum_seed() {
+            let computed = ValueInode::hash_of(&value, seed);
+            if stored.hash != computed {
+                self.note(Err(Corrupt::checksum(place, stored.hash, computed)))?;
+            }
+        }
+        Ok(value)
+    }
+
+    /// Everything an inode with `inline_data` holds: the map's 60 bytes, then the value of `system.data`.
+    pub(crate) async fn inline_data(&self, inode: &Inode) -> Result<Vec<u8>> {
+        let mut bytes = inode.map().to_vec();
+        let list = Xattrs::parse_inode(&inode.tail, inode.number)?;
+        match list.get(XattrName::INLINE_DATA).map(|xattr| xattr.value) {
+            Some(XattrValue::Bytes(rest)) => bytes.extend_from_slice(rest),
+            Some(XattrValue::Inode { inode: number, .. }) => {
+                let place = Place::InlineData(inode.number);
+                return Err(
+                    Corrupt::field(place, "e_value_inum", number.0.into(), "0 for inline data").into()
+                );
+            }
+            None => {
+                let place = Place::InlineData(inode.number);
+                let rule = "present in an inode with EXT4_INLINE_DATA_FL";
+                self.note(Err(Corrupt::field(place, "system.data", 0, rule)))?;
+            }
+        }
+        Ok(bytes)
+    }
+}
