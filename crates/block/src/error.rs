@@ -38,6 +38,12 @@ pub enum IoErrorKind {
     /// Start, length or memory is not aligned as [`crate::Limits`] demands.
     #[error("not aligned to the device's block size")]
     Misaligned,
+    /// No answer in time; whether the operation was done is unknown.
+    #[error("timed out")]
+    TimedOut,
+    /// The device has disappeared; whether the operation was done is unknown.
+    #[error("the device is gone: {0}")]
+    Gone(String),
     /// The device does not do this operation.
     #[error("not supported by the device")]
     Unsupported,

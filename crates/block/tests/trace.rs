@@ -1,7 +1,10 @@
 //! What blkparse and btt make of our traces.
 
 use extant_block::blktrace::Blktrace;
-use extant_block::{Bio, BioFlags, Buf, Device, MemDevice, Op, Sector, StreamId, Trace, execute};
+use extant_block::elevator::Deadline;
+use extant_block::{
+    Bio, BioFlags, Buf, Device, MemDevice, Op, Queue, QueueConfig, Sector, StreamId, Trace, execute,
+};
 use extant_rt::{RealConfig, Rt};
 use std::path::Path;
 use std::process::Command;
@@ -75,6 +78,39 @@ fn blkparse_and_btt_read_what_trace_writes() {
         for (row, count) in [("Q2Q", "4"), ("D2C", "5"), ("Q2C", "5")] {
             let line = report.lines().find(|l| l.starts_with(row));
             assert_eq!(line.and_then(|l| l.split_whitespace().last()), Some(count), "{row} in\n{report}");
+        }
+    }
+}
+
+#[test]
+fn btt_follows_a_request_through_the_queue() {
+    let rt = Rt::real(RealConfig::default());
+    let dir = tempfile::tempdir().unwrap();
+    let trace = Blktrace::create(&dir.path().join("q"), 8, 32).unwrap();
+    let config = QueueConfig { blktrace: Some(trace.clone()), number: (8, 32), ..QueueConfig::default() };
+    let disk = Arc::new(MemDevice::new(1 << 20));
+    let queue = Queue::new(&rt, disk, Box::new(Deadline::new()), config);
+    let bios: Vec<Bio> = [0, 8, 24, 16, 100, 200]
+        .map(|start| Bio::new(Op::Write, Sector(start), vec![Buf::zeroed(4096).into()]))
+        .into();
+    queue.submit_all(&mut bios.into_iter());
+    assert_eq!(queue.load(), (0, 0, 0));
+    trace.finish().unwrap();
+
+    let Some(out) = tool("blkparse", &["-i", "q", "-f", "%a %S %n\n", "-d", "q.bin"], dir.path()) else {
+        return;
+    };
+    let lines: Vec<&str> = out.lines().take_while(|l| !l.starts_with("CPU")).map(str::trim).collect();
+    let count = |letter: &str| lines.iter().filter(|l| l.starts_with(letter)).count();
+    assert_eq!(
+        [count("Q"), count("G"), count("I"), count("M"), count("D"), count("C")],
+        [6, 4, 4, 2, 3, 3],
+        "{out}"
+    );
+    assert!(lines.contains(&"D 0 32") && lines.contains(&"C 0 32"), "four bios as one request:\n{out}");
+    if let Some(report) = tool("btt", &["-i", "q.bin"], dir.path()) {
+        for row in ["Q2Q", "Q2G", "G2I", "Q2M", "I2D", "M2D", "D2C", "Q2C"] {
+            assert!(report.lines().any(|l| l.starts_with(row)), "{row} in\n{report}");
         }
     }
 }

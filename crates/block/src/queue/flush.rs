@@ -1,0 +1,61 @@
+//! Which flush makes whom durable.
+
+/// Shares flushes of a volatile cache among those who need one.
+///
+/// One flush is in flight at a time. Whoever asks while it is has to wait for the next one, because writes that ended
+/// after the first was issued are not covered by it; all who wait then share that one. (Linux: block/blk-flush.c.)
+#[derive(Debug)]
+pub(super) struct FlushSharing<T> {
+    waiting: Vec<T>,
+    /// Those that the flush in flight is for.
+    covered: Vec<T>,
+    /// Whether a flush is in flight, or about to be issued.
+    busy: bool,
+}
+
+impl<T> Default for FlushSharing<T> {
+    fn default() -> Self {
+        Self { waiting: Vec::new(), covered: Vec::new(), busy: false }
+    }
+}
+
+impl<T> FlushSharing<T> {
+    /// `item` needs a flush from now on; `true` if one is to be issued.
+    #[must_use]
+    pub(super) fn ask(&mut self, item: T) -> bool {
+        self.waiting.push(item);
+        !std::mem::replace(&mut self.busy, true)
+    }
+
+    /// The flush that was to be issued goes to the device now.
+    pub(super) fn issued(&mut self) {
+        assert!(self.busy && self.covered.is_empty(), "one flush at a time");
+        std::mem::swap(&mut self.waiting, &mut self.covered);
+    }
+
+    /// The flush has ended, well or not: whom it was for, and whether to issue another.
+    #[must_use]
+    pub(super) fn ended(&mut self) -> (Vec<T>, bool) {
+        self.busy = !self.waiting.is_empty();
+        (std::mem::take(&mut self.covered), self.busy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flush_covers_those_who_asked_before_it_was_issued() {
+        let mut flushes = FlushSharing::default();
+        assert!(flushes.ask("a"));
+        assert!(!flushes.ask("b"));
+        flushes.issued();
+        assert!(!flushes.ask("c"));
+        assert!(!flushes.ask("d"));
+        assert_eq!(flushes.ended(), (vec!["a", "b"], true));
+        flushes.issued();
+        assert_eq!(flushes.ended(), (vec!["c", "d"], false));
+        assert!(flushes.ask("e"));
+    }
+}

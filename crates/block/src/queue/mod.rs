@@ -1,0 +1,346 @@
+//! The request queue before a device.
+
+mod account;
+mod cut;
+mod flush;
+mod observe;
+mod requests;
+#[cfg(test)]
+mod tests;
+mod waiters;
+
+pub use account::{StreamInfo, StreamStats};
+
+use crate::blktrace::Blktrace;
+use crate::elevator::{Elevator, RequestId};
+use crate::split::split;
+use crate::{Bio, BioFlags, Device, IoError, Limits, Op, Sector, StreamId};
+use extant_rt::{Class, Cost, Nanos, Rt};
+use flush::FlushSharing;
+use observe::Observer;
+use parking_lot::Mutex;
+use requests::{Bounds, Ended, Next, Requests};
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How a [`Queue`] is set up.
+#[derive(Clone, Debug)]
+pub struct QueueConfig {
+    /// Most requests of each kind, synchronous and not, that the elevator sees; bios beyond that wait, and their streams
+    /// take turns when a request becomes free (Linux: `nr_requests`).
+    pub requests: usize,
+    /// Most requests in the device at a time.
+    pub depth: usize,
+    /// Whether the device honours [`BioFlags::FUA`] itself; if not, the queue flushes after such a write.
+    pub fua: bool,
+    /// Where to write a blktrace.
+    pub blktrace: Option<Blktrace>,
+    /// The device's number in traces, major and minor.
+    pub number: (u32, u32),
+}
+
+impl Default for QueueConfig {
+    /// 128 requests of each kind, 32 in the device, no trace.
+    fn default() -> Self {
+        Self { requests: 128, depth: 32, fua: true, blktrace: None, number: (259, 0) }
+    }
+}
+
+/// A device that queues, merges, sorts and bounds what goes to the one below.
+///
+/// - Bios longer than the device takes are cut; bios next to each other become one request, within the limits of the
+///   device and of the elevator's policy. Bios submitted together ([`Device::submit_all`], [`crate::Plug`]) all arrive
+///   before the first of them leaves.
+/// - A flush, and a write with `PREFLUSH`, share a flush of the device with others that need one at the time; on a
+///   device without a volatile cache they cost nothing. If the flush fails, the write is not done.
+/// - When a merged request fails, its bios are tried one by one, so that each ends as it would have alone.
+/// - Submitting never waits: bios beyond [`QueueConfig::requests`] wait in the queue.
+///
+/// Dropping the queue leaves its bios to end by themselves.
+pub struct Queue {
+    shared: Arc<Shared>,
+    limits: Limits,
+}
+
+struct Shared {
+    below: Arc<dyn Device>,
+    rt: Rt,
+    volatile_cache: bool,
+    fua: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    requests: Requests,
+    flushes: FlushSharing<NeedsFlush>,
+    /// What is to be done outside of the lock, in order, by whoever is at it.
+    effects: VecDeque<Effect>,
+    performing: bool,
+    /// When the timer fires that was armed for the elevator.
+    armed: Option<Nanos>,
+}
+
+enum NeedsFlush {
+    /// The bio has ended when the flush has.
+    Only(Bio),
+    /// The bio goes on to its data.
+    Before(Bio),
+}
+
+enum Effect {
+    Send(RequestId, Bio),
+    Flush,
+    End(Bio, Result<(), IoError>),
+    Arm(Nanos),
+}
+
+impl Queue {
+    /// A queue before `below`, ordered by `elevator`.
+    pub fn new(rt: &Rt, below: Arc<dyn Device>, elevator: Box<dyn Elevator>, config: QueueConfig) -> Self {
+        let limits = below.limits().clone();
+        assert!(config.requests > 0 && config.depth > 0, "a queue without room moves nothing");
+        let observer = Observer {
+            rt: rt.clone(),
+            blktrace: config.blktrace,
+            device: config.number.0 << 20 | config.number.1,
+            rule: elevator.name(),
+        };
+        let bounds = Bounds { requests: config.requests, depth: config.depth };
+        let state = State {
+            requests: Requests::new(elevator, limits.clone(), bounds, observer),
+            flushes: FlushSharing::default(),
+            effects: VecDeque::new(),
+            performing: false,
+            armed: None,
+        };
+        let shared = Shared {
+            below,
+            rt: rt.clone(),
+            volatile_cache: limits.volatile_cache,
+            fua: config.fua,
+            state: Mutex::new(state),
+        };
+        let limits = Limits { max_bytes: u64::MAX, max_segments: u32::MAX, ..limits };
+        Self { shared: Arc::new(shared), limits }
+    }
+
+    /// Tells the elevator what kind of stream this is, from its next bio on.
+    pub fn set_stream(&self, stream: StreamId, info: StreamInfo) {
+        self.shared.state.lock().requests.accounts.of(stream).info = info;
+    }
+
+    /// The stream has ended: nothing more will come from it. Its account is closed and returned.
+    pub fn end_stream(&self, stream: StreamId) -> Option<StreamStats> {
+        let now = self.shared.rt.now();
+        self.shared.change(|state| {
+            state.requests.exited(stream, now);
+            state.requests.accounts.close(stream)
+        })
+    }
+
+    /// What each stream has asked for and got, in order of their numbers.
+    pub fn stats(&self) -> Vec<(StreamId, StreamStats)> {
+        self.shared.state.lock().requests.accounts.stats().collect()
+    }
+
+    /// Bios that wait for a request, requests that wait in the elevator, and requests in the device.
+    pub fn load(&self) -> (usize, usize, usize) {
+        self.shared.state.lock().requests.load()
+    }
+
+    /// The bio as those that fit the device; none if it is over.
+    fn admit(&self, bio: Bio, each: &mut dyn FnMut(Bio)) {
+        let below = self.shared.below.limits();
+        if let Err(kind) = self.limits.admit(&bio) {
+            return bio.end_as(&self.limits.name, Err(kind));
+        }
+        self.shared.rt.charge(Cost::BioSubmit(1));
+        self.shared.rt.charge(Cost::BioSegment(bio.segments.len() as u64));
+        if bio.op != Op::Flush && bio.bytes == 0 {
+            return bio.end(Ok(()));
+        }
+        match cut::cut(&bio, below) {
+            Ok(None) => each(bio),
+            Ok(Some(pieces)) => split(bio, &pieces).into_iter().for_each(each),
+            Err(kind) => bio.end_as(&self.limits.name, Err(kind)),
+        }
+    }
+}
+
+impl Device for Queue {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn submit(&self, bio: Bio) {
+        self.submit_all(&mut std::iter::once(bio));
+    }
+
+    fn submit_all(&self, bios: &mut dyn Iterator<Item = Bio>) {
+        // Admitted before the lock is taken, because a bio that is refused ends at once, and may submit another.
+        let mut admitted: Vec<Bio> = Vec::new();
+        bios.for_each(|bio| self.admit(bio, &mut |bio| admitted.push(bio)));
+        let now = self.shared.rt.now();
+        self.shared.rt.charge(Cost::ElevatorStep(admitted.len() as u64));
+        self.shared.change(|state| admitted.into_iter().for_each(|bio| self.shared.arrive(state, bio, now)));
+    }
+
+    fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
+        self.shared.below.next_data(from_bytes)
+    }
+}
+
+impl Shared {
+    fn arrive(&self, state: &mut State, mut bio: Bio, now: Nanos) {
+        if !self.volatile_cache {
+            bio.flags.remove(BioFlags::PREFLUSH | BioFlags::FUA);
+            if bio.op == Op::Flush {
+                state.effects.push_back(Effect::End(bio, Ok(())));
+                return;
+            }
+        }
+        if bio.op == Op::Flush {
+            self.ask_flush(state, NeedsFlush::Only(bio));
+        } else if bio.flags.contains(BioFlags::PREFLUSH) {
+            self.ask_flush(state, NeedsFlush::Before(bio));
+        } else {
+            state.requests.add(bio, now);
+        }
+    }
+
+    fn ask_flush(&self, state: &mut State, who: NeedsFlush) {
+        if state.flushes.ask(who) {
+            state.effects.push_back(Effect::Flush);
+        }
+    }
+
+    /// Changes the state, asks the elevator what follows, and does it.
+    fn change<T>(self: &Arc<Self>, edit: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock();
+        let out = edit(&mut state);
+        self.ask_elevator(&mut state);
+        // One thread does what is to be done, in order; whatever its doing entails (a device that ends bios at once, a
+        // completion that submits another) joins the end of the list instead of the stack.
+        if !state.performing {
+            state.performing = true;
+            while let Some(effect) = state.effects.pop_front() {
+                parking_lot::MutexGuard::unlocked(&mut state, || self.perform(effect));
+            }
+            state.performing = false;
+        }
+        out
+    }
+
+    fn ask_elevator(&self, state: &mut State) {
+        let now = self.rt.now();
+        loop {
+            match state.requests.next(now) {
+                Next::Dispatch(id, bio) => state.effects.push_back(Effect::Send(id, bio)),
+                Next::IdleUntil(at) => {
+                    // An alarm that rings too early asks again.
+                    if state.armed.is_none_or(|armed| armed > at) {
+                        state.armed = Some(at);
+                        state.effects.push_back(Effect::Arm(at));
+                    }
+                    return;
+                }
+                Next::Nothing => return,
+            }
+        }
+    }
+
+    fn perform(self: &Arc<Self>, effect: Effect) {
+        match effect {
+            Effect::Send(id, bio) => self.send(id, bio),
+            Effect::Flush => {
+                self.state.lock().flushes.issued();
+                let mut bio = Bio::range(Op::Flush, Sector(0), 0);
+                bio.flags = BioFlags::SYNC;
+                let shared = self.clone();
+                bio.on_end(Box::new(move |_, result| shared.flushed(result)));
+                self.below.submit(bio);
+            }
+            Effect::End(bio, result) => {
+                self.rt.charge(Cost::BioComplete(1));
+                bio.end(result);
+            }
+            Effect::Arm(at) => {
+                let shared = self.clone();
+                let ring = async move {
+                    shared.rt.sleep_until(at).await;
+                    shared.change(|state| {
+                        if state.armed == Some(at) {
+                            state.armed = None;
+                        }
+                    });
+                };
+                drop(self.rt.spawn("queue idle timer", Class::Normal, ring));
+            }
+        }
+    }
+
+    fn send(self: &Arc<Self>, id: RequestId, mut bio: Bio) {
+        self.rt.charge(Cost::DeviceStart(1));
+        let fua = bio.flags.contains(BioFlags::FUA);
+        if fua && !self.fua {
+            bio.flags.remove(BioFlags::FUA);
+        }
+        let shared = self.clone();
+        bio.on_end(Box::new(move |mut bio, result| {
+            bio.flags.set(BioFlags::FUA, fua);
+            shared.completed(id, bio, result);
+        }));
+        self.below.submit(bio);
+    }
+
+    fn completed(self: &Arc<Self>, id: RequestId, bio: Bio, result: Result<(), IoError>) {
+        let now = self.rt.now();
+        self.change(|state| {
+            let mut ended: Vec<Ended> = Vec::new();
+            if let Some(next) = state.requests.completed(id, bio, result, now, &mut ended) {
+                state.effects.push_back(Effect::Send(id, next));
+            }
+            for (bio, result) in ended {
+                if result.is_ok() && bio.flags.contains(BioFlags::FUA) && !self.fua {
+                    self.ask_flush(state, NeedsFlush::Only(bio));
+                } else {
+                    state.effects.push_back(Effect::End(bio, result));
+                }
+            }
+        });
+    }
+
+    fn flushed(self: &Arc<Self>, result: Result<(), IoError>) {
+        let now = self.rt.now();
+        self.change(|state| {
+            let (done, again) = state.flushes.ended();
+            if again {
+                state.effects.push_back(Effect::Flush);
+            }
+            for who in done {
+                match (who, &result) {
+                    (NeedsFlush::Before(mut bio), Ok(())) => {
+                        bio.flags.remove(BioFlags::PREFLUSH);
+                        state.requests.add(bio, now);
+                    }
+                    (NeedsFlush::Before(bio) | NeedsFlush::Only(bio), _) => {
+                        state.effects.push_back(Effect::End(bio, result.clone()));
+                    }
+                }
+            }
+        });
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (waiting, queued, in_device) = self.load();
+        write!(
+            f,
+            "Queue({}: {waiting} waiting, {queued} queued, {in_device} in the device)",
+            self.limits.name
+        )
+    }
+}
