@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p extant-block --bench elevator`; side by side in one run, the median of five.
 
-use extant_block::elevator::cfq::idle_rule::{Extant, Linux};
+use extant_block::elevator::cfq::idle_rule::Linux;
 use extant_block::elevator::{Cfq, Deadline, Decision, Elevator, Fifo, Request, RequestId};
 use extant_block::{Op, Sector, StreamId};
 use extant_rt::{Nanos, Rt};

@@ -10,28 +10,30 @@ use std::collections::{BinaryHeap, VecDeque};
 
 /// How a stream reads or writes.
 #[derive(Clone, Debug)]
-pub struct Stream {
-    pub op: Op,
-    pub sync: bool,
-    pub sectors: u64,
+pub(crate) struct Stream {
+    pub(crate) op: Op,
+    pub(crate) sync: bool,
+    pub(crate) sectors: u64,
     /// Where: `Some(span)` random in `base..base+span`, `None` sequential from `base`.
-    pub base: u64,
-    pub random_in: Option<u64>,
+    pub(crate) base: u64,
+    pub(crate) random_in: Option<u64>,
     /// From the end of a request to the next.
-    pub think: Nanos,
+    pub(crate) think: Nanos,
+    /// From one sequential request to the next; 0: the end of the last.
+    pub(crate) stride: u64,
     /// Requests outstanding at once.
-    pub depth: u32,
-    pub starts: Nanos,
-    pub priority: Priority,
-    pub program: u64,
+    pub(crate) depth: u32,
+    pub(crate) starts: Nanos,
+    pub(crate) priority: Priority,
+    pub(crate) program: u64,
 }
 
 impl Stream {
-    pub fn random(sectors: u64, base: u64, span: u64) -> Self {
+    pub(crate) fn random(sectors: u64, base: u64, span: u64) -> Self {
         Self { random_in: Some(span), ..Self::sequential(sectors, base) }
     }
 
-    pub fn sequential(sectors: u64, base: u64) -> Self {
+    pub(crate) fn sequential(sectors: u64, base: u64) -> Self {
         Self {
             op: Op::Read,
             sync: true,
@@ -39,6 +41,7 @@ impl Stream {
             base,
             random_in: None,
             think: Nanos::ZERO,
+            stride: 0,
             depth: 1,
             starts: Nanos::ZERO,
             priority: Priority::default(),
@@ -46,51 +49,54 @@ impl Stream {
         }
     }
 
-    pub fn thinking(self, think: Nanos) -> Self {
+    pub(crate) fn thinking(self, think: Nanos) -> Self {
         Self { think, ..self }
     }
 
-    pub fn with_priority(self, class: IoClass, level: u8) -> Self {
+    pub(crate) fn with_priority(self, class: IoClass, level: u8) -> Self {
         Self { priority: Priority::new(class, level), ..self }
     }
 
-    pub fn of_program(self, program: u64) -> Self {
+    pub(crate) fn of_program(self, program: u64) -> Self {
         Self { program, ..self }
     }
 
-    pub fn asynchronous_write(self, depth: u32) -> Self {
+    pub(crate) fn asynchronous_write(self, depth: u32) -> Self {
         Self { op: Op::Write, sync: false, depth, ..self }
     }
 }
 
 /// What a stream got.
 #[derive(Clone, Debug, Default)]
-pub struct Got {
-    pub requests: u64,
-    pub bytes: u64,
-    pub latencies: Vec<Nanos>,
+pub(crate) struct Got {
+    pub(crate) requests: u64,
+    pub(crate) bytes: u64,
+    pub(crate) latencies: Vec<Nanos>,
 }
 
 /// What a run gave.
 #[derive(Debug)]
-pub struct Outcome {
-    pub streams: Vec<Got>,
+pub(crate) struct Outcome {
+    pub(crate) streams: Vec<Got>,
     /// When the last stream was done, its last think time included (as fio's `runt`).
-    pub runtime: Nanos,
-    pub busy_ns: u64,
+    pub(crate) runtime: Nanos,
 }
 
 impl Outcome {
-    pub fn iops(&self, of: std::ops::Range<usize>) -> f64 {
+    pub(crate) fn iops(&self, of: std::ops::Range<usize>) -> f64 {
         self.streams[of].iter().map(|s| s.requests).sum::<u64>() as f64 / self.runtime.as_secs_f64()
     }
 
-    pub fn mb_per_s(&self, of: std::ops::Range<usize>) -> f64 {
+    pub(crate) fn requests(&self, of: std::ops::Range<usize>) -> u64 {
+        self.streams[of].iter().map(|s| s.requests).sum()
+    }
+
+    pub(crate) fn mb_per_s(&self, of: std::ops::Range<usize>) -> f64 {
         self.streams[of].iter().map(|s| s.bytes).sum::<u64>() as f64 / 1e6 / self.runtime.as_secs_f64()
     }
 
     /// Mean, maximum, in milliseconds.
-    pub fn latency_ms(&self, of: std::ops::Range<usize>) -> (f64, f64) {
+    pub(crate) fn latency_ms(&self, of: std::ops::Range<usize>) -> (f64, f64) {
         let all: Vec<u64> = self.streams[of].iter().flat_map(|s| &s.latencies).map(|l| l.0).collect();
         let sum: u64 = all.iter().sum();
         (sum as f64 / all.len().max(1) as f64 / 1e6, all.iter().max().copied().unwrap_or(0) as f64 / 1e6)
@@ -107,7 +113,7 @@ struct Pending {
 /// Request slots of one queue (Linux: `nr_requests`), for reads and synchronous writes, and for asynchronous ones.
 const SLOTS: usize = 128;
 
-pub struct ClosedLoop<'a> {
+pub(crate) struct ClosedLoop<'a> {
     elevator: &'a mut dyn Elevator,
     disk: Disk,
     streams: &'a [Stream],
@@ -126,7 +132,7 @@ pub struct ClosedLoop<'a> {
 }
 
 impl<'a> ClosedLoop<'a> {
-    pub fn run(
+    pub(crate) fn run(
         elevator: &'a mut dyn Elevator,
         geometry: Geometry,
         streams: &'a [Stream],
@@ -155,7 +161,7 @@ impl<'a> ClosedLoop<'a> {
             }
         }
         world.go();
-        Outcome { streams: world.got, runtime: world.runtime, busy_ns: world.disk.busy_ns }
+        Outcome { streams: world.got, runtime: world.runtime }
     }
 
     fn wake(&mut self, at: Nanos, stream: usize) {
@@ -218,7 +224,7 @@ impl<'a> ClosedLoop<'a> {
             Some(span) => s.base + self.random.below(span / s.sectors) * s.sectors,
             None => {
                 let at = self.next_at[stream];
-                self.next_at[stream] += s.sectors;
+                self.next_at[stream] += if s.stride > 0 { s.stride } else { s.sectors };
                 at
             }
         };

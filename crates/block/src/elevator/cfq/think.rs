@@ -82,7 +82,8 @@ mod tests {
         }
         assert_eq!(known, [(32, false), (60, false), (84, true), (105, true)]);
         assert!(think.longer_than(8));
-        assert_eq!(think.mean(), 16, "clipped to twice the idle time");
+        // Clipped to twice the idle time; the rounding of the fixed point adds one while samples are few.
+        assert_eq!(think.mean(), 17);
     }
 
     #[test]

@@ -40,8 +40,9 @@ const PER_DOUBLING: f64 = 0.81;
 /// A stream that is new inherits the habits of its program, and a program that is new is trusted with nothing: a
 /// sequential reader earns its window with its second request, and its successors begin with it.
 ///
-/// Without a saving, the disk still waits for a stream that would otherwise lose its share to sequential ones, as long
-/// as what that costs is small beside the work itself.
+/// Without a saving, the disk still waits for a stream that would otherwise lose its share, as long as what that costs
+/// all who wait is small beside the work itself: a slice only means something if its queue has something to serve in
+/// it.
 #[derive(Debug)]
 pub struct Extant {
     streams: Map<StreamId>,
@@ -155,7 +156,9 @@ impl Extant {
 
     /// The best wait for a request that may be near, if it pays with `waiting` others queued.
     fn worth(&self, outlook: &Outlook, waited_us: f64, waiting: u32) -> Option<Plan> {
-        let saving_us = self.far_us[step(waiting.min(self.depth))] - self.near_us;
+        // Fewer to choose from cannot be quicker: what was seen deeper bounds what is rarely seen.
+        let far_us = self.far_us[step(waiting.min(self.depth))..].iter().fold(0.0_f64, |a, b| a.max(*b));
+        let saving_us = far_us - self.near_us;
         let gain = |plan: &Plan| plan.chance * outlook.near * saving_us - plan.expected_us;
         outlook.plans(waited_us).filter(|plan| gain(plan) > 0.0).min_by(|a, b| gain(b).total_cmp(&gain(a)))
     }
@@ -174,8 +177,16 @@ impl Extant {
         let stream = lull.stream?;
         let outlook = self.outlook(Some(stream), lull.program);
         let (waited, waiting) = (lull.waited.0 as f64 / 1e3, lull.waiting);
+        if !lull.open && !lull.last_of_tree {
+            return None;
+        }
         let worth = self.worth(&outlook, waited, waiting).filter(|_| lull.open);
-        worth.or_else(|| self.fair(&outlook, waited, waiting).filter(|_| lull.last_of_tree))
+        worth.or_else(|| self.fair(&outlook, waited, waiting))
+    }
+
+    /// Whether a stream is one to wait for, if there is nothing against it but one other's request.
+    fn opens(&self, outlook: &Outlook) -> bool {
+        self.worth(outlook, 0.0, 1).is_some() || (outlook.near >= 0.5 && self.fair(outlook, 0.0, 1).is_some())
     }
 }
 
@@ -191,13 +202,13 @@ impl IdleRule for Extant {
     }
 
     fn opens_at_birth(&self, program: ProgramId) -> bool {
-        self.worth(&self.outlook(None, program), 0.0, 1).is_some()
+        self.opens(&self.outlook(None, program))
     }
 
     fn window_after(&mut self, arrival: &Arrival) -> bool {
         self.streams.entry(arrival.stream).or_default().note(arrival);
         self.programs.entry(arrival.program).or_default().note(arrival);
-        self.worth(&self.outlook(Some(arrival.stream), arrival.program), 0.0, 1).is_some()
+        self.opens(&self.outlook(Some(arrival.stream), arrival.program))
     }
 
     fn should_idle(&self, lull: &Lull) -> bool {
