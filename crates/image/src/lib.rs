@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod layout;
 mod options;
 mod source;
 mod tree;
@@ -10,4 +11,4 @@ mod workers;
 pub use error::{BuildError, quoted};
 pub(crate) use error::{path_of, quoted_path};
 pub use options::*;
-pub use tree::{Kind, Timestamp, Tree};
+pub use tree::{Kind, Timestamp};

@@ -103,8 +103,8 @@ pub struct VolumeOptions {
     pub inodes: Option<u32>,
     /// One inode for so many bytes of the volume, where `inodes` is not given.
     pub bytes_per_inode: Option<u64>,
-    /// Percent of the blocks that only root may use.
-    pub reserved_percent: u8,
+    /// Percent of the blocks that only root may use; `None` is 5 for a fixed size, as mke2fs does, and else 0.
+    pub reserved_percent: Option<u8>,
     /// Journal.
     pub journal: JournalSize,
     /// Name of the volume, at most 16 bytes.
@@ -143,7 +143,7 @@ impl Default for VolumeOptions {
             size: SizePolicy::Exact,
             inodes: None,
             bytes_per_inode: None,
-            reserved_percent: 5,
+            reserved_percent: None,
             journal: JournalSize::Auto,
             label: Vec::new(),
             uuid: None,

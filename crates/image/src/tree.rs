@@ -10,15 +10,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// An inode of the tree, counted in order of appearance; says nothing about the number on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(pub(crate) u32);
+pub(crate) struct NodeId(pub(crate) u32);
 
 /// A name in a directory of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EntryId(pub(crate) u32);
+pub(crate) struct EntryId(pub(crate) u32);
 
 impl NodeId {
     /// The root directory.
-    pub const ROOT: Self = Self(0);
+    pub(crate) const ROOT: Self = Self(0);
 
     pub(crate) fn index(self) -> usize {
         self.0 as usize
@@ -28,7 +28,7 @@ impl NodeId {
 const NONE: u32 = u32::MAX;
 
 /// Longest name that ext can store, in bytes.
-pub const NAME_MAX: usize = 255;
+pub(crate) const NAME_MAX: usize = 255;
 
 /// Type of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,7 +60,7 @@ pub struct Timestamp {
 
 /// What a source says about a node besides its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meta {
+pub(crate) struct Meta {
     /// Permission bits, set-id bits and sticky bit: 12 bits.
     pub mode: u16,
     /// Owner.
@@ -119,16 +119,16 @@ struct Entry {
 
 /// A set of extended attributes, interned; equal sets have equal ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct XattrSetId(pub(crate) u32);
+pub(crate) struct XattrSetId(pub(crate) u32);
 
 impl XattrSetId {
     /// No attributes.
-    pub const EMPTY: Self = Self(0);
+    pub(crate) const EMPTY: Self = Self(0);
 }
 
 /// One extended attribute: full name (`security.selinux`) and value as the kernel's xattr calls give it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Xattr {
+pub(crate) struct Xattr {
     /// Name with its namespace prefix.
     pub name: Box<[u8]>,
     /// Value.
@@ -137,7 +137,7 @@ pub struct Xattr {
 
 /// A range of a sparse file that holds data, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DataRange {
+pub(crate) struct DataRange {
     /// Where it begins in the file.
     pub offset: u64,
     /// Its length.
@@ -147,7 +147,7 @@ pub struct DataRange {
 }
 
 /// The tree that becomes a volume.
-pub struct Tree {
+pub(crate) struct Tree {
     names: Vec<u8>,
     entries: Vec<Entry>,
     nodes: Vec<Node>,
@@ -165,7 +165,7 @@ impl Default for Tree {
 
 impl Tree {
     /// A tree with an empty root directory, owned by root, mode 0755, from 1970.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let root = Node {
             payload: Payload::Directory { first: NONE, entry: NONE },
             size: 0,
@@ -252,7 +252,7 @@ impl Tree {
     }
 
     /// Keeps a set of attributes; order does not matter, the last of equal names wins.
-    pub fn intern_xattrs(&mut self, mut set: Vec<Xattr>) -> XattrSetId {
+    pub(crate) fn intern_xattrs(&mut self, mut set: Vec<Xattr>) -> XattrSetId {
         set.reverse();
         set.sort_by(|a, b| a.name.cmp(&b.name));
         set.dedup_by(|later, first| later.name == first.name);

@@ -3,7 +3,6 @@
 use crate::BuildError;
 use extant_rt::Rt;
 use std::sync::Arc;
-use std::sync::mpsc;
 
 /// Threads that read sources, beside each other: enough to keep a second core busy while one waits for the disk.
 pub(crate) const WORKERS: usize = 2;
@@ -16,21 +15,12 @@ pub(crate) fn run<S: Send + Sync + 'static>(
     shared: &Arc<S>,
     work: fn(&S, usize),
 ) -> Result<(), BuildError> {
-    let (done, ended) = mpsc::channel::<()>();
     let tasks: Vec<_> = (1..WORKERS)
         .map(|i| {
-            let (shared, done) = (shared.clone(), done.clone());
-            rt.spawn_blocking(name, move || {
-                work(&shared, i);
-                drop(shared);
-                drop(done);
-            })
+            let shared = shared.clone();
+            rt.spawn_blocking(name, move || work(&shared, i))
         })
         .collect();
     work(shared, 0);
-    drop(done);
-    // Every worker drops its sender when it ends, by returning or by unwinding.
-    let _ = ended.recv();
-    drop(tasks);
-    Ok(())
+    tasks.into_iter().try_for_each(|task| Ok(rt.block_on(task)??))
 }

@@ -1,4 +1,4 @@
-//! Filling a [`Tree`](crate::Tree) from directories, archives and OCI layouts.
+//! Filling a [`Tree`] from directories, archives and OCI layouts.
 
 mod decode;
 mod oci;
@@ -11,7 +11,8 @@ mod walk;
 
 pub(crate) use store::{Archive, HostRoot, Stores};
 
-use crate::{BuildError, Source, Tree};
+use crate::tree::Tree;
+use crate::{BuildError, Source};
 use extant_rt::Rt;
 use std::path::Path;
 
