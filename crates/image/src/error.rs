@@ -1,7 +1,7 @@
 //! What can keep a volume from being built.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use thiserror::Error;
 
 /// Why a build, or a mkfs, did not happen. Nothing is left under the output's name then.
@@ -55,7 +55,9 @@ pub enum BuildError {
         limit: u64,
     },
     /// A file that is larger than the volume's type can map.
-    #[error("{path} has {bytes} bytes; this volume's files have at most {limit}: use ext4 or a larger block size")]
+    #[error(
+        "{path} has {bytes} bytes; this volume's files have at most {limit}: use ext4 or a larger block size"
+    )]
     FileTooLarge {
         /// Path of the file, quoted.
         path: String,
@@ -118,7 +120,9 @@ pub enum BuildError {
         problem: String,
     },
     /// The contents do not fit the size that was asked for.
-    #[error("the contents need {needed} bytes, the volume was to have {given}; ask for {needed} or more, or for --size exact")]
+    #[error(
+        "the contents need {needed} bytes, the volume was to have {given}; ask for {needed} or more, or for --size exact"
+    )]
     TooSmall {
         /// A size that would do.
         needed: u64,
@@ -126,7 +130,9 @@ pub enum BuildError {
         given: u64,
     },
     /// More inodes are needed than were asked for, or than fit.
-    #[error("the contents need {needed} inodes, the volume has {given}; ask for more inodes or fewer bytes per inode")]
+    #[error(
+        "the contents need {needed} inodes, the volume has {given}; ask for more inodes or fewer bytes per inode"
+    )]
     TooFewInodes {
         /// Inodes needed, reserved ones included.
         needed: u64,
@@ -188,9 +194,4 @@ pub fn quoted(bytes: &[u8]) -> String {
 pub(crate) fn quoted_path(path: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
     quoted(path.as_os_str().as_bytes())
-}
-
-pub(crate) fn path_of(bytes: &[u8]) -> PathBuf {
-    use std::os::unix::ffi::OsStrExt;
-    PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
 }

@@ -166,4 +166,6 @@ pub struct BuildOptions {
     pub clamp_time: Option<Timestamp>,
     /// Stay on the file system that the directory source is on.
     pub one_file_system: bool,
+    /// Which image of an OCI layout that holds several: `os/architecture` or `os/architecture/variant`.
+    pub platform: Option<String>,
 }

@@ -277,7 +277,12 @@ impl Tree {
 
     /// Puts a directory at `dir`/`name`. One that is there keeps its entries and takes the new metadata; anything else
     /// that is there goes.
-    pub(crate) fn put_directory(&mut self, dir: NodeId, name: &[u8], meta: Meta) -> Result<NodeId, BuildError> {
+    pub(crate) fn put_directory(
+        &mut self,
+        dir: NodeId,
+        name: &[u8],
+        meta: Meta,
+    ) -> Result<NodeId, BuildError> {
         if let Some(entry) = self.lookup(dir, name) {
             let node = self.entry_node(entry);
             if self.node(node).kind == Kind::Directory {
@@ -285,7 +290,15 @@ impl Tree {
                 return Ok(node);
             }
         }
-        self.put(dir, name, Kind::Directory, meta, Payload::Directory { first: NONE, entry: self.next_entry().0 }, 0, None)
+        self.put(
+            dir,
+            name,
+            Kind::Directory,
+            meta,
+            Payload::Directory { first: NONE, entry: self.next_entry().0 },
+            0,
+            None,
+        )
     }
 
     /// Puts a symbolic link at `dir`/`name` in place of what was there.
@@ -313,7 +326,8 @@ impl Tree {
         sparse: Option<Vec<DataRange>>,
     ) -> Result<NodeId, BuildError> {
         self.remove(dir, name);
-        let node = u32::try_from(self.nodes.len()).ok().filter(|&n| n < NONE).ok_or(BuildError::TooManyEntries)?;
+        let node =
+            u32::try_from(self.nodes.len()).ok().filter(|&n| n < NONE).ok_or(BuildError::TooManyEntries)?;
         self.add_entry(dir, name, NodeId(node))?;
         let sparse = sparse.map_or(NONE, |map| {
             self.sparse.push(map.into_boxed_slice());
@@ -365,7 +379,8 @@ impl Tree {
             return Err(BuildError::NameTooLong { path: quoted(&path), bytes: name.len() });
         };
         let name_at = self.store(name)?;
-        let id = u32::try_from(self.entries.len()).ok().filter(|&n| n < NONE).ok_or(BuildError::TooManyEntries)?;
+        let id =
+            u32::try_from(self.entries.len()).ok().filter(|&n| n < NONE).ok_or(BuildError::TooManyEntries)?;
         let Payload::Directory { first, .. } = &mut self.nodes[dir.index()].payload else {
             panic!("entries are added to directories only")
         };
@@ -498,6 +513,12 @@ impl Tree {
             path.extend_from_slice(self.entry_name(entry));
         }
         path
+    }
+
+    /// One of the paths of a node; for error messages, as it looks at every name.
+    pub(crate) fn any_path(&self, node: NodeId) -> Vec<u8> {
+        let found = (0..self.entries.len() as u32).find(|&e| self.entries[e as usize].node == node.0);
+        found.map_or_else(|| b"/".to_vec(), |e| self.entry_path(EntryId(e)))
     }
 
     /// The path of a name, from the root.

@@ -5,7 +5,8 @@ use super::params::Params;
 use crate::BuildError;
 use crate::tree::XattrSetId;
 use extant_format::{
-    Acl, GOOD_OLD_INODE_SIZE, Incompat, InodeNumber, Xattr, XATTR_BLOCK_SHARES_MAX, XattrIndex, XattrName, xattr_space,
+    Acl, GOOD_OLD_INODE_SIZE, Incompat, InodeNumber, XATTR_BLOCK_SHARES_MAX, Xattr, XattrIndex, XattrName,
+    xattr_space,
 };
 use std::collections::BTreeMap;
 
@@ -66,12 +67,16 @@ impl AttrPlan {
 
     /// The attributes that lie in the inode itself.
     pub(crate) fn in_inode(&self, set: XattrSetId, value: impl Fn(u32) -> ValueRef) -> Vec<Xattr<'_>> {
-        self.sets.get(&set).map_or_else(Vec::new, |plan| plan.in_inode.iter().map(|a| a.entry(&value)).collect())
+        self.sets
+            .get(&set)
+            .map_or_else(Vec::new, |plan| plan.in_inode.iter().map(|a| a.entry(&value)).collect())
     }
 
     /// The attributes that lie in a block, in the order that blocks need.
     pub(crate) fn in_block(&self, set: XattrSetId, value: impl Fn(u32) -> ValueRef) -> Vec<Xattr<'_>> {
-        self.sets.get(&set).map_or_else(Vec::new, |plan| plan.in_block.iter().map(|a| a.entry(&value)).collect())
+        self.sets
+            .get(&set)
+            .map_or_else(Vec::new, |plan| plan.in_block.iter().map(|a| a.entry(&value)).collect())
     }
 }
 
@@ -125,7 +130,8 @@ pub(crate) fn plan_attrs(contents: &Contents, params: &mut Params) -> Result<Att
         if placed.in_block.is_empty() {
             continue;
         }
-        let shared = open.get(&set).copied().filter(|&b| plan.blocks[b as usize].references < XATTR_BLOCK_SHARES_MAX);
+        let shared =
+            open.get(&set).copied().filter(|&b| plan.blocks[b as usize].references < XATTR_BLOCK_SHARES_MAX);
         let block = match shared {
             Some(block) => block,
             None => {
@@ -174,7 +180,8 @@ fn place(
         attrs.push(Attr { index: name.index, suffix: name.suffix.to_vec(), place: AttrPlace::Here(value) });
     }
     attrs.sort_by(|a, b| a.name().cmp(&b.name()));
-    let mut room = usize::from(params.inode_size).saturating_sub(GOOD_OLD_INODE_SIZE + EXTRA_ISIZE + 4 + END_MARK);
+    let mut room =
+        usize::from(params.inode_size).saturating_sub(GOOD_OLD_INODE_SIZE + EXTRA_ISIZE + 4 + END_MARK);
     let mut plan = SetPlan::default();
     for attr in attrs {
         // The first word of an inode's area is its magic number: without room for an entry there is none.

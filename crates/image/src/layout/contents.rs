@@ -24,7 +24,7 @@ pub(crate) struct Contents {
     pub(crate) attrs: AttrPlan,
     /// Inodes of attribute values begin here; they are as many as `attrs.values`.
     pub(crate) first_value_inode: u32,
-    /// The orphan file's inode, if the volume gets one.
+    /// The orphan file's inode if the volume gets one: the last in use.
     pub(crate) orphan_inode: u32,
     pub(crate) directories: u32,
 }
@@ -32,7 +32,11 @@ pub(crate) struct Contents {
 impl Contents {
     /// Numbers the inodes: a directory's entries one after another in the order of their names, directories in depth-first
     /// order. Checks what ext cannot hold, and adds what the contents need to the features.
-    pub(crate) fn new(mut tree: Tree, params: &mut Params, clamp: Option<Timestamp>) -> Result<Self, BuildError> {
+    pub(crate) fn new(
+        mut tree: Tree,
+        params: &mut Params,
+        clamp: Option<Timestamp>,
+    ) -> Result<Self, BuildError> {
         settle_times(&mut tree, params, clamp);
         add_lost_and_found(&mut tree, params)?;
         let mut contents = Self {
@@ -49,19 +53,14 @@ impl Contents {
         contents.derive_ids(params);
         contents.attrs = plan_attrs(&contents, params)?;
         contents.measure(params)?;
-        contents.orphan_inode = contents.entries.len() as u32;
-        contents.first_value_inode = contents.orphan_inode + 1;
+        contents.first_value_inode = contents.entries.len() as u32;
+        contents.orphan_inode = contents.first_value_inode + contents.attrs.values.len() as u32;
         Ok(contents)
     }
 
     /// Numbers of the tree's inodes: the root's, then from [`FIRST_INODE`] on.
     pub(crate) fn inodes(&self) -> impl Iterator<Item = InodeNumber> + use<> {
         std::iter::once(InodeNumber::ROOT).chain((FIRST_INODE..self.entries.len() as u32).map(InodeNumber))
-    }
-
-    /// One past the last inode number in use.
-    pub(crate) fn end_inode(&self) -> u32 {
-        self.first_value_inode + self.attrs.values.len() as u32
     }
 
     pub(crate) fn node_of(&self, inode: InodeNumber) -> NodeId {
@@ -83,7 +82,11 @@ impl Contents {
 
     /// The directory that a directory lies in; the root lies in itself.
     pub(crate) fn parent_of(&self, dir: InodeNumber) -> InodeNumber {
-        if dir == InodeNumber::ROOT { dir } else { self.number_of(self.tree.entry_parent(self.entry_of(dir))) }
+        if dir == InodeNumber::ROOT {
+            dir
+        } else {
+            self.number_of(self.tree.entry_parent(self.entry_of(dir)))
+        }
     }
 
     pub(crate) fn path_of(&self, inode: InodeNumber) -> Vec<u8> {
@@ -176,7 +179,8 @@ impl Contents {
             u64::from(u32::MAX) << params.block.log2()
         } else {
             // i_blocks counts sectors in 32 bits, maps included, where there is no huge_file.
-            let sectors = if params.ro_compat.contains(RoCompat::HUGE_FILE) { u64::MAX } else { (1 << 41) - (1 << 32) };
+            let sectors =
+                if params.ro_compat.contains(RoCompat::HUGE_FILE) { u64::MAX } else { (1 << 41) - (1 << 32) };
             (indirect_capacity(params.block) << params.block.log2()).min(sectors)
         };
         let most_links = if params.has_extents() { 65_000 } else { 32_000 };
@@ -213,7 +217,11 @@ impl Contents {
                     let limit = u64::from(params.block.bytes()) - 1;
                     if node.size > limit.min(4095) {
                         let path = self.quoted_path_of(inode);
-                        return Err(BuildError::TargetTooLong { path, bytes: node.size, limit: limit.min(4095) });
+                        return Err(BuildError::TargetTooLong {
+                            path,
+                            bytes: node.size,
+                            limit: limit.min(4095),
+                        });
                     }
                     1
                 }
@@ -241,7 +249,8 @@ impl Contents {
     /// What `i_links_count` says; directories past the limit say 1 (`dir_nlink`).
     pub(crate) fn links(&self, id: NodeId) -> u16 {
         let node = self.tree.node(id);
-        let links = if node.kind == Kind::Directory { 2 + self.subdirectories(id) } else { node.names.into() };
+        let links =
+            if node.kind == Kind::Directory { 2 + self.subdirectories(id) } else { node.names.into() };
         if links > 65_000 { 1 } else { links as u16 }
     }
 

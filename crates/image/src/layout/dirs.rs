@@ -5,8 +5,8 @@ use super::params::Params;
 use crate::BuildError;
 use crate::tree::{EntryId, Kind, NodeId};
 use extant_format::{
-    CharSign, ChecksumSeed, Compat, DxEntry, DxRootInfo, FileBlock, FileKind, HashVersion, HtreeContext, InodeNumber,
-    dirent_bytes, hash_name, write_dirent, write_dirent_tail, write_dx_node, write_dx_root,
+    CharSign, ChecksumSeed, Compat, DxEntry, DxRootInfo, FileBlock, FileKind, HashVersion, HtreeContext,
+    InodeNumber, dirent_bytes, hash_name, write_dirent, write_dirent_tail, write_dx_node, write_dx_root,
 };
 
 /// `.` and `..`.
@@ -165,7 +165,8 @@ impl Shape {
         let below_start = level_start + level_len;
         let below_len = levels.get(level).copied().unwrap_or(firsts.len() as u32);
         // The root has as many children as there are; a node of any other level a full share.
-        let (first, last) = if level == 0 { (0, below_len) } else { (node * fan_out, ((node + 1) * fan_out).min(below_len)) };
+        let (first, last) =
+            if level == 0 { (0, below_len) } else { (node * fan_out, ((node + 1) * fan_out).min(below_len)) };
         let leaves_per_child = fan_out.pow((levels.len() - level) as u32);
         let entries: Vec<_> = (first..last)
             .map(|child| {
@@ -218,7 +219,8 @@ fn hashed(contents: &Contents, params: &Params, dir: NodeId) -> Vec<Name> {
             Name { entry, hash: (hash.major, hash.minor) }
         })
         .collect();
-    names.sort_unstable_by(|a, b| (a.hash, tree.entry_name(a.entry)).cmp(&(b.hash, tree.entry_name(b.entry))));
+    names
+        .sort_unstable_by(|a, b| (a.hash, tree.entry_name(a.entry)).cmp(&(b.hash, tree.entry_name(b.entry))));
     names
 }
 

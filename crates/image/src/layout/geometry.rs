@@ -3,7 +3,9 @@
 use super::params::Params;
 use super::space::{Run, Space};
 use crate::BuildError;
-use extant_format::{BlockSize, Compat, Group, Incompat, RawSuperblock, SUPERBLOCK_MAGIC, STATE_VALID, Superblock};
+use extant_format::{
+    BlockSize, Compat, Group, Incompat, RawSuperblock, STATE_VALID, SUPERBLOCK_MAGIC, Superblock,
+};
 
 /// Groups whose bitmaps and tables lie together, with `flex_bg`: mke2fs's default, as a power of two.
 const FLEX_LOG: u32 = 4;
@@ -34,7 +36,10 @@ pub(crate) struct Geometry {
 #[derive(Debug)]
 pub(crate) enum GeometryError {
     /// The last group has fewer blocks than its metadata needs; one with `at_least` blocks in all would do, or `at_most`.
-    Tail { at_most: u64, at_least: u64 },
+    Tail {
+        at_most: u64,
+        at_least: u64,
+    },
     /// The tables do not fit.
     Full,
     Refused(BuildError),
@@ -55,7 +60,9 @@ pub(crate) fn max_inodes_per_group(params: &Params) -> u32 {
 pub(crate) fn inodes_per_group(params: &Params, inodes: u64, groups: u64) -> Option<u32> {
     let per_block = u64::from(params.block.bytes() / u32::from(params.inode_size)).max(8);
     let wanted = inodes.div_ceil(groups).max(1).next_multiple_of(per_block);
-    u32::try_from(wanted).ok().filter(|&n| n <= max_inodes_per_group(params) && u64::from(n) * groups <= u64::from(u32::MAX))
+    u32::try_from(wanted)
+        .ok()
+        .filter(|&n| n <= max_inodes_per_group(params) && u64::from(n) * groups <= u64::from(u32::MAX))
 }
 
 pub(crate) fn first_data_block(block: BlockSize) -> u64 {
@@ -136,7 +143,9 @@ impl Geometry {
             let block_bitmaps = take(members.into());
             let inode_bitmaps = take(members.into());
             let tables: Vec<_> = (0..members).map(|_| take(self.table_blocks.into())).collect();
-            if at > end || (per_flex == 1 && at > self.first_block(flex) + u64::from(self.sb.blocks_per_group())) {
+            if at > end
+                || (per_flex == 1 && at > self.first_block(flex) + u64::from(self.sb.blocks_per_group()))
+            {
                 return Err(GeometryError::Full);
             }
             for (n, inode_table) in (0u64..).zip(tables) {

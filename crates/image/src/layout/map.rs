@@ -4,8 +4,8 @@ use super::contents::LogicalRun;
 use super::params::Params;
 use super::space::{Run, Short, Space};
 use extant_format::{
-    BlockSize, ChecksumSeed, DIRECT_POINTERS, EXTENT_MAX_BLOCKS, Extent, ExtentIndex, ExtentNode, FileBlock, VolumeBlock,
-    pointers_per_block, write_extent_checksum,
+    BlockSize, ChecksumSeed, DIRECT_POINTERS, EXTENT_MAX_BLOCKS, Extent, ExtentIndex, ExtentNode, FileBlock,
+    VolumeBlock, pointers_per_block, write_extent_checksum,
 };
 
 /// Bytes of the map in an inode.
@@ -105,7 +105,8 @@ impl FileMap {
             return;
         }
         let nodes = indirect_nodes(&self.logical_runs(), params.block);
-        let mut put = |n: usize, block: u64| to[n * 4..n * 4 + 4].copy_from_slice(&(block as u32).to_le_bytes());
+        let mut put =
+            |n: usize, block: u64| to[n * 4..n * 4 + 4].copy_from_slice(&(block as u32).to_le_bytes());
         for n in 0..DIRECT_POINTERS {
             put(n as usize, self.physical(n.into()));
         }
@@ -117,7 +118,13 @@ impl FileMap {
     }
 
     /// Writes block `index` of the map into `block`, which is zeroed; `seed` is the file's.
-    pub(crate) fn write_block(&self, index: u64, block: &mut [u8], params: &Params, seed: Option<ChecksumSeed>) {
+    pub(crate) fn write_block(
+        &self,
+        index: u64,
+        block: &mut [u8],
+        params: &Params,
+        seed: Option<ChecksumSeed>,
+    ) {
         if params.has_extents() {
             let extents = extents(&self.data);
             let levels = extent_levels(extents.len(), params.block);

@@ -11,9 +11,8 @@ mod size;
 mod space;
 
 pub(crate) use attrs::ValueRef;
-pub(crate) use contents::{Contents, FIRST_INODE};
+pub(crate) use contents::Contents;
 pub(crate) use dirs::{Shape, file_kind};
-pub(crate) use geometry::Geometry;
 pub(crate) use map::{FileMap, ROOT_BYTES};
 pub(crate) use params::Params;
 pub(crate) use plan::{Piece, Plan, What};

@@ -125,7 +125,8 @@ impl Params {
 
     /// Blocks in the orphan file: 1/4096 of the volume, from 32 to 512.
     pub(crate) fn orphan_blocks(&self, volume_blocks: u64) -> Option<u32> {
-        let wanted = self.compat.contains(Compat::ORPHAN_FILE) && self.journal_blocks(volume_blocks).is_some();
+        let wanted =
+            self.compat.contains(Compat::ORPHAN_FILE) && self.journal_blocks(volume_blocks).is_some();
         wanted.then_some((volume_blocks / 4096).clamp(32, 512) as u32)
     }
 }

@@ -5,13 +5,14 @@ use super::geometry::{Geometry, GeometryError, group_count, inodes_per_group};
 use super::map::FileMap;
 use super::params::Params;
 use super::space::{Run, Short};
-use crate::BuildError;
 use crate::tree::Kind;
 use extant_format::{Compat, Group, InodeNumber};
 
 /// A complete plan.
 pub(crate) struct Plan {
     pub(crate) geometry: Geometry,
+    /// One past the last inode in use.
+    pub(crate) end_inode: u32,
     /// By inode number: where the only run begins, or [`MAPPED`] plus an index into the maps; 0 for no blocks.
     places: Vec<u64>,
     maps: Vec<FileMap>,
@@ -67,7 +68,9 @@ pub(crate) enum Misfit {
     Short(Short),
     Geometry(GeometryError),
     /// A group cannot have so many inodes: more groups are needed.
-    Inodes { needed: u64 },
+    Inodes {
+        needed: u64,
+    },
 }
 
 impl From<Short> for Misfit {
@@ -84,14 +87,20 @@ impl From<GeometryError> for Misfit {
 
 impl Plan {
     /// Lays the contents out on a volume of `blocks`, which has at least `inodes`.
-    pub(crate) fn lay_out(contents: &Contents, params: &Params, blocks: u64, inodes: u64) -> Result<Self, Misfit> {
+    pub(crate) fn lay_out(
+        contents: &Contents,
+        params: &Params,
+        blocks: u64,
+        inodes: u64,
+    ) -> Result<Self, Misfit> {
         let groups = group_count(params.block, blocks);
-        let per_group =
-            inodes_per_group(params, inodes, groups).ok_or(Misfit::Inodes { needed: inodes })?;
+        let per_group = inodes_per_group(params, inodes, groups).ok_or(Misfit::Inodes { needed: inodes })?;
         let geometry = Geometry::new(params, blocks, per_group)?;
+        let has_orphan_file = params.orphan_blocks(blocks).is_some();
         let mut plan = Self {
             geometry,
-            places: vec![0; contents.end_inode() as usize],
+            end_inode: contents.orphan_inode + u32::from(has_orphan_file),
+            places: vec![0; contents.orphan_inode as usize],
             maps: Vec::new(),
             journal: None,
             orphan_file: None,
@@ -195,14 +204,14 @@ impl Plan {
 
     /// Lists what there is to write.
     pub(crate) fn list_pieces(&mut self, contents: &Contents, params: &Params) {
-        let mut pieces = Vec::with_capacity(contents.end_inode() as usize + 64);
+        let mut pieces = Vec::with_capacity(self.places.len() + 64);
         let mut push = |start: u64, blocks: u64, what: What| {
             if blocks > 0 {
                 pieces.push(Piece { start, blocks: blocks as u32, what });
             }
         };
         let geometry = &self.geometry;
-        let in_use = u64::from(contents.end_inode() - 1);
+        let in_use = u64::from(self.end_inode - 1);
         let per_group = u64::from(geometry.sb.inodes_per_group());
         for (group, tables) in (0u32..).zip(&geometry.tables) {
             if geometry.head_blocks(group) > 0 {
@@ -213,7 +222,7 @@ impl Plan {
             if !self.is_block_uninit(group) {
                 push(tables.block_bitmap, 1, What::BlockBitmaps(group));
             }
-            if !self.is_inode_uninit(group, contents) {
+            if !self.is_inode_uninit(group) {
                 push(tables.inode_bitmap, 1, What::InodeBitmaps(group));
             }
             let used = in_use.saturating_sub(u64::from(group) * per_group).min(per_group);
@@ -279,9 +288,9 @@ impl Plan {
     }
 
     /// Whether a group's inode bitmap is left out: no inode of it is in use.
-    pub(crate) fn is_inode_uninit(&self, group: u32, contents: &Contents) -> bool {
+    pub(crate) fn is_inode_uninit(&self, group: u32) -> bool {
         let first = u64::from(group) * u64::from(self.geometry.sb.inodes_per_group()) + 1;
-        self.geometry.sb.has_group_csum() && first >= u64::from(contents.end_inode())
+        self.geometry.sb.has_group_csum() && first >= u64::from(self.end_inode)
     }
 
     /// Free blocks of a group.

@@ -1,11 +1,11 @@
 //! How large the volume becomes.
 
 use super::contents::Contents;
-use super::geometry::{GeometryError, first_data_block, group_count, inodes_per_group, max_inodes_per_group};
+use super::geometry::{GeometryError, first_data_block, group_count, max_inodes_per_group};
 use super::params::Params;
 use super::plan::{Misfit, Plan};
 use crate::{BuildError, SizePolicy};
-use extant_format::{Compat, Incompat};
+use extant_format::Incompat;
 
 /// Bytes that `--size exact` leaves free: enough to mount, and to create a few things.
 const EXACT_SLACK_BYTES: u64 = 32 << 10;
@@ -27,7 +27,7 @@ pub(crate) fn plan(contents: &Contents, params: &Params) -> Result<Plan, BuildEr
 
 /// Inodes that the contents need, and a few more.
 fn inodes_needed(contents: &Contents) -> u64 {
-    u64::from(contents.end_inode() - 1)
+    u64::from(contents.orphan_inode)
 }
 
 fn inodes_wanted(contents: &Contents, params: &Params, bytes: Option<u64>) -> Result<u64, BuildError> {
@@ -61,12 +61,15 @@ fn fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Plan, Build
                 }
                 return Ok(plan);
             }
-            Err(Misfit::Geometry(GeometryError::Tail { at_most, .. })) if at_most >= MIN_BLOCKS => blocks = at_most,
+            Err(Misfit::Geometry(GeometryError::Tail { at_most, .. })) if at_most >= MIN_BLOCKS => {
+                blocks = at_most
+            }
             Err(Misfit::Geometry(GeometryError::Refused(error))) => return Err(error),
             Err(Misfit::Inodes { needed }) => {
                 let most = u64::from(max_inodes_per_group(params)) * group_count(params.block, blocks);
                 if needed > most && inodes_needed(contents) <= most && params.inodes.is_none() {
-                    return Plan::lay_out(contents, params, blocks, most).map_err(|_| too_small(contents, params, bytes));
+                    return Plan::lay_out(contents, params, blocks, most)
+                        .map_err(|_| too_small(contents, params, bytes));
                 }
                 return Err(BuildError::TooFewInodes { needed, given: most });
             }

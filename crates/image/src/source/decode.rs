@@ -23,8 +23,12 @@ impl Compression {
         const GZIP: &[u8] = &[0x1f, 0x8b];
         const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
         const XZ: &[u8] = &[0xfd, b'7', b'z', b'X', b'Z', 0];
-        let others: [(&[u8], &str); 4] =
-            [(b"BZh", "bzip2"), (&[4, 0x22, 0x4d, 0x18], "lz4"), (b"LZIP", "lzip"), (&[0x1f, 0x9d], "compress")];
+        let others: [(&[u8], &str); 4] = [
+            (b"BZh", "bzip2"),
+            (&[4, 0x22, 0x4d, 0x18], "lz4"),
+            (b"LZIP", "lzip"),
+            (&[0x1f, 0x9d], "compress"),
+        ];
         let zstd_skippable = matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]);
         if start.starts_with(GZIP) {
             Ok(Self::Gzip)

@@ -9,7 +9,7 @@ mod store;
 mod tar;
 mod walk;
 
-pub(crate) use store::{Archive, HostRoot, Stores};
+pub(crate) use store::Stores;
 
 use crate::tree::Tree;
 use crate::{BuildError, Source};
@@ -26,7 +26,11 @@ pub(crate) struct LoadOptions<'a> {
 }
 
 /// The sources, laid over each other in order, and what their contents are read from.
-pub(crate) fn load(sources: &[Source], options: &LoadOptions<'_>, rt: &Rt) -> Result<(Tree, Stores), BuildError> {
+pub(crate) fn load(
+    sources: &[Source],
+    options: &LoadOptions<'_>,
+    rt: &Rt,
+) -> Result<(Tree, Stores), BuildError> {
     let mut tree = Tree::new();
     let mut stores = Stores::new(options.spool_dir.to_path_buf());
     for source in sources {

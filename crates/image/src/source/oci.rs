@@ -5,13 +5,13 @@ use super::tar::{self, Input, Layer};
 use super::{Stores, place};
 use crate::tree::{Kind, NodeId, Payload, Tree};
 use crate::{BuildError, quoted_path};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use sha2::{Digest, Sha256, Sha512};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Longest index or manifest that is read.
@@ -130,9 +130,13 @@ impl Layout<'_> {
         // Attestations travel as manifests for a platform "unknown".
         let is_image = |d: &Descriptor| d.platform.as_ref().is_none_or(|p| p.os != "unknown");
         let mut images: Vec<_> = all.into_iter().filter(is_image).collect();
-        let names: Vec<_> =
-            images.iter().map(|d| d.platform.as_ref().map_or_else(|| d.digest.clone(), Platform::name)).collect();
-        if let Some(wanted) = wanted && images.len() > 1 {
+        let names: Vec<_> = images
+            .iter()
+            .map(|d| d.platform.as_ref().map_or_else(|| d.digest.clone(), Platform::name))
+            .collect();
+        if let Some(wanted) = wanted
+            && images.len() > 1
+        {
             let matches = |name: &String| name == wanted || name.starts_with(&format!("{wanted}/"));
             if let Some(at) = names.iter().position(matches) {
                 return Ok(images.swap_remove(at));
@@ -141,7 +145,9 @@ impl Layout<'_> {
         match images.len() {
             0 => Err(self.bad("its index lists no image")),
             1 => Ok(images.swap_remove(0)),
-            _ => Err(self.bad(format!("it holds several images ({}); name one as platform", names.join(", ")))),
+            _ => {
+                Err(self.bad(format!("it holds several images ({}); name one as platform", names.join(", "))))
+            }
         }
     }
 
@@ -202,7 +208,8 @@ impl Layout<'_> {
         };
         let blob = self.file(&format!("blobs/{algorithm}/{hex}"))?;
         if blob.len != of.size {
-            let problem = format!("blob {} has {} bytes, its descriptor says {}", of.digest, blob.len, of.size);
+            let problem =
+                format!("blob {} has {} bytes, its descriptor says {}", of.digest, blob.len, of.size);
             return Err(self.bad(problem));
         }
         Ok(blob)

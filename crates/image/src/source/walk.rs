@@ -41,7 +41,8 @@ pub(crate) fn walk(
         found: Mutex::new(Found { tree, links: BTreeMap::new() }),
     });
     {
-        let xattrs = read_xattrs(&Attrs::Fd(fd.as_fd())).map_err(|e| BuildError::source("read", &host_path, e))?;
+        let xattrs =
+            read_xattrs(&Attrs::Fd(fd.as_fd())).map_err(|e| BuildError::source("read", &host_path, e))?;
         let mut found = shared.found.lock();
         let xattrs = found.tree.intern_xattrs(xattrs);
         found.tree.set_meta(NodeId::ROOT, meta_of(&stat, xattrs));
@@ -151,8 +152,9 @@ impl Walk {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            let item =
-                self.item(&fd, name, &attr_dir).map_err(|(action, e)| BuildError::source(action, &here(name.to_bytes()), e))?;
+            let item = self
+                .item(&fd, name, &attr_dir)
+                .map_err(|(action, e)| BuildError::source(action, &here(name.to_bytes()), e))?;
             items.extend(item);
             if items.len() >= BATCH {
                 self.hand_over(job, &fd, &mut items)?;
@@ -205,7 +207,8 @@ impl Walk {
                     tree.link(job.node, name, node)?;
                     continue;
                 }
-                let device = Payload::Device { major: item.stat.stx_rdev_major, minor: item.stat.stx_rdev_minor };
+                let device =
+                    Payload::Device { major: item.stat.stx_rdev_major, minor: item.stat.stx_rdev_minor };
                 let mut special = |kind, payload| tree.put(job.node, name, kind, meta, payload, 0, None);
                 let node = match kind {
                     FileType::Directory => {

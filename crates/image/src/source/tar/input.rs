@@ -88,7 +88,11 @@ impl Input {
             Bytes::Stream(stream) => match stores.spool(stream, bytes) {
                 Ok((archive, offset, got)) => {
                     self.at += got;
-                    if got < bytes { Err(self.bad("the archive is cut short")) } else { Ok((archive, offset)) }
+                    if got < bytes {
+                        Err(self.bad("the archive is cut short"))
+                    } else {
+                        Ok((archive, offset))
+                    }
                 }
                 Err(SpoolError::Read(e)) => Err(self.unreadable(&e)),
                 Err(SpoolError::Write(e)) => Err(e),

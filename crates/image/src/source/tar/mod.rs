@@ -50,9 +50,16 @@ pub(crate) fn load_file(
 }
 
 /// Adds an archive from standard input.
-pub(crate) fn load_stdin(tree: &mut Tree, stores: &mut Stores, platform: Option<&str>) -> Result<(), BuildError> {
-    let stream = decode::decoded(std::io::stdin())
-        .map_err(|error| BuildError::Source { action: "read", path: "standard input".into(), error })?;
+pub(crate) fn load_stdin(
+    tree: &mut Tree,
+    stores: &mut Stores,
+    platform: Option<&str>,
+) -> Result<(), BuildError> {
+    let stream = decode::decoded(std::io::stdin()).map_err(|error| BuildError::Source {
+        action: "read",
+        path: "standard input".into(),
+        error,
+    })?;
     load(tree, stores, Input::stream(stream, "standard input".into()), platform)
 }
 
@@ -163,7 +170,8 @@ pub(crate) fn read(
             }
         };
         let header = Header(&block);
-        let mut path = pax.sparse.name.take().or(pax.path.take()).or(long_name).unwrap_or_else(|| header.name());
+        let mut path =
+            pax.sparse.name.take().or(pax.path.take()).or(long_name).unwrap_or_else(|| header.name());
         path.truncate(path.iter().position(|b| *b == 0).unwrap_or(path.len()));
         input.enter(&path);
         let mut link = pax.link_path.take().or(long_link).unwrap_or_else(|| header.link_name().to_vec());
@@ -174,7 +182,8 @@ pub(crate) fn read(
 }
 
 fn extended(input: &mut Input, size: Option<u64>) -> Result<Vec<u8>, BuildError> {
-    let size = size.filter(|&n| n <= MAX_EXTENDED).ok_or_else(|| input.bad("an extended header is too long"))?;
+    let size =
+        size.filter(|&n| n <= MAX_EXTENDED).ok_or_else(|| input.bad("an extended header is too long"))?;
     let mut bytes = vec![0; size as usize];
     input.read_exact(&mut bytes)?;
     input.skip_padding(size)?;
@@ -292,7 +301,8 @@ impl Entry<'_> {
             None => None,
         };
         let what = quoted(&self.link);
-        let target = target.ok_or_else(|| input.bad(format!("hard link to {what}, which came not before")))?;
+        let target =
+            target.ok_or_else(|| input.bad(format!("hard link to {what}, which came not before")))?;
         if tree.node(target).kind == Kind::Directory {
             return Err(input.bad(format!("hard link to the directory {what}")));
         }
