@@ -1,1 +1,4 @@
-//! Directory, tar or OCI layout to volume; volume to tar.
+//! Directory, tar or OCI layout to volume in one pass; mkfs.
+#![forbid(unsafe_code)]
+
+pub mod export;
