@@ -237,7 +237,8 @@ impl<'a> QuotaTreeNode<'a> {
         Some(FileBlock(self.children[usize::from(byte)].get())).filter(|block| block.0 != 0)
     }
 
-    /// All blocks below. Ids share leaves: the same one may come more than once.
+    /// All blocks below. Ids share leaves, so the same one may come more than once; a walk must visit each block once, or
+    /// a damaged tree keeps it busy for as long as a tree of 2^32 ids would.
     pub fn children(&self) -> impl Iterator<Item = FileBlock> + use<'a> {
         self.children.iter().map(|child| FileBlock(child.get())).filter(|block| block.0 != 0)
     }

@@ -319,9 +319,10 @@ impl JournalSuperblock {
         self.raw.s_uuid
     }
 
-    /// UUIDs of the volumes that use the journal.
+    /// UUIDs of the volumes that use the journal, zeros for the volume that it lies in; none in version 1.
     pub fn users(&self) -> &[[u8; 16]] {
-        let count = self.raw.s_nr_users.get().min(self.raw.s_users.len() as u32);
+        let users = if self.is_v1() { 0 } else { self.raw.s_nr_users.get() };
+        let count = users.min(self.raw.s_users.len() as u32);
         &self.raw.s_users[..count as usize]
     }
 

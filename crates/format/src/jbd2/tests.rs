@@ -177,6 +177,14 @@ fn writing_gives_the_bytes_that_were_read() {
 }
 
 #[test]
+fn a_new_superblock_is_that_of_mke2fs() {
+    let k1 = BlockSize::from_bytes(1024).unwrap();
+    let mut ours = [0; BLOCK];
+    JournalSuperblock::new(k1, 1024, 0, JournalIncompat::empty(), UUID, 1).write_to(&mut ours);
+    assert_eq!(&ours, include_bytes!("../../tests/data/journal_superblock_mke2fs.bin"));
+}
+
+#[test]
 fn a_new_superblock_is_valid() {
     let incompat = JournalIncompat::WIDE | JournalIncompat::CHECKSUM_V3 | JournalIncompat::FAST_COMMIT;
     let mut sb = JournalSuperblock::new(BlockSize::K4, 4096, 64, incompat, UUID, 1);

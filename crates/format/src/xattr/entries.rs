@@ -108,8 +108,8 @@ impl fmt::Display for Xattr<'_> {
 
 /// The attributes of one area, checked: iterating cannot fail.
 ///
-/// Names are within the area and free of NUL, values lie after the entries. As in Linux, neither the order nor values that
-/// overlap each other are held against the area.
+/// Names are within the area and free of NUL, values lie after the entries and are together no longer than the room there,
+/// so that a small area cannot unfold into a large one. As in Linux, the order is not held against it.
 #[derive(Clone, Copy, Debug)]
 pub struct Xattrs<'a> {
     /// What value offsets count from.
@@ -158,6 +158,7 @@ impl<'a> Xattrs<'a> {
         }
         let entries_end = at + 4;
         let list = Self { base, first };
+        let mut room = base.len().saturating_sub(entries_end);
         for (raw, _) in list.raw() {
             let (offset, size) = (usize::from(raw.e_value_offs.get()), raw.e_value_size.get());
             if size > XATTR_VALUE_MAX {
@@ -174,6 +175,11 @@ impl<'a> Xattrs<'a> {
                 let rule = "no more than is left of the area after e_value_offs";
                 return Err(Corrupt::field(place, "e_value_size", size.into(), rule));
             }
+            let Some(left) = room.checked_sub(padded(size as usize)) else {
+                let rule = "no more than the values before it leave of the area";
+                return Err(Corrupt::field(place, "e_value_size", size.into(), rule));
+            };
+            room = left;
         }
         Ok(list)
     }

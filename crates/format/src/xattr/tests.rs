@@ -172,6 +172,10 @@ fn one_wrong_field_is_named() {
     assert_eq!(inode(12, &0x0100_0001u32.to_le_bytes()), {
         Corrupt::field(IN_INODE, "e_value_size", 0x0100_0001, "at most 16 MiB")
     });
+    // The first value now lies over the second: 16 and 28 bytes, in the 40 behind the entries.
+    assert_eq!(inode(6, &[0x38, 0, 0, 0, 0, 0, 16]), {
+        Corrupt::field(IN_INODE, "e_value_size", 26, "no more than the values before it leave of the area")
+    });
     let endless = [&XATTR_MAGIC.to_le_bytes()[..], &[1; 92]].concat();
     assert_eq!(Xattrs::parse_inode(&endless, INODE).unwrap_err(), Corrupt::truncated(IN_INODE, 96, 92));
 

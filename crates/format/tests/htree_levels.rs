@@ -1,0 +1,98 @@
+//! Directories of every depth, under every hash, as Linux builds them: each name must lie in the leaf that its hash leads
+//! to. Needs root and loop devices; skipped with a message elsewhere.
+
+use extant_format::*;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, io};
+
+const BLOCK: usize = 1024;
+
+fn sh(script: &str) -> Result<String, String> {
+    let out = Command::new("sh").args(["-ec", script]).output().map_err(|e| e.to_string())?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    if out.status.success() { Ok(text) } else { Err(format!("{script}: {text}")) }
+}
+
+/// A loop mount that is undone in any case.
+struct Mount(PathBuf);
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = sh(&format!("umount {}", self.0.display()));
+    }
+}
+
+/// Long, so that few fit a block, and with high bytes.
+fn name(i: usize) -> Vec<u8> {
+    let mut name = format!("{i}-").into_bytes();
+    name.resize(220 + i % 30, 0x80 | (i % 97) as u8);
+    name
+}
+
+/// A volume whose directory has `names` links to one file; gives its superblock, and the directory's blocks.
+fn volume(dir: &Path, names: usize, hash: &str) -> Result<(Vec<u8>, Vec<u8>), String> {
+    use std::os::unix::ffi::OsStrExt;
+    let (image, at, dump) = (dir.join("image"), dir.join("mount"), dir.join("dump"));
+    let path = image.display();
+    sh(&format!("mke2fs -q -t ext4 -b {BLOCK} -N 64 -O metadata_csum,large_dir,^has_journal {path} 64M"))?;
+    sh(&format!("tune2fs -E hash_alg={hash} {path}"))?;
+    fs::create_dir(&at).map_err(|e| e.to_string())?;
+    sh(&format!("mount -o loop {path} {}", at.display()))?;
+    let mount = Mount(at);
+    let fill = || -> io::Result<()> {
+        fs::create_dir(mount.0.join("dir"))?;
+        fs::write(mount.0.join("file"), "")?;
+        for i in 0..names {
+            fs::hard_link(
+                mount.0.join("file"),
+                mount.0.join("dir").join(std::ffi::OsStr::from_bytes(&name(i))),
+            )?;
+        }
+        Ok(())
+    };
+    fill().map_err(|e| e.to_string())?;
+    drop(mount);
+    sh(&format!("debugfs -R 'dump /dir {}' {path}", dump.display()))?;
+    let image = fs::read(&image).map_err(|e| e.to_string())?;
+    Ok((image[1024..2048].to_vec(), fs::read(&dump).map_err(|e| e.to_string())?))
+}
+
+fn check(dir: &Path, names: usize, hash: &str, levels: u8) -> Result<(), String> {
+    let (superblock, blocks) = volume(dir, names, hash)?;
+    let sb = Superblock::parse(&superblock).unwrap();
+    let sign = if sb.unsigned_dir_hash() { CharSign::Unsigned } else { CharSign::Signed };
+    let block = |index: FileBlock| &blocks[index.0 as usize * BLOCK..][..BLOCK];
+    let context = |block| HtreeContext { dir: InodeNumber(12), block, checksums: true, large_dir: true };
+    let root = DxRoot::parse(block(FileBlock(0)), &context(FileBlock(0))).unwrap();
+    assert_eq!((root.info.levels, root.info.hash_version.to_string().as_str()), (levels, hash));
+    for i in 0..names {
+        let name = name(i);
+        let hash = hash_name(root.info.hash_version, sign, &sb.hash_seed(), &name).unwrap();
+        let mut entry = root.entries.get(root.entries.find(hash)).unwrap();
+        for _ in 0..levels {
+            let node = DxNode::parse(block(entry.block), &context(entry.block)).unwrap();
+            entry = node.entries.get(node.entries.find(hash)).unwrap();
+        }
+        let mut leaf =
+            DirEntries::new(block(entry.block), true, sb.inodes_count(), InodeNumber(12), entry.block);
+        assert!(leaf.any(|entry| entry.unwrap().name == name), "name {i} is not in block {}", entry.block);
+    }
+    Ok(())
+}
+
+#[test]
+fn names_lie_where_their_hash_leads() {
+    for (names, hash, levels) in
+        [(30, "legacy", 0), (30, "tea", 0), (3000, "half_md4", 1), (3000, "tea", 1), (45_000, "half_md4", 2)]
+    {
+        let dir = std::env::temp_dir().join(format!("extant-htree-{}-{names}-{hash}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let result = check(&dir, names, hash, levels);
+        fs::remove_dir_all(&dir).unwrap();
+        if let Err(reason) = result {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+    }
+}
