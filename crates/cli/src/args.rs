@@ -38,6 +38,9 @@ pub(crate) enum Command {
     Tree(TreeArgs),
     Stat(StatArgs),
     Cat(CatArgs),
+    Cp(CpArgs),
+    Export(ExportArgs),
+    Recover(RecoverArgs),
     Debug(DebugArgs),
     /// Print a script that completes this command's arguments
     Completions {
@@ -200,4 +203,49 @@ pub(crate) enum DebugWhat {
         /// Counted from 0
         number: u64,
     },
+}
+
+/// Copy files and directories out of an image, with their attributes
+///
+/// Modes, times, extended attributes, hard links and holes are kept, and for root, owners and device nodes. A file at the
+/// destination is replaced, a directory is filled, and a symbolic link there is never followed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CpArgs {
+    /// What to copy
+    #[arg(value_parser = place(), value_name = "IMAGE:/PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) place: Place,
+    /// Where to: into it, if it is a directory; else under this name
+    #[arg(value_name = "HOST", value_hint = ValueHint::AnyPath)]
+    pub(crate) to: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// Write what is in an image as a tar archive
+///
+/// The format is POSIX (pax) with GNU tar's sparse files and star's extended attributes; GNU tar and bsdtar read it. The
+/// same volume gives the same archive.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExportArgs {
+    /// What to export; paths in the archive are relative to it
+    #[arg(value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
+    pub(crate) place: Place,
+    /// The archive, compressed if it ends in .gz, .tgz, .zst, .tzst, .xz or .txz; - is standard output
+    #[arg(short, long, value_name = "TAR", value_hint = ValueHint::FilePath)]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// Replay the journal of a volume that was not unmounted, and mark it clean
+///
+/// This is what mounting it would do first. It can be cut short anywhere and run again.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RecoverArgs {
+    /// The image or disk, which must not be mounted
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }

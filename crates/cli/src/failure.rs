@@ -2,6 +2,7 @@
 
 use crate::place::Place;
 use extant_fs::quote;
+use extant_image::export::Loss;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -41,6 +42,8 @@ pub(crate) enum Failure {
     Host { path: String, error: io::Error },
     #[error("{place}: {error}")]
     Volume { place: String, error: extant_fs::Error },
+    #[error("{place} {loss}")]
+    NotKept { place: String, loss: Loss },
     #[error(transparent)]
     World(#[from] extant_rt::RtError),
 }

@@ -3,14 +3,19 @@
 
 mod args;
 mod cat;
+mod cp;
 mod debug;
 mod docs;
+mod export;
 mod failure;
 mod info;
 mod json;
 mod ls;
 mod output;
 mod place;
+mod progress;
+mod recover;
+mod report;
 mod session;
 mod stat;
 mod tree;
@@ -30,6 +35,9 @@ fn main() -> ExitCode {
         Command::Stat(args) => stat::run(&mut session, args),
         Command::Cat(args) => cat::run(&mut session, args),
         Command::Debug(args) => debug::run(&mut session, args),
+        Command::Cp(args) => cp::run(&mut session, args),
+        Command::Export(args) => export::run(&mut session, args),
+        Command::Recover(args) => recover::run(&mut session, args),
         Command::Completions { shell } => docs::completions(*shell),
         Command::Man { directory } => docs::man(directory),
     };

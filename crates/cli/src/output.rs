@@ -33,6 +33,11 @@ impl Output {
         }
     }
 
+    /// A descriptor of its own.
+    pub(crate) fn duplicate(&mut self) -> Result<File, Failure> {
+        self.as_write()?.get_ref().try_clone().map_err(Failure::stdout)
+    }
+
     pub(crate) fn as_write(&mut self) -> Result<&mut BufWriter<File>, Failure> {
         self.to.as_mut().map_err(|kind| Failure::Stdout((*kind).into()))
     }

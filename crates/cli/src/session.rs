@@ -86,6 +86,13 @@ impl Session {
         self.fail(Failure::at(&place, error));
     }
 
+    /// Tells what was done, unless `--quiet`.
+    pub(crate) fn summary(&self, message: &str) {
+        if !self.quiet {
+            self.complain(message);
+        }
+    }
+
     pub(crate) fn complain(&self, message: &str) {
         // Where standard error is closed nobody wants to know.
         let _ = writeln!(std::io::stderr(), "extant: {message}");
@@ -114,4 +121,11 @@ impl Session {
             self.worst.code()
         })
     }
+}
+
+/// Bytes in use on a volume: about what reading all of it will move.
+pub(crate) fn used_bytes(volume: &Volume) -> u64 {
+    let sb = volume.superblock();
+    let free = sb.free_blocks().saturating_mul(sb.blocks_per_cluster().into());
+    sb.blocks_count().saturating_sub(free) << sb.block_size().log2()
 }

@@ -3,6 +3,7 @@
 
 mod build;
 mod error;
+pub mod export;
 mod layout;
 mod options;
 mod owner;
