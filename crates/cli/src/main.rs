@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod build;
 mod cat;
 mod cp;
 mod debug;
@@ -19,6 +20,7 @@ mod report;
 mod session;
 mod stat;
 mod tree;
+mod values;
 
 use args::{Args, Command};
 use clap::Parser;
@@ -29,6 +31,8 @@ fn main() -> ExitCode {
     let Args { quiet, command } = Args::parse();
     let mut session = Session::new(quiet);
     let done = match &command {
+        Command::Build(args) => build::run(&mut session, args),
+        Command::Mkfs(args) => build::mkfs(&mut session, args),
         Command::Info(args) => info::run(&mut session, args),
         Command::Ls(args) => ls::run(&mut session, args),
         Command::Tree(args) => tree::run(&mut session, args),
