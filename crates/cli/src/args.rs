@@ -1,8 +1,12 @@
 //! The command line. Help, completions and man pages are all made from here.
 
 use crate::place::Place;
+use crate::values;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use clap::{Parser, Subcommand, ValueHint};
+use extant_format::BlockSize;
+use extant_image::{FsType, SizePolicy};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "\
@@ -33,6 +37,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Build(BuildArgs),
+    Mkfs(MkfsArgs),
     Info(InfoArgs),
     Ls(LsArgs),
     Tree(TreeArgs),
@@ -40,6 +46,7 @@ pub(crate) enum Command {
     Cat(CatArgs),
     Cp(CpArgs),
     Export(ExportArgs),
+    Recover(RecoverArgs),
     Debug(DebugArgs),
     /// Print a script that completes this command's arguments
     Completions {
@@ -234,4 +241,106 @@ pub(crate) struct ExportArgs {
     pub(crate) output: PathBuf,
     #[command(flatten)]
     pub(crate) open: ImageArgs,
+}
+
+/// Build a volume from directories, tar archives and OCI image layouts, without root
+///
+/// The sources are laid over each other in order. The image appears under its name when it is whole and on disk. The same
+/// sources and SOURCE_DATE_EPOCH (which no time on the volume is later than) give the same bytes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BuildArgs {
+    /// Directories, tar files (plain, gzip, zstd, xz), OCI layouts; - is a tar on standard input
+    #[arg(required = true, value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
+    pub(crate) sources: Vec<PathBuf>,
+    /// The image to write
+    #[arg(short, long, value_name = "IMAGE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: PathBuf,
+    /// Size of the volume: exact (as small as possible), +N% (room for N% more), or a size such as 2G
+    #[arg(long, default_value = "exact", value_parser = values::size_policy)]
+    pub(crate) size: SizePolicy,
+    /// Everything belongs to root
+    #[arg(long, conflicts_with = "owner_map")]
+    pub(crate) all_root: bool,
+    /// COUNT ids from FROM on become those from TO on: of users (u:), groups (g:), or both; may be given again
+    #[arg(long, value_name = "[u:|g:]FROM:TO:COUNT", value_parser = values::id_rule)]
+    pub(crate) owner_map: Vec<values::IdRule>,
+    /// Leave out what is mounted below a directory source
+    #[arg(short = 'x', long)]
+    pub(crate) one_file_system: bool,
+    /// Which image of an OCI layout that holds several
+    #[arg(long, value_name = "OS/ARCHITECTURE")]
+    pub(crate) platform: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) volume: VolumeArgs,
+}
+
+/// Make an empty volume
+#[derive(Debug, clap::Args)]
+pub(crate) struct MkfsArgs {
+    /// The image to write; a file there is replaced
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// Its size, such as 512M or 2G
+    #[arg(value_parser = values::size)]
+    pub(crate) size: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) volume: VolumeArgs,
+}
+
+/// How a volume is laid out.
+#[derive(Debug, clap::Args)]
+pub(crate) struct VolumeArgs {
+    /// Family of the volume
+    #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4", value_parser = values::fs_type)]
+    pub(crate) fs_type: FsType,
+    /// Bytes in a block: 1024 to 65536
+    #[arg(short, long, value_name = "BYTES", value_parser = values::block_size)]
+    pub(crate) block_size: Option<BlockSize>,
+    /// Bytes in an inode: 128, or a power of two from 256 on
+    #[arg(short = 'I', long, value_name = "BYTES", default_value_t = 256)]
+    pub(crate) inode_size: u16,
+    /// Number of inodes
+    #[arg(short = 'N', long, value_name = "COUNT")]
+    pub(crate) inodes: Option<u32>,
+    /// One inode for so many bytes of the volume
+    #[arg(short = 'i', long, value_name = "BYTES", value_parser = values::size)]
+    pub(crate) bytes_per_inode: Option<u64>,
+    /// Percentage of the blocks that only root may use
+    #[arg(short = 'm', long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(..=50))]
+    pub(crate) reserved: Option<u8>,
+    /// Journal: auto, none, or its size such as 64M
+    #[arg(short = 'J', long, value_name = "SIZE", default_value = "auto", value_parser = values::journal)]
+    pub(crate) journal: values::Journal,
+    /// Name of the volume, at most 16 bytes
+    #[arg(short = 'L', long)]
+    pub(crate) label: Option<OsString>,
+    /// UUID of the volume
+    #[arg(short = 'U', long, value_parser = values::uuid)]
+    pub(crate) uuid: Option<[u8; 16]>,
+    /// Seed of the hashes of names, written as a UUID
+    #[arg(long, value_name = "UUID", value_parser = values::uuid)]
+    pub(crate) hash_seed: Option<[u8; 16]>,
+    /// Features to add or, with ^ in front, to leave out: metadata_csum, metadata_csum_seed, uninit_bg, flex_bg, 64bit,
+    /// resize_inode, orphan_file, extent, dir_index, large_dir, ea_inode
+    #[arg(short = 'O', long, value_name = "FEATURE", value_delimiter = ',', value_parser = values::feature)]
+    pub(crate) features: Vec<values::Feature>,
+}
+
+/// Replay the journal of a volume that was not unmounted, and mark it clean
+///
+/// This is what mounting it would do first. It can be cut short anywhere and run again.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RecoverArgs {
+    /// The image or disk, which must not be mounted
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }

@@ -30,7 +30,7 @@ pub(crate) fn run(session: &mut Session, args: &CpArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The directory to copy into, and the name there; none for the root of an image, which goes straight into it.
+/// The directory to copy into, and the name there; none for what is in an image's root, into a directory that is there.
 fn destination(args: &CpArgs) -> Result<(PathBuf, Option<Vec<u8>>), Failure> {
     let of_source = args.place.file_name().map(|name| name.as_bytes().to_vec());
     let host = |error| Failure::host(&args.to, error);
@@ -44,12 +44,8 @@ fn destination(args: &CpArgs) -> Result<(PathBuf, Option<Vec<u8>>), Failure> {
         ))),
         (Ok(_), None) => Err(host(std::io::ErrorKind::NotADirectory.into())),
         (Err(error), _) if error.kind() != std::io::ErrorKind::NotFound => Err(host(error)),
-        (_, None) => {
-            std::fs::create_dir(&args.to).map_err(host)?;
-            Ok((args.to.clone(), None))
-        }
-        (_, Some(_)) => {
-            let name = args.to.file_name().map(OsStr::as_bytes).filter(|_| !slash);
+        (_, _) => {
+            let name = args.to.file_name().map(OsStr::as_bytes);
             let name = name.ok_or_else(|| host(std::io::ErrorKind::NotFound.into()))?.to_vec();
             let parent = args.to.parent().filter(|parent| !parent.as_os_str().is_empty());
             // The parent may be reached through links: the user wrote it.

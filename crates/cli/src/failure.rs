@@ -13,6 +13,7 @@ use thiserror::Error;
 pub(crate) enum Exit {
     Done,
     Failed,
+    Usage,
     Unsupported,
     Corrupt,
 }
@@ -22,6 +23,7 @@ impl Exit {
         match self {
             Self::Done => 0,
             Self::Failed => 1,
+            Self::Usage => 2,
             Self::Corrupt => 3,
             Self::Unsupported => 4,
         }
@@ -42,6 +44,10 @@ pub(crate) enum Failure {
     Host { path: String, error: io::Error },
     #[error("{place}: {error}")]
     Volume { place: String, error: extant_fs::Error },
+    #[error(transparent)]
+    Build(#[from] extant_image::BuildError),
+    #[error("{0}")]
+    Usage(String),
     #[error("{place} {loss}")]
     NotKept { place: String, loss: Loss },
     #[error(transparent)]
@@ -73,6 +79,7 @@ impl Failure {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Volume { error, .. } => exit_of(error),
+            Self::Usage(_) | Self::Build(extant_image::BuildError::Options(_)) => Exit::Usage,
             _ => Exit::Failed,
         }
     }

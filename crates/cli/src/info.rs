@@ -2,7 +2,7 @@
 
 use crate::args::InfoArgs;
 use crate::failure::Failure;
-use crate::json::{self, Bytes, Time, hex};
+use crate::json::{self, Bytes, Time};
 use crate::output::outln;
 use crate::place::Place;
 use crate::session::{Access, Session};
@@ -126,10 +126,9 @@ struct JsonGroup {
 
 impl<'a> JsonVolume<'a> {
     fn new(sb: &'a Superblock, journal: &'static str, groups: Option<Vec<JsonGroup>>) -> Self {
-        let id = hex(&sb.uuid());
         Self {
             label: Bytes(sb.label()),
-            uuid: [&id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]].join("-"),
+            uuid: json::uuid(&sb.uuid()),
             last_mounted: Bytes(sb.last_mounted()),
             compat: sb.compat().names().collect(),
             incompat: sb.incompat().names().collect(),

@@ -86,6 +86,12 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
+/// As `blkid` prints it.
+pub(crate) fn uuid(id: &[u8; 16]) -> String {
+    let id = hex(id);
+    [&id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]].join("-")
+}
+
 /// Seconds since 1970 and nanoseconds.
 #[derive(Serialize)]
 pub(crate) struct Time {

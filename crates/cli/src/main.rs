@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod build;
 mod cat;
 mod cp;
 mod debug;
@@ -14,10 +15,12 @@ mod ls;
 mod output;
 mod place;
 mod progress;
+mod recover;
 mod report;
 mod session;
 mod stat;
 mod tree;
+mod values;
 
 use args::{Args, Command};
 use clap::Parser;
@@ -28,6 +31,8 @@ fn main() -> ExitCode {
     let Args { quiet, command } = Args::parse();
     let mut session = Session::new(quiet);
     let done = match &command {
+        Command::Build(args) => build::run(&mut session, args),
+        Command::Mkfs(args) => build::mkfs(&mut session, args),
         Command::Info(args) => info::run(&mut session, args),
         Command::Ls(args) => ls::run(&mut session, args),
         Command::Tree(args) => tree::run(&mut session, args),
@@ -36,6 +41,7 @@ fn main() -> ExitCode {
         Command::Debug(args) => debug::run(&mut session, args),
         Command::Cp(args) => cp::run(&mut session, args),
         Command::Export(args) => export::run(&mut session, args),
+        Command::Recover(args) => recover::run(&mut session, args),
         Command::Completions { shell } => docs::completions(*shell),
         Command::Man { directory } => docs::man(directory),
     };

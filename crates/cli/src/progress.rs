@@ -2,6 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::sync::Arc;
 
 /// A bar over bytes on standard error; nothing where that is no terminal, or with `--quiet`.
 pub(crate) struct Progress(ProgressBar);
@@ -21,6 +22,15 @@ impl Progress {
 
     pub(crate) fn advance(&self, bytes: u64) {
         self.0.inc(bytes);
+    }
+
+    /// The bar as a function of what is done and how much there is.
+    pub(crate) fn to_callback(&self) -> extant_image::Progress {
+        let bar = self.0.clone();
+        Arc::new(move |done, of| {
+            bar.set_length(of);
+            bar.set_position(done);
+        })
     }
 
     /// Does something that prints, with the bar out of the way.

@@ -27,7 +27,10 @@ impl Watch for Reporter<'_> {
     fn not_kept(&mut self, path: &[u8], loss: Loss) {
         let path = quote(&self.place.below(path));
         let place = format!("{}:{path}", self.place.image_quoted());
-        self.progress.suspend(|| self.session.fail(Failure::NotKept { place, loss }));
+        self.progress.suspend(|| match loss.is_expected() {
+            true => self.session.summary(&format!("{place} {loss}")),
+            false => self.session.fail(Failure::NotKept { place, loss }),
+        });
     }
 }
 

@@ -64,6 +64,20 @@ pub enum Loss {
     },
 }
 
+impl Loss {
+    /// Whether nobody would miss it: a socket without its process, or an attribute that the user or the destination cannot
+    /// have.
+    pub fn is_expected(&self) -> bool {
+        match self {
+            Self::Socket => true,
+            Self::Attribute { error, .. } => {
+                matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Why an export could not go on.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]

@@ -1,0 +1,128 @@
+//! `extant build` and `extant mkfs`.
+
+use crate::args::{BuildArgs, MkfsArgs, VolumeArgs};
+use crate::failure::Failure;
+use crate::json;
+use crate::progress::Progress;
+use crate::session::Session;
+use crate::values::{self, Journal};
+use extant_format::BlockSize;
+use extant_fs::quote;
+use extant_image::{
+    BuildOptions, BuildReport, FeatureChoices, JournalSize, Ownership, SizePolicy, Source, Timestamp,
+    VolumeOptions,
+};
+use serde::Serialize;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure> {
+    let sources: Vec<Source> = args.sources.iter().cloned().map(Source::Guess).collect();
+    let ownership = match args.all_root {
+        true => Ownership::AllRoot,
+        false if args.owner_map.is_empty() => Ownership::Source,
+        false => Ownership::Map(values::owner_map(&args.owner_map)),
+    };
+    let options = BuildOptions {
+        output: args.output.clone(),
+        volume: args.volume.to_options(args.size)?,
+        ownership,
+        clamp_time: source_date_epoch()?,
+        one_file_system: args.one_file_system,
+        platform: args.platform.clone(),
+    };
+    let progress = Progress::new(0, session.quiet);
+    let report = extant_image::build(&options, &sources, &session.rt, progress.to_callback());
+    progress.finish();
+    tell(session, &args.output, &report?, args.json)
+}
+
+pub(crate) fn mkfs(session: &mut Session, args: &MkfsArgs) -> Result<(), Failure> {
+    let options = args.volume.to_options(SizePolicy::Fixed(args.size))?;
+    let now = Timestamp { seconds: session.rt.wall_clock(), nanos: 0 };
+    let created = source_date_epoch()?.unwrap_or(now);
+    let progress = Progress::new(0, session.quiet);
+    let report = extant_image::mkfs(&args.image, &options, created, &session.rt, progress.to_callback());
+    progress.finish();
+    tell(session, &args.image, &report?, args.json)
+}
+
+impl VolumeArgs {
+    fn to_options(&self, size: SizePolicy) -> Result<VolumeOptions, Failure> {
+        let mut features = FeatureChoices::default();
+        self.features.iter().for_each(|feature| feature.apply(&mut features));
+        let journal = match self.journal {
+            Journal::Auto => JournalSize::Auto,
+            Journal::None => JournalSize::None,
+            Journal::Bytes(bytes) => {
+                let blocks = bytes >> self.block_size.unwrap_or(BlockSize::K4).log2();
+                JournalSize::Blocks(
+                    u32::try_from(blocks).map_err(|_| Failure::Usage("the journal is too large".into()))?,
+                )
+            }
+        };
+        Ok(VolumeOptions {
+            fs_type: self.fs_type,
+            block_size: self.block_size,
+            inode_size: self.inode_size,
+            size,
+            inodes: self.inodes,
+            bytes_per_inode: self.bytes_per_inode,
+            reserved_percent: self.reserved,
+            journal,
+            label: self.label.clone().unwrap_or_default().into_vec(),
+            uuid: self.uuid,
+            hash_seed: self.hash_seed,
+            features,
+        })
+    }
+}
+
+/// `SOURCE_DATE_EPOCH`, as <https://reproducible-builds.org/specs/source-date-epoch/> defines it.
+fn source_date_epoch() -> Result<Option<Timestamp>, Failure> {
+    let Some(value) = std::env::var_os("SOURCE_DATE_EPOCH").filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let seconds = value.to_str().and_then(|value| value.parse().ok());
+    let wrong = || Failure::Usage("SOURCE_DATE_EPOCH must be a number of seconds since 1970".into());
+    Ok(Some(Timestamp { seconds: seconds.ok_or_else(wrong)?, nanos: 0 }))
+}
+
+fn tell(session: &mut Session, image: &Path, report: &BuildReport, as_json: bool) -> Result<(), Failure> {
+    if as_json {
+        return json::print(&mut session.out, &JsonReport::new(report));
+    }
+    let BuildReport { image_bytes, free_bytes, files, directories, free_inodes, .. } = report;
+    session.summary(&format!(
+        "{}: {image_bytes} bytes, {files} files, {directories} directories, {free_bytes} bytes and {free_inodes} inodes free",
+        quote(image.as_os_str().as_bytes())
+    ));
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct JsonReport {
+    image_bytes: u64,
+    block_bytes: u32,
+    free_bytes: u64,
+    used_inodes: u32,
+    free_inodes: u32,
+    files: u32,
+    directories: u32,
+    uuid: String,
+}
+
+impl JsonReport {
+    fn new(report: &BuildReport) -> Self {
+        Self {
+            image_bytes: report.image_bytes,
+            block_bytes: report.block_bytes,
+            free_bytes: report.free_bytes,
+            used_inodes: report.used_inodes,
+            free_inodes: report.free_inodes,
+            files: report.files,
+            directories: report.directories,
+            uuid: json::uuid(&report.uuid),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! `extant recover`.
+
+use crate::args::RecoverArgs;
+use crate::failure::Failure;
+use crate::json;
+use crate::place::Place;
+use crate::session::Session;
+use extant_block::{FileDevice, FileOptions};
+use extant_fs::{OpenOptions, Recovery};
+use serde::Serialize;
+use std::sync::Arc;
+
+pub(crate) fn run(session: &mut Session, args: &RecoverArgs) -> Result<(), Failure> {
+    let options = FileOptions { write: true, direct: false };
+    let device = FileDevice::open(&args.image, options).map_err(|error| Failure::host(&args.image, error))?;
+    let device = Arc::new(device.driven_by(&session.rt));
+    let image = Place { image: args.image.clone(), path: Vec::new() }.image_quoted();
+    // A damaged superblock or journal must not be made worse: the first problem ends it.
+    let done = session.rt.block_on(extant_fs::recover(device, OpenOptions::default()))?;
+    let done = done.map_err(|error| Failure::Volume { place: image.clone(), error })?;
+    if args.json {
+        json::print(&mut session.out, &JsonRecovery::from(done))?;
+    } else {
+        session.summary(&format!("{image}: {}", describe(&done)));
+    }
+    Ok(())
+}
+
+fn describe(done: &Recovery) -> String {
+    let mut text = match done.was_clean {
+        true => "the journal is clean; nothing was written".to_string(),
+        false => format!(
+            "replayed {} transactions: {} blocks written, {} revoked",
+            done.transactions, done.blocks, done.revoked
+        ),
+    };
+    if done.has_orphans {
+        text.push_str("; files that were deleted while open are left to the next writable mount");
+    }
+    text
+}
+
+#[derive(Serialize)]
+struct JsonRecovery {
+    was_clean: bool,
+    transactions: u32,
+    blocks: u64,
+    revoked: u64,
+    has_orphans: bool,
+}
+
+impl From<Recovery> for JsonRecovery {
+    fn from(done: Recovery) -> Self {
+        let Recovery { was_clean, transactions, blocks, revoked, has_orphans } = done;
+        Self { was_clean, transactions, blocks, revoked, has_orphans }
+    }
+}
