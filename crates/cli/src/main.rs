@@ -1,2 +1,46 @@
-//! The `extant` command.
-fn main() {}
+//! The `extant` command: arguments in, answers out. What it does is in the libraries below it.
+#![forbid(unsafe_code)]
+
+mod args;
+mod cat;
+mod cp;
+mod debug;
+mod docs;
+mod export;
+mod failure;
+mod info;
+mod json;
+mod ls;
+mod output;
+mod place;
+mod progress;
+mod report;
+mod session;
+mod stat;
+mod tree;
+
+use args::{Args, Command};
+use clap::Parser;
+use session::Session;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let Args { quiet, command } = Args::parse();
+    let mut session = Session::new(quiet);
+    let done = match &command {
+        Command::Info(args) => info::run(&mut session, args),
+        Command::Ls(args) => ls::run(&mut session, args),
+        Command::Tree(args) => tree::run(&mut session, args),
+        Command::Stat(args) => stat::run(&mut session, args),
+        Command::Cat(args) => cat::run(&mut session, args),
+        Command::Debug(args) => debug::run(&mut session, args),
+        Command::Cp(args) => cp::run(&mut session, args),
+        Command::Export(args) => export::run(&mut session, args),
+        Command::Completions { shell } => docs::completions(*shell),
+        Command::Man { directory } => docs::man(directory),
+    };
+    if let Err(failure) = done {
+        session.fail(failure);
+    }
+    session.finish()
+}

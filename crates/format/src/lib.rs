@@ -30,8 +30,12 @@ mod group_desc;
 mod htree;
 mod ids;
 mod indirect;
+mod inline_data;
 mod inode;
 pub mod jbd2;
+mod mmp;
+mod orphan_file;
+mod quota;
 mod superblock;
 mod timestamp;
 mod xattr;
@@ -63,7 +67,20 @@ pub use indirect::{
     DIRECT_POINTERS, IndirectPath, check_pointer, indirect_capacity, indirect_path, parse_indirect,
     pointers_per_block,
 };
+pub use inline_data::{
+    INLINE_HEAD_BYTES, INLINE_PARENT_BYTES, InlineData, InlineDirectory, split_inline_data,
+    write_inline_entries,
+};
 pub use inode::{DeviceNumber, FileKind, GOOD_OLD_INODE_SIZE, Inode, InodeFlags, RawInode, RawInodeExtra};
+pub use mmp::{MMP_BYTES, MMP_MAGIC, MMP_SEQUENCE_MAX, Mmp, MmpState, RawMmp};
+pub use orphan_file::{
+    ORPHAN_MAGIC, OrphanBlock, RawOrphanTail, finish_orphan_block, orphans_per_block, set_orphan,
+};
+pub use quota::{
+    QUOTA_BLOCK_BYTES, QUOTA_LEAF_ENTRIES, QUOTA_TREE_DEPTH, QUOTA_TREE_ROOT, QuotaEntry, QuotaHeader,
+    QuotaKind, QuotaLeaf, QuotaTreeNode, RawQuotaEntry, RawQuotaHeader, RawQuotaLeafHeader, write_quota_leaf,
+    write_quota_tree_node,
+};
 pub use superblock::{
     RawSuperblock, STATE_ERROR, STATE_ORPHAN, STATE_VALID, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock,
 };

@@ -1,7 +1,7 @@
 //! Directories.
 
-use crate::map::RunWalker;
-use crate::{BlockRef, Error, Result, RunState, Volume, quote};
+use crate::map::{Mapper, RunWalker};
+use crate::{BlockRef, Error, Result, Run, RunState, Volume, quote};
 use extant_format::{
     Corrupt, DirEntries, FileBlock, FileKind, HtreeContext, Incompat, Inode, InodeFlags, InodeNumber, Place,
     VolumeBlock, verify_dirent_checksum, verify_dx_checksum,
@@ -30,6 +30,7 @@ pub struct DirReader {
     /// The rest of the run being read: block of the directory, block of the volume, blocks left.
     run: Option<(u64, VolumeBlock, u64)>,
     inline: Option<Vec<u8>>,
+    blocks_read: u64,
 }
 
 impl Volume {
@@ -49,7 +50,30 @@ impl Volume {
             walker: RunWalker::new(0, blocks),
             run: None,
             inline,
+            blocks_read: 0,
         })
+    }
+
+    /// Brings the first blocks of these directories into the cache, many reads at a time.
+    pub async fn prefetch_dirs(&self, numbers: &[InodeNumber]) {
+        let mut blocks = Vec::with_capacity(numbers.len());
+        for &number in numbers {
+            // What is wrong with them is told when they are read.
+            let Ok(inode) = self.inode_quietly(number).await else { continue };
+            let in_blocks =
+                inode.kind() == Some(FileKind::Directory) && !inode.flags().contains(InodeFlags::INLINE_DATA);
+            let Some(FileBlock(size @ 1..)) = inode.size_in_blocks(self.superblock()).filter(|_| in_blocks)
+            else {
+                continue;
+            };
+            if let Ok(Run { blocks: run, state: RunState::Written(at), .. }) =
+                Mapper::default().map(self, &inode, 0).await
+            {
+                let ahead = run.min(size.into()).min(READ_AHEAD_BLOCKS / 16);
+                blocks.extend((at.0..at.0 + ahead).map(VolumeBlock));
+            }
+        }
+        self.buffers().prefetch(blocks.into_iter()).await;
     }
 
     /// All names of a directory but `.` and `..`, in the order they are stored.
@@ -133,6 +157,16 @@ impl Volume {
 }
 
 impl DirReader {
+    /// The directory.
+    pub fn inode(&self) -> &Inode {
+        &self.dir
+    }
+
+    /// Blocks of the volume read so far.
+    pub fn blocks_read(&self) -> u64 {
+        self.blocks_read
+    }
+
     /// The names of the next block that has any; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Vec<DirItem>>> {
         if let Some(inline) = self.inline.take() {
@@ -157,6 +191,7 @@ impl DirReader {
             if left > 1 {
                 self.run = Some((logical + 1, VolumeBlock(at.0 + 1), left - 1));
             }
+            self.blocks_read += 1;
             let block: BlockRef = self.volume.buffers().block(at).await?;
             let items = self.volume.parse_dir_block(&self.dir, FileBlock(logical as u32), &block)?;
             if !items.is_empty() {

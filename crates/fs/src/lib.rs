@@ -18,6 +18,7 @@
 
 mod buffers;
 mod dir;
+mod dump;
 mod error;
 mod file;
 mod htree;
@@ -25,14 +26,17 @@ mod journal;
 mod map;
 mod path;
 mod volume;
+mod walk;
 mod xattr;
 
 pub use buffers::BlockRef;
 pub use dir::{DirItem, DirReader};
+pub use dump::Dump;
 pub use error::{Error, Result};
 pub use file::{Chunk, File, FileStream};
 pub use journal::{Recovery, recover};
-pub use map::{Run, RunState};
+pub use map::{Run, RunState, Runs};
 pub use path::{Follow, quote};
-pub use volume::{Damage, OpenOptions, Volume};
+pub use volume::{Damage, OpenOptions, Volume, read_superblock};
+pub use walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
 pub use xattr::Attribute;

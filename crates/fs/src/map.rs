@@ -200,6 +200,30 @@ fn pointer_run(
     Ok(Run { logical, blocks, state })
 }
 
+/// A file's runs from its first block to its last.
+#[derive(Debug)]
+pub struct Runs {
+    volume: Volume,
+    inode: Inode,
+    walker: RunWalker,
+}
+
+impl Volume {
+    /// The runs of a file or directory whose contents are in blocks, up to its size.
+    pub fn runs(&self, inode: &Inode) -> Runs {
+        let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
+        let end = if inline { 0 } else { self.superblock().block_size().blocks_for(inode.size()) };
+        Runs { volume: self.clone(), inode: inode.clone(), walker: RunWalker::new(0, end) }
+    }
+}
+
+impl Runs {
+    /// The next run; `None` at the end of the file.
+    pub async fn next(&mut self) -> Result<Option<Run>> {
+        self.walker.next(&self.volume, &self.inode).await
+    }
+}
+
 /// Walks a file's runs in order and refuses a map that reaches, or is made of, more blocks than the volume has, which only
 /// a map with blocks used twice can do.
 #[derive(Debug)]

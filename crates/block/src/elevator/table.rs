@@ -113,10 +113,6 @@ pub(super) struct Sorted {
 }
 
 impl Sorted {
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_start.is_empty()
-    }
-
     pub(super) fn insert(&mut self, start: Sector, id: RequestId) {
         let at = self.by_start.partition_point(|(s, _)| *s <= start);
         self.by_start.insert(at, (start, id));

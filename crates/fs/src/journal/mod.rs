@@ -14,7 +14,7 @@ use crate::buffers::Journaled;
 use crate::{Error, Result, Volume};
 use extant_format::VolumeBlock;
 use extant_format::jbd2::{FastCommitItem, FastCommitItems, FastCommitRecord};
-use log::Log;
+pub(crate) use log::Log;
 use std::collections::BTreeMap;
 
 /// Where the journal of a volume that needs recovery holds newer blocks than the volume.

@@ -1,6 +1,5 @@
 //! What a new request changes: the habits noted of its stream, and perhaps whose turn it is.
 
-use super::cooperate::CLOSE_SECTORS;
 use super::idle_rule::Arrival;
 use super::queue::{Note, QueueId, better};
 use super::tree::Type;
@@ -17,11 +16,13 @@ impl Cfq {
         let (context, id) = self.admit(&request);
         let tick = self.tick;
         let expires = tick + self.tunables.fifo_expire[usize::from(request.sync)];
-        let note = Note { queue: id, context, added: tick, expires, sent: Nanos::ZERO, distance: 0 };
+        let note =
+            Note { queue: id, context, added: tick, expires, sent: Nanos::ZERO, distance: 0, depth: 0 };
         self.table.insert(request, note);
         let queue = self.queues.get_mut(id.0);
         queue.insert(&mut self.table, request.id);
         self.queued += 1;
+        self.queued_sync += u32::from(queue.sync);
         if !queue.in_service() {
             self.enter_service(id);
         }
@@ -38,8 +39,12 @@ impl Cfq {
                     queue.must_dispatch = true;
                 }
             }
-        } else if self.preempts(id, &request) {
-            self.preempt(id);
+        } else {
+            match self.claim(id, &request) {
+                Claim::None => {}
+                Claim::Turn if self.rule.waits_are_bounded() => self.expire_slice(true),
+                Claim::Turn | Claim::First => self.preempt(id),
+            }
         }
     }
 
@@ -58,7 +63,7 @@ impl Cfq {
         let (tick, idle) = (self.tick, self.tunables.slice_idle);
         self.group.think.arrival(tick, self.tunables.group_idle);
         let queue = self.queues.get_mut(id.0);
-        let distance = queue.seeks.arrival(request.start.0, request.sectors, self.tunables.rotational);
+        queue.seeks.arrival(request.start.0, request.sectors, self.tunables.rotational);
         if !queue.sync {
             return;
         }
@@ -75,7 +80,7 @@ impl Cfq {
             stream: request.stream,
             program: request.program,
             thought: context.thought(self.now),
-            distance,
+            distance: context.distance(request),
             open: queue.idle_window,
             deep: queue.deep,
             seeky: queue.seeks.seeky(),
@@ -86,25 +91,24 @@ impl Cfq {
         self.set_idle_window(id, open);
     }
 
-    /// Whether the request of `id`, which is not the active queue, should be served before the rest of the active
-    /// queue's slice.
-    fn preempts(&self, id: QueueId, request: &Request) -> bool {
-        let Some(active_id) = self.active else { return false };
+    /// Whether the request of `id`, which is not the active queue, ends the active queue's slice.
+    fn claim(&self, id: QueueId, request: &Request) -> Claim {
+        let Some(active_id) = self.active else { return Claim::None };
         let (queue, active) = (self.queues.get(id.0), self.queues.get(active_id.0));
         if queue.idle_class() {
-            return false;
+            return Claim::None;
         }
         if active.idle_class() {
-            return true;
+            return Claim::First;
         }
         if active.real_time() && !queue.real_time() {
-            return false;
+            return Claim::None;
         }
         if request.sync && !active.sync {
-            return true;
+            return Claim::First;
         }
         if active.slice_used(self.tick) {
-            return true;
+            return Claim::Turn;
         }
         // The active queue idles for the sake of a tree without idling, and this is the first of the others there.
         let in_tree = queue.place.map_or(0, |(tree, _, _)| self.group.tree(tree).count());
@@ -114,21 +118,19 @@ impl Cfq {
             && in_tree == 2
             && active.is_empty()
         {
-            return true;
+            return Claim::Turn;
         }
-        if request.prio && active.prio_pending == 0 {
-            return true;
-        }
-        if queue.real_time() && !active.real_time() {
-            return true;
+        if (request.prio && active.prio_pending == 0) || (queue.real_time() && !active.real_time()) {
+            return Claim::First;
         }
         if active.is_empty() && !self.should_idle(active_id) {
-            return true;
+            return Claim::Turn;
         }
         // As good as the request that the disk is waiting for.
-        self.active_context.is_some()
+        let close = self.active_context.is_some()
             && active.wait_request
-            && request.start.0.abs_diff(self.last_position) <= CLOSE_SECTORS
+            && request.start.0.abs_diff(self.last_position) <= self.rule.close_sectors();
+        if close { Claim::First } else { Claim::None }
     }
 
     /// Cuts the active queue's slice short, keeping the rest for its next turn, and puts `id` first.
@@ -143,4 +145,15 @@ impl Cfq {
         queue.slice_end = 0;
         queue.slice_new = true;
     }
+}
+
+/// What a new request may claim against the queue that is served.
+#[derive(Clone, Copy, Debug)]
+enum Claim {
+    /// Nothing.
+    None,
+    /// That the slice ends: it is used up, or the disk would do nothing in it.
+    Turn,
+    /// To be served at once.
+    First,
 }

@@ -3,8 +3,8 @@
 use super::queue::{Queue, QueueId};
 use super::think::ThinkTime;
 use super::{Cfq, slab::Slab};
-use crate::StreamId;
 use crate::elevator::{IoClass, Priority, ProgramId, Request};
+use crate::{Sector, StreamId};
 use extant_rt::Nanos;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -28,6 +28,8 @@ pub(super) struct Context {
     requests: u32,
     /// When the last synchronous request ended.
     last_end: Option<Nanos>,
+    /// Where the last synchronous request ends.
+    last_position: Option<Sector>,
 }
 
 impl Context {
@@ -35,6 +37,11 @@ impl Context {
     pub(super) fn ended(&mut self, tick: i64, now: Nanos) {
         self.think.last_end = tick;
         self.last_end = Some(now);
+    }
+
+    /// How far a synchronous request that arrives is from the end of the last.
+    pub(super) fn distance(&mut self, request: &Request) -> Option<u64> {
+        self.last_position.replace(request.end()).map(|last| last.0.abs_diff(request.start.0))
     }
 
     /// How long the stream thought before the request that was just admitted; `None` for its first, and while others
@@ -75,6 +82,7 @@ impl Contexts {
             alive: true,
             requests: 0,
             last_end: None,
+            last_position: None,
         }));
         self.by_stream.insert(request.stream, id);
         id

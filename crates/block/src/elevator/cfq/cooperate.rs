@@ -4,9 +4,6 @@ use super::Cfq;
 use super::context::ContextId;
 use super::queue::QueueId;
 
-/// Two requests are close within this many sectors (4 MiB).
-pub(super) const CLOSE_SECTORS: u64 = 8 * 1024;
-
 impl Cfq {
     /// Notes where a queue's next request lies. Of two queues with the same sector only the first is noted.
     pub(super) fn update_position(&mut self, id: QueueId) {
@@ -55,7 +52,7 @@ impl Cfq {
         let (other_id, distance) = self.nearest(queue.level)?;
         let other = self.queues.get(other_id.0);
         let fits = other_id != id
-            && distance <= CLOSE_SECTORS
+            && distance <= self.rule.close_sectors()
             && other.sync
             && !other.seeks.seeky()
             && other.real_time() == queue.real_time();

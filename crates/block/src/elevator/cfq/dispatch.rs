@@ -60,16 +60,13 @@ impl Cfq {
         }
         let sync = self.queues.get(id.0).sync;
         self.queued -= 1;
+        self.queued_sync -= u32::from(sync);
         self.group.dispatched += 1;
         self.in_flight[usize::from(sync)] += 1;
         self.in_device += 1;
-        if self.in_device > 1 {
-            self.alone = None;
-        } else {
-            self.alone = Some(request);
-        }
         let entry = self.table.get_mut(request);
         entry.note.sent = self.now;
+        entry.note.depth = self.in_device;
         entry.note.distance = entry.request.start.0.abs_diff(self.last_position);
         self.last_position = entry.request.end().0;
     }
@@ -126,23 +123,18 @@ impl Cfq {
         self.in_flight[usize::from(queue_sync)] -= 1;
         if queue_sync {
             self.contexts.get_mut(note.context).ended(tick, self.now);
-            self.last_end = self.now;
             self.group.tree_mut(tree).think.last_end = tick;
             if note.added + self.tunables.fifo_expire[1] <= tick {
                 self.last_delayed_sync = tick;
             }
-            let alone = self.alone == Some(request);
             self.rule.served(&Service {
                 stream: entry.request.stream,
                 distance: note.distance,
-                sectors: entry.request.sectors,
-                took: self.now.saturating_sub(note.sent),
-                alone,
+                interval: self.now.saturating_sub(note.sent.max(self.last_end)),
+                depth: note.depth.max(self.in_device + 1),
             });
         }
-        if self.in_device == 0 {
-            self.alone = None;
-        }
+        self.last_end = self.now;
         self.group.think.last_end = tick;
         if self.active == Some(id) {
             self.after_active_completed(id, queue_sync);

@@ -71,8 +71,9 @@ pub struct Cfq {
     positions: [BTreeMap<u64, QueueId>; Priority::LEVELS as usize],
     places_given: u64,
 
-    /// Requests queued.
+    /// Requests queued: all, and those of synchronous queues.
     queued: usize,
+    queued_sync: u32,
     /// Queues in service: all, synchronous, with open idle window.
     busy_queues: u32,
     busy_sync_queues: u32,
@@ -89,13 +90,11 @@ pub struct Cfq {
     in_device: u32,
     in_flight: [u32; 2],
     depth: DepthEstimate,
-    /// The request that has had the device to itself so far.
-    alone: Option<RequestId>,
     /// Where the last dispatched request ends.
     last_position: u64,
     /// When a synchronous request last ended that had waited for its expiry or longer.
     last_delayed_sync: i64,
-    /// When a synchronous request last ended.
+    /// When a request last ended.
     last_end: Nanos,
 }
 
@@ -127,6 +126,7 @@ impl Cfq {
             positions: Default::default(),
             places_given: 0,
             queued: 0,
+            queued_sync: 0,
             busy_queues: 0,
             busy_sync_queues: 0,
             busy_idle_queues: 0,
@@ -138,13 +138,17 @@ impl Cfq {
             in_device: 0,
             in_flight: [0; 2],
             depth: DepthEstimate::default(),
-            alone: None,
             last_position: 0,
             // As if no synchronous request had been slow in the last second.
             last_delayed_sync: -tunables.hz,
             last_end: Nanos::ZERO,
             tunables,
         }
+    }
+
+    /// With our own rule for idling, and ticks of 100 µs.
+    pub fn extant() -> Self {
+        Self::with(Tunables::linux(10_000), idle_rule::Extant::new())
     }
 
     /// Name of the idle rule.
@@ -236,6 +240,7 @@ impl Elevator for Cfq {
         queue.remove(&mut self.table, gone, &self.tunables);
         self.table.remove(gone);
         self.queued -= 1;
+        self.queued_sync -= u32::from(self.queues.get(id.0).sync);
         self.release_context(gone_note.context);
         self.merged(kept, start, sectors, now);
     }

@@ -21,9 +21,10 @@ pub(super) struct Note {
     pub(super) added: i64,
     /// Tick from which it is served before nearer ones.
     pub(super) expires: i64,
-    /// When it was dispatched, and how far the head had to go.
+    /// When it was dispatched, how far the head had to go, and what was in the device then, itself included.
     pub(super) sent: Nanos,
     pub(super) distance: u64,
+    pub(super) depth: u32,
 }
 
 /// See the [module](self). Times are ticks.

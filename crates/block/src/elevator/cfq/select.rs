@@ -1,6 +1,5 @@
 //! Who is served: the class and kind of load whose turn it is, and within it the queue.
 
-use super::cooperate::CLOSE_SECTORS;
 use super::idle_rule::Lull;
 use super::queue::QueueId;
 use super::tree::{Class, TreeId, Type};
@@ -12,8 +11,12 @@ impl Cfq {
     /// Whose turn it is. The turn goes on until it is over or nothing of its kind is left; then the kind whose first
     /// queue has waited longest follows. Real time comes before best effort, and that before idle.
     fn choose_turn(&mut self) {
-        self.turn_ends =
-            if self.group.saved_turn > 0 { self.tick + self.group.saved_turn } else { self.tick - 1 };
+        if self.group.saved_turn == 0 {
+            self.turn_ends = self.tick - 1;
+        } else if !self.rule.waits_are_bounded() {
+            // The time since the last queue was put down, which passes while the device is full, is not counted.
+            self.turn_ends = self.tick + self.group.saved_turn;
+        }
         let class = if self.group.busy(Class::RealTime) > 0 {
             Class::RealTime
         } else if self.group.busy(Class::BestEffort) > 0 {
@@ -139,7 +142,7 @@ impl Cfq {
             program: context.map(|c| c.program).unwrap_or_default(),
             open: queue.idle_window && !self.seekless_depth(),
             last_of_tree,
-            waiting: self.queued as u32 - queue.queued,
+            waiting: self.queued_sync - if queue.sync { queue.queued } else { 0 },
             waited: if queue.dispatched > 0 { Nanos::ZERO } else { self.now.saturating_sub(self.last_end) },
             slice_idle: self.tunables.slice_idle,
             group_slice: self.group.slice(&self.tunables),
@@ -203,7 +206,7 @@ impl Cfq {
             return None;
         }
         let nearest = (0..Priority::LEVELS).filter_map(|level| self.nearest(level)).min_by_key(|(_, d)| *d);
-        let (id, _) = nearest.filter(|(_, distance)| *distance <= CLOSE_SECTORS)?;
+        let (id, _) = nearest.filter(|(_, distance)| *distance <= self.rule.close_sectors())?;
         let queue = self.queues.get(id.0);
         let fits = queue.sync && queue.class == active.class;
         queue.next.filter(|_| fits).map(|request| (id, request))

@@ -4,6 +4,9 @@ use super::queue::QueueId;
 use super::tree::{Class, TreeId};
 use super::{Cfq, Tunables};
 
+/// On how many others a place depends where waits are bounded.
+const MOST_OTHERS: i64 = 8;
+
 impl Tunables {
     /// Slice of a level: 100 ms at level 4 when synchronous, a fifth of that more or less per level.
     fn slice_of(&self, sync: bool, level: u8) -> i64 {
@@ -88,8 +91,9 @@ impl Cfq {
         let queue = self.queues.get(id.0);
         self.busy_sync_queues += u32::from(queue.sync);
         self.busy_idle_queues += i64::from(queue.idle_window);
-        self.group.queues += 1;
+        // The kernel counts the queue after it computed its key.
         self.resort(id);
+        self.group.queues += 1;
     }
 
     /// Takes a queue without requests away from those to be served.
@@ -137,7 +141,11 @@ impl Cfq {
         } else {
             let most = self.tunables.slice_of(true, 0);
             let own = self.tunables.slice_of(queue.sync, queue.level);
-            let offset = (i64::from(self.group.queues) - 1) * (most - own);
+            let mut others = i64::from(self.group.queues) - 1;
+            if self.rule.waits_are_bounded() {
+                others = others.clamp(0, MOST_OTHERS);
+            }
+            let offset = others * (most - own);
             self.tick + offset - std::mem::take(&mut queue.slice_residual)
         };
         self.place(id, tree, key);

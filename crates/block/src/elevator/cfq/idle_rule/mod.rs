@@ -4,10 +4,12 @@
 //! disk, and until when. The three rules that Linux had, or was offered on the list in 2013, are here beside ours.
 
 mod earned;
+mod extant;
 mod limited;
 mod linux;
 
 pub use earned::Earned;
+pub use extant::Extant;
 pub use limited::Limited;
 pub use linux::Linux;
 
@@ -26,7 +28,7 @@ pub struct Arrival {
     /// Since the stream's last request ended; `None` for its first request, and while others of it are queued or in
     /// the device.
     pub thought: Option<Nanos>,
-    /// Sectors between the end of the queue's last request and this one; `None` for the first.
+    /// Sectors between the end of the stream's last request and this one; `None` for the first.
     pub distance: Option<u64>,
     /// The idle window is open.
     pub open: bool,
@@ -47,12 +49,10 @@ pub struct Service {
     pub stream: StreamId,
     /// Sectors between the end of the request dispatched before it and its start.
     pub distance: u64,
-    /// Length in sectors.
-    pub sectors: u64,
-    /// From dispatch to completion.
-    pub took: Nanos,
-    /// Nothing else was in the device meanwhile.
-    pub alone: bool,
+    /// How long the device worked at it: since its dispatch, or since the completion before, whichever was later.
+    pub interval: Nanos,
+    /// Requests in the device when it was dispatched or when it ended, whichever were more; this one included.
+    pub depth: u32,
 }
 
 /// The active queue has nothing queued. Shall the disk wait for it?
@@ -66,7 +66,7 @@ pub struct Lull {
     pub open: bool,
     /// It is the only queue of a synchronous tree whose streams, together, think briefly.
     pub last_of_tree: bool,
-    /// Requests queued by others.
+    /// Synchronous requests queued by others.
     pub waiting: u32,
     /// Since the queue's last request ended; zero while one is in the device.
     pub waited: Nanos,
@@ -115,6 +115,22 @@ pub trait IdleRule: Send + fmt::Debug {
 
     /// Whether, while the disk waits, requests of others near the head may be served.
     fn serves_neighbours(&self) -> bool {
+        false
+    }
+
+    /// Within how many sectors two requests are close: worth serving one after the other instead of idling, and making
+    /// one queue of theirs.
+    fn close_sectors(&self) -> u64 {
+        8 * 1024
+    }
+
+    /// Whether to mend three things that let a stream wait for seconds in the kernel: a place in the service trees
+    /// depends on how many queues there are at the moment, 80 ms each at level 4, so that who came in a crowd waits
+    /// when it has gone (mended: on at most eight); a request that ends the active queue's slice only because nothing
+    /// is left to do in it is served first, so that of many streams without idling the latest wins (it waits for its
+    /// place); and the turn of a load stands still while no queue is active, which in front of a full device is most of
+    /// the time (it goes on).
+    fn waits_are_bounded(&self) -> bool {
         false
     }
 

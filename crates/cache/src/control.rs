@@ -1,0 +1,180 @@
+//! Who may dirty how much, and when write-back runs: the seam of the dirty controller.
+//!
+//! The cache itself enforces one thing: dirty and write-back pages together never exceed the limits (the process's, and
+//! what the controller grants each device). How writers are slowed down before they run into that wall, and when the
+//! flushers start and stop, is a [`DirtyControl`]'s decision: a pure state machine over numbers.
+
+use extant_rt::Nanos;
+use std::fmt;
+
+/// Bounds on dirty memory, in pages of 4 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirtyLimits {
+    /// Flushers work while more than this is dirty (kernel: `dirty_background_bytes`).
+    pub background_pages: u64,
+    /// Dirty and write-back pages together never exceed this (kernel: `dirty_bytes`).
+    pub limit_pages: u64,
+}
+
+/// Pages in two states.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// Changed and not on their way to the device (kernel: reclaimable).
+    pub dirty_pages: u64,
+    /// On their way to the device.
+    pub writeback_pages: u64,
+}
+
+impl Amounts {
+    /// What counts against a limit.
+    pub fn total(&self) -> u64 {
+        self.dirty_pages + self.writeback_pages
+    }
+}
+
+/// Which of the process's devices, counted from 0 in order of their attaching.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceIndex(pub u32);
+
+/// What the cache knows when it asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// The limits in force.
+    pub limits: DirtyLimits,
+    /// Of all devices together.
+    pub global: Amounts,
+    /// The device in question.
+    pub device: DeviceIndex,
+    /// Of this device.
+    pub on_device: Amounts,
+    /// Pages dirtied on this device since it was attached; only grows.
+    pub dirtied_total: u64,
+    /// Pages written back to this device since it was attached; only grows.
+    pub written_total: u64,
+    /// How many devices are attached.
+    pub devices: u32,
+}
+
+/// What a writer remembers between calls; one per open file or task. The cache adds to `dirtied_pages`, the controller
+/// owns the rest (kernel: `nr_dirtied`, `nr_dirtied_pause`, `dirty_paused_when`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Writer {
+    /// Pages dirtied since the controller last reset it.
+    pub dirtied_pages: u64,
+    /// The cache asks again when `dirtied_pages` reaches this; 0 asks after every write.
+    pub ask_after_pages: u64,
+    /// When the last pause began or would have begun.
+    pub paused_at: Nanos,
+}
+
+/// What a writer that has just dirtied pages does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Goes on.
+    Go,
+    /// Sleeps until then, and asks again.
+    Pause {
+        /// When it wakes.
+        until: Nanos,
+        /// The rule that decided it, for the trace.
+        rule: &'static str,
+    },
+    /// Writes back so many pages of its device itself, and asks again (the way before Linux 3.2).
+    WriteBack {
+        /// At most.
+        pages: u64,
+        /// The rule that decided it, for the trace.
+        rule: &'static str,
+    },
+}
+
+/// What a device's flusher does next, apart from its periodic work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    /// Rests.
+    Stop,
+    /// Writes back.
+    Run {
+        /// At most so many pages of one file before it turns to the next.
+        chunk_pages: u64,
+        /// At most so many pages on their way to the device at a time.
+        in_flight_pages: u64,
+    },
+}
+
+/// Decides about dirty memory. Pure: `now` and numbers in, decisions out; no clock, no task, no I/O.
+pub trait DirtyControl: Send + fmt::Debug {
+    /// A writer has dirtied pages on `numbers.device`.
+    fn balance(&mut self, now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Verdict;
+
+    /// Whether and how the device's flusher works. Asked when pages were dirtied, and before every chunk.
+    fn background(&mut self, now: Nanos, numbers: &Numbers) -> Background;
+
+    /// Write-back of `pages` pages to `numbers.device` ended; `took` is the time from submission to completion.
+    fn written(&mut self, now: Nanos, numbers: &Numbers, pages: u64, took: Nanos) {
+        let _ = (now, numbers, pages, took);
+    }
+
+    /// The most that this device may hold of the dirty pool at present, in pages; at least 1. Asked together with
+    /// [`DirtyControl::balance`] and [`DirtyControl::background`].
+    fn device_limit(&mut self, now: Nanos, numbers: &Numbers) -> u64 {
+        let _ = now;
+        numbers.limits.limit_pages
+    }
+}
+
+/// Lets writers go until they meet the limit, and flushes above the background threshold: no pauses, no shares.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StopAtLimit;
+
+impl StopAtLimit {
+    const CHUNK_PAGES: u64 = 4 << 20 >> 12;
+    const IN_FLIGHT_PAGES: u64 = 16 << 20 >> 12;
+}
+
+impl DirtyControl for StopAtLimit {
+    fn balance(&mut self, _now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Verdict {
+        writer.dirtied_pages = 0;
+        writer.ask_after_pages = (numbers.limits.background_pages / 16).max(1);
+        Verdict::Go
+    }
+
+    fn background(&mut self, _now: Nanos, numbers: &Numbers) -> Background {
+        if numbers.global.dirty_pages <= numbers.limits.background_pages {
+            return Background::Stop;
+        }
+        Background::Run { chunk_pages: Self::CHUNK_PAGES, in_flight_pages: Self::IN_FLIGHT_PAGES }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(dirty_pages: u64) -> Numbers {
+        let amounts = Amounts { dirty_pages, writeback_pages: 0 };
+        Numbers {
+            limits: DirtyLimits { background_pages: 100, limit_pages: 200 },
+            global: amounts,
+            device: DeviceIndex(0),
+            on_device: amounts,
+            dirtied_total: 0,
+            written_total: 0,
+            devices: 1,
+        }
+    }
+
+    #[test]
+    fn the_flusher_rests_up_to_the_background_threshold() {
+        let mut control = StopAtLimit;
+        assert_eq!(control.background(Nanos(0), &numbers(100)), Background::Stop);
+        assert_ne!(control.background(Nanos(0), &numbers(101)), Background::Stop);
+    }
+
+    #[test]
+    fn nobody_pauses() {
+        let mut writer = Writer { dirtied_pages: 64, ..Writer::default() };
+        assert_eq!(StopAtLimit.balance(Nanos(0), &numbers(199), &mut writer), Verdict::Go);
+        assert_eq!(writer.dirtied_pages, 0);
+    }
+}

@@ -1,0 +1,3 @@
+//! Page cache, write-back and dirty control.
+
+pub mod control;

@@ -1,0 +1,237 @@
+//! The command line. Help, completions and man pages are all made from here.
+
+use crate::place::Place;
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
+use clap::{Parser, Subcommand, ValueHint};
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  the operation failed
+  2  the command line was wrong
+  3  the volume is damaged: nothing could be done, or what is readable was read and each problem told on standard error
+  4  the volume uses a feature that is not supported, told by name
+141  nobody reads standard output any more";
+
+const PLACES: &str = "\
+A path in an image is written IMAGE:/path and split at the last \":/\", so that the image's own name may hold colons; for \
+an image whose name holds \":/\", add a final \":/\" to mean its root. Names are printed with control characters, \
+backslashes and bytes that are not UTF-8 escaped.";
+
+/// Reads, builds and repairs ext2, ext3 and ext4 volumes in files and disks, without root and without mounting.
+#[derive(Debug, Parser)]
+#[command(name = "extant", version, after_help = EXIT_CODES, after_long_help = format!("{PLACES}\n\n{EXIT_CODES}"))]
+pub(crate) struct Args {
+    /// Print errors only: no progress, no summaries
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Info(InfoArgs),
+    Ls(LsArgs),
+    Tree(TreeArgs),
+    Stat(StatArgs),
+    Cat(CatArgs),
+    Cp(CpArgs),
+    Export(ExportArgs),
+    Debug(DebugArgs),
+    /// Print a script that completes this command's arguments
+    Completions {
+        /// The shell to complete for
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a directory
+    Man {
+        /// Where to write them; it must exist
+        #[arg(value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
+    },
+}
+
+/// How to open an image for reading.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct ImageArgs {
+    /// Use the superblock at this byte of the image, such as a backup; the primary one is at 1024
+    #[arg(long, value_name = "BYTE")]
+    pub(crate) superblock: Option<u64>,
+
+    /// Read the volume as it lies there, without what its journal holds
+    #[arg(long)]
+    pub(crate) ignore_journal: bool,
+}
+
+fn place() -> ValueParser {
+    OsStringValueParser::new().map(Place::parse).into()
+}
+
+/// Show what a volume is: label, features, sizes, state, journal
+#[derive(Debug, clap::Args)]
+pub(crate) struct InfoArgs {
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// Show every block group, too
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// List directories
+#[derive(Debug, clap::Args)]
+pub(crate) struct LsArgs {
+    /// What to list
+    #[arg(required = true, value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
+    pub(crate) places: Vec<Place>,
+    /// Show mode, links, owner, size and time of change
+    #[arg(short)]
+    pub(crate) long: bool,
+    /// Show names that begin with a dot, too
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// List what is in sub-directories, too, by path
+    #[arg(short = 'R', long)]
+    pub(crate) recursive: bool,
+    /// List a directory itself, not what is in it
+    #[arg(short, long)]
+    pub(crate) directory: bool,
+    /// Print JSON: one array of all entries
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// Show a directory and everything below it as a tree
+#[derive(Debug, clap::Args)]
+pub(crate) struct TreeArgs {
+    /// Where to begin
+    #[arg(value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
+    pub(crate) place: Place,
+    /// Go this deep only
+    #[arg(short = 'L', long, value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) depth: Option<u32>,
+    /// Print JSON: nested objects
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// Show everything about files: inode, times, attributes, where the blocks lie
+#[derive(Debug, clap::Args)]
+pub(crate) struct StatArgs {
+    /// What to show; symbolic links are not followed
+    #[arg(required = true, value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
+    pub(crate) places: Vec<Place>,
+    /// Print JSON: one object for each place
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// Print files
+#[derive(Debug, clap::Args)]
+pub(crate) struct CatArgs {
+    /// What to print
+    #[arg(required = true, value_parser = place(), value_name = "IMAGE:/PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) places: Vec<Place>,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// Print structures of a volume as they lie on disk
+#[derive(Debug, clap::Args)]
+pub(crate) struct DebugArgs {
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    #[command(subcommand)]
+    pub(crate) what: DebugWhat,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// A structure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DebugWhat {
+    /// The superblock
+    Superblock,
+    /// A block group's descriptor and bitmaps
+    Group {
+        /// Counted from 0
+        number: u32,
+    },
+    /// An inode
+    Inode {
+        /// Its number
+        number: u32,
+    },
+    /// An inode's extent tree, or the runs of its block map
+    Map {
+        /// The inode's number
+        number: u32,
+    },
+    /// The entries of a directory, deleted ones included
+    Directory {
+        /// The directory's inode number
+        number: u32,
+    },
+    /// The hash tree of a directory
+    Htree {
+        /// The directory's inode number
+        number: u32,
+    },
+    /// An inode's extended attributes, where they are stored
+    Xattrs {
+        /// The inode's number
+        number: u32,
+    },
+    /// The journal's superblock and log
+    Journal,
+    /// A block's bytes
+    Block {
+        /// Counted from 0
+        number: u64,
+    },
+}
+
+/// Copy files and directories out of an image, with their attributes
+///
+/// Modes, times, extended attributes, hard links and holes are kept, and for root, owners and device nodes. A file at the
+/// destination is replaced, a directory is filled, and a symbolic link there is never followed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CpArgs {
+    /// What to copy
+    #[arg(value_parser = place(), value_name = "IMAGE:/PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) place: Place,
+    /// Where to: into it, if it is a directory; else under this name
+    #[arg(value_name = "HOST", value_hint = ValueHint::AnyPath)]
+    pub(crate) to: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// Write what is in an image as a tar archive
+///
+/// The format is POSIX (pax) with GNU tar's sparse files and star's extended attributes; GNU tar and bsdtar read it. The
+/// same volume gives the same archive.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExportArgs {
+    /// What to export; paths in the archive are relative to it
+    #[arg(value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
+    pub(crate) place: Place,
+    /// The archive, compressed if it ends in .gz, .tgz, .zst, .tzst, .xz or .txz; - is standard output
+    #[arg(short, long, value_name = "TAR", value_hint = ValueHint::FilePath)]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}

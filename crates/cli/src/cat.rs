@@ -1,0 +1,50 @@
+//! `extant cat`.
+
+use crate::args::CatArgs;
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::session::{Access, Session};
+use extant_format::FileKind;
+use extant_fs::{Chunk, Error, Follow, Volume, quote};
+
+/// Zeroes to print for holes.
+static ZEROES: [u8; 256 << 10] = [0; 256 << 10];
+
+pub(crate) fn run(session: &mut Session, args: &CatArgs) -> Result<(), Failure> {
+    for place in &args.places {
+        let volume = session.volume(place, &args.open, Access::Contents)?;
+        let rt = session.rt.clone();
+        match rt.block_on(print(session, place, &volume))? {
+            Err(failure @ (Failure::Closed | Failure::Stdout(_))) => return Err(failure),
+            Err(failure) => session.fail(failure),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Prints one file. Beyond a piece that cannot be read it ends: what followed would be in the wrong place.
+async fn print(session: &mut Session, place: &Place, volume: &Volume) -> Result<(), Failure> {
+    let at = |error| Failure::at(place, error);
+    let inode = volume.resolve(&place.path, Follow::Yes).await.map_err(at)?;
+    match inode.kind() {
+        Some(FileKind::Regular) => {}
+        Some(FileKind::Directory) => return Err(at(Error::IsADirectory(quote(&place.path)))),
+        _ => return Err(at(Error::NotAFile(quote(&place.path)))),
+    }
+    let mut stream = volume.stream(inode).await.map_err(at)?;
+    while let Some(chunk) = stream.next().await.map_err(at)? {
+        match chunk {
+            Chunk::Data { bytes, .. } => session.out.write(&bytes)?,
+            Chunk::Hole { bytes, .. } => {
+                let mut left = bytes;
+                while left > 0 {
+                    let n = left.min(ZEROES.len() as u64);
+                    session.out.write(&ZEROES[..n as usize])?;
+                    left -= n;
+                }
+            }
+        }
+    }
+    Ok(())
+}

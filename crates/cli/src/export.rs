@@ -1,0 +1,49 @@
+//! `extant export`.
+
+use crate::args::ExportArgs;
+use crate::failure::Failure;
+use crate::progress::Progress;
+use crate::report::{self, Reporter};
+use crate::session::{Access, Session, used_bytes};
+use extant_fs::{Follow, Volume, quote};
+use extant_image::export::{Archive, Compression, Exported, to_tar};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+pub(crate) fn run(session: &mut Session, args: &ExportArgs) -> Result<(), Failure> {
+    let volume = session.volume(&args.place, &args.open, Access::Contents)?;
+    let output = quote(args.output.as_os_str().as_bytes());
+    if args.output.as_os_str() == "-" {
+        let file = session.out.duplicate()?;
+        let mut out = std::io::BufWriter::with_capacity(256 << 10, file);
+        let done = write(session, args, &volume, "standard output", &mut out)?;
+        out.flush().map_err(Failure::stdout)?;
+        session.summary(&done.to_string());
+        return Ok(());
+    }
+    let host = |error| Failure::host(&args.output, error);
+    let mut archive = Archive::create(&args.output, Compression::of(&args.output)).map_err(host)?;
+    let done = write(session, args, &volume, &output, &mut archive)?;
+    archive.finish().map_err(host)?;
+    session.summary(&format!("{output}: {done}"));
+    Ok(())
+}
+
+fn write(
+    session: &mut Session,
+    args: &ExportArgs,
+    volume: &Volume,
+    output: &str,
+    out: &mut dyn Write,
+) -> Result<Exported, Failure> {
+    let rt = session.rt.clone();
+    let progress = Progress::new(used_bytes(volume), session.quiet);
+    let mut reporter = Reporter { session, place: &args.place, progress };
+    let name = args.place.file_name().map_or(&b"."[..], OsStrExt::as_bytes);
+    let written = rt.block_on(async {
+        let top = volume.resolve(&args.place.path, Follow::No).await?;
+        to_tar(volume, &top, name, out, &mut reporter).await
+    })?;
+    reporter.progress.finish();
+    written.map_err(|error| report::failure(&args.place, output, error))
+}

@@ -1,0 +1,92 @@
+//! Why a command failed, and what it exits with.
+
+use crate::place::Place;
+use extant_fs::quote;
+use extant_image::export::Loss;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use thiserror::Error;
+
+/// Exit codes, as `--help` documents them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Exit {
+    Done,
+    Failed,
+    Unsupported,
+    Corrupt,
+}
+
+impl Exit {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Corrupt => 3,
+            Self::Unsupported => 4,
+        }
+    }
+}
+
+/// What `cat` and `ls` end with when nobody reads any more: 128 and the number of SIGPIPE.
+pub(crate) const EXIT_CLOSED: u8 = 128 + 13;
+
+#[derive(Debug, Error)]
+pub(crate) enum Failure {
+    /// Nobody reads standard output any more.
+    #[error("standard output is closed")]
+    Closed,
+    #[error("standard output: {0}")]
+    Stdout(io::Error),
+    #[error("{path}: {error}")]
+    Host { path: String, error: io::Error },
+    #[error("{place}: {error}")]
+    Volume { place: String, error: extant_fs::Error },
+    #[error("{place} {loss}")]
+    NotKept { place: String, loss: Loss },
+    #[error(transparent)]
+    World(#[from] extant_rt::RtError),
+}
+
+impl Failure {
+    pub(crate) fn host(path: &Path, error: impl Into<io::Error>) -> Self {
+        Self::Host { path: quote(path.as_os_str().as_bytes()), error: error.into() }
+    }
+
+    pub(crate) fn stdout(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::Stdout(error),
+        }
+    }
+
+    /// An error met below a place; what names its own path already is not told it twice.
+    pub(crate) fn at(place: &Place, error: extant_fs::Error) -> Self {
+        use extant_fs::Error as E;
+        let whole = matches!(
+            error,
+            E::NotFound(_) | E::NotADirectory(_) | E::IsADirectory(_) | E::NotAFile(_) | E::TooManyLinks(_)
+        );
+        Self::Volume { place: if whole { place.image_quoted() } else { place.quoted() }, error }
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Volume { error, .. } => exit_of(error),
+            _ => Exit::Failed,
+        }
+    }
+}
+
+/// What an error in a volume makes a command exit with.
+pub(crate) fn exit_of(error: &extant_fs::Error) -> Exit {
+    use extant_block::IoErrorKind;
+    use extant_fs::Error as E;
+    match error {
+        E::Corrupt(_) => Exit::Corrupt,
+        // The volume points beyond its own end.
+        E::Io(error) if error.kind == IoErrorKind::OutOfRange => Exit::Corrupt,
+        E::Unsupported { .. } | E::Encrypted(_) => Exit::Unsupported,
+        _ => Exit::Failed,
+    }
+}

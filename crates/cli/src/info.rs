@@ -1,0 +1,174 @@
+//! `extant info`.
+
+use crate::args::InfoArgs;
+use crate::failure::Failure;
+use crate::json::{self, Bytes, Time, hex};
+use crate::output::outln;
+use crate::place::Place;
+use crate::session::{Access, Session};
+use extant_format::{Compat, Group, GroupDescriptor, GroupFlags, Incompat, Superblock};
+use extant_fs::Volume;
+use serde::Serialize;
+
+pub(crate) fn run(session: &mut Session, args: &InfoArgs) -> Result<(), Failure> {
+    let place = Place { image: args.image.clone(), path: b"/".to_vec() };
+    let device = session.device(&place, Access::Metadata)?;
+    let at = args.open.superblock.unwrap_or(1024);
+    let in_image = |error| Failure::Volume { place: place.image_quoted(), error };
+    // Shown even where the volume cannot be opened.
+    let lying = session.rt.block_on(extant_fs::read_superblock(&*device, at))?.map_err(in_image)?;
+    drop(device);
+    let volume = match session.volume(&place, &args.open, Access::Metadata) {
+        Ok(volume) => Some(volume),
+        Err(failure @ Failure::Volume { .. }) => {
+            session.fail(failure);
+            None
+        }
+        Err(failure) => return Err(failure),
+    };
+    let sb = volume.as_ref().map_or(&lying, |volume| volume.superblock());
+    let mut groups = Vec::new();
+    if let Some(volume) = volume.as_ref().filter(|_| args.verbose) {
+        groups = read_groups(session, &place, volume)?;
+    }
+    let journal = journal_state(&lying);
+    if args.json {
+        let groups =
+            args.verbose.then(|| groups.iter().map(|(n, group)| JsonGroup::new(*n, group)).collect());
+        return json::print(&mut session.out, &JsonVolume::new(sb, journal, groups));
+    }
+    outln!(session.out, "{sb}")?;
+    outln!(session.out, "journal:          {journal}")?;
+    for (number, group) in &groups {
+        outln!(
+            session.out,
+            "\ngroup {number}: blocks {} and {} more",
+            sb.group_first_block(*number),
+            sb.group_blocks(*number).saturating_sub(1)
+        )?;
+        outln!(session.out, "{group}")?;
+    }
+    Ok(())
+}
+
+/// In what state the volume as it lies there leaves its journal.
+fn journal_state(sb: &Superblock) -> &'static str {
+    match (sb.compat().contains(Compat::HAS_JOURNAL), sb.incompat().contains(Incompat::RECOVER)) {
+        (false, _) => "none",
+        (true, false) => "clean",
+        (true, true) => "needs recovery",
+    }
+}
+
+fn read_groups(
+    session: &mut Session,
+    place: &Place,
+    volume: &Volume,
+) -> Result<Vec<(Group, GroupDescriptor)>, Failure> {
+    let mut groups = Vec::new();
+    for n in 0..volume.superblock().group_count() {
+        match session.rt.block_on(volume.group(Group(n)))? {
+            Ok(group) => groups.push((Group(n), group)),
+            Err(error) => {
+                let ends = matches!(error, extant_fs::Error::Io(_));
+                session.fail(Failure::Volume { place: place.image_quoted(), error });
+                // Beyond the end of the image there is nothing more.
+                if ends {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(groups)
+}
+
+#[derive(Serialize)]
+struct JsonVolume<'a> {
+    label: Bytes<'a>,
+    uuid: String,
+    last_mounted: Bytes<'a>,
+    compat: Vec<String>,
+    incompat: Vec<String>,
+    ro_compat: Vec<String>,
+    state: u16,
+    journal: &'static str,
+    block_bytes: u32,
+    cluster_bytes: u64,
+    blocks: u64,
+    free_clusters: u64,
+    reserved_blocks: u64,
+    inodes: u32,
+    free_inodes: u32,
+    inode_bytes: u16,
+    groups: u32,
+    blocks_per_group: u32,
+    inodes_per_group: u32,
+    created: Time,
+    last_mount: Time,
+    last_write: Time,
+    last_check: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group_descriptors: Option<Vec<JsonGroup>>,
+}
+
+#[derive(Serialize)]
+struct JsonGroup {
+    group: u32,
+    block_bitmap: u64,
+    inode_bitmap: u64,
+    inode_table: u64,
+    free_clusters: u32,
+    free_inodes: u32,
+    directories: u32,
+    unused_inodes: u32,
+    flags: Vec<String>,
+}
+
+impl<'a> JsonVolume<'a> {
+    fn new(sb: &'a Superblock, journal: &'static str, groups: Option<Vec<JsonGroup>>) -> Self {
+        let id = hex(&sb.uuid());
+        Self {
+            label: Bytes(sb.label()),
+            uuid: [&id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]].join("-"),
+            last_mounted: Bytes(sb.last_mounted()),
+            compat: sb.compat().names().collect(),
+            incompat: sb.incompat().names().collect(),
+            ro_compat: sb.ro_compat().names().collect(),
+            state: sb.raw().s_state.get(),
+            journal,
+            block_bytes: sb.block_size().bytes(),
+            cluster_bytes: u64::from(sb.blocks_per_cluster()) << sb.block_size().log2(),
+            blocks: sb.blocks_count(),
+            free_clusters: sb.free_blocks(),
+            reserved_blocks: sb.reserved_blocks(),
+            inodes: sb.inodes_count(),
+            free_inodes: sb.raw().s_free_inodes_count.get(),
+            inode_bytes: sb.inode_size(),
+            groups: sb.group_count(),
+            blocks_per_group: sb.blocks_per_group(),
+            inodes_per_group: sb.inodes_per_group(),
+            created: sb.created().into(),
+            last_mount: sb.mounted().into(),
+            last_write: sb.written().into(),
+            last_check: sb.checked().into(),
+            group_descriptors: groups,
+        }
+    }
+}
+
+impl JsonGroup {
+    fn new(number: Group, group: &GroupDescriptor) -> Self {
+        let flags = GroupFlags::iter_names(&group.flags).map(|(name, _)| name.to_lowercase()).collect();
+        Self {
+            group: number.0,
+            block_bitmap: group.block_bitmap.0,
+            inode_bitmap: group.inode_bitmap.0,
+            inode_table: group.inode_table.0,
+            free_clusters: group.free_blocks,
+            free_inodes: group.free_inodes,
+            directories: group.used_dirs,
+            unused_inodes: group.unused_inodes,
+            flags,
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! `extant ls`.
+
+use crate::args::LsArgs;
+use crate::failure::Failure;
+use crate::json::{self, Bytes, Time, kind_name};
+use crate::output::{Output, outln};
+use crate::place::Place;
+use crate::session::{Access, Session};
+use extant_format::{FileKind, Inode, InodeNumber};
+use extant_fs::{Follow, Volume, WalkOptions, quote};
+use serde::Serialize;
+
+pub(crate) fn run(session: &mut Session, args: &LsArgs) -> Result<(), Failure> {
+    let mut listing = Listing { args, first: true };
+    if args.json {
+        session.out.write(b"[")?;
+    }
+    for (n, place) in args.places.iter().enumerate() {
+        let volume = session.volume(place, &args.open, Access::Metadata)?;
+        let headed = args.places.len() > 1 && !args.json && !args.directory;
+        if headed {
+            outln!(session.out, "{}{}:", if n > 0 { "\n" } else { "" }, place.quoted())?;
+        }
+        let rt = session.rt.clone();
+        match rt.block_on(listing.list(session, place, &volume))? {
+            Err(failure @ (Failure::Closed | Failure::Stdout(_))) => return Err(failure),
+            Err(failure) => session.fail(failure),
+            Ok(()) => {}
+        }
+    }
+    if args.json {
+        session.out.write(b"\n]\n")?;
+    }
+    Ok(())
+}
+
+struct Listing<'a> {
+    args: &'a LsArgs,
+    first: bool,
+}
+
+/// One name as it is listed.
+struct Item<'a> {
+    path: &'a [u8],
+    number: InodeNumber,
+    kind: Option<FileKind>,
+    inode: Option<&'a Inode>,
+    target: Option<Vec<u8>>,
+}
+
+impl Listing<'_> {
+    async fn list(&mut self, session: &mut Session, place: &Place, volume: &Volume) -> Result<(), Failure> {
+        let at = |error| Failure::at(place, error);
+        let follow = if self.args.directory || self.args.long { Follow::No } else { Follow::Yes };
+        let top = volume.resolve(&place.path, follow).await.map_err(at)?;
+        let wants_inodes = self.args.long || self.args.json;
+        if self.args.directory || top.kind() != Some(FileKind::Directory) {
+            let target = self.target(session, place, volume, &top).await;
+            let item =
+                Item { path: &place.path, number: top.number, kind: top.kind(), inode: Some(&top), target };
+            return self.print(&mut session.out, volume, &item);
+        }
+        let depth = (!self.args.recursive).then_some(1);
+        let mut walk = volume.walk(&top, WalkOptions { inodes: wants_inodes, depth }).await.map_err(at)?;
+        while let Some(next) = walk.next().await {
+            let entry = match next {
+                Ok(entry) => entry,
+                Err(error) => {
+                    session.fail_walk(place, error);
+                    continue;
+                }
+            };
+            if !self.args.all && walk.path().split(|&b| b == b'/').any(|name| name.starts_with(b".")) {
+                continue;
+            }
+            let target = match &entry.inode {
+                Some(inode) => {
+                    let place = Place { image: place.image.clone(), path: place.below(walk.path()) };
+                    self.target(session, &place, volume, inode).await
+                }
+                None => None,
+            };
+            let item = Item {
+                path: walk.path(),
+                number: entry.number,
+                kind: entry.kind,
+                inode: entry.inode.as_ref(),
+                target,
+            };
+            self.print(&mut session.out, volume, &item)?;
+        }
+        Ok(())
+    }
+
+    /// The target of a symbolic link, where it is going to be shown.
+    async fn target(
+        &self,
+        session: &mut Session,
+        place: &Place,
+        volume: &Volume,
+        inode: &Inode,
+    ) -> Option<Vec<u8>> {
+        if inode.kind() != Some(FileKind::Symlink) || !(self.args.long || self.args.json) {
+            return None;
+        }
+        match volume.read_link(inode).await {
+            Ok(target) => Some(target),
+            Err(error) => {
+                session.fail(Failure::at(place, error));
+                None
+            }
+        }
+    }
+
+    fn print(&mut self, out: &mut Output, volume: &Volume, item: &Item<'_>) -> Result<(), Failure> {
+        if self.args.json {
+            out.write(if std::mem::take(&mut self.first) { b"\n" } else { b",\n" })?;
+            return json::print_compact(out, &JsonItem::new(volume, item));
+        }
+        let path = quote(item.path);
+        match item.inode.filter(|_| self.args.long) {
+            None => outln!(out, "{path}"),
+            Some(inode) => {
+                let arrow = item.target.as_ref().map(|t| format!(" -> {}", quote(t))).unwrap_or_default();
+                outln!(out, "{} {path}{arrow}", long_line(inode))
+            }
+        }
+    }
+}
+
+/// Mode, links, owner, size or device number, and time of change, in columns.
+fn long_line(inode: &Inode) -> String {
+    let size = match inode.device() {
+        Some(device) => format!("{}, {}", device.major, device.minor),
+        None => inode.size().to_string(),
+    };
+    let owner = format!("{}:{}", inode.uid(), inode.gid());
+    let time = extant_format::Timestamp { nanos: 0, ..inode.modified() };
+    format!("{} {:3} {owner:>11} {size:>11} {time}", mode_string(inode), inode.links())
+}
+
+/// As `ls -l` prints it.
+pub(crate) fn mode_string(inode: &Inode) -> String {
+    let mode = inode.mode();
+    let mut text = String::with_capacity(10);
+    text.push(inode.kind().map_or('?', FileKind::letter));
+    for (shift, special, set, unset) in [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')]
+    {
+        let bits = mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (mode & special != 0, bits & 1 != 0) {
+            (true, true) => set,
+            (true, false) => unset,
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+#[derive(Serialize)]
+struct JsonItem<'a> {
+    path: Bytes<'a>,
+    inode: u32,
+    kind: &'static str,
+    #[serde(flatten)]
+    attributes: Option<JsonAttributes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<Bytes<'a>>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct JsonAttributes {
+    mode: u16,
+    links: u16,
+    uid: u32,
+    gid: u32,
+    size: u64,
+    allocated_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<[u32; 2]>,
+    modified: Time,
+}
+
+impl<'a> JsonItem<'a> {
+    fn new(volume: &Volume, item: &'a Item<'_>) -> Self {
+        Self {
+            path: Bytes(item.path),
+            inode: item.number.0,
+            kind: kind_name(item.kind),
+            attributes: item.inode.map(|inode| JsonAttributes::new(volume, inode)),
+            target: item.target.as_deref().map(Bytes),
+        }
+    }
+}
+
+impl JsonAttributes {
+    pub(crate) fn new(volume: &Volume, inode: &Inode) -> Self {
+        Self {
+            mode: inode.mode() & 0o7777,
+            links: inode.links(),
+            uid: inode.uid(),
+            gid: inode.gid(),
+            size: inode.size(),
+            allocated_bytes: inode.blocks_512(volume.superblock()).saturating_mul(512),
+            device: inode.device().map(|d| [d.major, d.minor]),
+            modified: inode.modified().into(),
+        }
+    }
+}

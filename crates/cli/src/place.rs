@@ -1,0 +1,84 @@
+//! `IMAGE:/path`.
+
+use extant_fs::quote;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+/// A path in an image: `IMAGE:/path`, split at the last `:/`; without one, the image's root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) image: PathBuf,
+    /// Begins with a slash.
+    pub(crate) path: Vec<u8>,
+}
+
+impl Place {
+    pub(crate) fn parse(arg: OsString) -> Self {
+        let bytes = arg.into_vec();
+        let split = bytes.windows(2).rposition(|pair| pair == b":/").filter(|&at| at > 0);
+        let (image, path) = match split {
+            Some(at) => (bytes[..at].to_vec(), bytes[at + 1..].to_vec()),
+            None => (bytes, b"/".to_vec()),
+        };
+        Self { image: OsString::from_vec(image).into(), path }
+    }
+
+    /// The whole place, fit to print.
+    pub(crate) fn quoted(&self) -> String {
+        format!("{}:{}", self.image_quoted(), quote(&self.path))
+    }
+
+    pub(crate) fn image_quoted(&self) -> String {
+        quote(self.image.as_os_str().as_bytes())
+    }
+
+    /// Path of something below this place, from the image's root, with a leading slash.
+    pub(crate) fn below(&self, relative: &[u8]) -> Vec<u8> {
+        let mut path = self.path.clone();
+        while path.last() == Some(&b'/') {
+            path.pop();
+        }
+        if !relative.is_empty() || path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(relative);
+        path
+    }
+
+    /// The last component, if the place is not the root.
+    pub(crate) fn file_name(&self) -> Option<&OsStr> {
+        let name = self.path.split(|&b| b == b'/').rfind(|name| !name.is_empty())?;
+        Some(OsStr::from_bytes(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(arg: &str) -> (String, String) {
+        let place = Place::parse(arg.into());
+        (place.image.display().to_string(), String::from_utf8(place.path).unwrap())
+    }
+
+    #[test]
+    fn image_and_path_part_at_the_last_colon_and_slash() {
+        let pair = |a: &str, b: &str| (a.to_string(), b.to_string());
+        assert_eq!(split("a.img:/etc/fstab"), pair("a.img", "/etc/fstab"));
+        assert_eq!(split("a.img"), pair("a.img", "/"));
+        assert_eq!(split("a.img:/"), pair("a.img", "/"));
+        assert_eq!(split("disk:1.img"), pair("disk:1.img", "/"));
+        assert_eq!(split("/dev/disk/by-path/pci:0:/x"), pair("/dev/disk/by-path/pci:0", "/x"));
+        assert_eq!(split("odd:/name.img:/"), pair("odd:/name.img", "/"));
+        assert_eq!(split(":/x"), pair(":/x", "/"));
+    }
+
+    #[test]
+    fn paths_below_a_place_have_one_slash_between() {
+        assert_eq!(Place::parse("i:/".into()).below(b"a/b"), b"/a/b");
+        assert_eq!(Place::parse("i:/d/".into()).below(b"a"), b"/d/a");
+        assert_eq!(Place::parse("i:/d".into()).below(b""), b"/d");
+        assert_eq!(Place::parse("i".into()).below(b""), b"/");
+    }
+}

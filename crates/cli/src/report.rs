@@ -1,0 +1,41 @@
+//! Telling how an export gets on.
+
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::progress::Progress;
+use crate::session::Session;
+use extant_fs::{Error, WalkError, quote};
+use extant_image::export::{ExportError, Loss, Watch};
+
+/// Prints what goes wrong as it does.
+pub(crate) struct Reporter<'a> {
+    pub(crate) session: &'a mut Session,
+    pub(crate) place: &'a Place,
+    pub(crate) progress: Progress,
+}
+
+impl Watch for Reporter<'_> {
+    fn advanced(&mut self, bytes: u64) {
+        self.progress.advance(bytes);
+    }
+
+    fn unreadable(&mut self, path: &[u8], error: Error) {
+        self.progress
+            .suspend(|| self.session.fail_walk(self.place, WalkError { path: path.to_vec(), error }));
+    }
+
+    fn not_kept(&mut self, path: &[u8], loss: Loss) {
+        let path = quote(&self.place.below(path));
+        let place = format!("{}:{path}", self.place.image_quoted());
+        self.progress.suspend(|| self.session.fail(Failure::NotKept { place, loss }));
+    }
+}
+
+/// The failure that ended an export to `output`.
+pub(crate) fn failure(place: &Place, output: &str, error: ExportError) -> Failure {
+    match error {
+        ExportError::Output(error) => Failure::Host { path: output.to_string(), error },
+        ExportError::Volume(error) => Failure::at(place, error),
+        other => Failure::Host { path: output.to_string(), error: std::io::Error::other(other) },
+    }
+}

@@ -1,0 +1,131 @@
+//! One run of the command: the world, the open volume, and what went wrong so far.
+
+use crate::args::ImageArgs;
+use crate::failure::{EXIT_CLOSED, Exit, Failure};
+use crate::output::Output;
+use crate::place::Place;
+use extant_block::{Device, FileDevice, FileOptions};
+use extant_fs::{Damage, OpenOptions, Volume, WalkError};
+use extant_rt::Rt;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// How the image will be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Here and there: through the host's page cache.
+    Metadata,
+    /// Much of it, once: around the host's page cache.
+    Contents,
+}
+
+pub(crate) struct Session {
+    pub(crate) rt: Rt,
+    pub(crate) out: Output,
+    pub(crate) quiet: bool,
+    worst: Exit,
+    closed: bool,
+    volumes: Vec<(PathBuf, Volume)>,
+}
+
+impl Session {
+    pub(crate) fn new(quiet: bool) -> Self {
+        Self {
+            rt: Rt::real(Default::default()),
+            out: Output::stdout(),
+            quiet,
+            worst: Exit::Done,
+            closed: false,
+            volumes: Vec::new(),
+        }
+    }
+
+    /// Opens an image's file for reading.
+    pub(crate) fn device(&self, place: &Place, access: Access) -> Result<Arc<dyn Device>, Failure> {
+        let options = FileOptions { write: false, direct: access == Access::Contents };
+        let device = FileDevice::open(&place.image, options).map_err(|e| Failure::host(&place.image, e))?;
+        Ok(Arc::new(device.driven_by(&self.rt)))
+    }
+
+    /// The volume in an image, opened once.
+    pub(crate) fn volume(
+        &mut self,
+        place: &Place,
+        args: &ImageArgs,
+        access: Access,
+    ) -> Result<Volume, Failure> {
+        if let Some((_, volume)) = self.volumes.iter().find(|(image, _)| *image == place.image) {
+            return Ok(volume.clone());
+        }
+        let device = self.device(place, access)?;
+        let options = OpenOptions {
+            damage: Damage::Report,
+            superblock_offset: args.superblock,
+            ignore_journal: args.ignore_journal,
+        };
+        let opened = self.rt.block_on(Volume::open(device, options))?;
+        let volume = opened.map_err(|error| Failure::Volume { place: place.image_quoted(), error })?;
+        self.volumes.push((place.image.clone(), volume.clone()));
+        Ok(volume)
+    }
+
+    /// Prints a failure and remembers it for the exit code; the command may go on.
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        self.worst = self.worst.max(failure.exit());
+        match failure {
+            Failure::Closed => self.closed = true,
+            failure => self.complain(&failure.to_string()),
+        }
+    }
+
+    /// As [`Self::fail`], for what a walk could not read.
+    pub(crate) fn fail_walk(&mut self, place: &Place, WalkError { path, error }: WalkError) {
+        let place = Place { image: place.image.clone(), path: place.below(&path) };
+        self.fail(Failure::at(&place, error));
+    }
+
+    /// Tells what was done, unless `--quiet`.
+    pub(crate) fn summary(&self, message: &str) {
+        if !self.quiet {
+            self.complain(message);
+        }
+    }
+
+    pub(crate) fn complain(&self, message: &str) {
+        // Where standard error is closed nobody wants to know.
+        let _ = writeln!(std::io::stderr(), "extant: {message}");
+    }
+
+    /// Prints the problems met in the volumes, and ends.
+    pub(crate) fn finish(mut self) -> ExitCode {
+        if !self.closed
+            && let Err(failure) = self.out.flush()
+        {
+            self.fail(failure);
+        }
+        for (image, volume) in std::mem::take(&mut self.volumes) {
+            let image = Place { image, path: Vec::new() }.image_quoted();
+            let problems = volume.problems();
+            if !problems.is_empty() {
+                self.worst = self.worst.max(Exit::Corrupt);
+            }
+            for problem in &problems {
+                self.complain(&format!("{image}: {problem}"));
+            }
+        }
+        ExitCode::from(if self.closed && self.worst == Exit::Failed {
+            EXIT_CLOSED
+        } else {
+            self.worst.code()
+        })
+    }
+}
+
+/// Bytes in use on a volume: about what reading all of it will move.
+pub(crate) fn used_bytes(volume: &Volume) -> u64 {
+    let sb = volume.superblock();
+    let free = sb.free_blocks().saturating_mul(sb.blocks_per_cluster().into());
+    sb.blocks_count().saturating_sub(free) << sb.block_size().log2()
+}

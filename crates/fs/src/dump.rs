@@ -1,0 +1,259 @@
+//! Structures as text, for people who look into a volume.
+
+use crate::map::Mapper;
+use crate::{Result, RunState, Volume};
+use extant_format::jbd2::{JournalBlockHeader, JournalBlockKind, JournalRevokes, JournalTags};
+use extant_format::{
+    Corrupt, DirEntries, DxNode, DxRoot, ExtentContext, ExtentNode, FileBlock, FileKind, Group, HtreeContext,
+    Incompat, Inode, InodeFlags, InodeNumber, Place, VolumeBlock, XattrBlock, Xattrs, bit,
+};
+use std::fmt::Write;
+
+/// What to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dump {
+    /// The superblock.
+    Superblock,
+    /// A group's descriptor and the runs in use that its bitmaps show.
+    Group(Group),
+    /// An inode's fields.
+    Inode(InodeNumber),
+    /// An inode's whole extent tree, or its runs where it has a block map.
+    Map(InodeNumber),
+    /// Every entry of a directory's blocks, deleted ones included.
+    Directory(InodeNumber),
+    /// The root and nodes of a directory's hash tree.
+    Htree(InodeNumber),
+    /// The attributes of an inode, where they are stored.
+    Xattrs(InodeNumber),
+    /// The journal's superblock and every block of its log that belongs to it.
+    Journal,
+    /// A block's bytes.
+    Block(VolumeBlock),
+}
+
+/// Nodes of one tree that are printed; hostile trees end here.
+const NODES_MAX: usize = 100_000;
+
+impl Volume {
+    /// A structure as text. What is damaged is printed as its error, in place.
+    pub async fn dump(&self, what: Dump) -> Result<String> {
+        let mut out = String::new();
+        match what {
+            Dump::Superblock => out = format!("{}\n", self.superblock()),
+            Dump::Group(group) => self.dump_group(group, &mut out).await?,
+            Dump::Inode(number) => out = format!("{}\n", self.inode(number).await?),
+            Dump::Map(number) => self.dump_map(&self.inode(number).await?, &mut out).await?,
+            Dump::Directory(number) => self.dump_directory(&self.inode(number).await?, &mut out).await?,
+            Dump::Htree(number) => self.dump_htree(&self.inode(number).await?, &mut out).await?,
+            Dump::Xattrs(number) => self.dump_xattrs(&self.inode(number).await?, &mut out).await?,
+            Dump::Journal => self.dump_journal(&mut out).await?,
+            Dump::Block(at) => hex(&self.buffers().block(at).await?, &mut out),
+        }
+        Ok(out)
+    }
+
+    async fn dump_group(&self, group: Group, out: &mut String) -> Result<()> {
+        let gd = self.group(group).await?;
+        let _ = writeln!(out, "group {group}: {gd}");
+        let sb = self.superblock();
+        let clusters = sb.group_blocks(group).div_ceil(sb.blocks_per_cluster());
+        for (name, at, bits) in [
+            ("clusters in use", gd.block_bitmap, clusters),
+            ("inodes in use", gd.inode_bitmap, sb.inodes_per_group()),
+        ] {
+            let bitmap = self.buffers().block(at).await?;
+            let _ = write!(out, "{name}:");
+            let mut n = 0;
+            while n < bits {
+                let start = n;
+                while n < bits && bit(&bitmap, n) {
+                    n += 1;
+                }
+                if n > start {
+                    let _ = write!(out, " {start}-{}", n - 1);
+                }
+                n += 1;
+            }
+            out.push('\n');
+        }
+        Ok(())
+    }
+
+    async fn dump_map(&self, inode: &Inode, out: &mut String) -> Result<()> {
+        if !inode.flags().contains(InodeFlags::EXTENTS) {
+            let mut runs = self.runs(inode);
+            while let Some(run) = runs.next().await? {
+                let _ = writeln!(out, "{}+{} {:?}", run.logical, run.blocks, run.state);
+            }
+            return Ok(());
+        }
+        let sb = self.superblock();
+        let root = ExtentContext::root(sb, inode.number);
+        let mut todo = vec![(0, root, inode.map().to_vec())];
+        let mut nodes = 0;
+        while let Some((indent, cx, bytes)) = todo.pop() {
+            let node = match ExtentNode::parse(&bytes, &cx) {
+                Ok(node) => node,
+                Err(corrupt) => {
+                    let _ = writeln!(out, "{:indent$}{corrupt}", "");
+                    continue;
+                }
+            };
+            let whence = cx.block.map_or("in the inode".into(), |block| format!("block {block}"));
+            for (n, line) in node.to_string().lines().enumerate() {
+                let prefix = if n == 0 { format!("{whence}: ") } else { String::new() };
+                let _ = writeln!(out, "{:indent$}{prefix}{line}", "");
+            }
+            nodes += 1;
+            if let ExtentNode::Index { depth, entries } = &node
+                && nodes < NODES_MAX
+            {
+                for n in (0..entries.len()).rev() {
+                    let block = self.buffers().block(entries[n].child).await?.to_vec();
+                    todo.push((indent + 2, cx.child(*depth, entries, n), block));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn dump_directory(&self, dir: &Inode, out: &mut String) -> Result<()> {
+        let sb = self.superblock();
+        let filetype = sb.incompat().contains(Incompat::FILETYPE);
+        let mut runs = self.runs(dir);
+        while let Some(run) = runs.next().await? {
+            let RunState::Written(first) = run.state else { continue };
+            for n in 0..run.blocks {
+                let index = FileBlock((run.logical + n) as u32);
+                let block = self.buffers().block(VolumeBlock(first.0 + n)).await?;
+                let _ = writeln!(out, "block {index}, {} on the volume", first.0 + n);
+                for entry in DirEntries::new(&block, filetype, sb.inodes_count(), dir.number, index) {
+                    let _ = match entry {
+                        Ok(e) => writeln!(
+                            out,
+                            "  {:5} +{:<5} inode {:<8} {} {}",
+                            e.offset,
+                            e.record_bytes,
+                            e.inode,
+                            e.kind.map_or('?', FileKind::letter),
+                            crate::quote(e.name)
+                        ),
+                        Err(corrupt) => writeln!(out, "  {corrupt}"),
+                    };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn dump_htree(&self, dir: &Inode, out: &mut String) -> Result<()> {
+        let sb = self.superblock();
+        let mut mapper = Mapper::default();
+        let mut todo = vec![(FileBlock(0), 0)];
+        let mut nodes = 0;
+        while let Some((at, level)) = todo.pop() {
+            let context = HtreeContext {
+                dir: dir.number,
+                block: at,
+                checksums: sb.has_metadata_csum(),
+                large_dir: sb.incompat().contains(Incompat::LARGEDIR),
+            };
+            let RunState::Written(block) = mapper.map(self, dir, at.0.into()).await?.state else {
+                let _ = writeln!(out, "block {at} is not mapped");
+                continue;
+            };
+            let bytes = self.buffers().block(block).await?;
+            let parsed = if level == 0 {
+                DxRoot::parse(&bytes, &context).map(|root| (root.to_string(), root.info.levels, root.entries))
+            } else {
+                DxNode::parse(&bytes, &context).map(|node| (node.to_string(), level - 1, node.entries))
+            };
+            nodes += 1;
+            match parsed {
+                Err(corrupt) => {
+                    let _ = writeln!(out, "{corrupt}");
+                }
+                Ok((text, below, entries)) => {
+                    let _ = writeln!(out, "block {at}: {text}");
+                    if below > 0 && nodes < NODES_MAX {
+                        todo.extend(entries.iter().map(|entry| (entry.block, below)));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn dump_xattrs(&self, inode: &Inode, out: &mut String) -> Result<()> {
+        let show = |out: &mut String, list: &Xattrs<'_>| {
+            for xattr in list.iter() {
+                let _ = writeln!(out, "  {xattr}");
+            }
+        };
+        let _ = writeln!(out, "in the inode:");
+        match Xattrs::parse_inode(&inode.tail, inode.number) {
+            Ok(list) => show(out, &list),
+            Err(corrupt) => {
+                let _ = writeln!(out, "  {corrupt}");
+            }
+        }
+        if let Some(at) = inode.xattr_block() {
+            let _ = writeln!(out, "in block {at}:");
+            let block = self.buffers().block(at).await?;
+            match XattrBlock::parse(&block, inode.number, at) {
+                Ok(parsed) => {
+                    let _ = writeln!(out, "  references {}, hash {:#010x}", parsed.references, parsed.hash);
+                    show(out, &parsed.xattrs);
+                }
+                Err(corrupt) => {
+                    let _ = writeln!(out, "  {corrupt}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn dump_journal(&self, out: &mut String) -> Result<()> {
+        let Some(log) = crate::journal::Log::open(self).await? else {
+            let place = Place::JournalSuperblock;
+            return Err(Corrupt::field(
+                place,
+                "s_journal_inum",
+                0,
+                "an inode: there is no journal in the volume",
+            )
+            .into());
+        };
+        let _ = writeln!(out, "{}", log.sb);
+        let layout = log.sb.layout();
+        for n in log.sb.log() {
+            let block = log.block(n).await?;
+            let Some(header) = JournalBlockHeader::read(&block) else { continue };
+            let _ = match header.kind {
+                Some(JournalBlockKind::Descriptor) => match JournalTags::parse(&block, &layout, n) {
+                    Ok(tags) => write!(out, "block {n}: {tags}"),
+                    Err(corrupt) => writeln!(out, "{corrupt}"),
+                },
+                Some(JournalBlockKind::Revoke) => match JournalRevokes::parse(&block, &layout, n) {
+                    Ok(records) => write!(out, "block {n}: {records}"),
+                    Err(corrupt) => writeln!(out, "{corrupt}"),
+                },
+                kind => writeln!(out, "block {n}: {kind:?}, transaction {}", header.sequence),
+            };
+        }
+        Ok(())
+    }
+}
+
+fn hex(bytes: &[u8], out: &mut String) {
+    for (n, row) in bytes.chunks(16).enumerate() {
+        let _ = write!(out, "{:04x} ", n * 16);
+        for byte in row {
+            let _ = write!(out, " {byte:02x}");
+        }
+        let text: String =
+            row.iter().map(|&b| if b.is_ascii_graphic() || b == b' ' { b as char } else { '.' }).collect();
+        let _ = writeln!(out, "  {text}");
+    }
+}

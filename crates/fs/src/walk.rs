@@ -1,0 +1,359 @@
+//! Walking everything below a directory, whatever the volume says.
+//!
+//! A damaged or hostile volume can lead a naive walker in circles or into far more names than it has blocks for. This one
+//! enters every directory once, goes [`DEPTH_MAX`] deep, and reads no more directory blocks than the volume has.
+
+use crate::{DirItem, DirReader, Error, Result, Volume};
+use extant_format::{Corrupt, FileKind, Inode, InodeNumber, Place};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Deepest directory that a walk enters, counted from where it began.
+pub const DEPTH_MAX: usize = 2048;
+/// Longest path that a walk makes, in bytes.
+pub const PATH_MAX: usize = 16 << 10;
+/// Names of one walk that are kept in memory, in bytes; larger directories come in sorted batches.
+const NAMES_BYTES: usize = 64 << 20;
+/// Names whose inodes, or directories whose blocks, are asked for at a time.
+const WINDOW_INODES: usize = 4096;
+const WINDOW_DIRS: usize = 512;
+
+/// What a walk reads of what it meets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WalkOptions {
+    /// Read every inode; otherwise only those of directories, and of names whose entry does not say what they are.
+    pub inodes: bool,
+    /// Do not enter directories deeper than this; 1 is the directory itself.
+    pub depth: Option<usize>,
+}
+
+/// A name met on a walk.
+#[derive(Clone, Debug)]
+pub struct WalkEntry {
+    /// The name.
+    pub name: Vec<u8>,
+    /// 1 for a name in the directory where the walk began.
+    pub depth: usize,
+    /// The inode.
+    pub number: InodeNumber,
+    /// What it is; of an inode that was read, what the inode says.
+    pub kind: Option<FileKind>,
+    /// The inode, where it was read.
+    pub inode: Option<Inode>,
+    /// Whether it is the last name of its directory.
+    pub is_last: bool,
+}
+
+/// A walk below one directory: depth first, names of a directory in byte order.
+#[derive(Debug)]
+pub struct Walk {
+    volume: Volume,
+    options: WalkOptions,
+    stack: Vec<Level>,
+    path: Vec<u8>,
+    seen: BTreeSet<InodeNumber>,
+    /// The directory returned last, to be entered next.
+    enter: Option<Inode>,
+    failures: VecDeque<WalkError>,
+    names_bytes: usize,
+    dir_blocks: u64,
+}
+
+/// A name or directory that could not be read. The walk goes on behind it.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{}: {error}", crate::quote(path))]
+pub struct WalkError {
+    /// Path from where the walk began; empty for that directory itself.
+    pub path: Vec<u8>,
+    /// What is wrong.
+    pub error: Error,
+}
+
+#[derive(Debug)]
+struct Level {
+    reader: DirReader,
+    names: Names,
+    next: usize,
+    /// Names before this one have been asked for.
+    prefetched: usize,
+    path_len: usize,
+    /// Read, but beyond what the batch has room for.
+    pending: Option<Vec<DirItem>>,
+    finished: bool,
+}
+
+/// Names in one allocation.
+#[derive(Debug, Default)]
+struct Names {
+    bytes: Vec<u8>,
+    items: Vec<NameItem>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct NameItem {
+    at: u32,
+    len: u8,
+    kind: Option<FileKind>,
+    number: InodeNumber,
+}
+
+impl Names {
+    fn push(&mut self, item: &DirItem) {
+        let at = self.bytes.len() as u32;
+        let len = item.name.len().min(255);
+        self.bytes.extend_from_slice(&item.name[..len]);
+        self.items.push(NameItem { at, len: len as u8, kind: item.kind, number: item.inode });
+    }
+
+    fn name(&self, item: &NameItem) -> &[u8] {
+        &self.bytes[item.at as usize..item.at as usize + usize::from(item.len)]
+    }
+
+    fn memory(&self) -> usize {
+        self.bytes.len() + self.items.len() * size_of::<NameItem>()
+    }
+
+    fn sort(&mut self) {
+        let mut items = std::mem::take(&mut self.items);
+        items.sort_by(|a, b| self.name(a).cmp(self.name(b)));
+        self.items = items;
+    }
+}
+
+impl Volume {
+    /// Begins a walk below a directory.
+    pub async fn walk(&self, dir: &Inode, options: WalkOptions) -> Result<Walk> {
+        if dir.kind() != Some(FileKind::Directory) {
+            return Err(Error::NotADirectory(format!("inode {}", dir.number)));
+        }
+        Ok(Walk {
+            volume: self.clone(),
+            options,
+            stack: Vec::new(),
+            path: Vec::new(),
+            seen: BTreeSet::from([dir.number, InodeNumber::ROOT]),
+            enter: Some(dir.clone()),
+            failures: VecDeque::new(),
+            names_bytes: 0,
+            dir_blocks: 0,
+        })
+    }
+}
+
+impl Walk {
+    /// Path of the entry returned last, from where the walk began, without a leading slash.
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// The next name; `None` at the end. What cannot be read is returned once as an error, and the walk goes on.
+    pub async fn next(&mut self) -> Option<std::result::Result<WalkEntry, WalkError>> {
+        loop {
+            if let Some(failure) = self.failures.pop_front() {
+                return Some(Err(failure));
+            }
+            if let Some(dir) = self.enter.take() {
+                self.open_level(&dir).await;
+                continue;
+            }
+            let level = self.stack.last_mut()?;
+            if level.next == level.names.items.len() {
+                self.names_bytes -= level.names.memory();
+                level.names = Names::default();
+                if level.finished {
+                    self.stack.pop();
+                } else {
+                    self.load_batch().await;
+                }
+                continue;
+            }
+            if level.next >= level.prefetched {
+                self.prefetch().await;
+            }
+            if let Some(entry) = self.take_entry().await {
+                return Some(Ok(entry));
+            }
+        }
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.failures.push_back(WalkError { path: self.path.clone(), error });
+    }
+
+    /// Keeps or returns a problem, as the volume was opened; whether the walk may go on as if nothing were.
+    fn note(&mut self, corrupt: Corrupt) {
+        if let Err(error) = self.volume.note(Err(corrupt)) {
+            self.fail(error);
+        }
+    }
+
+    async fn open_level(&mut self, dir: &Inode) {
+        match self.volume.read_dir(dir).await {
+            Err(error) => self.fail(error),
+            Ok(reader) => {
+                let path_len = self.path.len();
+                self.stack.push(Level {
+                    reader,
+                    names: Names::default(),
+                    next: 0,
+                    prefetched: 0,
+                    path_len,
+                    pending: None,
+                    finished: false,
+                });
+                self.load_batch().await;
+            }
+        }
+    }
+
+    /// Reads names of the innermost directory until there are no more, or no more room.
+    async fn load_batch(&mut self) {
+        // Half of what is left, so that deeper directories have room, too.
+        let room = (NAMES_BYTES.saturating_sub(self.names_bytes) / 2).max(64 << 10);
+        let blocks_count = self.volume.superblock().blocks_count();
+        let mut failure = None;
+        let Some(level) = self.stack.last_mut() else { return };
+        (level.next, level.prefetched) = (0, 0);
+        loop {
+            if let Some(items) = level.pending.take() {
+                items.iter().for_each(|item| level.names.push(item));
+            }
+            let before = level.reader.blocks_read();
+            match level.reader.next().await {
+                Ok(Some(items)) => level.pending = Some(items),
+                Ok(None) => level.finished = true,
+                Err(error) => {
+                    failure = Some(error);
+                    level.finished = true;
+                }
+            }
+            self.dir_blocks += level.reader.blocks_read() - before;
+            if self.dir_blocks > blocks_count {
+                let place = Place::Inode(level.reader.inode().number);
+                let rule = "at most the volume's blocks: directories share blocks";
+                failure =
+                    Some(Corrupt::field(place, "directory blocks so far", self.dir_blocks, rule).into());
+                level.finished = true;
+            }
+            if level.finished || level.names.memory() >= room {
+                break;
+            }
+        }
+        level.names.sort();
+        self.names_bytes += level.names.memory();
+        if let Some(error) = failure {
+            self.path.truncate(level.path_len);
+            self.fail(error);
+        }
+    }
+
+    /// Asks for what the next names of the innermost directory will need.
+    async fn prefetch(&mut self) {
+        let inodes_wanted = self.options.inodes;
+        let enters = self.options.depth.is_none_or(|depth| self.stack.len() < depth);
+        let Some(level) = self.stack.last_mut() else { return };
+        let mut wanted = Vec::new();
+        let mut dirs = Vec::new();
+        let mut end = level.next;
+        for item in &level.names.items[level.next..] {
+            if dirs.len() >= WINDOW_DIRS || wanted.len() >= WINDOW_INODES {
+                break;
+            }
+            end += 1;
+            let is_dir = item.kind == Some(FileKind::Directory);
+            if is_dir && enters && !self.seen.contains(&item.number) {
+                dirs.push(item.number);
+            }
+            if inodes_wanted || is_dir || item.kind.is_none() {
+                wanted.push(item.number);
+            }
+        }
+        level.prefetched = end;
+        if wanted.len() > 1 {
+            self.volume.prefetch_inodes(&wanted).await;
+        }
+        if dirs.len() > 1 {
+            self.volume.prefetch_dirs(&dirs).await;
+        }
+    }
+
+    /// The next name of the innermost directory; `None` where it was a problem.
+    async fn take_entry(&mut self) -> Option<WalkEntry> {
+        let depth = self.stack.len();
+        let level = self.stack.last_mut()?;
+        let item = level.names.items[level.next];
+        let name = level.names.name(&item).to_vec();
+        level.next += 1;
+        let is_last = level.finished && level.next == level.names.items.len();
+        self.path.truncate(level.path_len);
+        if !self.path.is_empty() {
+            self.path.push(b'/');
+        }
+        self.path.extend_from_slice(&name);
+        let mut entry = WalkEntry { name, depth, number: item.number, kind: item.kind, inode: None, is_last };
+        let first = self.volume.superblock().first_inode();
+        if item.number < first && item.number != InodeNumber::ROOT {
+            let value = item.number.0.into();
+            self.note(Corrupt::field(
+                Place::Inode(item.number),
+                "a name's inode",
+                value,
+                "one that is not reserved",
+            ));
+            return None;
+        }
+        if self.options.inodes || matches!(item.kind, None | Some(FileKind::Directory)) {
+            match self.volume.inode(item.number).await {
+                Err(Error::Corrupt(corrupt)) => {
+                    self.note(corrupt);
+                    return None;
+                }
+                Err(error) => {
+                    self.fail(error);
+                    return None;
+                }
+                Ok(inode) => self.judge(&mut entry, inode)?,
+            }
+        }
+        if entry.kind == Some(FileKind::Directory) {
+            self.plan_descent(&entry)?;
+        }
+        Some(entry)
+    }
+
+    /// Checks that an inode can be what a name says.
+    fn judge(&mut self, entry: &mut WalkEntry, inode: Inode) -> Option<()> {
+        let place = Place::Inode(entry.number);
+        let Some(kind) = inode.kind() else {
+            self.note(Corrupt::field(place, "i_mode", inode.mode().into(), "that of a kind of file"));
+            return None;
+        };
+        if inode.links() == 0 {
+            self.note(Corrupt::field(place, "i_links_count", 0, "at least 1, as a name leads here"));
+        }
+        if let Some(told) = entry.kind.filter(|&told| told != kind) {
+            let value = told.dirent_code().into();
+            self.note(Corrupt::field(place, "file_type of a name", value, "what i_mode says"));
+        }
+        entry.kind = Some(kind);
+        entry.inode = Some(inode);
+        Some(())
+    }
+
+    fn plan_descent(&mut self, entry: &WalkEntry) -> Option<()> {
+        let place = Place::Inode(entry.number);
+        if !self.seen.insert(entry.number) {
+            self.note(Corrupt::field(place, "names of the directory", 2, "1: it was reached before"));
+            return None;
+        }
+        if self.options.depth.is_some_and(|depth| entry.depth >= depth) {
+            return Some(());
+        }
+        if entry.depth >= DEPTH_MAX || self.path.len() > PATH_MAX {
+            let rule = "at most 2048, with a path of at most 16 KiB";
+            self.note(Corrupt::field(place, "depth of the directory", entry.depth as u64, rule));
+            return Some(());
+        }
+        self.enter = entry.inode.clone();
+        Some(())
+    }
+}

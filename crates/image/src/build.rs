@@ -1,0 +1,114 @@
+//! The whole way from sources to a finished image.
+
+use crate::layout::{self, Contents, Params};
+use crate::source::{LoadOptions, Stores, load};
+use crate::tree::{Timestamp, Tree};
+use crate::write::{Image, Output, directory_of, pump};
+use crate::{BuildError, BuildOptions, Source, VolumeOptions, owner};
+use extant_rt::Rt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Told, now and then and from any thread, how many bytes of how many are written.
+pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
+/// What came out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BuildReport {
+    /// Length of the image in bytes.
+    pub image_bytes: u64,
+    /// Block size in bytes.
+    pub block_bytes: u32,
+    /// Free space on the volume in bytes.
+    pub free_bytes: u64,
+    /// Inodes in use.
+    pub used_inodes: u32,
+    /// Inodes left.
+    pub free_inodes: u32,
+    /// Regular files, symbolic links, devices and so on.
+    pub files: u32,
+    /// Directories, the root and lost+found among them.
+    pub directories: u32,
+    /// The volume's UUID.
+    pub uuid: [u8; 16],
+}
+
+/// Builds a volume from the sources, laid over each other in order, and puts it at the output's name.
+///
+/// The image is durable when this returns. On an error nothing is left under its name, or what was there before.
+pub fn build(
+    options: &BuildOptions,
+    sources: &[Source],
+    rt: &Rt,
+    progress: Progress,
+) -> Result<BuildReport, BuildError> {
+    let spool_dir = directory_of(&options.output);
+    let load_options = LoadOptions {
+        spool_dir: &spool_dir,
+        one_file_system: options.one_file_system,
+        platform: options.platform.as_deref(),
+    };
+    let (mut tree, stores) = load(sources, &load_options, rt)?;
+    owner::apply(&mut tree, &options.ownership)?;
+    write(&options.output, &options.volume, tree, stores, options.clamp_time, rt, progress)
+}
+
+/// Makes an empty volume of a fixed size at `path`. `created` is the time that it gives as its making.
+///
+/// As [`build`], except that the UUID is a random one where none is given.
+pub fn mkfs(
+    path: &Path,
+    volume: &VolumeOptions,
+    created: Timestamp,
+    rt: &Rt,
+    progress: Progress,
+) -> Result<BuildReport, BuildError> {
+    let mut volume = volume.clone();
+    let mut rng = rt.rng("mkfs");
+    let mut random = || {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
+        bytes[8..].copy_from_slice(&rng.next_u64().to_le_bytes());
+        // RFC 9562: version 4 (random), variant 1.
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        bytes
+    };
+    volume.uuid.get_or_insert_with(&mut random);
+    volume.hash_seed.get_or_insert_with(&mut random);
+    let mut tree = Tree::new();
+    tree.node_mut(crate::tree::NodeId::ROOT).mtime = created;
+    let stores = Stores::new(directory_of(path));
+    write(path, &volume, tree, stores, Some(created), rt, progress)
+}
+
+fn write(
+    path: &Path,
+    volume: &VolumeOptions,
+    tree: Tree,
+    stores: Stores,
+    clamp: Option<Timestamp>,
+    rt: &Rt,
+    progress: Progress,
+) -> Result<BuildReport, BuildError> {
+    let mut params = Params::resolve(volume)?;
+    let contents = Contents::new(tree, &mut params, clamp)?;
+    let plan = layout::plan(&contents, &params)?;
+    let image = Arc::new(Image::new(contents, params, plan, stores, clamp));
+    let output = Output::create(path, image.bytes(), rt)?;
+    pump(&image, output.device(), rt, progress)?;
+    output.commit(rt)?;
+    let sb = image.superblock();
+    let used_inodes = sb.inodes_count() - sb.raw().s_free_inodes_count.get();
+    let directories = image.contents.directories;
+    Ok(BuildReport {
+        image_bytes: image.bytes(),
+        block_bytes: image.params.block.bytes(),
+        free_bytes: sb.free_blocks() << image.params.block.log2(),
+        used_inodes,
+        free_inodes: sb.raw().s_free_inodes_count.get(),
+        files: image.contents.inodes().count() as u32 - directories,
+        directories,
+        uuid: sb.uuid(),
+    })
+}

@@ -1,0 +1,197 @@
+//! What can keep a volume from being built.
+
+use std::io;
+use std::path::Path;
+use thiserror::Error;
+
+/// Why a build, or a mkfs, did not happen. Nothing is left under the output's name then.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A source could not be read.
+    #[error("cannot {action} {path}: {error}")]
+    Source {
+        /// What was tried, as in "open".
+        action: &'static str,
+        /// Path of the file or directory, quoted.
+        path: String,
+        /// The system's answer.
+        error: io::Error,
+    },
+    /// A file changed between the walk and the copy.
+    #[error("{path} changed while it was read: {change}; build from a snapshot or stop its writers")]
+    Changed {
+        /// Path of the file, quoted.
+        path: String,
+        /// What was noticed.
+        change: String,
+    },
+    /// A name that ext cannot store.
+    #[error("the name of {path} has {bytes} bytes; ext stores names of 1 to 255 bytes")]
+    NameTooLong {
+        /// Full path, quoted.
+        path: String,
+        /// Length of the name.
+        bytes: usize,
+    },
+    /// A symbolic link whose target does not fit a block.
+    #[error("the target of symbolic link {path} has {bytes} bytes; this volume stores at most {limit}")]
+    TargetTooLong {
+        /// Path of the link, quoted.
+        path: String,
+        /// Length of the target.
+        bytes: u64,
+        /// Longest that fits.
+        limit: u64,
+    },
+    /// More hard links than ext can count.
+    #[error("{path} has {links} hard links; this type of volume counts at most {limit}")]
+    TooManyLinks {
+        /// One of the paths, quoted.
+        path: String,
+        /// How many there are.
+        links: u64,
+        /// Most that fit.
+        limit: u64,
+    },
+    /// A file that is larger than the volume's type can map.
+    #[error(
+        "{path} has {bytes} bytes; this volume's files have at most {limit}: use ext4 or a larger block size"
+    )]
+    FileTooLarge {
+        /// Path of the file, quoted.
+        path: String,
+        /// Its size.
+        bytes: u64,
+        /// Most that fits.
+        limit: u64,
+    },
+    /// Attributes that fit neither the inode nor a block.
+    #[error("the extended attributes of {path} need {bytes} bytes; without ea_inode at most {limit} fit")]
+    XattrsTooLarge {
+        /// Path, quoted.
+        path: String,
+        /// Bytes needed.
+        bytes: u64,
+        /// Bytes there are.
+        limit: u64,
+    },
+    /// An access control list that is none.
+    #[error("{path}: {name} is not an access control list: {reason}")]
+    Acl {
+        /// Path, quoted.
+        path: String,
+        /// The attribute.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// More names than fit 32 bits.
+    #[error("the source has more names than a volume can have inodes")]
+    TooManyEntries,
+    /// An owner outside every range of the map.
+    #[error("{path} belongs to {what} {id}, which no range of the owner map covers; add a range for it")]
+    Unmapped {
+        /// Path, quoted.
+        path: String,
+        /// "user" or "group".
+        what: &'static str,
+        /// The id.
+        id: u32,
+    },
+    /// A tar archive that cannot be what it claims to be.
+    #[error("{archive}: {problem}, at byte {offset}, {place}")]
+    Tar {
+        /// Name of the archive.
+        archive: String,
+        /// Where, in bytes of the uncompressed archive.
+        offset: u64,
+        /// "in entry …" or "after entry …".
+        place: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// An OCI layout that cannot be what it claims to be.
+    #[error("{layout}: {problem}")]
+    Oci {
+        /// Path of the layout.
+        layout: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The contents do not fit the size that was asked for.
+    #[error(
+        "the contents need {needed} bytes, the volume was to have {given}; ask for {needed} or more, or for --size exact"
+    )]
+    TooSmall {
+        /// A size that would do.
+        needed: u64,
+        /// The size asked for.
+        given: u64,
+    },
+    /// More inodes are needed than were asked for, or than fit.
+    #[error(
+        "the contents need {needed} inodes, the volume has {given}; ask for more inodes or fewer bytes per inode"
+    )]
+    TooFewInodes {
+        /// Inodes needed, reserved ones included.
+        needed: u64,
+        /// Inodes there are.
+        given: u64,
+    },
+    /// Options that contradict each other or go beyond what ext can do.
+    #[error("{0}")]
+    Options(String),
+    /// The image could not be written.
+    #[error("cannot {action} {path}: {error}")]
+    Output {
+        /// What was tried.
+        action: &'static str,
+        /// The image, or the directory that it lies in.
+        path: String,
+        /// The system's answer.
+        error: io::Error,
+    },
+    /// The image could not be written.
+    #[error("cannot write the image: {0}")]
+    Device(#[from] extant_block::IoError),
+    /// A task of the build panicked: a defect.
+    #[error("{0}")]
+    World(#[from] extant_rt::RtError),
+}
+
+impl BuildError {
+    pub(crate) fn source(action: &'static str, path: &[u8], error: impl Into<io::Error>) -> Self {
+        Self::Source { action, path: quoted(path), error: error.into() }
+    }
+
+    pub(crate) fn output(action: &'static str, path: &Path, error: impl Into<io::Error>) -> Self {
+        Self::Output { action, path: quoted_path(path), error: error.into() }
+    }
+}
+
+/// A name of any bytes, fit for a terminal: control characters, quotes and bytes that are not UTF-8 are escaped.
+pub fn quoted(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    let mut out = String::with_capacity(bytes.len() + 2);
+    out.push('"');
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '"' | '\\' => out.extend(['\\', c]),
+                c if c.is_control() => out.extend(c.escape_default()),
+                c => out.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(out, "\\x{byte:02x}");
+        }
+    }
+    out.push('"');
+    out
+}
+
+pub(crate) fn quoted_path(path: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    quoted(path.as_os_str().as_bytes())
+}

@@ -1,0 +1,114 @@
+//! Files' contents, holes told apart.
+
+use super::{ExportError, Watch};
+use extant_format::{Corrupt, Inode, InodeFlags, Place, RoCompat};
+use extant_fs::{Chunk, Error, RunState, Volume};
+use std::ops::Range;
+
+/// Counts the contents read from a volume, and refuses more than it can hold: a map that uses blocks twice could make
+/// a small volume endless.
+#[derive(Debug)]
+pub(super) struct Allowance {
+    left_bytes: u64,
+}
+
+impl Allowance {
+    pub(super) fn of(volume: &Volume) -> Self {
+        let sb = volume.superblock();
+        let bytes = sb.blocks_count() << sb.block_size().log2();
+        // Slack for a few blocks in two files, which damage does; with shared_blocks all of it may be on purpose.
+        let factor = if sb.ro_compat().contains(RoCompat::SHARED_BLOCKS) { 64 } else { 2 };
+        Self { left_bytes: bytes.saturating_mul(factor) }
+    }
+
+    pub(super) fn spend(&mut self, inode: &Inode, bytes: u64) -> Result<(), ExportError> {
+        match self.left_bytes.checked_sub(bytes) {
+            Some(left) => self.left_bytes = left,
+            None => {
+                let rule =
+                    "no more, with all files before, than the volume holds: blocks are used many times";
+                return Err(Error::from(Corrupt::field(
+                    Place::Inode(inode.number),
+                    "data bytes",
+                    bytes,
+                    rule,
+                ))
+                .into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a file has data: ascending, not adjacent, within its size.
+pub(super) async fn regions(volume: &Volume, inode: &Inode) -> (Vec<Range<u64>>, Option<Error>) {
+    let size = inode.size();
+    if inode.flags().contains(InodeFlags::INLINE_DATA) {
+        return (whole(size), None);
+    }
+    let mut regions: Vec<Range<u64>> = Vec::new();
+    let log2 = volume.superblock().block_size().log2();
+    let mut runs = volume.runs(inode);
+    loop {
+        let run = match runs.next().await {
+            Ok(Some(run)) => run,
+            Ok(None) => return (regions, None),
+            Err(error) => return (regions, Some(error)),
+        };
+        let RunState::Written(_) = run.state else { continue };
+        let start = run.logical << log2;
+        let end = start.saturating_add(run.blocks << log2).min(size);
+        match regions.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ if start < end => regions.push(start..end),
+            _ => {}
+        }
+    }
+}
+
+/// The regions of a file without holes.
+pub(super) fn whole(size: u64) -> Vec<Range<u64>> {
+    std::iter::once(0..size).filter(|region| !region.is_empty()).collect()
+}
+
+/// Takes contents in order.
+pub(super) trait Sink {
+    /// Bytes at this offset of the file, behind all before.
+    fn data(&mut self, offset: u64, bytes: &[u8]) -> std::io::Result<()>;
+}
+
+/// Sends all data of a file to `sink`. What cannot be read is told to `watch`, once, and left out.
+pub(super) async fn send(
+    volume: &Volume,
+    inode: &Inode,
+    path: &[u8],
+    sink: &mut dyn Sink,
+    watch: &mut dyn Watch,
+) -> std::io::Result<u64> {
+    let mut sent = 0;
+    let mut told = false;
+    let mut tell = |watch: &mut dyn Watch, error| {
+        if !std::mem::replace(&mut told, true) {
+            watch.unreadable(path, error);
+        }
+    };
+    let mut stream = match volume.stream(inode.clone()).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            tell(watch, error);
+            return Ok(0);
+        }
+    };
+    loop {
+        match stream.next().await {
+            Ok(Some(Chunk::Data { offset, bytes })) => {
+                sink.data(offset, &bytes)?;
+                sent += bytes.len() as u64;
+                watch.advanced(bytes.len() as u64);
+            }
+            Ok(Some(Chunk::Hole { .. })) => {}
+            Ok(None) => return Ok(sent),
+            Err(error) => tell(watch, error),
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Directories of the host as a destination that nothing leads out of.
+//!
+//! Every step is relative to an open directory and follows no symbolic link, neither one that the volume brought nor one
+//! that was there before, and every name is a single component.
+
+use extant_format::{DeviceNumber, FileKind, Timestamp};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// An open directory of the host.
+#[derive(Debug)]
+pub(super) struct HostDir(OwnedFd);
+
+/// A name that is one component, and no step up or in place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SafeName<'a>(&'a [u8]);
+
+impl<'a> SafeName<'a> {
+    pub(super) fn new(name: &'a [u8]) -> Option<Self> {
+        let leads_away = matches!(name, b"" | b"." | b"..") || name.iter().any(|&b| b == b'/' || b == 0);
+        (!leads_away).then_some(Self(name))
+    }
+
+    pub(super) fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+}
+
+/// What a file's attributes are set on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target<'a> {
+    /// An open file or directory.
+    Open(BorrowedFd<'a>),
+    /// A name in a directory, not followed.
+    Name(&'a HostDir, SafeName<'a>),
+}
+
+impl HostDir {
+    /// Opens a directory that the user named; only its last component may not be a symbolic link.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Self(rustix::fs::open(path, flags, Mode::empty())?))
+    }
+
+    /// Opens a sub-directory.
+    pub(super) fn open_child(&self, name: SafeName<'_>) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Self(rustix::fs::openat(&self.0, name.0, flags, Mode::empty())?))
+    }
+
+    /// Makes a sub-directory that only its owner may enter, or takes one that is there.
+    pub(super) fn make_child(&self, name: SafeName<'_>) -> io::Result<Self> {
+        match rustix::fs::mkdirat(&self.0, name.0, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => self.open_child(name),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Opens the directory that holds the last component of a path relative to this one, and returns that component.
+    pub(super) fn parent_of<'a>(&self, path: &'a [u8]) -> io::Result<(Self, SafeName<'a>)> {
+        let mut dir = Self(rustix::io::fcntl_dupfd_cloexec(&self.0, 0)?);
+        let mut components = path.split(|&b| b == b'/').peekable();
+        while let Some(name) = components.next() {
+            let name = SafeName::new(name).ok_or(Errno::INVAL)?;
+            if components.peek().is_none() {
+                return Ok((dir, name));
+            }
+            dir = dir.open_child(name)?;
+        }
+        Err(Errno::INVAL.into())
+    }
+
+    /// Takes away what is under a name, unless it is a directory.
+    fn make_room(&self, name: SafeName<'_>) -> io::Result<()> {
+        match rustix::fs::unlinkat(&self.0, name.0, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Does what makes a new name; where the name is taken, once more after making room.
+    fn create<T>(&self, name: SafeName<'_>, make: impl Fn() -> Result<T, Errno>) -> io::Result<T> {
+        match make() {
+            Err(Errno::EXIST) => {
+                self.make_room(name)?;
+                Ok(make()?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// A new, empty file that only its owner may open.
+    pub(super) fn create_file(&self, name: SafeName<'_>) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        self.create(name, || rustix::fs::openat(&self.0, name.0, flags, Mode::RUSR | Mode::WUSR))
+            .map(File::from)
+    }
+
+    /// A new symbolic link.
+    pub(super) fn create_symlink(&self, name: SafeName<'_>, target: &[u8]) -> io::Result<()> {
+        self.create(name, || rustix::fs::symlinkat(target, &self.0, name.0))
+    }
+
+    /// A new device node, named pipe or socket.
+    pub(super) fn create_node(
+        &self,
+        name: SafeName<'_>,
+        kind: FileKind,
+        device: Option<DeviceNumber>,
+    ) -> io::Result<()> {
+        let kind = match kind {
+            FileKind::CharDevice => FileType::CharacterDevice,
+            FileKind::BlockDevice => FileType::BlockDevice,
+            FileKind::Fifo => FileType::Fifo,
+            FileKind::Socket => FileType::Socket,
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink => return Err(Errno::INVAL.into()),
+        };
+        let device = device.map_or(0, |d| rustix::fs::makedev(d.major, d.minor));
+        self.create(name, || rustix::fs::mknodat(&self.0, name.0, kind, Mode::RUSR | Mode::WUSR, device))
+    }
+
+    /// A further name for the file under a name in `of`, which may be this directory.
+    pub(super) fn create_link(&self, name: SafeName<'_>, of: &HostDir, old: SafeName<'_>) -> io::Result<()> {
+        self.create(name, || rustix::fs::linkat(&of.0, old.0, &self.0, name.0, AtFlags::empty()))
+    }
+
+    /// Takes a file away again.
+    pub(super) fn remove(&self, name: SafeName<'_>) {
+        // What is left then is told by the failure that led here.
+        let _ = self.make_room(name);
+    }
+}
+
+impl AsFd for HostDir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Target<'_> {
+    /// The file's path through the descriptor that is open on it or on its directory.
+    fn path(&self) -> Vec<u8> {
+        match self {
+            Self::Open(fd) => format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes(),
+            Self::Name(dir, name) => {
+                [format!("/proc/self/fd/{}/", dir.0.as_raw_fd()).as_bytes(), name.0].concat()
+            }
+        }
+    }
+
+    /// Sets owner and group.
+    pub(super) fn set_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
+        let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        match self {
+            Self::Open(fd) => rustix::fs::fchown(fd, uid, gid)?,
+            Self::Name(dir, name) => rustix::fs::chownat(dir, name.0, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?,
+        }
+        Ok(())
+    }
+
+    /// Sets permissions; of anything but a symbolic link.
+    pub(super) fn set_mode(&self, mode: u16) -> io::Result<()> {
+        let mode = Mode::from_raw_mode(u32::from(mode & 0o7777));
+        match self {
+            Self::Open(fd) => rustix::fs::fchmod(fd, mode)?,
+            Self::Name(dir, name) => {
+                // Through a descriptor on the very file, so that no symbolic link put there meanwhile is followed.
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let file = rustix::fs::openat(dir, name.0, flags, Mode::empty())?;
+                rustix::fs::chmod(Target::Open(file.as_fd()).path(), mode)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the times of access and change of contents.
+    pub(super) fn set_times(&self, accessed: Timestamp, modified: Timestamp) -> io::Result<()> {
+        let spec = |t: Timestamp| Timespec { tv_sec: t.seconds, tv_nsec: t.nanos.into() };
+        let times = Timestamps { last_access: spec(accessed), last_modification: spec(modified) };
+        match self {
+            Self::Open(fd) => rustix::fs::futimens(fd, &times)?,
+            Self::Name(dir, name) => {
+                rustix::fs::utimensat(dir, name.0, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets an extended attribute.
+    pub(super) fn set_xattr(&self, name: &[u8], value: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Open(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty())?,
+            Self::Name(..) => rustix::fs::lsetxattr(self.path(), name, value, XattrFlags::empty())?,
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn names_that_lead_away_are_none() {
+        for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0"] {
+            assert!(SafeName::new(name).is_none(), "{name:?}");
+        }
+        assert!(SafeName::new(b"...").is_some());
+        assert!(SafeName::new(b"\xff\n").is_some());
+    }
+
+    #[test]
+    fn links_at_the_destination_are_replaced_or_refused_but_never_followed() {
+        let root = tempfile::tempdir().unwrap();
+        let (inside, outside) = (root.path().join("in"), root.path().join("out"));
+        std::fs::create_dir(&inside).unwrap();
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(outside.join("precious"), "kept").unwrap();
+        symlink("../out/precious", inside.join("file")).unwrap();
+        symlink("../out", inside.join("dir")).unwrap();
+        let dir = HostDir::open(&inside).unwrap();
+        let name = |name| SafeName::new(name).unwrap();
+
+        dir.create_file(name(b"file")).unwrap();
+        assert_eq!(std::fs::read(outside.join("precious")).unwrap(), b"kept");
+        assert!(inside.join("file").symlink_metadata().unwrap().is_file());
+
+        assert!(dir.make_child(name(b"dir")).is_err());
+        assert!(dir.parent_of(b"dir/precious").is_err());
+        assert!(HostDir::open(&inside.join("dir")).is_err());
+        assert!(Target::Name(&dir, name(b"dir")).set_mode(0o777).is_err());
+    }
+}

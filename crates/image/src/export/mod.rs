@@ -1,0 +1,95 @@
+//! Out of a volume: to a tar archive, or to a directory of the host.
+//!
+//! Both go through a volume once, in the order of [`extant_fs::Walk`], so that the same volume gives the same archive. What
+//! cannot be read, or cannot be kept where it goes, is told to a [`Watch`] and left out, and the rest goes on.
+
+mod archive;
+mod contents;
+mod header;
+mod host;
+mod links;
+mod tar;
+mod tree;
+
+pub use archive::{Archive, Compression};
+pub use tar::to_tar;
+pub use tree::to_directory;
+
+use extant_fs::Error;
+use std::fmt;
+use std::io;
+use thiserror::Error as ThisError;
+
+/// Who wants to know how an export gets on. Paths are relative to where it began; empty for the beginning itself.
+pub trait Watch {
+    /// So many bytes of files' contents are through since the last call.
+    fn advanced(&mut self, bytes: u64);
+    /// Something could not be read.
+    fn unreadable(&mut self, path: &[u8], error: Error);
+    /// Something was read but could not be kept, or not all of it: why, and in how far.
+    fn not_kept(&mut self, path: &[u8], loss: Loss);
+}
+
+/// What an export cannot keep of a file.
+#[derive(Debug, ThisError)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The file as a whole.
+    #[error("cannot be created: {0}")]
+    File(io::Error),
+    /// A device node, which only a privileged user may create.
+    #[error("device nodes can be created by root only; left out")]
+    Device,
+    /// An archive has no form for it.
+    #[error("is a socket, which a tar archive cannot hold; left out")]
+    Socket,
+    /// A name that would lead out of the destination.
+    #[error("has a name that no directory of the host can hold; left out")]
+    Name,
+    /// An attribute.
+    #[error("attribute {name} cannot be set: {error}")]
+    Attribute {
+        /// The attribute's name, fit to print.
+        name: String,
+        /// The system's answer.
+        error: io::Error,
+    },
+    /// Owner, mode or times.
+    #[error("{what} cannot be set: {error}")]
+    Metadata {
+        /// Which of them.
+        what: &'static str,
+        /// The system's answer.
+        error: io::Error,
+    },
+}
+
+/// Why an export could not go on.
+#[derive(Debug, ThisError)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The place where it goes failed.
+    #[error(transparent)]
+    Output(#[from] io::Error),
+    /// Where it was to begin cannot be read, or the volume makes no sense as a whole.
+    #[error(transparent)]
+    Volume(#[from] Error),
+}
+
+/// What came through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// Directories.
+    pub directories: u64,
+    /// Names of everything else, hard links included.
+    pub others: u64,
+    /// Bytes of files' contents, holes left out.
+    pub bytes: u64,
+}
+
+impl fmt::Display for Exported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { directories, others, bytes } = self;
+        write!(f, "{directories} directories, {others} others, {bytes} bytes of contents")
+    }
+}

@@ -1,0 +1,206 @@
+//! Volume to tar archive.
+
+use super::contents::{self, Allowance, Sink};
+use super::header::{Contents, Entry, RECORD_BYTES, sparse_map};
+use super::links::Links;
+use super::{ExportError, Exported, Loss, Watch};
+use extant_format::{FileKind, Inode, InodeFlags};
+use extant_fs::{Attribute, Error, Volume, WalkOptions};
+use std::io::{self, Write};
+use std::ops::Range;
+use tar::EntryType;
+
+/// Writes everything below `top`, or `top` itself under `name` where it is not a directory, as a tar archive.
+///
+/// The format is POSIX.1-2001 (pax) with GNU tar's sparse files (1.0) and star's records for extended attributes and
+/// access control lists, which GNU tar and libarchive read. Paths are relative to `top`, which itself is `./`. Names
+/// within a directory are in byte order, and nothing depends on the time or the place of the export.
+///
+/// # Errors
+/// Only what ends the whole export; the rest is told to `watch`. A file of which a part cannot be read holds zeroes there.
+pub async fn to_tar(
+    volume: &Volume,
+    top: &Inode,
+    name: &[u8],
+    out: &mut dyn Write,
+    watch: &mut dyn Watch,
+) -> Result<Exported, ExportError> {
+    let mut archive = Archive {
+        volume,
+        out,
+        watch,
+        links: Links::default(),
+        allowance: Allowance::of(volume),
+        done: Exported::default(),
+    };
+    if top.kind() == Some(FileKind::Directory) {
+        let mut walk = volume.walk(top, WalkOptions { inodes: true, depth: None }).await?;
+        archive.add(b".", top).await?;
+        while let Some(next) = walk.next().await {
+            match next {
+                Ok(entry) => {
+                    if let Some(inode) = &entry.inode {
+                        archive.add(walk.path(), inode).await?;
+                    }
+                }
+                Err(failure) => archive.watch.unreadable(&failure.path, failure.error),
+            }
+        }
+    } else {
+        archive.add(name, top).await?;
+    }
+    // The end: two empty records.
+    archive.out.write_all(&[0; 2 * RECORD_BYTES as usize])?;
+    Ok(archive.done)
+}
+
+struct Archive<'a> {
+    volume: &'a Volume,
+    out: &'a mut dyn Write,
+    watch: &'a mut dyn Watch,
+    links: Links,
+    allowance: Allowance,
+    done: Exported,
+}
+
+impl Archive<'_> {
+    async fn add(&mut self, path: &[u8], inode: &Inode) -> Result<(), ExportError> {
+        let Some(kind) = inode.kind() else { return Ok(()) };
+        if kind != FileKind::Directory
+            && let Some(first) = self.links.earlier(inode)
+        {
+            self.put(path, EntryType::Link, inode, &first, &[], Contents::None)?;
+            self.done.others += 1;
+            return Ok(());
+        }
+        if kind == FileKind::Regular && inode.flags().contains(InodeFlags::ENCRYPT) {
+            self.watch.unreadable(path, Error::Encrypted(inode.number));
+            return Ok(());
+        }
+        let xattrs = match self.volume.xattrs(inode).await {
+            Ok(xattrs) => xattrs,
+            Err(error) => {
+                self.watch.unreadable(path, error);
+                Vec::new()
+            }
+        };
+        match kind {
+            FileKind::Directory => {
+                let path = [path, b"/"].concat();
+                self.put(&path, EntryType::Directory, inode, b"", &xattrs, Contents::None)?;
+                self.done.directories += 1;
+                return Ok(());
+            }
+            FileKind::Regular => self.add_file(path, inode, &xattrs).await?,
+            FileKind::Symlink => match self.volume.read_link(inode).await {
+                Ok(target) => self.put(path, EntryType::Symlink, inode, &target, &xattrs, Contents::None)?,
+                Err(error) => {
+                    self.watch.unreadable(path, error);
+                    return Ok(());
+                }
+            },
+            FileKind::CharDevice => self.put(path, EntryType::Char, inode, b"", &xattrs, Contents::None)?,
+            FileKind::BlockDevice => self.put(path, EntryType::Block, inode, b"", &xattrs, Contents::None)?,
+            FileKind::Fifo => self.put(path, EntryType::Fifo, inode, b"", &xattrs, Contents::None)?,
+            FileKind::Socket => {
+                self.watch.not_kept(path, Loss::Socket);
+                return Ok(());
+            }
+        }
+        self.links.came(inode, path);
+        self.done.others += 1;
+        Ok(())
+    }
+
+    fn put(
+        &mut self,
+        path: &[u8],
+        kind: EntryType,
+        inode: &Inode,
+        link: &[u8],
+        xattrs: &[Attribute],
+        contents: Contents<'_>,
+    ) -> Result<(), ExportError> {
+        let entry = Entry { path, kind, inode, link, xattrs, contents };
+        Ok(self.out.write_all(&entry.to_bytes())?)
+    }
+
+    async fn add_file(
+        &mut self,
+        path: &[u8],
+        inode: &Inode,
+        xattrs: &[Attribute],
+    ) -> Result<(), ExportError> {
+        let size = inode.size();
+        let (mut regions, problem) = contents::regions(self.volume, inode).await;
+        let mut data_bytes = regions.iter().map(|r| r.end - r.start).sum();
+        self.allowance.spend(inode, data_bytes)?;
+        let map = sparse_map(&regions, size);
+        if size - data_bytes > map.len() as u64 {
+            let contents = Contents::Sparse { map: &map, data_bytes, real_bytes: size };
+            self.put(path, EntryType::Regular, inode, b"", xattrs, contents)?;
+            self.out.write_all(&map)?;
+        } else {
+            // Holes that would save nothing are written out.
+            regions = contents::whole(size);
+            data_bytes = size;
+            self.put(path, EntryType::Regular, inode, b"", xattrs, Contents::Whole { bytes: size })?;
+        }
+        if let Some(error) = problem {
+            self.watch.unreadable(path, error);
+        }
+        let mut laid = Laid { out: self.out, regions: &regions, at: 0, within: 0 };
+        self.done.bytes += contents::send(self.volume, inode, path, &mut laid, self.watch).await?;
+        laid.zeroes_until(size)?;
+        let padding = data_bytes.next_multiple_of(RECORD_BYTES) - data_bytes;
+        Ok(self.out.write_all(&[0; RECORD_BYTES as usize][..padding as usize])?)
+    }
+}
+
+/// Lays a file's regions end to end into the archive, zeroes where no data came.
+struct Laid<'a> {
+    out: &'a mut dyn Write,
+    regions: &'a [Range<u64>],
+    /// The region being written, and how many of its bytes are.
+    at: usize,
+    within: u64,
+}
+
+impl Laid<'_> {
+    /// Up to `len` bytes from the current place on: file offset and length of what is left of the region.
+    fn here(&self) -> Option<(u64, u64)> {
+        let region = self.regions.get(self.at)?;
+        Some((region.start + self.within, region.end - region.start - self.within))
+    }
+
+    fn advance(&mut self, bytes: u64, left: u64) {
+        self.within += bytes;
+        if bytes == left {
+            (self.at, self.within) = (self.at + 1, 0);
+        }
+    }
+
+    fn zeroes_until(&mut self, offset: u64) -> io::Result<()> {
+        static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+        while let Some((start, left)) = self.here().filter(|(start, _)| *start < offset) {
+            let n = left.min(offset - start).min(ZEROES.len() as u64);
+            self.out.write_all(&ZEROES[..n as usize])?;
+            self.advance(n, left);
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Laid<'_> {
+    fn data(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.zeroes_until(offset)?;
+        let end = offset + bytes.len() as u64;
+        while let Some((start, left)) = self.here().filter(|(start, _)| *start < end) {
+            let n = left.min(end - start);
+            let from = (start - offset) as usize;
+            self.out.write_all(&bytes[from..from + n as usize])?;
+            self.advance(n, left);
+        }
+        Ok(())
+    }
+}

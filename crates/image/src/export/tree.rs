@@ -1,0 +1,287 @@
+//! Volume to a directory of the host.
+
+use super::contents::{self, Allowance, Sink};
+use super::host::{HostDir, SafeName, Target};
+use super::links::Links;
+use super::{ExportError, Exported, Loss, Watch};
+use extant_format::{FileKind, Inode, InodeFlags};
+use extant_fs::{Error, Volume, WalkOptions};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Copies `top` to a directory of the host.
+///
+/// With a `name`, `top` becomes that name in `directory`, which replaces a file there and fills a directory. Without one,
+/// `top` must be a directory, and what is in it goes straight into `directory`, whose own attributes stay.
+///
+/// Kept are permissions, times to the nanosecond, extended attributes, hard links among what is copied, holes, and, for
+/// root, owners and device nodes. Others cannot give files away; then set-user-id and set-group-id bits of files that were
+/// somebody else's are not set. Nothing outside `directory` is touched, whatever the volume's names and links are and
+/// whatever symbolic links lie in `directory`.
+///
+/// # Errors
+/// Only what ends the whole copy: a full disk, or a directory that cannot be written to; the rest is told to `watch`.
+pub async fn to_directory(
+    volume: &Volume,
+    top: &Inode,
+    directory: &Path,
+    name: Option<&[u8]>,
+    watch: &mut dyn Watch,
+) -> Result<Exported, ExportError> {
+    let mut copy = Copy {
+        volume,
+        watch,
+        stack: vec![Level {
+            dir: HostDir::open(directory)?,
+            inode: None,
+            name: Vec::new(),
+            path: Vec::new(),
+        }],
+        links: Links::default(),
+        allowance: Allowance::of(volume),
+        is_root: rustix::process::geteuid().is_root(),
+        skip_below: None,
+        done: Exported::default(),
+    };
+    // Everything is one level deeper if `top` itself is made.
+    let shift = usize::from(name.is_some());
+    if let Some(name) = name {
+        copy.add(1, name, b"", top).await?;
+    }
+    if top.kind() == Some(FileKind::Directory) && copy.stack.len() == 1 + shift {
+        let mut walk = volume.walk(top, WalkOptions { inodes: true, depth: None }).await?;
+        while let Some(next) = walk.next().await {
+            match next {
+                Ok(entry) => {
+                    if let Some(inode) = &entry.inode {
+                        copy.add(entry.depth + shift, &entry.name, walk.path(), inode).await?;
+                    }
+                }
+                Err(failure) => copy.watch.unreadable(&failure.path, failure.error),
+            }
+        }
+    }
+    copy.leave_to(0).await;
+    Ok(copy.done)
+}
+
+struct Copy<'a> {
+    volume: &'a Volume,
+    watch: &'a mut dyn Watch,
+    /// Open directories, outermost first.
+    stack: Vec<Level>,
+    links: Links,
+    allowance: Allowance,
+    is_root: bool,
+    /// The depth of a directory that could not be made; what is deeper goes nowhere.
+    skip_below: Option<usize>,
+    done: Exported,
+}
+
+struct Level {
+    dir: HostDir,
+    /// What its attributes come from, once it is full.
+    inode: Option<Inode>,
+    /// Its name on the host; empty for the destination.
+    name: Vec<u8>,
+    /// Its path in the volume.
+    path: Vec<u8>,
+}
+
+impl Copy<'_> {
+    /// Finishes directories until the innermost one open is at `depth`.
+    async fn leave_to(&mut self, depth: usize) {
+        while self.stack.len() > depth.max(1) || (depth == 0 && !self.stack.is_empty()) {
+            let Some(level) = self.stack.pop() else { return };
+            if let Some(inode) = level.inode {
+                self.set_attributes(Target::Open(level.dir.as_fd()), &level.path, &inode).await;
+            }
+        }
+    }
+
+    /// Copies one inode into the directory at `depth - 1`.
+    async fn add(
+        &mut self,
+        depth: usize,
+        name: &[u8],
+        path: &[u8],
+        inode: &Inode,
+    ) -> Result<(), ExportError> {
+        if self.skip_below.is_some_and(|skip| depth > skip) {
+            return Ok(());
+        }
+        self.skip_below = None;
+        self.leave_to(depth).await;
+        let is_directory = inode.kind() == Some(FileKind::Directory);
+        let made = match SafeName::new(name) {
+            None => {
+                self.watch.not_kept(path, Loss::Name);
+                false
+            }
+            Some(name) => match self.make(name, path, inode).await {
+                Ok(made) => made,
+                Err(ExportError::Output(error)) if !is_fatal(&error) => {
+                    self.watch.not_kept(path, Loss::File(error));
+                    false
+                }
+                Err(other) => return Err(other),
+            },
+        };
+        match (made, is_directory) {
+            (true, true) => self.done.directories += 1,
+            (true, false) => self.done.others += 1,
+            (false, true) => self.skip_below = Some(depth),
+            (false, false) => {}
+        }
+        Ok(())
+    }
+
+    /// Whether there is something under the name now.
+    async fn make(&mut self, name: SafeName<'_>, path: &[u8], inode: &Inode) -> Result<bool, ExportError> {
+        let Some(kind) = inode.kind() else { return Ok(false) };
+        let parent = &self.stack.last().expect("the destination stays open").dir;
+        if kind == FileKind::Directory {
+            let dir = parent.make_child(name)?;
+            let name = name.as_bytes().to_vec();
+            self.stack.push(Level { dir, inode: Some(inode.clone()), name, path: path.to_vec() });
+            return Ok(true);
+        }
+        if let Some(first) = self.links.earlier(inode) {
+            let (dir, old) = self.stack[0].dir.parent_of(&first)?;
+            match parent.create_link(name, &dir, old) {
+                Ok(()) => return Ok(true),
+                // The host counts fewer links; another file then.
+                Err(error) if error.raw_os_error() == Some(Errno::MLINK.raw_os_error()) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match kind {
+            FileKind::Directory => {}
+            FileKind::Regular => return self.make_file(name, path, inode).await,
+            FileKind::Symlink => match self.volume.read_link(inode).await {
+                Ok(target) => parent.create_symlink(name, &target)?,
+                Err(error) => {
+                    self.watch.unreadable(path, error);
+                    return Ok(false);
+                }
+            },
+            FileKind::CharDevice | FileKind::BlockDevice if !self.is_root => {
+                self.watch.not_kept(path, Loss::Device);
+                return Ok(false);
+            }
+            FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket => {
+                parent.create_node(name, kind, inode.device())?;
+            }
+        }
+        let host_path = self.host_path(name);
+        self.links.came(inode, &host_path);
+        // Taken off the stack meanwhile, so that the copy can be borrowed whole.
+        let level = self.stack.pop().expect("the destination stays open");
+        self.set_attributes(Target::Name(&level.dir, name), path, inode).await;
+        self.stack.push(level);
+        Ok(true)
+    }
+
+    async fn make_file(
+        &mut self,
+        name: SafeName<'_>,
+        path: &[u8],
+        inode: &Inode,
+    ) -> Result<bool, ExportError> {
+        if inode.flags().contains(InodeFlags::ENCRYPT) {
+            self.watch.unreadable(path, Error::Encrypted(inode.number));
+            return Ok(false);
+        }
+        let (regions, _told_below) = contents::regions(self.volume, inode).await;
+        self.allowance.spend(inode, regions.iter().map(|r| r.end - r.start).sum())?;
+        let level = self.stack.pop().expect("the destination stays open");
+        let file = level.dir.create_file(name);
+        let outcome = match &file {
+            Ok(file) => self.fill(file, path, inode).await,
+            Err(_) => Ok(()),
+        };
+        if file.is_ok() && outcome.is_err() {
+            level.dir.remove(name);
+        }
+        self.stack.push(level);
+        outcome?;
+        let file = file?;
+        let host_path = self.host_path(name);
+        self.links.came(inode, &host_path);
+        self.set_attributes(Target::Open(file.as_fd()), path, inode).await;
+        Ok(true)
+    }
+
+    async fn fill(&mut self, file: &File, path: &[u8], inode: &Inode) -> io::Result<()> {
+        let sent = contents::send(self.volume, inode, path, &mut Placed(file), self.watch).await?;
+        self.done.bytes += sent;
+        // The end may be a hole.
+        if sent != inode.size() {
+            file.set_len(inode.size())?;
+        }
+        Ok(())
+    }
+
+    /// Path of a name in the innermost directory, relative to the destination.
+    fn host_path(&self, name: SafeName<'_>) -> Vec<u8> {
+        let mut path = Vec::new();
+        for level in &self.stack[1..] {
+            path.extend_from_slice(&level.name);
+            path.push(b'/');
+        }
+        path.extend_from_slice(name.as_bytes());
+        path
+    }
+
+    async fn set_attributes(&mut self, target: Target<'_>, path: &[u8], inode: &Inode) {
+        let metadata = |watch: &mut dyn Watch, what, result: io::Result<()>| {
+            if let Err(error) = result {
+                watch.not_kept(path, Loss::Metadata { what, error });
+            }
+        };
+        let mut mode = inode.mode();
+        if self.is_root {
+            // First: a change of owner takes set-user-id bits and capabilities away.
+            metadata(self.watch, "owner", target.set_owner(inode.uid(), inode.gid()));
+        } else {
+            let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            if (inode.uid(), inode.gid()) != (uid, gid) {
+                mode &= !0o6000;
+            }
+        }
+        match self.volume.xattrs(inode).await {
+            Ok(xattrs) => {
+                for attribute in xattrs {
+                    if let Err(error) = target.set_xattr(&attribute.name, &attribute.value) {
+                        let name = extant_fs::quote(&attribute.name);
+                        self.watch.not_kept(path, Loss::Attribute { name, error });
+                    }
+                }
+            }
+            Err(error) => self.watch.unreadable(path, error),
+        }
+        if inode.kind() != Some(FileKind::Symlink) {
+            metadata(self.watch, "mode", target.set_mode(mode));
+        }
+        metadata(self.watch, "times", target.set_times(inode.accessed(), inode.modified()));
+    }
+}
+
+/// Whether the next file would fail for the same reason.
+fn is_fatal(error: &io::Error) -> bool {
+    let fatal = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::IO];
+    fatal.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// Writes each piece where it belongs.
+struct Placed<'a>(&'a File);
+
+impl Sink for Placed<'_> {
+    fn data(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+}

@@ -1,0 +1,215 @@
+//! Which extended attributes go into the inode, which into a shared block, which into inodes of their own.
+
+use super::contents::Contents;
+use super::params::Params;
+use crate::BuildError;
+use crate::tree::XattrSetId;
+use extant_format::{
+    Acl, GOOD_OLD_INODE_SIZE, Incompat, InodeNumber, XATTR_BLOCK_SHARES_MAX, Xattr, XattrIndex, XattrName,
+    xattr_space,
+};
+use std::collections::BTreeMap;
+
+const EXTRA_ISIZE: usize = 32;
+const BLOCK_HEADER: usize = 32;
+
+/// Where the attributes of every set go.
+#[derive(Debug, Default)]
+pub(crate) struct AttrPlan {
+    sets: BTreeMap<XattrSetId, SetPlan>,
+    /// Values that lie in inodes of their own, in order of their inodes.
+    pub(crate) values: Vec<Value>,
+    /// Attribute blocks in order.
+    pub(crate) blocks: Vec<AttrBlock>,
+    /// The inodes that have a block, in order, and which.
+    users: Vec<(InodeNumber, u32)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Value {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) references: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct AttrBlock {
+    pub(crate) set: XattrSetId,
+    /// The first inode that uses it, for messages.
+    pub(crate) references: u32,
+}
+
+#[derive(Debug, Default)]
+struct SetPlan {
+    in_inode: Vec<Attr>,
+    in_block: Vec<Attr>,
+}
+
+#[derive(Debug)]
+struct Attr {
+    index: XattrIndex,
+    suffix: Vec<u8>,
+    place: AttrPlace,
+}
+
+#[derive(Debug)]
+enum AttrPlace {
+    Here(Vec<u8>),
+    /// Index into the values.
+    Value(u32),
+}
+
+impl AttrPlan {
+    /// The block that an inode's attributes are in, counted among the attribute blocks.
+    pub(crate) fn block_of(&self, inode: InodeNumber) -> Option<u32> {
+        let at = self.users.binary_search_by_key(&inode, |user| user.0).ok()?;
+        Some(self.users[at].1)
+    }
+
+    /// The attributes that lie in the inode itself.
+    pub(crate) fn in_inode(&self, set: XattrSetId, value: impl Fn(u32) -> ValueRef) -> Vec<Xattr<'_>> {
+        self.sets
+            .get(&set)
+            .map_or_else(Vec::new, |plan| plan.in_inode.iter().map(|a| a.entry(&value)).collect())
+    }
+
+    /// The attributes that lie in a block, in the order that blocks need.
+    pub(crate) fn in_block(&self, set: XattrSetId, value: impl Fn(u32) -> ValueRef) -> Vec<Xattr<'_>> {
+        self.sets
+            .get(&set)
+            .map_or_else(Vec::new, |plan| plan.in_block.iter().map(|a| a.entry(&value)).collect())
+    }
+}
+
+/// What an entry says of a value in an inode.
+pub(crate) struct ValueRef {
+    pub(crate) inode: InodeNumber,
+    pub(crate) size: u32,
+    pub(crate) hash: u32,
+}
+
+impl Attr {
+    fn name(&self) -> XattrName<'_> {
+        XattrName { index: self.index, suffix: &self.suffix }
+    }
+
+    fn entry(&self, value: impl Fn(u32) -> ValueRef) -> Xattr<'_> {
+        match &self.place {
+            AttrPlace::Here(bytes) => Xattr::new(self.name(), bytes),
+            AttrPlace::Value(at) => {
+                let ValueRef { inode, size, hash } = value(*at);
+                Xattr::in_inode(self.name(), inode, size, hash)
+            }
+        }
+    }
+
+    fn space(&self) -> usize {
+        let nowhere = |_| ValueRef { inode: InodeNumber(1), size: 0, hash: 0 };
+        xattr_space([&self.entry(nowhere)]) - END_MARK
+    }
+}
+
+/// What [`xattr_space`] counts for the end of a list.
+const END_MARK: usize = 4;
+
+/// Plans the sets that inodes of the contents use, in the order of the inodes.
+pub(crate) fn plan_attrs(contents: &Contents, params: &mut Params) -> Result<AttrPlan, BuildError> {
+    let mut plan = AttrPlan::default();
+    // The block that a set's next user shares.
+    let mut open: BTreeMap<XattrSetId, u32> = BTreeMap::new();
+    for inode in contents.inodes() {
+        let set = contents.tree.node(contents.node_of(inode)).xattrs;
+        if set == XattrSetId::EMPTY {
+            continue;
+        }
+        if !plan.sets.contains_key(&set) {
+            let placed = place(contents, params, inode, set, &mut plan.values)?;
+            plan.sets.insert(set, placed);
+        }
+        let placed = &plan.sets[&set];
+        count_references(&placed.in_inode, &mut plan.values);
+        if placed.in_block.is_empty() {
+            continue;
+        }
+        let shared =
+            open.get(&set).copied().filter(|&b| plan.blocks[b as usize].references < XATTR_BLOCK_SHARES_MAX);
+        let block = match shared {
+            Some(block) => block,
+            None => {
+                count_references(&placed.in_block, &mut plan.values);
+                plan.blocks.push(AttrBlock { set, references: 0 });
+                plan.blocks.len() as u32 - 1
+            }
+        };
+        open.insert(set, block);
+        plan.blocks[block as usize].references += 1;
+        plan.users.push((inode, block));
+    }
+    if !plan.values.is_empty() {
+        params.incompat |= Incompat::EA_INODE;
+    }
+    Ok(plan)
+}
+
+fn count_references(attrs: &[Attr], values: &mut [Value]) {
+    for attr in attrs {
+        if let AttrPlace::Value(at) = attr.place {
+            values[at as usize].references += 1;
+        }
+    }
+}
+
+fn place(
+    contents: &Contents,
+    params: &Params,
+    inode: InodeNumber,
+    set: XattrSetId,
+    values: &mut Vec<Value>,
+) -> Result<SetPlan, BuildError> {
+    let mut attrs = Vec::new();
+    for xattr in contents.tree.xattrs(set) {
+        let Some(name) = XattrName::from_full(&xattr.name) else { continue };
+        let mut value = xattr.value.to_vec();
+        if matches!(name.index, XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT) {
+            let acl = Acl::parse_xattr(&value, inode).map_err(|e| BuildError::Acl {
+                path: contents.quoted_path_of(inode),
+                name: String::from_utf8_lossy(&xattr.name).into_owned(),
+                reason: e.problem.to_string(),
+            })?;
+            value = acl.to_stored();
+        }
+        attrs.push(Attr { index: name.index, suffix: name.suffix.to_vec(), place: AttrPlace::Here(value) });
+    }
+    attrs.sort_by(|a, b| a.name().cmp(&b.name()));
+    let mut room =
+        usize::from(params.inode_size).saturating_sub(GOOD_OLD_INODE_SIZE + EXTRA_ISIZE + 4 + END_MARK);
+    let mut plan = SetPlan::default();
+    for attr in attrs {
+        // The first word of an inode's area is its magic number: without room for an entry there is none.
+        if attr.space() <= room {
+            room -= attr.space();
+            plan.in_inode.push(attr);
+        } else {
+            plan.in_block.push(attr);
+        }
+    }
+    let room = params.block.byte_len() - BLOCK_HEADER - END_MARK;
+    let mut needed: usize = plan.in_block.iter().map(Attr::space).sum();
+    let wanted = needed;
+    while needed > room {
+        let here = |attr: &&mut Attr| match &attr.place {
+            AttrPlace::Here(bytes) if params.may_add_ea_inode => bytes.len(),
+            _ => 0,
+        };
+        let Some(largest) = plan.in_block.iter_mut().max_by_key(here).filter(|attr| here(attr) > 0) else {
+            let path = contents.quoted_path_of(inode);
+            return Err(BuildError::XattrsTooLarge { path, bytes: wanted as u64, limit: room as u64 });
+        };
+        needed -= largest.space();
+        let at = values.len() as u32;
+        if let AttrPlace::Here(bytes) = std::mem::replace(&mut largest.place, AttrPlace::Value(at)) {
+            values.push(Value { bytes, references: 0 });
+        }
+        needed += largest.space();
+    }
+    Ok(plan)
+}

@@ -1,0 +1,279 @@
+//! Blocks of directories: one linear block, or a hash tree over full leaves.
+
+use super::contents::{Contents, LOST_AND_FOUND};
+use super::params::Params;
+use crate::BuildError;
+use crate::tree::{EntryId, Kind, NodeId};
+use extant_format::{
+    CharSign, ChecksumSeed, Compat, DxEntry, DxRootInfo, FileBlock, FileKind, HashVersion, HtreeContext,
+    InodeNumber, dirent_bytes, hash_name, write_dirent, write_dirent_tail, write_dx_node, write_dx_root,
+};
+
+/// `.` and `..`.
+const DOTS: usize = dirent_bytes(1) + dirent_bytes(2);
+
+/// How a directory's blocks are used.
+pub(crate) struct Shape {
+    dir: InodeNumber,
+    names: Vec<Name>,
+    kind: ShapeKind,
+}
+
+struct Name {
+    entry: EntryId,
+    /// Major and minor hash; zero in linear directories.
+    hash: (u32, u32),
+}
+
+enum ShapeKind {
+    /// Where each block's names begin.
+    Linear { firsts: Vec<u32>, blocks: u32 },
+    /// Where each leaf's names begin; the number of nodes of each level below the root, from the top.
+    Tree { firsts: Vec<u32>, levels: Vec<u32> },
+}
+
+impl Shape {
+    /// Sorts a directory's names into blocks. The same for the same contents, so that it can be done again when the blocks
+    /// are written.
+    pub(crate) fn of(contents: &Contents, params: &Params, dir: InodeNumber) -> Result<Self, BuildError> {
+        let id = contents.node_of(dir);
+        let tree = &contents.tree;
+        let space = params.dirent_space();
+        let linear_bytes: usize =
+            DOTS + tree.children(id).map(|e| dirent_bytes(tree.entry_name(e).len())).sum::<usize>();
+        let spare = spare_blocks(contents, params, dir);
+        let bytes = |name: &Name| dirent_bytes(tree.entry_name(name.entry).len());
+        if linear_bytes <= space || !params.compat.contains(Compat::DIR_INDEX) || spare > 1 {
+            let names: Vec<_> =
+                tree.sorted_children(id).into_iter().map(|entry| Name { entry, hash: (0, 0) }).collect();
+            let firsts = pack(&names, DOTS, space, bytes);
+            let blocks = spare.max(firsts.len() as u32);
+            return Ok(Self { dir, names, kind: ShapeKind::Linear { firsts, blocks } });
+        }
+        let names = hashed(contents, params, id);
+        let firsts = pack(&names, 0, space, bytes);
+        let levels = levels(params, firsts.len());
+        if levels.len() > 1 + usize::from(params.may_add_large_dir) {
+            return Err(BuildError::Options(format!(
+                "{} has more entries than a directory of this volume holds; use larger blocks or large_dir",
+                contents.quoted_path_of(dir)
+            )));
+        }
+        Ok(Self { dir, names, kind: ShapeKind::Tree { firsts, levels } })
+    }
+
+    /// Blocks of the directory.
+    pub(crate) fn blocks(&self) -> u32 {
+        match &self.kind {
+            ShapeKind::Linear { blocks, .. } => *blocks,
+            ShapeKind::Tree { firsts, levels } => 1 + levels.iter().sum::<u32>() + firsts.len() as u32,
+        }
+    }
+
+    pub(crate) fn needs_large_dir(&self) -> bool {
+        matches!(&self.kind, ShapeKind::Tree { levels, .. } if levels.len() > 1)
+    }
+
+    /// Whether the directory has a hash tree.
+    pub(crate) fn is_indexed(contents: &Contents, params: &Params, dir: InodeNumber) -> bool {
+        params.compat.contains(Compat::DIR_INDEX)
+            && spare_blocks(contents, params, dir) <= 1
+            && contents.blocks[dir.0 as usize] > 1
+    }
+
+    /// Writes block `index` of the directory into `block`, which is zeroed.
+    pub(crate) fn write(
+        &self,
+        contents: &Contents,
+        params: &Params,
+        seed: Option<ChecksumSeed>,
+        index: u32,
+        block: &mut [u8],
+    ) {
+        match &self.kind {
+            ShapeKind::Linear { firsts, .. } => {
+                let parent = (index == 0).then(|| contents.parent_of(self.dir));
+                self.write_names(contents, seed, block, parent, part(firsts, &self.names, index as usize));
+            }
+            ShapeKind::Tree { firsts, levels } => {
+                let inner: u32 = levels.iter().sum();
+                if index > inner {
+                    let names = part(firsts, &self.names, (index - 1 - inner) as usize);
+                    self.write_names(contents, seed, block, None, names);
+                } else {
+                    self.write_inner(contents, params, seed, index, block);
+                }
+            }
+        }
+    }
+
+    fn write_names(
+        &self,
+        contents: &Contents,
+        seed: Option<ChecksumSeed>,
+        block: &mut [u8],
+        parent: Option<InodeNumber>,
+        names: &[Name],
+    ) {
+        let end = block.len() - if seed.is_some() { extant_format::DIRENT_TAIL_BYTES } else { 0 };
+        let dots = parent.map(|parent| {
+            let dir = Some(FileKind::Directory);
+            [(self.dir, &b"."[..], dir), (parent, &b".."[..], dir)]
+        });
+        let entries = names.iter().map(|name| {
+            let node = contents.tree.entry_node(name.entry);
+            let kind = file_kind(contents.tree.node(node).kind);
+            (contents.number_of(node), contents.tree.entry_name(name.entry), Some(kind))
+        });
+        let mut at = 0;
+        let mut all = dots.into_iter().flatten().chain(entries).peekable();
+        if all.peek().is_none() {
+            write_dirent(&mut block[..end], InodeNumber(0), b"", None);
+        }
+        while let Some((inode, name, kind)) = all.next() {
+            // The last entry of a block spans the rest.
+            let next = if all.peek().is_some() { at + dirent_bytes(name.len()) } else { end };
+            write_dirent(&mut block[at..next], inode, name, kind);
+            at = next;
+        }
+        if let Some(seed) = seed {
+            write_dirent_tail(block, seed);
+        }
+    }
+
+    fn write_inner(
+        &self,
+        contents: &Contents,
+        params: &Params,
+        seed: Option<ChecksumSeed>,
+        index: u32,
+        block: &mut [u8],
+    ) {
+        let ShapeKind::Tree { firsts, levels } = &self.kind else { return };
+        let cx = htree_context(params);
+        let fan_out = cx.node_limit(params.block.byte_len()) as u32;
+        // Which level the block is on, and which node of it.
+        let mut level_start = 0;
+        let mut level = 0;
+        let mut level_len = 1;
+        while index >= level_start + level_len {
+            level_start += level_len;
+            level_len = levels[level];
+            level += 1;
+        }
+        let node = index - level_start;
+        let below_start = level_start + level_len;
+        let below_len = levels.get(level).copied().unwrap_or(firsts.len() as u32);
+        // The root has as many children as there are; a node of any other level a full share.
+        let (first, last) =
+            if level == 0 { (0, below_len) } else { (node * fan_out, ((node + 1) * fan_out).min(below_len)) };
+        let leaves_per_child = fan_out.pow((levels.len() - level) as u32);
+        let entries: Vec<_> = (first..last)
+            .map(|child| {
+                let leaf = child * leaves_per_child;
+                DxEntry { hash: self.leaf_hash(firsts, leaf as usize), block: FileBlock(below_start + child) }
+            })
+            .collect();
+        if level == 0 {
+            let info = DxRootInfo {
+                dir: self.dir,
+                parent: contents.parent_of(self.dir),
+                filetype: true,
+                hash_version: HashVersion::HalfMd4,
+                levels: levels.len() as u8,
+            };
+            write_dx_root(block, &info, entries.into_iter(), seed);
+        } else {
+            write_dx_node(block, entries.into_iter(), seed);
+        }
+    }
+
+    /// The lowest hash in a leaf; odd where names of that hash begin in the leaf before.
+    fn leaf_hash(&self, firsts: &[u32], leaf: usize) -> u32 {
+        let first = firsts[leaf] as usize;
+        let hash = self.names[first].hash.0;
+        let continues = first > 0 && self.names[first - 1].hash.0 == hash;
+        hash | u32::from(continues)
+    }
+}
+
+/// e2fsck puts what it finds into lost+found without having to allocate: 16 KiB are kept ready.
+fn spare_blocks(contents: &Contents, params: &Params, dir: InodeNumber) -> u32 {
+    let is_lost_and_found = dir != InodeNumber::ROOT
+        && contents.parent_of(dir) == InodeNumber::ROOT
+        && contents.tree.entry_name(contents.entry_of(dir)) == LOST_AND_FOUND;
+    if is_lost_and_found { ((16 << 10) / params.block.bytes()).clamp(2, 12) } else { 1 }
+}
+
+fn hashed(contents: &Contents, params: &Params, dir: NodeId) -> Vec<Name> {
+    let mut seed = [0; 4];
+    for (word, bytes) in seed.iter_mut().zip(params.hash_seed.chunks_exact(4)) {
+        *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    }
+    let tree = &contents.tree;
+    let mut names: Vec<_> = tree
+        .children(dir)
+        .map(|entry| {
+            let hash = hash_name(HashVersion::HalfMd4, CharSign::Signed, &seed, tree.entry_name(entry))
+                .expect("half MD4 needs no key");
+            Name { entry, hash: (hash.major, hash.minor) }
+        })
+        .collect();
+    names
+        .sort_unstable_by(|a, b| (a.hash, tree.entry_name(a.entry)).cmp(&(b.hash, tree.entry_name(b.entry))));
+    names
+}
+
+/// Where each block's names begin, when blocks are filled one after another.
+fn pack(names: &[Name], head: usize, space: usize, bytes: impl Fn(&Name) -> usize) -> Vec<u32> {
+    let mut firsts = vec![0];
+    let mut used = head;
+    for (at, name) in names.iter().enumerate() {
+        if used + bytes(name) > space {
+            firsts.push(at as u32);
+            used = 0;
+        }
+        used += bytes(name);
+    }
+    firsts
+}
+
+fn part<'a>(firsts: &[u32], names: &'a [Name], block: usize) -> &'a [Name] {
+    let Some(&first) = firsts.get(block) else { return &[] };
+    let end = firsts.get(block + 1).map_or(names.len(), |&n| n as usize);
+    &names[first as usize..end]
+}
+
+/// Nodes of each level between the root and so many leaves, from the top.
+fn levels(params: &Params, leaves: usize) -> Vec<u32> {
+    let cx = htree_context(params);
+    let (root, node) = (cx.root_limit(params.block.byte_len()), cx.node_limit(params.block.byte_len()));
+    let mut levels = Vec::new();
+    let mut below = leaves;
+    while below > root {
+        below = below.div_ceil(node);
+        levels.insert(0, below as u32);
+    }
+    levels
+}
+
+fn htree_context(params: &Params) -> HtreeContext {
+    HtreeContext {
+        dir: InodeNumber::ROOT,
+        block: FileBlock(0),
+        checksums: params.has_metadata_csum(),
+        large_dir: params.may_add_large_dir,
+    }
+}
+
+pub(crate) fn file_kind(kind: Kind) -> FileKind {
+    match kind {
+        Kind::File => FileKind::Regular,
+        Kind::Directory => FileKind::Directory,
+        Kind::Symlink => FileKind::Symlink,
+        Kind::CharDevice => FileKind::CharDevice,
+        Kind::BlockDevice => FileKind::BlockDevice,
+        Kind::Fifo => FileKind::Fifo,
+        Kind::Socket => FileKind::Socket,
+    }
+}

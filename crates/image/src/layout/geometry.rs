@@ -1,0 +1,260 @@
+//! Where the fixed metadata lies: superblocks, descriptors, bitmaps, inode tables.
+
+use super::params::Params;
+use super::space::{Run, Space};
+use crate::BuildError;
+use extant_format::{
+    BlockSize, Compat, Group, Incompat, RawSuperblock, STATE_VALID, SUPERBLOCK_MAGIC, Superblock,
+};
+
+/// Groups whose bitmaps and tables lie together, with `flex_bg`: mke2fs's default, as a power of two.
+const FLEX_LOG: u32 = 4;
+
+/// A group's own metadata.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tables {
+    pub(crate) block_bitmap: u64,
+    pub(crate) inode_bitmap: u64,
+    pub(crate) inode_table: u64,
+}
+
+/// A volume of a given number of blocks and inodes.
+#[derive(Clone, Debug)]
+pub(crate) struct Geometry {
+    /// With counts, sizes and features; what depends on the contents comes later.
+    pub(crate) sb: Superblock,
+    pub(crate) tables: Vec<Tables>,
+    pub(crate) table_blocks: u32,
+    pub(crate) reserved_gdt: u32,
+    /// Blocks of fixed metadata.
+    pub(crate) overhead: u64,
+    /// What is left.
+    pub(crate) space: Space,
+}
+
+/// Why there is no such volume.
+#[derive(Debug)]
+pub(crate) enum GeometryError {
+    /// The last group has fewer blocks than its metadata needs; one with `at_least` blocks in all would do, or `at_most`.
+    Tail {
+        at_most: u64,
+        at_least: u64,
+    },
+    /// The tables do not fit.
+    Full,
+    Refused(BuildError),
+}
+
+pub(crate) fn blocks_per_group(block: BlockSize) -> u32 {
+    // Free blocks of a group are counted in 16 bits without 64bit.
+    (block.bytes() * 8).min(65_528)
+}
+
+/// Most inodes in a group: as many as its bitmap has bits, and 16 bits count.
+pub(crate) fn max_inodes_per_group(params: &Params) -> u32 {
+    let per_block = params.block.bytes() / u32::from(params.inode_size);
+    (params.block.bytes() * 8).min(65_536 - per_block) & !7
+}
+
+/// Inodes per group so that `groups` hold at least `inodes`, in whole blocks of the table.
+pub(crate) fn inodes_per_group(params: &Params, inodes: u64, groups: u64) -> Option<u32> {
+    let per_block = u64::from(params.block.bytes() / u32::from(params.inode_size)).max(8);
+    let wanted = inodes.div_ceil(groups).max(1).next_multiple_of(per_block);
+    u32::try_from(wanted)
+        .ok()
+        .filter(|&n| n <= max_inodes_per_group(params) && u64::from(n) * groups <= u64::from(u32::MAX))
+}
+
+pub(crate) fn first_data_block(block: BlockSize) -> u64 {
+    u64::from(block.bytes() == 1024)
+}
+
+pub(crate) fn group_count(block: BlockSize, blocks: u64) -> u64 {
+    blocks.saturating_sub(first_data_block(block)).div_ceil(blocks_per_group(block).into()).max(1)
+}
+
+impl Geometry {
+    pub(crate) fn new(params: &Params, blocks: u64, inodes_per_group: u32) -> Result<Self, GeometryError> {
+        let sb = skeleton(params, blocks, inodes_per_group).map_err(GeometryError::Refused)?;
+        let table_bytes = u64::from(inodes_per_group) * u64::from(params.inode_size);
+        let mut geometry = Self {
+            reserved_gdt: u32::from(sb.raw().s_reserved_gdt_blocks.get()),
+            sb,
+            tables: Vec::new(),
+            table_blocks: params.block.blocks_for(table_bytes) as u32,
+            overhead: 0,
+            space: Space::between(0, 0, &[]),
+        };
+        geometry.place()?;
+        Ok(geometry)
+    }
+
+    pub(crate) fn groups(&self) -> u32 {
+        self.sb.group_count()
+    }
+
+    pub(crate) fn first_block(&self, group: u32) -> u64 {
+        self.sb.group_first_block(Group(group)).0
+    }
+
+    /// Blocks of superblock, descriptors and their reserve at a group's start.
+    pub(crate) fn head_blocks(&self, group: u32) -> u64 {
+        if self.sb.has_backup(Group(group)) {
+            1 + u64::from(self.sb.descriptor_blocks()) + u64::from(self.reserved_gdt)
+        } else {
+            0
+        }
+    }
+
+    fn groups_per_flex(&self) -> u32 {
+        if self.sb.incompat().contains(Incompat::FLEX_BG) { 1 << FLEX_LOG } else { 1 }
+    }
+
+    fn place(&mut self) -> Result<(), GeometryError> {
+        let groups = self.groups();
+        let per_flex = self.groups_per_flex();
+        let end = self.sb.blocks_count();
+        let last = groups - 1;
+        let mut tail = self.head_blocks(last);
+        if last % per_flex == 0 {
+            tail += 2 + u64::from(self.table_blocks);
+        }
+        let first = self.first_block(last);
+        if end - first <= tail {
+            return Err(GeometryError::Tail { at_most: first, at_least: first + tail + 1 });
+        }
+        let mut used = Vec::new();
+        for group in 0..groups {
+            let blocks = self.head_blocks(group);
+            if blocks > 0 {
+                used.push(Run { start: self.first_block(group), blocks });
+            }
+        }
+        self.tables.reserve(groups as usize);
+        for flex in (0..groups).step_by(per_flex as usize) {
+            let members = per_flex.min(groups - flex);
+            let mut at = self.first_block(flex);
+            let mut take = |blocks: u64| {
+                let start = self.pass_heads(at, blocks);
+                at = start + blocks;
+                used.push(Run { start, blocks });
+                start
+            };
+            let block_bitmaps = take(members.into());
+            let inode_bitmaps = take(members.into());
+            let tables: Vec<_> = (0..members).map(|_| take(self.table_blocks.into())).collect();
+            if at > end
+                || (per_flex == 1 && at > self.first_block(flex) + u64::from(self.sb.blocks_per_group()))
+            {
+                return Err(GeometryError::Full);
+            }
+            for (n, inode_table) in (0u64..).zip(tables) {
+                self.tables.push(Tables {
+                    block_bitmap: block_bitmaps + n,
+                    inode_bitmap: inode_bitmaps + n,
+                    inode_table,
+                });
+            }
+        }
+        used.sort_unstable_by_key(|run| run.start);
+        if used.windows(2).any(|pair| pair[0].end() > pair[1].start) {
+            return Err(GeometryError::Full); // a flex group's tables reach into the next one's
+        }
+        self.overhead = used.iter().map(|run| run.blocks).sum();
+        self.space = Space::between(self.sb.first_data_block().0, end, &used);
+        Ok(())
+    }
+
+    /// The first place from `at` on where `blocks` lie clear of superblocks and descriptors.
+    fn pass_heads(&self, mut at: u64, blocks: u64) -> u64 {
+        let per_group = u64::from(self.sb.blocks_per_group());
+        let group_of = |block: u64| ((block - self.sb.first_data_block().0) / per_group) as u32;
+        'again: loop {
+            for group in group_of(at)..=group_of(at + blocks - 1).min(self.groups() - 1) {
+                let head = Run { start: self.first_block(group), blocks: self.head_blocks(group) };
+                if head.blocks > 0 && at < head.end() && head.start < at + blocks {
+                    at = head.end();
+                    continue 'again;
+                }
+            }
+            return at;
+        }
+    }
+}
+
+fn skeleton(params: &Params, blocks: u64, inodes_per_group: u32) -> Result<Superblock, BuildError> {
+    let refuse = |text: String| Err(BuildError::Options(text));
+    if blocks > u64::from(u32::MAX) && !params.incompat.contains(Incompat::BIT64) {
+        return refuse("a volume of 2^32 blocks or more needs 64bit; use larger blocks or add it".into());
+    }
+    let per_group = blocks_per_group(params.block);
+    let groups = group_count(params.block, blocks);
+    let Some(inodes) = u32::try_from(groups * u64::from(inodes_per_group)).ok() else {
+        return refuse("the volume would have 2^32 inodes or more; ask for more bytes per inode".into());
+    };
+    let desc_size: u16 = if params.incompat.contains(Incompat::BIT64) { 64 } else { 0 };
+    let per_block = u64::from(params.block.bytes()) / u64::from(if desc_size == 0 { 32 } else { desc_size });
+    let mut compat = params.compat;
+    if blocks > u64::from(u32::MAX) {
+        compat -= Compat::RESIZE_INODE; // its map has 32-bit pointers
+    }
+    if params.journal_blocks(blocks).is_none() {
+        compat -= Compat::HAS_JOURNAL | Compat::ORPHAN_FILE;
+    }
+    let reserved_gdt = if compat.contains(Compat::RESIZE_INODE) {
+        // Room for the descriptors of a volume 1,024 times as large, as far as one indirect block reaches.
+        let most = u64::from(u32::MAX).min(blocks.saturating_mul(1024));
+        let wanted = (most - first_data_block(params.block)).div_ceil(per_group.into()).div_ceil(per_block);
+        (wanted - groups.div_ceil(per_block).min(wanted)).min(u64::from(params.block.bytes()) / 4)
+    } else {
+        0
+    };
+    if 1 + groups.div_ceil(per_block) + reserved_gdt >= u64::from(per_group) {
+        return refuse("the group descriptors of such a volume do not fit a group; use larger blocks".into());
+    }
+    let (lo, hi) = (blocks as u32, (blocks >> 32) as u32);
+    let mut raw = RawSuperblock {
+        s_inodes_count: inodes.into(),
+        s_blocks_count_lo: lo.into(),
+        s_blocks_count_hi: hi.into(),
+        s_first_data_block: (first_data_block(params.block) as u32).into(),
+        s_log_block_size: (params.block.log2() - 10).into(),
+        s_log_cluster_size: (params.block.log2() - 10).into(),
+        s_blocks_per_group: per_group.into(),
+        s_clusters_per_group: per_group.into(),
+        s_inodes_per_group: inodes_per_group.into(),
+        s_max_mnt_count: 0xffff.into(),
+        s_magic: SUPERBLOCK_MAGIC.into(),
+        s_state: STATE_VALID.into(),
+        s_errors: 1.into(),
+        s_rev_level: 1.into(),
+        s_first_ino: 11.into(),
+        s_inode_size: params.inode_size.into(),
+        s_feature_compat: compat.bits().into(),
+        s_feature_incompat: params.incompat.bits().into(),
+        s_feature_ro_compat: params.ro_compat.bits().into(),
+        s_uuid: params.uuid,
+        s_volume_name: params.label,
+        s_reserved_gdt_blocks: (reserved_gdt as u16).into(),
+        s_def_hash_version: 1,
+        s_desc_size: desc_size.into(),
+        s_default_mount_opts: 0xc.into(), // user_xattr, acl
+        s_flags: 1.into(),                // hashes take bytes as signed, as on x86
+        s_checksum_type: u8::from(params.has_metadata_csum()),
+        ..RawSuperblock::default()
+    };
+    if params.inode_size > 128 {
+        raw.s_min_extra_isize = 32.into();
+        raw.s_want_extra_isize = 32.into();
+    }
+    if params.incompat.contains(Incompat::FLEX_BG) {
+        raw.s_log_groups_per_flex = FLEX_LOG as u8;
+    }
+    if params.incompat.contains(Incompat::CSUM_SEED) {
+        raw.s_checksum_seed = extant_format::ChecksumSeed::from_uuid(&params.uuid).0.into();
+    }
+    for (word, bytes) in raw.s_hash_seed.iter_mut().zip(params.hash_seed.chunks_exact(4)) {
+        *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into();
+    }
+    Superblock::from_raw(raw).map_err(|e| BuildError::Options(format!("there is no such volume: {e}")))
+}

@@ -1,0 +1,316 @@
+//! Block maps of files: extent trees of any depth, and the indirect blocks of ext2 and ext3.
+
+use super::contents::LogicalRun;
+use super::params::Params;
+use super::space::{Run, Short, Space};
+use extant_format::{
+    BlockSize, ChecksumSeed, DIRECT_POINTERS, EXTENT_MAX_BLOCKS, Extent, ExtentIndex, ExtentNode, FileBlock,
+    VolumeBlock, pointers_per_block, write_extent_checksum,
+};
+
+/// Bytes of the map in an inode.
+pub(crate) const ROOT_BYTES: usize = 60;
+/// Extents in an inode.
+const ROOT_EXTENTS: usize = 4;
+
+/// A run of file blocks in one run of volume blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataRun {
+    pub(crate) logical: u32,
+    pub(crate) physical: u64,
+    pub(crate) blocks: u32,
+}
+
+/// Where a file's data and its map lie.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FileMap {
+    /// In order of file blocks.
+    pub(crate) data: Vec<DataRun>,
+    /// Blocks of the map, in the order in which [`FileMap::write_block`] counts them.
+    pub(crate) meta: Vec<Run>,
+}
+
+impl FileMap {
+    /// A file in one piece, without map blocks.
+    pub(crate) fn single(physical: u64, blocks: u32) -> Self {
+        let data = if blocks == 0 { Vec::new() } else { vec![DataRun { logical: 0, physical, blocks }] };
+        Self { data, meta: Vec::new() }
+    }
+
+    /// Takes blocks for a file: one run for all of it where one fits.
+    pub(crate) fn take(space: &mut Space, runs: &[LogicalRun], params: &Params) -> Result<Self, Short> {
+        let blocks: u64 = runs.iter().map(|run| u64::from(run.blocks)).sum();
+        if params.has_extents() {
+            let data = lay(runs, &space.take_runs(blocks)?);
+            let meta = space.take_runs(extent_blocks(&data, params.block))?;
+            return Ok(Self { data, meta });
+        }
+        // The map comes in front, as readers want it.
+        let meta_blocks = indirect_nodes(runs, params.block).len() as u64;
+        if let Some(start) = space.take_run(meta_blocks + blocks) {
+            let data = lay(runs, &[Run { start: start + meta_blocks, blocks }]);
+            let meta = if meta_blocks > 0 { vec![Run { start, blocks: meta_blocks }] } else { Vec::new() };
+            return Ok(Self { data, meta });
+        }
+        let meta = space.take_runs(meta_blocks)?;
+        Ok(Self { data: lay(runs, &space.take_runs(blocks)?), meta })
+    }
+
+    /// Blocks in use, map included.
+    pub(crate) fn blocks(&self) -> u64 {
+        let data: u64 = self.data.iter().map(|run| u64::from(run.blocks)).sum();
+        data + self.meta_blocks()
+    }
+
+    pub(crate) fn meta_blocks(&self) -> u64 {
+        self.meta.iter().map(|run| run.blocks).sum()
+    }
+
+    fn meta_block(&self, mut index: u64) -> u64 {
+        for run in &self.meta {
+            if index < run.blocks {
+                return run.start + index;
+            }
+            index -= run.blocks;
+        }
+        panic!("a map has as many blocks as were counted")
+    }
+
+    /// The volume block of a file block; 0 in a hole.
+    fn physical(&self, logical: u64) -> u64 {
+        let after = self.data.partition_point(|run| u64::from(run.logical) <= logical);
+        match after.checked_sub(1).map(|at| self.data[at]) {
+            Some(run) if logical < u64::from(run.logical) + u64::from(run.blocks) => {
+                run.physical + (logical - u64::from(run.logical))
+            }
+            _ => 0,
+        }
+    }
+
+    fn logical_runs(&self) -> Vec<LogicalRun> {
+        self.data.iter().map(|run| LogicalRun { start: run.logical, blocks: run.blocks }).collect()
+    }
+
+    /// Writes the map in the inode.
+    pub(crate) fn write_root(&self, to: &mut [u8; ROOT_BYTES], params: &Params) {
+        if params.has_extents() {
+            let extents = extents(&self.data);
+            if extents.len() <= ROOT_EXTENTS {
+                ExtentNode::Leaf(extents).write_to(to);
+                return;
+            }
+            let levels = extent_levels(extents.len(), params.block);
+            let level = levels.len() - 1;
+            self.index_node(&extents, &levels, level as u16 + 1, 0, usize::MAX, params.block).write_to(to);
+            return;
+        }
+        let nodes = indirect_nodes(&self.logical_runs(), params.block);
+        let mut put =
+            |n: usize, block: u64| to[n * 4..n * 4 + 4].copy_from_slice(&(block as u32).to_le_bytes());
+        for n in 0..DIRECT_POINTERS {
+            put(n as usize, self.physical(n.into()));
+        }
+        for (n, first) in tops(params.block).into_iter().enumerate() {
+            let level = n as u8 + 1;
+            let child = nodes.iter().position(|node| node.level == level && node.first == first);
+            put(DIRECT_POINTERS as usize + n, child.map_or(0, |at| self.meta_block(at as u64)));
+        }
+    }
+
+    /// Writes block `index` of the map into `block`, which is zeroed; `seed` is the file's.
+    pub(crate) fn write_block(
+        &self,
+        index: u64,
+        block: &mut [u8],
+        params: &Params,
+        seed: Option<ChecksumSeed>,
+    ) {
+        if params.has_extents() {
+            let extents = extents(&self.data);
+            let levels = extent_levels(extents.len(), params.block);
+            let capacity = ExtentNode::capacity(params.block.byte_len(), false);
+            let (mut level, mut node) = (0, index as usize);
+            while node >= levels[level] {
+                node -= levels[level];
+                level += 1;
+            }
+            let content = if level == 0 {
+                let end = ((node + 1) * capacity).min(extents.len());
+                ExtentNode::Leaf(extents[node * capacity..end].to_vec())
+            } else {
+                self.index_node(&extents, &levels, level as u16, node * capacity, capacity, params.block)
+            };
+            content.write_to(block);
+            if let Some(seed) = seed {
+                write_extent_checksum(block, seed);
+            }
+            return;
+        }
+        let nodes = indirect_nodes(&self.logical_runs(), params.block);
+        let node = nodes[index as usize];
+        let reach = reach(node.level - 1, params.block);
+        for (n, slot) in (0u64..).zip(block.chunks_exact_mut(4)) {
+            let first = node.first + n * reach;
+            let child = if node.level == 1 {
+                self.physical(first)
+            } else {
+                let key = (first, std::cmp::Reverse(node.level - 1));
+                match nodes.binary_search_by_key(&key, |node| (node.first, std::cmp::Reverse(node.level))) {
+                    Ok(at) => self.meta_block(at as u64),
+                    Err(_) => 0,
+                }
+            };
+            slot.copy_from_slice(&(child as u32).to_le_bytes());
+        }
+    }
+
+    /// An inner node of `depth` over the nodes below it, from `first` on.
+    fn index_node(
+        &self,
+        extents: &[Extent],
+        levels: &[usize],
+        depth: u16,
+        first: usize,
+        most: usize,
+        block: BlockSize,
+    ) -> ExtentNode {
+        let capacity = ExtentNode::capacity(block.byte_len(), false);
+        let below = usize::from(depth) - 1;
+        let before: usize = levels[..below].iter().sum();
+        let extents_per_child = capacity.pow(u32::from(depth));
+        let last = first.saturating_add(most).min(levels[below]);
+        let entries = (first..last).map(|child| ExtentIndex {
+            logical: extents[child * extents_per_child].logical,
+            child: VolumeBlock(self.meta_block((before + child) as u64)),
+        });
+        ExtentNode::Index { depth, entries: entries.collect() }
+    }
+}
+
+/// Puts runs of a file into runs of the volume that are as long together.
+fn lay(logical: &[LogicalRun], physical: &[Run]) -> Vec<DataRun> {
+    let mut out = Vec::with_capacity(logical.len().max(physical.len()));
+    let mut places = physical.iter().copied();
+    let mut place = Run { start: 0, blocks: 0 };
+    for run in logical {
+        let (mut at, mut left) = (run.start, u64::from(run.blocks));
+        while left > 0 {
+            if place.blocks == 0 {
+                place = places.next().expect("as many blocks were taken as the file has");
+            }
+            let here = left.min(place.blocks);
+            out.push(DataRun { logical: at, physical: place.start, blocks: here as u32 });
+            at = at.wrapping_add(here as u32);
+            left -= here;
+            place.start += here;
+            place.blocks -= here;
+        }
+    }
+    out
+}
+
+fn extents(data: &[DataRun]) -> Vec<Extent> {
+    let mut out = Vec::with_capacity(data.len());
+    for run in data {
+        let mut done = 0;
+        while done < run.blocks {
+            let blocks = (run.blocks - done).min(EXTENT_MAX_BLOCKS);
+            out.push(Extent {
+                logical: FileBlock(run.logical + done),
+                physical: VolumeBlock(run.physical + u64::from(done)),
+                blocks,
+                unwritten: false,
+            });
+            done += blocks;
+        }
+    }
+    out
+}
+
+/// Nodes of each level outside the inode, from the leaves up.
+fn extent_levels(extents: usize, block: BlockSize) -> Vec<usize> {
+    let capacity = ExtentNode::capacity(block.byte_len(), false);
+    let mut levels = Vec::new();
+    let mut below = extents;
+    while below > ROOT_EXTENTS {
+        below = below.div_ceil(capacity);
+        levels.push(below);
+    }
+    levels
+}
+
+fn extent_blocks(data: &[DataRun], block: BlockSize) -> u64 {
+    let count: usize = data.iter().map(|run| run.blocks.div_ceil(EXTENT_MAX_BLOCKS) as usize).sum();
+    extent_levels(count, block).iter().sum::<usize>() as u64
+}
+
+/// An indirect block: its level (1 points to data) and the first file block below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Node {
+    level: u8,
+    first: u64,
+}
+
+/// File blocks that one pointer at this level leads to.
+fn reach(level: u8, block: BlockSize) -> u64 {
+    1 << ((block.log2() - 2) * u32::from(level))
+}
+
+/// First file block below each of the inode's three indirect pointers.
+fn tops(block: BlockSize) -> [u64; 3] {
+    let n = u64::from(pointers_per_block(block));
+    let direct = u64::from(DIRECT_POINTERS);
+    [direct, direct + n, direct + n + n * n]
+}
+
+/// The indirect blocks of a file, a parent in front of its children.
+fn indirect_nodes(runs: &[LogicalRun], block: BlockSize) -> Vec<Node> {
+    let mut nodes: Vec<Node> = Vec::new();
+    for (n, top) in tops(block).into_iter().enumerate() {
+        let levels = n as u8 + 1;
+        let end = top + reach(levels, block);
+        for run in runs {
+            let (from, to) = (u64::from(run.start).max(top), run.end().min(end));
+            if from >= to {
+                continue;
+            }
+            for level in (1..=levels).rev() {
+                let size = reach(level, block);
+                for child in (from - top) / size..=(to - 1 - top) / size {
+                    nodes.push(Node { level, first: top + child * size });
+                }
+            }
+        }
+    }
+    nodes.sort_unstable_by_key(|node| (node.first, std::cmp::Reverse(node.level)));
+    nodes.dedup();
+    nodes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indirect_blocks_are_as_many_as_the_file_needs() {
+        let block = BlockSize::from_bytes(1024).unwrap();
+        let count = |start, blocks| indirect_nodes(&[LogicalRun { start, blocks }], block).len();
+        assert_eq!(count(0, 12), 0);
+        assert_eq!(count(0, 13), 1);
+        assert_eq!(count(0, 12 + 256), 1);
+        assert_eq!(count(0, 12 + 256 + 1), 3);
+        assert_eq!(count(0, 12 + 256 + 256 * 256), 2 + 256);
+        assert_eq!(count(0, 12 + 256 + 256 * 256 + 1), 2 + 256 + 3);
+        assert_eq!(count(12 + 256 + 256 * 256 + 300, 1), 3, "a hole in front costs nothing");
+    }
+
+    #[test]
+    fn extent_trees_are_as_deep_as_they_need() {
+        let block = BlockSize::from_bytes(1024).unwrap();
+        assert_eq!(extent_levels(4, block), []);
+        assert_eq!(extent_levels(5, block), [1]);
+        assert_eq!(extent_levels(84 * 4, block), [4]);
+        assert_eq!(extent_levels(84 * 4 + 1, block), [5, 1]);
+        assert_eq!(extent_levels(84 * 84 * 4 + 1, block), [337, 5, 1]);
+    }
+}

@@ -1,0 +1,19 @@
+//! From contents and options to the place of every block. Pure: no I/O, no clock, the same plan for the same input.
+
+mod attrs;
+mod contents;
+mod dirs;
+mod geometry;
+mod map;
+mod params;
+mod plan;
+mod size;
+mod space;
+
+pub(crate) use attrs::ValueRef;
+pub(crate) use contents::Contents;
+pub(crate) use dirs::{Shape, file_kind};
+pub(crate) use map::{FileMap, ROOT_BYTES};
+pub(crate) use params::Params;
+pub(crate) use plan::{Piece, Plan, What};
+pub(crate) use size::plan;

@@ -1,0 +1,307 @@
+//! Where every block of a volume of known size lies.
+
+use super::contents::{Contents, LogicalRun};
+use super::geometry::{Geometry, GeometryError, group_count, inodes_per_group};
+use super::map::FileMap;
+use super::params::Params;
+use super::space::{Run, Short};
+use crate::tree::Kind;
+use extant_format::{Compat, Group, InodeNumber};
+
+/// A complete plan.
+pub(crate) struct Plan {
+    pub(crate) geometry: Geometry,
+    /// One past the last inode in use.
+    pub(crate) end_inode: u32,
+    /// By inode number: where the only run begins, or [`MAPPED`] plus an index into the maps; 0 for no blocks.
+    places: Vec<u64>,
+    maps: Vec<FileMap>,
+    pub(crate) journal: Option<FileMap>,
+    pub(crate) orphan_file: Option<FileMap>,
+    /// The double indirect block of the resize inode.
+    pub(crate) resize_map: Option<u64>,
+    pub(crate) attr_blocks: Vec<Run>,
+    /// What there is to write, in order of addresses.
+    pub(crate) pieces: Vec<Piece>,
+}
+
+const MAPPED: u64 = 1 << 63;
+
+/// A run of blocks with contents of one kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) start: u64,
+    pub(crate) blocks: u32,
+    pub(crate) what: What,
+}
+
+/// Kinds of contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Superblock and group descriptors, at a group's start.
+    Head(u32),
+    /// The reserved descriptor blocks of group 0, which map their copies.
+    ReservedDescriptors,
+    /// The resize inode's double indirect block.
+    ResizeMap,
+    /// Block bitmaps of groups from this one on.
+    BlockBitmaps(u32),
+    /// Inode bitmaps of groups from this one on.
+    InodeBitmaps(u32),
+    /// A group's inode table, as far as it is in use.
+    InodeTable(u32),
+    /// The journal's superblock.
+    Journal,
+    /// Blocks of the orphan file, from this one on.
+    OrphanFile(u32),
+    /// Attribute blocks, from this one on.
+    Attrs(u32),
+    /// Data of an inode, from this file block on.
+    Data(InodeNumber, u32),
+    /// Blocks of an inode's map, from this one on.
+    Map(InodeNumber, u32),
+}
+
+/// Why a number of blocks does not do.
+#[derive(Debug)]
+pub(crate) enum Misfit {
+    Short(Short),
+    Geometry(GeometryError),
+    /// A group cannot have so many inodes: more groups are needed.
+    Inodes {
+        needed: u64,
+    },
+}
+
+impl From<Short> for Misfit {
+    fn from(short: Short) -> Self {
+        Self::Short(short)
+    }
+}
+
+impl From<GeometryError> for Misfit {
+    fn from(error: GeometryError) -> Self {
+        Self::Geometry(error)
+    }
+}
+
+impl Plan {
+    /// Lays the contents out on a volume of `blocks`, which has at least `inodes`.
+    pub(crate) fn lay_out(
+        contents: &Contents,
+        params: &Params,
+        blocks: u64,
+        inodes: u64,
+    ) -> Result<Self, Misfit> {
+        let groups = group_count(params.block, blocks);
+        let per_group = inodes_per_group(params, inodes, groups).ok_or(Misfit::Inodes { needed: inodes })?;
+        let geometry = Geometry::new(params, blocks, per_group)?;
+        let has_orphan_file = params.orphan_blocks(blocks).is_some();
+        let mut plan = Self {
+            geometry,
+            end_inode: contents.orphan_inode + u32::from(has_orphan_file),
+            places: vec![0; contents.orphan_inode as usize],
+            maps: Vec::new(),
+            journal: None,
+            orphan_file: None,
+            resize_map: None,
+            attr_blocks: Vec::new(),
+            pieces: Vec::new(),
+        };
+        plan.place_own(params, blocks)?;
+        plan.place_names(contents, params)?;
+        plan.place_data(contents, params)?;
+        Ok(plan)
+    }
+
+    /// What the volume needs for itself.
+    fn place_own(&mut self, params: &Params, blocks: u64) -> Result<(), Short> {
+        let space = &mut self.geometry.space;
+        if self.geometry.sb.compat().contains(Compat::RESIZE_INODE) {
+            self.resize_map = Some(space.take_run(1).ok_or(Short { missing: 1 })?);
+        }
+        let whole = |blocks| [LogicalRun { start: 0, blocks }];
+        if let Some(blocks) = params.orphan_blocks(blocks) {
+            self.orphan_file = Some(FileMap::take(space, &whole(blocks), params)?);
+        }
+        if let Some(blocks) = params.journal_blocks(blocks) {
+            self.journal = Some(FileMap::take(space, &whole(blocks), params)?);
+        }
+        Ok(())
+    }
+
+    /// Directories, attributes and long symbolic links: together, so that walking the volume reads one place.
+    fn place_names(&mut self, contents: &Contents, params: &Params) -> Result<(), Short> {
+        for inode in contents.inodes() {
+            let kind = contents.tree.node(contents.node_of(inode)).kind;
+            let blocks = contents.blocks[inode.0 as usize];
+            if matches!(kind, Kind::Directory | Kind::Symlink) && blocks > 0 {
+                self.place_runs(inode, &[LogicalRun { start: 0, blocks }], params)?;
+            }
+        }
+        self.attr_blocks = self.geometry.space.take_runs(contents.attrs.blocks.len() as u64)?;
+        Ok(())
+    }
+
+    fn place_data(&mut self, contents: &Contents, params: &Params) -> Result<(), Short> {
+        for inode in contents.inodes() {
+            let id = contents.node_of(inode);
+            let blocks = contents.blocks[inode.0 as usize];
+            if contents.tree.node(id).kind != Kind::File || blocks == 0 {
+                continue;
+            }
+            if contents.tree.sparse_map(id).is_some() {
+                self.place_runs(inode, &contents.logical_runs(params, id), params)?;
+            } else {
+                self.place_runs(inode, &[LogicalRun { start: 0, blocks }], params)?;
+            }
+        }
+        for (n, value) in (0..).zip(&contents.attrs.values) {
+            let blocks = params.block.blocks_for(value.bytes.len() as u64) as u32;
+            self.place_runs(
+                InodeNumber(contents.first_value_inode + n),
+                &[LogicalRun { start: 0, blocks }],
+                params,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn place_runs(&mut self, inode: InodeNumber, runs: &[LogicalRun], params: &Params) -> Result<(), Short> {
+        let map = FileMap::take(&mut self.geometry.space, runs, params)?;
+        let place = match (&map.data[..], map.meta.is_empty()) {
+            ([], _) => 0,
+            ([run], true) if run.logical == 0 => run.physical,
+            _ => {
+                self.maps.push(map);
+                MAPPED | (self.maps.len() as u64 - 1)
+            }
+        };
+        self.places[inode.0 as usize] = place;
+        Ok(())
+    }
+
+    /// The map of an inode of the contents.
+    pub(crate) fn map_of(&self, contents: &Contents, params: &Params, inode: InodeNumber) -> FileMap {
+        match self.places[inode.0 as usize] {
+            0 => FileMap::default(),
+            place if place & MAPPED != 0 => self.maps[(place & !MAPPED) as usize].clone(),
+            place => FileMap::single(place, contents.data_blocks(params, inode)),
+        }
+    }
+
+    /// The block of attribute block `index`.
+    pub(crate) fn attr_block(&self, index: u32) -> u64 {
+        let mut index = u64::from(index);
+        for run in &self.attr_blocks {
+            if index < run.blocks {
+                return run.start + index;
+            }
+            index -= run.blocks;
+        }
+        panic!("as many attribute blocks were taken as were counted")
+    }
+
+    /// Lists what there is to write.
+    pub(crate) fn list_pieces(&mut self, contents: &Contents, params: &Params) {
+        let mut pieces = Vec::with_capacity(self.places.len() + 64);
+        let mut push = |start: u64, blocks: u64, what: What| {
+            if blocks > 0 {
+                pieces.push(Piece { start, blocks: blocks as u32, what });
+            }
+        };
+        let geometry = &self.geometry;
+        let in_use = u64::from(self.end_inode - 1);
+        let per_group = u64::from(geometry.sb.inodes_per_group());
+        for (group, tables) in (0u32..).zip(&geometry.tables) {
+            if geometry.head_blocks(group) > 0 {
+                // Before the superblock of group 0 lies the boot block, or part of one.
+                let start = geometry.first_block(group);
+                push(start, 1 + u64::from(geometry.sb.descriptor_blocks()), What::Head(group));
+            }
+            if !self.is_block_uninit(group) {
+                push(tables.block_bitmap, 1, What::BlockBitmaps(group));
+            }
+            if !self.is_inode_uninit(group) {
+                push(tables.inode_bitmap, 1, What::InodeBitmaps(group));
+            }
+            let used = in_use.saturating_sub(u64::from(group) * per_group).min(per_group);
+            let bytes = used * u64::from(params.inode_size);
+            push(tables.inode_table, params.block.blocks_for(bytes), What::InodeTable(group));
+        }
+        if let Some(at) = self.resize_map {
+            let first = geometry.first_block(0) + 1 + u64::from(geometry.sb.descriptor_blocks());
+            push(first, geometry.reserved_gdt.into(), What::ReservedDescriptors);
+            push(at, 1, What::ResizeMap);
+        }
+        let mut push_map = |map: &FileMap, inode: InodeNumber| {
+            let mut index = 0;
+            for run in &map.meta {
+                push(run.start, run.blocks, What::Map(inode, index));
+                index += run.blocks as u32;
+            }
+        };
+        if let Some(map) = &self.journal {
+            push_map(map, InodeNumber::JOURNAL);
+        }
+        let orphan_inode = InodeNumber(contents.orphan_inode);
+        if let Some(map) = &self.orphan_file {
+            push_map(map, orphan_inode);
+        }
+        for (inode, place) in (0..).map(InodeNumber).zip(&self.places) {
+            if place & MAPPED != 0 {
+                push_map(&self.maps[(place & !MAPPED) as usize], inode);
+            }
+        }
+        if let Some(map) = &self.journal {
+            push(map.data[0].physical, 1, What::Journal);
+        }
+        for run in self.orphan_file.iter().flat_map(|map| &map.data) {
+            push(run.physical, run.blocks.into(), What::OrphanFile(run.logical));
+        }
+        let mut index = 0;
+        for run in &self.attr_blocks {
+            push(run.start, run.blocks, What::Attrs(index));
+            index += run.blocks as u32;
+        }
+        for (inode, &place) in (0..).map(InodeNumber).zip(&self.places) {
+            if place & MAPPED != 0 {
+                for run in &self.maps[(place & !MAPPED) as usize].data {
+                    push(run.physical, run.blocks.into(), What::Data(inode, run.logical));
+                }
+            } else if place != 0 {
+                push(place, contents.data_blocks(params, inode).into(), What::Data(inode, 0));
+            }
+        }
+        pieces.sort_unstable_by_key(|piece| piece.start);
+        self.pieces = pieces;
+    }
+
+    /// Whether a group's block bitmap is left out: nothing but its own metadata is in use.
+    pub(crate) fn is_block_uninit(&self, group: u32) -> bool {
+        let geometry = &self.geometry;
+        if !geometry.sb.has_group_csum() || group + 1 == geometry.groups() {
+            return false;
+        }
+        let blocks = u64::from(geometry.sb.group_blocks(Group(group)));
+        self.free_in(group) == blocks - geometry.head_blocks(group)
+    }
+
+    /// Whether a group's inode bitmap is left out: no inode of it is in use.
+    pub(crate) fn is_inode_uninit(&self, group: u32) -> bool {
+        let first = u64::from(group) * u64::from(self.geometry.sb.inodes_per_group()) + 1;
+        self.geometry.sb.has_group_csum() && first >= u64::from(self.end_inode)
+    }
+
+    /// Free blocks of a group.
+    pub(crate) fn free_in(&self, group: u32) -> u64 {
+        self.free_runs_in(group).map(|run| run.blocks).sum()
+    }
+
+    /// Free runs of a group.
+    pub(crate) fn free_runs_in(&self, group: u32) -> impl Iterator<Item = Run> + '_ {
+        let start = self.geometry.first_block(group);
+        let end = start + u64::from(self.geometry.sb.group_blocks(Group(group)));
+        self.geometry.space.runs_within(start, end)
+    }
+}

@@ -1,0 +1,172 @@
+//! How large the volume becomes.
+
+use super::contents::Contents;
+use super::geometry::{GeometryError, first_data_block, group_count, max_inodes_per_group};
+use super::params::Params;
+use super::plan::{Misfit, Plan};
+use crate::{BuildError, SizePolicy};
+use extant_format::Incompat;
+
+/// Bytes that `--size exact` leaves free: enough to mount, and to create a few things.
+const EXACT_SLACK_BYTES: u64 = 32 << 10;
+/// Smallest volume in blocks.
+const MIN_BLOCKS: u64 = 64;
+/// Steps of the search for a size before the best so far is good enough.
+const MAX_STEPS: u32 = 64;
+
+/// Chooses the size by the options and lays the contents out.
+pub(crate) fn plan(contents: &Contents, params: &Params) -> Result<Plan, BuildError> {
+    let mut plan = match params.size {
+        SizePolicy::Fixed(bytes) => fixed(contents, params, bytes)?,
+        SizePolicy::Exact => smallest(contents, params, 0)?,
+        SizePolicy::PlusPercent(percent) => smallest(contents, params, percent.into())?,
+    };
+    plan.list_pieces(contents, params);
+    Ok(plan)
+}
+
+/// Inodes that the contents need, and a few more.
+fn inodes_needed(contents: &Contents) -> u64 {
+    u64::from(contents.orphan_inode)
+}
+
+fn inodes_wanted(contents: &Contents, params: &Params, bytes: Option<u64>) -> Result<u64, BuildError> {
+    let needed = inodes_needed(contents);
+    match (params.inodes, bytes) {
+        (Some(given), _) if u64::from(given) < needed => {
+            Err(BuildError::TooFewInodes { needed, given: given.into() })
+        }
+        (Some(given), _) => Ok(given.into()),
+        (None, Some(bytes)) => Ok((bytes / params.bytes_per_inode).max(needed + 1)),
+        (None, None) => Ok(needed + needed / 32 + 16),
+    }
+}
+
+fn fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Plan, BuildError> {
+    let mut blocks = bytes >> params.block.log2();
+    if blocks < MIN_BLOCKS {
+        let given = bytes;
+        return Err(BuildError::TooSmall { needed: MIN_BLOCKS << params.block.log2(), given });
+    }
+    if !params.incompat.contains(Incompat::BIT64) {
+        blocks = blocks.min(u32::MAX.into());
+    }
+    let inodes = inodes_wanted(contents, params, Some(bytes))?;
+    loop {
+        match Plan::lay_out(contents, params, blocks, inodes) {
+            Ok(plan) => {
+                if let Some(less) = crumb(params, &plan) {
+                    blocks = less;
+                    continue;
+                }
+                return Ok(plan);
+            }
+            Err(Misfit::Geometry(GeometryError::Tail { at_most, .. })) if at_most >= MIN_BLOCKS => {
+                blocks = at_most
+            }
+            Err(Misfit::Geometry(GeometryError::Refused(error))) => return Err(error),
+            Err(Misfit::Inodes { needed }) => {
+                let most = u64::from(max_inodes_per_group(params)) * group_count(params.block, blocks);
+                if needed > most && inodes_needed(contents) <= most && params.inodes.is_none() {
+                    return Plan::lay_out(contents, params, blocks, most)
+                        .map_err(|_| too_small(contents, params, bytes));
+                }
+                return Err(BuildError::TooFewInodes { needed, given: most });
+            }
+            Err(_) => return Err(too_small(contents, params, bytes)),
+        }
+    }
+}
+
+/// mke2fs gives up a last group with fewer than 50 blocks besides what a group by itself would need; so do we where the
+/// user fixed the size.
+fn crumb(params: &Params, plan: &Plan) -> Option<u64> {
+    let geometry = &plan.geometry;
+    let last = geometry.groups() - 1;
+    let tail = geometry.sb.blocks_count() - geometry.first_block(last);
+    let own = geometry.head_blocks(last) + 2 + u64::from(geometry.table_blocks) + 50;
+    let is_crumb = last > 0 && tail < own && tail < u64::from(geometry.sb.blocks_per_group());
+    let _ = params;
+    is_crumb.then(|| geometry.first_block(last))
+}
+
+fn too_small(contents: &Contents, params: &Params, given: u64) -> BuildError {
+    match smallest(contents, params, 0) {
+        Ok(plan) => {
+            let needed = plan.geometry.sb.blocks_count() << params.block.log2();
+            // What a fixed size adds: inodes by its ratio, and mke2fs's reserve.
+            let needed = needed.max(given + 1).next_multiple_of(1 << 20);
+            BuildError::TooSmall { needed, given }
+        }
+        Err(error) => error,
+    }
+}
+
+/// The smallest volume that leaves `percent` of the blocks in use free.
+fn smallest(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, BuildError> {
+    let content_blocks: u64 = contents.blocks.iter().map(|&n| u64::from(n)).sum();
+    let base = EXACT_SLACK_BYTES >> params.block.log2();
+    let inodes = inodes_wanted(contents, params, None)?;
+    let mut best: Option<Plan> = None;
+    // The largest that is known to be too small, and the next to try.
+    let mut too_small = MIN_BLOCKS - 1;
+    let mut next = MIN_BLOCKS.max(content_blocks + content_blocks / 32 + content_blocks * percent / 100);
+    for _ in 0..MAX_STEPS {
+        let tried = next;
+        match Plan::lay_out(contents, params, tried, inodes) {
+            Ok(plan) => {
+                let used = plan.geometry.sb.blocks_count() - plan.geometry.space.free();
+                let wanted = base.max(1) + used * percent / 100;
+                let free = plan.geometry.space.free();
+                if free < wanted {
+                    too_small = too_small.max(tried);
+                    next = tried + (wanted - free);
+                } else {
+                    let spare = free - wanted;
+                    let smaller = best.as_ref().is_none_or(|best| tried < best.geometry.sb.blocks_count());
+                    if smaller {
+                        best = Some(plan);
+                    }
+                    if spare <= 1 {
+                        break;
+                    }
+                    next = tried - spare;
+                }
+            }
+            Err(Misfit::Short(short)) => {
+                too_small = too_small.max(tried);
+                next = tried + short.missing + base;
+            }
+            Err(Misfit::Geometry(GeometryError::Tail { at_least, .. })) => {
+                too_small = too_small.max(tried);
+                next = at_least;
+            }
+            Err(Misfit::Geometry(GeometryError::Full)) => {
+                too_small = too_small.max(tried);
+                next = tried + tried / 16 + 64;
+            }
+            Err(Misfit::Geometry(GeometryError::Refused(error))) => return Err(error),
+            Err(Misfit::Inodes { needed }) => {
+                too_small = too_small.max(tried);
+                let groups = group_count(params.block, tried) + 1;
+                let per_group = u64::from(super::geometry::blocks_per_group(params.block));
+                if needed > u64::from(u32::MAX) {
+                    return Err(BuildError::TooManyEntries);
+                }
+                next = first_data_block(params.block) + (groups - 1) * per_group + 1;
+            }
+        }
+        if let Some(best) = &best {
+            let best = best.geometry.sb.blocks_count();
+            if best <= too_small + 1 {
+                break;
+            }
+            if next <= too_small || next >= best {
+                next = too_small + (best - too_small) / 2;
+            }
+        } else {
+            next = next.max(too_small + 1);
+        }
+    }
+    best.ok_or_else(|| BuildError::Options("no volume of these options holds the contents".into()))
+}

@@ -1,0 +1,145 @@
+//! Free runs of a volume under construction.
+
+/// A run of blocks of the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) start: u64,
+    pub(crate) blocks: u64,
+}
+
+impl Run {
+    pub(crate) fn end(self) -> u64 {
+        self.start + self.blocks
+    }
+}
+
+/// More blocks were asked for than are free.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Short {
+    /// How many more.
+    pub(crate) missing: u64,
+}
+
+/// The free runs, in order. Blocks are only ever taken, from the front of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Space {
+    runs: Vec<Run>,
+    free: u64,
+    /// For each power of two, the first run that still is at least as long.
+    first_fit: [usize; 65],
+}
+
+impl Space {
+    /// What `used` (sorted, not overlapping) leaves of `first..end`.
+    pub(crate) fn between(first: u64, end: u64, used: &[Run]) -> Self {
+        let mut runs = Vec::new();
+        let mut at = first;
+        for run in used {
+            if run.start > at {
+                runs.push(Run { start: at, blocks: run.start - at });
+            }
+            at = at.max(run.end());
+        }
+        if end > at {
+            runs.push(Run { start: at, blocks: end - at });
+        }
+        let free = runs.iter().map(|run| run.blocks).sum();
+        Self { runs, free, first_fit: [0; 65] }
+    }
+
+    /// Blocks left.
+    pub(crate) fn free(&self) -> u64 {
+        self.free
+    }
+
+    /// The runs left, in order.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Run> + '_ {
+        self.runs.iter().copied().filter(|run| run.blocks > 0)
+    }
+
+    /// The parts of the runs left that lie in `start..end`.
+    pub(crate) fn runs_within(&self, start: u64, end: u64) -> impl Iterator<Item = Run> + '_ {
+        let first = self.runs.partition_point(|run| run.end() <= start);
+        self.runs[first..].iter().take_while(move |run| run.start < end).filter_map(move |run| {
+            let (from, to) = (run.start.max(start), run.end().min(end));
+            (from < to).then(|| Run { start: from, blocks: to - from })
+        })
+    }
+
+    /// One run of `blocks`, the first that fits; `None` where none does.
+    pub(crate) fn take_run(&mut self, blocks: u64) -> Option<u64> {
+        debug_assert!(blocks > 0);
+        let class = blocks.ilog2() as usize;
+        let mut at = self.first_fit[class];
+        while self.runs.get(at).is_some_and(|run| run.blocks < 1 << class) {
+            at += 1;
+        }
+        self.first_fit[class] = at;
+        let fits = self.runs[at..].iter().position(|run| run.blocks >= blocks)?;
+        Some(self.take_from(at + fits, blocks))
+    }
+
+    /// `blocks` in as few runs as the order of addresses gives; long ones where there is a choice.
+    pub(crate) fn take_runs(&mut self, blocks: u64) -> Result<Vec<Run>, Short> {
+        if blocks == 0 {
+            return Ok(Vec::new());
+        }
+        if let Some(start) = self.take_run(blocks) {
+            return Ok(vec![Run { start, blocks }]);
+        }
+        if blocks > self.free {
+            return Err(Short { missing: blocks - self.free });
+        }
+        let mut left = blocks;
+        let mut taken = Vec::new();
+        // A long file passes over scraps, unless they are all there is.
+        for at_least in [1 << 12, 1] {
+            for at in 0..self.runs.len() {
+                let here = self.runs[at].blocks.min(left);
+                if here > 0 && self.runs[at].blocks >= at_least {
+                    taken.push(Run { start: self.take_from(at, here), blocks: here });
+                    left -= here;
+                }
+            }
+        }
+        assert!(left == 0, "the runs add up to the free blocks");
+        Ok(taken)
+    }
+
+    fn take_from(&mut self, at: usize, blocks: u64) -> u64 {
+        let run = &mut self.runs[at];
+        let start = run.start;
+        run.start += blocks;
+        run.blocks -= blocks;
+        self.free -= blocks;
+        start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_fill_the_first_run_that_holds_them_whole() {
+        let used = [Run { start: 0, blocks: 10 }, Run { start: 20, blocks: 5 }];
+        let mut space = Space::between(0, 1000, &used);
+        assert_eq!(space.free(), 985);
+        assert_eq!(space.take_run(8), Some(10));
+        assert_eq!(space.take_run(100), Some(25), "does not fit the two blocks left in front");
+        assert_eq!(space.take_run(2), Some(18), "but this does");
+        assert_eq!(space.take_run(1), Some(125));
+        assert_eq!(space.take_run(5000), None);
+        assert_eq!(space.runs().collect::<Vec<_>>(), [Run { start: 126, blocks: 874 }]);
+    }
+
+    #[test]
+    fn what_fits_nowhere_whole_is_split() {
+        let used = [Run { start: 10, blocks: 1 }, Run { start: 5000, blocks: 1 }];
+        let mut space = Space::between(0, 9000, &used);
+        let runs = space.take_runs(6000).unwrap();
+        assert_eq!(runs, [Run { start: 11, blocks: 4989 }, Run { start: 5001, blocks: 1011 - 0 }]);
+        assert_eq!(space.free(), 8998 - 6000);
+        assert_eq!(space.take_runs(3000).unwrap_err().missing, 2);
+    }
+}

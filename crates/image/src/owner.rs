@@ -1,0 +1,93 @@
+//! Who owns what on the volume.
+
+use crate::tree::{NodeId, Tree, Xattr, XattrSetId};
+use crate::{BuildError, IdRange, OwnerMap, Ownership};
+use extant_format::{Acl, AclTag, InodeNumber};
+use std::collections::BTreeMap;
+
+/// Applies the user's wish to the whole tree.
+pub(crate) fn apply(tree: &mut Tree, ownership: &Ownership) -> Result<(), BuildError> {
+    let map = match ownership {
+        Ownership::Source => return Ok(()),
+        Ownership::AllRoot => None,
+        Ownership::Map(map) => Some(map),
+    };
+    let mut sets = BTreeMap::new();
+    for id in (0..tree.node_slots() as u32).map(NodeId) {
+        let (uid, gid, xattrs, names) = {
+            let node = tree.node(id);
+            (node.uid, node.gid, node.xattrs, node.names)
+        };
+        if names == 0 {
+            continue;
+        }
+        let (uid, gid) = match map {
+            None => (0, 0),
+            Some(map) => {
+                let unmapped =
+                    |what, id_of| BuildError::Unmapped { path: some_path(tree, id), what, id: id_of };
+                let uid = mapped(&map.users, uid).ok_or_else(|| unmapped("user", uid))?;
+                (uid, mapped(&map.groups, gid).ok_or_else(|| unmapped("group", gid))?)
+            }
+        };
+        let xattrs = match (map, sets.get(&xattrs)) {
+            (None, _) => xattrs,
+            (Some(_), Some(&set)) => set,
+            (Some(map), None) => {
+                let set = mapped_acls(tree, id, xattrs, map)?;
+                sets.insert(xattrs, set);
+                set
+            }
+        };
+        let node = tree.node_mut(id);
+        (node.uid, node.gid, node.xattrs) = (uid, gid, xattrs);
+    }
+    Ok(())
+}
+
+fn mapped(ranges: &[IdRange], id: u32) -> Option<u32> {
+    ranges.iter().find_map(|range| {
+        let offset = id.checked_sub(range.from).filter(|&n| n < range.count)?;
+        range.to.checked_add(offset)
+    })
+}
+
+fn some_path(tree: &Tree, id: NodeId) -> String {
+    crate::quoted(&tree.any_path(id))
+}
+
+/// The set with the users and groups that its access control lists name mapped, too.
+fn mapped_acls(
+    tree: &mut Tree,
+    id: NodeId,
+    set: XattrSetId,
+    map: &OwnerMap,
+) -> Result<XattrSetId, BuildError> {
+    let mut xattrs: Vec<Xattr> = tree.xattrs(set).to_vec();
+    let mut changed = false;
+    for xattr in &mut xattrs {
+        if !xattr.name.starts_with(b"system.posix_acl_") {
+            continue;
+        }
+        // A list that is none is reported when its place on the volume is planned.
+        let Ok(acl) = Acl::parse_xattr(&xattr.value, InodeNumber(0)) else { continue };
+        // Version, then 8 bytes an entry with the id last: a checked list can be changed in place.
+        let mut value = xattr.value.to_vec();
+        for (slot, entry) in value[4..].chunks_exact_mut(8).zip(acl.entries()) {
+            let new = match entry.tag {
+                AclTag::User(id) => mapped(&map.users, id).ok_or(("user", id)),
+                AclTag::Group(id) => mapped(&map.groups, id).ok_or(("group", id)),
+                _ => continue,
+            };
+            let new = new.map_err(|(what, unmapped)| BuildError::Unmapped {
+                path: some_path(tree, id),
+                what,
+                id: unmapped,
+            })?;
+            slot[4..].copy_from_slice(&new.to_le_bytes());
+        }
+        xattr.value = value.into();
+        changed = true;
+    }
+    Ok(if changed { tree.intern_xattrs(xattrs) } else { set })
+}

@@ -1,0 +1,60 @@
+//! Compressed streams, told apart by their first bytes.
+
+use std::io::{self, BufReader, Cursor, Read};
+
+/// A stream of an archive's bytes, decompressed.
+pub(crate) type Stream = Box<dyn Read + Send>;
+
+const BUFFER: usize = 256 << 10;
+const MAGIC_BYTES: usize = 6;
+
+/// How a file is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compression {
+    Plain,
+    Gzip,
+    Zstd,
+    Xz,
+}
+
+impl Compression {
+    /// From the first bytes; an error for formats that are known and not read.
+    pub(crate) fn of(start: &[u8]) -> io::Result<Self> {
+        const GZIP: &[u8] = &[0x1f, 0x8b];
+        const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+        const XZ: &[u8] = &[0xfd, b'7', b'z', b'X', b'Z', 0];
+        let others: [(&[u8], &str); 4] = [
+            (b"BZh", "bzip2"),
+            (&[4, 0x22, 0x4d, 0x18], "lz4"),
+            (b"LZIP", "lzip"),
+            (&[0x1f, 0x9d], "compress"),
+        ];
+        let zstd_skippable = matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]);
+        if start.starts_with(GZIP) {
+            Ok(Self::Gzip)
+        } else if start.starts_with(ZSTD) || zstd_skippable {
+            Ok(Self::Zstd)
+        } else if start.starts_with(XZ) {
+            Ok(Self::Xz)
+        } else if let Some((_, name)) = others.iter().find(|(magic, _)| start.starts_with(magic)) {
+            let message = format!("compressed with {name}; only gzip, zstd and xz are read");
+            Err(io::Error::new(io::ErrorKind::Unsupported, message))
+        } else {
+            Ok(Self::Plain)
+        }
+    }
+}
+
+/// Decompresses `input`, whatever it is compressed with; concatenated members are one stream.
+pub(crate) fn decoded(mut input: impl Read + Send + 'static) -> io::Result<Stream> {
+    let mut start = Vec::with_capacity(MAGIC_BYTES);
+    input.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut start)?;
+    let compression = Compression::of(&start)?;
+    let whole = BufReader::with_capacity(BUFFER, Cursor::new(start).chain(input));
+    Ok(match compression {
+        Compression::Plain => Box::new(whole),
+        Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(whole)),
+        Compression::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(whole)?),
+        Compression::Xz => Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(whole)),
+    })
+}

@@ -1,0 +1,146 @@
+//! What file contents are read from when the volume is written.
+
+use crate::{BuildError, quoted_path};
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A directory source.
+#[derive(Debug)]
+pub(crate) struct HostRoot {
+    pub(crate) fd: OwnedFd,
+    pub(crate) path: PathBuf,
+}
+
+/// A file whose ranges are contents: a plain tar, an OCI blob, or the spool.
+#[derive(Debug)]
+pub(crate) struct Archive {
+    pub(crate) file: Arc<File>,
+    /// Name for messages.
+    pub(crate) name: String,
+    /// Length when it was opened.
+    pub(crate) len: u64,
+}
+
+/// Everything that contents come from.
+#[derive(Debug)]
+pub(crate) struct Stores {
+    pub(crate) roots: Vec<HostRoot>,
+    pub(crate) archives: Vec<Archive>,
+    spool: Option<Spool>,
+    spool_dir: PathBuf,
+}
+
+#[derive(Debug)]
+struct Spool {
+    archive: u16,
+    out: BufWriter<SpoolFile>,
+    len: u64,
+}
+
+/// Sequential writes to a file that others read by position.
+#[derive(Debug)]
+struct SpoolFile {
+    file: Arc<File>,
+    at: u64,
+}
+
+impl Write for SpoolFile {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let n = self.file.write_at(bytes, self.at)?;
+        self.at += n as u64;
+        Ok(n)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+const SPOOL_BUFFER: usize = 1 << 20;
+
+impl Stores {
+    pub(crate) fn new(spool_dir: PathBuf) -> Self {
+        Self { roots: Vec::new(), archives: Vec::new(), spool: None, spool_dir }
+    }
+
+    pub(crate) fn add_root(&mut self, path: &Path) -> Result<u16, BuildError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| BuildError::Source {
+            action: "open directory",
+            path: quoted_path(path),
+            error: e.into(),
+        })?;
+        let id = index(self.roots.len())?;
+        self.roots.push(HostRoot { fd, path: path.to_path_buf() });
+        Ok(id)
+    }
+
+    pub(crate) fn add_archive(&mut self, file: Arc<File>, name: String, len: u64) -> Result<u16, BuildError> {
+        let id = index(self.archives.len())?;
+        self.archives.push(Archive { file, name, len });
+        Ok(id)
+    }
+
+    /// Copies `len` bytes of `from` to the spool; gives the archive and offset where they lie, and how many came.
+    pub(crate) fn spool(&mut self, from: &mut dyn Read, len: u64) -> Result<(u16, u64, u64), SpoolError> {
+        if self.spool.is_none() {
+            let file = Arc::new(unnamed_file(&self.spool_dir).map_err(|e| self.spool_error("create", e))?);
+            let name = format!("a spool file in {}", quoted_path(&self.spool_dir));
+            let archive = self.add_archive(file.clone(), name, u64::MAX).map_err(SpoolError::Write)?;
+            let out = BufWriter::with_capacity(SPOOL_BUFFER, SpoolFile { file, at: 0 });
+            self.spool = Some(Spool { archive, out, len: 0 });
+        }
+        let spool = self.spool.as_mut().expect("made above");
+        let offset = spool.len;
+        let mut done = 0;
+        let mut buf = vec![0; (64 << 10).min(len as usize)];
+        while done < len {
+            let want = buf.len().min((len - done) as usize);
+            let n = match from.read(&mut buf[..want]) {
+                Ok(0) => break,
+                Ok(n) => n,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(SpoolError::Read(e)),
+            };
+            spool.out.write_all(&buf[..n]).map_err(|e| {
+                SpoolError::Write(BuildError::output("write a spool file in", &self.spool_dir, e))
+            })?;
+            done += n as u64;
+            spool.len += n as u64;
+        }
+        Ok((spool.archive, offset, done))
+    }
+
+    /// Hands buffered bytes to the spool file, so that they can be read.
+    pub(crate) fn finish(&mut self) -> Result<(), BuildError> {
+        if let Some(spool) = &mut self.spool {
+            spool.out.flush().map_err(|e| BuildError::output("write a spool file in", &self.spool_dir, e))?;
+        }
+        Ok(())
+    }
+
+    fn spool_error(&self, action: &'static str, error: std::io::Error) -> SpoolError {
+        let action = if action == "create" { "create a spool file in" } else { action };
+        SpoolError::Write(BuildError::output(action, &self.spool_dir, error))
+    }
+}
+
+/// Which side of the copy failed.
+pub(crate) enum SpoolError {
+    Read(std::io::Error),
+    Write(BuildError),
+}
+
+fn index(len: usize) -> Result<u16, BuildError> {
+    u16::try_from(len).map_err(|_| BuildError::Options("at most 65,535 sources fit one build".into()))
+}
+
+/// A file without a name: gone when the process is.
+pub(crate) fn unnamed_file(dir: &Path) -> std::io::Result<File> {
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    tempfile::tempfile_in(dir)
+}

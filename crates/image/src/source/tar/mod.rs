@@ -1,0 +1,391 @@
+//! Tar archives into the tree: ustar, GNU and pax, from a file or a stream.
+//!
+//! A plain archive in a file is scanned by its headers; contents stay where they are. Anything else is decoded once, and
+//! contents go to the spool.
+
+mod header;
+mod input;
+
+pub(crate) use input::Input;
+
+use super::pax::Pax;
+use super::sparse::{SparseMap, TextMap};
+use super::{Stores, decode, oci, place};
+use crate::tree::{DataRange, EntryId, Kind, Meta, NodeId, Payload, Timestamp, Tree};
+use crate::{BuildError, quoted, quoted_path};
+use header::{BLOCK, Header};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Longest extended header or long name that is read into memory.
+const MAX_EXTENDED: u64 = 16 << 20;
+
+/// Adds a tar file, or the image in a tar of an OCI layout.
+pub(crate) fn load_file(
+    tree: &mut Tree,
+    stores: &mut Stores,
+    path: &Path,
+    platform: Option<&str>,
+) -> Result<(), BuildError> {
+    let name = quoted_path(path);
+    let fail = |action, error| BuildError::Source { action, path: quoted_path(path), error };
+    let file = File::open(path).map_err(|e| fail("open", e))?;
+    let is_regular = file.metadata().map_err(|e| fail("read", e))?.is_file();
+    let mut start = [0; 16];
+    let n = if is_regular { file.read_at(&mut start, 0).map_err(|e| fail("read", e))? } else { 0 };
+    let plain = is_regular
+        && decode::Compression::of(&start[..n]).map_err(|e| fail("read", e))? == decode::Compression::Plain;
+    let input = if plain {
+        let len = file.metadata().map_err(|e| fail("read", e))?.len();
+        let file = Arc::new(file);
+        let archive = stores.add_archive(file.clone(), name.clone(), len)?;
+        Input::file(file, archive, 0, len, name)
+    } else {
+        Input::stream(decode::decoded(file).map_err(|e| fail("read", e))?, name)
+    };
+    load(tree, stores, input, platform)
+}
+
+/// Adds an archive from standard input.
+pub(crate) fn load_stdin(
+    tree: &mut Tree,
+    stores: &mut Stores,
+    platform: Option<&str>,
+) -> Result<(), BuildError> {
+    let stream = decode::decoded(std::io::stdin()).map_err(|error| BuildError::Source {
+        action: "read",
+        path: "standard input".into(),
+        error,
+    })?;
+    load(tree, stores, Input::stream(stream, "standard input".into()), platform)
+}
+
+fn load(
+    tree: &mut Tree,
+    stores: &mut Stores,
+    mut input: Input,
+    platform: Option<&str>,
+) -> Result<(), BuildError> {
+    let name = input.name.clone();
+    let mut fresh = Tree::new();
+    read(&mut fresh, stores, &mut input, None)?;
+    stores.finish()?;
+    if oci::is_layout(&fresh) {
+        return oci::load_archived(tree, stores, fresh, name, platform);
+    }
+    if tree.is_empty() {
+        *tree = fresh;
+        return Ok(());
+    }
+    tree.graft(&fresh)
+}
+
+/// What one layer of an OCI image has done so far: its whiteouts hide only what lower layers brought.
+pub(crate) struct Layer {
+    first_entry: EntryId,
+    /// Directories of lower layers that this one lists too.
+    touched: BTreeSet<NodeId>,
+}
+
+impl Layer {
+    pub(crate) fn begin(tree: &Tree) -> Self {
+        Self { first_entry: tree.next_entry(), touched: BTreeSet::new() }
+    }
+
+    /// Removes what lower layers have at `dir`/`name`, and keeps what this layer put below it.
+    fn hide(&self, tree: &mut Tree, dir: NodeId, name: &[u8]) {
+        let Some(entry) = tree.lookup(dir, name) else { return };
+        if entry >= self.first_entry {
+            return;
+        }
+        let node = tree.entry_node(entry);
+        if self.touched.contains(&node) {
+            self.hide_all(tree, node);
+        } else {
+            tree.remove(dir, name);
+        }
+    }
+
+    fn hide_all(&self, tree: &mut Tree, dir: NodeId) {
+        for child in tree.sorted_children(dir) {
+            let name = tree.entry_name(child).to_vec();
+            self.hide(tree, dir, &name);
+        }
+    }
+
+    fn touch(&mut self, tree: &Tree, mut dir: NodeId, entry: Option<EntryId>) {
+        // The directory and all above it: none of them may vanish with a whiteout of this layer.
+        self.touched.insert(dir);
+        let mut entry = entry;
+        while let Some(e) = entry {
+            dir = tree.entry_parent(e);
+            if !self.touched.insert(dir) {
+                break;
+            }
+            entry = tree.entry_of_directory(dir);
+        }
+    }
+}
+
+const WHITEOUT: &[u8] = b".wh.";
+const OPAQUE: &[u8] = b".wh..wh..opq";
+
+/// Reads an archive to its end. With a layer, whiteouts are obeyed.
+pub(crate) fn read(
+    tree: &mut Tree,
+    stores: &mut Stores,
+    input: &mut Input,
+    mut layer: Option<&mut Layer>,
+) -> Result<(), BuildError> {
+    let mut global = Pax::default();
+    loop {
+        let mut pax = global.clone();
+        let mut long_name = None;
+        let mut long_link = None;
+        // Extended headers describe the header that follows them.
+        let block = loop {
+            let Some(block) = input.header()? else { return Ok(()) };
+            let header = Header(&block);
+            if !header.checksum_holds() {
+                return Err(input.bad("this is not a tar header"));
+            }
+            let size = header.size().and_then(|n| u64::try_from(n).ok());
+            match header.type_flag() {
+                b'L' => long_name = Some(extended(input, size)?),
+                b'K' => long_link = Some(extended(input, size)?),
+                b'x' | b'X' => {
+                    let bytes = extended(input, size)?;
+                    pax.read(&bytes).map_err(|problem| input.bad(problem))?;
+                }
+                b'g' => {
+                    let bytes = extended(input, size)?;
+                    global.read(&bytes).map_err(|problem| input.bad(problem))?;
+                    pax.read(&bytes).map_err(|problem| input.bad(problem))?;
+                }
+                b'V' => input.skip_padded(size.unwrap_or(0))?,
+                _ => break block,
+            }
+        };
+        let header = Header(&block);
+        let mut path =
+            pax.sparse.name.take().or(pax.path.take()).or(long_name).unwrap_or_else(|| header.name());
+        path.truncate(path.iter().position(|b| *b == 0).unwrap_or(path.len()));
+        input.enter(&path);
+        let mut link = pax.link_path.take().or(long_link).unwrap_or_else(|| header.link_name().to_vec());
+        link.truncate(link.iter().position(|b| *b == 0).unwrap_or(link.len()));
+        let entry = Entry { header, pax, path, link };
+        entry.add(tree, stores, input, layer.as_deref_mut())?;
+    }
+}
+
+fn extended(input: &mut Input, size: Option<u64>) -> Result<Vec<u8>, BuildError> {
+    let size =
+        size.filter(|&n| n <= MAX_EXTENDED).ok_or_else(|| input.bad("an extended header is too long"))?;
+    let mut bytes = vec![0; size as usize];
+    input.read_exact(&mut bytes)?;
+    input.skip_padding(size)?;
+    Ok(bytes)
+}
+
+/// A header with all that came before it.
+struct Entry<'a> {
+    header: Header<'a>,
+    pax: Pax,
+    path: Vec<u8>,
+    link: Vec<u8>,
+}
+
+impl Entry<'_> {
+    fn add(
+        mut self,
+        tree: &mut Tree,
+        stores: &mut Stores,
+        input: &mut Input,
+        mut layer: Option<&mut Layer>,
+    ) -> Result<(), BuildError> {
+        let mut flag = self.header.type_flag();
+        if matches!(flag, 0 | b'0' | b'7') && self.path.ends_with(b"/") {
+            flag = b'5'; // how v7 wrote directories
+        }
+        let meta = self.meta(tree, input)?;
+        let Some((parent, name)) = place::split(&self.path) else {
+            if flag == b'5' {
+                tree.set_meta(NodeId::ROOT, meta);
+                return Ok(());
+            }
+            return Err(input.bad("an entry other than a directory has no name"));
+        };
+        let dir = place::directory(tree, &parent, true)?.expect("made where it was missing");
+        if let Some(layer) = layer.as_deref_mut() {
+            let above = tree.entry_of_directory(dir);
+            layer.touch(tree, dir, above);
+            if name == OPAQUE {
+                layer.hide_all(tree, dir);
+                return input.skip_padded(self.size(input)?);
+            }
+            if let Some(hidden) = name.strip_prefix(WHITEOUT) {
+                if !hidden.starts_with(WHITEOUT) && !matches!(hidden, b"" | b"." | b"..") {
+                    layer.hide(tree, dir, hidden);
+                }
+                return input.skip_padded(self.size(input)?);
+            }
+        }
+        match flag {
+            b'1' => self.hard_link(tree, input, dir, &name),
+            b'2' => tree.put_symlink(dir, &name, meta, &self.link).map(drop),
+            b'3' | b'4' => {
+                let kind = if flag == b'3' { Kind::CharDevice } else { Kind::BlockDevice };
+                let payload = self.device(input)?;
+                tree.put(dir, &name, kind, meta, payload, 0, None).map(drop)
+            }
+            b'5' | b'D' => {
+                let node = tree.put_directory(dir, &name, meta)?;
+                if let Some(layer) = layer {
+                    let entry = tree.lookup(dir, &name);
+                    layer.touch(tree, node, entry);
+                }
+                // GNU's incremental archives list the directory's contents here.
+                if flag == b'D' { input.skip_padded(self.size(input)?) } else { Ok(()) }
+            }
+            b'6' => tree.put(dir, &name, Kind::Fifo, meta, Payload::None, 0, None).map(drop),
+            b'M' => Err(input.bad("this entry continues from another volume; join the volumes first")),
+            // POSIX: a type that is not known is a regular file.
+            _ => self.file(tree, stores, input, dir, &name, meta),
+        }
+    }
+
+    fn meta(&mut self, tree: &mut Tree, input: &Input) -> Result<Meta, BuildError> {
+        let id = |pax: Option<u64>, header: Option<i64>, what: &str| {
+            let id = pax.or(header.and_then(|n| u64::try_from(n).ok()));
+            let id = id.and_then(|n| u32::try_from(n).ok());
+            id.ok_or_else(|| input.bad(format!("the {what} id does not fit 32 bits")))
+        };
+        let mtime = match self.pax.mtime {
+            Some(mtime) => mtime,
+            None => {
+                let seconds = self.header.mtime().ok_or_else(|| input.bad("malformed time"))?;
+                Timestamp { seconds, nanos: 0 }
+            }
+        };
+        Ok(Meta {
+            mode: (self.header.mode().ok_or_else(|| input.bad("malformed mode"))? & 0o7777) as u16,
+            uid: id(self.pax.uid, self.header.uid(), "user")?,
+            gid: id(self.pax.gid, self.header.gid(), "group")?,
+            mtime,
+            xattrs: tree.intern_xattrs(std::mem::take(&mut self.pax.xattrs)),
+        })
+    }
+
+    fn size(&self, input: &Input) -> Result<u64, BuildError> {
+        let size = self.pax.size.or(self.header.size().and_then(|n| u64::try_from(n).ok()));
+        size.filter(|&n| n <= i64::MAX as u64).ok_or_else(|| input.bad("malformed size"))
+    }
+
+    fn device(&self, input: &Input) -> Result<Payload, BuildError> {
+        let (major, minor) = self.header.device().ok_or_else(|| input.bad("malformed device number"))?;
+        let fit = |pax: Option<u64>, header: i64| {
+            u32::try_from(pax.unwrap_or(header as u64)).map_err(|_| input.bad("malformed device number"))
+        };
+        Ok(Payload::Device { major: fit(self.pax.dev_major, major)?, minor: fit(self.pax.dev_minor, minor)? })
+    }
+
+    fn hard_link(&self, tree: &mut Tree, input: &Input, dir: NodeId, name: &[u8]) -> Result<(), BuildError> {
+        let target = match place::split(&self.link) {
+            Some((parent, last)) => {
+                let parent = place::directory(tree, &parent, false)?;
+                parent.and_then(|parent| tree.lookup(parent, &last)).map(|e| tree.entry_node(e))
+            }
+            None => None,
+        };
+        let what = quoted(&self.link);
+        let target =
+            target.ok_or_else(|| input.bad(format!("hard link to {what}, which came not before")))?;
+        if tree.node(target).kind == Kind::Directory {
+            return Err(input.bad(format!("hard link to the directory {what}")));
+        }
+        tree.link(dir, name, target)
+    }
+
+    fn file(
+        &self,
+        tree: &mut Tree,
+        stores: &mut Stores,
+        input: &mut Input,
+        dir: NodeId,
+        name: &[u8],
+        meta: Meta,
+    ) -> Result<(), BuildError> {
+        let mut stored = self.size(input)?;
+        let mut size = stored;
+        let mut sparse: Option<SparseMap> = None;
+        if self.header.type_flag() == b'S' {
+            (size, sparse) = self.old_sparse(input)?;
+        } else if self.pax.sparse.major == Some(1) {
+            let (map, map_bytes) = text_map(input, stored)?;
+            stored -= map_bytes;
+            size = self.pax.sparse.real_size.ok_or_else(|| input.bad("a sparse file without its size"))?;
+            sparse = Some(map);
+        } else if self.pax.sparse.listed {
+            let mut map = SparseMap::default();
+            map.push_all(&self.pax.sparse.map).map_err(|problem| input.bad(problem))?;
+            size = self.pax.sparse.real_size.ok_or_else(|| input.bad("a sparse file without its size"))?;
+            sparse = Some(map);
+        }
+        let ranges: Option<Vec<DataRange>> = match sparse {
+            Some(map) => Some(map.finish(size, stored).map_err(|problem| input.bad(problem))?),
+            None => None,
+        };
+        let payload = if stored == 0 {
+            Payload::None
+        } else {
+            let (archive, offset) = input.take(stores, stored)?;
+            Payload::Stored { archive, offset }
+        };
+        input.skip_padding(stored)?;
+        tree.put(dir, name, Kind::File, meta, payload, size, ranges).map(drop)
+    }
+
+    fn old_sparse(&self, input: &mut Input) -> Result<(u64, Option<SparseMap>), BuildError> {
+        let mut map = SparseMap::default();
+        let malformed = "malformed sparse header";
+        let (size, mut ranges, mut more) = self.header.old_sparse().ok_or_else(|| input.bad(malformed))?;
+        loop {
+            for (offset, len) in ranges {
+                let (Ok(offset), Ok(len)) = (u64::try_from(offset), u64::try_from(len)) else {
+                    return Err(input.bad(malformed));
+                };
+                map.push(offset, len).map_err(|problem| input.bad(problem))?;
+            }
+            if !more {
+                break;
+            }
+            let mut block = [0; BLOCK];
+            input.read_exact(&mut block)?;
+            (ranges, more) = Header(&block).more_sparse().ok_or_else(|| input.bad(malformed))?;
+        }
+        let size = u64::try_from(size).map_err(|_| input.bad(malformed))?;
+        Ok((size, Some(map)))
+    }
+}
+
+fn text_map(input: &mut Input, stored: u64) -> Result<(SparseMap, u64), BuildError> {
+    let mut text = TextMap::default();
+    let mut used = 0;
+    loop {
+        if used + BLOCK as u64 > stored {
+            return Err(input.bad("the map of a sparse file does not end"));
+        }
+        let mut block = [0; BLOCK];
+        input.read_exact(&mut block)?;
+        used += BLOCK as u64;
+        if text.feed(&block).map_err(|problem| input.bad(problem))? {
+            break;
+        }
+    }
+    let mut map = SparseMap::default();
+    map.push_all(&text.numbers).map_err(|problem| input.bad(problem))?;
+    Ok((map, used))
+}

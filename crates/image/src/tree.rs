@@ -1,0 +1,539 @@
+//! The source of a volume in memory: names, inodes, and where the contents lie.
+//!
+//! Built for a million entries: a name is 20 bytes plus its characters, an inode 64, and equal attribute sets are kept
+//! once. Sources are laid over each other in order, as the layers of an OCI image are.
+
+use crate::{BuildError, quoted};
+use hashbrown::HashTable;
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// An inode of the tree, counted in order of appearance; says nothing about the number on the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct NodeId(pub(crate) u32);
+
+/// A name in a directory of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct EntryId(pub(crate) u32);
+
+impl NodeId {
+    /// The root directory.
+    pub(crate) const ROOT: Self = Self(0);
+
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+const NONE: u32 = u32::MAX;
+
+/// Longest name that ext can store, in bytes.
+pub(crate) const NAME_MAX: usize = 255;
+
+/// Type of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Regular file.
+    File,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+    /// Named pipe.
+    Fifo,
+    /// Socket.
+    Socket,
+}
+
+/// A point in time: seconds since 1970 and nanoseconds within the second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp {
+    /// Seconds; negative before 1970.
+    pub seconds: i64,
+    /// Nanoseconds, 0 to 999,999,999.
+    pub nanos: u32,
+}
+
+/// What a source says about a node besides its contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Meta {
+    /// Permission bits, set-id bits and sticky bit: 12 bits.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last change of the contents.
+    pub mtime: Timestamp,
+    /// Extended attributes; see [`Tree::intern_xattrs`].
+    pub xattrs: XattrSetId,
+}
+
+/// Where a node's contents lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// No contents: fifo, socket, empty file.
+    None,
+    /// A directory: the first of its names, and the name that leads to it.
+    Directory { first: u32, entry: u32 },
+    /// A file of the host, found under the root of a directory source by the node's own path.
+    Host { root: u16 },
+    /// A run of bytes in an archive or spool file.
+    Stored { archive: u16, offset: u64 },
+    /// A symbolic link's target in the names arena.
+    Symlink { at: u32 },
+    /// A device node.
+    Device { major: u32, minor: u32 },
+}
+
+/// An inode of the tree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node {
+    pub(crate) payload: Payload,
+    /// Length of the contents in bytes, holes included; of a symbolic link, its target's length.
+    pub(crate) size: u64,
+    pub(crate) mtime: Timestamp,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Names that lead here; of a directory 1; 0 once it is removed.
+    pub(crate) names: u32,
+    pub(crate) xattrs: XattrSetId,
+    /// Index into the sparse maps, or none.
+    sparse: u32,
+    pub(crate) mode: u16,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    parent: u32,
+    node: u32,
+    next: u32,
+    name_at: u32,
+    name_len: u8,
+}
+
+/// A set of extended attributes, interned; equal sets have equal ids.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct XattrSetId(pub(crate) u32);
+
+impl XattrSetId {
+    /// No attributes.
+    pub(crate) const EMPTY: Self = Self(0);
+}
+
+/// One extended attribute: full name (`security.selinux`) and value as the kernel's xattr calls give it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Xattr {
+    /// Name with its namespace prefix.
+    pub name: Box<[u8]>,
+    /// Value.
+    pub value: Box<[u8]>,
+}
+
+/// A range of a sparse file that holds data, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataRange {
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// Its length.
+    pub len: u64,
+    /// Where it lies among the stored bytes; equals `offset` for files of the host.
+    pub stored: u64,
+}
+
+/// The tree that becomes a volume.
+pub(crate) struct Tree {
+    names: Vec<u8>,
+    entries: Vec<Entry>,
+    nodes: Vec<Node>,
+    index: HashTable<u32>,
+    sparse: Vec<Box<[DataRange]>>,
+    xattr_sets: Vec<Box<[Xattr]>>,
+    xattr_ids: BTreeMap<Box<[Xattr]>, u32>,
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tree {
+    /// A tree with an empty root directory, owned by root, mode 0755, from 1970.
+    pub(crate) fn new() -> Self {
+        let root = Node {
+            payload: Payload::Directory { first: NONE, entry: NONE },
+            size: 0,
+            mtime: Timestamp::default(),
+            uid: 0,
+            gid: 0,
+            names: 1,
+            xattrs: XattrSetId::EMPTY,
+            sparse: NONE,
+            mode: 0o755,
+            kind: Kind::Directory,
+        };
+        Self {
+            names: Vec::new(),
+            entries: Vec::new(),
+            nodes: vec![root],
+            index: HashTable::new(),
+            sparse: Vec::new(),
+            xattr_sets: vec![Box::default()],
+            xattr_ids: BTreeMap::from([(Box::default(), 0)]),
+        }
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id.index()]
+    }
+
+    /// Nodes ever made, removed ones included.
+    pub(crate) fn node_slots(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(crate) fn entry_name(&self, id: EntryId) -> &[u8] {
+        let entry = &self.entries[id.0 as usize];
+        &self.names[entry.name_at as usize..][..usize::from(entry.name_len)]
+    }
+
+    pub(crate) fn entry_node(&self, id: EntryId) -> NodeId {
+        NodeId(self.entries[id.0 as usize].node)
+    }
+
+    pub(crate) fn entry_parent(&self, id: EntryId) -> NodeId {
+        NodeId(self.entries[id.0 as usize].parent)
+    }
+
+    /// The names of a directory, in no useful order.
+    pub(crate) fn children(&self, dir: NodeId) -> impl Iterator<Item = EntryId> + '_ {
+        let first = match self.node(dir).payload {
+            Payload::Directory { first, .. } => first,
+            _ => NONE,
+        };
+        std::iter::successors((first != NONE).then_some(EntryId(first)), |e| {
+            let next = self.entries[e.0 as usize].next;
+            (next != NONE).then_some(EntryId(next))
+        })
+        .filter(|e| self.entries[e.0 as usize].node != NONE)
+    }
+
+    /// The names of a directory, sorted by bytes.
+    pub(crate) fn sorted_children(&self, dir: NodeId) -> Vec<EntryId> {
+        let mut children: Vec<_> = self.children(dir).collect();
+        children.sort_unstable_by(|a, b| self.entry_name(*a).cmp(self.entry_name(*b)));
+        children
+    }
+
+    pub(crate) fn symlink_target(&self, id: NodeId) -> &[u8] {
+        match self.node(id).payload {
+            Payload::Symlink { at } => &self.names[at as usize..][..self.node(id).size as usize],
+            _ => &[],
+        }
+    }
+
+    /// The data ranges of a sparse file, ascending; `None` where the whole file is data.
+    pub(crate) fn sparse_map(&self, id: NodeId) -> Option<&[DataRange]> {
+        self.sparse.get(self.node(id).sparse as usize).map(|map| &map[..])
+    }
+
+    pub(crate) fn xattrs(&self, id: XattrSetId) -> &[Xattr] {
+        &self.xattr_sets[id.0 as usize]
+    }
+
+    /// Keeps a set of attributes; order does not matter, the last of equal names wins.
+    pub(crate) fn intern_xattrs(&mut self, mut set: Vec<Xattr>) -> XattrSetId {
+        set.reverse();
+        set.sort_by(|a, b| a.name.cmp(&b.name));
+        set.dedup_by(|later, first| later.name == first.name);
+        let set = set.into_boxed_slice();
+        if let Some(&id) = self.xattr_ids.get(&set) {
+            return XattrSetId(id);
+        }
+        let id = self.xattr_sets.len() as u32;
+        self.xattr_sets.push(set.clone());
+        self.xattr_ids.insert(set, id);
+        XattrSetId(id)
+    }
+
+    /// The entry called `name` in `dir`.
+    pub(crate) fn lookup(&self, dir: NodeId, name: &[u8]) -> Option<EntryId> {
+        self.index.find(hash_of(dir.0, name), |&e| self.is(e, dir, name)).map(|&e| EntryId(e))
+    }
+
+    fn is(&self, entry: u32, dir: NodeId, name: &[u8]) -> bool {
+        self.entries[entry as usize].parent == dir.0 && self.entry_name(EntryId(entry)) == name
+    }
+
+    /// Puts a directory at `dir`/`name`. One that is there keeps its entries and takes the new metadata; anything else
+    /// that is there goes.
+    pub(crate) fn put_directory(
+        &mut self,
+        dir: NodeId,
+        name: &[u8],
+        meta: Meta,
+    ) -> Result<NodeId, BuildError> {
+        if let Some(entry) = self.lookup(dir, name) {
+            let node = self.entry_node(entry);
+            if self.node(node).kind == Kind::Directory {
+                self.set_meta(node, meta);
+                return Ok(node);
+            }
+        }
+        self.put(
+            dir,
+            name,
+            Kind::Directory,
+            meta,
+            Payload::Directory { first: NONE, entry: self.next_entry().0 },
+            0,
+            None,
+        )
+    }
+
+    /// Puts a symbolic link at `dir`/`name` in place of what was there.
+    pub(crate) fn put_symlink(
+        &mut self,
+        dir: NodeId,
+        name: &[u8],
+        meta: Meta,
+        target: &[u8],
+    ) -> Result<NodeId, BuildError> {
+        let at = self.store(target)?;
+        self.put(dir, name, Kind::Symlink, meta, Payload::Symlink { at }, target.len() as u64, None)
+    }
+
+    /// Puts any other node at `dir`/`name` in place of what was there.
+    #[allow(clippy::too_many_arguments)] // one call per source, all of it data
+    pub(crate) fn put(
+        &mut self,
+        dir: NodeId,
+        name: &[u8],
+        kind: Kind,
+        meta: Meta,
+        payload: Payload,
+        size: u64,
+        sparse: Option<Vec<DataRange>>,
+    ) -> Result<NodeId, BuildError> {
+        self.remove(dir, name);
+        let node =
+            u32::try_from(self.nodes.len()).ok().filter(|&n| n < NONE).ok_or(BuildError::TooManyEntries)?;
+        self.add_entry(dir, name, NodeId(node))?;
+        let sparse = sparse.map_or(NONE, |map| {
+            self.sparse.push(map.into_boxed_slice());
+            self.sparse.len() as u32 - 1
+        });
+        self.nodes.push(Node {
+            payload,
+            size,
+            mtime: meta.mtime,
+            uid: meta.uid,
+            gid: meta.gid,
+            names: 1,
+            xattrs: meta.xattrs,
+            sparse,
+            mode: meta.mode & 0o7777,
+            kind,
+        });
+        Ok(NodeId(node))
+    }
+
+    /// Gives `node` another name, in place of what was there.
+    pub(crate) fn link(&mut self, dir: NodeId, name: &[u8], node: NodeId) -> Result<(), BuildError> {
+        if let Some(entry) = self.lookup(dir, name) {
+            if self.entry_node(entry) == node {
+                return Ok(());
+            }
+        }
+        // The name may be the last one of what it leads to, but never of `node`: that was just ruled out.
+        self.remove(dir, name);
+        self.add_entry(dir, name, node)?;
+        self.node_mut(node).names += 1;
+        Ok(())
+    }
+
+    pub(crate) fn set_meta(&mut self, id: NodeId, meta: Meta) {
+        let node = self.node_mut(id);
+        node.mode = meta.mode & 0o7777;
+        node.uid = meta.uid;
+        node.gid = meta.gid;
+        node.mtime = meta.mtime;
+        node.xattrs = meta.xattrs;
+    }
+
+    fn add_entry(&mut self, dir: NodeId, name: &[u8], node: NodeId) -> Result<(), BuildError> {
+        let Some(name_len) = u8::try_from(name.len()).ok().filter(|&n| n > 0) else {
+            let mut path = self.path(dir);
+            path.push(b'/');
+            path.extend_from_slice(name);
+            return Err(BuildError::NameTooLong { path: quoted(&path), bytes: name.len() });
+        };
+        let name_at = self.store(name)?;
+        let id =
+            u32::try_from(self.entries.len()).ok().filter(|&n| n < NONE).ok_or(BuildError::TooManyEntries)?;
+        let Payload::Directory { first, .. } = &mut self.nodes[dir.index()].payload else {
+            panic!("entries are added to directories only")
+        };
+        let next = std::mem::replace(first, id);
+        self.entries.push(Entry { parent: dir.0, node: node.0, next, name_at, name_len });
+        let (entries, names) = (&self.entries, &self.names);
+        self.index.insert_unique(hash_of(dir.0, name), id, |&e| {
+            let e = &entries[e as usize];
+            hash_of(e.parent, &names[e.name_at as usize..][..usize::from(e.name_len)])
+        });
+        Ok(())
+    }
+
+    fn store(&mut self, bytes: &[u8]) -> Result<u32, BuildError> {
+        let at = u32::try_from(self.names.len()).map_err(|_| BuildError::TooManyEntries)?;
+        self.names.extend_from_slice(bytes);
+        Ok(at)
+    }
+
+    /// Removes `dir`/`name` and everything below it; true where there was something.
+    pub(crate) fn remove(&mut self, dir: NodeId, name: &[u8]) -> bool {
+        let Ok(found) = self.index.find_entry(hash_of(dir.0, name), |&e| {
+            let entry = &self.entries[e as usize];
+            entry.parent == dir.0
+                && &self.names[entry.name_at as usize..][..usize::from(entry.name_len)] == name
+        }) else {
+            return false;
+        };
+        let (gone, _) = found.remove();
+        // The name stays in its directory's chain, dead: unchaining would cost a walk.
+        let node = NodeId(std::mem::replace(&mut self.entries[gone as usize].node, NONE));
+        self.node_mut(node).names -= 1;
+        if self.node(node).kind == Kind::Directory {
+            self.clear(node);
+        }
+        true
+    }
+
+    /// Empties a directory.
+    pub(crate) fn clear(&mut self, dir: NodeId) {
+        let mut pending = vec![dir];
+        while let Some(dir) = pending.pop() {
+            let children: Vec<_> = self.children(dir).collect();
+            for child in children {
+                let name = self.entry_name(child).to_vec();
+                if let Ok(found) = self.index.find_entry(hash_of(dir.0, &name), |&e| e == child.0) {
+                    found.remove();
+                }
+                let node = self.entry_node(child);
+                if self.node(node).kind == Kind::Directory {
+                    pending.push(node);
+                }
+                self.node_mut(node).names -= 1;
+            }
+            if let Payload::Directory { first, .. } = &mut self.node_mut(dir).payload {
+                *first = NONE;
+            }
+        }
+    }
+
+    /// The id that the next name will have.
+    pub(crate) fn next_entry(&self) -> EntryId {
+        EntryId(self.entries.len() as u32)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.len() == 1
+    }
+
+    /// The name of a directory; the root has none.
+    pub(crate) fn entry_of_directory(&self, dir: NodeId) -> Option<EntryId> {
+        match self.node(dir).payload {
+            Payload::Directory { entry, .. } if entry != NONE => Some(EntryId(entry)),
+            _ => None,
+        }
+    }
+
+    /// Lays another tree over this one.
+    pub(crate) fn graft(&mut self, other: &Tree) -> Result<(), BuildError> {
+        let sets: Vec<_> = other.xattr_sets.iter().map(|set| self.intern_xattrs(set.to_vec())).collect();
+        let meta = |node: &Node| Meta {
+            mode: node.mode,
+            uid: node.uid,
+            gid: node.gid,
+            mtime: node.mtime,
+            xattrs: sets[node.xattrs.0 as usize],
+        };
+        let mut done: BTreeMap<NodeId, NodeId> = BTreeMap::new();
+        let mut pending = vec![(NodeId::ROOT, NodeId::ROOT)];
+        self.set_meta(NodeId::ROOT, meta(other.node(NodeId::ROOT)));
+        while let Some((from, to)) = pending.pop() {
+            for entry in other.sorted_children(from) {
+                let (id, name) = (other.entry_node(entry), other.entry_name(entry));
+                let node = other.node(id);
+                if let Some(&first) = done.get(&id) {
+                    self.link(to, name, first)?;
+                    continue;
+                }
+                let made = match node.kind {
+                    Kind::Directory => {
+                        let made = self.put_directory(to, name, meta(node))?;
+                        pending.push((id, made));
+                        continue;
+                    }
+                    Kind::Symlink => self.put_symlink(to, name, meta(node), other.symlink_target(id))?,
+                    kind => {
+                        let sparse = other.sparse_map(id).map(<[_]>::to_vec);
+                        self.put(to, name, kind, meta(node), node.payload, node.size, sparse)?
+                    }
+                };
+                if node.names > 1 {
+                    done.insert(id, made);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The path of a directory, from the root, without a trailing slash; the root's is empty.
+    pub(crate) fn path(&self, dir: NodeId) -> Vec<u8> {
+        let mut parts = Vec::new();
+        let mut at = self.entry_of_directory(dir);
+        while let Some(entry) = at {
+            parts.push(entry);
+            at = self.entry_of_directory(self.entry_parent(entry));
+        }
+        let mut path = Vec::new();
+        for entry in parts.into_iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(self.entry_name(entry));
+        }
+        path
+    }
+
+    /// One of the paths of a node; for error messages, as it looks at every name.
+    pub(crate) fn any_path(&self, node: NodeId) -> Vec<u8> {
+        let found = (0..self.entries.len() as u32).find(|&e| self.entries[e as usize].node == node.0);
+        found.map_or_else(|| b"/".to_vec(), |e| self.entry_path(EntryId(e)))
+    }
+
+    /// The path of a name, from the root.
+    pub(crate) fn entry_path(&self, entry: EntryId) -> Vec<u8> {
+        let mut path = self.path(self.entry_parent(entry));
+        path.push(b'/');
+        path.extend_from_slice(self.entry_name(entry));
+        path
+    }
+}
+
+/// The same on every machine and in every run: the default hasher starts from fixed keys.
+fn hash_of(dir: u32, name: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    dir.hash(&mut hasher);
+    name.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,173 @@
+//! Inode records.
+
+use super::Image;
+use crate::layout::{FileMap, Shape, ValueRef, file_kind};
+use crate::tree::{Kind, Payload, XattrSetId};
+use extant_format::{
+    ChecksumSeed, DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Timestamp, ValueInode, VolumeBlock,
+    Xattr, write_inode_xattrs,
+};
+
+impl Image {
+    /// Writes an inode's record into `to`; reserved ones that are not in use stay zero.
+    pub(super) fn write_inode(&self, number: InodeNumber, to: &mut [u8]) {
+        to.fill(0);
+        let contents = &self.contents;
+        let inode = if contents.is_from_tree(number) {
+            self.tree_inode(number)
+        } else if number == InodeNumber::JOURNAL
+            && let Some(map) = &self.plan.journal
+        {
+            self.system_file(number, map)
+        } else if number == InodeNumber::RESIZE && self.plan.resize_map.is_some() {
+            self.resize_inode()
+        } else if number.0 == contents.orphan_inode
+            && let Some(map) = &self.plan.orphan_file
+        {
+            self.system_file(number, map)
+        } else if number.0 >= contents.first_value_inode && number.0 < contents.orphan_inode {
+            self.value_inode(number)
+        } else if number == InodeNumber::BAD_BLOCKS {
+            // Marked as in use, yet without contents.
+            Inode::new(number, self.superblock())
+        } else {
+            return;
+        };
+        inode.write_to(to, self.superblock());
+    }
+
+    /// What the checksums of an inode's blocks start from.
+    pub(super) fn inode_seed(&self, number: InodeNumber) -> Option<ChecksumSeed> {
+        self.superblock().checksum_seed().map(|seed| seed.for_inode(number, 0))
+    }
+
+    fn new_inode(&self, number: InodeNumber, kind: FileKind, mode: u16, time: Timestamp) -> Inode {
+        let mut inode = Inode::new(number, self.superblock());
+        inode.raw.i_mode = (kind.mode_bits() | mode).into();
+        inode.raw.i_links_count = 1.into();
+        inode.set_times(time, time, time, time);
+        inode
+    }
+
+    fn set_map(&self, inode: &mut Inode, map: &FileMap, other_blocks: u64) {
+        map.write_root(&mut inode.raw.i_block, &self.params);
+        if self.params.has_extents() {
+            inode.raw.i_flags = (inode.flags() | InodeFlags::EXTENTS).bits().into();
+        }
+        self.set_blocks(inode, map.blocks() + other_blocks);
+    }
+
+    fn set_blocks(&self, inode: &mut Inode, blocks: u64) {
+        inode.set_blocks_512(blocks << (self.params.block.log2() - 9), self.superblock());
+    }
+
+    fn tree_inode(&self, number: InodeNumber) -> Inode {
+        let contents = &self.contents;
+        let id = contents.node_of(number);
+        let node = contents.tree.node(id);
+        let time = Timestamp { seconds: node.mtime.seconds, nanos: node.mtime.nanos };
+        let mut inode = self.new_inode(number, file_kind(node.kind), node.mode, time);
+        inode.set_owner(node.uid, node.gid);
+        inode.raw.i_links_count = contents.links(id).into();
+        let mut attr_blocks = 0;
+        if node.xattrs != XattrSetId::EMPTY {
+            if let Some(block) = contents.attrs.block_of(number) {
+                inode.set_xattr_block(VolumeBlock(self.plan.attr_block(block)));
+                attr_blocks = 1;
+            }
+            let xattrs = contents.attrs.in_inode(node.xattrs, |value| self.value_ref(value));
+            write_inode_xattrs(&mut inode.tail, &xattrs).expect("the plan put in the inode only what fits");
+        }
+        match (node.kind, node.payload) {
+            (Kind::File | Kind::Directory, _) => {
+                let map = self.plan.map_of(contents, &self.params, number);
+                inode.set_size(node.size);
+                if node.kind == Kind::Directory {
+                    let blocks = contents.blocks[number.0 as usize];
+                    inode.set_size(u64::from(blocks) << self.params.block.log2());
+                    if Shape::is_indexed(contents, &self.params, number) {
+                        inode.raw.i_flags = InodeFlags::INDEX.bits().into();
+                    }
+                }
+                self.set_map(&mut inode, &map, attr_blocks);
+            }
+            (Kind::Symlink, _) => {
+                inode.set_size(node.size);
+                let target = contents.tree.symlink_target(id);
+                if contents.blocks[number.0 as usize] == 0 {
+                    inode.raw.i_block[..target.len()].copy_from_slice(target);
+                    self.set_blocks(&mut inode, attr_blocks);
+                } else {
+                    self.set_map(&mut inode, &self.plan.map_of(contents, &self.params, number), attr_blocks);
+                }
+            }
+            (Kind::CharDevice | Kind::BlockDevice, Payload::Device { major, minor }) => {
+                inode.set_device(DeviceNumber { major, minor });
+                self.set_blocks(&mut inode, attr_blocks);
+            }
+            _ => self.set_blocks(&mut inode, attr_blocks),
+        }
+        inode
+    }
+
+    /// The journal and the orphan file.
+    fn system_file(&self, number: InodeNumber, map: &FileMap) -> Inode {
+        let mut inode = self.new_inode(number, FileKind::Regular, 0o600, self.params.created);
+        inode.set_size((map.blocks() - map.meta_blocks()) << self.params.block.log2());
+        self.set_map(&mut inode, map, 0);
+        inode
+    }
+
+    /// Its map lists, below one double indirect block, the reserved descriptor blocks of group 0 as indirect blocks that
+    /// list their copies.
+    fn resize_inode(&self) -> Inode {
+        let mut inode = self.new_inode(InodeNumber::RESIZE, FileKind::Regular, 0o600, self.params.created);
+        let pointers = u64::from(self.params.block.bytes()) / 4;
+        inode.set_size((pointers * pointers + pointers + 12) << self.params.block.log2());
+        let map = self.plan.resize_map.expect("asked for volumes that have it only");
+        inode.raw.i_block[13 * 4..14 * 4].copy_from_slice(&(map as u32).to_le_bytes());
+        let copies = 1 + self.backup_groups().count() as u64;
+        self.set_blocks(&mut inode, 1 + u64::from(self.plan.geometry.reserved_gdt) * copies);
+        inode
+    }
+
+    /// Groups other than the first that have copies of superblock and descriptors.
+    pub(super) fn backup_groups(&self) -> impl Iterator<Item = u32> + '_ {
+        (1..self.plan.geometry.groups()).filter(|&group| self.plan.geometry.head_blocks(group) > 0)
+    }
+
+    fn value_inode(&self, number: InodeNumber) -> Inode {
+        let value = &self.contents.attrs.values[(number.0 - self.contents.first_value_inode) as usize];
+        let mut inode = self.new_inode(number, FileKind::Regular, 0o600, Timestamp::default());
+        inode.raw.i_flags = InodeFlags::EA_INODE.bits().into();
+        inode.set_size(value.bytes.len() as u64);
+        self.set_map(&mut inode, &self.plan.map_of(&self.contents, &self.params, number), 0);
+        let of = ValueInode { hash: self.value_hash(&value.bytes), references: value.references };
+        let (atime, ctime, version) = of.to_fields();
+        inode.raw.i_atime = atime.into();
+        inode.raw.i_ctime = ctime.into();
+        inode.raw.i_version_lo = version.into();
+        inode
+    }
+
+    fn value_hash(&self, bytes: &[u8]) -> u32 {
+        // Without metadata_csum the seed is that of the UUID all the same.
+        let seed = self.superblock().checksum_seed();
+        ValueInode::hash_of(bytes, seed.unwrap_or_else(|| ChecksumSeed::from_uuid(&self.params.uuid)))
+    }
+
+    /// What an attribute's entry says of value `index`.
+    pub(super) fn value_ref(&self, index: u32) -> ValueRef {
+        let value = &self.contents.attrs.values[index as usize];
+        ValueRef {
+            inode: InodeNumber(self.contents.first_value_inode + index),
+            size: value.bytes.len() as u32,
+            hash: self.value_hash(&value.bytes),
+        }
+    }
+
+    /// The attributes of an attribute block.
+    pub(super) fn block_attrs(&self, set: XattrSetId) -> Vec<Xattr<'_>> {
+        self.contents.attrs.in_block(set, |value| self.value_ref(value))
+    }
+}

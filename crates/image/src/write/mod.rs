@@ -1,0 +1,54 @@
+//! From a plan to bytes on a device.
+
+mod emit;
+mod inodes;
+mod output;
+mod pump;
+mod reader;
+mod tables;
+
+pub(crate) use output::{Output, directory_of};
+pub(crate) use pump::pump;
+
+use crate::layout::{Contents, Params, Plan};
+use crate::source::Stores;
+use crate::tree::Timestamp;
+use tables::Tables;
+
+/// Everything that the writers share.
+pub(crate) struct Image {
+    pub(crate) contents: Contents,
+    pub(crate) params: Params,
+    pub(crate) plan: Plan,
+    pub(crate) stores: Stores,
+    /// Later times of the sources were clamped to this one.
+    pub(crate) clamp: Option<Timestamp>,
+    tables: Tables,
+}
+
+impl Image {
+    pub(crate) fn new(
+        contents: Contents,
+        params: Params,
+        plan: Plan,
+        stores: Stores,
+        clamp: Option<Timestamp>,
+    ) -> Self {
+        let tables = Tables::new(&contents, &params, &plan);
+        Self { contents, params, plan, stores, clamp, tables }
+    }
+
+    /// Length of the image in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.plan.geometry.sb.blocks_count() << self.params.block.log2()
+    }
+
+    /// Bytes that will be written.
+    pub(crate) fn bytes_to_write(&self) -> u64 {
+        self.plan.pieces.iter().map(|piece| u64::from(piece.blocks) << self.params.block.log2()).sum()
+    }
+
+    pub(crate) fn superblock(&self) -> &extant_format::Superblock {
+        &self.tables.sb
+    }
+}

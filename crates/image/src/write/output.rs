@@ -1,0 +1,144 @@
+//! The image file: nameless until it is complete.
+
+use crate::BuildError;
+use extant_block::{Device, FileDevice, FileOptions, flush};
+use extant_rt::Rt;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// An image under construction. It appears under its name in [`Output::commit`] and not before; dropped, killed or crashed
+/// on the way, it leaves nothing there.
+pub(crate) struct Output {
+    path: PathBuf,
+    dir: PathBuf,
+    fd: OwnedFd,
+    /// The name that it has for the time being, where the file system has no nameless files.
+    temporary: Option<PathBuf>,
+    device: Arc<FileDevice>,
+}
+
+impl Output {
+    /// Makes a file of `bytes` zeroes beside `path`.
+    pub(crate) fn create(path: &Path, bytes: u64, rt: &Rt) -> Result<Self, BuildError> {
+        let dir = directory_of(path);
+        match rustix::fs::stat(path).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {
+            Ok(rustix::fs::FileType::RegularFile) | Err(Errno::NOENT) => {}
+            Ok(_) => {
+                let path = crate::quoted_path(path);
+                return Err(BuildError::Options(format!(
+                    "{path} is not a regular file; name a file for the image"
+                )));
+            }
+            Err(e) => return Err(BuildError::output("look at", path, e)),
+        }
+        let (fd, temporary) = nameless(&dir)?;
+        let guard = Guard(temporary.clone());
+        rustix::fs::ftruncate(&fd, bytes).map_err(|e| BuildError::output("set the size of", path, e))?;
+        let theirs =
+            rustix::io::fcntl_dupfd_cloexec(&fd, 0).map_err(|e| BuildError::output("open", path, e))?;
+        let device = FileDevice::from_fd(theirs, path, FileOptions { write: true, direct: true })
+            .map_err(|e| BuildError::output("open", path, e))?;
+        std::mem::forget(guard);
+        let device = Arc::new(device.driven_by(rt));
+        Ok(Self { path: path.to_path_buf(), dir, fd, temporary, device })
+    }
+
+    pub(crate) fn device(&self) -> Arc<FileDevice> {
+        self.device.clone()
+    }
+
+    /// Makes the contents durable, then gives the file its name, then makes that durable.
+    pub(crate) fn commit(mut self, rt: &Rt) -> Result<(), BuildError> {
+        let device: &dyn Device = &*self.device;
+        rt.block_on(flush(device))??;
+        // fdatasync does not promise the size of a file that was only truncated to it.
+        rustix::fs::fsync(&self.fd).map_err(|e| BuildError::output("sync", &self.path, e))?;
+        let named = match &self.temporary {
+            Some(name) => name.clone(),
+            None => {
+                let link = |name: &Path| {
+                    let from = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+                    rustix::fs::linkat(CWD, from, CWD, name, AtFlags::SYMLINK_FOLLOW)
+                };
+                let name = unused_name(&self.dir, &self.path, link)
+                    .map_err(|e| BuildError::output("name", &self.path, e))?;
+                self.temporary = Some(name.clone());
+                name
+            }
+        };
+        rustix::fs::rename(&named, &self.path).map_err(|e| BuildError::output("rename to", &self.path, e))?;
+        self.temporary = None;
+        let dir =
+            rustix::fs::open(&self.dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        dir.and_then(rustix::fs::fsync).map_err(|e| BuildError::output("sync", &self.dir, e))
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        drop(Guard(self.temporary.take()));
+    }
+}
+
+/// Removes a temporary name.
+struct Guard(Option<PathBuf>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(name) = &self.0 {
+            // Nothing can be done about a failure; the error that led here is the one to tell.
+            let _ = rustix::fs::unlink(name);
+        }
+    }
+}
+
+/// The directory that a path's last name lies in.
+pub(crate) fn directory_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// A file without a name in `dir`, or with a temporary one.
+fn nameless(dir: &Path) -> Result<(OwnedFd, Option<PathBuf>), BuildError> {
+    let mode = Mode::from_raw_mode(0o666);
+    let has_proc = rustix::fs::access("/proc/self/fd", rustix::fs::Access::EXISTS).is_ok();
+    if has_proc {
+        match rustix::fs::open(dir, OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC, mode) {
+            Ok(fd) => return Ok((fd, None)),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {}
+            Err(e) => return Err(BuildError::output("create a file in", dir, e)),
+        }
+    }
+    let mut made = None;
+    let name = unused_name(dir, Path::new("image"), |name| {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        made = Some(rustix::fs::open(name, flags, mode)?);
+        Ok(())
+    })
+    .map_err(|e| BuildError::output("create a file in", dir, e))?;
+    Ok((made.expect("made under the name that was found"), Some(name)))
+}
+
+/// Tries temporary names until `make` does not find one taken.
+fn unused_name(
+    dir: &Path,
+    path: &Path,
+    mut make: impl FnMut(&Path) -> Result<(), Errno>,
+) -> Result<PathBuf, Errno> {
+    let base = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let base: String = base.chars().take(40).collect();
+    for n in 0..1000 {
+        let name = dir.join(format!(".{base}.{}.{n}", std::process::id()));
+        match make(&name) {
+            Ok(()) => return Ok(name),
+            Err(Errno::EXIST) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(Errno::EXIST)
+}

@@ -1,0 +1,182 @@
+//! Keeps sources and disk busy at the same time: several threads fill large aligned buffers, the device writes them.
+
+use super::Image;
+use super::emit::Emitter;
+use crate::layout::Piece;
+use crate::{BuildError, Progress, workers};
+use extant_block::{Bio, Buf, Device, IoError, Op, Sector, Segment, execute};
+use extant_rt::Rt;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// Bytes of a buffer: large enough for the disk's full speed, small enough that a few of them are always on their way.
+const BUFFER: usize = 2 << 20;
+/// Buffers of one thread.
+const BUFFERS: usize = 3;
+/// Writes begin and end at multiples of this, as direct I/O needs it.
+const ALIGN: u64 = 4096;
+/// Gaps up to this many bytes are written as zeroes rather than left as holes.
+const MAX_GAP: u64 = 16 << 10;
+
+/// Writes all pieces of an image. Not durable before a flush.
+pub(crate) fn pump(
+    image: &Arc<Image>,
+    device: Arc<dyn Device>,
+    rt: &Rt,
+    progress: Progress,
+) -> Result<(), BuildError> {
+    let total = image.bytes_to_write();
+    let shared = Arc::new(Pump {
+        image: image.clone(),
+        device,
+        rt: rt.clone(),
+        state: Mutex::new(State { at: Cursor { piece: 0, skip: 0 }, written: 0, failed: None }),
+        total,
+        progress,
+    });
+    let run = workers::run(rt, "write", &shared, Pump::work);
+    let failed = shared.state.lock().failed.take();
+    failed.map_or(run, Err)
+}
+
+struct Pump {
+    image: Arc<Image>,
+    device: Arc<dyn Device>,
+    rt: Rt,
+    state: Mutex<State>,
+    total: u64,
+    progress: Progress,
+}
+
+struct State {
+    at: Cursor,
+    written: u64,
+    failed: Option<BuildError>,
+}
+
+/// The next block that nobody has taken.
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
+    piece: usize,
+    skip: u32,
+}
+
+/// A run of the device that one buffer covers, and the first block in it.
+#[derive(Debug)]
+struct Job {
+    start_bytes: u64,
+    end_bytes: u64,
+    from: Cursor,
+}
+
+/// A write on its way, and its buffer.
+struct InFlight {
+    buf: Arc<Buf>,
+    write: Pin<Box<dyn Future<Output = (Bio, Result<(), IoError>)> + Send>>,
+}
+
+impl Pump {
+    fn work(&self, _worker: usize) {
+        let mut in_flight: VecDeque<InFlight> = VecDeque::new();
+        let result = self.fill_and_write(&mut in_flight);
+        // Whatever happened, nothing may still be written when this returns.
+        let drained = in_flight.into_iter().try_for_each(|write| self.finish(write).map(drop));
+        if let Err(error) = result.and(drained) {
+            self.state.lock().failed.get_or_insert(error);
+        }
+    }
+
+    fn fill_and_write(&self, in_flight: &mut VecDeque<InFlight>) -> Result<(), BuildError> {
+        let mut emitter = Emitter::new(&self.image);
+        while let Some(job) = self.next_job() {
+            let mut buf = match in_flight.len() {
+                ..BUFFERS => Arc::new(Buf::zeroed(BUFFER)),
+                _ => self.finish(in_flight.pop_front().expect("there are some"))?,
+            };
+            let len = (job.end_bytes - job.start_bytes) as usize;
+            let bytes = Arc::get_mut(&mut buf).expect("its write has ended");
+            self.fill(&mut emitter, &job, &mut bytes[..len])?;
+            let start = Sector(job.start_bytes / Sector::BYTES);
+            let bio = Bio::new(Op::Write, start, vec![Segment::shared(buf.clone(), 0, len)]);
+            in_flight.push_back(InFlight { buf, write: Box::pin(execute(&*self.device, bio)) });
+            let written = {
+                let mut state = self.state.lock();
+                state.written += len as u64;
+                state.written
+            };
+            (self.progress)(written.min(self.total), self.total);
+        }
+        Ok(())
+    }
+
+    /// Waits for a write; gives its buffer back.
+    fn finish(&self, InFlight { buf, write }: InFlight) -> Result<Arc<Buf>, BuildError> {
+        let (bio, result) = self.rt.block_on(write)?;
+        drop(bio);
+        result?;
+        Ok(buf)
+    }
+
+    fn next_job(&self) -> Option<Job> {
+        let mut state = self.state.lock();
+        if state.failed.is_some() {
+            return None;
+        }
+        let (job, next) =
+            job_from(&self.image.plan.pieces, state.at, self.image.params.block.log2(), self.image.bytes())?;
+        state.at = next;
+        Some(job)
+    }
+
+    fn fill(&self, emitter: &mut Emitter<'_>, job: &Job, buf: &mut [u8]) -> Result<(), BuildError> {
+        let log = self.image.params.block.log2();
+        let mut at = job.start_bytes;
+        let mut cursor = job.from;
+        while let Some(piece) = self.image.plan.pieces.get(cursor.piece) {
+            let from = (piece.start + u64::from(cursor.skip)) << log;
+            if from >= job.end_bytes {
+                break;
+            }
+            let until = ((piece.start + u64::from(piece.blocks)) << log).min(job.end_bytes);
+            let place = |bytes: u64| (bytes - job.start_bytes) as usize;
+            buf[place(at)..place(from)].fill(0);
+            emitter.emit(piece, cursor.skip, &mut buf[place(from)..place(until)])?;
+            at = until;
+            cursor = Cursor { piece: cursor.piece + 1, skip: 0 };
+        }
+        buf[(at - job.start_bytes) as usize..].fill(0);
+        Ok(())
+    }
+}
+
+/// The job that begins at a cursor, and where the next one begins.
+fn job_from(pieces: &[Piece], at: Cursor, block_log: u32, volume_bytes: u64) -> Option<(Job, Cursor)> {
+    let begin = |piece: &Piece, skip: u32| (piece.start + u64::from(skip)) << block_log;
+    let end = |piece: &Piece| (piece.start + u64::from(piece.blocks)) << block_log;
+    let align_up = |bytes: u64| bytes.next_multiple_of(ALIGN).min(volume_bytes);
+    let first = pieces.get(at.piece)?;
+    let start_bytes = begin(first, at.skip) / ALIGN * ALIGN;
+    let most = start_bytes + BUFFER as u64;
+    let mut end_bytes = align_up(end(first)).min(most);
+    let mut next = at.piece;
+    // Pieces that begin before the aligned end belong here, too: no two jobs share an aligned unit.
+    while let Some(piece) = pieces.get(next + 1) {
+        let from = begin(piece, 0);
+        if from >= end_bytes && (end_bytes == most || from > end_bytes + MAX_GAP || from >= most) {
+            break;
+        }
+        next += 1;
+        end_bytes = end_bytes.max(align_up(end(piece)).min(most));
+    }
+    let mut cursor = Cursor { piece: next, skip: 0 };
+    if end(&pieces[next]) > end_bytes {
+        let block = end_bytes >> block_log;
+        cursor.skip = (block - pieces[next].start) as u32;
+    } else {
+        cursor.piece += 1;
+    }
+    Some((Job { start_bytes, end_bytes, from: at }, cursor))
+}

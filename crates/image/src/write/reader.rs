@@ -1,0 +1,163 @@
+//! Contents of files, from the host or from archives.
+
+use super::Image;
+use crate::source::Stores;
+use crate::tree::{DataRange, EntryId, NodeId, Payload};
+use crate::{BuildError, quoted};
+use extant_format::InodeNumber;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+
+/// Reads files in the order of the volume; keeps the last directory open.
+#[derive(Default)]
+pub(super) struct Reader {
+    dir: Option<(NodeId, u16, OwnedFd)>,
+}
+
+impl Reader {
+    /// Fills `to` with a file's bytes from `offset` on, and with zeroes past its end and in holes.
+    pub(super) fn read(
+        &mut self,
+        image: &Image,
+        inode: InodeNumber,
+        offset: u64,
+        to: &mut [u8],
+    ) -> Result<(), BuildError> {
+        let tree = &image.contents.tree;
+        let id = image.contents.node_of(inode);
+        let node = tree.node(id);
+        let len = (node.size.saturating_sub(offset)).min(to.len() as u64) as usize;
+        let (data, padding) = to.split_at_mut(len);
+        padding.fill(0);
+        match node.payload {
+            Payload::Host { root } => self.read_host(image, inode, root, offset, data),
+            Payload::Stored { archive, offset: at } => {
+                let read = |into: &mut [u8], from: u64| read_archive(image, inode, archive, at + from, into);
+                match tree.sparse_map(id) {
+                    None => read(data, offset),
+                    Some(map) => read_sparse(map, offset, data, read),
+                }
+            }
+            _ => {
+                data.fill(0);
+                Ok(())
+            }
+        }
+    }
+
+    fn read_host(
+        &mut self,
+        image: &Image,
+        inode: InodeNumber,
+        root: u16,
+        offset: u64,
+        to: &mut [u8],
+    ) -> Result<(), BuildError> {
+        let path = || host_path(image, root, inode);
+        let entry = image.contents.entry_of(inode);
+        let dir = self.directory(image, root, entry).map_err(|e| BuildError::source("open", &path(), e))?;
+        let name = image.contents.tree.entry_name(entry);
+        // A file that became a fifo must not make this wait.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let fd = match rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::LOOP) => return Err(changed(path(), "it became a symbolic link")),
+            Err(e) => return Err(BuildError::source("open", &path(), e)),
+        };
+        let mut done = 0;
+        while done < to.len() {
+            match rustix::io::pread(&fd, &mut to[done..], offset + done as u64) {
+                Ok(0) => return Err(changed(path(), "it shrank")),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(BuildError::source("read", &path(), e)),
+            }
+        }
+        let stat = rustix::fs::fstat(&fd).map_err(|e| BuildError::source("read", &path(), e))?;
+        let node = image.contents.tree.node(image.contents.node_of(inode));
+        let seconds = image.clamp.map_or(stat.st_mtime, |clamp| stat.st_mtime.min(clamp.seconds));
+        let change = if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            "it is no longer a regular file"
+        } else if stat.st_size as u64 > node.size {
+            "it grew"
+        } else if (stat.st_size as u64) < node.size {
+            "it shrank"
+        } else if seconds != node.mtime.seconds
+            || (image.clamp.is_none() && stat.st_mtime_nsec as u32 != node.mtime.nanos)
+        {
+            "it was written to"
+        } else {
+            return Ok(());
+        };
+        Err(changed(path(), change))
+    }
+
+    /// Opens the directory that holds an entry, step by step, so that no symbolic link is followed.
+    fn directory(&mut self, image: &Image, root: u16, entry: EntryId) -> Result<&OwnedFd, Errno> {
+        let tree = &image.contents.tree;
+        let dir = tree.entry_parent(entry);
+        if self.dir.as_ref().is_none_or(|(of, at, _)| *of != dir || *at != root) {
+            let start = &image.stores.roots[usize::from(root)].fd;
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mut fd = rustix::fs::openat(start, ".", flags, Mode::empty())?;
+            let path = tree.path(dir);
+            for part in path.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+                fd = rustix::fs::openat(&fd, OsStr::from_bytes(part), flags, Mode::empty())?;
+            }
+            self.dir = Some((dir, root, fd));
+        }
+        self.dir.as_ref().map(|(_, _, fd)| fd).ok_or(Errno::NOENT)
+    }
+}
+
+fn host_path(image: &Image, root: u16, inode: InodeNumber) -> Vec<u8> {
+    let mut path = image.stores.roots[usize::from(root)].path.as_os_str().as_bytes().to_vec();
+    path.extend(image.contents.path_of(inode));
+    path
+}
+
+fn changed(path: Vec<u8>, change: &str) -> BuildError {
+    BuildError::Changed { path: quoted(&path), change: change.into() }
+}
+
+fn read_archive(
+    image: &Image,
+    inode: InodeNumber,
+    archive: u16,
+    offset: u64,
+    to: &mut [u8],
+) -> Result<(), BuildError> {
+    let Stores { archives, .. } = &image.stores;
+    let archive = &archives[usize::from(archive)];
+    archive.file.read_exact_at(to, offset).map_err(|error| {
+        if error.kind() == std::io::ErrorKind::UnexpectedEof {
+            let change = format!("it shrank; {} is cut off", image.contents.quoted_path_of(inode));
+            BuildError::Changed { path: archive.name.clone(), change }
+        } else {
+            BuildError::Source { action: "read", path: archive.name.clone(), error }
+        }
+    })
+}
+
+/// Copies the data ranges that meet `offset..`, zeroes between them.
+fn read_sparse(
+    map: &[DataRange],
+    offset: u64,
+    to: &mut [u8],
+    read: impl Fn(&mut [u8], u64) -> Result<(), BuildError>,
+) -> Result<(), BuildError> {
+    let end = offset + to.len() as u64;
+    to.fill(0);
+    let first = map.partition_point(|range| range.offset + range.len <= offset);
+    for range in map[first..].iter().take_while(|range| range.offset < end) {
+        let from = range.offset.max(offset);
+        let until = (range.offset + range.len).min(end);
+        let into = &mut to[(from - offset) as usize..(until - offset) as usize];
+        read(into, range.stored + (from - range.offset))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! A modelled machine: its processors and what work costs on them.
+
+use crate::table::{self, ModelError};
+use extant_rt::{Cost, Nanos};
+use std::fmt;
+use std::path::Path;
+
+/// When a task that could go on loses its processor to a more urgent one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preemption {
+    /// Where it waits or yields explicitly (Linux's `PREEMPT_NONE`).
+    None,
+    /// Also where it might have had to wait (`PREEMPT_VOLUNTARY`).
+    Voluntary,
+    /// Anywhere (`PREEMPT`).
+    Full,
+}
+
+impl Preemption {
+    /// All modes, least eager first.
+    pub const ALL: [Self; 3] = [Self::None, Self::Voluntary, Self::Full];
+}
+
+impl fmt::Display for Preemption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Voluntary => "voluntary",
+            Self::Full => "full",
+        })
+    }
+}
+
+/// A machine model, read from a file in `machines/`. Every key must be there: a cost that nobody thought of must not be
+/// zero by accident.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// What it models.
+    pub name: String,
+    /// Where its numbers come from.
+    pub source: String,
+    /// Its processors.
+    pub processors: Processors,
+    /// Picoseconds per unit of work, in the order of [`Cost::KEYS`].
+    prices_ps: Vec<u64>,
+}
+
+/// The processors of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Processors {
+    /// How many, 1 to 1,024.
+    pub count: usize,
+    /// When tasks are preempted.
+    pub preemption: Preemption,
+    /// How long a normal task runs before others of its class have a claim.
+    pub timeslice: Nanos,
+    /// Paid by a processor that runs another task than it ran last.
+    pub context_switch: Nanos,
+    /// Paid by who wakes a task.
+    pub wake: Nanos,
+    /// From a wake-up until an idle processor begins with the task.
+    pub idle_exit: Nanos,
+    /// Taken by a timer's interrupt from the processor on which its task ran last.
+    pub timer_interrupt: Nanos,
+}
+
+impl Machine {
+    /// Reads a model from a file.
+    ///
+    /// # Errors
+    /// Names file, line and key of the first thing that is missing, unknown, negative or of the wrong kind.
+    pub fn load(path: &Path) -> Result<Self, ModelError> {
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| ModelError {
+            file: file.clone(),
+            line: 0,
+            key: "(file)".into(),
+            problem: error.to_string(),
+        })?;
+        Self::parse(&file, &text)
+    }
+
+    /// Reads a model from text; `file` is named in errors.
+    ///
+    /// # Errors
+    /// As [`Machine::load`].
+    pub fn parse(file: &str, text: &str) -> Result<Self, ModelError> {
+        table::parse(file, text, |mut root| {
+            let name = root.string("name")?;
+            let source = root.string("source")?;
+            let mut t = root.table("processors")?;
+            let count = t.whole("count")?;
+            let span = |picoseconds: u64| Nanos(picoseconds.div_ceil(1_000));
+            let processors = Processors {
+                count: match count {
+                    1..=1024 => count as usize,
+                    _ => return Err(t.error("count", format!("{count} is not between 1 and 1024"))),
+                },
+                preemption: match t.string("preemption")?.as_str() {
+                    "none" => Preemption::None,
+                    "voluntary" => Preemption::Voluntary,
+                    "full" => Preemption::Full,
+                    other => {
+                        let problem = format!("\"{other}\" is not one of \"none\", \"voluntary\", \"full\"");
+                        return Err(t.error("preemption", problem));
+                    }
+                },
+                timeslice: span(t.picoseconds("timeslice_ns")?),
+                context_switch: span(t.picoseconds("context_switch_ns")?),
+                wake: span(t.picoseconds("wake_ns")?),
+                idle_exit: span(t.picoseconds("idle_exit_ns")?),
+                timer_interrupt: span(t.picoseconds("timer_interrupt_ns")?),
+            };
+            if processors.timeslice == Nanos::ZERO {
+                return Err(t.error("timeslice_ns", "a time slice of nothing lets nobody run"));
+            }
+            t.finish()?;
+            let mut t = root.table("costs")?;
+            let prices_ps = Cost::KEYS.iter().map(|key| t.picoseconds(key)).collect::<Result<_, _>>()?;
+            t.finish()?;
+            root.finish()?;
+            Ok(Self { name, source, processors, prices_ps })
+        })
+    }
+
+    /// A machine on which nothing costs anything but [`Cost::Cpu`]: for tests of logic and for arithmetic.
+    pub fn free(count: usize, preemption: Preemption) -> Self {
+        assert!((1..=1024).contains(&count), "a machine has 1 to 1024 processors, not {count}");
+        Self {
+            name: format!("{count} free processors, preemption {preemption}"),
+            source: "arithmetic".into(),
+            processors: Processors {
+                count,
+                preemption,
+                timeslice: Nanos::from_millis(100),
+                context_switch: Nanos::ZERO,
+                wake: Nanos::ZERO,
+                idle_exit: Nanos::ZERO,
+                timer_interrupt: Nanos::ZERO,
+            },
+            prices_ps: vec![0; Cost::KEYS.len()],
+        }
+    }
+
+    /// The same machine with another kernel.
+    pub fn with_preemption(mut self, preemption: Preemption) -> Self {
+        self.processors.preemption = preemption;
+        self
+    }
+
+    /// What this much work takes, rounded to the nearest nanosecond; `None` if that is beyond counting.
+    pub fn price(&self, cost: Cost) -> Option<Nanos> {
+        match (cost, cost.units()) {
+            (Cost::Cpu(span), _) => Some(span),
+            (_, Some((index, units))) => {
+                let picoseconds = self.prices_ps[index].checked_mul(units)?;
+                Some(Nanos(picoseconds.checked_add(500)? / 1_000))
+            }
+            (_, None) => Some(Nanos::ZERO),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Reading TOML so that every mistake is named with file, line and key.
+
+use std::ops::Range;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Why a machine model was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}: {key}: {problem}")]
+pub struct ModelError {
+    /// The file.
+    pub file: String,
+    /// The line, counted from 1; for a missing key, that of the table that lacks it.
+    pub line: usize,
+    /// The key, with its table's name before it.
+    pub key: String,
+    /// What is wrong with it, and what is expected.
+    pub problem: String,
+}
+
+/// A table of a model file; remembers which keys were asked for, so that the others can be refused.
+pub(crate) struct Table<'a> {
+    source: Source<'a>,
+    name: String,
+    span: Range<usize>,
+    table: &'a DeTable<'a>,
+    known: Vec<&'static str>,
+}
+
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn error(self, at: usize, key: &str, problem: impl Into<String>) -> ModelError {
+        let line = 1 + self.text[..at.min(self.text.len())].matches('\n').count();
+        ModelError { file: self.file.into(), line, key: key.into(), problem: problem.into() }
+    }
+}
+
+/// Parses `text` and gives its root table to `read`.
+pub(crate) fn parse<T>(
+    file: &str,
+    text: &str,
+    read: impl FnOnce(Table<'_>) -> Result<T, ModelError>,
+) -> Result<T, ModelError> {
+    let source = Source { file, text };
+    let root = DeTable::parse(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        source.error(at, "(syntax)", error.message().to_owned())
+    })?;
+    read(Table { source, name: String::new(), span: 0..0, table: root.get_ref(), known: Vec::new() })
+}
+
+impl<'a> Table<'a> {
+    fn full(&self, key: &str) -> String {
+        if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
+    }
+
+    /// An error about one of this table's keys.
+    pub(crate) fn error(&self, key: &str, problem: impl Into<String>) -> ModelError {
+        let at = self.table.get(key).map_or(self.span.start, |value| value.span().start);
+        self.source.error(at, &self.full(key), problem)
+    }
+
+    fn get(&mut self, key: &'static str) -> Result<&'a Spanned<DeValue<'a>>, ModelError> {
+        if !self.known.contains(&key) {
+            self.known.push(key);
+        }
+        self.table.get(key).ok_or_else(|| self.error(key, "missing"))
+    }
+
+    fn wrong(&self, key: &str, wanted: &str, found: &DeValue<'_>) -> ModelError {
+        self.error(key, format!("expected {wanted}, found {}", found.type_str()))
+    }
+
+    /// A table inside this one.
+    pub(crate) fn table(&mut self, key: &'static str) -> Result<Table<'a>, ModelError> {
+        let value = self.get(key)?;
+        match value.get_ref() {
+            DeValue::Table(table) => Ok(Table {
+                source: self.source,
+                name: self.full(key),
+                span: value.span(),
+                table,
+                known: Vec::new(),
+            }),
+            other => Err(self.wrong(key, "a table", other)),
+        }
+    }
+
+    /// A string.
+    pub(crate) fn string(&mut self, key: &'static str) -> Result<String, ModelError> {
+        match self.get(key)?.get_ref() {
+            DeValue::String(text) => Ok(text.clone().into_owned()),
+            other => Err(self.wrong(key, "a string", other)),
+        }
+    }
+
+    /// A whole number that is not negative.
+    pub(crate) fn whole(&mut self, key: &'static str) -> Result<u64, ModelError> {
+        match self.get(key)?.get_ref() {
+            DeValue::Integer(n) => match u64::from_str_radix(n.as_str(), n.radix()) {
+                Ok(n) => Ok(n),
+                Err(_) if n.as_str().starts_with('-') => {
+                    Err(self.error(key, format!("{} is negative", n.as_str())))
+                }
+                Err(_) => Err(self.error(key, format!("{} is too large", n.as_str()))),
+            },
+            other => Err(self.wrong(key, "a whole number", other)),
+        }
+    }
+
+    /// A number of nanoseconds, with up to three decimals; as picoseconds.
+    pub(crate) fn picoseconds(&mut self, key: &'static str) -> Result<u64, ModelError> {
+        let value = match self.get(key)?.get_ref() {
+            DeValue::Float(n) => n.as_str().replace('_', "").parse::<f64>().unwrap_or(f64::NAN),
+            DeValue::Integer(_) => {
+                let whole = self.whole(key)?;
+                return whole
+                    .checked_mul(1_000)
+                    .ok_or_else(|| self.error(key, format!("{whole} ns is too much")));
+            }
+            other => return Err(self.wrong(key, "a number of nanoseconds", other)),
+        };
+        if value < 0.0 {
+            return Err(self.error(key, format!("{value} is negative")));
+        }
+        // A cost per unit of an hour is a slip of the pen.
+        if !(0.0..=3.6e12).contains(&value) {
+            return Err(self.error(key, format!("{value} ns is no cost")));
+        }
+        Ok((value * 1_000.0).round() as u64)
+    }
+
+    /// Refuses keys that nobody asked for.
+    pub(crate) fn finish(self) -> Result<(), ModelError> {
+        let stranger = self.table.keys().filter(|key| !self.known.contains(&key.get_ref().as_ref()));
+        match stranger.min_by_key(|key| key.span().start) {
+            None => Ok(()),
+            Some(key) => {
+                let problem = format!("unknown key; known are {}", self.known.join(", "));
+                Err(self.source.error(key.span().start, &self.full(key.get_ref()), problem))
+            }
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! The world behind the handle: runs what the core decides.
+
+use crate::core::{After, Call, Core, Stats, Step, TaskId};
+use crate::machine::{Machine, Preemption};
+use extant_rt::{
+    Class, Cost, Event, Nanos, Place, ReschedPoint, RtError, ShutdownReport, TaskFuture, TimerId, Tracer,
+    WaitsOn, World,
+};
+use parking_lot::{Mutex, MutexGuard};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// How a virtual world is set up.
+#[derive(Clone, Debug)]
+pub struct SimConfig {
+    /// The machine.
+    pub machine: Machine,
+    /// Seed of all randomness.
+    pub seed: u64,
+    /// Seconds since 1970 when the world begins.
+    pub epoch: i64,
+    /// Processor time that a task may use in one go; more is an error.
+    pub longest_stretch: Nanos,
+    /// Polls at one instant; more is an error.
+    pub most_polls_at_once: u64,
+}
+
+impl SimConfig {
+    /// The usual limits: 10 s in one go, ten million polls at one instant; the year 2010.
+    pub fn new(machine: Machine, seed: u64) -> Self {
+        Self {
+            machine,
+            seed,
+            epoch: 1_262_304_000,
+            longest_stretch: Nanos::from_secs(10),
+            most_polls_at_once: 10_000_000,
+        }
+    }
+}
+
+/// How often a task may read the clock in one poll: one that spins until a time to come would never see it.
+const MOST_CLOCK_READS: u64 = 100_000_000;
+
+pub(crate) struct SimWorld {
+    config: SimConfig,
+    me: Weak<SimWorld>,
+    core: Mutex<Core>,
+    tracer: Tracer,
+    /// The time, with what the running task was charged in this poll. These four are atomics only to be shared: one
+    /// thread at a time runs the world.
+    clock: AtomicU64,
+    /// Beyond this the running task has used too much in one go.
+    limit: AtomicU64,
+    clock_reads: AtomicU64,
+    /// The running task's index and serial; a serial of 0 where no task runs.
+    current: AtomicU64,
+    processor: AtomicU32,
+    running: AtomicBool,
+}
+
+struct TaskWaker {
+    world: Arc<SimWorld>,
+    id: TaskId,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.world.wake(self.id);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.world.wake(self.id);
+    }
+}
+
+impl SimWorld {
+    pub(crate) fn new(config: SimConfig, tracer: Tracer) -> Arc<Self> {
+        let core = Core::new(config.machine.processors.clone(), tracer.clone());
+        Arc::new_cyclic(|me| Self {
+            config,
+            me: me.clone(),
+            core: Mutex::new(core),
+            tracer,
+            clock: AtomicU64::new(0),
+            limit: AtomicU64::new(u64::MAX),
+            clock_reads: AtomicU64::new(0),
+            current: AtomicU64::new(0),
+            processor: AtomicU32::new(0),
+            running: AtomicBool::new(false),
+        })
+    }
+
+    fn local_time(&self) -> Nanos {
+        Nanos(self.clock.load(Relaxed))
+    }
+
+    fn current(&self) -> Option<TaskId> {
+        let current = self.current.load(Relaxed);
+        let id = TaskId { index: (current >> 32) as u32, serial: current as u32 };
+        (id.serial != 0).then_some(id)
+    }
+
+    /// From here to the next call this task (or none) is what runs, at `now`.
+    fn set_current(&self, now: Nanos, id: Option<TaskId>, processor: u32) {
+        self.clock.store(now.0, Relaxed);
+        self.limit.store(now.saturating_add(self.config.longest_stretch).0, Relaxed);
+        self.clock_reads.store(0, Relaxed);
+        self.current.store(id.map_or(0, |id| u64::from(id.index) << 32 | u64::from(id.serial)), Relaxed);
+        self.processor.store(processor, Relaxed);
+    }
+
+    fn wake(&self, id: TaskId) {
+        let mut core = self.core.lock();
+        let waker = self.current();
+        if waker.is_some() && waker != Some(id) && core.can_be_woken(id) {
+            let after = self.local_time().saturating_add(self.config.machine.processors.wake);
+            self.clock.store(after.0, Relaxed);
+        }
+        // A task that wakes itself is told now: its stretch, with whatever it was charged so far, ends first anyway.
+        let at = if waker == Some(id) { core.now } else { self.local_time() };
+        core.wake(id, at);
+    }
+
+    /// The world cannot go on. Unwinds out of the task that caused it, which might otherwise never return.
+    #[cold]
+    fn fail(&self, error: RtError) {
+        let message = error.to_string();
+        {
+            let mut core = self.core.lock();
+            if core.fatal.is_some() {
+                // Already failing: what runs now are destructors.
+                return;
+            }
+            core.fatal = Some(error);
+        }
+        // Without the panic hook's output: `block_on` returns the error.
+        std::panic::resume_unwind(Box::new(message));
+    }
+
+    #[cold]
+    fn overflow(&self, span: Nanos) {
+        let at = self.local_time();
+        let name = self.current_name();
+        self.fail(RtError::TimeOverflow { name, at, span });
+    }
+
+    #[cold]
+    fn too_long(&self, used: Nanos) {
+        let limit = self.config.longest_stretch;
+        let at = self.core.lock().now;
+        let name = self.current_name();
+        self.fail(RtError::NeverYields { name, at, used, limit });
+    }
+
+    fn current_name(&self) -> String {
+        match self.current() {
+            Some(id) => self.core.lock().name(id),
+            None => "(none)".to_owned(),
+        }
+    }
+
+    pub(crate) fn call_at(&self, at: Nanos, call: Call) {
+        self.core.lock().call_at(at, call);
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let core = self.core.lock();
+        Stats { busy: core.busy(), ..core.stats.clone() }
+    }
+
+    fn run(&self, main: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Result<(), RtError> {
+        let mut main = main;
+        let mut core = self.core.lock();
+        let id = core.add("main", Class::Normal, None, |id| self.waker(id));
+        core.main = Some(id);
+        core.fatal = None;
+        let now = core.now;
+        core.wake(id, now);
+        loop {
+            match core.step() {
+                Step::Poll { id, processor } => {
+                    let now = core.now;
+                    if core.polls_at_once > self.config.most_polls_at_once {
+                        let (name, polls) = (core.name(id), core.polls_at_once);
+                        return Err(RtError::Livelock { name, at: now, polls });
+                    }
+                    let (future, waker) = core.lend(id);
+                    self.set_current(now, Some(id), processor);
+                    let (future, after) = MutexGuard::unlocked(&mut core, || {
+                        let mut cx = Context::from_waker(&waker);
+                        let (future, poll) = match future {
+                            Some(mut future) => match future.as_mut().poll(&mut cx) {
+                                Poll::Ready(()) => {
+                                    drop(future);
+                                    (None, Poll::Ready(()))
+                                }
+                                Poll::Pending => (Some(future), Poll::Pending),
+                            },
+                            None => (None, main.as_mut().poll(&mut cx)),
+                        };
+                        (future, if poll.is_ready() { After::End } else { After::Wait })
+                    });
+                    let end = self.local_time();
+                    if let Some(error) = core.fatal.take() {
+                        core.polled(id, future, after, now);
+                        return Err(error);
+                    }
+                    core.polled(id, future, after, end);
+                }
+                Step::Wake(waker) => {
+                    self.set_current(core.now, None, 0);
+                    MutexGuard::unlocked(&mut core, || waker.wake());
+                }
+                Step::Call(call) => {
+                    let now = core.now;
+                    self.set_current(now, None, 0);
+                    MutexGuard::unlocked(&mut core, call);
+                    let used = self.local_time() - now;
+                    core.steal(0, used);
+                }
+                Step::Done => {
+                    self.set_current(core.now, None, 0);
+                    return Ok(());
+                }
+                Step::Stuck => {
+                    return Err(RtError::Deadlock { at: core.now, waiters: core.waiters() });
+                }
+            }
+        }
+    }
+
+    fn waker(&self, id: TaskId) -> Waker {
+        let world = self.me.upgrade().expect("a world that is used has not gone");
+        Waker::from(Arc::new(TaskWaker { world, id }))
+    }
+}
+
+impl World for SimWorld {
+    fn now(&self) -> Nanos {
+        let reads = self.clock_reads.load(Relaxed) + 1;
+        self.clock_reads.store(reads, Relaxed);
+        if reads > MOST_CLOCK_READS && self.current().is_some() {
+            let start = self.core.lock().now;
+            self.too_long(self.local_time() - start);
+        }
+        self.local_time()
+    }
+
+    fn wall_clock(&self) -> i64 {
+        self.config.epoch.saturating_add((self.local_time().0 / 1_000_000_000) as i64)
+    }
+
+    fn seed(&self) -> u64 {
+        self.config.seed
+    }
+
+    fn spawn(&self, name: &str, class: Class, future: TaskFuture) {
+        let mut core = self.core.lock();
+        let id = core.add(name, class, Some(future), |id| self.waker(id));
+        let at = self.local_time();
+        if self.tracer.is_on() {
+            self.tracer.record(at, self.place(), Event::TaskSpawned { spawned: id.serial });
+        }
+        core.wake(id, at);
+    }
+
+    fn block_on(&self, main: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Result<(), RtError> {
+        if self.running.swap(true, Relaxed) {
+            return Err(RtError::Nested);
+        }
+        struct Ends<'a>(&'a SimWorld);
+        impl Drop for Ends<'_> {
+            fn drop(&mut self) {
+                let now = {
+                    let mut core = self.0.core.lock();
+                    core.abandon_main();
+                    core.now
+                };
+                self.0.set_current(now, None, 0);
+                self.0.running.store(false, Relaxed);
+            }
+        }
+        let _ends = Ends(self);
+        self.run(main)
+    }
+
+    fn charge(&self, cost: Cost) {
+        let clock = self.clock.load(Relaxed);
+        let Some(span) = self.config.machine.price(cost) else { return self.overflow(Nanos::MAX) };
+        let Some(after) = clock.checked_add(span.0) else { return self.overflow(span) };
+        if !self.running.load(Relaxed) {
+            // Set-up code outside the world has time of its own.
+            return;
+        }
+        if after > self.limit.load(Relaxed) {
+            let start = self.limit.load(Relaxed).saturating_sub(self.config.longest_stretch.0);
+            return self.too_long(Nanos(after.saturating_sub(start)));
+        }
+        self.clock.store(after, Relaxed);
+    }
+
+    fn timer(&self, at: Nanos, waker: &Waker) -> TimerId {
+        if at == Nanos::MAX {
+            // What a sleep beyond the end of time saturates to.
+            self.overflow(at.saturating_sub(self.local_time()));
+        }
+        let mut core = self.core.lock();
+        let task = self.current().filter(|id| core.is_waker_of(*id, waker));
+        core.arm(at, task, waker)
+    }
+
+    fn cancel_timer(&self, id: TimerId) {
+        let held = self.core.lock().disarm(id);
+        drop(held);
+    }
+
+    fn stint(&self) -> Nanos {
+        match self.current() {
+            Some(id) => self.core.lock().stint(id, self.local_time()),
+            None => self.local_time(),
+        }
+    }
+
+    fn should_yield(&self, point: ReschedPoint) -> bool {
+        if point == ReschedPoint::MightSleep && self.config.machine.processors.preemption == Preemption::None
+        {
+            return false;
+        }
+        match self.current() {
+            Some(id) => self.core.lock().offers(id, self.local_time()),
+            None => false,
+        }
+    }
+
+    fn waits_on(&self, what: WaitsOn) {
+        if let Some(id) = self.current() {
+            self.core.lock().set_waits_on(id, what);
+        }
+    }
+
+    fn place(&self) -> Place {
+        Place { lane: self.processor.load(Relaxed), task: self.current.load(Relaxed) as u32 }
+    }
+
+    fn shutdown(&self) -> ShutdownReport {
+        let (in_flight, rest) = self.core.lock().clear();
+        drop(rest);
+        ShutdownReport { in_flight, panicked: Vec::new() }
+    }
+}

@@ -1,0 +1,107 @@
+//! Machine models: what is read, and how mistakes are refused.
+
+use extant_rt::{Cost, Nanos};
+use extant_sim::{Machine, Preemption};
+use std::path::{Path, PathBuf};
+
+fn machines() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines")
+}
+
+fn turion() -> String {
+    std::fs::read_to_string(machines().join("turion-2010.toml")).unwrap()
+}
+
+/// What is said about the model after `from` was replaced by `to`.
+#[track_caller]
+fn refused(from: &str, to: &str) -> String {
+    let good = turion();
+    assert_eq!(good.matches(from).count(), 1, "{from:?}");
+    Machine::parse("bad.toml", &good.replace(from, to)).unwrap_err().to_string()
+}
+
+fn line_of(text: &str) -> usize {
+    1 + turion().lines().position(|line| line.starts_with(text)).unwrap()
+}
+
+#[test]
+fn every_model_in_the_project_loads() {
+    let mut loaded = 0;
+    for entry in std::fs::read_dir(machines()).unwrap() {
+        let path = entry.unwrap().path();
+        Machine::load(&path).unwrap_or_else(|error| panic!("{error}"));
+        loaded += 1;
+    }
+    assert!(loaded >= 2);
+}
+
+#[test]
+fn prices_are_per_unit_and_in_nanoseconds() {
+    let text = turion().replace("wait_scan_ns = 20", "wait_scan_ns = 0.25");
+    let machine = Machine::parse("turion.toml", &text).unwrap();
+    assert_eq!(machine.processors.count, 1);
+    assert_eq!(machine.processors.preemption, Preemption::Voluntary);
+    assert_eq!(machine.price(Cost::PageRedirty(30_720)), Some(Nanos(30_720 * 2_300)));
+    assert_eq!(machine.price(Cost::WaitScan(10)), Some(Nanos(3)), "2.5 ns, rounded");
+    assert_eq!(machine.price(Cost::Cpu(Nanos(5))), Some(Nanos(5)));
+    assert_eq!(machine.price(Cost::PageCopy(u64::MAX)), None);
+}
+
+#[test]
+fn an_unknown_key_is_refused_by_name_and_line() {
+    let error = refused("page_copy_ns = 1_500", "page_copy_ns = 1_500\npage_copi_ns = 3");
+    let line = line_of("page_copy_ns") + 1;
+    assert!(
+        error.starts_with(&format!("bad.toml:{line}: costs.page_copi_ns: unknown key; known are ")),
+        "{error}"
+    );
+    let error = refused("[costs]", "[prices]\na = 1\n[costs]");
+    assert!(error.starts_with(&format!("bad.toml:{}: prices: unknown key", line_of("[costs]"))), "{error}");
+}
+
+#[test]
+fn a_negative_cost_is_refused_by_name_and_line() {
+    let line = line_of("page_copy_ns");
+    let error = refused("page_copy_ns = 1_500", "page_copy_ns = -1_500");
+    assert_eq!(error, format!("bad.toml:{line}: costs.page_copy_ns: -1500 is negative"));
+    let error = refused("page_copy_ns = 1_500", "page_copy_ns = -0.5");
+    assert_eq!(error, format!("bad.toml:{line}: costs.page_copy_ns: -0.5 is negative"));
+    let line = line_of("context_switch_ns");
+    let error = refused("context_switch_ns = 3_000", "context_switch_ns = -3");
+    assert_eq!(error, format!("bad.toml:{line}: processors.context_switch_ns: -3 is negative"));
+}
+
+#[test]
+fn a_missing_key_is_refused_by_name_and_the_tables_line() {
+    let line = line_of("[costs]");
+    let error = refused("page_copy_ns = 1_500\n", "");
+    assert_eq!(error, format!("bad.toml:{line}: costs.page_copy_ns: missing"));
+    let error = Machine::parse("bad.toml", turion().split("[costs]").next().unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "bad.toml:1: costs: missing");
+}
+
+#[test]
+fn values_of_the_wrong_kind_are_refused() {
+    let line = line_of("count");
+    assert_eq!(
+        refused("count = 1", "count = 0"),
+        format!("bad.toml:{line}: processors.count: 0 is not between 1 and 1024")
+    );
+    assert_eq!(
+        refused("count = 1", "count = \"one\""),
+        format!("bad.toml:{line}: processors.count: expected a whole number, found string")
+    );
+    let line = line_of("preemption");
+    assert_eq!(
+        refused("\"voluntary\"", "\"sometimes\""),
+        format!(
+            "bad.toml:{line}: processors.preemption: \"sometimes\" is not one of \"none\", \"voluntary\", \"full\""
+        )
+    );
+    let error = refused("page_copy_ns = 1_500", "page_copy_ns = nan");
+    assert!(error.ends_with("costs.page_copy_ns: NaN ns is no cost"), "{error}");
+    let error = refused("page_copy_ns = 1_500", "page_copy_ns = ");
+    assert!(error.starts_with(&format!("bad.toml:{}: (syntax): ", line_of("page_copy_ns"))), "{error}");
+    let error = Machine::load(Path::new("/nonexistent/m.toml")).unwrap_err().to_string();
+    assert!(error.starts_with("/nonexistent/m.toml:0: (file): "), "{error}");
+}
