@@ -81,7 +81,8 @@ fn behaves_like_an_array(rt: &Rt, device: &dyn Device, seed: u64) {
                 let from = rng.below(lane_sectors);
                 let sectors = 1 + rng.below((lane_sectors - from).min(600));
                 let start = Sector(lane * lane_sectors + from);
-                let fill: Vec<u8> = (0..sectors * 512).map(|_| rng.below(256) as u8).collect();
+                let stamp = rng.below(256);
+                let fill: Vec<u8> = (0..sectors * 512).map(|i| (stamp + i / 512 + i % 13) as u8).collect();
                 let mut bio = match rng.below(8) {
                     0..4 => Bio::new(Op::Read, start, vec![Buf::zeroed(fill.len()).into()]),
                     4..7 => Bio::new(Op::Write, start, vec![Buf::from_slice(&fill).into()]),
