@@ -253,6 +253,27 @@ impl Bio {
         self.end(result);
     }
 
+    /// Its memory from byte `from` on, in order; no slice is empty.
+    pub(crate) fn memory_from(&self, from: u64) -> impl Iterator<Item = &[u8]> {
+        let mut skip = from;
+        self.segments.iter().filter_map(move |segment| {
+            let n = skip.min(segment.len() as u64);
+            skip -= n;
+            (n < segment.len() as u64).then(|| &segment.as_slice()[n as usize..])
+        })
+    }
+
+    /// As [`Bio::memory_from`], to be filled: the bio must have been admitted as a read.
+    pub(crate) fn memory_from_mut(&mut self, from: u64) -> impl Iterator<Item = &mut [u8]> {
+        let mut skip = from;
+        self.segments.iter_mut().filter_map(move |segment| {
+            let memory = segment.as_mut_slice().expect("a read was admitted with memory of its own");
+            let n = skip.min(memory.len() as u64);
+            skip -= n;
+            (n < memory.len() as u64).then(|| &mut memory[n as usize..])
+        })
+    }
+
     /// The error that says that this bio failed on `device` for the reason `kind`.
     pub fn error(&self, device: &str, kind: IoErrorKind) -> IoError {
         IoError { device: device.into(), op: self.op, start: self.start, bytes: self.bytes, kind }

@@ -44,6 +44,9 @@ pub enum IoErrorKind {
     /// The device has disappeared; whether the operation was done is unknown.
     #[error("the device is gone: {0}")]
     Gone(String),
+    /// The device's server broke its protocol; whether the operation was done is unknown.
+    #[error("{0}")]
+    Protocol(String),
     /// The device does not do this operation.
     #[error("not supported by the device")]
     Unsupported,

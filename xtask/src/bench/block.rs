@@ -1,12 +1,15 @@
-//! The device path against fio's io_uring engine on the same file.
+//! The device path against fio's io_uring engine on the same file, and the NBD client against nbdcopy and qemu-img on the
+//! same server.
 
 use super::{Result, median};
-use extant_block::{Bio, Buf, Device, FileDevice, FileOptions, IoError, Op, Sector, StreamId};
+use extant_block::{
+    Bio, Buf, Device, FileDevice, FileOptions, IoError, NbdDevice, NbdOptions, Op, Sector, StreamId,
+};
 use extant_rt::{Nanos, RealConfig, Rng, Rt};
 use parking_lot::Mutex;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
@@ -34,6 +37,13 @@ struct Outcome {
     iops: f64,
     latency_us: f64,
     cpu_us_per_io: f64,
+}
+
+/// When a run is over.
+#[derive(Clone, Copy)]
+enum Until {
+    Seconds(u64),
+    Count(u64),
 }
 
 pub(super) fn run(args: &[&str]) -> Result<()> {
@@ -66,7 +76,72 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
         }
         report(job, &ours, &theirs);
     }
+    nbd(&path, rounds)?;
     std::fs::remove_file(&path)?;
+    Ok(())
+}
+
+/// Kills the server at the end.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Seconds for the same work on the same server, ours against a tool of the field.
+fn nbd(path: &Path, rounds: u64) -> Result<()> {
+    let socket = path.with_extension("sock");
+    let _ = std::fs::remove_file(&socket);
+    let uri = format!("nbd+unix:///?socket={}", std::path::absolute(&socket)?.display());
+    let server = Command::new("nbdkit").args(["-f", "-U"]).arg(&socket).arg("file").arg(path).spawn()?;
+    let _server = Server(server);
+    while !socket.exists() {
+        std::thread::yield_now();
+    }
+    println!("| NBD, nbdkit over a Unix socket | ours, s | theirs, s | ratio of rates |");
+    println!("|---|---|---|---|");
+    let copy = Job { name: "", op: Op::Read, random: false, bytes: 256 << 10, depth: 64 };
+    let small = Job { name: "", op: Op::Read, random: false, bytes: 4096, depth: 32 };
+    let writes = Job { name: "", op: Op::Write, random: false, bytes: 64 << 10, depth: 16 };
+    let bench = |job: Job, count: u64, extra: &[&str]| {
+        let mut command = Command::new("qemu-img");
+        command.args(["bench", "-q", "-f", "raw", "-c", &count.to_string(), "-d", &job.depth.to_string()]);
+        command.args(["-s", &job.bytes.to_string()]).args(extra).arg(&uri);
+        command
+    };
+    let mut nbdcopy = Command::new("nbdcopy");
+    nbdcopy.args(["--no-extents", &uri, "null:"]);
+    let cases = [
+        ("1 GiB read, against nbdcopy", copy, FILE_BYTES / copy.bytes, nbdcopy),
+        ("100,000 reads of 4 KiB QD32, against qemu-img bench", small, 100_000, bench(small, 100_000, &[])),
+        (
+            "10,000 writes of 64 KiB QD16, against qemu-img bench",
+            writes,
+            10_000,
+            bench(writes, 10_000, &["-w"]),
+        ),
+    ];
+    for (name, job, count, mut theirs) in cases {
+        let (mut ours, mut others) = (Vec::new(), Vec::new());
+        let rt = Rt::real(RealConfig::default());
+        for round in 0..rounds {
+            let start = rt.now();
+            let device = rt.block_on(NbdDevice::connect(&rt, &uri.parse()?, NbdOptions::default()))??;
+            work(&rt, &device, job, Until::Count(count), round)?;
+            drop(device);
+            ours.push((rt.now() - start).as_secs_f64());
+            let start = rt.now();
+            if !theirs.stdout(Stdio::null()).status()?.success() {
+                return Err(format!("{theirs:?} failed").into());
+            }
+            others.push((rt.now() - start).as_secs_f64());
+        }
+        let (ours, others) = (median(ours), median(others));
+        println!("| {name} | {ours:.3} | {others:.3} | {:.3} |", others / ours);
+    }
     Ok(())
 }
 
@@ -127,6 +202,17 @@ fn run_ours(path: &Path, job: Job, seconds: u64, round: u64) -> Result<Outcome> 
     if device.engine() != "io_uring" || !device.is_direct() {
         return Err(format!("{} gives no direct I/O over io_uring to compare", path.display()).into());
     }
+    let cpu = cpu_time();
+    let (count, span, latency) = work(&rt, &device, job, Until::Seconds(seconds), round)?;
+    Ok(Outcome {
+        iops: count as f64 / span.as_secs_f64(),
+        latency_us: latency.0 as f64 / count as f64 / 1e3,
+        cpu_us_per_io: (cpu_time() - cpu) as f64 / count as f64 / 1e3,
+    })
+}
+
+/// Does the job: how many bios ended, in which time, and the sum of their latencies.
+fn work(rt: &Rt, device: &dyn Device, job: Job, until: Until, round: u64) -> Result<(u64, Nanos, Nanos)> {
     let mut rng = Rng::new(round);
     let blocks = FILE_BYTES / job.bytes;
     let mut next = 0;
@@ -136,21 +222,17 @@ fn run_ours(path: &Path, job: Job, seconds: u64, round: u64) -> Result<Outcome> 
         Sector(block * (job.bytes / Sector::BYTES))
     };
     let inbox = Arc::new(Mutex::new(Inbox::default()));
-    let bios: Vec<Bio> = (0..job.depth)
-        .map(|slot| {
-            let mut bio = Bio::new(job.op, place(), vec![Buf::zeroed(job.bytes as usize).into()]);
-            bio.stream = StreamId(slot as u64);
-            send(&inbox, bio)
-        })
-        .collect();
-    let (start, cpu) = (rt.now(), cpu_time());
-    let deadline = start + Nanos::from_secs(seconds);
+    let start = rt.now();
     let mut submitted = vec![start; job.depth];
-    let (mut count, mut latency) = (0_u64, 0_u64);
-    device.submit_all(&mut bios.into_iter());
-    let mut in_flight = job.depth;
+    for slot in 0..job.depth {
+        let mut bio = Bio::new(job.op, place(), vec![Buf::zeroed(job.bytes as usize).into()]);
+        // The stream is the slot: it says when this one was submitted.
+        bio.stream = StreamId(slot as u64);
+        device.submit(send(&inbox, bio));
+    }
+    let (mut started, mut ended, mut latency) = (job.depth as u64, 0, Nanos::ZERO);
     let mut batch = Vec::new();
-    while in_flight > 0 {
+    while ended < started {
         rt.block_on(std::future::poll_fn(|cx| {
             let mut inbox = inbox.lock();
             if inbox.ended.is_empty() {
@@ -165,26 +247,23 @@ fn run_ours(path: &Path, job: Job, seconds: u64, round: u64) -> Result<Outcome> 
             if let Some(error) = error {
                 return Err(error.into());
             }
-            // The stream is the slot: it says when this one was submitted.
             let slot = bio.stream.0 as usize;
-            latency += (now - submitted[slot]).0;
-            count += 1;
-            in_flight -= 1;
-            if now < deadline {
+            latency += now - submitted[slot];
+            ended += 1;
+            let go_on = match until {
+                Until::Seconds(seconds) => now - start < Nanos::from_secs(seconds),
+                Until::Count(count) => started < count,
+            };
+            if go_on {
                 bio.start = place();
                 submitted[slot] = now;
                 // One by one, as fio does: bios that are started together end together, and the disk idles in between.
                 device.submit(send(&inbox, bio));
-                in_flight += 1;
+                started += 1;
             }
         }
     }
-    let (span, cpu) = (rt.now() - start, cpu_time() - cpu);
-    Ok(Outcome {
-        iops: count as f64 / span.as_secs_f64(),
-        latency_us: latency as f64 / count as f64 / 1e3,
-        cpu_us_per_io: cpu as f64 / count as f64 / 1e3,
-    })
+    Ok((ended, rt.now() - start, latency))
 }
 
 /// Processor time of this process, in nanoseconds.

@@ -89,7 +89,7 @@ impl Transfer {
                 self.prepare_bounce(backing, direct, len);
                 if let Some((buf, bytes)) = &mut self.bounce {
                     let mut to = &mut buf[..*bytes];
-                    for from in unfinished(&self.bio, self.done) {
+                    for from in self.bio.memory_from(self.done) {
                         let n = from.len().min(to.len());
                         to[..n].copy_from_slice(&from[..n]);
                         to = &mut to[n..];
@@ -105,7 +105,7 @@ impl Transfer {
             memory.as_ptr().addr().is_multiple_of(backing.memory_align)
                 && backing.is_block_multiple(memory.len() as u64)
         };
-        if !direct || unfinished(&self.bio, self.done).all(fits) {
+        if !direct || self.bio.memory_from(self.done).all(fits) {
             self.bounce = None;
             return;
         }
@@ -122,7 +122,8 @@ impl Transfer {
             Some((buf, bytes)) => vec![IoSlice::new(&buf[..*bytes])],
             None => {
                 let mut room = MAX_STEP_BYTES;
-                unfinished(&self.bio, self.done)
+                self.bio
+                    .memory_from(self.done)
                     .take(MAX_SLICES)
                     .map_while(|memory| {
                         let n = memory.len().min(room);
@@ -140,7 +141,8 @@ impl Transfer {
             Some((buf, bytes)) => vec![IoSliceMut::new(&mut buf[..*bytes])],
             None => {
                 let mut room = MAX_STEP_BYTES;
-                unfinished_mut(&mut self.bio, self.done)
+                self.bio
+                    .memory_from_mut(self.done)
                     .take(MAX_SLICES)
                     .map_while(|memory| {
                         let n = memory.len().min(room);
@@ -175,7 +177,7 @@ impl Transfer {
             (Stage::Data, Op::Read) => {
                 if let Some((buf, _)) = &self.bounce {
                     let mut from = &buf[..result];
-                    for to in unfinished_mut(&mut self.bio, self.done) {
+                    for to in self.bio.memory_from_mut(self.done) {
                         let n = from.len().min(to.len());
                         to[..n].copy_from_slice(&from[..n]);
                         from = &from[n..];
@@ -186,7 +188,7 @@ impl Transfer {
                     if self.start + self.done < backing.size_bytes {
                         return Some(Err(IoErrorKind::Short(self.done)));
                     }
-                    unfinished_mut(&mut self.bio, self.done).for_each(|rest| rest.fill(0));
+                    self.bio.memory_from_mut(self.done).for_each(|rest| rest.fill(0));
                     return Some(Ok(()));
                 }
                 self.advanced(result)
@@ -233,24 +235,4 @@ impl Transfer {
             _ => Some(Err(IoErrorKind::Os(error.raw_os_error()))),
         }
     }
-}
-
-/// The bio's memory from byte `done` on.
-fn unfinished(bio: &Bio, done: u64) -> impl Iterator<Item = &[u8]> {
-    let mut skip = done;
-    bio.segments.iter().filter_map(move |segment| {
-        let n = skip.min(segment.len() as u64);
-        skip -= n;
-        (n < segment.len() as u64).then(|| &segment.as_slice()[n as usize..])
-    })
-}
-
-fn unfinished_mut(bio: &mut Bio, done: u64) -> impl Iterator<Item = &mut [u8]> {
-    let mut skip = done;
-    bio.segments.iter_mut().filter_map(move |segment| {
-        let memory = segment.as_mut_slice().expect("a read was admitted with memory of its own");
-        let n = skip.min(memory.len() as u64);
-        skip -= n;
-        (n < memory.len() as u64).then(|| &mut memory[n as usize..])
-    })
 }

@@ -1,0 +1,499 @@
+//! A volume on the other side of a network.
+
+mod durable;
+mod error;
+mod handshake;
+mod link;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod uri;
+mod wire;
+
+pub use error::NbdError;
+pub use uri::{NbdAddress, NbdTarget};
+
+use crate::split::{Piece, split};
+use crate::{Bio, Buf, Device, IoErrorKind, Limits, Op, Sector, Segment};
+use durable::Durability;
+use extant_rt::{Class, Driver, DriverHandle, Nanos, Rt, Wait};
+use handshake::Export;
+use link::{Ended, Link, Terms};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use socket::{Socket, connect};
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use wire::ExportFlags;
+
+/// How a [`NbdDevice`] behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct NbdOptions {
+    /// Connections to use where the server allows several; more than one lets server and network work in parallel.
+    pub connections: usize,
+    /// Refuse writes, even if the export takes them.
+    pub read_only: bool,
+    /// How long to try to get a lost connection back before bios fail. They wait meanwhile.
+    pub reconnect_for: Nanos,
+    /// How long the server may take for an answer, before the connection counts as lost.
+    pub answer_within: Nanos,
+    /// What the server has acknowledged is safe even if the connection is lost. Unless this is set, the first flush after
+    /// a reconnection fails if anything was written since the last flush, because the server may have died with it.
+    pub server_never_forgets: bool,
+}
+
+impl Default for NbdOptions {
+    /// Four connections, half a minute of patience.
+    fn default() -> Self {
+        Self {
+            connections: 4,
+            read_only: false,
+            reconnect_for: Nanos::from_secs(30),
+            answer_within: Nanos::from_secs(30),
+            server_never_forgets: false,
+        }
+    }
+}
+
+/// An export of an NBD server (`nbdkit`, `qemu-nbd`, a storage cluster behind either), over TCP or a Unix socket.
+///
+/// Speaks the fixed newstyle protocol with structured replies; TLS is not supported. A lost connection is made anew, and
+/// what had not been answered is asked again; bios fail with [`IoErrorKind::Gone`] only when that takes longer than
+/// [`NbdOptions::reconnect_for`], and the device goes on with the next bio if the server is back by then. A server that
+/// breaks the protocol is disconnected, and what it was asked fails with [`IoErrorKind::Protocol`].
+///
+/// A flush is `NBD_CMD_FLUSH`; a server without it is trusted to have no volatile cache. Discard is `NBD_CMD_TRIM`, and
+/// [`IoErrorKind::Unsupported`] where the server has none; write-zeroes become writes there.
+///
+/// Bios end on threads that wait ([`extant_rt::Driver`]), as with [`crate::FileDevice`]. Dropping the device waits until
+/// all its bios have ended.
+pub struct NbdDevice {
+    shared: Arc<Shared>,
+    _driver: DriverHandle,
+}
+
+struct Shared {
+    /// For the tasks and completions that this starts.
+    myself: Weak<Shared>,
+    target: NbdTarget,
+    options: NbdOptions,
+    rt: Rt,
+    limits: Limits,
+    export: Export,
+    lines: Vec<Mutex<Line>>,
+    next_line: AtomicUsize,
+    durability: Durability,
+    epoll: OwnedFd,
+    /// Interrupts whoever waits.
+    bell: OwnedFd,
+    /// Rings now and then, to look for late answers.
+    alarm: OwnedFd,
+    in_flight: AtomicUsize,
+    draining: AtomicUsize,
+    closing: AtomicBool,
+}
+
+/// A connection, or what is left of it.
+#[derive(Debug)]
+struct Line {
+    link: Link,
+    socket: Option<Socket>,
+    /// Somebody is getting a new socket.
+    mending: bool,
+    /// The socket is full, and epoll will tell when it is not.
+    full: bool,
+}
+
+/// Marks the bell and the alarm among epoll's events; lines are marked by their index.
+const BELL: u64 = u64::MAX;
+const ALARM: u64 = u64::MAX - 1;
+/// Zeroes to send at a time to a server that has no command for them.
+const ZEROES_BYTES: u64 = 1 << 20;
+/// What a server takes that does not tell (proto.md, "Block size constraints").
+const DEFAULT_MAX_BYTES: u32 = 32 << 20;
+
+impl NbdDevice {
+    /// Connects to an export.
+    pub async fn connect(rt: &Rt, target: &NbdTarget, options: NbdOptions) -> Result<Self, NbdError> {
+        if rt.is_virtual() {
+            return Err(NbdError::Virtual);
+        }
+        let patience = Duration::from_nanos(options.answer_within.0);
+        let dial = || {
+            let target = target.clone();
+            rt.spawn_blocking("nbd connect", move || connect(&target, patience))
+        };
+        let (socket, export) = flatten(dial().await)?;
+        let mut sockets = vec![socket];
+        if export.flags.contains(ExportFlags::CAN_MULTI_CONN) {
+            while sockets.len() < options.connections {
+                let (socket, other) = flatten(dial().await)?;
+                if other != export {
+                    return Err(NbdError::Changed);
+                }
+                sockets.push(socket);
+            }
+        }
+        let (epoll, bell, alarm) = events(options.answer_within).map_err(std::io::Error::from)?;
+        let terms = Terms {
+            structured: export.structured,
+            fua: export.flags.contains(ExportFlags::SEND_FUA),
+            flush: export.flags.contains(ExportFlags::SEND_FLUSH),
+        };
+        let line = |_| Mutex::new(Line { link: Link::new(terms), socket: None, mending: false, full: false });
+        let shared = Arc::new_cyclic(|myself| Shared {
+            myself: myself.clone(),
+            limits: limits(target, &export, options),
+            target: target.clone(),
+            options,
+            rt: rt.clone(),
+            export,
+            lines: (0..sockets.len()).map(line).collect(),
+            next_line: AtomicUsize::new(0),
+            durability: Durability::default(),
+            epoll,
+            bell,
+            alarm,
+            in_flight: AtomicUsize::new(0),
+            draining: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+        });
+        for (index, socket) in sockets.into_iter().enumerate() {
+            shared.install(index, &mut shared.lines[index].lock(), socket).map_err(std::io::Error::from)?;
+        }
+        let driver = rt.register_driver(shared.clone());
+        Ok(Self { shared, _driver: driver })
+    }
+
+    /// How many connections are in use.
+    pub fn connections(&self) -> usize {
+        self.shared.lines.len()
+    }
+
+    /// A write-zeroes as writes.
+    fn write_zeroes(&self, bio: Bio) {
+        let zeroes = Arc::new(Buf::zeroed(bio.bytes.min(ZEROES_BYTES) as usize));
+        for piece in split_at(bio, ZEROES_BYTES) {
+            let mut write = Bio::new(
+                Op::Write,
+                piece.start,
+                vec![Segment::shared(zeroes.clone(), 0, piece.bytes as usize)],
+            );
+            (write.flags, write.stream) = (piece.flags, piece.stream);
+            write.on_end(Box::new(move |_, result| piece.end(result)));
+            self.shared.start(write);
+        }
+    }
+}
+
+/// What a thread waits on: epoll with a bell and an alarm in it.
+fn events(answer_within: Nanos) -> rustix::io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let alarm = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+    let period = (answer_within.0 / 4).max(1_000_000);
+    let period =
+        Timespec { tv_sec: (period / 1_000_000_000) as i64, tv_nsec: (period % 1_000_000_000) as i64 };
+    let setting = Itimerspec { it_interval: period, it_value: period };
+    timerfd_settime(&alarm, TimerfdTimerFlags::empty(), &setting)?;
+    epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+    epoll::add(&epoll, &alarm, epoll::EventData::new_u64(ALARM), epoll::EventFlags::IN)?;
+    Ok((epoll, bell, alarm))
+}
+
+fn flatten<T>(result: Result<Result<T, NbdError>, extant_rt::RtError>) -> Result<T, NbdError> {
+    result.map_err(|e| NbdError::Io(std::io::Error::other(e)))?
+}
+
+fn limits(target: &NbdTarget, export: &Export, options: NbdOptions) -> Limits {
+    let [least, preferred, most] = export.block_sizes.unwrap_or([512, 4096, DEFAULT_MAX_BYTES]);
+    let block_bytes = least.max(512);
+    Limits {
+        block_bytes,
+        physical_block_bytes: preferred.max(block_bytes),
+        max_bytes: u64::from(most.min(DEFAULT_MAX_BYTES).max(block_bytes)),
+        max_segments: u32::MAX,
+        volatile_cache: export.flags.contains(ExportFlags::SEND_FLUSH),
+        read_only: options.read_only || export.flags.contains(ExportFlags::READ_ONLY),
+        ..Limits::new(target.to_string(), export.bytes - export.bytes % Sector::BYTES)
+    }
+}
+
+/// Pieces of at most `most` bytes.
+fn split_at(bio: Bio, most: u64) -> Vec<Bio> {
+    if bio.bytes <= most {
+        return vec![bio];
+    }
+    let count = bio.bytes.div_ceil(most);
+    let piece = |i| Piece {
+        start: Sector(bio.start.0 + i * most / Sector::BYTES),
+        bytes: most.min(bio.bytes - i * most),
+    };
+    let pieces: Vec<Piece> = (0..count).map(piece).collect();
+    split(bio, &pieces)
+}
+
+impl Device for NbdDevice {
+    fn limits(&self) -> &Limits {
+        &self.shared.limits
+    }
+
+    fn submit(&self, bio: Bio) {
+        let limits = &self.shared.limits;
+        if let Err(kind) = limits.admit(&bio) {
+            return bio.end_as(&limits.name, Err(kind));
+        }
+        let flags = self.shared.export.flags;
+        match bio.op {
+            Op::Flush if !limits.volatile_cache => bio.end(Ok(())),
+            Op::Flush => self.shared.start(bio),
+            _ if bio.bytes == 0 => bio.end(Ok(())),
+            Op::Discard if !flags.contains(ExportFlags::SEND_TRIM) => {
+                bio.end_as(&limits.name, Err(IoErrorKind::Unsupported));
+            }
+            Op::WriteZeroes if !flags.contains(ExportFlags::SEND_WRITE_ZEROES) => self.write_zeroes(bio),
+            Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => {
+                let most = limits.max_bytes - limits.max_bytes % u64::from(limits.block_bytes);
+                split_at(bio, most).into_iter().for_each(|piece| self.shared.start(piece));
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Sends a bio on one of the lines, or keeps it until there is one.
+    fn start(&self, bio: Bio) {
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        let index = self.next_line.fetch_add(1, Ordering::Relaxed) % self.lines.len();
+        let mut ended = Vec::new();
+        {
+            let mut line = self.lines[index].lock();
+            line.link.start(bio, self.rt.now(), &self.durability);
+            if line.socket.is_some() {
+                self.send(index, &mut line, &mut ended);
+            } else {
+                self.mend(index, &mut line, &mut ended);
+            }
+        }
+        self.finish(ended);
+    }
+
+    fn finish(&self, ended: Vec<Ended>) {
+        if ended.is_empty() {
+            return;
+        }
+        let left = self.in_flight.fetch_sub(ended.len(), Ordering::SeqCst) - ended.len();
+        for (bio, result) in ended {
+            bio.end_as(&self.limits.name, result);
+        }
+        if left == 0 && self.draining.load(Ordering::SeqCst) > 0 {
+            self.interrupt();
+        }
+    }
+
+    /// Puts a socket to use.
+    fn install(&self, index: usize, line: &mut Line, socket: Socket) -> rustix::io::Result<()> {
+        epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(index as u64), epoll::EventFlags::IN)?;
+        line.socket = Some(socket);
+        (line.mending, line.full) = (false, false);
+        Ok(())
+    }
+
+    /// Sends what the socket takes, and asks epoll about the rest.
+    fn send(&self, index: usize, line: &mut Line, ended: &mut Vec<Ended>) {
+        let Some(socket) = &mut line.socket else { return };
+        let sent = line.link.send(socket).and_then(|all| {
+            if line.full == all {
+                let out = if all { epoll::EventFlags::empty() } else { epoll::EventFlags::OUT };
+                let data = epoll::EventData::new_u64(index as u64);
+                epoll::modify(&self.epoll, &*socket, data, epoll::EventFlags::IN | out)?;
+                line.full = !all;
+            }
+            Ok(())
+        });
+        if let Err(error) = sent {
+            self.lose(index, line, &error.into(), ended);
+        }
+    }
+
+    fn receive(&self, index: usize) {
+        let mut ended = Vec::new();
+        {
+            let mut line = self.lines[index].lock();
+            let Line { link, socket, .. } = &mut *line;
+            let Some(socket) = socket else { return };
+            match link.receive(socket, &self.durability, &mut ended) {
+                // An answer may have let a bio go to its next stage.
+                Ok(()) => self.send(index, &mut line, &mut ended),
+                Err(error) => self.lose(index, &mut line, &error, &mut ended),
+            }
+        }
+        self.finish(ended);
+    }
+
+    /// The connection is of no use any more.
+    fn lose(&self, index: usize, line: &mut Line, error: &NbdError, ended: &mut Vec<Ended>) {
+        // Closing the socket takes it out of epoll.
+        line.socket = None;
+        if !self.options.server_never_forgets {
+            self.durability.connection_lost();
+        }
+        if error.is_protocol() {
+            line.link.fail_all(&IoErrorKind::Protocol(error.to_string()), ended);
+        } else if line.link.in_flight() > 0 {
+            self.mend(index, line, ended);
+        }
+    }
+
+    /// Gets a new connection in the background, once.
+    fn mend(&self, index: usize, line: &mut Line, ended: &mut Vec<Ended>) {
+        if line.mending {
+            return;
+        }
+        if self.closing.load(Ordering::SeqCst) {
+            return line.link.fail_all(&IoErrorKind::Gone("the device is being closed".into()), ended);
+        }
+        line.mending = true;
+        let shared = self.myself.upgrade().expect("called through a handle");
+        let task = async move { shared.redial(index).await };
+        drop(self.rt.spawn("nbd reconnect", Class::Normal, task));
+    }
+
+    async fn redial(self: Arc<Self>, index: usize) {
+        let patience =
+            Duration::from_nanos(self.options.answer_within.0.min(self.options.reconnect_for.0).max(1));
+        let deadline = self.rt.now().saturating_add(self.options.reconnect_for);
+        let mut pause = Nanos::from_millis(10);
+        let reason = loop {
+            let target = self.target.clone();
+            let dialled = self.rt.spawn_blocking("nbd connect", move || connect(&target, patience)).await;
+            let error = match flatten(dialled) {
+                Ok((socket, export)) if export == self.export => {
+                    let mut ended = Vec::new();
+                    let installed = {
+                        let mut line = self.lines[index].lock();
+                        let now = self.rt.now();
+                        line.link.restart(now, &self.durability, &mut ended);
+                        let installed = self.install(index, &mut line, socket);
+                        if installed.is_ok() {
+                            self.send(index, &mut line, &mut ended);
+                        }
+                        installed
+                    };
+                    self.finish(ended);
+                    match installed {
+                        Ok(()) => return,
+                        Err(errno) => NbdError::Io(errno.into()),
+                    }
+                }
+                Ok(_) => NbdError::Changed,
+                Err(error) => error,
+            };
+            if self.rt.now().saturating_add(pause) > deadline || self.closing.load(Ordering::SeqCst) {
+                break error.to_string();
+            }
+            self.rt.sleep(pause).await;
+            pause = Nanos((pause.0 * 2).min(Nanos::from_secs(1).0));
+        };
+        let mut ended = Vec::new();
+        {
+            let mut line = self.lines[index].lock();
+            line.mending = false;
+            line.link.fail_all(&IoErrorKind::Gone(reason), &mut ended);
+        }
+        self.finish(ended);
+    }
+
+    /// Gives up connections whose answers are late.
+    fn check_answers(&self) {
+        let now = self.rt.now();
+        for (index, line) in self.lines.iter().enumerate() {
+            let mut ended = Vec::new();
+            {
+                let mut line = line.lock();
+                let oldest = line.link.oldest();
+                let late = oldest.is_some_and(|since| now.saturating_sub(since) > self.options.answer_within);
+                if late && line.socket.is_some() {
+                    self.lose(index, &mut line, &NbdError::Silent, &mut ended);
+                }
+            }
+            self.finish(ended);
+        }
+    }
+
+    /// Takes in what has come, after waiting for it if `wait`.
+    fn poll(&self, wait: Wait) {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let timeout = match wait {
+            Wait::Not => Some(&now),
+            Wait::UntilSome => None,
+        };
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 16];
+        // An interrupted system call is an early return, which is allowed.
+        let count = epoll::wait(&self.epoll, &mut events, timeout).unwrap_or(0);
+        for event in &events[..count] {
+            match event.data.u64() {
+                BELL => {
+                    let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
+                }
+                ALARM => {
+                    let _ = rustix::io::read(&self.alarm, &mut [0_u8; 8]);
+                    self.check_answers();
+                }
+                index => self.receive(index as usize),
+            }
+        }
+    }
+}
+
+impl Driver for Shared {
+    fn drive(&self, wait: Wait) {
+        self.poll(wait);
+    }
+
+    fn interrupt(&self) {
+        // It can only fail when the counter is full, and then it rings already.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
+    fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl Drop for NbdDevice {
+    fn drop(&mut self) {
+        let shared = &self.shared;
+        shared.draining.fetch_add(1, Ordering::SeqCst);
+        while shared.in_flight() > 0 {
+            shared.drive(Wait::UntilSome);
+        }
+        shared.draining.fetch_sub(1, Ordering::SeqCst);
+        shared.closing.store(true, Ordering::SeqCst);
+        for line in &shared.lines {
+            if let Some(mut socket) = line.lock().socket.take() {
+                // A polite goodbye; the server notices the closed socket anyway.
+                let goodbye = wire::request(0, wire::Command::Disconnect, 0, 0, 0);
+                let _ = std::io::Write::write_all(&mut socket, &goodbye);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for NbdDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, count) = (&self.shared.limits.name, self.shared.lines.len());
+        write!(f, "NbdDevice({name}, {count} connections, {} in flight)", self.shared.in_flight())
+    }
+}
