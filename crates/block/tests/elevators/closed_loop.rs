@@ -110,8 +110,22 @@ struct Pending {
     start: u64,
 }
 
-/// Request slots of one queue (Linux: `nr_requests`), for reads and synchronous writes, and for asynchronous ones.
-const SLOTS: usize = 128;
+/// How long, and through how many request slots.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    /// No request is issued later.
+    pub(crate) seconds: u64,
+    pub(crate) seed: u64,
+    /// Slots (Linux: `nr_requests`) for synchronous requests, and as many for asynchronous ones.
+    pub(crate) slots: usize,
+}
+
+impl Run {
+    /// With Linux's 128 slots.
+    pub(crate) fn seconds(seconds: u64) -> Self {
+        Self { seconds, seed: 1, slots: 128 }
+    }
+}
 
 pub(crate) struct ClosedLoop<'a> {
     elevator: &'a mut dyn Elevator,
@@ -127,6 +141,7 @@ pub(crate) struct ClosedLoop<'a> {
     /// Streams that wait for a slot, with their request: \[async, sync\].
     waiting: [VecDeque<Pending>; 2],
     got: Vec<Got>,
+    limit: usize,
     ends: Nanos,
     runtime: Nanos,
 }
@@ -136,23 +151,23 @@ impl<'a> ClosedLoop<'a> {
         elevator: &'a mut dyn Elevator,
         geometry: Geometry,
         streams: &'a [Stream],
-        seconds: u64,
-        seed: u64,
+        run: Run,
     ) -> Outcome {
         let mut world = Self {
             elevator,
             disk: Disk::new(geometry),
             streams,
-            random: Random::new(seed),
+            random: Random::new(run.seed),
             next_at: streams.iter().map(|s| s.base).collect(),
             wakes: BinaryHeap::new(),
             wakes_made: 0,
-            slots: vec![None; 2 * SLOTS],
-            free: (0..2 * SLOTS as u32).rev().collect(),
+            slots: vec![None; 2 * run.slots],
+            free: (0..2 * run.slots as u32).rev().collect(),
             in_use: [0; 2],
             waiting: Default::default(),
             got: vec![Got::default(); streams.len()],
-            ends: Nanos::from_secs(seconds),
+            limit: run.slots,
+            ends: Nanos::from_secs(run.seconds),
             runtime: Nanos::ZERO,
         };
         for (i, stream) in streams.iter().enumerate() {
@@ -230,7 +245,7 @@ impl<'a> ClosedLoop<'a> {
         };
         let pending = Pending { stream, issued: now, start };
         let side = usize::from(s.sync);
-        if self.in_use[side] == SLOTS {
+        if self.in_use[side] == self.limit {
             self.waiting[side].push_back(pending);
         } else {
             self.admit(pending, now);

@@ -1,6 +1,6 @@
 //! Who gets how much, in the manner of Seastar's fair_queue tests: a sentence, then ratios.
 
-use crate::closed_loop::{ClosedLoop, Outcome, Stream};
+use crate::closed_loop::{ClosedLoop, Outcome, Run, Stream};
 use crate::disk::Geometry;
 use crate::{cfqs, make};
 use extant_block::elevator::IoClass::{BestEffort, Idle, RealTime};
@@ -17,12 +17,12 @@ fn random(i: u64) -> Stream {
 }
 
 fn on_disk(elevator: &mut dyn Elevator, streams: &[Stream]) -> Outcome {
-    ClosedLoop::run(elevator, Geometry::sata_2013(), streams, 20, 1)
+    ClosedLoop::run(elevator, Geometry::sata_2013(), streams, Run::seconds(20))
 }
 
 /// A device that takes one command at a time, 1 ms each.
 fn on_constant(elevator: &mut dyn Elevator, streams: &[Stream]) -> Outcome {
-    ClosedLoop::run(elevator, Geometry::constant(Nanos::from_millis(1), 1), streams, 20, 1)
+    ClosedLoop::run(elevator, Geometry::constant(Nanos::from_millis(1), 1), streams, Run::seconds(20))
 }
 
 /// Streams got requests in these proportions, within `tolerance` (relative).

@@ -1,6 +1,6 @@
 //! When the disk is kept idle, and when it may not be.
 
-use crate::closed_loop::{ClosedLoop, Outcome, Stream};
+use crate::closed_loop::{ClosedLoop, Outcome, Run, Stream};
 use crate::disk::Geometry;
 use crate::{ALL, cfqs, make};
 use extant_block::elevator::{Decision, RequestId};
@@ -17,7 +17,7 @@ fn random(i: u64) -> Stream {
 }
 
 fn on_disk(name: &str, streams: &[Stream]) -> Outcome {
-    ClosedLoop::run(&mut *make(name), Geometry::sata_2013(), streams, 10, 1)
+    ClosedLoop::run(&mut *make(name), Geometry::sata_2013(), streams, Run::seconds(10))
 }
 
 fn read(id: u32, stream: u64, start: u64) -> Request {
@@ -58,8 +58,12 @@ fn none_and_deadline_conserve_work() {
     for name in ["none", "mq-deadline"] {
         let streams: Vec<Stream> =
             (0..40).map(|i| if i % 2 == 0 { random(i) } else { sequential(i) }).collect();
-        let outcome =
-            ClosedLoop::run(&mut *make(name), Geometry::constant(Nanos::from_millis(1), 1), &streams, 10, 1);
+        let outcome = ClosedLoop::run(
+            &mut *make(name),
+            Geometry::constant(Nanos::from_millis(1), 1),
+            &streams,
+            Run::seconds(10),
+        );
         let total = outcome.requests(0..40) as f64;
         assert!(total > 0.999 * outcome.runtime.as_secs_f64() * 1_000.0, "{name}: {total}");
     }
