@@ -2,8 +2,8 @@
 
 use crate::closed_loop::{ClosedLoop, Outcome, Run, Stream};
 use crate::disk::Geometry;
-use crate::{ALL, cfqs, make};
-use extant_block::elevator::{Decision, RequestId};
+use crate::{CFQS, make};
+use extant_block::elevator::{Decision, NAMES, RequestId};
 use extant_block::elevator::{Elevator, Request};
 use extant_block::{Op, Sector, StreamId};
 use extant_rt::Nanos;
@@ -72,7 +72,7 @@ fn none_and_deadline_conserve_work() {
 /// As Linux had it, a process that thinks long is waited for twice, 8 ms each, and no more from its third request on.
 #[test]
 fn linux_idles_twice_for_a_process_that_thinks_long() {
-    let mut elevator = make("cfq linux-3.10");
+    let mut elevator = make("cfq");
     let lulls: Vec<u64> = (0..3)
         .map(|round| {
             let now = Nanos::from_secs(1 + round);
@@ -93,7 +93,7 @@ fn linux_idles_twice_for_a_process_that_thinks_long() {
 /// The patch shares one group slice among all idle windows: with 100 of them a wait is 3 ms, not 8.
 #[test]
 fn limited_divides_the_group_slice() {
-    for (name, expected) in [("cfq linux-3.10", 8), ("cfq limited", 3)] {
+    for (name, expected) in [("cfq", 8), ("cfq-limited", 3)] {
         let mut elevator = make(name);
         for i in 0..100 {
             elevator.add(read(i, u64::from(i), 50_000_000 * u64::from(i + 1)), Nanos(0));
@@ -108,7 +108,7 @@ fn limited_divides_the_group_slice() {
 /// With more idle windows than ticks in the group slice, the patch's wait rounds to none: to the next tick.
 #[test]
 fn limited_rounds_to_the_next_tick() {
-    let mut elevator = make("cfq limited");
+    let mut elevator = make("cfq-limited");
     for i in 0..400 {
         elevator.add(read(i, u64::from(i), 50_000_000 * u64::from(i + 1)), Nanos(0));
     }
@@ -120,7 +120,7 @@ fn limited_rounds_to_the_next_tick() {
 /// A request that the disk waits for is dispatched at once when it comes.
 #[test]
 fn waiting_ends_with_the_request() {
-    let mut elevator = make("cfq linux-3.10");
+    let mut elevator = make("cfq");
     elevator.add(read(0, 1, 1_000), Nanos(0));
     elevator.add(read(1, 2, 900_000_000), Nanos(0));
     assert_eq!(elevator.next(Nanos(0)), Decision::Dispatch(RequestId(0)));
@@ -133,8 +133,8 @@ fn waiting_ends_with_the_request() {
 /// A process that has exited is not waited for.
 #[test]
 fn nobody_waits_for_the_dead() {
-    for (name, make) in cfqs() {
-        let mut elevator = make();
+    for name in CFQS {
+        let mut elevator = make(name);
         elevator.add(read(0, 1, 1_000), Nanos(0));
         elevator.add(read(1, 2, 900_000_000), Nanos(0));
         assert_eq!(elevator.next(Nanos(0)), Decision::Dispatch(RequestId(0)), "{name}");
@@ -149,7 +149,7 @@ fn nobody_waits_for_the_dead() {
 fn idling_pays_for_sequential_readers() {
     let streams = [0, 1].map(|i| sequential(i).thinking(Nanos::from_micros(150)));
     let without = on_disk("mq-deadline", &streams).mb_per_s(0..2);
-    for (name, _) in cfqs() {
+    for name in CFQS {
         let with = on_disk(name, &streams).mb_per_s(0..2);
         assert!(with > 6.0 * without, "{name}: {with:.1} MB/s against {without:.1}");
     }
@@ -161,7 +161,7 @@ fn idling_pays_for_sequential_readers() {
 fn ours_does_not_idle_for_random_readers() {
     let streams: Vec<Stream> = (0..8).map(|_| random(0)).collect();
     let without = on_disk("none", &streams).iops(0..8);
-    let ours = on_disk("cfq extant", &streams).iops(0..8);
+    let ours = on_disk("extant", &streams).iops(0..8);
     assert!(ours > 0.95 * without, "{ours:.0} of {without:.0} iops");
 }
 
@@ -183,7 +183,7 @@ fn ours_learns_from_the_program() {
         drain(elevator, done + lull);
         lull > Nanos::ZERO
     };
-    let mut elevator = make("cfq extant");
+    let mut elevator = make("extant");
     assert!(!first_lull(&mut *elevator, 7, 1, Nanos::from_secs(1)), "an unknown program");
     let teacher = Nanos::from_secs(2);
     let mut now = teacher;
@@ -203,8 +203,7 @@ fn ours_learns_from_the_program() {
 #[test]
 fn ours_waits_as_long_as_it_pays() {
     let streams = [0, 1, 2, 3].map(|i| sequential(i).thinking(Nanos::from_millis(2)));
-    let [without, linux, ours] =
-        ["none", "cfq linux-3.10", "cfq extant"].map(|name| on_disk(name, &streams).mb_per_s(0..4));
+    let [without, linux, ours] = ["none", "cfq", "extant"].map(|name| on_disk(name, &streams).mb_per_s(0..4));
     assert!(
         ours > 0.9 * linux && ours > 2.0 * without,
         "{ours:.1} MB/s; linux {linux:.1}, none {without:.1}"
@@ -215,7 +214,7 @@ fn ours_waits_as_long_as_it_pays() {
 #[test]
 fn runs_are_reproducible() {
     let streams: Vec<Stream> = (0..30).map(|i| if i % 3 == 0 { sequential(i) } else { random(i) }).collect();
-    for (name, _) in ALL {
+    for name in NAMES {
         let runs = [0, 1]
             .map(|_| on_disk(name, &streams).streams.into_iter().map(|s| s.latencies).collect::<Vec<_>>());
         assert!(runs[0] == runs[1], "{name}");
