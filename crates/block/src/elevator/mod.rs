@@ -204,6 +204,14 @@ pub trait Elevator: Send + fmt::Debug {
     /// place in time, if older, passes to `kept`.
     fn absorbed(&mut self, kept: RequestId, gone: RequestId, now: Nanos);
 
+    /// Whether the device is kept idle for this stream's next synchronous request. A driver with a limited number of
+    /// requests lets that one past the limit (Linux: `ELV_MQUEUE_MUST`): idling for a request that stands in line for a
+    /// slot helps nobody.
+    fn awaits(&self, _stream: StreamId) -> bool {
+        false
+    }
+
     /// The stream has ended (its process exited): nothing more will come from it. What it has queued is still served.
+    /// Until then an elevator may keep what it learned of the stream.
     fn exited(&mut self, stream: StreamId, now: Nanos);
 }

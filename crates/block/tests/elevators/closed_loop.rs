@@ -161,8 +161,8 @@ impl<'a> ClosedLoop<'a> {
             next_at: streams.iter().map(|s| s.base).collect(),
             wakes: BinaryHeap::new(),
             wakes_made: 0,
-            slots: vec![None; 2 * run.slots],
-            free: (0..2 * run.slots as u32).rev().collect(),
+            slots: Vec::new(),
+            free: Vec::new(),
             in_use: [0; 2],
             waiting: Default::default(),
             got: vec![Got::default(); streams.len()],
@@ -245,7 +245,7 @@ impl<'a> ClosedLoop<'a> {
         };
         let pending = Pending { stream, issued: now, start };
         let side = usize::from(s.sync);
-        if self.in_use[side] == self.limit {
+        if self.in_use[side] >= self.limit && !self.elevator.awaits(id_of(stream)) {
             self.waiting[side].push_back(pending);
         } else {
             self.admit(pending, now);
@@ -255,11 +255,14 @@ impl<'a> ClosedLoop<'a> {
     fn admit(&mut self, pending: Pending, now: Nanos) {
         let s = &self.streams[pending.stream];
         self.in_use[usize::from(s.sync)] += 1;
-        let id = self.free.pop().expect("as many as slots on both sides");
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
         self.slots[id as usize] = Some(pending);
         let request = Request {
             sync: s.sync,
-            stream: StreamId(pending.stream as u64 + 1),
+            stream: id_of(pending.stream),
             program: ProgramId(s.program),
             priority: s.priority,
             ..Request::new(RequestId(id), s.op, Sector(pending.start), s.sectors)
@@ -287,8 +290,14 @@ impl<'a> ClosedLoop<'a> {
         // A task that goes on at once still takes a moment to come back.
         let think = s.think.max(Nanos::from_micros(20));
         self.wake(now + think, pending.stream);
-        if let Some(next) = self.waiting[side].pop_front() {
+        if self.in_use[side] < self.limit
+            && let Some(next) = self.waiting[side].pop_front()
+        {
             self.admit(next, now);
         }
     }
+}
+
+fn id_of(stream: usize) -> StreamId {
+    StreamId(stream as u64 + 1)
 }
