@@ -110,8 +110,22 @@ struct Pending {
     start: u64,
 }
 
-/// Request slots of one queue (Linux: `nr_requests`), for reads and synchronous writes, and for asynchronous ones.
-const SLOTS: usize = 128;
+/// How long, and through how many request slots.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    /// No request is issued later.
+    pub(crate) seconds: u64,
+    pub(crate) seed: u64,
+    /// Slots (Linux: `nr_requests`) for synchronous requests, and as many for asynchronous ones.
+    pub(crate) slots: usize,
+}
+
+impl Run {
+    /// With Linux's 128 slots.
+    pub(crate) fn seconds(seconds: u64) -> Self {
+        Self { seconds, seed: 1, slots: 128 }
+    }
+}
 
 pub(crate) struct ClosedLoop<'a> {
     elevator: &'a mut dyn Elevator,
@@ -127,6 +141,7 @@ pub(crate) struct ClosedLoop<'a> {
     /// Streams that wait for a slot, with their request: \[async, sync\].
     waiting: [VecDeque<Pending>; 2],
     got: Vec<Got>,
+    limit: usize,
     ends: Nanos,
     runtime: Nanos,
 }
@@ -136,23 +151,23 @@ impl<'a> ClosedLoop<'a> {
         elevator: &'a mut dyn Elevator,
         geometry: Geometry,
         streams: &'a [Stream],
-        seconds: u64,
-        seed: u64,
+        run: Run,
     ) -> Outcome {
         let mut world = Self {
             elevator,
             disk: Disk::new(geometry),
             streams,
-            random: Random::new(seed),
+            random: Random::new(run.seed),
             next_at: streams.iter().map(|s| s.base).collect(),
             wakes: BinaryHeap::new(),
             wakes_made: 0,
-            slots: vec![None; 2 * SLOTS],
-            free: (0..2 * SLOTS as u32).rev().collect(),
+            slots: Vec::new(),
+            free: Vec::new(),
             in_use: [0; 2],
             waiting: Default::default(),
             got: vec![Got::default(); streams.len()],
-            ends: Nanos::from_secs(seconds),
+            limit: run.slots,
+            ends: Nanos::from_secs(run.seconds),
             runtime: Nanos::ZERO,
         };
         for (i, stream) in streams.iter().enumerate() {
@@ -230,7 +245,7 @@ impl<'a> ClosedLoop<'a> {
         };
         let pending = Pending { stream, issued: now, start };
         let side = usize::from(s.sync);
-        if self.in_use[side] == SLOTS {
+        if self.in_use[side] >= self.limit && !self.elevator.awaits(id_of(stream)) {
             self.waiting[side].push_back(pending);
         } else {
             self.admit(pending, now);
@@ -240,11 +255,14 @@ impl<'a> ClosedLoop<'a> {
     fn admit(&mut self, pending: Pending, now: Nanos) {
         let s = &self.streams[pending.stream];
         self.in_use[usize::from(s.sync)] += 1;
-        let id = self.free.pop().expect("as many as slots on both sides");
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
         self.slots[id as usize] = Some(pending);
         let request = Request {
             sync: s.sync,
-            stream: StreamId(pending.stream as u64 + 1),
+            stream: id_of(pending.stream),
             program: ProgramId(s.program),
             priority: s.priority,
             ..Request::new(RequestId(id), s.op, Sector(pending.start), s.sectors)
@@ -272,8 +290,14 @@ impl<'a> ClosedLoop<'a> {
         // A task that goes on at once still takes a moment to come back.
         let think = s.think.max(Nanos::from_micros(20));
         self.wake(now + think, pending.stream);
-        if let Some(next) = self.waiting[side].pop_front() {
+        if self.in_use[side] < self.limit
+            && let Some(next) = self.waiting[side].pop_front()
+        {
             self.admit(next, now);
         }
     }
+}
+
+fn id_of(stream: usize) -> StreamId {
+    StreamId(stream as u64 + 1)
 }

@@ -1,8 +1,8 @@
 //! Who gets how much, in the manner of Seastar's fair_queue tests: a sentence, then ratios.
 
-use crate::closed_loop::{ClosedLoop, Outcome, Stream};
+use crate::closed_loop::{ClosedLoop, Outcome, Run, Stream};
 use crate::disk::Geometry;
-use crate::{cfqs, make};
+use crate::{CFQS, make};
 use extant_block::elevator::IoClass::{BestEffort, Idle, RealTime};
 use extant_block::elevator::{Cfq, Deadline, DeadlineTunables, Elevator};
 use extant_rt::Nanos;
@@ -17,12 +17,12 @@ fn random(i: u64) -> Stream {
 }
 
 fn on_disk(elevator: &mut dyn Elevator, streams: &[Stream]) -> Outcome {
-    ClosedLoop::run(elevator, Geometry::sata_2013(), streams, 20, 1)
+    ClosedLoop::run(elevator, Geometry::sata_2013(), streams, Run::seconds(20))
 }
 
 /// A device that takes one command at a time, 1 ms each.
 fn on_constant(elevator: &mut dyn Elevator, streams: &[Stream]) -> Outcome {
-    ClosedLoop::run(elevator, Geometry::constant(Nanos::from_millis(1), 1), streams, 20, 1)
+    ClosedLoop::run(elevator, Geometry::constant(Nanos::from_millis(1), 1), streams, Run::seconds(20))
 }
 
 /// Streams got requests in these proportions, within `tolerance` (relative).
@@ -38,21 +38,21 @@ fn verify(what: &str, outcome: &Outcome, expected: &[f64], tolerance: f64) {
 /// Sequential readers of one level get equal parts.
 #[test]
 fn equal_streams() {
-    for (name, make) in cfqs() {
+    for name in CFQS {
         let streams = [sequential(0), sequential(1), sequential(2)];
-        verify(name, &on_disk(&mut *make(), &streams), &[1.0, 1.0, 1.0], 0.1);
-        verify(name, &on_constant(&mut *make(), &streams), &[1.0, 1.0, 1.0], 0.1);
+        verify(name, &on_disk(&mut *make(name), &streams), &[1.0, 1.0, 1.0], 0.1);
+        verify(name, &on_constant(&mut *make(name), &streams), &[1.0, 1.0, 1.0], 0.1);
     }
 }
 
 /// Time slices of two sequential readers are as 180 : 100 for levels 0 and 4, and as 100 : 40 for levels 4 and 7.
 #[test]
 fn levels_have_their_slices() {
-    for (name, make) in cfqs() {
+    for name in CFQS {
         let pair =
             |a, b| [sequential(0).with_priority(BestEffort, a), sequential(1).with_priority(BestEffort, b)];
-        verify(name, &on_constant(&mut *make(), &pair(0, 4)), &[180.0, 100.0], 0.1);
-        verify(name, &on_constant(&mut *make(), &pair(4, 7)), &[100.0, 40.0], 0.1);
+        verify(name, &on_constant(&mut *make(name), &pair(0, 4)), &[180.0, 100.0], 0.1);
+        verify(name, &on_constant(&mut *make(name), &pair(4, 7)), &[100.0, 40.0], 0.1);
     }
 }
 
@@ -60,21 +60,25 @@ fn levels_have_their_slices() {
 /// do not use.
 #[test]
 fn classes_are_in_order() {
-    for (name, make) in cfqs() {
+    for name in CFQS {
         let streams =
             [sequential(0).with_priority(RealTime, 4), sequential(1), sequential(2).with_priority(Idle, 0)];
-        let got: Vec<u64> = on_constant(&mut *make(), &streams).streams.iter().map(|s| s.requests).collect();
+        let got: Vec<u64> =
+            on_constant(&mut *make(name), &streams).streams.iter().map(|s| s.requests).collect();
         assert!(got[0] > 50 * got[1].max(1) && got[0] > 50 * got[2].max(1), "{name}: {got:?}");
 
         let pausing = sequential(0).with_priority(RealTime, 4).thinking(Nanos::from_millis(50));
-        let got: Vec<u64> =
-            on_constant(&mut *make(), &[pausing, sequential(1)]).streams.iter().map(|s| s.requests).collect();
+        let got: Vec<u64> = on_constant(&mut *make(name), &[pausing, sequential(1)])
+            .streams
+            .iter()
+            .map(|s| s.requests)
+            .collect();
         assert!(got[0] > 350 && got[1] > 10 * got[0], "{name}: {got:?}");
 
         let pausing = sequential(0).thinking(Nanos::from_millis(50));
         let idle = sequential(1).with_priority(Idle, 0);
         let got: Vec<u64> =
-            on_constant(&mut *make(), &[pausing, idle]).streams.iter().map(|s| s.requests).collect();
+            on_constant(&mut *make(name), &[pausing, idle]).streams.iter().map(|s| s.requests).collect();
         assert!(got[0] > 350 && got[1] > 10 * got[0], "{name}: {got:?}");
     }
 }
@@ -82,9 +86,9 @@ fn classes_are_in_order() {
 /// A random reader beside a sequential one gets at least a third of the disk's time: of what it gets alone.
 #[test]
 fn a_random_reader_keeps_its_share() {
-    for (name, make) in cfqs() {
-        let alone = on_disk(&mut *make(), &[random(0)]).requests(0..1);
-        let beside = on_disk(&mut *make(), &[random(0), sequential(1)]).requests(0..1);
+    for name in CFQS {
+        let alone = on_disk(&mut *make(name), &[random(0)]).requests(0..1);
+        let beside = on_disk(&mut *make(name), &[random(0), sequential(1)]).requests(0..1);
         assert!(3 * beside >= alone, "{name}: {beside} of {alone}");
     }
 }
@@ -92,9 +96,9 @@ fn a_random_reader_keeps_its_share() {
 /// Readers come before buffered writers, which still get something.
 #[test]
 fn asynchronous_writes_wait_for_readers_but_not_forever() {
-    for (name, make) in cfqs() {
+    for name in CFQS {
         let streams = [sequential(0), sequential(1), sequential(2).asynchronous_write(64)];
-        let outcome = on_disk(&mut *make(), &streams);
+        let outcome = on_disk(&mut *make(name), &streams);
         let (reads, writes) = (outcome.requests(0..2), outcome.requests(2..3));
         assert!(reads > 10 * writes && writes > 20, "{name}: {reads} reads, {writes} writes");
     }
@@ -105,7 +109,7 @@ fn asynchronous_writes_wait_for_readers_but_not_forever() {
 fn nobody_starves_in_a_crowd() {
     let mut streams: Vec<Stream> = (0..64).map(|_| random(0)).collect();
     streams.push(sequential(1));
-    let outcome = on_disk(&mut *make("cfq extant"), &streams);
+    let outcome = on_disk(&mut *make("extant"), &streams);
     let (_, max) = outcome.latency_ms(0..65);
     assert!(max < 1_000.0, "{max} ms");
 }
@@ -115,7 +119,7 @@ fn nobody_starves_in_a_crowd() {
 fn who_came_in_a_crowd_does_not_wait_when_it_has_gone() {
     let waves: Vec<Stream> =
         (0..200).map(|i| random(i % 5).thinking(Nanos::from_millis(500 + 7 * i))).collect();
-    let (_, max) = on_disk(&mut *make("cfq extant"), &waves).latency_ms(0..200);
+    let (_, max) = on_disk(&mut *make("extant"), &waves).latency_ms(0..200);
     assert!(max < 1_000.0, "{max} ms");
 }
 
@@ -157,8 +161,8 @@ fn deadline_bounds_waits() {
 fn cfq_serves_expired_requests() {
     // One process reads forward at depth 32, and once far behind.
     let forward = Stream { depth: 32, ..sequential(3) };
-    for (name, make) in cfqs() {
-        let outcome = on_constant(&mut *make(), &[forward.clone(), sequential(0)]);
+    for name in CFQS {
+        let outcome = on_constant(&mut *make(name), &[forward.clone(), sequential(0)]);
         let (_, max) = outcome.latency_ms(0..1);
         assert!(max < 1_000.0, "{name}: {max} ms");
     }

@@ -7,9 +7,17 @@
 //! | before | 314 | 541 | 6495 |
 //! | after | 437 | 110 | 2837 |
 
-use crate::closed_loop::{ClosedLoop, Outcome, Stream};
+//!
+//! Calibrated on the "before" row alone are the disk's service time at depth 1 and the number of request slots. With
+//! Linux's default of 128 the readers that CFQ does not see wait in line, few queues are close to each other, and each
+//! process pays for both of its idle windows: 216 requests a second. The published mean follows only if CFQ sees
+//! (nearly) all of the waiting readers. What then does not follow are the maxima: in the model, readers that came with
+//! the crowd are overtaken for longer (their places in the tree lie 80 ms apart for each queue that was there).
+
+use crate::closed_loop::{ClosedLoop, Outcome, Run, Stream};
 use crate::disk::Geometry;
-use crate::{ALL, make};
+use crate::make;
+use extant_block::elevator::NAMES;
 use extant_rt::Nanos;
 
 const GB: u64 = 1 << 21;
@@ -31,48 +39,71 @@ fn sequential() -> Vec<Stream> {
         .to_vec()
 }
 
-fn run(name: &str, streams: &[Stream], seconds: u64) -> Outcome {
-    ClosedLoop::run(&mut *make(name), Geometry::sata_2013(), streams, seconds, 1)
+fn run(name: &str, streams: &[Stream], run: Run) -> Outcome {
+    ClosedLoop::run(&mut *make(name), Geometry::sata_2013(), streams, run)
 }
 
 /// The calibration: a lone random reader within 5 GB waits 5.0 ms (6495 ms / 500 − 8 ms).
 #[test]
 fn a_lone_random_read_takes_what_the_before_row_says() {
-    let (mean, _) = run("none", &[Stream::random(8, 100_000_000, 5 * GB)], 60).latency_ms(0..1);
+    let lone = [Stream::random(8, 100_000_000, 5 * GB)];
+    let (mean, _) = run("none", &lone, Run::seconds(60)).latency_ms(0..1);
     println!("lone random read: {mean:.2} ms");
     assert!((4.9..5.1).contains(&mean), "{mean} ms");
 }
 
-/// With our rule 500 readers get at least 450 requests a second, 50 ms on average, 1 s at most; two sequential streams
-/// together at least 90 % of the better of CFQ and deadline; and when both loads meet, neither gets less than 90 % of
-/// what deadline leaves the readers, or CFQ the streams.
+/// Requests a second, mean and maximal latency in ms.
+fn readers_row(name: &str, slots: usize) -> [f64; 3] {
+    let outcome = run(name, &readers(), Run { slots, ..Run::seconds(15) });
+    let (mean, max) = outcome.latency_ms(0..500);
+    println!("{slots} slots {name:14} {:5.0} iops {mean:6.0} ms {max:6.0} ms max", outcome.iops(0..500));
+    [outcome.iops(0..500), mean, max]
+}
+
+fn within(got: f64, published: f64, tolerance: f64) -> bool {
+    (got - published).abs() <= tolerance * published
+}
+
+/// As Linux had it, and with the patch, the rates are within 20 % of the published ones, and so is the mean before; and
+/// the patch makes everything better.
 #[test]
-fn five_hundred_readers_and_two_streams() {
-    let (readers, sequential) = (readers(), sequential());
-    let both: Vec<Stream> = readers.iter().chain(&sequential).cloned().collect();
-    println!("                 500 readers                     2 streams   both");
-    let mut rows = Vec::new();
-    for (name, _) in ALL {
-        let alone = run(name, &readers, 15);
-        let (mean, max) = alone.latency_ms(0..500);
-        let two = run(name, &sequential, 15).mb_per_s(0..2);
-        let mixed = run(name, &both, 15);
-        let row = [alone.iops(0..500), mean, max, two, mixed.iops(0..500), mixed.mb_per_s(500..502)];
-        println!(
-            "{name:14} {:5.0} iops {:6.0} ms {:6.0} ms max   {:5.1} MB/s   {:4.0} iops {:5.1} MB/s",
-            row[0], row[1], row[2], row[3], row[4], row[5]
-        );
-        rows.push((name, row));
-    }
-    let row = |name: &str| rows.iter().find(|(n, _)| *n == name).expect("ran").1;
-    let (linux, limited) = (row("cfq linux-3.10"), row("cfq limited"));
-    let (deadline, ours) = (row("mq-deadline"), row("cfq extant"));
+fn the_published_rates_follow() {
+    let (before, after) = (readers_row("cfq", 512), readers_row("cfq-limited", 512));
+    assert!(within(before[0], 314.0, 0.2) && within(before[1], 541.0, 0.2), "{before:?}");
+    assert!(within(after[0], 437.0, 0.2), "{after:?}");
     assert!(
-        limited[0] > 1.3 * linux[0] && limited[1] < linux[1] / 2.0 && limited[2] < linux[2],
-        "the patch helps"
+        after[0] > before[0] && after[1] < before[1] / 2.0 && after[2] < before[2],
+        "{before:?} {after:?}"
     );
-    assert!(ours[0] >= 450.0 && ours[1] <= 50.0 && ours[2] <= 1_000.0, "{ours:?}");
-    assert!(ours[3] >= 0.9 * linux[3].max(deadline[3]), "{ours:?}");
-    assert!(ours[4] >= 0.9 * deadline[4].max(linux[4]), "{ours:?}");
-    assert!(ours[5] >= 0.9 * deadline[5].max(linux[5]), "{ours:?}");
+}
+
+/// With our rule the 500 readers get at least 450 requests a second, in 50 ms on average and 1 s at most, however many
+/// of them the elevator sees.
+#[test]
+fn ours_serves_five_hundred_readers() {
+    for slots in [128, 512] {
+        for name in NAMES {
+            let [iops, mean, max] = readers_row(name, slots);
+            let good = iops >= 450.0 && mean <= 50.0 && max <= 1_000.0;
+            assert!(good || name != "extant", "{iops} iops, {mean} ms, {max} ms");
+        }
+    }
+}
+
+/// With our rule two sequential streams together get at least 90 % of the better of CFQ and deadline; and when they
+/// meet the 500 readers, neither load gets less than 90 % of what the better of the two leaves it.
+#[test]
+fn ours_serves_two_sequential_streams() {
+    let both: Vec<Stream> = readers().into_iter().chain(sequential()).collect();
+    let row = |name: &str| {
+        let two = run(name, &sequential(), Run::seconds(15)).mb_per_s(0..2);
+        let mixed = run(name, &both, Run::seconds(15));
+        let (iops, beside) = (mixed.iops(0..500), mixed.mb_per_s(500..502));
+        println!("{name:14} alone {two:5.1} MB/s; beside 500 readers with {iops:4.0} iops {beside:5.1} MB/s");
+        [two, iops, beside]
+    };
+    let [linux, deadline, ours] = ["cfq", "mq-deadline", "extant"].map(row);
+    for (i, ours) in ours.iter().enumerate() {
+        assert!(*ours >= 0.9 * linux[i].max(deadline[i]), "{ours:?}; {linux:?}, {deadline:?}");
+    }
 }

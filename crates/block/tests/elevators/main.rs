@@ -6,28 +6,14 @@ mod fairness;
 mod five_hundred;
 mod idling;
 mod random;
+mod rules;
 mod schedules;
 
-use extant_block::elevator::cfq::idle_rule::{Earned, Limited, Linux};
-use extant_block::elevator::{Cfq, Deadline, Elevator, Fifo};
-
-type Make = fn() -> Box<dyn Elevator>;
-
-/// Every elevator, and CFQ with every idle rule.
-const ALL: [(&str, Make); 6] = [
-    ("none", || Box::new(Fifo::new())),
-    ("mq-deadline", || Box::new(Deadline::new())),
-    ("cfq linux-3.10", || Box::new(Cfq::new(Linux))),
-    ("cfq limited", || Box::new(Cfq::new(Limited))),
-    ("cfq earned", || Box::new(Cfq::new(Earned))),
-    ("cfq extant", || Box::new(Cfq::extant())),
-];
+use extant_block::elevator::{Elevator, by_name};
 
 fn make(name: &str) -> Box<dyn Elevator> {
-    ALL.iter().find(|(n, _)| *n == name).map(|(_, make)| make()).expect("the name is in the table")
+    by_name(name).expect("the name is known")
 }
 
 /// CFQ with every idle rule.
-fn cfqs() -> impl Iterator<Item = (&'static str, Make)> {
-    ALL.into_iter().filter(|(name, _)| name.starts_with("cfq"))
-}
+const CFQS: [&str; 4] = ["cfq", "cfq-limited", "cfq-earned", "extant"];

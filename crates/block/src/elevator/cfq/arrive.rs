@@ -141,6 +141,7 @@ impl Cfq {
             self.group.saved_turn = 0;
         }
         self.move_to_front(id);
+        self.claimant = Some(id);
         let queue = self.queues.get_mut(id.0);
         queue.slice_end = 0;
         queue.slice_new = true;

@@ -107,6 +107,11 @@ impl Cfq {
         if request.sync { context.sync_queue } else { context.async_queue }
     }
 
+    /// Whether the stream's synchronous requests join this queue.
+    pub(super) fn feeds(&self, stream: StreamId, queue: QueueId) -> bool {
+        self.contexts.of_stream(stream).is_some_and(|id| self.contexts.get(id).sync_queue == Some(queue))
+    }
+
     /// The context and queue of a request that arrives. This is where a stream follows a pending merge of its queue,
     /// gets a queue of its own after a split, and where a changed priority takes effect.
     pub(super) fn admit(&mut self, request: &Request) -> (ContextId, QueueId) {

@@ -85,6 +85,10 @@ pub struct Cfq {
     turn: Turn,
     turn_ends: i64,
     idle_timer: Option<i64>,
+    /// The queue that preempted last.
+    claimant: Option<QueueId>,
+    /// Queues taken by position since the oldest was looked at.
+    swept: u32,
 
     /// Requests in the device: all, and \[async, sync\].
     in_device: u32,
@@ -135,6 +139,8 @@ impl Cfq {
             turn: Turn { class: Class::BestEffort, kind: Type::Async },
             turn_ends: 0,
             idle_timer: None,
+            claimant: None,
+            swept: 0,
             in_device: 0,
             in_flight: [0; 2],
             depth: DepthEstimate::default(),
@@ -243,6 +249,11 @@ impl Elevator for Cfq {
         self.queued_sync -= u32::from(self.queues.get(id.0).sync);
         self.release_context(gone_note.context);
         self.merged(kept, start, sectors, now);
+    }
+
+    fn awaits(&self, stream: StreamId) -> bool {
+        let waits = |id: QueueId| self.queues.get(id.0).wait_request && self.feeds(stream, id);
+        self.idle_timer.is_some() && self.active.is_some_and(waits)
     }
 
     fn exited(&mut self, stream: StreamId, now: Nanos) {

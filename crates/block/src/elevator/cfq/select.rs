@@ -7,6 +7,11 @@ use super::{Cfq, Turn};
 use crate::elevator::{Priority, RequestId};
 use extant_rt::Nanos;
 
+/// Requests by position between looks at the oldest, as deadline's `fifo_batch`.
+const SWEEP_BATCH: u32 = 16;
+/// Queues of other trees that a sweep looks past.
+const SWEEP_LOOK: usize = 16;
+
 impl Cfq {
     /// Whose turn it is. The turn goes on until it is over or nothing of its kind is left; then the kind whose first
     /// queue has waited longest follows. Real time comes before best effort, and that before idle.
@@ -62,9 +67,38 @@ impl Cfq {
             }
         }
         self.choose_turn();
-        let next = self.group.tree(TreeId::of(self.turn.class, self.turn.kind)).first();
+        let tree = TreeId::of(self.turn.class, self.turn.kind);
+        let mut next = self.group.tree(tree).first();
+        if self.turn.kind == Type::SyncNoIdle
+            && self.rule.sweeps()
+            && let Some(first) = next
+        {
+            next = Some(self.sweep(first, tree));
+        }
         self.activate(next);
         next
+    }
+
+    /// Among queues for which the disk does not idle: the next one ahead of the head, of the level of the `first` by
+    /// time. That one itself comes if it preempted, and after each batch if it has waited for its expiry.
+    fn sweep(&mut self, first: QueueId, tree: TreeId) -> QueueId {
+        let level = self.queues.get(first.0).level;
+        if self.claimant.take() == Some(first) {
+            return first;
+        }
+        if self.swept == SWEEP_BATCH {
+            self.swept = 0;
+            let oldest = self.queues.get(first.0).arrivals.oldest();
+            if oldest.is_some_and(|id| self.table.get(id).note.expires <= self.tick) {
+                return first;
+            }
+        }
+        self.swept += 1;
+        let positions = &self.positions[usize::from(level)];
+        let (ahead, behind) = (positions.range(self.last_position..), positions.range(..self.last_position));
+        let mut queues = ahead.chain(behind).map(|(_, id)| *id).take(SWEEP_LOOK);
+        let here = |id: &QueueId| self.queues.get(id.0).place.is_some_and(|(place, _, _)| place == tree);
+        queues.find(here).unwrap_or(first)
     }
 
     fn keep_or_leave(&mut self, id: QueueId) -> Verdict {

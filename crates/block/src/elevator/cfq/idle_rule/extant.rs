@@ -23,6 +23,9 @@ const NEAR_SECTORS: u64 = 128;
 const NEAR_US: f64 = 500.0;
 const FAR_US: f64 = 8_000.0;
 
+/// How many programs' habits are kept; beyond that all are learned anew.
+const MOST_PROGRAMS: usize = 1 << 16;
+
 /// Depths that are told apart: 1, 2–3, 4–7, 8–15, 16–31, 32 and more.
 const DEPTHS: usize = 6;
 
@@ -206,6 +209,9 @@ impl IdleRule for Extant {
     }
 
     fn window_after(&mut self, arrival: &Arrival) -> bool {
+        if self.programs.len() >= MOST_PROGRAMS {
+            self.programs.clear();
+        }
         self.streams.entry(arrival.stream).or_default().note(arrival);
         self.programs.entry(arrival.program).or_default().note(arrival);
         self.opens(&self.outlook(Some(arrival.stream), arrival.program))
@@ -234,6 +240,10 @@ impl IdleRule for Extant {
     }
 
     fn waits_are_bounded(&self) -> bool {
+        true
+    }
+
+    fn sweeps(&self) -> bool {
         true
     }
 

@@ -134,6 +134,12 @@ pub trait IdleRule: Send + fmt::Debug {
         false
     }
 
+    /// Whether queues for which the disk does not idle are served by position, in sweeps, rather than by their place in
+    /// time: a device that sorts its commands gains little by it, one that does not, much.
+    fn sweeps(&self) -> bool {
+        false
+    }
+
     /// A request has ended.
     fn served(&mut self, _service: &Service) {}
 
