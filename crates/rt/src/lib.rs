@@ -19,6 +19,7 @@
 //! assert_eq!(rt.block_on(task).unwrap().unwrap(), 42);
 //! assert!(rt.shutdown(Nanos::from_secs(1)).in_flight.is_empty());
 //! ```
+#![forbid(unsafe_code)]
 
 mod budget;
 mod cost;
@@ -28,8 +29,10 @@ mod handle;
 mod nanos;
 mod real;
 mod rng;
+mod sync;
 mod task;
 pub mod trace;
+pub mod wait;
 mod world;
 
 pub use budget::Budget;
@@ -42,4 +45,5 @@ pub use real::{Driver, DriverHandle, RealConfig, Wait};
 pub use rng::Rng;
 pub use task::Task;
 pub use trace::{Event, Sink, Tracer};
+pub use wait::{Flag, Key, WaitConfig, WaitTable};
 pub use world::{Class, Place, ReschedPoint, TaskFuture, TimerId, WaitsOn, World};

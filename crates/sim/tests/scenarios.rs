@@ -1,10 +1,12 @@
 //! Scenarios, each run twice: the same seed must give the same trace, byte for byte, and another seed another.
 
 use extant_rt::trace::ChromeSink;
-use extant_rt::{Class, Cost, Nanos, Rt, Task};
+use extant_rt::wait::Discipline;
+use extant_rt::{Class, Cost, Flag, Nanos, Rt, Task, WaitConfig, WaitTable};
 use extant_sim::{Machine, Preemption, Sim};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 fn machine(name: &str) -> Machine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines").join(name);
@@ -115,4 +117,36 @@ fn cyclictest_beside_redirtying(rt: &Rt) -> Vec<Task<()>> {
 #[test]
 fn cyclictest_beside_redirtying_repeats() {
     repeats(cyclictest_beside_redirtying);
+}
+
+/// Tasks that lock pages of one small table, of each discipline, and hold them for random times.
+fn lockers(rt: &Rt) -> Vec<Task<()>> {
+    const LOCKED: Flag = Flag::new(0, 1);
+    let mut tasks = Vec::new();
+    for discipline in [Discipline::Keyed, Discipline::Filtered, Discipline::WholeBucket] {
+        let table = Arc::new(WaitTable::new(
+            rt,
+            WaitConfig { bucket_bits: 1, discipline, ..WaitConfig::new("pages") },
+        ));
+        let pages: Arc<[AtomicU32]> = (0..5).map(|_| AtomicU32::new(0)).collect();
+        for n in 0..8 {
+            let (rt2, table, pages) = (rt.clone(), table.clone(), pages.clone());
+            let locker = async move {
+                let mut rng = rt2.rng(&format!("{discipline:?} {n}"));
+                for _ in 0..30 {
+                    let page = rng.below(5);
+                    table.lock(page, &pages[page as usize], LOCKED).await;
+                    rt2.sleep(Nanos(rng.below(200_000))).await;
+                    table.unlock(page, &pages[page as usize], LOCKED);
+                }
+            };
+            tasks.push(rt.spawn(&format!("{discipline:?} {n}"), Class::Normal, locker));
+        }
+    }
+    tasks
+}
+
+#[test]
+fn lockers_repeat() {
+    repeats(lockers);
 }

@@ -1,9 +1,9 @@
 //! What tasks see of the virtual world.
 
-use extant_rt::{Class, Cost, Nanos, Rt, RtError};
+use extant_rt::{Class, Cost, Flag, Key, Nanos, Rt, RtError, WaitConfig, WaitTable};
 use extant_sim::{Machine, Preemption, Sim, SimConfig};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 const MS: u64 = 1_000_000;
 
@@ -200,28 +200,42 @@ fn switches_wakes_and_interrupts_cost_what_the_model_says() {
 
 #[test]
 fn a_deadlock_is_printed_with_who_waits_on_what() {
+    const LOCKED: Flag = Flag::new(0, 1);
     let sim = free(2, Preemption::None);
     let rt = sim.rt();
-    let (a, b) = (Arc::new(AtomicU64::new(0)), 7);
-    let rt2 = rt.clone();
-    let error = rt.block_on(async {
-        let never = rt2.spawn("philosopher", Class::Normal, async move {
-            let _a = a;
-            std::future::pending::<()>().await;
+    let table = Arc::new(WaitTable::new(rt, WaitConfig::new("forks")));
+    let forks: Arc<[AtomicU32; 2]> = Arc::default();
+    let philosopher = |first: usize, second: usize| {
+        let (rt, table, forks) = (rt.clone(), table.clone(), forks.clone());
+        async move {
+            table.lock(first as u64, &forks[first], LOCKED).await;
+            rt.sleep(Nanos(7)).await;
+            table.lock(second as u64, &forks[second], LOCKED).await;
+        }
+    };
+    let error =
+        rt.block_on(async {
+            let hegel = rt.spawn("Hegel", Class::Normal, philosopher(0, 1));
+            drop(rt.spawn("Kant", Class::Normal, philosopher(1, 0)));
+            drop(rt.spawn("Hume", Class::Normal, std::future::pending::<()>()));
+            let table = table.clone();
+            drop(rt.spawn("Mill", Class::Normal, async move {
+                table.wait_until(Key::new(0xbeef), || false).await
+            }));
+            hegel.await
         });
-        rt2.sleep(Nanos(b)).await;
-        never.await
-    });
     let Err(RtError::Deadlock { at, waiters }) = error else { panic!("{error:?}") };
     assert_eq!(at, Nanos(7));
-    assert_eq!(
-        waiters,
-        "  philosopher waits on something that it did not name\n  main waits on the end of task philosopher"
-            .lines()
-            .rev()
-            .collect::<Vec<_>>()
-            .join("\n")
-    );
+    let expected = [
+        "  Hegel waits on the lock 0x1 of forks",
+        "  Kant waits on the lock 0x0 of forks",
+        "  Hume waits on something that it did not name",
+        "  Mill waits on key 0xbeef of forks",
+        "  main waits on the end of task Hegel",
+    ];
+    let mut lines: Vec<_> = waiters.lines().collect();
+    assert_eq!(lines.remove(0), expected[4], "the oldest task first");
+    assert_eq!(lines, expected[..4]);
     // The world is not spoilt by it.
     assert_eq!(rt.block_on(async { 3 }), Ok(3));
 }

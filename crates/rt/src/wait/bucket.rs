@@ -1,0 +1,383 @@
+//! The waiters of one bucket: queues of nodes in a slab. Knows nothing of threads.
+
+use super::{Discipline, Key};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::task::Waker;
+
+/// No node.
+const NIL: u32 = u32::MAX;
+
+/// What a waiter wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Want {
+    /// To hear that something happened, with everybody else.
+    News,
+    /// To be given a lock, alone.
+    Lock,
+}
+
+/// What has become of a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is queued.
+    Waiting,
+    /// What it waited for has happened; a lock is its own.
+    Served,
+    /// Woken to look for itself (older disciplines).
+    Poked,
+}
+
+#[derive(Debug)]
+struct Node {
+    key: Key,
+    want: Want,
+    fate: Fate,
+    /// Order of queueing.
+    order: u64,
+    previous: u32,
+    /// The next in the queue, or the next free node.
+    next: u32,
+    waker: Option<Waker>,
+}
+
+/// A doubly linked queue through the slab.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    first: u32,
+    last: u32,
+}
+
+const EMPTY: Queue = Queue { first: NIL, last: NIL };
+
+/// What a queue of the keyed discipline is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Whole(Key, Want);
+
+impl Hash for Whole {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0.object);
+        state.write_u8(self.0.event << 1 | u8::from(self.1 == Want::Lock));
+    }
+}
+
+/// Spreads a key's bits; keys are numbers chosen by the program, not by an adversary.
+#[derive(Default)]
+pub(super) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are hashed as numbers");
+    }
+
+    fn write_u8(&mut self, n: u8) {
+        self.0 ^= u64::from(n) << 56;
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 ^= n;
+    }
+
+    fn finish(&self) -> u64 {
+        // The high bits of the product say which bucket of the table a key is in: here they are all alike. Fold.
+        let product = u128::from(self.0) * 0x9e37_79b9_7f4a_7c15_u128;
+        (product >> 64) as u64 ^ product as u64
+    }
+}
+
+#[derive(Debug)]
+enum Queues {
+    /// One for each key that is waited for, and another for each lock.
+    ByKey(HashMap<Whole, Queue, BuildHasherDefault<KeyHasher>>),
+    /// One for the bucket.
+    One(Queue),
+}
+
+/// How far a wake-up has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    /// Waiters that were queued later are not concerned.
+    until: u64,
+    /// Waiters up to this one have been looked at.
+    seen: u64,
+    /// Waiters looked at.
+    pub(super) examined: u32,
+    /// Waiters woken.
+    pub(super) woken: u32,
+    /// Of these, how many have another key.
+    pub(super) strangers: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Waiters {
+    nodes: Vec<Node>,
+    free: u32,
+    order: u64,
+    queues: Queues,
+    discipline: Discipline,
+}
+
+impl Waiters {
+    pub(super) fn new(discipline: Discipline) -> Self {
+        let queues = match discipline {
+            Discipline::Keyed => Queues::ByKey(HashMap::default()),
+            Discipline::Filtered | Discipline::WholeBucket => Queues::One(EMPTY),
+        };
+        Self { nodes: Vec::new(), free: NIL, order: 0, queues, discipline }
+    }
+
+    fn node(&mut self, slot: u32) -> &mut Node {
+        &mut self.nodes[slot as usize]
+    }
+
+    /// Adds a waiter at the end of its queue.
+    pub(super) fn add(&mut self, key: Key, want: Want, waker: Waker) -> u32 {
+        let node =
+            Node { key, want, fate: Fate::Waiting, order: 0, previous: NIL, next: NIL, waker: Some(waker) };
+        let slot = if self.free == NIL {
+            self.nodes.push(node);
+            u32::try_from(self.nodes.len() - 1).expect("a bucket has fewer than 2^32 waiters")
+        } else {
+            let slot = self.free;
+            self.free = self.node(slot).next;
+            *self.node(slot) = node;
+            slot
+        };
+        self.link(slot);
+        slot
+    }
+
+    /// Queues a waiter again, at the end.
+    pub(super) fn add_again(&mut self, slot: u32, waker: Waker) {
+        let node = self.node(slot);
+        node.fate = Fate::Waiting;
+        node.waker = Some(waker);
+        self.link(slot);
+    }
+
+    pub(super) fn fate(&self, slot: u32) -> Fate {
+        self.nodes[slot as usize].fate
+    }
+
+    /// Keeps the waiter's newest waker; the old one is returned, to be dropped outside.
+    pub(super) fn set_waker(&mut self, slot: u32, waker: &Waker) -> Option<Waker> {
+        match &mut self.node(slot).waker {
+            Some(old) if old.will_wake(waker) => None,
+            other => other.replace(waker.clone()),
+        }
+    }
+
+    /// Takes a waiter out, whatever has become of it.
+    pub(super) fn remove(&mut self, slot: u32) -> Option<Waker> {
+        if self.fate(slot) == Fate::Waiting {
+            self.unlink(slot);
+        }
+        let free = self.free;
+        self.free = slot;
+        let node = self.node(slot);
+        node.next = free;
+        node.waker.take()
+    }
+
+    /// Whether anybody is queued for this lock. Keyed discipline only.
+    pub(super) fn is_locked_for(&self, key: Key) -> bool {
+        matches!(&self.queues, Queues::ByKey(map) if map.contains_key(&Whole(key, Want::Lock)))
+    }
+
+    /// The first waiter for this lock gets it: its waker, if there is such a waiter. Keyed discipline only.
+    pub(super) fn hand_over(&mut self, key: Key, progress: &mut Progress) -> Option<Waker> {
+        let Queues::ByKey(map) = &self.queues else { return None };
+        let slot = map.get(&Whole(key, Want::Lock))?.first;
+        progress.examined += 1;
+        progress.woken += 1;
+        self.serve(slot, Fate::Served)
+    }
+
+    /// A wake-up that concerns who is queued now.
+    pub(super) fn begin(&self) -> Progress {
+        Progress { until: self.order, seen: 0, examined: 0, woken: 0, strangers: 0 }
+    }
+
+    /// Wakes waiters until `full` or until everybody concerned is: then it says true. Each waker goes to `to`, which says
+    /// whether there is room for more.
+    pub(super) fn wake(
+        &mut self,
+        key: Key,
+        progress: &mut Progress,
+        mut to: impl FnMut(Waker) -> bool,
+    ) -> bool {
+        let mut slot = match &self.queues {
+            Queues::ByKey(map) => map.get(&Whole(key, Want::News)).map_or(NIL, |queue| queue.first),
+            Queues::One(queue) => queue.first,
+        };
+        let discipline = self.discipline;
+        while slot != NIL {
+            let until = progress.until;
+            let node = self.node(slot);
+            let next = node.next;
+            if node.order > until {
+                break;
+            }
+            if node.order <= progress.seen {
+                slot = next;
+                continue;
+            }
+            progress.seen = node.order;
+            progress.examined += 1;
+            let matches = node.key == key;
+            let fate = match discipline {
+                Discipline::Keyed => Some(Fate::Served),
+                Discipline::Filtered => matches.then_some(Fate::Poked),
+                Discipline::WholeBucket => Some(Fate::Poked),
+            };
+            if let Some(fate) = fate {
+                progress.woken += 1;
+                progress.strangers += u32::from(!matches);
+                if let Some(waker) = self.serve(slot, fate)
+                    && !to(waker)
+                {
+                    return false;
+                }
+            }
+            slot = next;
+        }
+        true
+    }
+
+    fn serve(&mut self, slot: u32, fate: Fate) -> Option<Waker> {
+        self.unlink(slot);
+        let node = self.node(slot);
+        node.fate = fate;
+        node.waker.take()
+    }
+
+    fn link(&mut self, slot: u32) {
+        self.order += 1;
+        let order = self.order;
+        let node = self.node(slot);
+        let whole = Whole(node.key, node.want);
+        let last = match &mut self.queues {
+            Queues::ByKey(map) => std::mem::replace(
+                &mut map.entry(whole).or_insert(Queue { first: slot, last: NIL }).last,
+                slot,
+            ),
+            Queues::One(queue) => {
+                if queue.first == NIL {
+                    queue.first = slot;
+                }
+                std::mem::replace(&mut queue.last, slot)
+            }
+        };
+        if last != NIL {
+            self.node(last).next = slot;
+        }
+        let node = self.node(slot);
+        (node.order, node.previous, node.next) = (order, last, NIL);
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let node = self.node(slot);
+        let (whole, previous, next) = (Whole(node.key, node.want), node.previous, node.next);
+        if previous != NIL {
+            self.node(previous).next = next;
+        }
+        if next != NIL {
+            self.node(next).previous = previous;
+        }
+        let shorten = |queue: &mut Queue| {
+            if previous == NIL {
+                queue.first = next;
+            }
+            if next == NIL {
+                queue.last = previous;
+            }
+        };
+        match &mut self.queues {
+            Queues::One(queue) => shorten(queue),
+            Queues::ByKey(_) if previous != NIL && next != NIL => {}
+            Queues::ByKey(map) => {
+                if let Entry::Occupied(mut entry) = map.entry(whole) {
+                    shorten(entry.get_mut());
+                    if entry.get().first == NIL {
+                        entry.remove();
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rng;
+
+    /// All waiters of a bucket in order, by walking; checks the links on the way.
+    fn walk(waiters: &Waiters) -> Vec<u32> {
+        let queues: Vec<Queue> = match &waiters.queues {
+            Queues::One(queue) => vec![*queue],
+            Queues::ByKey(map) => map.values().copied().collect(),
+        };
+        let mut slots = Vec::new();
+        for queue in queues {
+            let (mut slot, mut previous) = (queue.first, NIL);
+            while slot != NIL {
+                let node = &waiters.nodes[slot as usize];
+                assert_eq!(node.previous, previous);
+                assert_eq!(node.fate, Fate::Waiting);
+                slots.push((node.order, slot));
+                (previous, slot) = (slot, node.next);
+            }
+            assert_eq!(queue.last, previous);
+        }
+        slots.sort_unstable();
+        slots.into_iter().map(|(_, slot)| slot).collect()
+    }
+
+    #[test]
+    fn queues_agree_with_a_plain_list_under_random_use() {
+        for discipline in [Discipline::Keyed, Discipline::Filtered, Discipline::WholeBucket] {
+            for seed in 0..50 {
+                let mut rng = Rng::new(seed);
+                let mut waiters = Waiters::new(discipline);
+                let mut model: Vec<(u32, Key)> = Vec::new();
+                let mut woken: Vec<u32> = Vec::new();
+                for _ in 0..300 {
+                    let key = Key::new(rng.below(5));
+                    match rng.below(4) {
+                        0 | 1 => {
+                            let slot = waiters.add(key, Want::News, Waker::noop().clone());
+                            model.push((slot, key));
+                        }
+                        2 if !model.is_empty() => {
+                            let (slot, _) = model.remove(rng.below(model.len() as u64) as usize);
+                            assert!(waiters.remove(slot).is_some());
+                        }
+                        _ => {
+                            let mut progress = waiters.begin();
+                            let mut room = 0;
+                            // Little room, so that wake-ups are resumed.
+                            while !waiters.wake(key, &mut progress, |_| {
+                                room += 1;
+                                room % 3 != 0
+                            }) {}
+                            let matches = |k: Key| k == key || discipline == Discipline::WholeBucket;
+                            let expected = model.iter().filter(|(_, k)| matches(*k)).count();
+                            assert_eq!(progress.woken as usize, expected, "{discipline:?}, seed {seed}");
+                            let examined = match discipline {
+                                Discipline::Keyed => expected,
+                                _ => model.len(),
+                            };
+                            assert_eq!(progress.examined as usize, examined, "{discipline:?}, seed {seed}");
+                            woken.extend(model.extract_if(.., |(_, k)| matches(*k)).map(|(slot, _)| slot));
+                        }
+                    }
+                    woken.drain(..).for_each(|slot| assert!(waiters.remove(slot).is_none()));
+                    assert_eq!(walk(&waiters), model.iter().map(|(slot, _)| *slot).collect::<Vec<_>>());
+                }
+                assert!(waiters.nodes.len() <= 300);
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Those who wait.
+
+use super::bucket::{Fate, Want};
+use super::table::{Bucket, State};
+use super::{Flag, Key, WaitTable};
+use crate::sync::{AtomicU32, Ordering, fence};
+use crate::{Cost, Event, Nanos, WaitsOn};
+use std::future::Future;
+use std::ops::DerefMut;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// A place in a queue of the table, once there is need for one.
+pub(super) struct Ticket<'a> {
+    table: &'a WaitTable,
+    key: Key,
+    slot: Option<u32>,
+    /// Known only while somebody traces.
+    since: Option<Nanos>,
+    spurious: u32,
+}
+
+/// What it means to have been served.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Served {
+    /// The wait is over.
+    IsFinal,
+    /// It is time to ask again.
+    IsNews,
+}
+
+impl<'a> Ticket<'a> {
+    pub(super) fn new(table: &'a WaitTable, key: Key) -> Self {
+        Self { table, key, slot: None, since: None, spurious: 0 }
+    }
+
+    /// Waits until `claim`, asked under the bucket's lock, succeeds; or until served, if that is final.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        want: Want,
+        served: Served,
+        mut claim: impl FnMut() -> bool,
+    ) -> Poll<()> {
+        let table = self.table;
+        let bucket = table.bucket(self.key);
+        let mut state = bucket.state.lock();
+        match self.slot {
+            None => {
+                // Pairs with the fence of `WakeBatch::wake`.
+                bucket.waiting.fetch_add(1, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                if claim() {
+                    bucket.waiting.fetch_sub(1, Ordering::Relaxed);
+                    return Poll::Ready(());
+                }
+                state.stats.waits += 1;
+                self.slot = Some(state.waiters.add(self.key, want, cx.waker().clone()));
+            }
+            Some(slot) => match state.waiters.fate(slot) {
+                Fate::Waiting => {
+                    let old = state.waiters.set_waker(slot, cx.waker());
+                    drop(state);
+                    drop(old);
+                    self.tell(want);
+                    return Poll::Pending;
+                }
+                Fate::Served if served == Served::IsFinal => {
+                    self.leave(bucket, state, slot);
+                    return Poll::Ready(());
+                }
+                Fate::Served | Fate::Poked if claim() => {
+                    self.leave(bucket, state, slot);
+                    return Poll::Ready(());
+                }
+                Fate::Served | Fate::Poked => {
+                    state.stats.spurious += 1;
+                    self.spurious += 1;
+                    state.waiters.add_again(slot, cx.waker().clone());
+                }
+            },
+        }
+        drop(state);
+        let rt = &table.rt;
+        rt.charge(Cost::WaitQueue(1));
+        if rt.is_tracing() && self.since.is_none() {
+            self.since = Some(rt.now());
+        }
+        self.tell(want);
+        Poll::Pending
+    }
+
+    fn leave(&mut self, bucket: &Bucket, mut state: impl DerefMut<Target = State>, slot: u32) {
+        state.waiters.remove(slot);
+        drop(state);
+        self.slot = None;
+        bucket.waiting.fetch_sub(1, Ordering::Relaxed);
+        if let Some(since) = self.since {
+            let rt = &self.table.rt;
+            let took = rt.now().saturating_sub(since);
+            rt.trace(Event::Waited { key: self.key.object, took, spurious: self.spurious });
+        }
+    }
+
+    fn tell(&self, want: Want) {
+        let (table, key) = (self.table.config.name, self.key.object);
+        self.table.rt.waits_on(|| match want {
+            Want::News => WaitsOn::Key { table, key },
+            Want::Lock => WaitsOn::Lock { table, key },
+        });
+    }
+
+    /// Leaves the queue. Says whether the ticket had been served, unseen by its owner.
+    fn cancel(&mut self) -> bool {
+        let Some(slot) = self.slot.take() else { return false };
+        let bucket = self.table.bucket(self.key);
+        let (fate, waker) = {
+            let mut state = bucket.state.lock();
+            let fate = state.waiters.fate(slot);
+            state.stats.cancelled += 1;
+            bucket.waiting.fetch_sub(1, Ordering::Relaxed);
+            (fate, state.waiters.remove(slot))
+        };
+        drop(waker);
+        fate == Fate::Served
+    }
+}
+
+/// See [`WaitTable::wait_until`].
+#[must_use = "nobody waits who does not await"]
+pub struct Wait<'a, F> {
+    pub(super) ticket: Ticket<'a>,
+    pub(super) ready: F,
+}
+
+impl<F: FnMut() -> bool + Unpin> Future for Wait<'_, F> {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        if this.ticket.slot.is_none() && (this.ready)() {
+            return Poll::Ready(());
+        }
+        this.ticket.poll(cx, Want::News, Served::IsNews, &mut this.ready)
+    }
+}
+
+impl<F> Drop for Wait<'_, F> {
+    fn drop(&mut self) {
+        self.ticket.cancel();
+    }
+}
+
+/// See [`WaitTable::wait_while`].
+#[must_use = "nobody waits who does not await"]
+pub struct WaitWhile<'a> {
+    pub(super) ticket: Ticket<'a>,
+    pub(super) word: &'a AtomicU32,
+    pub(super) flag: Flag,
+}
+
+impl Future for WaitWhile<'_> {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let (word, flag) = (self.word, self.flag);
+        if self.ticket.slot.is_none() && word.load(Ordering::Acquire) & flag.mask() == 0 {
+            return Poll::Ready(());
+        }
+        self.ticket.poll(cx, Want::News, Served::IsFinal, || {
+            word.fetch_or(flag.waited_mask(), Ordering::Acquire) & flag.mask() == 0
+        })
+    }
+}
+
+impl Drop for WaitWhile<'_> {
+    fn drop(&mut self) {
+        self.ticket.cancel();
+    }
+}
+
+/// See [`WaitTable::lock`].
+#[must_use = "nobody gets a lock who does not await it"]
+pub struct Lock<'a> {
+    pub(super) ticket: Ticket<'a>,
+    pub(super) word: &'a AtomicU32,
+    pub(super) flag: Flag,
+}
+
+impl Future for Lock<'_> {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let (word, flag) = (self.word, self.flag);
+        if self.ticket.slot.is_none() && self.ticket.table.try_lock(word, flag) {
+            return Poll::Ready(());
+        }
+        self.ticket.poll(cx, Want::Lock, Served::IsFinal, || {
+            // If it was free, it is ours, and nobody waits for it yet.
+            let both = flag.mask() | flag.waited_mask();
+            if word.fetch_or(both, Ordering::Acquire) & flag.mask() != 0 {
+                return false;
+            }
+            word.fetch_and(!flag.waited_mask(), Ordering::Relaxed);
+            true
+        })
+    }
+}
+
+impl Drop for Lock<'_> {
+    fn drop(&mut self) {
+        if self.ticket.cancel() {
+            self.ticket.table.unlock(self.ticket.key.object, self.word, self.flag);
+        }
+    }
+}

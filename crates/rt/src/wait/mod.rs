@@ -1,0 +1,31 @@
+//! The keyed wait table: many things that can be waited for, few buckets, and nobody woken in vain.
+//!
+//! Whoever waits says for what ([`Key`]); a wake-up visits the waiters of its key and no others, however many share the
+//! bucket. A waiter occupies a node in its bucket's slab, so a wait costs no allocation once the slab has grown to the
+//! most waiters that there ever were at a time (some 80 bytes each). Futures may be dropped at any time.
+//!
+//! ```
+//! use extant_rt::{Flag, Key, Rt, WaitConfig, WaitTable};
+//! use std::sync::atomic::{AtomicU32, Ordering};
+//!
+//! const LOCKED: Flag = Flag::new(0, 1); // bit 0 is the lock, bit 1 says that somebody waits for it
+//! let rt = Rt::real(Default::default());
+//! let table = WaitTable::new(&rt, WaitConfig::new("pages"));
+//! let page = AtomicU32::new(0);
+//! rt.block_on(table.lock(4711, &page, LOCKED)).unwrap();
+//! assert!(!table.try_lock(&page, LOCKED));
+//! table.unlock(4711, &page, LOCKED);
+//! assert_eq!(page.load(Ordering::Relaxed), 0);
+//! ```
+//!
+//! Its protocol is checked by loom in every interleaving of small cases: `RUSTFLAGS="--cfg extant_loom" cargo test
+//! -p extant-rt --release --test loom`. The crate has no `unsafe` code, so there is nothing in it for Miri to find.
+
+mod bucket;
+mod future;
+mod policy;
+mod table;
+
+pub use future::{Lock, Wait, WaitWhile};
+pub use policy::{Discipline, Hash, WaitConfig};
+pub use table::{Flag, Key, WaitStats, WaitTable, WakeBatch};

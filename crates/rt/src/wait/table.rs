@@ -1,0 +1,309 @@
+//! The table: buckets, and how wakers find waiters.
+
+use super::bucket::{Progress, Waiters};
+use super::future::{Lock, Ticket, Wait, WaitWhile};
+use super::{Discipline, WaitConfig};
+use crate::sync::{AtomicU32, Mutex, Ordering, fence};
+use crate::{Cost, Event, Rt};
+use std::fmt;
+use std::task::Waker;
+
+/// What can be waited for: something that happens to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The object: a page's or a buffer's number, the same in every run.
+    pub object: u64,
+    /// Which of the things that can happen to it. Flags use their bit's number.
+    pub event: u8,
+}
+
+impl Key {
+    /// The only thing that happens to this object; not to be mixed with flags.
+    pub const fn new(object: u64) -> Self {
+        Self { object, event: u8::MAX }
+    }
+}
+
+/// A bit of a word that can be waited for, and another that says that somebody does.
+///
+/// The word belongs to the object; other bits of it are left alone. A waiter sets the second bit, so that nobody looks
+/// into the table where nobody waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flag {
+    bit: u8,
+    waited: u32,
+}
+
+impl Flag {
+    /// Two different bits of a word, by number. Each flag of a word has two of its own.
+    pub const fn new(bit: u8, waited_bit: u8) -> Self {
+        assert!(bit < 32 && waited_bit < 32 && bit != waited_bit);
+        Self { bit, waited: 1 << waited_bit }
+    }
+
+    /// The bit as a mask.
+    pub const fn mask(self) -> u32 {
+        1 << self.bit
+    }
+
+    /// The bit that says that somebody waits, as a mask.
+    pub const fn waited_mask(self) -> u32 {
+        self.waited
+    }
+
+    pub(super) const fn key(self, object: u64) -> Key {
+        Key { object, event: self.bit }
+    }
+}
+
+/// What a table has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitStats {
+    /// Times that somebody had to wait.
+    pub waits: u64,
+    /// Wake-ups that looked into the table.
+    pub wakes: u64,
+    /// Waiters that these looked at.
+    pub examined: u64,
+    /// Waiters that they woke.
+    pub woken: u64,
+    /// Wake-ups in vain: the waiter looked for itself and had to go on waiting.
+    pub spurious: u64,
+    /// Locks handed from holder to waiter.
+    pub handed_over: u64,
+    /// Waiters that gave up.
+    pub cancelled: u64,
+}
+
+/// Waiters by key; see the [module](super).
+pub struct WaitTable {
+    pub(super) rt: Rt,
+    pub(super) config: WaitConfig,
+    buckets: Box<[Bucket]>,
+}
+
+/// A line of its own for each: neighbours are used by different processors.
+#[repr(align(128))]
+pub(super) struct Bucket {
+    /// How many wait or are about to: read by wakers before they take the lock.
+    pub(super) waiting: AtomicU32,
+    pub(super) state: Mutex<State>,
+}
+
+pub(super) struct State {
+    pub(super) waiters: Waiters,
+    pub(super) stats: WaitStats,
+}
+
+impl WaitTable {
+    /// An empty table.
+    pub fn new(rt: &Rt, config: WaitConfig) -> Self {
+        assert!((1..=16).contains(&config.bucket_bits), "a table has 2 to 65,536 buckets");
+        let bucket = |_| Bucket {
+            waiting: AtomicU32::new(0),
+            state: Mutex::new(State {
+                waiters: Waiters::new(config.discipline),
+                stats: WaitStats::default(),
+            }),
+        };
+        Self { rt: rt.clone(), config, buckets: (0..1_u32 << config.bucket_bits).map(bucket).collect() }
+    }
+
+    pub(super) fn bucket(&self, key: Key) -> &Bucket {
+        &self.buckets[self.config.hash.bucket(key.object, self.config.bucket_bits)]
+    }
+
+    /// What the table has done so far, all buckets together.
+    pub fn stats(&self) -> WaitStats {
+        let mut sum = WaitStats::default();
+        for bucket in &self.buckets {
+            let s = bucket.state.lock().stats;
+            sum.waits += s.waits;
+            sum.wakes += s.wakes;
+            sum.examined += s.examined;
+            sum.woken += s.woken;
+            sum.spurious += s.spurious;
+            sum.handed_over += s.handed_over;
+            sum.cancelled += s.cancelled;
+        }
+        sum
+    }
+
+    /// Waits until `ready` says so. It is asked at once, again under the bucket's lock, where it must neither wait nor use
+    /// the table, and then after each [`wake`](Self::wake) of the key.
+    ///
+    /// Whoever makes it true does that first, with an atomic or under a lock that `ready` takes, and wakes afterwards.
+    pub fn wait_until<F: FnMut() -> bool + Unpin>(&self, key: Key, ready: F) -> Wait<'_, F> {
+        Wait { ticket: Ticket::new(self, key), ready }
+    }
+
+    /// Wakes all who [wait](Self::wait_until) for the key. Almost free where nobody waits in its bucket.
+    pub fn wake(&self, key: Key) {
+        self.batch().wake(key);
+    }
+
+    /// Waits while the flag is set: until somebody [clears](Self::clear) it, even if it is set again by the time that the
+    /// waiter runs.
+    pub fn wait_while<'a>(&'a self, object: u64, word: &'a AtomicU32, flag: Flag) -> WaitWhile<'a> {
+        WaitWhile { ticket: Ticket::new(self, flag.key(object)), word, flag }
+    }
+
+    /// Clears the flag and wakes all who [wait](Self::wait_while) for that. What the caller did before is seen by them.
+    pub fn clear(&self, object: u64, word: &AtomicU32, flag: Flag) {
+        self.batch().clear(object, word, flag);
+    }
+
+    /// Takes the lock if it is free. Never overtakes: a lock with waiters is not free.
+    pub fn try_lock(&self, word: &AtomicU32, flag: Flag) -> bool {
+        word.fetch_or(flag.mask(), Ordering::Acquire) & flag.mask() == 0
+    }
+
+    /// Waits for the lock and takes it. Waiters get it one at a time, in order of arrival, handed over by whoever unlocks.
+    /// A future that is dropped after it was given the lock, but before it was polled again, passes the lock on.
+    pub fn lock<'a>(&'a self, object: u64, word: &'a AtomicU32, flag: Flag) -> Lock<'a> {
+        Lock { ticket: Ticket::new(self, flag.key(object)), word, flag }
+    }
+
+    /// Gives the lock back: to the first who waits for it, if anybody does. Those who wait
+    /// [while](Self::wait_while) it is locked are woken, all of them.
+    ///
+    /// The caller holds the lock; that is asserted.
+    pub fn unlock(&self, object: u64, word: &AtomicU32, flag: Flag) {
+        self.batch().unlock(object, word, flag);
+    }
+
+    /// Several wake-ups in one go, as at the end of a bio with many pages: tasks are woken when the batch is dropped (or
+    /// has collected many), after the last lock of a bucket is released.
+    pub fn batch(&self) -> WakeBatch<'_> {
+        WakeBatch { table: self, wakers: [const { None }; ROOM], filled: 0 }
+    }
+}
+
+impl fmt::Debug for WaitTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WaitTable({}, {:?})", self.config.name, self.stats())
+    }
+}
+
+/// Wakers that a batch collects before it lets go.
+const ROOM: usize = 32;
+
+/// Collected wake-ups; see [`WaitTable::batch`].
+#[must_use = "wakes its waiters when it is dropped"]
+pub struct WakeBatch<'a> {
+    table: &'a WaitTable,
+    wakers: [Option<Waker>; ROOM],
+    filled: usize,
+}
+
+impl WakeBatch<'_> {
+    /// As [`WaitTable::wake`].
+    pub fn wake(&mut self, key: Key) {
+        let bucket = self.table.bucket(key);
+        // Pairs with the fence of a waiter that counts itself, then asks whether it must wait: either it sees what the
+        // caller did, or we see it.
+        fence(Ordering::SeqCst);
+        if bucket.waiting.load(Ordering::Relaxed) > 0 {
+            self.wake_in(bucket, key, |_, _| None);
+        }
+    }
+
+    /// As [`WaitTable::clear`].
+    pub fn clear(&mut self, object: u64, word: &AtomicU32, flag: Flag) {
+        if !released_unwaited(word, flag) {
+            let bucket = self.table.bucket(flag.key(object));
+            self.wake_in(bucket, flag.key(object), |_, _| {
+                word.fetch_and(!(flag.mask() | flag.waited), Ordering::Release);
+                None
+            });
+        }
+    }
+
+    /// As [`WaitTable::unlock`].
+    pub fn unlock(&mut self, object: u64, word: &AtomicU32, flag: Flag) {
+        assert_ne!(word.load(Ordering::Relaxed) & flag.mask(), 0, "only who holds a lock gives it back");
+        if released_unwaited(word, flag) {
+            return;
+        }
+        let key = flag.key(object);
+        let bucket = self.table.bucket(key);
+        if self.table.config.discipline != Discipline::Keyed {
+            return self.wake_in(bucket, key, |_, _| {
+                word.fetch_and(!(flag.mask() | flag.waited), Ordering::Release);
+                None
+            });
+        }
+        self.wake_in(bucket, key, |state, progress| {
+            // The lock stays taken where there is an heir: it changes hands under the bucket's lock.
+            let heir = state.waiters.hand_over(key, progress);
+            let taken = if heir.is_some() { 0 } else { flag.mask() };
+            state.stats.handed_over += u64::from(heir.is_some());
+            let waited = if state.waiters.is_locked_for(key) { 0 } else { flag.waited };
+            word.fetch_and(!(taken | waited), Ordering::Release);
+            heir
+        });
+    }
+
+    /// Wakes the waiters of a key after `change` was made under the bucket's lock, and the one that it returns.
+    fn wake_in(
+        &mut self,
+        bucket: &Bucket,
+        key: Key,
+        change: impl FnOnce(&mut State, &mut Progress) -> Option<Waker>,
+    ) {
+        // Room for what `change` returns and for one more.
+        if self.filled + 2 > ROOM {
+            self.flush();
+        }
+        let mut state = bucket.state.lock();
+        let mut progress = state.waiters.begin();
+        if let Some(waker) = change(&mut state, &mut progress) {
+            self.push(waker);
+        }
+        while !state.waiters.wake(key, &mut progress, |waker| self.push(waker)) {
+            drop(state);
+            self.flush();
+            state = bucket.state.lock();
+        }
+        let Progress { examined, woken, .. } = progress;
+        state.stats.wakes += 1;
+        state.stats.examined += u64::from(examined);
+        state.stats.woken += u64::from(woken);
+        drop(state);
+        let rt = &self.table.rt;
+        rt.charge(Cost::WaitScan(u64::from(examined)));
+        rt.trace(Event::Woke { key: key.object, examined, woken });
+    }
+
+    /// Keeps a waker; false when there is no room for another.
+    fn push(&mut self, waker: Waker) -> bool {
+        self.wakers[self.filled] = Some(waker);
+        self.filled += 1;
+        self.filled < ROOM
+    }
+
+    fn flush(&mut self) {
+        let filled = std::mem::take(&mut self.filled);
+        for waker in self.wakers[..filled].iter_mut().filter_map(Option::take) {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for WakeBatch<'_> {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// Clears the flag if nobody waits for it.
+fn released_unwaited(word: &AtomicU32, flag: Flag) -> bool {
+    let mut seen = word.load(Ordering::Relaxed);
+    while seen & flag.waited == 0 {
+        match word.compare_exchange_weak(seen, seen & !flag.mask(), Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(now) => seen = now,
+        }
+    }
+    false
+}

@@ -1,0 +1,109 @@
+//! The wait table in every interleaving of small cases.
+//!
+//! `RUSTFLAGS="--cfg extant_loom" cargo test -p extant-rt --release --test loom`
+#![cfg(extant_loom)]
+
+use extant_rt::{Flag, Key, RealConfig, Rt, WaitConfig, WaitTable};
+use loom::future::block_on;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::thread;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+const LOCKED: Flag = Flag::new(0, 1);
+
+struct World {
+    table: WaitTable,
+    word: AtomicU32,
+    inside: AtomicU32,
+}
+
+/// Runs `body` in every interleaving with at most three switches that nothing forces.
+fn model(word: u32, body: impl Fn(Arc<World>) + Send + Sync + 'static) {
+    let rt = Rt::real(RealConfig { seed: Some(1), ..RealConfig::default() });
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(move || {
+        let config = WaitConfig { bucket_bits: 1, ..WaitConfig::new("loom") };
+        let (word, inside) = (AtomicU32::new(word), AtomicU32::new(0));
+        body(Arc::new(World { table: WaitTable::new(&rt, config), word, inside }));
+    });
+}
+
+async fn critical(world: &World) {
+    world.table.lock(1, &world.word, LOCKED).await;
+    assert_eq!(world.inside.fetch_add(1, Ordering::Relaxed), 0, "two hold the lock");
+    world.inside.fetch_sub(1, Ordering::Relaxed);
+    world.table.unlock(1, &world.word, LOCKED);
+}
+
+#[test]
+fn a_lock_is_held_by_one_and_reaches_all() {
+    model(0, |world| {
+        let other = world.clone();
+        let thread = thread::spawn(move || block_on(critical(&other)));
+        block_on(critical(&world));
+        thread.join().unwrap();
+        assert_eq!(world.word.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[test]
+fn a_waiter_that_gives_up_does_not_take_the_lock_with_it() {
+    model(LOCKED.mask(), |world| {
+        let (quitter, waiter) = (world.clone(), world.clone());
+        let quits = thread::spawn(move || {
+            let mut lock = pin!(quitter.table.lock(1, &quitter.word, LOCKED));
+            let got = lock.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            if got == Poll::Ready(()) {
+                quitter.table.unlock(1, &quitter.word, LOCKED);
+            }
+        });
+        let waits = thread::spawn(move || block_on(critical(&waiter)));
+        world.table.unlock(1, &world.word, LOCKED);
+        quits.join().unwrap();
+        waits.join().unwrap();
+        assert_eq!(world.word.load(Ordering::Relaxed) & LOCKED.mask(), 0);
+    });
+}
+
+#[test]
+fn who_waits_for_the_end_of_io_hears_of_it() {
+    model(LOCKED.mask(), |world| {
+        let other = world.clone();
+        let thread = thread::spawn(move || {
+            other.inside.store(1, Ordering::Relaxed);
+            other.table.clear(1, &other.word, LOCKED);
+        });
+        block_on(world.table.wait_while(1, &world.word, LOCKED));
+        assert_eq!(world.inside.load(Ordering::Relaxed), 1, "what was done before is seen");
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn who_waits_until_something_is_so_hears_of_it() {
+    model(0, |world| {
+        let other = world.clone();
+        let thread = thread::spawn(move || {
+            other.word.store(1, Ordering::Relaxed);
+            other.table.wake(Key::new(1));
+        });
+        block_on(world.table.wait_until(Key::new(1), || world.word.load(Ordering::Relaxed) == 1));
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_waiter_and_a_lock_waiter_of_the_same_page_are_both_served() {
+    model(LOCKED.mask(), |world| {
+        let (locker, watcher) = (world.clone(), world.clone());
+        let locks = thread::spawn(move || block_on(critical(&locker)));
+        let watches = thread::spawn(move || block_on(watcher.table.wait_while(1, &watcher.word, LOCKED)));
+        world.table.unlock(1, &world.word, LOCKED);
+        locks.join().unwrap();
+        watches.join().unwrap();
+    });
+}
