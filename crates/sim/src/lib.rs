@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod core;
+pub mod disk;
 mod machine;
 mod queue;
 mod table;
@@ -72,6 +73,11 @@ impl Sim {
     /// A handle for modelled devices, which live inside the world and must not keep it alive.
     pub fn devices(&self) -> DeviceClock {
         DeviceClock(Arc::downgrade(&self.world))
+    }
+
+    /// The machine that is modelled.
+    pub fn machine(&self) -> &Machine {
+        self.world.machine()
     }
 
     /// What happened so far, in numbers.

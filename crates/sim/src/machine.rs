@@ -1,5 +1,6 @@
 //! A modelled machine: its processors and what work costs on them.
 
+use crate::disk::{BusSpec, DiskModel};
 use crate::table::{self, ModelError};
 use extant_rt::{Cost, Nanos};
 use std::fmt;
@@ -41,6 +42,10 @@ pub struct Machine {
     pub source: String,
     /// Its processors.
     pub processors: Processors,
+    /// Its disks, in the order of the file.
+    pub disks: Vec<DiskModel>,
+    /// The link that disks with [`DiskModel::on_bus`] share.
+    pub bus: Option<BusSpec>,
     /// Picoseconds per unit of work, in the order of [`Cost::KEYS`].
     prices_ps: Vec<u64>,
 }
@@ -118,8 +123,9 @@ impl Machine {
             let mut t = root.table("costs")?;
             let prices_ps = Cost::KEYS.iter().map(|key| t.picoseconds(key)).collect::<Result<_, _>>()?;
             t.finish()?;
+            let (disks, bus) = crate::disk::read_models(&mut root)?;
             root.finish()?;
-            Ok(Self { name, source, processors, prices_ps })
+            Ok(Self { name, source, processors, disks, bus, prices_ps })
         })
     }
 
@@ -138,8 +144,16 @@ impl Machine {
                 idle_exit: Nanos::ZERO,
                 timer_interrupt: Nanos::ZERO,
             },
+            disks: Vec::new(),
+            bus: None,
             prices_ps: vec![0; Cost::KEYS.len()],
         }
+    }
+
+    /// The same machine with other disks, each with a link of its own.
+    pub fn with_disks(mut self, disks: Vec<DiskModel>) -> Self {
+        (self.disks, self.bus) = (disks, None);
+        self
     }
 
     /// The same machine with another kernel.

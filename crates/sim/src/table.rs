@@ -91,6 +91,69 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// A table inside this one, if it is there.
+    pub(crate) fn maybe_table(&mut self, key: &'static str) -> Result<Option<Table<'a>>, ModelError> {
+        if self.table.contains_key(key) { self.table(key).map(Some) } else { Ok(self.skip(key)) }
+    }
+
+    /// Remembers that a key that is not there may be.
+    fn skip<T>(&mut self, key: &'static str) -> Option<T> {
+        self.known.push(key);
+        None
+    }
+
+    /// The tables of a list (`[[key]]`); none if it is not there.
+    pub(crate) fn tables(&mut self, key: &'static str) -> Result<Vec<Table<'a>>, ModelError> {
+        if !self.table.contains_key(key) {
+            self.skip::<()>(key);
+            return Ok(Vec::new());
+        }
+        let list = self.get(key)?;
+        let DeValue::Array(items) = list.get_ref() else {
+            return Err(self.wrong(key, "a list of tables", list.get_ref()));
+        };
+        let tables = items.iter().enumerate().map(|(number, item)| match item.get_ref() {
+            DeValue::Table(table) => Ok(Table {
+                source: self.source,
+                name: format!("{}[{number}]", self.full(key)),
+                span: item.span(),
+                table,
+                known: Vec::new(),
+            }),
+            other => Err(self.wrong(key, "a list of tables", other)),
+        });
+        tables.collect()
+    }
+
+    /// A truth value.
+    pub(crate) fn flag(&mut self, key: &'static str) -> Result<bool, ModelError> {
+        match self.get(key)?.get_ref() {
+            DeValue::Boolean(flag) => Ok(*flag),
+            other => Err(self.wrong(key, "true or false", other)),
+        }
+    }
+
+    /// A list of pairs of whole numbers.
+    pub(crate) fn pairs(&mut self, key: &'static str) -> Result<Vec<(u64, u64)>, ModelError> {
+        let wanted = "a list of pairs of whole numbers";
+        let list = self.get(key)?.get_ref();
+        let DeValue::Array(items) = list else { return Err(self.wrong(key, wanted, list)) };
+        let number = |value: &DeValue<'_>| match value {
+            DeValue::Integer(n) => u64::from_str_radix(n.as_str(), n.radix()).ok(),
+            _ => None,
+        };
+        let pair = |item: &'a Spanned<DeValue<'a>>| match item.get_ref() {
+            DeValue::Array(two) if two.len() == 2 => {
+                Some((number(two[0].get_ref())?, number(two[1].get_ref())?))
+            }
+            _ => None,
+        };
+        items
+            .iter()
+            .map(|item| pair(item).ok_or_else(|| self.error(key, format!("expected {wanted}"))))
+            .collect()
+    }
+
     /// A string.
     pub(crate) fn string(&mut self, key: &'static str) -> Result<String, ModelError> {
         match self.get(key)?.get_ref() {

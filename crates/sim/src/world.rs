@@ -166,6 +166,10 @@ impl SimWorld {
         self.core.lock().call_at(at, call);
     }
 
+    pub(crate) fn machine(&self) -> &Machine {
+        &self.config.machine
+    }
+
     pub(crate) fn stats(&self) -> Stats {
         let core = self.core.lock();
         Stats { busy: core.busy(), ..core.stats.clone() }

@@ -84,11 +84,11 @@ fn a_missing_key_is_refused_by_name_and_the_tables_line() {
 fn values_of_the_wrong_kind_are_refused() {
     let line = line_of("count");
     assert_eq!(
-        refused("count = 1", "count = 0"),
+        refused("count = 1\npreemption", "count = 0\npreemption"),
         format!("bad.toml:{line}: processors.count: 0 is not between 1 and 1024")
     );
     assert_eq!(
-        refused("count = 1", "count = \"one\""),
+        refused("count = 1\npreemption", "count = \"one\"\npreemption"),
         format!("bad.toml:{line}: processors.count: expected a whole number, found string")
     );
     let line = line_of("preemption");

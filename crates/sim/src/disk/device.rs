@@ -1,0 +1,369 @@
+//! Modelled disks as devices of a virtual world.
+
+use super::{Command, Contents, DiskModel, Rack, Report, Tag};
+use crate::{DeviceClock, Sim};
+use extant_block::{Bio, BioFlags, Device, IoError, IoErrorKind, Limits, Op};
+use extant_rt::{Nanos, Rng};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The disks of a machine, in its world.
+#[derive(Clone)]
+pub struct Disks {
+    shared: Arc<Shared>,
+    limits: Arc<[Limits]>,
+}
+
+/// One of them.
+#[derive(Clone)]
+pub struct ModelDisk {
+    shared: Arc<Shared>,
+    limits: Arc<[Limits]>,
+    number: usize,
+}
+
+struct Shared {
+    clock: DeviceClock,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Disks that share the bus, and those that do not.
+    racks: [Rack; 2],
+    disks: Vec<Disk>,
+    /// Whose the racks' slots are.
+    owners: [Vec<usize>; 2],
+    reports: Vec<(usize, Report)>,
+    /// Bios on their way, in order of time: a task submits at its own time, which may be ahead of others'.
+    arriving: VecDeque<(Nanos, usize, Bio)>,
+    /// When this looks at the racks next.
+    armed: Option<Nanos>,
+    /// Set while bios' ends run, which may submit others.
+    running: bool,
+}
+
+struct Disk {
+    rack: usize,
+    slot: usize,
+    depth: usize,
+    volatile: bool,
+    keeps_discarded: bool,
+    contents: Contents,
+    under_way: Vec<Option<Bio>>,
+    free: Vec<u32>,
+    /// Bios beyond the queue depth.
+    waiting: VecDeque<Bio>,
+}
+
+type Ended = (usize, Bio, Result<(), IoErrorKind>);
+
+impl Disks {
+    /// Puts the disks of the world's machine into the world, empty.
+    pub fn attach(sim: &Sim) -> Self {
+        let machine = sim.machine();
+        let mut drives: [Vec<_>; 2] = Default::default();
+        let mut owners: [Vec<usize>; 2] = Default::default();
+        let (mut disks, mut limits) = (Vec::new(), Vec::new());
+        for model in &machine.disks {
+            for number in 0..model.count {
+                let name =
+                    if model.count == 1 { model.name.clone() } else { format!("{}{number}", model.name) };
+                let seed = Rng::labelled(sim.rt().seed(), &name).next_u64();
+                let drive = model.build(seed);
+                let rack = usize::from(!model.on_bus);
+                limits.push(limits_of(model, name, drive.has_volatile_cache()));
+                disks.push(Disk {
+                    rack,
+                    slot: drives[rack].len(),
+                    depth: drive.queue_depth(),
+                    volatile: drive.has_volatile_cache(),
+                    keeps_discarded: model.is_rotational(),
+                    contents: Contents::new(model.capacity_bytes()),
+                    under_way: Vec::new(),
+                    free: Vec::new(),
+                    waiting: VecDeque::new(),
+                });
+                drives[rack].push(drive);
+                owners[rack].push(disks.len() - 1);
+            }
+        }
+        let [shared, own] = drives;
+        let state = State {
+            racks: [Rack::new(shared, machine.bus.clone()), Rack::new(own, None)],
+            disks,
+            owners,
+            reports: Vec::new(),
+            arriving: VecDeque::new(),
+            armed: None,
+            running: false,
+        };
+        Self {
+            shared: Arc::new(Shared { clock: sim.devices(), state: Mutex::new(state) }),
+            limits: limits.into(),
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.limits.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.limits.is_empty()
+    }
+
+    /// A disk, counted from 0. Panics if there are not so many.
+    pub fn device(&self, number: usize) -> Arc<ModelDisk> {
+        assert!(number < self.len(), "there is no disk {number}, only {} disks", self.len());
+        let (shared, limits) = (self.shared.clone(), self.limits.clone());
+        Arc::new(ModelDisk { shared, limits, number })
+    }
+
+    /// All of them.
+    pub fn devices(&self) -> Vec<Arc<ModelDisk>> {
+        (0..self.len()).map(|number| self.device(number)).collect()
+    }
+
+    /// How long the shared link has been held so far.
+    pub fn bus_busy(&self) -> Nanos {
+        self.shared.state.lock().racks[0].bus_busy()
+    }
+
+    /// Power fails: what is under way fails, and what only write caches had is gone.
+    pub fn crash(&self) {
+        let now = self.shared.clock.now();
+        let mut ended: Vec<Ended> = Vec::new();
+        {
+            let mut state = self.shared.state.lock();
+            state.racks.iter_mut().for_each(|rack| rack.lose_power(now));
+            let gone = |number| move |bio| (number, bio, Err(IoErrorKind::Os(EIO)));
+            for (number, disk) in state.disks.iter_mut().enumerate() {
+                disk.contents.crash();
+                ended.extend(disk.under_way.drain(..).flatten().map(gone(number)));
+                ended.extend(disk.waiting.drain(..).map(gone(number)));
+                disk.free.clear();
+            }
+            ended.extend(state.arriving.drain(..).map(|(_, number, bio)| gone(number)(bio)));
+        }
+        for (number, bio, result) in ended {
+            bio.end_as(&self.limits[number].name, result);
+        }
+    }
+}
+
+/// Input/output error.
+const EIO: i32 = 5;
+
+fn limits_of(model: &DiskModel, name: String, volatile_cache: bool) -> Limits {
+    Limits {
+        max_bytes: model.max_command_bytes,
+        max_segments: 1024,
+        volatile_cache,
+        ..Limits::new(name, model.capacity_bytes() / 512 * 512)
+    }
+}
+
+impl Shared {
+    /// Sees to it that the racks are looked at when something happens.
+    fn arm(self: &Arc<Self>, state: &mut State) {
+        let arriving = state.arriving.front().map(|first| first.0);
+        let next = state.racks.iter().filter_map(Rack::next_event).chain(arriving).min();
+        if let Some(next) = next
+            && state.armed.is_none_or(|armed| next < armed)
+        {
+            state.armed = Some(next);
+            let me = self.clone();
+            self.clock.call_at(next, move || me.run(next));
+        }
+    }
+
+    /// The time `now` has come that was armed.
+    fn run(self: &Arc<Self>, now: Nanos) {
+        let mut state = self.state.lock();
+        if state.armed == Some(now) {
+            state.armed = None;
+        }
+        if state.running {
+            return;
+        }
+        state.running = true;
+        let mut ended = Vec::new();
+        loop {
+            state.advance(now, &mut ended);
+            if ended.is_empty() {
+                break;
+            }
+            // Ends run without the lock: they may submit.
+            parking_lot::MutexGuard::unlocked(&mut state, || {
+                for (bio, result) in ended.drain(..) {
+                    Bio::end(bio, result);
+                }
+            });
+        }
+        state.running = false;
+        self.arm(&mut state);
+    }
+}
+
+impl State {
+    /// Lets everything happen that is due by `now`, in order of time.
+    fn advance(&mut self, now: Nanos, ended: &mut Vec<(Bio, Result<(), IoError>)>) {
+        loop {
+            let arrival = self.arriving.front().map(|first| first.0).filter(|at| *at <= now);
+            let event = self.racks.iter().filter_map(Rack::next_event).min().filter(|at| *at <= now);
+            match (arrival, event) {
+                (None, None) => break,
+                (Some(at), event) if event.is_none_or(|event| at <= event) => {
+                    let (at, number, bio) = self.arriving.pop_front().expect("one was just seen");
+                    self.disks[number].start(&mut self.racks, at, bio);
+                }
+                (_, Some(at)) => {
+                    for rack in 0..2 {
+                        let Self { racks, disks, reports, .. } = self;
+                        racks[rack].advance(at, &mut |slot, report| reports.push((slot, report)));
+                        for (slot, report) in reports.drain(..) {
+                            disks[self.owners[rack][slot]].report(racks, at, report, ended);
+                        }
+                    }
+                    // Those who wait for them may have come first: their ends go before later events.
+                    if !ended.is_empty() {
+                        break;
+                    }
+                }
+                (Some(_), None) => unreachable!("an arrival without an event is taken above"),
+            }
+        }
+    }
+}
+
+impl Disk {
+    fn start(&mut self, racks: &mut [Rack; 2], now: Nanos, bio: Bio) {
+        let tag = match self.free.pop() {
+            Some(tag) => tag,
+            None if self.under_way.len() < self.depth => {
+                self.under_way.push(None);
+                self.under_way.len() as u32 - 1
+            }
+            None => return self.waiting.push_back(bio),
+        };
+        let command = Command {
+            tag: Tag(tag),
+            op: bio.op,
+            start: bio.start,
+            sectors: bio.bytes / 512,
+            fua: bio.flags.contains(BioFlags::FUA),
+        };
+        self.under_way[tag as usize] = Some(bio);
+        racks[self.rack].submit(now, self.slot, command);
+    }
+
+    fn report(
+        &mut self,
+        racks: &mut [Rack; 2],
+        now: Nanos,
+        report: Report,
+        ended: &mut Vec<(Bio, Result<(), IoError>)>,
+    ) {
+        match report {
+            Report::Durable { start, sectors } => {
+                self.contents.harden(start.0 * 512..(start.0 + sectors) * 512);
+            }
+            Report::Done { tag, .. } => {
+                let mut bio = self.under_way[tag.0 as usize].take().expect("under way until it is done");
+                self.free.push(tag.0);
+                self.transfer(&mut bio);
+                ended.push((bio, Ok(())));
+                if let Some(next) = self.waiting.pop_front() {
+                    self.start(racks, now, next);
+                }
+            }
+        }
+    }
+
+    fn transfer(&mut self, bio: &mut Bio) {
+        let mut at = bio.start.0 * 512;
+        match bio.op {
+            Op::Read => {
+                for segment in &mut bio.segments {
+                    let to = segment.as_mut_slice().expect("admitted");
+                    self.contents.read(at, to);
+                    at += to.len() as u64;
+                }
+            }
+            Op::Write => self.write(at, bio),
+            Op::WriteZeroes => self.contents.zero(at..at + bio.bytes, self.volatile),
+            Op::Discard if !self.keeps_discarded => self.contents.zero(at..at + bio.bytes, self.volatile),
+            Op::Discard | Op::Flush => {}
+        }
+    }
+
+    fn write(&mut self, mut at: u64, bio: &Bio) {
+        let whole_sectors = bio.segments.iter().all(|segment| segment.len().is_multiple_of(512));
+        if whole_sectors {
+            for segment in &bio.segments {
+                self.contents.write(at, segment.as_slice(), self.volatile);
+                at += segment.len() as u64;
+            }
+        } else {
+            let bytes: Vec<u8> =
+                bio.segments.iter().flat_map(|segment| segment.as_slice()).copied().collect();
+            self.contents.write(at, &bytes, self.volatile);
+        }
+    }
+}
+
+impl ModelDisk {
+    /// Replaces the contents, in no time: for a disk that comes with a volume on it. Panics if the sizes differ.
+    pub fn load(&self, contents: Contents) {
+        let disk = &mut self.shared.state.lock().disks[self.number];
+        assert_eq!(disk.contents.capacity_bytes(), contents.capacity_bytes(), "contents of another disk");
+        disk.contents = contents;
+    }
+
+    /// Takes the contents out, in no time, and leaves zeroes: to look at them, or to go on in another world.
+    pub fn unload(&self) -> Contents {
+        let disk = &mut self.shared.state.lock().disks[self.number];
+        let empty = Contents::new(disk.contents.capacity_bytes());
+        std::mem::replace(&mut disk.contents, empty)
+    }
+}
+
+impl Device for ModelDisk {
+    fn limits(&self) -> &Limits {
+        &self.limits[self.number]
+    }
+
+    fn submit(&self, bio: Bio) {
+        if let Err(kind) = self.limits().admit(&bio) {
+            return bio.end_as(&self.limits().name, Err(kind));
+        }
+        let now = self.shared.clock.now();
+        let mut state = self.shared.state.lock();
+        // Tasks on different processors submit a little out of order; most bios go to the end.
+        let place = state.arriving.iter().rposition(|first| first.0 <= now).map_or(0, |before| before + 1);
+        state.arriving.insert(place, (now, self.number, bio));
+        if !state.running {
+            self.shared.arm(&mut state);
+        }
+    }
+
+    fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
+        Ok(self.shared.state.lock().disks[self.number].contents.next_data(from_bytes))
+    }
+}
+
+impl fmt::Debug for Disks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Disks({})", self.len())
+    }
+}
+
+impl fmt::Debug for ModelDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ModelDisk({})", self.limits().name)
+    }
+}

@@ -1,0 +1,179 @@
+//! Disks as machine files describe them.
+
+use super::{BusSpec, Drive, Ram, RamSpec, Rotating, RotatingSpec, Ssd, SsdSpec};
+use crate::table::{ModelError, Table};
+
+/// One or several equal disks of a machine: a `[[disk]]` of its file.
+///
+/// Times are in nanoseconds, rates in bytes a second, sizes in bytes; every key of the kind must be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskModel {
+    /// What they are called; several have a number appended.
+    pub name: String,
+    /// Where the numbers come from.
+    pub source: String,
+    /// How many of them there are.
+    pub count: u32,
+    /// Whether they share the machine's `[bus]`.
+    pub on_bus: bool,
+    /// Longest command in bytes (Linux: `max_sectors_kb`).
+    pub max_command_bytes: u64,
+    /// The mechanics, or what is there instead.
+    pub kind: DiskKind,
+}
+
+/// What kind of disk it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskKind {
+    /// Platters and an arm.
+    Rotating(RotatingSpec),
+    /// Flash.
+    Ssd(SsdSpec),
+    /// Memory.
+    Ram(RamSpec),
+}
+
+impl DiskModel {
+    /// Size in bytes.
+    pub fn capacity_bytes(&self) -> u64 {
+        match &self.kind {
+            DiskKind::Rotating(spec) => spec.capacity_bytes,
+            DiskKind::Ssd(spec) => spec.capacity_bytes,
+            DiskKind::Ram(spec) => spec.capacity_bytes,
+        }
+    }
+
+    /// Whether positioning takes time (Linux: `queue/rotational`).
+    pub fn is_rotational(&self) -> bool {
+        matches!(self.kind, DiskKind::Rotating(_))
+    }
+
+    /// One of them, idle. What is random about it follows from `seed`.
+    pub fn build(&self, seed: u64) -> Box<dyn Drive> {
+        match &self.kind {
+            DiskKind::Rotating(spec) => Box::new(Rotating::new(spec.clone())),
+            DiskKind::Ssd(spec) => Box::new(Ssd::new(spec.clone(), seed)),
+            DiskKind::Ram(spec) => Box::new(Ram::new(spec.clone())),
+        }
+    }
+}
+
+/// Reads `[[disk]]` and `[bus]`.
+pub(crate) fn read_models(root: &mut Table<'_>) -> Result<(Vec<DiskModel>, Option<BusSpec>), ModelError> {
+    let bus = match root.maybe_table("bus")? {
+        None => None,
+        Some(mut t) => {
+            let spec = BusSpec { bytes_s: t.whole("bytes_s")?, command_ns: t.whole("command_ns")? };
+            if spec.bytes_s == 0 {
+                return Err(t.error("bytes_s", "a bus that moves nothing"));
+            }
+            t.finish()?;
+            Some(spec)
+        }
+    };
+    let mut disks = Vec::new();
+    for mut t in root.tables("disk")? {
+        let model = read_disk(&mut t)?;
+        if model.on_bus && bus.is_none() {
+            return Err(t.error("on_bus", "the machine has no [bus]"));
+        }
+        t.finish()?;
+        disks.push(model);
+    }
+    Ok((disks, bus))
+}
+
+fn read_disk(t: &mut Table<'_>) -> Result<DiskModel, ModelError> {
+    let name = t.string("name")?;
+    let source = t.string("source")?;
+    let count = small(t, "count")?;
+    if !(1..=1024).contains(&count) {
+        return Err(t.error("count", format!("{count} is not between 1 and 1024")));
+    }
+    let on_bus = t.flag("on_bus")?;
+    let max_command_bytes = t.whole("max_command_bytes")?;
+    if max_command_bytes < 4096 || max_command_bytes % 4096 != 0 {
+        return Err(t.error("max_command_bytes", "must be a multiple of 4096 above 0"));
+    }
+    let (kind, fault) = match t.string("kind")?.as_str() {
+        "rotating" => {
+            let spec = rotating(t)?;
+            let fault = spec.fault();
+            (DiskKind::Rotating(spec), fault)
+        }
+        "ssd" => {
+            let spec = ssd(t)?;
+            let fault = spec.fault();
+            (DiskKind::Ssd(spec), fault)
+        }
+        "ram" => {
+            let spec = RamSpec {
+                capacity_bytes: t.whole("capacity_bytes")?,
+                latency_ns: t.whole("latency_ns")?,
+                bytes_s: t.whole("bytes_s")?,
+                queue_depth: small(t, "queue_depth")?,
+            };
+            let fault = (spec.bytes_s == 0).then_some(("bytes_s", "memory that moves nothing"));
+            let fault = fault.or((spec.queue_depth == 0).then_some(("queue_depth", "must be above 0")));
+            (DiskKind::Ram(spec), fault)
+        }
+        other => {
+            let problem = format!("\"{other}\" is not one of \"rotating\", \"ssd\", \"ram\"");
+            return Err(t.error("kind", problem));
+        }
+    };
+    match fault {
+        Some((key, problem)) => Err(t.error(key, problem)),
+        None => Ok(DiskModel { name, source, count, on_bus, max_command_bytes, kind }),
+    }
+}
+
+fn small(t: &mut Table<'_>, key: &'static str) -> Result<u32, ModelError> {
+    let value = t.whole(key)?;
+    u32::try_from(value).map_err(|_| t.error(key, format!("{value} is too large")))
+}
+
+fn rotating(t: &mut Table<'_>) -> Result<RotatingSpec, ModelError> {
+    Ok(RotatingSpec {
+        capacity_bytes: t.whole("capacity_bytes")?,
+        rpm: small(t, "rpm")?,
+        heads: small(t, "heads")?,
+        zones: small(t, "zones")?,
+        outer_bytes_s: t.whole("outer_bytes_s")?,
+        inner_bytes_s: t.whole("inner_bytes_s")?,
+        head_switch_ns: t.whole("head_switch_ns")?,
+        seek_single_ns: t.whole("seek_single_ns")?,
+        seek_average_ns: t.whole("seek_average_ns")?,
+        seek_full_ns: t.whole("seek_full_ns")?,
+        write_settle_ns: t.whole("write_settle_ns")?,
+        overhead_ns: t.whole("overhead_ns")?,
+        interface_bytes_s: t.whole("interface_bytes_s")?,
+        queue_depth: small(t, "queue_depth")?,
+        patience_ns: t.whole("patience_ns")?,
+        read_segments: small(t, "read_segments")?,
+        read_segment_bytes: t.whole("read_segment_bytes")?,
+        write_cache_bytes: t.whole("write_cache_bytes")?,
+    })
+}
+
+fn ssd(t: &mut Table<'_>) -> Result<SsdSpec, ModelError> {
+    let quantiles = |t: &mut Table<'_>, key| -> Result<Vec<(u32, u64)>, ModelError> {
+        let pairs = t.pairs(key)?;
+        Ok(pairs.into_iter().map(|(part, ns)| (part.min(u64::from(u32::MAX)) as u32, ns)).collect())
+    };
+    Ok(SsdSpec {
+        capacity_bytes: t.whole("capacity_bytes")?,
+        channels: small(t, "channels")?,
+        page_bytes: t.whole("page_bytes")?,
+        read_ns: quantiles(t, "read_ns")?,
+        write_ns: quantiles(t, "write_ns")?,
+        program_ns: t.whole("program_ns")?,
+        flush_ns: t.whole("flush_ns")?,
+        overhead_ns: t.whole("overhead_ns")?,
+        interface_bytes_s: t.whole("interface_bytes_s")?,
+        queue_depth: small(t, "queue_depth")?,
+        volatile_buffer: t.flag("volatile_buffer")?,
+        collect_every_bytes: t.whole("collect_every_bytes")?,
+        collect_ns: t.whole("collect_ns")?,
+    })
+}

@@ -1,0 +1,206 @@
+//! Where sectors lie on the platters, and how long the mechanism takes to get to them.
+
+use super::RotatingSpec;
+
+/// Bytes in a sector.
+const SECTOR: f64 = 512.0;
+
+/// A drive's layout: zones of tracks, all surfaces of a cylinder before the next cylinder, each track's first sector
+/// turned against the last one's by the time that switching takes.
+#[derive(Debug)]
+pub(super) struct Geometry {
+    pub(super) revolution_ns: u64,
+    heads: u64,
+    head_skew_ns: u64,
+    cylinder_skew_ns: u64,
+    zones: Vec<Zone>,
+    seek: SeekCurve,
+    head_switch_ns: u64,
+}
+
+#[derive(Debug)]
+struct Zone {
+    first_sector: u64,
+    first_cylinder: u64,
+    sectors_per_track: u64,
+    /// Mean time per sector of a long transfer, skew included.
+    streaming_sector_ns: f64,
+}
+
+/// A sector's place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) cylinder: u64,
+    pub(super) head: u64,
+    /// When it passes under its head, within a revolution.
+    pub(super) angle_ns: u64,
+    zone: usize,
+    in_track: u64,
+}
+
+/// Seek time over distance: `a + b√x + c·x` with `x` the part of the full stroke. Acceleration gives the root, coasting
+/// the linear part (Ruemmler and Wilkes, "An introduction to disk drive modeling", IEEE Computer, March 1994). The three
+/// published times fix the three coefficients: with start and end uniform, √x is 8/15 and x is 1/3 on average.
+#[derive(Clone, Copy, Debug)]
+struct SeekCurve {
+    single_ns: f64,
+    root_ns: f64,
+    linear_ns: f64,
+    stroke: f64,
+}
+
+impl SeekCurve {
+    /// `None` if no rising curve meets the three times.
+    fn fit(single_ns: u64, average_ns: u64, full_ns: u64, cylinders: u64) -> Option<Self> {
+        let (single, average, full) = (single_ns as f64, average_ns as f64, full_ns as f64);
+        let root = ((average - single) - (full - single) / 3.0) / (8.0 / 15.0 - 1.0 / 3.0);
+        let linear = full - single - root;
+        let rises = root >= 0.0 && root / 2.0 + linear >= 0.0;
+        let stroke = (cylinders.max(3) - 2) as f64;
+        rises.then_some(Self { single_ns: single, root_ns: root, linear_ns: linear, stroke })
+    }
+
+    fn ns(&self, cylinders: u64) -> u64 {
+        if cylinders == 0 {
+            return 0;
+        }
+        let x = (cylinders - 1) as f64 / self.stroke;
+        (self.single_ns + self.root_ns * x.sqrt() + self.linear_ns * x) as u64
+    }
+}
+
+impl Geometry {
+    /// `None` if the seek times fit no rising curve.
+    pub(super) fn new(spec: &RotatingSpec) -> Option<Self> {
+        let heads = u64::from(spec.heads);
+        let revolution_ns = 60_000_000_000 / u64::from(spec.rpm);
+        // Disk-buffer rates are stated for long transfers: a cylinder's bytes over its revolutions and switches.
+        let cylinder_ns =
+            (heads * revolution_ns + (heads - 1) * spec.head_switch_ns + spec.seek_single_ns) as f64;
+        let per_track = |bytes_s: f64| bytes_s * cylinder_ns / 1e9 / heads as f64 / SECTOR;
+        let (outer, inner) = (per_track(spec.outer_bytes_s as f64), per_track(spec.inner_bytes_s as f64));
+        let count = u64::from(spec.zones);
+        let track = |zone: u64| {
+            let inward = if count > 1 { zone as f64 / (count - 1) as f64 } else { 0.5 };
+            (outer + (inner - outer) * inward).round().max(1.0) as u64
+        };
+        let one_cylinder_of_each: u64 = (0..count).map(track).sum::<u64>() * heads;
+        let cylinders_each = (spec.capacity_bytes / 512).div_ceil(one_cylinder_of_each).max(1);
+        let mut zones = Vec::new();
+        let (mut sector, mut cylinder) = (0, 0);
+        for zone in 0..count {
+            let sectors_per_track = track(zone);
+            zones.push(Zone {
+                first_sector: sector,
+                first_cylinder: cylinder,
+                sectors_per_track,
+                streaming_sector_ns: cylinder_ns / (sectors_per_track * heads) as f64,
+            });
+            sector += cylinders_each * heads * sectors_per_track;
+            cylinder += cylinders_each;
+        }
+        let seek = SeekCurve::fit(spec.seek_single_ns, spec.seek_average_ns, spec.seek_full_ns, cylinder)?;
+        Some(Self {
+            revolution_ns,
+            heads,
+            head_skew_ns: spec.head_switch_ns,
+            cylinder_skew_ns: spec.seek_single_ns,
+            zones,
+            seek,
+            head_switch_ns: spec.head_switch_ns,
+        })
+    }
+
+    pub(super) fn place(&self, sector: u64) -> Place {
+        let zone = self.zones.partition_point(|zone| zone.first_sector <= sector) - 1;
+        let z = &self.zones[zone];
+        let offset = sector - z.first_sector;
+        let (track, in_track) = (offset / z.sectors_per_track, offset % z.sectors_per_track);
+        let (cylinder, head) = (z.first_cylinder + track / self.heads, track % self.heads);
+        let skew = cylinder * ((self.heads - 1) * self.head_skew_ns + self.cylinder_skew_ns)
+            + head * self.head_skew_ns;
+        let angle_ns = (in_track * self.revolution_ns / z.sectors_per_track + skew) % self.revolution_ns;
+        Place { cylinder, head, angle_ns, zone, in_track }
+    }
+
+    /// Arm movement or head switch, until the head can read.
+    pub(super) fn move_ns(&self, from: Place, to: Place) -> u64 {
+        match from.cylinder.abs_diff(to.cylinder) {
+            0 if from.head == to.head => 0,
+            0 => self.head_switch_ns,
+            distance => self.seek.ns(distance),
+        }
+    }
+
+    /// From `now_ns` until the place passes under its head.
+    pub(super) fn wait_ns(&self, now_ns: u64, place: Place) -> u64 {
+        let angle = now_ns % self.revolution_ns;
+        if place.angle_ns >= angle {
+            place.angle_ns - angle
+        } else {
+            place.angle_ns + self.revolution_ns - angle
+        }
+    }
+
+    /// Reading or writing from `place` on, switches included.
+    pub(super) fn transfer_ns(&self, place: Place, sectors: u64) -> u64 {
+        let per_track = self.zones[place.zone].sectors_per_track;
+        let tracks = (place.in_track + sectors.max(1) - 1) / per_track;
+        let cylinders = (place.head + tracks) / self.heads;
+        sectors * self.revolution_ns / per_track
+            + (tracks - cylinders) * self.head_skew_ns
+            + cylinders * self.cylinder_skew_ns
+    }
+
+    fn streaming_sector_ns(&self, sector: u64) -> f64 {
+        let zone = self.zones.partition_point(|zone| zone.first_sector <= sector) - 1;
+        self.zones[zone].streaming_sector_ns
+    }
+
+    /// Time that reading on from `sector` takes for so many sectors.
+    pub(super) fn stream_ns(&self, sector: u64, sectors: u64) -> u64 {
+        (sectors as f64 * self.streaming_sector_ns(sector)) as u64
+    }
+
+    /// How many sectors are read on from `sector` in a time.
+    pub(super) fn streamed(&self, sector: u64, ns: u64) -> u64 {
+        (ns as f64 / self.streaming_sector_ns(sector)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::rotating::tests::constellation_es_2010;
+
+    #[test]
+    fn seek_times_are_the_published_ones() {
+        let curve = SeekCurve::fit(500_000, 8_000_000, 17_350_000, 100_000).unwrap();
+        assert_eq!((curve.ns(0), curve.ns(1), curve.ns(99_999)), (0, 500_000, 17_350_000));
+        let n = 1_000;
+        let sum: u64 = (0..n)
+            .flat_map(|from| (0..n).map(move |to: u64| to.abs_diff(from) * 100))
+            .map(|distance| curve.ns(distance))
+            .sum();
+        let average = sum / (n * n);
+        assert!(average.abs_diff(8_000_000) < 40_000, "average {average}");
+        assert!(SeekCurve::fit(500_000, 20_000_000, 10_000_000, 100_000).is_none());
+    }
+
+    #[test]
+    fn every_sector_has_a_place_of_its_own_and_neighbours_follow_without_a_lost_revolution() {
+        let geometry = Geometry::new(&constellation_es_2010()).unwrap();
+        let last = constellation_es_2010().capacity_bytes / 512 - 1;
+        for start in [0, 1_000, last / 2, last - 100_000] {
+            for sector in start..start + 20_000 {
+                let (here, next) = (geometry.place(sector), geometry.place(sector + 1));
+                assert!(
+                    (here.cylinder, here.head, here.in_track) < (next.cylinder, next.head, next.in_track)
+                );
+                let end = here.angle_ns + geometry.transfer_ns(here, 1) + geometry.move_ns(here, next);
+                let lost = geometry.wait_ns(end.saturating_sub(2), next);
+                assert!(lost < 10_000, "sector {sector} loses {lost} ns");
+            }
+        }
+    }
+}

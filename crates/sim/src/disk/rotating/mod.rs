@@ -1,0 +1,355 @@
+//! A rotating disk: one arm, platters that turn, and the buffer in front of them.
+//!
+//! What is modelled, and what is not. The arm moves along the published seek curve; the platters' angle is a function of
+//! time, so that rotational delay follows from where things are; zones have their own track lengths. Queued commands are
+//! taken in the order of shortest positioning time, none passed over for longer than the drive's limit. After a read the
+//! head reads on into a cache segment until something else is to do. Writes land in the write cache, if there is one, and
+//! reach the platters when the arm has nothing better to do, when the cache fills, or at a flush. Not modelled: defects,
+//! retries, thermal recalibration, zero-latency access.
+
+mod geometry;
+mod look_ahead;
+#[cfg(test)]
+mod tests;
+mod write_cache;
+
+use super::{Command, Drive, Promises, Report, Tag, transfer_ns};
+use extant_block::{Op, Sector};
+use extant_rt::Nanos;
+use geometry::{Geometry, Place};
+use look_ahead::LookAhead;
+use write_cache::WriteCache;
+
+/// Parameters of a [`Rotating`] disk; data sheets have most of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RotatingSpec {
+    /// Size in bytes.
+    pub capacity_bytes: u64,
+    /// Revolutions per minute.
+    pub rpm: u32,
+    /// Surfaces with a head.
+    pub heads: u32,
+    /// Zones of equal width with tracks of one length, outermost first.
+    pub zones: u32,
+    /// Sustained rate in bytes a second at the outer edge.
+    pub outer_bytes_s: u64,
+    /// The same at the inner edge.
+    pub inner_bytes_s: u64,
+    /// From one head of a cylinder to the next.
+    pub head_switch_ns: u64,
+    /// Seek by one track, settling included.
+    pub seek_single_ns: u64,
+    /// Mean over all pairs of tracks.
+    pub seek_average_ns: u64,
+    /// From edge to edge.
+    pub seek_full_ns: u64,
+    /// What a write's positioning takes longer than a read's.
+    pub write_settle_ns: u64,
+    /// Decoding a command and reporting its end.
+    pub overhead_ns: u64,
+    /// Speed of the interface in bytes a second.
+    pub interface_bytes_s: u64,
+    /// Commands taken at once; 1 without command queueing.
+    pub queue_depth: u32,
+    /// How long a queued command is passed over for nearer ones.
+    pub patience_ns: u64,
+    /// Segments of the read cache; 0 without one.
+    pub read_segments: u32,
+    /// Size of one, and how far the head reads ahead.
+    pub read_segment_bytes: u64,
+    /// Size of the volatile write cache; 0 for writes that go through.
+    pub write_cache_bytes: u64,
+}
+
+impl RotatingSpec {
+    /// What is wrong with it, with the name of the parameter to look at.
+    pub fn fault(&self) -> Option<(&'static str, &'static str)> {
+        let checks = [
+            ("capacity_bytes", self.capacity_bytes >= 1 << 20, "a disk has at least 1 MiB"),
+            ("rpm", (1_000..=30_000).contains(&self.rpm), "disks turn 1,000 to 30,000 times a minute"),
+            ("heads", (1..=64).contains(&self.heads), "a disk has 1 to 64 heads"),
+            ("zones", (1..=256).contains(&self.zones), "a disk has 1 to 256 zones"),
+            ("inner_bytes_s", self.inner_bytes_s >= 1 << 16, "less than 64 KiB a second is no disk"),
+            ("outer_bytes_s", self.outer_bytes_s >= self.inner_bytes_s, "the outer edge is the faster one"),
+            ("queue_depth", (1..=1024).contains(&self.queue_depth), "a disk takes 1 to 1,024 commands"),
+            ("interface_bytes_s", self.interface_bytes_s > 0, "the interface moves nothing"),
+        ];
+        if let Some((key, _, problem)) = checks.into_iter().find(|(_, holds, _)| !holds) {
+            return Some((key, problem));
+        }
+        Geometry::new(self)
+            .is_none()
+            .then_some(("seek_average_ns", "no rising seek curve meets the three times"))
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Rotating {
+    spec: RotatingSpec,
+    geometry: Geometry,
+    /// Where the head is, or will be when the work in hand is done.
+    arm: Place,
+    arm_sector: u64,
+    queue: Vec<Queued>,
+    work: Option<Work>,
+    look_ahead: LookAhead,
+    writes: WriteCache,
+    promises: Promises,
+    /// When the arm should look at the write cache again.
+    wake: Option<Nanos>,
+    reads_turn: bool,
+}
+
+/// A command that needs the arm.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    command: Command,
+    place: Place,
+    arrived: Nanos,
+    /// When it is decoded.
+    ready: Nanos,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    ends: Nanos,
+    what: Job,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Job {
+    Command(Command),
+    Destage { start: u64, end: u64 },
+}
+
+/// The last part of a read that leaves the drive after the platters are done with it.
+const TAIL_BYTES: u64 = 4096;
+
+impl Rotating {
+    /// An idle drive with the arm at the outer edge. Panics on parameters that have a [`RotatingSpec::fault`].
+    pub fn new(spec: RotatingSpec) -> Self {
+        if let Some((key, problem)) = spec.fault() {
+            panic!("{key}: {problem}");
+        }
+        let geometry = Geometry::new(&spec).expect("it has no fault");
+        Self {
+            arm: geometry.place(0),
+            arm_sector: 0,
+            queue: Vec::new(),
+            work: None,
+            look_ahead: LookAhead::new(spec.read_segments as usize, spec.read_segment_bytes / 512),
+            writes: WriteCache::new(spec.write_cache_bytes / 512),
+            promises: Promises::default(),
+            wake: None,
+            reads_turn: false,
+            geometry,
+            spec,
+        }
+    }
+
+    /// Its parameters.
+    pub fn spec(&self) -> &RotatingSpec {
+        &self.spec
+    }
+
+    /// Arrival of a read that the buffer may hold.
+    fn read(&mut self, now: Nanos, command: Command) {
+        let range = command.start.0..command.end();
+        self.look_ahead.catch_up(&self.geometry, now);
+        let buffered = self.writes.holds(range.clone()) || {
+            let hit = self.look_ahead.hit(range.clone());
+            if hit && self.work.is_none() {
+                self.look_ahead.resume(&self.geometry, now, range.end);
+            }
+            hit
+        };
+        if buffered {
+            let out = transfer_ns(command.sectors * 512, self.spec.interface_bytes_s);
+            self.promises.push(now + Nanos(self.spec.overhead_ns + out), command.tag);
+        } else {
+            self.enqueue(now, command);
+        }
+    }
+
+    fn write(&mut self, now: Nanos, command: Command) {
+        self.look_ahead.forget(command.start.0..command.end());
+        let cacheable = command.op == Op::Write && !command.fua && self.writes.can_ever_hold(command.sectors);
+        if !cacheable {
+            self.enqueue(now, command);
+            return;
+        }
+        let into = transfer_ns(command.sectors * 512, self.spec.interface_bytes_s);
+        let received = now + Nanos(self.spec.overhead_ns + into);
+        if self.writes.take(command, received) {
+            self.promises.push(received, command.tag);
+        }
+    }
+
+    fn enqueue(&mut self, now: Nanos, command: Command) {
+        let place = self.geometry.place(command.start.0);
+        let ready = now + Nanos(self.spec.overhead_ns);
+        self.queue.push(Queued { command, place, arrived: now, ready });
+    }
+
+    /// From `now` until the arm has done it.
+    fn cost(&self, now: Nanos, queued: &Queued) -> u64 {
+        let Queued { command, place, ready, .. } = queued;
+        let start = now.max(*ready);
+        if command.op == Op::Read
+            && let Some(at) = self.look_ahead.position_within(command.start.0)
+        {
+            // The head is on this run already: the rest passes under it as it comes.
+            let rest = command.end().saturating_sub(at);
+            return (start - now).0.max(self.geometry.stream_ns(at, rest));
+        }
+        let mut moves = self.geometry.move_ns(self.arm, *place);
+        if command.op != Op::Read && (moves > 0 || command.start.0 != self.arm_sector) {
+            moves += self.spec.write_settle_ns;
+        }
+        let there = start.0 + moves;
+        there - now.0
+            + self.geometry.wait_ns(there, *place)
+            + self.geometry.transfer_ns(*place, command.sectors)
+    }
+
+    /// The queued command to serve now, and how long it takes.
+    fn choose(&self, now: Nanos) -> Option<(usize, u64)> {
+        let overdue = self
+            .queue
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, queued)| queued.arrived)
+            .filter(|(_, queued)| (now - queued.arrived).0 > self.spec.patience_ns);
+        match overdue {
+            Some((at, queued)) => Some((at, self.cost(now, queued))),
+            None => {
+                let costs = self.queue.iter().map(|queued| self.cost(now, queued)).enumerate();
+                costs.min_by_key(|(_, cost)| *cost)
+            }
+        }
+    }
+
+    /// Gives the arm something to do, if it has nothing.
+    fn start(&mut self, now: Nanos) {
+        if self.work.is_some() {
+            return;
+        }
+        self.look_ahead.catch_up(&self.geometry, now);
+        self.wake = None;
+        let urgent = (self.queue.is_empty() || !self.reads_turn) && self.writes.is_urgent(now);
+        if !urgent && let Some((at, took)) = self.choose(now) {
+            let Queued { command, .. } = self.queue.swap_remove(at);
+            self.reads_turn = false;
+            self.look_ahead.stop();
+            self.settle(command.end());
+            self.work = Some(Work { ends: now + Nanos(took), what: Job::Command(command) });
+        } else if urgent || self.writes.is_due(now) {
+            self.reads_turn = true;
+            self.destage(now);
+        } else {
+            self.wake = self.writes.due_at();
+        }
+    }
+
+    fn settle(&mut self, end: u64) {
+        self.arm = self.geometry.place(end - 1);
+        self.arm_sector = end;
+    }
+
+    fn destage(&mut self, now: Nanos) {
+        let nearest = self
+            .writes
+            .candidates(self.arm_sector)
+            .map(|run| {
+                let place = self.geometry.place(run.start);
+                let mut moves = self.geometry.move_ns(self.arm, place);
+                if run.start != self.arm_sector {
+                    moves += self.spec.write_settle_ns;
+                }
+                let wait = self.geometry.wait_ns(now.0 + moves, place);
+                (moves + wait, place, run)
+            })
+            .min_by_key(|(cost, ..)| *cost);
+        let Some((cost, place, run)) = nearest else { return };
+        let took = cost + self.geometry.transfer_ns(place, run.end - run.start);
+        self.writes.begin(run.clone());
+        self.look_ahead.stop();
+        self.settle(run.end);
+        let what = Job::Destage { start: run.start, end: run.end };
+        self.work = Some(Work { ends: now + Nanos(took), what });
+    }
+
+    fn finish(&mut self, now: Nanos, what: Job, reports: &mut Vec<Report>) {
+        match what {
+            Job::Command(command) if command.op == Op::Read => {
+                self.look_ahead.read(command.start.0..command.end(), now);
+                let out = transfer_ns(TAIL_BYTES.min(command.sectors * 512), self.spec.interface_bytes_s);
+                self.promises.push(now + Nanos(out), command.tag);
+            }
+            Job::Command(Command { tag, start, sectors, .. }) => {
+                reports.push(Report::Done { tag, at: now });
+                reports.push(Report::Durable { start, sectors });
+                // Only now is what the cache held there out of date.
+                self.writes.forget(start.0..start.0 + sectors);
+                self.writes.release(now, |tag: Tag| self.promises.push(now, tag));
+            }
+            Job::Destage { start, end } => {
+                reports.push(Report::Durable { start: Sector(start), sectors: end - start });
+                self.writes.written(now);
+                self.writes.release(now, |tag: Tag| self.promises.push(now, tag));
+            }
+        }
+    }
+}
+
+impl Drive for Rotating {
+    fn submit(&mut self, now: Nanos, command: Command) {
+        match command.op {
+            Op::Read => self.read(now, command),
+            Op::Write | Op::WriteZeroes => self.write(now, command),
+            Op::Flush => {
+                if self.writes.flush(command.tag) {
+                    self.promises.push(now + Nanos(self.spec.overhead_ns), command.tag);
+                }
+            }
+            // Disks of this kind keep what is discarded.
+            Op::Discard => self.promises.push(now + Nanos(self.spec.overhead_ns), command.tag),
+        }
+        self.start(now);
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        let work = self.work.map(|work| work.ends);
+        [work, self.promises.next(), self.wake].into_iter().flatten().min()
+    }
+
+    fn advance(&mut self, now: Nanos, reports: &mut Vec<Report>) {
+        while let Some(next) = self.next_event().filter(|next| *next <= now) {
+            if let Some((at, tag)) = self.promises.pop_due(next) {
+                reports.push(Report::Done { tag, at });
+                continue;
+            }
+            if let Some(work) = self.work.take_if(|work| work.ends <= next) {
+                self.finish(next, work.what, reports);
+            }
+            self.start(next);
+        }
+    }
+
+    fn queue_depth(&self) -> usize {
+        self.spec.queue_depth as usize
+    }
+
+    fn sectors(&self) -> u64 {
+        self.spec.capacity_bytes / 512
+    }
+
+    fn has_volatile_cache(&self) -> bool {
+        self.spec.write_cache_bytes > 0
+    }
+
+    fn lose_power(&mut self, _now: Nanos) {
+        *self = Self::new(self.spec.clone());
+    }
+}

@@ -1,0 +1,121 @@
+//! The promises of the rotating model; published figures are in `tests/disks.rs`.
+
+use super::*;
+use crate::Machine;
+use crate::disk::DiskKind;
+use std::path::Path;
+
+pub(super) fn constellation_es_2010() -> RotatingSpec {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/sata-7200-2010.toml");
+    match &Machine::load(&path).unwrap().disks[0].kind {
+        DiskKind::Rotating(spec) => spec.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Runs the drive until nothing happens any more.
+fn drain(disk: &mut Rotating) -> Vec<Report> {
+    let mut reports = Vec::new();
+    while let Some(now) = disk.next_event() {
+        disk.advance(now, &mut reports);
+    }
+    reports
+}
+
+fn done(reports: &[Report]) -> Vec<(u32, Nanos)> {
+    let one = |report: &Report| match report {
+        Report::Done { tag, at } => Some((tag.0, *at)),
+        Report::Durable { .. } => None,
+    };
+    reports.iter().filter_map(one).collect()
+}
+
+#[test]
+fn a_read_of_what_the_head_read_ahead_needs_no_mechanics() {
+    let mut disk = Rotating::new(constellation_es_2010());
+    disk.submit(Nanos::ZERO, Command::new(Tag(0), Op::Read, Sector(1 << 20), 8));
+    let first = done(&drain(&mut disk))[0].1;
+    let later = first + Nanos::from_millis(5);
+    disk.submit(later, Command::new(Tag(1), Op::Read, Sector((1 << 20) + 8), 256));
+    let took = done(&drain(&mut disk))[0].1 - later;
+    assert!(took < Nanos::from_millis(1), "{took}");
+    // What is behind the head is not there.
+    let later = later + Nanos::from_millis(5);
+    disk.submit(later, Command::new(Tag(2), Op::Read, Sector((1 << 20) - 800), 8));
+    let took = done(&drain(&mut disk))[0].1 - later;
+    assert!(took > Nanos::from_millis(1), "{took}");
+}
+
+#[test]
+fn a_write_is_done_before_it_is_durable_and_a_flush_waits_for_all_of_them() {
+    let mut disk = Rotating::new(constellation_es_2010());
+    for n in 0..20 {
+        disk.submit(Nanos::ZERO, Command::new(Tag(n), Op::Write, Sector(u64::from(n) * 1_000_000), 8));
+    }
+    disk.submit(Nanos::from_millis(1), Command::new(Tag(99), Op::Flush, Sector(0), 0));
+    let reports = drain(&mut disk);
+    let flush = reports.iter().position(|r| matches!(r, Report::Done { tag: Tag(99), .. })).unwrap();
+    let durable = |r: &&Report| matches!(r, Report::Durable { .. });
+    assert_eq!(reports[..flush].iter().filter(durable).count(), 20);
+    let writes = done(&reports[..flush]);
+    assert!(writes.iter().all(|(_, at)| *at < Nanos::from_millis(1)), "{writes:?}");
+    // In order of position: twenty writes, spread over a few per cent of the disk, in less than twenty full accesses.
+    let (_, flushed) = done(&reports)[20];
+    assert!(flushed > Nanos::from_millis(40) && flushed < Nanos::from_millis(200), "{flushed}");
+}
+
+#[test]
+fn a_full_write_cache_makes_writers_wait_for_the_platters() {
+    let spec = RotatingSpec { write_cache_bytes: 64 << 10, ..constellation_es_2010() };
+    let mut disk = Rotating::new(spec);
+    for n in 0..20 {
+        disk.submit(Nanos::ZERO, Command::new(Tag(n), Op::Write, Sector(u64::from(n) * 7_000_000), 16));
+    }
+    let ends = done(&drain(&mut disk));
+    assert_eq!(ends.len(), 20);
+    assert!(ends[7].1 < Nanos::from_millis(1) && ends[19].1 > Nanos::from_millis(20), "{ends:?}");
+}
+
+#[test]
+fn nothing_is_passed_over_for_longer_than_the_drive_s_patience() {
+    let spec = RotatingSpec { patience_ns: 50_000_000, ..constellation_es_2010() };
+    let far = spec.capacity_bytes / 512 - 8;
+    let mut disk = Rotating::new(spec);
+    let mut reports = Vec::new();
+    let mut rng = extant_rt::Rng::new(3);
+    (0..20).for_each(|n| {
+        disk.submit(Nanos::ZERO, Command::new(Tag(n), Op::Read, Sector(u64::from(n) * 8000), 8))
+    });
+    disk.submit(Nanos::ZERO, Command::new(Tag(99), Op::Read, Sector(far), 8));
+    let mut served = None;
+    while served.is_none() {
+        let now = disk.next_event().unwrap();
+        disk.advance(now, &mut reports);
+        for report in reports.drain(..) {
+            match report {
+                Report::Done { tag: Tag(99), at } => served = Some(at),
+                // The others are always nearer.
+                Report::Done { tag, .. } => {
+                    disk.submit(now, Command::new(tag, Op::Read, Sector(rng.below(20_000) * 8), 8));
+                }
+                Report::Durable { .. } => {}
+            }
+        }
+    }
+    assert!(served < Some(Nanos::from_millis(100)), "{served:?}");
+}
+
+#[test]
+fn a_write_past_the_cache_is_durable_when_done_and_outdates_what_the_cache_has() {
+    let mut disk = Rotating::new(constellation_es_2010());
+    disk.submit(Nanos::ZERO, Command::new(Tag(0), Op::Write, Sector(5000), 8));
+    disk.submit(Nanos::ZERO, Command { fua: true, ..Command::new(Tag(1), Op::Write, Sector(5000), 8) });
+    disk.submit(Nanos::ZERO, Command::new(Tag(2), Op::Flush, Sector(0), 0));
+    let reports = drain(&mut disk);
+    let order: Vec<u32> = done(&reports).iter().map(|(tag, _)| *tag).collect();
+    assert_eq!(order.len(), 3);
+    assert_eq!(order[0], 0);
+    let at = reports.iter().position(|r| matches!(r, Report::Done { tag: Tag(1), .. })).unwrap();
+    assert_eq!(reports[at + 1], Report::Durable { start: Sector(5000), sectors: 8 });
+    assert_eq!(disk.next_event(), None, "nothing is left to write");
+}

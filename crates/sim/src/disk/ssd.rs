@@ -1,0 +1,214 @@
+//! A solid-state disk: channels that work at the same time, each with latencies drawn from a distribution.
+
+use super::{Command, Drive, Promises, Report, Tag, transfer_ns};
+use extant_block::{Op, Sector};
+use extant_rt::{Nanos, Rng};
+
+/// Parameters of an [`Ssd`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SsdSpec {
+    /// Size in bytes.
+    pub capacity_bytes: u64,
+    /// Units that work at the same time.
+    pub channels: u32,
+    /// What a channel moves at once; consecutive ones lie on consecutive channels.
+    pub page_bytes: u64,
+    /// Quantiles of the time that reading a page takes: parts per million and nanoseconds, rising.
+    pub read_ns: Vec<(u32, u64)>,
+    /// The same for a write into the drive's buffer.
+    pub write_ns: Vec<(u32, u64)>,
+    /// Programming a page: what bounds sustained writing.
+    pub program_ns: u64,
+    /// Writing out the buffer at a flush; 0 where capacitors protect it.
+    pub flush_ns: u64,
+    /// Decoding a command and reporting its end.
+    pub overhead_ns: u64,
+    /// Speed of the interface in bytes a second.
+    pub interface_bytes_s: u64,
+    /// Commands taken at once.
+    pub queue_depth: u32,
+    /// Writes into the buffer may be lost until a flush.
+    pub volatile_buffer: bool,
+    /// Bytes written to a channel between two pauses for garbage collection; 0 for none.
+    pub collect_every_bytes: u64,
+    /// Length of such a pause.
+    pub collect_ns: u64,
+}
+
+impl SsdSpec {
+    /// What is wrong with it, with the name of the parameter to look at.
+    pub fn fault(&self) -> Option<(&'static str, &'static str)> {
+        let rising = |table: &[(u32, u64)]| {
+            table.first().is_some_and(|first| first.0 == 0)
+                && table.last().is_some_and(|last| last.0 == 1_000_000)
+                && table.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1)
+        };
+        let quantiles = "quantiles rise from 0 to 1,000,000 parts, with times that do not fall";
+        let checks = [
+            ("capacity_bytes", self.capacity_bytes >= 1 << 20, "a disk has at least 1 MiB"),
+            ("channels", (1..=1024).contains(&self.channels), "a disk has 1 to 1,024 channels"),
+            (
+                "page_bytes",
+                self.page_bytes.is_power_of_two() && self.page_bytes >= 512,
+                "a power of two from 512",
+            ),
+            ("read_ns", rising(&self.read_ns), quantiles),
+            ("write_ns", rising(&self.write_ns), quantiles),
+            ("queue_depth", (1..=65_536).contains(&self.queue_depth), "a disk takes 1 to 65,536 commands"),
+            ("interface_bytes_s", self.interface_bytes_s > 0, "the interface moves nothing"),
+        ];
+        checks.into_iter().find(|(_, holds, _)| !holds).map(|(key, _, problem)| (key, problem))
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Ssd {
+    spec: SsdSpec,
+    rng: Rng,
+    channels: Vec<Channel>,
+    interface_free_at: Nanos,
+    promises: Promises,
+    /// What becomes durable with the end of a command.
+    hardening: Vec<(Tag, Sector, u64)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Channel {
+    /// Reads wait for reads, and for programming that has begun.
+    free_at: Nanos,
+    /// When what has been written to it is programmed.
+    programmed_at: Nanos,
+    written_bytes: u64,
+}
+
+/// How far programming may lag behind the buffer before writes wait: the buffer's size, as time.
+const BUFFER_LAG: Nanos = Nanos::from_millis(20);
+
+fn draw(rng: &mut Rng, quantiles: &[(u32, u64)]) -> u64 {
+    let at = rng.below(1_000_000) as u32;
+    let above = quantiles.partition_point(|(part, _)| *part <= at).min(quantiles.len() - 1);
+    let ((p0, t0), (p1, t1)) = (quantiles[above - 1], quantiles[above]);
+    t0 + (t1 - t0) * u64::from(at - p0) / u64::from(p1 - p0)
+}
+
+impl Ssd {
+    /// An idle drive whose latencies follow from `seed`. Panics on parameters that have a [`SsdSpec::fault`].
+    pub fn new(spec: SsdSpec, seed: u64) -> Self {
+        if let Some((key, problem)) = spec.fault() {
+            panic!("{key}: {problem}");
+        }
+        Self {
+            rng: Rng::labelled(seed, "ssd"),
+            channels: vec![Channel::default(); spec.channels as usize],
+            interface_free_at: Nanos::ZERO,
+            promises: Promises::default(),
+            hardening: Vec::new(),
+            spec,
+        }
+    }
+
+    fn pages(&self, command: &Command) -> impl Iterator<Item = usize> + use<> {
+        let sectors = self.spec.page_bytes / 512;
+        let (first, end) = (command.start.0 / sectors, command.end().div_ceil(sectors));
+        let channels = self.channels.len() as u64;
+        (first..end).map(move |page| (page % channels) as usize)
+    }
+
+    /// When the interface has moved so much, beginning no earlier than `from`.
+    fn moved(&mut self, from: Nanos, bytes: u64) -> Nanos {
+        let starts = self.interface_free_at.max(from);
+        self.interface_free_at = starts + Nanos(transfer_ns(bytes, self.spec.interface_bytes_s));
+        self.interface_free_at
+    }
+
+    fn read(&mut self, start: Nanos, command: &Command) -> Nanos {
+        let mut ready = start;
+        for channel in self.pages(command) {
+            let took = draw(&mut self.rng, &self.spec.read_ns);
+            let channel = &mut self.channels[channel];
+            channel.free_at = channel.free_at.max(start) + Nanos(took);
+            ready = ready.max(channel.free_at);
+        }
+        self.moved(ready, command.sectors * 512)
+    }
+
+    fn write(&mut self, start: Nanos, command: &Command) -> Nanos {
+        let mut ready = self.moved(start, command.sectors * 512);
+        for channel in self.pages(command) {
+            let took = draw(&mut self.rng, &self.spec.write_ns);
+            let spec = &self.spec;
+            let channel = &mut self.channels[channel];
+            // Programming is cut up so that reads get in between; half of a channel's time is theirs.
+            channel.programmed_at = channel.programmed_at.max(start) + Nanos(spec.program_ns);
+            channel.written_bytes += spec.page_bytes;
+            if spec.collect_every_bytes > 0 && channel.written_bytes >= spec.collect_every_bytes {
+                channel.written_bytes = 0;
+                channel.free_at = channel.free_at.max(start) + Nanos(spec.collect_ns);
+                channel.programmed_at += Nanos(spec.collect_ns);
+            }
+            let room = channel.programmed_at.saturating_sub(BUFFER_LAG);
+            ready = ready.max(room).max(start + Nanos(took));
+        }
+        ready
+    }
+}
+
+impl Drive for Ssd {
+    fn submit(&mut self, now: Nanos, command: Command) {
+        let start = now + Nanos(self.spec.overhead_ns);
+        let at = match command.op {
+            Op::Read => self.read(start, &command),
+            Op::Write | Op::WriteZeroes => {
+                let at = self.write(start, &command);
+                if command.fua && self.spec.volatile_buffer {
+                    self.hardening.push((command.tag, command.start, command.sectors));
+                    at + Nanos(self.spec.flush_ns)
+                } else {
+                    at
+                }
+            }
+            Op::Flush => {
+                if self.spec.volatile_buffer {
+                    self.hardening.push((command.tag, Sector(0), self.sectors()));
+                }
+                start + Nanos(self.spec.flush_ns)
+            }
+            Op::Discard => start,
+        };
+        self.promises.push(at, command.tag);
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        self.promises.next()
+    }
+
+    fn advance(&mut self, now: Nanos, reports: &mut Vec<Report>) {
+        while let Some((at, tag)) = self.promises.pop_due(now) {
+            reports.push(Report::Done { tag, at });
+            if let Some(found) = self.hardening.iter().position(|(of, ..)| *of == tag) {
+                let (_, start, sectors) = self.hardening.swap_remove(found);
+                reports.push(Report::Durable { start, sectors });
+            }
+        }
+    }
+
+    fn queue_depth(&self) -> usize {
+        self.spec.queue_depth as usize
+    }
+
+    fn sectors(&self) -> u64 {
+        self.spec.capacity_bytes / 512
+    }
+
+    fn has_volatile_cache(&self) -> bool {
+        self.spec.volatile_buffer
+    }
+
+    fn lose_power(&mut self, now: Nanos) {
+        self.promises.clear();
+        self.hardening.clear();
+        self.interface_free_at = now;
+        self.channels.fill(Channel { free_at: now, programmed_at: now, written_bytes: 0 });
+    }
+}
