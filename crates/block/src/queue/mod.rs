@@ -78,6 +78,8 @@ struct State {
     /// What is to be done outside of the lock, in order, by whoever is at it.
     effects: VecDeque<Effect>,
     performing: bool,
+    /// Memory for bios that end together.
+    ended: Vec<Ended>,
     /// When the timer fires that was armed for the elevator.
     armed: Option<Nanos>,
 }
@@ -113,6 +115,7 @@ impl Queue {
             flushes: FlushSharing::default(),
             effects: VecDeque::new(),
             performing: false,
+            ended: Vec::new(),
             armed: None,
         };
         let shared = Shared {
@@ -134,7 +137,7 @@ impl Queue {
     /// The stream has ended: nothing more will come from it. Its account is closed and returned.
     pub fn end_stream(&self, stream: StreamId) -> Option<StreamStats> {
         let now = self.shared.rt.now();
-        self.shared.change(|state| {
+        self.shared.change(now, |state| {
             state.requests.exited(stream, now);
             state.requests.accounts.close(stream)
         })
@@ -151,7 +154,7 @@ impl Queue {
     }
 
     /// The bio as those that fit the device; none if it is over.
-    fn admit(&self, bio: Bio, each: &mut dyn FnMut(Bio)) {
+    fn admit(&self, bio: Bio, mut each: impl FnMut(Bio)) {
         let below = self.shared.below.limits();
         if let Err(kind) = self.limits.admit(&bio) {
             return bio.end_as(&self.limits.name, Err(kind));
@@ -175,16 +178,21 @@ impl Device for Queue {
     }
 
     fn submit(&self, bio: Bio) {
-        self.submit_all(&mut std::iter::once(bio));
+        self.admit(bio, |bio| {
+            let now = self.shared.rt.now();
+            self.shared.rt.charge(Cost::ElevatorStep(1));
+            self.shared.change(now, |state| self.shared.arrive(state, bio, now));
+        });
     }
 
     fn submit_all(&self, bios: &mut dyn Iterator<Item = Bio>) {
         // Admitted before the lock is taken, because a bio that is refused ends at once, and may submit another.
         let mut admitted: Vec<Bio> = Vec::new();
-        bios.for_each(|bio| self.admit(bio, &mut |bio| admitted.push(bio)));
+        bios.for_each(|bio| self.admit(bio, |bio| admitted.push(bio)));
         let now = self.shared.rt.now();
         self.shared.rt.charge(Cost::ElevatorStep(admitted.len() as u64));
-        self.shared.change(|state| admitted.into_iter().for_each(|bio| self.shared.arrive(state, bio, now)));
+        self.shared
+            .change(now, |state| admitted.into_iter().for_each(|bio| self.shared.arrive(state, bio, now)));
     }
 
     fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
@@ -217,24 +225,31 @@ impl Shared {
     }
 
     /// Changes the state, asks the elevator what follows, and does it.
-    fn change<T>(self: &Arc<Self>, edit: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(self: &Arc<Self>, now: Nanos, edit: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock();
         let out = edit(&mut state);
-        self.ask_elevator(&mut state);
+        self.ask_elevator(&mut state, now);
         // One thread does what is to be done, in order; whatever its doing entails (a device that ends bios at once, a
         // completion that submits another) joins the end of the list instead of the stack.
-        if !state.performing {
+        if !state.performing && !state.effects.is_empty() {
             state.performing = true;
-            while let Some(effect) = state.effects.pop_front() {
-                parking_lot::MutexGuard::unlocked(&mut state, || self.perform(effect));
+            let mut effects = VecDeque::new();
+            while !state.effects.is_empty() {
+                std::mem::swap(&mut effects, &mut state.effects);
+                parking_lot::MutexGuard::unlocked(&mut state, || {
+                    effects.drain(..).for_each(|effect| self.perform(effect));
+                });
+            }
+            // The larger of the two is worth keeping.
+            if effects.capacity() > state.effects.capacity() {
+                state.effects = effects;
             }
             state.performing = false;
         }
         out
     }
 
-    fn ask_elevator(&self, state: &mut State) {
-        let now = self.rt.now();
+    fn ask_elevator(&self, state: &mut State, now: Nanos) {
         loop {
             match state.requests.next(now) {
                 Next::Dispatch(id, bio) => state.effects.push_back(Effect::Send(id, bio)),
@@ -270,7 +285,7 @@ impl Shared {
                 let shared = self.clone();
                 let ring = async move {
                     shared.rt.sleep_until(at).await;
-                    shared.change(|state| {
+                    shared.change(shared.rt.now(), |state| {
                         if state.armed == Some(at) {
                             state.armed = None;
                         }
@@ -297,24 +312,25 @@ impl Shared {
 
     fn completed(self: &Arc<Self>, id: RequestId, bio: Bio, result: Result<(), IoError>) {
         let now = self.rt.now();
-        self.change(|state| {
-            let mut ended: Vec<Ended> = Vec::new();
+        self.change(now, |state| {
+            let mut ended = std::mem::take(&mut state.ended);
             if let Some(next) = state.requests.completed(id, bio, result, now, &mut ended) {
                 state.effects.push_back(Effect::Send(id, next));
             }
-            for (bio, result) in ended {
+            for (bio, result) in ended.drain(..) {
                 if result.is_ok() && bio.flags.contains(BioFlags::FUA) && !self.fua {
                     self.ask_flush(state, NeedsFlush::Only(bio));
                 } else {
                     state.effects.push_back(Effect::End(bio, result));
                 }
             }
+            state.ended = ended;
         });
     }
 
     fn flushed(self: &Arc<Self>, result: Result<(), IoError>) {
         let now = self.rt.now();
-        self.change(|state| {
+        self.change(now, |state| {
             let (done, again) = state.flushes.ended();
             if again {
                 state.effects.push_back(Effect::Flush);

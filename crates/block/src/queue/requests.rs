@@ -64,6 +64,8 @@ pub(super) struct Requests {
     taken: [usize; 2],
     waiting: [Waiters<Arrival>; 2],
     in_device: usize,
+    /// Slots' empty lists, kept for their memory.
+    spare: Vec<VecDeque<Arrival>>,
 }
 
 /// Demands of its own keep a bio out of others' requests (Linux: `REQ_NOMERGE_FLAGS`).
@@ -89,6 +91,7 @@ impl Requests {
             taken: [0; 2],
             waiting: [Waiters::default(), Waiters::default()],
             in_device: 0,
+            spare: Vec::new(),
         }
     }
 
@@ -126,7 +129,8 @@ impl Requests {
         let request = Request { id: RequestId(index), ..request };
         self.observer.tell(now, Action::GotRequest, &arrival.bio, Ok(()), now);
         self.observer.tell(now, Action::Inserted, &arrival.bio, Ok(()), now);
-        let bios = VecDeque::from([arrival]);
+        let mut bios = self.spare.pop().unwrap_or_default();
+        bios.push_back(arrival);
         self.slots[index as usize] = Some(Slot { request, bios, dispatched: now, retrying: false });
         self.elevator.add(request, now);
     }
@@ -184,11 +188,12 @@ impl Requests {
         if kept == gone || stays_alone(slot.bios[0].bio.flags) || !self.fits(kept, sectors, segments) {
             return;
         }
-        let slot = self.release(gone);
+        let mut slot = self.release(gone);
         self.accounts.of(slot.bios[0].bio.stream).stats.merged += 1;
         let to = self.slot_mut(kept);
         to.request.sectors += sectors;
-        to.bios.extend(slot.bios);
+        to.bios.append(&mut slot.bios);
+        self.spare.push(slot.bios);
         self.elevator.absorbed(kept, gone, now);
     }
 
@@ -264,7 +269,9 @@ impl Requests {
         }
         self.in_device -= 1;
         self.elevator.completed(id, now);
-        let kind = usize::from(self.release(id).request.sync);
+        let slot = self.release(id);
+        self.spare.push(slot.bios);
+        let kind = usize::from(slot.request.sync);
         while self.taken[kind] < self.bounds.requests {
             let Some(arrival) = self.waiting[kind].pop() else { break };
             self.place(arrival, now);
