@@ -124,13 +124,22 @@ impl GroupDescriptor {
                 return Err(Corrupt::field(place, field, at.0, "a block of the volume"));
             }
         }
-        let table_blocks = inode_table_blocks(sb);
-        let end = parsed.inode_table.0.saturating_add(table_blocks.into());
-        if !sb.is_valid_block(parsed.inode_table) || end > sb.blocks_count() {
-            let rule = "the start of an inode table within the volume";
-            return Err(Corrupt::field(place, "bg_inode_table", parsed.inode_table.0, rule));
-        }
+        check_inode_table(parsed.inode_table, sb, place)?;
         Ok(parsed)
+    }
+
+    /// Where the inode table begins, whatever else the descriptor says: all that a reader of a damaged volume needs.
+    pub fn parse_inode_table(bytes: &[u8], sb: &Superblock, group: Group) -> Result<VolumeBlock, Corrupt> {
+        let place = Place::GroupDescriptor(group);
+        let size = sb.descriptor_size();
+        let field = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
+        if bytes.len() < size {
+            return Err(Corrupt::truncated(place, size, bytes.len()));
+        }
+        let high = if size >= 64 { field(0x28) } else { 0 };
+        let table = VolumeBlock(u64::from(high) << 32 | u64::from(field(0x08)));
+        check_inode_table(table, sb, place)?;
+        Ok(table)
     }
 
     /// Writes the descriptor into `to`, which is [`Superblock::descriptor_size`] bytes long, with its checksum.
@@ -201,6 +210,14 @@ impl fmt::Display for GroupDescriptor {
         }
         Ok(())
     }
+}
+
+fn check_inode_table(at: VolumeBlock, sb: &Superblock, place: Place) -> Result<(), Corrupt> {
+    let end = at.0.saturating_add(inode_table_blocks(sb).into());
+    if sb.is_valid_block(at) && end <= sb.blocks_count() {
+        return Ok(());
+    }
+    Err(Corrupt::field(place, "bg_inode_table", at.0, "the start of an inode table within the volume"))
 }
 
 /// Blocks of one group's inode table.

@@ -72,6 +72,7 @@ impl Volume {
             ahead: VecDeque::new(),
             ahead_bytes: 0,
             failed: None,
+            ended: false,
         })
     }
 
@@ -199,6 +200,8 @@ pub struct FileStream {
     ahead_bytes: u64,
     /// A map that could not be read, to be told when the reads before it are consumed.
     failed: Option<Error>,
+    /// It has been told.
+    ended: bool,
 }
 
 impl FileStream {
@@ -219,7 +222,10 @@ impl FileStream {
         let in_file = |offset: u64, bytes: u64| bytes.min(self.size.saturating_sub(offset));
         match self.ahead.pop_front() {
             None => match self.failed.take() {
-                Some(error) => Err(error),
+                Some(error) => {
+                    self.ended = true;
+                    Err(error)
+                }
                 None => Ok(None),
             },
             Some(Ahead::Hole { offset, bytes }) => {
@@ -242,7 +248,8 @@ impl FileStream {
     /// Starts reads until the window is full.
     async fn fill(&mut self) {
         let block_bytes = u64::from(self.volume.superblock().block_size().bytes());
-        while self.ahead_bytes < WINDOW_BYTES && self.ahead.len() < 64 && self.failed.is_none() {
+        while self.ahead_bytes < WINDOW_BYTES && self.ahead.len() < 64 && self.failed.is_none() && !self.ended
+        {
             let run = match self.current.take() {
                 Some(run) => run,
                 None => match self.walker.next(&self.volume, &self.inode).await {

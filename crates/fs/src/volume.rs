@@ -1,14 +1,14 @@
 //! Opening a volume and finding its inodes.
 
 use crate::buffers::Buffers;
-use crate::{Error, Result};
+use crate::{BlockRef, Error, Result};
 use extant_block::{Device, Sector};
 use extant_format::{
     Corrupt, Group, GroupDescriptor, Incompat, Inode, InodeNumber, Place, SUPERBLOCK_BYTES, Superblock,
     VolumeBlock, inode_offset,
 };
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What is done about a damaged structure.
@@ -71,11 +71,27 @@ impl Volume {
             }
         }
         check_features(&sb)?;
+        let room = device.limits().capacity_bytes >> sb.block_size().log2();
+        if sb.blocks_count() > room {
+            let rule = "at most the blocks of the device";
+            let corrupt = Corrupt::field(Place::Superblock, "s_blocks_count", sb.blocks_count(), rule);
+            match options.damage {
+                Damage::Fail => return Err(corrupt.into()),
+                Damage::Report => problems.add(corrupt),
+            }
+        }
         let buffers = Buffers::new(device, sb.block_size());
         let mut inner = Inner { sb, buffers, options, problems: Mutex::new(problems) };
         if inner.sb.incompat().contains(Incompat::RECOVER) && !options.ignore_journal {
             let volume = Self { inner: Arc::new(inner) };
-            let overlay = crate::journal::overlay(&volume).await?;
+            let overlay = match crate::journal::overlay(&volume).await {
+                // What lies in place can be read, if not the newest of it.
+                Err(Error::Corrupt(corrupt)) => {
+                    volume.note(Err(corrupt))?;
+                    BTreeMap::new()
+                }
+                other => other?,
+            };
             inner = Arc::into_inner(volume.inner).expect("nobody else has seen this volume");
             inner.buffers.set_overlay(overlay);
             // The journal may hold a newer superblock.
@@ -144,9 +160,7 @@ impl Volume {
             )
             .into());
         }
-        let per_block = sb.descriptors_per_block();
-        let block = self.buffers().block(sb.descriptor_block(group.0 / per_block)).await?;
-        let at = (group.0 % per_block) as usize * sb.descriptor_size();
+        let (block, at) = self.descriptor(group).await?;
         match GroupDescriptor::parse(&block[at..], sb, group) {
             Err(corrupt) if matches!(corrupt.problem, extant_format::Problem::Checksum { .. }) => {
                 self.note(Err(corrupt))?;
@@ -156,6 +170,14 @@ impl Volume {
         }
     }
 
+    /// The block that holds a group's descriptor, and the descriptor's offset within it.
+    async fn descriptor(&self, group: Group) -> Result<(BlockRef, usize)> {
+        let sb = self.superblock();
+        let per_block = sb.descriptors_per_block();
+        let block = self.buffers().block(sb.descriptor_block(group.0 / per_block)).await?;
+        Ok((block, (group.0 % per_block) as usize * sb.descriptor_size()))
+    }
+
     /// The block that holds an inode, and the inode's offset within it.
     async fn locate(&self, number: InodeNumber) -> Result<(VolumeBlock, usize)> {
         let sb = self.superblock();
@@ -163,7 +185,16 @@ impl Volume {
             let rule = "an inode of the volume";
             return Err(Corrupt::field(Place::Inode(number), "inode number", number.0.into(), rule).into());
         };
-        let table = self.group(group).await?.inode_table;
+        let table = match self.group(group).await {
+            Ok(descriptor) => descriptor.inode_table,
+            // Reading needs nothing but the table.
+            Err(Error::Corrupt(corrupt)) => {
+                self.note(Err(corrupt))?;
+                let (block, at) = self.descriptor(group).await?;
+                GroupDescriptor::parse_inode_table(&block[at..], sb, group)?
+            }
+            Err(other) => return Err(other),
+        };
         let block = VolumeBlock(table.0 + (offset >> sb.block_size().log2()));
         Ok((block, (offset & u64::from(sb.block_size().bytes() - 1)) as usize))
     }

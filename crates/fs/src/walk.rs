@@ -283,12 +283,19 @@ impl Walk {
         let item = level.names.items[level.next];
         let name = level.names.name(&item).to_vec();
         level.next += 1;
+        let twice = level.next >= 2 && level.names.name(&level.names.items[level.next - 2]) == name;
+        let dir = level.reader.inode().number;
         let is_last = level.finished && level.next == level.names.items.len();
         self.path.truncate(level.path_len);
         if !self.path.is_empty() {
             self.path.push(b'/');
         }
         self.path.extend_from_slice(&name);
+        if twice {
+            let rule = "1: names within a directory differ";
+            self.note(Corrupt::field(Place::Inode(dir), "entries of one name", 2, rule));
+            return None;
+        }
         let mut entry = WalkEntry { name, depth, number: item.number, kind: item.kind, inode: None, is_last };
         let first = self.volume.superblock().first_inode();
         if item.number < first && item.number != InodeNumber::ROOT {

@@ -1,0 +1,243 @@
+//! What the tests of the command line stand on: images made by others, and two ways to look at a tree.
+#![allow(dead_code)] // each test uses a part of it
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// What a command printed, and its exit code.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Ran {
+    /// Standard output of a command that must have done its work without a word of complaint.
+    pub fn clean(self) -> Vec<u8> {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        self.stdout
+    }
+
+    pub fn clean_text(self) -> String {
+        String::from_utf8(self.clean()).unwrap()
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        let stderr = String::from_utf8(output.stderr).expect("messages are UTF-8, whatever names are");
+        Self { code: output.status.code(), stdout: output.stdout, stderr }
+    }
+}
+
+/// Runs `extant` quietly.
+pub fn extant<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
+    command.arg("--quiet").args(args).stdin(Stdio::null());
+    command.output().unwrap().into()
+}
+
+/// `IMAGE:PATH`.
+pub fn place(image: &Path, path: &str) -> String {
+    format!("{}:{path}", image.display())
+}
+
+/// Whether a tool is there; prints that the test is skipped if not.
+pub fn have(tool: &str) -> bool {
+    let there = std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path)
+            .chain(["/usr/sbin".into(), "/sbin".into()])
+            .any(|dir| dir.join(tool).exists())
+    });
+    if !there {
+        println!("skipped: {tool} is not installed");
+    }
+    there
+}
+
+pub fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: needs root");
+    }
+    root
+}
+
+/// Runs another program, which must succeed, and returns what it said.
+pub fn run(program: &str, args: &[&str]) -> String {
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    let output = Command::new(program).env("PATH", path).args(args).stdin(Stdio::null()).output().unwrap();
+    let ran = Ran::from(output);
+    assert_eq!(ran.code, Some(0), "{program} {args:?}: {}", ran.stderr);
+    String::from_utf8_lossy(&ran.stdout).into_owned() + &ran.stderr
+}
+
+/// Makes a volume with mke2fs.
+pub fn mke2fs(image: &Path, size: &str, options: &[&str]) {
+    let mut args = vec!["-q", "-F"];
+    args.extend(options);
+    args.extend([image.to_str().unwrap(), size]);
+    run("mke2fs", &args);
+}
+
+/// Does something to a volume with debugfs, which must not complain.
+pub fn debugfs(image: &Path, commands: &[String]) {
+    let script = image.with_extension("debugfs");
+    fs::write(&script, commands.join("\n") + "\n").unwrap();
+    let said = run("debugfs", &["-w", "-f", script.to_str().unwrap(), image.to_str().unwrap()]);
+    let complaint = said
+        .lines()
+        .filter(|line| !line.starts_with("debugfs"))
+        .find(|line| line.contains("rror") || line.contains("nknown"));
+    assert_eq!(complaint, None, "{said}");
+}
+
+/// A volume mounted by the kernel through a loop device; unmounted when dropped.
+pub struct Mount {
+    at: PathBuf,
+}
+
+impl Mount {
+    /// `None`, with a printed message, where the kernel or the user's rights do not allow it.
+    pub fn new(image: &Path, options: &str) -> Option<Self> {
+        if !is_root() {
+            return None;
+        }
+        let at = image.with_extension("mnt");
+        fs::create_dir_all(&at).unwrap();
+        let options = format!("loop,{options}");
+        let mount = Command::new("mount").args(["-o", &options]).arg(image).arg(&at).output().unwrap();
+        if !mount.status.success() {
+            println!("skipped: {}", String::from_utf8_lossy(&mount.stderr).trim());
+            return None;
+        }
+        Some(Self { at })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.at
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg(&self.at).status();
+        if !unmounted.is_ok_and(|status| status.success()) {
+            println!("{} stays mounted", self.at.display());
+        }
+    }
+}
+
+/// All that is kept of a file when it is copied.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Seen {
+    pub kind: char,
+    pub mode: u32,
+    pub owner: (u32, u32),
+    pub links: u64,
+    pub size: u64,
+    pub device: u64,
+    pub modified: (i64, i64),
+    pub contents: Vec<u8>,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl std::fmt::Debug for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { kind, mode, owner, links, size, device, modified, contents, xattrs } = self;
+        let sum = contents.iter().fold(0u64, |sum, &b| sum.wrapping_mul(31).wrapping_add(b.into()));
+        write!(f, "{kind} {mode:o} {owner:?} {links} links, {size} bytes ({sum:x}), device {device}, ")?;
+        write!(f, "{modified:?}, {:?}", xattrs.iter().map(|(k, v)| (lossy(k), lossy(v))).collect::<Vec<_>>())
+    }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    bytes.escape_ascii().to_string()
+}
+
+/// Everything below a directory of the host, by path; `lost+found` left out.
+pub fn look(root: &Path) -> BTreeMap<Vec<u8>, Seen> {
+    let mut seen = BTreeMap::new();
+    let mut todo = vec![root.to_path_buf()];
+    while let Some(path) = todo.pop() {
+        let relative = path.strip_prefix(root).unwrap().as_os_str().as_bytes().to_vec();
+        if relative == b"lost+found" {
+            continue;
+        }
+        let meta = path.symlink_metadata().unwrap();
+        let kind = meta.file_type();
+        let (letter, contents) = if kind.is_dir() {
+            todo.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            ('d', Vec::new())
+        } else if kind.is_symlink() {
+            ('l', fs::read_link(&path).unwrap().into_os_string().as_bytes().to_vec())
+        } else if kind.is_file() {
+            ('-', fs::read(&path).unwrap())
+        } else if kind.is_char_device() {
+            ('c', Vec::new())
+        } else if kind.is_block_device() {
+            ('b', Vec::new())
+        } else if kind.is_fifo() {
+            ('p', Vec::new())
+        } else {
+            ('s', Vec::new())
+        };
+        let is_dir = kind.is_dir();
+        seen.insert(
+            relative,
+            Seen {
+                kind: letter,
+                mode: meta.mode() & 0o7777,
+                owner: (meta.uid(), meta.gid()),
+                // How large and how linked a directory is, is its file system's affair.
+                links: if is_dir { 0 } else { meta.nlink() },
+                size: if is_dir { 0 } else { meta.size() },
+                device: if matches!(letter, 'b' | 'c') { meta.rdev() } else { 0 },
+                modified: (meta.mtime(), meta.mtime_nsec()),
+                contents,
+                xattrs: xattrs(&path),
+            },
+        );
+    }
+    seen
+}
+
+fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut names = vec![0; 64 << 10];
+    let Ok(len) = rustix::fs::llistxattr(path, &mut names[..]) else { return BTreeMap::new() };
+    let mut found = BTreeMap::new();
+    for name in names[..len].split(|&b| b == 0).filter(|name| !name.is_empty()) {
+        let mut value = vec![0; 64 << 10];
+        let len = rustix::fs::lgetxattr(path, name, &mut value[..]).unwrap();
+        value.truncate(len);
+        found.insert(name.to_vec(), value);
+    }
+    found
+}
+
+/// Fails with the first path that differs.
+#[track_caller]
+pub fn assert_same(what: &str, ours: &BTreeMap<Vec<u8>, Seen>, theirs: &BTreeMap<Vec<u8>, Seen>) {
+    for path in theirs.keys().chain(ours.keys()) {
+        let (a, b) = (ours.get(path), theirs.get(path));
+        assert!(a == b, "{what}: /{}\n  ours:   {a:?}\n  theirs: {b:?}", lossy(path));
+    }
+}
+
+/// Repeatable bytes without a pattern.
+pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut step = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(|_| step()).collect()
+}
