@@ -48,8 +48,8 @@ const PER_DOUBLING: f64 = 0.81;
 /// it.
 #[derive(Debug)]
 pub struct Extant {
-    streams: Map<StreamId>,
-    programs: Map<ProgramId>,
+    streams: Map<StreamId, Stream>,
+    programs: Map<ProgramId, Habit>,
     near_us: f64,
     far_us: [f64; DEPTHS],
     /// Deepest that the device was seen.
@@ -57,7 +57,14 @@ pub struct Extant {
 }
 
 // Looked up, never iterated; and the hasher has no random seed.
-type Map<K> = HashMap<K, Habit, BuildHasherDefault<DefaultHasher>>;
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
+
+/// A stream's habit, and what was expected of it at its last request.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stream {
+    habit: Habit,
+    outlook: Outlook,
+}
 
 /// What requests of a stream, or of a program's streams, were like; older ones weigh less.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,21 +93,21 @@ impl Habit {
 
     /// This habit, with that of the program as if it had been observed [`PRIOR`] times.
     fn with_prior(&self, program: &Habit) -> Outlook {
-        let blend = |own: f64, own_total: f64, theirs: f64, their_total: f64| {
-            let (prior, weight) =
-                if their_total > 0.0 { (theirs / their_total, PRIOR) } else { (0.0, PRIOR / 4.0) };
-            (own + prior * weight) / (own_total + weight)
+        // What each observation of either counts.
+        let shares = |own_total: f64, their_total: f64| {
+            let weight = if their_total > 0.0 { PRIOR } else { PRIOR / 4.0 };
+            let own = 1.0 / (own_total + weight);
+            (own, if their_total > 0.0 { own * weight / their_total } else { 0.0 })
         };
-        let mut within = [0.0; BOUNDS_US.len()];
-        for (i, chance) in within.iter_mut().enumerate() {
-            *chance = blend(self.within[i], self.thoughts, program.within[i], program.thoughts);
-        }
-        Outlook { within, near: blend(self.near, self.distances, program.near, program.distances) }
+        let (own, theirs) = shares(self.thoughts, program.thoughts);
+        let within = std::array::from_fn(|i| self.within[i] * own + program.within[i] * theirs);
+        let (own, theirs) = shares(self.distances, program.distances);
+        Outlook { within, near: self.near * own + program.near * theirs }
     }
 }
 
 /// What is expected of the next request.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Outlook {
     /// Chance that it comes up to each bound.
     within: [f64; BOUNDS_US.len()],
@@ -152,11 +159,6 @@ impl Extant {
         Self { streams: Map::default(), programs: Map::default(), near_us: NEAR_US, far_us, depth: 1 }
     }
 
-    fn outlook(&self, stream: Option<StreamId>, program: ProgramId) -> Outlook {
-        let own = stream.and_then(|stream| self.streams.get(&stream)).copied().unwrap_or_default();
-        own.with_prior(&self.programs.get(&program).copied().unwrap_or_default())
-    }
-
     /// The best wait for a request that may be near, if it pays with `waiting` others queued.
     fn worth(&self, outlook: &Outlook, waited_us: f64, waiting: u32) -> Option<Plan> {
         // Fewer to choose from cannot be quicker: what was seen deeper bounds what is rarely seen.
@@ -177,14 +179,13 @@ impl Extant {
     }
 
     fn plan(&self, lull: &Lull) -> Option<Plan> {
-        let stream = lull.stream?;
-        let outlook = self.outlook(Some(stream), lull.program);
-        let (waited, waiting) = (lull.waited.0 as f64 / 1e3, lull.waiting);
         if !lull.open && !lull.last_of_tree {
             return None;
         }
-        let worth = self.worth(&outlook, waited, waiting).filter(|_| lull.open);
-        worth.or_else(|| self.fair(&outlook, waited, waiting))
+        let outlook = &self.streams.get(&lull.stream?)?.outlook;
+        let (waited, waiting) = (lull.waited.0 as f64 / 1e3, lull.waiting);
+        let worth = if lull.open { self.worth(outlook, waited, waiting) } else { None };
+        worth.or_else(|| self.fair(outlook, waited, waiting))
     }
 
     /// Whether a stream is one to wait for, if there is nothing against it but one other's request.
@@ -205,16 +206,21 @@ impl IdleRule for Extant {
     }
 
     fn opens_at_birth(&self, program: ProgramId) -> bool {
-        self.opens(&self.outlook(None, program))
+        let program = self.programs.get(&program).copied().unwrap_or_default();
+        self.opens(&Habit::default().with_prior(&program))
     }
 
     fn window_after(&mut self, arrival: &Arrival) -> bool {
         if self.programs.len() >= MOST_PROGRAMS {
             self.programs.clear();
         }
-        self.streams.entry(arrival.stream).or_default().note(arrival);
-        self.programs.entry(arrival.program).or_default().note(arrival);
-        self.opens(&self.outlook(Some(arrival.stream), arrival.program))
+        let program = self.programs.entry(arrival.program).or_default();
+        program.note(arrival);
+        let stream = self.streams.entry(arrival.stream).or_default();
+        stream.habit.note(arrival);
+        stream.outlook = stream.habit.with_prior(program);
+        let outlook = stream.outlook;
+        self.opens(&outlook)
     }
 
     fn should_idle(&self, lull: &Lull) -> bool {
