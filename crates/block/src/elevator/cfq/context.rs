@@ -27,7 +27,7 @@ pub(super) struct Context {
     /// Requests queued or in the device.
     requests: u32,
     /// When the last synchronous request ended.
-    last_end: Option<Nanos>,
+    pub(super) last_end: Option<Nanos>,
     /// Where the last synchronous request ends.
     last_position: Option<Sector>,
 }
