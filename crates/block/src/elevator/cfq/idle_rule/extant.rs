@@ -3,8 +3,7 @@
 use super::{Arrival, IdleRule, Lull, Service};
 use crate::StreamId;
 use crate::elevator::ProgramId;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, DefaultHasher};
+use rustc_hash::FxHashMap;
 
 /// Upper bounds of the think times that are told apart, in microseconds. Whatever comes later than the last is not
 /// worth waiting for.
@@ -48,16 +47,14 @@ const PER_DOUBLING: f64 = 0.81;
 /// it.
 #[derive(Debug)]
 pub struct Extant {
-    streams: Map<StreamId, Stream>,
-    programs: Map<ProgramId, Habit>,
+    // Looked up, never iterated; and the hasher has no random seed.
+    streams: FxHashMap<StreamId, Stream>,
+    programs: FxHashMap<ProgramId, Habit>,
     near_us: f64,
     far_us: [f64; DEPTHS],
     /// Deepest that the device was seen.
     depth: u32,
 }
-
-// Looked up, never iterated; and the hasher has no random seed.
-type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
 /// A stream's habit, and what was expected of it at its last request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -156,7 +153,13 @@ impl Extant {
         for i in 1..DEPTHS {
             far_us[i] = far_us[i - 1] * PER_DOUBLING;
         }
-        Self { streams: Map::default(), programs: Map::default(), near_us: NEAR_US, far_us, depth: 1 }
+        Self {
+            streams: FxHashMap::default(),
+            programs: FxHashMap::default(),
+            near_us: NEAR_US,
+            far_us,
+            depth: 1,
+        }
     }
 
     /// The best wait for a request that may be near, if it pays with `waiting` others queued.
