@@ -5,7 +5,7 @@ use super::queue::{Note, QueueId, better};
 use super::tree::Type;
 use super::{Cfq, context::ContextId};
 use crate::Sector;
-use crate::elevator::Request;
+use crate::elevator::{Request, RequestId};
 use extant_rt::Nanos;
 
 /// A page: a longer request is not held back to be merged with its successors.
@@ -49,7 +49,7 @@ impl Cfq {
     }
 
     /// A request joined the queue, or grew at its front: it may be the better one to serve next.
-    pub(super) fn reconsider_next(&mut self, id: QueueId, request: crate::elevator::RequestId) {
+    pub(super) fn reconsider_next(&mut self, id: QueueId, request: RequestId) {
         let queue = self.queues.get_mut(id.0);
         let head = Sector(self.last_position);
         let next = better(&self.table, queue.next, Some(request), head, &self.tunables);

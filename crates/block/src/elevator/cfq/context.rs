@@ -6,8 +6,7 @@ use super::{Cfq, slab::Slab};
 use crate::elevator::{IoClass, Priority, ProgramId, Request};
 use crate::{Sector, StreamId};
 use extant_rt::Nanos;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, DefaultHasher};
+use rustc_hash::FxHashMap;
 
 /// Index of a [`Context`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +26,7 @@ pub(super) struct Context {
     /// Requests queued or in the device.
     requests: u32,
     /// When the last synchronous request ended.
-    last_end: Option<Nanos>,
+    pub(super) last_end: Option<Nanos>,
     /// Where the last synchronous request ends.
     last_position: Option<Sector>,
 }
@@ -54,7 +53,7 @@ impl Context {
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
     // Looked up, never iterated; and the hasher has no random seed.
-    by_stream: HashMap<StreamId, ContextId, BuildHasherDefault<DefaultHasher>>,
+    by_stream: FxHashMap<StreamId, ContextId>,
     slab: Slab<Context>,
 }
 

@@ -115,8 +115,10 @@ impl Cfq {
         Self::with(Tunables::linux(1000), rule)
     }
 
-    /// With chosen knobs.
+    /// With chosen knobs. Panics where one is outside the bounds that its documentation names.
     pub fn with(tunables: Tunables, rule: impl IdleRule + 'static) -> Self {
+        assert!((1..=1_000_000_000).contains(&tunables.hz), "1 to 10^9 ticks a second, not {}", tunables.hz);
+        assert!(tunables.slice.iter().all(|slice| *slice > 0), "a slice of nothing serves nobody");
         Self {
             tick_length: tunables.tick(),
             rule: Box::new(rule),

@@ -166,6 +166,7 @@ impl Cfq {
     fn lull(&self, id: QueueId) -> Lull {
         let queue = self.queues.get(id.0);
         let context = self.active_context.map(|context| self.contexts.get(context));
+        let ended = context.and_then(|c| c.last_end).filter(|_| queue.dispatched == 0);
         let last_of_tree = queue.sync
             && queue.place.is_some_and(|(tree, _, _)| {
                 let tree = self.group.tree(tree);
@@ -177,7 +178,7 @@ impl Cfq {
             open: queue.idle_window && !self.seekless_depth(),
             last_of_tree,
             waiting: self.queued_sync - if queue.sync { queue.queued } else { 0 },
-            waited: if queue.dispatched > 0 { Nanos::ZERO } else { self.now.saturating_sub(self.last_end) },
+            waited: ended.map_or(Nanos::ZERO, |end| self.now.saturating_sub(end)),
             slice_idle: self.tunables.slice_idle,
             group_slice: self.group.slice(&self.tunables),
             busy_idle_queues: self.busy_idle_queues,

@@ -6,7 +6,7 @@ use extant_rt::Nanos;
 /// that at a coarse tick the short times round to one tick or none.
 #[derive(Clone, Copy, Debug)]
 pub struct Tunables {
-    /// Ticks per second (the kernel's `HZ`).
+    /// Ticks per second (the kernel's `HZ`), 1 to 10⁹.
     pub hz: i64,
     /// Most requests of one queue in the device while others wait (`quantum`).
     pub quantum: u32,
@@ -16,7 +16,7 @@ pub struct Tunables {
     pub back_seek_max: u64,
     /// How much a sector backwards costs, in sectors forwards.
     pub back_seek_penalty: u64,
-    /// Time slice of a queue at level 4, \[async, sync\].
+    /// Time slice of a queue at level 4, \[async, sync\]; at least 1.
     pub slice: [i64; 2],
     /// Requests per asynchronous slice, scaled by level.
     pub slice_async_rq: u32,
@@ -33,17 +33,17 @@ pub struct Tunables {
 }
 
 impl Tunables {
-    /// Linux 3.10's defaults on a kernel built with `HZ` = `hz`: 100, 250, 300 or 1000 on Linux; higher values give
-    /// finer times.
+    /// Linux 3.10's defaults on a kernel built with `HZ` = `hz`: 100, 250, 300 or 1000 on Linux; higher values, up to
+    /// 10⁹, give finer times.
     pub fn linux(hz: u32) -> Self {
-        let hz = i64::from(hz.max(1));
+        let hz = i64::from(hz.clamp(1, 1_000_000_000));
         Self {
             hz,
             quantum: 8,
             fifo_expire: [hz / 4, hz / 8],
             back_seek_max: 16 * 1024 * 2,
             back_seek_penalty: 2,
-            slice: [(hz / 25).max(1), hz / 10],
+            slice: [(hz / 25).max(1), (hz / 10).max(1)],
             slice_async_rq: 2,
             slice_idle: (hz / 125).max(1),
             group_idle: (hz / 125).max(1),

@@ -3,8 +3,7 @@
 use super::{Arrival, IdleRule, Lull, Service};
 use crate::StreamId;
 use crate::elevator::ProgramId;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, DefaultHasher};
+use rustc_hash::FxHashMap;
 
 /// Upper bounds of the think times that are told apart, in microseconds. Whatever comes later than the last is not
 /// worth waiting for.
@@ -48,16 +47,21 @@ const PER_DOUBLING: f64 = 0.81;
 /// it.
 #[derive(Debug)]
 pub struct Extant {
-    streams: Map<StreamId>,
-    programs: Map<ProgramId>,
+    // Looked up, never iterated; and the hasher has no random seed.
+    streams: FxHashMap<StreamId, Stream>,
+    programs: FxHashMap<ProgramId, Habit>,
     near_us: f64,
     far_us: [f64; DEPTHS],
     /// Deepest that the device was seen.
     depth: u32,
 }
 
-// Looked up, never iterated; and the hasher has no random seed.
-type Map<K> = HashMap<K, Habit, BuildHasherDefault<DefaultHasher>>;
+/// A stream's habit, and what was expected of it at its last request.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stream {
+    habit: Habit,
+    outlook: Outlook,
+}
 
 /// What requests of a stream, or of a program's streams, were like; older ones weigh less.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,21 +90,21 @@ impl Habit {
 
     /// This habit, with that of the program as if it had been observed [`PRIOR`] times.
     fn with_prior(&self, program: &Habit) -> Outlook {
-        let blend = |own: f64, own_total: f64, theirs: f64, their_total: f64| {
-            let (prior, weight) =
-                if their_total > 0.0 { (theirs / their_total, PRIOR) } else { (0.0, PRIOR / 4.0) };
-            (own + prior * weight) / (own_total + weight)
+        // What each observation of either counts.
+        let shares = |own_total: f64, their_total: f64| {
+            let weight = if their_total > 0.0 { PRIOR } else { PRIOR / 4.0 };
+            let own = 1.0 / (own_total + weight);
+            (own, if their_total > 0.0 { own * weight / their_total } else { 0.0 })
         };
-        let mut within = [0.0; BOUNDS_US.len()];
-        for (i, chance) in within.iter_mut().enumerate() {
-            *chance = blend(self.within[i], self.thoughts, program.within[i], program.thoughts);
-        }
-        Outlook { within, near: blend(self.near, self.distances, program.near, program.distances) }
+        let (own, theirs) = shares(self.thoughts, program.thoughts);
+        let within = std::array::from_fn(|i| self.within[i] * own + program.within[i] * theirs);
+        let (own, theirs) = shares(self.distances, program.distances);
+        Outlook { within, near: self.near * own + program.near * theirs }
     }
 }
 
 /// What is expected of the next request.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Outlook {
     /// Chance that it comes up to each bound.
     within: [f64; BOUNDS_US.len()],
@@ -149,12 +153,13 @@ impl Extant {
         for i in 1..DEPTHS {
             far_us[i] = far_us[i - 1] * PER_DOUBLING;
         }
-        Self { streams: Map::default(), programs: Map::default(), near_us: NEAR_US, far_us, depth: 1 }
-    }
-
-    fn outlook(&self, stream: Option<StreamId>, program: ProgramId) -> Outlook {
-        let own = stream.and_then(|stream| self.streams.get(&stream)).copied().unwrap_or_default();
-        own.with_prior(&self.programs.get(&program).copied().unwrap_or_default())
+        Self {
+            streams: FxHashMap::default(),
+            programs: FxHashMap::default(),
+            near_us: NEAR_US,
+            far_us,
+            depth: 1,
+        }
     }
 
     /// The best wait for a request that may be near, if it pays with `waiting` others queued.
@@ -177,14 +182,13 @@ impl Extant {
     }
 
     fn plan(&self, lull: &Lull) -> Option<Plan> {
-        let stream = lull.stream?;
-        let outlook = self.outlook(Some(stream), lull.program);
-        let (waited, waiting) = (lull.waited.0 as f64 / 1e3, lull.waiting);
         if !lull.open && !lull.last_of_tree {
             return None;
         }
-        let worth = self.worth(&outlook, waited, waiting).filter(|_| lull.open);
-        worth.or_else(|| self.fair(&outlook, waited, waiting))
+        let outlook = &self.streams.get(&lull.stream?)?.outlook;
+        let (waited, waiting) = (lull.waited.0 as f64 / 1e3, lull.waiting);
+        let worth = if lull.open { self.worth(outlook, waited, waiting) } else { None };
+        worth.or_else(|| self.fair(outlook, waited, waiting))
     }
 
     /// Whether a stream is one to wait for, if there is nothing against it but one other's request.
@@ -205,16 +209,21 @@ impl IdleRule for Extant {
     }
 
     fn opens_at_birth(&self, program: ProgramId) -> bool {
-        self.opens(&self.outlook(None, program))
+        let program = self.programs.get(&program).copied().unwrap_or_default();
+        self.opens(&Habit::default().with_prior(&program))
     }
 
     fn window_after(&mut self, arrival: &Arrival) -> bool {
         if self.programs.len() >= MOST_PROGRAMS {
             self.programs.clear();
         }
-        self.streams.entry(arrival.stream).or_default().note(arrival);
-        self.programs.entry(arrival.program).or_default().note(arrival);
-        self.opens(&self.outlook(Some(arrival.stream), arrival.program))
+        let program = self.programs.entry(arrival.program).or_default();
+        program.note(arrival);
+        let stream = self.streams.entry(arrival.stream).or_default();
+        stream.habit.note(arrival);
+        stream.outlook = stream.habit.with_prior(program);
+        let outlook = stream.outlook;
+        self.opens(&outlook)
     }
 
     fn should_idle(&self, lull: &Lull) -> bool {

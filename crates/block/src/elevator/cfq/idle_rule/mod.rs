@@ -68,7 +68,7 @@ pub struct Lull {
     pub last_of_tree: bool,
     /// Synchronous requests queued by others.
     pub waiting: u32,
-    /// Since the queue's last request ended; zero while one is in the device.
+    /// Since the stream's last request ended; zero while one of the queue is in the device.
     pub waited: Nanos,
     /// The knob `slice_idle`, in ticks.
     pub slice_idle: i64,
