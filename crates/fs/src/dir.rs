@@ -1,10 +1,11 @@
 //! Directories.
 
 use crate::map::{Mapper, RunWalker};
+use crate::xattr::inline_data;
 use crate::{BlockRef, Error, Result, Run, RunState, Volume, quote};
 use extant_format::{
-    Corrupt, DirEntries, FileBlock, FileKind, HtreeContext, Incompat, Inode, InodeFlags, InodeNumber, Place,
-    VolumeBlock, verify_dirent_checksum, verify_dx_checksum,
+    Corrupt, DirEntries, DirEntry, FileBlock, FileKind, HtreeContext, Incompat, Inode, InodeFlags,
+    InodeNumber, Place, VolumeBlock, verify_dirent_checksum, verify_dx_checksum,
 };
 
 /// Blocks that a reader asks for at a time.
@@ -29,7 +30,8 @@ pub struct DirReader {
     walker: RunWalker,
     /// The rest of the run being read: block of the directory, block of the volume, blocks left.
     run: Option<(u64, VolumeBlock, u64)>,
-    inline: Option<Vec<u8>>,
+    /// The entries of a directory kept in its inode.
+    inline: Option<Vec<DirItem>>,
     blocks_read: u64,
 }
 
@@ -40,7 +42,7 @@ impl Volume {
             return Err(Error::NotADirectory(format!("inode {}", dir.number)));
         }
         let inline = match dir.flags().contains(InodeFlags::INLINE_DATA) {
-            true => Some(self.inline_data(dir).await?),
+            true => Some(self.inline_items(dir)?),
             false => None,
         };
         let blocks = if inline.is_some() { 0 } else { self.superblock().block_size().blocks_for(dir.size()) };
@@ -118,14 +120,29 @@ impl Volume {
                 self.note(verify_dirent_checksum(block, seed, place))?;
             }
         }
-        self.parse_entries(dir, index, block)
+        let (filetype, max_inode) = self.entry_rules();
+        self.items(dir, index, DirEntries::new(block, filetype, max_inode, dir.number, index))
     }
 
-    fn parse_entries(&self, dir: &Inode, index: FileBlock, bytes: &[u8]) -> Result<Vec<DirItem>> {
+    fn inline_items(&self, dir: &Inode) -> Result<Vec<DirItem>> {
+        let (filetype, max_inode) = self.entry_rules();
+        self.items(dir, FileBlock(0), inline_data(dir)?.as_directory()?.entries(filetype, max_inode))
+    }
+
+    /// Whether entries say what their inode is, and the last inode that they may name.
+    fn entry_rules(&self) -> (bool, u32) {
         let sb = self.superblock();
-        let filetype = sb.incompat().contains(Incompat::FILETYPE);
+        (sb.incompat().contains(Incompat::FILETYPE), sb.inodes_count())
+    }
+
+    fn items<'a>(
+        &self,
+        dir: &Inode,
+        index: FileBlock,
+        entries: impl Iterator<Item = std::result::Result<DirEntry<'a>, Corrupt>>,
+    ) -> Result<Vec<DirItem>> {
         let mut items = Vec::new();
-        for entry in DirEntries::new(bytes, filetype, sb.inodes_count(), dir.number, index) {
+        for entry in entries {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(corrupt) => {
@@ -170,7 +187,7 @@ impl DirReader {
     /// The names of the next block that has any; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Vec<DirItem>>> {
         if let Some(inline) = self.inline.take() {
-            return self.inline_items(&inline).map(Some);
+            return Ok(Some(inline));
         }
         loop {
             let Some((logical, at, left)) = self.run.take() else {
@@ -198,20 +215,6 @@ impl DirReader {
                 return Ok(Some(items));
             }
         }
-    }
-
-    /// Entries of a directory kept in its inode: behind the parent's number in the map, then in the attribute.
-    fn inline_items(&self, inline: &[u8]) -> Result<Vec<DirItem>> {
-        let map_len = self.dir.map().len().min(inline.len());
-        let (in_map, in_xattr) = inline.split_at(map_len);
-        let mut items = Vec::new();
-        if in_map.len() > 4 {
-            items = self.volume.parse_entries(&self.dir, FileBlock(0), &in_map[4..])?;
-        }
-        if !in_xattr.is_empty() {
-            items.append(&mut self.volume.parse_entries(&self.dir, FileBlock(0), in_xattr)?);
-        }
-        Ok(items)
     }
 }
 

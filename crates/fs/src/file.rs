@@ -2,6 +2,7 @@
 
 use crate::buffers::CHUNK_BYTES;
 use crate::map::{Mapper, RunWalker};
+use crate::xattr::inline_data;
 use crate::{BlockRef, Error, Result, Run, RunState, Volume};
 use extant_block::{Buf, IoError, Sector};
 use extant_format::{Corrupt, FileKind, Inode, InodeFlags, Place, VolumeBlock};
@@ -50,13 +51,13 @@ impl Volume {
     /// # Errors
     /// [`Error::Encrypted`] where only ciphertext could be had.
     pub async fn open_file(&self, inode: Inode) -> Result<File> {
-        let inline = self.inline_contents(&inode).await?;
+        let inline = self.inline_contents(&inode)?;
         Ok(File { volume: self.clone(), inode, mapper: Mapper::default(), inline })
     }
 
     /// Reads a regular file from start to end, sparse ranges told apart, several reads at a time.
     pub async fn stream(&self, inode: Inode) -> Result<FileStream> {
-        let inline = self.inline_contents(&inode).await?;
+        let inline = self.inline_contents(&inode)?;
         let size = inode.size();
         let end = if inline.is_some() { 0 } else { self.superblock().block_size().blocks_for(size) };
         Ok(FileStream {
@@ -76,25 +77,14 @@ impl Volume {
         })
     }
 
-    async fn inline_contents(&self, inode: &Inode) -> Result<Option<Vec<u8>>> {
+    fn inline_contents(&self, inode: &Inode) -> Result<Option<Vec<u8>>> {
         if inode.flags().contains(InodeFlags::ENCRYPT) {
             return Err(Error::Encrypted(inode.number));
         }
         if !inode.flags().contains(InodeFlags::INLINE_DATA) {
             return Ok(None);
         }
-        let bytes = self.inline_data(inode).await?;
-        if inode.size() > bytes.len() as u64 {
-            let place = Place::InlineData(inode.number);
-            return Err(Corrupt::field(
-                place,
-                "i_size",
-                inode.size(),
-                "no more than the inline data there is",
-            )
-            .into());
-        }
-        Ok(Some(bytes))
+        Ok(Some(inline_data(inode)?.to_vec()))
     }
 
     /// The target of a symbolic link.

@@ -2,8 +2,8 @@
 
 use crate::{Error, Result, Volume};
 use extant_format::{
-    Acl, Corrupt, FileKind, Inode, InodeFlags, Place, ValueInode, Xattr, XattrBlock, XattrIndex, XattrName,
-    XattrValue, Xattrs, verify_xattr_block,
+    Acl, Corrupt, FileKind, InlineData, Inode, InodeFlags, Place, Problem, ValueInode, Xattr, XattrBlock,
+    XattrIndex, XattrName, XattrValue, Xattrs, verify_xattr_block,
 };
 
 /// Largest value kept in an inode of its own that is read, as Linux limits it.
@@ -22,7 +22,7 @@ impl Volume {
     /// All attributes of an inode, sorted by name; those that Linux keeps to itself (inline data, encryption) left out.
     pub async fn xattrs(&self, inode: &Inode) -> Result<Vec<Attribute>> {
         let mut found = Vec::new();
-        match Xattrs::parse_inode(&inode.tail, inode.number) {
+        match in_inode(inode) {
             Ok(list) => {
                 for xattr in list.iter() {
                     found.extend(self.attribute(inode, &xattr).await?);
@@ -128,25 +128,17 @@ impl Volume {
         }
         Ok(value)
     }
+}
 
-    /// Everything an inode with `inline_data` holds: the map's 60 bytes, then the value of `system.data`.
-    pub(crate) async fn inline_data(&self, inode: &Inode) -> Result<Vec<u8>> {
-        let mut bytes = inode.map().to_vec();
-        let list = Xattrs::parse_inode(&inode.tail, inode.number)?;
-        match list.get(XattrName::INLINE_DATA).map(|xattr| xattr.value) {
-            Some(XattrValue::Bytes(rest)) => bytes.extend_from_slice(rest),
-            Some(XattrValue::Inode { inode: number, .. }) => {
-                let place = Place::InlineData(inode.number);
-                return Err(
-                    Corrupt::field(place, "e_value_inum", number.0.into(), "0 for inline data").into()
-                );
-            }
-            None => {
-                let place = Place::InlineData(inode.number);
-                let rule = "present in an inode with EXT4_INLINE_DATA_FL";
-                self.note(Err(Corrupt::field(place, "system.data", 0, rule)))?;
-            }
-        }
-        Ok(bytes)
+/// The attributes kept in an inode. As Linux has it, space that does not begin with the magic number holds none.
+pub(crate) fn in_inode(inode: &Inode) -> std::result::Result<Xattrs<'_>, Corrupt> {
+    match Xattrs::parse_inode(&inode.tail, inode.number) {
+        Err(Corrupt { problem: Problem::Magic { .. }, .. }) => Ok(Xattrs::EMPTY),
+        other => other,
     }
+}
+
+/// The contents of an inode with `EXT4_INLINE_DATA_FL`.
+pub(crate) fn inline_data(inode: &Inode) -> std::result::Result<InlineData<'_>, Corrupt> {
+    InlineData::parse(inode.map(), &in_inode(inode)?, inode.size(), inode.number)
 }

@@ -6,7 +6,7 @@ use extant_fs::{Chunk, Dump, Follow, OpenOptions, Volume, WalkOptions};
 use std::sync::Arc;
 
 /// Reads everything that there is to read. Errors are fine; what is counted is work.
-pub async fn read_all(bytes: Vec<u8>, options: OpenOptions) {
+pub(crate) async fn read_all(bytes: Vec<u8>, options: OpenOptions) {
     let volume_bytes = bytes.len() as u64;
     let Ok(volume) = Volume::open(Arc::new(MemDevice::from_bytes(bytes)), options).await else { return };
     let _ = volume.dump(Dump::Superblock).await;
