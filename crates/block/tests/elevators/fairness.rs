@@ -184,3 +184,13 @@ fn cooperators_share_a_queue() {
     let (one, two) = (one.mb_per_s(0..1), two.mb_per_s(0..2));
     assert!(two > 0.8 * one, "{two:.1} of {one:.1} MB/s");
 }
+
+/// Of two random and two sequential readers, with our rule, the random ones keep at least two fifths of what they get
+/// alone, and nobody waits for longer than a round: the target latency of 300 ms and a few requests.
+#[test]
+fn turns_of_random_and_sequential_readers_alternate() {
+    let alone = on_disk(&mut *make("extant"), &[random(0), random(1)]).requests(0..2);
+    let outcome = on_disk(&mut *make("extant"), &[random(0), random(1), sequential(2), sequential(3)]);
+    let (beside, (_, max)) = (outcome.requests(0..2), outcome.latency_ms(0..4));
+    assert!(5 * beside >= 2 * alone && max < 400.0, "{beside} of {alone}, {max} ms");
+}

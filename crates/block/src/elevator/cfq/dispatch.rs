@@ -118,6 +118,9 @@ impl Cfq {
         let queue = self.queues.get_mut(id.0);
         queue.dispatched -= 1;
         let (queue_sync, tree) = (queue.sync, queue.place.map_or(queue.tree(), |(tree, _, _)| tree));
+        if queue.dispatched == 0 {
+            self.came_back(id);
+        }
         self.in_device -= 1;
         self.group.dispatched -= 1;
         self.in_flight[usize::from(queue_sync)] -= 1;

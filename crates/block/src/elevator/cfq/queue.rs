@@ -55,6 +55,8 @@ pub(super) struct Queue {
 
     /// Place in a service tree while it has requests or is active.
     pub(super) place: Option<(TreeId, i64, u64)>,
+    /// The tree that it left with all it had in the device.
+    pub(super) away: Option<TreeId>,
     /// Place among the queues of its level by position.
     pub(super) position: Option<(u8, u64)>,
 
@@ -99,6 +101,7 @@ impl Queue {
             shared: false,
             split: false,
             place: None,
+            away: None,
             position: None,
             idle_window: idle_window && sync,
             deep: false,

@@ -45,8 +45,8 @@ impl Cfq {
             .min_by_key(first)
             .unwrap_or(Type::SyncNoIdle);
         self.turn = Turn { class, kind };
-        self.turn_ends =
-            self.tick + self.group.turn(class, kind, i64::from(self.busy_queues), &self.tunables);
+        let (all, count_away) = (i64::from(self.busy_queues), self.rule.waits_are_bounded());
+        self.turn_ends = self.tick + self.group.turn(class, kind, all, count_away, &self.tunables);
     }
 
     /// The queue to dispatch from, `None` to send nothing now.

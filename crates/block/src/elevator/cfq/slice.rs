@@ -87,6 +87,7 @@ impl Cfq {
 
     /// Puts a queue with requests among those to be served.
     pub(super) fn enter_service(&mut self, id: QueueId) {
+        self.came_back(id);
         self.busy_queues += 1;
         let queue = self.queues.get(id.0);
         self.busy_sync_queues += u32::from(queue.sync);
@@ -103,11 +104,22 @@ impl Cfq {
         self.busy_queues -= 1;
         self.busy_sync_queues -= u32::from(queue.sync);
         self.busy_idle_queues -= i64::from(queue.idle_window);
-        self.group.tree_mut(tree).remove(key, order, id);
+        let away = queue.dispatched > 0;
+        queue.away = away.then_some(tree);
+        let tree = self.group.tree_mut(tree);
+        tree.remove(key, order, id);
+        tree.away += i64::from(away);
         self.forget_position(id);
         self.group.queues -= 1;
         if self.group.queues == 0 {
             self.group.saved_turn = 0;
+        }
+    }
+
+    /// A queue that was away has requests again, or none left in the device.
+    pub(super) fn came_back(&mut self, id: QueueId) {
+        if let Some(tree) = self.queues.get_mut(id.0).away.take() {
+            self.group.tree_mut(tree).away -= 1;
         }
     }
 

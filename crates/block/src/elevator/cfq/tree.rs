@@ -47,11 +47,13 @@ pub(super) struct ServiceTree {
     order: BTreeSet<(i64, u64, QueueId)>,
     /// Of all streams on it together.
     pub(super) think: ThinkTime,
+    /// Queues that left it because all they had is in the device.
+    pub(super) away: i64,
 }
 
 impl ServiceTree {
     fn new(tick: i64) -> Self {
-        Self { order: BTreeSet::new(), think: ThinkTime::new(tick) }
+        Self { order: BTreeSet::new(), think: ThinkTime::new(tick), away: 0 }
     }
 
     pub(super) fn count(&self) -> i64 {
@@ -156,10 +158,24 @@ impl Group {
     }
 
     /// How long a load of `class` and `kind` may run before another has its turn. `busy_all` counts the queues of
-    /// every class.
-    pub(super) fn turn(&self, class: Class, kind: Type, busy_all: i64, tunables: &Tunables) -> i64 {
-        let count = self.tree(TreeId::of(class, kind)).count();
-        let share = self.slice(tunables) * count / self.busy_average(class).max(self.busy(class)).max(1);
+    /// every class. With `count_away`, queues count whose requests are all in the device: a random reader that has one
+    /// request at a time is rarely in its tree when turns are dealt out.
+    pub(super) fn turn(
+        &self,
+        class: Class,
+        kind: Type,
+        busy_all: i64,
+        count_away: bool,
+        tunables: &Tunables,
+    ) -> i64 {
+        let tree = self.tree(TreeId::of(class, kind));
+        let mut count = tree.count();
+        let mut busy = self.busy_average(class).max(self.busy(class));
+        if count_away {
+            count += tree.away;
+            busy += Type::ALL.iter().map(|kind| self.tree(TreeId::of(class, *kind)).away).sum::<i64>();
+        }
+        let share = self.slice(tunables) * count / busy.max(1);
         let turn = match kind {
             Type::Async => {
                 let of_all = tunables.target_latency * self.busy_async() / busy_all.max(1);
@@ -202,7 +218,7 @@ mod tests {
             group.tree_mut(noidle).insert(i, i as u64, QueueId(i as u32));
         }
         group.tree_mut(sync).insert(0, 0, QueueId(99));
-        assert_eq!(group.turn(Class::BestEffort, Type::SyncNoIdle, 100, &tunables), 297);
-        assert_eq!(group.turn(Class::BestEffort, Type::Sync, 100, &tunables), 16);
+        assert_eq!(group.turn(Class::BestEffort, Type::SyncNoIdle, 100, false, &tunables), 297);
+        assert_eq!(group.turn(Class::BestEffort, Type::Sync, 100, false, &tunables), 16);
     }
 }

@@ -12,6 +12,9 @@ const BOUNDS_US: [f64; 8] = [125.0, 250.0, 500.0, 1_000.0, 2_000.0, 4_000.0, 8_0
 /// How much an observation outweighs the one before it.
 const DECAY: f64 = 7.0 / 8.0;
 
+/// What the weights of many observations add up to.
+const SETTLED: f64 = 1.0 / (1.0 - DECAY);
+
 /// With how many observations the program's habit counts beside the stream's own.
 const PRIOR: f64 = 2.0;
 
@@ -88,11 +91,13 @@ impl Habit {
         }
     }
 
-    /// This habit, with that of the program as if it had been observed [`PRIOR`] times.
+    /// This habit, with that of the program as if it had been observed [`PRIOR`] times; less the more is known of the
+    /// stream itself, and nothing once that is settled.
     fn with_prior(&self, program: &Habit) -> Outlook {
         // What each observation of either counts.
         let shares = |own_total: f64, their_total: f64| {
-            let weight = if their_total > 0.0 { PRIOR } else { PRIOR / 4.0 };
+            let prior = if their_total > 0.0 { PRIOR } else { PRIOR / 4.0 };
+            let weight = prior * (1.0 - own_total / SETTLED).max(0.0);
             let own = 1.0 / (own_total + weight);
             (own, if their_total > 0.0 { own * weight / their_total } else { 0.0 })
         };
@@ -217,11 +222,16 @@ impl IdleRule for Extant {
         if self.programs.len() >= MOST_PROGRAMS {
             self.programs.clear();
         }
-        let program = self.programs.entry(arrival.program).or_default();
-        program.note(arrival);
         let stream = self.streams.entry(arrival.stream).or_default();
         stream.habit.note(arrival);
-        stream.outlook = stream.habit.with_prior(program);
+        stream.outlook = if arrival.program == ProgramId::default() {
+            // Nobody knows which streams belong together.
+            stream.habit.with_prior(&Habit::default())
+        } else {
+            let program = self.programs.entry(arrival.program).or_default();
+            program.note(arrival);
+            stream.habit.with_prior(program)
+        };
         let outlook = stream.outlook;
         self.opens(&outlook)
     }

@@ -124,12 +124,15 @@ pub trait IdleRule: Send + fmt::Debug {
         8 * 1024
     }
 
-    /// Whether to mend three things that let a stream wait for seconds in the kernel: a place in the service trees
-    /// depends on how many queues there are at the moment, 80 ms each at level 4, so that who came in a crowd waits
-    /// when it has gone (mended: on at most eight); a request that ends the active queue's slice only because nothing
-    /// is left to do in it is served first, so that of many streams without idling the latest wins (it waits for its
-    /// place); and the turn of a load stands still while no queue is active, which in front of a full device is most of
-    /// the time (it goes on).
+    /// Whether to mend what lets a stream wait for seconds in the kernel, or lose its share:
+    /// - A place in the service trees depends on how many queues there are at the moment, 80 ms each at level 4, so
+    ///   that who came in a crowd waits when it has gone. Mended: on at most eight.
+    /// - A request that ends the active queue's slice only because nothing is left to do in it is served first, so that
+    ///   of many streams without idling the latest wins. Mended: it waits for its place.
+    /// - The turn of a load stands still while no queue is active, which in front of a full device is most of the time.
+    ///   Mended: it goes on.
+    /// - The length of a turn counts only queues with requests waiting. Mended: also those whose requests are all in
+    ///   the device.
     fn waits_are_bounded(&self) -> bool {
         false
     }
