@@ -43,6 +43,16 @@ impl DiskModel {
         }
     }
 
+    /// Commands that one of them takes at once.
+    pub fn queue_depth(&self) -> usize {
+        let depth = match &self.kind {
+            DiskKind::Rotating(spec) => spec.queue_depth,
+            DiskKind::Ssd(spec) => spec.queue_depth,
+            DiskKind::Ram(spec) => spec.queue_depth,
+        };
+        depth as usize
+    }
+
     /// Whether positioning takes time (Linux: `queue/rotational`).
     pub fn is_rotational(&self) -> bool {
         matches!(self.kind, DiskKind::Rotating(_))

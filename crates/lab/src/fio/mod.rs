@@ -1,0 +1,21 @@
+//! fio's job files and command lines: a subset, read strictly.
+//!
+//! What is understood means what `fio(1)` 3.33 says it means; anything else is refused by name and place, because a key
+//! that is silently ignored makes another experiment of a job.
+
+mod options;
+mod parse;
+mod units;
+
+pub use options::{Engine, Job, Pattern};
+pub use parse::{CommandLine, OutputFormat, command_line, job_file};
+
+/// Why a job was refused: where it stands, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub struct JobError {
+    /// File and line, or the word of the command line.
+    pub place: String,
+    /// What is wrong, and what is expected.
+    pub problem: String,
+}

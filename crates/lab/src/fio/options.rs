@@ -1,0 +1,260 @@
+//! What a job is told to do.
+
+use super::units::{bytes, count, flag, time};
+use extant_rt::Nanos;
+
+/// Direction and order of a job's I/O (`rw`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pattern {
+    /// Reads take part.
+    pub reads: bool,
+    /// Writes take part.
+    pub writes: bool,
+    /// Offsets are random.
+    pub random: bool,
+}
+
+impl Pattern {
+    /// As fio writes it.
+    pub fn name(self) -> &'static str {
+        match (self.random, self.reads, self.writes) {
+            (false, _, false) => "read",
+            (false, false, true) => "write",
+            (false, true, true) => "rw",
+            (true, _, false) => "randread",
+            (true, false, true) => "randwrite",
+            (true, true, true) => "randrw",
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let (reads, writes, random) = match text {
+            "read" => (true, false, false),
+            "write" => (false, true, false),
+            "rw" | "readwrite" => (true, true, false),
+            "randread" => (true, false, true),
+            "randwrite" => (false, true, true),
+            "randrw" => (true, true, true),
+            _ => {
+                let known = "read, write, rw, randread, randwrite, randrw";
+                return Err(format!("\"{text}\" is not a pattern; known are {known}"));
+            }
+        };
+        Ok(Self { reads, writes, random })
+    }
+}
+
+/// How a process submits (`ioengine`). What differs here is who may have several under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// One at a time, whatever `iodepth` says: `sync`, `psync`, `vsync`, `pvsync`, `pvsync2`.
+    Sync(&'static str),
+    /// `iodepth` at a time: `libaio`, `io_uring`, `posixaio`.
+    Async(&'static str),
+}
+
+impl Engine {
+    /// fio's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sync(name) | Self::Async(name) => name,
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        const SYNC: [&str; 5] = ["sync", "psync", "vsync", "pvsync", "pvsync2"];
+        const ASYNC: [&str; 3] = ["libaio", "io_uring", "posixaio"];
+        let sync = SYNC.into_iter().find(|name| *name == text).map(Self::Sync);
+        sync.or(ASYNC.into_iter().find(|name| *name == text).map(Self::Async)).ok_or_else(|| {
+            format!("\"{text}\" is not an engine; known are {}, {}", SYNC.join(", "), ASYNC.join(", "))
+        })
+    }
+}
+
+/// A job: what one section of a job file says, the global section included.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Section name.
+    pub name: String,
+    /// Direction and order.
+    pub pattern: Pattern,
+    /// Length of one I/O in bytes.
+    pub block_bytes: u64,
+    /// How much each process transfers, and the span of the file that it does it in; 0 if not given.
+    pub size_bytes: u64,
+    /// Where in the file that span begins.
+    pub offset_bytes: u64,
+    /// I/Os that an asynchronous engine keeps under way.
+    pub depth: u32,
+    /// How many equal processes.
+    pub processes: u32,
+    /// Pause after every [`Job::think_blocks`] I/Os.
+    pub think: Nanos,
+    /// See [`Job::think`].
+    pub think_blocks: u64,
+    /// No I/O is begun after so long.
+    pub runtime: Option<Nanos>,
+    /// What happens in this time is not counted.
+    pub ramp: Nanos,
+    /// Go on until the runtime is over, from the start again if need be.
+    pub time_based: bool,
+    /// Past the page cache.
+    pub direct: bool,
+    /// Flush after so many writes; 0 never.
+    pub fsync: u64,
+    /// Flush at the end.
+    pub end_fsync: bool,
+    /// Bytes a second that a process does not exceed; 0 for no limit.
+    pub rate_bytes_s: u64,
+    /// Percentage of reads in a mix.
+    pub read_percent: u64,
+    /// What to read and write; made up from the job's name if not given.
+    pub filename: Option<String>,
+    /// Where files without a directory are.
+    pub directory: Option<String>,
+    /// One report for all processes of a group.
+    pub group_reporting: bool,
+    /// Begins once all jobs before it have ended, and begins a group.
+    pub stonewall: bool,
+    /// Begins a group.
+    pub new_group: bool,
+    /// Pause before the first I/O.
+    pub start_delay: Nanos,
+    /// Random offsets may repeat before all were visited.
+    pub repeats: bool,
+    /// I/O priority level, 0 to 7.
+    pub priority: u8,
+    /// I/O class: 0 for none, 1 real time, 2 best effort, 3 idle.
+    pub priority_class: u8,
+    /// Seed of this job's randomness, beside the run's.
+    pub seed: u64,
+    /// How it submits.
+    pub engine: Engine,
+    /// Keys and values as they were given, for the report.
+    pub given: Vec<(String, String)>,
+}
+
+impl Default for Job {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            pattern: Pattern { reads: true, writes: false, random: false },
+            block_bytes: 4096,
+            size_bytes: 0,
+            offset_bytes: 0,
+            depth: 1,
+            processes: 1,
+            think: Nanos::ZERO,
+            think_blocks: 1,
+            runtime: None,
+            ramp: Nanos::ZERO,
+            time_based: false,
+            direct: false,
+            fsync: 0,
+            end_fsync: false,
+            rate_bytes_s: 0,
+            read_percent: 50,
+            filename: None,
+            directory: None,
+            group_reporting: false,
+            stonewall: false,
+            new_group: false,
+            start_delay: Nanos::ZERO,
+            repeats: false,
+            priority: 4,
+            priority_class: 0,
+            seed: 0,
+            engine: Engine::Sync("psync"),
+            given: Vec::new(),
+        }
+    }
+}
+
+/// The keys that are known, for the message that one is not.
+const KEYS: &str = "bs, direct, directory, end_fsync, filename, fsync, group_reporting, iodepth, ioengine, name, \
+    new_group, norandommap, numjobs, offset, prio, prioclass, ramp_time, randseed, rate, runtime, rw, rwmixread, size, \
+    startdelay, stonewall, thinktime, thinktime_blocks, time_based";
+
+impl Job {
+    /// Takes one key in.
+    pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match key {
+            "rw" | "readwrite" => self.pattern = Pattern::parse(value)?,
+            "bs" | "blocksize" => self.block_bytes = above_zero(bytes(value)?)?,
+            "size" => self.size_bytes = bytes(value)?,
+            "offset" => self.offset_bytes = bytes(value)?,
+            "iodepth" => self.depth = above_zero(small(value)?)?,
+            "numjobs" => self.processes = above_zero(small(value)?)?,
+            "thinktime" => self.think = time(value, "us")?,
+            "thinktime_blocks" => self.think_blocks = above_zero(count(value)?)?,
+            "runtime" | "timeout" => self.runtime = Some(time(value, "s")?).filter(|t| *t > Nanos::ZERO),
+            "ramp_time" => self.ramp = time(value, "s")?,
+            "time_based" => self.time_based = flag(value)?,
+            "direct" => self.direct = flag(value)?,
+            "fsync" => self.fsync = count(value)?,
+            "end_fsync" => self.end_fsync = flag(value)?,
+            "rate" => self.rate_bytes_s = bytes(value)?,
+            "rwmixread" => self.read_percent = count(value)?.min(100),
+            "filename" => self.filename = Some(value.to_owned()),
+            "directory" => self.directory = Some(value.to_owned()),
+            "group_reporting" => self.group_reporting = flag(value)?,
+            "stonewall" | "wait_for_previous" => self.stonewall = flag(value)?,
+            "new_group" => self.new_group = flag(value)?,
+            "startdelay" => self.start_delay = time(value, "s")?,
+            "norandommap" => self.repeats = flag(value)?,
+            "prio" => self.priority = within(value, 7)?,
+            "prioclass" => self.priority_class = within(value, 3)?,
+            "randseed" => self.seed = count(value)?,
+            "ioengine" => self.engine = Engine::parse(value)?,
+            "name" => self.name = value.to_owned(),
+            _ => return Err(format!("unknown key \"{key}\"; known are {KEYS}")),
+        }
+        self.given.retain(|(known, _)| known != key);
+        self.given.push((key.to_owned(), value.to_owned()));
+        Ok(())
+    }
+
+    /// What the keys say together that makes no sense.
+    pub(super) fn contradiction(&self) -> Option<String> {
+        if self.time_based && self.runtime.is_none() {
+            return Some("time_based without a runtime never ends; add runtime=".into());
+        }
+        if self.size_bytes != 0 && self.size_bytes < self.block_bytes {
+            return Some(format!("size={} is less than one block of {}", self.size_bytes, self.block_bytes));
+        }
+        if !self.block_bytes.is_multiple_of(512) || !self.offset_bytes.is_multiple_of(512) {
+            return Some("bs and offset are multiples of 512".into());
+        }
+        None
+    }
+
+    /// I/Os that a process has under way at most.
+    pub fn effective_depth(&self) -> u32 {
+        match self.engine {
+            Engine::Sync(_) => 1,
+            Engine::Async(_) => self.depth,
+        }
+    }
+
+    /// The file of the process with this number, as fio names it.
+    pub fn file_of(&self, process: u32) -> String {
+        match &self.filename {
+            Some(name) => name.clone(),
+            None => format!("{}.{process}.0", self.name),
+        }
+    }
+}
+
+fn above_zero<T: Default + PartialEq>(value: T) -> Result<T, String> {
+    if value == T::default() { Err("must be above 0".into()) } else { Ok(value) }
+}
+
+fn small(text: &str) -> Result<u32, String> {
+    let n = count(text)?;
+    u32::try_from(n).ok().filter(|n| *n <= 1 << 20).ok_or_else(|| format!("{n} is too many"))
+}
+
+fn within(text: &str, most: u8) -> Result<u8, String> {
+    let n = count(text)?;
+    if n <= u64::from(most) { Ok(n as u8) } else { Err(format!("{n} is not between 0 and {most}")) }
+}

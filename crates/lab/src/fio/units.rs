@@ -1,0 +1,83 @@
+//! Numbers with units, as fio writes them.
+
+use extant_rt::Nanos;
+
+/// A size in bytes: `4096`, `4k`, `5G`, `128KiB`. As fio does by default (`kb_base=1024`), every suffix counts in 1024s.
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text)?;
+    let power = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 1,
+        "m" | "mb" | "mib" => 2,
+        "g" | "gb" | "gib" => 3,
+        "t" | "tb" | "tib" => 4,
+        "p" | "pb" | "pib" => 5,
+        _ => return Err(format!("\"{text}\" is not a size; write a number with k, m, g, t or p")),
+    };
+    number.checked_mul(1_u64 << (10 * power)).ok_or_else(|| format!("\"{text}\" is too large"))
+}
+
+/// A span of time; without a unit in `default_unit`.
+pub(super) fn time(text: &str, default_unit: &str) -> Result<Nanos, String> {
+    let (number, unit) = split(text)?;
+    let unit = if unit.is_empty() { default_unit } else { unit };
+    let ns = match unit.to_ascii_lowercase().as_str() {
+        "ns" | "nsec" => 1,
+        "us" | "usec" => 1_000,
+        "ms" | "msec" => 1_000_000,
+        "s" | "sec" => 1_000_000_000,
+        "m" | "min" => 60_000_000_000,
+        "h" | "hour" => 3_600_000_000_000,
+        "d" | "day" => 86_400_000_000_000,
+        _ => return Err(format!("\"{text}\" is not a time; write a number with us, ms, s, m, h or d")),
+    };
+    number.checked_mul(ns).map(Nanos).ok_or_else(|| format!("\"{text}\" is too long"))
+}
+
+/// A count.
+pub(super) fn count(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("\"{text}\" is not a whole number"))
+}
+
+/// Yes or no; a key without a value says yes.
+pub(super) fn flag(text: &str) -> Result<bool, String> {
+    match text {
+        "" | "1" | "true" | "yes" => Ok(true),
+        "0" | "false" | "no" => Ok(false),
+        _ => Err(format!("\"{text}\" is neither 0 nor 1")),
+    }
+}
+
+fn split(text: &str) -> Result<(u64, &str), String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number = text[..end].parse().map_err(|_| format!("\"{text}\" does not begin with a number"))?;
+    Ok((number, text[end..].trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_count_in_1024s() {
+        assert_eq!(bytes("4k"), Ok(4096));
+        assert_eq!(bytes("5G"), Ok(5 << 30));
+        assert_eq!(bytes("128KiB"), Ok(128 << 10));
+        assert_eq!(bytes("512"), Ok(512));
+        assert!(
+            bytes("4x").is_err()
+                && bytes("k").is_err()
+                && bytes("-4").is_err()
+                && bytes("99999999p").is_err()
+        );
+    }
+
+    #[test]
+    fn times_have_the_default_unit_of_their_key() {
+        assert_eq!(time("15", "s"), Ok(Nanos::from_secs(15)));
+        assert_eq!(time("1000000", "us"), Ok(Nanos::from_secs(1)));
+        assert_eq!(time("500ms", "s"), Ok(Nanos::from_millis(500)));
+        assert_eq!(time("2m", "s"), Ok(Nanos::from_secs(120)));
+        assert!(time("soon", "s").is_err() && time("1y", "s").is_err());
+    }
+}

@@ -1,0 +1,22 @@
+//! The lab: fio's jobs on modelled machines and on real files, and comparisons of what came out.
+//!
+//! A job that was written for `fio(1)` runs here on a machine that nobody has to own, under a policy of choice, and twice
+//! the same. Results have fio's shape. Production code never needs this crate.
+//!
+//! ```
+//! use extant_lab::{Policy, fio, on_machine};
+//! use extant_sim::Machine;
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../machines/sata-7200-2013.toml");
+//!
+//! let jobs = fio::job_file("reader.fio", "[reader]\nrw=randread\nsize=1g\nruntime=2\ndirect=1\n").unwrap();
+//! let machine = Machine::load(path.as_ref()).unwrap();
+//! let outcome = on_machine(&jobs, machine, &Policy::default(), 1).unwrap();
+//! let read = &outcome.reports[0].measured.read;
+//! assert!(read.ios > 200 && read.completion.mean_ns > 4e6, "a disk with an arm");
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod fio;
+mod run;
+
+pub use run::{Direction, Latency, Measured, Outcome, Policy, Report, RunError, on_files, on_machine};

@@ -1,0 +1,161 @@
+//! What a process saw.
+
+use extant_block::IoError;
+use extant_rt::Nanos;
+use hdrhistogram::Histogram;
+
+/// Latencies, in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Latency {
+    /// How many.
+    pub count: u64,
+    /// Shortest; 0 if there are none.
+    pub min_ns: u64,
+    /// Longest.
+    pub max_ns: u64,
+    /// Mean.
+    pub mean_ns: f64,
+    /// Sum of squared distances from the mean.
+    squares: f64,
+    histogram: Histogram<u64>,
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        // Two significant digits: 1 % is finer than fio's own buckets.
+        let histogram = Histogram::new(2).expect("two digits are possible");
+        Self { count: 0, min_ns: 0, max_ns: 0, mean_ns: 0.0, squares: 0.0, histogram }
+    }
+}
+
+impl Latency {
+    pub(super) fn add(&mut self, took: Nanos) {
+        self.count += 1;
+        self.min_ns = if self.count == 1 { took.0 } else { self.min_ns.min(took.0) };
+        self.max_ns = self.max_ns.max(took.0);
+        // Welford's recurrence: the plain sum of squares loses its digits.
+        let delta = took.0 as f64 - self.mean_ns;
+        self.mean_ns += delta / self.count as f64;
+        self.squares += delta * (took.0 as f64 - self.mean_ns);
+        self.histogram.saturating_record(took.0);
+    }
+
+    /// Takes in what another process saw.
+    pub(super) fn merge(&mut self, other: &Self) {
+        if other.count == 0 {
+            return;
+        }
+        if self.count == 0 {
+            *self = other.clone();
+            return;
+        }
+        let (a, b) = (self.count as f64, other.count as f64);
+        let delta = other.mean_ns - self.mean_ns;
+        self.mean_ns += delta * b / (a + b);
+        self.squares += other.squares + delta * delta * a * b / (a + b);
+        self.count += other.count;
+        self.min_ns = self.min_ns.min(other.min_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+        self.histogram.add(&other.histogram).expect("histograms that resize take all values");
+    }
+
+    /// Standard deviation, of the sample.
+    pub fn deviation_ns(&self) -> f64 {
+        if self.count < 2 { 0.0 } else { (self.squares / (self.count - 1) as f64).sqrt() }
+    }
+
+    /// The latency that so many per cent do not exceed, within 1 %.
+    pub fn percentile_ns(&self, percent: f64) -> u64 {
+        self.histogram.value_at_percentile(percent).min(self.max_ns)
+    }
+
+    /// How many lie in `above..=up_to`, both as the histogram rounds.
+    pub fn between(&self, above_ns: u64, up_to_ns: u64) -> u64 {
+        if self.count == 0 { 0 } else { self.histogram.count_between(above_ns + 1, up_to_ns) }
+    }
+}
+
+/// One direction of a job.
+#[derive(Clone, Debug, Default)]
+pub struct Direction {
+    /// I/Os that ended.
+    pub ios: u64,
+    /// What they transferred.
+    pub bytes: u64,
+    /// From the decision to the submission; of asynchronous engines only.
+    pub submission: Latency,
+    /// From the submission to the end.
+    pub completion: Latency,
+    /// Both together.
+    pub total: Latency,
+}
+
+impl Direction {
+    /// I/Os a second over a time.
+    pub fn iops(&self, over: Nanos) -> f64 {
+        if over == Nanos::ZERO { 0.0 } else { self.ios as f64 / over.as_secs_f64() }
+    }
+
+    /// Bytes a second over a time.
+    pub fn bytes_s(&self, over: Nanos) -> f64 {
+        if over == Nanos::ZERO { 0.0 } else { self.bytes as f64 / over.as_secs_f64() }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.ios += other.ios;
+        self.bytes += other.bytes;
+        self.submission.merge(&other.submission);
+        self.completion.merge(&other.completion);
+        self.total.merge(&other.total);
+    }
+}
+
+/// What one process, or several together, saw.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// Reads.
+    pub read: Direction,
+    /// Writes.
+    pub write: Direction,
+    /// Flushes.
+    pub sync: Latency,
+    /// From the beginning of what is counted to the end of the last think time: the longest of the processes'.
+    pub runtime: Nanos,
+    /// By how many others were under way when an I/O was submitted, itself included: 1, 2, 4, 8, 16, 32, 64 and more.
+    pub depths: [u64; 7],
+    /// Why a process stopped early.
+    pub error: Option<IoError>,
+}
+
+impl Measured {
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.read.merge(&other.read);
+        self.write.merge(&other.write);
+        self.sync.merge(&other.sync);
+        self.runtime = self.runtime.max(other.runtime);
+        self.depths.iter_mut().zip(other.depths).for_each(|(own, theirs)| *own += theirs);
+        self.error = self.error.take().or_else(|| other.error.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn together_is_the_same_as_all_at_once() {
+        let mut rng = extant_rt::Rng::new(9);
+        let (mut all, mut one, mut two) = (Latency::default(), Latency::default(), Latency::default());
+        for n in 0..1000 {
+            let bits = rng.below(40);
+            let took = Nanos(1 + rng.below(1 << bits));
+            all.add(took);
+            if n % 3 == 0 { &mut one } else { &mut two }.add(took);
+        }
+        one.merge(&two);
+        assert_eq!((one.count, one.min_ns, one.max_ns), (all.count, all.min_ns, all.max_ns));
+        assert!((one.mean_ns / all.mean_ns - 1.0).abs() < 1e-12);
+        assert!((one.deviation_ns() / all.deviation_ns() - 1.0).abs() < 1e-9);
+        assert_eq!(one.percentile_ns(50.0), all.percentile_ns(50.0));
+    }
+}

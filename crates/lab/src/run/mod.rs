@@ -1,0 +1,187 @@
+//! Running jobs.
+
+mod measure;
+mod offsets;
+mod process;
+mod target;
+
+pub use measure::{Direction, Latency, Measured};
+pub use target::Policy;
+
+use crate::fio::Job;
+use extant_block::StreamId;
+use extant_rt::{Class, Rng, Rt, RtError};
+use extant_sim::Machine;
+use process::Process;
+use std::sync::Arc;
+use target::{Modelled, Place, Real};
+
+/// Why jobs were not run, or not to their end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// A name that no elevator has.
+    #[error("\"{0}\" is not an elevator; there are {list}", list = Policy::ELEVATORS.join(", "))]
+    Elevator(String),
+    /// A machine without `[[disk]]`.
+    #[error("the machine \"{0}\" has no disks; add a [[disk]] to its file")]
+    NoDisks(String),
+    /// Buffered writes on a modelled machine.
+    #[error("[{0}]: writes through the page cache are not modelled; say direct=1")]
+    Buffered(String),
+    /// A file of unknown length on a modelled machine.
+    #[error("[{0}]: size= is missing, and a modelled disk has no file to take it from")]
+    NoSize(String),
+    /// A file that does not fit the disk.
+    #[error("[{job}]: {file} of {length} bytes does not fit on the disk")]
+    Full {
+        /// The job.
+        job: String,
+        /// The file.
+        file: String,
+        /// Its length in bytes.
+        length: u64,
+    },
+    /// Not a block of the file lies in the job's span.
+    #[error("[{job}]: {file} has {length} bytes, less than a block from where the job begins")]
+    TooSmall {
+        /// The job.
+        job: String,
+        /// The file.
+        file: String,
+        /// Its length in bytes.
+        length: u64,
+    },
+    /// A file of the host that could not be used.
+    #[error("{0}: {1}")]
+    File(String, String),
+    /// The world could not go on.
+    #[error("{0}")]
+    World(String),
+}
+
+impl From<RtError> for RunError {
+    fn from(error: RtError) -> Self {
+        Self::World(error.to_string())
+    }
+}
+
+/// What a job, or with `group_reporting` a group of jobs, saw.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The job; the first of a group.
+    pub job: Arc<Job>,
+    /// Which group, counted from 0.
+    pub group: usize,
+    /// How many processes are in it.
+    pub processes: u32,
+    /// What they saw.
+    pub measured: Measured,
+}
+
+/// What came out of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// In order of the jobs.
+    pub reports: Vec<Report>,
+    /// Seconds since 1970 at the end, in the world that it ran in.
+    pub wall_clock: i64,
+    /// Whether that world was a virtual one.
+    pub is_virtual: bool,
+}
+
+/// Runs jobs on a modelled machine. The same machine, jobs, policy and seed give the same outcome, to the last digit.
+///
+/// # Errors
+/// What does not fit together, before anything is run; what stops the world, at once. I/O errors stop their process only
+/// and are in its report.
+pub fn on_machine(jobs: &[Job], machine: Machine, policy: &Policy, seed: u64) -> Result<Outcome, RunError> {
+    let mut target = Modelled::new(machine, policy, seed)?;
+    let rt = target.sim.rt().clone();
+    let plan = plan(jobs, &rt, |job, process, stream, program| {
+        let place = target.place(job, process)?;
+        target.introduce(stream, program, job);
+        Ok(place)
+    })?;
+    execute(&rt, plan, &|stream| target.dismiss(stream))
+}
+
+/// Runs jobs on files of the host; what a job reads is made first if it is missing or too short.
+///
+/// # Errors
+/// As [`on_machine`], and files that cannot be made or opened.
+pub fn on_files(jobs: &[Job]) -> Result<Outcome, RunError> {
+    let mut target = Real::new();
+    let rt = target.rt.clone();
+    let plan = plan(jobs, &rt, |job, process, _, _| target.place(job, process))?;
+    execute(&rt, plan, &|_| ())
+}
+
+/// A process with the report that it counts towards.
+struct Planned {
+    process: Process,
+    report: usize,
+}
+
+/// Processes by wave: one wave ends before the next begins.
+struct Plan {
+    waves: Vec<Vec<Planned>>,
+    reports: Vec<Report>,
+}
+
+fn plan(
+    jobs: &[Job],
+    rt: &Rt,
+    mut place: impl FnMut(&Job, u32, StreamId, u64) -> Result<Place, RunError>,
+) -> Result<Plan, RunError> {
+    let mut plan = Plan { waves: Vec::new(), reports: Vec::<Report>::new() };
+    let (mut group, mut streams) = (0, 0);
+    for (number, job) in jobs.iter().enumerate() {
+        if number > 0 && (job.stonewall || job.new_group) {
+            group += 1;
+        }
+        if plan.waves.is_empty() || job.stonewall {
+            plan.waves.push(Vec::new());
+        }
+        let job = Arc::new(job.clone());
+        for process in 0..job.processes {
+            streams += 1;
+            let stream = StreamId(streams);
+            let program = number as u64 + 1;
+            let place = place(&job, process, stream, program)?;
+            let rng = Rng::labelled(rt.seed() ^ job.seed, &format!("{}.{process}", job.name));
+            let joins =
+                job.group_reporting && plan.reports.last().is_some_and(|report| report.group == group);
+            if !joins {
+                let measured = Measured::default();
+                plan.reports.push(Report { job: job.clone(), group, processes: 0, measured });
+            }
+            let report = plan.reports.len() - 1;
+            plan.reports[report].processes += 1;
+            let process = Process { rt: rt.clone(), job: job.clone(), stream, place, rng };
+            plan.waves.last_mut().expect("there is one").push(Planned { process, report });
+        }
+    }
+    Ok(plan)
+}
+
+fn execute(rt: &Rt, plan: Plan, ended: &dyn Fn(StreamId)) -> Result<Outcome, RunError> {
+    let Plan { waves, mut reports } = plan;
+    rt.block_on(async {
+        for wave in waves {
+            let tasks: Vec<_> = wave
+                .into_iter()
+                .map(|Planned { process, report }| {
+                    let (stream, name) = (process.stream, process.job.name.clone());
+                    (stream, report, rt.spawn(&name, Class::Normal, process.run()))
+                })
+                .collect();
+            for (stream, report, task) in tasks {
+                let measured = task.await?;
+                reports[report].measured.merge(&measured);
+                ended(stream);
+            }
+        }
+        Ok::<(), RtError>(())
+    })??;
+    Ok(Outcome { reports, wall_clock: rt.wall_clock(), is_virtual: rt.is_virtual() })
+}
