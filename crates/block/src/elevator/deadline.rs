@@ -1,11 +1,4 @@
 //! mq-deadline: sorted batches, bounded waits, classes in strict order with aging.
-//!
-//! Semantics of Linux's mq-deadline (Documentation/block/deadline-iosched.rst). Reads and writes are sorted by
-//! sector; a batch of up to [`Tunables::fifo_batch`] requests runs in one direction; between batches, reads go first
-//! but starve waiting writes at most [`Tunables::writes_starved`] times; a batch starts at the oldest request if that
-//! one is past its expiry, else where the last one in this direction stopped. Each class has its own lists, and a
-//! lower class is served only when the higher have nothing queued or in flight, or when its request has waited for
-//! [`Tunables::prio_aging_expire`]. It never idles.
 
 use super::table::{Arrivals, Entry, Sorted, Table, mergeable};
 use super::{Decision, Elevator, IoClass, Request, RequestId};
@@ -67,7 +60,12 @@ struct Class {
     pending: u32,
 }
 
-/// See the [module](self).
+/// Semantics of Linux's mq-deadline (Documentation/block/deadline-iosched.rst). Reads and writes are sorted by
+/// sector; a batch of up to [`Tunables::fifo_batch`] requests runs in one direction; between batches, reads go first
+/// but starve waiting writes at most [`Tunables::writes_starved`] times; a batch starts at the oldest request if that
+/// one is past its expiry, else where the last one in this direction stopped. Each class has its own lists, and a
+/// lower class is served only when the higher have nothing queued or in flight, or when its request has waited for
+/// [`Tunables::prio_aging_expire`]. It never idles.
 #[derive(Debug)]
 pub struct Deadline {
     tunables: Tunables,
