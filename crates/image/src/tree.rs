@@ -27,12 +27,9 @@ impl NodeId {
 
 const NONE: u32 = u32::MAX;
 
-/// Longest name that ext can store, in bytes.
-pub(crate) const NAME_MAX: usize = 255;
-
 /// Type of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Regular file.
     File,
     /// Directory.

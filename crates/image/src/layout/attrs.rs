@@ -5,8 +5,8 @@ use super::params::Params;
 use crate::BuildError;
 use crate::tree::XattrSetId;
 use extant_format::{
-    Acl, GOOD_OLD_INODE_SIZE, Incompat, InodeNumber, XATTR_BLOCK_SHARES_MAX, Xattr, XattrIndex, XattrName,
-    xattr_space,
+    Acl, BlockSize, GOOD_OLD_INODE_SIZE, Incompat, InodeNumber, XATTR_BLOCK_SHARES_MAX, Xattr, XattrIndex,
+    XattrName, xattr_space,
 };
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub(crate) struct Value {
 #[derive(Debug)]
 pub(crate) struct AttrBlock {
     pub(crate) set: XattrSetId,
-    /// The first inode that uses it, for messages.
+    /// Inodes that share it.
     pub(crate) references: u32,
 }
 
@@ -63,6 +63,16 @@ impl AttrPlan {
     pub(crate) fn block_of(&self, inode: InodeNumber) -> Option<u32> {
         let at = self.users.binary_search_by_key(&inode, |user| user.0).ok()?;
         Some(self.users[at].1)
+    }
+
+    /// Blocks of the values in inodes of their own that a set refers to: they count as the owner's.
+    pub(crate) fn value_blocks(&self, set: XattrSetId, block: BlockSize) -> u64 {
+        let Some(plan) = self.sets.get(&set) else { return 0 };
+        let blocks_of = |attr: &Attr| match attr.place {
+            AttrPlace::Value(at) => block.blocks_for(self.values[at as usize].bytes.len() as u64),
+            AttrPlace::Here(_) => 0,
+        };
+        plan.in_inode.iter().chain(&plan.in_block).map(blocks_of).sum()
     }
 
     /// The attributes that lie in the inode itself.

@@ -2,10 +2,11 @@
 
 use super::attrs::{AttrPlan, plan_attrs};
 use super::dirs;
+use super::map::indirect_blocks;
 use super::params::Params;
 use crate::tree::{EntryId, Kind, Meta, NodeId, Payload, Timestamp, Tree, XattrSetId};
 use crate::{BuildError, quoted};
-use extant_format::{Incompat, InodeNumber, RoCompat, indirect_capacity};
+use extant_format::{DIRECT_POINTERS, Incompat, InodeNumber, RoCompat, indirect_capacity};
 use sha2::{Digest, Sha256};
 
 /// The first inode that is not reserved; by custom lost+found's.
@@ -21,6 +22,8 @@ pub(crate) struct Contents {
     numbers: Vec<u32>,
     /// Blocks of data by inode number, holes apart; of a directory its blocks.
     pub(crate) blocks: Vec<u32>,
+    /// All of these together, with attributes and, as far as they do not depend on places, maps.
+    pub(crate) all_blocks: u64,
     pub(crate) attrs: AttrPlan,
     /// Inodes of attribute values begin here; they are as many as `attrs.values`.
     pub(crate) first_value_inode: u32,
@@ -44,6 +47,7 @@ impl Contents {
             tree,
             entries: vec![NO_ENTRY; FIRST_INODE as usize],
             blocks: Vec::new(),
+            all_blocks: 0,
             attrs: AttrPlan::default(),
             first_value_inode: 0,
             orphan_inode: 0,
@@ -185,6 +189,10 @@ impl Contents {
         };
         let most_links = if params.has_extents() { 65_000 } else { 32_000 };
         let mut blocks = vec![0; self.entries.len()];
+        let mut all = self.attrs.blocks.len() as u64;
+        for value in &self.attrs.values {
+            all += params.block.blocks_for(value.bytes.len() as u64);
+        }
         for inode in self.inodes() {
             let id = self.node_of(inode);
             let node = self.tree.node(id);
@@ -228,8 +236,13 @@ impl Contents {
                 _ => 0,
             };
             blocks[inode.0 as usize] = of;
+            all += u64::from(of);
+            if !params.has_extents() && of > DIRECT_POINTERS {
+                all += indirect_blocks(&self.logical_runs_of(params, inode, of), params.block);
+            }
         }
         self.blocks = blocks;
+        self.all_blocks = all;
         Ok(())
     }
 
@@ -252,6 +265,21 @@ impl Contents {
         let links =
             if node.kind == Kind::Directory { 2 + self.subdirectories(id) } else { node.names.into() };
         if links > 65_000 { 1 } else { links as u16 }
+    }
+
+    /// The parts of an inode of the tree that are not holes, of `blocks` in all.
+    pub(crate) fn logical_runs_of(
+        &self,
+        params: &Params,
+        inode: InodeNumber,
+        blocks: u32,
+    ) -> Vec<LogicalRun> {
+        let id = self.node_of(inode);
+        if self.tree.sparse_map(id).is_some() {
+            self.logical_runs(params, id)
+        } else {
+            vec![LogicalRun { start: 0, blocks }]
+        }
     }
 
     /// The parts of a file that are not holes, in file blocks.

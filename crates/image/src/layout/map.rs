@@ -26,7 +26,7 @@ pub(crate) struct DataRun {
 pub(crate) struct FileMap {
     /// In order of file blocks.
     pub(crate) data: Vec<DataRun>,
-    /// Blocks of the map, in the order in which [`FileMap::write_block`] counts them.
+    /// Blocks of the map, in the order in which [`MapBlocks::write`] counts them.
     pub(crate) meta: Vec<Run>,
 }
 
@@ -101,7 +101,7 @@ impl FileMap {
             }
             let levels = extent_levels(extents.len(), params.block);
             let level = levels.len() - 1;
-            self.index_node(&extents, &levels, level as u16 + 1, 0, usize::MAX, params.block).write_to(to);
+            index_node(self, &extents, &levels, level as u16 + 1, 0, usize::MAX, params.block).write_to(to);
             return;
         }
         let nodes = indirect_nodes(&self.logical_runs(), params.block);
@@ -116,75 +116,106 @@ impl FileMap {
             put(DIRECT_POINTERS as usize + n, child.map_or(0, |at| self.meta_block(at as u64)));
         }
     }
+}
+
+/// A map with what its blocks are made from, for writing one after another.
+pub(crate) struct MapBlocks {
+    map: FileMap,
+    extents: Vec<Extent>,
+    /// Nodes of each level of the extent tree, from the leaves up.
+    levels: Vec<usize>,
+    /// The indirect blocks.
+    nodes: Vec<Node>,
+}
+
+impl MapBlocks {
+    pub(crate) fn new(map: FileMap, params: &Params) -> Self {
+        if params.has_extents() {
+            let extents = extents(&map.data);
+            let levels = extent_levels(extents.len(), params.block);
+            return Self { map, extents, levels, nodes: Vec::new() };
+        }
+        let nodes = indirect_nodes(&map.logical_runs(), params.block);
+        Self { map, extents: Vec::new(), levels: Vec::new(), nodes }
+    }
 
     /// Writes block `index` of the map into `block`, which is zeroed; `seed` is the file's.
-    pub(crate) fn write_block(
-        &self,
-        index: u64,
-        block: &mut [u8],
-        params: &Params,
-        seed: Option<ChecksumSeed>,
-    ) {
+    pub(crate) fn write(&self, index: u64, block: &mut [u8], params: &Params, seed: Option<ChecksumSeed>) {
         if params.has_extents() {
-            let extents = extents(&self.data);
-            let levels = extent_levels(extents.len(), params.block);
-            let capacity = ExtentNode::capacity(params.block.byte_len(), false);
-            let (mut level, mut node) = (0, index as usize);
-            while node >= levels[level] {
-                node -= levels[level];
-                level += 1;
-            }
-            let content = if level == 0 {
-                let end = ((node + 1) * capacity).min(extents.len());
-                ExtentNode::Leaf(extents[node * capacity..end].to_vec())
-            } else {
-                self.index_node(&extents, &levels, level as u16, node * capacity, capacity, params.block)
-            };
-            content.write_to(block);
+            self.write_extents(index as usize, block, params);
             if let Some(seed) = seed {
                 write_extent_checksum(block, seed);
             }
-            return;
+        } else {
+            self.write_pointers(self.nodes[index as usize], block, params);
         }
-        let nodes = indirect_nodes(&self.logical_runs(), params.block);
-        let node = nodes[index as usize];
+    }
+
+    fn write_extents(&self, mut node: usize, block: &mut [u8], params: &Params) {
+        let capacity = ExtentNode::capacity(params.block.byte_len(), false);
+        let mut level = 0;
+        while node >= self.levels[level] {
+            node -= self.levels[level];
+            level += 1;
+        }
+        let content = if level == 0 {
+            let end = ((node + 1) * capacity).min(self.extents.len());
+            ExtentNode::Leaf(self.extents[node * capacity..end].to_vec())
+        } else {
+            index_node(
+                &self.map,
+                &self.extents,
+                &self.levels,
+                level as u16,
+                node * capacity,
+                capacity,
+                params.block,
+            )
+        };
+        content.write_to(block);
+    }
+
+    fn write_pointers(&self, node: Node, block: &mut [u8], params: &Params) {
         let reach = reach(node.level - 1, params.block);
         for (n, slot) in (0u64..).zip(block.chunks_exact_mut(4)) {
             let first = node.first + n * reach;
             let child = if node.level == 1 {
-                self.physical(first)
+                self.map.physical(first)
             } else {
                 let key = (first, std::cmp::Reverse(node.level - 1));
-                match nodes.binary_search_by_key(&key, |node| (node.first, std::cmp::Reverse(node.level))) {
-                    Ok(at) => self.meta_block(at as u64),
+                match self
+                    .nodes
+                    .binary_search_by_key(&key, |node| (node.first, std::cmp::Reverse(node.level)))
+                {
+                    Ok(at) => self.map.meta_block(at as u64),
                     Err(_) => 0,
                 }
             };
             slot.copy_from_slice(&(child as u32).to_le_bytes());
         }
     }
+}
 
-    /// An inner node of `depth` over the nodes below it, from `first` on.
-    fn index_node(
-        &self,
-        extents: &[Extent],
-        levels: &[usize],
-        depth: u16,
-        first: usize,
-        most: usize,
-        block: BlockSize,
-    ) -> ExtentNode {
-        let capacity = ExtentNode::capacity(block.byte_len(), false);
-        let below = usize::from(depth) - 1;
-        let before: usize = levels[..below].iter().sum();
-        let extents_per_child = capacity.pow(u32::from(depth));
-        let last = first.saturating_add(most).min(levels[below]);
-        let entries = (first..last).map(|child| ExtentIndex {
-            logical: extents[child * extents_per_child].logical,
-            child: VolumeBlock(self.meta_block((before + child) as u64)),
-        });
-        ExtentNode::Index { depth, entries: entries.collect() }
-    }
+/// An inner node of `depth` over the nodes below it, from `first` on.
+fn index_node(
+    map: &FileMap,
+    extents: &[Extent],
+    levels: &[usize],
+    depth: u16,
+    first: usize,
+    most: usize,
+    block: BlockSize,
+) -> ExtentNode {
+    let capacity = ExtentNode::capacity(block.byte_len(), false);
+    let below = usize::from(depth) - 1;
+    let before: usize = levels[..below].iter().sum();
+    let extents_per_child = capacity.pow(u32::from(depth));
+    let last = first.saturating_add(most).min(levels[below]);
+    let entries = (first..last).map(|child| ExtentIndex {
+        logical: extents[child * extents_per_child].logical,
+        child: VolumeBlock(map.meta_block((before + child) as u64)),
+    });
+    ExtentNode::Index { depth, entries: entries.collect() }
 }
 
 /// Puts runs of a file into runs of the volume that are as long together.
@@ -261,6 +292,11 @@ fn tops(block: BlockSize) -> [u64; 3] {
     let n = u64::from(pointers_per_block(block));
     let direct = u64::from(DIRECT_POINTERS);
     [direct, direct + n, direct + n + n * n]
+}
+
+/// How many indirect blocks a file needs.
+pub(crate) fn indirect_blocks(runs: &[LogicalRun], block: BlockSize) -> u64 {
+    indirect_nodes(runs, block).len() as u64
 }
 
 /// The indirect blocks of a file, a parent in front of its children.

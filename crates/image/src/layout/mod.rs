@@ -13,7 +13,7 @@ mod space;
 pub(crate) use attrs::ValueRef;
 pub(crate) use contents::Contents;
 pub(crate) use dirs::{Shape, file_kind};
-pub(crate) use map::{FileMap, ROOT_BYTES};
+pub(crate) use map::{FileMap, MapBlocks, ROOT_BYTES};
 pub(crate) use params::Params;
 pub(crate) use plan::{Piece, Plan, What};
 pub(crate) use size::plan;

@@ -109,6 +109,9 @@ impl Plan {
             pieces: Vec::new(),
         };
         plan.place_own(params, blocks)?;
+        if let Some(missing) = contents.all_blocks.checked_sub(plan.geometry.space.free() + 1) {
+            return Err(Short { missing: missing + 1 }.into());
+        }
         plan.place_names(contents, params)?;
         plan.place_data(contents, params)?;
         Ok(plan)
@@ -150,11 +153,7 @@ impl Plan {
             if contents.tree.node(id).kind != Kind::File || blocks == 0 {
                 continue;
             }
-            if contents.tree.sparse_map(id).is_some() {
-                self.place_runs(inode, &contents.logical_runs(params, id), params)?;
-            } else {
-                self.place_runs(inode, &[LogicalRun { start: 0, blocks }], params)?;
-            }
+            self.place_runs(inode, &contents.logical_runs_of(params, inode, blocks), params)?;
         }
         for (n, value) in (0..).zip(&contents.attrs.values) {
             let blocks = params.block.blocks_for(value.bytes.len() as u64) as u32;

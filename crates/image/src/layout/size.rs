@@ -104,12 +104,13 @@ fn too_small(contents: &Contents, params: &Params, given: u64) -> BuildError {
 
 /// The smallest volume that leaves `percent` of the blocks in use free.
 fn smallest(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, BuildError> {
-    let content_blocks: u64 = contents.blocks.iter().map(|&n| u64::from(n)).sum();
+    let content_blocks = contents.all_blocks;
     let base = EXACT_SLACK_BYTES >> params.block.log2();
     let inodes = inodes_wanted(contents, params, None)?;
     let mut best: Option<Plan> = None;
     // The largest that is known to be too small, and the next to try.
     let mut too_small = MIN_BLOCKS - 1;
+    let mut stride = base.max(1);
     let mut next = MIN_BLOCKS.max(content_blocks + content_blocks / 32 + content_blocks * percent / 100);
     for _ in 0..MAX_STEPS {
         let tried = next;
@@ -135,7 +136,9 @@ fn smallest(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, 
             }
             Err(Misfit::Short(short)) => {
                 too_small = too_small.max(tried);
-                next = tried + short.missing + base;
+                // What is missing may be more than was noticed; the search comes back from too large.
+                stride *= 2;
+                next = tried + short.missing + stride;
             }
             Err(Misfit::Geometry(GeometryError::Tail { at_least, .. })) => {
                 too_small = too_small.max(tried);

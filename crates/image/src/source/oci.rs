@@ -168,7 +168,7 @@ impl Layout<'_> {
             self.verify(&blob, layer)?;
             let archive = match blob.archive {
                 Some(archive) => archive,
-                None => self.stores.add_archive(blob.file.clone(), name.clone(), blob.start + blob.len)?,
+                None => self.stores.add_archive(blob.file.clone(), name.clone())?,
             };
             let mut input = Input::file(blob.file, archive, blob.start, blob.len, name);
             return tar::read(tree, self.stores, &mut input, Some(&mut state));

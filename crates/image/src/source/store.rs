@@ -22,8 +22,6 @@ pub(crate) struct Archive {
     pub(crate) file: Arc<File>,
     /// Name for messages.
     pub(crate) name: String,
-    /// Length when it was opened.
-    pub(crate) len: u64,
 }
 
 /// Everything that contents come from.
@@ -79,9 +77,9 @@ impl Stores {
         Ok(id)
     }
 
-    pub(crate) fn add_archive(&mut self, file: Arc<File>, name: String, len: u64) -> Result<u16, BuildError> {
+    pub(crate) fn add_archive(&mut self, file: Arc<File>, name: String) -> Result<u16, BuildError> {
         let id = index(self.archives.len())?;
-        self.archives.push(Archive { file, name, len });
+        self.archives.push(Archive { file, name });
         Ok(id)
     }
 
@@ -90,7 +88,7 @@ impl Stores {
         if self.spool.is_none() {
             let file = Arc::new(unnamed_file(&self.spool_dir).map_err(|e| self.spool_error("create", e))?);
             let name = format!("a spool file in {}", quoted_path(&self.spool_dir));
-            let archive = self.add_archive(file.clone(), name, u64::MAX).map_err(SpoolError::Write)?;
+            let archive = self.add_archive(file.clone(), name).map_err(SpoolError::Write)?;
             let out = BufWriter::with_capacity(SPOOL_BUFFER, SpoolFile { file, at: 0 });
             self.spool = Some(Spool { archive, out, len: 0 });
         }

@@ -4,7 +4,7 @@ use super::Image;
 use super::reader::Reader;
 use super::tables::{block_bitmap, inode_bitmap};
 use crate::BuildError;
-use crate::layout::{Piece, Shape, What};
+use crate::layout::{MapBlocks, Piece, Shape, What};
 use crate::tree::Kind;
 use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
 use extant_format::{ChecksumSeed, InodeNumber, SUPERBLOCK_BYTES, VolumeBlock, write_xattr_block};
@@ -12,16 +12,17 @@ use extant_format::{ChecksumSeed, InodeNumber, SUPERBLOCK_BYTES, VolumeBlock, wr
 /// `EXT4_ORPHAN_BLOCK_MAGIC`.
 const ORPHAN_MAGIC: u32 = 0x0b10_ca04;
 
-/// What one writer keeps between runs: the directory it last wrote, and open files.
+/// What one writer keeps between runs: the directory and the map that it last wrote, and an open directory.
 pub(super) struct Emitter<'i> {
     image: &'i Image,
     reader: Reader,
     shape: Option<(InodeNumber, Shape)>,
+    map: Option<(InodeNumber, MapBlocks)>,
 }
 
 impl<'i> Emitter<'i> {
     pub(super) fn new(image: &'i Image) -> Self {
-        Self { image, reader: Reader::default(), shape: None }
+        Self { image, reader: Reader::default(), shape: None, map: None }
     }
 
     /// Writes blocks `skip..` of a piece into all of `to`, which is a whole number of blocks; what was in it goes.
@@ -68,14 +69,12 @@ impl<'i> Emitter<'i> {
                 }
             }
             What::Map(inode, first) => {
-                let contents = &image.contents;
-                let map = match inode {
-                    InodeNumber::JOURNAL => image.plan.journal.clone().expect("planned"),
-                    n if n.0 == contents.orphan_inode => image.plan.orphan_file.clone().expect("planned"),
-                    n => image.plan.map_of(contents, &image.params, n),
-                };
+                if self.map.as_ref().is_none_or(|(of, _)| *of != inode) {
+                    self.map = Some((inode, MapBlocks::new(image.map_of(inode), &image.params)));
+                }
+                let (_, map) = self.map.as_ref().expect("set above");
                 for (n, block) in (0u32..).zip(blocks) {
-                    map.write_block((first + skip + n).into(), block, &image.params, image.inode_seed(inode));
+                    map.write((first + skip + n).into(), block, &image.params, image.inode_seed(inode));
                 }
             }
             What::Data(..) => unreachable!("handled above"),

@@ -69,11 +69,11 @@ impl Image {
         let mut inode = self.new_inode(number, file_kind(node.kind), node.mode, time);
         inode.set_owner(node.uid, node.gid);
         inode.raw.i_links_count = contents.links(id).into();
-        let mut attr_blocks = 0;
+        let mut other_blocks = contents.attrs.value_blocks(node.xattrs, self.params.block);
         if node.xattrs != XattrSetId::EMPTY {
             if let Some(block) = contents.attrs.block_of(number) {
                 inode.set_xattr_block(VolumeBlock(self.plan.attr_block(block)));
-                attr_blocks = 1;
+                other_blocks += 1;
             }
             let xattrs = contents.attrs.in_inode(node.xattrs, |value| self.value_ref(value));
             write_inode_xattrs(&mut inode.tail, &xattrs).expect("the plan put in the inode only what fits");
@@ -89,23 +89,23 @@ impl Image {
                         inode.raw.i_flags = InodeFlags::INDEX.bits().into();
                     }
                 }
-                self.set_map(&mut inode, &map, attr_blocks);
+                self.set_map(&mut inode, &map, other_blocks);
             }
             (Kind::Symlink, _) => {
                 inode.set_size(node.size);
                 let target = contents.tree.symlink_target(id);
                 if contents.blocks[number.0 as usize] == 0 {
                     inode.raw.i_block[..target.len()].copy_from_slice(target);
-                    self.set_blocks(&mut inode, attr_blocks);
+                    self.set_blocks(&mut inode, other_blocks);
                 } else {
-                    self.set_map(&mut inode, &self.plan.map_of(contents, &self.params, number), attr_blocks);
+                    self.set_map(&mut inode, &self.plan.map_of(contents, &self.params, number), other_blocks);
                 }
             }
             (Kind::CharDevice | Kind::BlockDevice, Payload::Device { major, minor }) => {
                 inode.set_device(DeviceNumber { major, minor });
-                self.set_blocks(&mut inode, attr_blocks);
+                self.set_blocks(&mut inode, other_blocks);
             }
-            _ => self.set_blocks(&mut inode, attr_blocks),
+            _ => self.set_blocks(&mut inode, other_blocks),
         }
         inode
     }

@@ -10,9 +10,10 @@ mod tables;
 pub(crate) use output::{Output, directory_of};
 pub(crate) use pump::pump;
 
-use crate::layout::{Contents, Params, Plan};
+use crate::layout::{Contents, FileMap, Params, Plan};
 use crate::source::Stores;
 use crate::tree::Timestamp;
+use extant_format::InodeNumber;
 use tables::Tables;
 
 /// Everything that the writers share.
@@ -46,6 +47,16 @@ impl Image {
     /// Bytes that will be written.
     pub(crate) fn bytes_to_write(&self) -> u64 {
         self.plan.pieces.iter().map(|piece| u64::from(piece.blocks) << self.params.block.log2()).sum()
+    }
+
+    /// The map of any inode that has one, the resize inode's apart.
+    fn map_of(&self, inode: InodeNumber) -> FileMap {
+        let special = match inode {
+            InodeNumber::JOURNAL => &self.plan.journal,
+            n if n.0 == self.contents.orphan_inode => &self.plan.orphan_file,
+            _ => return self.plan.map_of(&self.contents, &self.params, inode),
+        };
+        special.clone().expect("asked for maps that the plan has only")
     }
 
     pub(crate) fn superblock(&self) -> &extant_format::Superblock {

@@ -41,7 +41,7 @@ pub(crate) fn load_file(
     let input = if plain {
         let len = file.metadata().map_err(|e| fail("read", e))?.len();
         let file = Arc::new(file);
-        let archive = stores.add_archive(file.clone(), name.clone(), len)?;
+        let archive = stores.add_archive(file.clone(), name.clone())?;
         Input::file(file, archive, 0, len, name)
     } else {
         Input::stream(decode::decoded(file).map_err(|e| fail("read", e))?, name)
