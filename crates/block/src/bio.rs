@@ -116,6 +116,15 @@ impl Segment {
         Self { ptr: ptr.as_ptr(), len, owner: Owner::Exclusive { _keep: owner } }
     }
 
+    /// Memory of somebody else that nobody changes until this segment is dropped; for writes only.
+    ///
+    /// # Safety
+    /// `ptr..ptr + len` is initialised and stays valid while `owner` lives, and until the segment is dropped nothing
+    /// writes it.
+    pub unsafe fn borrowed(ptr: NonNull<u8>, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { ptr: ptr.as_ptr(), len, owner: Owner::Shared { _keep: owner } }
+    }
+
     /// Part of `parent`, which is in `owner`.
     ///
     /// # Safety

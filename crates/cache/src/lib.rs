@@ -1,3 +1,57 @@
-//! Page cache, write-back and dirty control.
+//! The page cache: frames, mappings, read-ahead, eviction, write-back and the accounting of dirty memory.
+//!
+//! One [`PageCache`] serves all files of a process, on any number of devices. A [`Mapping`] holds one file's pages; a
+//! [`Backing`] says where they are on the device. Cached reads and overwrites copy on the caller's thread: they take no
+//! lock that excludes another reader and allocate nothing. This crate never knows what a file system looks like: it asks
+//! a backing for sectors, and tells it when they have been written.
+//!
+//! ```
+//! use extant_block::{MemDevice, Sector};
+//! use extant_cache::{CacheConfig, FlatFile, PageCache};
+//! use std::sync::Arc;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let rt = extant_rt::Rt::real(Default::default());
+//! let cache = PageCache::new(&rt, CacheConfig::with_budget(8 << 20))?;
+//! let disk = cache.attach(Arc::new(MemDevice::new(1 << 20)));
+//! let file = disk.mapping(Arc::new(FlatFile::new(Sector(0), 1 << 20)), 1, 0).open();
+//! file.write_blocking(5, b"hello")?; // in memory
+//! file.sync_blocking()?; // on the device
+//! let mut buf = [0; 5];
+//! file.read_blocking(5, &mut buf)?;
+//! assert_eq!(&buf, b"hello");
+//! # rt.block_on(cache.close())??;
+//! # Ok(())
+//! # }
+//! ```
 
+mod arena;
+mod audit;
+mod backing;
+mod cache;
 pub mod control;
+mod disk;
+mod error;
+mod errseq;
+pub mod evict;
+mod file;
+mod flusher;
+mod frames;
+mod index;
+mod load;
+mod mapping;
+mod page;
+mod pageset;
+mod read;
+pub mod readahead;
+mod shared;
+mod state;
+mod waits;
+mod write;
+mod writeback;
+
+pub use backing::{Answer, Backing, BeyondFlatFile, Extent, FlatFile, Place, WriteExtent};
+pub use cache::{CacheConfig, Disk, OnWriteError, PageCache, Usage};
+pub use error::{BackingError, CacheError, Result};
+pub use file::{Mapping, OpenFile};
+pub use page::{FrameNo, MAX_FILE_BYTES, PAGE_BYTES};

@@ -1,0 +1,55 @@
+//! Everything against everything, at rest.
+
+use crate::shared::Shared;
+use std::sync::atomic::Ordering;
+
+/// See [`crate::PageCache::audit`].
+pub(crate) fn check(shared: &Shared) {
+    let files = shared.all_files();
+    let (mut attached, mut clean, mut dirty) = (0_u64, 0_u64, 0_u64);
+    for file in &files {
+        let pages = file.pages.lock();
+        assert!(pages.writeback.is_empty(), "pages of file {} are under write-back", file.inode);
+        let frames = file.frames_in(&pages, 0..u64::MAX);
+        assert_eq!(frames.len() as u64, pages.cached, "the list of file {} is whole", file.inode);
+        for frame in frames {
+            let key = shared.frames.key(frame);
+            let state = shared.frames.state(frame).snapshot();
+            assert_eq!(key.file(), file.file, "frame {} is in its own file's list", frame.get());
+            assert_eq!(shared.index.find(&shared.frames, key), Some(frame), "the index knows {key:?}");
+            assert_eq!(state.pins(), 0, "nobody holds {key:?}: {state:?}");
+            assert!(
+                state.is_uptodate()
+                    && !state.is_exclusive()
+                    && !state.is_loading()
+                    && !state.is_writeback()
+                    && !state.is_detached(),
+                "{key:?} is at rest: {state:?}"
+            );
+            let tagged = pages.dirty.contains(key.index());
+            assert_eq!(tagged, state.dirty() != 0, "tag and state of {key:?} agree: {state:?}");
+            attached += 1;
+            if tagged { dirty += 1 } else { clean += 1 }
+        }
+        assert_eq!(pages.listed.is_some(), !pages.dirty.is_empty(), "file {} is listed if dirty", file.inode);
+    }
+    let counts = shared.frame_counts();
+    assert_eq!(dirty, shared.dirty.load(Ordering::SeqCst), "dirty pages are counted");
+    assert_eq!(0, shared.writeback.load(Ordering::SeqCst), "nothing is under write-back");
+    assert_eq!(dirty, shared.charged(), "what is charged is dirty");
+    let on_disks =
+        |pick: fn(&crate::disk::DiskState) -> u64| shared.disks.read().iter().map(|d| pick(d)).sum::<u64>();
+    assert_eq!(dirty, on_disks(|d| d.dirty.load(Ordering::SeqCst)), "dirty pages are counted by device");
+    assert_eq!(dirty, on_disks(|d| d.charged.load(Ordering::SeqCst)), "and charged by device");
+    assert_eq!(clean, u64::from(counts.evictable), "every clean page can be evicted");
+    assert_eq!(
+        attached + u64::from(counts.free) + u64::from(counts.parked),
+        u64::from(counts.total),
+        "every frame is in a file, free or parked: {counts:?}"
+    );
+    let used =
+        shared.frames.all().filter(|&f| shared.frames.state(f).snapshot() != Default::default()).count();
+    assert_eq!(used as u64, attached, "free frames are blank");
+    let flushers = shared.disks.read().len();
+    assert!(shared.waits.len() <= flushers, "nobody but flushers waits: {}", shared.waits.len());
+}

@@ -1,0 +1,290 @@
+//! The cache of a process.
+
+use crate::backing::Backing;
+use crate::control::{DeviceIndex, DirtyControl, DirtyLimits, StopAtLimit};
+use crate::disk::DiskState;
+use crate::evict::{Eviction, S3Fifo};
+use crate::file::Mapping;
+use crate::flusher;
+use crate::mapping::Inner;
+use crate::page::PAGE;
+use crate::shared::{Settings, Shared};
+use crate::{CacheError, Result};
+use extant_block::Device;
+use extant_rt::{Class, Nanos, Rt, Task};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What happens to a page that could not be written back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnWriteError {
+    /// It stays dirty, and is tried again at the next periodic pass and on demand. A writer that would have to wait for
+    /// room on a device that keeps failing gets the device's error.
+    #[default]
+    KeepDirty,
+    /// It counts as clean and may be evicted: its contents are lost then, as on Linux.
+    MarkClean,
+}
+
+/// How a [`PageCache`] is set up.
+#[derive(Debug)]
+pub struct CacheConfig {
+    /// Memory for pages. What describes them comes on top: less than 2 %.
+    pub budget_bytes: u64,
+    /// Flushers work while more than this is dirty; a quarter of the budget if not given.
+    pub background_bytes: Option<u64>,
+    /// Dirty and write-back pages never exceed this; half of the budget if not given, three quarters at most.
+    pub dirty_bytes: Option<u64>,
+    /// Longest read-ahead; 0 turns it off.
+    pub read_ahead_bytes: u64,
+    /// Largest bio.
+    pub bio_bytes: u64,
+    /// Time between periodic passes (kernel: `dirty_writeback_centisecs`).
+    pub periodic: Nanos,
+    /// Age at which a periodic pass writes a file back (kernel: `dirty_expire_centisecs`).
+    pub expire: Nanos,
+    /// What happens to pages that cannot be written.
+    pub on_write_error: OnWriteError,
+    /// The dirty controller.
+    pub control: Box<dyn DirtyControl>,
+    /// The eviction policy; [`S3Fifo`] if not given.
+    pub eviction: Option<Box<dyn Eviction>>,
+}
+
+impl CacheConfig {
+    /// The defaults, with a budget.
+    pub fn with_budget(budget_bytes: u64) -> Self {
+        Self {
+            budget_bytes,
+            background_bytes: None,
+            dirty_bytes: None,
+            read_ahead_bytes: (budget_bytes / 32).clamp(PAGE, 1 << 20),
+            bio_bytes: (budget_bytes / 32).clamp(PAGE, 1 << 20),
+            periodic: Nanos::from_secs(5),
+            expire: Nanos::from_secs(30),
+            on_write_error: OnWriteError::default(),
+            control: Box::new(StopAtLimit),
+            eviction: None,
+        }
+    }
+
+    fn limits(&self, frames: u64) -> DirtyLimits {
+        let most = (frames * 3 / 4).max(1);
+        let limit_pages = self.dirty_bytes.map_or(frames / 2, |bytes| bytes / PAGE).clamp(1, most);
+        let background_pages = self.background_bytes.map_or(frames / 4, |bytes| bytes / PAGE);
+        // Linux: a background threshold that is not below the limit becomes half of it.
+        let background_pages =
+            if background_pages >= limit_pages { limit_pages / 2 } else { background_pages };
+        DirtyLimits { background_pages, limit_pages }
+    }
+}
+
+/// What a cache holds at one moment, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// All frames.
+    pub frames: u64,
+    /// Those that hold nothing.
+    pub free: u64,
+    /// Clean pages, to be evicted when a frame is needed.
+    pub evictable: u64,
+    /// Dirty pages.
+    pub dirty: u64,
+    /// Pages on their way to a device.
+    pub writeback: u64,
+    /// Frames that the budget does not cover at present.
+    pub parked: u64,
+}
+
+/// The page cache of a process: one budget for the files of all its devices. Cheap to clone.
+///
+/// Before the process ends, [`PageCache::close`] writes back what is dirty. Where the last handle is dropped instead, the
+/// flushers still do, as long as the world lives.
+#[derive(Clone, Debug)]
+pub struct PageCache {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug)]
+struct Handle {
+    shared: Arc<Shared>,
+    flushers: Mutex<Vec<Task<()>>>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        self.shared.disks.read().iter().for_each(|disk| disk.kick(&self.shared));
+    }
+}
+
+/// A device whose files are cached. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) state: Arc<DiskState>,
+}
+
+impl PageCache {
+    /// A cache in the world `rt`.
+    ///
+    /// # Errors
+    /// The system gives no address space for the budget.
+    pub fn new(rt: &Rt, mut config: CacheConfig) -> std::io::Result<Self> {
+        let frames = (config.budget_bytes / PAGE).clamp(16, u64::from(u32::MAX) - 1) as u32;
+        let limits = config.limits(u64::from(frames));
+        let settings = Settings {
+            on_write_error: config.on_write_error,
+            read_ahead_pages: config.read_ahead_bytes / PAGE,
+            bio_pages: (config.bio_bytes / PAGE).max(1),
+            periodic: config.periodic,
+            expire: config.expire,
+        };
+        let policy = match config.eviction.take() {
+            Some(policy) => policy,
+            None => Box::new(S3Fifo::new(frames)?),
+        };
+        let shared = Arc::new(Shared::new(rt, frames, policy, config.control, limits, settings)?);
+        Ok(Self { handle: Arc::new(Handle { shared, flushers: Mutex::default() }) })
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.handle.shared
+    }
+
+    /// Adds a device, and starts its flusher.
+    pub fn attach(&self, device: Arc<dyn Device>) -> Disk {
+        let shared = self.shared();
+        let state = {
+            let mut disks = shared.disks.write();
+            let state = Arc::new(DiskState::new(DeviceIndex(disks.len() as u32), device));
+            disks.push(state.clone());
+            state
+        };
+        let name = format!("flusher of {}", state.device.limits().name);
+        let task = shared.rt.spawn(&name, Class::Normal, flusher::run(shared.clone(), state.clone()));
+        self.handle.flushers.lock().push(task);
+        Disk { shared: shared.clone(), state }
+    }
+
+    /// What it holds.
+    pub fn usage(&self) -> Usage {
+        let shared = self.shared();
+        let counts = shared.frame_counts();
+        Usage {
+            frames: counts.total.into(),
+            free: counts.free.into(),
+            evictable: counts.evictable.into(),
+            dirty: shared.dirty.load(Ordering::Relaxed),
+            writeback: shared.writeback.load(Ordering::Relaxed),
+            parked: counts.parked.into(),
+        }
+    }
+
+    /// Bytes that describe frames, on top of the budget, whatever the frames hold.
+    pub fn overhead_bytes(&self) -> u64 {
+        self.shared().overhead_bytes() as u64
+    }
+
+    /// Changes the budget, within what the cache was made with; a smaller one takes effect by eviction at once, and gives
+    /// the memory back to the system. Returns how many pages beyond it are in use and cannot go yet; they go as they are
+    /// written back or let go.
+    pub fn set_budget(&self, bytes: u64) -> u64 {
+        u64::from(self.shared().set_budget((bytes / PAGE).min(u32::MAX.into()) as u32))
+    }
+
+    /// The budget at present, in bytes.
+    pub fn budget_bytes(&self) -> u64 {
+        u64::from(self.shared().budget()) * PAGE
+    }
+
+    /// Changes the limits on dirty memory.
+    pub fn set_limits(&self, limits: DirtyLimits) {
+        self.shared().set_limits(limits);
+    }
+
+    /// The limits on dirty memory.
+    pub fn limits(&self) -> DirtyLimits {
+        *self.shared().limits.lock()
+    }
+
+    /// Writes back every file that is dirty now, and flushes the devices (`sync(2)`).
+    ///
+    /// # Errors
+    /// The first that this call met. Each file's own are reported by its open files, too.
+    pub async fn sync(&self) -> Result<()> {
+        let mut result = Ok(());
+        let disks = self.shared().disks.read().clone();
+        for disk in disks {
+            let outcome = Disk { shared: self.shared().clone(), state: disk }.sync().await;
+            if result.is_ok() {
+                result = outcome;
+            }
+        }
+        result
+    }
+
+    /// Writes everything back and ends the flushers. Files must not be used after this.
+    pub async fn close(self) -> Result<()> {
+        let result = self.sync().await;
+        self.shared().closed.store(true, Ordering::SeqCst);
+        self.shared().disks.read().iter().for_each(|disk| disk.kick(self.shared()));
+        let flushers = std::mem::take(&mut *self.handle.flushers.lock());
+        for flusher in flushers {
+            flusher.await.map_err(|_| CacheError::ShutDown)?;
+        }
+        result
+    }
+
+    /// Checks every frame and every list against each other, for tests; the cache must be at rest.
+    ///
+    /// # Panics
+    /// Something is lost, counted twice or still held.
+    pub fn audit(&self) {
+        crate::audit::check(self.shared());
+    }
+}
+
+impl Disk {
+    /// Pages for a file of `size` bytes on this device. `inode` is its name in traces.
+    pub fn mapping(&self, backing: Arc<dyn Backing>, inode: u64, size: u64) -> Mapping {
+        Mapping(Inner::new(&self.shared, &self.state, backing, inode, size))
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.state.device
+    }
+
+    /// Its number among the devices of the process.
+    pub fn index(&self) -> DeviceIndex {
+        self.state.index
+    }
+
+    /// Writes back every file of this device that is dirty now, and flushes it.
+    pub async fn sync(&self) -> Result<()> {
+        let mut result = Ok(());
+        let mut after = None;
+        let last = self.state.last_listed();
+        while let Some((place, file)) = self.state.next_file(after).filter(|(place, _)| Some(*place) <= last)
+        {
+            let outcome = file.write_back(0..u64::MAX).await;
+            if result.is_ok() {
+                result = outcome;
+            }
+            after = Some(place);
+        }
+        // Files that are clean but under write-back are on no list.
+        for file in self.shared.all_files() {
+            if file.disk.index == self.state.index {
+                file.wait_for_writeback(0..u64::MAX).await;
+            }
+        }
+        result?;
+        if self.state.device.limits().volatile_cache {
+            extant_block::flush(&*self.state.device).await?;
+        }
+        Ok(())
+    }
+}

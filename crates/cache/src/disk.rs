@@ -1,0 +1,141 @@
+//! A device with its dirty files.
+
+use crate::CacheError;
+use crate::control::{Background, DeviceIndex};
+use crate::mapping::Inner;
+use crate::shared::Shared;
+use crate::waits::Key;
+use extant_block::Device;
+use extant_rt::Nanos;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A device that files of the cache live on.
+#[derive(Debug)]
+pub(crate) struct DiskState {
+    pub(crate) index: DeviceIndex,
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) dirty: AtomicU64,
+    pub(crate) writeback: AtomicU64,
+    pub(crate) charged: AtomicU64,
+    /// The most that the controller grants this device.
+    pub(crate) limit_pages: AtomicU64,
+    pub(crate) dirtied_total: AtomicU64,
+    pub(crate) written_total: AtomicU64,
+    /// Somebody waits for frames or room, whatever the controller says.
+    pub(crate) wanted: AtomicBool,
+    failing: AtomicBool,
+    last_error: Mutex<Option<CacheError>>,
+    files: Mutex<DirtyFiles>,
+}
+
+/// Files with dirty pages, in the order in which they became dirty. They are kept alive by it.
+#[derive(Debug, Default)]
+struct DirtyFiles {
+    next: u64,
+    by_age: BTreeMap<(Nanos, u64), Arc<Inner>>,
+}
+
+/// A file's place among the dirty ones.
+pub(crate) type Listed = (Nanos, u64);
+
+impl DiskState {
+    pub(crate) fn new(index: DeviceIndex, device: Arc<dyn Device>) -> Self {
+        Self {
+            index,
+            device,
+            dirty: AtomicU64::new(0),
+            writeback: AtomicU64::new(0),
+            charged: AtomicU64::new(0),
+            limit_pages: AtomicU64::new(u64::MAX),
+            dirtied_total: AtomicU64::new(0),
+            written_total: AtomicU64::new(0),
+            wanted: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+            last_error: Mutex::new(None),
+            files: Mutex::default(),
+        }
+    }
+
+    /// Lists a file as dirty since `now`, under its lock.
+    pub(crate) fn list(&self, now: Nanos, file: Arc<Inner>) -> Listed {
+        let mut files = self.files.lock();
+        let place = (now, files.next);
+        files.next += 1;
+        files.by_age.insert(place, file);
+        place
+    }
+
+    /// Takes a file off the list, under its lock. The caller drops what it gets without that lock.
+    pub(crate) fn unlist(&self, place: Listed) -> Option<Arc<Inner>> {
+        self.files.lock().by_age.remove(&place)
+    }
+
+    /// The first dirty file after `after`, or the first of all.
+    pub(crate) fn next_file(&self, after: Option<Listed>) -> Option<(Listed, Arc<Inner>)> {
+        let files = self.files.lock();
+        let from = after.map_or((Nanos::ZERO, 0), |(at, n)| (at, n + 1));
+        files.by_age.range(from..).next().map(|(place, file)| (*place, file.clone()))
+    }
+
+    /// The file that became dirty last.
+    pub(crate) fn last_listed(&self) -> Option<Listed> {
+        self.files.lock().by_age.last_key_value().map(|(place, _)| *place)
+    }
+
+    /// Takes note of how a write-back ended.
+    pub(crate) fn note(&self, result: &Result<(), CacheError>) {
+        match result {
+            Ok(()) if !self.is_failing() => {}
+            Ok(()) => {
+                self.failing.store(false, Ordering::SeqCst);
+                *self.last_error.lock() = None;
+            }
+            Err(error) => {
+                *self.last_error.lock() = Some(error.clone());
+                self.failing.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Whether the last write-back failed.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::SeqCst)
+    }
+
+    /// Why the last write-back failed, if it did.
+    pub(crate) fn failure(&self) -> Option<CacheError> {
+        self.last_error.lock().clone()
+    }
+
+    pub(crate) fn kick(&self, shared: &Shared) {
+        shared.waits.wake_all(Key::Flusher(self.index.0));
+    }
+
+    /// Has the flusher work even below the background threshold, because somebody waits.
+    pub(crate) fn want(&self, shared: &Shared) {
+        self.wanted.store(true, Ordering::SeqCst);
+        self.kick(shared);
+    }
+
+    /// What the controller has the flusher do; takes over the device's limit.
+    pub(crate) fn background(&self, shared: &Shared) -> Background {
+        let numbers = shared.numbers(self);
+        let now = shared.rt.now();
+        let mut control = shared.control.lock();
+        let limit = control.device_limit(now, &numbers).max(1);
+        let background = control.background(now, &numbers);
+        drop(control);
+        self.set_limit(shared, limit);
+        background
+    }
+
+    pub(crate) fn set_limit(&self, shared: &Shared, pages: u64) {
+        let old = self.limit_pages.swap(pages, Ordering::Relaxed);
+        if pages > old {
+            shared.waits.wake(Key::Room(Some(self.index.0)), usize::MAX);
+        }
+    }
+}

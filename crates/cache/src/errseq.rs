@@ -1,0 +1,73 @@
+//! Write-back errors, each reported once per open file (Linux: `lib/errseq.c`).
+
+use crate::CacheError;
+use parking_lot::Mutex;
+
+/// A mapping's record of what failed.
+#[derive(Debug, Default)]
+pub(crate) struct ErrorLog(Mutex<Log>);
+
+#[derive(Debug, Default)]
+struct Log {
+    count: u64,
+    last: Option<CacheError>,
+    seen: bool,
+}
+
+/// How much of the record an open file has been told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told(u64);
+
+impl ErrorLog {
+    /// Enters an error.
+    pub(crate) fn record(&self, error: CacheError) {
+        let mut log = self.0.lock();
+        log.count += 1;
+        log.last = Some(error);
+        log.seen = false;
+    }
+
+    /// For a file being opened: an error that nobody has been told of is still news to it.
+    pub(crate) fn sample(&self) -> Told {
+        let log = self.0.lock();
+        Told(if log.seen { log.count } else { log.count.saturating_sub(1) })
+    }
+
+    /// The last error since `told`, which it advances.
+    pub(crate) fn check(&self, told: &mut Told) -> Result<(), CacheError> {
+        let mut log = self.0.lock();
+        if told.0 == log.count {
+            return Ok(());
+        }
+        told.0 = log.count;
+        log.seen = true;
+        log.last.clone().map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_open_file_hears_of_an_error_once() {
+        let log = ErrorLog::default();
+        let (mut a, mut b) = (log.sample(), log.sample());
+        assert!(log.check(&mut a).is_ok());
+        log.record(CacheError::ShutDown);
+        assert!(log.check(&mut a).is_err());
+        assert!(log.check(&mut a).is_ok());
+        assert!(log.check(&mut b).is_err());
+        assert!(log.check(&mut b).is_ok());
+    }
+
+    #[test]
+    fn a_file_opened_later_hears_of_an_error_only_if_nobody_has() {
+        let log = ErrorLog::default();
+        log.record(CacheError::ShutDown);
+        let mut late = log.sample();
+        assert!(log.check(&mut late).is_err());
+        let mut later = log.sample();
+        assert!(log.check(&mut later).is_ok());
+    }
+}

@@ -1,0 +1,134 @@
+//! S3-FIFO (Yang et al., SOSP 2023): a small queue on trial, a main queue, and a memory of who was just evicted.
+//!
+//! New pages enter the small queue; those used again while there move to the main queue, the others leave after one pass,
+//! so that a scan displaces a tenth of the cache at most. Whoever comes back soon after enters the main queue at once.
+
+use super::lists::Lists;
+use super::{Eviction, Uses};
+use crate::arena::Table;
+use crate::page::{FrameNo, mix};
+
+const SMALL: usize = 0;
+const MAIN: usize = 1;
+/// Share of the frames for pages on trial: one in ten, as in the paper.
+const SMALL_SHARE: usize = 10;
+/// A page counts its first use too, so two uses are one reuse.
+const USES_TO_STAY: u8 = 2;
+/// Places where a ghost may lie.
+const WAYS: usize = 4;
+/// Ticks that a ghost lives, of which a 16-bit stamp holds many.
+const GHOST_TICKS: u16 = 1024;
+
+/// The policy's queues.
+#[derive(Debug)]
+pub struct S3Fifo {
+    lists: Lists<2>,
+    frames: usize,
+    /// Fingerprint above, tick of eviction below.
+    ghosts: Table<u32>,
+    evictions: u64,
+    /// Evictions per tick, so that ghosts live for as many evictions as the main queue has frames.
+    evictions_per_tick: u64,
+}
+
+impl S3Fifo {
+    /// Queues for `frames` frames.
+    ///
+    /// # Errors
+    /// The system has no memory for them.
+    pub fn new(frames: u32) -> std::io::Result<Self> {
+        let main = frames as u64 - frames as u64 / SMALL_SHARE as u64;
+        Ok(Self {
+            lists: Lists::new(frames)?,
+            frames: frames as usize,
+            ghosts: Table::zeroed((frames as usize).next_power_of_two().max(WAYS))?,
+            evictions: 0,
+            evictions_per_tick: (main / u64::from(GHOST_TICKS)).max(1),
+        })
+    }
+
+    fn tick(&self) -> u16 {
+        // Zero is an empty place.
+        (self.evictions / self.evictions_per_tick % 0xfffe) as u16 + 1
+    }
+
+    fn ghost_places(&self, page: u64) -> (std::ops::Range<usize>, u16) {
+        let hash = mix(page ^ 0x5bf0_3635);
+        let first = hash as usize & (self.ghosts.len() - 1) & !(WAYS - 1);
+        (first..first + WAYS, (hash >> 48) as u16)
+    }
+
+    fn age(&self, ghost: u32) -> u16 {
+        if ghost & 0xffff == 0 { u16::MAX } else { self.tick().wrapping_sub(ghost as u16) }
+    }
+
+    fn remember(&mut self, page: u64) {
+        self.evictions += 1;
+        let (places, print) = self.ghost_places(page);
+        let place = places.max_by_key(|&i| self.age(self.ghosts[i])).expect("there are places");
+        self.ghosts[place] = u32::from(print) << 16 | u32::from(self.tick());
+    }
+
+    /// Whether the page was evicted lately; forgets it.
+    fn recall(&mut self, page: u64) -> bool {
+        let (mut places, print) = self.ghost_places(page);
+        let ticks = (self.frames as u64 / self.evictions_per_tick).min(u64::from(GHOST_TICKS)) as u16;
+        let place =
+            places.find(|&i| (self.ghosts[i] >> 16) as u16 == print && self.age(self.ghosts[i]) <= ticks);
+        if let Some(place) = place {
+            self.ghosts[place] = 0;
+        }
+        place.is_some()
+    }
+}
+
+impl Eviction for S3Fifo {
+    fn insert(&mut self, frame: FrameNo, page: u64) {
+        if self.lists.list_of(frame).is_none() {
+            let list = if self.recall(page) { MAIN } else { SMALL };
+            self.lists.push_back(list, frame);
+        }
+    }
+
+    fn remove(&mut self, frame: FrameNo) {
+        self.lists.remove(frame);
+    }
+
+    fn victim(&mut self, uses: &dyn Uses, page_of: &dyn Fn(FrameNo) -> u64) -> Option<FrameNo> {
+        loop {
+            let from_small = self.lists.len(SMALL) > self.frames / SMALL_SHARE || self.lists.len(MAIN) == 0;
+            if from_small && let Some(frame) = self.lists.pop_front(SMALL) {
+                if uses.uses(frame) >= USES_TO_STAY {
+                    uses.set(frame, 0);
+                    self.lists.push_back(MAIN, frame);
+                    continue;
+                }
+                self.remember(page_of(frame));
+                return Some(frame);
+            }
+            // Ends: every turn takes a use away from a frame, and there are three at most.
+            let frame = self.lists.pop_front(MAIN)?;
+            match uses.uses(frame) {
+                0 => return Some(frame),
+                n => {
+                    uses.set(frame, n - 1);
+                    self.lists.push_back(MAIN, frame);
+                }
+            }
+        }
+    }
+
+    fn put_back(&mut self, frame: FrameNo) {
+        if self.lists.list_of(frame).is_none() {
+            self.lists.push_back(MAIN, frame);
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.lists.len(SMALL) + self.lists.len(MAIN)
+    }
+
+    fn overhead_bytes(&self) -> usize {
+        self.lists.overhead_bytes() + self.ghosts.bytes()
+    }
+}

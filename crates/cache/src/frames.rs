@@ -1,0 +1,297 @@
+//! The frames: their bytes, their states, and who is in which mapping.
+//!
+//! `unsafe` in this file turns the promises of `state.rs` into slices: a pin gives `&[u8]`, a claim gives `&mut [u8]`.
+
+use crate::arena::{Region, Table, Zeroable};
+use crate::page::{FrameNo, PAGE_BYTES, PageKey};
+use crate::state::{After, Snapshot, State};
+use extant_block::Segment;
+use std::any::Any;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// What a reader needs to know of a frame; four to a cache line.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Head {
+    pub(crate) key: AtomicU64,
+    pub(crate) state: State,
+    /// The next frame in the same bucket of the index.
+    pub(crate) chain: AtomicU32,
+}
+
+// SAFETY: atomic integers, whose zero is a value.
+unsafe impl Zeroable for Head {}
+
+/// A frame's neighbours in its mapping's list, under the mapping's lock.
+#[derive(Debug)]
+pub(crate) struct Siblings {
+    pub(crate) next: AtomicU32,
+    pub(crate) prev: AtomicU32,
+}
+
+// SAFETY: atomic integers, whose zero is a value.
+unsafe impl Zeroable for Siblings {}
+
+/// All frames of a process. Those whose last user leaves go to `freed`.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    bytes: Region,
+    heads: Table<Head>,
+    pub(crate) siblings: Table<Siblings>,
+    count: u32,
+}
+
+impl Frames {
+    pub(crate) fn new(count: u32) -> std::io::Result<Self> {
+        let slots = count as usize + 1;
+        Ok(Self {
+            bytes: Region::zeroed(count as usize * PAGE_BYTES)?,
+            heads: Table::zeroed(slots)?,
+            siblings: Table::zeroed(slots)?,
+            count,
+        })
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Bytes that describe frames.
+    pub(crate) fn overhead_bytes(&self) -> usize {
+        self.heads.bytes() + self.siblings.bytes()
+    }
+
+    #[inline]
+    pub(crate) fn head(&self, frame: FrameNo) -> &Head {
+        &self.heads[frame.slot()]
+    }
+
+    #[inline]
+    pub(crate) fn state(&self, frame: FrameNo) -> &State {
+        &self.head(frame).state
+    }
+
+    pub(crate) fn key(&self, frame: FrameNo) -> PageKey {
+        PageKey(self.head(frame).key.load(Ordering::Relaxed))
+    }
+
+    /// All frames.
+    pub(crate) fn all(&self) -> impl Iterator<Item = FrameNo> + use<> {
+        (1..=self.count).filter_map(FrameNo::new)
+    }
+
+    fn ptr(&self, frame: FrameNo) -> std::ptr::NonNull<u8> {
+        self.bytes.at((frame.slot() - 1) * PAGE_BYTES, PAGE_BYTES)
+    }
+
+    /// Starts to fetch the first lines of a frame, before it is known to be the right one.
+    #[inline]
+    pub(crate) fn prefetch(&self, frame: FrameNo) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let ptr = self.ptr(frame).as_ptr();
+            for line in 0..4 {
+                // SAFETY: within the frame; and a prefetch never faults.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(ptr.add(line * 64).cast()) };
+            }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = frame;
+    }
+
+    /// Counts the caller in on a frame that holds page `key`.
+    #[inline]
+    pub(crate) fn pin(&self, frame: FrameNo, key: PageKey) -> Result<Pinned<'_>, crate::state::PinFailure> {
+        let head = self.head(frame);
+        let seen = head.state.pin(|| head.key.load(Ordering::Relaxed) == key.0)?;
+        Ok(Pinned { frames: self, frame, seen })
+    }
+
+    /// Takes a frame for a change.
+    #[inline]
+    pub(crate) fn claim(&self, frame: FrameNo) -> Result<Claimed<'_>, Snapshot> {
+        let seen = self.state(frame).claim()?;
+        Ok(Claimed { frames: self, frame, seen })
+    }
+
+    /// A frame from the free list, for page `key`.
+    pub(crate) fn take_free(&self, frame: FrameNo, key: PageKey) -> Fresh<'_> {
+        let head = self.head(frame);
+        head.state.take_free();
+        head.key.store(key.0, Ordering::Relaxed);
+        Fresh { frames: self, frame }
+    }
+
+    /// The bytes of a frame that is being loaded, or part of them, for the device to fill.
+    ///
+    /// # Safety
+    /// The frame is loading until the segment is dropped, and no other segment overlaps.
+    pub(crate) unsafe fn to_fill(
+        &self,
+        frame: FrameNo,
+        count: usize,
+        skip: usize,
+        len: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Segment {
+        let ptr = self.run(frame, count, skip, len);
+        // SAFETY: the memory lives as long as `owner`, which holds these frames; nobody else touches it while the frames
+        // are loading, as the caller promises.
+        unsafe { Segment::exclusive(ptr, len, owner) }
+    }
+
+    /// The bytes of frames under write-back, for the device to read.
+    ///
+    /// # Safety
+    /// The frames are pinned until the segment is dropped.
+    pub(crate) unsafe fn to_write(
+        &self,
+        frame: FrameNo,
+        count: usize,
+        skip: usize,
+        len: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Segment {
+        let ptr = self.run(frame, count, skip, len);
+        // SAFETY: the memory lives as long as `owner`, which holds these frames; nobody changes it while the frames are
+        // pinned, as the caller promises.
+        unsafe { Segment::borrowed(ptr, len, owner) }
+    }
+
+    fn run(&self, frame: FrameNo, count: usize, skip: usize, len: usize) -> std::ptr::NonNull<u8> {
+        assert!(skip + len <= count * PAGE_BYTES, "within the run of frames");
+        self.bytes.at((frame.slot() - 1) * PAGE_BYTES + skip, len)
+    }
+
+    /// Zeroes part of a frame that is being loaded.
+    ///
+    /// # Safety
+    /// The frame is loading and the device is done with it.
+    pub(crate) unsafe fn zero_loading(&self, frame: FrameNo, skip: usize, len: usize) {
+        let ptr = self.run(frame, 1, skip, len);
+        // SAFETY: in bounds, and nobody else touches a loading frame, as the caller promises.
+        unsafe { ptr.write_bytes(0, len) };
+    }
+
+    /// Gives a free frame's memory back to the system.
+    ///
+    /// # Safety
+    /// The frame is free and on nobody's list.
+    pub(crate) unsafe fn forget(&self, frame: FrameNo) {
+        // SAFETY: nobody touches the bytes of a free frame.
+        unsafe { self.bytes.forget((frame.slot() - 1) * PAGE_BYTES, PAGE_BYTES) };
+    }
+}
+
+/// A reader's hold on a frame. To be ended with [`Pinned::end`], which tells whether the frame is to be freed.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Pinned<'a> {
+    frames: &'a Frames,
+    pub(crate) frame: FrameNo,
+    pub(crate) seen: Snapshot,
+}
+
+impl Pinned<'_> {
+    #[inline]
+    pub(crate) fn used(&self) {
+        self.frames.state(self.frame).used(self.seen);
+    }
+
+    #[inline]
+    pub(crate) fn end(self) -> After {
+        self.frames.state(self.frame).unpin()
+    }
+}
+
+impl Deref for Pinned<'_> {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the pin was counted while the frame was up to date; until it is counted out nobody may claim, load or
+        // free the frame, so nothing changes these initialised bytes while `self` is borrowed.
+        unsafe { std::slice::from_raw_parts(self.frames.ptr(self.frame).as_ptr(), PAGE_BYTES) }
+    }
+}
+
+/// A frame that the holder alone may touch. To be ended with [`Claimed::end`].
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Claimed<'a> {
+    frames: &'a Frames,
+    pub(crate) frame: FrameNo,
+    pub(crate) seen: Snapshot,
+}
+
+impl Claimed<'_> {
+    pub(crate) fn key(&self) -> PageKey {
+        self.frames.key(self.frame)
+    }
+
+    #[inline]
+    pub(crate) fn end(self) -> After {
+        self.frames.state(self.frame).release()
+    }
+}
+
+impl Deref for Claimed<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: as in `deref_mut`.
+        unsafe { std::slice::from_raw_parts(self.frames.ptr(self.frame).as_ptr(), PAGE_BYTES) }
+    }
+}
+
+impl DerefMut for Claimed<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the exclusive bit was taken on a frame without pins and is held until `end`; readers that count
+        // themselves in meanwhile see it and touch nothing.
+        unsafe { std::slice::from_raw_parts_mut(self.frames.ptr(self.frame).as_ptr(), PAGE_BYTES) }
+    }
+}
+
+/// A frame taken from the free list, not in any mapping yet; dropping it must not happen: it is published or given back.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Fresh<'a> {
+    frames: &'a Frames,
+    pub(crate) frame: FrameNo,
+}
+
+impl Fresh<'_> {
+    /// The bytes are in force, `dirty` quarters of them dirty.
+    pub(crate) fn publish(self, dirty: u8, uses: u8) {
+        self.frames.state(self.frame).publish(dirty, uses);
+    }
+
+    /// The bytes are the device's from now on.
+    pub(crate) fn start_loading(self, mark: bool, unread: bool) {
+        self.frames.state(self.frame).start_loading(mark, unread);
+    }
+
+    /// The frame is free again, and the caller's to put on the free list.
+    pub(crate) fn give_back(self) -> FrameNo {
+        self.frames.state(self.frame).give_back();
+        self.frame
+    }
+}
+
+impl Deref for Fresh<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: as in `deref_mut`.
+        unsafe { std::slice::from_raw_parts(self.frames.ptr(self.frame).as_ptr(), PAGE_BYTES) }
+    }
+}
+
+impl DerefMut for Fresh<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: a frame taken from the free list is not up to date and marked exclusive; readers that count themselves
+        // in touch nothing.
+        unsafe { std::slice::from_raw_parts_mut(self.frames.ptr(self.frame).as_ptr(), PAGE_BYTES) }
+    }
+}

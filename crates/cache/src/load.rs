@@ -1,0 +1,284 @@
+//! Filling pages from the device.
+
+use crate::backing::{Extent, Place};
+use crate::mapping::{Aftermath, Inner};
+use crate::page::{FrameNo, PAGE, PAGE_BYTES};
+use crate::shared::Purpose;
+use crate::waits::Key;
+use crate::{CacheError, Result};
+use extant_block::{Bio, BioFlags, IoError, Op, Sector, StreamId};
+use extant_rt::{Cost, Event};
+use parking_lot::Mutex;
+use std::any::Any;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Which pages to load, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) pages: Range<u64>,
+    pub(crate) purpose: Purpose,
+    /// The page whose reader starts the next round of read-ahead.
+    pub(crate) mark: Option<u64>,
+    pub(crate) stream: StreamId,
+}
+
+/// What became of an attempt to load.
+#[derive(Debug)]
+pub(crate) enum Loading {
+    /// These pages are on their way.
+    Started(Arc<Load>),
+    /// The first page has a frame already.
+    Present,
+    /// There is no frame for it.
+    NoFrames,
+}
+
+/// Pages on their way from the device. Whatever happens to whoever asked for them, they end loaded or gone.
+#[derive(Debug)]
+pub(crate) struct Load {
+    inner: Arc<Inner>,
+    first: u64,
+    frames: Vec<FrameNo>,
+    /// Bytes of the file from `first` on that count; the rest becomes zeroes.
+    valid_bytes: u64,
+    left: AtomicUsize,
+    over: AtomicBool,
+    error: Mutex<Option<IoError>>,
+}
+
+impl Inner {
+    /// Loads the first of `wanted`'s pages and as many after it as are missing, lie together on the device and find a
+    /// frame. May wait for the backing, with nothing in its hands.
+    pub(crate) async fn load(self: &Arc<Self>, wanted: Wanted) -> Result<Loading> {
+        let Wanted { pages: Range { start, end }, purpose, mark, stream } = wanted;
+        loop {
+            let epoch = self.pages.lock().epoch;
+            let end = end.min(self.size().div_ceil(PAGE)).max(start + 1);
+            let mut extents = Vec::new();
+            let mut at = start * PAGE;
+            // Extents until the run of pages is covered, or the first page at least.
+            while at < end * PAGE {
+                let extent = self.backing.map_read(at..end * PAGE).await.map_err(CacheError::Backing)?;
+                assert!(extent.bytes > 0, "a backing's answer is never empty");
+                self.shared.rt.charge(Cost::MapLookup(1));
+                let bytes = extent.bytes.min(end * PAGE - at);
+                extents.push((at, Extent { bytes, ..extent }));
+                at += bytes;
+                if extents.len() >= 16 && at >= (start + 1) * PAGE {
+                    break;
+                }
+            }
+            let end = at / PAGE;
+            let mut taken = Vec::new();
+            self.shared.take_frames((end - start) as usize, purpose, &mut taken);
+            if taken.is_empty() {
+                return Ok(Loading::NoFrames);
+            }
+            let mut unused = taken.into_iter();
+            let mut frames = Vec::new();
+            let (valid_bytes, stale) = {
+                let mut pages = self.pages.lock();
+                let stale = pages.epoch != epoch;
+                // A shorter file has stored its size before it takes the lock to drop pages.
+                let size = self.size();
+                if !stale && size > start * PAGE {
+                    let limit = end.min(size.div_ceil(PAGE));
+                    for index in start..limit {
+                        if self.frame(&pages, index).is_some() {
+                            break;
+                        }
+                        let Some(frame) = unused.next() else { break };
+                        let fresh = self.shared.frames.take_free(frame, self.key(index));
+                        fresh.start_loading(mark == Some(index), purpose == Purpose::Ahead);
+                        self.attach(&mut pages, frame);
+                        frames.push(frame);
+                    }
+                }
+                (size.saturating_sub(start * PAGE), stale)
+            };
+            self.shared.return_frames(unused);
+            if stale {
+                continue;
+            }
+            if frames.is_empty() {
+                return Ok(Loading::Present);
+            }
+            let count = frames.len() as u64;
+            self.shared.rt.charge(Cost::PageInsert(count));
+            if purpose == Purpose::Ahead {
+                let (inode, page, pages) = (self.inode, start, count);
+                self.shared.rt.trace(Event::PagesReadAhead { inode, page, pages });
+            }
+            let load = Arc::new(Load {
+                inner: self.clone(),
+                first: start,
+                frames,
+                valid_bytes,
+                left: AtomicUsize::new(1),
+                over: AtomicBool::new(false),
+                error: Mutex::new(None),
+            });
+            load.submit(&extents, purpose, stream);
+            return Ok(Loading::Started(load));
+        }
+    }
+}
+
+impl Load {
+    /// The pages.
+    pub(crate) fn pages(&self) -> Range<u64> {
+        self.first..self.first + self.frames.len() as u64
+    }
+
+    /// Whether all of it has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Why it failed.
+    pub(crate) fn error(&self) -> Option<IoError> {
+        self.error.lock().clone()
+    }
+
+    /// Starts one bio per extent, more where the device takes less at a time.
+    fn submit(self: &Arc<Self>, extents: &[(u64, Extent)], purpose: Purpose, stream: StreamId) {
+        let shared = &self.inner.shared;
+        let device = &self.inner.disk.device;
+        let limits = device.limits();
+        let block = u64::from(limits.block_bytes);
+        let base = self.first * PAGE;
+        let end = base + self.frames.len() as u64 * PAGE;
+        let most = (limits.max_bytes.min(shared.settings.bio_pages * PAGE) / PAGE * PAGE).max(PAGE);
+        let mut bios = Vec::new();
+        for &(offset, extent) in extents {
+            let extent_end = (offset + extent.bytes).min(end);
+            let Place::Device(sector) = extent.place else {
+                self.zero(offset..extent_end);
+                continue;
+            };
+            let mut at = offset;
+            while at < extent_end {
+                let bytes = most.min(extent_end - at);
+                // The device reads whole blocks; a run that ends inside one is followed by zeroes.
+                let whole = bytes.next_multiple_of(block).min(end - at);
+                if whole < bytes.next_multiple_of(block) {
+                    unreachable!("pages are whole blocks of the device");
+                }
+                let segments = self.segments(at - base, whole);
+                let start = Sector(sector.0 + (at - offset) / Sector::BYTES);
+                let mut bio = Bio::new(Op::Read, start, segments);
+                bio.flags = match purpose {
+                    Purpose::Demand => BioFlags::SYNC,
+                    Purpose::Ahead => BioFlags::RAHEAD,
+                };
+                bio.stream = stream;
+                let load = self.clone();
+                bio.on_end(Box::new(move |bio, result| {
+                    drop(bio);
+                    load.piece_ended(result);
+                }));
+                bios.push(bio);
+                at += bytes;
+            }
+        }
+        self.left.fetch_add(bios.len(), Ordering::Relaxed);
+        shared.rt.charge(Cost::BioSubmit(bios.len() as u64));
+        device.submit_all(&mut bios.into_iter());
+        self.piece_ended(Ok(()));
+    }
+
+    /// Zeroes a range of the file, within the pages. For what no bio fills.
+    fn zero(&self, range: Range<u64>) {
+        let base = self.first * PAGE;
+        let mut at = range.start;
+        while at < range.end {
+            let slot = ((at - base) / PAGE) as usize;
+            let skip = (at % PAGE) as usize;
+            let n = ((range.end - at) as usize).min(PAGE_BYTES - skip);
+            // SAFETY: the frame is loading, and this part of it is not in a bio: either none was made for it, or all have
+            // ended.
+            unsafe { self.inner.shared.frames.zero_loading(self.frames[slot], skip, n) };
+            at += n as u64;
+        }
+    }
+
+    /// The memory of the bytes `skip..skip + len` of the run, a segment for each run of neighbouring frames.
+    fn segments(&self, skip: u64, len: u64) -> Vec<extant_block::Segment> {
+        let owner: Arc<dyn Any + Send + Sync> = self.inner.shared.clone();
+        neighbours(&self.frames, skip, len)
+            .map(|(frame, count, skip, len)| {
+                // SAFETY: the frames are loading until every bio of this load has ended and been dropped, and the pieces
+                // of a load do not overlap.
+                unsafe { self.inner.shared.frames.to_fill(frame, count, skip, len, owner.clone()) }
+            })
+            .collect()
+    }
+
+    fn piece_ended(&self, result: std::result::Result<(), IoError>) {
+        if let Err(error) = result {
+            self.error.lock().get_or_insert(error);
+        }
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.finish();
+        }
+    }
+
+    /// All bios have ended.
+    fn finish(&self) {
+        let shared = &self.inner.shared;
+        shared.rt.charge(Cost::BioComplete(1));
+        if self.error.lock().is_some() {
+            let mut after = Aftermath::default();
+            let mut pages = self.inner.pages.lock();
+            for &frame in &self.frames {
+                if !shared.frames.state(frame).snapshot().is_detached() {
+                    self.inner.detach(&mut pages, frame, &mut after);
+                }
+            }
+            drop(pages);
+            self.inner.settle(after);
+            for &frame in &self.frames {
+                shared.settle(frame, shared.frames.state(frame).load_failed());
+            }
+        } else {
+            let end = (self.first + self.frames.len() as u64) * PAGE;
+            let valid = (self.first * PAGE + self.valid_bytes).min(end);
+            self.zero(valid..end);
+            // Candidates before anybody can have changed them: who dirties one withdraws it.
+            shared.evictable(self.frames.iter().copied());
+            for &frame in &self.frames {
+                shared.settle(frame, shared.frames.state(frame).loaded());
+            }
+        }
+        self.over.store(true, Ordering::Release);
+        for index in self.pages() {
+            shared.waits.wake_all(Key::Page(self.inner.key(index).0));
+        }
+    }
+}
+
+/// Cuts a run of frames at places where two are not neighbours: first frame, how many, bytes to skip in it, bytes.
+pub(crate) fn neighbours(
+    frames: &[FrameNo],
+    skip: u64,
+    len: u64,
+) -> impl Iterator<Item = (FrameNo, usize, usize, usize)> {
+    let (mut at, end) = (skip, skip + len);
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let first = (at / PAGE) as usize;
+        let last = ((end - 1) / PAGE) as usize;
+        let mut count = 1;
+        while first + count <= last && frames[first + count].get() == frames[first].get() + count as u32 {
+            count += 1;
+        }
+        let skip = (at % PAGE) as usize;
+        let bytes = (end - at).min((count * PAGE_BYTES - skip) as u64);
+        at += bytes;
+        Some((frames[first], count, skip, bytes as usize))
+    })
+}

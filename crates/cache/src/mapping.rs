@@ -1,0 +1,272 @@
+//! One inode's pages.
+
+use crate::backing::Backing;
+use crate::disk::{DiskState, Listed};
+use crate::errseq::ErrorLog;
+use crate::frames::Claimed;
+use crate::page::{FileId, FrameNo, PAGE, PAGE_SHIFT, PageKey};
+use crate::pageset::PageSet;
+use crate::shared::Shared;
+use crate::state::After;
+use crate::waits::Key;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A mapping's state. Its lock is held for bookkeeping only: never across an await, never while waiting for a frame.
+///
+/// Who holds the lock only *tries* to claim frames; who holds a claim may take the lock.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) disk: Arc<DiskState>,
+    pub(crate) backing: Arc<dyn Backing>,
+    pub(crate) file: FileId,
+    pub(crate) inode: u64,
+    size: AtomicU64,
+    pub(crate) pages: Mutex<Pages>,
+    pub(crate) errors: ErrorLog,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    /// The first frame of the list of all.
+    first: u32,
+    pub(crate) cached: u64,
+    pub(crate) dirty: PageSet,
+    /// Pages on their way to the device; what is written to them meanwhile is in frames of its own.
+    pub(crate) writeback: PageSet,
+    pub(crate) listed: Option<Listed>,
+    /// Changes whenever the backing may answer differently than before.
+    pub(crate) epoch: u64,
+}
+
+/// What is to be done once the lock is released.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct Aftermath {
+    freed: Vec<FrameNo>,
+    unlisted: Option<Arc<Inner>>,
+    uncharge: u64,
+}
+
+impl Inner {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        disk: &Arc<DiskState>,
+        backing: Arc<dyn Backing>,
+        inode: u64,
+        size: u64,
+    ) -> Arc<Self> {
+        shared.register(|file| {
+            Arc::new(Self {
+                shared: shared.clone(),
+                disk: disk.clone(),
+                backing,
+                file,
+                inode,
+                size: AtomicU64::new(size),
+                pages: Mutex::default(),
+                errors: ErrorLog::default(),
+            })
+        })
+    }
+
+    #[inline]
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn store_size(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
+    }
+
+    /// Makes the file at least `end` bytes long.
+    pub(crate) fn grow_to(&self, end: u64) {
+        if end > self.size() {
+            self.size.fetch_max(end, Ordering::AcqRel);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn key(&self, index: u64) -> PageKey {
+        PageKey::new(self.file, index)
+    }
+
+    /// Which quarters of a page the bytes `range` of it touch, in whole blocks.
+    pub(crate) fn dirty_mask(&self, range: Range<usize>) -> u8 {
+        let block = (self.backing.block_bytes() as usize).min(PAGE as usize);
+        let start = range.start / block * block;
+        let end = range.end.next_multiple_of(block);
+        let (first, last) = (start >> (PAGE_SHIFT - 2), end >> (PAGE_SHIFT - 2));
+        (0xf_u8 >> (4 - (last - first))) << first
+    }
+
+    /// The frame of a page, for certain; the caller holds the lock.
+    pub(crate) fn frame(&self, _pages: &Pages, index: u64) -> Option<FrameNo> {
+        self.shared.index.find(&self.shared.frames, self.key(index))
+    }
+
+    /// Enters a frame for a page that has none.
+    pub(crate) fn attach(&self, pages: &mut Pages, frame: FrameNo) {
+        let siblings = &self.shared.frames.siblings;
+        let links = &siblings[frame.slot()];
+        links.next.store(pages.first, Ordering::Relaxed);
+        links.prev.store(0, Ordering::Relaxed);
+        if let Some(next) = FrameNo::new(pages.first) {
+            siblings[next.slot()].prev.store(frame.get(), Ordering::Relaxed);
+        }
+        pages.first = frame.get();
+        pages.cached += 1;
+        self.shared.index.insert(&self.shared.frames, frame);
+    }
+
+    fn unlink(&self, pages: &mut Pages, frame: FrameNo) {
+        let siblings = &self.shared.frames.siblings;
+        let links = &siblings[frame.slot()];
+        let (next, prev) = (links.next.load(Ordering::Relaxed), links.prev.load(Ordering::Relaxed));
+        match FrameNo::new(prev) {
+            Some(prev) => siblings[prev.slot()].next.store(next, Ordering::Relaxed),
+            None => pages.first = next,
+        }
+        if let Some(next) = FrameNo::new(next) {
+            siblings[next.slot()].prev.store(prev, Ordering::Relaxed);
+        }
+        pages.cached -= 1;
+        self.shared.index.remove(&self.shared.frames, frame);
+    }
+
+    /// Removes a frame from the mapping. What was dirty in it is lost.
+    pub(crate) fn detach(&self, pages: &mut Pages, frame: FrameNo, after: &mut Aftermath) {
+        let index = self.shared.frames.key(frame).index();
+        self.unlink(pages, frame);
+        if pages.dirty.remove(index..index + 1) > 0 {
+            self.no_longer_dirty(1);
+            after.uncharge += 1;
+        }
+        if self.shared.frames.state(frame).detach() == After::Freed {
+            after.freed.push(frame);
+        }
+    }
+
+    /// Puts `new` in the place of `old` for the same page, dirty as `mask` says; `old` is left to those who use it. The
+    /// page counts as dirty from now on, and its charge was paid unless `old` was dirty.
+    pub(crate) fn replace(&self, pages: &mut Pages, old: FrameNo, after: &mut Aftermath) {
+        self.unlink(pages, old);
+        if self.shared.frames.state(old).detach() == After::Freed {
+            after.freed.push(old);
+        }
+    }
+
+    /// The evictor, who has claimed a clean frame, removes it from the mapping.
+    pub(crate) fn forget_claimed(&self, claimed: &Claimed<'_>) {
+        let mut pages = self.pages.lock();
+        let state = self.shared.frames.state(claimed.frame);
+        if state.snapshot().is_detached() {
+            return;
+        }
+        self.unlink(&mut pages, claimed.frame);
+        // Not freed while it is claimed.
+        let after = state.detach();
+        debug_assert_eq!(after, After::InUse);
+    }
+
+    /// Marks pages dirty that were not; their charge is paid.
+    pub(crate) fn mark_dirty(self: &Arc<Self>, pages: &mut Pages, range: Range<u64>) {
+        let count = range.end - range.start;
+        pages.dirty.insert(range);
+        self.shared.dirty.fetch_add(count, Ordering::Relaxed);
+        self.disk.dirty.fetch_add(count, Ordering::Relaxed);
+        self.disk.dirtied_total.fetch_add(count, Ordering::Relaxed);
+        if pages.listed.is_none() {
+            pages.listed = Some(self.disk.list(self.shared.rt.now(), self.clone()));
+            // The flusher sets its alarm when there is something to be late with.
+            self.disk.kick(&self.shared);
+        }
+    }
+
+    pub(crate) fn no_longer_dirty(&self, count: u64) {
+        self.shared.dirty.fetch_sub(count, Ordering::Relaxed);
+        self.disk.dirty.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// Takes the file off its disk's list if nothing is dirty any more.
+    pub(crate) fn unlist_if_clean(&self, pages: &mut Pages, after: &mut Aftermath) {
+        if pages.dirty.is_empty()
+            && let Some(place) = pages.listed.take()
+        {
+            after.unlisted = self.disk.unlist(place);
+        }
+    }
+
+    /// Carries out what had to wait for the lock's release.
+    pub(crate) fn settle(&self, after: Aftermath) {
+        let Aftermath { freed, unlisted, uncharge } = after;
+        if !freed.is_empty() {
+            self.shared.free_all(freed);
+        }
+        self.shared.uncharge_dirty(&self.disk, uncharge);
+        drop(unlisted);
+    }
+
+    /// The frames of `range`, in no particular order.
+    pub(crate) fn frames_in(&self, pages: &Pages, range: Range<u64>) -> Vec<FrameNo> {
+        if range.end.saturating_sub(range.start) < pages.cached {
+            return range.filter_map(|index| self.frame(pages, index)).collect();
+        }
+        let mut found = Vec::new();
+        let mut at = pages.first;
+        while let Some(frame) = FrameNo::new(at) {
+            if range.contains(&self.shared.frames.key(frame).index()) {
+                found.push(frame);
+            }
+            at = self.shared.frames.siblings[frame.slot()].next.load(Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// Removes all pages of `range`, dirty or not, from the mapping.
+    pub(crate) fn drop_pages(&self, range: Range<u64>) {
+        let mut after = Aftermath::default();
+        let mut pages = self.pages.lock();
+        pages.epoch += 1;
+        let frames = self.frames_in(&pages, range);
+        let mut loading = Vec::new();
+        for frame in frames {
+            if self.shared.frames.state(frame).snapshot().is_loading() {
+                loading.push(self.shared.frames.key(frame).0);
+            }
+            self.detach(&mut pages, frame, &mut after);
+        }
+        self.unlist_if_clean(&mut pages, &mut after);
+        drop(pages);
+        self.settle(after);
+        // Whoever waits for a page that is gone looks again.
+        loading.into_iter().for_each(|page| self.shared.waits.wake_all(Key::Page(page)));
+    }
+
+    /// Removes those pages of `range` that are clean and not in use.
+    pub(crate) fn drop_clean_pages(&self, range: Range<u64>) {
+        let mut after = Aftermath::default();
+        let mut pages = self.pages.lock();
+        for frame in self.frames_in(&pages, range) {
+            let seen = self.shared.frames.state(frame).snapshot();
+            let index = self.shared.frames.key(frame).index();
+            if seen.is_uptodate() && !seen.is_writeback() && !pages.dirty.contains(index) {
+                self.detach(&mut pages, frame, &mut after);
+            }
+        }
+        drop(pages);
+        self.settle(after);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Nothing is dirty or under write-back: the disk's list and the bios hold the file.
+        debug_assert!(self.pages.get_mut().dirty.is_empty() && self.pages.get_mut().writeback.is_empty());
+        self.drop_pages(0..u64::MAX);
+        self.shared.unregister(self.file);
+    }
+}

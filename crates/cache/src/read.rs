@@ -1,0 +1,82 @@
+//! Reading: the part that never waits.
+
+use crate::index::Found;
+use crate::mapping::Inner;
+use crate::page::{PAGE, PAGE_BYTES};
+use extant_rt::Cost;
+
+/// How often a reader looks again at a page that somebody is changing: as long as a copy may take.
+pub(crate) const SPINS: u32 = 4096;
+
+/// Why a cached read stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadStop {
+    /// All is read, or the file's end is reached.
+    Done,
+    /// This page has no frame.
+    Missing(u64),
+    /// This page is being loaded.
+    Loading(u64),
+    /// This page is being changed, for longer than a copy takes.
+    Busy,
+}
+
+/// What a cached read did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadSome {
+    pub(crate) bytes: usize,
+    pub(crate) stop: ReadStop,
+    /// It met the mark that asks for more read-ahead, on this page.
+    pub(crate) mark: Option<u64>,
+}
+
+impl Inner {
+    /// Copies what is cached from byte `at` on. Takes no lock and no memory. `counts` is whether this is a new use of the
+    /// first page, rather than the continuation of one.
+    #[inline]
+    pub(crate) fn read_cached(&self, at: u64, buf: &mut [u8], counts: bool) -> ReadSome {
+        let wanted = (buf.len() as u64).min(self.size().saturating_sub(at)) as usize;
+        let mut out = ReadSome { bytes: 0, stop: ReadStop::Done, mark: None };
+        let mut spins = 0;
+        let shared = &*self.shared;
+        while out.bytes < wanted {
+            let offset = at + out.bytes as u64;
+            let (index, skip) = (offset / PAGE, (offset % PAGE) as usize);
+            let n = (PAGE_BYTES - skip).min(wanted - out.bytes);
+            match shared.index.pin(&shared.frames, self.key(index), |frame| shared.free(frame)) {
+                Found::Pinned(page) => {
+                    buf[out.bytes..out.bytes + n].copy_from_slice(&page[skip..skip + n]);
+                    if page.seen.is_mark() {
+                        out.mark = Some(index);
+                    }
+                    if counts || out.bytes > 0 {
+                        page.used();
+                    }
+                    let frame = page.frame;
+                    shared.settle(frame, page.end());
+                    out.bytes += n;
+                }
+                Found::Absent => {
+                    out.stop = ReadStop::Missing(index);
+                    break;
+                }
+                Found::Busy(frame) => {
+                    if shared.frames.state(frame).snapshot().is_loading() {
+                        out.stop = ReadStop::Loading(index);
+                        break;
+                    }
+                    spins += 1;
+                    if spins > SPINS {
+                        out.stop = ReadStop::Busy;
+                        break;
+                    }
+                    std::hint::spin_loop();
+                }
+            }
+        }
+        let pages = out.bytes.div_ceil(PAGE_BYTES) as u64;
+        shared.rt.charge(Cost::PageLookup(pages));
+        shared.rt.charge(Cost::PageCopy(pages));
+        out
+    }
+}

@@ -1,0 +1,341 @@
+//! Writing: the part that never waits.
+
+use crate::mapping::{Aftermath, Inner};
+use crate::page::{FrameNo, PAGE, PAGE_BYTES};
+use crate::read::SPINS;
+use crate::shared::{NoRoom, Purpose};
+use extant_rt::{Cost, Event};
+use std::sync::Arc;
+
+/// Pages that are written in one go: their frames are taken, filled, and entered together.
+const BATCH_PAGES: usize = 64;
+
+/// Why a cached write stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriteStop {
+    /// All is written.
+    Done,
+    /// This page must be loaded first, since only part of it is overwritten.
+    Missing(u64),
+    /// This page is being loaded.
+    Loading(u64),
+    /// Another holds a page for longer than a copy takes.
+    Busy,
+    /// There is no frame.
+    NoFrames,
+    /// No more dirty pages are allowed.
+    NoRoom(NoRoom),
+}
+
+/// What a cached write did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wrote {
+    pub(crate) bytes: usize,
+    /// Pages that are dirty now and were not.
+    pub(crate) dirtied: u64,
+}
+
+/// What to write: a caller's bytes, or zeroes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a> {
+    Bytes(&'a [u8]),
+    Zeroes(usize),
+}
+
+impl Source<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Zeroes(len) => *len,
+        }
+    }
+
+    pub(crate) fn skip(&self, n: usize) -> Self {
+        match *self {
+            Self::Bytes(bytes) => Self::Bytes(&bytes[n..]),
+            Self::Zeroes(len) => Self::Zeroes(len - n),
+        }
+    }
+
+    #[inline]
+    fn copy_to(&self, from: usize, to: &mut [u8]) {
+        match self {
+            Self::Bytes(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
+            Self::Zeroes(_) => to.fill(0),
+        }
+    }
+}
+
+enum Overwrite {
+    Done { dirtied: bool },
+    Absent,
+    Stop(WriteStop),
+}
+
+impl Inner {
+    /// Writes to cached pages and to new ones from byte `at` on, as far as that goes without waiting. The file's size is
+    /// the caller's affair.
+    pub(crate) fn write_cached(self: &Arc<Self>, at: u64, source: Source<'_>) -> (Wrote, WriteStop) {
+        let mut wrote = Wrote::default();
+        let stop = loop {
+            let left = source.len() - wrote.bytes;
+            if left == 0 {
+                break WriteStop::Done;
+            }
+            let offset = at + wrote.bytes as u64;
+            let (index, skip) = (offset / PAGE, (offset % PAGE) as usize);
+            let n = (PAGE_BYTES - skip).min(left);
+            match self.overwrite(index, skip, n, source, wrote.bytes) {
+                Overwrite::Done { dirtied } => {
+                    wrote.bytes += n;
+                    wrote.dirtied += u64::from(dirtied);
+                }
+                Overwrite::Stop(stop) => break stop,
+                Overwrite::Absent => {
+                    let whole = n == PAGE_BYTES || index * PAGE >= self.size();
+                    if !whole {
+                        break WriteStop::Missing(index);
+                    }
+                    let before = wrote.bytes;
+                    if let Some(stop) = self.write_new(offset, source, &mut wrote) {
+                        break stop;
+                    }
+                    debug_assert!(wrote.bytes >= before);
+                }
+            }
+        };
+        let pages = wrote.bytes.div_ceil(PAGE_BYTES) as u64;
+        self.shared.rt.charge(Cost::PageLookup(pages));
+        self.shared.rt.charge(Cost::PageCopy(pages));
+        if wrote.dirtied > 0 {
+            self.shared.rt.charge(Cost::PageDirty(wrote.dirtied));
+            let (inode, pages) = (self.inode, wrote.dirtied);
+            self.shared.rt.trace(Event::PagesDirtied { inode, page: at / PAGE, pages });
+        }
+        (wrote, stop)
+    }
+
+    /// Writes `n` bytes to a page that has a frame.
+    fn overwrite(
+        self: &Arc<Self>,
+        index: u64,
+        skip: usize,
+        n: usize,
+        source: Source<'_>,
+        from: usize,
+    ) -> Overwrite {
+        let shared = &*self.shared;
+        let key = self.key(index);
+        for _ in 0..SPINS {
+            // A guess that misses is made certain; one that hits is checked by the claim and the key.
+            let guess = shared.index.guess(&shared.frames, key);
+            let Some(frame) = guess.or_else(|| shared.index.find(&shared.frames, key)) else {
+                return Overwrite::Absent;
+            };
+            match shared.frames.claim(frame) {
+                Ok(mut page) => {
+                    if page.key() != key {
+                        shared.settle(frame, page.end());
+                        continue;
+                    }
+                    let mask = self.dirty_mask(skip..skip + n);
+                    let dirty_before = page.seen.dirty();
+                    if dirty_before & mask == mask {
+                        source.copy_to(from, &mut page[skip..skip + n]);
+                        shared.frames.state(frame).used(page.seen);
+                        shared.settle(frame, page.end());
+                        return Overwrite::Done { dirtied: false };
+                    }
+                    let clean = dirty_before == 0;
+                    if clean && let Err(reason) = shared.charge_dirty(&self.disk, 1) {
+                        shared.settle(frame, page.end());
+                        return Overwrite::Stop(WriteStop::NoRoom(reason));
+                    }
+                    source.copy_to(from, &mut page[skip..skip + n]);
+                    shared.frames.state(frame).used(page.seen);
+                    let attached = self.make_dirty(index, frame, mask, clean);
+                    shared.settle(frame, page.end());
+                    if attached {
+                        return Overwrite::Done { dirtied: clean };
+                    }
+                    if clean {
+                        shared.uncharge_dirty(&self.disk, 1);
+                    }
+                }
+                Err(seen) if seen.is_loading() => {
+                    if shared.frames.key(frame) == key {
+                        return Overwrite::Stop(WriteStop::Loading(index));
+                    }
+                }
+                Err(seen) if seen.is_writeback() || (seen.pins() > 0 && !seen.is_exclusive()) => {
+                    if let Some(done) = self.copy_on_write(index, frame, skip, n, source, from) {
+                        return done;
+                    }
+                }
+                Err(_) => std::hint::spin_loop(),
+            }
+        }
+        Overwrite::Stop(WriteStop::Busy)
+    }
+
+    /// Enters a claimed, attached frame as dirty. Says whether it was still attached.
+    fn make_dirty(self: &Arc<Self>, index: u64, frame: FrameNo, mask: u8, clean: bool) -> bool {
+        let shared = &*self.shared;
+        let mut pages = self.pages.lock();
+        if shared.frames.state(frame).snapshot().is_detached() {
+            return false;
+        }
+        shared.frames.state(frame).set_dirty(mask);
+        if clean {
+            self.mark_dirty(&mut pages, index..index + 1);
+        }
+        drop(pages);
+        if clean {
+            shared.not_evictable([frame]);
+        }
+        true
+    }
+
+    /// Writes to a copy of a page that others read, the device among them, and puts the copy in its place. `None` if the
+    /// page has changed meanwhile.
+    fn copy_on_write(
+        self: &Arc<Self>,
+        index: u64,
+        old: FrameNo,
+        skip: usize,
+        n: usize,
+        source: Source<'_>,
+        from: usize,
+    ) -> Option<Overwrite> {
+        let shared = &*self.shared;
+        let key = self.key(index);
+        let pinned = match shared.frames.pin(old, key) {
+            Ok(pinned) => pinned,
+            Err(failure) => {
+                shared.settle(old, failure.after);
+                return None;
+            }
+        };
+        let unpin = || {
+            let after = shared.frames.state(old).unpin();
+            shared.settle(old, after);
+        };
+        let mut taken = Vec::new();
+        shared.take_frames(1, Purpose::Demand, &mut taken);
+        let Some(new) = taken.pop() else {
+            unpin();
+            return Some(Overwrite::Stop(WriteStop::NoFrames));
+        };
+        // Not needed where the page is dirty already, which only the lock tells for certain.
+        if let Err(reason) = shared.charge_dirty(&self.disk, 1) {
+            shared.return_frames([new]);
+            unpin();
+            return Some(Overwrite::Stop(WriteStop::NoRoom(reason)));
+        }
+        let mut fresh = shared.frames.take_free(new, key);
+        if n < PAGE_BYTES {
+            fresh.copy_from_slice(&pinned);
+        }
+        source.copy_to(from, &mut fresh[skip..skip + n]);
+        let mut after = Aftermath::default();
+        let mut pages = self.pages.lock();
+        if shared.frames.state(old).snapshot().is_detached() {
+            drop(pages);
+            shared.return_frames([fresh.give_back()]);
+            shared.uncharge_dirty(&self.disk, 1);
+            unpin();
+            return None;
+        }
+        let seen = shared.frames.state(old).snapshot();
+        let was_dirty = seen.dirty() != 0;
+        self.replace(&mut pages, old, &mut after);
+        fresh.publish(seen.dirty() | self.dirty_mask(skip..skip + n), seen.uses());
+        self.attach(&mut pages, new);
+        if !was_dirty {
+            self.mark_dirty(&mut pages, index..index + 1);
+        }
+        drop(pages);
+        self.settle(after);
+        if was_dirty {
+            shared.uncharge_dirty(&self.disk, 1);
+        }
+        shared.rt.charge(Cost::PageInsert(1));
+        unpin();
+        Some(Overwrite::Done { dirtied: !was_dirty })
+    }
+
+    /// Writes to pages that have no frame: whole ones, and those past the file's end. `Some` is why it wrote nothing.
+    fn write_new(self: &Arc<Self>, offset: u64, source: Source<'_>, wrote: &mut Wrote) -> Option<WriteStop> {
+        let shared = &*self.shared;
+        let from = wrote.bytes;
+        let left = source.len() - from;
+        let (first, skip) = (offset / PAGE, (offset % PAGE) as usize);
+        let size = self.size();
+        let mut count = (skip + left).div_ceil(PAGE_BYTES).min(BATCH_PAGES);
+        // A last page that is written in part must be past the end, too.
+        let last = first + count as u64 - 1;
+        if skip + left < count * PAGE_BYTES && last * PAGE < size {
+            count -= 1;
+        }
+        debug_assert!(count > 0);
+        let mut frames = Vec::with_capacity(count);
+        shared.take_frames(count, Purpose::Demand, &mut frames);
+        if frames.is_empty() {
+            return Some(WriteStop::NoFrames);
+        }
+        let allowed = match shared.charge_dirty(&self.disk, frames.len() as u64) {
+            Ok(n) => n as usize,
+            Err(reason) => {
+                shared.return_frames(frames);
+                return Some(WriteStop::NoRoom(reason));
+            }
+        };
+        shared.return_frames(frames.drain(allowed..));
+        // A page's range of bytes, within the page and within the source.
+        let piece = |slot: usize| {
+            let skip = if slot == 0 { skip } else { 0 };
+            let start = if slot == 0 { 0 } else { slot * PAGE_BYTES - (offset % PAGE) as usize };
+            (skip, start, (PAGE_BYTES - skip).min(left - start))
+        };
+        let mut fresh = Vec::with_capacity(frames.len());
+        for (slot, frame) in frames.into_iter().enumerate() {
+            let mut page = shared.frames.take_free(frame, self.key(first + slot as u64));
+            let (skip, start, n) = piece(slot);
+            page[..skip].fill(0);
+            source.copy_to(from + start, &mut page[skip..skip + n]);
+            page[skip + n..].fill(0);
+            fresh.push(page);
+        }
+        let mut unused = Vec::new();
+        let mut entered = 0;
+        {
+            let mut pages = self.pages.lock();
+            for (slot, page) in fresh.into_iter().enumerate() {
+                let index = first + slot as u64;
+                if entered < slot || self.frame(&pages, index).is_some() {
+                    unused.push(page.give_back());
+                    continue;
+                }
+                let (skip, _, n) = piece(slot);
+                let frame = page.frame;
+                page.publish(self.dirty_mask(skip..skip + n), 1);
+                self.attach(&mut pages, frame);
+                entered += 1;
+            }
+            if entered > 0 {
+                self.mark_dirty(&mut pages, first..first + entered as u64);
+            }
+        }
+        shared.uncharge_dirty(&self.disk, unused.len() as u64);
+        shared.return_frames(unused);
+        shared.rt.charge(Cost::PageInsert(entered as u64));
+        if entered > 0 {
+            let (_, start, n) = piece(entered - 1);
+            wrote.bytes += start + n;
+            wrote.dirtied += entered as u64;
+        }
+        None
+    }
+}
+
+const _: () = assert!(BATCH_PAGES * PAGE_BYTES <= 1 << 20);

@@ -1,0 +1,426 @@
+//! Dirty pages on their way to the device.
+
+use crate::backing::WriteExtent;
+use crate::load::neighbours;
+use crate::mapping::{Aftermath, Inner};
+use crate::page::{FrameNo, PAGE};
+use crate::shared::Shared;
+use crate::waits::Key;
+use crate::{CacheError, OnWriteError, Result};
+use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment, execute};
+use extant_rt::{Cost, Event, Nanos, Rt};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+/// A run of pages under write-back.
+#[derive(Debug)]
+pub(crate) struct WriteRun {
+    inner: Arc<Inner>,
+    first: u64,
+    frames: Vec<FrameNo>,
+    /// Which quarters of each page are to be written; empty where all are.
+    masks: Vec<u8>,
+    /// The file's size, in whole blocks, when the run was taken: nothing past it is written.
+    end_bytes: u64,
+    started: Nanos,
+    ended: bool,
+}
+
+/// What a search for dirty pages came upon.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// A run, under write-back from now on.
+    Run(WriteRun),
+    /// This page is dirty, but its predecessor is on its way to the device.
+    InFlight(u64),
+    /// This page is dirty, but somebody is changing it.
+    Busy(u64),
+    /// Nothing is dirty.
+    Clean,
+}
+
+impl Inner {
+    /// Puts the first run of dirty pages in `range` under write-back, at most `max_pages` of them.
+    pub(crate) fn take_dirty(self: &Arc<Self>, range: Range<u64>, max_pages: u64) -> Taken {
+        let mut pages = self.pages.lock();
+        let Some(first) = pages.dirty.first_in(range.clone()) else { return Taken::Clean };
+        if pages.writeback.contains(first) {
+            return Taken::InFlight(first);
+        }
+        let (mut frames, mut masks) = (Vec::new(), Vec::new());
+        let limit = range.end.min(first.saturating_add(max_pages.max(1)));
+        for index in first..limit {
+            if !pages.dirty.contains(index) || pages.writeback.contains(index) {
+                break;
+            }
+            let frame = self.frame(&pages, index).expect("a dirty page has a frame");
+            let Some(mask) = self.shared.frames.state(frame).start_writeback() else { break };
+            frames.push(frame);
+            masks.push(mask);
+        }
+        if frames.is_empty() {
+            return Taken::Busy(first);
+        }
+        let count = frames.len() as u64;
+        pages.dirty.remove(first..first + count);
+        pages.writeback.insert(first..first + count);
+        self.shared.writeback.fetch_add(count, Ordering::Relaxed);
+        self.disk.writeback.fetch_add(count, Ordering::Relaxed);
+        self.no_longer_dirty(count);
+        let mut after = Aftermath::default();
+        self.unlist_if_clean(&mut pages, &mut after);
+        drop(pages);
+        self.settle(after);
+        if masks.iter().all(|&mask| mask == 0xf) {
+            masks.clear();
+        }
+        let end_bytes = self.size().next_multiple_of(u64::from(self.backing.block_bytes()));
+        let started = self.shared.rt.now();
+        Taken::Run(WriteRun { inner: self.clone(), first, frames, masks, end_bytes, started, ended: false })
+    }
+}
+
+impl WriteRun {
+    /// The pages.
+    pub(crate) fn pages(&self) -> Range<u64> {
+        self.first..self.first + self.frames.len() as u64
+    }
+
+    /// The ranges of the file to be written.
+    fn pieces(&self) -> Vec<Range<u64>> {
+        let start = self.first * PAGE;
+        if self.masks.is_empty() {
+            let end = (start + self.frames.len() as u64 * PAGE).min(self.end_bytes.max(start));
+            return if start < end { vec![start..end] } else { Vec::new() };
+        }
+        let mut pieces: Vec<Range<u64>> = Vec::new();
+        for (slot, mask) in self.masks.iter().enumerate() {
+            for quarter in (0..4).filter(|quarter| mask >> quarter & 1 == 1) {
+                let at = start + slot as u64 * PAGE + quarter * (PAGE / 4);
+                let end = (at + PAGE / 4).min(self.end_bytes);
+                match pieces.last_mut() {
+                    Some(last) if last.end == at => last.end = end.max(at),
+                    _ if at < end => pieces.push(at..end),
+                    _ => {}
+                }
+            }
+        }
+        pieces
+    }
+
+    /// Writes the run. Whatever becomes of the future, somebody must drive it to its end.
+    pub(crate) async fn write(mut self) -> Result<()> {
+        let mut on_way: Vec<(WriteExtent, Vec<Ended>)> = Vec::new();
+        let mut result = Ok(());
+        'pieces: for piece in self.pieces() {
+            let mut at = piece.start;
+            while at < piece.end {
+                match self.inner.backing.prepare_write(at..piece.end).await {
+                    Ok(extent) => {
+                        assert!(
+                            extent.offset == at && extent.bytes > 0,
+                            "an extent begins where it was asked for"
+                        );
+                        let extent = WriteExtent { bytes: extent.bytes.min(piece.end - at), ..extent };
+                        at += extent.bytes;
+                        on_way.push((extent, self.submit(&extent)));
+                    }
+                    Err(error) => {
+                        result = Err(CacheError::Backing(error));
+                        break 'pieces;
+                    }
+                }
+            }
+        }
+        for (extent, bios) in on_way {
+            let mut io = Ok(());
+            for bio in bios {
+                let (bio, ended) = bio.await;
+                drop(bio);
+                if io.is_ok() {
+                    io = ended;
+                }
+            }
+            if result.is_ok()
+                && let Err(error) = &io
+            {
+                result = Err(CacheError::Io(error.clone()));
+            }
+            let finished = self.inner.backing.finish_write(extent, io).await;
+            if result.is_ok() {
+                result = finished.map_err(CacheError::Backing);
+            }
+        }
+        self.end(&result);
+        result
+    }
+
+    fn submit(&self, extent: &WriteExtent) -> Vec<Ended> {
+        let shared = &self.inner.shared;
+        let device = &self.inner.disk.device;
+        let limits = device.limits();
+        let most = (limits.max_bytes.min(shared.settings.bio_pages * PAGE) / PAGE * PAGE).max(PAGE);
+        let owner: Arc<dyn Any + Send + Sync> = shared.clone();
+        let base = self.first * PAGE;
+        let mut segments = Vec::new();
+        let mut start = extent.sector.0;
+        if extent.zero_before > 0 {
+            start -= u64::from(extent.zero_before) / Sector::BYTES;
+            segments.push(Segment::from(Buf::zeroed(extent.zero_before as usize)));
+        }
+        for (frame, count, skip, len) in neighbours(&self.frames, extent.offset - base, extent.bytes) {
+            // SAFETY: the frames are pinned for write-back until `end`, which comes after every bio has ended and been
+            // dropped.
+            segments.push(unsafe { shared.frames.to_write(frame, count, skip, len, owner.clone()) });
+        }
+        if extent.zero_after > 0 {
+            segments.push(Segment::from(Buf::zeroed(extent.zero_after as usize)));
+        }
+        let mut ended = Vec::new();
+        let max_segments = limits.max_segments as usize;
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        let mut flush = |batch: &mut Vec<Segment>, bytes: &mut u64| {
+            if batch.is_empty() {
+                return;
+            }
+            let mut bio = Bio::new(Op::Write, Sector(start), std::mem::take(batch));
+            bio.flags = BioFlags::empty();
+            start += *bytes / Sector::BYTES;
+            *bytes = 0;
+            shared.rt.charge(Cost::BioSubmit(1));
+            let done: Ended = Box::pin(execute(&**device, bio));
+            ended.push(done);
+        };
+        for segment in segments {
+            if bytes > 0 && (bytes + segment.len() as u64 > most || batch.len() >= max_segments) {
+                flush(&mut batch, &mut bytes);
+            }
+            bytes += segment.len() as u64;
+            batch.push(segment);
+        }
+        flush(&mut batch, &mut bytes);
+        ended
+    }
+
+    /// The pages leave write-back: clean, or as the configuration has it after an error.
+    fn end(&mut self, result: &Result<()>) {
+        self.ended = true;
+        let inner = &self.inner;
+        let shared = &inner.shared;
+        let count = self.frames.len() as u64;
+        let keep = result.is_err() && shared.settings.on_write_error == OnWriteError::KeepDirty;
+        inner.disk.note(result);
+        if let Err(error) = result {
+            inner.errors.record(error.clone());
+        }
+        shared.rt.charge(Cost::BioComplete(1));
+        let mut clean = Vec::with_capacity(self.frames.len());
+        let mut freed = Vec::new();
+        let mut redirtied = 0;
+        {
+            let mut pages = inner.pages.lock();
+            pages.epoch += 1;
+            pages.writeback.remove(self.pages());
+            for (slot, &frame) in self.frames.iter().enumerate() {
+                let index = self.first + slot as u64;
+                let mask = self.masks.get(slot).copied().unwrap_or(0xf);
+                let (after, before) = shared.frames.state(frame).end_writeback(if keep { mask } else { 0 });
+                if after == crate::state::After::Freed {
+                    freed.push(frame);
+                }
+                if !keep {
+                    if !before.is_detached() {
+                        clean.push(frame);
+                    }
+                    continue;
+                }
+                // What was written to the page meanwhile is in another frame, which takes over what was not written.
+                if before.is_detached() {
+                    match inner.frame(&pages, index) {
+                        Some(newer) if pages.dirty.contains(index) => {
+                            shared.frames.state(newer).set_dirty(mask);
+                        }
+                        _ => {}
+                    }
+                } else {
+                    inner.mark_redirtied(&mut pages, index);
+                    redirtied += 1;
+                }
+            }
+        }
+        shared.writeback.fetch_sub(count, Ordering::Relaxed);
+        inner.disk.writeback.fetch_sub(count, Ordering::Relaxed);
+        if !freed.is_empty() {
+            shared.free_all(freed);
+        }
+        if !clean.is_empty() {
+            shared.evictable(clean);
+        }
+        if result.is_ok() {
+            inner.disk.written_total.fetch_add(count, Ordering::Relaxed);
+            shared.rt.trace(Event::PagesWritten { inode: inner.inode, page: self.first, pages: count });
+            let now = shared.rt.now();
+            let numbers = shared.numbers(&inner.disk);
+            shared.control.lock().written(now, &numbers, count, now.saturating_sub(self.started));
+        } else {
+            // Whoever waits for room looks again, and hears that there will be none.
+            shared.waits.wake_all(Key::Room(None));
+            shared.waits.wake_all(Key::Room(Some(inner.disk.index.0)));
+            shared.waits.wake_all(Key::Frames);
+        }
+        shared.uncharge_dirty(&inner.disk, count - redirtied);
+        shared.waits.wake_all(Key::Writeback(inner.file.0));
+    }
+}
+
+impl Drop for WriteRun {
+    fn drop(&mut self) {
+        if !self.ended {
+            // Only a world that is shut down drops the future of a run: its bios may still be in the device's hands.
+            debug_assert!(self.frames.is_empty() || self.inner.shared.frames.count() > 0);
+        }
+    }
+}
+
+type Ended = Pin<Box<dyn Future<Output = (Bio, std::result::Result<(), extant_block::IoError>)> + Send>>;
+type Running = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
+/// Runs under write-back at the same time. Dropping it leaves them to tasks of their own.
+pub(crate) struct Window {
+    rt: Rt,
+    running: VecDeque<(u64, Running)>,
+    pages: u64,
+    result: Result<()>,
+}
+
+impl Window {
+    pub(crate) fn new(shared: &Shared) -> Self {
+        Self { rt: shared.rt.clone(), running: VecDeque::new(), pages: 0, result: Ok(()) }
+    }
+
+    /// Pages on their way.
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Starts a run.
+    pub(crate) fn push(&mut self, run: WriteRun) {
+        let pages = run.frames.len() as u64;
+        let mut running: Running = Box::pin(run.write());
+        // The first poll submits, in most cases; later ones have a waker of somebody's.
+        match running.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => self.note(result),
+            Poll::Pending => {
+                self.pages += pages;
+                self.running.push_back((pages, running));
+            }
+        }
+    }
+
+    fn note(&mut self, result: Result<()>) {
+        if self.result.is_ok() {
+            self.result = result;
+        }
+    }
+
+    /// Waits until at most `pages` pages are on their way.
+    pub(crate) async fn drain_to(&mut self, pages: u64) {
+        std::future::poll_fn(|cx| {
+            let mut left = VecDeque::with_capacity(self.running.len());
+            while let Some((n, mut running)) = self.running.pop_front() {
+                match running.as_mut().poll(cx) {
+                    Poll::Ready(result) => {
+                        self.pages -= n;
+                        self.note(result);
+                    }
+                    Poll::Pending => left.push_back((n, running)),
+                }
+            }
+            self.running = left;
+            if self.pages <= pages { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Waits for all; the first error, if there was one.
+    pub(crate) async fn finish(mut self) -> Result<()> {
+        self.drain_to(0).await;
+        std::mem::replace(&mut self.result, Ok(()))
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        for (_, running) in self.running.drain(..) {
+            drop(self.rt.spawn("write-back", extant_rt::Class::Normal, running));
+        }
+    }
+}
+
+impl Inner {
+    /// A page whose write-back failed is dirty again; its charge was never given back.
+    fn mark_redirtied(self: &Arc<Self>, pages: &mut crate::mapping::Pages, index: u64) {
+        let total = self.disk.dirtied_total.load(Ordering::Relaxed);
+        self.mark_dirty(pages, index..index + 1);
+        self.disk.dirtied_total.store(total, Ordering::Relaxed);
+    }
+
+    /// Writes back what is dirty in `pages` now, and waits for it; what is dirtied meanwhile may be left.
+    ///
+    /// The result is that of this call's own writes; errors of write-back are in the mapping's log in any case.
+    pub(crate) async fn write_back(self: &Arc<Self>, pages: Range<u64>) -> Result<()> {
+        let shared = self.shared.clone();
+        let most = shared.settings.bio_pages;
+        let mut window = Window::new(&shared);
+        let mut at = pages.start;
+        while at < pages.end {
+            match self.take_dirty(at..pages.end, most) {
+                Taken::Run(run) => {
+                    at = run.pages().end;
+                    window.push(run);
+                    window.drain_to(16 * most).await;
+                }
+                Taken::Clean => break,
+                Taken::InFlight(index) => {
+                    at = index;
+                    let wait = shared.waits.listen(Key::Writeback(self.file.0));
+                    if self.pages.lock().writeback.contains(index) {
+                        // Ours or another's: ours moves on only while we poll it.
+                        window.drain_to(0).await;
+                        if self.pages.lock().writeback.contains(index) {
+                            wait.await;
+                        }
+                    }
+                }
+                Taken::Busy(index) => {
+                    at = index;
+                    shared.rt.yield_now().await;
+                }
+            }
+        }
+        let result = window.finish().await;
+        self.wait_for_writeback(pages).await;
+        result
+    }
+
+    /// Waits until nothing of `pages` that is on its way now is.
+    pub(crate) async fn wait_for_writeback(&self, pages: Range<u64>) {
+        let mut at = pages.start;
+        while at < pages.end {
+            let wait = self.shared.waits.listen(Key::Writeback(self.file.0));
+            let Some(index) = self.pages.lock().writeback.first_in(at..pages.end) else { break };
+            at = index;
+            wait.await;
+            if !self.pages.lock().writeback.contains(index) {
+                at = index + 1;
+            }
+        }
+    }
+}

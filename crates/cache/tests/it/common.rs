@@ -1,0 +1,108 @@
+//! Devices that tests control, and a world to run in.
+
+use extant_block::{Bio, Device, IoErrorKind, Limits, MemDevice, Op};
+use extant_cache::{CacheConfig, Disk, FlatFile, Mapping, PageCache};
+use extant_rt::{RealConfig, Rt};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// A disk in memory whose bios can be held back, and made to fail.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    pub(crate) mem: MemDevice,
+    held: Mutex<Option<Vec<Bio>>>,
+    pub(crate) fail_reads: AtomicBool,
+    pub(crate) fail_writes: AtomicBool,
+    pub(crate) reads: AtomicUsize,
+    pub(crate) writes: AtomicUsize,
+}
+
+impl Gate {
+    pub(crate) fn new(bytes: usize) -> Arc<Self> {
+        Arc::new(Self {
+            mem: MemDevice::new(bytes),
+            held: Mutex::new(None),
+            fail_reads: AtomicBool::new(false),
+            fail_writes: AtomicBool::new(false),
+            reads: AtomicUsize::new(0),
+            writes: AtomicUsize::new(0),
+        })
+    }
+
+    /// Holds bios back from now on.
+    pub(crate) fn hold(&self) {
+        self.held.lock().get_or_insert_default();
+    }
+
+    /// Bios held back.
+    pub(crate) fn held(&self) -> usize {
+        self.held.lock().as_ref().map_or(0, Vec::len)
+    }
+
+    /// Lets those pass that are held back, and all later ones.
+    pub(crate) fn release(&self) {
+        let bios = self.held.lock().take().unwrap_or_default();
+        bios.into_iter().for_each(|bio| self.run(bio));
+    }
+
+    /// Lets the one pass that was held back as number `n`.
+    pub(crate) fn release_one(&self, n: usize) {
+        let bio = self.held.lock().as_mut().expect("held").remove(n);
+        self.run(bio);
+    }
+
+    fn run(&self, bio: Bio) {
+        let fails = match bio.op {
+            Op::Read => &self.fail_reads,
+            _ => &self.fail_writes,
+        };
+        if fails.load(Ordering::SeqCst) {
+            return bio.end_as("gate", Err(IoErrorKind::Os(5)));
+        }
+        self.mem.submit(bio);
+    }
+}
+
+impl Device for Gate {
+    fn limits(&self) -> &Limits {
+        self.mem.limits()
+    }
+
+    fn submit(&self, bio: Bio) {
+        match bio.op {
+            Op::Read => self.reads.fetch_add(1, Ordering::SeqCst),
+            Op::Write => self.writes.fetch_add(1, Ordering::SeqCst),
+            _ => 0,
+        };
+        if let Some(held) = &mut *self.held.lock() {
+            held.push(bio);
+            return;
+        }
+        self.run(bio);
+    }
+}
+
+pub(crate) fn world() -> Rt {
+    Rt::real(RealConfig { worker_threads: Some(2), seed: Some(1), ..RealConfig::default() })
+}
+
+/// Runs a future to its end.
+pub(crate) fn run<T>(rt: &Rt, future: impl Future<Output = T>) -> T {
+    rt.block_on(future).expect("no task panics")
+}
+
+/// A cache with one device of `device_bytes`, and a flat file over all of it that is `size` bytes long.
+pub(crate) fn one_file(
+    rt: &Rt,
+    config: CacheConfig,
+    device_bytes: usize,
+    size: u64,
+) -> (PageCache, Disk, Arc<Gate>, Mapping) {
+    let cache = PageCache::new(rt, config).expect("memory");
+    let gate = Gate::new(device_bytes);
+    let disk = cache.attach(gate.clone());
+    let backing = FlatFile::new(extant_block::Sector(0), device_bytes as u64);
+    let mapping = disk.mapping(Arc::new(backing), 1, size);
+    (cache, disk, gate, mapping)
+}

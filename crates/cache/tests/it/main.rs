@@ -1,0 +1,4 @@
+//! The cache from outside.
+
+mod behaviour;
+mod common;
