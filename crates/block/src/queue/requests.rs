@@ -116,7 +116,9 @@ impl Requests {
         let request = describe(&arrival.bio, self.accounts.of(arrival.bio.stream).info);
         let Some(arrival) = self.merge(arrival, &request, now) else { return };
         let kind = usize::from(request.sync);
-        if self.taken[kind] >= self.bounds.requests {
+        // The device is kept idle for this one: making it wait for a slot as well would be idling for nothing.
+        let awaited = request.sync && self.elevator.awaits(request.stream);
+        if self.taken[kind] >= self.bounds.requests && !awaited {
             self.observer.tell(now, Action::Slept, &arrival.bio, Ok(()), now);
             self.waiting[kind].push(arrival.bio.stream, arrival);
             return;

@@ -347,6 +347,39 @@ fn a_queue_that_idles_goes_on_by_itself() {
     }
 }
 
+/// With all requests taken, the read that the disk is kept idle for still gets in, and no other.
+#[test]
+fn the_awaited_bio_does_not_stand_in_line() {
+    let rt = world();
+    let below = Held::new(|_| {});
+    // It would idle for a quarter of an hour.
+    let tunables = cfq::Tunables { slice_idle: 1_000_000, ..cfq::Tunables::linux(1000) };
+    let config = QueueConfig { depth: 1, requests: 1, ..QueueConfig::default() };
+    let elevator = Box::new(Cfq::with(tunables, cfq::idle_rule::Linux));
+    let queue = Queue::new(&rt, below.clone(), elevator, config);
+    let ends = Ends::default();
+    let read = |stream: u64, start| {
+        let mut bio = bio(Op::Read, start, 8, &ends);
+        bio.stream = StreamId(stream);
+        queue.submit(bio);
+    };
+    read(1, 0);
+    read(2, 16_000);
+    assert_eq!(queue.load(), (1, 0, 1));
+    below.end_one();
+    assert_eq!(queue.load(), (0, 1, 0), "the disk waits for stream 1");
+    read(3, 15_000);
+    assert_eq!(queue.load(), (1, 1, 0));
+    read(1, 8);
+    assert_eq!(queue.load(), (1, 1, 1));
+    assert_eq!(below.seen().last(), Some(&(Op::Read, 8, 4096)));
+    queue.end_stream(StreamId(1));
+    below.end_one();
+    queue.end_stream(StreamId(2));
+    below.end_all();
+    assert_eq!(ends.lock().len(), 4);
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_at_the_door() {
     let rt = world();
