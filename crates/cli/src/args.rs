@@ -99,7 +99,7 @@ pub(crate) struct LsArgs {
     #[arg(required = true, value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
     pub(crate) places: Vec<Place>,
     /// Show mode, links, owner, size and time of change
-    #[arg(short)]
+    #[arg(short, long)]
     pub(crate) long: bool,
     /// Show names that begin with a dot, too
     #[arg(short, long)]
