@@ -2,6 +2,7 @@
 
 mod block;
 mod rt;
+mod sim;
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -9,6 +10,7 @@ type Bench = fn(&[&str]) -> Result<()>;
 
 /// Every bench by its name.
 const BENCHES: &[(&str, Bench)] = &[("block", block::run), ("rt", rt::run)];
+const BENCHES: &[(&str, Bench)] = &[("block", block::run), ("sim", sim::run)];
 
 /// Runs one bench with the rest of the command line.
 pub(crate) fn run(what: &str, args: &[&str]) -> Result<()> {
