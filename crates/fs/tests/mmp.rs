@@ -1,7 +1,7 @@
 //! Recovery keeps off a volume that counts: in the virtual world, where the wait costs no time.
 
 use extant_block::{Buf, MemDevice, Sector, read, write};
-use extant_format::{Mmp, MmpState, Superblock, VolumeBlock, crc32c};
+use extant_format::{Incompat, Mmp, MmpState, Superblock, VolumeBlock, crc32c};
 use extant_fs::{Error, OpenOptions, Recovery, recover};
 use extant_rt::{Class, Nanos};
 use extant_sim::{Machine, Preemption, Sim};
@@ -22,17 +22,24 @@ fn left_mounted() -> Option<(Vec<u8>, u64)> {
         command.status().is_ok_and(|status| status.success())
     };
     let path = image.to_str().unwrap();
-    if !tool("mke2fs", &["-q", "-t", "ext4", "-b", "1024", "-O", "mmp", path, "8M"])
+    if !tool("mke2fs", &["-q", "-t", "ext4", "-b", "1024", path, "8M"])
         || !tool("debugfs", &["-w", "-f", script.to_str().unwrap(), path])
     {
         println!("skipped: mke2fs and debugfs are not installed");
         return None;
     }
-    // debugfs leaves it clean.
+    // Protected only now: debugfs would wait out the count before it wrote.
     let mut bytes = std::fs::read(&image).unwrap();
-    let seed = Superblock::parse(&bytes[1024..]).unwrap().checksum_seed().unwrap().0;
-    let number = u64::from_le_bytes(bytes[1024 + 0x168..][..8].try_into().unwrap());
-    count(&mut bytes[number as usize * 1024..][..1024], 77, seed);
+    let mut sb = Superblock::parse(&bytes[1024..]).unwrap();
+    let (seed, number) = (sb.checksum_seed().unwrap(), 6000);
+    sb.raw_mut().s_feature_incompat = (sb.incompat() | Incompat::MMP).bits().into();
+    sb.raw_mut().s_mmp_block = number.into();
+    sb.raw_mut().s_mmp_update_interval = 5.into();
+    sb.update_checksum();
+    bytes[1024..2048].copy_from_slice(sb.as_bytes());
+    let block = &mut bytes[number as usize * 1024..][..1024];
+    Mmp::clean(VolumeBlock(number), 5).write_to(block, Some(seed));
+    count(block, 77, seed.0);
     Some((bytes, number))
 }
 
