@@ -48,6 +48,9 @@ pub(crate) enum Command {
     Export(ExportArgs),
     Recover(RecoverArgs),
     Debug(DebugArgs),
+    /// Run experiments on I/O paths: fio's jobs, on modelled machines or real files
+    #[command(subcommand)]
+    Lab(extant_lab::cli::LabCommand),
     /// Print a script that completes this command's arguments
     Completions {
         /// The shell to complete for
