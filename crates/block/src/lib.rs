@@ -1,17 +1,27 @@
 //! From bio to disk.
 //!
-//! A [`Bio`] carries one operation on a run of sectors; a [`Device`] completes it. Devices stack: a queue, a stripe or a
-//! fault injector is a device over a device. This crate never knows about pages, inodes or ext.
+//! A [`Bio`] carries one operation on a run of sectors; a [`Device`] completes it. Three hold data: [`FileDevice`] (a file
+//! or disk of the host, over io_uring), [`NbdDevice`] (an export of an NBD server) and [`MemDevice`]. The others are
+//! devices over devices: [`Queue`] merges and sorts under an [`elevator`], [`Stripe`] and [`Linear`] put several together,
+//! [`Record`] keeps a log for crash testing, [`Fault`] fails on purpose, [`Trace`] writes blktrace's format.
+//!
+//! This crate never knows about pages, inodes or ext.
 //!
 //! ```
-//! use extant_block::{Buf, Device, MemDevice, Sector, read, write};
-//! # use std::sync::Arc;
-//! let disk = MemDevice::new(1 << 20);
-//! let done = write(&disk, Sector(8), Buf::from_slice(&[7; 4096]));
-//! # let rt = extant_rt::Rt::real(Default::default());
-//! rt.block_on(done).unwrap().unwrap();
-//! let data = rt.block_on(read(&disk, Sector(8), 4096)).unwrap().unwrap();
-//! assert_eq!(data[0], 7);
+//! use extant_block::elevator::Deadline;
+//! use extant_block::{Buf, MemDevice, Queue, QueueConfig, Sector, flush, read, write};
+//! use std::sync::Arc;
+//!
+//! let rt = extant_rt::Rt::real(Default::default());
+//! let disk = Arc::new(MemDevice::new(1 << 20));
+//! let queue = Queue::new(&rt, disk, Box::new(Deadline::new()), QueueConfig::default());
+//! rt.block_on(async {
+//!     write(&queue, Sector(8), Buf::from_slice(&[7; 4096])).await?;
+//!     flush(&queue).await?;
+//!     assert_eq!(read(&queue, Sector(8), 4096).await?[0], 7);
+//!     Ok::<(), extant_block::IoError>(())
+//! })??;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod bio;

@@ -195,8 +195,8 @@ impl Ring {
                 Ok(_) => return,
                 Err(e) => match Errno::from_io_error(&e) {
                     Some(Errno::INTR) => {}
-                    // The kernel is short of memory or its completion queue is full: make room, then again.
-                    Some(Errno::AGAIN | Errno::BUSY) => return,
+                    // The kernel is short of memory or of room for completions: whoever drives next enters the rest.
+                    Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => return,
                     _ => panic!("io_uring_enter on {}: {e}", self.backing.limits.name),
                 },
             }

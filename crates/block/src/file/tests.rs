@@ -1,6 +1,8 @@
+use super::transfer::Step;
 use super::*;
 use crate::{Buf, IoErrorKind, Sector, Segment, discard, execute, flush, read, write};
 use extant_rt::RealConfig;
+use rustix::io::Errno;
 use std::io::{Read, Seek, Write};
 use std::process::Command;
 use std::ptr::NonNull;
@@ -217,4 +219,57 @@ fn block_devices_have_their_size_and_discard() {
         assert!(odd[..] == pattern(4 << 20)[8191 * 512..]);
     });
     assert!(Command::new("losetup").arg("--detach").arg(path).status().unwrap().success());
+}
+
+/// A direct read of a file that has direct I/O, one step on its way; `None` where this place has none.
+fn direct_read(file: &NamedTempFile) -> Option<(Backing, Transfer)> {
+    let fd = std::fs::File::open(file.path()).unwrap().into();
+    let backing = Backing::new(fd, file.path(), FileOptions { write: false, direct: true }).unwrap();
+    let mut transfer = Transfer::new(Bio::new(Op::Read, Sector(0), vec![Buf::zeroed(8192).into()]), 0);
+    match transfer.step(&backing) {
+        Step::Read { direct: true, .. } => Some((backing, transfer)),
+        _ => {
+            println!("skipped: no direct I/O here");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_backing_that_refuses_direct_io_after_all_is_read_through_the_page_cache() {
+    let file = temp_file(&[1; 8192]);
+    let Some((backing, mut first)) = direct_read(&file) else { return };
+    let mut second = Transfer::new(Bio::new(Op::Read, Sector(0), vec![Buf::zeroed(8192).into()]), 0);
+    assert_eq!(second.step(&backing), Step::Read { offset: 0, direct: true });
+    // Both were on their way when it was found out.
+    for transfer in [&mut first, &mut second] {
+        assert_eq!(transfer.completed(&backing, Err(Errno::INVAL)), None);
+        assert_eq!(transfer.step(&backing), Step::Read { offset: 0, direct: false });
+        assert!(!backing.direct_is_on());
+        assert_eq!(transfer.completed(&backing, Err(Errno::INVAL)), Some(Err(IoErrorKind::Os(22))));
+    }
+}
+
+#[test]
+fn a_media_error_is_tried_again_once_and_told() {
+    let file = temp_file(&[1; 8192]);
+    let Some((backing, mut transfer)) = direct_read(&file) else { return };
+    assert_eq!(transfer.completed(&backing, Err(Errno::IO)), None);
+    assert_eq!(transfer.step(&backing), Step::Read { offset: 0, direct: false });
+    assert!(backing.direct_is_on(), "other bios go on as before");
+    assert_eq!(transfer.completed(&backing, Err(Errno::IO)), Some(Err(IoErrorKind::Os(5))));
+}
+
+#[test]
+fn the_rest_of_a_short_transfer_follows_and_a_cancelled_step_is_taken_again() {
+    let file = temp_file(&[1; 8192]);
+    let Some((backing, mut transfer)) = direct_read(&file) else { return };
+    assert_eq!(transfer.completed(&backing, Err(Errno::CANCELED)), None);
+    assert_eq!(transfer.step(&backing), Step::Read { offset: 0, direct: true });
+    assert_eq!(transfer.completed(&backing, Ok(4096)), None);
+    assert_eq!(transfer.step(&backing), Step::Read { offset: 4096, direct: true });
+    // Not a multiple of any block: direct I/O cannot go on from here.
+    assert_eq!(transfer.completed(&backing, Ok(1000)), None);
+    assert_eq!(transfer.step(&backing), Step::Read { offset: 5096, direct: false });
+    assert_eq!(transfer.completed(&backing, Ok(3096)), Some(Ok(())));
 }

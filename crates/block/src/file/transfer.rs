@@ -46,7 +46,10 @@ pub(super) struct Transfer {
     stage: Stage,
     start: u64,
     done: u64,
+    /// Whether direct I/O is still to be tried.
     direct: bool,
+    /// Whether the last step tried it.
+    tried_direct: bool,
     /// Aligned memory in place of the bio's own; the next step moves this many bytes of it.
     bounce: Option<(Buf, usize)>,
 }
@@ -60,7 +63,7 @@ impl Transfer {
             }
             _ => Stage::Data,
         };
-        Self { bio, stage, start, done: 0, direct: true, bounce: None }
+        Self { bio, stage, start, done: 0, direct: true, tried_direct: false, bounce: None }
     }
 
     /// What to do next. Not to be asked again before [`Transfer::completed`].
@@ -77,15 +80,18 @@ impl Transfer {
                     .get_or_insert_with(|| (Buf::zeroed(len.min(MAX_BOUNCE_BYTES as u64) as usize), 0));
                 *bytes = buf.len().min(len as usize);
                 let direct = self.direct && backing.takes_direct(offset | *bytes as u64);
+                self.tried_direct = direct;
                 Step::Write { offset, direct, dsync: false }
             }
             (Stage::Data, Op::Read) => {
                 let direct = self.direct && backing.takes_direct(offset | len);
+                self.tried_direct = direct;
                 self.prepare_bounce(backing, direct, len);
                 Step::Read { offset, direct }
             }
             (Stage::Data, Op::Write) => {
                 let direct = self.direct && backing.takes_direct(offset | len);
+                self.tried_direct = direct;
                 self.prepare_bounce(backing, direct, len);
                 if let Some((buf, bytes)) = &mut self.bounce {
                     let mut to = &mut buf[..*bytes];
@@ -217,7 +223,7 @@ impl Transfer {
         let unsupported = matches!(error, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY);
         match (self.stage, self.bio.op) {
             (Stage::Data, Op::Read | Op::Write) | (Stage::Zeroes, _)
-                if self.direct && backing.direct_is_on() && matches!(error, Errno::INVAL | Errno::IO) =>
+                if self.tried_direct && matches!(error, Errno::INVAL | Errno::IO) =>
             {
                 // Some backings take O_DIRECT at open and refuse it here (overlayfs over tmpfs, FUSE, odd alignments);
                 // the host's page cache then does the work, and a real media error shows itself again there.
