@@ -145,14 +145,19 @@ pub(crate) fn read(
         let mut pax = global.clone();
         let mut long_name = None;
         let mut long_link = None;
+        let mut announced = false;
         // Extended headers describe the header that follows them.
         let block = loop {
-            let Some(block) = input.header()? else { return Ok(()) };
+            let Some(block) = input.header()? else {
+                // What describes an entry is never the last thing in an archive.
+                return if announced { Err(input.bad("the archive is cut short")) } else { Ok(()) };
+            };
             let header = Header(&block);
             if !header.checksum_holds() {
                 return Err(input.bad("this is not a tar header"));
             }
             let size = header.size().and_then(|n| u64::try_from(n).ok());
+            announced |= matches!(header.type_flag(), b'L' | b'K' | b'x' | b'X');
             match header.type_flag() {
                 b'L' => long_name = Some(extended(input, size)?),
                 b'K' => long_link = Some(extended(input, size)?),
