@@ -132,14 +132,28 @@ impl Geometry {
         }
     }
 
-    /// From `now_ns` until the place passes under its head.
-    pub(super) fn wait_ns(&self, now_ns: u64, place: Place) -> u64 {
-        let angle = now_ns % self.revolution_ns;
+    /// The platters' angle at a time.
+    pub(super) fn angle_at(&self, now_ns: u64) -> u64 {
+        now_ns % self.revolution_ns
+    }
+
+    /// With the platters at `angle_ns` now: from `later_ns` later until the place passes under its head.
+    pub(super) fn wait_after(&self, angle_ns: u64, later_ns: u64, place: Place) -> u64 {
+        // Later is a seek or less: a few revolutions, and subtracting is cheaper than dividing.
+        let mut angle = angle_ns + later_ns;
+        while angle >= self.revolution_ns {
+            angle -= self.revolution_ns;
+        }
         if place.angle_ns >= angle {
             place.angle_ns - angle
         } else {
             place.angle_ns + self.revolution_ns - angle
         }
+    }
+
+    /// From `now_ns` until the place passes under its head.
+    pub(super) fn wait_ns(&self, now_ns: u64, place: Place) -> u64 {
+        self.wait_after(self.angle_at(now_ns), 0, place)
     }
 
     /// Reading or writing from `place` on, switches included.
