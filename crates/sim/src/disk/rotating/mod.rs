@@ -199,18 +199,20 @@ impl Rotating {
     fn cost(&self, now: Nanos, angle_ns: u64, queued: &Queued) -> u64 {
         let Queued { command, place, ready, transfer_ns, .. } = queued;
         let decoding = ready.0.saturating_sub(now.0);
-        if command.op == Op::Read
-            && let Some(at) = self.look_ahead.position_within(command.start.0)
-        {
-            // The head is on this run already: the rest passes under it as it comes.
-            let rest = command.end().saturating_sub(at);
-            return decoding.max(self.geometry.stream_ns(at, rest));
+        if let Some(rest) = self.streams(command) {
+            return decoding.max(rest);
         }
         let mut there = decoding + self.geometry.move_ns(self.arm, *place);
         if command.op != Op::Read && command.start.0 != self.arm_sector {
             there += self.spec.write_settle_ns;
         }
         there + self.geometry.wait_after(angle_ns, there, *place) + transfer_ns
+    }
+
+    /// If the head is reading ahead where the command goes on: how long until the rest has passed under it.
+    fn streams(&self, command: &Command) -> Option<u64> {
+        let at = self.look_ahead.position_within(command.start.0).filter(|_| command.op == Op::Read)?;
+        Some(self.geometry.stream_ns(at, command.end().saturating_sub(at)))
     }
 
     /// The queued command to serve now, and how long it takes.
@@ -221,6 +223,13 @@ impl Rotating {
         for (at, queued) in self.queue.iter().enumerate() {
             if queued.arrived < oldest.0 {
                 oldest = (queued.arrived, at);
+            }
+            // Most are too far away to be looked at closely.
+            if let Some((_, least)) = best
+                && self.geometry.moves_at_least_ns(self.arm, queued.place) >= least
+                && self.streams(&queued.command).is_none()
+            {
+                continue;
             }
             let cost = self.cost(now, angle_ns, queued);
             if best.is_none_or(|(_, least)| cost < least) {
