@@ -2,6 +2,7 @@
 
 mod block;
 mod cache;
+mod read;
 mod rt;
 mod sim;
 
@@ -11,7 +12,7 @@ type Bench = fn(&[&str]) -> Result<()>;
 
 /// Every bench by its name.
 const BENCHES: &[(&str, Bench)] =
-    &[("block", block::run), ("cache", cache::run), ("rt", rt::run), ("sim", sim::run)];
+    &[("block", block::run), ("cache", cache::run), ("read", read::run), ("rt", rt::run), ("sim", sim::run)];
 
 /// Runs one bench with the rest of the command line.
 pub(crate) fn run(what: &str, args: &[&str]) -> Result<()> {
