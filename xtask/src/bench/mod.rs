@@ -3,6 +3,7 @@
 mod block;
 mod build;
 mod cache;
+mod read;
 mod rt;
 mod sim;
 
@@ -15,6 +16,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("block", block::run),
     ("build", build::run),
     ("cache", cache::run),
+    ("read", read::run),
     ("rt", rt::run),
     ("sim", sim::run),
 ];
