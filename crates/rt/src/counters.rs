@@ -32,9 +32,7 @@ counters! {
     TasksEnded = "tasks ended",
     /// Tasks that panicked.
     TasksPanicked = "tasks panicked",
-    /// Times that `block_on` could not finish at once.
-    BlockingWaits = "blocking waits",
-    /// Of these, how often the waiting thread drove the I/O itself.
+    /// Times that a thread in `block_on` drove the I/O itself.
     DriverSittings = "driver sittings",
     /// Timers armed.
     TimersArmed = "timers armed",

@@ -101,15 +101,6 @@ fn blocking_work_is_bounded_and_all_of_it_is_done() {
     assert!(most.load(Ordering::SeqCst) <= 2);
 }
 
-#[test]
-fn a_future_that_is_ready_meets_no_thread() {
-    let rt = world();
-    for n in 0..1000 {
-        assert_eq!(rt.block_on(async { n }).unwrap(), n);
-    }
-    assert_eq!(rt.counter(Counter::BlockingWaits), 0);
-}
-
 /// A device whose requests complete, in order, only when somebody drives it.
 struct Lazy {
     state: Mutex<LazyState>,
@@ -214,6 +205,19 @@ fn the_thread_that_waits_drives_the_io_itself() {
     }
     assert_eq!(rt.counter(Counter::DriverSittings), 100);
     assert_eq!(rt.counter(Counter::TasksSpawned), 0);
+}
+
+#[test]
+fn a_future_that_is_ready_drives_nothing_and_meets_no_thread() {
+    let rt = world();
+    let lazy = Lazy::new();
+    let _handle = rt.register_driver(lazy.clone());
+    let request = lazy.submit();
+    for n in 0..1000 {
+        assert_eq!(rt.block_on(async { n }).unwrap(), n);
+    }
+    assert_eq!(rt.counter(Counter::DriverSittings), 0);
+    assert!(!request.0.lock().unwrap().0, "nobody drove");
 }
 
 #[test]

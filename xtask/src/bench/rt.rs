@@ -14,46 +14,66 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Instant;
 
+type Measure<'a> = Box<dyn Fn() -> f64 + 'a>;
+
+/// A line of the report: what is measured, in which unit, how, and what it is held against, if anything: a figure, or a
+/// measurement made in turns with ours.
+type Line<'a> = (&'a str, &'a str, Measure<'a>, Option<Measure<'a>>);
+
+fn line<'a>(what: &'a str, unit: &'a str, ours: impl Fn() -> f64 + 'a) -> Line<'a> {
+    (what, unit, Box::new(ours), None)
+}
+
+fn held<'a>(line: Line<'a>, against: impl Fn() -> f64 + 'a) -> Line<'a> {
+    (line.0, line.1, line.2, Some(Box::new(against)))
+}
+
 pub(super) fn run(args: &[&str]) -> Result<()> {
-    let rounds = match *args {
-        [] => 7,
-        ["--rounds", n] => n.parse()?,
-        _ => return Err("usage: cargo xtask bench rt [--rounds N]".into()),
-    };
-    println!("{:<58} {:>12} {:>12} {:>7}", "medians", "measured", "target", "ratio");
-    let report = |what: &str, measured: f64, unit: &str, target: f64| {
-        println!("{what:<58} {measured:>9.2} {unit:<2} {target:>9.2} {unit:<2} {:>7.2}", measured / target);
-    };
-    let of = |bench: &dyn Fn() -> f64| median((0..rounds).map(|_| bench()).collect());
+    let (mut rounds, mut only) = (7, "");
+    for pair in args.chunks(2) {
+        match *pair {
+            ["--rounds", n] => rounds = n.parse()?,
+            ["--only", text] => only = text,
+            _ => return Err("usage: cargo xtask bench rt [--rounds N] [--only PART-OF-A-NAME]".into()),
+        }
+    }
     let rt = &Rt::real(RealConfig::default());
-
-    report("charge in the real world", of(&|| charge(rt)), "ns", 2.0);
-    report("trace point, disabled", of(&|| trace(rt)), "ns", 2.0);
-    println!("{:<58} {:>9.2} ns", "block_on of a future that is ready", of(&|| ready(rt)));
-    println!("{:<58} {:>9.2} ns", "reading the clock", of(&|| clock(rt)));
-    report("wake of a single waiter", of(&|| single_wake(rt)), "ns", 150.0);
-    println!("{:<58} {:>9.2} ns", "  the same for a task of the executor", of(&|| task_wake(rt)));
-    println!("{:<58} {:>9.2} ns", "wake where nobody waits", of(&|| idle_wake(rt)));
-    println!("{:<58} {:>9.2} ns", "wait and wake on one thread", of(&|| wait_and_wake(rt)));
-
-    // Side by side, alternated; more rounds, since who runs where is the scheduler's luck.
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for _ in 0..rounds * 3 {
-        ours.push(round_trip_table(rt));
-        theirs.push(round_trip_condvar());
+    let turion = turion()?;
+    let lines = [
+        held(line("charge in the real world", "ns", || charge(rt)), || 2.0),
+        held(line("trace point, disabled", "ns", || trace(rt)), || 2.0),
+        line("block_on of a future that is ready", "ns", || ready(rt)),
+        line("reading the clock", "ns", || clock(rt)),
+        held(line("wake of a single waiter", "ns", || single_wake(rt)), || 150.0),
+        held(line("  the same for a task of the executor", "ns", task_wake), || 150.0),
+        line("wake where nobody waits", "ns", || idle_wake(rt)),
+        line("wait and wake on one thread", "ns", || wait_and_wake(rt)),
+        held(
+            line("wait+wake, two threads; against a condvar", "ns", || round_trip_table(rt)),
+            round_trip_condvar,
+        ),
+        held(line("waiters examined by a wake of 100,000", "", || crowd(rt).1), || 1.0),
+        line("  that wake", "ns", || crowd(rt).0),
+        held(line("events, 512 sleepers, free machine", "M/s", || events(free())[0]), || 5.0),
+        line("  of these, polls of a task", "M/s", || events(free())[1]),
+        held(line("events, 512 sleepers, the Turion's costs", "M/s", || events(turion.clone())[0]), || 5.0),
+        held(line("events, 512 devices", "M/s", calls), || 5.0),
+    ];
+    println!("{:<44} {:>12}     {:>12}     {:>7}", "medians", "measured", "against", "ratio");
+    for (what, unit, ours, against) in lines.iter().filter(|line| line.0.contains(only)) {
+        let (mut measured, mut other) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            measured.push(ours());
+            other.extend(against.as_ref().map(|against| against()));
+        }
+        let measured = median(measured);
+        print!("{what:<44} {measured:>12.2} {unit:<3}");
+        if against.is_some() {
+            let other = median(other);
+            print!(" {other:>12.2} {unit:<3} {:>7.2}", measured / other);
+        }
+        println!();
     }
-    report("wait+wake round trip, two threads; target: condvar", median(ours), "ns", median(theirs));
-
-    let (nanos, examined) = crowd(rt);
-    report("waiters examined by a wake, 100,000 in 256 buckets", examined, "", 1.0);
-    println!("{:<58} {:>9.2} ns", "  that wake takes", nanos);
-
-    for (name, machine) in [("a free machine", free()), ("the Turion's costs", turion()?)] {
-        let speeds = |which: usize| of(&|| events(machine.clone())[which] / 1e6);
-        report(&format!("virtual world, 512 sleepers, {name}: events"), speeds(0), "M/s", 5.0);
-        println!("{:<58} {:>9.2} M/s", "  of these, polls of a task", speeds(1));
-    }
-    report("virtual world, device calls", of(&|| calls() / 1e6), "M/s", 5.0);
     Ok(())
 }
 
@@ -111,7 +131,7 @@ fn single_wake(rt: &Rt) -> f64 {
 }
 
 /// The same with tasks of the executor, which a busy thread is about to run: what the waker of a task adds.
-fn task_wake(_: &Rt) -> f64 {
+fn task_wake() -> f64 {
     let rt = &Rt::real(RealConfig { worker_threads: Some(1), ..RealConfig::default() });
     let table = Arc::new(WaitTable::new(rt, WaitConfig { bucket_bits: 10, ..WaitConfig::new("bench") }));
     let words: Arc<[AtomicU32]> = (0..256).map(|_| AtomicU32::new(BUSY.mask())).collect();
@@ -227,7 +247,7 @@ fn turion() -> Result<Machine> {
     Ok(Machine::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../machines/turion-2010.toml"))?)
 }
 
-/// Events and polls a second: 512 tasks, each sleeping and working a little, again and again.
+/// Millions of events and of polls a second: 512 tasks, each sleeping and working a little, again and again.
 fn events(machine: Machine) -> [f64; 2] {
     let sim = Sim::new(machine, 1);
     let rt = sim.rt();
@@ -250,10 +270,10 @@ fn events(machine: Machine) -> [f64; 2] {
     .expect("it ends");
     let seconds = start.elapsed().as_secs_f64();
     let stats = sim.stats();
-    [stats.events as f64 / seconds, stats.polls as f64 / seconds]
+    [stats.events as f64 / seconds / 1e6, stats.polls as f64 / seconds / 1e6]
 }
 
-/// Calls a second of 512 modelled devices, each of which has itself called again.
+/// Millions of calls a second of 512 modelled devices, each of which has itself called again.
 fn calls() -> f64 {
     const CALLS: u64 = 2_000;
     fn tick(devices: extant_sim::DeviceClock, left: u64) {
@@ -266,5 +286,5 @@ fn calls() -> f64 {
     (0..512).for_each(|_| tick(sim.devices(), CALLS));
     let start = Instant::now();
     sim.rt().block_on(sim.rt().sleep(Nanos::from_secs(10))).expect("it ends");
-    sim.stats().events as f64 / start.elapsed().as_secs_f64()
+    sim.stats().events as f64 / start.elapsed().as_secs_f64() / 1e6
 }

@@ -194,11 +194,8 @@ impl Real {
                 if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
                     break out;
                 }
-                if !berth.parker.take_notice() {
-                    counters.add(Counter::BlockingWaits, 1);
-                    if crew.wait(&berth.parker, Role::Caller) {
-                        counters.add(Counter::DriverSittings, 1);
-                    }
+                if !berth.parker.take_notice() && crew.wait(&berth.parker, Role::Caller) {
+                    counters.add(Counter::DriverSittings, 1);
                 }
             };
             crew.ensure_driven();

@@ -30,7 +30,9 @@ impl Parker {
 
     /// Takes a pending notification.
     pub(super) fn take_notice(&self) -> bool {
-        self.state.compare_exchange(NOTIFIED, EMPTY, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        // Looks before it writes: mostly there is none.
+        self.is_notified()
+            && self.state.compare_exchange(NOTIFIED, EMPTY, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     pub(super) fn is_notified(&self) -> bool {

@@ -105,8 +105,6 @@ pub(super) struct Progress {
     pub(super) examined: u32,
     /// Waiters woken.
     pub(super) woken: u32,
-    /// Of these, how many have another key.
-    pub(super) strangers: u32,
 }
 
 #[derive(Debug)]
@@ -196,7 +194,7 @@ impl Waiters {
 
     /// A wake-up that concerns who is queued now.
     pub(super) fn begin(&self) -> Progress {
-        Progress { until: self.order, seen: 0, examined: 0, woken: 0, strangers: 0 }
+        Progress { until: self.order, seen: 0, examined: 0, woken: 0 }
     }
 
     /// Wakes waiters until `full` or until everybody concerned is: then it says true. Each waker goes to `to`, which says
@@ -208,41 +206,59 @@ impl Waiters {
         mut to: impl FnMut(Waker) -> bool,
     ) -> bool {
         let mut slot = match &self.queues {
-            Queues::ByKey(map) => map.get(&Whole(key, Want::News)).map_or(NIL, |queue| queue.first),
+            Queues::ByKey(_) => return self.serve_all(key, progress, to),
             Queues::One(queue) => queue.first,
         };
-        let discipline = self.discipline;
         while slot != NIL {
-            let until = progress.until;
+            let (until, whole_bucket) = (progress.until, self.discipline == Discipline::WholeBucket);
             let node = self.node(slot);
-            let next = node.next;
-            if node.order > until {
+            let (next, order, matches) = (node.next, node.order, node.key == key);
+            if order > until {
                 break;
             }
-            if node.order <= progress.seen {
-                slot = next;
-                continue;
-            }
-            progress.seen = node.order;
-            progress.examined += 1;
-            let matches = node.key == key;
-            let fate = match discipline {
-                Discipline::Keyed => Some(Fate::Served),
-                Discipline::Filtered => matches.then_some(Fate::Poked),
-                Discipline::WholeBucket => Some(Fate::Poked),
-            };
-            if let Some(fate) = fate {
-                progress.woken += 1;
-                progress.strangers += u32::from(!matches);
-                if let Some(waker) = self.serve(slot, fate)
-                    && !to(waker)
-                {
-                    return false;
+            // A wake-up that is resumed passes over those whom it has looked at.
+            if order > progress.seen {
+                progress.seen = order;
+                progress.examined += 1;
+                if matches || whole_bucket {
+                    progress.woken += 1;
+                    if let Some(waker) = self.serve(slot, Fate::Poked)
+                        && !to(waker)
+                    {
+                        return false;
+                    }
                 }
             }
             slot = next;
         }
         true
+    }
+
+    /// The keyed discipline's way: the key's queue is taken out whole, and what remains of it, if anything, put back.
+    fn serve_all(&mut self, key: Key, progress: &mut Progress, mut to: impl FnMut(Waker) -> bool) -> bool {
+        let whole = Whole(key, Want::News);
+        let Queues::ByKey(map) = &mut self.queues else { return true };
+        let Some(mut queue) = map.remove(&whole) else { return true };
+        let mut room = true;
+        while room && queue.first != NIL {
+            let node = &mut self.nodes[queue.first as usize];
+            if node.order > progress.until {
+                break;
+            }
+            queue.first = node.next;
+            node.fate = Fate::Served;
+            progress.examined += 1;
+            progress.woken += 1;
+            if let Some(waker) = node.waker.take() {
+                room = to(waker);
+            }
+        }
+        if queue.first == NIL {
+            return true;
+        }
+        self.nodes[queue.first as usize].previous = NIL;
+        map.insert(whole, queue);
+        room
     }
 
     fn serve(&mut self, slot: u32, fate: Fate) -> Option<Waker> {
