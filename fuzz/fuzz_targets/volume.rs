@@ -33,7 +33,7 @@ fuzz_target!(|input: &[u8]| {
     let rt = extant_rt::Rt::real(Default::default());
     let done = rt.block_on(async {
         read_all::read_all(bytes.clone(), options).await;
-        let _ = recover(Arc::new(MemDevice::from_bytes(bytes)), options).await;
+        let _ = recover(&rt, Arc::new(MemDevice::from_bytes(bytes)), options).await;
     });
     done.expect("reading ends in values and errors");
 });

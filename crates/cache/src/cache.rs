@@ -11,7 +11,7 @@ use crate::page::PAGE;
 use crate::shared::{Settings, Shared};
 use crate::{CacheError, Result};
 use extant_block::Device;
-use extant_rt::{Class, Nanos, Rt, Task};
+use extant_rt::{Class, Nanos, Rt, Task, WaitStats};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -180,6 +180,11 @@ impl PageCache {
             writeback: shared.writeback.load(Ordering::Relaxed),
             parked: counts.parked.into(),
         }
+    }
+
+    /// What happened in the table in which tasks wait for pages.
+    pub fn wait_stats(&self) -> WaitStats {
+        self.shared().pages.stats()
     }
 
     /// Bytes that describe frames, on top of the budget, whatever the frames hold.

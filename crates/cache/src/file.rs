@@ -221,14 +221,14 @@ impl OpenFile {
                     continue;
                 }
                 ReadStop::Loading(page) => {
-                    wait_for(&inner.shared, &mut waiting, Key::Page(inner.key(page).0)).await;
+                    inner.wait_loaded(page).await;
                     continue;
                 }
                 ReadStop::Missing(page) => {
                     let last = (at + buf.len() as u64).div_ceil(PAGE).min(page.saturating_add(most));
                     match self.fill(page..last.max(page + 1), true, &mut waiting).await {
                         Ok(None) => continue,
-                        Ok(Some(load)) => match self.wait_loaded(&load, page).await {
+                        Ok(Some(load)) => match load.wait().await {
                             Ok(()) => continue,
                             Err(_) if load.pages().end - page > 1 => {
                                 most = 1;
@@ -241,17 +241,6 @@ impl OpenFile {
                 }
             };
             return if done > 0 { Ok(done) } else { Err(error) };
-        }
-    }
-
-    async fn wait_loaded(&self, load: &Load, page: u64) -> Result<()> {
-        let key = self.inner.key(page);
-        loop {
-            let wait = self.inner.shared.waits.listen(Key::Page(key.0));
-            if load.is_over() {
-                return load.error().map_or(Ok(()), |error| Err(error.into()));
-            }
-            wait.await;
         }
     }
 
@@ -387,11 +376,11 @@ impl OpenFile {
                 WriteStop::Done => {}
                 WriteStop::Busy => inner.shared.rt.yield_now().await,
                 WriteStop::Loading(page) => {
-                    wait_for(&inner.shared, &mut waiting, Key::Page(inner.key(page).0)).await;
+                    inner.wait_loaded(page).await;
                 }
                 WriteStop::Missing(page) => {
                     if let Some(load) = self.fill(page..page + 1, false, &mut waiting).await? {
-                        self.wait_loaded(&load, page).await?;
+                        load.wait().await?;
                     }
                 }
                 WriteStop::NoFrames => {

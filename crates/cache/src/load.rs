@@ -1,10 +1,9 @@
 //! Filling pages from the device.
 
 use crate::backing::{Extent, Place};
-use crate::mapping::{Aftermath, Inner};
+use crate::mapping::{Aftermath, Inner, loaded};
 use crate::page::{FrameNo, PAGE, PAGE_BYTES};
 use crate::shared::Purpose;
-use crate::waits::Key;
 use crate::{CacheError, Result};
 use extant_block::{Bio, BioFlags, IoError, Op, Sector, StreamId};
 use extant_rt::{Cost, Event};
@@ -132,13 +131,15 @@ impl Load {
         self.first..self.first + self.frames.len() as u64
     }
 
-    /// Whether all of it has ended.
-    pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+    /// Waits for its end.
+    pub(crate) async fn wait(&self) -> Result<()> {
+        let first = self.inner.key(self.first);
+        self.inner.shared.pages.wait_until(loaded(first), || self.over.load(Ordering::Acquire)).await;
+        self.error().map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Why it failed.
-    pub(crate) fn error(&self) -> Option<IoError> {
+    fn error(&self) -> Option<IoError> {
         self.error.lock().clone()
     }
 
@@ -253,8 +254,9 @@ impl Load {
             }
         }
         self.over.store(true, Ordering::Release);
+        let mut batch = shared.pages.batch();
         for index in self.pages() {
-            shared.waits.wake_all(Key::Page(self.inner.key(index).0));
+            batch.wake(loaded(self.inner.key(index)));
         }
     }
 }

@@ -8,11 +8,21 @@ use crate::page::{FileId, FrameNo, PAGE, PAGE_SHIFT, PageKey};
 use crate::pageset::PageSet;
 use crate::shared::Shared;
 use crate::state::After;
-use crate::waits::Key;
+use extant_rt::Key;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A page was loaded, or could not be.
+pub(crate) fn loaded(page: PageKey) -> Key {
+    Key { object: page.0, event: 0 }
+}
+
+/// Write-back of some of a file's pages ended.
+pub(crate) fn written(file: FileId) -> Key {
+    Key { object: file.0.into(), event: 1 }
+}
 
 /// A mapping's state. Its lock is held for bookkeeping only: never across an await, never while waiting for a frame.
 ///
@@ -210,6 +220,22 @@ impl Inner {
         drop(unlisted);
     }
 
+    /// Waits until a page is not being loaded, as far as can be told.
+    pub(crate) async fn wait_loaded(&self, index: u64) {
+        let (shared, key) = (&self.shared, self.key(index));
+        let is_over = || {
+            let frame = shared.index.guess(&shared.frames, key);
+            frame.is_none_or(|frame| !shared.frames.state(frame).snapshot().is_loading())
+        };
+        shared.pages.wait_until(loaded(key), is_over).await;
+    }
+
+    /// Waits until a page is not under write-back.
+    pub(crate) async fn wait_written(&self, index: u64) {
+        let is_over = || !self.pages.lock().writeback.contains(index);
+        self.shared.pages.wait_until(written(self.file), is_over).await;
+    }
+
     /// The frames of `range`, in no particular order.
     pub(crate) fn frames_in(&self, pages: &Pages, range: Range<u64>) -> Vec<FrameNo> {
         if range.end.saturating_sub(range.start) < pages.cached {
@@ -235,7 +261,7 @@ impl Inner {
         let mut loading = Vec::new();
         for frame in frames {
             if self.shared.frames.state(frame).snapshot().is_loading() {
-                loading.push(self.shared.frames.key(frame).0);
+                loading.push(self.shared.frames.key(frame));
             }
             self.detach(&mut pages, frame, &mut after);
         }
@@ -243,7 +269,8 @@ impl Inner {
         drop(pages);
         self.settle(after);
         // Whoever waits for a page that is gone looks again.
-        loading.into_iter().for_each(|page| self.shared.waits.wake_all(Key::Page(page)));
+        let mut batch = self.shared.pages.batch();
+        loading.into_iter().for_each(|page| batch.wake(loaded(page)));
     }
 
     /// Removes those pages of `range` that are clean and not in use.

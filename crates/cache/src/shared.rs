@@ -9,7 +9,7 @@ use crate::mapping::Inner;
 use crate::page::{FileId, FrameNo};
 use crate::state::After;
 use crate::waits::{Key, Waits};
-use extant_rt::Rt;
+use extant_rt::{Rt, WaitConfig, WaitTable};
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -22,6 +22,8 @@ pub(crate) struct Shared {
     pub(crate) rt: Rt,
     pub(crate) frames: Frames,
     pub(crate) index: Index,
+    /// Who waits for a page, by [`crate::mapping::loaded`] and [`crate::mapping::written`].
+    pub(crate) pages: WaitTable,
     pub(crate) waits: Arc<Waits>,
     pool: Mutex<Pool>,
     files: RwLock<Files>,
@@ -110,6 +112,7 @@ impl Shared {
             rt: rt.clone(),
             frames: Frames::new(frames)?,
             index: Index::new(frames)?,
+            pages: WaitTable::new(rt, WaitConfig::new("pages")),
             waits: Arc::new(Waits::new()),
             pool: Mutex::new(Pool {
                 policy,

@@ -1,7 +1,7 @@
-//! Waiting for a key: a page that is loaded, frames, room for dirty pages, the end of write-back.
+//! Waiting for things that come in numbers: frames, room for dirty pages, work for a flusher. Pages are waited for in the
+//! world's keyed wait table, where a wake is for everybody; here it is for as many as it brings, in order of arrival.
 //!
-//! A waiter listens first, looks at what it waits for, and then awaits; a wake in between is not lost. A wake visits the
-//! waiters of its own key only.
+//! A waiter listens first, looks at what it waits for, and then awaits; a wake in between is not lost.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -11,15 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-const SHARDS: usize = 64;
-
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
-    /// The page was loaded, or could not be.
-    Page(u64),
-    /// Write-back of pages of this file ended.
-    Writeback(u32),
     /// Frames became free, or evictable.
     Frames,
     /// Dirty pages were cleaned: anywhere, or on this device.
@@ -28,44 +22,31 @@ pub(crate) enum Key {
     Flusher(u32),
 }
 
-impl Key {
-    fn shard(self) -> usize {
-        let number = match self {
-            Self::Page(page) => page,
-            Self::Writeback(file) => u64::from(file) + 7,
-            Self::Frames => 1,
-            Self::Room(device) => device.map_or(2, |n| 3 + u64::from(n)),
-            Self::Flusher(device) => 11 + u64::from(device),
-        };
-        (crate::page::mix(number) % SHARDS as u64) as usize
-    }
-}
-
 #[derive(Debug, Default)]
-struct Shard {
+struct Waiters {
     next: u64,
-    waiters: BTreeMap<(Key, u64), Option<Waker>>,
+    by_key: BTreeMap<(Key, u64), Option<Waker>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Waits {
-    shards: Box<[Mutex<Shard>]>,
-    /// Who waits for frames, to spare those who free them the lock.
+    waiters: Mutex<Waiters>,
+    /// How many listen, to spare those who wake the lock.
     listening: AtomicUsize,
 }
 
 impl Waits {
     pub(crate) fn new() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), listening: AtomicUsize::new(0) }
+        Self { waiters: Mutex::default(), listening: AtomicUsize::new(0) }
     }
 
     /// Begins to wait.
     pub(crate) fn listen(self: &Arc<Self>, key: Key) -> Listener {
         self.listening.fetch_add(1, Ordering::SeqCst);
-        let mut shard = self.shards[key.shard()].lock();
-        let ticket = shard.next;
-        shard.next += 1;
-        shard.waiters.insert((key, ticket), None);
+        let mut waiters = self.waiters.lock();
+        let ticket = waiters.next;
+        waiters.next += 1;
+        waiters.by_key.insert((key, ticket), None);
         Listener { waits: self.clone(), key, ticket, heard: false }
     }
 
@@ -77,10 +58,10 @@ impl Waits {
         }
         let mut wakers = Vec::new();
         {
-            let mut shard = self.shards[key.shard()].lock();
+            let mut waiters = self.waiters.lock();
             for _ in 0..n {
-                let Some((&id, _)) = shard.waiters.range((key, 0)..=(key, u64::MAX)).next() else { break };
-                wakers.extend(shard.waiters.remove(&id).expect("just seen"));
+                let Some((&id, _)) = waiters.by_key.range((key, 0)..=(key, u64::MAX)).next() else { break };
+                wakers.extend(waiters.by_key.remove(&id).expect("just seen"));
             }
         }
         wakers.into_iter().for_each(Waker::wake);
@@ -109,14 +90,14 @@ pub(crate) struct Listener {
 impl Future for Listener {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut shard = self.waits.shards[self.key.shard()].lock();
-        match shard.waiters.get_mut(&(self.key, self.ticket)) {
+        let mut waiters = self.waits.waiters.lock();
+        match waiters.by_key.get_mut(&(self.key, self.ticket)) {
             Some(waker) => {
                 *waker = Some(cx.waker().clone());
                 Poll::Pending
             }
             None => {
-                drop(shard);
+                drop(waiters);
                 self.heard = true;
                 Poll::Ready(())
             }
@@ -126,8 +107,7 @@ impl Future for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let gone =
-            self.waits.shards[self.key.shard()].lock().waiters.remove(&(self.key, self.ticket)).is_none();
+        let gone = self.waits.waiters.lock().by_key.remove(&(self.key, self.ticket)).is_none();
         self.waits.listening.fetch_sub(1, Ordering::SeqCst);
         if gone && !self.heard {
             self.waits.wake(self.key, 1);

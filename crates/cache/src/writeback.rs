@@ -2,7 +2,7 @@
 
 use crate::backing::WriteExtent;
 use crate::load::neighbours;
-use crate::mapping::{Aftermath, Inner};
+use crate::mapping::{Aftermath, Inner, written};
 use crate::page::{FrameNo, PAGE};
 use crate::shared::Shared;
 use crate::waits::Key;
@@ -97,7 +97,7 @@ impl WriteRun {
         let start = self.first * PAGE;
         if self.masks.is_empty() {
             let end = (start + self.frames.len() as u64 * PAGE).min(self.end_bytes.max(start));
-            return if start < end { vec![start..end] } else { Vec::new() };
+            return Vec::from_iter((start < end).then_some(start..end));
         }
         let mut pieces: Vec<Range<u64>> = Vec::new();
         for (slot, mask) in self.masks.iter().enumerate() {
@@ -276,7 +276,7 @@ impl WriteRun {
             shared.waits.wake_all(Key::Frames);
         }
         shared.uncharge_dirty(&inner.disk, count - redirtied);
-        shared.waits.wake_all(Key::Writeback(inner.file.0));
+        shared.pages.wake(written(inner.file));
     }
 }
 
@@ -390,14 +390,9 @@ impl Inner {
                 Taken::Clean => break,
                 Taken::InFlight(index) => {
                     at = index;
-                    let wait = shared.waits.listen(Key::Writeback(self.file.0));
-                    if self.pages.lock().writeback.contains(index) {
-                        // Ours or another's: ours moves on only while we poll it.
-                        window.drain_to(0).await;
-                        if self.pages.lock().writeback.contains(index) {
-                            wait.await;
-                        }
-                    }
+                    // Ours or another's: ours moves on only while we poll it.
+                    window.drain_to(0).await;
+                    self.wait_written(index).await;
                 }
                 Taken::Busy(index) => {
                     at = index;
@@ -413,14 +408,10 @@ impl Inner {
     /// Waits until nothing of `pages` that is on its way now is.
     pub(crate) async fn wait_for_writeback(&self, pages: Range<u64>) {
         let mut at = pages.start;
-        while at < pages.end {
-            let wait = self.shared.waits.listen(Key::Writeback(self.file.0));
+        loop {
             let Some(index) = self.pages.lock().writeback.first_in(at..pages.end) else { break };
-            at = index;
-            wait.await;
-            if !self.pages.lock().writeback.contains(index) {
-                at = index + 1;
-            }
+            self.wait_written(index).await;
+            at = index + 1;
         }
     }
 }

@@ -48,6 +48,9 @@ pub(crate) enum Command {
     Export(ExportArgs),
     Recover(RecoverArgs),
     Debug(DebugArgs),
+    /// Run experiments on I/O paths: fio's jobs, on modelled machines or real files
+    #[command(subcommand)]
+    Lab(extant_lab::cli::LabCommand),
     /// Print a script that completes this command's arguments
     Completions {
         /// The shell to complete for
@@ -99,7 +102,7 @@ pub(crate) struct LsArgs {
     #[arg(required = true, value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
     pub(crate) places: Vec<Place>,
     /// Show mode, links, owner, size and time of change
-    #[arg(short)]
+    #[arg(short, long)]
     pub(crate) long: bool,
     /// Show names that begin with a dot, too
     #[arg(short, long)]

@@ -3,6 +3,7 @@
 use crate::place::Place;
 use extant_fs::quote;
 use extant_image::export::Loss;
+use extant_lab::cli::LabError;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -51,6 +52,8 @@ pub(crate) enum Failure {
     #[error("{place} {loss}")]
     NotKept { place: String, loss: Loss },
     #[error(transparent)]
+    Lab(#[from] LabError),
+    #[error(transparent)]
     World(#[from] extant_rt::RtError),
 }
 
@@ -80,6 +83,7 @@ impl Failure {
         match self {
             Self::Volume { error, .. } => exit_of(error),
             Self::Usage(_) | Self::Build(extant_image::BuildError::Options(_)) => Exit::Usage,
+            Self::Lab(LabError::Job(_) | LabError::Machine(_)) => Exit::Usage,
             _ => Exit::Failed,
         }
     }

@@ -11,6 +11,7 @@ mod export;
 mod failure;
 mod info;
 mod json;
+mod lab;
 mod ls;
 mod output;
 mod place;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Cp(args) => cp::run(&mut session, args),
         Command::Export(args) => export::run(&mut session, args),
         Command::Recover(args) => recover::run(&mut session, args),
+        Command::Lab(command) => lab::run(&mut session, command),
         Command::Completions { shell } => docs::completions(*shell),
         Command::Man { directory } => docs::man(directory),
     };

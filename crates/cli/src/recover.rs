@@ -16,7 +16,7 @@ pub(crate) fn run(session: &mut Session, args: &RecoverArgs) -> Result<(), Failu
     let device = Arc::new(device.driven_by(&session.rt));
     let image = Place { image: args.image.clone(), path: Vec::new() }.image_quoted();
     // A damaged superblock or journal must not be made worse: the first problem ends it.
-    let done = session.rt.block_on(extant_fs::recover(device, OpenOptions::default()))?;
+    let done = session.rt.block_on(extant_fs::recover(&session.rt, device, OpenOptions::default()))?;
     let done = done.map_err(|error| Failure::Volume { place: image.clone(), error })?;
     if args.json {
         json::print(&mut session.out, &JsonRecovery::from(done))?;

@@ -6,6 +6,7 @@ use crate::progress::Progress;
 use crate::session::Session;
 use extant_fs::{Error, WalkError, quote};
 use extant_image::export::{ExportError, Loss, Watch};
+use std::io::ErrorKind;
 
 /// Prints what goes wrong as it does.
 pub(crate) struct Reporter<'a> {
@@ -37,6 +38,7 @@ impl Watch for Reporter<'_> {
 /// The failure that ended an export to `output`.
 pub(crate) fn failure(place: &Place, output: &str, error: ExportError) -> Failure {
     match error {
+        ExportError::Output(error) if error.kind() == ErrorKind::BrokenPipe => Failure::Closed,
         ExportError::Output(error) => Failure::Host { path: output.to_string(), error },
         ExportError::Volume(error) => Failure::at(place, error),
         other => Failure::Host { path: output.to_string(), error: std::io::Error::other(other) },

@@ -53,6 +53,8 @@ impl InodeNumber {
 pub struct BlockSize(u8);
 
 impl BlockSize {
+    /// 1 KiB.
+    pub const K1: Self = Self(10);
     /// 4 KiB.
     pub const K4: Self = Self(12);
 

@@ -465,13 +465,15 @@ impl Superblock {
 
     /// The block that holds block `index` of the primary group descriptor table.
     pub fn descriptor_block(&self, index: u32) -> VolumeBlock {
+        // With 1 KiB blocks the superblock is block 1, also with bigalloc, where group 0 begins at block 0.
+        let superblock = u64::from(self.block_size() == BlockSize::K1);
         let first_meta_bg = self.raw.s_first_meta_bg.get();
         if !self.incompat().contains(Incompat::META_BG) || index < first_meta_bg {
-            // Behind the superblock, which with blocks above 1 KiB shares block 0 with the boot sector.
-            return VolumeBlock(self.first_data_block().0 + 1 + u64::from(index));
+            return VolumeBlock(superblock + 1 + u64::from(index));
         }
         let group = Group(index.saturating_mul(self.descriptors_per_block()));
-        VolumeBlock(self.group_first_block(group).0 + u64::from(self.has_backup(group)))
+        let first = self.group_first_block(group).0.max(if index == 0 { superblock } else { 0 });
+        VolumeBlock(first + u64::from(self.has_backup(group)))
     }
 
     /// `s_uuid`.

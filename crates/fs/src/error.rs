@@ -25,6 +25,14 @@ pub enum Error {
         /// What to do instead; empty or beginning with a separator.
         hint: &'static str,
     },
+    /// Somebody else uses a volume that would have been written.
+    #[error("the volume is in use by {by} on {host}; end that first")]
+    InUse {
+        /// What uses it.
+        by: String,
+        /// The host that says so, quoted for printing.
+        host: String,
+    },
     /// A path names nothing. The path is quoted for printing.
     #[error("{0}: no such file or directory")]
     NotFound(String),

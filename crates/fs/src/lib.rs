@@ -24,6 +24,7 @@ mod file;
 mod htree;
 mod journal;
 mod map;
+mod mmp;
 mod path;
 mod volume;
 mod walk;

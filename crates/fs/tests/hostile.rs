@@ -106,7 +106,7 @@ fn changed_bytes_cost_errors_only() {
                 OpenOptions { damage, ignore_journal: random.below(3) == 0, ..OpenOptions::default() };
             let done = rt.block_on(async {
                 read_all::read_all(bytes.clone(), options).await;
-                let _ = recover(Arc::new(MemDevice::from_bytes(bytes)), options).await;
+                let _ = recover(&rt, Arc::new(MemDevice::from_bytes(bytes)), options).await;
             });
             assert!(done.is_ok(), "EXTANT_SEED={seed}, mke2fs {mke2fs:?}: {done:?}");
         }

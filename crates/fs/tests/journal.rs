@@ -135,8 +135,10 @@ impl Image {
         std::fs::copy(self.path(), &theirs).unwrap();
         let said = run("e2fsck", &["-fy", "-E", "journal_only", theirs.to_str().unwrap()]);
 
-        let recovery =
-            rt().block_on(recover(device(&self.path(), true), OpenOptions::default())).unwrap().unwrap();
+        let recovery = rt()
+            .block_on(recover(&rt(), device(&self.path(), true), OpenOptions::default()))
+            .unwrap()
+            .unwrap();
         assert!(!recovery.was_clean, "{what}");
         run("e2fsck", &["-fn", self.path().to_str().unwrap()]);
         let ours = read(&open(&self.path(), Damage::Fail).unwrap(), "/file");
@@ -153,8 +155,10 @@ impl Image {
         // A second recovery finds nothing to do and writes nothing.
         let after = std::fs::read(self.path()).unwrap();
         assert_ne!(before, after);
-        let again =
-            rt().block_on(recover(device(&self.path(), true), OpenOptions::default())).unwrap().unwrap();
+        let again = rt()
+            .block_on(recover(&rt(), device(&self.path(), true), OpenOptions::default()))
+            .unwrap()
+            .unwrap();
         assert!(again.was_clean);
         assert_eq!(after, std::fs::read(self.path()).unwrap());
     }

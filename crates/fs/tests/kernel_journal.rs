@@ -148,7 +148,8 @@ fn reads_and_recovers_what_linux_left_behind() {
             assert!(seen[path] == *entry, "{what}: {path:?}: {:?} here, {:?} there", seen[path].2, entry.2);
         }
 
-        let recovery = rt.block_on(recover(open(&crashed, true), OpenOptions::default())).unwrap().unwrap();
+        let recovery =
+            rt.block_on(recover(&rt, open(&crashed, true), OpenOptions::default())).unwrap().unwrap();
         assert!(recovery.blocks > 0, "{what}: {recovery:?}");
         sh(&format!("e2fsck -fn {}", crashed.display())).expect(&what);
         let again = rt

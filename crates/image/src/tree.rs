@@ -347,10 +347,8 @@ impl Tree {
 
     /// Gives `node` another name, in place of what was there.
     pub(crate) fn link(&mut self, dir: NodeId, name: &[u8], node: NodeId) -> Result<(), BuildError> {
-        if let Some(entry) = self.lookup(dir, name) {
-            if self.entry_node(entry) == node {
-                return Ok(());
-            }
+        if self.lookup(dir, name).is_some_and(|entry| self.entry_node(entry) == node) {
+            return Ok(());
         }
         // The name may be the last one of what it leads to, but never of `node`: that was just ruled out.
         self.remove(dir, name);

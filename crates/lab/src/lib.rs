@@ -16,7 +16,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod cli;
+pub mod compare;
+pub mod experiment;
 pub mod fio;
+pub mod report;
 mod run;
 
 pub use run::{Direction, Latency, Measured, Outcome, Policy, Report, RunError, on_files, on_machine};

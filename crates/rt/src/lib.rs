@@ -45,5 +45,5 @@ pub use real::{Driver, DriverHandle, RealConfig, Wait};
 pub use rng::Rng;
 pub use task::Task;
 pub use trace::{Event, Sink, Tracer};
-pub use wait::{Flag, Key, WaitConfig, WaitTable};
+pub use wait::{Flag, Key, WaitConfig, WaitStats, WaitTable};
 pub use world::{Class, Place, ReschedPoint, TaskFuture, TimerId, WaitsOn, World};

@@ -3,10 +3,10 @@
 #[cfg(not(extant_loom))]
 pub(crate) use parking_lot::Mutex;
 #[cfg(not(extant_loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicU32, Ordering};
 
 #[cfg(extant_loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
 
 /// loom's mutex with the face of `parking_lot`'s.
 #[cfg(extant_loom)]

@@ -1,14 +1,17 @@
 //! Benches: ours and somebody else's, alternated in one run, as ratios of medians.
 
 mod block;
+mod cache;
 mod rt;
+mod sim;
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 type Bench = fn(&[&str]) -> Result<()>;
 
 /// Every bench by its name.
-const BENCHES: &[(&str, Bench)] = &[("block", block::run), ("rt", rt::run)];
+const BENCHES: &[(&str, Bench)] =
+    &[("block", block::run), ("cache", cache::run), ("rt", rt::run), ("sim", sim::run)];
 
 /// Runs one bench with the rest of the command line.
 pub(crate) fn run(what: &str, args: &[&str]) -> Result<()> {

@@ -1,6 +1,7 @@
 //! A regular file or block device of the host.
 
 mod backing;
+mod busy;
 mod ring;
 #[cfg(test)]
 mod tests;
@@ -37,7 +38,7 @@ pub struct FileOptions {
 /// Discard and write-zeroes punch holes into files (`fallocate(2)`) and are `BLKDISCARD` and a zeroing `fallocate` on
 /// block devices; where the file system cannot punch, zeroes are written and a discard is
 /// [`crate::IoErrorKind::Unsupported`]. A flush is `fdatasync(2)`, and [`crate::BioFlags::FUA`] is `RWF_DSYNC`. Reads of
-/// the last, partial sector of a file return zeroes past its end. No lock is taken on the file.
+/// the last, partial sector of a file return zeroes past its end. No lock is taken on the file, but a block device opened for writing is claimed.
 ///
 /// Over io_uring, bios end on threads that wait ([`extant_rt::Driver`]): whoever submits outside of [`Rt::block_on`] and
 /// goes on to something else calls [`Rt::ensure_driven`]. Dropping the device waits until all its bios have ended.
@@ -56,8 +57,11 @@ enum Engine {
 
 impl FileDevice {
     /// Opens an existing file or block device, whose size is final.
+    ///
+    /// # Errors
+    /// For writing, what the host has mounted or attached to a loop device is refused as busy.
     pub fn open(path: &Path, options: FileOptions) -> std::io::Result<Self> {
-        let access = if options.write { OFlags::RDWR } else { OFlags::RDONLY };
+        let access = if options.write { OFlags::RDWR | busy::claim(path)? } else { OFlags::RDONLY };
         Self::from_fd(rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())?, path, options)
     }
 
@@ -167,7 +171,7 @@ impl Device for FileDevice {
 impl Drop for FileDevice {
     fn drop(&mut self) {
         if let Engine::Ring { ring, .. } = &self.engine {
-            ring.drain();
+            ring.close();
         }
     }
 }

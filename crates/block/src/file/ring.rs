@@ -261,8 +261,16 @@ impl Ring {
         false
     }
 
+    /// Waits until nothing is in flight, and lets go of the files. The kernel takes a ring down some time after its last
+    /// descriptor is closed; a claim on a block device must not last until then.
+    pub(super) fn close(&self) {
+        self.drain();
+        // Fails only where they are not registered.
+        let _ = self.uring.submitter().unregister_files();
+    }
+
     /// Waits until nothing is in flight.
-    pub(super) fn drain(&self) {
+    fn drain(&self) {
         self.draining.fetch_add(1, Ordering::SeqCst);
         while self.in_flight() > 0 {
             self.drive(Wait::UntilSome);

@@ -95,7 +95,9 @@ fn a_random_reader_gets_little_read_ahead() {
     let mut reader = Reader::new();
     let mut x = 88_172_645_463_325_252_u64;
     for _ in 0..1_000 {
-        (x ^= x << 13, x ^= x >> 7, x ^= x << 17);
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
         let page = x % END;
         reader.read(page..page + 1);
     }
@@ -119,7 +121,7 @@ fn the_window_shrinks_when_pages_are_evicted_before_use() {
 #[test]
 fn nothing_is_read_past_the_end() {
     let plan = ReadAhead::new(256).missed(0..4, 10);
-    assert_eq!(plan.ahead, [4..10]);
+    assert_eq!(plan.ahead, Vec::from_iter([4..10]));
     assert_eq!(ReadAhead::new(256).missed(0..10, 10), Plan::default());
 }
 

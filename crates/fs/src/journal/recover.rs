@@ -5,6 +5,7 @@ use super::scan;
 use crate::{Error, OpenOptions, Result, Volume};
 use extant_block::{Buf, Device, Sector};
 use extant_format::{Compat, Incompat, STATE_ERROR, SUPERBLOCK_BYTES, Superblock, VolumeBlock};
+use extant_rt::Rt;
 use std::sync::Arc;
 
 /// What a recovery did.
@@ -29,8 +30,9 @@ pub struct Recovery {
 ///
 /// # Errors
 /// A journal on another device, with fast commits to replay, or with features that are not known is refused by name and
-/// nothing is written.
-pub async fn recover(device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
+/// nothing is written. So is a volume with multiple-mount protection that is mounted elsewhere, which takes a wait of
+/// some seconds to tell.
+pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
     let raw = Volume::open(device.clone(), OpenOptions { ignore_journal: true, ..options }).await?;
     if !raw.superblock().incompat().contains(Incompat::RECOVER) {
         return Ok(Recovery {
@@ -39,6 +41,7 @@ pub async fn recover(device: Arc<dyn Device>, options: OpenOptions) -> Result<Re
             ..Recovery::default()
         });
     }
+    crate::mmp::refuse_in_use(rt, &raw).await?;
     let Some(log) = Log::open(&raw).await? else {
         return Err(Error::unsupported("a journal on another device"));
     };

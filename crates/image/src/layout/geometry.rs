@@ -116,7 +116,7 @@ impl Geometry {
         let end = self.sb.blocks_count();
         let last = groups - 1;
         let mut tail = self.head_blocks(last);
-        if last % per_flex == 0 {
+        if last.is_multiple_of(per_flex) {
             tail += 2 + u64::from(self.table_blocks);
         }
         let first = self.first_block(last);

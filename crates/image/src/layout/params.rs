@@ -106,18 +106,18 @@ impl Params {
             return None;
         }
         let auto = match volume_blocks {
-            ..2048 => return if let JournalSize::Blocks(n) = self.journal { Some(n) } else { None },
-            ..32_768 => 1024,
-            ..262_144 => 4096,
-            ..524_288 => 8192,
-            ..4_194_304 => 16_384,
-            ..8_388_608 => 32_768,
-            ..16_777_216 => 65_536,
-            ..33_554_432 => 131_072,
-            _ => 262_144,
+            0..2048 => None,
+            2048..32_768 => Some(1024),
+            32_768..262_144 => Some(4096),
+            262_144..524_288 => Some(8192),
+            524_288..4_194_304 => Some(16_384),
+            4_194_304..8_388_608 => Some(32_768),
+            8_388_608..16_777_216 => Some(65_536),
+            16_777_216..33_554_432 => Some(131_072),
+            _ => Some(262_144),
         };
         match self.journal {
-            JournalSize::Auto => Some(auto),
+            JournalSize::Auto => auto,
             JournalSize::Blocks(n) => Some(n),
             JournalSize::None => None,
         }

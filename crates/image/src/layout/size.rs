@@ -53,9 +53,12 @@ fn fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Plan, Build
     }
     let inodes = inodes_wanted(contents, params, Some(bytes))?;
     loop {
+        let rounded = rounded_inodes(params, inodes, group_count(params.block, blocks));
+        let inodes =
+            if rounded >= inodes_needed(contents) && params.inodes.is_none() { rounded } else { inodes };
         match Plan::lay_out(contents, params, blocks, inodes) {
             Ok(plan) => {
-                if let Some(less) = crumb(params, &plan) {
+                if let Some(less) = crumb(&plan) {
                     blocks = less;
                     continue;
                 }
@@ -78,15 +81,20 @@ fn fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Plan, Build
     }
 }
 
+/// Inodes of so many groups, rounded as mke2fs does it: up to whole blocks, then down to whole bytes of the bitmap.
+fn rounded_inodes(params: &Params, inodes: u64, groups: u64) -> u64 {
+    let per_block = u64::from(params.block.bytes()) / u64::from(params.inode_size);
+    (inodes.div_ceil(groups).next_multiple_of(per_block) & !7) * groups
+}
+
 /// mke2fs gives up a last group with fewer than 50 blocks besides what a group by itself would need; so do we where the
 /// user fixed the size.
-fn crumb(params: &Params, plan: &Plan) -> Option<u64> {
+fn crumb(plan: &Plan) -> Option<u64> {
     let geometry = &plan.geometry;
     let last = geometry.groups() - 1;
     let tail = geometry.sb.blocks_count() - geometry.first_block(last);
     let own = geometry.head_blocks(last) + 2 + u64::from(geometry.table_blocks) + 50;
     let is_crumb = last > 0 && tail < own && tail < u64::from(geometry.sb.blocks_per_group());
-    let _ = params;
     is_crumb.then(|| geometry.first_block(last))
 }
 

@@ -88,7 +88,7 @@ impl Space {
         let mut left = blocks;
         let mut taken = Vec::new();
         // A long file passes over scraps, unless they are all there is.
-        for at_least in [1 << 12, 1] {
+        for at_least in [1 << 12, 1 << 6, 1] {
             for at in 0..self.runs.len() {
                 let here = self.runs[at].blocks.min(left);
                 if here > 0 && self.runs[at].blocks >= at_least {

@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn libarchive_attributes_are_decoded() {
         let mut pax = Pax::default();
-        pax.read(b"43 LIBARCHIVE.xattr.user.a%20b=aGVsbG8K/w\n").unwrap();
+        pax.read(b"42 LIBARCHIVE.xattr.user.a%20b=aGVsbG8K/w\n").unwrap();
         assert_eq!(&*pax.xattrs[0].name, b"user.a b");
         assert_eq!(&*pax.xattrs[0].value, b"hello\n\xff");
     }

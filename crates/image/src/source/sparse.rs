@@ -32,7 +32,7 @@ impl SparseMap {
 
     /// Offset and length in turn, as the pax records give them.
     pub(crate) fn push_all(&mut self, numbers: &[u64]) -> Result<(), String> {
-        if numbers.len() % 2 != 0 {
+        if !numbers.len().is_multiple_of(2) {
             return Err("the map of a sparse file has an odd number of numbers".into());
         }
         numbers.chunks_exact(2).try_for_each(|pair| self.push(pair[0], pair[1]))

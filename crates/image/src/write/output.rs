@@ -17,6 +17,7 @@ pub(crate) struct Output {
     fd: OwnedFd,
     /// The name that it has for the time being, where the file system has no nameless files.
     temporary: Option<PathBuf>,
+    committed: bool,
     device: Arc<FileDevice>,
 }
 
@@ -43,7 +44,7 @@ impl Output {
             .map_err(|e| BuildError::output("open", path, e))?;
         std::mem::forget(guard);
         let device = Arc::new(device.driven_by(rt));
-        Ok(Self { path: path.to_path_buf(), dir, fd, temporary, device })
+        Ok(Self { path: path.to_path_buf(), dir, fd, temporary, committed: false, device })
     }
 
     pub(crate) fn device(&self) -> Arc<FileDevice> {
@@ -71,6 +72,7 @@ impl Output {
         };
         rustix::fs::rename(&named, &self.path).map_err(|e| BuildError::output("rename to", &self.path, e))?;
         self.temporary = None;
+        self.committed = true;
         let dir =
             rustix::fs::open(&self.dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         dir.and_then(rustix::fs::fsync).map_err(|e| BuildError::output("sync", &self.dir, e))
@@ -80,6 +82,10 @@ impl Output {
 impl Drop for Output {
     fn drop(&mut self) {
         drop(Guard(self.temporary.take()));
+        if !self.committed {
+            // The device may keep the file open a little longer; its space is wanted now.
+            let _ = rustix::fs::ftruncate(&self.fd, 0);
+        }
     }
 }
 

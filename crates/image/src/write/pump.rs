@@ -72,10 +72,13 @@ struct Job {
     from: Cursor,
 }
 
+/// A bio that has ended, and how.
+type Ended = (Bio, Result<(), IoError>);
+
 /// A write on its way, and its buffer.
 struct InFlight {
     buf: Arc<Buf>,
-    write: Pin<Box<dyn Future<Output = (Bio, Result<(), IoError>)> + Send>>,
+    write: Pin<Box<dyn Future<Output = Ended> + Send>>,
 }
 
 impl Pump {

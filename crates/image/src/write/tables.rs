@@ -41,7 +41,10 @@ fn finished(contents: &Contents, params: &Params, plan: &Plan) -> Superblock {
     let used_inodes = plan.end_inode - 1;
     let inodes = sb.inodes_count();
     let journal = plan.journal.as_ref();
-    let overhead = plan.geometry.overhead + journal.map_or(0, |map| map.blocks() - map.meta_blocks());
+    // Linux counts the boot block, too.
+    let overhead = sb.first_data_block().0
+        + plan.geometry.overhead
+        + journal.map_or(0, |map| map.blocks() - map.meta_blocks());
     let created = params.created.seconds as u64;
     let raw = sb.raw_mut();
     let reserved = blocks * u64::from(params.reserved_percent) / 100;

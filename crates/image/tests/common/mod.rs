@@ -99,17 +99,7 @@ impl Mount {
 
     /// A file system whose attributes may be as large as Linux allows: the host's may not.
     pub(crate) fn new_source() -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
-        if !rustix::process::geteuid().is_root() {
-            println!("skipped: mounting needs root");
-            return None;
-        }
-        let output = tool("mount", &["-t", "tmpfs", "tmpfs", dir.path().to_str().unwrap()])?;
-        if !output.status.success() {
-            println!("skipped: {}", text(&output));
-            return None;
-        }
-        let mount = Self(dir);
+        let mount = Self::tmpfs("size=100m")?;
         let probe = mount.path().join("probe");
         fs::write(&probe, b"").unwrap();
         let set = rustix::fs::lsetxattr(&probe, "user.probe", &[0; 20_000], rustix::fs::XattrFlags::empty());
@@ -119,6 +109,25 @@ impl Mount {
             return None;
         }
         Some(mount)
+    }
+
+    /// A file system of 4 MiB.
+    pub(crate) fn small() -> Option<Self> {
+        Self::tmpfs("size=4m")
+    }
+
+    fn tmpfs(options: &str) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: mounting needs root");
+            return None;
+        }
+        let output = tool("mount", &["-t", "tmpfs", "-o", options, "tmpfs", dir.path().to_str().unwrap()])?;
+        if !output.status.success() {
+            println!("skipped: {}", text(&output));
+            return None;
+        }
+        Some(Self(dir))
     }
 
     pub(crate) fn path(&self) -> &Path {

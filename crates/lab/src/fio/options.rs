@@ -210,7 +210,10 @@ impl Job {
             _ => return Err(format!("unknown key \"{key}\"; known are {KEYS}")),
         }
         self.given.retain(|(known, _)| known != key);
-        self.given.push((key.to_owned(), value.to_owned()));
+        // fio does not report flags without a value either.
+        if !value.is_empty() {
+            self.given.push((key.to_owned(), value.to_owned()));
+        }
         Ok(())
     }
 

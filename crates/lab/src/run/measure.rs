@@ -37,7 +37,8 @@ impl Latency {
         let delta = took.0 as f64 - self.mean_ns;
         self.mean_ns += delta / self.count as f64;
         self.squares += delta * (took.0 as f64 - self.mean_ns);
-        self.histogram.saturating_record(took.0);
+        // Not `saturating_record`, which does not let the histogram grow.
+        self.histogram.record(took.0).expect("histograms that resize take all values");
     }
 
     /// Takes in what another process saw.
@@ -157,5 +158,16 @@ mod tests {
         assert!((one.mean_ns / all.mean_ns - 1.0).abs() < 1e-12);
         assert!((one.deviation_ns() / all.deviation_ns() - 1.0).abs() < 1e-9);
         assert_eq!(one.percentile_ns(50.0), all.percentile_ns(50.0));
+    }
+
+    #[test]
+    fn percentiles_of_a_uniform_spread_lie_at_their_place() {
+        let mut latency = Latency::default();
+        (1..=1000).for_each(|ms| latency.add(Nanos::from_millis(ms)));
+        for (percent, ms) in [(1.0, 10.0), (50.0, 500.0), (99.0, 990.0), (100.0, 1000.0)] {
+            let found = latency.percentile_ns(percent) as f64 / 1e6;
+            assert!((found / ms - 1.0).abs() < 0.01, "{percent} %: {found} ms");
+        }
+        assert_eq!(latency.between(0, 2_000_000_000), 1000);
     }
 }

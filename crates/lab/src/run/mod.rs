@@ -20,7 +20,7 @@ use target::{Modelled, Place, Real};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
     /// A name that no elevator has.
-    #[error("\"{0}\" is not an elevator; there are {list}", list = Policy::ELEVATORS.join(", "))]
+    #[error("\"{0}\" is not an elevator; there are {list}", list = extant_block::elevator::NAMES.join(", "))]
     Elevator(String),
     /// A machine without `[[disk]]`.
     #[error("the machine \"{0}\" has no disks; add a [[disk]] to its file")]

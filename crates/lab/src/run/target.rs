@@ -2,9 +2,7 @@
 
 use super::RunError;
 use crate::fio::Job;
-use extant_block::elevator::cfq::Tunables;
-use extant_block::elevator::cfq::idle_rule::{Earned, Extant, Limited, Linux};
-use extant_block::elevator::{Cfq, Deadline, Elevator, Fifo, IoClass, Priority, ProgramId};
+use extant_block::elevator::{self, IoClass, Priority, ProgramId};
 use extant_block::{Device, FileDevice, FileOptions, Queue, QueueConfig, StreamId, StreamInfo};
 use extant_rt::Rt;
 use extant_sim::disk::{Disks, ModelDisk};
@@ -17,40 +15,15 @@ use std::sync::Arc;
 /// How requests are ordered on a modelled machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// One of [`Policy::ELEVATORS`].
+    /// One of [`elevator::NAMES`].
     pub elevator: String,
-    /// Ticks a second of the modelled kernel; without it 1000, and 10,000 for the rule `extant`, which counts finer.
-    pub hz: Option<u32>,
     /// Requests of each kind that the elevator sees (`nr_requests`).
     pub requests: usize,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { elevator: "none".into(), hz: None, requests: 128 }
-    }
-}
-
-impl Policy {
-    /// The elevators there are.
-    pub const ELEVATORS: [&'static str; 6] =
-        ["none", "mq-deadline", "cfq:linux-3.10", "cfq:limited", "cfq:earned", "cfq:extant"];
-
-    /// The named elevator, if it is one.
-    ///
-    /// # Errors
-    /// Says which there are.
-    pub fn build(&self, rotational: bool) -> Result<Box<dyn Elevator>, RunError> {
-        let tunables = |hz: u32| Tunables { rotational, ..Tunables::linux(self.hz.unwrap_or(hz)) };
-        Ok(match self.elevator.as_str() {
-            "none" => Box::new(Fifo::new()),
-            "mq-deadline" => Box::new(Deadline::new()),
-            "cfq:linux-3.10" => Box::new(Cfq::with(tunables(1000), Linux)),
-            "cfq:limited" => Box::new(Cfq::with(tunables(1000), Limited)),
-            "cfq:earned" => Box::new(Cfq::with(tunables(1000), Earned)),
-            "cfq:extant" => Box::new(Cfq::with(tunables(10_000), Extant::new())),
-            other => return Err(RunError::Elevator(other.to_owned())),
-        })
+        Self { elevator: "none".into(), requests: 128 }
     }
 }
 
@@ -115,15 +88,16 @@ impl Modelled {
         if disks.is_empty() {
             return Err(RunError::NoDisks(sim.machine().name.clone()));
         }
-        let rotational = sim.machine().disks.iter().flat_map(|model| {
-            std::iter::repeat_n((model.is_rotational(), model.queue_depth()), model.count as usize)
-        });
-        let queue = |(disk, (rotational, depth)): (Arc<ModelDisk>, (bool, usize))| {
+        let depths =
+            sim.machine().disks.iter().flat_map(|model| vec![model.queue_depth(); model.count as usize]);
+        let queue = |(disk, depth): (Arc<ModelDisk>, usize)| {
+            let elevator = elevator::by_name(&policy.elevator);
+            let elevator = elevator.ok_or_else(|| RunError::Elevator(policy.elevator.clone()))?;
             let config = QueueConfig { requests: policy.requests, depth, ..QueueConfig::default() };
-            Ok(Arc::new(Queue::new(sim.rt(), disk, policy.build(rotational)?, config)))
+            Ok(Arc::new(Queue::new(sim.rt(), disk, elevator, config)))
         };
         let queues: Vec<_> =
-            disks.devices().into_iter().zip(rotational).map(queue).collect::<Result<_, RunError>>()?;
+            disks.devices().into_iter().zip(depths).map(queue).collect::<Result<_, RunError>>()?;
         let names = queues.iter().map(|queue| queue.limits().name.clone()).collect();
         let pages = queues.iter().map(|_| Arc::default()).collect();
         Ok(Self { sim, queues, names, pages, files: BTreeMap::new(), free_byte: 0 })

@@ -44,7 +44,8 @@ impl Sink for CountingSink {
             let histogram = tally.took.get_or_insert_with(|| {
                 Histogram::new(2).expect("two significant digits are within one to five")
             });
-            histogram.saturating_record(took);
+            // Not `saturating_record`, which does not let the histogram grow.
+            histogram.record(took).expect("a histogram that resizes takes all values");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Those who wait.
 
 use super::bucket::{Fate, Want};
-use super::table::{Bucket, State};
+use super::table::State;
 use super::{Flag, Key, WaitTable};
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::sync::{AtomicU32, Ordering};
 use crate::{Cost, Event, Nanos, WaitsOn};
 use std::future::Future;
 use std::ops::DerefMut;
@@ -47,11 +47,7 @@ impl<'a> Ticket<'a> {
         let mut state = bucket.state.lock();
         match self.slot {
             None => {
-                // Pairs with the fence of `WakeBatch::wake`.
-                bucket.waiting.fetch_add(1, Ordering::Relaxed);
-                fence(Ordering::SeqCst);
                 if claim() {
-                    bucket.waiting.fetch_sub(1, Ordering::Relaxed);
                     return Poll::Ready(());
                 }
                 state.stats.waits += 1;
@@ -66,11 +62,11 @@ impl<'a> Ticket<'a> {
                     return Poll::Pending;
                 }
                 Fate::Served if served == Served::IsFinal => {
-                    self.leave(bucket, state, slot);
+                    self.leave(state, slot);
                     return Poll::Ready(());
                 }
                 Fate::Served | Fate::Poked if claim() => {
-                    self.leave(bucket, state, slot);
+                    self.leave(state, slot);
                     return Poll::Ready(());
                 }
                 Fate::Served | Fate::Poked => {
@@ -90,11 +86,10 @@ impl<'a> Ticket<'a> {
         Poll::Pending
     }
 
-    fn leave(&mut self, bucket: &Bucket, mut state: impl DerefMut<Target = State>, slot: u32) {
+    fn leave(&mut self, mut state: impl DerefMut<Target = State>, slot: u32) {
         state.waiters.remove(slot);
         drop(state);
         self.slot = None;
-        bucket.waiting.fetch_sub(1, Ordering::Relaxed);
         if let Some(since) = self.since {
             let rt = &self.table.rt;
             let took = rt.now().saturating_sub(since);
@@ -118,7 +113,6 @@ impl<'a> Ticket<'a> {
             let mut state = bucket.state.lock();
             let fate = state.waiters.fate(slot);
             state.stats.cancelled += 1;
-            bucket.waiting.fetch_sub(1, Ordering::Relaxed);
             (fate, state.waiters.remove(slot))
         };
         drop(waker);

@@ -6,6 +6,12 @@ pub(crate) const BLOCK: usize = 512;
 /// A block that claims to be a header.
 pub(crate) struct Header<'a>(pub(crate) &'a [u8; BLOCK]);
 
+/// Ranges of a sparse file, offset and length, and whether a block of further ranges follows.
+pub(crate) struct SparseRanges {
+    pub(crate) ranges: Vec<(i64, i64)>,
+    pub(crate) more: bool,
+}
+
 impl<'a> Header<'a> {
     /// Whether the stored checksum is the sum of the bytes, taken as unsigned or (by some old writers) signed.
     pub(crate) fn checksum_holds(&self) -> bool {
@@ -55,22 +61,28 @@ impl<'a> Header<'a> {
         Some((self.number(329, 8)?, self.number(337, 8)?))
     }
 
-    /// GNU's old sparse header: the file's size, its first ranges, and whether a block of further ranges follows.
-    pub(crate) fn old_sparse(&self) -> Option<(i64, Vec<(i64, i64)>, bool)> {
-        Some((self.number(483, 12)?, self.sparse_ranges(386, 4)?, self.0[482] != 0))
+    /// Size of a file with GNU's old sparse header.
+    pub(crate) fn real_size(&self) -> Option<i64> {
+        self.number(483, 12)
+    }
+
+    /// The first ranges of GNU's old sparse header.
+    pub(crate) fn old_sparse(&self) -> Option<SparseRanges> {
+        self.sparse_ranges(386, 4, 482)
     }
 
     /// A block of further ranges.
-    pub(crate) fn more_sparse(&self) -> Option<(Vec<(i64, i64)>, bool)> {
-        Some((self.sparse_ranges(0, 21)?, self.0[504] != 0))
+    pub(crate) fn more_sparse(&self) -> Option<SparseRanges> {
+        self.sparse_ranges(0, 21, 504)
     }
 
-    fn sparse_ranges(&self, at: usize, count: usize) -> Option<Vec<(i64, i64)>> {
-        (0..count)
+    fn sparse_ranges(&self, at: usize, count: usize, more_at: usize) -> Option<SparseRanges> {
+        let ranges = (0..count)
             .map(|i| at + i * 24)
             .take_while(|&at| self.0[at] != 0)
             .map(|at| Some((self.number(at, 12)?, self.number(at + 12, 12)?)))
-            .collect()
+            .collect::<Option<_>>()?;
+        Some(SparseRanges { ranges, more: self.0[more_at] != 0 })
     }
 
     fn text(&self, at: usize, len: usize) -> &'a [u8] {

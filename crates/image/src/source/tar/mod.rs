@@ -145,14 +145,19 @@ pub(crate) fn read(
         let mut pax = global.clone();
         let mut long_name = None;
         let mut long_link = None;
+        let mut announced = false;
         // Extended headers describe the header that follows them.
         let block = loop {
-            let Some(block) = input.header()? else { return Ok(()) };
+            let Some(block) = input.header()? else {
+                // What describes an entry is never the last thing in an archive.
+                return if announced { Err(input.bad("the archive is cut short")) } else { Ok(()) };
+            };
             let header = Header(&block);
             if !header.checksum_holds() {
                 return Err(input.bad("this is not a tar header"));
             }
             let size = header.size().and_then(|n| u64::try_from(n).ok());
+            announced |= matches!(header.type_flag(), b'L' | b'K' | b'x' | b'X');
             match header.type_flag() {
                 b'L' => long_name = Some(extended(input, size)?),
                 b'K' => long_link = Some(extended(input, size)?),
@@ -351,22 +356,23 @@ impl Entry<'_> {
     fn old_sparse(&self, input: &mut Input) -> Result<(u64, Option<SparseMap>), BuildError> {
         let mut map = SparseMap::default();
         let malformed = "malformed sparse header";
-        let (size, mut ranges, mut more) = self.header.old_sparse().ok_or_else(|| input.bad(malformed))?;
+        let mut part = self.header.old_sparse().ok_or_else(|| input.bad(malformed))?;
         loop {
-            for (offset, len) in ranges {
+            for (offset, len) in part.ranges {
                 let (Ok(offset), Ok(len)) = (u64::try_from(offset), u64::try_from(len)) else {
                     return Err(input.bad(malformed));
                 };
                 map.push(offset, len).map_err(|problem| input.bad(problem))?;
             }
-            if !more {
+            if !part.more {
                 break;
             }
             let mut block = [0; BLOCK];
             input.read_exact(&mut block)?;
-            (ranges, more) = Header(&block).more_sparse().ok_or_else(|| input.bad(malformed))?;
+            part = Header(&block).more_sparse().ok_or_else(|| input.bad(malformed))?;
         }
-        let size = u64::try_from(size).map_err(|_| input.bad(malformed))?;
+        let size = self.header.real_size().and_then(|n| u64::try_from(n).ok());
+        let size = size.ok_or_else(|| input.bad(malformed))?;
         Ok((size, Some(map)))
     }
 }

@@ -15,6 +15,7 @@ pub(super) struct Geometry {
     cylinder_skew_ns: u64,
     zones: Vec<Zone>,
     seek: SeekCurve,
+    seek_floors: SeekFloors,
     head_switch_ns: u64,
 }
 
@@ -47,6 +48,29 @@ struct SeekCurve {
     root_ns: f64,
     linear_ns: f64,
     stroke: f64,
+}
+
+/// Seek times that are cheap to look up and never too long: by the five leading bits of the distance.
+#[derive(Debug)]
+struct SeekFloors(Vec<u64>);
+
+impl SeekFloors {
+    fn new(curve: &SeekCurve) -> Self {
+        let buckets = 0..32 * 60;
+        let shortest = |bucket: u64| {
+            if bucket < 64 {
+                bucket
+            } else {
+                (32 + bucket % 32).checked_shl((bucket / 32 - 1) as u32).unwrap_or(0)
+            }
+        };
+        Self(buckets.map(|bucket| curve.ns(shortest(bucket))).collect())
+    }
+
+    fn at_least_ns(&self, cylinders: u64) -> u64 {
+        let shift = cylinders.checked_ilog2().unwrap_or(0).saturating_sub(5);
+        self.0[(32 * u64::from(shift) + (cylinders >> shift)) as usize]
+    }
 }
 
 impl SeekCurve {
@@ -106,6 +130,7 @@ impl Geometry {
             head_skew_ns: spec.head_switch_ns,
             cylinder_skew_ns: spec.seek_single_ns,
             zones,
+            seek_floors: SeekFloors::new(&seek),
             seek,
             head_switch_ns: spec.head_switch_ns,
         })
@@ -132,14 +157,33 @@ impl Geometry {
         }
     }
 
-    /// From `now_ns` until the place passes under its head.
-    pub(super) fn wait_ns(&self, now_ns: u64, place: Place) -> u64 {
-        let angle = now_ns % self.revolution_ns;
+    /// A bound from below of [`Geometry::move_ns`].
+    pub(super) fn moves_at_least_ns(&self, from: Place, to: Place) -> u64 {
+        self.seek_floors.at_least_ns(from.cylinder.abs_diff(to.cylinder))
+    }
+
+    /// The platters' angle at a time.
+    pub(super) fn angle_at(&self, now_ns: u64) -> u64 {
+        now_ns % self.revolution_ns
+    }
+
+    /// With the platters at `angle_ns` now: from `later_ns` later until the place passes under its head.
+    pub(super) fn wait_after(&self, angle_ns: u64, later_ns: u64, place: Place) -> u64 {
+        // Later is a seek or less: a few revolutions, and subtracting is cheaper than dividing.
+        let mut angle = angle_ns + later_ns;
+        while angle >= self.revolution_ns {
+            angle -= self.revolution_ns;
+        }
         if place.angle_ns >= angle {
             place.angle_ns - angle
         } else {
             place.angle_ns + self.revolution_ns - angle
         }
+    }
+
+    /// From `now_ns` until the place passes under its head.
+    pub(super) fn wait_ns(&self, now_ns: u64, place: Place) -> u64 {
+        self.wait_after(self.angle_at(now_ns), 0, place)
     }
 
     /// Reading or writing from `place` on, switches included.
@@ -185,6 +229,16 @@ mod tests {
         let average = sum / (n * n);
         assert!(average.abs_diff(8_000_000) < 40_000, "average {average}");
         assert!(SeekCurve::fit(500_000, 20_000_000, 10_000_000, 100_000).is_none());
+    }
+
+    #[test]
+    fn looked_up_seeks_are_a_little_short_and_never_long() {
+        let curve = SeekCurve::fit(500_000, 8_000_000, 17_350_000, 400_000).unwrap();
+        let floors = SeekFloors::new(&curve);
+        for distance in (0..1_000).chain((1_000..400_000).step_by(77)) {
+            let (floor, exact) = (floors.at_least_ns(distance), curve.ns(distance));
+            assert!(floor <= exact && floor * 25 >= exact * 24, "{distance}: {floor} of {exact}");
+        }
     }
 
     #[test]

@@ -109,6 +109,8 @@ struct Queued {
     arrived: Nanos,
     /// When it is decoded.
     ready: Nanos,
+    /// How long the platters need for it, once its first sector is there.
+    transfer_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -189,45 +191,55 @@ impl Rotating {
     fn enqueue(&mut self, now: Nanos, command: Command) {
         let place = self.geometry.place(command.start.0);
         let ready = now + Nanos(self.spec.overhead_ns);
-        self.queue.push(Queued { command, place, arrived: now, ready });
+        let transfer_ns = self.geometry.transfer_ns(place, command.sectors);
+        self.queue.push(Queued { command, place, arrived: now, ready, transfer_ns });
     }
 
-    /// From `now` until the arm has done it.
-    fn cost(&self, now: Nanos, queued: &Queued) -> u64 {
-        let Queued { command, place, ready, .. } = queued;
-        let start = now.max(*ready);
-        if command.op == Op::Read
-            && let Some(at) = self.look_ahead.position_within(command.start.0)
-        {
-            // The head is on this run already: the rest passes under it as it comes.
-            let rest = command.end().saturating_sub(at);
-            return (start - now).0.max(self.geometry.stream_ns(at, rest));
+    /// From `now`, when the platters are at `angle_ns`, until the arm has done it.
+    fn cost(&self, now: Nanos, angle_ns: u64, queued: &Queued) -> u64 {
+        let Queued { command, place, ready, transfer_ns, .. } = queued;
+        let decoding = ready.0.saturating_sub(now.0);
+        if let Some(rest) = self.streams(command) {
+            return decoding.max(rest);
         }
-        let mut moves = self.geometry.move_ns(self.arm, *place);
-        if command.op != Op::Read && (moves > 0 || command.start.0 != self.arm_sector) {
-            moves += self.spec.write_settle_ns;
+        let mut there = decoding + self.geometry.move_ns(self.arm, *place);
+        if command.op != Op::Read && command.start.0 != self.arm_sector {
+            there += self.spec.write_settle_ns;
         }
-        let there = start.0 + moves;
-        there - now.0
-            + self.geometry.wait_ns(there, *place)
-            + self.geometry.transfer_ns(*place, command.sectors)
+        there + self.geometry.wait_after(angle_ns, there, *place) + transfer_ns
+    }
+
+    /// If the head is reading ahead where the command goes on: how long until the rest has passed under it.
+    fn streams(&self, command: &Command) -> Option<u64> {
+        let at = self.look_ahead.position_within(command.start.0).filter(|_| command.op == Op::Read)?;
+        Some(self.geometry.stream_ns(at, command.end().saturating_sub(at)))
     }
 
     /// The queued command to serve now, and how long it takes.
     fn choose(&self, now: Nanos) -> Option<(usize, u64)> {
-        let overdue = self
-            .queue
-            .iter()
-            .enumerate()
-            .min_by_key(|(_, queued)| queued.arrived)
-            .filter(|(_, queued)| (now - queued.arrived).0 > self.spec.patience_ns);
-        match overdue {
-            Some((at, queued)) => Some((at, self.cost(now, queued))),
-            None => {
-                let costs = self.queue.iter().map(|queued| self.cost(now, queued)).enumerate();
-                costs.min_by_key(|(_, cost)| *cost)
+        let angle_ns = self.geometry.angle_at(now.0);
+        let mut oldest = (Nanos::MAX, 0);
+        let mut best: Option<(usize, u64)> = None;
+        for (at, queued) in self.queue.iter().enumerate() {
+            if queued.arrived < oldest.0 {
+                oldest = (queued.arrived, at);
+            }
+            // Most are too far away to be looked at closely.
+            if let Some((_, least)) = best
+                && self.geometry.moves_at_least_ns(self.arm, queued.place) >= least
+                && self.streams(&queued.command).is_none()
+            {
+                continue;
+            }
+            let cost = self.cost(now, angle_ns, queued);
+            if best.is_none_or(|(_, least)| cost < least) {
+                best = Some((at, cost));
             }
         }
+        if best.is_some() && (now - oldest.0).0 > self.spec.patience_ns {
+            return Some((oldest.1, self.cost(now, angle_ns, &self.queue[oldest.1])));
+        }
+        best
     }
 
     /// Gives the arm something to do, if it has nothing.
@@ -258,6 +270,7 @@ impl Rotating {
     }
 
     fn destage(&mut self, now: Nanos) {
+        let angle_ns = self.geometry.angle_at(now.0);
         let nearest = self
             .writes
             .candidates(self.arm_sector)
@@ -267,7 +280,7 @@ impl Rotating {
                 if run.start != self.arm_sector {
                     moves += self.spec.write_settle_ns;
                 }
-                let wait = self.geometry.wait_ns(now.0 + moves, place);
+                let wait = self.geometry.wait_after(angle_ns, moves, place);
                 (moves + wait, place, run)
             })
             .min_by_key(|(cost, ..)| *cost);

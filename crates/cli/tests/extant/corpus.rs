@@ -3,15 +3,13 @@
 //! The volumes are not part of the project. `EXTANT_CORPUS` names a folder with a sub-folder for each, which holds raw
 //! images: plain, or compressed as `.gz` or `.bz2`.
 
-mod testbed;
-
+use crate::testbed::{Ran, have, run};
 use flate2::read::MultiGzDecoder;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use testbed::{Ran, have};
 
 /// Private memory of one command, in bytes: what `RLIMIT_DATA` counts.
 const MEMORY_BYTES: u64 = 256 << 20;
@@ -45,7 +43,7 @@ fn damaged_volumes_end_in_data_or_clear_errors() {
         println!("skipped: EXTANT_CORPUS names no folder of damaged volumes");
         return;
     };
-    if !have("prlimit") || !have("timeout") {
+    if !have("prlimit") || !have("timeout") || !have("tar") {
         return;
     }
     let mut folders: Vec<PathBuf> =
@@ -59,8 +57,15 @@ fn damaged_volumes_end_in_data_or_clear_errors() {
         let mut files: Vec<PathBuf> =
             fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
-        for file in files {
+        while let Some(file) = files.pop() {
             let image = scratch.path().join("image");
+            if file.to_string_lossy().contains(".tar") {
+                let to = scratch.path().join(folder.file_name().unwrap());
+                fs::create_dir(&to).unwrap();
+                run("tar", &["-xf", file.to_str().unwrap(), "-C", to.to_str().unwrap()]);
+                files.extend(fs::read_dir(to).unwrap().map(|entry| entry.unwrap().path()));
+                continue;
+            }
             if !unpack(&file, &image) {
                 continue;
             }
@@ -130,17 +135,15 @@ fn limited(command: &[&str], image: &Path) -> Ran {
 /// Puts the raw image in `file` at `to`, with holes for zeroes; `false` where there is none.
 fn unpack(file: &Path, to: &Path) -> bool {
     let name = file.file_name().unwrap().to_string_lossy();
-    if name.contains(".tar") {
-        return false;
-    }
     let mut reader: Box<dyn Read> = if name.ends_with(".gz") {
         Box::new(MultiGzDecoder::new(File::open(file).unwrap()))
     } else if name.ends_with(".bz2") {
         if !have("bzip2") {
             return false;
         }
-        let child = Command::new("bzip2").arg("-dc").arg(file).stdout(Stdio::piped()).spawn().unwrap();
-        Box::new(child.stdout.unwrap())
+        let unpacked = Command::new("bzip2").arg("-dc").arg(file).output().unwrap();
+        assert!(unpacked.status.success(), "{}", file.display());
+        Box::new(io::Cursor::new(unpacked.stdout))
     } else if file.metadata().unwrap().len() >= 64 << 10 {
         Box::new(File::open(file).unwrap())
     } else {

@@ -1,5 +1,4 @@
 //! What the tests of the command line stand on: images made by others, and two ways to look at a tree.
-#![allow(dead_code)] // each test uses a part of it
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,20 +10,20 @@ use std::process::{Command, Output, Stdio};
 
 /// What a command printed, and its exit code.
 #[derive(Debug)]
-pub struct Ran {
-    pub code: Option<i32>,
-    pub stdout: Vec<u8>,
-    pub stderr: String,
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
 }
 
 impl Ran {
     /// Standard output of a command that must have done its work without a word of complaint.
-    pub fn clean(self) -> Vec<u8> {
+    pub(crate) fn clean(self) -> Vec<u8> {
         assert_eq!(self.code, Some(0), "{}", self.stderr);
         self.stdout
     }
 
-    pub fn clean_text(self) -> String {
+    pub(crate) fn clean_text(self) -> String {
         String::from_utf8(self.clean()).unwrap()
     }
 }
@@ -37,19 +36,19 @@ impl From<Output> for Ran {
 }
 
 /// Runs `extant` quietly.
-pub fn extant<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
+pub(crate) fn extant<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
     command.arg("--quiet").args(args).stdin(Stdio::null());
     command.output().unwrap().into()
 }
 
 /// `IMAGE:PATH`.
-pub fn place(image: &Path, path: &str) -> String {
+pub(crate) fn place(image: &Path, path: &str) -> String {
     format!("{}:{path}", image.display())
 }
 
 /// Whether a tool is there; prints that the test is skipped if not.
-pub fn have(tool: &str) -> bool {
+pub(crate) fn have(tool: &str) -> bool {
     let there = std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path)
             .chain(["/usr/sbin".into(), "/sbin".into()])
@@ -61,7 +60,7 @@ pub fn have(tool: &str) -> bool {
     there
 }
 
-pub fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
         println!("skipped: needs root");
@@ -70,7 +69,7 @@ pub fn is_root() -> bool {
 }
 
 /// Runs another program, which must succeed, and returns what it said.
-pub fn run(program: &str, args: &[&str]) -> String {
+pub(crate) fn run(program: &str, args: &[&str]) -> String {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let output = Command::new(program).env("PATH", path).args(args).stdin(Stdio::null()).output().unwrap();
     let ran = Ran::from(output);
@@ -79,7 +78,7 @@ pub fn run(program: &str, args: &[&str]) -> String {
 }
 
 /// Makes a volume with mke2fs.
-pub fn mke2fs(image: &Path, size: &str, options: &[&str]) {
+pub(crate) fn mke2fs(image: &Path, size: &str, options: &[&str]) {
     let mut args = vec!["-q", "-F"];
     args.extend(options);
     args.extend([image.to_str().unwrap(), size]);
@@ -87,7 +86,7 @@ pub fn mke2fs(image: &Path, size: &str, options: &[&str]) {
 }
 
 /// Does something to a volume with debugfs, which must not complain.
-pub fn debugfs(image: &Path, commands: &[String]) {
+pub(crate) fn debugfs(image: &Path, commands: &[String]) {
     let script = image.with_extension("debugfs");
     fs::write(&script, commands.join("\n") + "\n").unwrap();
     let said = run("debugfs", &["-w", "-f", script.to_str().unwrap(), image.to_str().unwrap()]);
@@ -99,13 +98,13 @@ pub fn debugfs(image: &Path, commands: &[String]) {
 }
 
 /// A volume mounted by the kernel through a loop device; unmounted when dropped.
-pub struct Mount {
+pub(crate) struct Mount {
     at: PathBuf,
 }
 
 impl Mount {
     /// `None`, with a printed message, where the kernel or the user's rights do not allow it.
-    pub fn new(image: &Path, options: &str) -> Option<Self> {
+    pub(crate) fn new(image: &Path, options: &str) -> Option<Self> {
         if !is_root() {
             return None;
         }
@@ -120,7 +119,7 @@ impl Mount {
         Some(Self { at })
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.at
     }
 }
@@ -136,16 +135,16 @@ impl Drop for Mount {
 
 /// All that is kept of a file when it is copied.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Seen {
-    pub kind: char,
-    pub mode: u32,
-    pub owner: (u32, u32),
-    pub links: u64,
-    pub size: u64,
-    pub device: u64,
-    pub modified: (i64, i64),
-    pub contents: Vec<u8>,
-    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+pub(crate) struct Seen {
+    pub(crate) kind: char,
+    pub(crate) mode: u32,
+    pub(crate) owner: (u32, u32),
+    pub(crate) links: u64,
+    pub(crate) size: u64,
+    pub(crate) device: u64,
+    pub(crate) modified: (i64, i64),
+    pub(crate) contents: Vec<u8>,
+    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 impl std::fmt::Debug for Seen {
@@ -162,7 +161,7 @@ fn lossy(bytes: &[u8]) -> String {
 }
 
 /// Everything below a directory of the host, by path; `lost+found` left out.
-pub fn look(root: &Path) -> BTreeMap<Vec<u8>, Seen> {
+pub(crate) fn look(root: &Path) -> BTreeMap<Vec<u8>, Seen> {
     let mut seen = BTreeMap::new();
     let mut todo = vec![root.to_path_buf()];
     while let Some(path) = todo.pop() {
@@ -223,7 +222,7 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
 
 /// Fails with the first path that differs.
 #[track_caller]
-pub fn assert_same(what: &str, ours: &BTreeMap<Vec<u8>, Seen>, theirs: &BTreeMap<Vec<u8>, Seen>) {
+pub(crate) fn assert_same(what: &str, ours: &BTreeMap<Vec<u8>, Seen>, theirs: &BTreeMap<Vec<u8>, Seen>) {
     for path in theirs.keys().chain(ours.keys()) {
         let (a, b) = (ours.get(path), theirs.get(path));
         assert!(a == b, "{what}: /{}\n  ours:   {a:?}\n  theirs: {b:?}", lossy(path));
@@ -231,7 +230,7 @@ pub fn assert_same(what: &str, ours: &BTreeMap<Vec<u8>, Seen>, theirs: &BTreeMap
 }
 
 /// Repeatable bytes without a pattern.
-pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut step = || {
         state ^= state << 13;

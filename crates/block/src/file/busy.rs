@@ -1,0 +1,34 @@
+//! What the host's kernel has in use is not written behind its back.
+
+use rustix::fs::{FileType, OFlags};
+use std::io::{Error, ErrorKind, Result};
+use std::path::Path;
+
+/// Flags to add when opening `path` for writing: a block device is claimed (`O_EXCL`, open(2)), which fails while it is
+/// mounted. An image that is attached to a loop device is refused.
+pub(super) fn claim(path: &Path) -> Result<OFlags> {
+    let kind = FileType::from_raw_mode(rustix::fs::stat(path)?.st_mode);
+    if kind == FileType::BlockDevice {
+        return Ok(OFlags::EXCL);
+    }
+    match loop_device_over(path) {
+        Some(device) => Err(Error::new(
+            ErrorKind::ResourceBusy,
+            format!("it is attached to /dev/{device}; unmount that and detach it (losetup -d) first"),
+        )),
+        None => Ok(OFlags::empty()),
+    }
+}
+
+/// Name of the loop device whose backing file this is.
+fn loop_device_over(path: &Path) -> Option<String> {
+    let path = std::fs::canonicalize(path).ok()?;
+    for device in std::fs::read_dir("/sys/block").ok()?.flatten() {
+        let Ok(backing) = std::fs::read(device.path().join("loop/backing_file")) else { continue };
+        let backing = backing.strip_suffix(b"\n").unwrap_or(&backing);
+        if backing == path.as_os_str().as_encoded_bytes() {
+            return device.file_name().into_string().ok();
+        }
+    }
+    None
+}

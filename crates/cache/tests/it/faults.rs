@@ -1,0 +1,215 @@
+//! Little memory, many callers, callers that leave: nothing hangs, nothing is lost.
+
+use crate::common::{Gate, run, world};
+use extant_block::{Bio, Device, IoErrorKind, Limits, MemDevice, Op, Sector};
+use extant_cache::{CacheConfig, FlatFile, OnWriteError, PAGE_BYTES, PageCache};
+use extant_rt::{Nanos, Rng, Rt};
+use extant_sim::{DeviceClock, Machine, Preemption, Sim};
+use parking_lot::Mutex;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_thousand_writers_share_eight_megabytes() {
+    let rt = world();
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(8 * MIB)).unwrap();
+    let gate = Gate::new(64 << 20);
+    let disk = cache.attach(gate.clone());
+    let writers: Vec<_> = (0..1_000_u64)
+        .map(|n| {
+            let backing = FlatFile::new(Sector(n * 65_536 / 512), 65_536);
+            let file = disk.mapping(Arc::new(backing), n, 0).open();
+            rt.spawn("writer", Default::default(), async move {
+                for turn in 0..4_u64 {
+                    let bytes = vec![(n + turn) as u8; 30_000];
+                    file.write(turn * 10_001, &bytes).await.unwrap();
+                }
+                let mut back = vec![0; 60_003];
+                assert_eq!(file.read(0, &mut back).await.unwrap(), 60_003);
+                assert!(back[40_000..].iter().all(|&b| b == (n + 3) as u8));
+            })
+        })
+        .collect();
+    for writer in writers {
+        run(&rt, writer).unwrap();
+        let usage = cache.usage();
+        assert!(usage.dirty + usage.writeback <= cache.limits().limit_pages);
+    }
+    run(&rt, cache.sync()).unwrap();
+    cache.audit();
+    let bytes = gate.mem.to_bytes();
+    assert!((0..1_000).all(|n| bytes[n * 65_536] == n as u8 && bytes[n * 65_536 + 60_002] == (n + 3) as u8));
+}
+
+/// A device of the virtual world: every bio takes a time of its own, so that they overtake each other, and some fail.
+#[derive(Debug)]
+struct Slow {
+    mem: Arc<MemDevice>,
+    clock: DeviceClock,
+    rng: Mutex<Rng>,
+    fails_in_1000: u64,
+}
+
+impl Device for Slow {
+    fn limits(&self) -> &Limits {
+        self.mem.limits()
+    }
+
+    fn submit(&self, bio: Bio) {
+        let (delay, fails) = {
+            let mut rng = self.rng.lock();
+            (Nanos::from_micros(rng.below(300)), rng.below(1000) < self.fails_in_1000)
+        };
+        let mem = self.mem.clone();
+        self.clock.call_at(self.clock.now().saturating_add(delay), move || {
+            match fails && bio.op != Op::Flush {
+                true => bio.end_as("slow", Err(IoErrorKind::Os(5))),
+                false => mem.submit(bio),
+            }
+        });
+    }
+}
+
+/// What byte `at` of file `file` is, once it has been written.
+fn byte(file: u64, at: u64) -> u8 {
+    ((at / 512 * 37 + file * 101) as u8) | 1
+}
+
+fn bytes(file: u64, at: u64, len: usize) -> Vec<u8> {
+    (at..at + len as u64).map(|at| byte(file, at)).collect()
+}
+
+/// Runs `work` to its end, or drops it at some time before that.
+async fn perhaps<T>(rt: &Rt, limit: Option<Nanos>, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = std::pin::pin!(work);
+    let mut alarm = limit.map(|limit| rt.sleep(limit));
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(out) = work.as_mut().poll(cx) {
+            return Poll::Ready(Some(out));
+        }
+        match alarm.as_mut().map(|alarm| Pin::new(alarm).poll(cx)) {
+            Some(Poll::Ready(())) => Poll::Ready(None),
+            _ => Poll::Pending,
+        }
+    })
+    .await
+}
+
+const FILE_BYTES: u64 = 40 * PAGE_BYTES as u64;
+
+/// Six tasks at two files in a cache of 24 pages, some callers leaving half way, then an audit and a look at everything.
+fn schedule(seed: u64) {
+    let sim = Sim::new(Machine::free(2, Preemption::None), seed);
+    let rt = sim.rt().clone();
+    let mut rng = rt.rng("schedule");
+    let fails_in_1000 = if seed.is_multiple_of(4) { 50 } else { 0 };
+    let mem = Arc::new(MemDevice::new(2 * FILE_BYTES as usize));
+    let device = Arc::new(Slow {
+        mem: mem.clone(),
+        clock: sim.devices(),
+        rng: Mutex::new(rt.rng("device")),
+        fails_in_1000,
+    });
+    let mut config = CacheConfig::with_budget(24 * PAGE_BYTES as u64);
+    config.periodic = Nanos::from_millis(1);
+    config.expire = Nanos::from_millis(2);
+    config.bio_bytes = PAGE_BYTES as u64 * (1 + rng.below(8));
+    config.read_ahead_bytes = PAGE_BYTES as u64 * rng.below(8);
+    if seed.is_multiple_of(8) {
+        config.on_write_error = OnWriteError::MarkClean;
+    }
+    let cache = PageCache::new(&rt, config).expect("memory");
+    let disk = cache.attach(device);
+    // The second file is never cut, so what a write promised must be there in the end.
+    let files: Vec<_> = (0..2_u64)
+        .map(|n| {
+            let backing = FlatFile::new(Sector(n * FILE_BYTES / 512), FILE_BYTES);
+            disk.mapping(Arc::new(backing), n, 0)
+        })
+        .collect();
+    let promised = Arc::new(Mutex::new(vec![false; FILE_BYTES as usize]));
+    let tasks: Vec<_> = (0..6)
+        .map(|_| {
+            let (rt, files, promised) = (rt.clone(), files.clone(), promised.clone());
+            let mut rng = Rng::new(rng.next_u64());
+            rt.clone().spawn("caller", Default::default(), async move {
+                for _ in 0..12 {
+                    let n = rng.below(2);
+                    let file = files[n as usize].open();
+                    let at = rng.below(FILE_BYTES - 1);
+                    let len = (rng.below(5 * PAGE_BYTES as u64) + 1).min(FILE_BYTES - at) as usize;
+                    let limit = (rng.below(3) == 0).then(|| Nanos::from_micros(rng.below(400)));
+                    match rng.below(10) {
+                        0..4 => {
+                            let data = bytes(n, at, len);
+                            if let Some(Ok(())) = perhaps(&rt, limit, file.write(at, &data)).await
+                                && n == 1
+                            {
+                                promised.lock()[at as usize..at as usize + len].fill(true);
+                            }
+                        }
+                        4..7 => {
+                            let mut buf = vec![0; len];
+                            if let Some(Ok(got)) = perhaps(&rt, limit, file.read(at, &mut buf)).await {
+                                for (i, &b) in buf[..got].iter().enumerate() {
+                                    assert!(
+                                        b == 0 || b == byte(n, at + i as u64),
+                                        "seed {seed}: a stray byte"
+                                    );
+                                }
+                            }
+                        }
+                        7 => drop(perhaps(&rt, limit, file.sync()).await),
+                        8 => drop(perhaps(&rt, limit, file.mapping().invalidate(at..at + len as u64)).await),
+                        _ if n == 0 => drop(perhaps(&rt, limit, file.mapping().set_size(at)).await),
+                        _ => rt.sleep(Nanos::from_micros(rng.below(500))).await,
+                    }
+                }
+            })
+        })
+        .collect();
+    let end = rt.block_on(async {
+        for task in tasks {
+            task.await.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        }
+        // Read-ahead and write-back that callers left behind end by themselves.
+        rt.sleep(Nanos::from_millis(20)).await;
+        for _ in 0..200 {
+            if cache.sync().await.is_ok() {
+                break;
+            }
+        }
+        rt.sleep(Nanos::from_millis(20)).await;
+        cache.audit();
+        let mut back = vec![0; FILE_BYTES as usize];
+        let mut got = files[1].open().read(0, &mut back).await;
+        while got.is_err() {
+            got = files[1].open().read(0, &mut back).await;
+        }
+        let size = files[1].size() as usize;
+        (back, size)
+    });
+    let (back, size) = end.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    let lossy = fails_in_1000 > 0;
+    for (at, promised) in promised.lock().iter().enumerate() {
+        if *promised && !lossy {
+            assert!(at < size && back[at] == byte(1, at as u64), "seed {seed}: byte {at} was promised");
+        }
+    }
+    if !lossy {
+        let on_disk = mem.to_bytes();
+        assert!(on_disk[FILE_BYTES as usize..][..size] == back[..size], "seed {seed}: the device has it all");
+    }
+}
+
+#[test]
+fn callers_that_leave_half_way_leak_nothing() {
+    let count =
+        std::env::var("EXTANT_SCHEDULES").map_or(1_000, |n| n.parse().expect("a number of schedules"));
+    let first = std::env::var("EXTANT_SEED").map_or(0, |n| n.parse().expect("a seed"));
+    println!("EXTANT_SEED={first} EXTANT_SCHEDULES={count}");
+    (first..first + count).for_each(schedule);
+}

@@ -1,0 +1,8 @@
+//! The command as users meet it, on volumes that others made.
+
+mod corpus;
+mod exporting;
+mod hostile;
+mod reading;
+mod testbed;
+mod usage;

@@ -1,0 +1,126 @@
+//! Exit codes, pipes, and the shapes of answers.
+
+use crate::testbed::{extant, have, mke2fs, noise, place};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+fn volume(dir: &Path) -> Option<PathBuf> {
+    if !have("mke2fs") {
+        return None;
+    }
+    let source = dir.join("source");
+    fs::create_dir_all(source.join("sub/.hidden")).unwrap();
+    fs::write(source.join("big"), noise(1, 4 << 20)).unwrap();
+    fs::write(source.join("sub/small"), b"small").unwrap();
+    let image = dir.join("with:colon.img");
+    mke2fs(&image, "32M", &["-t", "ext4", "-L", "test label", "-d", source.to_str().unwrap()]);
+    Some(image)
+}
+
+#[test]
+fn exit_codes_say_what_happened() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path()) else { return };
+    let at = |path: &str| place(&image, path);
+    assert_eq!(extant(["ls", image.to_str().unwrap()]).code, Some(0));
+    for (args, told) in [
+        (["cat", &at("/none")], "/none: no such file or directory"),
+        (["cat", &at("/sub")], "/sub: is a directory"),
+        (["cat", &at("/big/x")], "/big/x: not a directory"),
+        (["cat", "/nonexistent.img:/x"], "/nonexistent.img: No such file or directory"),
+    ] {
+        let ran = extant(args);
+        assert_eq!(ran.code, Some(1), "{args:?}");
+        assert!(ran.stderr.contains(told), "{}", ran.stderr);
+    }
+    assert_eq!(extant(["cat"]).code, Some(2));
+    assert_eq!(extant(["mkfs", "x.img", "lots"]).code, Some(2));
+
+    let junk = dir.path().join("junk");
+    fs::write(&junk, vec![0; 1 << 20]).unwrap();
+    let ran = extant(["tree", junk.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(3));
+    assert!(ran.stderr.ends_with("superblock: magic is 0x0, expected 0xef53\n"), "{}", ran.stderr);
+
+    // An INCOMPAT feature that nobody knows; without the checksum, which would be told first.
+    let mut bytes = fs::read(&image).unwrap();
+    bytes[1024 + 0x63] |= 0x40;
+    bytes[1024 + 0x65] &= !0x04;
+    fs::write(&junk, bytes).unwrap();
+    let ran = extant(["tree", junk.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(4), "{}", ran.stderr);
+    assert!(ran.stderr.contains("FEATURE_0x40000000, which is not supported"), "{}", ran.stderr);
+    let ran = extant(["info", junk.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(4));
+    assert!(String::from_utf8(ran.stdout).unwrap().contains("test label"), "shown all the same");
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_command_without_a_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path()) else { return };
+    for args in [
+        vec!["cat".into(), place(&image, "/big")],
+        vec!["export".into(), place(&image, "/"), "-o".into(), "-".into()],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
+        let mut child = command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(141));
+        assert!(ended.stderr.is_empty(), "{}", String::from_utf8_lossy(&ended.stderr));
+    }
+}
+
+#[test]
+fn answers_for_programs_are_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path()) else { return };
+    let image_arg = image.to_str().unwrap();
+    let json =
+        |args: &[&str]| -> serde_json::Value { serde_json::from_slice(&extant(args).clean()).unwrap() };
+    let info = json(&["info", "--json", "-v", image_arg]);
+    assert_eq!((&info["label"], &info["journal"]), (&"test label".into(), &"clean".into()));
+    assert_eq!(info["group_descriptors"].as_array().unwrap().len() as u64, info["groups"].as_u64().unwrap());
+    let listed = json(&["ls", "--json", &place(&image, "/sub"), &place(&image, "/big")]);
+    assert_eq!(listed[0]["path"], "small", "without names that begin with a dot");
+    assert_eq!(listed[1]["path"], "/big");
+    assert_eq!(listed[1]["size"], 4 << 20);
+    let tree = json(&["tree", "--json", image_arg]);
+    let sub = tree["contents"].as_array().unwrap().iter().find(|entry| entry["name"] == "sub").unwrap();
+    assert_eq!(sub["contents"][0]["kind"], "directory");
+    let file = json(&["stat", "--json", &place(&image, "/big")]);
+    assert_eq!(file["runs"][0]["logical"], 0);
+    assert_eq!(json(&["recover", "--json", image_arg])["was_clean"], true);
+}
+
+#[test]
+fn copies_go_where_cp_would_put_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path()) else { return };
+    let cp = |from: &str, to: &Path| extant(["cp".as_ref(), place(&image, from).as_ref(), to.as_os_str()]);
+    let to = dir.path().join("there");
+    fs::create_dir(&to).unwrap();
+    cp("/sub", &to).clean();
+    assert_eq!(fs::read(to.join("sub/small")).unwrap(), b"small");
+    cp("/sub", &to.join("renamed")).clean();
+    assert!(to.join("renamed/.hidden").is_dir());
+    cp("/sub/small", &to.join("sub/small")).clean();
+    cp("/", &to).clean();
+    assert_eq!(fs::read(to.join("big")).unwrap(), noise(1, 4 << 20));
+    assert_eq!(cp("/sub", &to.join("big")).code, Some(1), "a file is in the way");
+    assert_eq!(cp("/", &to.join("big")).code, Some(1));
+}
+
+#[test]
+fn manuals_and_completions_come_from_the_arguments() {
+    let dir = tempfile::tempdir().unwrap();
+    extant(["man".as_ref(), dir.path().as_os_str()]).clean();
+    let manual = fs::read_to_string(dir.path().join("extant.1")).unwrap();
+    assert!(manual.contains("Exit codes") || manual.contains("exit codes"), "{manual}");
+    assert!(dir.path().join("extant-export.1").exists());
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(extant(["completions", shell]).clean_text().contains("recover"));
+    }
+}

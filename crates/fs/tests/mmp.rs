@@ -1,0 +1,95 @@
+//! Recovery keeps off a volume that counts: in the virtual world, where the wait costs no time.
+
+use extant_block::{Buf, MemDevice, Sector, read, write};
+use extant_format::{Incompat, Mmp, MmpState, Superblock, VolumeBlock, crc32c};
+use extant_fs::{Error, OpenOptions, Recovery, recover};
+use extant_rt::{Class, Nanos};
+use extant_sim::{Machine, Preemption, Sim};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+/// A volume with a dirty journal whose protection block says that it is mounted, and that block's number.
+fn left_mounted() -> Option<(Vec<u8>, u64)> {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    let script = dir.path().join("script");
+    let data = dir.path().join("data");
+    std::fs::write(&data, [7; 1024]).unwrap();
+    std::fs::write(&script, format!("jo\njw -b 5000 {}\njc\n", data.display())).unwrap();
+    let tool = |name: &str, args: &[&str]| {
+        let mut command = Command::new(name);
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    let path = image.to_str().unwrap();
+    if !tool("mke2fs", &["-q", "-t", "ext4", "-b", "1024", path, "8M"])
+        || !tool("debugfs", &["-w", "-f", script.to_str().unwrap(), path])
+    {
+        println!("skipped: mke2fs and debugfs are not installed");
+        return None;
+    }
+    // Protected only now: debugfs would wait out the count before it wrote.
+    let mut bytes = std::fs::read(&image).unwrap();
+    let mut sb = Superblock::parse(&bytes[1024..]).unwrap();
+    let (seed, number) = (sb.checksum_seed().unwrap(), 6000);
+    sb.raw_mut().s_feature_incompat = (sb.incompat() | Incompat::MMP).bits().into();
+    sb.raw_mut().s_mmp_block = number.into();
+    sb.raw_mut().s_mmp_update_interval = 5.into();
+    sb.update_checksum();
+    bytes[1024..2048].copy_from_slice(sb.as_bytes());
+    let block = &mut bytes[number as usize * 1024..][..1024];
+    Mmp::clean(VolumeBlock(number), 5).write_to(block, Some(seed));
+    count(block, 77, seed.0);
+    Some((bytes, number))
+}
+
+/// What a mount does to the block now and then.
+fn count(block: &mut [u8], n: u32, seed: u32) {
+    block[4..8].copy_from_slice(&n.to_le_bytes());
+    let sum = crc32c(seed, &block[..1020]);
+    block[1020..].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Recovers it while, perhaps, somebody counts once a second.
+fn recover_beside(counting: bool) -> Option<(Result<Recovery, Error>, Nanos)> {
+    let (bytes, number) = left_mounted()?;
+    let sim = Sim::new(Machine::free(1, Preemption::None), 1);
+    let rt = sim.rt().clone();
+    let device = Arc::new(MemDevice::from_bytes(bytes));
+    if counting {
+        let (rt, device) = (rt.clone(), device.clone());
+        let other = async move {
+            let seed = seed(&device).await;
+            for n in 78..100 {
+                rt.sleep(Nanos::from_secs(1)).await;
+                let block = read(&*device, Sector(number * 2), 1024).await.unwrap();
+                let state = Mmp::parse(&block, VolumeBlock(number)).unwrap().state();
+                assert_eq!(state, MmpState::Mounted(n - 1));
+                let mut block = Buf::from_slice(&block);
+                count(&mut block, n, seed);
+                write(&*device, Sector(number * 2), block).await.unwrap();
+            }
+        };
+        drop(sim.rt().spawn("the other mount", Class::default(), other));
+    }
+    let done = rt.block_on(async { (recover(&rt, device, OpenOptions::default()).await, rt.now()) });
+    Some(done.unwrap())
+}
+
+async fn seed(device: &MemDevice) -> u32 {
+    let sb = read(device, Sector(2), 1024).await.unwrap();
+    Superblock::parse(&sb).unwrap().checksum_seed().unwrap().0
+}
+
+#[test]
+fn a_count_that_stands_still_was_left_by_a_crash() {
+    let Some((done, at)) = recover_beside(false) else { return };
+    assert!(!done.unwrap().was_clean);
+    assert_eq!(at, Nanos::from_secs(11), "twice the interval of 5 seconds and one more");
+}
+
+#[test]
+fn a_count_that_moves_is_a_mount() {
+    let Some((done, _)) = recover_beside(true) else { return };
+    assert!(matches!(done, Err(Error::InUse { .. })), "{done:?}");
+}

@@ -1,0 +1,332 @@
+//! What cannot be built is refused by name, and nothing is left under the image's name.
+
+mod common;
+
+use common::*;
+use extant_image::{BuildError, IdRange, OwnerMap, Ownership, SizePolicy, Source, VolumeOptions, build};
+use extant_rt::Rt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A header of the given type; its name may be any bytes.
+fn header(name: &[u8], kind: u8, size: u64) -> Vec<u8> {
+    let mut block = vec![0; 512];
+    block[..name.len()].copy_from_slice(name);
+    block[100..107].copy_from_slice(b"0000644");
+    block[108..115].copy_from_slice(b"0000000");
+    block[116..123].copy_from_slice(b"0000000");
+    block[124..135].copy_from_slice(format!("{size:011o}").as_bytes());
+    block[136..147].copy_from_slice(b"14000000000");
+    block[156] = kind;
+    block[257..265].copy_from_slice(b"ustar\x0000");
+    checksummed(block)
+}
+
+fn checksummed(mut block: Vec<u8>) -> Vec<u8> {
+    block[148..156].fill(b' ');
+    let sum: u32 = block.iter().map(|b| u32::from(*b)).sum();
+    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    block
+}
+
+fn with_link(mut block: Vec<u8>, target: &[u8]) -> Vec<u8> {
+    block[157..157 + target.len()].copy_from_slice(target);
+    checksummed(block)
+}
+
+fn file(name: &[u8], content: &[u8]) -> Vec<u8> {
+    let mut out = header(name, b'0', content.len() as u64);
+    out.extend(content);
+    out.resize(out.len().next_multiple_of(512), 0);
+    out
+}
+
+fn pax(key: &str, value: &[u8]) -> Vec<u8> {
+    let mut len = key.len() + value.len() + 3;
+    while len.to_string().len() + key.len() + value.len() + 3 != len {
+        len = len.to_string().len() + key.len() + value.len() + 3;
+    }
+    let mut record = format!("{len} {key}=").into_bytes();
+    record.extend(value);
+    record.push(b'\n');
+    let mut out = header(b"pax", b'x', record.len() as u64);
+    out.extend(record);
+    out.resize(out.len().next_multiple_of(512), 0);
+    out
+}
+
+struct Case {
+    dir: tempfile::TempDir,
+}
+
+impl Case {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("source")).unwrap();
+        fs::create_dir(dir.path().join("out")).unwrap();
+        Self { dir }
+    }
+
+    fn source(&self) -> PathBuf {
+        self.dir.path().join("source")
+    }
+
+    fn image(&self) -> PathBuf {
+        self.dir.path().join("out/image")
+    }
+
+    fn tar(&self, bytes: &[u8]) -> Result<(), BuildError> {
+        let archive = self.dir.path().join("archive.tar");
+        fs::write(&archive, bytes).unwrap();
+        self.build(VolumeOptions::default(), Ownership::Source, Source::Tar(archive))
+    }
+
+    fn build(&self, volume: VolumeOptions, ownership: Ownership, source: Source) -> Result<(), BuildError> {
+        let options = extant_image::BuildOptions { volume, ownership, ..options(self.image()) };
+        let result = try_build(&options, &[source]).map(drop);
+        if result.is_err() {
+            self.assert_nothing_left();
+        }
+        result
+    }
+
+    fn directory(&self) -> Result<(), BuildError> {
+        self.build(VolumeOptions::default(), Ownership::Source, Source::Directory(self.source()))
+    }
+
+    fn assert_nothing_left(&self) {
+        let left: Vec<_> =
+            fs::read_dir(self.dir.path().join("out")).unwrap().map(|e| e.unwrap().path()).collect();
+        assert!(left.is_empty(), "left behind: {left:?}");
+    }
+}
+
+#[test]
+fn names_cannot_leave_the_volume() {
+    let case = Case::new();
+    let mut archive = file(b"/absolute/file", b"1");
+    archive.extend(file(b"../../../climbing", b"2"));
+    archive.extend(file(b"a/../../b/./c", b"3"));
+    archive.extend(with_link(header(b"out", b'2', 0), b"/../../../../etc"));
+    archive.extend(file(b"out/passwd", b"4"));
+    archive.extend([0; 1024]);
+    case.tar(&archive).unwrap();
+    assert_clean(&case.image());
+    let expected = case.source();
+    for (name, text) in [("absolute/file", "1"), ("climbing", "2"), ("b/c", "3"), ("etc/passwd", "4")] {
+        fs::create_dir_all(expected.join(name).parent().unwrap()).unwrap();
+        fs::write(expected.join(name), text).unwrap();
+    }
+    let Some(mount) = Mount::new(&case.image(), "ro") else { return };
+    for name in ["absolute/file", "climbing", "b/c", "etc/passwd"] {
+        assert_eq!(fs::read(mount.path().join(name)).unwrap(), fs::read(expected.join(name)).unwrap());
+    }
+}
+
+#[test]
+fn archives_cut_short_name_the_entry() {
+    let case = Case::new();
+    let mut archive = file(b"first", &[1; 3000]);
+    archive.extend(pax("path", b"the-second-entry"));
+    archive.extend(file(b"short", &[2; 3000]));
+    let first_end = 512 + 3072;
+    for cut in (1..archive.len() - 72).step_by(37) {
+        let whole_entry = cut == first_end || (cut > 512 + 3000 && cut <= first_end);
+        let result = case.tar(&archive[..cut]);
+        if whole_entry && result.is_ok() {
+            fs::remove_file(case.image()).unwrap();
+            continue; // a cut between entries looks like an archive without its end mark
+        }
+        let error = result.expect_err("cut short").to_string();
+        if cut > 512 && cut < first_end {
+            assert!(error.contains("\"first\""), "{cut}: {error}");
+        }
+        if cut > first_end + 2048 {
+            assert!(error.contains("in entry \"the-second-entry\""), "{cut}: {error}");
+        }
+        assert!(error.contains("cut short"), "{cut}: {error}");
+    }
+}
+
+#[test]
+fn damaged_archives_are_refused_or_read_but_never_crash() {
+    let case = Case::new();
+    let mut archive = pax("SCHILY.xattr.user.x", b"value");
+    archive.extend(file(b"first", &[1; 700]));
+    archive.extend(with_link(header(b"hard", b'1', 0), b"first"));
+    archive.extend(pax("GNU.sparse.map", b"0,5,100,5"));
+    archive.extend(file(b"sparse", &[2; 10]));
+    archive.extend([0; 1024]);
+    let mut bytes = Bytes(0xdead);
+    println!("seed {:#x}", bytes.0);
+    for _ in 0..300 {
+        let mut bad = archive.clone();
+        for _ in 0..1 + bytes.next() % 3 {
+            let at = bytes.next() as usize % bad.len();
+            bad[at] = bytes.next() as u8;
+        }
+        // Headers with good checksums reach deeper.
+        for at in (0..bad.len()).step_by(512) {
+            if &bad[at + 257..at + 262] == b"ustar" {
+                let fixed = checksummed(bad[at..at + 512].to_vec());
+                bad[at..at + 512].copy_from_slice(&fixed);
+            }
+        }
+        // A size that a flipped bit made huge is refused as cut short, so every outcome is quick.
+        if case.tar(&bad).is_ok() {
+            fs::remove_file(case.image()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn precise_errors() {
+    let case = Case::new();
+    let long = vec![b'n'; 256];
+    let mut archive = pax("path", &[b"dir/", &long[..]].concat());
+    archive.extend(file(b"short", b"x"));
+    let error = case.tar(&archive).unwrap_err();
+    assert!(matches!(error, BuildError::NameTooLong { bytes: 256, .. }), "{error}");
+    assert!(error.to_string().contains("/dir/nnn"), "{error}");
+
+    let error = case.tar(&with_link(header(b"link", b'1', 0), b"nowhere")).unwrap_err();
+    assert!(error.to_string().contains("hard link to \"nowhere\""), "{error}");
+
+    let error = case.tar(&[b'x'; 2048]).unwrap_err();
+    assert!(error.to_string().contains("not a tar header"), "{error}");
+
+    let error = case.tar(b"BZh91AY&SY").unwrap_err();
+    assert!(error.to_string().contains("bzip2"), "{error}");
+
+    let mut acl = pax("SCHILY.xattr.system.posix_acl_access", b"\x02\0\0\0bad");
+    acl.extend(file(b"listed", b"x"));
+    let error = case.tar(&acl).unwrap_err();
+    assert!(matches!(error, BuildError::Acl { .. }), "{error}");
+    assert!(error.to_string().contains("/listed"), "{error}");
+
+    let missing = Source::Directory(case.dir.path().join("missing"));
+    let error = case.build(VolumeOptions::default(), Ownership::Source, missing).unwrap_err();
+    assert!(matches!(error, BuildError::Source { .. }), "{error}");
+}
+
+#[test]
+fn too_many_links() {
+    let case = Case::new();
+    let mut archive = file(b"first", b"x");
+    for n in 0..65_000 {
+        archive.extend(with_link(header(format!("link-{n}").as_bytes(), b'1', 0), b"first"));
+    }
+    let error = case.tar(&archive).unwrap_err();
+    assert!(matches!(error, BuildError::TooManyLinks { links: 65_001, limit: 65_000, .. }), "{error}");
+    case.tar(&archive[..archive.len() - 512]).unwrap();
+    assert_clean(&case.image());
+}
+
+#[test]
+fn too_small_says_how_large() {
+    let case = Case::new();
+    fs::write(case.source().join("file"), vec![1; 5 << 20]).unwrap();
+    let fixed = |bytes| VolumeOptions { size: SizePolicy::Fixed(bytes), ..Default::default() };
+    let build = |bytes| case.build(fixed(bytes), Ownership::Source, Source::Directory(case.source()));
+    let Err(BuildError::TooSmall { needed, given }) = build(4 << 20) else { panic!("it does not fit") };
+    assert_eq!(given, 4 << 20);
+    build(needed).unwrap();
+    assert_clean(&case.image());
+}
+
+#[test]
+fn owners_are_mapped_or_refused() {
+    let case = Case::new();
+    fs::write(case.source().join("file"), b"x").unwrap();
+    let meta = fs::metadata(case.source().join("file")).unwrap();
+    let map = |uid, gid| {
+        let users = vec![IdRange { from: uid, to: 100_000, count: 10 }];
+        Ownership::Map(OwnerMap { users, groups: vec![IdRange { from: gid, to: 200_000, count: 1 }] })
+    };
+    let build = |ownership| case.build(VolumeOptions::default(), ownership, Source::Directory(case.source()));
+    let error = build(map(meta.uid() + 1, meta.gid())).unwrap_err();
+    assert!(matches!(error, BuildError::Unmapped { what: "user", .. }), "{error}");
+    for (ownership, owner) in
+        [(map(meta.uid(), meta.gid()), (100_000, 200_000)), (Ownership::AllRoot, (0, 0))]
+    {
+        build(ownership).unwrap();
+        let Some(mount) = Mount::new(&case.image(), "ro") else { return };
+        for name in ["", "file"] {
+            let meta = fs::metadata(mount.path().join(name)).unwrap();
+            assert_eq!((meta.uid(), meta.gid()), owner);
+        }
+    }
+}
+
+/// Builds while `change` is done to the source, once the first bytes are written.
+fn build_while(case: &Case, change: fn(&Path)) -> Result<(), BuildError> {
+    let large = case.source().join("large");
+    let once = Arc::new(std::sync::Once::new());
+    let file = large.clone();
+    let progress = move |_, _| once.call_once(|| change(&file));
+    let sources = [Source::Directory(case.source())];
+    let result = build(&options(case.image()), &sources, &Rt::real(Default::default()), Arc::new(progress));
+    case.assert_nothing_left();
+    result.map(drop)
+}
+
+#[test]
+fn sources_that_change_are_noticed() {
+    for (change, expected) in [
+        (
+            (|path| fs::OpenOptions::new().write(true).open(path).unwrap().set_len(1 << 20).unwrap())
+                as fn(&Path),
+            "shrank",
+        ),
+        (|path| fs::OpenOptions::new().write(true).open(path).unwrap().set_len(200 << 20).unwrap(), "grew"),
+        (|path| fs::remove_file(path).unwrap(), "cannot open"),
+        (
+            |path| {
+                fs::remove_file(path).unwrap();
+                std::os::unix::fs::symlink("/etc/passwd", path).unwrap();
+            },
+            "symbolic link",
+        ),
+        (
+            |path| {
+                fs::remove_file(path).unwrap();
+                assert!(must("mkfifo", &[path.to_str().unwrap()]));
+            },
+            "large",
+        ),
+    ] {
+        let case = Case::new();
+        fs::write(case.source().join("large"), vec![1; 64 << 20]).unwrap();
+        let error = build_while(&case, change).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("/large"), "{error}");
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_nothing() {
+    let Some(small) = Mount::small() else { return };
+    let case = Case::new();
+    fs::write(case.source().join("large"), vec![1; 32 << 20]).unwrap();
+    let image = small.path().join("image");
+    let error = try_build(&options(image.clone()), &[Source::Directory(case.source())]).unwrap_err();
+    assert!(error.to_string().contains("No space left on device"), "{error}");
+    assert_eq!(fs::read_dir(small.path()).unwrap().count(), 0);
+    // An image that is there already stays as it was.
+    fs::write(&image, b"the old one").unwrap();
+    try_build(&options(image.clone()), &[Source::Directory(case.source())]).unwrap_err();
+    assert_eq!(fs::read(&image).unwrap(), b"the old one");
+    assert_eq!(fs::read_dir(small.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn an_older_image_is_replaced_at_the_end() {
+    let case = Case::new();
+    fs::write(case.image(), b"old").unwrap();
+    fs::write(case.source().join("file"), b"x").unwrap();
+    case.directory().unwrap();
+    assert_clean(&case.image());
+    let names: Vec<_> = fs::read_dir(case.dir.path().join("out")).unwrap().collect();
+    assert_eq!(names.len(), 1);
+}

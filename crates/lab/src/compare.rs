@@ -1,0 +1,241 @@
+//! Two or more results side by side.
+//!
+//! As the script in the write-back thread of 2011 did (`compare.rb`): one line for each case, the first column is the
+//! base, every other has its change in per cent. Beyond that, each change says whether it can be chance: where a column
+//! has several runs, by Welch's test of their means; where it has one, by the spread of that run's latencies if the
+//! figure is a mean of them, and otherwise not at all.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// A figure of a result that can be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// I/Os a second, reads and writes together.
+    Iops,
+    /// Bytes a second, in KiB.
+    Bandwidth,
+    /// Mean completion latency in µs.
+    Mean,
+    /// 99th percentile of it.
+    P99,
+    /// Longest.
+    Max,
+}
+
+impl Figure {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Iops, Self::Bandwidth, Self::Mean, Self::P99, Self::Max];
+
+    /// As the table names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Iops => "iops",
+            Self::Bandwidth => "bw KiB/s",
+            Self::Mean => "clat mean us",
+            Self::P99 => "clat p99 us",
+            Self::Max => "clat max us",
+        }
+    }
+
+    /// The figure of a job, and the error of it that the job itself tells, if any.
+    fn of(self, job: &Value) -> Option<(f64, Option<f64>)> {
+        let sides: Vec<&Value> = ["read", "write"]
+            .iter()
+            .map(|side| &job[*side])
+            .filter(|side| side["total_ios"].as_u64().is_some_and(|ios| ios > 0))
+            .collect();
+        if sides.is_empty() {
+            return None;
+        }
+        let number = |value: &Value| value.as_f64().unwrap_or(0.0);
+        let sum = |key: &str| sides.iter().map(|side| number(&side[key])).sum::<f64>();
+        let longest =
+            |of: &dyn Fn(&Value) -> f64| sides.iter().map(|side| of(&side["clat_ns"])).fold(0.0, f64::max);
+        Some(match self {
+            Self::Iops => (sum("iops"), None),
+            Self::Bandwidth => (sum("bw"), None),
+            Self::Mean => {
+                let ios = sum("total_ios");
+                let weighted = |side: &&Value| number(&side["clat_ns"]["mean"]) * number(&side["total_ios"]);
+                let mean = sides.iter().map(weighted).sum::<f64>() / ios / 1e3;
+                let spread = longest(&|clat| number(&clat["stddev"])) / 1e3;
+                (mean, Some(spread / ios.sqrt()))
+            }
+            Self::P99 => (longest(&|clat| number(&clat["percentile"]["99.000000"])) / 1e3, None),
+            Self::Max => (longest(&|clat| number(&clat["max"])) / 1e3, None),
+        })
+    }
+}
+
+/// A column: one or more results of the same case under the same conditions.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// Its title.
+    pub title: String,
+    /// fio's JSON, one or more runs.
+    pub runs: Vec<Value>,
+}
+
+/// Why results cannot be compared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompareError {
+    /// Fewer than two columns.
+    #[error("a comparison takes two results or more")]
+    TooFew,
+    /// Not what `--output-format=json` prints.
+    #[error("{0}: no \"jobs\" with results in it; is it fio's JSON?")]
+    NoJobs(String),
+    /// No job is in all columns.
+    #[error("the results have no job in common")]
+    NothingInCommon,
+}
+
+/// Mean of some runs, its standard error, and how many there are.
+#[derive(Clone, Copy, Debug)]
+struct Estimate {
+    mean: f64,
+    error: Option<f64>,
+}
+
+impl Estimate {
+    fn of(runs: &[(f64, Option<f64>)]) -> Self {
+        let n = runs.len() as f64;
+        let mean = runs.iter().map(|run| run.0).sum::<f64>() / n;
+        let error = if runs.len() > 1 {
+            let squares: f64 = runs.iter().map(|run| (run.0 - mean).powi(2)).sum();
+            Some((squares / (n - 1.0) / n).sqrt())
+        } else {
+            runs[0].1
+        };
+        Self { mean, error }
+    }
+
+    /// By how many standard errors it differs from another; `None` where nobody knows the errors.
+    fn sigmas(&self, other: &Self) -> Option<f64> {
+        let error = (self.error?.powi(2) + other.error?.powi(2)).sqrt();
+        let difference = (self.mean - other.mean).abs();
+        Some(if difference == 0.0 { 0.0 } else { difference / error.max(f64::MIN_POSITIVE) })
+    }
+}
+
+/// How sure a change is: `***` beyond three standard errors (one in 370 by chance), `**` beyond two, `~` within two, and
+/// nothing where single runs do not tell.
+fn confidence(sigmas: Option<f64>) -> &'static str {
+    match sigmas {
+        Some(s) if s > 3.0 => "***",
+        Some(s) if s > 2.0 => "**",
+        Some(_) => "~",
+        None => "",
+    }
+}
+
+/// The table. Jobs are matched by name; those that a column lacks are left out.
+///
+/// # Errors
+/// Says what cannot be compared, and why.
+pub fn compare(columns: &[Column], figures: &[Figure]) -> Result<String, CompareError> {
+    if columns.len() < 2 {
+        return Err(CompareError::TooFew);
+    }
+    // By job, in order of the first column: its figures in every column.
+    let mut order: Vec<String> = Vec::new();
+    let mut by_column: Vec<BTreeMap<String, Vec<&Value>>> = Vec::new();
+    for column in columns {
+        let mut jobs: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
+        for run in &column.runs {
+            let list = run["jobs"].as_array().filter(|list| !list.is_empty());
+            for job in list.ok_or_else(|| CompareError::NoJobs(column.title.clone()))? {
+                let name = job["jobname"].as_str().unwrap_or("?").to_owned();
+                if by_column.is_empty() && !order.contains(&name) {
+                    order.push(name.clone());
+                }
+                jobs.entry(name).or_default().push(job);
+            }
+        }
+        by_column.push(jobs);
+    }
+    order.retain(|name| by_column.iter().all(|jobs| jobs.contains_key(name)));
+    if order.is_empty() {
+        return Err(CompareError::NothingInCommon);
+    }
+    let mut out = String::new();
+    let width = columns.iter().map(|column| column.title.chars().count()).max().unwrap_or(0).max(14);
+    for (n, column) in columns.iter().enumerate() {
+        let pad = if n == 0 { width } else { width + 14 };
+        let _ = write!(out, "{:>pad$}  ", column.title);
+    }
+    out = out.trim_end().to_owned() + "\n";
+    for name in &order {
+        for figure in figures {
+            let estimates: Option<Vec<Estimate>> = by_column
+                .iter()
+                .map(|jobs| {
+                    let runs: Option<Vec<_>> = jobs[name].iter().map(|job| figure.of(job)).collect();
+                    runs.map(|runs| Estimate::of(&runs))
+                })
+                .collect();
+            let Some(estimates) = estimates else { continue };
+            for (n, estimate) in estimates.iter().enumerate() {
+                if n > 0 {
+                    let base = &estimates[0];
+                    let change = (estimate.mean / base.mean - 1.0) * 100.0;
+                    let change = if base.mean == 0.0 { "-".into() } else { format!("{change:+.1}%") };
+                    let _ = write!(out, "{change:>9} {:<3} ", confidence(estimate.sigmas(base)));
+                }
+                let _ = write!(out, "{:>width$.1}  ", estimate.mean);
+            }
+            let _ = writeln!(out, "{name}: {}", figure.name());
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn result(iops: f64, mean_ns: f64, deviation_ns: f64) -> Value {
+        json!({"jobs": [{"jobname": "a", "read": {"total_ios": 10_000, "iops": iops, "bw": iops * 4.0, "clat_ns":
+            {"mean": mean_ns, "stddev": deviation_ns, "max": 9e6, "percentile": {"99.000000": 5e6}}}, "write": {"total_ios": 0}}]})
+    }
+
+    #[test]
+    fn changes_are_in_per_cent_of_the_first_and_say_how_sure_they_are() {
+        let column = |title: &str, runs: Vec<Value>| Column { title: title.into(), runs };
+        let before = column("before", vec![result(100.0, 2e6, 1e5)]);
+        let after = column("after", vec![result(150.0, 1e6, 1e5)]);
+        let table = compare(&[before.clone(), after], &[Figure::Iops, Figure::Mean]).unwrap();
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines[0].split_whitespace().collect::<Vec<_>>(), ["before", "after"]);
+        let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(
+            cells(lines[1]),
+            ["100.0", "+50.0%", "150.0", "a:", "iops"],
+            "one run says nothing of its rate"
+        );
+        assert_eq!(cells(lines[2])[..4], ["2000.0", "-50.0%", "***", "1000.0"]);
+        // Several runs speak for themselves.
+        let runs = |rates: [f64; 3]| rates.map(|iops| result(iops, 1e6, 0.0)).to_vec();
+        let [one, two, far] = [[100.0, 110.0, 90.0], [104.0, 95.0, 108.0], [200.0, 201.0, 199.0]];
+        let columns = [column("x", runs(one)), column("y", runs(two)), column("z", runs(far))];
+        let table = compare(&columns, &[Figure::Iops]).unwrap();
+        assert_eq!(
+            cells(table.lines().nth(1).unwrap())[..7],
+            ["100.0", "+2.3%", "~", "102.3", "+100.0%", "***", "200.0"]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_refused() {
+        let column = |runs: Value| Column { title: "t".into(), runs: vec![runs] };
+        assert_eq!(compare(&[column(json!({}))], &Figure::ALL), Err(CompareError::TooFew));
+        let bad = [column(json!({})), column(result(1.0, 1.0, 1.0))];
+        assert_eq!(compare(&bad, &Figure::ALL), Err(CompareError::NoJobs("t".into())));
+        let other = json!({"jobs": [{"jobname": "b"}]});
+        let strangers = [column(result(1.0, 1.0, 1.0)), column(other)];
+        assert_eq!(compare(&strangers, &Figure::ALL), Err(CompareError::NothingInCommon));
+    }
+}

@@ -1,0 +1,215 @@
+//! Experiments: a machine, workloads and policies, and what somebody else measured.
+//!
+//! An experiment is a file like `experiments/cfq-idle/cfq-idle.toml`. Every policy runs every workload; where a row was
+//! published, the table says how far the model is from it.
+
+use crate::fio::{self, JobError};
+use crate::run::{Outcome, Policy, RunError, on_machine};
+use extant_sim::{Machine, ModelError};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// An experiment, read from its file.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// What it is called.
+    pub name: String,
+    /// What it models and where the published numbers come from.
+    pub source: String,
+    machine: Machine,
+    seed: u64,
+    workloads: Vec<(String, Vec<fio::Job>)>,
+    rows: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    source: String,
+    machine: PathBuf,
+    seed: u64,
+    workload: Vec<Workload>,
+    row: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Workload {
+    name: String,
+    jobs: PathBuf,
+}
+
+/// A policy under a name.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    name: String,
+    elevator: String,
+    requests: usize,
+    /// What was measured, by workload.
+    #[serde(default)]
+    published: BTreeMap<String, Published>,
+}
+
+/// Published figures of the first job of a workload; those that were not are left out.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Published {
+    iops: Option<f64>,
+    mean_ms: Option<f64>,
+    max_ms: Option<f64>,
+    deviation_ms: Option<f64>,
+}
+
+/// Why an experiment was not run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExperimentError {
+    /// A file could not be read.
+    #[error("{0}: {1}")]
+    File(String, String),
+    /// The experiment's file does not say what is expected.
+    #[error("{file}: {problem}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// Line, key and what is wrong with it.
+        problem: String,
+    },
+    /// The machine's file was refused.
+    #[error(transparent)]
+    Machine(#[from] ModelError),
+    /// A job file was refused.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// A run did not come to its end.
+    #[error("row \"{row}\", workload \"{workload}\": {error}")]
+    Run {
+        /// The row.
+        row: String,
+        /// The workload.
+        workload: String,
+        /// Why.
+        error: RunError,
+    },
+}
+
+/// What a policy did with a workload.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// The policy's row.
+    pub row: String,
+    /// The workload.
+    pub workload: String,
+    /// What came out.
+    pub outcome: Outcome,
+}
+
+fn text(path: &Path) -> Result<String, ExperimentError> {
+    std::fs::read_to_string(path)
+        .map_err(|error| ExperimentError::File(path.display().to_string(), error.to_string()))
+}
+
+impl Experiment {
+    /// Reads an experiment with its machine and jobs, whose paths are relative to its own.
+    ///
+    /// # Errors
+    /// Names the file and what is wrong in it.
+    pub fn load(path: &Path) -> Result<Self, ExperimentError> {
+        let File { name, source, machine, seed, workload, row } =
+            toml::from_str(&text(path)?).map_err(|error| ExperimentError::Syntax {
+                file: path.display().to_string(),
+                problem: error.to_string().trim_end().to_owned(),
+            })?;
+        let beside = |other: &Path| path.parent().unwrap_or(Path::new("")).join(other);
+        let mut workloads = Vec::new();
+        for Workload { name, jobs } in workload {
+            let jobs = beside(&jobs);
+            workloads.push((name, fio::job_file(&jobs.display().to_string(), &text(&jobs)?)?));
+        }
+        let unknown = |row: &Row| {
+            row.published.keys().find(|name| !workloads.iter().any(|(known, _)| known == *name)).cloned()
+        };
+        if let Some(stranger) = row.iter().find_map(unknown) {
+            let problem = format!("published.{stranger}: no workload has this name");
+            return Err(ExperimentError::Syntax { file: path.display().to_string(), problem });
+        }
+        Ok(Self { name, source, machine: Machine::load(&beside(&machine))?, seed, workloads, rows: row })
+    }
+
+    /// Runs every policy on every workload, each in a world of its own.
+    ///
+    /// # Errors
+    /// The first run that did not come to its end.
+    pub fn run(&self) -> Result<Vec<Cell>, ExperimentError> {
+        let mut cells = Vec::new();
+        for (workload, jobs) in &self.workloads {
+            for row in &self.rows {
+                let policy = Policy { elevator: row.elevator.clone(), requests: row.requests };
+                let outcome =
+                    on_machine(jobs, self.machine.clone(), &policy, self.seed).map_err(|error| {
+                        ExperimentError::Run { row: row.name.clone(), workload: workload.clone(), error }
+                    })?;
+                cells.push(Cell { row: row.name.clone(), workload: workload.clone(), outcome });
+            }
+        }
+        Ok(cells)
+    }
+
+    /// The results as a table, with the published figures and the model's error under those that have them.
+    pub fn table(&self, cells: &[Cell]) -> String {
+        let mut out = format!("{}\n{}\n", self.name, self.source.trim());
+        for (workload, _) in &self.workloads {
+            let _ = writeln!(
+                out,
+                "\n{workload:<28}{:>10}{:>12}{:>12}{:>12}{:>12}",
+                "iops", "mean ms", "max ms", "stdev ms", "MB/s"
+            );
+            for row in &self.rows {
+                let cell = cells.iter().find(|cell| (&cell.row, &cell.workload) == (&row.name, workload));
+                let Some(cell) = cell else { continue };
+                self.lines(&mut out, row, cell);
+            }
+        }
+        out
+    }
+
+    fn lines(&self, out: &mut String, row: &Row, cell: &Cell) {
+        for (number, report) in cell.outcome.reports.iter().enumerate() {
+            let measured = &report.measured;
+            let read = if measured.read.ios > 0 { &measured.read } else { &measured.write };
+            let ms = |ns: f64| ns / 1e6;
+            let got = [
+                read.iops(measured.runtime),
+                ms(read.completion.mean_ns),
+                ms(read.completion.max_ns as f64),
+                ms(read.completion.deviation_ns()),
+            ];
+            let name = if number == 0 { row.name.as_str() } else { "" };
+            let job = if cell.outcome.reports.len() > 1 { report.job.name.as_str() } else { "" };
+            let _ = write!(out, "  {name:<16}{job:<10}");
+            let _ = write!(out, "{:>10.0}{:>12.1}{:>12.0}{:>12.0}", got[0], got[1], got[2], got[3]);
+            let _ = writeln!(out, "{:>12.1}", read.bytes_s(measured.runtime) / 1e6);
+            let published = row.published.get(&cell.workload).filter(|_| number == 0);
+            if let Some(published) = published {
+                let figures = [published.iops, published.mean_ms, published.max_ms, published.deviation_ms];
+                let cells = |f: &dyn Fn(usize, f64) -> String| -> String {
+                    let cell = |n: usize, width: usize| {
+                        format!("{:>width$}", figures[n].map(|figure| f(n, figure)).unwrap_or_default())
+                    };
+                    cell(0, 10) + &cell(1, 12) + &cell(2, 12) + &cell(3, 12)
+                };
+                let _ = writeln!(
+                    out,
+                    "    {:<24}{}",
+                    "published",
+                    cells(&|n, f| format!("{f:.*}", usize::from(n == 1)))
+                );
+                let error = |n: usize, f: f64| format!("{:+.0}%", (got[n] / f - 1.0) * 100.0);
+                let _ = writeln!(out, "    {:<24}{}", "error", cells(&error));
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! fio's report for people.
+
+use super::{PERCENTILES, classes};
+use crate::fio::Job;
+use crate::run::{Direction, Latency, Measured, Outcome, Report};
+use extant_rt::Nanos;
+use std::fmt::Write;
+
+/// The outcome as `fio` prints it, as far as it is measured here.
+pub fn human(outcome: &Outcome) -> String {
+    let mut out = String::new();
+    for report in &outcome.reports {
+        // Writing to a string cannot fail.
+        let _ = job(&mut out, report);
+    }
+    let groups = outcome.reports.iter().map(|report| report.group).max().map_or(0, |last| last + 1);
+    for group in 0..groups {
+        let of_group: Vec<&Report> = outcome.reports.iter().filter(|report| report.group == group).collect();
+        let _ = status(&mut out, group, &of_group);
+    }
+    out
+}
+
+fn job(out: &mut String, report: &Report) -> std::fmt::Result {
+    let Report { job, group, processes, measured } = report;
+    let error = measured.error.as_ref();
+    write!(out, "{}: (groupid={group}, jobs={processes}): err= ", job.name)?;
+    match error {
+        None => writeln!(out, "0: rw={}, {}", job.pattern.name(), engine(job))?,
+        Some(error) => writeln!(out, "1: {error}")?,
+    }
+    direction(out, "read", &measured.read, measured.runtime)?;
+    direction(out, "write", &measured.write, measured.runtime)?;
+    lat_classes(out, measured)?;
+    if measured.sync.count > 0 {
+        writeln!(out, "  fsync/fdatasync/sync_file_range:")?;
+        latency(out, "  sync", &measured.sync)?;
+        percentiles(out, "sync", &measured.sync)?;
+    }
+    let total = (measured.read.ios + measured.write.ios).max(1) as f64;
+    let depth = |n: usize| measured.depths[n] as f64 * 100.0 / total;
+    writeln!(
+        out,
+        "  IO depths    : 1={:.1}%, 2={:.1}%, 4={:.1}%, 8={:.1}%, 16={:.1}%, 32={:.1}%, >=64={:.1}%",
+        depth(0),
+        depth(1),
+        depth(2),
+        depth(3),
+        depth(4),
+        depth(5),
+        depth(6)
+    )?;
+    writeln!(
+        out,
+        "     issued rwts: total={},{},0,{} short=0,0,0,0 dropped=0,0,0,0\n",
+        measured.read.ios, measured.write.ios, measured.sync.count
+    )
+}
+
+fn engine(job: &Job) -> String {
+    format!("bs={}, ioengine={}, iodepth={}", job.block_bytes, job.engine.name(), job.effective_depth())
+}
+
+fn direction(out: &mut String, name: &str, direction: &Direction, over: Nanos) -> std::fmt::Result {
+    if direction.ios == 0 {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "  {name}: IOPS={}, BW={} ({})({}/{}msec)",
+        count(direction.iops(over)),
+        binary_rate(direction.bytes_s(over)),
+        decimal_rate(direction.bytes_s(over)),
+        binary(direction.bytes as f64),
+        over.0 / 1_000_000
+    )?;
+    if direction.submission.count > 0 {
+        latency(out, "  slat", &direction.submission)?;
+    }
+    latency(out, "  clat", &direction.completion)?;
+    latency(out, "   lat", &direction.total)?;
+    percentiles(out, "clat", &direction.completion)
+}
+
+/// The unit in which fio prints a spread of latencies: its name, and nanoseconds.
+fn unit(latency: &Latency) -> (&'static str, u64) {
+    let spread = latency.deviation_ns() > 1_000.0;
+    match (latency.min_ns, latency.max_ns) {
+        (2_000_001.., 100_000_000..) if spread => ("msec", 1_000_000),
+        (2_001.., 100_000..) if spread => ("usec", 1_000),
+        _ => ("nsec", 1),
+    }
+}
+
+fn latency(out: &mut String, name: &str, latency: &Latency) -> std::fmt::Result {
+    let (unit, ns) = unit(latency);
+    writeln!(
+        out,
+        "  {name} ({unit}): min={}, max={}, avg={:.2}, stdev={:.2}",
+        count((latency.min_ns / ns) as f64),
+        count((latency.max_ns / ns) as f64),
+        latency.mean_ns / ns as f64,
+        latency.deviation_ns() / ns as f64
+    )
+}
+
+fn percentiles(out: &mut String, name: &str, latency: &Latency) -> std::fmt::Result {
+    let (unit, ns) = match latency.max_ns {
+        1_000_000_000.. => ("msec", 1_000_000),
+        1_000_000.. => ("usec", 1_000),
+        _ => ("nsec", 1),
+    };
+    let width = (latency.max_ns / ns).to_string().len();
+    writeln!(out, "    {name} percentiles ({unit}):")?;
+    for row in PERCENTILES.chunks(3) {
+        let cells: Vec<String> =
+            row.iter().map(|p| format!("{p:5.2}th=[{:>width$}]", latency.percentile_ns(*p) / ns)).collect();
+        let end = if row.last() == PERCENTILES.last() { "" } else { "," };
+        writeln!(out, "     | {}{end}", cells.join(", "))?;
+    }
+    Ok(())
+}
+
+fn lat_classes(out: &mut String, measured: &Measured) -> std::fmt::Result {
+    let both = [&measured.read.completion, &measured.write.completion];
+    let total = both.iter().map(|latency| latency.count).sum::<u64>().max(1) as f64;
+    let share = |above, bound| {
+        both.iter().map(|latency| latency.between(above, bound)).sum::<u64>() as f64 * 100.0 / total
+    };
+    for (name, unit_ns) in [("nsec", 1), ("usec", 1_000), ("msec", 1_000_000)] {
+        let mut cells: Vec<String> = classes(unit_ns)
+            .map(|(above, bound, label)| (label, share(if above == 1 { 0 } else { above }, bound)))
+            .filter(|(_, share)| *share > 0.0)
+            .map(|(label, share)| format!("{label}={share:.2}%"))
+            .collect();
+        if unit_ns == 1_000_000 {
+            let (two, more) = (share(1_000_000_000, 2_000_000_000), share(2_000_000_000, u64::MAX - 1));
+            cells.extend((two > 0.0).then(|| format!("2000={two:.2}%")));
+            cells.extend((more > 0.0).then(|| format!(">=2000={more:.2}%")));
+        }
+        for line in cells.chunks(5) {
+            writeln!(out, "  lat ({name})   : {}", line.join(", "))?;
+        }
+    }
+    Ok(())
+}
+
+fn status<'a>(out: &mut String, group: usize, reports: &[&'a Report]) -> std::fmt::Result {
+    writeln!(out, "Run status group {group} (all jobs):")?;
+    for name in ["READ", "WRITE"] {
+        let side = |measured: &'a Measured| if name == "READ" { &measured.read } else { &measured.write };
+        let active: Vec<(&Direction, Nanos)> = reports
+            .iter()
+            .map(|report| (side(&report.measured), report.measured.runtime))
+            .filter(|(direction, _)| direction.ios > 0)
+            .collect();
+        let Some(longest) = active.iter().map(|(_, over)| *over).max() else { continue };
+        let shortest = active.iter().map(|(_, over)| *over).min().unwrap_or(longest);
+        let bytes: u64 = active.iter().map(|(direction, _)| direction.bytes).sum();
+        let rates = active.iter().map(|(direction, over)| direction.bytes_s(*over));
+        let (least, most) = (rates.clone().fold(f64::INFINITY, f64::min), rates.fold(0.0, f64::max));
+        let all = bytes as f64 / longest.as_secs_f64().max(1e-9);
+        writeln!(
+            out,
+            "  {name:>5}: bw={} ({}), {}-{} ({}-{}), io={} ({}), run={}-{}msec",
+            binary_rate(all),
+            decimal_rate(all),
+            binary_rate(least),
+            binary_rate(most),
+            decimal_rate(least),
+            decimal_rate(most),
+            binary(bytes as f64),
+            decimal(bytes as f64),
+            shortest.0 / 1_000_000,
+            longest.0 / 1_000_000
+        )?;
+    }
+    writeln!(out)
+}
+
+/// A number as fio writes it: with a suffix where it has more than six digits.
+fn count(value: f64) -> String {
+    match value {
+        v if v >= 1e9 => format!("{:.1}M", v / 1e6),
+        v if v >= 1e6 => format!("{:.1}k", v / 1e3),
+        v => format!("{v:.0}"),
+    }
+}
+
+fn scaled(value: f64, base: f64, units: [&str; 4]) -> String {
+    let mut value = value;
+    let mut unit = 0;
+    while value >= base * 9.765 && unit + 1 < units.len() {
+        value /= base;
+        unit += 1;
+    }
+    if value >= 100.0 || unit == 0 {
+        format!("{value:.0}{}", units[unit])
+    } else {
+        format!("{value:.1}{}", units[unit])
+    }
+}
+
+fn binary(bytes: f64) -> String {
+    scaled(bytes / 1024.0, 1024.0, ["KiB", "MiB", "GiB", "TiB"])
+}
+
+fn decimal(bytes: f64) -> String {
+    scaled(bytes / 1000.0, 1000.0, ["kB", "MB", "GB", "TB"])
+}
+
+fn binary_rate(bytes_s: f64) -> String {
+    binary(bytes_s) + "/s"
+}
+
+fn decimal_rate(bytes_s: f64) -> String {
+    decimal(bytes_s) + "/s"
+}

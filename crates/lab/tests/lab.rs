@@ -1,0 +1,266 @@
+//! The lab as a user meets it: command lines in, reports out; with fio itself as the judge where it is installed.
+
+use clap::Parser;
+use extant_lab::cli::{self, LabCommand};
+use extant_lab::{Outcome, Policy, RunError, fio, on_files, on_machine, report};
+use extant_sim::Machine;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    command: LabCommand,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn machine(name: &str) -> Machine {
+    Machine::load(&root().join("machines").join(name)).unwrap()
+}
+
+/// Runs `lab ...` and returns what it prints.
+fn lab(words: &[&str]) -> Result<String, String> {
+    let args =
+        Args::try_parse_from(std::iter::once(&"lab").chain(words)).map_err(|error| error.to_string())?;
+    let mut out = Vec::new();
+    cli::run(&args.command, &mut out).map_err(|error| error.to_string())?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+fn on(name: &str, jobs: &str, elevator: &str) -> Result<Outcome, RunError> {
+    let policy = Policy { elevator: elevator.into(), ..Policy::default() };
+    on_machine(&fio::job_file("test.fio", jobs).unwrap(), machine(name), &policy, 1)
+}
+
+#[test]
+fn the_command_line_of_the_thread_runs_on_a_modelled_machine() {
+    let machine = root().join("machines/cfq-2013.toml");
+    let words = [
+        "run",
+        "--machine",
+        machine.to_str().unwrap(),
+        "--elevator",
+        "extant",
+        "-filename=/tmp/test",
+        "-rw=randread",
+        "-size=5G",
+        "-runtime=2",
+        "-name=file1",
+        "-bs=4k",
+        "-numjobs=50",
+        "-thinktime=1000000",
+        "-group_reporting",
+    ];
+    let text = lab(&words).unwrap();
+    assert!(
+        text.starts_with("file1: (groupid=0, jobs=50): err= 0: rw=randread, bs=4096, ioengine=psync"),
+        "{text}"
+    );
+    for part in
+        ["  read: IOPS=", "clat (usec): min=", "clat percentiles (usec):", "99.99th=[", "Run status group 0"]
+    {
+        assert!(text.contains(part), "{part} is missing in:\n{text}");
+    }
+    assert_eq!(lab(&words).unwrap(), text, "the same seed, the same text");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_in_a_sentence() {
+    let model = root().join("machines/cfq-2013.toml");
+    let model = model.to_str().unwrap();
+    let refused = |words: &[&str]| lab(words).unwrap_err();
+    let error = refused(&["run", "--machine", model, "--name=a", "--rw=randwrite", "--size=1m"]);
+    assert_eq!(error, "[a]: writes through the page cache are not modelled; say direct=1");
+    let error = refused(&["run", "--machine", model, "--name=a", "--rw=read"]);
+    assert_eq!(error, "[a]: size= is missing, and a modelled disk has no file to take it from");
+    let error = refused(&["run", "--machine", model, "--name=a", "--rw=read", "--size=2t"]);
+    assert_eq!(error, "[a]: a.0.0 of 2199023255552 bytes does not fit on the disk");
+    let error = refused(&["run", "--machine", model, "--name=a", "--wobble=1"]);
+    assert!(error.starts_with("--wobble=1: unknown key \"wobble\"; known are bs, "), "{error}");
+    let error = refused(&["run", "--elevator", "lift", "--name=a"]);
+    assert!(error.contains("there are none, mq-deadline, cfq, "), "{error}");
+    let error = refused(&["run", "/nonexistent/a.fio"]);
+    assert!(error.starts_with("/nonexistent/a.fio: No such file"), "{error}");
+    let error = refused(&["run", "/nonexistent/a.toml"]);
+    assert!(error.starts_with("/nonexistent/a.toml: No such file"), "{error}");
+    assert!(refused(&["compare", "a.json"]).contains("2 values required"));
+    let error = refused(&["compare", "/nonexistent/a.json", "b.json"]);
+    assert!(error.starts_with("/nonexistent/a.json: No such file"), "{error}");
+}
+
+#[test]
+fn jobs_do_what_they_say() {
+    let seconds = |outcome: &Outcome, n: usize| outcome.reports[n].measured.runtime.as_secs_f64();
+    // A stonewall: the second job begins when the first has ended; both are reported alone.
+    let text = "[a]\nrw=write\nbs=64k\nsize=64m\ndirect=1\nfsync=16\n[b]\nstonewall\nrw=read\nbs=64k\nsize=32m\ndirect=1\n";
+    let outcome = on("sata-7200-2013.toml", text, "mq-deadline").unwrap();
+    let [a, b] = &outcome.reports[..] else { panic!("{} reports", outcome.reports.len()) };
+    assert_eq!((a.group, a.measured.write.bytes, a.measured.sync.count), (0, 64 << 20, 64));
+    assert_eq!((b.group, b.measured.read.bytes, b.measured.read.ios), (1, 32 << 20, 512));
+    // A rate is kept, to the block.
+    let outcome =
+        on("sata-7200-2013.toml", "[a]\nrw=read\nbs=64k\nsize=1g\ndirect=1\nrate=1m\nruntime=4\n", "none")
+            .unwrap();
+    let rate = outcome.reports[0].measured.read.bytes_s(outcome.reports[0].measured.runtime);
+    assert!((rate / (1 << 20) as f64 - 1.0).abs() < 0.05, "{rate}");
+    // The ramp does not count; the runtime comes after it.
+    let text = "[a]\nrw=randread\nsize=1g\ndirect=1\nramp_time=2\nruntime=3\n";
+    let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
+    assert!((3.0..3.1).contains(&seconds(&outcome, 0)), "{}", seconds(&outcome, 0));
+    // time_based goes round and round.
+    let text = "[a]\nrw=read\nbs=1m\nsize=16m\ndirect=1\ntime_based\nruntime=1\n";
+    let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
+    assert!(outcome.reports[0].measured.read.bytes > 64 << 20 && seconds(&outcome, 0) < 1.1);
+    // Depth is depth for asynchronous engines only, and it pays.
+    let rate = |engine: &str| {
+        let text =
+            format!("[a]\nrw=randread\nsize=100g\ndirect=1\nruntime=5\niodepth=32\nioengine={engine}\n");
+        let outcome = on("sata-7200-2013.toml", &text, "none").unwrap();
+        let report = &outcome.reports[0];
+        assert_eq!(report.measured.depths[5] > 0, engine == "libaio", "{:?}", report.measured.depths);
+        report.measured.read.iops(report.measured.runtime)
+    };
+    assert!(rate("libaio") > rate("psync") * 2.0);
+    // Thinking is between I/Os.
+    let text =
+        "[a]\nrw=randread\nsize=1g\ndirect=1\nthinktime=100000\nruntime=2\nnumjobs=3\ngroup_reporting\n";
+    let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
+    let report = &outcome.reports[0];
+    assert_eq!(report.processes, 3);
+    assert!((50..=60).contains(&report.measured.read.ios), "{}", report.measured.read.ios);
+    // A mix has its share of reads, and random offsets do not repeat before all were visited.
+    let text = "[a]\nrw=randrw\nrwmixread=70\nsize=16m\ndirect=1\n";
+    let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
+    let measured = &outcome.reports[0].measured;
+    assert_eq!(measured.read.ios + measured.write.ios, 4096);
+    assert!((2700..3050).contains(&measured.read.ios), "{}", measured.read.ios);
+    // Read twice through the page cache, the second time it is there.
+    let text = "[a]\nrw=randread\nsize=4m\nfilename=f\n[b]\nstonewall\nrw=randread\nsize=4m\nfilename=f\n";
+    let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
+    assert!(outcome.reports[1].measured.read.completion.max_ns < 20_000);
+}
+
+#[test]
+fn the_calibrated_disk_reads_within_5_gb_in_what_the_before_row_says() {
+    let text = "[a]\nrw=randread\nbs=4k\nsize=5g\ndirect=1\nruntime=60\n";
+    let outcome = on("cfq-2013.toml", text, "none").unwrap();
+    let mean_ms = outcome.reports[0].measured.read.completion.mean_ns / 1e6;
+    assert!((4.9..5.1).contains(&mean_ms), "{mean_ms} ms");
+}
+
+/// Every path of keys in a JSON value.
+fn keys(value: &Value, at: &str, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let here = format!("{at}/{key}");
+                keys(value, &here, into);
+                into.insert(here);
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| keys(value, at, into)),
+        _ => {}
+    }
+}
+
+#[test]
+fn our_json_has_the_keys_of_fio_s() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("data");
+    let jobs = format!(
+        "[a]\nfilename={}\nrw=randrw\nbs=4k\nsize=4m\nfsync=32\nioengine=libaio\niodepth=4\n[b]\nstonewall\n\
+         filename={}\nrw=read\nbs=64k\nsize=4m\n",
+        file.display(),
+        file.display()
+    );
+    let job_file = dir.path().join("jobs.fio");
+    std::fs::write(&job_file, &jobs).unwrap();
+    let Ok(theirs) = Command::new("fio").arg("--output-format=json").arg(&job_file).output() else {
+        println!("skipped: fio is not installed");
+        return;
+    };
+    assert!(theirs.status.success(), "fio refuses the job: {}", String::from_utf8_lossy(&theirs.stderr));
+    let theirs: Value = serde_json::from_slice(&theirs.stdout).unwrap();
+    let ours = on_files(&fio::job_file("jobs.fio", &jobs).unwrap()).unwrap();
+    assert!(!ours.is_virtual && ours.reports.iter().all(|report| report.measured.error.is_none()));
+    let ours = report::json(&ours);
+    let (mut their_keys, mut our_keys) = (BTreeSet::new(), BTreeSet::new());
+    keys(&theirs["jobs"], "", &mut their_keys);
+    keys(&ours["jobs"], "", &mut our_keys);
+    let missing: Vec<_> = their_keys.difference(&our_keys).collect();
+    assert!(missing.is_empty(), "missing: {missing:?}");
+    let added: Vec<_> = our_keys.difference(&their_keys).collect();
+    assert!(added.is_empty(), "added: {added:?}");
+    for (their, our) in theirs["jobs"].as_array().unwrap().iter().zip(ours["jobs"].as_array().unwrap()) {
+        for key in ["jobname", "groupid", "error"] {
+            assert_eq!(their[key], our[key]);
+        }
+        let total = |job: &Value| {
+            ["read", "write"].map(|side| job[side]["io_bytes"].as_u64().unwrap()).iter().sum::<u64>()
+        };
+        assert_eq!(total(their), total(our));
+    }
+}
+
+#[test]
+fn results_compare_with_each_other_and_with_fio_s() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let model = root().join("machines/sata-7200-2013.toml");
+    for (name, depth) in [("deep", "32"), ("lone", "1")] {
+        let output = format!("--output={}", path(&format!("{name}.json")));
+        let depth = format!("--iodepth={depth}");
+        let words = [
+            "run",
+            "--machine",
+            model.to_str().unwrap(),
+            "--name=a",
+            "--rw=randread",
+            "--size=100g",
+            "--direct=1",
+        ];
+        let more = ["--ioengine=libaio", &depth, "--runtime=5", "--output-format=json", &output];
+        assert_eq!(lab(&[&words[..], &more[..]].concat()).unwrap(), "");
+    }
+    let table = lab(&["compare", &path("lone.json"), &path("deep.json")]).unwrap();
+    let line = table.lines().find(|line| line.ends_with("a: iops")).unwrap();
+    assert!(table.starts_with("          lone") && line.contains('+') && line.contains('%'), "{table}");
+    let line = table.lines().find(|line| line.ends_with("a: clat mean us")).unwrap();
+    assert!(line.contains("***"), "{table}");
+}
+
+#[test]
+fn the_cfq_experiment_loads_and_its_jobs_run_the_same_twice() {
+    let path = root().join("experiments/cfq-idle/cfq-idle.toml");
+    let experiment = extant_lab::experiment::Experiment::load(&path).unwrap();
+    assert!(experiment.source.contains("Sekiyama"));
+    let jobs = std::fs::read_to_string(root().join("experiments/cfq-idle/mixed.fio")).unwrap();
+    let short = jobs.replace("runtime=15", "runtime=2");
+    let once = || report::json(&on("cfq-2013.toml", &short, "extant").unwrap()).to_string();
+    assert_eq!(once(), once());
+}
+
+#[test]
+fn mistakes_in_an_experiment_are_refused_by_name_and_line() {
+    let good = std::fs::read_to_string(root().join("experiments/cfq-idle/cfq-idle.toml")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |from: &str, to: &str| {
+        assert!(good.contains(from), "{from}");
+        let path = dir.path().join("bad.toml");
+        std::fs::write(&path, good.replacen(from, to, 1)).unwrap();
+        lab(&["run", path.to_str().unwrap()]).unwrap_err()
+    };
+    let error = refused("seed = 1", "seed = 1\nsead = 2");
+    assert!(
+        error.contains("bad.toml: TOML parse error at line") && error.contains("unknown field `sead`"),
+        "{error}"
+    );
+    let error = refused("requests = 512", "requests = -1");
+    assert!(error.contains("TOML parse error at line"), "{error}");
+    assert!(refused("", "").contains("readers.fio: No such file"));
+}
