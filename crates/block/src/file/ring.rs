@@ -9,7 +9,8 @@ use crate::IoErrorKind;
 use extant_rt::{Driver, Wait};
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
-use rustix::io::Errno;
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -26,8 +27,6 @@ const BUFFERED: types::Fixed = types::Fixed(0);
 const DIRECT: types::Fixed = types::Fixed(1);
 /// `user_data` of the no-op that wakes a driver.
 const WAKE: u64 = u64::MAX;
-/// `RWF_DSYNC` of linux/fs.h.
-const RWF_DSYNC: i32 = 2;
 
 type Ended = (Transfer, Result<(), IoErrorKind>);
 
@@ -150,7 +149,7 @@ impl Ring {
             }
             Step::Write { offset, direct, dsync } => {
                 let fd = if direct { DIRECT } else { BUFFERED };
-                let flags = if dsync { RWF_DSYNC } else { 0 };
+                let flags = if dsync { ReadWriteFlags::DSYNC.bits() as i32 } else { 0 };
                 let slices = slot.transfer.slices();
                 if let [one] = &slices[..] {
                     opcode::Write::new(fd, one.as_ptr(), one.len() as u32)
@@ -167,8 +166,8 @@ impl Ring {
                 }
             }
             Step::PunchHole { offset, len } => {
-                // FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of linux/falloc.h.
-                opcode::Fallocate::new(BUFFERED, len).offset(offset).mode(1 | 2).build()
+                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                opcode::Fallocate::new(BUFFERED, len).offset(offset).mode(mode.bits() as i32).build()
             }
             Step::Discard { .. } => unreachable!("discards of block devices do not come to the ring"),
         };
@@ -290,7 +289,7 @@ impl Driver for Ring {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         if !self.interrupted.swap(false, Ordering::SeqCst) {
             match self.uring.submit_and_wait(1).map_err(|e| Errno::from_io_error(&e)) {
-                Ok(_) | Err(Some(Errno::INTR | Errno::AGAIN | Errno::BUSY)) => {}
+                Ok(_) | Err(Some(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM)) => {}
                 Err(error) => panic!("io_uring_enter on {}: {error:?}", self.backing.limits.name),
             }
         }

@@ -14,6 +14,11 @@ use std::ops::Range;
 /// Enough for the longest reply without data, and for a batch of small ones.
 const INBOX_BYTES: usize = 128 << 10;
 const _: () = assert!(INBOX_BYTES > wire::MAX_SMALL_CHUNK);
+/// Answers of so many bytes are read straight into the bio's memory: reading ahead past one into the buffer would only
+/// have the next copied once more.
+const LARGE_BYTES: u32 = 16 << 10;
+/// What is read ahead then: the next header, and little else.
+const SIP_BYTES: usize = 1 << 10;
 /// How often a request is sent before it is given up: once, and after two lost connections.
 const TRIES: u8 = 3;
 /// Most slices in one system call (`IOV_MAX`).
@@ -78,6 +83,8 @@ struct Inbox {
     buffer: Box<[u8]>,
     window: Range<usize>,
     payload: Option<Payload>,
+    /// How much to read ahead.
+    appetite: usize,
 }
 
 /// Data of a read that is coming in.
@@ -92,7 +99,7 @@ struct Payload {
 
 impl Default for Inbox {
     fn default() -> Self {
-        Self { buffer: vec![0; INBOX_BYTES].into(), window: 0..0, payload: None }
+        Self { buffer: vec![0; INBOX_BYTES].into(), window: 0..0, payload: None, appetite: INBOX_BYTES }
     }
 }
 
@@ -224,7 +231,8 @@ impl Link {
             self.digest(durability, ended)?;
             let Link { flights, inbox, .. } = self;
             inbox.make_room();
-            let free = &mut inbox.buffer[inbox.window.end..];
+            let end = INBOX_BYTES.min(inbox.window.end + inbox.appetite);
+            let free = &mut inbox.buffer[inbox.window.end..end];
             let mut slices: Vec<IoSliceMut<'_>> = Vec::with_capacity(2);
             let mut direct = 0;
             if let Some(payload) = &inbox.payload {
@@ -341,6 +349,7 @@ impl Link {
                 let (slot, flight) = self.flight(cookie)?;
                 let at = flight.claim(offset, bytes)?;
                 self.inbox.payload = Some(Payload { slot, at, left: bytes.into(), done });
+                self.inbox.appetite = if bytes >= LARGE_BYTES { SIP_BYTES } else { INBOX_BYTES };
                 Ok(())
             }
             Reply::Hole { cookie, done, offset, bytes } => {
