@@ -1,5 +1,6 @@
 //! A file of the cache, and an open file.
 
+use crate::backing::Place;
 use crate::control::{Background, Verdict, Writer};
 use crate::errseq::Told;
 use crate::load::{Load, Loading, Wanted};
@@ -58,7 +59,8 @@ impl Mapping {
     }
 
     /// Sets the size. What is cut off is gone, and when this returns no write to it is under way, so that its blocks may
-    /// be given to others. The rest of the last page is zeroed and will be written back. The caller keeps writers out.
+    /// be given to others. The rest of the last page or block is zeroed and will be written back. The caller keeps writers
+    /// out.
     ///
     /// # Errors
     /// The last page could not be read; the size is as it was.
@@ -66,13 +68,15 @@ impl Mapping {
         let inner = &self.0;
         check_size(size)?;
         if size < inner.size() {
-            if !size.is_multiple_of(PAGE) {
-                let end = size.next_multiple_of(PAGE).min(inner.size());
-                self.zero(size..end).await?;
+            let unit = PAGE.max(inner.backing.block_bytes().into());
+            let end = size.next_multiple_of(unit);
+            let tail = size..end.min(inner.size());
+            if !tail.is_empty() && !self.is_hole(tail.clone()).await? {
+                self.zero(tail).await?;
             }
             inner.store_size(size);
-            inner.drop_pages(size.div_ceil(PAGE)..u64::MAX);
-            inner.wait_for_writeback(size.div_ceil(PAGE)..u64::MAX).await;
+            inner.drop_pages(end / PAGE..u64::MAX);
+            inner.wait_for_writeback(end / PAGE..u64::MAX).await;
         } else {
             inner.store_size(size);
         }
@@ -118,6 +122,27 @@ impl Mapping {
     /// [`OpenFile::sync`] reports from.
     pub async fn write_back(&self, bytes: Range<u64>) -> Result<()> {
         self.0.write_back(bytes.start / PAGE..bytes.end.div_ceil(PAGE)).await
+    }
+
+    /// Whether nothing was ever written to a range that lies inside one block or page.
+    async fn is_hole(&self, bytes: Range<u64>) -> Result<bool> {
+        let pages = bytes.start / PAGE..bytes.end.div_ceil(PAGE);
+        let is_dirty = {
+            let state = self.0.pages.lock();
+            state.dirty.first_in(pages.clone()).or(state.writeback.first_in(pages.clone())).is_some()
+        };
+        if is_dirty {
+            return Ok(false);
+        }
+        let mut at = pages.start * PAGE;
+        while at < bytes.end {
+            let extent = self.0.backing.map_read(at..pages.end * PAGE).await.map_err(CacheError::Backing)?;
+            if extent.place != Place::Hole {
+                return Ok(false);
+            }
+            at += extent.bytes;
+        }
+        Ok(true)
     }
 
     async fn zero(&self, bytes: Range<u64>) -> Result<()> {

@@ -9,9 +9,9 @@ use extant_block::Segment;
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// What a reader needs to know of a frame; four to a cache line.
+/// What a reader needs to know of a frame.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Head {
@@ -19,6 +19,17 @@ pub(crate) struct Head {
     pub(crate) state: State,
     /// The next frame in the same bucket of the index.
     pub(crate) chain: AtomicU32,
+    /// Changes whenever somebody is about to change bytes or key.
+    version: AtomicU32,
+}
+
+impl Head {
+    /// Whoever has just excluded everybody else announces a change, before the first byte.
+    fn announce_change(&self) {
+        self.version.fetch_add(1, Ordering::Release);
+        // Pairs with the fence in `Frames::read`: who sees a byte of the change sees that it was announced.
+        fence(Ordering::Release);
+    }
 }
 
 // SAFETY: atomic integers, whose zero is a value.
@@ -41,6 +52,8 @@ pub(crate) struct Frames {
     heads: Table<Head>,
     pub(crate) siblings: Table<Siblings>,
     count: u32,
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    racy: crate::racy::RacyCopy,
 }
 
 impl Frames {
@@ -51,6 +64,8 @@ impl Frames {
             heads: Table::zeroed(slots)?,
             siblings: Table::zeroed(slots)?,
             count,
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            racy: crate::racy::RacyCopy::detect(),
         })
     }
 
@@ -86,20 +101,39 @@ impl Frames {
         self.bytes.at((frame.slot() - 1) * PAGE_BYTES, PAGE_BYTES)
     }
 
-    /// Starts to fetch the first lines of a frame, before it is known to be the right one.
+    /// Copies part of page `key` out of a frame without a hold on it, if it can be read and nobody disturbs the copy;
+    /// else what `to` holds is worthless.
+    ///
+    /// A hold is two locked instructions on a line that readers on other processors want, too, and each of them waits for
+    /// all memory accesses before it: as long as the copy itself, for a page that is not in the processor's cache.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     #[inline]
-    pub(crate) fn prefetch(&self, frame: FrameNo) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let ptr = self.ptr(frame).as_ptr();
-            for line in 0..4 {
-                // SAFETY: within the frame; and a prefetch never faults.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(ptr.add(line * 64).cast()) };
-            }
+    pub(crate) fn read(&self, frame: FrameNo, key: PageKey, skip: usize, to: &mut [u8]) -> Option<Snapshot> {
+        let head = self.head(frame);
+        let version = head.version.load(Ordering::Acquire);
+        let seen = head.state.snapshot();
+        if !seen.is_readable() || head.key.load(Ordering::Relaxed) != key.0 {
+            return None;
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = frame;
+        let from = self.run(frame, 1, skip, to.len());
+        // SAFETY: the arena's memory stays mapped as long as `self`; that it may change meanwhile is what the copy is for.
+        unsafe { self.racy.copy(from.as_ptr(), to) };
+        fence(Ordering::Acquire);
+        let undisturbed =
+            head.version.load(Ordering::Relaxed) == version && head.state.snapshot().is_readable();
+        undisturbed.then_some(seen)
+    }
+
+    /// As above: here every reader takes a hold.
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    pub(crate) fn read(
+        &self,
+        _frame: FrameNo,
+        _key: PageKey,
+        _skip: usize,
+        _to: &mut [u8],
+    ) -> Option<Snapshot> {
+        None
     }
 
     /// Counts the caller in on a frame that holds page `key`.
@@ -113,7 +147,9 @@ impl Frames {
     /// Takes a frame for a change.
     #[inline]
     pub(crate) fn claim(&self, frame: FrameNo) -> Result<Claimed<'_>, Snapshot> {
-        let seen = self.state(frame).claim()?;
+        let head = self.head(frame);
+        let seen = head.state.claim()?;
+        head.announce_change();
         Ok(Claimed { frames: self, frame, seen })
     }
 
@@ -121,6 +157,7 @@ impl Frames {
     pub(crate) fn take_free(&self, frame: FrameNo, key: PageKey) -> Fresh<'_> {
         let head = self.head(frame);
         head.state.take_free();
+        head.announce_change();
         head.key.store(key.0, Ordering::Relaxed);
         Fresh { frames: self, frame }
     }

@@ -65,7 +65,6 @@ impl Index {
             let Some(frame) = FrameNo::new(at) else { break };
             let head = frames.head(frame);
             if head.key.load(Ordering::Relaxed) == key.0 {
-                frames.prefetch(frame);
                 match frames.pin(frame, key) {
                     Ok(pinned) => return Found::Pinned(pinned),
                     Err(failure) if failure.after == After::Freed => freed(frame),

@@ -42,6 +42,8 @@ mod load;
 mod mapping;
 mod page;
 mod pageset;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod racy;
 mod read;
 pub mod readahead;
 mod shared;

@@ -10,7 +10,8 @@
 //! - A frame that left its mapping is *detached*; its last user frees it. Freeing is one compare-and-swap from "detached,
 //!   unused" to zero, so that exactly one party succeeds.
 //!
-//! A reader may count itself in on a frame that was recycled under its eyes; it then checks the identity and counts
+//! Readers on the fast path take no hold at all: they copy, and then ask whether the frame was left alone
+//! ([`crate::frames::Frames::read`]). A reader that takes one may count itself in on a frame that was recycled under its eyes; it then checks the identity and counts
 //! itself out again (the speculative reference of Linux's `folio_try_get`).
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -68,6 +69,10 @@ pub(crate) struct Snapshot(u32);
 impl Snapshot {
     pub(crate) fn pins(self) -> u32 {
         self.0 & PINS
+    }
+    /// Whether its bytes are in force and nobody changes them.
+    pub(crate) fn is_readable(self) -> bool {
+        self.0 & (UPTODATE | EXCLUSIVE | DETACHED) == UPTODATE
     }
     pub(crate) fn is_exclusive(self) -> bool {
         self.0 & EXCLUSIVE != 0
@@ -153,7 +158,7 @@ impl<W: Word> State<W> {
     pub(crate) fn pin(&self, is_wanted: impl FnOnce() -> bool) -> Result<Snapshot, PinFailure> {
         let old = self.0.fetch_add(1, Ordering::Acquire);
         assert!(old & PINS < PINS - 1, "fewer than 65,534 users of one page at a time");
-        if old & (UPTODATE | EXCLUSIVE | DETACHED) == UPTODATE && is_wanted() {
+        if Snapshot(old).is_readable() && is_wanted() {
             return Ok(Snapshot(old));
         }
         let after = self.unpin();

@@ -1,5 +1,6 @@
 //! The cache from outside.
 
 mod behaviour;
+mod blocks;
 mod common;
 mod faults;

@@ -1,0 +1,165 @@
+//! Backings that are not one run: small blocks, large blocks, holes, places given at write-back.
+
+use crate::common::{Gate, run, world};
+use extant_block::{IoError, Sector};
+use extant_cache::{Answer, Backing, CacheConfig, Extent, PAGE_BYTES, PageCache, Place, WriteExtent};
+use extant_rt::Rng;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Gives each block a place of its own when it is first written, in order of their writing.
+#[derive(Debug)]
+struct Blocks {
+    block_bytes: u64,
+    /// Block of the file to block of the device; new ones are in here once they have been written.
+    map: Mutex<(BTreeMap<u64, u64>, BTreeMap<u64, u64>, u64)>,
+}
+
+impl Blocks {
+    fn new(block_bytes: u64) -> Arc<Self> {
+        Arc::new(Self { block_bytes, map: Mutex::new((BTreeMap::new(), BTreeMap::new(), 0)) })
+    }
+}
+
+impl Backing for Blocks {
+    fn block_bytes(&self) -> u32 {
+        self.block_bytes as u32
+    }
+
+    fn map_read(&self, range: Range<u64>) -> Answer<'_, Extent> {
+        let block = range.start / self.block_bytes;
+        let within = range.start % self.block_bytes;
+        let place = match self.map.lock().0.get(&block) {
+            Some(at) => Place::Device(Sector((at * self.block_bytes + within) / Sector::BYTES)),
+            None => Place::Hole,
+        };
+        let bytes = (self.block_bytes - within).min(range.end - range.start);
+        Box::pin(async move { Ok(Extent { place, bytes }) })
+    }
+
+    fn prepare_write(&self, range: Range<u64>) -> Answer<'_, WriteExtent> {
+        let block = range.start / self.block_bytes;
+        let within = range.start % self.block_bytes;
+        let bytes = (self.block_bytes - within).min(range.end - range.start);
+        let mut map = self.map.lock();
+        let (at, new) = match map.0.get(&block) {
+            Some(&at) => (at, false),
+            None => {
+                assert!(!map.1.contains_key(&block), "a new block is asked for once at a time");
+                let at = map.2;
+                map.2 += 1;
+                map.1.insert(block, at);
+                (at, true)
+            }
+        };
+        Box::pin(async move {
+            Ok(WriteExtent {
+                offset: range.start,
+                bytes,
+                sector: Sector((at * self.block_bytes + within) / Sector::BYTES),
+                zero_before: if new { within as u32 } else { 0 },
+                zero_after: if new { (self.block_bytes - within - bytes) as u32 } else { 0 },
+                note: block,
+            })
+        })
+    }
+
+    fn finish_write(&self, extent: WriteExtent, result: Result<(), IoError>) -> Answer<'_, ()> {
+        let mut map = self.map.lock();
+        if let Some(at) = map.1.remove(&extent.note)
+            && result.is_ok()
+        {
+            map.0.insert(extent.note, at);
+        }
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// Random writes, truncations and holes against a plain vector, through write-back and eviction.
+fn against_a_vector(block_bytes: u64) {
+    const SIZE: usize = 300_000;
+    let rt = world();
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(32 * PAGE_BYTES as u64)).unwrap();
+    let gate = Gate::new(2 << 20);
+    // What a block held before it was given to the file must never show.
+    run(&rt, extant_block::write(&gate.mem, Sector(0), extant_block::Buf::from_slice(&[0xee; 2 << 20])))
+        .unwrap();
+    let disk = cache.attach(gate);
+    let backing = Blocks::new(block_bytes);
+    let mapping = disk.mapping(backing.clone(), 1, 0);
+    let file = mapping.open();
+    let mut model: Vec<u8> = Vec::new();
+    let mut rng = Rng::new(block_bytes);
+    for turn in 0..600 {
+        let at = rng.below(SIZE as u64) as usize;
+        let len = (1 + rng.below(9_000) as usize).min(SIZE - at);
+        match rng.below(12) {
+            0..6 => {
+                let bytes = vec![(turn % 200 + 1) as u8; len];
+                model.resize(model.len().max(at + len), 0);
+                model[at..at + len].copy_from_slice(&bytes);
+                file.write_blocking(at as u64, &bytes).unwrap();
+            }
+            6 if turn % 3 == 0 => {
+                // Shorter, as a file system does it: the cache first, then the blocks.
+                let size = at.min(model.len());
+                model.truncate(size);
+                run(&rt, mapping.set_size(size as u64)).unwrap();
+                let first_free = (size as u64).div_ceil(block_bytes);
+                backing.map.lock().0.retain(|&block, _| block < first_free);
+                mapping.remapped();
+            }
+            7 => file.sync_blocking().unwrap(),
+            8 => run(&rt, mapping.invalidate(0..SIZE as u64)).unwrap(),
+            _ => {
+                let mut back = vec![0x55; len];
+                let got = file.read_blocking(at as u64, &mut back).unwrap();
+                let there = model.get(at..(at + len).min(model.len())).unwrap_or_default();
+                assert!(back[..got] == *there, "turn {turn}: {len} bytes at {at}");
+            }
+        }
+    }
+    run(&rt, mapping.invalidate(0..SIZE as u64)).unwrap();
+    let mut back = vec![0x55; SIZE];
+    let got = file.read_blocking(0, &mut back).unwrap();
+    assert!(back[..got] == model[..]);
+    run(&rt, cache.sync()).unwrap();
+    cache.audit();
+}
+
+#[test]
+fn blocks_of_one_kilobyte() {
+    against_a_vector(1024);
+}
+
+#[test]
+fn blocks_of_two_kilobytes() {
+    against_a_vector(2048);
+}
+
+#[test]
+fn blocks_of_a_page() {
+    against_a_vector(4096);
+}
+
+#[test]
+fn blocks_of_sixty_four_kilobytes() {
+    against_a_vector(65_536);
+}
+
+#[test]
+fn a_small_block_that_was_not_written_stays_a_hole() {
+    let rt = world();
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).unwrap();
+    let disk = cache.attach(Gate::new(1 << 20));
+    let backing = Blocks::new(1024);
+    let file = disk.mapping(backing.clone(), 1, 8_192).open();
+    file.write_blocking(2_100, &[1; 10]).unwrap();
+    file.write_blocking(7_000, &[1; 1_000]).unwrap();
+    file.sync_blocking().unwrap();
+    let blocks: Vec<u64> = backing.map.lock().0.keys().copied().collect();
+    assert_eq!(blocks, [2, 6, 7]);
+    cache.audit();
+}
