@@ -1,7 +1,7 @@
 //! The device path against fio's io_uring engine on the same file, and the NBD client against nbdcopy and qemu-img on the
 //! same server.
 
-use super::{Result, median};
+use super::{Result, cpu_time, median};
 use extant_block::{
     Bio, Buf, Device, FileDevice, FileOptions, IoError, NbdDevice, NbdOptions, Op, Sector, StreamId,
 };
@@ -264,12 +264,6 @@ fn work(rt: &Rt, device: &dyn Device, job: Job, until: Until, round: u64) -> Res
         }
     }
     Ok((ended, rt.now() - start, latency))
-}
-
-/// Processor time of this process, in nanoseconds.
-fn cpu_time() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn run_fio(path: &Path, job: Job, seconds: u64) -> Result<Outcome> {

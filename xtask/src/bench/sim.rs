@@ -1,9 +1,9 @@
-//! How fast virtual I/O is: bios through queue, elevator and modelled disk, in one world on one processor.
+//! How fast virtual I/O is: bios through queue, elevator and modelled disk, per second of one processor's time.
 
-use super::{Result, median};
+use super::{Result, cpu_time, median};
 use extant_block::elevator::{self, NAMES};
 use extant_block::{Bio, BioFlags, Buf, Device, Op, Queue, QueueConfig, Sector, Segment, StreamId};
-use extant_rt::{Nanos, RealConfig, Rng, Rt};
+use extant_rt::{Nanos, Rng};
 use extant_sim::disk::{DiskKind, Disks, RamSpec};
 use extant_sim::{Machine, Preemption, Sim};
 use parking_lot::Mutex;
@@ -51,8 +51,8 @@ impl Load {
     }
 }
 
-/// Bios a second of real time.
-fn speed(clock: &Rt, machine: &Machine, elevator: &str, random: bool, bios: u64) -> Result<f64> {
+/// Bios a second of processor time.
+fn speed(machine: &Machine, elevator: &str, random: bool, bios: u64) -> Result<f64> {
     let sim = Sim::new(machine.clone(), 1);
     let disk = Disks::attach(&sim).device(0);
     let blocks = disk.limits().capacity_bytes / 4096;
@@ -67,14 +67,14 @@ fn speed(clock: &Rt, machine: &Machine, elevator: &str, random: bool, bios: u64)
         next: Mutex::new((0..STREAMS).map(|stream| stream * (blocks / STREAMS)).collect()),
         blocks,
     });
-    let before = clock.now();
+    let before = cpu_time();
     sim.rt().block_on(async {
         (0..STREAMS).for_each(|stream| load.submit(stream, Buf::zeroed(4096)));
         while load.queue.load() != (0, 0, 0) {
             sim.rt().sleep(Nanos::from_secs(1)).await;
         }
     })?;
-    Ok(bios as f64 / (clock.now() - before).as_secs_f64())
+    Ok(bios as f64 * 1e9 / (cpu_time() - before) as f64)
 }
 
 pub(super) fn run(args: &[&str]) -> Result<()> {
@@ -86,7 +86,6 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
             _ => return Err("usage: cargo xtask bench sim [--rounds N] [--bios N]".into()),
         }
     }
-    let clock = Rt::real(RealConfig::default());
     let rotating = Machine::load(Path::new("machines/sata-7200-2013.toml"))?;
     let mut ram = rotating.disks[0].clone();
     ram.kind = DiskKind::Ram(RamSpec {
@@ -102,7 +101,7 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
     for (disk, machine) in &machines {
         for name in NAMES {
             let middle = |random: bool| -> Result<f64> {
-                let rounds = (0..rounds).map(|_| speed(&clock, machine, name, random, bios));
+                let rounds = (0..rounds).map(|_| speed(machine, name, random, bios));
                 Ok(median(rounds.collect::<Result<_>>()?))
             };
             println!("| {disk} | {name} | {:.0} | {:.0} |", middle(false)?, middle(true)?);

@@ -196,6 +196,11 @@ impl Geometry {
             + cylinders * self.cylinder_skew_ns
     }
 
+    /// Whether so many sectors from `place` on are on its track.
+    pub(super) fn is_within_track(&self, place: Place, sectors: u64) -> bool {
+        place.in_track + sectors <= self.zones[place.zone].sectors_per_track
+    }
+
     fn streaming_sector_ns(&self, sector: u64) -> f64 {
         let zone = self.zones.partition_point(|zone| zone.first_sector <= sector) - 1;
         self.zones[zone].streaming_sector_ns

@@ -125,9 +125,6 @@ enum Job {
     Destage { start: u64, end: u64 },
 }
 
-/// The last part of a read that leaves the drive after the platters are done with it.
-const TAIL_BYTES: u64 = 4096;
-
 impl Rotating {
     /// An idle drive with the arm at the outer edge. Panics on parameters that have a [`RotatingSpec::fault`].
     pub fn new(spec: RotatingSpec) -> Self {
@@ -251,10 +248,10 @@ impl Rotating {
         self.wake = None;
         let urgent = (self.queue.is_empty() || !self.reads_turn) && self.writes.is_urgent(now);
         if !urgent && let Some((at, took)) = self.choose(now) {
-            let Queued { command, .. } = self.queue.swap_remove(at);
+            let Queued { command, place, .. } = self.queue.swap_remove(at);
             self.reads_turn = false;
             self.look_ahead.stop();
-            self.settle(command.end());
+            self.settle(place, command.sectors, command.end());
             self.work = Some(Work { ends: now + Nanos(took), what: Job::Command(command) });
         } else if urgent || self.writes.is_due(now) {
             self.reads_turn = true;
@@ -264,8 +261,10 @@ impl Rotating {
         }
     }
 
-    fn settle(&mut self, end: u64) {
-        self.arm = self.geometry.place(end - 1);
+    /// The arm will be where this transfer ends.
+    fn settle(&mut self, place: Place, sectors: u64, end: u64) {
+        let same_track = self.geometry.is_within_track(place, sectors);
+        self.arm = if same_track { place } else { self.geometry.place(end - 1) };
         self.arm_sector = end;
     }
 
@@ -288,7 +287,7 @@ impl Rotating {
         let took = cost + self.geometry.transfer_ns(place, run.end - run.start);
         self.writes.begin(run.clone());
         self.look_ahead.stop();
-        self.settle(run.end);
+        self.settle(place, run.end - run.start, run.end);
         let what = Job::Destage { start: run.start, end: run.end };
         self.work = Some(Work { ends: now + Nanos(took), what });
     }
@@ -297,8 +296,8 @@ impl Rotating {
         match what {
             Job::Command(command) if command.op == Op::Read => {
                 self.look_ahead.read(command.start.0..command.end(), now);
-                let out = transfer_ns(TAIL_BYTES.min(command.sectors * 512), self.spec.interface_bytes_s);
-                self.promises.push(now + Nanos(out), command.tag);
+                // Data leave the drive as they come; what is left of that now is in the overhead.
+                reports.push(Report::Done { tag: command.tag, at: now });
             }
             Job::Command(Command { tag, start, sectors, .. }) => {
                 reports.push(Report::Done { tag, at: now });
