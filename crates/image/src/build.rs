@@ -76,8 +76,7 @@ pub fn mkfs(
     };
     volume.uuid.get_or_insert_with(&mut random);
     volume.hash_seed.get_or_insert_with(&mut random);
-    let mut tree = Tree::new();
-    tree.node_mut(crate::tree::NodeId::ROOT).mtime = created;
+    let tree = Tree::new();
     let stores = Stores::new(directory_of(path));
     write(path, &volume, tree, stores, Some(created), rt, progress)
 }

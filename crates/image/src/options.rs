@@ -169,3 +169,17 @@ pub struct BuildOptions {
     /// Which image of an OCI layout that holds several: `os/architecture` or `os/architecture/variant`.
     pub platform: Option<String>,
 }
+
+impl BuildOptions {
+    /// An ext4 volume as small as its contents allow, with owners and times as the sources have them.
+    pub fn new(output: impl Into<PathBuf>) -> Self {
+        Self {
+            output: output.into(),
+            volume: VolumeOptions::default(),
+            ownership: Ownership::Source,
+            clamp_time: None,
+            one_file_system: false,
+            platform: None,
+        }
+    }
+}

@@ -14,13 +14,14 @@ pub(crate) fn apply(tree: &mut Tree, ownership: &Ownership) -> Result<(), BuildE
     };
     let mut sets = BTreeMap::new();
     for id in (0..tree.node_slots() as u32).map(NodeId) {
-        let (uid, gid, xattrs, names) = {
+        let (uid, gid, xattrs) = {
             let node = tree.node(id);
-            (node.uid, node.gid, node.xattrs, node.names)
+            // Directories that no source lists belong to root, whatever the map says.
+            if node.names == 0 || node.implied {
+                continue;
+            }
+            (node.uid, node.gid, node.xattrs)
         };
-        if names == 0 {
-            continue;
-        }
         let (uid, gid) = match map {
             None => (0, 0),
             Some(map) => {

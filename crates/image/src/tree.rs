@@ -103,6 +103,8 @@ pub(crate) struct Node {
     sparse: u32,
     pub(crate) mode: u16,
     pub(crate) kind: Kind,
+    /// A directory that no source lists, only implies.
+    pub(crate) implied: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -174,6 +176,7 @@ impl Tree {
             sparse: NONE,
             mode: 0o755,
             kind: Kind::Directory,
+            implied: true,
         };
         Self {
             names: Vec::new(),
@@ -298,6 +301,20 @@ impl Tree {
         )
     }
 
+    /// Makes a directory at `dir`/`name` that no source lists, unless there is one.
+    pub(crate) fn imply_directory(&mut self, dir: NodeId, name: &[u8]) -> Result<NodeId, BuildError> {
+        if let Some(node) = self.lookup(dir, name).map(|entry| self.entry_node(entry))
+            && self.node(node).kind == Kind::Directory
+        {
+            return Ok(node);
+        }
+        let meta =
+            Meta { mode: 0o755, uid: 0, gid: 0, mtime: Timestamp::default(), xattrs: XattrSetId::EMPTY };
+        let node = self.put_directory(dir, name, meta)?;
+        self.node_mut(node).implied = true;
+        Ok(node)
+    }
+
     /// Puts a symbolic link at `dir`/`name` in place of what was there.
     pub(crate) fn put_symlink(
         &mut self,
@@ -341,6 +358,7 @@ impl Tree {
             sparse,
             mode: meta.mode & 0o7777,
             kind,
+            implied: false,
         });
         Ok(NodeId(node))
     }
@@ -364,6 +382,7 @@ impl Tree {
         node.gid = meta.gid;
         node.mtime = meta.mtime;
         node.xattrs = meta.xattrs;
+        node.implied = false;
     }
 
     fn add_entry(&mut self, dir: NodeId, name: &[u8], node: NodeId) -> Result<(), BuildError> {
@@ -465,7 +484,9 @@ impl Tree {
         };
         let mut done: BTreeMap<NodeId, NodeId> = BTreeMap::new();
         let mut pending = vec![(NodeId::ROOT, NodeId::ROOT)];
-        self.set_meta(NodeId::ROOT, meta(other.node(NodeId::ROOT)));
+        if !other.node(NodeId::ROOT).implied {
+            self.set_meta(NodeId::ROOT, meta(other.node(NodeId::ROOT)));
+        }
         while let Some((from, to)) = pending.pop() {
             for entry in other.sorted_children(from) {
                 let (id, name) = (other.entry_node(entry), other.entry_name(entry));
@@ -476,7 +497,11 @@ impl Tree {
                 }
                 let made = match node.kind {
                     Kind::Directory => {
-                        let made = self.put_directory(to, name, meta(node))?;
+                        let made = if node.implied {
+                            self.imply_directory(to, name)?
+                        } else {
+                            self.put_directory(to, name, meta(node))?
+                        };
                         pending.push((id, made));
                         continue;
                     }

@@ -284,15 +284,16 @@ fn sources_that_change_are_noticed() {
         (|path| fs::remove_file(path).unwrap(), "cannot open"),
         (
             |path| {
-                fs::remove_file(path).unwrap();
-                std::os::unix::fs::symlink("/etc/passwd", path).unwrap();
+                // At one stroke, for the other thread may be about to open it.
+                std::os::unix::fs::symlink("/etc/passwd", path.with_extension("new")).unwrap();
+                fs::rename(path.with_extension("new"), path).unwrap();
             },
             "symbolic link",
         ),
         (
             |path| {
-                fs::remove_file(path).unwrap();
-                assert!(must("mkfifo", &[path.to_str().unwrap()]));
+                assert!(must("mkfifo", &[path.with_extension("new").to_str().unwrap()]));
+                fs::rename(path.with_extension("new"), path).unwrap();
             },
             "large",
         ),

@@ -1,7 +1,7 @@
 //! Building images, beside mke2fs -d, cp -a and tar2ext4.
 
 use super::{Result, median};
-use extant_image::{BuildOptions, Ownership, Source, VolumeOptions, build};
+use extant_image::{BuildOptions, Source, build};
 use extant_rt::Rt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 const USAGE: &str = "usage: cargo xtask bench build [--runs N] [--scratch DIR] [TREE…]";
-const TAR2EXT4: &str = "github.com/Microsoft/hcsshim/cmd/tar2ext4@latest";
+const TAR2EXT4: &str = "github.com/Microsoft/hcsshim/cmd/tar2ext4";
+const TAR2EXT4_VERSION: &str = "v0.12.9";
 
 /// `bench build`: builds each tree, or two made-up ones, with everything that can, several times in turn.
 pub(super) fn run(args: &[&str]) -> Result<()> {
@@ -41,14 +42,7 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
 
 /// One build in a process of its own, so that start-up and memory are counted; prints the peak of the memory.
 fn one(output: &str, source: &str) -> Result<()> {
-    let options = BuildOptions {
-        output: output.into(),
-        volume: VolumeOptions::default(),
-        ownership: Ownership::Source,
-        clamp_time: None,
-        one_file_system: false,
-        platform: None,
-    };
+    let options = BuildOptions::new(output);
     build(&options, &[Source::Guess(source.into())], &Rt::real(Default::default()), Arc::new(|_, _| {}))?;
     let status = fs::read_to_string("/proc/self/status")?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
@@ -179,12 +173,21 @@ fn find_tar2ext4(scratch: &Path) -> Option<PathBuf> {
     if in_path.is_some() || built.is_file() {
         return in_path.or(Some(built));
     }
-    let installed = Command::new("go").args(["install", TAR2EXT4]).env("GOBIN", built.parent()?).status();
-    if installed.is_ok_and(|status| status.success()) {
-        return Some(built);
+    // A module of our own, because "go install" refuses modules that replace others.
+    let module = built.parent()?.with_file_name("go");
+    let _ = fs::remove_dir_all(&module);
+    fs::create_dir_all(&module).ok()?;
+    let go = |args: &[&str]| must(Command::new("go").args(args).current_dir(&module));
+    let made = go(&["mod", "init", "bench"])
+        .and_then(|()| go(&["get", &format!("{TAR2EXT4}@{TAR2EXT4_VERSION}")]))
+        .and_then(|()| go(&["build", "-o", &built.to_string_lossy(), TAR2EXT4]));
+    match made {
+        Ok(()) => Some(built),
+        Err(error) => {
+            println!("without tar2ext4: it is not installed, and Go could not build it: {error}");
+            None
+        }
     }
-    println!("without tar2ext4: it is not installed, and Go could not build it");
-    None
 }
 
 fn must(command: &mut Command) -> Result<()> {

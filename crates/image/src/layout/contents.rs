@@ -335,7 +335,7 @@ fn settle_times(tree: &mut Tree, params: &mut Params, clamp: Option<Timestamp>) 
     let mut latest = None;
     for id in (0..tree.node_slots() as u32).map(NodeId) {
         let node = tree.node_mut(id);
-        if node.names == 0 {
+        if node.names == 0 || node.implied {
             continue;
         }
         if let Some(clamp) = clamp {
@@ -345,6 +345,12 @@ fn settle_times(tree: &mut Tree, params: &mut Params, clamp: Option<Timestamp>) 
     }
     let created = clamp.or(latest).unwrap_or_default();
     params.created = extant_format::Timestamp { seconds: created.seconds.max(0), nanos: 0 };
+    for id in (0..tree.node_slots() as u32).map(NodeId) {
+        let node = tree.node_mut(id);
+        if node.implied {
+            node.mtime = from_format(params.created);
+        }
+    }
 }
 
 fn from_format(time: extant_format::Timestamp) -> Timestamp {

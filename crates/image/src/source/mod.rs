@@ -1,5 +1,6 @@
 //! Filling a [`Tree`] from directories, archives and OCI layouts.
 
+mod acl_text;
 mod decode;
 mod oci;
 mod pax;

@@ -2,6 +2,7 @@
 //!
 //! Records are taken apart by their length, not by line ends: the values of binary attributes hold any byte.
 
+use super::acl_text::acl_from_text;
 use super::is_kept_xattr;
 use crate::tree::{Timestamp, Xattr};
 
@@ -79,6 +80,10 @@ impl Pax {
         } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
             let value = base64(value).ok_or("attribute value is not base64")?;
             (percent_decoded(name), value)
+        } else if key == b"SCHILY.acl.access" {
+            (b"system.posix_acl_access".to_vec(), acl_from_text(value)?)
+        } else if key == b"SCHILY.acl.default" {
+            (b"system.posix_acl_default".to_vec(), acl_from_text(value)?)
         } else if key == b"RHT.security.selinux" {
             // Written without the final zero that the kernel stores.
             (b"security.selinux".to_vec(), [value, b"\0"].concat())

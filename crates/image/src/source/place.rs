@@ -1,20 +1,11 @@
 //! From a path in an archive to a place in the tree. Nothing an archive says leads outside the tree.
 
-use crate::tree::{Kind, Meta, NodeId, Timestamp, Tree, XattrSetId};
+use crate::tree::{Kind, NodeId, Tree};
 use crate::{BuildError, quoted};
 use std::collections::VecDeque;
 
 /// Symbolic links followed on the way to one entry, as in Linux.
 const MAX_LINKS: u32 = 40;
-
-/// A directory that an archive implies without listing it.
-const IMPLIED: Meta = Meta {
-    mode: 0o755,
-    uid: 0,
-    gid: 0,
-    mtime: Timestamp { seconds: 0, nanos: 0 },
-    xattrs: XattrSetId::EMPTY,
-};
 
 /// The parts of a path: `/`, `.` and empty parts vanish, `..` goes up but never above the root.
 fn parts(path: &[u8]) -> Vec<&[u8]> {
@@ -79,7 +70,7 @@ pub(crate) fn directory(tree: &mut Tree, path: &[u8], create: bool) -> Result<Op
                 });
             }
             _ if create => {
-                let made = tree.put_directory(at, &part, IMPLIED)?;
+                let made = tree.imply_directory(at, &part)?;
                 above.push(std::mem::replace(&mut at, made));
             }
             _ => return Ok(None),
@@ -91,6 +82,15 @@ pub(crate) fn directory(tree: &mut Tree, path: &[u8], create: bool) -> Result<Op
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::{Meta, Timestamp, XattrSetId};
+
+    const META: Meta = Meta {
+        mode: 0o777,
+        uid: 0,
+        gid: 0,
+        mtime: Timestamp { seconds: 0, nanos: 0 },
+        xattrs: XattrSetId::EMPTY,
+    };
 
     #[test]
     fn nothing_climbs_above_the_root() {
@@ -102,14 +102,14 @@ mod tests {
     #[test]
     fn links_on_the_way_are_followed_within_the_tree() {
         let mut tree = Tree::new();
-        let usr = tree.put_directory(NodeId::ROOT, b"usr", IMPLIED).unwrap();
-        let lib = tree.put_directory(usr, b"lib", IMPLIED).unwrap();
-        tree.put_symlink(NodeId::ROOT, b"lib", IMPLIED, b"../../usr/lib").unwrap();
-        tree.put_symlink(usr, b"abs", IMPLIED, b"/lib").unwrap();
+        let usr = tree.imply_directory(NodeId::ROOT, b"usr").unwrap();
+        let lib = tree.imply_directory(usr, b"lib").unwrap();
+        tree.put_symlink(NodeId::ROOT, b"lib", META, b"../../usr/lib").unwrap();
+        tree.put_symlink(usr, b"abs", META, b"/lib").unwrap();
         assert_eq!(directory(&mut tree, b"lib", false).unwrap(), Some(lib));
         assert_eq!(directory(&mut tree, b"usr/abs", false).unwrap(), Some(lib));
         assert_eq!(directory(&mut tree, b"lib/none", false).unwrap(), None);
-        tree.put_symlink(NodeId::ROOT, b"loop", IMPLIED, b"loop").unwrap();
+        tree.put_symlink(NodeId::ROOT, b"loop", META, b"loop").unwrap();
         assert!(directory(&mut tree, b"loop/x", true).is_err());
     }
 }

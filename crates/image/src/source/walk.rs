@@ -95,6 +95,16 @@ struct Item {
     sparse: Option<Vec<DataRange>>,
 }
 
+/// One of the workers reads a directory; the others learn when it does no longer, even by a panic.
+struct Busy<'w>(&'w Walk);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.queue.lock().working -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
 impl Walk {
     fn work(&self, _worker: usize) {
         loop {
@@ -113,14 +123,11 @@ impl Walk {
                 self.changed.wait(&mut queue);
             };
             drop(queue);
-            let result = self.directory(&job);
-            let mut queue = self.queue.lock();
-            queue.working -= 1;
-            if let Err(error) = result {
-                queue.failed.get_or_insert(error);
+            let busy = Busy(self);
+            if let Err(error) = self.directory(&job) {
+                self.queue.lock().failed.get_or_insert(error);
             }
-            drop(queue);
-            self.changed.notify_all();
+            drop(busy);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the tests of built images share: source trees, the oracles' tools, and a comparison path by path.
 #![allow(dead_code)] // each test binary uses its part
 
-use extant_image::{BuildError, BuildOptions, BuildReport, Ownership, Source, VolumeOptions, build};
+use extant_image::{BuildError, BuildOptions, BuildReport, Source, VolumeOptions, build};
 use extant_rt::Rt;
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,14 +13,7 @@ use std::sync::Arc;
 
 /// Options that change nothing about the source.
 pub(crate) fn options(output: PathBuf) -> BuildOptions {
-    BuildOptions {
-        output,
-        volume: VolumeOptions::default(),
-        ownership: Ownership::Source,
-        clamp_time: None,
-        one_file_system: false,
-        platform: None,
-    }
+    BuildOptions::new(output)
 }
 
 /// Builds, without showing progress.
