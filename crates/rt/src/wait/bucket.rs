@@ -2,7 +2,6 @@
 
 use super::{Discipline, Key};
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::task::Waker;
 
@@ -89,9 +88,46 @@ impl Hasher for KeyHasher {
 #[derive(Debug)]
 enum Queues {
     /// One for each key that is waited for, and another for each lock.
-    ByKey(HashMap<Whole, Queue, BuildHasherDefault<KeyHasher>>),
+    ByKey(KeyQueues),
     /// One for the bucket.
     One(Queue),
+}
+
+/// Queues by key. Mostly there is one at most: that is kept beside the bucket's lock, without hashing.
+#[derive(Debug, Default)]
+struct KeyQueues {
+    one: Option<(Whole, Queue)>,
+    others: HashMap<Whole, Queue, BuildHasherDefault<KeyHasher>>,
+}
+
+impl KeyQueues {
+    fn get(&mut self, whole: Whole) -> Option<&mut Queue> {
+        match &mut self.one {
+            Some((key, queue)) if *key == whole => Some(queue),
+            _ if self.others.is_empty() => None,
+            _ => self.others.get_mut(&whole),
+        }
+    }
+
+    /// Adds a queue; there is none for this key.
+    fn insert(&mut self, whole: Whole, queue: Queue) {
+        if self.one.is_none() {
+            self.one = Some((whole, queue));
+        } else {
+            self.others.insert(whole, queue);
+        }
+    }
+
+    fn remove(&mut self, whole: Whole) -> Option<Queue> {
+        match self.one {
+            Some((key, queue)) if key == whole => {
+                self.one = None;
+                Some(queue)
+            }
+            _ if self.others.is_empty() => None,
+            _ => self.others.remove(&whole),
+        }
+    }
 }
 
 /// How far a wake-up has come.
@@ -119,7 +155,7 @@ pub(super) struct Waiters {
 impl Waiters {
     pub(super) fn new(discipline: Discipline) -> Self {
         let queues = match discipline {
-            Discipline::Keyed => Queues::ByKey(HashMap::default()),
+            Discipline::Keyed => Queues::ByKey(KeyQueues::default()),
             Discipline::Filtered | Discipline::WholeBucket => Queues::One(EMPTY),
         };
         Self { nodes: Vec::new(), free: NIL, order: 0, queues, discipline }
@@ -179,14 +215,17 @@ impl Waiters {
     }
 
     /// Whether anybody is queued for this lock. Keyed discipline only.
-    pub(super) fn is_locked_for(&self, key: Key) -> bool {
-        matches!(&self.queues, Queues::ByKey(map) if map.contains_key(&Whole(key, Want::Lock)))
+    pub(super) fn is_locked_for(&mut self, key: Key) -> bool {
+        match &mut self.queues {
+            Queues::ByKey(queues) => queues.get(Whole(key, Want::Lock)).is_some(),
+            Queues::One(_) => false,
+        }
     }
 
     /// The first waiter for this lock gets it: its waker, if there is such a waiter. Keyed discipline only.
     pub(super) fn hand_over(&mut self, key: Key, progress: &mut Progress) -> Option<Waker> {
-        let Queues::ByKey(map) = &self.queues else { return None };
-        let slot = map.get(&Whole(key, Want::Lock))?.first;
+        let Queues::ByKey(queues) = &mut self.queues else { return None };
+        let slot = queues.get(Whole(key, Want::Lock))?.first;
         progress.examined += 1;
         progress.woken += 1;
         self.serve(slot, Fate::Served)
@@ -237,8 +276,8 @@ impl Waiters {
     /// The keyed discipline's way: the key's queue is taken out whole, and what remains of it, if anything, put back.
     fn serve_all(&mut self, key: Key, progress: &mut Progress, mut to: impl FnMut(Waker) -> bool) -> bool {
         let whole = Whole(key, Want::News);
-        let Queues::ByKey(map) = &mut self.queues else { return true };
-        let Some(mut queue) = map.remove(&whole) else { return true };
+        let Queues::ByKey(queues) = &mut self.queues else { return true };
+        let Some(mut queue) = queues.remove(whole) else { return true };
         let mut room = true;
         while room && queue.first != NIL {
             let node = &mut self.nodes[queue.first as usize];
@@ -257,7 +296,7 @@ impl Waiters {
             return true;
         }
         self.nodes[queue.first as usize].previous = NIL;
-        map.insert(whole, queue);
+        queues.insert(whole, queue);
         room
     }
 
@@ -274,10 +313,13 @@ impl Waiters {
         let node = self.node(slot);
         let whole = Whole(node.key, node.want);
         let last = match &mut self.queues {
-            Queues::ByKey(map) => std::mem::replace(
-                &mut map.entry(whole).or_insert(Queue { first: slot, last: NIL }).last,
-                slot,
-            ),
+            Queues::ByKey(queues) => match queues.get(whole) {
+                Some(queue) => std::mem::replace(&mut queue.last, slot),
+                None => {
+                    queues.insert(whole, Queue { first: slot, last: slot });
+                    NIL
+                }
+            },
             Queues::One(queue) => {
                 if queue.first == NIL {
                     queue.first = slot;
@@ -312,12 +354,12 @@ impl Waiters {
         match &mut self.queues {
             Queues::One(queue) => shorten(queue),
             Queues::ByKey(_) if previous != NIL && next != NIL => {}
-            Queues::ByKey(map) => {
-                if let Entry::Occupied(mut entry) = map.entry(whole) {
-                    shorten(entry.get_mut());
-                    if entry.get().first == NIL {
-                        entry.remove();
-                    }
+            Queues::ByKey(queues) if previous == NIL && next == NIL => {
+                queues.remove(whole);
+            }
+            Queues::ByKey(queues) => {
+                if let Some(queue) = queues.get(whole) {
+                    shorten(queue);
                 }
             }
         }
@@ -333,7 +375,10 @@ mod tests {
     fn walk(waiters: &Waiters) -> Vec<u32> {
         let queues: Vec<Queue> = match &waiters.queues {
             Queues::One(queue) => vec![*queue],
-            Queues::ByKey(map) => map.values().copied().collect(),
+            Queues::ByKey(queues) => {
+                let one = queues.one.map(|(_, queue)| queue);
+                queues.others.values().copied().chain(one).collect()
+            }
         };
         let mut slots = Vec::new();
         for queue in queues {
