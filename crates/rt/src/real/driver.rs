@@ -156,6 +156,7 @@ impl Crew {
     /// whether the thread sat down.
     pub(super) fn wait(&self, parker: &Arc<Parker>, role: Role) -> bool {
         if !self.has_drivers() {
+            // Not on any list: whoever registers the first driver wakes the workers.
             parker.park();
             return false;
         }
@@ -181,18 +182,21 @@ impl Crew {
         }
     }
 
-    /// If something is in flight and nobody sits there, wakes somebody to do it.
-    pub(super) fn ensure_driven(&self) {
-        if self.has_drivers() && self.seated.load(Ordering::SeqCst) == 0 && self.in_flight() {
-            let seats = self.seats.lock();
-            if seats.caller.is_none() && seats.worker.is_none() {
-                let next = seats.parked_callers.first().or(seats.parked_workers.first()).cloned();
-                drop(seats);
-                if let Some(next) = next {
-                    next.notify();
-                }
-            }
+    /// If something is in flight and nobody sits there, wakes somebody to do it. False if there is nobody to wake.
+    pub(super) fn ensure_driven(&self) -> bool {
+        if !self.has_drivers() || self.seated.load(Ordering::SeqCst) > 0 || !self.in_flight() {
+            return true;
         }
+        let seats = self.seats.lock();
+        if seats.caller.is_some() || seats.worker.is_some() {
+            return true;
+        }
+        let next = seats.parked_callers.first().or(seats.parked_workers.first()).cloned();
+        drop(seats);
+        next.is_some_and(|next| {
+            next.notify();
+            true
+        })
     }
 }
 

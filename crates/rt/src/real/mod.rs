@@ -198,7 +198,7 @@ impl Real {
                     counters.add(Counter::DriverSittings, 1);
                 }
             };
-            crew.ensure_driven();
+            self.ensure_driven();
             out
         })
     }
@@ -212,11 +212,16 @@ impl Real {
     }
 
     pub(crate) fn register_driver(&self, driver: Arc<dyn Driver>) -> DriverHandle {
-        self.engine.crew.register(driver)
+        let handle = self.engine.crew.register(driver);
+        self.engine.notify_workers();
+        handle
     }
 
     pub(crate) fn ensure_driven(&self) {
-        self.engine.crew.ensure_driven();
+        if !self.engine.crew.ensure_driven() && !self.started.load(Ordering::Acquire) {
+            // Without workers nothing would happen until somebody waits. Busy ones look when they have done.
+            self.start_workers();
+        }
     }
 
     pub(crate) fn shutdown(&self, grace: Nanos) -> ShutdownReport {
@@ -287,6 +292,10 @@ impl Engine {
 
     fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
+        self.notify_workers();
+    }
+
+    fn notify_workers(&self) {
         self.parkers.lock().iter().for_each(|parker| parker.notify());
     }
 
