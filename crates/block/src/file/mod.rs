@@ -38,7 +38,8 @@ pub struct FileOptions {
 /// Discard and write-zeroes punch holes into files (`fallocate(2)`) and are `BLKDISCARD` and a zeroing `fallocate` on
 /// block devices; where the file system cannot punch, zeroes are written and a discard is
 /// [`crate::IoErrorKind::Unsupported`]. A flush is `fdatasync(2)`, and [`crate::BioFlags::FUA`] is `RWF_DSYNC`. Reads of
-/// the last, partial sector of a file return zeroes past its end. No lock is taken on the file, but a block device opened for writing is claimed.
+/// the last, partial sector of a file return zeroes past its end. No lock is taken on the file, but a block device opened
+/// for writing is claimed.
 ///
 /// Over io_uring, bios end on threads that wait ([`extant_rt::Driver`]): whoever submits outside of [`Rt::block_on`] and
 /// goes on to something else calls [`Rt::ensure_driven`]. Dropping the device waits until all its bios have ended.

@@ -136,8 +136,7 @@ impl Queue {
 
     /// The stream has ended: nothing more will come from it. Its account is closed and returned.
     pub fn end_stream(&self, stream: StreamId) -> Option<StreamStats> {
-        let now = self.shared.rt.now();
-        self.shared.change(now, |state| {
+        self.shared.change(|state, now| {
             state.requests.exited(stream, now);
             state.requests.accounts.close(stream)
         })
@@ -179,9 +178,8 @@ impl Device for Queue {
 
     fn submit(&self, bio: Bio) {
         self.admit(bio, |bio| {
-            let now = self.shared.rt.now();
             self.shared.rt.charge(Cost::ElevatorStep(1));
-            self.shared.change(now, |state| self.shared.arrive(state, bio, now));
+            self.shared.change(|state, now| self.shared.arrive(state, bio, now));
         });
     }
 
@@ -189,10 +187,9 @@ impl Device for Queue {
         // Admitted before the lock is taken, because a bio that is refused ends at once, and may submit another.
         let mut admitted: Vec<Bio> = Vec::new();
         bios.for_each(|bio| self.admit(bio, |bio| admitted.push(bio)));
-        let now = self.shared.rt.now();
         self.shared.rt.charge(Cost::ElevatorStep(admitted.len() as u64));
         self.shared
-            .change(now, |state| admitted.into_iter().for_each(|bio| self.shared.arrive(state, bio, now)));
+            .change(|state, now| admitted.into_iter().for_each(|bio| self.shared.arrive(state, bio, now)));
     }
 
     fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
@@ -225,9 +222,11 @@ impl Shared {
     }
 
     /// Changes the state, asks the elevator what follows, and does it.
-    fn change<T>(self: &Arc<Self>, now: Nanos, edit: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(self: &Arc<Self>, edit: impl FnOnce(&mut State, Nanos) -> T) -> T {
         let mut state = self.state.lock();
-        let out = edit(&mut state);
+        // Read under the lock, because for an elevator time never goes backwards.
+        let now = self.rt.now();
+        let out = edit(&mut state, now);
         self.ask_elevator(&mut state, now);
         // One thread does what is to be done, in order; whatever its doing entails (a device that ends bios at once, a
         // completion that submits another) joins the end of the list instead of the stack.
@@ -285,7 +284,7 @@ impl Shared {
                 let shared = self.clone();
                 let ring = async move {
                     shared.rt.sleep_until(at).await;
-                    shared.change(shared.rt.now(), |state| {
+                    shared.change(|state, _| {
                         if state.armed == Some(at) {
                             state.armed = None;
                         }
@@ -311,8 +310,7 @@ impl Shared {
     }
 
     fn completed(self: &Arc<Self>, id: RequestId, bio: Bio, result: Result<(), IoError>) {
-        let now = self.rt.now();
-        self.change(now, |state| {
+        self.change(|state, now| {
             let mut ended = std::mem::take(&mut state.ended);
             if let Some(next) = state.requests.completed(id, bio, result, now, &mut ended) {
                 state.effects.push_back(Effect::Send(id, next));
@@ -329,8 +327,7 @@ impl Shared {
     }
 
     fn flushed(self: &Arc<Self>, result: Result<(), IoError>) {
-        let now = self.rt.now();
-        self.change(now, |state| {
+        self.change(|state, now| {
             let (done, again) = state.flushes.ended();
             if again {
                 state.effects.push_back(Effect::Flush);
