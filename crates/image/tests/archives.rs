@@ -3,7 +3,8 @@
 mod common;
 
 use common::*;
-use extant_image::{BuildError, BuildReport, Source};
+use extant_format::BlockSize;
+use extant_image::{BuildError, BuildReport, Source, VolumeOptions};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -349,4 +350,37 @@ fn damaged_layouts_are_refused() {
         }
         fs::remove_dir_all(&layout.dir).unwrap();
     }
+}
+
+#[test]
+fn a_hundred_thousand_empty_files_waste_no_space() {
+    // More inodes than blocks of data: the groups shrink, so that they have inodes enough.
+    let dir = tempfile::tempdir().unwrap();
+    let archive = dir.path().join("a.tar");
+    let mut bytes = Vec::new();
+    for n in 0..100_000 {
+        bytes.extend(empty_file(&format!("dir-{}/file-{n}", n / 500)));
+    }
+    fs::write(&archive, bytes).unwrap();
+    for block in [1024, 4096] {
+        let image = dir.path().join("image");
+        let volume = VolumeOptions { block_size: BlockSize::from_bytes(block), ..Default::default() };
+        let options = extant_image::BuildOptions { volume, ..options(image.clone()) };
+        let report = try_build(&options, &[Source::Tar(archive.clone())]).unwrap();
+        assert_clean(&image);
+        assert!(report.free_bytes < report.image_bytes / 100 + (64 << 10), "{report:?}");
+        let Some(mount) = Mount::new(&image, "rw") else { continue };
+        assert_eq!(fs::read_dir(mount.path().join("dir-199")).unwrap().count(), 500);
+    }
+}
+
+/// A header of an empty file, as a v7 tar writes it.
+fn empty_file(name: &str) -> [u8; 512] {
+    let mut block = [0; 512];
+    block[..name.len()].copy_from_slice(name.as_bytes());
+    block[100..107].copy_from_slice(b"0000644");
+    block[148..156].fill(b' ');
+    let sum: u32 = block.iter().map(|b| u32::from(*b)).sum();
+    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    block
 }

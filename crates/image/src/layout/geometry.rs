@@ -45,11 +45,6 @@ pub(crate) enum GeometryError {
     Refused(BuildError),
 }
 
-pub(crate) fn blocks_per_group(block: BlockSize) -> u32 {
-    // Free blocks of a group are counted in 16 bits without 64bit.
-    (block.bytes() * 8).min(65_528)
-}
-
 /// Most inodes in a group: as many as its bitmap has bits, and 16 bits count.
 pub(crate) fn max_inodes_per_group(params: &Params) -> u32 {
     let per_block = params.block.bytes() / u32::from(params.inode_size);
@@ -69,8 +64,8 @@ pub(crate) fn first_data_block(block: BlockSize) -> u64 {
     u64::from(block.bytes() == 1024)
 }
 
-pub(crate) fn group_count(block: BlockSize, blocks: u64) -> u64 {
-    blocks.saturating_sub(first_data_block(block)).div_ceil(blocks_per_group(block).into()).max(1)
+pub(crate) fn group_count(params: &Params, blocks: u64) -> u64 {
+    blocks.saturating_sub(first_data_block(params.block)).div_ceil(params.group_blocks.into()).max(1)
 }
 
 impl Geometry {
@@ -187,8 +182,8 @@ fn skeleton(params: &Params, blocks: u64, inodes_per_group: u32) -> Result<Super
     if blocks > u64::from(u32::MAX) && !params.incompat.contains(Incompat::BIT64) {
         return refuse("a volume of 2^32 blocks or more needs 64bit; use larger blocks or add it".into());
     }
-    let per_group = blocks_per_group(params.block);
-    let groups = group_count(params.block, blocks);
+    let per_group = params.group_blocks;
+    let groups = group_count(params, blocks);
     let Some(inodes) = u32::try_from(groups * u64::from(inodes_per_group)).ok() else {
         return refuse("the volume would have 2^32 inodes or more; ask for more bytes per inode".into());
     };

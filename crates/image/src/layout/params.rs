@@ -12,6 +12,8 @@ const TIB: u64 = 1 << 40;
 pub(crate) struct Params {
     pub(crate) block: BlockSize,
     pub(crate) inode_size: u16,
+    /// Blocks in a group: as many as a bitmap has bits, unless the contents need more inodes than such groups have.
+    pub(crate) group_blocks: u32,
     pub(crate) compat: Compat,
     pub(crate) incompat: Incompat,
     pub(crate) ro_compat: RoCompat,
@@ -69,6 +71,8 @@ impl Params {
         Ok(Self {
             block,
             inode_size,
+            // Free blocks of a group are counted in 16 bits without 64bit.
+            group_blocks: (block.bytes() * 8).min(65_528),
             compat,
             incompat,
             ro_compat,

@@ -93,7 +93,7 @@ impl Plan {
         blocks: u64,
         inodes: u64,
     ) -> Result<Self, Misfit> {
-        let groups = group_count(params.block, blocks);
+        let groups = group_count(params, blocks);
         let per_group = inodes_per_group(params, inodes, groups).ok_or(Misfit::Inodes { needed: inodes })?;
         let geometry = Geometry::new(params, blocks, per_group)?;
         let has_orphan_file = params.orphan_blocks(blocks).is_some();

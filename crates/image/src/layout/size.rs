@@ -53,7 +53,7 @@ fn fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Plan, Build
     }
     let inodes = inodes_wanted(contents, params, Some(bytes))?;
     loop {
-        let rounded = rounded_inodes(params, inodes, group_count(params.block, blocks));
+        let rounded = rounded_inodes(params, inodes, group_count(params, blocks));
         let inodes =
             if rounded >= inodes_needed(contents) && params.inodes.is_none() { rounded } else { inodes };
         match Plan::lay_out(contents, params, blocks, inodes) {
@@ -69,7 +69,7 @@ fn fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Plan, Build
             }
             Err(Misfit::Geometry(GeometryError::Refused(error))) => return Err(error),
             Err(Misfit::Inodes { needed }) => {
-                let most = u64::from(max_inodes_per_group(params)) * group_count(params.block, blocks);
+                let most = u64::from(max_inodes_per_group(params)) * group_count(params, blocks);
                 if needed > most && inodes_needed(contents) <= most && params.inodes.is_none() {
                     return Plan::lay_out(contents, params, blocks, most)
                         .map_err(|_| too_small(contents, params, bytes));
@@ -112,6 +112,28 @@ fn too_small(contents: &Contents, params: &Params, given: u64) -> BuildError {
 
 /// The smallest volume that leaves `percent` of the blocks in use free.
 fn smallest(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, BuildError> {
+    let mut best = smallest_of_groups(contents, params, percent)?;
+    // Where files have less than a block on average, full groups for all their inodes would leave most blocks free.
+    // Smaller groups need less for themselves, so the right size is found in a few steps.
+    let inodes = inodes_wanted(contents, params, None)?;
+    let groups = inodes.div_ceil(max_inodes_per_group(params).into());
+    for _ in 0..4 {
+        let used = best.geometry.sb.blocks_count() - best.geometry.space.free();
+        let wanted = used + used * percent / 100;
+        let group_blocks = (wanted / groups) as u32 & !7;
+        if groups < 2 || group_blocks >= best.geometry.sb.blocks_per_group() {
+            break;
+        }
+        let smaller = Params { group_blocks, ..params.clone() };
+        match smallest_of_groups(contents, &smaller, percent) {
+            Ok(plan) if plan.geometry.sb.blocks_count() < best.geometry.sb.blocks_count() => best = plan,
+            _ => break,
+        }
+    }
+    Ok(best)
+}
+
+fn smallest_of_groups(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, BuildError> {
     let content_blocks = contents.all_blocks;
     let base = EXACT_SLACK_BYTES >> params.block.log2();
     let inodes = inodes_wanted(contents, params, None)?;
@@ -159,8 +181,8 @@ fn smallest(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, 
             Err(Misfit::Geometry(GeometryError::Refused(error))) => return Err(error),
             Err(Misfit::Inodes { needed }) => {
                 too_small = too_small.max(tried);
-                let groups = group_count(params.block, tried) + 1;
-                let per_group = u64::from(super::geometry::blocks_per_group(params.block));
+                let groups = group_count(params, tried) + 1;
+                let per_group = u64::from(params.group_blocks);
                 if needed > u64::from(u32::MAX) {
                     return Err(BuildError::TooManyEntries);
                 }

@@ -5,7 +5,7 @@ use crate::source::Stores;
 use crate::tree::{DataRange, EntryId, NodeId, Payload};
 use crate::{BuildError, quoted};
 use extant_format::InodeNumber;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -96,22 +96,35 @@ impl Reader {
         Err(changed(path(), change))
     }
 
-    /// Opens the directory that holds an entry, step by step, so that no symbolic link is followed.
+    /// The directory that holds an entry.
     fn directory(&mut self, image: &Image, root: u16, entry: EntryId) -> Result<&OwnedFd, Errno> {
         let tree = &image.contents.tree;
         let dir = tree.entry_parent(entry);
         if self.dir.as_ref().is_none_or(|(of, at, _)| *of != dir || *at != root) {
             let start = &image.stores.roots[usize::from(root)].fd;
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let mut fd = rustix::fs::openat(start, ".", flags, Mode::empty())?;
-            let path = tree.path(dir);
-            for part in path.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
-                fd = rustix::fs::openat(&fd, OsStr::from_bytes(part), flags, Mode::empty())?;
-            }
-            self.dir = Some((dir, root, fd));
+            self.dir = Some((dir, root, open_beneath(start, &tree.path(dir))?));
         }
         self.dir.as_ref().map(|(_, _, fd)| fd).ok_or(Errno::NOENT)
     }
+}
+
+/// Opens a directory at a path below another; no symbolic link is followed.
+fn open_beneath(start: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let below = path.strip_prefix(b"/").unwrap_or(path);
+    if !below.is_empty() {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        match rustix::fs::openat2(start, OsStr::from_bytes(below), flags, Mode::empty(), resolve) {
+            // Old kernels and some containers have no such call, and paths may be too long for it.
+            Err(Errno::NOSYS | Errno::PERM | Errno::NAMETOOLONG | Errno::AGAIN) => {}
+            result => return result,
+        }
+    }
+    let mut fd = rustix::fs::openat(start, ".", flags, Mode::empty())?;
+    for part in below.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+        fd = rustix::fs::openat(&fd, OsStr::from_bytes(part), flags, Mode::empty())?;
+    }
+    Ok(fd)
 }
 
 fn host_path(image: &Image, root: u16, inode: InodeNumber) -> Vec<u8> {
