@@ -49,8 +49,16 @@ fn tar_restores_what_was_exported() {
             run("bsdtar", &["-xpf", archive, "-C", at]);
             let mut expected = expected.clone();
             let mut seen = look(&to);
-            // bsdtar does not undo GNU tar's spelling of names with an equals sign.
-            expected.values_mut().chain(seen.values_mut()).for_each(|seen| seen.xattrs.clear());
+            // bsdtar leaves the directory that it unpacks into as it is, does not undo GNU tar's spelling of attributes with
+            // an equals sign, and adds the fractions of times before 1970 where it should subtract them.
+            expected.remove(&b""[..]);
+            seen.remove(&b""[..]);
+            for seen in expected.values_mut().chain(seen.values_mut()) {
+                seen.xattrs.clear();
+                if seen.modified.0 < 0 {
+                    seen.modified = (0, 0);
+                }
+            }
             assert_same(&format!("bsdtar, {suffix}"), &seen, &expected);
             fs::remove_dir_all(&to).unwrap();
         }
