@@ -236,7 +236,11 @@ impl Shared {
             while !state.effects.is_empty() {
                 std::mem::swap(&mut effects, &mut state.effects);
                 parking_lot::MutexGuard::unlocked(&mut state, || {
-                    effects.drain(..).for_each(|effect| self.perform(effect));
+                    let mut turn = Turn { shared: self, effects: &mut effects, over: false };
+                    while let Some(effect) = turn.effects.pop_front() {
+                        self.perform(effect);
+                    }
+                    turn.over = true;
                 });
             }
             // The larger of the two is worth keeping.
@@ -344,6 +348,24 @@ impl Shared {
                 }
             }
         });
+    }
+}
+
+/// One thread's turn at what is to be done. If somebody's completion panics, the rest is left to the next thread.
+struct Turn<'a> {
+    shared: &'a Shared,
+    effects: &'a mut VecDeque<Effect>,
+    over: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            let mut state = self.shared.state.lock();
+            self.effects.append(&mut state.effects);
+            std::mem::swap(self.effects, &mut state.effects);
+            state.performing = false;
+        }
     }
 }
 

@@ -381,6 +381,26 @@ fn the_awaited_bio_does_not_stand_in_line() {
 }
 
 #[test]
+fn a_completion_that_panics_takes_no_other_bio_with_it() {
+    let rt = world();
+    let below = Held::new(|_| {});
+    let queue = queue(&rt, &below, QueueConfig { depth: 1, ..QueueConfig::default() });
+    let ends = Ends::default();
+    busy(&queue, &below, &ends);
+    let mut bad = bio(Op::Read, 0, 8, &ends);
+    bad.on_end(Box::new(|_, _| panic!("as it was told to")));
+    queue.submit(bad);
+    // Joins the same request, and ends after the other.
+    queue.submit(bio(Op::Read, 8, 8, &ends));
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| below.end_all()));
+    assert!(caught.is_err());
+    queue.submit(bio(Op::Read, 100, 8, &ends));
+    below.end_all();
+    let sectors: Vec<u64> = ends.lock().iter().map(|end| end.1).collect();
+    assert_eq!(sectors, [16000, 8, 100]);
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_at_the_door() {
     let rt = world();
     let below = Held::new(|_| {});
