@@ -86,6 +86,17 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
     assert!(error.starts_with("--wobble=1: unknown key \"wobble\"; known are bs, "), "{error}");
     let error = refused(&["run", "--elevator", "lift", "--name=a"]);
     assert!(error.contains("there are none, mq-deadline, cfq, "), "{error}");
+    let error = refused(&["run", "--elevator", "cfq", "--name=a", "--rw=read"]);
+    assert!(error.contains("--machine <FILE>"), "{error}");
+    let error = refused(&["run", "--name=a", "--rw=read", "--prio=0", "--filename=/nonexistent/f"]);
+    assert_eq!(
+        error,
+        "[a]: prio= has no effect on real files here; leave it out, or give a machine to run on"
+    );
+    let error = refused(&["run", "--name=a", "--rw=read", "--filename=/nonexistent/f", "--size=1m"]);
+    assert!(error.starts_with("/nonexistent/f: No such file"), "{error}");
+    let error = refused(&["run", "--machine", model, "a.toml"]);
+    assert!(error.starts_with("an experiment names its machine"), "{error}");
     let error = refused(&["run", "/nonexistent/a.fio"]);
     assert!(error.starts_with("/nonexistent/a.fio: No such file"), "{error}");
     let error = refused(&["run", "/nonexistent/a.toml"]);
@@ -104,6 +115,16 @@ fn jobs_do_what_they_say() {
     let [a, b] = &outcome.reports[..] else { panic!("{} reports", outcome.reports.len()) };
     assert_eq!((a.group, a.measured.write.bytes, a.measured.sync.count), (0, 64 << 20, 64));
     assert_eq!((b.group, b.measured.read.bytes, b.measured.read.ios), (1, 32 << 20, 512));
+    // A job without writes may come first and read what the next one writes.
+    let dir = tempfile::tempdir().unwrap();
+    let text = format!(
+        "[global]\nfilename=shared\ndirectory={}\nsize=1m\nbs=64k\n[a]\nrw=read\n[b]\nstonewall\nrw=write\n",
+        dir.path().display()
+    );
+    let outcome = on_files(&fio::job_file("test.fio", &text).unwrap()).unwrap();
+    assert_eq!(outcome.reports[1].measured.write.bytes, 1 << 20);
+    assert!(outcome.reports.iter().all(|report| report.measured.error.is_none()));
+    assert_eq!(dir.path().join("shared").metadata().unwrap().len(), 1 << 20);
     // A rate is kept, to the block.
     let outcome =
         on("sata-7200-2013.toml", "[a]\nrw=read\nbs=64k\nsize=1g\ndirect=1\nrate=1m\nruntime=4\n", "none")
