@@ -14,7 +14,7 @@ const READ_AHEAD_BLOCKS: u64 = 256;
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirItem {
-    /// The name, as stored: any bytes but NUL and `/`.
+    /// The name, as stored: any bytes but NUL and `/`, which in encrypted names are `%00` and `%2F` (and `%` is `%25`).
     pub name: Vec<u8>,
     /// The inode.
     pub inode: InodeNumber,
@@ -90,7 +90,10 @@ impl Volume {
 
     /// The inode of a name in a directory.
     pub async fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNumber>> {
-        if let Some(found) = self.lookup_indexed(dir, name).await? {
+        // An encrypted directory's tree is ordered by names as they are stored, not as they are shown.
+        if !dir.flags().contains(InodeFlags::ENCRYPT)
+            && let Some(found) = self.lookup_indexed(dir, name).await?
+        {
             return Ok(found);
         }
         let mut reader = self.read_dir(dir).await?;
@@ -151,6 +154,11 @@ impl Volume {
                 }
             };
             if entry.inode.0 == 0 || entry.name == b"." || entry.name == b".." {
+                continue;
+            }
+            if dir.flags().contains(InodeFlags::ENCRYPT) {
+                let name = shown_encrypted(entry.name);
+                items.push(DirItem { name, inode: entry.inode, kind: entry.kind });
                 continue;
             }
             if entry.name.iter().any(|&b| b == b'/' || b == 0) {
@@ -218,9 +226,34 @@ impl DirReader {
     }
 }
 
+/// An encrypted name, which is any bytes, as a name that a path can hold: slash, NUL and the percent sign as `%2F`, `%00`
+/// and `%25`.
+fn shown_encrypted(stored: &[u8]) -> Vec<u8> {
+    let mut shown = Vec::with_capacity(stored.len());
+    for &byte in stored {
+        match byte {
+            b'/' => shown.extend_from_slice(b"%2F"),
+            0 => shown.extend_from_slice(b"%00"),
+            b'%' => shown.extend_from_slice(b"%25"),
+            byte => shown.push(byte),
+        }
+    }
+    shown
+}
+
 impl DirItem {
     /// The name, safe to print.
     pub fn quoted(&self) -> String {
         quote(&self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encrypted_names_become_names_of_a_path() {
+        assert_eq!(shown_encrypted(b"\xff/%\0a"), b"\xff%2F%25%00a");
     }
 }

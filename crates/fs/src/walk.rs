@@ -91,7 +91,7 @@ struct Names {
 #[derive(Clone, Copy, Debug)]
 struct NameItem {
     at: u32,
-    len: u8,
+    len: u16,
     kind: Option<FileKind>,
     number: InodeNumber,
 }
@@ -99,9 +99,10 @@ struct NameItem {
 impl Names {
     fn push(&mut self, item: &DirItem) {
         let at = self.bytes.len() as u32;
-        let len = item.name.len().min(255);
-        self.bytes.extend_from_slice(&item.name[..len]);
-        self.items.push(NameItem { at, len: len as u8, kind: item.kind, number: item.inode });
+        // At most 255 bytes, or three times that, shown encrypted.
+        let len = item.name.len() as u16;
+        self.bytes.extend_from_slice(&item.name);
+        self.items.push(NameItem { at, len, kind: item.kind, number: item.inode });
     }
 
     fn name(&self, item: &NameItem) -> &[u8] {

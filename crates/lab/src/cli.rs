@@ -24,15 +24,15 @@ pub struct RunArgs {
     /// Machine model (TOML) to run on; without it, jobs run on real files
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
-    /// Elevator of the modelled machine's disks
-    #[arg(long, value_name = "NAME", default_value = "none", value_parser = elevator)]
-    pub elevator: String,
-    /// Requests of each kind that the elevator sees
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub requests: u64,
-    /// Seed of the modelled world
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
+    /// Elevator of the modelled machine's disks [default: none]
+    #[arg(long, value_name = "NAME", value_parser = elevator, requires = "machine")]
+    pub elevator: Option<String>,
+    /// Requests of each kind that the elevator sees [default: 128]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000), requires = "machine")]
+    pub requests: Option<u64>,
+    /// Seed of the modelled world [default: 1]
+    #[arg(long, value_name = "N", requires = "machine")]
+    pub seed: Option<u64>,
     /// An experiment (.toml), or job files and options as fio takes them
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "JOB")]
     pub words: Vec<String>,
@@ -66,6 +66,11 @@ pub enum LabError {
     /// An experiment did not.
     #[error(transparent)]
     Experiment(#[from] ExperimentError),
+    /// A machine for an experiment, which has one.
+    #[error(
+        "an experiment names its machine and policies itself; change its file, or run its job files instead"
+    )]
+    Overridden,
     /// Results cannot be compared.
     #[error(transparent)]
     Compare(#[from] CompareError),
@@ -85,6 +90,9 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
     match command {
         LabCommand::Run(args) => match &args.words[..] {
             [file] if Path::new(file).extension().is_some_and(|extension| extension == "toml") => {
+                if args.machine.is_some() {
+                    return Err(LabError::Overridden);
+                }
                 let experiment = Experiment::load(Path::new(file))?;
                 let cells = experiment.run()?;
                 print(out, &experiment.table(&cells))
@@ -103,8 +111,14 @@ fn jobs(args: &RunArgs, words: &[String], out: &mut dyn Write) -> Result<(), Lab
     let line = fio::command_line(words, |path| std::fs::read_to_string(path))?;
     let outcome = match &args.machine {
         Some(path) => {
-            let policy = Policy { elevator: args.elevator.clone(), requests: args.requests as usize };
-            on_machine(&line.jobs, Machine::load(path)?, &policy, args.seed)?
+            let mut policy = Policy::default();
+            if let Some(name) = &args.elevator {
+                policy.elevator.clone_from(name);
+            }
+            if let Some(requests) = args.requests {
+                policy.requests = requests as usize;
+            }
+            on_machine(&line.jobs, Machine::load(path)?, &policy, args.seed.unwrap_or(1))?
         }
         None => on_files(&line.jobs)?,
     };

@@ -2,7 +2,8 @@
 
 use clap::Parser;
 use extant_lab::cli::{self, LabCommand};
-use extant_lab::{Outcome, Policy, RunError, fio, on_files, on_machine, report};
+use extant_lab::experiment::Experiment;
+use extant_lab::{Outcome, Policy, Report, RunError, fio, on_files, on_machine, report};
 use extant_sim::Machine;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -66,6 +67,7 @@ fn the_command_line_of_the_thread_runs_on_a_modelled_machine() {
     {
         assert!(text.contains(part), "{part} is missing in:\n{text}");
     }
+    assert!(!text.contains("50.00th=[    0]") && !text.contains("lat (nsec)"), "{text}");
     assert_eq!(lab(&words).unwrap(), text, "the same seed, the same text");
 }
 
@@ -84,6 +86,17 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
     assert!(error.starts_with("--wobble=1: unknown key \"wobble\"; known are bs, "), "{error}");
     let error = refused(&["run", "--elevator", "lift", "--name=a"]);
     assert!(error.contains("there are none, mq-deadline, cfq, "), "{error}");
+    let error = refused(&["run", "--elevator", "cfq", "--name=a", "--rw=read"]);
+    assert!(error.contains("--machine <FILE>"), "{error}");
+    let error = refused(&["run", "--name=a", "--rw=read", "--prio=0", "--filename=/nonexistent/f"]);
+    assert_eq!(
+        error,
+        "[a]: prio= has no effect on real files here; leave it out, or give a machine to run on"
+    );
+    let error = refused(&["run", "--name=a", "--rw=read", "--filename=/nonexistent/f", "--size=1m"]);
+    assert!(error.starts_with("/nonexistent/f: No such file"), "{error}");
+    let error = refused(&["run", "--machine", model, "a.toml"]);
+    assert!(error.starts_with("an experiment names its machine"), "{error}");
     let error = refused(&["run", "/nonexistent/a.fio"]);
     assert!(error.starts_with("/nonexistent/a.fio: No such file"), "{error}");
     let error = refused(&["run", "/nonexistent/a.toml"]);
@@ -102,6 +115,16 @@ fn jobs_do_what_they_say() {
     let [a, b] = &outcome.reports[..] else { panic!("{} reports", outcome.reports.len()) };
     assert_eq!((a.group, a.measured.write.bytes, a.measured.sync.count), (0, 64 << 20, 64));
     assert_eq!((b.group, b.measured.read.bytes, b.measured.read.ios), (1, 32 << 20, 512));
+    // A job without writes may come first and read what the next one writes.
+    let dir = tempfile::tempdir().unwrap();
+    let text = format!(
+        "[global]\nfilename=shared\ndirectory={}\nsize=1m\nbs=64k\n[a]\nrw=read\n[b]\nstonewall\nrw=write\n",
+        dir.path().display()
+    );
+    let outcome = on_files(&fio::job_file("test.fio", &text).unwrap()).unwrap();
+    assert_eq!(outcome.reports[1].measured.write.bytes, 1 << 20);
+    assert!(outcome.reports.iter().all(|report| report.measured.error.is_none()));
+    assert_eq!(dir.path().join("shared").metadata().unwrap().len(), 1 << 20);
     // A rate is kept, to the block.
     let outcome =
         on("sata-7200-2013.toml", "[a]\nrw=read\nbs=64k\nsize=1g\ndirect=1\nrate=1m\nruntime=4\n", "none")
@@ -200,6 +223,12 @@ fn our_json_has_the_keys_of_fio_s() {
         for key in ["jobname", "groupid", "error"] {
             assert_eq!(their[key], our[key]);
         }
+        let median = |job: &Value| job["read"]["clat_ns"]["percentile"]["50.000000"].as_u64().unwrap();
+        let spread = [
+            our["read"]["clat_ns"]["min"].as_u64().unwrap(),
+            our["read"]["clat_ns"]["max"].as_u64().unwrap(),
+        ];
+        assert!((spread[0]..=spread[1]).contains(&median(our)), "{} in {spread:?}", median(our));
         let total = |job: &Value| {
             ["read", "write"].map(|side| job[side]["io_bytes"].as_u64().unwrap()).iter().sum::<u64>()
         };
@@ -235,14 +264,39 @@ fn results_compare_with_each_other_and_with_fio_s() {
 }
 
 #[test]
-fn the_cfq_experiment_loads_and_its_jobs_run_the_same_twice() {
+fn the_cfq_experiment_gives_the_published_rates_and_ours_is_better_and_twice_the_same() {
     let path = root().join("experiments/cfq-idle/cfq-idle.toml");
-    let experiment = extant_lab::experiment::Experiment::load(&path).unwrap();
-    assert!(experiment.source.contains("Sekiyama"));
-    let jobs = std::fs::read_to_string(root().join("experiments/cfq-idle/mixed.fio")).unwrap();
-    let short = jobs.replace("runtime=15", "runtime=2");
-    let once = || report::json(&on("cfq-2013.toml", &short, "extant").unwrap()).to_string();
-    assert_eq!(once(), once());
+    let experiment = Experiment::load(&path).unwrap();
+    let cells = experiment.run().unwrap();
+    let table = experiment.table(&cells);
+    println!("{table}");
+    // Requests a second, mean and longest latency in ms, and MB/s, of the jobs of a workload under a policy.
+    let got = |row: &str, workload: &str| -> Vec<[f64; 4]> {
+        let cell = cells.iter().find(|cell| cell.row == row && cell.workload == workload).unwrap();
+        let one = |report: &Report| {
+            let (read, over) = (&report.measured.read, report.measured.runtime);
+            let clat = &read.completion;
+            [read.iops(over), clat.mean_ns / 1e6, clat.max_ns as f64 / 1e6, read.bytes_s(over) / 1e6]
+        };
+        cell.outcome.reports.iter().map(one).collect()
+    };
+    let near = |modelled: f64, published: f64| (modelled / published - 1.0).abs() <= 0.2;
+    let (before, limited) = (got("before", "500 readers")[0], got("limited", "500 readers")[0]);
+    assert!(near(before[0], 314.0) && near(before[1], 541.26), "{before:?}");
+    // What the patch does to mean and maximum follows in direction, not in size.
+    assert!(near(limited[0], 437.0) && limited[1] < before[1] / 2.0 && limited[2] < before[2], "{limited:?}");
+    for row in ["extant", "extant, 128"] {
+        let ours = got(row, "500 readers")[0];
+        assert!(ours[0] >= 450.0 && ours[1] <= 50.0 && ours[2] <= 1_000.0, "{row}: {ours:?}");
+    }
+    let better = |of: &dyn Fn(&str) -> f64| of("before").max(of("mq-deadline"));
+    for (workload, job, figure) in
+        [("two sequential streams", 0, 3), ("all of them", 0, 0), ("all of them", 1, 3)]
+    {
+        let of = |row: &str| got(row, workload)[job][figure];
+        assert!(of("extant") >= 0.9 * better(&of), "{workload}: {} of {}", of("extant"), better(&of));
+    }
+    assert_eq!(experiment.table(&experiment.run().unwrap()), table, "twice the same");
 }
 
 #[test]

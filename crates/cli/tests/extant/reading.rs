@@ -34,7 +34,7 @@ fn populate(root: &Path) {
         write(&format!("crowd/member number {n}"), n.to_string().as_bytes());
     }
     run("mkfifo", &[root.join("pipe").to_str().unwrap()]);
-    for (name, mode) in [("tiny", 0o640), ("a/medium", 0o4755), ("a/b/c", 0o1777), ("empty", 0o000)] {
+    for (name, mode) in [("tiny", 0o640), ("a/medium", 0o4755), ("a/b/c", 0o1777), ("empty", 0o400)] {
         fs::set_permissions(root.join(name), PermissionsExt::from_mode(mode)).unwrap();
     }
     set_xattr(&root.join("a"), "user.on a directory", b"value");

@@ -43,40 +43,50 @@ fn inodes_wanted(contents: &Contents, params: &Params, bytes: Option<u64>) -> Re
 }
 
 fn fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Plan, BuildError> {
+    match try_fixed(contents, params, bytes)? {
+        Some(plan) => Ok(plan),
+        None => Err(too_small(contents, params, bytes)),
+    }
+}
+
+/// `None` where the contents do not fit.
+fn try_fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Option<Plan>, BuildError> {
     let mut blocks = bytes >> params.block.log2();
     if blocks < MIN_BLOCKS {
-        let given = bytes;
-        return Err(BuildError::TooSmall { needed: MIN_BLOCKS << params.block.log2(), given });
+        return Ok(None);
     }
     if !params.incompat.contains(Incompat::BIT64) {
         blocks = blocks.min(u32::MAX.into());
     }
-    let inodes = inodes_wanted(contents, params, Some(bytes))?;
+    let mut wanted = inodes_wanted(contents, params, Some(bytes))?;
+    // A plan with a last group so small that it is given up if the contents fit without it.
+    let mut with_crumb = None;
     loop {
-        let rounded = rounded_inodes(params, inodes, group_count(params, blocks));
+        let groups = group_count(params, blocks);
+        let rounded = rounded_inodes(params, wanted, groups);
         let inodes =
-            if rounded >= inodes_needed(contents) && params.inodes.is_none() { rounded } else { inodes };
+            if rounded >= inodes_needed(contents) && params.inodes.is_none() { rounded } else { wanted };
         match Plan::lay_out(contents, params, blocks, inodes) {
-            Ok(plan) => {
-                if let Some(less) = crumb(&plan) {
+            Ok(plan) => match crumb(&plan) {
+                Some(less) if less >= MIN_BLOCKS => {
+                    with_crumb = Some(plan);
                     blocks = less;
-                    continue;
                 }
-                return Ok(plan);
-            }
+                _ => return Ok(Some(plan)),
+            },
+            Err(_) if with_crumb.is_some() => return Ok(with_crumb),
             Err(Misfit::Geometry(GeometryError::Tail { at_most, .. })) if at_most >= MIN_BLOCKS => {
-                blocks = at_most
+                blocks = at_most;
             }
             Err(Misfit::Geometry(GeometryError::Refused(error))) => return Err(error),
             Err(Misfit::Inodes { needed }) => {
-                let most = u64::from(max_inodes_per_group(params)) * group_count(params, blocks);
-                if needed > most && inodes_needed(contents) <= most && params.inodes.is_none() {
-                    return Plan::lay_out(contents, params, blocks, most)
-                        .map_err(|_| too_small(contents, params, bytes));
+                let most = u64::from(max_inodes_per_group(params)) * groups;
+                if needed <= most || inodes_needed(contents) > most || params.inodes.is_some() {
+                    return Err(BuildError::TooFewInodes { needed, given: most });
                 }
-                return Err(BuildError::TooFewInodes { needed, given: most });
+                wanted = most;
             }
-            Err(_) => return Err(too_small(contents, params, bytes)),
+            Err(_) => return Ok(None),
         }
     }
 }
@@ -84,7 +94,10 @@ fn fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Plan, Build
 /// Inodes of so many groups, rounded as mke2fs does it: up to whole blocks, then down to whole bytes of the bitmap.
 fn rounded_inodes(params: &Params, inodes: u64, groups: u64) -> u64 {
     let per_block = u64::from(params.block.bytes()) / u64::from(params.inode_size);
-    (inodes.div_ceil(groups).next_multiple_of(per_block) & !7) * groups
+    let per_group = inodes.div_ceil(groups).next_multiple_of(per_block) & !7;
+    // Inodes are numbered in 32 bits.
+    let unit = per_block.max(8);
+    per_group.min(u64::from(u32::MAX) / groups / unit * unit) * groups
 }
 
 /// mke2fs gives up a last group with fewer than 50 blocks besides what a group by itself would need; so do we where the
@@ -99,15 +112,16 @@ fn crumb(plan: &Plan) -> Option<u64> {
 }
 
 fn too_small(contents: &Contents, params: &Params, given: u64) -> BuildError {
-    match smallest(contents, params, 0) {
-        Ok(plan) => {
-            let needed = plan.geometry.sb.blocks_count() << params.block.log2();
-            // What a fixed size adds: inodes by its ratio, and mke2fs's reserve.
-            let needed = needed.max(given + 1).next_multiple_of(1 << 20);
-            BuildError::TooSmall { needed, given }
-        }
-        Err(error) => error,
+    let smallest = match smallest(contents, params, 0) {
+        Ok(plan) => plan.geometry.sb.blocks_count() << params.block.log2(),
+        Err(error) => return error,
+    };
+    // A fixed size has more inodes, so that it takes a little more.
+    let mut needed = smallest.max(given + 1).next_multiple_of(1 << 20);
+    while let Ok(None) = try_fixed(contents, params, needed) {
+        needed += (needed / 64).next_multiple_of(1 << 20);
     }
+    BuildError::TooSmall { needed, given }
 }
 
 /// The smallest volume that leaves `percent` of the blocks in use free.

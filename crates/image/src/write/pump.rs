@@ -183,3 +183,60 @@ fn job_from(pieces: &[Piece], at: Cursor, block_log: u32, volume_bytes: u64) -> 
     }
     Some((Job { start_bytes, end_bytes, from: at }, cursor))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::What;
+
+    /// Pieces of made-up lengths with made-up gaps between them.
+    fn pieces(seed: u64) -> Vec<Piece> {
+        let mut rng = extant_rt::Rng::new(seed);
+        let mut at = rng.below(5);
+        (0..200)
+            .map(|n| {
+                let gap = [0, 0, 0, 1, 3, 7, 100, 5000][rng.below(8) as usize];
+                let blocks = [1, 1, 2, 3, 5, 600, 5000][rng.below(7) as usize];
+                let piece = Piece { start: at + gap, blocks, what: What::Attrs(n) };
+                at = piece.start + u64::from(blocks);
+                piece
+            })
+            .collect()
+    }
+
+    #[test]
+    fn jobs_are_aligned_disjoint_and_complete() {
+        for (seed, block_log) in (0..40).zip([10, 11, 12, 13, 16].into_iter().cycle()) {
+            let pieces = pieces(seed);
+            let last = pieces.last().unwrap();
+            let volume_bytes = (last.start + u64::from(last.blocks) + seed % 3) << block_log;
+            let mut cursor = Cursor { piece: 0, skip: 0 };
+            let mut end = 0;
+            let mut covered = 0;
+            while let Some((job, next)) = job_from(&pieces, cursor, block_log, volume_bytes) {
+                assert!(
+                    job.start_bytes >= end && job.start_bytes.is_multiple_of(ALIGN),
+                    "seed {seed}: {job:?}"
+                );
+                assert!(
+                    job.end_bytes.is_multiple_of(ALIGN) || job.end_bytes == volume_bytes,
+                    "seed {seed}: {job:?}"
+                );
+                assert!(job.end_bytes - job.start_bytes <= BUFFER as u64, "seed {seed}: {job:?}");
+                end = job.end_bytes;
+                let done = |at: Cursor| {
+                    let whole: u64 = pieces[..at.piece].iter().map(|piece| u64::from(piece.blocks)).sum();
+                    whole + u64::from(at.skip)
+                };
+                covered = done(next);
+                assert!(covered > done(cursor), "seed {seed}: a job does something");
+                if let Some(piece) = pieces.get(next.piece) {
+                    let rest = (piece.start + u64::from(next.skip)) << block_log;
+                    assert!(rest >= job.end_bytes, "seed {seed}: nothing is left behind in a job's range");
+                }
+                cursor = next;
+            }
+            assert_eq!(covered, pieces.iter().map(|piece| u64::from(piece.blocks)).sum::<u64>());
+        }
+    }
+}

@@ -241,9 +241,13 @@ impl Job {
 
     /// The file of the process with this number, as fio names it.
     pub fn file_of(&self, process: u32) -> String {
-        match &self.filename {
+        let name = match &self.filename {
             Some(name) => name.clone(),
             None => format!("{}.{process}.0", self.name),
+        };
+        match &self.directory {
+            Some(directory) => format!("{directory}/{name}"),
+            None => name,
         }
     }
 }

@@ -51,6 +51,14 @@ pub enum RunError {
         /// Its length in bytes.
         length: u64,
     },
+    /// A key that only a modelled machine honours.
+    #[error("[{job}]: {key}= has no effect on real files here; leave it out, or give a machine to run on")]
+    NotOnFiles {
+        /// The job.
+        job: String,
+        /// The key.
+        key: String,
+    },
     /// A file of the host that could not be used.
     #[error("{0}: {1}")]
     File(String, String),
@@ -110,7 +118,7 @@ pub fn on_machine(jobs: &[Job], machine: Machine, policy: &Policy, seed: u64) ->
 /// # Errors
 /// As [`on_machine`], and files that cannot be made or opened.
 pub fn on_files(jobs: &[Job]) -> Result<Outcome, RunError> {
-    let mut target = Real::new();
+    let mut target = Real::new(jobs);
     let rt = target.rt.clone();
     let plan = plan(jobs, &rt, |job, process, _, _| target.place(job, process))?;
     execute(&rt, plan, &|_| ())

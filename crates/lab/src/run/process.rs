@@ -88,8 +88,9 @@ impl Running {
             if late || (issued == wanted && !job.time_based) {
                 break;
             }
-            if let Some(due) = (issued * job.block_bytes * 1_000_000_000).checked_div(job.rate_bytes_s) {
-                self.p.rt.sleep_until(began + Nanos(due)).await;
+            if job.rate_bytes_s > 0 {
+                let due = u128::from(issued * job.block_bytes) * 1_000_000_000 / u128::from(job.rate_bytes_s);
+                self.p.rt.sleep_until(began.saturating_add(Nanos(due as u64))).await;
             }
             while self.under_way == self.flights.len() {
                 self.reap().await?;

@@ -8,8 +8,8 @@ use extant_rt::Rt;
 use extant_sim::disk::{Disks, ModelDisk};
 use extant_sim::{Machine, Sim};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 
 /// How requests are ordered on a modelled machine.
@@ -167,29 +167,34 @@ impl Modelled {
 /// Files of the host.
 pub(super) struct Real {
     pub(super) rt: Rt,
-    open: BTreeMap<(PathBuf, bool), Arc<FileDevice>>,
+    open: BTreeMap<(String, bool), Arc<FileDevice>>,
+    /// Files that some job writes to.
+    written: BTreeSet<String>,
 }
 
 impl Real {
-    pub(super) fn new() -> Self {
-        Self { rt: Rt::real(Default::default()), open: BTreeMap::new() }
+    pub(super) fn new(jobs: &[Job]) -> Self {
+        let writers = jobs.iter().filter(|job| job.pattern.writes);
+        let written =
+            writers.flat_map(|job| (0..job.processes).map(|process| job.file_of(process))).collect();
+        Self { rt: Rt::real(Default::default()), open: BTreeMap::new(), written }
     }
 
     pub(super) fn place(&mut self, job: &Job, process: u32) -> Result<Place, RunError> {
+        if let Some((key, _)) = job.given.iter().find(|(key, _)| matches!(key.as_str(), "prio" | "prioclass"))
+        {
+            return Err(RunError::NotOnFiles { job: job.name.clone(), key: key.clone() });
+        }
         let file = job.file_of(process);
-        let path = match &job.directory {
-            Some(directory) => Path::new(directory).join(&file),
-            None => PathBuf::from(&file),
-        };
-        let problem = |error: std::io::Error| RunError::File(path.display().to_string(), error.to_string());
-        let key = (path.clone(), job.direct);
+        let problem = |error: std::io::Error| RunError::File(file.clone(), error.to_string());
+        let key = (file.clone(), job.direct);
         let device = match self.open.get(&key) {
             Some(device) => device.clone(),
             None => {
-                lay_out(&path, job).map_err(problem)?;
-                // Another job may write to what this one reads.
-                let options = FileOptions { write: job.pattern.writes, direct: job.direct };
-                let device = FileDevice::open(&path, options).map_err(problem)?.driven_by(&self.rt);
+                let path = Path::new(&file);
+                lay_out(path, job).map_err(problem)?;
+                let options = FileOptions { write: self.written.contains(&file), direct: job.direct };
+                let device = FileDevice::open(path, options).map_err(problem)?.driven_by(&self.rt);
                 let device = Arc::new(device);
                 self.open.insert(key, device.clone());
                 device

@@ -1,4 +1,4 @@
-//! A solid-state disk: channels that work at the same time, each with latencies drawn from a distribution.
+//! A solid-state disk.
 
 use super::{Command, Drive, Promises, Report, Tag, transfer_ns};
 use extant_block::{Op, Sector};
@@ -61,7 +61,10 @@ impl SsdSpec {
     }
 }
 
-/// See the [module](self).
+/// A solid-state disk: channels that work at the same time, each with latencies drawn from a distribution.
+///
+/// Writes are done once they are in the buffer, which programming empties at its own rate; a channel that collects
+/// garbage does nothing else meanwhile. Not modelled: wear, caches of faster cells, thermal throttling.
 #[derive(Debug)]
 pub struct Ssd {
     spec: SsdSpec,

@@ -65,7 +65,8 @@ impl LookAhead {
     /// The head goes on, after a pause, once the host has had half of what it read ahead.
     pub(super) fn resume(&mut self, geometry: &Geometry, now: Nanos, had: u64) {
         let Some(segment) = self.segments.last().filter(|_| self.paused) else { return };
-        if segment.end <= had + self.segment_sectors / 2 {
+        let read_it = segment.start <= had && had <= segment.end;
+        if read_it && segment.end <= had + self.segment_sectors / 2 {
             let wait = geometry.wait_ns(now.0, geometry.place(segment.end));
             self.growing = Some(Growing { since: now + Nanos(wait), limit: had + self.segment_sectors });
             self.paused = false;

@@ -1,11 +1,10 @@
 //! A rotating disk: one arm, platters that turn, and the buffer in front of them.
 //!
-//! What is modelled, and what is not. The arm moves along the published seek curve; the platters' angle is a function of
-//! time, so that rotational delay follows from where things are; zones have their own track lengths. Queued commands are
-//! taken in the order of shortest positioning time, none passed over for longer than the drive's limit. After a read the
-//! head reads on into a cache segment until something else is to do. Writes land in the write cache, if there is one, and
-//! reach the platters when the arm has nothing better to do, when the cache fills, or at a flush. Not modelled: defects,
-//! retries, thermal recalibration, zero-latency access.
+//! | file | what |
+//! |---|---|
+//! | `geometry` | where sectors lie, and how long it takes to get to them |
+//! | `look_ahead` | the read cache |
+//! | `write_cache` | the write cache |
 
 mod geometry;
 mod look_ahead;
@@ -83,7 +82,14 @@ impl RotatingSpec {
     }
 }
 
-/// See the [module](self).
+/// A rotating disk.
+///
+/// What is modelled, and what is not. The arm moves along the published seek curve; the platters' angle is a function of
+/// time, so that rotational delay follows from where things are; zones have their own track lengths. Queued commands are
+/// taken in the order of shortest positioning time, none passed over for longer than the drive's patience. After a read
+/// the head reads on into a cache segment until something else is to do. Writes land in the write cache, if there is one,
+/// and reach the platters when the arm has nothing better to do, when the cache fills, when they have waited long, or at
+/// a flush. Not modelled: defects, retries, thermal recalibration, zero-latency access.
 #[derive(Debug)]
 pub struct Rotating {
     spec: RotatingSpec,
@@ -96,6 +102,8 @@ pub struct Rotating {
     look_ahead: LookAhead,
     writes: WriteCache,
     promises: Promises,
+    /// When what has been promised to go over the interface has gone.
+    interface_free_at: Nanos,
     /// When the arm should look at the write cache again.
     wake: Option<Nanos>,
     reads_turn: bool,
@@ -140,6 +148,7 @@ impl Rotating {
             look_ahead: LookAhead::new(spec.read_segments as usize, spec.read_segment_bytes / 512),
             writes: WriteCache::new(spec.write_cache_bytes / 512),
             promises: Promises::default(),
+            interface_free_at: Nanos::ZERO,
             wake: None,
             reads_turn: false,
             geometry,
@@ -164,8 +173,8 @@ impl Rotating {
             hit
         };
         if buffered {
-            let out = transfer_ns(command.sectors * 512, self.spec.interface_bytes_s);
-            self.promises.push(now + Nanos(self.spec.overhead_ns + out), command.tag);
+            let gone = self.transferred(now, command.sectors);
+            self.promises.push(gone, command.tag);
         } else {
             self.enqueue(now, command);
         }
@@ -178,11 +187,17 @@ impl Rotating {
             self.enqueue(now, command);
             return;
         }
-        let into = transfer_ns(command.sectors * 512, self.spec.interface_bytes_s);
-        let received = now + Nanos(self.spec.overhead_ns + into);
+        let received = self.transferred(now, command.sectors);
         if self.writes.take(command, received) {
             self.promises.push(received, command.tag);
         }
+    }
+
+    /// Moves data between host and buffer, after what is to be moved already; says when that is done.
+    fn transferred(&mut self, now: Nanos, sectors: u64) -> Nanos {
+        let starts = self.interface_free_at.max(now + Nanos(self.spec.overhead_ns));
+        self.interface_free_at = starts + Nanos(transfer_ns(sectors * 512, self.spec.interface_bytes_s));
+        self.interface_free_at
     }
 
     fn enqueue(&mut self, now: Nanos, command: Command) {

@@ -47,6 +47,20 @@ fn a_read_of_what_the_head_read_ahead_needs_no_mechanics() {
 }
 
 #[test]
+fn what_is_buffered_still_goes_over_the_interface() {
+    let mut disk = Rotating::new(constellation_es_2010());
+    disk.submit(Nanos::ZERO, Command::new(Tag(0), Op::Read, Sector(0), 8));
+    let first = done(&drain(&mut disk))[0].1;
+    let later = first + Nanos::from_millis(20);
+    (1..5).for_each(|n| disk.submit(later, Command::new(Tag(n), Op::Read, Sector(u64::from(n) * 256), 256)));
+    let ends = done(&drain(&mut disk));
+    let bytes = 4 * 256 * 512;
+    let least = Nanos(transfer_ns(bytes, disk.spec().interface_bytes_s));
+    let took = ends[3].1 - later;
+    assert!(took >= least && took < least + Nanos::from_millis(1), "{took} of {least}");
+}
+
+#[test]
 fn a_write_is_done_before_it_is_durable_and_a_flush_waits_for_all_of_them() {
     let mut disk = Rotating::new(constellation_es_2010());
     for n in 0..20 {
