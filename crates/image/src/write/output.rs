@@ -55,8 +55,6 @@ impl Output {
     pub(crate) fn commit(mut self, rt: &Rt) -> Result<(), BuildError> {
         let device: &dyn Device = &*self.device;
         rt.block_on(flush(device))??;
-        // fdatasync does not promise the size of a file that was only truncated to it.
-        rustix::fs::fsync(&self.fd).map_err(|e| BuildError::output("sync", &self.path, e))?;
         let named = match &self.temporary {
             Some(name) => name.clone(),
             None => {

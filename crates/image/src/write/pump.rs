@@ -84,10 +84,13 @@ struct InFlight {
 impl Pump {
     fn work(&self, _worker: usize) {
         let mut in_flight: VecDeque<InFlight> = VecDeque::new();
-        let result = self.fill_and_write(&mut in_flight);
+        let mut result = self.fill_and_write(&mut in_flight);
         // Whatever happened, nothing may still be written when this returns.
-        let drained = in_flight.into_iter().try_for_each(|write| self.finish(write).map(drop));
-        if let Err(error) = result.and(drained) {
+        for write in in_flight {
+            let ended = self.finish(write).map(drop);
+            result = result.and(ended);
+        }
+        if let Err(error) = result {
             self.state.lock().failed.get_or_insert(error);
         }
     }
