@@ -7,13 +7,18 @@ use crate::report::{self, Reporter};
 use crate::session::{Access, Session, used_bytes};
 use extant_fs::{Follow, Volume, quote};
 use extant_image::export::{Archive, Compression, Exported, to_tar};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 
 pub(crate) fn run(session: &mut Session, args: &ExportArgs) -> Result<(), Failure> {
     let volume = session.volume(&args.place, &args.open, Access::Contents)?;
     let output = quote(args.output.as_os_str().as_bytes());
     if args.output.as_os_str() == "-" {
+        if std::io::stdout().is_terminal() {
+            return Err(Failure::Usage(
+                "an archive is not written to a terminal; name a file or a pipe".into(),
+            ));
+        }
         let file = session.out.duplicate()?;
         let mut out = std::io::BufWriter::with_capacity(256 << 10, file);
         let done = write(session, args, &volume, "standard output", &mut out)?;

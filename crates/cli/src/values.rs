@@ -3,7 +3,7 @@
 use extant_format::BlockSize;
 use extant_image::{FeatureChoices, FsType, IdRange, OwnerMap, SizePolicy};
 
-/// Bytes, perhaps with a binary unit: 512, 64K, 1.5G is not one.
+/// Bytes, perhaps with a binary unit, as in 64K.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {

@@ -1,7 +1,7 @@
 //! Contents of files and symbolic links.
 
 use crate::buffers::CHUNK_BYTES;
-use crate::map::{Mapper, RunWalker};
+use crate::map::{MAP_END, Mapper, RunWalker};
 use crate::xattr::inline_data;
 use crate::{BlockRef, Error, Result, Run, RunState, Volume};
 use extant_block::{Buf, IoError, Sector};
@@ -82,6 +82,11 @@ impl Volume {
             return Err(Error::Encrypted(inode.number));
         }
         if !inode.flags().contains(InodeFlags::INLINE_DATA) {
+            // Otherwise a reader of a few stored bytes would be sent over exabytes of holes.
+            if self.superblock().block_size().blocks_for(inode.size()) > MAP_END {
+                let rule = "within 2^32 blocks, which is what a file's map can address";
+                return Err(Corrupt::field(Place::Inode(inode.number), "i_size", inode.size(), rule).into());
+            }
             return Ok(None);
         }
         Ok(Some(inline_data(inode)?.to_vec()))

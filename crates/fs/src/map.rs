@@ -46,7 +46,7 @@ impl Run {
 }
 
 /// One past the last block that any map can address.
-const MAP_END: u64 = 1 << 32;
+pub(crate) const MAP_END: u64 = 1 << 32;
 
 /// A file's map, remembering the node looked at last, so that reading on costs no second descent.
 #[derive(Debug, Default)]

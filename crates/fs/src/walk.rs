@@ -180,7 +180,7 @@ impl Walk {
         self.failures.push_back(WalkError { path: self.path.clone(), error });
     }
 
-    /// Keeps or returns a problem, as the volume was opened; whether the walk may go on as if nothing were.
+    /// Keeps a problem, or fails with it, as the volume was opened.
     fn note(&mut self, corrupt: Corrupt) {
         if let Err(error) = self.volume.note(Err(corrupt)) {
             self.fail(error);

@@ -2,7 +2,7 @@
 
 use super::{ExportError, Watch};
 use extant_format::{Corrupt, Inode, InodeFlags, Place, RoCompat};
-use extant_fs::{Chunk, Error, RunState, Volume};
+use extant_fs::{Chunk, Error, FileStream, RunState, Volume};
 use std::ops::Range;
 
 /// Counts the contents read from a volume, and refuses more than it can hold: a map that uses blocks twice could make
@@ -40,21 +40,16 @@ impl Allowance {
     }
 }
 
-/// Where a file has data: ascending, not adjacent, within its size.
-pub(super) async fn regions(volume: &Volume, inode: &Inode) -> (Vec<Range<u64>>, Option<Error>) {
+/// Where a file has data: ascending, not adjacent, within its size; as far as the map can be read, which [`send`] tells.
+pub(super) async fn regions(volume: &Volume, inode: &Inode) -> Vec<Range<u64>> {
     let size = inode.size();
     if inode.flags().contains(InodeFlags::INLINE_DATA) {
-        return (whole(size), None);
+        return whole(size);
     }
     let mut regions: Vec<Range<u64>> = Vec::new();
     let log2 = volume.superblock().block_size().log2();
     let mut runs = volume.runs(inode);
-    loop {
-        let run = match runs.next().await {
-            Ok(Some(run)) => run,
-            Ok(None) => return (regions, None),
-            Err(error) => return (regions, Some(error)),
-        };
+    while let Ok(Some(run)) = runs.next().await {
         let RunState::Written(_) = run.state else { continue };
         let start = run.logical << log2;
         let end = start.saturating_add(run.blocks << log2).min(size);
@@ -64,6 +59,7 @@ pub(super) async fn regions(volume: &Volume, inode: &Inode) -> (Vec<Range<u64>>,
             _ => {}
         }
     }
+    regions
 }
 
 /// The regions of a file without holes.
@@ -79,26 +75,13 @@ pub(super) trait Sink {
 
 /// Sends all data of a file to `sink`. What cannot be read is told to `watch`, once, and left out.
 pub(super) async fn send(
-    volume: &Volume,
-    inode: &Inode,
+    mut stream: FileStream,
     path: &[u8],
     sink: &mut dyn Sink,
     watch: &mut dyn Watch,
 ) -> std::io::Result<u64> {
     let mut sent = 0;
     let mut told = false;
-    let mut tell = |watch: &mut dyn Watch, error| {
-        if !std::mem::replace(&mut told, true) {
-            watch.unreadable(path, error);
-        }
-    };
-    let mut stream = match volume.stream(inode.clone()).await {
-        Ok(stream) => stream,
-        Err(error) => {
-            tell(watch, error);
-            return Ok(0);
-        }
-    };
     loop {
         match stream.next().await {
             Ok(Some(Chunk::Data { offset, bytes })) => {
@@ -108,7 +91,11 @@ pub(super) async fn send(
             }
             Ok(Some(Chunk::Hole { .. })) => {}
             Ok(None) => return Ok(sent),
-            Err(error) => tell(watch, error),
+            Err(error) => {
+                if !std::mem::replace(&mut told, true) {
+                    watch.unreadable(path, error);
+                }
+            }
         }
     }
 }

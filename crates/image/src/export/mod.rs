@@ -15,6 +15,7 @@ pub use archive::{Archive, Compression};
 pub use tar::to_tar;
 pub use tree::to_directory;
 
+use extant_format::{Corrupt, Inode, Place};
 use extant_fs::Error;
 use std::fmt;
 use std::io;
@@ -88,6 +89,18 @@ pub enum ExportError {
     /// Where it was to begin cannot be read, or the volume makes no sense as a whole.
     #[error(transparent)]
     Volume(#[from] Error),
+}
+
+/// What an export begins with must at least be some kind of file.
+fn check_top(top: &Inode) -> Result<(), ExportError> {
+    match top.kind() {
+        Some(_) => Ok(()),
+        None => {
+            let place = Place::Inode(top.number);
+            let corrupt = Corrupt::field(place, "i_mode", top.mode().into(), "that of a kind of file");
+            Err(Error::from(corrupt).into())
+        }
+    }
 }
 
 /// What came through.

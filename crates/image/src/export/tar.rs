@@ -4,8 +4,8 @@ use super::contents::{self, Allowance, Sink};
 use super::header::{Contents, Entry, RECORD_BYTES, sparse_map};
 use super::links::Links;
 use super::{ExportError, Exported, Loss, Watch};
-use extant_format::{FileKind, Inode, InodeFlags};
-use extant_fs::{Attribute, Error, Volume, WalkOptions};
+use extant_format::{FileKind, Inode};
+use extant_fs::{Attribute, FileStream, Volume, WalkOptions};
 use std::io::{self, Write};
 use std::ops::Range;
 use tar::EntryType;
@@ -25,6 +25,7 @@ pub async fn to_tar(
     out: &mut dyn Write,
     watch: &mut dyn Watch,
 ) -> Result<Exported, ExportError> {
+    super::check_top(top)?;
     let mut archive = Archive {
         volume,
         out,
@@ -73,10 +74,6 @@ impl Archive<'_> {
             self.done.others += 1;
             return Ok(());
         }
-        if kind == FileKind::Regular && inode.flags().contains(InodeFlags::ENCRYPT) {
-            self.watch.unreadable(path, Error::Encrypted(inode.number));
-            return Ok(());
-        }
         let xattrs = match self.volume.xattrs(inode).await {
             Ok(xattrs) => xattrs,
             Err(error) => {
@@ -91,7 +88,13 @@ impl Archive<'_> {
                 self.done.directories += 1;
                 return Ok(());
             }
-            FileKind::Regular => self.add_file(path, inode, &xattrs).await?,
+            FileKind::Regular => match self.volume.stream(inode.clone()).await {
+                Ok(stream) => self.add_file(path, inode, &xattrs, stream).await?,
+                Err(error) => {
+                    self.watch.unreadable(path, error);
+                    return Ok(());
+                }
+            },
             FileKind::Symlink => match self.volume.read_link(inode).await {
                 Ok(target) => self.put(path, EntryType::Symlink, inode, &target, &xattrs, Contents::None)?,
                 Err(error) => {
@@ -130,9 +133,10 @@ impl Archive<'_> {
         path: &[u8],
         inode: &Inode,
         xattrs: &[Attribute],
+        stream: FileStream,
     ) -> Result<(), ExportError> {
         let size = inode.size();
-        let (mut regions, problem) = contents::regions(self.volume, inode).await;
+        let mut regions = contents::regions(self.volume, inode).await;
         let mut data_bytes = regions.iter().map(|r| r.end - r.start).sum();
         self.allowance.spend(inode, data_bytes)?;
         let map = sparse_map(&regions, size);
@@ -146,11 +150,8 @@ impl Archive<'_> {
             data_bytes = size;
             self.put(path, EntryType::Regular, inode, b"", xattrs, Contents::Whole { bytes: size })?;
         }
-        if let Some(error) = problem {
-            self.watch.unreadable(path, error);
-        }
         let mut laid = Laid { out: self.out, regions: &regions, at: 0, within: 0 };
-        self.done.bytes += contents::send(self.volume, inode, path, &mut laid, self.watch).await?;
+        self.done.bytes += contents::send(stream, path, &mut laid, self.watch).await?;
         laid.zeroes_until(size)?;
         let padding = data_bytes.next_multiple_of(RECORD_BYTES) - data_bytes;
         Ok(self.out.write_all(&[0; RECORD_BYTES as usize][..padding as usize])?)

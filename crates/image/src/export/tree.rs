@@ -4,8 +4,8 @@ use super::contents::{self, Allowance, Sink};
 use super::host::{HostDir, SafeName, Target};
 use super::links::Links;
 use super::{ExportError, Exported, Loss, Watch};
-use extant_format::{FileKind, Inode, InodeFlags};
-use extant_fs::{Error, Volume, WalkOptions};
+use extant_format::{FileKind, Inode};
+use extant_fs::{Error, FileStream, Volume, WalkOptions};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -32,6 +32,11 @@ pub async fn to_directory(
     name: Option<&[u8]>,
     watch: &mut dyn Watch,
 ) -> Result<Exported, ExportError> {
+    super::check_top(top)?;
+    let is_directory = top.kind() == Some(FileKind::Directory);
+    if name.is_none() && !is_directory {
+        return Err(Error::NotADirectory(format!("inode {}", top.number)).into());
+    }
     let mut copy = Copy {
         volume,
         watch,
@@ -52,7 +57,7 @@ pub async fn to_directory(
     if let Some(name) = name {
         copy.add(1, name, b"", top).await?;
     }
-    if top.kind() == Some(FileKind::Directory) && copy.stack.len() == 1 + shift {
+    if is_directory && copy.stack.len() == 1 + shift {
         let mut walk = volume.walk(top, WalkOptions { inodes: true, depth: None }).await?;
         while let Some(next) = walk.next().await {
             match next {
@@ -154,8 +159,8 @@ impl Copy<'_> {
             let (dir, old) = self.stack[0].dir.parent_of(&first)?;
             match parent.create_link(name, &dir, old) {
                 Ok(()) => return Ok(true),
-                // The host counts fewer links; another file then.
-                Err(error) if error.raw_os_error() == Some(Errno::MLINK.raw_os_error()) => {}
+                // The host counts fewer links, or has none, or guards this file; another one then.
+                Err(error) if is_one_of(&error, &[Errno::MLINK, Errno::PERM, Errno::OPNOTSUPP]) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -192,16 +197,19 @@ impl Copy<'_> {
         path: &[u8],
         inode: &Inode,
     ) -> Result<bool, ExportError> {
-        if inode.flags().contains(InodeFlags::ENCRYPT) {
-            self.watch.unreadable(path, Error::Encrypted(inode.number));
-            return Ok(false);
-        }
-        let (regions, _told_below) = contents::regions(self.volume, inode).await;
+        let stream = match self.volume.stream(inode.clone()).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                self.watch.unreadable(path, error);
+                return Ok(false);
+            }
+        };
+        let regions = contents::regions(self.volume, inode).await;
         self.allowance.spend(inode, regions.iter().map(|r| r.end - r.start).sum())?;
         let level = self.stack.pop().expect("the destination stays open");
         let file = level.dir.create_file(name);
         let outcome = match &file {
-            Ok(file) => self.fill(file, path, inode).await,
+            Ok(file) => self.fill(file, path, inode, stream).await,
             Err(_) => Ok(()),
         };
         if file.is_ok() && outcome.is_err() {
@@ -216,8 +224,8 @@ impl Copy<'_> {
         Ok(true)
     }
 
-    async fn fill(&mut self, file: &File, path: &[u8], inode: &Inode) -> io::Result<()> {
-        let sent = contents::send(self.volume, inode, path, &mut Placed(file), self.watch).await?;
+    async fn fill(&mut self, file: &File, path: &[u8], inode: &Inode, stream: FileStream) -> io::Result<()> {
+        let sent = contents::send(stream, path, &mut Placed(file), self.watch).await?;
         self.done.bytes += sent;
         // The end may be a hole.
         if sent != inode.size() {
@@ -273,8 +281,11 @@ impl Copy<'_> {
 
 /// Whether the next file would fail for the same reason.
 fn is_fatal(error: &io::Error) -> bool {
-    let fatal = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::IO];
-    fatal.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+    is_one_of(error, &[Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::IO])
+}
+
+fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
+    errnos.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// Writes each piece where it belongs.
