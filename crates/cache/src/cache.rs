@@ -114,8 +114,7 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.closed.store(true, Ordering::SeqCst);
-        self.shared.disks.read().iter().for_each(|disk| disk.kick(&self.shared));
+        self.shared.close();
     }
 }
 
@@ -149,7 +148,7 @@ impl PageCache {
         Ok(Self { handle: Arc::new(Handle { shared, flushers: Mutex::default() }) })
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
     }
 
@@ -233,8 +232,7 @@ impl PageCache {
     /// Writes everything back and ends the flushers. Files must not be used after this.
     pub async fn close(self) -> Result<()> {
         let result = self.sync().await;
-        self.shared().closed.store(true, Ordering::SeqCst);
-        self.shared().disks.read().iter().for_each(|disk| disk.kick(self.shared()));
+        self.shared().close();
         let flushers = std::mem::take(&mut *self.handle.flushers.lock());
         for flusher in flushers {
             flusher.await.map_err(|_| CacheError::ShutDown)?;

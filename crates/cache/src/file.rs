@@ -147,7 +147,7 @@ impl Mapping {
 
     async fn zero(&self, bytes: Range<u64>) -> Result<()> {
         let len = (bytes.end - bytes.start) as usize;
-        self.open().write_all(bytes.start, Source::Zeroes(len), false).await
+        self.open().write_all(bytes.start, Source::Zeroes(len)).await
     }
 }
 
@@ -343,7 +343,7 @@ impl OpenFile {
     /// The file would be too large, a page that is overwritten in part cannot be read, or no more may be dirtied and the
     /// device fails.
     pub async fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        self.write_all(at, Source::Bytes(bytes), true).await
+        self.write_all(at, Source::Bytes(bytes)).await
     }
 
     /// As [`OpenFile::write`], for ordinary threads: an overwrite of cached pages, or a write to new ones while there is
@@ -352,7 +352,7 @@ impl OpenFile {
         check_size(at.saturating_add(bytes.len() as u64))?;
         let source = Source::Bytes(bytes);
         let (wrote, stop) = self.inner.write_cached(at, source);
-        let asks = self.account(at, wrote, true);
+        let asks = self.account(wrote);
         if stop == WriteStop::Done && !asks {
             return Ok(());
         }
@@ -361,7 +361,7 @@ impl OpenFile {
                 self.balance().await?;
             }
             let done = wrote.bytes;
-            self.write_all(at + done as u64, source.skip(done), true).await
+            self.write_all(at + done as u64, source.skip(done)).await
         };
         match self.inner.shared.rt.block_on(rest) {
             Ok(result) => result,
@@ -371,10 +371,7 @@ impl OpenFile {
 
     /// Takes note of what was written; says whether the controller is to be asked.
     #[inline]
-    fn account(&self, at: u64, wrote: Wrote, grow: bool) -> bool {
-        if grow && wrote.bytes > 0 {
-            self.inner.grow_to(at + wrote.bytes as u64);
-        }
+    fn account(&self, wrote: Wrote) -> bool {
         if wrote.dirtied == 0 {
             return false;
         }
@@ -383,7 +380,7 @@ impl OpenFile {
         writer.dirtied_pages >= writer.ask_after_pages
     }
 
-    pub(crate) async fn write_all(&self, at: u64, source: Source<'_>, grow: bool) -> Result<()> {
+    pub(crate) async fn write_all(&self, at: u64, source: Source<'_>) -> Result<()> {
         check_size(at.saturating_add(source.len() as u64))?;
         let inner = &self.inner;
         let mut done = 0;
@@ -391,7 +388,7 @@ impl OpenFile {
         let mut refused = false;
         loop {
             let (wrote, stop) = inner.write_cached(at + done as u64, source.skip(done));
-            let asks = self.account(at + done as u64, wrote, grow);
+            let asks = self.account(wrote);
             done += wrote.bytes;
             if wrote.bytes > 0 {
                 waiting = None;

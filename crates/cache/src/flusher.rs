@@ -146,7 +146,7 @@ async fn pass_over(shared: &Arc<Shared>, disk: &Arc<DiskState>, pass: Pass, curs
 }
 
 /// Waits for either.
-async fn first_of(mut a: crate::waits::Listener, mut b: Sleep) {
+pub(crate) async fn first_of(mut a: crate::waits::Listener, mut b: Sleep) {
     std::future::poll_fn(|cx| {
         if Pin::new(&mut a).poll(cx).is_ready() || Pin::new(&mut b).poll(cx).is_ready() {
             Poll::Ready(())

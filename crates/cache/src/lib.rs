@@ -42,6 +42,7 @@ mod load;
 mod mapping;
 mod page;
 mod pageset;
+pub mod pressure;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod racy;
 mod read;

@@ -14,8 +14,10 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Tries at a victim before a caller gives up for this time.
+/// Victims that are chosen in one go.
 const VICTIMS_MAX: usize = 64;
+/// Goes at victims before a caller gives up for this time.
+const ROUNDS_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -230,9 +232,11 @@ impl Shared {
                 taken.push(frame);
             }
         }
-        while taken.len() < wanted {
-            let Some(frame) = self.evict(purpose) else { break };
-            taken.push(frame);
+        // Victims that are in use at the moment are passed over; a few rounds tell whether there are others.
+        for _ in 0..ROUNDS_MAX {
+            if taken.len() >= wanted || !self.evict(purpose, wanted - taken.len(), taken) {
+                break;
+            }
         }
     }
 
@@ -249,18 +253,28 @@ impl Shared {
         self.waits.wake(Key::Frames, count);
     }
 
-    /// Frees one clean frame and gives it to the caller.
-    fn evict(&self, purpose: Purpose) -> Option<FrameNo> {
-        for _ in 0..VICTIMS_MAX {
+    /// Evicts up to `n` clean pages and gives their frames to the caller. Says whether it is worth trying again.
+    fn evict(&self, purpose: Purpose, n: usize, taken: &mut Vec<FrameNo>) -> bool {
+        let mut victims = Vec::with_capacity(n.min(VICTIMS_MAX));
+        {
             let page_of = |frame| self.frames.key(frame).0;
-            let frame = self.pool.lock().policy.victim(&FrameUses(&self.frames), &page_of)?;
+            let mut pool = self.pool.lock();
+            while victims.len() < n.min(VICTIMS_MAX) {
+                let Some(frame) = pool.policy.victim(&FrameUses(&self.frames), &page_of) else { break };
+                victims.push(frame);
+            }
+        }
+        let mut go_on = !victims.is_empty();
+        let (mut freed, mut kept) = (Vec::with_capacity(victims.len()), Vec::new());
+        let mut last: Option<Arc<Inner>> = None;
+        for frame in victims {
             let claimed = match self.frames.claim(frame) {
                 Ok(claimed) => claimed,
                 Err(seen) => {
                     // Dirty frames and those under write-back come back when they are clean; this one is in use now.
                     if seen.is_uptodate() && !seen.is_detached() && !seen.is_writeback() && seen.dirty() == 0
                     {
-                        self.pool.lock().policy.put_back(frame);
+                        kept.push(frame);
                     }
                     continue;
                 }
@@ -272,25 +286,33 @@ impl Shared {
             if purpose == Purpose::Ahead && claimed.seen.is_unread() {
                 // Read ahead and not used yet: more read-ahead would only push out what it has just brought.
                 self.settle(frame, claimed.end());
-                self.pool.lock().policy.put_back(frame);
-                return None;
+                kept.push(frame);
+                go_on = false;
+                continue;
             }
-            let file = self.file(claimed.key().file());
-            if let Some(file) = &file {
+            let number = claimed.key().file();
+            if last.as_ref().is_none_or(|file| file.file != number) {
+                last = self.file(number);
+            }
+            // A mapping that is gone is being dropped, and its drop detaches the frame.
+            if let Some(file) = &last {
                 file.forget_claimed(&claimed);
             }
-            // Otherwise the mapping is being dropped, and its drop detaches the frame.
             if claimed.end() == After::Freed {
-                let mut pool = self.pool.lock();
-                pool.policy.remove(frame);
-                if pool.over_budget() {
-                    pool.put_free(&self.frames, frame);
-                    continue;
-                }
-                return Some(frame);
+                freed.push(frame);
             }
         }
-        None
+        let mut pool = self.pool.lock();
+        kept.into_iter().for_each(|frame| pool.policy.put_back(frame));
+        for frame in freed {
+            pool.policy.remove(frame);
+            if pool.over_budget() {
+                pool.put_free(&self.frames, frame);
+            } else {
+                taken.push(frame);
+            }
+        }
+        go_on
     }
 
     /// Changes how many frames may be in use; evicts what it can. Returns how many are still too many.
@@ -301,18 +323,16 @@ impl Shared {
             pool.park(&self.frames);
             pool.unpark(&self.frames);
         }
-        loop {
-            let over = self.pool.lock().excess();
-            if over == 0 {
-                break 0;
+        for _ in 0..self.frames.count().div_ceil(VICTIMS_MAX as u32) + ROUNDS_MAX as u32 {
+            let over = self.pool.lock().excess() as usize;
+            let mut taken = Vec::new();
+            // Frames beyond the budget are parked rather than given to us.
+            if over == 0 || !self.evict(Purpose::Demand, over, &mut taken) {
+                break;
             }
-            match self.evict(Purpose::Demand) {
-                Some(frame) => self.return_frames([frame]),
-                // `evict` parks what is over the budget, and then says none.
-                None if self.pool.lock().excess() < over => {}
-                None => break over,
-            }
+            self.return_frames(taken);
         }
+        self.pool.lock().excess()
     }
 
     pub(crate) fn budget(&self) -> u32 {
@@ -373,6 +393,13 @@ impl Shared {
         *self.limits.lock() = limits;
         self.limit_pages.store(limits.limit_pages, Ordering::Relaxed);
         self.waits.wake_all(Key::Room(None));
+        self.disks.read().iter().for_each(|disk| disk.kick(self));
+    }
+
+    /// Has the tasks of the cache end when their work is done.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.waits.wake_all(Key::Closing);
         self.disks.read().iter().for_each(|disk| disk.kick(self));
     }
 

@@ -20,6 +20,8 @@ pub(crate) enum Key {
     Room(Option<u32>),
     /// The flusher of this device has something to do.
     Flusher(u32),
+    /// The cache is being closed.
+    Closing,
 }
 
 #[derive(Debug, Default)]

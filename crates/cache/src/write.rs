@@ -73,8 +73,9 @@ enum Overwrite {
 }
 
 impl Inner {
-    /// Writes to cached pages and to new ones from byte `at` on, as far as that goes without waiting. The file's size is
-    /// the caller's affair.
+    /// Writes to cached pages and to new ones from byte `at` on, as far as that goes without waiting.
+    ///
+    /// The file grows before a page past its end can be found dirty: write-back writes nothing past the end.
     pub(crate) fn write_cached(self: &Arc<Self>, at: u64, source: Source<'_>) -> (Wrote, WriteStop) {
         let mut wrote = Wrote::default();
         let stop = loop {
@@ -142,6 +143,7 @@ impl Inner {
                     let dirty_before = page.seen.dirty();
                     if dirty_before & mask == mask {
                         source.copy_to(from, &mut page[skip..skip + n]);
+                        self.grow_to(index * PAGE + (skip + n) as u64);
                         shared.frames.state(frame).used(page.seen);
                         shared.settle(frame, page.end());
                         return Overwrite::Done { dirtied: false };
@@ -152,6 +154,7 @@ impl Inner {
                         return Overwrite::Stop(WriteStop::NoRoom(reason));
                     }
                     source.copy_to(from, &mut page[skip..skip + n]);
+                    self.grow_to(index * PAGE + (skip + n) as u64);
                     shared.frames.state(frame).used(page.seen);
                     let attached = self.make_dirty(index, frame, mask, clean);
                     shared.settle(frame, page.end());
@@ -248,6 +251,7 @@ impl Inner {
         }
         let seen = shared.frames.state(old).snapshot();
         let was_dirty = seen.dirty() != 0;
+        self.grow_to(index * PAGE + (skip + n) as u64);
         self.replace(&mut pages, old, &mut after);
         fresh.publish(seen.dirty() | self.dirty_mask(skip..skip + n), seen.uses());
         self.attach(&mut pages, new);
@@ -317,6 +321,7 @@ impl Inner {
                     continue;
                 }
                 let (skip, _, n) = piece(slot);
+                self.grow_to(index * PAGE + (skip + n) as u64);
                 let frame = page.frame;
                 page.publish(self.dirty_mask(skip..skip + n), 1);
                 self.attach(&mut pages, frame);

@@ -29,7 +29,6 @@ pub(crate) struct WriteRun {
     /// The file's size, in whole blocks, when the run was taken: nothing past it is written.
     end_bytes: u64,
     started: Nanos,
-    ended: bool,
 }
 
 /// What a search for dirty pages came upon.
@@ -82,7 +81,7 @@ impl Inner {
         }
         let end_bytes = self.size().next_multiple_of(u64::from(self.backing.block_bytes()));
         let started = self.shared.rt.now();
-        Taken::Run(WriteRun { inner: self.clone(), first, frames, masks, end_bytes, started, ended: false })
+        Taken::Run(WriteRun { inner: self.clone(), first, frames, masks, end_bytes, started })
     }
 }
 
@@ -115,7 +114,7 @@ impl WriteRun {
     }
 
     /// Writes the run. Whatever becomes of the future, somebody must drive it to its end.
-    pub(crate) async fn write(mut self) -> Result<()> {
+    pub(crate) async fn write(self) -> Result<()> {
         let mut on_way: Vec<(WriteExtent, Vec<Ended>)> = Vec::new();
         let mut result = Ok(());
         'pieces: for piece in self.pieces() {
@@ -210,8 +209,7 @@ impl WriteRun {
     }
 
     /// The pages leave write-back: clean, or as the configuration has it after an error.
-    fn end(&mut self, result: &Result<()>) {
-        self.ended = true;
+    fn end(&self, result: &Result<()>) {
         let inner = &self.inner;
         let shared = &inner.shared;
         let count = self.frames.len() as u64;
@@ -227,7 +225,6 @@ impl WriteRun {
         {
             let mut pages = inner.pages.lock();
             pages.epoch += 1;
-            pages.writeback.remove(self.pages());
             for (slot, &frame) in self.frames.iter().enumerate() {
                 let index = self.first + slot as u64;
                 let mask = self.masks.get(slot).copied().unwrap_or(0xf);
@@ -276,16 +273,9 @@ impl WriteRun {
             shared.waits.wake_all(Key::Frames);
         }
         shared.uncharge_dirty(&inner.disk, count - redirtied);
+        // The last thing, so that whoever waited for it finds everything settled.
+        inner.pages.lock().writeback.remove(self.pages());
         shared.pages.wake(written(inner.file));
-    }
-}
-
-impl Drop for WriteRun {
-    fn drop(&mut self) {
-        if !self.ended {
-            // Only a world that is shut down drops the future of a run: its bios may still be in the device's hands.
-            debug_assert!(self.frames.is_empty() || self.inner.shared.frames.count() > 0);
-        }
     }
 }
 

@@ -121,7 +121,7 @@ fn the_window_shrinks_when_pages_are_evicted_before_use() {
 #[test]
 fn nothing_is_read_past_the_end() {
     let plan = ReadAhead::new(256).missed(0..4, 10);
-    assert_eq!(plan.ahead, Vec::from_iter([4..10]));
+    assert_eq!((plan.ahead.len(), plan.ahead[0].clone()), (1, 4..10));
     assert_eq!(ReadAhead::new(256).missed(0..10, 10), Plan::default());
 }
 

@@ -13,13 +13,21 @@ use std::sync::Arc;
 #[derive(Debug)]
 struct Blocks {
     block_bytes: u64,
-    /// Block of the file to block of the device; new ones are in here once they have been written.
-    map: Mutex<(BTreeMap<u64, u64>, BTreeMap<u64, u64>, u64)>,
+    map: Mutex<Map>,
+}
+
+/// Block of the file to block of the device.
+#[derive(Debug, Default)]
+struct Map {
+    written: BTreeMap<u64, u64>,
+    /// Given, and on their way.
+    given: BTreeMap<u64, u64>,
+    next: u64,
 }
 
 impl Blocks {
     fn new(block_bytes: u64) -> Arc<Self> {
-        Arc::new(Self { block_bytes, map: Mutex::new((BTreeMap::new(), BTreeMap::new(), 0)) })
+        Arc::new(Self { block_bytes, map: Mutex::default() })
     }
 }
 
@@ -31,7 +39,7 @@ impl Backing for Blocks {
     fn map_read(&self, range: Range<u64>) -> Answer<'_, Extent> {
         let block = range.start / self.block_bytes;
         let within = range.start % self.block_bytes;
-        let place = match self.map.lock().0.get(&block) {
+        let place = match self.map.lock().written.get(&block) {
             Some(at) => Place::Device(Sector((at * self.block_bytes + within) / Sector::BYTES)),
             None => Place::Hole,
         };
@@ -44,13 +52,13 @@ impl Backing for Blocks {
         let within = range.start % self.block_bytes;
         let bytes = (self.block_bytes - within).min(range.end - range.start);
         let mut map = self.map.lock();
-        let (at, new) = match map.0.get(&block) {
+        let (at, new) = match map.written.get(&block) {
             Some(&at) => (at, false),
             None => {
-                assert!(!map.1.contains_key(&block), "a new block is asked for once at a time");
-                let at = map.2;
-                map.2 += 1;
-                map.1.insert(block, at);
+                assert!(!map.given.contains_key(&block), "a new block is asked for once at a time");
+                let at = map.next;
+                map.next += 1;
+                map.given.insert(block, at);
                 (at, true)
             }
         };
@@ -68,10 +76,10 @@ impl Backing for Blocks {
 
     fn finish_write(&self, extent: WriteExtent, result: Result<(), IoError>) -> Answer<'_, ()> {
         let mut map = self.map.lock();
-        if let Some(at) = map.1.remove(&extent.note)
+        if let Some(at) = map.given.remove(&extent.note)
             && result.is_ok()
         {
-            map.0.insert(extent.note, at);
+            map.written.insert(extent.note, at);
         }
         Box::pin(async { Ok(()) })
     }
@@ -108,7 +116,7 @@ fn against_a_vector(block_bytes: u64) {
                 model.truncate(size);
                 run(&rt, mapping.set_size(size as u64)).unwrap();
                 let first_free = (size as u64).div_ceil(block_bytes);
-                backing.map.lock().0.retain(|&block, _| block < first_free);
+                backing.map.lock().written.retain(|&block, _| block < first_free);
                 mapping.remapped();
             }
             7 => file.sync_blocking().unwrap(),
@@ -159,7 +167,7 @@ fn a_small_block_that_was_not_written_stays_a_hole() {
     file.write_blocking(2_100, &[1; 10]).unwrap();
     file.write_blocking(7_000, &[1; 1_000]).unwrap();
     file.sync_blocking().unwrap();
-    let blocks: Vec<u64> = backing.map.lock().0.keys().copied().collect();
+    let blocks: Vec<u64> = backing.map.lock().written.keys().copied().collect();
     assert_eq!(blocks, [2, 6, 7]);
     cache.audit();
 }

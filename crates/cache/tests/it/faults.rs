@@ -18,10 +18,16 @@ fn a_thousand_writers_share_eight_megabytes() {
     let cache = PageCache::new(&rt, CacheConfig::with_budget(8 * MIB)).unwrap();
     let gate = Gate::new(64 << 20);
     let disk = cache.attach(gate.clone());
-    let writers: Vec<_> = (0..1_000_u64)
+    // Kept to the end: a mapping's drop frees its pages, which an audit must not see half done.
+    let mappings: Vec<_> = (0..1_000_u64)
         .map(|n| {
             let backing = FlatFile::new(Sector(n * 65_536 / 512), 65_536);
-            let file = disk.mapping(Arc::new(backing), n, 0).open();
+            disk.mapping(Arc::new(backing), n, 0)
+        })
+        .collect();
+    let writers: Vec<_> = (0..1_000_u64)
+        .map(|n| {
+            let file = mappings[n as usize].open();
             rt.spawn("writer", Default::default(), async move {
                 for turn in 0..4_u64 {
                     let bytes = vec![(n + turn) as u8; 30_000];

@@ -3,4 +3,5 @@
 mod behaviour;
 mod blocks;
 mod common;
+mod eviction;
 mod faults;
