@@ -91,7 +91,8 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
         LabCommand::Run(args) => match &args.words[..] {
             [file] if Path::new(file).extension().is_some_and(|extension| extension == "toml") => {
                 if args.machine.is_some() {
-                    return Err(LabError::Overridden);
+                    let problem = "an experiment names its machine and policies itself; leave --machine out";
+                    return Err(JobError { place: file.clone(), problem: problem.into() }.into());
                 }
                 let experiment = Experiment::load(Path::new(file))?;
                 let cells = experiment.run()?;

@@ -96,7 +96,7 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
     let error = refused(&["run", "--name=a", "--rw=read", "--filename=/nonexistent/f", "--size=1m"]);
     assert!(error.starts_with("/nonexistent/f: No such file"), "{error}");
     let error = refused(&["run", "--machine", model, "a.toml"]);
-    assert!(error.starts_with("an experiment names its machine"), "{error}");
+    assert!(error.starts_with("a.toml: an experiment names its machine"), "{error}");
     let error = refused(&["run", "/nonexistent/a.fio"]);
     assert!(error.starts_with("/nonexistent/a.fio: No such file"), "{error}");
     let error = refused(&["run", "/nonexistent/a.toml"]);

@@ -3,7 +3,7 @@
 //! Code that takes an [`Rt`] runs here as it runs in the real world. What it charges ([`Rt::charge`]) becomes time on a
 //! modelled processor; who runs when follows from classes, run queues and the machine's preemption mode. A run is one
 //! thread's work; an hour takes seconds. Production code never needs this crate, and nothing here reads a clock, starts a
-//! thread or draws from the system's randomness.
+//! thread or draws from the system's randomness. Its disks are in [`disk`].
 //!
 //! ```
 //! use extant_rt::{Class, Cost, Nanos};

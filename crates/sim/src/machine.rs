@@ -42,7 +42,7 @@ pub struct Machine {
     pub source: String,
     /// Its processors.
     pub processors: Processors,
-    /// Its disks, in the order of the file.
+    /// Its disks, in the order of the file; a machine may have none.
     pub disks: Vec<DiskModel>,
     /// The link that disks with [`DiskModel::on_bus`] share.
     pub bus: Option<BusSpec>,

@@ -195,6 +195,9 @@ impl Job {
             "end_fsync" => self.end_fsync = flag(value)?,
             "rate" => self.rate_bytes_s = bytes(value)?,
             "rwmixread" => self.read_percent = count(value)?.min(100),
+            "filename" if value.contains(':') => {
+                return Err("several files in one job are not understood; write a job for each".into());
+            }
             "filename" => self.filename = Some(value.to_owned()),
             "directory" => self.directory = Some(value.to_owned()),
             "group_reporting" => self.group_reporting = flag(value)?,

@@ -197,6 +197,7 @@ mod tests {
             refused("\n[a]\ntime_based\n"),
             "j.fio:2: [a]: time_based without a runtime never ends; add runtime="
         );
+        assert!(refused("[a]\nfilename=a:b\n").starts_with("j.fio:2: filename: several files"));
         assert!(refused("[a]\nioengine=rados\n").contains("\"rados\" is not an engine"));
         assert!(
             parse("--name=a --wobble=1")

@@ -78,8 +78,8 @@ impl Running {
         let job = self.p.job.clone();
         let began = self.p.rt.now();
         let blocks = self.p.place.span_bytes / job.block_bytes;
-        let wanted =
-            if job.size_bytes > 0 { job.size_bytes } else { self.p.place.span_bytes } / job.block_bytes;
+        let wanted_bytes = if job.size_bytes > 0 { job.size_bytes } else { self.p.place.span_bytes };
+        let wanted = wanted_bytes / job.block_bytes;
         let mut order = Permutation::new(blocks, &mut self.p.rng);
         let (mut issued, mut writes) = (0_u64, 0_u64);
         loop {
