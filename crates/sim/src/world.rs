@@ -22,7 +22,8 @@ pub struct SimConfig {
     pub seed: u64,
     /// Seconds since 1970 when the world begins.
     pub epoch: i64,
-    /// Processor time that a task may use in one go; more is an error.
+    /// Processor time that a task may use in one go; more is an error. So is reading the clock without end. A loop that
+    /// does neither holds up the thread that runs the world, and nobody notices but the user.
     pub longest_stretch: Nanos,
     /// Polls at one instant; more is an error.
     pub most_polls_at_once: u64,

@@ -5,6 +5,7 @@ use super::{Result, median};
 use extant_rt::{Class, Cost, Event, Flag, Key, Nanos, RealConfig, Rt, WaitConfig, WaitTable};
 use extant_sim::{Machine, Preemption, Sim};
 use parking_lot::{Condvar, Mutex};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::future::Future;
 use std::hint::black_box;
 use std::path::Path;
@@ -48,10 +49,12 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
         held(line("  the same for a task of the executor", "ns", task_wake), || 150.0),
         line("wake where nobody waits", "ns", || idle_wake(rt)),
         line("wait and wake on one thread", "ns", || wait_and_wake(rt)),
-        held(
-            line("wait+wake, two threads; against a condvar", "ns", || round_trip_table(rt)),
-            round_trip_condvar,
-        ),
+        held(line("wait+wake, on one processor; condvar", "ns", || table_trip(rt, [0, 0])), || {
+            condvar_trip([0, 0])
+        }),
+        held(line("wait+wake, on two processors; condvar", "ns", || table_trip(rt, [0, 1])), || {
+            condvar_trip([0, 1])
+        }),
         held(line("waiters examined by a wake of 100,000", "", || crowd(rt).1), || 1.0),
         line("  that wake", "ns", || crowd(rt).0),
         held(line("events, 512 sleepers, free machine", "M/s", || events(free())[0]), || 5.0),
@@ -188,7 +191,7 @@ fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> std::task::Poll<F::
 const TRIPS: u64 = 10_000;
 
 /// Two threads take turns; a trip is there and back.
-fn round_trip_table(rt: &Rt) -> f64 {
+fn table_trip(rt: &Rt, processors: [usize; 2]) -> f64 {
     let table = &WaitTable::new(rt, WaitConfig::new("bench"));
     let turn = &AtomicU64::new(0);
     let play = |me: u64| {
@@ -199,10 +202,10 @@ fn round_trip_table(rt: &Rt) -> f64 {
             table.wake(Key::new(1));
         }
     };
-    two_threads(play)
+    two_threads(play, processors)
 }
 
-fn round_trip_condvar() -> f64 {
+fn condvar_trip(processors: [usize; 2]) -> f64 {
     let turn = &Mutex::new(0);
     let changed = &Condvar::new();
     let play = |me: u64| {
@@ -216,14 +219,23 @@ fn round_trip_condvar() -> f64 {
             changed.notify_all();
         }
     };
-    two_threads(play)
+    two_threads(play, processors)
 }
 
-fn two_threads(play: impl Fn(u64) + Sync) -> f64 {
+/// Nanoseconds per trip of two threads, each on its processor: else where the scheduler puts them decides, not the code.
+fn two_threads(play: impl Fn(u64) + Sync, processors: [usize; 2]) -> f64 {
     let start = Instant::now();
     std::thread::scope(|scope| {
-        scope.spawn(|| play(0));
-        play(1);
+        for (player, processor) in (0..).zip(processors) {
+            let play = &play;
+            scope.spawn(move || {
+                let mut only = CpuSet::new();
+                only.set(processor);
+                // Where there is no such processor, they stay where they are.
+                let _ = sched_setaffinity(None, &only);
+                play(player);
+            });
+        }
     });
     start.elapsed().as_nanos() as f64 / TRIPS as f64
 }

@@ -236,8 +236,8 @@ impl Waiters {
         Progress { until: self.order, seen: 0, examined: 0, woken: 0 }
     }
 
-    /// Wakes waiters until `full` or until everybody concerned is: then it says true. Each waker goes to `to`, which says
-    /// whether there is room for more.
+    /// Wakes waiters until there is no room for more, or until everybody concerned is: then it says true. Each waker goes
+    /// to `to`, which says whether there is room for another.
     pub(super) fn wake(
         &mut self,
         key: Key,

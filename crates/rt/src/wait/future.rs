@@ -160,7 +160,12 @@ impl Future for WaitWhile<'_> {
             return Poll::Ready(());
         }
         self.ticket.poll(cx, Want::News, Served::IsFinal, || {
-            word.fetch_or(flag.waited_mask(), Ordering::Acquire) & flag.mask() == 0
+            if word.fetch_or(flag.waited_mask(), Ordering::Acquire) & flag.mask() != 0 {
+                return false;
+            }
+            // Nobody else waits for what is not set, and nobody can begin to before we let go of the bucket.
+            word.fetch_and(!flag.waited_mask(), Ordering::Relaxed);
+            true
         })
     }
 }

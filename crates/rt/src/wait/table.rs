@@ -134,7 +134,7 @@ impl WaitTable {
         Wait { ticket: Ticket::new(self, key), ready }
     }
 
-    /// Wakes all who [wait](Self::wait_until) for the key. Some 20 ns where nobody does.
+    /// Wakes all who [wait](Self::wait_until) for the key. Some 30 ns where nobody does.
     pub fn wake(&self, key: Key) {
         self.batch().wake(key);
     }
