@@ -1,6 +1,6 @@
 //! Exit codes, pipes, and the shapes of answers.
 
-use crate::testbed::{extant, have, mke2fs, noise, place};
+use crate::testbed::{assert_same, extant, have, look, mke2fs, noise, place, run};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -123,4 +123,36 @@ fn manuals_and_completions_come_from_the_arguments() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(extant(["completions", shell]).clean_text().contains("recover"));
     }
+}
+
+#[test]
+fn what_is_built_is_clean_and_reads_back_equal() {
+    if !have("e2fsck") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    fs::create_dir_all(source.join("sub/empty")).unwrap();
+    fs::write(source.join("big"), noise(5, 5 << 20)).unwrap();
+    fs::write(source.join("sub/small"), b"small").unwrap();
+    fs::hard_link(source.join("big"), source.join("sub/again")).unwrap();
+    let (image, copy) = (dir.path().join("image"), dir.path().join("copy"));
+    let built = extant([
+        "build".as_ref(),
+        source.as_os_str(),
+        "-o".as_ref(),
+        image.as_os_str(),
+        "--json".as_ref(),
+        "--label".as_ref(),
+        "built".as_ref(),
+    ]);
+    let report: serde_json::Value = serde_json::from_slice(&built.clean()).unwrap();
+    assert_eq!(report["image_bytes"], image.metadata().unwrap().len());
+    run("e2fsck", &["-fn", image.to_str().unwrap()]);
+    extant(["cp".as_ref(), place(&image, "/").as_ref(), copy.as_os_str()]).clean();
+    assert_same("built", &look(&copy), &look(&source));
+
+    extant(["mkfs".as_ref(), image.as_os_str(), "32M".as_ref(), "-t".as_ref(), "ext2".as_ref()]).clean();
+    run("e2fsck", &["-fn", image.to_str().unwrap()]);
+    assert_eq!(image.metadata().unwrap().len(), 32 << 20);
 }
