@@ -48,7 +48,9 @@ pub struct WriteExtent {
 /// Maps a file's bytes to its device's sectors. A file system implements it; the cache calls it.
 ///
 /// Offsets are in bytes. Ranges that the cache asks for start and end on a multiple of the smaller of page and block,
-/// but may end past the file's size. Answers may be shorter than what was asked for, never empty.
+/// but may end past the file's size. Answers may be shorter than what was asked for, never empty, and are whole blocks of
+/// the device. Between the file's size and the end of its last block the device holds zeroes, as every writer of ext
+/// leaves it; the cache keeps it so.
 pub trait Backing: Send + Sync + fmt::Debug + 'static {
     /// The unit in which the file is mapped: a power of two from 1,024 on.
     fn block_bytes(&self) -> u32;
@@ -74,7 +76,7 @@ pub struct FlatFile {
 }
 
 impl FlatFile {
-    /// A file of at most `bytes` bytes, from `start` on.
+    /// A file of at most `bytes` bytes, from `start` on; a whole number of the device's blocks.
     pub fn new(start: Sector, bytes: u64) -> Self {
         Self { start, bytes }
     }

@@ -30,6 +30,9 @@ const CHUNK_PAGES: u64 = 4 << 20 >> 12;
 /// Pages on their way at a time, likewise.
 const IN_FLIGHT_PAGES: u64 = 16 << 20 >> 12;
 
+/// When to look again at what others have in their hands.
+const RETRY: Nanos = Nanos::from_millis(10);
+
 /// Runs until the cache is closed and clean.
 pub(crate) async fn run(shared: Arc<Shared>, disk: Arc<DiskState>) {
     let mut cursor = Cursor::default();
@@ -66,7 +69,13 @@ pub(crate) async fn run(shared: Arc<Shared>, disk: Arc<DiskState>) {
             None
         };
         match pass {
-            Some(pass) => pass_over(&shared, &disk, pass, &mut cursor).await,
+            Some(pass) => {
+                let progress = pass_over(&shared, &disk, pass, &mut cursor).await;
+                if !progress {
+                    // All that is dirty is in others' hands at the moment.
+                    first_of(kicked, shared.rt.sleep(RETRY)).await;
+                }
+            }
             None => first_of(kicked, shared.rt.sleep_until(next_periodic)).await,
         }
     }
@@ -80,13 +89,14 @@ struct Cursor {
     page: u64,
 }
 
-async fn pass_over(shared: &Arc<Shared>, disk: &Arc<DiskState>, pass: Pass, cursor: &mut Cursor) {
+/// Says whether it wrote anything.
+async fn pass_over(shared: &Arc<Shared>, disk: &Arc<DiskState>, pass: Pass, cursor: &mut Cursor) -> bool {
     if pass != Pass::Background {
         *cursor = Cursor::default();
     }
     let mut window = Window::new(shared);
     let mut wrapped = false;
-    let mut written = 0;
+    let (mut written, mut progress) = (0, false);
     loop {
         let (chunk, in_flight) = match (pass, disk.background(shared)) {
             (Pass::Background, Background::Stop) => break,
@@ -124,6 +134,7 @@ async fn pass_over(shared: &Arc<Shared>, disk: &Arc<DiskState>, pass: Pass, curs
                     cursor.page = pages.end;
                     left -= (pages.end - pages.start).min(left);
                     written += pages.end - pages.start;
+                    progress = true;
                     window.push(run);
                     window.drain_to(in_flight).await;
                 }
@@ -143,6 +154,7 @@ async fn pass_over(shared: &Arc<Shared>, disk: &Arc<DiskState>, pass: Pass, curs
     }
     // Errors are in the files' logs.
     let _ = window.finish().await;
+    progress
 }
 
 /// Waits for either.

@@ -159,15 +159,11 @@ impl Load {
                 self.zero(offset..extent_end);
                 continue;
             };
+            assert!(extent.bytes.is_multiple_of(block), "a backing answers in whole blocks of its device");
             let mut at = offset;
             while at < extent_end {
                 let bytes = most.min(extent_end - at);
-                // The device reads whole blocks; a run that ends inside one is followed by zeroes.
-                let whole = bytes.next_multiple_of(block).min(end - at);
-                if whole < bytes.next_multiple_of(block) {
-                    unreachable!("pages are whole blocks of the device");
-                }
-                let segments = self.segments(at - base, whole);
+                let segments = self.segments(at - base, bytes);
                 let start = Sector(sector.0 + (at - offset) / Sector::BYTES);
                 let mut bio = Bio::new(Op::Read, start, segments);
                 bio.flags = match purpose {
