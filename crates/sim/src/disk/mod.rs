@@ -96,7 +96,7 @@ pub enum Report {
 
 /// A modelled drive. `now` never goes backwards; commands lie within the capacity.
 pub trait Drive: Send + fmt::Debug {
-    /// Takes a command. At most [`Drive::queue_depth`] may be under way.
+    /// Takes a command, after [`Drive::advance`] up to `now`. At most [`Drive::queue_depth`] may be under way.
     fn submit(&mut self, now: Nanos, command: Command);
 
     /// When something happens next; `None` while nothing will without another command.

@@ -188,7 +188,7 @@ impl Rotating {
             return;
         }
         let received = self.transferred(now, command.sectors);
-        if self.writes.take(command, received) {
+        if self.writes.take(command) {
             self.promises.push(received, command.tag);
         }
     }
@@ -355,6 +355,8 @@ impl Drive for Rotating {
         while let Some(next) = self.next_event().filter(|next| *next <= now) {
             if let Some((at, tag)) = self.promises.pop_due(next) {
                 reports.push(Report::Done { tag, at });
+                self.writes.arrived(tag, at);
+                self.start(next);
                 continue;
             }
             if let Some(work) = self.work.take_if(|work| work.ends <= next) {

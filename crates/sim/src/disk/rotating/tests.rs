@@ -66,8 +66,10 @@ fn a_write_is_done_before_it_is_durable_and_a_flush_waits_for_all_of_them() {
     for n in 0..20 {
         disk.submit(Nanos::ZERO, Command::new(Tag(n), Op::Write, Sector(u64::from(n) * 1_000_000), 8));
     }
+    let mut reports = Vec::new();
+    disk.advance(Nanos::from_millis(1), &mut reports);
     disk.submit(Nanos::from_millis(1), Command::new(Tag(99), Op::Flush, Sector(0), 0));
-    let reports = drain(&mut disk);
+    reports.extend(drain(&mut disk));
     let flush = reports.iter().position(|r| matches!(r, Report::Done { tag: Tag(99), .. })).unwrap();
     let durable = |r: &&Report| matches!(r, Report::Durable { .. });
     assert_eq!(reports[..flush].iter().filter(durable).count(), 20);
@@ -123,13 +125,75 @@ fn nothing_is_passed_over_for_longer_than_the_drive_s_patience() {
 fn a_write_past_the_cache_is_durable_when_done_and_outdates_what_the_cache_has() {
     let mut disk = Rotating::new(constellation_es_2010());
     disk.submit(Nanos::ZERO, Command::new(Tag(0), Op::Write, Sector(5000), 8));
-    disk.submit(Nanos::ZERO, Command { fua: true, ..Command::new(Tag(1), Op::Write, Sector(5000), 8) });
-    disk.submit(Nanos::ZERO, Command::new(Tag(2), Op::Flush, Sector(0), 0));
-    let reports = drain(&mut disk);
+    let now = Nanos::from_millis(1);
+    let mut reports = Vec::new();
+    disk.advance(now, &mut reports);
+    disk.submit(now, Command { fua: true, ..Command::new(Tag(1), Op::Write, Sector(5000), 8) });
+    disk.submit(now, Command::new(Tag(2), Op::Flush, Sector(0), 0));
+    reports.extend(drain(&mut disk));
     let order: Vec<u32> = done(&reports).iter().map(|(tag, _)| *tag).collect();
     assert_eq!(order.len(), 3);
     assert_eq!(order[0], 0);
     let at = reports.iter().position(|r| matches!(r, Report::Done { tag: Tag(1), .. })).unwrap();
     assert_eq!(reports[at + 1], Report::Durable { start: Sector(5000), sectors: 8 });
     assert_eq!(disk.next_event(), None, "nothing is left to write");
+}
+
+/// Whatever is done becomes durable, after it is done; and before a flush is done that was submitted after that.
+#[test]
+fn no_write_is_lost_between_the_cache_and_the_platters() {
+    for seed in 0..200 {
+        let mut rng = extant_rt::Rng::labelled(seed, "durable");
+        let spec = RotatingSpec { write_cache_bytes: 128 << 10, ..constellation_es_2010() };
+        let mut disk = Rotating::new(spec);
+        let mut now = Nanos::ZERO;
+        let mut reports = Vec::new();
+        // By tag: what it was, and how many reports there were when it was submitted.
+        let mut commands: Vec<(Command, usize)> = Vec::new();
+        for n in 0..60 {
+            let pause = if rng.below(4) == 0 { rng.below(30_000_000) } else { rng.below(300_000) };
+            now += Nanos(pause);
+            disk.advance(now, &mut reports);
+            let start = Sector(rng.below(2) * 5_000_000 + rng.below(64));
+            let mut command = Command::new(Tag(n), Op::Write, start, 1 + rng.below(64));
+            match rng.below(8) {
+                0 => command = Command::new(Tag(n), Op::Flush, Sector(0), 0),
+                1 => command.fua = true,
+                2 => command.op = Op::Read,
+                _ => {}
+            }
+            commands.push((command, reports.len()));
+            disk.submit(now, command);
+        }
+        while let Some(next) = disk.next_event() {
+            disk.advance(next, &mut reports);
+        }
+        let done = |tag: u32| {
+            let found = reports.iter().position(|r| matches!(r, Report::Done { tag: t, .. } if t.0 == tag));
+            found.unwrap_or_else(|| panic!("seed {seed}: {tag} never ended"))
+        };
+        // Whether every sector of a command gets durable after its end and before report `until`.
+        let hardened = |command: &Command, until: usize| {
+            let after = &reports[done(command.tag.0)..until];
+            (command.start.0..command.end()).all(|sector| {
+                after.iter().any(|report| match report {
+                    Report::Durable { start, sectors } => (start.0..start.0 + sectors).contains(&sector),
+                    Report::Done { .. } => false,
+                })
+            })
+        };
+        for (command, _) in commands.iter().filter(|(command, _)| command.op == Op::Write) {
+            assert!(hardened(command, reports.len()), "seed {seed}: {command:?} stays volatile");
+        }
+        for (flush, submitted) in commands.iter().filter(|(command, _)| command.op == Op::Flush) {
+            for (command, _) in commands.iter().filter(|(command, _)| command.op == Op::Write) {
+                if done(command.tag.0) < *submitted {
+                    assert!(
+                        hardened(command, done(flush.tag.0)),
+                        "seed {seed}: {flush:?} leaves {command:?}"
+                    );
+                }
+            }
+        }
+    }
 }

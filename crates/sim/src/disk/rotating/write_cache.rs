@@ -22,6 +22,9 @@ const CHOICE: usize = 32;
 #[derive(Debug)]
 pub(super) struct WriteCache {
     capacity: u64,
+    /// On their way from the host, and the room that they will need.
+    coming: Vec<Command>,
+    coming_sectors: u64,
     /// Not yet on the platters.
     fresh: Extents,
     /// The part of it that a flush waits for.
@@ -30,7 +33,7 @@ pub(super) struct WriteCache {
     /// Being written.
     writing: Option<Range<u64>>,
     /// Writes that found the cache full, in order of arrival.
-    waiting: VecDeque<(Command, Nanos)>,
+    waiting: VecDeque<Command>,
     /// The oldest write among what is dirty came no earlier.
     dirty_since: Nanos,
 }
@@ -39,6 +42,8 @@ impl WriteCache {
     pub(super) fn new(capacity: u64) -> Self {
         Self {
             capacity,
+            coming: Vec::new(),
+            coming_sectors: 0,
             fresh: Extents::default(),
             demanded: Extents::default(),
             flushes: Vec::new(),
@@ -61,14 +66,29 @@ impl WriteCache {
         self.fresh.contains(range.clone()) || self.demanded.contains(range)
     }
 
-    /// Takes a write in, or lets it wait; says whether it was taken.
-    pub(super) fn take(&mut self, command: Command, received: Nanos) -> bool {
-        if !self.waiting.is_empty() || self.dirty() + command.sectors > self.capacity {
-            self.waiting.push_back((command, received));
+    fn has_room(&self, sectors: u64) -> bool {
+        self.dirty() + self.coming_sectors + sectors <= self.capacity
+    }
+
+    /// Makes room for a write, or lets it wait; says whether there is room. Its data are not here before
+    /// [`WriteCache::arrived`].
+    pub(super) fn take(&mut self, command: Command) -> bool {
+        if !self.waiting.is_empty() || !self.has_room(command.sectors) {
+            self.waiting.push_back(command);
             return false;
         }
-        self.put(command, received);
+        self.coming_sectors += command.sectors;
+        self.coming.push(command);
         true
+    }
+
+    /// A command has ended; if it is a write that was taken, its data are here from now on.
+    pub(super) fn arrived(&mut self, tag: Tag, now: Nanos) {
+        if let Some(found) = self.coming.iter().position(|command| command.tag == tag) {
+            let command = self.coming.swap_remove(found);
+            self.coming_sectors -= command.sectors;
+            self.put(command, now);
+        }
     }
 
     fn put(&mut self, command: Command, received: Nanos) {
@@ -143,12 +163,9 @@ impl WriteCache {
         if self.demanded.is_empty() && self.writing.is_none() {
             self.flushes.drain(..).for_each(&mut done);
         }
-        while let Some((command, received)) = self.waiting.front().copied() {
-            if self.dirty() + command.sectors > self.capacity {
-                break;
-            }
+        while let Some(command) = self.waiting.front().copied().filter(|next| self.has_room(next.sectors)) {
             self.waiting.pop_front();
-            self.put(command, received.max(now));
+            self.put(command, now);
             done(command.tag);
         }
     }
