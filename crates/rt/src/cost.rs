@@ -14,7 +14,7 @@ macro_rules! costs {
         }
 
         impl Cost {
-            /// The keys of a machine model's `[costs]` table, in the order of [`Cost::price_index`].
+            /// The keys of a machine model's `[costs]` table, in the order of [`Cost::units`].
             pub const KEYS: &'static [&'static str] = &[$($key),*];
 
             /// Which price applies (an index into [`Cost::KEYS`]) and how many units; `None` for plain time.
