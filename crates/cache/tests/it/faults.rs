@@ -219,3 +219,37 @@ fn callers_that_leave_half_way_leak_nothing() {
     println!("EXTANT_SEED={first} EXTANT_SCHEDULES={count}");
     (first..first + count).for_each(schedule);
 }
+
+#[test]
+fn five_hundred_readers_and_writers_wake_nobody_in_vain() {
+    let sim = Sim::new(Machine::free(2, Preemption::None), 3);
+    let rt = sim.rt().clone();
+    let (rng, clock) = (Mutex::new(rt.rng("device")), sim.devices());
+    let mem = Arc::new(MemDevice::new(16 << 20));
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(32 * MIB)).unwrap();
+    let disk = cache.attach(Arc::new(Slow { mem, clock, rng, fails_in_1000: 0 }));
+    let mapping = disk.mapping(Arc::new(FlatFile::new(Sector(0), 16 << 20)), 1, 16 << 20);
+    let tasks: Vec<_> = (0..512_u64)
+        .map(|n| {
+            let file = mapping.open();
+            rt.spawn("caller", Default::default(), async move {
+                let at = (n / 2 * 8 + 1) * PAGE_BYTES as u64 + 100;
+                let mut buf = [0; 10];
+                match n % 2 {
+                    0 => assert_eq!(file.read(at, &mut buf).await.unwrap(), 10),
+                    _ => file.write(at, &buf).await.unwrap(),
+                }
+            })
+        })
+        .collect();
+    rt.block_on(async {
+        for task in tasks {
+            task.await.unwrap();
+        }
+    })
+    .unwrap();
+    let stats = cache.wait_stats();
+    assert!(stats.waits >= 512, "{stats:?}");
+    assert_eq!(stats.spurious, 0, "{stats:?}");
+    assert_eq!(stats.examined, stats.woken, "{stats:?}");
+}
