@@ -48,8 +48,8 @@ fn fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Plan, Build
         let given = bytes;
         return Err(BuildError::TooSmall { needed: MIN_BLOCKS << params.block.log2(), given });
     }
-    if !params.incompat.contains(Incompat::BIT64) {
-        blocks = blocks.min(u32::MAX.into());
+    if blocks == 1 << 32 && !params.incompat.contains(Incompat::BIT64) {
+        blocks -= 1; // as mke2fs does: 16 TiB are one block more than 32 bits can count
     }
     let inodes = inodes_wanted(contents, params, Some(bytes))?;
     loop {
