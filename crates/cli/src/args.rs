@@ -5,7 +5,7 @@ use crate::values;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use clap::{Parser, Subcommand, ValueHint};
 use extant_format::BlockSize;
-use extant_image::{FsType, SizePolicy};
+use extant_image::{FsType, JournalSize, SizePolicy};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -319,7 +319,7 @@ pub(crate) struct VolumeArgs {
     pub(crate) reserved: Option<u8>,
     /// Journal: auto, none, or its size such as 64M
     #[arg(short = 'J', long, value_name = "SIZE", default_value = "auto", value_parser = values::journal)]
-    pub(crate) journal: values::Journal,
+    pub(crate) journal: JournalSize,
     /// Name of the volume, at most 16 bytes
     #[arg(short = 'L', long)]
     pub(crate) label: Option<OsString>,

@@ -5,12 +5,10 @@ use crate::failure::Failure;
 use crate::json;
 use crate::progress::Progress;
 use crate::session::Session;
-use crate::values::{self, Journal};
-use extant_format::BlockSize;
+use crate::values;
 use extant_fs::quote;
 use extant_image::{
-    BuildOptions, BuildReport, FeatureChoices, JournalSize, Ownership, SizePolicy, Source, Timestamp,
-    VolumeOptions,
+    BuildOptions, BuildReport, FeatureChoices, Ownership, SizePolicy, Source, Timestamp, VolumeOptions,
 };
 use serde::Serialize;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -25,7 +23,7 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
     };
     let options = BuildOptions {
         output: args.output.clone(),
-        volume: args.volume.to_options(args.size)?,
+        volume: args.volume.to_options(args.size),
         ownership,
         clamp_time: source_date_epoch()?,
         one_file_system: args.one_file_system,
@@ -38,7 +36,7 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
 }
 
 pub(crate) fn mkfs(session: &mut Session, args: &MkfsArgs) -> Result<(), Failure> {
-    let options = args.volume.to_options(SizePolicy::Fixed(args.size))?;
+    let options = args.volume.to_options(SizePolicy::Fixed(args.size));
     let now = Timestamp { seconds: session.rt.wall_clock(), nanos: 0 };
     let created = source_date_epoch()?.unwrap_or(now);
     let progress = Progress::new(0, session.quiet);
@@ -48,20 +46,10 @@ pub(crate) fn mkfs(session: &mut Session, args: &MkfsArgs) -> Result<(), Failure
 }
 
 impl VolumeArgs {
-    fn to_options(&self, size: SizePolicy) -> Result<VolumeOptions, Failure> {
+    fn to_options(&self, size: SizePolicy) -> VolumeOptions {
         let mut features = FeatureChoices::default();
         self.features.iter().for_each(|feature| feature.apply(&mut features));
-        let journal = match self.journal {
-            Journal::Auto => JournalSize::Auto,
-            Journal::None => JournalSize::None,
-            Journal::Bytes(bytes) => {
-                let blocks = bytes >> self.block_size.unwrap_or(BlockSize::K4).log2();
-                JournalSize::Blocks(
-                    u32::try_from(blocks).map_err(|_| Failure::Usage("the journal is too large".into()))?,
-                )
-            }
-        };
-        Ok(VolumeOptions {
+        VolumeOptions {
             fs_type: self.fs_type,
             block_size: self.block_size,
             inode_size: self.inode_size,
@@ -69,12 +57,12 @@ impl VolumeArgs {
             inodes: self.inodes,
             bytes_per_inode: self.bytes_per_inode,
             reserved_percent: self.reserved,
-            journal,
+            journal: self.journal,
             label: self.label.clone().unwrap_or_default().into_vec(),
             uuid: self.uuid,
             hash_seed: self.hash_seed,
             features,
-        })
+        }
     }
 }
 

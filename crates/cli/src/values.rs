@@ -1,7 +1,7 @@
 //! Values of options.
 
 use extant_format::BlockSize;
-use extant_image::{FeatureChoices, FsType, IdRange, OwnerMap, SizePolicy};
+use extant_image::{FeatureChoices, FsType, IdRange, JournalSize, OwnerMap, SizePolicy};
 
 /// Bytes, perhaps with a binary unit, as in 64K.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
@@ -45,19 +45,11 @@ pub(crate) fn block_size(text: &str) -> Result<BlockSize, String> {
     bytes.ok_or_else(|| "a power of two from 1024 to 65536".into())
 }
 
-/// A journal, as the user writes it: in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Journal {
-    Auto,
-    None,
-    Bytes(u64),
-}
-
-pub(crate) fn journal(text: &str) -> Result<Journal, String> {
+pub(crate) fn journal(text: &str) -> Result<JournalSize, String> {
     match text {
-        "auto" => Ok(Journal::Auto),
-        "none" => Ok(Journal::None),
-        _ => size(text).map(Journal::Bytes),
+        "auto" => Ok(JournalSize::Auto),
+        "none" => Ok(JournalSize::None),
+        _ => size(text).map(JournalSize::Bytes),
     }
 }
 

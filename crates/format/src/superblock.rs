@@ -523,7 +523,7 @@ impl Superblock {
         Timestamp::from_superblock(self.raw.s_wtime, self.raw.s_wtime_hi)
     }
 
-    /// `s_mtime`: last mount.
+    /// `s_mtime`: last mount; 0 if there was none.
     pub fn mounted(&self) -> Timestamp {
         Timestamp::from_superblock(self.raw.s_mtime, self.raw.s_mtime_hi)
     }
@@ -582,8 +582,12 @@ impl fmt::Display for Superblock {
         if let Some(journal) = self.journal_inode() {
             writeln!(f, "journal inode:    {journal}")?;
         }
+        let mounted = match self.mounted() {
+            Timestamp { seconds: 0, nanos: 0 } => "never".to_string(),
+            time => time.to_string(),
+        };
         writeln!(f, "created:          {}", self.created())?;
-        writeln!(f, "last mount:       {}", self.mounted())?;
+        writeln!(f, "last mount:       {mounted}")?;
         writeln!(f, "last write:       {}", self.written())?;
         writeln!(f, "last check:       {}", self.checked())?;
         write!(f, "mounts:           {}", self.raw.s_mnt_count)

@@ -47,12 +47,9 @@ impl Timestamp {
     }
 }
 
-/// Prints in UTC, `never` for 0.
+/// Prints in UTC.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if *self == Self::default() {
-            return f.write_str("never");
-        }
         let (days, second) = (self.seconds.div_euclid(86_400), self.seconds.rem_euclid(86_400));
         // Civil date from days, after Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
         let z = days + 719_468;
@@ -88,6 +85,7 @@ mod tests {
     fn prints_civil_dates() {
         let show = |seconds| Timestamp { seconds, nanos: 0 }.to_string();
         assert_eq!(show(1_582_934_400), "2020-02-29 00:00:00 UTC");
+        assert_eq!(show(0), "1970-01-01 00:00:00 UTC");
         assert_eq!(show(-1), "1969-12-31 23:59:59 UTC");
         assert_eq!(show(15_032_385_535), "2446-05-10 22:38:55 UTC");
     }

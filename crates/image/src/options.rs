@@ -86,6 +86,8 @@ pub enum JournalSize {
     None,
     /// So many blocks, at least 1,024.
     Blocks(u32),
+    /// So many bytes, at least 1,024 blocks.
+    Bytes(u64),
 }
 
 /// How a volume is laid out. `Default` is what mke2fs 1.47 does for ext4, with the orphan file.

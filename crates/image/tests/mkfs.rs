@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use extant_format::BlockSize;
-use extant_image::{FeatureChoices, FsType, SizePolicy, Timestamp, VolumeOptions, mkfs};
+use extant_image::{FeatureChoices, FsType, JournalSize, SizePolicy, Timestamp, VolumeOptions, mkfs};
 use extant_rt::Rt;
 use std::collections::BTreeMap;
 use std::fs;
@@ -119,4 +119,27 @@ fn uuids_differ_unless_given() {
     make(&a, &given);
     make(&b, &given);
     assert_eq!(sha256(&a), sha256(&b));
+}
+
+#[test]
+fn a_journal_has_the_bytes_asked_for_whatever_the_block_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    for block in [None, BlockSize::from_bytes(2048), BlockSize::from_bytes(65_536)] {
+        let journal = JournalSize::Bytes(64 << 20);
+        make(&image, &VolumeOptions { journal, block_size: block, ..sized(300 << 20) });
+        assert_clean(&image);
+        let Some(header) = header(&image) else { return };
+        assert!(header["Total journal size"] == "64M", "{header:?}");
+    }
+}
+
+#[test]
+fn a_volume_that_32_bits_cannot_count_is_not_made_smaller() {
+    let dir = tempfile::tempdir().unwrap();
+    let features = FeatureChoices { bits64: Some(false), ..Default::default() };
+    let volume = VolumeOptions { features, ..sized(17 << 40) };
+    let image = dir.path().join("image");
+    let error = mkfs(&image, &volume, CREATED, &Rt::real(Default::default()), Arc::new(|_, _| {}));
+    assert!(error.unwrap_err().to_string().contains("needs 64bit"));
 }

@@ -53,7 +53,14 @@ impl Params {
         if options.reserved_percent.is_some_and(|percent| percent > 50) {
             return refuse("at most 50 percent of the blocks can be reserved");
         }
-        let (compat, incompat, ro_compat) = features(options)?;
+        let journal = match options.journal {
+            // What does not fit 32 bits is refused as too many blocks.
+            JournalSize::Bytes(bytes) => {
+                JournalSize::Blocks(u32::try_from(bytes >> block.log2()).unwrap_or(u32::MAX))
+            }
+            other => other,
+        };
+        let (compat, incompat, ro_compat) = features(options, journal)?;
         let ratio = match fixed {
             Some(bytes) if bytes < 3 * MIB => 8192,
             Some(bytes) if bytes < 512 * MIB => 4096,
@@ -80,7 +87,7 @@ impl Params {
             inodes: options.inodes,
             bytes_per_inode,
             reserved_percent: options.reserved_percent.unwrap_or(if fixed.is_some() { 5 } else { 0 }),
-            journal: options.journal,
+            journal,
             label,
             uuid: options.uuid.unwrap_or_default(),
             hash_seed: options.hash_seed.unwrap_or_default(),
@@ -121,8 +128,8 @@ impl Params {
             _ => Some(262_144),
         };
         match self.journal {
-            JournalSize::Auto => auto,
             JournalSize::Blocks(n) => Some(n),
+            JournalSize::Auto | JournalSize::Bytes(_) => auto,
             JournalSize::None => None,
         }
     }
@@ -135,7 +142,10 @@ impl Params {
     }
 }
 
-fn features(options: &VolumeOptions) -> Result<(Compat, Incompat, RoCompat), BuildError> {
+fn features(
+    options: &VolumeOptions,
+    journal: JournalSize,
+) -> Result<(Compat, Incompat, RoCompat), BuildError> {
     let refuse = |text: &str| Err(BuildError::Options(text.into()));
     let mut compat = Compat::EXT_ATTR | Compat::RESIZE_INODE | Compat::DIR_INDEX;
     let mut incompat = Incompat::FILETYPE;
@@ -149,7 +159,7 @@ fn features(options: &VolumeOptions) -> Result<(Compat, Incompat, RoCompat), Bui
         ro_compat |=
             RoCompat::HUGE_FILE | RoCompat::METADATA_CSUM | RoCompat::DIR_NLINK | RoCompat::EXTRA_ISIZE;
     }
-    match options.journal {
+    match journal {
         JournalSize::None => compat -= Compat::HAS_JOURNAL,
         JournalSize::Blocks(n) => {
             if !(1024..=10_240_000).contains(&n) {
@@ -157,7 +167,7 @@ fn features(options: &VolumeOptions) -> Result<(Compat, Incompat, RoCompat), Bui
             }
             compat |= Compat::HAS_JOURNAL;
         }
-        JournalSize::Auto => {}
+        JournalSize::Auto | JournalSize::Bytes(_) => {}
     }
     let choices = &options.features;
     compat.set_if(Compat::RESIZE_INODE, choices.resize_inode);

@@ -55,8 +55,8 @@ fn try_fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Option<
     if blocks < MIN_BLOCKS {
         return Ok(None);
     }
-    if !params.incompat.contains(Incompat::BIT64) {
-        blocks = blocks.min(u32::MAX.into());
+    if blocks == 1 << 32 && !params.incompat.contains(Incompat::BIT64) {
+        blocks -= 1; // as mke2fs does: 16 TiB are one block more than 32 bits can count
     }
     let mut wanted = inodes_wanted(contents, params, Some(bytes))?;
     // A plan with a last group so small that it is given up if the contents fit without it.
