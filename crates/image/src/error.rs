@@ -76,6 +76,32 @@ pub enum BuildError {
         /// Bytes there are.
         limit: u64,
     },
+    /// An attribute with a name that Linux cannot have.
+    #[error(
+        "the extended attribute {name} of {path} cannot be stored: names have at most 255 bytes, none of them 0"
+    )]
+    XattrName {
+        /// Path, quoted.
+        path: String,
+        /// The attribute's name, quoted.
+        name: String,
+    },
+    /// A symbolic link to nothing, which Linux does not have either.
+    #[error("the target of symbolic link {path} is empty")]
+    TargetEmpty {
+        /// Path of the link, quoted.
+        path: String,
+    },
+    /// A device whose numbers Linux does not have.
+    #[error("{path} is device {major}:{minor}; the numbers go up to 4095:1048575")]
+    DeviceNumber {
+        /// Path, quoted.
+        path: String,
+        /// Its major number.
+        major: u32,
+        /// Its minor number.
+        minor: u32,
+    },
     /// An access control list that is none.
     #[error("{path}: {name} is not an access control list: {reason}")]
     Acl {

@@ -318,6 +318,45 @@ fn layers_hide_what_their_whiteouts_name() {
 }
 
 #[test]
+fn a_platform_is_never_taken_for_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    let mut layout = Layout::new(dir.path().join("layout"));
+    if !layout.layer(&tree, None) {
+        return;
+    }
+    layout.finish();
+    let build = |platform: &str| {
+        let platform = Some(platform.into());
+        let options = extant_image::BuildOptions { platform, ..options(dir.path().join("image")) };
+        try_build(&options, &[Source::Oci(layout.dir.clone())])
+    };
+    // The manifest says nothing of a platform, so it may be for any.
+    build("linux/arm64").unwrap();
+    let index = layout.dir.join("index.json");
+    let text = fs::read_to_string(&index).unwrap();
+    let of = r#""platform":{"os":"linux","architecture":"amd64"},"digest""#;
+    fs::write(&index, text.replacen(r#""digest""#, of, 1)).unwrap();
+    build("linux/amd64").unwrap();
+    let error = build("linux/arm64").unwrap_err().to_string();
+    assert!(error.contains("no image for linux/arm64") && error.contains("linux/amd64"), "{error}");
+}
+
+#[test]
+fn a_blob_that_is_no_file_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = Layout::new(dir.path().join("layout"));
+    let fifo = layout.dir.join("blobs/sha256/00");
+    if !must("mkfifo", &[fifo.to_str().unwrap()]) {
+        return;
+    }
+    fs::write(layout.dir.join("index.json"), r#"{"manifests":[{"digest":"sha256:00","size":0}]}"#).unwrap();
+    let error = build_from(&[Source::Oci(layout.dir)], &dir.path().join("image")).unwrap_err();
+    assert!(error.to_string().contains("not a regular file"), "{error}");
+}
+
+#[test]
 fn damaged_layouts_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
@@ -361,6 +400,7 @@ fn a_hundred_thousand_empty_files_waste_no_space() {
     for n in 0..100_000 {
         bytes.extend(empty_file(&format!("dir-{}/file-{n}", n / 500)));
     }
+    bytes.extend([0; 1024]);
     fs::write(&archive, bytes).unwrap();
     for block in [1024, 4096] {
         let image = dir.path().join("image");

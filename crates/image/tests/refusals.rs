@@ -77,10 +77,16 @@ impl Case {
         self.dir.path().join("out/image")
     }
 
-    fn tar(&self, bytes: &[u8]) -> Result<(), BuildError> {
+    /// An archive as it is.
+    fn raw_tar(&self, bytes: &[u8]) -> Result<(), BuildError> {
         let archive = self.dir.path().join("archive.tar");
         fs::write(&archive, bytes).unwrap();
         self.build(VolumeOptions::default(), Ownership::Source, Source::Tar(archive))
+    }
+
+    /// An archive of these entries.
+    fn tar(&self, entries: &[u8]) -> Result<(), BuildError> {
+        self.raw_tar(&[entries, &[0; 1024]].concat())
     }
 
     fn build(&self, volume: VolumeOptions, ownership: Ownership, source: Source) -> Result<(), BuildError> {
@@ -132,22 +138,20 @@ fn archives_cut_short_name_the_entry() {
     archive.extend(pax("path", b"the-second-entry"));
     archive.extend(file(b"short", &[2; 3000]));
     let first_end = 512 + 3072;
-    for cut in (1..archive.len() - 72).step_by(37) {
-        let whole_entry = cut == first_end || (cut > 512 + 3000 && cut <= first_end);
-        let result = case.tar(&archive[..cut]);
-        if whole_entry && result.is_ok() {
-            fs::remove_file(case.image()).unwrap();
-            continue; // a cut between entries looks like an archive without its end mark
-        }
-        let error = result.expect_err("cut short").to_string();
+    // Between the entries and behind the last one, too: nothing is missing then but the end.
+    for cut in (1..archive.len()).step_by(37).chain([first_end, archive.len()]) {
+        let error = case.raw_tar(&archive[..cut]).expect_err("cut short").to_string();
         if cut > 512 && cut < first_end {
             assert!(error.contains("\"first\""), "{cut}: {error}");
         }
-        if cut > first_end + 2048 {
+        if cut > first_end + 2048 && cut < archive.len() - 72 {
             assert!(error.contains("in entry \"the-second-entry\""), "{cut}: {error}");
         }
         assert!(error.contains("cut short"), "{cut}: {error}");
     }
+    let error = case.raw_tar(b"").unwrap_err().to_string();
+    assert!(error.contains("empty"), "{error}");
+    case.raw_tar(&[archive, vec![0; 512]].concat()).unwrap();
 }
 
 #[test]
@@ -195,7 +199,7 @@ fn precise_errors() {
     assert!(error.to_string().contains("hard link to \"nowhere\""), "{error}");
 
     let error = case.tar(&[b'x'; 2048]).unwrap_err();
-    assert!(error.to_string().contains("not a tar header"), "{error}");
+    assert!(error.to_string().contains("no tar archive"), "{error}");
 
     let error = case.tar(b"BZh91AY&SY").unwrap_err();
     assert!(error.to_string().contains("bzip2"), "{error}");
@@ -205,6 +209,21 @@ fn precise_errors() {
     let error = case.tar(&acl).unwrap_err();
     assert!(matches!(error, BuildError::Acl { .. }), "{error}");
     assert!(error.to_string().contains("/listed"), "{error}");
+
+    for name in [vec![b'n'; 251], b"nul\0".to_vec()] {
+        let mut named = pax(&format!("SCHILY.xattr.user.{}", String::from_utf8(name).unwrap()), b"value");
+        named.extend(file(b"file", b"x"));
+        let error = case.tar(&named).unwrap_err();
+        assert!(matches!(error, BuildError::XattrName { .. }), "{error}");
+    }
+
+    let error = case.tar(&header(b"link", b'2', 0)).unwrap_err();
+    assert!(matches!(error, BuildError::TargetEmpty { .. }), "{error}");
+
+    let mut device = pax("SCHILY.devmajor", b"4096");
+    device.extend(header(b"device", b'4', 0));
+    let error = case.tar(&device).unwrap_err();
+    assert!(matches!(error, BuildError::DeviceNumber { major: 4096, minor: 0, .. }), "{error}");
 
     let missing = Source::Directory(case.dir.path().join("missing"));
     let error = case.build(VolumeOptions::default(), Ownership::Source, missing).unwrap_err();
@@ -330,4 +349,23 @@ fn an_older_image_is_replaced_at_the_end() {
     assert_clean(&case.image());
     let names: Vec<_> = fs::read_dir(case.dir.path().join("out")).unwrap().collect();
     assert_eq!(names.len(), 1);
+}
+
+#[test]
+fn gzip_is_checked_to_its_end() {
+    let case = Case::new();
+    let plain = [file(b"file", b"x"), vec![0; 1024]].concat();
+    let archive = case.dir.path().join("plain.tar");
+    fs::write(&archive, plain).unwrap();
+    let Some(packed) = tool("gzip", &["-c", archive.to_str().unwrap()]) else { return };
+    let packed = packed.stdout;
+    for cut in 1..9 {
+        let error = case.raw_tar(&packed[..packed.len() - cut]).unwrap_err().to_string();
+        assert!(error.contains("cut short"), "{cut}: {error}");
+        let mut bad = packed.clone();
+        bad[packed.len() - cut] ^= 1;
+        case.raw_tar(&bad).unwrap_err();
+    }
+    // What pads a tape, or a block device.
+    case.raw_tar(&[packed, vec![0; 700]].concat()).unwrap();
 }

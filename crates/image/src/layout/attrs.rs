@@ -2,8 +2,8 @@
 
 use super::contents::Contents;
 use super::params::Params;
-use crate::BuildError;
 use crate::tree::XattrSetId;
+use crate::{BuildError, quoted};
 use extant_format::{
     Acl, BlockSize, GOOD_OLD_INODE_SIZE, Incompat, InodeNumber, XATTR_BLOCK_SHARES_MAX, Xattr, XattrIndex,
     XattrName, xattr_space,
@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 
 const EXTRA_ISIZE: usize = 32;
 const BLOCK_HEADER: usize = 32;
+/// Longest name that programs can ask for, prefix and all (xattr(7)).
+const XATTR_NAME_MAX: usize = 255;
 
 /// Where the attributes of every set go.
 #[derive(Debug, Default)]
@@ -178,6 +180,10 @@ fn place(
     let mut attrs = Vec::new();
     for xattr in contents.tree.xattrs(set) {
         let Some(name) = XattrName::from_full(&xattr.name) else { continue };
+        if xattr.name.len() > XATTR_NAME_MAX || xattr.name.contains(&0) {
+            let (path, name) = (contents.quoted_path_of(inode), quoted(&xattr.name));
+            return Err(BuildError::XattrName { path, name });
+        }
         let mut value = xattr.value.to_vec();
         if matches!(name.index, XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT) {
             let acl = Acl::parse_xattr(&value, inode).map_err(|e| BuildError::Acl {

@@ -12,6 +12,9 @@ use sha2::{Digest, Sha256};
 /// The first inode that is not reserved; by custom lost+found's.
 pub(crate) const FIRST_INODE: u32 = 11;
 const NO_ENTRY: u32 = u32::MAX;
+/// Device numbers have 12 and 20 bits, in Linux and in the inode.
+const DEVICE_MAJOR_MAX: u32 = 0xfff;
+const DEVICE_MINOR_MAX: u32 = 0xf_ffff;
 
 /// What the volume will hold.
 pub(crate) struct Contents {
@@ -201,6 +204,11 @@ impl Contents {
                 let path = self.quoted_path_of(inode);
                 return Err(BuildError::TooManyLinks { path, links, limit: most_links });
             }
+            if let Payload::Device { major, minor } = node.payload
+                && (major > DEVICE_MAJOR_MAX || minor > DEVICE_MINOR_MAX)
+            {
+                return Err(BuildError::DeviceNumber { path: self.quoted_path_of(inode), major, minor });
+            }
             let of = match node.kind {
                 Kind::Directory => {
                     let subdirs = self.subdirectories(id);
@@ -220,6 +228,9 @@ impl Contents {
                         return Err(BuildError::FileTooLarge { path, bytes: node.size, limit: largest });
                     }
                     self.logical_runs(params, id).iter().map(|run| run.blocks).sum()
+                }
+                Kind::Symlink if node.size == 0 => {
+                    return Err(BuildError::TargetEmpty { path: self.quoted_path_of(inode) });
                 }
                 Kind::Symlink if node.size >= 60 => {
                     let limit = u64::from(params.block.bytes()) - 1;

@@ -1,12 +1,14 @@
 //! Compressed streams, told apart by their first bytes.
 
-use std::io::{self, BufReader, Cursor, Read};
+use flate2::bufread::GzDecoder;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 
 /// A stream of an archive's bytes, decompressed.
 pub(crate) type Stream = Box<dyn Read + Send>;
 
 const BUFFER: usize = 256 << 10;
 const MAGIC_BYTES: usize = 6;
+const GZIP: &[u8] = &[0x1f, 0x8b];
 
 /// How a file is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +22,6 @@ pub(crate) enum Compression {
 impl Compression {
     /// From the first bytes; an error for formats that are known and not read.
     pub(crate) fn of(start: &[u8]) -> io::Result<Self> {
-        const GZIP: &[u8] = &[0x1f, 0x8b];
         const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
         const XZ: &[u8] = &[0xfd, b'7', b'z', b'X', b'Z', 0];
         let others: [(&[u8], &str); 4] = [
@@ -45,6 +46,31 @@ impl Compression {
     }
 }
 
+/// Members of gzip, one after the other. What follows the last one and is no member is passed over, as gzip does: tapes
+/// and block devices pad.
+struct Gzip<R> {
+    /// `None` at the end.
+    member: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Read for Gzip<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.member {
+            let n = member.read(buf)?;
+            if n > 0 || buf.is_empty() {
+                return Ok(n);
+            }
+            let mut rest = self.member.take().expect("it was just read from").into_inner();
+            if rest.fill_buf()?.starts_with(&GZIP[..1]) {
+                self.member = Some(GzDecoder::new(rest));
+            } else {
+                io::copy(&mut rest, &mut io::sink())?;
+            }
+        }
+        Ok(0)
+    }
+}
+
 /// Decompresses `input`, whatever it is compressed with; concatenated members are one stream.
 pub(crate) fn decoded(mut input: impl Read + Send + 'static) -> io::Result<Stream> {
     let mut start = Vec::with_capacity(MAGIC_BYTES);
@@ -53,7 +79,7 @@ pub(crate) fn decoded(mut input: impl Read + Send + 'static) -> io::Result<Strea
     let whole = BufReader::with_capacity(BUFFER, Cursor::new(start).chain(input));
     Ok(match compression {
         Compression::Plain => Box::new(whole),
-        Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(whole)),
+        Compression::Gzip => Box::new(Gzip { member: Some(GzDecoder::new(whole)) }),
         Compression::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(whole)?),
         Compression::Xz => Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(whole)),
     })

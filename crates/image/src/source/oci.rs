@@ -8,9 +8,9 @@ use crate::{BuildError, quoted_path};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use sha2::{Digest, Sha256, Sha512};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -134,13 +134,15 @@ impl Layout<'_> {
             .iter()
             .map(|d| d.platform.as_ref().map_or_else(|| d.digest.clone(), Platform::name))
             .collect();
+        // A manifest that is alone need not say what it is for; one that does is not taken for another.
         if let Some(wanted) = wanted
-            && images.len() > 1
+            && images.iter().any(|image| image.platform.is_some())
         {
             let matches = |name: &String| name == wanted || name.starts_with(&format!("{wanted}/"));
-            if let Some(at) = names.iter().position(matches) {
-                return Ok(images.swap_remove(at));
-            }
+            return match names.iter().position(matches) {
+                Some(at) => Ok(images.swap_remove(at)),
+                None => Err(self.bad(format!("it has no image for {wanted}; it has {}", names.join(", ")))),
+            };
         }
         match images.len() {
             0 => Err(self.bad("its index lists no image")),
@@ -219,8 +221,14 @@ impl Layout<'_> {
         match &self.place {
             Place::Directory(dir) => {
                 let open = || {
-                    let file = File::open(dir.join(path))?;
-                    let len = file.metadata()?.len();
+                    // A layout may be hostile: opening a FIFO must not wait for a writer.
+                    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+                    let file = OpenOptions::new().read(true).custom_flags(flags).open(dir.join(path))?;
+                    let meta = file.metadata()?;
+                    if !meta.is_file() {
+                        return Err(io::Error::other("it is not a regular file"));
+                    }
+                    let len = meta.len();
                     Ok::<_, io::Error>(Blob { file: Arc::new(file), start: 0, len, archive: None })
                 };
                 open().map_err(|e| self.bad(format!("cannot open {path}: {e}")))

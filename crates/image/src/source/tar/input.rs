@@ -19,6 +19,8 @@ pub(crate) struct Input {
     /// The entry being read, for messages.
     entry: Option<Vec<u8>>,
     in_entry: bool,
+    /// Whether the zero block that ends an archive was seen.
+    ended: bool,
 }
 
 enum Bytes {
@@ -31,12 +33,16 @@ enum Bytes {
 impl Input {
     /// `len` bytes of an open archive from `start` on.
     pub(crate) fn file(file: Arc<File>, archive: u16, start: u64, len: u64, name: String) -> Self {
-        Self { name, bytes: Bytes::File { file, archive, start, len }, at: 0, entry: None, in_entry: false }
+        Self::new(name, Bytes::File { file, archive, start, len })
     }
 
     /// A decompressed stream.
     pub(crate) fn stream(stream: Stream, name: String) -> Self {
-        Self { name, bytes: Bytes::Stream(stream), at: 0, entry: None, in_entry: false }
+        Self::new(name, Bytes::Stream(stream))
+    }
+
+    fn new(name: String, bytes: Bytes) -> Self {
+        Self { name, bytes, at: 0, entry: None, in_entry: false, ended: false }
     }
 
     /// The next header's block; `None` at the end of the archive.
@@ -44,9 +50,11 @@ impl Input {
         self.in_entry = false;
         let mut block = [0; BLOCK];
         match self.fill(&mut block)? {
-            // Many writers leave out the two zero blocks that should end an archive.
             0 => Ok(None),
-            BLOCK if block.iter().all(|b| *b == 0) => Ok(None),
+            BLOCK if block.iter().all(|b| *b == 0) => {
+                self.ended = true;
+                Ok(None)
+            }
             BLOCK => Ok(Some(block)),
             _ => Err(self.bad("the archive is cut short")),
         }
@@ -68,6 +76,15 @@ impl Input {
             None => "before the first entry".into(),
         };
         BuildError::Tar { archive: self.name.clone(), offset: self.at, place, problem: problem.into() }
+    }
+
+    /// An error for a block that should have been a header.
+    pub(super) fn bad_header(&self) -> BuildError {
+        if self.at == BLOCK as u64 {
+            self.bad("this is no tar archive, neither plain nor in gzip, zstd or xz")
+        } else {
+            self.bad("this is not a tar header")
+        }
     }
 
     pub(super) fn read_exact(&mut self, buf: &mut [u8]) -> Result<(), BuildError> {
@@ -120,7 +137,21 @@ impl Input {
         self.skip_padding(bytes)
     }
 
-    /// Reads a stream to its end, so that all of it has been seen.
+    /// An error if the archive stopped without the zero blocks that end one. That is how an archive looks that was cut
+    /// between two entries; where a digest covers all of it, nobody needs to ask.
+    pub(super) fn expect_end_mark(&self) -> Result<(), BuildError> {
+        match (self.ended, self.at) {
+            (true, _) => Ok(()),
+            (false, 0) => Err(self.bad("the archive is empty")),
+            (false, _) => Err(self.bad(
+                "the archive is cut short: the zero blocks that end one are missing (if it never had them, append 1024 zero \
+                 bytes)",
+            )),
+        }
+    }
+
+    /// Reads a stream to its end, so that all of it has been seen: its checksums are checked, and who writes to a pipe is
+    /// not cut off.
     pub(crate) fn drain(&mut self) -> Result<(), BuildError> {
         let mut buf = vec![0; 64 << 10];
         while matches!(self.bytes, Bytes::Stream(_)) && self.fill(&mut buf)? > 0 {}

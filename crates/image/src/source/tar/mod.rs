@@ -72,6 +72,8 @@ fn load(
     let name = input.name.clone();
     let mut fresh = Tree::new();
     read(&mut fresh, stores, &mut input, None)?;
+    input.drain()?;
+    input.expect_end_mark()?;
     stores.finish()?;
     if oci::is_layout(&fresh) {
         return oci::load_archived(tree, stores, fresh, name, platform);
@@ -154,7 +156,7 @@ pub(crate) fn read(
             };
             let header = Header(&block);
             if !header.checksum_holds() {
-                return Err(input.bad("this is not a tar header"));
+                return Err(input.bad_header());
             }
             let size = header.size().and_then(|n| u64::try_from(n).ok());
             announced |= matches!(header.type_flag(), b'L' | b'K' | b'x' | b'X');
