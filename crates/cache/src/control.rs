@@ -65,6 +65,16 @@ pub struct Writer {
     pub ask_after_pages: u64,
     /// When the last pause began or would have begun.
     pub paused_at: Nanos,
+    /// Pages written back on the controller's order ([`Verdict::WriteBack`]) and not yet accounted for; the cache adds.
+    pub written_pages: u64,
+    /// How many steps the controller has had the writer take since it last went on; the controller's own.
+    pub steps: u32,
+    /// When its next turn is due, for a controller that gives turns; the controller's own.
+    pub due: Nanos,
+    /// Its place among the waiting, for a controller that gives turns; 0 is none. The controller's own.
+    pub ticket: u64,
+    /// The last count of writers that it took part in; the controller's own.
+    pub counted: u64,
 }
 
 /// What a writer that has just dirtied pages does next.
@@ -109,6 +119,13 @@ pub trait DirtyControl: Send + fmt::Debug {
 
     /// Whether and how the device's flusher works. Asked when pages were dirtied, and before every chunk.
     fn background(&mut self, now: Nanos, numbers: &Numbers) -> Background;
+
+    /// The flusher passes over files with fewer dirty pages than this while another file of the device has as many. Asked
+    /// together with [`DirtyControl::background`].
+    fn least_run(&mut self, now: Nanos, numbers: &Numbers) -> u64 {
+        let _ = (now, numbers);
+        1
+    }
 
     /// Write-back of `pages` pages to `numbers.device` ended; `took` is the time from submission to completion.
     fn written(&mut self, now: Nanos, numbers: &Numbers, pages: u64, took: Nanos) {

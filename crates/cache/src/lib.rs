@@ -30,6 +30,7 @@ mod audit;
 mod backing;
 mod cache;
 pub mod control;
+pub mod dirty;
 mod disk;
 mod error;
 mod errseq;

@@ -1,0 +1,43 @@
+//! The ten disks of the write-back thread under every dirty controller, beside what was measured in 2011.
+
+#[path = "../tests/dirty_jbod/disks.rs"]
+mod disks;
+#[path = "../tests/dirty_jbod/jbod.rs"]
+mod jbod;
+#[path = "../tests/dirty_jbod/world.rs"]
+mod world;
+
+use jbod::{Policy, ROWS, load};
+
+fn main() {
+    let seed = 1;
+    println!(
+        "MiB/s, seed {seed}; measured: Linux 3.1, and IO-less with the background threshold per device (xfs)."
+    );
+    println!(
+        "pause and still: the longest pause, and the longest time in which some writer dirtied nothing, ms."
+    );
+    for row in ROWS {
+        let (before, after) = row.measured;
+        for policy in Policy::ALL {
+            let outcome = world::run(load(row, policy, 15, 45, seed), policy.control());
+            let rate = outcome.mib_per_s();
+            let measured = match policy {
+                Policy::Linux31 => Some(before),
+                Policy::IolessBackground => Some(after),
+                Policy::Ioless | Policy::Extant => None,
+            };
+            let compared = measured.map_or(String::new(), |measured| {
+                format!("measured {measured:4.0}, error {:+.1} %", (rate / measured - 1.0) * 100.0)
+            });
+            println!(
+                "{:4} {:3} writers {:16} {rate:4.0}  pause {:3.0} still {:5.0}  {compared}",
+                row.name,
+                row.writers,
+                format!("{policy:?}"),
+                outcome.longest_pause as f64 / 1e6,
+                outcome.longest_standstill as f64 / 1e6,
+            );
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Our controller: credits per device, turns per writer, pauses by prediction.
+
+use super::turns::Turns;
+use super::{BusyRate, MAX_PAUSE, pages_in, time_for};
+use crate::control::{Amounts, Background, DirtyControl, Numbers, Verdict, Writer};
+use extant_rt::Nanos;
+
+/// A file's dirty pages are written at a time, and finding the next file costs a disk a seek: with less than this for each
+/// writer, memory is short, and writers take turns with long runs. 4 MiB.
+const AMPLE_PAGES: u64 = 4 << 20 >> 12;
+/// What a device has on its way at a time: as much as it writes meanwhile.
+const IN_FLIGHT: Nanos = Nanos::from_millis(100);
+/// Where memory is ample, every writer has a turn within this …
+const ROUND: Nanos = Nanos::from_millis(100);
+/// … and where it is short, within this. Meanwhile it gets on by a page or so each time it wakes.
+const LONG_ROUND: Nanos = Nanos::from_secs(3);
+/// A device that shares the pool may hold what it writes in this time: its memory comes back that soon when others want
+/// it, and a device that writes nothing can hold next to nothing.
+const HOLD: Nanos = Nanos::from_secs(5);
+/// A device that had nothing dirty for so long does not count for the shares.
+const IDLE: Nanos = Nanos::from_secs(1);
+/// The shortest pause worth taking.
+const LEAST_PAUSE: Nanos = Nanos::from_millis(1);
+/// Writers are counted anew this often: longer than any pause, so that whoever writes is counted.
+const CENSUS: Nanos = Nanos::from_millis(500);
+/// Any device may hold this much, that it can begin.
+const FLOOR_PAGES: u64 = 16;
+
+/// Dirty control by credits and turns.
+///
+/// Each device has a part of the pool, half of it by number and half by what each writes; what the others do not use is
+/// lent to it at once, as far as it can give it back in time. The flusher keeps 100 ms of the device's work on its way. A
+/// writer goes on as long as half of the device's memory is free; then the writers take turns, in the order of their due
+/// times, each of the same number of pages. Where there is little memory for each writer, turns are long and seldom, and the
+/// flusher writes the files whose turn it was, so that a disk of many small parts still writes long runs. Whoever waits
+/// sleeps until its turn is predicted to come, at most 200 ms at a time, and gets on a little each time.
+///
+/// The rules of [`Verdict::Pause`]: `extant: turn`, it is not the writer's turn yet; `extant: room`, it is next, but the
+/// device's memory is full; `extant: pool`, likewise, but the process's memory is.
+#[derive(Debug, Default)]
+pub struct Extant {
+    devices: Vec<Device>,
+}
+
+#[derive(Debug, Default)]
+struct Device {
+    busy: BusyRate,
+    /// As last seen.
+    amounts: Amounts,
+    /// When something was last dirty or on its way.
+    active_at: Nanos,
+    /// Since when something is on its way without a break.
+    in_flight_since: Nanos,
+    turns: Turns,
+    /// The count of writers: its number, when it began, how many so far and how many the last time.
+    census: u64,
+    census_at: Nanos,
+    counting: u64,
+    writers: u64,
+}
+
+impl Device {
+    fn rate(&self, now: Nanos) -> u64 {
+        self.busy.rate(now, self.amounts.writeback_pages, self.in_flight_since)
+    }
+
+    fn is_active(&self, now: Nanos) -> bool {
+        self.amounts.total() > 0 || now.saturating_sub(self.active_at) < IDLE && self.active_at > Nanos::ZERO
+    }
+
+    fn count(&mut self, now: Nanos, writer: &mut Writer) {
+        let elapsed = now.saturating_sub(self.census_at);
+        if elapsed >= CENSUS || self.census == 0 {
+            self.writers = if elapsed >= CENSUS.saturating_add(CENSUS) { 0 } else { self.counting };
+            self.counting = 0;
+            self.census += 1;
+            self.census_at = now;
+        }
+        if writer.counted != self.census {
+            writer.counted = self.census;
+            self.counting += 1;
+        }
+    }
+
+    /// Writers at present, at least 1.
+    fn writers(&self) -> u64 {
+        self.writers.max(self.counting).max(1)
+    }
+}
+
+/// How a device's writers go on, in pages and pages per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Plan {
+    limit: u64,
+    /// What the device writes.
+    rate: u64,
+    writers: u64,
+    /// Whether memory is short.
+    short: bool,
+    /// Pages of a turn.
+    turn: u64,
+    /// Turns begin as long as no more than this is dirty or promised.
+    target: u64,
+    /// What each writer may dirty while it waits, in pages per 1000 s.
+    drip_milli: u64,
+}
+
+impl Plan {
+    fn new(limit: u64, rate: u64, writers: u64) -> Self {
+        let short = limit / 2 / writers < AMPLE_PAGES;
+        let round = if short { LONG_ROUND } else { ROUND };
+        let most = (limit / 4).max(1);
+        let mut turn = (pages_in(rate, round) / writers).clamp(1, most);
+        if short {
+            turn = turn.clamp(1, AMPLE_PAGES).max(8.min(most));
+        }
+        // On average a writer has waited for half a round, and an eighth of the memory is for what they dirty meanwhile;
+        // nor may it be more than an eighth of what the device writes, or a page per pause.
+        let took = time_for(turn * writers, rate).max(MAX_PAUSE);
+        let room = (limit / 4).saturating_mul(1_000_000_000_000) / took.0;
+        let drip_milli = (room.min(rate * 125) / writers).min(5000);
+        let target = limit - limit / 8;
+        Self { limit, rate, writers, short, turn, target, drip_milli }
+    }
+
+    /// What a writer may have dirtied while it waited for `span`.
+    fn dripped(&self, span: Nanos) -> u64 {
+        pages_in(self.drip_milli, span) / 1000
+    }
+
+    fn in_flight(&self) -> u64 {
+        let credit = pages_in(self.rate, IN_FLIGHT);
+        let credit = if self.short { credit.max(2 * self.turn) } else { credit };
+        credit.min(self.limit / 2).max(1)
+    }
+}
+
+impl Extant {
+    /// A controller that knows of no device yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes over what is known of the device.
+    fn note(&mut self, now: Nanos, numbers: &Numbers) -> &mut Device {
+        let at = numbers.device.0 as usize;
+        if self.devices.len() <= at {
+            self.devices.resize_with(at + 1, Device::default);
+        }
+        let device = &mut self.devices[at];
+        if device.amounts.writeback_pages == 0 {
+            device.in_flight_since = now;
+        }
+        if numbers.on_device.total() > 0 {
+            device.active_at = now;
+        }
+        device.amounts = numbers.on_device;
+        device
+    }
+
+    /// The device's part of `of` pages, nothing lent: half by number, half by rate, among the devices in use.
+    fn part(&self, now: Nanos, at: usize, of: u64) -> u64 {
+        let (mut rates, mut count) = (0, 0);
+        for (other, device) in self.devices.iter().enumerate() {
+            if other == at || device.is_active(now) {
+                rates += u128::from(device.rate(now));
+                count += 1;
+            }
+        }
+        let by_rate = u128::from(of / 2) * u128::from(self.devices[at].rate(now)) / rates.max(1);
+        of / 2 / count.max(1) + by_rate as u64
+    }
+
+    fn limit_of(&self, now: Nanos, numbers: &Numbers) -> u64 {
+        let at = numbers.device.0 as usize;
+        let limit = numbers.limits.limit_pages;
+        if numbers.devices <= 1 {
+            return limit.max(1);
+        }
+        let device = &self.devices[at];
+        let mut wanted = 0;
+        for (other, device) in self.devices.iter().enumerate() {
+            if other != at && device.is_active(now) {
+                let credit = pages_in(device.rate(now), IN_FLIGHT).min(self.part(now, other, limit));
+                wanted += credit.saturating_sub(device.amounts.total());
+            }
+        }
+        // An eighth stays for devices that are not in use.
+        let free = limit.saturating_sub(numbers.global.total()).saturating_sub(wanted.max(limit / 8));
+        let lent = numbers.on_device.total() + free;
+        let hold = pages_in(device.rate(now), HOLD);
+        self.part(now, at, limit).max(lent).min(hold).clamp(FLOOR_PAGES.min(limit), limit).max(1)
+    }
+
+    fn plan(&self, now: Nanos, numbers: &Numbers) -> Plan {
+        let device = &self.devices[numbers.device.0 as usize];
+        Plan::new(self.limit_of(now, numbers), device.rate(now), device.writers())
+    }
+}
+
+/// Lets the writer dirty `pages` more.
+fn go(now: Nanos, writer: &mut Writer, pages: u64) -> Verdict {
+    writer.dirtied_pages = 0;
+    writer.ask_after_pages = pages.max(1);
+    writer.paused_at = now;
+    Verdict::Go
+}
+
+impl DirtyControl for Extant {
+    fn balance(&mut self, now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Verdict {
+        let device = self.note(now, numbers);
+        device.count(now, writer);
+        if !device.turns.waits(writer) {
+            device.turns.close(writer);
+        }
+        let plan = self.plan(now, numbers);
+        let turns = &mut self.devices[numbers.device.0 as usize].turns;
+        let used = numbers.on_device.total() + turns.open_pages();
+        let limit = numbers.limits.limit_pages;
+        let freely =
+            (plan.limit / 2).saturating_sub(used).min((limit / 2).saturating_sub(numbers.global.total()));
+        if freely > 0 && !plan.short && turns.is_idle() {
+            return go(now, writer, freely / (2 * plan.writers));
+        }
+        // Due a turn's time after its last turn was due, so that the time it spends elsewhere is not lost to it.
+        let apart = time_for(plan.turn * plan.writers, plan.rate);
+        let due = writer.due.saturating_add(apart).max(now.saturating_sub(apart));
+        let waited = turns.waits(writer);
+        // How many more than that are ahead makes no difference: it is more than a pause.
+        let most = pages_in(plan.rate, MAX_PAUSE).saturating_add(limit) / plan.turn + 1;
+        let ahead = turns.wait(now, writer, due, most as usize);
+        let room = plan.target.saturating_sub(used);
+        let pool = (limit - limit / 16).saturating_sub(numbers.global.total());
+        let needed = plan.turn * (ahead + 1);
+        // Whoever is awake takes no more than a turn before those that still sleep.
+        let in_order = writer.due <= turns.first_due().saturating_add(apart).saturating_add(apart);
+        if room.min(pool) >= needed && in_order || used == 0 {
+            turns.begin(now, writer, plan.turn);
+            return go(now, writer, plan.turn);
+        }
+        if !waited {
+            // What it dirtied was in its turn; from now on it waits.
+            writer.dirtied_pages = 0;
+            writer.paused_at = now;
+        }
+        let dripped = plan.dripped(now.saturating_sub(writer.paused_at).min(Nanos::from_secs(1)));
+        if dripped > 0 && numbers.on_device.total() < plan.limit - plan.limit / 16 && pool > 0 {
+            return go(now, writer, dripped);
+        }
+        // The cache asks again after the pause.
+        writer.ask_after_pages = 0;
+        let until_turn = time_for(needed.saturating_sub(room.min(pool)), plan.rate);
+        let pause = until_turn.clamp(LEAST_PAUSE, MAX_PAUSE);
+        let rule = match (ahead, room <= pool) {
+            (1.., _) => "extant: turn",
+            (0, true) => "extant: room",
+            (0, false) => "extant: pool",
+        };
+        Verdict::Pause { until: now.saturating_add(pause), rule }
+    }
+
+    fn background(&mut self, now: Nanos, numbers: &Numbers) -> Background {
+        self.note(now, numbers);
+        let plan = self.plan(now, numbers);
+        let at = numbers.device.0 as usize;
+        let threshold = numbers.limits.background_pages;
+        let mine = self.part(now, at, threshold);
+        if numbers.global.dirty_pages <= threshold && numbers.on_device.dirty_pages <= mine {
+            return Background::Stop;
+        }
+        let chunk = if plan.short { 2 * plan.turn } else { (plan.rate / 4).min(plan.limit / 8) };
+        Background::Run { chunk_pages: chunk.max(AMPLE_PAGES), in_flight_pages: plan.in_flight() }
+    }
+
+    fn least_run(&mut self, now: Nanos, numbers: &Numbers) -> u64 {
+        self.note(now, numbers);
+        let plan = self.plan(now, numbers);
+        if plan.short { (plan.turn / 2).max(1) } else { 1 }
+    }
+
+    fn written(&mut self, now: Nanos, numbers: &Numbers, pages: u64, took: Nanos) {
+        self.note(now, numbers).busy.written(now, pages, took);
+    }
+
+    fn device_limit(&mut self, now: Nanos, numbers: &Numbers) -> u64 {
+        self.note(now, numbers);
+        self.limit_of(now, numbers)
+    }
+}

@@ -1,0 +1,77 @@
+//! Dirty controllers: how fast writers may dirty memory, and when and how flushers write it back.
+//!
+//! Each is a [`DirtyControl`](crate::control::DirtyControl): numbers in, decisions out. [`Extant`] is ours. The others are
+//! as Linux had them, so that a claim about a controller is a difference between two files: [`Linux31`] has writers write
+//! back themselves, [`Ioless`] makes them pause at a rate that feedback finds, with or without a background threshold of
+//! each device's own.
+//!
+//! ```
+//! use extant_cache::control::{Amounts, DeviceIndex, DirtyControl, Numbers, Verdict, Writer};
+//! use extant_cache::dirty::{DirtyBound, DirtyBounds, Extant};
+//! use extant_rt::Nanos;
+//!
+//! let bounds = DirtyBounds { background: DirtyBound::Percent(10), limit: DirtyBound::Bytes(100 << 20) };
+//! let limits = bounds.for_budget(256 << 20)?;
+//! let on_device = Amounts { dirty_pages: limits.limit_pages - 1, writeback_pages: 0 };
+//! let numbers = Numbers {
+//!     limits,
+//!     global: on_device,
+//!     device: DeviceIndex(0),
+//!     on_device,
+//!     dirtied_total: 25_599,
+//!     written_total: 0,
+//!     devices: 1,
+//! };
+//! let mut writer = Writer { dirtied_pages: 256, ..Writer::default() };
+//! let verdict = Extant::new().balance(Nanos::from_secs(1), &numbers, &mut writer);
+//! assert!(matches!(verdict, Verdict::Pause { .. }), "one page below the limit, the writer waits");
+//! # Ok::<(), extant_cache::dirty::BoundError>(())
+//! ```
+//!
+//! Memory is counted in pages of 4 KiB, rates in pages per second. The kernel's formulas are those of
+//! `mm/page-writeback.c` and `fs/fs-writeback.c` (Linux 3.1 to 3.7), with ticks of a millisecond.
+
+mod bandwidth;
+mod extant;
+mod ioless;
+mod limits;
+mod linux31;
+mod position;
+mod rate;
+mod share;
+mod turns;
+
+pub use bandwidth::{BusyRate, WriteBandwidth};
+pub use extant::Extant;
+pub use ioless::Ioless;
+pub use limits::{BoundError, DirtyBound, DirtyBounds, HardLimit};
+pub use linux31::Linux31;
+pub use position::{Position, RATIO_ONE};
+pub use rate::{PausePlan, RateLimit, max_pause, poll_interval};
+pub use share::Completions;
+
+use extant_rt::Nanos;
+
+#[cfg(test)]
+mod tests;
+
+/// No writer sleeps longer in one go (kernel: `MAX_PAUSE`).
+pub const MAX_PAUSE: Nanos = Nanos::from_millis(200);
+
+/// What a device is taken to write until it has shown, in pages per second: 100 MiB/s (kernel: `INIT_BW`).
+pub const INITIAL_RATE: u64 = 100 << 20 >> 12;
+
+/// Linux' flusher writes multiples of this from one file: 4 MiB (kernel: `MIN_WRITEBACK_PAGES`).
+const CHUNK_UNIT: u64 = 4 << 20 >> 12;
+/// What a request queue of Linux takes before whoever submits must wait: 128 requests of 512 KiB.
+const QUEUE_PAGES: u64 = 128 * 128;
+
+/// How many pages come at `rate` pages per second in `span`.
+fn pages_in(rate: u64, span: Nanos) -> u64 {
+    (u128::from(rate) * u128::from(span.0) / 1_000_000_000).try_into().unwrap_or(u64::MAX)
+}
+
+/// How long `pages` take at `rate` pages per second.
+fn time_for(pages: u64, rate: u64) -> Nanos {
+    Nanos((u128::from(pages) * 1_000_000_000 / u128::from(rate.max(1))).try_into().unwrap_or(u64::MAX))
+}

@@ -1,0 +1,83 @@
+//! Where the dirty pages are between the limits, as a factor to the writers' rate.
+
+/// Ratios are fixed-point numbers with ten bits after the point (kernel: `RATELIMIT_CALC_SHIFT`).
+pub const RATIO_ONE: u64 = 1 << 10;
+
+/// What the position ratio depends on, in pages (kernel: `bdi_position_ratio()`).
+#[derive(Clone, Copy, Debug)]
+pub struct Position {
+    /// Up to here nobody is held back: halfway between the background threshold and the limit.
+    pub freerun: u64,
+    /// Where everybody stops.
+    pub limit: u64,
+    /// The stated limit.
+    pub threshold: u64,
+    /// Dirty and under write-back on all devices.
+    pub dirty: u64,
+    /// The device's part of the threshold.
+    pub device_threshold: u64,
+    /// Dirty and under write-back on the device.
+    pub device_dirty: u64,
+    /// What the device writes, in pages per second.
+    pub write_rate: u64,
+}
+
+impl Position {
+    /// Where the controller wants the dirty pages to be.
+    pub fn setpoint(&self) -> u64 {
+        (self.freerun + self.limit) / 2
+    }
+
+    /// The device's part of the threshold, as it counts here: at least an eighth of what is left below the limit, so that
+    /// a device that has written nothing can begin.
+    pub fn device_floor(&self) -> u64 {
+        self.device_threshold.min(self.threshold).max(self.limit.saturating_sub(self.dirty) / 8)
+    }
+
+    /// Of all devices together: 1 at the setpoint, 2 at freerun, 0 at the limit, a cubic curve in between.
+    pub fn global_ratio(&self) -> u64 {
+        if self.dirty >= self.limit {
+            return 0;
+        }
+        let setpoint = self.setpoint() as i64;
+        let one = RATIO_ONE as i64;
+        let x = (setpoint - self.dirty as i64) * one / (self.limit as i64 - setpoint + 1);
+        let cube = (((x * x) >> 10) * x) >> 10;
+        (one + cube).max(0) as u64
+    }
+
+    /// The factor to the device's rate limit.
+    pub fn ratio(&self) -> u64 {
+        let mut ratio = self.global_ratio();
+        if ratio == 0 {
+            return 0;
+        }
+        let mine = self.device_floor();
+        // The part in 16 bits of fixed point.
+        let part = (u128::from(mine) << 16) / u128::from(self.threshold + 1);
+        let of = |pages: u64| ((u128::from(pages) * part) >> 16) as u64;
+        let setpoint = of(self.setpoint());
+        let span = of(self.threshold.saturating_sub(mine) + 8 * self.write_rate);
+        // A straight line falls from 1 at the device's setpoint to 0 a span above it; it is left at a quarter.
+        let zero = setpoint + span;
+        if self.device_dirty < zero - span / 4 {
+            ratio = scaled(ratio, zero - self.device_dirty, zero - setpoint + 1);
+        } else {
+            ratio /= 4;
+        }
+        // Below half of its part the device runs the risk to become idle.
+        let reserve = mine / 2;
+        if self.device_dirty < reserve {
+            ratio = if self.device_dirty > reserve / 8 {
+                scaled(ratio, reserve, self.device_dirty)
+            } else {
+                ratio * 8
+            };
+        }
+        ratio
+    }
+}
+
+fn scaled(ratio: u64, by: u64, over: u64) -> u64 {
+    (u128::from(ratio) * u128::from(by) / u128::from(over.max(1))) as u64
+}

@@ -1,0 +1,76 @@
+//! Writers of one device that take turns.
+
+use crate::control::Writer;
+use extant_rt::Nanos;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Who waits for a device's memory, in the order in which they are due, and what those whose turn it is may still dirty.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    /// By due time and ticket: when it was last seen.
+    waiting: BTreeMap<(Nanos, u64), Nanos>,
+    /// Turns that began: ticket, when, and how many pages.
+    open: VecDeque<(u64, Nanos, u64)>,
+    tickets: u64,
+    swept_at: Nanos,
+}
+
+impl Turns {
+    /// Who was not seen for so long has gone away: no pause is longer than 200 ms.
+    const GONE: Nanos = Nanos::from_millis(500);
+    /// A turn not used up by then is over.
+    const TURN: Nanos = Nanos::from_millis(200);
+
+    /// `writer` asks: its turn, if it had one, is over.
+    pub(super) fn close(&mut self, writer: &Writer) {
+        if writer.ticket != 0 {
+            self.open.retain(|&(ticket, ..)| ticket != writer.ticket);
+        }
+    }
+
+    /// Pages that those whose turn it is may still dirty.
+    pub(super) fn open_pages(&self) -> u64 {
+        self.open.iter().map(|&(.., pages)| pages).sum()
+    }
+
+    /// Whether anybody waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Has `writer` wait, if it does not already, and says how many are due before it; counts up to `most` of them.
+    pub(super) fn wait(&mut self, now: Nanos, writer: &mut Writer, due: Nanos, most: usize) -> u64 {
+        self.sweep(now);
+        if !self.waits(writer) {
+            self.tickets += 1;
+            (writer.ticket, writer.due) = (self.tickets, due);
+        }
+        let key = (writer.due, writer.ticket);
+        self.waiting.insert(key, now);
+        self.waiting.range(..key).take(most).count() as u64
+    }
+
+    /// Whether `writer` waits.
+    pub(super) fn waits(&self, writer: &Writer) -> bool {
+        writer.ticket != 0 && self.waiting.contains_key(&(writer.due, writer.ticket))
+    }
+
+    /// When the first of those that wait is due.
+    pub(super) fn first_due(&self) -> Nanos {
+        self.waiting.first_key_value().map_or(Nanos::MAX, |(&(due, _), _)| due)
+    }
+
+    /// It is `writer`'s turn, for `pages` pages.
+    pub(super) fn begin(&mut self, now: Nanos, writer: &Writer, pages: u64) {
+        self.waiting.remove(&(writer.due, writer.ticket));
+        self.open.push_back((writer.ticket, now, pages));
+    }
+
+    fn sweep(&mut self, now: Nanos) {
+        self.open.retain(|&(_, at, _)| now.saturating_sub(at) <= Self::TURN);
+        if now.saturating_sub(self.swept_at) >= Self::GONE {
+            self.waiting.retain(|_, seen| now.saturating_sub(*seen) <= Self::GONE);
+            self.swept_at = now;
+        }
+    }
+}
