@@ -19,7 +19,7 @@ fn main() {
     );
     for row in ROWS {
         let (before, after) = row.measured;
-        for policy in Policy::ALL {
+        for policy in [Policy::Linux31, Policy::Ioless, Policy::IolessBackground, Policy::Extant] {
             let outcome = world::run(load(row, policy, 15, 45, seed), policy.control());
             let rate = outcome.mib_per_s();
             let measured = match policy {
@@ -31,12 +31,19 @@ fn main() {
                 format!("measured {measured:4.0}, error {:+.1} %", (rate / measured - 1.0) * 100.0)
             });
             println!(
-                "{:4} {:3} writers {:16} {rate:4.0}  pause {:3.0} still {:5.0}  {compared}",
+                "{:4} {:3} writers {:16} {rate:4.0}  {} pauses, longest {:.0} still {:.0} wall {:.0} dirty {} disk {} \
+                 spread {:.2}  {compared}",
                 row.name,
                 row.writers,
                 format!("{policy:?}"),
+                outcome.pauses,
                 outcome.longest_pause as f64 / 1e6,
                 outcome.longest_standstill as f64 / 1e6,
+                outcome.longest_wall as f64 / 1e6,
+                outcome.most_dirty,
+                outcome.most_on_disk.iter().max().unwrap_or(&0),
+                *outcome.dirtied.iter().max().unwrap_or(&0) as f64
+                    / *outcome.dirtied.iter().min().unwrap_or(&1) as f64,
             );
         }
     }

@@ -3,34 +3,34 @@
 use std::collections::BTreeMap;
 
 /// Nanoseconds.
-pub type Ns = u64;
-pub const SECOND: Ns = 1_000_000_000;
-pub const MS: Ns = 1_000_000;
+pub(crate) type Ns = u64;
+pub(crate) const SECOND: Ns = 1_000_000_000;
+pub(crate) const MS: Ns = 1_000_000;
 /// A request carries at most this: 512 KiB.
-pub const REQUEST_PAGES: u64 = 128;
+pub(crate) const REQUEST_PAGES: u64 = 128;
 
 /// The machine: what is calibrated, and what is known of such disks.
 #[derive(Clone, Copy, Debug)]
-pub struct Machine {
-    pub disks: usize,
+pub(crate) struct Machine {
+    pub(crate) disks: usize,
     /// What all disks together may receive, in pages per second.
-    pub link_rate: u64,
+    pub(crate) link_rate: u64,
     /// What one disk writes without seeks, in pages per second.
-    pub disk_rate: u64,
+    pub(crate) disk_rate: u64,
     /// Track to track, in ns.
-    pub settle: Ns,
+    pub(crate) settle: Ns,
     /// What a seek between two files costs on top of that where only one is queued, in ns.
-    pub stroke: Ns,
+    pub(crate) stroke: Ns,
     /// One turn of the disk, in ns.
-    pub revolution: Ns,
+    pub(crate) revolution: Ns,
 }
 
 /// Random numbers of a run (SplitMix64), so that disks that are alike do not march in step.
 #[derive(Debug)]
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -50,12 +50,12 @@ impl Machine {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
-    pub file: usize,
+pub(crate) struct Request {
+    pub(crate) file: usize,
     /// What it was submitted with.
-    pub run: u64,
-    pub pages: u64,
-    pub submitted: Ns,
+    pub(crate) run: u64,
+    pub(crate) pages: u64,
+    pub(crate) submitted: Ns,
 }
 
 #[derive(Debug)]
@@ -68,13 +68,13 @@ enum Arm {
 
 /// One disk and its elevator.
 #[derive(Debug)]
-pub struct Disk {
+pub(crate) struct Disk {
     queue: BTreeMap<(usize, u64), Request>,
     /// Queued requests of each file.
     files: BTreeMap<usize, u32>,
     head: (usize, u64),
     arm: Arm,
-    pub dead: bool,
+    pub(crate) dead: bool,
 }
 
 impl Disk {
@@ -88,7 +88,7 @@ impl Disk {
         }
     }
 
-    pub fn queued(&self) -> usize {
+    pub(crate) fn queued(&self) -> usize {
         self.queue.len()
     }
 
@@ -119,20 +119,20 @@ impl Disk {
 
 /// All disks, and the link that those that transfer share evenly.
 #[derive(Debug)]
-pub struct Disks {
+pub(crate) struct Disks {
     machine: Machine,
-    pub disks: Vec<Disk>,
+    pub(crate) disks: Vec<Disk>,
     now: Ns,
-    pub random: Random,
+    pub(crate) random: Random,
 }
 
 impl Disks {
-    pub fn new(machine: Machine, seed: u64) -> Self {
+    pub(crate) fn new(machine: Machine, seed: u64) -> Self {
         let disks = (0..machine.disks).map(|_| Disk::new()).collect();
         Self { machine, disks, now: 0, random: Random(seed) }
     }
 
-    pub fn submit(&mut self, disk: usize, page: u64, request: Request) {
+    pub(crate) fn submit(&mut self, disk: usize, page: u64, request: Request) {
         let at = &mut self.disks[disk];
         at.queue.insert((request.file, page), request);
         *at.files.entry(request.file).or_default() += 1;
@@ -147,7 +147,7 @@ impl Disks {
     }
 
     /// When the next of the disks has something to report.
-    pub fn next(&self) -> Ns {
+    pub(crate) fn next(&self) -> Ns {
         let rate = self.rate();
         let at = self.disks.iter().map(|disk| match disk.arm {
             Arm::Idle => Ns::MAX,
@@ -158,7 +158,7 @@ impl Disks {
     }
 
     /// Goes on to `now`, which is not after `next()`; tells which requests ended.
-    pub fn advance(&mut self, now: Ns, ended: &mut Vec<(usize, Request)>) {
+    pub(crate) fn advance(&mut self, now: Ns, ended: &mut Vec<(usize, Request)>) {
         let moved = self.rate() * (now - self.now) as f64;
         self.now = now;
         for (index, disk) in self.disks.iter_mut().enumerate() {

@@ -10,7 +10,7 @@ const CPUS: u32 = 24;
 
 /// The controllers compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub(crate) enum Policy {
     Linux31,
     Ioless,
     IolessBackground,
@@ -18,9 +18,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    pub const ALL: [Self; 4] = [Self::Linux31, Self::Ioless, Self::IolessBackground, Self::Extant];
-
-    pub fn control(self) -> Box<dyn DirtyControl> {
+    pub(crate) fn control(self) -> Box<dyn DirtyControl> {
         match self {
             Self::Linux31 => Box::new(Linux31::new(16 << 30, CPUS)),
             Self::Ioless => Box::new(Ioless::new(CPUS)),
@@ -32,12 +30,12 @@ impl Policy {
 
 /// A row of the table: the limit, and the writers of each disk.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
-    pub name: &'static str,
-    pub limit_mib: u64,
-    pub writers: usize,
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) limit_mib: u64,
+    pub(crate) writers: usize,
     /// MiB/s on Linux 3.1, and with the IO-less patches and the background threshold of each device (xfs).
-    pub measured: (f64, f64),
+    pub(crate) measured: (f64, f64),
 }
 
 const fn row(name: &'static str, limit_mib: u64, writers: usize, before: f64, after: f64) -> Row {
@@ -45,7 +43,7 @@ const fn row(name: &'static str, limit_mib: u64, writers: usize, before: f64, af
 }
 
 /// 16G is 20 % of 16 GiB, which stands for a machine where memory is no concern.
-pub const ROWS: [Row; 9] = [
+pub(crate) const ROWS: [Row; 9] = [
     row("100M", 100, 1, 503.0, 567.0),
     row("100M", 100, 10, 412.0, 491.0),
     row("100M", 100, 100, 351.0, 269.0),
@@ -61,7 +59,7 @@ pub const ROWS: [Row; 9] = [
 /// has it for two disks with large memory (105 to 117 MiB/s). What is known: a disk of 7200 rpm with 1 ms from track to
 /// track, and 8 ms to another file where it is the only one queued. The rows of 16G do not show what a change of file costs;
 /// they allow anything up to 24 ms for a run of 4 MiB.
-pub const MACHINE: Machine = Machine {
+pub(crate) const MACHINE: Machine = Machine {
     disks: 10,
     link_rate: 655 * 256,
     disk_rate: 110 * 256,
@@ -71,7 +69,7 @@ pub const MACHINE: Machine = Machine {
 };
 
 /// The thread's test: as many `dd` per disk, for `seconds` after a warm-up.
-pub fn load(row: Row, policy: Policy, warm_up_s: u64, seconds: u64, seed: u64) -> Load {
+pub(crate) fn load(row: Row, policy: Policy, warm_up_s: u64, seconds: u64, seed: u64) -> Load {
     let limit_pages = row.limit_mib * 256;
     Load {
         machine: MACHINE,

@@ -19,45 +19,45 @@ const STEP_PAGES: u64 = 256;
 
 /// What is run.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
-    pub machine: Machine,
-    pub limits: DirtyLimits,
-    pub writers_per_disk: usize,
+pub(crate) struct Load {
+    pub(crate) machine: Machine,
+    pub(crate) limits: DirtyLimits,
+    pub(crate) writers_per_disk: usize,
     /// Each writer spends this elsewhere after every 256 pages.
-    pub think: Ns,
-    pub warm_up: Ns,
-    pub measure: Ns,
+    pub(crate) think: Ns,
+    pub(crate) warm_up: Ns,
+    pub(crate) measure: Ns,
     /// A disk that stops working when measuring begins.
-    pub dies: Option<usize>,
+    pub(crate) dies: Option<usize>,
     /// Whether memory comes back when all of a file's pages that were submitted together are written, as from XFS of that
     /// time (an `ioend`), and not with each request.
-    pub whole_runs: bool,
+    pub(crate) whole_runs: bool,
     /// Whether the limits themselves hold writers back, whatever the controller says: as in the cache, and not in Linux.
-    pub wall: bool,
-    pub seed: u64,
+    pub(crate) wall: bool,
+    pub(crate) seed: u64,
 }
 
 /// What came out.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Pages written per disk while measuring.
-    pub written: Vec<u64>,
+    pub(crate) written: Vec<u64>,
     /// Pages dirtied per writer while measuring.
-    pub dirtied: Vec<u64>,
-    pub seconds: f64,
-    pub pauses: u64,
-    pub longest_pause: Ns,
+    pub(crate) dirtied: Vec<u64>,
+    pub(crate) seconds: f64,
+    pub(crate) pauses: u64,
+    pub(crate) longest_pause: Ns,
     /// The longest time in which a writer dirtied nothing.
-    pub longest_standstill: Ns,
+    pub(crate) longest_standstill: Ns,
     /// The longest wait for room below the limits themselves, which is no controller's decision.
-    pub longest_wall: Ns,
-    pub most_dirty: u64,
-    pub most_on_disk: Vec<u64>,
+    pub(crate) longest_wall: Ns,
+    pub(crate) most_dirty: u64,
+    pub(crate) most_on_disk: Vec<u64>,
 }
 
 impl Outcome {
     /// All disks together.
-    pub fn mib_per_s(&self) -> f64 {
+    pub(crate) fn mib_per_s(&self) -> f64 {
         self.written.iter().sum::<u64>() as f64 / 256.0 / self.seconds
     }
 }
@@ -110,7 +110,7 @@ struct Bdi {
     stuck: VecDeque<usize>,
 }
 
-pub struct World {
+pub(crate) struct World {
     load: Load,
     control: Box<dyn DirtyControl>,
     disks: Disks,
@@ -129,7 +129,7 @@ pub struct World {
 }
 
 /// Runs a load under a controller.
-pub fn run(load: Load, control: Box<dyn DirtyControl>) -> Outcome {
+pub(crate) fn run(load: Load, control: Box<dyn DirtyControl>) -> Outcome {
     let mut world = World::new(load, control);
     world.run_until(load.warm_up);
     world.start_measuring();
