@@ -264,7 +264,8 @@ impl DirtyControl for Extant {
         let plan = self.plan(now, numbers);
         let at = numbers.device.0 as usize;
         let threshold = numbers.limits.background_pages;
-        let mine = self.part(now, at, threshold);
+        // Also where the device may hold less than that, its writers must not wait for a flusher that rests.
+        let mine = self.part(now, at, threshold).min(plan.limit / 2);
         if numbers.global.dirty_pages <= threshold && numbers.on_device.dirty_pages <= mine {
             return Background::Stop;
         }

@@ -330,6 +330,16 @@ fn a_device_that_ends_nothing_may_soon_hold_nothing() {
 }
 
 #[test]
+fn the_flusher_of_a_device_that_may_hold_little_does_not_rest_while_writers_wait() {
+    let mut control = Extant::new();
+    let slow = Numbers { devices: 2, ..numbers(100, 0) };
+    // A page a second: five may be dirty, and sixteen at least.
+    control.written(Nanos::from_secs(100), &slow, 1, Nanos::from_secs(1));
+    assert_eq!(control.device_limit(Nanos::from_secs(100), &slow), 16);
+    assert_ne!(control.background(Nanos::from_secs(100), &slow), Background::Stop);
+}
+
+#[test]
 fn writers_take_turns_in_the_order_in_which_they_are_due() {
     let mut control = Extant::new();
     let now = Nanos::from_secs(1);
