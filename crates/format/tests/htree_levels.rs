@@ -66,17 +66,30 @@ fn check(dir: &Path, names: usize, hash: &str, levels: u8) -> Result<(), String>
     let context = |block| HtreeContext { dir: InodeNumber(12), block, checksums: true, large_dir: true };
     let root = DxRoot::parse(block(FileBlock(0)), &context(FileBlock(0))).unwrap();
     assert_eq!((root.info.levels, root.info.hash_version.to_string().as_str()), (levels, hash));
+    // All leaves in order: the first entry of a node begins where the entry above it does.
+    let mut leaves: Vec<DxEntry> = root.entries.iter().collect();
+    for _ in 0..levels {
+        leaves = leaves
+            .iter()
+            .flat_map(|above| {
+                let node = DxNode::parse(block(above.block), &context(above.block)).unwrap();
+                let hash = |n: usize, entry: DxEntry| if n == 0 { above.hash } else { entry.hash };
+                let below: Vec<_> = node.entries.iter().collect();
+                below.into_iter().enumerate().map(move |(n, entry)| DxEntry { hash: hash(n, entry), ..entry })
+            })
+            .collect();
+    }
     for i in 0..names {
         let name = name(i);
         let hash = hash_name(root.info.hash_version, sign, &sb.hash_seed(), &name).unwrap();
-        let mut entry = root.entries.get(root.entries.find(hash)).unwrap();
-        for _ in 0..levels {
-            let node = DxNode::parse(block(entry.block), &context(entry.block)).unwrap();
-            entry = node.entries.get(node.entries.find(hash)).unwrap();
-        }
-        let mut leaf =
-            DirEntries::new(block(entry.block), true, sb.inodes_count(), InodeNumber(12), entry.block);
-        assert!(leaf.any(|entry| entry.unwrap().name == name), "name {i} is not in block {}", entry.block);
+        // Names of one hash may go on in the next leaf.
+        let first = leaves.partition_point(|leaf| leaf.hash <= hash.major) - 1;
+        let more = leaves[first + 1..].iter().take_while(|leaf| leaf.continues(hash)).count();
+        let found = leaves[first..=first + more].iter().any(|leaf| {
+            DirEntries::new(block(leaf.block), true, sb.inodes_count(), InodeNumber(12), leaf.block)
+                .any(|entry| entry.unwrap().name == name)
+        });
+        assert!(found, "name {i} is not in block {} nor in the {more} behind", leaves[first].block);
     }
     Ok(())
 }
