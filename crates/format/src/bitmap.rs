@@ -53,12 +53,8 @@ pub fn verify_block_bitmap(
     group: Group,
     gd: &GroupDescriptor,
 ) -> Result<(), Corrupt> {
-    let Some(seed) = sb.checksum_seed() else { return Ok(()) };
-    let computed = block_bitmap_checksum(seed, bitmap, sb);
-    if computed == gd.block_bitmap_csum {
-        return Ok(());
-    }
-    Err(Corrupt::checksum(Place::BlockBitmap(group), gd.block_bitmap_csum, computed))
+    let computed = sb.checksum_seed().map(|seed| block_bitmap_checksum(seed, bitmap, sb));
+    compare(Place::BlockBitmap(group), gd.block_bitmap_csum, computed)
 }
 
 /// Compares a group's inode bitmap with the checksum in its descriptor.
@@ -68,12 +64,15 @@ pub fn verify_inode_bitmap(
     group: Group,
     gd: &GroupDescriptor,
 ) -> Result<(), Corrupt> {
-    let Some(seed) = sb.checksum_seed() else { return Ok(()) };
-    let computed = inode_bitmap_checksum(seed, bitmap, sb);
-    if computed == gd.inode_bitmap_csum {
-        return Ok(());
+    let computed = sb.checksum_seed().map(|seed| inode_bitmap_checksum(seed, bitmap, sb));
+    compare(Place::InodeBitmap(group), gd.inode_bitmap_csum, computed)
+}
+
+fn compare(place: Place, stored: u32, computed: Option<u32>) -> Result<(), Corrupt> {
+    match computed {
+        Some(computed) if computed != stored => Err(Corrupt::checksum(place, stored, computed)),
+        _ => Ok(()),
     }
-    Err(Corrupt::checksum(Place::InodeBitmap(group), gd.inode_bitmap_csum, computed))
 }
 
 #[cfg(test)]
