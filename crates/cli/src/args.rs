@@ -249,7 +249,8 @@ pub(crate) struct ExportArgs {
 /// Build a volume from directories, tar archives and OCI image layouts, without root
 ///
 /// The sources are laid over each other in order. The image appears under its name when it is whole and on disk. The same
-/// sources and SOURCE_DATE_EPOCH (which no time on the volume is later than) give the same bytes.
+/// sources and SOURCE_DATE_EPOCH (which no time on the volume is later than) give the same bytes. An older image of that
+/// name within a source is left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BuildArgs {
     /// Directories, tar files (plain, gzip, zstd, xz), OCI layouts; - is a tar on standard input
@@ -258,7 +259,7 @@ pub(crate) struct BuildArgs {
     /// The image to write
     #[arg(short, long, value_name = "IMAGE", value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,
-    /// Size of the volume: exact (as small as possible), +N% (room for N% more), or a size such as 2G
+    /// Size of the volume: exact (as small as possible: nothing can be added), +N% (room for N% more), or a size such as 2G
     #[arg(long, default_value = "exact", value_parser = values::size_policy)]
     pub(crate) size: SizePolicy,
     /// Everything belongs to root
@@ -267,7 +268,7 @@ pub(crate) struct BuildArgs {
     /// COUNT ids from FROM on become those from TO on: of users (u:), groups (g:), or both; may be given again
     #[arg(long, value_name = "[u:|g:]FROM:TO:COUNT", value_parser = values::id_rule)]
     pub(crate) owner_map: Vec<values::IdRule>,
-    /// Leave out what is mounted below a directory source
+    /// Leave out what is mounted below a directory source: the directories that it is mounted on stay, empty
     #[arg(short = 'x', long)]
     pub(crate) one_file_system: bool,
     /// Which image of an OCI layout that holds several

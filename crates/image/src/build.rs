@@ -1,11 +1,12 @@
 //! The whole way from sources to a finished image.
 
 use crate::layout::{self, Contents, Params};
-use crate::source::{LoadOptions, Stores, load};
+use crate::source::{FileIdentity, LoadOptions, Stores, load};
 use crate::tree::{Timestamp, Tree};
 use crate::write::{Image, Output, directory_of, pump};
 use crate::{BuildError, BuildOptions, Source, VolumeOptions, owner};
 use extant_rt::Rt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,7 +36,8 @@ pub struct BuildReport {
 
 /// Builds a volume from the sources, laid over each other in order, and puts it at the output's name.
 ///
-/// The image is durable when this returns. On an error nothing is left under its name, or what was there before.
+/// An image of an earlier build that lies under the output's name within a source is left out. The image is durable when
+/// this returns. On an error nothing is left under its name, or what was there before.
 pub fn build(
     options: &BuildOptions,
     sources: &[Source],
@@ -46,11 +48,18 @@ pub fn build(
     let load_options = LoadOptions {
         spool_dir: &spool_dir,
         one_file_system: options.one_file_system,
+        replaced: identity_of(&options.output),
         platform: options.platform.as_deref(),
     };
     let (mut tree, stores) = load(sources, &load_options, rt)?;
     owner::apply(&mut tree, &options.ownership)?;
     write(&options.output, &options.volume, tree, stores, options.clamp_time, rt, progress)
+}
+
+/// The regular file that has this name, if there is one.
+fn identity_of(path: &Path) -> Option<FileIdentity> {
+    let meta = path.symlink_metadata().ok().filter(|meta| meta.is_file())?;
+    Some((rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()), meta.ino()))
 }
 
 /// Makes an empty volume of a fixed size at `path`. `created` is the time that it gives as its making.

@@ -166,7 +166,7 @@ pub struct BuildOptions {
     pub ownership: Ownership,
     /// `SOURCE_DATE_EPOCH`: no time stamp on the volume is later.
     pub clamp_time: Option<Timestamp>,
-    /// Stay on the file system that the directory source is on.
+    /// Stay on the file system that the directory source is on: directories that others are mounted on are empty.
     pub one_file_system: bool,
     /// Which image of an OCI layout that holds several: `os/architecture` or `os/architecture/variant`.
     pub platform: Option<String>,

@@ -352,6 +352,37 @@ fn an_older_image_is_replaced_at_the_end() {
 }
 
 #[test]
+fn an_older_image_in_the_source_is_not_packed() {
+    let case = Case::new();
+    fs::write(case.source().join("file"), b"x").unwrap();
+    let image = case.source().join("image");
+    let build = || try_build(&options(image.clone()), &[Source::Directory(case.source())]).unwrap();
+    let (first, second) = (build(), build());
+    assert_eq!(first.files, 1);
+    assert_eq!(second.files, 1);
+    assert_clean(&image);
+}
+
+#[test]
+fn another_file_system_leaves_its_mount_point() {
+    let Some(source) = Mount::small() else { return };
+    let inner = source.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    let inner = inner.to_str().unwrap();
+    assert!(must("mount", &["-t", "tmpfs", "tmpfs", inner]));
+    fs::write(source.path().join("inner/file"), b"x").unwrap();
+    let case = Case::new();
+    let build = |one_file_system| {
+        let options = extant_image::BuildOptions { one_file_system, ..options(case.image()) };
+        try_build(&options, &[Source::Directory(source.path().to_path_buf())]).unwrap()
+    };
+    let (one, all) = (build(true), build(false));
+    assert!(must("umount", &[inner]));
+    assert_eq!((one.files, one.directories), (0, 3));
+    assert_eq!((all.files, all.directories), (1, 3));
+}
+
+#[test]
 fn gzip_is_checked_to_its_end() {
     let case = Case::new();
     let plain = [file(b"file", b"x"), vec![0; 1024]].concat();

@@ -7,7 +7,8 @@ use super::plan::{Misfit, Plan};
 use crate::{BuildError, SizePolicy};
 use extant_format::Incompat;
 
-/// Bytes that `--size exact` leaves free: enough to mount, and to create a few things.
+/// Bytes that `--size exact` leaves free: enough to mount for writing. Linux keeps a fiftieth of the blocks for itself, so
+/// nothing that needs a block can be added.
 const EXACT_SLACK_BYTES: u64 = 32 << 10;
 /// Smallest volume in blocks.
 const MIN_BLOCKS: u64 = 64;

@@ -22,9 +22,14 @@ pub(crate) struct LoadOptions<'a> {
     /// Where spool files go: the directory of the output.
     pub(crate) spool_dir: &'a Path,
     pub(crate) one_file_system: bool,
+    /// An older image under the output's name, which is not to be packed into the new one.
+    pub(crate) replaced: Option<FileIdentity>,
     /// Which image of an OCI layout, as `os/architecture[/variant]`.
     pub(crate) platform: Option<&'a str>,
 }
+
+/// Major and minor number of a file's device, and its inode.
+pub(crate) type FileIdentity = (u32, u32, u64);
 
 /// The sources, laid over each other in order, and what their contents are read from.
 pub(crate) fn load(
@@ -38,7 +43,7 @@ pub(crate) fn load(
         match resolve(source) {
             Source::Directory(path) => {
                 let root = stores.add_root(&path)?;
-                tree = walk::walk(tree, &stores, root, options.one_file_system, rt)?;
+                tree = walk::walk(tree, &stores, root, options, rt)?;
             }
             Source::Tar(path) => tar::load_file(&mut tree, &mut stores, &path, options.platform)?,
             Source::Stdin => tar::load_stdin(&mut tree, &mut stores, options.platform)?,

@@ -1,6 +1,6 @@
 //! A directory of the host into the tree.
 
-use super::Stores;
+use super::{FileIdentity, LoadOptions, Stores};
 use crate::tree::{DataRange, Kind, Meta, NodeId, Payload, Timestamp, Tree, Xattr, XattrSetId};
 use crate::{BuildError, quoted, quoted_path, workers};
 use extant_rt::Rt;
@@ -26,7 +26,7 @@ pub(crate) fn walk(
     tree: Tree,
     stores: &Stores,
     root: u16,
-    one_file_system: bool,
+    options: &LoadOptions<'_>,
     rt: &Rt,
 ) -> Result<Tree, BuildError> {
     let host = &stores.roots[usize::from(root)];
@@ -35,7 +35,8 @@ pub(crate) fn walk(
     let stat = stat(host.fd.as_fd(), c"").map_err(|e| BuildError::source("read", &host_path, e))?;
     let shared = Arc::new(Walk {
         root,
-        device: one_file_system.then_some((stat.stx_dev_major, stat.stx_dev_minor)),
+        replaced: options.replaced,
+        device: options.one_file_system.then_some((stat.stx_dev_major, stat.stx_dev_minor)),
         root_path: host_path.clone(),
         queue: Mutex::new(Queue { pending: Vec::new(), working: 0, failed: None }),
         changed: Condvar::new(),
@@ -60,6 +61,7 @@ pub(crate) fn walk(
 
 struct Walk {
     root: u16,
+    replaced: Option<FileIdentity>,
     device: Option<(u32, u32)>,
     root_path: Vec<u8>,
     queue: Mutex<Queue>,
@@ -84,11 +86,13 @@ struct Job {
 
 struct Found {
     tree: Tree,
-    links: BTreeMap<(u32, u32, u64), NodeId>,
+    links: BTreeMap<FileIdentity, NodeId>,
 }
 
 struct Item {
     name: CString,
+    /// What is below is not wanted: another file system is mounted here.
+    mount_point: bool,
     stat: Statx,
     target: Option<CString>,
     xattrs: Vec<Xattr>,
@@ -178,7 +182,11 @@ impl Walk {
         attr_dir: &[u8],
     ) -> Result<Option<Item>, (&'static str, Errno)> {
         let stat = stat(dir.as_fd(), name).map_err(|e| ("read", e))?;
-        if self.device.is_some_and(|device| device != (stat.stx_dev_major, stat.stx_dev_minor)) {
+        let elsewhere = self.device.is_some_and(|device| device != (stat.stx_dev_major, stat.stx_dev_minor));
+        if elsewhere && FileType::from_raw_mode(stat.stx_mode.into()) != FileType::Directory {
+            return Ok(None);
+        }
+        if self.replaced.is_some_and(|image| image == identity(&stat)) {
             return Ok(None);
         }
         let mut attr_path = attr_dir.to_vec();
@@ -196,7 +204,7 @@ impl Walk {
             }
             _ => {}
         }
-        Ok(Some(Item { name: name.into(), stat, target, xattrs, sparse }))
+        Ok(Some(Item { name: name.into(), mount_point: elsewhere, stat, target, xattrs, sparse }))
     }
 
     fn hand_over(&self, job: &Job, fd: &Arc<OwnedFd>, items: &mut Vec<Item>) -> Result<(), BuildError> {
@@ -209,7 +217,7 @@ impl Walk {
                 let meta = meta_of(&item.stat, xattrs);
                 let name = item.name.to_bytes();
                 let kind = FileType::from_raw_mode(item.stat.stx_mode.into());
-                let identity = (item.stat.stx_dev_major, item.stat.stx_dev_minor, item.stat.stx_ino);
+                let identity = identity(&item.stat);
                 let linked = kind != FileType::Directory && item.stat.stx_nlink > 1;
                 if linked && let Some(&node) = links.get(&identity) {
                     tree.link(job.node, name, node)?;
@@ -221,8 +229,10 @@ impl Walk {
                 let node = match kind {
                     FileType::Directory => {
                         let node = tree.put_directory(job.node, name, meta)?;
-                        let path = [&job.path[..], b"/", name].concat();
-                        below.push(Job { parent: fd.clone(), name: item.name, path, node });
+                        if !item.mount_point {
+                            let path = [&job.path[..], b"/", name].concat();
+                            below.push(Job { parent: fd.clone(), name: item.name, path, node });
+                        }
                         continue;
                     }
                     FileType::RegularFile => {
@@ -265,6 +275,10 @@ fn stat(dir: BorrowedFd<'_>, name: &CStr) -> Result<Statx, Errno> {
         flags |= AtFlags::EMPTY_PATH;
     }
     rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS)
+}
+
+fn identity(stat: &Statx) -> FileIdentity {
+    (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino)
 }
 
 fn meta_of(stat: &Statx, xattrs: XattrSetId) -> Meta {
