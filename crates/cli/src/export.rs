@@ -27,7 +27,9 @@ pub(crate) fn run(session: &mut Session, args: &ExportArgs) -> Result<(), Failur
         return Ok(());
     }
     let host = |error| Failure::host(&args.output, error);
-    let mut archive = Archive::create(&args.output, Compression::of(&args.output)).map_err(host)?;
+    let other = || Failure::Usage(format!("{output}: archives are compressed with gzip, zstd or xz only"));
+    let compression = Compression::of(&args.output).ok_or_else(other)?;
+    let mut archive = Archive::create(&args.output, compression).map_err(host)?;
     let done = write(session, args, &volume, &output, &mut archive)?;
     archive.finish().map_err(host)?;
     session.summary(&format!("{output}: {done}"));

@@ -45,6 +45,11 @@ pub(crate) enum Failure {
     Host { path: String, error: io::Error },
     #[error("{place}: {error}")]
     Volume { place: String, error: extant_fs::Error },
+    /// There is no superblock to begin with.
+    #[error(
+        "{image}: not an ext2, ext3 or ext4 volume, or a damaged one that --superblock may open: {error}"
+    )]
+    NoVolume { image: String, error: extant_fs::Error },
     #[error(transparent)]
     Build(#[from] extant_image::BuildError),
     #[error("{0}")]
@@ -79,9 +84,21 @@ impl Failure {
         Self::Volume { place: if whole { place.image_quoted() } else { place.quoted() }, error }
     }
 
+    /// Why an image could not be opened.
+    pub(crate) fn open(image: String, error: extant_fs::Error) -> Self {
+        use extant_format::{Corrupt, Place, Problem};
+        match error {
+            extant_fs::Error::Corrupt(Corrupt {
+                place: Place::Superblock,
+                problem: Problem::Magic { .. } | Problem::Truncated { .. },
+            }) => Self::NoVolume { image, error },
+            _ => Self::Volume { place: image, error },
+        }
+    }
+
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::Volume { error, .. } => exit_of(error),
+            Self::Volume { error, .. } | Self::NoVolume { error, .. } => exit_of(error),
             Self::Usage(_) | Self::Build(extant_image::BuildError::Options(_)) => Exit::Usage,
             Self::Lab(LabError::Job(_) | LabError::Machine(_)) => Exit::Usage,
             _ => Exit::Failed,

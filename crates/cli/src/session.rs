@@ -66,7 +66,7 @@ impl Session {
             ignore_journal: args.ignore_journal,
         };
         let opened = self.rt.block_on(Volume::open(device, options))?;
-        let volume = opened.map_err(|error| Failure::Volume { place: place.image_quoted(), error })?;
+        let volume = opened.map_err(|error| Failure::open(place.image_quoted(), error))?;
         self.volumes.push((place.image.clone(), volume.clone()));
         Ok(volume)
     }

@@ -36,11 +36,15 @@ fn exit_codes_say_what_happened() {
     }
     assert_eq!(extant(["cat"]).code, Some(2));
     assert_eq!(extant(["mkfs", "x.img", "lots"]).code, Some(2));
+    let mislabelled = dir.path().join("out.tar.bz2");
+    assert_eq!(extant(["export", &at("/"), "-o", mislabelled.to_str().unwrap()]).code, Some(2));
+    assert!(!mislabelled.exists());
 
     let junk = dir.path().join("junk");
     fs::write(&junk, vec![0; 1 << 20]).unwrap();
     let ran = extant(["tree", junk.to_str().unwrap()]);
     assert_eq!(ran.code, Some(3));
+    assert!(ran.stderr.contains("not an ext2, ext3 or ext4 volume"), "{}", ran.stderr);
     assert!(ran.stderr.ends_with("superblock: magic is 0x0, expected 0xef53\n"), "{}", ran.stderr);
 
     // An INCOMPAT feature that nobody knows; without the checksum, which would be told first.

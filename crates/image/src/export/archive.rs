@@ -24,14 +24,15 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// From the end of a file's name.
-    pub fn of(path: &Path) -> Self {
-        match path.extension().and_then(OsStr::to_str) {
+    /// From the end of a file's name; `None` if it promises one that is not written here.
+    pub fn of(path: &Path) -> Option<Self> {
+        Some(match path.extension().and_then(OsStr::to_str) {
             Some("gz" | "tgz") => Self::Gzip,
             Some("zst" | "tzst") => Self::Zstd,
             Some("xz" | "txz") => Self::Xz,
+            Some("bz2" | "tbz" | "tbz2" | "lz" | "lz4" | "lzma" | "Z") => return None,
             _ => Self::None,
-        }
+        })
     }
 }
 
