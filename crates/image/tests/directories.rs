@@ -267,7 +267,7 @@ fn resize2fs_grows_and_tune2fs_edits() {
         );
         let image = made.image();
         let image = image.to_str().unwrap();
-        if !must("tune2fs", &["-L", "renamed", "-m", "3", "-e", "remount-ro", image])
+        if !must("tune2fs", &["-L", "renamed", "-m", "3", "-e", "remount-ro", "-U", "random", image])
             || !must("e2fsck", &["-fp", image])
             || !must("resize2fs", &[image, "900M"])
         {

@@ -26,8 +26,17 @@ fn sized(bytes: u64) -> VolumeOptions {
 fn header(image: &Path) -> Option<BTreeMap<String, String>> {
     let output = tool("dumpe2fs", &["-h", image.to_str().unwrap()])?;
     assert!(output.status.success(), "{}", text(&output));
-    let ignored =
-        ["UUID", "created", "write time", "Last checked", "Seed", "Checksum:", "Lifetime", "Journal backup"];
+    let ignored = [
+        "UUID",
+        "created",
+        "write time",
+        "Last checked",
+        "Seed",
+        "Checksum seed",
+        "Checksum:",
+        "Lifetime",
+        "Journal backup",
+    ];
     let lines = String::from_utf8_lossy(&output.stdout).into_owned();
     Some(
         lines
@@ -52,7 +61,8 @@ fn volumes_look_like_those_of_mke2fs() {
             let features = match fs_type {
                 FsType::Ext4 => {
                     "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,\
-                                 sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum"
+                                 sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum,\
+                                 metadata_csum_seed"
                 }
                 FsType::Ext3 => {
                     "none,has_journal,ext_attr,resize_inode,dir_index,filetype,sparse_super,large_file"

@@ -176,11 +176,14 @@ fn features(
     incompat.set_if(Incompat::EXTENTS, choices.extents);
     incompat.set_if(Incompat::FLEX_BG, choices.flex_bg);
     incompat.set_if(Incompat::BIT64, choices.bits64);
-    incompat.set_if(Incompat::CSUM_SEED, choices.metadata_csum_seed);
     incompat.set_if(Incompat::EA_INODE, choices.ea_inode);
     incompat.set_if(Incompat::LARGEDIR, choices.large_dir);
     ro_compat.set_if(RoCompat::METADATA_CSUM, choices.metadata_csum);
     ro_compat.set_if(RoCompat::GDT_CSUM, choices.uninit_bg);
+    // As upstream's mke2fs 1.47. Without it a new UUID is a new checksum everywhere, and tune2fs 1.47.0 misses those of
+    // the orphan file.
+    let checksums = options.fs_type == FsType::Ext4 && ro_compat.contains(RoCompat::METADATA_CSUM);
+    incompat.set_if(Incompat::CSUM_SEED, Some(choices.metadata_csum_seed.unwrap_or(checksums)));
     if ro_compat.contains(RoCompat::METADATA_CSUM) {
         ro_compat -= RoCompat::GDT_CSUM; // the two exclude each other; the newer one does both jobs
     } else if incompat.contains(Incompat::CSUM_SEED) {
