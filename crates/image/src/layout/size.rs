@@ -132,7 +132,7 @@ fn smallest(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, 
     // Smaller groups need less for themselves, so the right size is found in a few steps.
     let inodes = inodes_wanted(contents, params, None)?;
     let groups = inodes.div_ceil(max_inodes_per_group(params).into());
-    for _ in 0..4 {
+    for _ in 0..16 {
         let used = best.geometry.sb.blocks_count() - best.geometry.space.free();
         let wanted = used + used * percent / 100;
         let group_blocks = (wanted / groups) as u32 & !7;

@@ -130,7 +130,12 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        tool("umount", &[self.0.path().to_str().unwrap()]);
+        let path = self.0.path().to_str().unwrap();
+        // Something of the host may look into the mount for a moment; it goes when that has left.
+        let done = tool("umount", &[path]).is_some_and(|output| output.status.success());
+        if !done {
+            tool("umount", &["-l", path]);
+        }
     }
 }
 
