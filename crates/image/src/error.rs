@@ -196,28 +196,21 @@ impl BuildError {
     }
 }
 
-/// A name of any bytes, fit for a terminal: control characters, quotes and bytes that are not UTF-8 are escaped.
+/// A name of any bytes, in quotes and fit for a terminal (see [`extant_fs::quote`]).
 pub fn quoted(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    let mut out = String::with_capacity(bytes.len() + 2);
-    out.push('"');
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '"' | '\\' => out.extend(['\\', c]),
-                c if c.is_control() => out.extend(c.escape_default()),
-                c => out.push(c),
-            }
-        }
-        for byte in chunk.invalid() {
-            let _ = write!(out, "\\x{byte:02x}");
-        }
-    }
-    out.push('"');
-    out
+    format!("\"{}\"", extant_fs::quote(bytes).replace('"', "\\\""))
 }
 
 pub(crate) fn quoted_path(path: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
     quoted(path.as_os_str().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_steers_or_hides_text_is_escaped() {
+        assert_eq!(super::quoted("a\u{202e}b\"\x1b".as_bytes()), r#""a\u{202e}b\"\u{1b}""#);
+        assert_eq!(super::quoted(b"\xff\\"), r#""\xff\\""#);
+    }
 }
