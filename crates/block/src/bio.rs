@@ -249,6 +249,18 @@ impl Bio {
         self.completion.take()
     }
 
+    /// Has `look` see the result when the bio ends, ahead of what was set before: for devices that watch others.
+    pub fn before_end(&mut self, look: impl FnOnce(&Result<(), IoError>) + Send + 'static) {
+        let completion = self.take_completion();
+        self.on_end(Box::new(move |mut bio, result| {
+            look(&result);
+            if let Some(completion) = completion {
+                bio.on_end(completion);
+            }
+            bio.end(result);
+        }));
+    }
+
     /// Ends the bio. A device calls this exactly once, from any thread.
     pub fn end(mut self, result: Result<(), IoError>) {
         if let Some(completion) = self.completion.take() {

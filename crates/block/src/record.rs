@@ -164,15 +164,10 @@ impl Device for Record {
                 log.events.push(LogEvent::Submitted(index));
                 index
             };
-            let completion = bio.take_completion();
             let log = self.log.clone();
-            bio.on_end(Box::new(move |mut bio, result| {
+            bio.before_end(move |result| {
                 log.lock().events.push(LogEvent::Ended { change: index, ok: result.is_ok() });
-                if let Some(completion) = completion {
-                    bio.on_end(completion);
-                }
-                bio.end(result);
-            }));
+            });
         }
         self.inner.submit(bio);
     }

@@ -32,15 +32,10 @@ impl Device for Trace {
         let now = self.rt.now();
         self.trace.record(now, Action::Queued, &subject, Ok(()));
         self.trace.record(now, Action::Issued, &subject, Ok(()));
-        let completion = bio.take_completion();
         let (trace, rt) = (self.trace.clone(), self.rt.clone());
-        bio.on_end(Box::new(move |mut bio, result| {
+        bio.before_end(move |result| {
             trace.record(rt.now(), Action::Completed, &subject, result.as_ref().copied());
-            if let Some(completion) = completion {
-                bio.on_end(completion);
-            }
-            bio.end(result);
-        }));
+        });
         self.inner.submit(bio);
     }
 
