@@ -6,7 +6,7 @@
 //! asked for, what a read returns is what was written (a failed write may have left each of its sectors old or new), and
 //! what ended before a flush that succeeded survives a crash after it.
 
-use extant_block::elevator::cfq::idle_rule;
+use extant_block::elevator::cfq::{Tunables, idle_rule::Extant as IdleRule};
 use extant_block::elevator::{Cfq, Deadline, Elevator, Fifo};
 use extant_block::{
     Bio, BioFlags, Buf, Device, Fault, FaultConfig, IoError, IoErrorKind, Limits, MemDevice, Op, Queue,
@@ -185,8 +185,8 @@ fn elevator(kind: u64) -> Box<dyn Elevator> {
     match kind {
         0 => Box::new(Fifo::new()),
         1 => Box::new(Deadline::new()),
-        2 => Box::new(Cfq::new(idle_rule::Linux)),
-        _ => Box::new(Cfq::new(idle_rule::Limited)),
+        2 => Box::new(Cfq::extant()),
+        _ => Box::new(Cfq::with(Tunables::linux(1000), IdleRule::new())),
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::compare::{Column, CompareError, Figure, compare};
 use crate::experiment::{Experiment, ExperimentError};
 use crate::fio::{self, JobError, OutputFormat};
+use crate::history;
 use crate::report;
 use crate::run::{Policy, RunError, on_files, on_machine};
 use extant_sim::{Machine, ModelError};
@@ -39,8 +40,7 @@ pub struct RunArgs {
 }
 
 fn elevator(name: &str) -> Result<String, String> {
-    let names = extant_block::elevator::NAMES;
-    if names.contains(&name) { Ok(name.to_owned()) } else { Err(format!("there are {}", names.join(", "))) }
+    history::elevator(name).map(|_| name.to_owned()).map_err(|error| error.to_string())
 }
 
 /// `extant lab compare`.

@@ -20,6 +20,7 @@ pub mod cli;
 pub mod compare;
 pub mod experiment;
 pub mod fio;
+pub mod history;
 pub mod report;
 mod run;
 

@@ -1,8 +1,8 @@
 //! How fast virtual I/O is: bios through queue, elevator and modelled disk, per second of one processor's time.
 
 use super::{Result, cpu_time, median};
-use extant_block::elevator::{self, NAMES};
 use extant_block::{Bio, BioFlags, Buf, Device, Op, Queue, QueueConfig, Sector, Segment, StreamId};
+use extant_lab::history::{self, ELEVATORS};
 use extant_rt::{Nanos, Rng};
 use extant_sim::disk::{DiskKind, Disks, RamSpec};
 use extant_sim::{Machine, Preemption, Sim};
@@ -56,7 +56,7 @@ fn speed(machine: &Machine, elevator: &str, random: bool, bios: u64) -> Result<f
     let sim = Sim::new(machine.clone(), 1);
     let disk = Disks::attach(&sim).device(0);
     let blocks = disk.limits().capacity_bytes / 4096;
-    let elevator = elevator::by_name(elevator).ok_or("no such elevator")?;
+    let elevator = history::elevator(elevator)?;
     let config = QueueConfig { depth: machine.disks[0].queue_depth(), ..QueueConfig::default() };
     let queue = Queue::new(sim.rt(), disk, elevator, config);
     let load = Arc::new(Load {
@@ -99,7 +99,7 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
     println!("| disk | elevator | sequential, bios/s | random, bios/s |");
     println!("|---|---|---|---|");
     for (disk, machine) in &machines {
-        for name in NAMES {
+        for name in ELEVATORS.iter().map(|policy| policy.name) {
             let middle = |random: bool| -> Result<f64> {
                 let rounds = (0..rounds).map(|_| speed(machine, name, random, bios));
                 Ok(median(rounds.collect::<Result<_>>()?))

@@ -150,23 +150,6 @@ pub enum Decision {
     Empty,
 }
 
-/// Names that [`by_name`] knows.
-pub const NAMES: [&str; 6] = ["none", "mq-deadline", "cfq", "cfq-limited", "cfq-earned", "extant"];
-
-/// An elevator with its usual knobs: `none`; `mq-deadline`; `cfq` as Linux 3.10 had it at 1000 Hz, with the idle limit
-/// that was proposed for it, or with idling earned; and `extant`, CFQ with our own rule. `None` for any other name.
-pub fn by_name(name: &str) -> Option<Box<dyn Elevator>> {
-    Some(match name {
-        "none" => Box::new(Fifo::new()),
-        "mq-deadline" => Box::new(Deadline::new()),
-        "cfq" => Box::new(Cfq::new(cfq::idle_rule::Linux)),
-        "cfq-limited" => Box::new(Cfq::new(cfq::idle_rule::Limited)),
-        "cfq-earned" => Box::new(Cfq::new(cfq::idle_rule::Earned)),
-        "extant" => Box::new(Cfq::extant()),
-        _ => return None,
-    })
-}
-
 /// A policy for the order of requests. See the [module](self) for the contract.
 ///
 /// Merging is in two steps, because limits are the driver's: look for a partner with [`back_merge`](Self::back_merge)

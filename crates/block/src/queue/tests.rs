@@ -1,5 +1,6 @@
 use super::*;
-use crate::elevator::{Cfq, Deadline, Fifo, cfq};
+use crate::elevator::cfq::idle_rule::{Arrival, IdleRule, Lull};
+use crate::elevator::{Cfq, Deadline, Fifo, ProgramId, cfq};
 use crate::{Buf, Completion, IoErrorKind, MemDevice, Segment};
 use extant_rt::RealConfig;
 
@@ -311,13 +312,38 @@ fn a_completion_may_submit_the_next_bio_a_hundred_thousand_times() {
     done.recv().unwrap();
 }
 
+/// Idles for everybody, as long as the knob says.
+#[derive(Debug)]
+struct AlwaysIdle;
+
+impl IdleRule for AlwaysIdle {
+    fn name(&self) -> &'static str {
+        "always"
+    }
+
+    fn opens_at_birth(&self, _program: ProgramId) -> bool {
+        true
+    }
+
+    fn window_after(&mut self, _arrival: &Arrival) -> bool {
+        true
+    }
+
+    fn should_idle(&self, _lull: &Lull) -> bool {
+        true
+    }
+
+    fn wait_ticks(&self, lull: &Lull) -> i64 {
+        lull.slice_idle
+    }
+}
+
 /// An elevator that idles needs a timer; the reads of one stream are far apart in time.
 #[test]
 fn a_queue_that_idles_goes_on_by_itself() {
     let rt = world();
     let disk = Arc::new(MemDevice::new(8 << 20));
-    let elevators: [Box<dyn Elevator>; 2] =
-        [Box::new(Cfq::new(cfq::idle_rule::Linux)), Box::new(Deadline::new())];
+    let elevators: [Box<dyn Elevator>; 2] = [Box::new(Cfq::new(AlwaysIdle)), Box::new(Deadline::new())];
     for elevator in elevators {
         let name = elevator.name();
         let queue = Arc::new(Queue::new(
@@ -355,7 +381,7 @@ fn the_awaited_bio_does_not_stand_in_line() {
     // It would idle for a quarter of an hour.
     let tunables = cfq::Tunables { slice_idle: 1_000_000, ..cfq::Tunables::linux(1000) };
     let config = QueueConfig { depth: 1, requests: 1, ..QueueConfig::default() };
-    let elevator = Box::new(Cfq::with(tunables, cfq::idle_rule::Linux));
+    let elevator = Box::new(Cfq::with(tunables, AlwaysIdle));
     let queue = Queue::new(&rt, below.clone(), elevator, config);
     let ends = Ends::default();
     let read = |stream: u64, start| {

@@ -9,6 +9,7 @@ pub use measure::{Direction, Latency, Measured};
 pub use target::Policy;
 
 use crate::fio::Job;
+use crate::history::UnknownPolicy;
 use extant_block::StreamId;
 use extant_rt::{Class, Rng, Rt, RtError};
 use extant_sim::Machine;
@@ -20,8 +21,8 @@ use target::{Modelled, Place, Real};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
     /// A name that no elevator has.
-    #[error("\"{0}\" is not an elevator; there are {list}", list = extant_block::elevator::NAMES.join(", "))]
-    Elevator(String),
+    #[error(transparent)]
+    Elevator(#[from] UnknownPolicy),
     /// A machine without `[[disk]]`.
     #[error("the machine \"{0}\" has no disks; add a [[disk]] to its file")]
     NoDisks(String),

@@ -2,7 +2,8 @@
 
 use super::RunError;
 use crate::fio::Job;
-use extant_block::elevator::{self, IoClass, Priority, ProgramId};
+use crate::history;
+use extant_block::elevator::{IoClass, Priority, ProgramId};
 use extant_block::{Device, FileDevice, FileOptions, Queue, QueueConfig, StreamId, StreamInfo};
 use extant_rt::Rt;
 use extant_sim::disk::{Disks, ModelDisk};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 /// How requests are ordered on a modelled machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// One of [`elevator::NAMES`].
+    /// One of [`history::ELEVATORS`].
     pub elevator: String,
     /// Requests of each kind that the elevator sees (`nr_requests`).
     pub requests: usize,
@@ -91,8 +92,7 @@ impl Modelled {
         let depths =
             sim.machine().disks.iter().flat_map(|model| vec![model.queue_depth(); model.count as usize]);
         let queue = |(disk, depth): (Arc<ModelDisk>, usize)| {
-            let elevator = elevator::by_name(&policy.elevator);
-            let elevator = elevator.ok_or_else(|| RunError::Elevator(policy.elevator.clone()))?;
+            let elevator = history::elevator(&policy.elevator)?;
             let config = QueueConfig { requests: policy.requests, depth, ..QueueConfig::default() };
             Ok(Arc::new(Queue::new(sim.rt(), disk, elevator, config)))
         };

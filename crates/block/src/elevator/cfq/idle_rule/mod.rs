@@ -1,17 +1,12 @@
 //! When to keep the disk idle for the next request of a stream.
 //!
 //! The rest of CFQ decides who is next and for how long; what a rule decides is whether a queue that ran dry keeps the
-//! disk, and until when. The three rules that Linux had, or was offered on the list in 2013, are here beside ours.
+//! disk, and until when. Ours is here; the one that Linux had, and those that were proposed for it, are in the lab
+//! (`extant_lab::history::cfq`).
 
-mod earned;
 mod extant;
-mod limited;
-mod linux;
 
-pub use earned::Earned;
 pub use extant::Extant;
-pub use limited::Limited;
-pub use linux::Linux;
 
 use crate::StreamId;
 use crate::elevator::ProgramId;
@@ -80,33 +75,22 @@ pub struct Lull {
     pub tick: Nanos,
 }
 
-/// See the [module](self). The provided methods are what Linux 3.10 does.
+/// See the [module](self). The provided methods are what CFQ did whatever its rule.
 pub trait IdleRule: Send + fmt::Debug {
     /// Name for tables and traces.
     fn name(&self) -> &'static str;
 
     /// Whether a new synchronous queue starts with its idle window open.
-    fn opens_at_birth(&self, _program: ProgramId) -> bool {
-        true
-    }
+    fn opens_at_birth(&self, program: ProgramId) -> bool;
 
     /// Whether the queue's idle window is open from now on. Called once for every arrival.
-    fn window_after(&mut self, arrival: &Arrival) -> bool {
-        if !arrival.deep && arrival.seeky {
-            return false;
-        }
-        arrival.think_ticks.map_or(arrival.open, |mean| mean <= arrival.slice_idle)
-    }
+    fn window_after(&mut self, arrival: &Arrival) -> bool;
 
     /// Whether to idle at all.
-    fn should_idle(&self, lull: &Lull) -> bool {
-        lull.open || lull.last_of_tree
-    }
+    fn should_idle(&self, lull: &Lull) -> bool;
 
     /// How many ticks to wait. The timer runs at least to the next tick.
-    fn wait_ticks(&self, lull: &Lull) -> i64 {
-        lull.slice_idle
-    }
+    fn wait_ticks(&self, lull: &Lull) -> i64;
 
     /// Asked when others' requests are queued while the disk waits: whether to go on waiting.
     fn keeps_waiting(&self, _lull: &Lull) -> bool {

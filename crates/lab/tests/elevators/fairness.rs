@@ -5,6 +5,7 @@ use crate::disk::Geometry;
 use crate::{CFQS, make};
 use extant_block::elevator::IoClass::{BestEffort, Idle, RealTime};
 use extant_block::elevator::{Cfq, Deadline, DeadlineTunables, Elevator};
+use extant_lab::history;
 use extant_rt::Nanos;
 
 /// Far apart, so that nobody cooperates.
@@ -173,14 +174,8 @@ fn cfq_serves_expired_requests() {
 fn cooperators_share_a_queue() {
     // Each reads 64 KiB and skips 64 KiB, which the other reads.
     let interleaved = |i: u64| Stream { stride: 256, ..Stream::sequential(128, 400_000_000 + 128 * i) };
-    let one = on_disk(
-        &mut Cfq::new(extant_block::elevator::cfq::idle_rule::Linux),
-        &[Stream::sequential(128, 400_000_000)],
-    );
-    let two = on_disk(
-        &mut Cfq::new(extant_block::elevator::cfq::idle_rule::Linux),
-        &[interleaved(0), interleaved(1)],
-    );
+    let one = on_disk(&mut Cfq::new(history::cfq::Linux310), &[Stream::sequential(128, 400_000_000)]);
+    let two = on_disk(&mut Cfq::new(history::cfq::Linux310), &[interleaved(0), interleaved(1)]);
     let (one, two) = (one.mb_per_s(0..1), two.mb_per_s(0..2));
     assert!(two > 0.8 * one, "{two:.1} of {one:.1} MB/s");
 }

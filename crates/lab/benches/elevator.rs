@@ -1,10 +1,10 @@
 //! Requests per second through `add`, `next` and `completed` of each elevator, on one core.
 //!
-//! `cargo bench -p extant-block --bench elevator`; side by side in one run, the median of five.
+//! `cargo bench -p extant-lab --bench elevator`; side by side in one run, the median of five.
 
-use extant_block::elevator::cfq::idle_rule::Linux;
-use extant_block::elevator::{Cfq, Deadline, Decision, Elevator, Fifo, Request, RequestId};
+use extant_block::elevator::{Decision, Elevator, Request, RequestId};
 use extant_block::{Op, Sector, StreamId};
+use extant_lab::history::{ELEVATORS, elevator};
 use extant_rt::{Nanos, Rt};
 
 /// Requests queued or in the device at a time.
@@ -16,26 +16,17 @@ fn main() {
     let rt = Rt::real(Default::default());
     println!("requests per second, {SLOTS} slots, depth {DEPTH}: random in 5 GB, then sequential");
     for streams in [1, 64, 500] {
-        for (name, make) in elevators() {
+        for name in ELEVATORS.iter().map(|policy| policy.name) {
             let rate = |random: bool| {
-                let mut rates: Vec<f64> = (0..5).map(|_| run(&rt, &mut *make(), streams, random)).collect();
+                let mut rates: Vec<f64> = (0..5)
+                    .map(|_| run(&rt, &mut *elevator(name).expect("in the table"), streams, random))
+                    .collect();
                 rates.sort_by(f64::total_cmp);
                 rates[2] / 1e6
             };
             println!("{streams:4} streams  {name:12} {:6.2} M/s  {:6.2} M/s", rate(true), rate(false));
         }
     }
-}
-
-type Make = fn() -> Box<dyn Elevator>;
-
-fn elevators() -> [(&'static str, Make); 4] {
-    [
-        ("none", || Box::new(Fifo::new())),
-        ("mq-deadline", || Box::new(Deadline::new())),
-        ("cfq linux", || Box::new(Cfq::new(Linux))),
-        ("cfq extant", || Box::new(Cfq::extant())),
-    ]
 }
 
 fn run(rt: &Rt, elevator: &mut dyn Elevator, streams: u64, random: bool) -> f64 {

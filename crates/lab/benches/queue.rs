@@ -1,11 +1,11 @@
 //! Bios per second through the queue under each elevator, on one core, over a device that takes no time.
 //!
-//! `cargo bench -p extant-block --bench queue`; the median of five. Bios carry no memory, as the phantom frames of an
+//! `cargo bench -p extant-lab --bench queue`; the median of five. Bios carry no memory, as the phantom frames of an
 //! experiment do not.
 
-use extant_block::elevator::cfq::idle_rule::Linux;
-use extant_block::elevator::{Cfq, Deadline, Elevator, Fifo};
+use extant_block::elevator::Elevator;
 use extant_block::{Bio, BioFlags, Device, Limits, Op, Queue, QueueConfig, Sector, StreamId};
+use extant_lab::history::{ELEVATORS, elevator};
 use extant_rt::{Rng, Rt};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -31,19 +31,13 @@ impl Device for Held {
     }
 }
 
-type Make = fn() -> Box<dyn Elevator>;
-
 fn main() {
     let rt = Rt::real(Default::default());
-    let elevators: [(&str, Make); 3] = [
-        ("none", || Box::new(Fifo::new())),
-        ("mq-deadline", || Box::new(Deadline::new())),
-        ("cfq linux", || Box::new(Cfq::new(Linux))),
-    ];
     println!("bios per second through the queue, {DEPTH} in flight: random in 5 GB, then sequential");
-    for (name, make) in elevators {
+    for name in ELEVATORS.iter().map(|policy| policy.name) {
         let rate = |random: bool| {
-            let mut rates: Vec<f64> = (0..5).map(|_| run(&rt, make(), random)).collect();
+            let mut rates: Vec<f64> =
+                (0..5).map(|_| run(&rt, elevator(name).expect("in the table"), random)).collect();
             rates.sort_by(f64::total_cmp);
             rates[2] / 1e6
         };

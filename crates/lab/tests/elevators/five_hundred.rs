@@ -16,8 +16,7 @@
 
 use crate::closed_loop::{ClosedLoop, Outcome, Run, Stream};
 use crate::disk::Geometry;
-use crate::make;
-use extant_block::elevator::NAMES;
+use crate::{make, names};
 use extant_rt::Nanos;
 
 const GB: u64 = 1 << 21;
@@ -82,7 +81,7 @@ fn the_published_rates_follow() {
 #[test]
 fn ours_serves_five_hundred_readers() {
     for slots in [128, 512] {
-        for name in NAMES {
+        for name in names() {
             let [iops, mean, max] = readers_row(name, slots);
             let good = iops >= 450.0 && mean <= 50.0 && max <= 1_000.0;
             assert!(good || name != "extant", "{iops} iops, {mean} ms, {max} ms");

@@ -9,10 +9,15 @@ mod random;
 mod rules;
 mod schedules;
 
-use extant_block::elevator::{Elevator, by_name};
+use extant_block::elevator::Elevator;
+use extant_lab::history::{self, ELEVATORS};
 
 fn make(name: &str) -> Box<dyn Elevator> {
-    by_name(name).expect("the name is known")
+    history::elevator(name).expect("the name is known")
+}
+
+fn names() -> impl Iterator<Item = &'static str> {
+    ELEVATORS.iter().map(|policy| policy.name)
 }
 
 /// CFQ with every idle rule.

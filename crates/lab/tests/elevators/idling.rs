@@ -2,8 +2,8 @@
 
 use crate::closed_loop::{ClosedLoop, Outcome, Run, Stream};
 use crate::disk::Geometry;
-use crate::{CFQS, make};
-use extant_block::elevator::{Decision, NAMES, RequestId};
+use crate::{CFQS, make, names};
+use extant_block::elevator::{Decision, RequestId};
 use extant_block::elevator::{Elevator, Request};
 use extant_block::{Op, Sector, StreamId};
 use extant_rt::Nanos;
@@ -247,7 +247,7 @@ fn ours_waits_as_long_as_it_pays() {
 #[test]
 fn runs_are_reproducible() {
     let streams: Vec<Stream> = (0..30).map(|i| if i % 3 == 0 { sequential(i) } else { random(i) }).collect();
-    for name in NAMES {
+    for name in names() {
         let runs = [0, 1]
             .map(|_| on_disk(name, &streams).streams.into_iter().map(|s| s.latencies).collect::<Vec<_>>());
         assert!(runs[0] == runs[1], "{name}");

@@ -1,8 +1,8 @@
 //! Random schedules: every request is dispatched and completed exactly once, nothing stalls, and merges are told right.
 
-use crate::make;
 use crate::random::Random;
-use extant_block::elevator::{Decision, Elevator, IoClass, NAMES, Priority, ProgramId, Request, RequestId};
+use crate::{make, names};
+use extant_block::elevator::{Decision, Elevator, IoClass, Priority, ProgramId, Request, RequestId};
 use extant_block::{Op, Sector, StreamId};
 use extant_rt::Nanos;
 
@@ -175,7 +175,7 @@ impl Drop for Seed<'_> {
 /// Every request is dispatched exactly once, and never is anything queued while nothing will happen.
 #[test]
 fn random_schedules() {
-    for name in NAMES {
+    for name in names() {
         for seed in 0..2_000 {
             let _seed = Seed(name, seed);
             let mut random = Random::new(seed);
