@@ -19,7 +19,7 @@ pub struct Experiment {
     /// What it models and where the published numbers come from.
     pub source: String,
     machine: Machine,
-    seed: u64,
+    seeds: Vec<u64>,
     workloads: Vec<(String, Vec<fio::Job>)>,
     rows: Vec<Row>,
 }
@@ -30,7 +30,7 @@ struct File {
     name: String,
     source: String,
     machine: PathBuf,
-    seed: u64,
+    seeds: Vec<u64>,
     workload: Vec<Workload>,
     row: Vec<Row>,
 }
@@ -96,13 +96,15 @@ pub enum ExperimentError {
     },
 }
 
-/// What a policy did with a workload.
+/// What a policy did with a workload, once.
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// The policy's row.
     pub row: String,
     /// The workload.
     pub workload: String,
+    /// The seed of its world.
+    pub seed: u64,
     /// What came out.
     pub outcome: Outcome,
 }
@@ -118,11 +120,15 @@ impl Experiment {
     /// # Errors
     /// Names the file and what is wrong in it.
     pub fn load(path: &Path) -> Result<Self, ExperimentError> {
-        let File { name, source, machine, seed, workload, row } =
+        let File { name, source, machine, seeds, workload, row } =
             toml::from_str(&text(path)?).map_err(|error| ExperimentError::Syntax {
                 file: path.display().to_string(),
                 problem: error.to_string().trim_end().to_owned(),
             })?;
+        if seeds.is_empty() {
+            let problem = "seeds: an experiment needs at least one".to_owned();
+            return Err(ExperimentError::Syntax { file: path.display().to_string(), problem });
+        }
         let beside = |other: &Path| path.parent().unwrap_or(Path::new("")).join(other);
         let mut workloads = Vec::new();
         for Workload { name, jobs } in workload {
@@ -136,10 +142,10 @@ impl Experiment {
             let problem = format!("published.{stranger}: no workload has this name");
             return Err(ExperimentError::Syntax { file: path.display().to_string(), problem });
         }
-        Ok(Self { name, source, machine: Machine::load(&beside(&machine))?, seed, workloads, rows: row })
+        Ok(Self { name, source, machine: Machine::load(&beside(&machine))?, seeds, workloads, rows: row })
     }
 
-    /// Runs every policy on every workload, each in a world of its own.
+    /// Runs every policy on every workload with every seed, each in a world of its own.
     ///
     /// # Errors
     /// The first run that did not come to its end.
@@ -148,17 +154,19 @@ impl Experiment {
         for (workload, jobs) in &self.workloads {
             for row in &self.rows {
                 let policy = Policy { elevator: row.elevator.clone(), requests: row.requests };
-                let outcome =
-                    on_machine(jobs, self.machine.clone(), &policy, self.seed).map_err(|error| {
+                for &seed in &self.seeds {
+                    let outcome = on_machine(jobs, self.machine.clone(), &policy, seed).map_err(|error| {
                         ExperimentError::Run { row: row.name.clone(), workload: workload.clone(), error }
                     })?;
-                cells.push(Cell { row: row.name.clone(), workload: workload.clone(), outcome });
+                    cells.push(Cell { row: row.name.clone(), workload: workload.clone(), seed, outcome });
+                }
             }
         }
         Ok(cells)
     }
 
-    /// The results as a table, with the published figures and the model's error under those that have them.
+    /// The results as a table, means over the seeds, with the published figures and the model's error under those that
+    /// have them.
     pub fn table(&self, cells: &[Cell]) -> String {
         let mut out = format!("{}\n{}\n", self.name, self.source.trim());
         for (workload, _) in &self.workloads {
@@ -168,48 +176,50 @@ impl Experiment {
                 "iops", "mean ms", "max ms", "stdev ms", "MB/s"
             );
             for row in &self.rows {
-                let cell = cells.iter().find(|cell| (&cell.row, &cell.workload) == (&row.name, workload));
-                let Some(cell) = cell else { continue };
-                self.lines(&mut out, row, cell);
+                let of_row = |cell: &&Cell| (&cell.row, &cell.workload) == (&row.name, workload);
+                lines(&mut out, row, workload, &cells.iter().filter(of_row).collect::<Vec<_>>());
             }
         }
         out
     }
+}
 
-    fn lines(&self, out: &mut String, row: &Row, cell: &Cell) {
-        for (number, report) in cell.outcome.reports.iter().enumerate() {
-            let measured = &report.measured;
-            let read = if measured.read.ios > 0 { &measured.read } else { &measured.write };
-            let ms = |ns: f64| ns / 1e6;
-            let got = [
-                read.iops(measured.runtime),
-                ms(read.completion.mean_ns),
-                ms(read.completion.max_ns as f64),
-                ms(read.completion.deviation_ns()),
-            ];
-            let name = if number == 0 { row.name.as_str() } else { "" };
-            let job = if cell.outcome.reports.len() > 1 { report.job.name.as_str() } else { "" };
-            let _ = write!(out, "  {name:<16}{job:<10}");
-            let _ = write!(out, "{:>10.0}{:>12.1}{:>12.0}{:>12.0}", got[0], got[1], got[2], got[3]);
-            let _ = writeln!(out, "{:>12.1}", read.bytes_s(measured.runtime) / 1e6);
-            let published = row.published.get(&cell.workload).filter(|_| number == 0);
-            if let Some(published) = published {
-                let figures = [published.iops, published.mean_ms, published.max_ms, published.deviation_ms];
-                let cells = |f: &dyn Fn(usize, f64) -> String| -> String {
-                    let cell = |n: usize, width: usize| {
-                        format!("{:>width$}", figures[n].map(|figure| f(n, figure)).unwrap_or_default())
-                    };
-                    cell(0, 10) + &cell(1, 12) + &cell(2, 12) + &cell(3, 12)
+/// Requests a second; mean, longest and standard deviation of the latency in ms; MB a second.
+fn figures(cell: &Cell, report: usize) -> [f64; 5] {
+    let measured = &cell.outcome.reports[report].measured;
+    let read = if measured.read.ios > 0 { &measured.read } else { &measured.write };
+    let completion = &read.completion;
+    let latencies =
+        [completion.mean_ns, completion.max_ns as f64, completion.deviation_ns()].map(|ns| ns / 1e6);
+    let [mean, max, deviation] = latencies;
+    [read.iops(measured.runtime), mean, max, deviation, read.bytes_s(measured.runtime) / 1e6]
+}
+
+fn lines(out: &mut String, row: &Row, workload: &str, cells: &[&Cell]) {
+    let Some(first) = cells.first() else { return };
+    for (number, report) in first.outcome.reports.iter().enumerate() {
+        let mut got = [0.0; 5];
+        for cell in cells {
+            let one = figures(cell, number);
+            (0..got.len()).for_each(|n| got[n] += one[n] / cells.len() as f64);
+        }
+        let name = if number == 0 { row.name.as_str() } else { "" };
+        let job = if first.outcome.reports.len() > 1 { report.job.name.as_str() } else { "" };
+        let _ = write!(out, "  {name:<16}{job:<10}");
+        let _ = write!(out, "{:>10.0}{:>12.1}{:>12.0}{:>12.0}", got[0], got[1], got[2], got[3]);
+        let _ = writeln!(out, "{:>12.1}", got[4]);
+        if let Some(published) = row.published.get(workload).filter(|_| number == 0) {
+            let figures = [published.iops, published.mean_ms, published.max_ms, published.deviation_ms];
+            let line = |f: &dyn Fn(usize, f64) -> String| -> String {
+                let cell = |n: usize, width: usize| {
+                    format!("{:>width$}", figures[n].map(|figure| f(n, figure)).unwrap_or_default())
                 };
-                let _ = writeln!(
-                    out,
-                    "    {:<24}{}",
-                    "published",
-                    cells(&|n, f| format!("{f:.*}", usize::from(n == 1)))
-                );
-                let error = |n: usize, f: f64| format!("{:+.0}%", (got[n] / f - 1.0) * 100.0);
-                let _ = writeln!(out, "    {:<24}{}", "error", cells(&error));
-            }
+                cell(0, 10) + &cell(1, 12) + &cell(2, 12) + &cell(3, 12)
+            };
+            let plain = line(&|n, f| format!("{f:.*}", usize::from(n == 1)));
+            let _ = writeln!(out, "    {:<24}{plain}", "published");
+            let error = line(&|n, f| format!("{:+.0}%", (got[n] / f - 1.0) * 100.0));
+            let _ = writeln!(out, "    {:<24}{error}", "error");
         }
     }
 }

@@ -176,6 +176,11 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// A whole number that need not be there.
+    pub(crate) fn maybe_whole(&mut self, key: &'static str) -> Result<Option<u64>, ModelError> {
+        if self.table.contains_key(key) { self.whole(key).map(Some) } else { Ok(self.skip(key)) }
+    }
+
     /// A number of nanoseconds, with up to three decimals; as picoseconds.
     pub(crate) fn picoseconds(&mut self, key: &'static str) -> Result<u64, ModelError> {
         let value = match self.get(key)?.get_ref() {

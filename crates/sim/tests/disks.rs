@@ -82,6 +82,20 @@ fn random_reads_at_depth_1_take_seek_half_a_revolution_and_overhead() {
 }
 
 #[test]
+fn scaled_positioning_scales_all_of_a_lone_read_but_the_overhead() {
+    let spec = rotating("sata-7200-2013.toml");
+    let lone_ns = |spec: RotatingSpec| 1e9 / random_iops(&mut Rotating::new(spec), Op::Read, 1, 60);
+    let whole = lone_ns(spec.clone()) - spec.overhead_ns as f64;
+    for permille in [250, 400, 2500] {
+        let scaled = spec.clone().with_positioning(permille).unwrap();
+        let wanted = whole * permille as f64 / 1000.0 + spec.overhead_ns as f64;
+        near("a lone read", lone_ns(scaled), wanted, 3.0);
+    }
+    assert_eq!(spec.clone().with_positioning(1000), Some(spec.clone()));
+    assert_eq!(spec.with_positioning(99), None);
+}
+
+#[test]
 fn random_reads_at_depth_32_are_as_fast_as_measured_ones() {
     let published = (209.5 + 232.3) / 2.0;
     for name in ["sata-7200-2010", "sata-7200-2013"] {

@@ -144,6 +144,17 @@ fn small(t: &mut Table<'_>, key: &'static str) -> Result<u32, ModelError> {
 }
 
 fn rotating(t: &mut Table<'_>) -> Result<RotatingSpec, ModelError> {
+    let spec = data_sheet(t)?;
+    match t.maybe_whole("positioning_permille")? {
+        None => Ok(spec),
+        Some(permille) => {
+            let problem = "positioning takes 100 to 10,000 thousandths of what the data sheet says";
+            spec.with_positioning(permille).ok_or_else(|| t.error("positioning_permille", problem))
+        }
+    }
+}
+
+fn data_sheet(t: &mut Table<'_>) -> Result<RotatingSpec, ModelError> {
     Ok(RotatingSpec {
         capacity_bytes: t.whole("capacity_bytes")?,
         rpm: small(t, "rpm")?,

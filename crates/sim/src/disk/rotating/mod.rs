@@ -61,6 +61,21 @@ pub struct RotatingSpec {
 }
 
 impl RotatingSpec {
+    /// The same disk, but seeks, settling and revolutions take so many thousandths of what they did: for experiments
+    /// that calibrate the time of a lone random access. Rates, overhead and caches stay. `None` outside 100 to 10,000.
+    pub fn with_positioning(self, permille: u64) -> Option<Self> {
+        let scaled = |ns: u64| ns.saturating_mul(permille) / 1000;
+        (100..=10_000).contains(&permille).then(|| Self {
+            rpm: (u64::from(self.rpm) * 1000 / permille) as u32,
+            head_switch_ns: scaled(self.head_switch_ns),
+            seek_single_ns: scaled(self.seek_single_ns),
+            seek_average_ns: scaled(self.seek_average_ns),
+            seek_full_ns: scaled(self.seek_full_ns),
+            write_settle_ns: scaled(self.write_settle_ns),
+            ..self
+        })
+    }
+
     /// What is wrong with it, with the name of the parameter to look at.
     pub fn fault(&self) -> Option<(&'static str, &'static str)> {
         let checks = [
