@@ -112,6 +112,28 @@ pub enum Background {
     },
 }
 
+/// What a controller thinks of a device, for the trace. Amounts are in pages, rates in pages per second; what a controller
+/// does not have is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ControlState {
+    /// Where it wants the sum of all dirty pages to be (kernel: `setpoint`).
+    pub setpoint_pages: u64,
+    /// Likewise of the device's (kernel: `bdi_setpoint`).
+    pub device_setpoint_pages: u64,
+    /// The factor to the rate limit, times 1024 (kernel: `pos_ratio`).
+    pub position_ratio: u64,
+    /// What the device is taken to write.
+    pub write_rate: u64,
+    /// What each writer may dirty, before the factor (kernel: `dirty_ratelimit`).
+    pub rate_limit: u64,
+    /// What a writer may dirty (kernel: `task_ratelimit`).
+    pub task_rate: u64,
+    /// Pages of a turn.
+    pub turn_pages: u64,
+    /// Writers of the device, as far as they are counted.
+    pub writers: u64,
+}
+
 /// Decides about dirty memory. Pure: `now` and numbers in, decisions out; no clock, no task, no I/O.
 pub trait DirtyControl: Send + fmt::Debug {
     /// A writer has dirtied pages on `numbers.device`.
@@ -137,6 +159,12 @@ pub trait DirtyControl: Send + fmt::Debug {
     fn device_limit(&mut self, now: Nanos, numbers: &Numbers) -> u64 {
         let _ = now;
         numbers.limits.limit_pages
+    }
+
+    /// What it thinks of the device, for the trace: asked after [`DirtyControl::balance`], and only where somebody traces.
+    fn state(&self, now: Nanos, numbers: &Numbers) -> ControlState {
+        let _ = (now, numbers);
+        ControlState::default()
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct DiskState {
     pub(crate) written_total: AtomicU64,
     /// Somebody waits for frames or room, whatever the controller says.
     pub(crate) wanted: AtomicBool,
+    /// When the trace last heard how much is dirty.
+    pub(crate) traced_at: AtomicU64,
     failing: AtomicBool,
     last_error: Mutex<Option<CacheError>>,
     files: Mutex<DirtyFiles>,
@@ -53,6 +55,7 @@ impl DiskState {
             dirtied_total: AtomicU64::new(0),
             written_total: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
+            traced_at: AtomicU64::new(0),
             failing: AtomicBool::new(false),
             last_error: Mutex::new(None),
             files: Mutex::default(),
@@ -129,6 +132,7 @@ impl DiskState {
         let background = control.background(now, &numbers);
         drop(control);
         self.set_limit(shared, limit);
+        shared.trace_levels(self);
         background
     }
 

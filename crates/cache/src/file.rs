@@ -1,20 +1,19 @@
 //! A file of the cache, and an open file.
 
 use crate::backing::Place;
-use crate::control::{Background, Verdict, Writer};
+use crate::control::Writer;
 use crate::errseq::Told;
 use crate::load::{Load, Loading, Wanted};
 use crate::mapping::Inner;
 use crate::page::{MAX_FILE_BYTES, PAGE};
 use crate::read::ReadStop;
 use crate::readahead::{Plan, ReadAhead};
-use crate::shared::{Purpose, Shared};
+use crate::shared::{NoRoom, Purpose, Shared};
+use crate::throttle::Pause;
 use crate::waits::{Key, Listener};
 use crate::write::{Source, WriteStop, Wrote};
-use crate::writeback::{Taken, Window};
 use crate::{CacheError, Result};
 use extant_block::StreamId;
-use extant_rt::Event;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
@@ -162,10 +161,10 @@ fn check_size(bytes: u64) -> Result<()> {
 /// does.
 #[derive(Debug)]
 pub struct OpenFile {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
     told: Mutex<Told>,
     ahead: Mutex<ReadAhead>,
-    writer: Mutex<Writer>,
+    pub(crate) writer: Mutex<Writer>,
     /// Where the last read that ended inside a page ended.
     last_end: AtomicU64,
     stream: StreamId,
@@ -358,7 +357,7 @@ impl OpenFile {
         }
         let rest = async {
             if asks {
-                self.balance().await?;
+                self.balance().await;
             }
             let done = wrote.bytes;
             self.write_all(at + done as u64, source.skip(done)).await
@@ -386,6 +385,8 @@ impl OpenFile {
         let mut done = 0;
         let mut waiting: Option<(Key, Listener)> = None;
         let mut refused = false;
+        // Waits at the limits themselves, for the trace.
+        let mut pause = None;
         loop {
             let (wrote, stop) = inner.write_cached(at + done as u64, source.skip(done));
             let asks = self.account(wrote);
@@ -393,6 +394,15 @@ impl OpenFile {
             if wrote.bytes > 0 {
                 waiting = None;
                 refused = false;
+                pause = None;
+            }
+            if let (Some(_), None, WriteStop::NoRoom(_) | WriteStop::NoFrames) = (&waiting, &pause, stop) {
+                let rule = match stop {
+                    WriteStop::NoRoom(NoRoom::Everywhere) => "limit",
+                    WriteStop::NoRoom(NoRoom::OnDevice(_)) => "device limit",
+                    _ => "no frames",
+                };
+                pause = Pause::begin(self, rule, self.writer.lock().dirtied_pages);
             }
             match stop {
                 WriteStop::Done => {}
@@ -417,75 +427,19 @@ impl OpenFile {
                         return Err(error);
                     }
                     match reason {
-                        crate::shared::NoRoom::Everywhere => want_frames(&inner.shared),
-                        crate::shared::NoRoom::OnDevice(_) => inner.disk.want(&inner.shared),
+                        NoRoom::Everywhere => want_frames(&inner.shared),
+                        NoRoom::OnDevice(_) => inner.disk.want(&inner.shared),
                     }
                     wait_for(&inner.shared, &mut waiting, Shared::room_key(reason)).await;
                 }
             }
             if asks {
-                self.balance().await?;
+                self.balance().await;
             }
             if stop == WriteStop::Done {
                 return Ok(());
             }
         }
-    }
-
-    /// Does what the controller says until it lets the writer go.
-    async fn balance(&self) -> Result<()> {
-        let shared = &self.inner.shared;
-        let disk = &self.inner.disk;
-        loop {
-            if disk.background(shared) != Background::Stop {
-                disk.kick(shared);
-            }
-            let now = shared.rt.now();
-            let numbers = shared.numbers(disk);
-            let verdict = {
-                let mut writer = self.writer.lock();
-                if writer.dirtied_pages < writer.ask_after_pages {
-                    return Ok(());
-                }
-                shared.control.lock().balance(now, &numbers, &mut writer)
-            };
-            match verdict {
-                Verdict::Go => return Ok(()),
-                Verdict::Pause { until, rule } => {
-                    shared.rt.sleep_until(until).await;
-                    shared.rt.trace(Event::WriterPaused { rule, took: shared.rt.now().saturating_sub(now) });
-                }
-                Verdict::WriteBack { pages, rule } => {
-                    self.write_back_some(pages).await;
-                    shared.rt.trace(Event::WriterPaused { rule, took: shared.rt.now().saturating_sub(now) });
-                }
-            }
-        }
-    }
-
-    /// Writes back up to so many pages of this file's device, oldest file first. Errors are in the files' logs.
-    async fn write_back_some(&self, pages: u64) {
-        let shared = &self.inner.shared;
-        let mut window = Window::new(shared);
-        let mut left = pages;
-        let mut after = None;
-        while left > 0 {
-            let Some((place, file)) = self.inner.disk.next_file(after) else { break };
-            let mut at = 0;
-            while left > 0 {
-                match file.take_dirty(at..u64::MAX, left.min(shared.settings.bio_pages)) {
-                    Taken::Run(run) => {
-                        at = run.pages().end;
-                        left -= (at - run.pages().start).min(left);
-                        window.push(run);
-                    }
-                    Taken::InFlight(page) | Taken::Busy(page) => at = page + 1,
-                    Taken::Clean => break,
-                }
-            }
-            after = Some(place);
-        }
-        let _ = window.finish().await;
     }
 
     /// Makes everything written before durable: writes back, waits, flushes the device's cache.

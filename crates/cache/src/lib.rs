@@ -50,6 +50,7 @@ mod read;
 pub mod readahead;
 mod shared;
 mod state;
+mod throttle;
 mod waits;
 mod write;
 mod writeback;

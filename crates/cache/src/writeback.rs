@@ -272,6 +272,7 @@ impl WriteRun {
             shared.waits.wake_all(Key::Room(Some(inner.disk.index.0)));
             shared.waits.wake_all(Key::Frames);
         }
+        shared.trace_levels(&inner.disk);
         shared.uncharge_dirty(&inner.disk, count - redirtied);
         // The last thing, so that whoever waited for it finds everything settled.
         inner.pages.lock().writeback.remove(self.pages());

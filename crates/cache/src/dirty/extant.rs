@@ -2,7 +2,7 @@
 
 use super::turns::Turns;
 use super::{BusyRate, MAX_PAUSE, pages_in, time_for};
-use crate::control::{Amounts, Background, DirtyControl, Numbers, Verdict, Writer};
+use crate::control::{Amounts, Background, ControlState, DirtyControl, Numbers, Verdict, Writer};
 use extant_rt::Nanos;
 
 /// A file's dirty pages are written at a time, and finding the next file costs a disk a seek: with less than this for each
@@ -286,5 +286,19 @@ impl DirtyControl for Extant {
     fn device_limit(&mut self, now: Nanos, numbers: &Numbers) -> u64 {
         self.note(now, numbers);
         self.limit_of(now, numbers)
+    }
+    fn state(&self, now: Nanos, numbers: &Numbers) -> ControlState {
+        if self.devices.len() <= numbers.device.0 as usize {
+            return ControlState::default();
+        }
+        let plan = self.plan(now, numbers);
+        ControlState {
+            device_setpoint_pages: plan.target,
+            write_rate: plan.rate,
+            task_rate: plan.rate / plan.writers,
+            turn_pages: plan.turn,
+            writers: plan.writers,
+            ..ControlState::default()
+        }
     }
 }

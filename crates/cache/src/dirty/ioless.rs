@@ -3,7 +3,7 @@
 use super::bandwidth::INTERVAL;
 use super::{CHUNK_UNIT, QUEUE_PAGES, max_pause, poll_interval};
 use super::{Completions, HardLimit, PausePlan, Position, RATIO_ONE, RateLimit, WriteBandwidth};
-use crate::control::{Amounts, Background, DirtyControl, Numbers, Verdict, Writer};
+use crate::control::{Amounts, Background, ControlState, DirtyControl, Numbers, Verdict, Writer};
 use extant_rt::Nanos;
 
 const MS: u64 = 1_000_000;
@@ -57,7 +57,7 @@ impl Ioless {
         &mut self.devices[at]
     }
 
-    fn position(&mut self, numbers: &Numbers) -> Position {
+    fn position(&self, numbers: &Numbers) -> Position {
         let threshold = numbers.limits.limit_pages;
         Position {
             freerun: freerun(numbers),
@@ -66,8 +66,13 @@ impl Ioless {
             dirty: numbers.global.total(),
             device_threshold: self.completions.share(numbers.device, threshold),
             device_dirty: numbers.on_device.total(),
-            write_rate: self.device(numbers).bandwidth.average(),
+            write_rate: self.known(numbers).bandwidth.average(),
         }
+    }
+
+    /// What is known of the device so far.
+    fn known(&self, numbers: &Numbers) -> Device {
+        self.devices.get(numbers.device.0 as usize).copied().unwrap_or_default()
     }
 
     /// Makes the estimates that are due (kernel: `__bdi_update_bandwidth()`).
@@ -178,5 +183,18 @@ impl DirtyControl for Ioless {
     fn written(&mut self, now: Nanos, numbers: &Numbers, pages: u64, _took: Nanos) {
         self.completions.add(numbers.device, pages, numbers.limits.limit_pages);
         self.estimate(now, numbers);
+    }
+    fn state(&self, _now: Nanos, numbers: &Numbers) -> ControlState {
+        let position = self.position(numbers);
+        let (ratio, base) = (position.ratio(), self.known(numbers).rate.base());
+        ControlState {
+            setpoint_pages: position.setpoint(),
+            device_setpoint_pages: position.device_setpoint(),
+            position_ratio: ratio,
+            write_rate: position.write_rate,
+            rate_limit: base,
+            task_rate: base * ratio / RATIO_ONE,
+            ..ControlState::default()
+        }
     }
 }

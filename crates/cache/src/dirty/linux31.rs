@@ -1,7 +1,7 @@
 //! Writers over the limit write back themselves: Linux up to 3.1.
 
 use super::{CHUNK_UNIT, Completions, QUEUE_PAGES};
-use crate::control::{Background, DirtyControl, Numbers, Verdict, Writer};
+use crate::control::{Background, ControlState, DirtyControl, Numbers, Verdict, Writer};
 use extant_rt::Nanos;
 
 const MS: u64 = 1_000_000;
@@ -111,5 +111,9 @@ impl DirtyControl for Linux31 {
 
     fn written(&mut self, _now: Nanos, numbers: &Numbers, pages: u64, _took: Nanos) {
         self.completions.add(numbers.device, pages, numbers.limits.limit_pages);
+    }
+    fn state(&self, _now: Nanos, numbers: &Numbers) -> ControlState {
+        let device_setpoint_pages = self.completions.share(numbers.device, numbers.limits.limit_pages);
+        ControlState { device_setpoint_pages, ..ControlState::default() }
     }
 }

@@ -34,6 +34,17 @@ impl Position {
         self.device_threshold.min(self.threshold).max(self.limit.saturating_sub(self.dirty) / 8)
     }
 
+    /// Where the controller wants the device's dirty pages to be (kernel: `bdi_setpoint`).
+    pub fn device_setpoint(&self) -> u64 {
+        self.part_of(self.setpoint())
+    }
+
+    /// The device's part of `pages`, which is computed in 16 bits of fixed point.
+    fn part_of(&self, pages: u64) -> u64 {
+        let part = (u128::from(self.device_floor()) << 16) / u128::from(self.threshold + 1);
+        ((u128::from(pages) * part) >> 16) as u64
+    }
+
     /// Of all devices together: 1 at the setpoint, 2 at freerun, 0 at the limit, a cubic curve in between.
     pub fn global_ratio(&self) -> u64 {
         if self.dirty >= self.limit {
@@ -53,11 +64,8 @@ impl Position {
             return 0;
         }
         let mine = self.device_floor();
-        // The part in 16 bits of fixed point.
-        let part = (u128::from(mine) << 16) / u128::from(self.threshold + 1);
-        let of = |pages: u64| ((u128::from(pages) * part) >> 16) as u64;
-        let setpoint = of(self.setpoint());
-        let span = of(self.threshold.saturating_sub(mine) + 8 * self.write_rate);
+        let setpoint = self.device_setpoint();
+        let span = self.part_of(self.threshold.saturating_sub(mine) + 8 * self.write_rate);
         // A straight line falls from 1 at the device's setpoint to 0 a span above it; it is left at a quarter.
         let zero = setpoint + span;
         if self.device_dirty < zero - span / 4 {

@@ -1,0 +1,163 @@
+//! Writers that wait because too much is dirty, and what the trace hears of it.
+
+use crate::control::{Background, ControlState, Numbers, Verdict};
+use crate::disk::DiskState;
+use crate::file::OpenFile;
+use crate::shared::Shared;
+use crate::writeback::{Taken, Window};
+use extant_rt::{Event, Nanos};
+use std::sync::atomic::Ordering;
+
+/// Levels of dirty memory are traced no more often than this for each device.
+const LEVELS_APART: Nanos = Nanos::from_millis(10);
+
+/// A writer that waits. Its end goes to the trace, also where the caller leaves.
+#[derive(Debug)]
+pub(crate) struct Pause<'a> {
+    file: &'a OpenFile,
+    rule: &'static str,
+    began: Nanos,
+    dirtied: u64,
+    numbers: Numbers,
+    device_limit: u64,
+    state: ControlState,
+}
+
+impl<'a> Pause<'a> {
+    /// Begins now; `None` where nobody traces.
+    pub(crate) fn begin(file: &'a OpenFile, rule: &'static str, dirtied: u64) -> Option<Self> {
+        let (shared, disk) = (&file.inner.shared, &file.inner.disk);
+        shared.rt.is_tracing().then(|| {
+            let (began, numbers) = (shared.rt.now(), shared.numbers(disk));
+            let state = shared.control.lock().state(began, &numbers);
+            let device_limit = disk.limit_pages.load(Ordering::Relaxed);
+            Self { file, rule, began, dirtied, numbers, device_limit, state }
+        })
+    }
+}
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        let rt = &self.file.inner.shared.rt;
+        let Numbers { limits, global, on_device, device, .. } = self.numbers;
+        rt.trace(Event::WriterPaused {
+            rule: self.rule,
+            device: device.0,
+            inode: self.file.inner.inode,
+            dirtied: short(self.dirtied),
+            limit: short(limits.limit_pages),
+            background: short(limits.background_pages),
+            reclaimable: short(global.dirty_pages),
+            writeback: short(global.writeback_pages),
+            device_limit: short(self.device_limit.min(limits.limit_pages)),
+            device_reclaimable: short(on_device.dirty_pages),
+            device_writeback: short(on_device.writeback_pages),
+            setpoint: short(self.state.setpoint_pages),
+            device_setpoint: short(self.state.device_setpoint_pages),
+            position_ratio: short(self.state.position_ratio),
+            write_rate: short(self.state.write_rate),
+            rate_limit: short(self.state.rate_limit),
+            task_rate: short(self.state.task_rate),
+            turn: short(self.state.turn_pages),
+            writers: short(self.state.writers),
+            took: rt.now().saturating_sub(self.began),
+        });
+    }
+}
+
+/// The trace counts in 32 bits: pages of up to 16 TiB.
+fn short(n: u64) -> u32 {
+    n.try_into().unwrap_or(u32::MAX)
+}
+
+impl Shared {
+    /// Tells the trace how much is dirty, if that was not done a moment ago.
+    #[inline]
+    pub(crate) fn trace_levels(&self, disk: &DiskState) {
+        if self.rt.is_tracing() {
+            self.trace_levels_now(disk);
+        }
+    }
+
+    fn trace_levels_now(&self, disk: &DiskState) {
+        let now = self.rt.now();
+        let last = disk.traced_at.load(Ordering::Relaxed);
+        if last != 0 && now.0 < last.saturating_add(LEVELS_APART.0) {
+            return;
+        }
+        disk.traced_at.store(now.0, Ordering::Relaxed);
+        let Numbers { limits, global, on_device, device, .. } = self.numbers(disk);
+        self.rt.trace(Event::DirtyLevels {
+            device: device.0,
+            device_reclaimable: short(on_device.dirty_pages),
+            device_writeback: short(on_device.writeback_pages),
+            device_limit: short(disk.limit_pages.load(Ordering::Relaxed).min(limits.limit_pages)),
+            reclaimable: short(global.dirty_pages),
+            writeback: short(global.writeback_pages),
+            background: short(limits.background_pages),
+            limit: short(limits.limit_pages),
+        });
+    }
+}
+
+impl OpenFile {
+    /// Does what the controller says until it lets the writer go. Who leaves in a pause is asked again at its next write.
+    pub(crate) async fn balance(&self) {
+        let shared = &self.inner.shared;
+        let disk = &self.inner.disk;
+        loop {
+            if disk.background(shared) != Background::Stop {
+                disk.kick(shared);
+            }
+            let now = shared.rt.now();
+            let numbers = shared.numbers(disk);
+            let (verdict, dirtied) = {
+                let mut writer = self.writer.lock();
+                if writer.dirtied_pages < writer.ask_after_pages {
+                    return;
+                }
+                let dirtied = writer.dirtied_pages;
+                (shared.control.lock().balance(now, &numbers, &mut writer), dirtied)
+            };
+            match verdict {
+                Verdict::Go => return,
+                Verdict::Pause { until, rule } => {
+                    let _pause = Pause::begin(self, rule, dirtied);
+                    shared.rt.sleep_until(until).await;
+                }
+                Verdict::WriteBack { pages, rule } => {
+                    let _pause = Pause::begin(self, rule, dirtied);
+                    self.write_back_some(pages).await;
+                }
+            }
+        }
+    }
+
+    /// Writes back up to so many pages of this file's device, oldest file first, and notes how many in the writer's record.
+    /// Errors are in the files' logs.
+    async fn write_back_some(&self, pages: u64) {
+        let shared = &self.inner.shared;
+        let mut window = Window::new(shared);
+        let mut left = pages;
+        let mut after = None;
+        while left > 0 {
+            let Some((place, file)) = self.inner.disk.next_file(after) else { break };
+            let mut at = 0;
+            while left > 0 {
+                match file.take_dirty(at..u64::MAX, left.min(shared.settings.bio_pages)) {
+                    Taken::Run(run) => {
+                        at = run.pages().end;
+                        let pages = at - run.pages().start;
+                        left -= pages.min(left);
+                        self.writer.lock().written_pages += pages;
+                        window.push(run);
+                    }
+                    Taken::InFlight(page) | Taken::Busy(page) => at = page + 1,
+                    Taken::Clean => break,
+                }
+            }
+            after = Some(place);
+        }
+        let _ = window.finish().await;
+    }
+}
