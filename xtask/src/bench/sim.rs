@@ -79,11 +79,18 @@ fn speed(machine: &Machine, elevator: &str, random: bool, bios: u64) -> Result<f
 
 pub(super) fn run(args: &[&str]) -> Result<()> {
     let (mut rounds, mut bios) = (5, 300_000);
+    let (mut only_disk, mut only_elevator) = (None, None);
     for pair in args.chunks(2) {
         match *pair {
             ["--rounds", n] => rounds = n.parse()?,
             ["--bios", n] => bios = n.parse()?,
-            _ => return Err("usage: cargo xtask bench sim [--rounds N] [--bios N]".into()),
+            ["--disk", name] => only_disk = Some(name),
+            ["--elevator", name] => only_elevator = Some(name),
+            _ => {
+                let usage =
+                    "usage: cargo xtask bench sim [--rounds N] [--bios N] [--disk NAME] [--elevator NAME]";
+                return Err(usage.into());
+            }
         }
     }
     let rotating = Machine::load(Path::new("machines/sata-7200-2013.toml"))?;
@@ -98,8 +105,12 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
     let machines = [("rotating", free(rotating.disks[0].clone())), ("RAM", free(ram))];
     println!("| disk | elevator | sequential, bios/s | random, bios/s |");
     println!("|---|---|---|---|");
-    for (disk, machine) in &machines {
-        for name in ELEVATORS.iter().map(|policy| policy.name) {
+    for (disk, machine) in machines.iter().filter(|(disk, _)| only_disk.is_none_or(|only| only == *disk)) {
+        for name in ELEVATORS
+            .iter()
+            .map(|policy| policy.name)
+            .filter(|name| only_elevator.is_none_or(|only| only == *name))
+        {
             let middle = |random: bool| -> Result<f64> {
                 let rounds = (0..rounds).map(|_| speed(machine, name, random, bios));
                 Ok(median(rounds.collect::<Result<_>>()?))

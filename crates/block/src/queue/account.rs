@@ -3,7 +3,7 @@
 use crate::elevator::{Priority, ProgramId};
 use crate::{Bio, Op, StreamId};
 use extant_rt::Nanos;
-use std::collections::BTreeMap;
+use rustc_hash::FxHashMap;
 
 /// What the elevator is told about a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +52,8 @@ impl StreamStats {
 
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
-    streams: BTreeMap<StreamId, Account>,
+    // Looked up thrice for a bio; the hasher has no random seed.
+    streams: FxHashMap<StreamId, Account>,
 }
 
 #[derive(Debug, Default)]
@@ -66,8 +67,11 @@ impl Accounts {
         self.streams.entry(stream).or_default()
     }
 
-    pub(super) fn stats(&self) -> impl Iterator<Item = (StreamId, StreamStats)> + '_ {
-        self.streams.iter().map(|(id, account)| (*id, account.stats))
+    /// In order of the streams' numbers.
+    pub(super) fn stats(&self) -> Vec<(StreamId, StreamStats)> {
+        let mut all: Vec<_> = self.streams.iter().map(|(id, account)| (*id, account.stats)).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all
     }
 
     /// Forgets a stream; its statistics go to the caller.

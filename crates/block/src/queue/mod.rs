@@ -94,7 +94,8 @@ enum NeedsFlush {
 enum Effect {
     Send(RequestId, Bio),
     Flush,
-    End(Bio, Result<(), IoError>),
+    /// The error is boxed so that effects, most of which have none, are small.
+    End(Bio, Result<(), Box<IoError>>),
     Arm(Nanos),
 }
 
@@ -144,7 +145,7 @@ impl Queue {
 
     /// What each stream has asked for and got, in order of their numbers.
     pub fn stats(&self) -> Vec<(StreamId, StreamStats)> {
-        self.shared.state.lock().requests.accounts.stats().collect()
+        self.shared.state.lock().requests.accounts.stats()
     }
 
     /// Bios that wait for a request, requests that wait in the elevator, and requests in the device.
@@ -282,7 +283,7 @@ impl Shared {
             }
             Effect::End(bio, result) => {
                 self.rt.charge(Cost::BioComplete(1));
-                bio.end(result);
+                bio.end(result.map_err(|error| *error));
             }
             Effect::Arm(at) => {
                 let shared = self.clone();
@@ -316,7 +317,7 @@ impl Shared {
     fn completed(self: &Arc<Self>, id: RequestId, bio: Bio, result: Result<(), IoError>) {
         self.change(|state, now| {
             let mut ended = std::mem::take(&mut state.ended);
-            if let Some(next) = state.requests.completed(id, bio, result, now, &mut ended) {
+            if let Some(next) = state.requests.completed(id, bio, result.map_err(Box::new), now, &mut ended) {
                 state.effects.push_back(Effect::Send(id, next));
             }
             for (bio, result) in ended.drain(..) {
@@ -331,6 +332,7 @@ impl Shared {
     }
 
     fn flushed(self: &Arc<Self>, result: Result<(), IoError>) {
+        let result = result.map_err(Box::new);
         self.change(|state, now| {
             let (done, again) = state.flushes.ended();
             if again {

@@ -17,6 +17,7 @@ pub(super) struct Observer {
 
 impl Observer {
     /// `since` is when what has completed was queued.
+    #[inline]
     pub(super) fn tell(
         &self,
         now: Nanos,
@@ -25,10 +26,20 @@ impl Observer {
         result: Result<(), &IoError>,
         since: Nanos,
     ) {
-        if self.blktrace.is_none() && !self.rt.is_tracing() {
-            return;
+        if self.blktrace.is_some() || self.rt.is_tracing() {
+            self.pass_on(now, action, subject.into(), result, since);
         }
-        let subject = subject.into();
+    }
+
+    #[cold]
+    fn pass_on(
+        &self,
+        now: Nanos,
+        action: Action,
+        subject: Subject,
+        result: Result<(), &IoError>,
+        since: Nanos,
+    ) {
         if let Some(trace) = &self.blktrace {
             trace.record(now, action, &subject, result);
         }

@@ -32,7 +32,7 @@ pub(super) enum Next {
 }
 
 /// A bio and how it went.
-pub(super) type Ended = (Bio, Result<(), IoError>);
+pub(super) type Ended = (Bio, Result<(), Box<IoError>>);
 
 #[derive(Debug)]
 struct Arrival {
@@ -245,13 +245,19 @@ impl Requests {
         &mut self,
         id: RequestId,
         carried: Bio,
-        result: Result<(), IoError>,
+        result: Result<(), Box<IoError>>,
         now: Nanos,
         ended: &mut Vec<Ended>,
     ) -> Option<Bio> {
         let slot = self.slots[id.0 as usize].as_mut().expect("completed once");
         let since = slot.bios[0].at;
-        self.observer.tell(now, Action::Completed, &carried, result.as_ref().copied(), since);
+        self.observer.tell(
+            now,
+            Action::Completed,
+            &carried,
+            result.as_ref().map_or_else(|error| Err(&**error), |()| Ok(())),
+            since,
+        );
         slot.take_back(carried);
         let over = match &result {
             Err(_) if slot.bios.len() > 1 && !slot.retrying => {

@@ -6,15 +6,19 @@ use std::ops::Range;
 
 const PAGE: usize = 4096;
 const SECTOR: usize = 512;
-/// Pages found through one entry of the table: 1 MiB.
+/// Pages in a chunk: 1 MiB.
 const CHUNK: usize = 256;
+/// Chunks found through one entry of the table: 1 GiB.
+const REGION: usize = 1024;
 
 type Page = Box<[u8; PAGE]>;
+type Chunk = Box<[Option<Page>; CHUNK]>;
+type Region = Box<[Option<Chunk>; REGION]>;
 
-/// The bytes of a disk, sparse: pages of zeroes take no memory, and 171 GB take 1.3 MB of table.
+/// The bytes of a disk, sparse: pages of zeroes take no memory, and looking at regions without any costs no cache misses.
 pub struct Contents {
     capacity_bytes: u64,
-    chunks: Vec<Option<Box<[Option<Page>; CHUNK]>>>,
+    regions: Vec<Option<Region>>,
     pages: usize,
     /// Pages with sectors that only the write cache has, each with the set of those sectors.
     volatile: BTreeMap<u64, (u8, Page)>,
@@ -23,10 +27,10 @@ pub struct Contents {
 impl Contents {
     /// All zeroes.
     pub fn new(capacity_bytes: u64) -> Self {
-        let chunks = capacity_bytes.div_ceil((PAGE * CHUNK) as u64) as usize;
+        let regions = capacity_bytes.div_ceil((PAGE * CHUNK * REGION) as u64) as usize;
         Self {
             capacity_bytes,
-            chunks: std::iter::repeat_with(|| None).take(chunks).collect(),
+            regions: std::iter::repeat_with(|| None).take(regions).collect(),
             pages: 0,
             volatile: BTreeMap::new(),
         }
@@ -42,9 +46,13 @@ impl Contents {
         ((self.pages + self.volatile.len()) * PAGE) as u64
     }
 
+    fn chunk(&self, page: u64) -> Option<&Chunk> {
+        let chunk = page as usize / CHUNK;
+        self.regions[chunk / REGION].as_ref()?[chunk % REGION].as_ref()
+    }
+
     fn stable(&self, page: u64) -> Option<&Page> {
-        let chunk = self.chunks[page as usize / CHUNK].as_ref()?;
-        chunk[page as usize % CHUNK].as_ref()
+        self.chunk(page)?[page as usize % CHUNK].as_ref()
     }
 
     /// Copies the bytes from `start_byte` on, as a reader sees them.
@@ -88,11 +96,12 @@ impl Contents {
 
     fn store(&mut self, page: u64, within: Range<usize>, from: &[u8]) {
         let zero = from.iter().all(|byte| *byte == 0);
-        let slot = &mut self.chunks[page as usize / CHUNK];
-        if zero && slot.is_none() {
+        if zero && self.chunk(page).is_none() {
             return;
         }
-        let chunk = slot.get_or_insert_with(|| Box::new([const { None }; CHUNK]));
+        let chunk = page as usize / CHUNK;
+        let region = self.regions[chunk / REGION].get_or_insert_with(|| Box::new([const { None }; REGION]));
+        let chunk = region[chunk % REGION].get_or_insert_with(|| Box::new([const { None }; CHUNK]));
         let place = &mut chunk[page as usize % CHUNK];
         match place {
             Some(_) if zero && from.len() == PAGE => {
@@ -159,10 +168,15 @@ impl Contents {
         let last = self.capacity_bytes.div_ceil(page);
         let mut at = from_byte / page;
         while at < last && !holds(at) {
-            let chunk_end = (at / CHUNK as u64 + 1) * CHUNK as u64;
-            let empty = self.chunks[at as usize / CHUNK].is_none()
-                && self.volatile.range(at..chunk_end).next().is_none();
-            at = if empty { chunk_end } else { at + 1 };
+            let region = (CHUNK * REGION) as u64;
+            let skip = match &self.regions[(at / region) as usize] {
+                None => region,
+                Some(_) if self.chunk(at).is_none() => CHUNK as u64,
+                Some(_) => 1,
+            };
+            let end = (at / skip + 1) * skip;
+            // Whatever is volatile in between ends the skip.
+            at = self.volatile.range(at..end).next().map_or(end, |(page, _)| *page);
         }
         let start = at;
         while at < last && holds(at) {
@@ -265,7 +279,7 @@ mod tests {
         disk.write(170_999_999_488, &[1; 512], true);
         disk.zero(0..1 << 30, false);
         assert_eq!(disk.stored_bytes(), 4096);
-        assert!(disk.chunks.len() * size_of::<usize>() < 2_000_000);
+        assert!(disk.regions.len() * size_of::<usize>() < 2_000);
         assert_eq!(disk.next_data(0), Some(170_999_996_416..171_000_000_000));
     }
 }

@@ -37,6 +37,8 @@ struct State {
     /// Whose the racks' slots are.
     owners: [Vec<usize>; 2],
     reports: Vec<(usize, Report)>,
+    /// Memory for bios that end together.
+    ended: Vec<Bio>,
     /// Bios on their way, in order of time: a task submits at its own time, which may be ahead of others'.
     arriving: VecDeque<(Nanos, usize, Bio)>,
     /// When this looks at the racks next.
@@ -96,6 +98,7 @@ impl Disks {
             disks,
             owners,
             reports: Vec::new(),
+            ended: Vec::new(),
             arriving: VecDeque::new(),
             armed: None,
             running: false,
@@ -191,7 +194,7 @@ impl Shared {
             return;
         }
         state.running = true;
-        let mut ended = Vec::new();
+        let mut ended = std::mem::take(&mut state.ended);
         loop {
             state.advance(now, &mut ended);
             if ended.is_empty() {
@@ -199,19 +202,18 @@ impl Shared {
             }
             // Ends run without the lock: they may submit.
             parking_lot::MutexGuard::unlocked(&mut state, || {
-                for (bio, result) in ended.drain(..) {
-                    Bio::end(bio, result);
-                }
+                ended.drain(..).for_each(|bio| bio.end(Ok(())));
             });
         }
         state.running = false;
+        state.ended = ended;
         self.arm(&mut state);
     }
 }
 
 impl State {
     /// Lets everything happen that is due by `now`, in order of time.
-    fn advance(&mut self, now: Nanos, ended: &mut Vec<(Bio, Result<(), IoError>)>) {
+    fn advance(&mut self, now: Nanos, ended: &mut Vec<Bio>) {
         loop {
             let arrival = self.arriving.front().map(|first| first.0).filter(|at| *at <= now);
             let event = self.racks.iter().filter_map(Rack::next_event).min().filter(|at| *at <= now);
@@ -261,13 +263,7 @@ impl Disk {
         racks[self.rack].submit(now, self.slot, command);
     }
 
-    fn report(
-        &mut self,
-        racks: &mut [Rack; 2],
-        now: Nanos,
-        report: Report,
-        ended: &mut Vec<(Bio, Result<(), IoError>)>,
-    ) {
+    fn report(&mut self, racks: &mut [Rack; 2], now: Nanos, report: Report, ended: &mut Vec<Bio>) {
         match report {
             Report::Durable { start, sectors } => {
                 self.contents.harden(start.0 * 512..(start.0 + sectors) * 512);
@@ -276,7 +272,7 @@ impl Disk {
                 let mut bio = self.under_way[tag.0 as usize].take().expect("under way until it is done");
                 self.free.push(tag.0);
                 self.transfer(&mut bio);
-                ended.push((bio, Ok(())));
+                ended.push(bio);
                 if let Some(next) = self.waiting.pop_front() {
                     self.start(racks, now, next);
                 }

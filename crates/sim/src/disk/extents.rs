@@ -68,7 +68,7 @@ impl Extents {
 
     /// Whether the whole range is in the set.
     pub(super) fn contains(&self, range: Range<u64>) -> bool {
-        self.runs.range(..=range.start).next_back().is_some_and(|(_, e)| *e >= range.end)
+        !self.is_empty() && self.runs.range(..=range.start).next_back().is_some_and(|(_, e)| *e >= range.end)
     }
 
     /// Runs in order from the first that starts at or after `sector`, and then around from the beginning.

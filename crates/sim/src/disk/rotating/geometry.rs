@@ -157,9 +157,9 @@ impl Geometry {
         }
     }
 
-    /// A bound from below of [`Geometry::move_ns`].
-    pub(super) fn moves_at_least_ns(&self, from: Place, to: Place) -> u64 {
-        self.seek_floors.at_least_ns(from.cylinder.abs_diff(to.cylinder))
+    /// A bound from below of [`Geometry::move_ns`], by the distance in cylinders; it rises with it.
+    pub(super) fn moves_at_least_ns(&self, cylinders: u64) -> u64 {
+        self.seek_floors.at_least_ns(cylinders)
     }
 
     /// The platters' angle at a time.
@@ -201,7 +201,8 @@ impl Geometry {
         place.in_track + sectors <= self.zones[place.zone].sectors_per_track
     }
 
-    fn streaming_sector_ns(&self, sector: u64) -> f64 {
+    /// Mean time per sector of reading on from `sector`.
+    pub(super) fn streaming_sector_ns(&self, sector: u64) -> f64 {
         let zone = self.zones.partition_point(|zone| zone.first_sector <= sector) - 1;
         self.zones[zone].streaming_sector_ns
     }
@@ -209,11 +210,6 @@ impl Geometry {
     /// Time that reading on from `sector` takes for so many sectors.
     pub(super) fn stream_ns(&self, sector: u64, sectors: u64) -> u64 {
         (sectors as f64 * self.streaming_sector_ns(sector)) as u64
-    }
-
-    /// How many sectors are read on from `sector` in a time.
-    pub(super) fn streamed(&self, sector: u64, ns: u64) -> u64 {
-        (ns as f64 / self.streaming_sector_ns(sector)) as u64
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::geometry::Geometry;
 use extant_rt::Nanos;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 #[derive(Debug)]
 pub(super) struct LookAhead {
@@ -32,14 +32,15 @@ impl LookAhead {
     pub(super) fn catch_up(&mut self, geometry: &Geometry, now: Nanos) {
         let (Some(growing), Some(segment)) = (&mut self.growing, self.segments.last_mut()) else { return };
         let Some(passed) = now.0.checked_sub(growing.since.0) else { return };
-        let sectors = geometry.streamed(segment.end, passed);
+        let sector_ns = geometry.streaming_sector_ns(segment.end);
+        let sectors = (passed as f64 / sector_ns) as u64;
         if segment.end + sectors >= growing.limit {
             segment.end = segment.end.max(growing.limit);
             self.growing = None;
             self.paused = true;
         } else {
             // Whole sectors only; the part of the next stays in `since`.
-            growing.since += Nanos(geometry.stream_ns(segment.end, sectors));
+            growing.since += Nanos((sectors as f64 * sector_ns) as u64);
             segment.end += sectors;
         }
         segment.start = segment.start.max(segment.end.saturating_sub(self.segment_sectors));
@@ -73,11 +74,10 @@ impl LookAhead {
         }
     }
 
-    /// Where the head is, if it reads ahead on a run that a read from `start` continues.
-    pub(super) fn position_within(&self, start: u64) -> Option<u64> {
+    /// While the head reads ahead: the run that a read goes on with if it starts here. The head is at its end.
+    pub(super) fn continued_from(&self) -> Option<RangeInclusive<u64>> {
         self.growing?;
-        let segment = self.segments.last()?;
-        (segment.start <= start && start <= segment.end).then_some(segment.end)
+        self.segments.last().map(|segment| segment.start..=segment.end)
     }
 
     /// The head goes elsewhere, or onwards for a command.

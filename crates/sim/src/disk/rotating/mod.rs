@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `geometry` | where sectors lie, and how long it takes to get to them |
+//! | `waiting` | commands that need the arm |
 //! | `look_ahead` | the read cache |
 //! | `write_cache` | the write cache |
 
@@ -10,6 +11,7 @@ mod geometry;
 mod look_ahead;
 #[cfg(test)]
 mod tests;
+mod waiting;
 mod write_cache;
 
 use super::{Command, Drive, Promises, Report, Tag, transfer_ns};
@@ -17,6 +19,7 @@ use extant_block::{Op, Sector};
 use extant_rt::Nanos;
 use geometry::{Geometry, Place};
 use look_ahead::LookAhead;
+use waiting::{Queued, Waiting};
 use write_cache::WriteCache;
 
 /// Parameters of a [`Rotating`] disk; data sheets have most of them.
@@ -112,7 +115,7 @@ pub struct Rotating {
     /// Where the head is, or will be when the work in hand is done.
     arm: Place,
     arm_sector: u64,
-    queue: Vec<Queued>,
+    queue: Waiting,
     work: Option<Work>,
     look_ahead: LookAhead,
     writes: WriteCache,
@@ -122,18 +125,6 @@ pub struct Rotating {
     /// When the arm should look at the write cache again.
     wake: Option<Nanos>,
     reads_turn: bool,
-}
-
-/// A command that needs the arm.
-#[derive(Clone, Copy, Debug)]
-struct Queued {
-    command: Command,
-    place: Place,
-    arrived: Nanos,
-    /// When it is decoded.
-    ready: Nanos,
-    /// How long the platters need for it, once its first sector is there.
-    transfer_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -158,7 +149,7 @@ impl Rotating {
         Self {
             arm: geometry.place(0),
             arm_sector: 0,
-            queue: Vec::new(),
+            queue: Waiting::default(),
             work: None,
             look_ahead: LookAhead::new(spec.read_segments as usize, spec.read_segment_bytes / 512),
             writes: WriteCache::new(spec.write_cache_bytes / 512),
@@ -238,35 +229,36 @@ impl Rotating {
 
     /// If the head is reading ahead where the command goes on: how long until the rest has passed under it.
     fn streams(&self, command: &Command) -> Option<u64> {
-        let at = self.look_ahead.position_within(command.start.0).filter(|_| command.op == Op::Read)?;
-        Some(self.geometry.stream_ns(at, command.end().saturating_sub(at)))
+        let run = self.look_ahead.continued_from()?;
+        let goes_on = command.op == Op::Read && run.contains(&command.start.0);
+        goes_on.then(|| self.geometry.stream_ns(*run.end(), command.end().saturating_sub(*run.end())))
     }
 
-    /// The queued command to serve now, and how long it takes.
-    fn choose(&self, now: Nanos) -> Option<(usize, u64)> {
+    /// The queued command to serve now, and how long it takes; of equals that with the lowest number.
+    fn choose(&mut self, now: Nanos) -> Option<(usize, u64)> {
         let angle_ns = self.geometry.angle_at(now.0);
-        let mut oldest = (Nanos::MAX, 0);
-        let mut best: Option<(usize, u64)> = None;
-        for (at, queued) in self.queue.iter().enumerate() {
-            if queued.arrived < oldest.0 {
-                oldest = (queued.arrived, at);
-            }
-            // Most are too far away to be looked at closely.
-            if let Some((_, least)) = best
-                && self.geometry.moves_at_least_ns(self.arm, queued.place) >= least
-                && self.streams(&queued.command).is_none()
-            {
-                continue;
-            }
-            let cost = self.cost(now, angle_ns, queued);
-            if best.is_none_or(|(_, least)| cost < least) {
-                best = Some((at, cost));
-            }
+        if let Some(oldest) = self.queue.overdue(now, self.spec.patience_ns) {
+            return Some((oldest, self.cost(now, angle_ns, self.queue.get(oldest))));
         }
-        if best.is_some() && (now - oldest.0).0 > self.spec.patience_ns {
-            return Some((oldest.1, self.cost(now, angle_ns, &self.queue[oldest.1])));
+        let mut best: Option<(u64, usize)> = None;
+        let look_at = |number: usize, best: &mut Option<(u64, usize)>| {
+            let candidate = (self.cost(now, angle_ns, self.queue.get(number)), number);
+            if best.is_none_or(|best| candidate < best) {
+                *best = Some(candidate);
+            }
+        };
+        // Reading on does not begin with a seek.
+        if let Some(buffered) = self.look_ahead.continued_from() {
+            self.queue.within(buffered).for_each(|number| look_at(number, &mut best));
         }
-        best
+        for (distance, number) in self.queue.outwards(self.arm_sector.saturating_sub(1), self.arm.cylinder) {
+            // This one and all that follow take longer to get to than the best takes altogether.
+            if best.is_some_and(|(least, _)| self.geometry.moves_at_least_ns(distance) >= least) {
+                break;
+            }
+            look_at(number, &mut best);
+        }
+        best.map(|(cost, number)| (number, cost))
     }
 
     /// Gives the arm something to do, if it has nothing.
@@ -278,7 +270,7 @@ impl Rotating {
         self.wake = None;
         let urgent = (self.queue.is_empty() || !self.reads_turn) && self.writes.is_urgent(now);
         if !urgent && let Some((at, took)) = self.choose(now) {
-            let Queued { command, place, .. } = self.queue.swap_remove(at);
+            let Queued { command, place, .. } = self.queue.take(at);
             self.reads_turn = false;
             self.look_ahead.stop();
             self.settle(place, command.sectors, command.end());

@@ -3,6 +3,7 @@
 use super::*;
 use crate::Machine;
 use crate::disk::DiskKind;
+use extant_rt::Rng;
 use std::path::Path;
 
 pub(super) fn constellation_es_2010() -> RotatingSpec {
@@ -196,4 +197,46 @@ fn no_write_is_lost_between_the_cache_and_the_platters() {
             }
         }
     }
+}
+
+#[test]
+fn the_command_chosen_is_the_one_that_a_look_at_all_of_them_finds() {
+    let mut rng = Rng::new(5);
+    let mut disk = Rotating::new(constellation_es_2010());
+    let (mut streaming, mut overdue) = (0, 0);
+    for round in 0..1_000_u64 {
+        let began = Nanos::from_secs(round);
+        let at = rng.below(disk.sectors() - 4_096);
+        disk.settle(disk.geometry.place(at), 8, at + 8);
+        disk.look_ahead.read(at..at + 8, began);
+        if rng.below(2) == 0 {
+            disk.look_ahead.stop();
+        }
+        for number in 0..1 + rng.below(31) {
+            let start = match rng.below(4) {
+                0 => at + 8 * rng.below(4),
+                // Few places, so that commands meet at one.
+                1 => rng.below(50) * 1_000_000,
+                _ => rng.below(disk.sectors() - 4_096),
+            };
+            let op = if rng.below(4) == 0 { Op::Write } else { Op::Read };
+            let command = Command::new(Tag(number as u32), op, Sector(start), 8 << rng.below(8));
+            disk.enqueue(began + Nanos(number * 10_000_000), command);
+        }
+        let now = began + Nanos(300_000_000 + rng.below(400_000_000));
+        let angle = disk.geometry.angle_at(now.0);
+        while !disk.queue.is_empty() {
+            let all: Vec<Queued> = (0..disk.queue.len()).map(|number| *disk.queue.get(number)).collect();
+            let cost = |number: usize| disk.cost(now, angle, &all[number]);
+            let oldest = (0..all.len()).min_by_key(|number| all[*number].arrived).unwrap();
+            let late = (now - all[oldest].arrived).0 > disk.spec.patience_ns;
+            let best = if late { oldest } else { (0..all.len()).min_by_key(|number| cost(*number)).unwrap() };
+            let expected = (best, cost(best));
+            assert_eq!(disk.choose(now), Some(expected));
+            overdue += u32::from(late);
+            streaming += u32::from(disk.streams(&all[best].command).is_some());
+            disk.queue.take(best);
+        }
+    }
+    assert!(streaming > 500 && overdue > 1_000, "{streaming} {overdue}");
 }
