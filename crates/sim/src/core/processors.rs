@@ -230,12 +230,14 @@ impl Core {
         Nanos::ZERO
     }
 
-    /// Whether a task that was charged up to `at` in its present poll should go through the scheduler at this point.
-    pub(crate) fn offers(&mut self, id: TaskId, at: Nanos) -> bool {
+    /// Whether a task that was charged up to `at` in its present poll should go through the scheduler at this point, which
+    /// it should for `long` in any case.
+    pub(crate) fn offers(&mut self, id: TaskId, at: Nanos, long: Nanos) -> bool {
         let task = self.task(id.index);
         let (class, stint) = (task.class, task.stint.saturating_add(at - self.now));
         // What happens until `at` may wake somebody more urgent.
-        let wanted = self.is_wanted(class, stint)
+        let wanted = at - self.now >= long.max(Nanos(1))
+            || self.is_wanted(class, stint)
             || (at > self.now && self.events.next_time().is_some_and(|t| t <= at));
         self.task(id.index).offered = wanted;
         wanted

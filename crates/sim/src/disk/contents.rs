@@ -11,9 +11,10 @@ const CHUNK: usize = 256;
 
 type Page = Box<[u8; PAGE]>;
 
-/// The bytes of a disk, sparse: pages of zeroes take no memory, and 171 GB take 1.3 MB of table.
+/// The bytes of a disk, sparse: pages of zeroes take no memory, and 171 GB take up to 1.3 MB of table.
 pub struct Contents {
     capacity_bytes: u64,
+    /// As far as something was stored.
     chunks: Vec<Option<Box<[Option<Page>; CHUNK]>>>,
     pages: usize,
     /// Pages with sectors that only the write cache has, each with the set of those sectors.
@@ -23,13 +24,7 @@ pub struct Contents {
 impl Contents {
     /// All zeroes.
     pub fn new(capacity_bytes: u64) -> Self {
-        let chunks = capacity_bytes.div_ceil((PAGE * CHUNK) as u64) as usize;
-        Self {
-            capacity_bytes,
-            chunks: std::iter::repeat_with(|| None).take(chunks).collect(),
-            pages: 0,
-            volatile: BTreeMap::new(),
-        }
+        Self { capacity_bytes, chunks: Vec::new(), pages: 0, volatile: BTreeMap::new() }
     }
 
     /// Size of the disk.
@@ -43,7 +38,7 @@ impl Contents {
     }
 
     fn stable(&self, page: u64) -> Option<&Page> {
-        let chunk = self.chunks[page as usize / CHUNK].as_ref()?;
+        let chunk = self.chunks.get(page as usize / CHUNK)?.as_ref()?;
         chunk[page as usize % CHUNK].as_ref()
     }
 
@@ -88,10 +83,14 @@ impl Contents {
 
     fn store(&mut self, page: u64, within: Range<usize>, from: &[u8]) {
         let zero = from.iter().all(|byte| *byte == 0);
-        let slot = &mut self.chunks[page as usize / CHUNK];
-        if zero && slot.is_none() {
+        let number = page as usize / CHUNK;
+        if zero && self.chunks.get(number).is_none_or(Option::is_none) {
             return;
         }
+        if number >= self.chunks.len() {
+            self.chunks.resize_with(number + 1, || None);
+        }
+        let slot = &mut self.chunks[number];
         let chunk = slot.get_or_insert_with(|| Box::new([const { None }; CHUNK]));
         let place = &mut chunk[page as usize % CHUNK];
         match place {
@@ -114,10 +113,15 @@ impl Contents {
     pub fn zero(&mut self, range: Range<u64>, volatile: bool) {
         const ZEROES: [u8; PAGE] = [0; PAGE];
         let mut at = range.start;
-        while at < range.end {
-            let len = (PAGE as u64 - at % PAGE as u64).min(range.end - at);
-            self.write(at, &ZEROES[..len as usize], volatile);
-            at += len;
+        // What reads as zeroes now and after a crash stays out of memory.
+        while let Some(run) = self.next_data(at).filter(|run| run.start < range.end) {
+            at = run.start;
+            let end = run.end.min(range.end);
+            while at < end {
+                let len = (PAGE as u64 - at % PAGE as u64).min(end - at);
+                self.write(at, &ZEROES[..len as usize], volatile);
+                at += len;
+            }
         }
     }
 
@@ -159,10 +163,14 @@ impl Contents {
         let last = self.capacity_bytes.div_ceil(page);
         let mut at = from_byte / page;
         while at < last && !holds(at) {
-            let chunk_end = (at / CHUNK as u64 + 1) * CHUNK as u64;
-            let empty = self.chunks[at as usize / CHUNK].is_none()
-                && self.volatile.range(at..chunk_end).next().is_none();
-            at = if empty { chunk_end } else { at + 1 };
+            at = match self.chunks.get(at as usize / CHUNK) {
+                Some(Some(_)) => at + 1,
+                // No page in this chunk is stable, or in no chunk from here on.
+                chunk => {
+                    let end = chunk.map_or(last, |_| (at / CHUNK as u64 + 1) * CHUNK as u64);
+                    self.volatile.range(at..end).next().map_or(end, |(page, _)| *page)
+                }
+            };
         }
         let start = at;
         while at < last && holds(at) {
