@@ -4,6 +4,7 @@ use crate::disk::{BusSpec, DiskModel};
 use crate::table::{self, ModelError};
 use extant_rt::{Cost, Nanos};
 use std::fmt;
+use std::io::Read;
 use std::path::Path;
 
 /// When a task that could go on loses its processor to a more urgent one.
@@ -31,6 +32,9 @@ impl fmt::Display for Preemption {
         })
     }
 }
+
+/// Longer files are something else, or have no end.
+const MOST_FILE_BYTES: u64 = 1 << 20;
 
 /// A machine model, read from a file in `machines/`. Every key must be there: a cost that nobody thought of must not be
 /// zero by accident.
@@ -76,12 +80,17 @@ impl Machine {
     /// Names file, line and key of the first thing that is missing, unknown, negative or of the wrong kind.
     pub fn load(path: &Path) -> Result<Self, ModelError> {
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| ModelError {
-            file: file.clone(),
-            line: 0,
-            key: "(file)".into(),
-            problem: error.to_string(),
-        })?;
+        let refused =
+            |problem: String| ModelError { file: file.clone(), line: 0, key: "(file)".into(), problem };
+        let mut text = String::new();
+        let source = std::fs::File::open(path).map_err(|error| refused(error.to_string()))?;
+        source
+            .take(MOST_FILE_BYTES + 1)
+            .read_to_string(&mut text)
+            .map_err(|error| refused(error.to_string()))?;
+        if text.len() as u64 > MOST_FILE_BYTES {
+            return Err(refused(format!("longer than {MOST_FILE_BYTES} bytes is no machine")));
+        }
         Self::parse(&file, &text)
     }
 

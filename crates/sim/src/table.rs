@@ -18,6 +18,9 @@ pub struct ModelError {
     pub problem: String,
 }
 
+/// A time in a model that is longer than an hour is a slip of the pen, and sums of shorter ones do not overflow.
+pub(crate) const MOST_NS: u64 = 3_600_000_000_000;
+
 /// A table of a model file; remembers which keys were asked for, so that the others can be refused.
 pub(crate) struct Table<'a> {
     source: Source<'a>,
@@ -181,24 +184,26 @@ impl<'a> Table<'a> {
         if self.table.contains_key(key) { self.whole(key).map(Some) } else { Ok(self.skip(key)) }
     }
 
+    /// A whole number of nanoseconds.
+    pub(crate) fn nanoseconds(&mut self, key: &'static str) -> Result<u64, ModelError> {
+        let ns = self.whole(key)?;
+        if ns <= MOST_NS { Ok(ns) } else { Err(self.error(key, format!("{ns} ns is longer than an hour"))) }
+    }
+
     /// A number of nanoseconds, with up to three decimals; as picoseconds.
     pub(crate) fn picoseconds(&mut self, key: &'static str) -> Result<u64, ModelError> {
         let value = match self.get(key)?.get_ref() {
             DeValue::Float(n) => n.as_str().replace('_', "").parse::<f64>().unwrap_or(f64::NAN),
             DeValue::Integer(_) => {
-                let whole = self.whole(key)?;
-                return whole
-                    .checked_mul(1_000)
-                    .ok_or_else(|| self.error(key, format!("{whole} ns is too much")));
+                return Ok(self.nanoseconds(key)? * 1_000);
             }
             other => return Err(self.wrong(key, "a number of nanoseconds", other)),
         };
         if value < 0.0 {
             return Err(self.error(key, format!("{value} is negative")));
         }
-        // A cost per unit of an hour is a slip of the pen.
-        if !(0.0..=3.6e12).contains(&value) {
-            return Err(self.error(key, format!("{value} ns is no cost")));
+        if !(0.0..=MOST_NS as f64).contains(&value) {
+            return Err(self.error(key, format!("{value} ns is not between 0 and an hour")));
         }
         Ok((value * 1_000.0).round() as u64)
     }

@@ -8,6 +8,7 @@ use extant_rt::{
 };
 use parking_lot::{Mutex, MutexGuard};
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -138,7 +139,7 @@ impl SimWorld {
             core.fatal = Some(error);
         }
         // Without the panic hook's output: `block_on` returns the error.
-        std::panic::resume_unwind(Box::new(message));
+        resume_unwind(Box::new(message));
     }
 
     #[cold]
@@ -159,7 +160,7 @@ impl SimWorld {
     fn current_name(&self) -> String {
         match self.current() {
             Some(id) => self.core.lock().name(id),
-            None => "(none)".to_owned(),
+            None => "(interrupt)".to_owned(),
         }
     }
 
@@ -215,14 +216,10 @@ impl SimWorld {
                     }
                     core.polled(id, future, after, end);
                 }
-                Step::Wake(waker) => {
-                    self.set_current(core.now, None, 0);
-                    MutexGuard::unlocked(&mut core, || waker.wake());
-                }
+                Step::Wake(waker) => self.interrupt(&mut core, || waker.wake())?,
                 Step::Call(call) => {
                     let now = core.now;
-                    self.set_current(now, None, 0);
-                    MutexGuard::unlocked(&mut core, call);
+                    self.interrupt(&mut core, call)?;
                     let used = self.local_time() - now;
                     core.steal(0, used);
                 }
@@ -234,6 +231,18 @@ impl SimWorld {
                     return Err(RtError::Deadlock { at: core.now, waiters: core.waiters() });
                 }
             }
+        }
+    }
+
+    /// Runs what belongs to no task.
+    fn interrupt(&self, core: &mut MutexGuard<'_, Core>, work: impl FnOnce()) -> Result<(), RtError> {
+        self.set_current(core.now, None, 0);
+        // No task's poll is around it to catch what `fail` throws.
+        let outcome = MutexGuard::unlocked(core, || catch_unwind(AssertUnwindSafe(work)));
+        match (core.fatal.take(), outcome) {
+            (Some(error), _) => Err(error),
+            (None, Err(panic)) => MutexGuard::unlocked(core, || resume_unwind(panic)),
+            (None, Ok(())) => Ok(()),
         }
     }
 
@@ -334,10 +343,11 @@ impl World for SimWorld {
         {
             return false;
         }
-        match self.current() {
-            Some(id) => self.core.lock().offers(id, self.local_time()),
-            None => false,
-        }
+        let Some(id) = self.current() else { return false };
+        // Whoever offers is not one that never yields, even if nobody ever takes the offer: before it could be taken for
+        // one it goes through the scheduler, where time catches up with it.
+        let long = Nanos(self.config.longest_stretch.0 / 2);
+        self.core.lock().offers(id, self.local_time(), long)
     }
 
     fn waits_on(&self, what: WaitsOn) {

@@ -354,6 +354,19 @@ fn a_volume_of_171_gb_takes_the_memory_of_what_is_written_to_it() {
 }
 
 #[test]
+fn zeroing_a_whole_disk_takes_no_memory() {
+    let mut contents = Contents::new(256 << 40);
+    for volatile in [true, false] {
+        contents.write((256 << 40) - 4096, &[5; 4096], volatile);
+        contents.zero(0..256 << 40, volatile);
+        assert!(contents.stored_bytes() <= 4096, "{} bytes", contents.stored_bytes());
+        let mut last = [1; 4096];
+        contents.read((256 << 40) - 4096, &mut last);
+        assert_eq!(last, [0; 4096]);
+    }
+}
+
+#[test]
 fn mistakes_in_a_disk_are_refused_by_name_and_line() {
     let good = std::fs::read_to_string(
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/sata-7200-2010.toml"),
@@ -373,6 +386,12 @@ fn mistakes_in_a_disk_are_refused_by_name_and_line() {
     assert!(error.starts_with(&format!("bad.toml:{line}: disk[0].seek_average_ns: no rising")), "{error}");
     let (line, error) = refused("kind = \"rotating\"", "kind = \"drum\"");
     assert!(error.starts_with(&format!("bad.toml:{line}: disk[0].kind: \"drum\" is not one of")), "{error}");
+    for (from, key) in [("write_settle_ns = ", "write_settle_ns"), ("overhead_ns = ", "overhead_ns")] {
+        let (line, error) = refused(from, &format!("{from}4_000_000_000_000 # "));
+        assert_eq!(error, format!("bad.toml:{line}: disk[0].{key}: 4000000000000 ns is longer than an hour"));
+    }
+    let (line, error) = refused("capacity_bytes = ", "capacity_bytes = 1_000_000_000_000_000 # ");
+    assert_eq!(error, format!("bad.toml:{line}: disk[0].capacity_bytes: a disk has 1 MiB to 256 TiB"));
     let (line, error) = refused("heads = 2", "haeds = 2");
     assert!(error.contains("disk[0].heads: missing"), "{line} {error}");
     let (_, error) = refused("heads = 2", "heads = 2\nwheels = 4");

@@ -99,9 +99,15 @@ fn values_of_the_wrong_kind_are_refused() {
         )
     );
     let error = refused("page_copy_ns = 1_500", "page_copy_ns = nan");
-    assert!(error.ends_with("costs.page_copy_ns: NaN ns is no cost"), "{error}");
+    assert!(error.ends_with("costs.page_copy_ns: NaN ns is not between 0 and an hour"), "{error}");
     let error = refused("page_copy_ns = 1_500", "page_copy_ns = ");
     assert!(error.starts_with(&format!("bad.toml:{}: (syntax): ", line_of("page_copy_ns"))), "{error}");
     let error = Machine::load(Path::new("/nonexistent/m.toml")).unwrap_err().to_string();
     assert!(error.starts_with("/nonexistent/m.toml:0: (file): "), "{error}");
+}
+
+#[test]
+fn a_file_without_an_end_is_refused() {
+    let error = Machine::load(Path::new("/dev/zero")).unwrap_err().to_string();
+    assert_eq!(error, "/dev/zero:0: (file): longer than 1048576 bytes is no machine");
 }

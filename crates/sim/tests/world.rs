@@ -282,6 +282,44 @@ fn a_task_that_never_yields_is_named() {
 }
 
 #[test]
+fn a_task_that_offers_its_processor_is_not_one_that_never_yields() {
+    for preemption in Preemption::ALL {
+        let sim = free(1, preemption);
+        let rt = sim.rt();
+        let ended = rt.block_on(async {
+            for _ in 0..25 {
+                rt.charge(Cost::Cpu(Nanos::from_secs(1)));
+                rt.resched().await;
+            }
+            rt.now()
+        });
+        assert_eq!(ended, Ok(Nanos::from_secs(25)), "{preemption}");
+    }
+}
+
+#[test]
+fn an_interrupt_that_takes_too_long_is_an_error_and_one_that_panics_panics() {
+    let sim = free(1, Preemption::None);
+    let rt = sim.rt();
+    let rt2 = rt.clone();
+    sim.call_at(Nanos::from_millis(1), move || rt2.charge(Cost::Cpu(Nanos::from_secs(60))));
+    let error = rt.block_on(rt.sleep(Nanos::from_millis(2)));
+    let expected = RtError::NeverYields {
+        name: "(interrupt)".into(),
+        at: Nanos::from_millis(1),
+        used: Nanos::from_secs(60),
+        limit: Nanos::from_secs(10),
+    };
+    assert_eq!(error, Err(expected));
+    sim.call_at(Nanos::from_millis(3), || panic!("burnt out"));
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        rt.block_on(rt.sleep(Nanos::from_millis(9)))
+    }));
+    assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"burnt out"));
+    assert_eq!(rt.block_on(async { 7 }), Ok(7), "the world goes on");
+}
+
+#[test]
 fn a_task_that_spins_on_the_clock_is_named() {
     let sim = free(1, Preemption::None);
     let rt = sim.rt();

@@ -18,6 +18,7 @@ type Region = Box<[Option<Chunk>; REGION]>;
 /// The bytes of a disk, sparse: pages of zeroes take no memory, and looking at regions without any costs no cache misses.
 pub struct Contents {
     capacity_bytes: u64,
+    /// As far as something was stored.
     regions: Vec<Option<Region>>,
     pages: usize,
     /// Pages with sectors that only the write cache has, each with the set of those sectors.
@@ -27,13 +28,7 @@ pub struct Contents {
 impl Contents {
     /// All zeroes.
     pub fn new(capacity_bytes: u64) -> Self {
-        let regions = capacity_bytes.div_ceil((PAGE * CHUNK * REGION) as u64) as usize;
-        Self {
-            capacity_bytes,
-            regions: std::iter::repeat_with(|| None).take(regions).collect(),
-            pages: 0,
-            volatile: BTreeMap::new(),
-        }
+        Self { capacity_bytes, regions: Vec::new(), pages: 0, volatile: BTreeMap::new() }
     }
 
     /// Size of the disk.
@@ -48,7 +43,7 @@ impl Contents {
 
     fn chunk(&self, page: u64) -> Option<&Chunk> {
         let chunk = page as usize / CHUNK;
-        self.regions[chunk / REGION].as_ref()?[chunk % REGION].as_ref()
+        self.regions.get(chunk / REGION)?.as_ref()?[chunk % REGION].as_ref()
     }
 
     fn stable(&self, page: u64) -> Option<&Page> {
@@ -100,6 +95,9 @@ impl Contents {
             return;
         }
         let chunk = page as usize / CHUNK;
+        if chunk / REGION >= self.regions.len() {
+            self.regions.resize_with(chunk / REGION + 1, || None);
+        }
         let region = self.regions[chunk / REGION].get_or_insert_with(|| Box::new([const { None }; REGION]));
         let chunk = region[chunk % REGION].get_or_insert_with(|| Box::new([const { None }; CHUNK]));
         let place = &mut chunk[page as usize % CHUNK];
@@ -123,10 +121,15 @@ impl Contents {
     pub fn zero(&mut self, range: Range<u64>, volatile: bool) {
         const ZEROES: [u8; PAGE] = [0; PAGE];
         let mut at = range.start;
-        while at < range.end {
-            let len = (PAGE as u64 - at % PAGE as u64).min(range.end - at);
-            self.write(at, &ZEROES[..len as usize], volatile);
-            at += len;
+        // What reads as zeroes now and after a crash stays out of memory.
+        while let Some(run) = self.next_data(at).filter(|run| run.start < range.end) {
+            at = run.start;
+            let end = run.end.min(range.end);
+            while at < end {
+                let len = (PAGE as u64 - at % PAGE as u64).min(end - at);
+                self.write(at, &ZEROES[..len as usize], volatile);
+                at += len;
+            }
         }
     }
 
@@ -169,8 +172,10 @@ impl Contents {
         let mut at = from_byte / page;
         while at < last && !holds(at) {
             let region = (CHUNK * REGION) as u64;
-            let skip = match &self.regions[(at / region) as usize] {
-                None => region,
+            let skip = match self.regions.get((at / region) as usize) {
+                // Nothing is stored from here on.
+                None => last,
+                Some(None) => region,
                 Some(_) if self.chunk(at).is_none() => CHUNK as u64,
                 Some(_) => 1,
             };

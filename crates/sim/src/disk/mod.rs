@@ -118,6 +118,21 @@ pub trait Drive: Send + fmt::Debug {
     fn lose_power(&mut self, now: Nanos);
 }
 
+/// A parameter's name, whether its value makes sense, and what is wrong with it if not.
+type Check = (&'static str, bool, &'static str);
+
+/// The largest drives of 2025 hold half of this; a table of what a disk of this size holds still fits memory.
+const MOST_CAPACITY_BYTES: u64 = 256 << 40;
+
+fn capacity_check(bytes: u64) -> Check {
+    ("capacity_bytes", (1 << 20..=MOST_CAPACITY_BYTES).contains(&bytes), "a disk has 1 MiB to 256 TiB")
+}
+
+/// The first parameter that makes no sense.
+fn first_fault<const N: usize>(checks: [Check; N]) -> Option<(&'static str, &'static str)> {
+    checks.into_iter().find(|(_, holds, _)| !holds).map(|(key, _, problem)| (key, problem))
+}
+
 /// Time to move `bytes` at `bytes_s` bytes a second, rounded up.
 fn transfer_ns(bytes: u64, bytes_s: u64) -> u64 {
     (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_s)) as u64

@@ -1,7 +1,8 @@
 //! Disks as machine files describe them.
 
 use super::{BusSpec, Drive, Ram, RamSpec, Rotating, RotatingSpec, Ssd, SsdSpec};
-use crate::table::{ModelError, Table};
+use super::{capacity_check, first_fault};
+use crate::table::{MOST_NS, ModelError, Table};
 
 /// One or several equal disks of a machine: a `[[disk]]` of its file.
 ///
@@ -73,7 +74,7 @@ pub(crate) fn read_models(root: &mut Table<'_>) -> Result<(Vec<DiskModel>, Optio
     let bus = match root.maybe_table("bus")? {
         None => None,
         Some(mut t) => {
-            let spec = BusSpec { bytes_s: t.whole("bytes_s")?, command_ns: t.whole("command_ns")? };
+            let spec = BusSpec { bytes_s: t.whole("bytes_s")?, command_ns: t.nanoseconds("command_ns")? };
             if spec.bytes_s == 0 {
                 return Err(t.error("bytes_s", "a bus that moves nothing"));
             }
@@ -119,12 +120,16 @@ fn read_disk(t: &mut Table<'_>) -> Result<DiskModel, ModelError> {
         "ram" => {
             let spec = RamSpec {
                 capacity_bytes: t.whole("capacity_bytes")?,
-                latency_ns: t.whole("latency_ns")?,
+                latency_ns: t.nanoseconds("latency_ns")?,
                 bytes_s: t.whole("bytes_s")?,
                 queue_depth: small(t, "queue_depth")?,
             };
-            let fault = (spec.bytes_s == 0).then_some(("bytes_s", "memory that moves nothing"));
-            let fault = fault.or((spec.queue_depth == 0).then_some(("queue_depth", "must be above 0")));
+            let checks = [
+                capacity_check(spec.capacity_bytes),
+                ("bytes_s", spec.bytes_s > 0, "memory that moves nothing"),
+                ("queue_depth", spec.queue_depth > 0, "must be above 0"),
+            ];
+            let fault = first_fault(checks);
             (DiskKind::Ram(spec), fault)
         }
         other => {
@@ -162,15 +167,15 @@ fn data_sheet(t: &mut Table<'_>) -> Result<RotatingSpec, ModelError> {
         zones: small(t, "zones")?,
         outer_bytes_s: t.whole("outer_bytes_s")?,
         inner_bytes_s: t.whole("inner_bytes_s")?,
-        head_switch_ns: t.whole("head_switch_ns")?,
-        seek_single_ns: t.whole("seek_single_ns")?,
-        seek_average_ns: t.whole("seek_average_ns")?,
-        seek_full_ns: t.whole("seek_full_ns")?,
-        write_settle_ns: t.whole("write_settle_ns")?,
-        overhead_ns: t.whole("overhead_ns")?,
+        head_switch_ns: t.nanoseconds("head_switch_ns")?,
+        seek_single_ns: t.nanoseconds("seek_single_ns")?,
+        seek_average_ns: t.nanoseconds("seek_average_ns")?,
+        seek_full_ns: t.nanoseconds("seek_full_ns")?,
+        write_settle_ns: t.nanoseconds("write_settle_ns")?,
+        overhead_ns: t.nanoseconds("overhead_ns")?,
         interface_bytes_s: t.whole("interface_bytes_s")?,
         queue_depth: small(t, "queue_depth")?,
-        patience_ns: t.whole("patience_ns")?,
+        patience_ns: t.nanoseconds("patience_ns")?,
         read_segments: small(t, "read_segments")?,
         read_segment_bytes: t.whole("read_segment_bytes")?,
         write_cache_bytes: t.whole("write_cache_bytes")?,
@@ -180,6 +185,9 @@ fn data_sheet(t: &mut Table<'_>) -> Result<RotatingSpec, ModelError> {
 fn ssd(t: &mut Table<'_>) -> Result<SsdSpec, ModelError> {
     let quantiles = |t: &mut Table<'_>, key| -> Result<Vec<(u32, u64)>, ModelError> {
         let pairs = t.pairs(key)?;
+        if let Some((_, ns)) = pairs.iter().find(|(_, ns)| *ns > MOST_NS) {
+            return Err(t.error(key, format!("{ns} ns is longer than an hour")));
+        }
         Ok(pairs.into_iter().map(|(part, ns)| (part.min(u64::from(u32::MAX)) as u32, ns)).collect())
     };
     Ok(SsdSpec {
@@ -188,13 +196,13 @@ fn ssd(t: &mut Table<'_>) -> Result<SsdSpec, ModelError> {
         page_bytes: t.whole("page_bytes")?,
         read_ns: quantiles(t, "read_ns")?,
         write_ns: quantiles(t, "write_ns")?,
-        program_ns: t.whole("program_ns")?,
-        flush_ns: t.whole("flush_ns")?,
-        overhead_ns: t.whole("overhead_ns")?,
+        program_ns: t.nanoseconds("program_ns")?,
+        flush_ns: t.nanoseconds("flush_ns")?,
+        overhead_ns: t.nanoseconds("overhead_ns")?,
         interface_bytes_s: t.whole("interface_bytes_s")?,
         queue_depth: small(t, "queue_depth")?,
         volatile_buffer: t.flag("volatile_buffer")?,
         collect_every_bytes: t.whole("collect_every_bytes")?,
-        collect_ns: t.whole("collect_ns")?,
+        collect_ns: t.nanoseconds("collect_ns")?,
     })
 }

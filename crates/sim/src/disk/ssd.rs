@@ -1,6 +1,6 @@
 //! A solid-state disk.
 
-use super::{Command, Drive, Promises, Report, Tag, transfer_ns};
+use super::{Command, Drive, Promises, Report, Tag, capacity_check, first_fault, transfer_ns};
 use extant_block::{Op, Sector};
 use extant_rt::{Nanos, Rng};
 
@@ -45,7 +45,7 @@ impl SsdSpec {
         };
         let quantiles = "quantiles rise from 0 to 1,000,000 parts, with times that do not fall";
         let checks = [
-            ("capacity_bytes", self.capacity_bytes >= 1 << 20, "a disk has at least 1 MiB"),
+            capacity_check(self.capacity_bytes),
             ("channels", (1..=1024).contains(&self.channels), "a disk has 1 to 1,024 channels"),
             (
                 "page_bytes",
@@ -57,7 +57,7 @@ impl SsdSpec {
             ("queue_depth", (1..=65_536).contains(&self.queue_depth), "a disk takes 1 to 65,536 commands"),
             ("interface_bytes_s", self.interface_bytes_s > 0, "the interface moves nothing"),
         ];
-        checks.into_iter().find(|(_, holds, _)| !holds).map(|(key, _, problem)| (key, problem))
+        first_fault(checks)
     }
 }
 

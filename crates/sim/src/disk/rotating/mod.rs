@@ -14,7 +14,7 @@ mod tests;
 mod waiting;
 mod write_cache;
 
-use super::{Command, Drive, Promises, Report, Tag, transfer_ns};
+use super::{Command, Drive, Promises, Report, Tag, capacity_check, first_fault, transfer_ns};
 use extant_block::{Op, Sector};
 use extant_rt::Nanos;
 use geometry::{Geometry, Place};
@@ -82,7 +82,7 @@ impl RotatingSpec {
     /// What is wrong with it, with the name of the parameter to look at.
     pub fn fault(&self) -> Option<(&'static str, &'static str)> {
         let checks = [
-            ("capacity_bytes", self.capacity_bytes >= 1 << 20, "a disk has at least 1 MiB"),
+            capacity_check(self.capacity_bytes),
             ("rpm", (1_000..=30_000).contains(&self.rpm), "disks turn 1,000 to 30,000 times a minute"),
             ("heads", (1..=64).contains(&self.heads), "a disk has 1 to 64 heads"),
             ("zones", (1..=256).contains(&self.zones), "a disk has 1 to 256 zones"),
@@ -91,12 +91,10 @@ impl RotatingSpec {
             ("queue_depth", (1..=1024).contains(&self.queue_depth), "a disk takes 1 to 1,024 commands"),
             ("interface_bytes_s", self.interface_bytes_s > 0, "the interface moves nothing"),
         ];
-        if let Some((key, _, problem)) = checks.into_iter().find(|(_, holds, _)| !holds) {
-            return Some((key, problem));
-        }
-        Geometry::new(self)
-            .is_none()
-            .then_some(("seek_average_ns", "no rising seek curve meets the three times"))
+        first_fault(checks).or_else(|| {
+            let unfit = ("seek_average_ns", "no rising seek curve meets the three times");
+            Geometry::new(self).is_none().then_some(unfit)
+        })
     }
 }
 

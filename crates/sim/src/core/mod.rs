@@ -1,0 +1,339 @@
+//! Processors, run queues and time: who runs when. A state machine that runs nothing itself.
+//!
+//! A task that gets a processor is polled at that instant; what it is charged during the poll becomes a *stretch*: the
+//! processor is busy with it from the poll to the poll's time plus the charges. Only then does the task count as waiting
+//! or ready again, and only then (or, under full preemption, anywhere in between) can another task have the processor.
+//! What a task does to others during its poll happens at the instant that its charges had reached.
+
+mod events;
+mod processors;
+mod tasks;
+
+use crate::machine::Processors;
+use crate::queue::EventQueue;
+use extant_rt::{Class, Event, Nanos, Place, RtError, TaskFuture, Tracer, WaitsOn};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+use std::task::Waker;
+
+/// A task's place in the table of tasks, and its number in order of spawning, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TaskId {
+    pub(crate) index: u32,
+    pub(crate) serial: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Queued,
+    OnProcessor,
+}
+
+/// What a task wants once the stretch of its last poll is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// To wait, unless it was woken meanwhile.
+    Wait,
+    /// Nothing: it has ended.
+    End,
+}
+
+struct Task {
+    serial: u32,
+    name: Box<str>,
+    class: Class,
+    state: State,
+    future: Option<TaskFuture>,
+    waker: Waker,
+    /// Woken since its last poll began.
+    woken: bool,
+    /// Its last poll ended at a point where it only offered its processor.
+    offered: bool,
+    /// The rest of a stretch that was cut short.
+    owed: Nanos,
+    /// Set between a poll and the end of its stretch.
+    after: Option<After>,
+    processor: u32,
+    /// Processor time used since it was last given a processor, up to the last poll.
+    stint: Nanos,
+    ready_at: Nanos,
+    waits_on: Option<WaitsOn>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    /// Switching to its task until then.
+    Switching(Nanos),
+    /// To be polled now, or being polled.
+    Polling,
+    /// Busy with a stretch until then.
+    Busy {
+        since: Nanos,
+        until: Nanos,
+    },
+}
+
+struct Processor {
+    phase: Phase,
+    task: u32,
+    /// The task that ran last, to know when to switch.
+    last_serial: u32,
+    /// Makes events for a phase that was cut short stale.
+    turn: u32,
+    busy: Nanos,
+}
+
+enum Happening {
+    Wake(TaskId),
+    Timer { slot: u32, turn: u32 },
+    Processor { number: u32, turn: u32 },
+    Call(u32),
+}
+
+struct Timer {
+    turn: u32,
+    target: Option<Target>,
+}
+
+enum Target {
+    Task(TaskId),
+    Waker(Waker),
+}
+
+/// Code of a modelled device, run at its time.
+pub(crate) type Call = Box<dyn FnOnce() + Send>;
+
+/// What the world has to do next.
+pub(crate) enum Step {
+    /// Poll this task on this processor.
+    Poll { id: TaskId, processor: u32 },
+    /// Wake this.
+    Wake(Waker),
+    /// Run this.
+    Call(Call),
+    /// The main task has ended.
+    Done,
+    /// Nothing is left to happen.
+    Stuck,
+}
+
+/// Numbers about a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Events that happened: timers, wake-ups, ends of switches and stretches, calls of devices.
+    pub events: u64,
+    /// Times a task was polled.
+    pub polls: u64,
+    /// Times a processor turned to another task than it ran last.
+    pub switches: u64,
+    /// Times a task that could go on lost its processor.
+    pub preemptions: u64,
+    /// Time each processor spent with tasks and switches.
+    pub busy: Vec<Nanos>,
+}
+
+pub(crate) struct Core {
+    pub(crate) now: Nanos,
+    model: Processors,
+    pub(crate) tracer: Tracer,
+    tasks: Vec<Option<Task>>,
+    free_tasks: Vec<u32>,
+    last_serial: u32,
+    processors: Vec<Processor>,
+    /// One bit a processor, set while it is idle.
+    idle: Vec<u64>,
+    to_poll: VecDeque<u32>,
+    realtime: BTreeMap<(Reverse<u8>, i64), u32>,
+    normal: VecDeque<u32>,
+    background: VecDeque<u32>,
+    /// Orders equal real-time tasks; grows at the back, shrinks at the front.
+    realtime_order: (i64, i64),
+    events: EventQueue<Happening>,
+    timers: Vec<Timer>,
+    free_timers: Vec<u32>,
+    stale: usize,
+    calls: Vec<Option<Call>>,
+    free_calls: Vec<u32>,
+    pub(crate) main: Option<TaskId>,
+    main_ended: bool,
+    pub(crate) fatal: Option<RtError>,
+    pub(crate) polls_at_once: u64,
+    pub(crate) stats: Stats,
+}
+
+impl Core {
+    pub(crate) fn new(model: Processors, tracer: Tracer) -> Self {
+        let count = model.count;
+        let processor =
+            || Processor { phase: Phase::Idle, task: 0, last_serial: 0, turn: 0, busy: Nanos::ZERO };
+        let mut idle = vec![0; count.div_ceil(64)];
+        (0..count).for_each(|n| idle[n / 64] |= 1 << (n % 64));
+        Self {
+            now: Nanos::ZERO,
+            model,
+            tracer,
+            tasks: Vec::new(),
+            free_tasks: Vec::new(),
+            last_serial: 0,
+            processors: (0..count).map(|_| processor()).collect(),
+            idle,
+            to_poll: VecDeque::new(),
+            realtime: BTreeMap::new(),
+            normal: VecDeque::new(),
+            background: VecDeque::new(),
+            realtime_order: (0, 0),
+            events: EventQueue::new(),
+            timers: Vec::new(),
+            free_timers: Vec::new(),
+            stale: 0,
+            calls: Vec::new(),
+            free_calls: Vec::new(),
+            main: None,
+            main_ended: false,
+            fatal: None,
+            polls_at_once: 0,
+            stats: Stats::default(),
+        }
+    }
+
+    fn task(&mut self, index: u32) -> &mut Task {
+        self.tasks[index as usize].as_mut().expect("a task on a processor or in a queue has not ended")
+    }
+
+    fn is_alive(&self, id: TaskId) -> bool {
+        self.tasks
+            .get(id.index as usize)
+            .and_then(Option::as_ref)
+            .is_some_and(|task| task.serial == id.serial)
+    }
+
+    pub(crate) fn name(&self, id: TaskId) -> String {
+        match self.tasks.get(id.index as usize).and_then(Option::as_ref) {
+            Some(task) if task.serial == id.serial => task.name.to_string(),
+            _ => "(none)".to_owned(),
+        }
+    }
+
+    fn trace(&self, at: Nanos, processor: u32, serial: u32, event: Event) {
+        if self.tracer.is_on() {
+            self.tracer.record(at, Place { lane: processor, task: serial }, event);
+        }
+    }
+
+    fn happens(&mut self, at: Nanos) {
+        debug_assert!(at >= self.now, "time does not run backwards");
+        if at > self.now {
+            self.now = at;
+            self.polls_at_once = 0;
+        }
+        self.stats.events += 1;
+    }
+
+    /// Goes on to whatever the world has to do next.
+    pub(crate) fn step(&mut self) -> Step {
+        loop {
+            if self.main_ended {
+                self.main_ended = false;
+                return Step::Done;
+            }
+            if let Some(processor) = self.to_poll.pop_front() {
+                let index = self.processors[processor as usize].task;
+                let serial = self.task(index).serial;
+                self.stats.polls += 1;
+                self.polls_at_once += 1;
+                return Step::Poll { id: TaskId { index, serial }, processor };
+            }
+            let Some((at, event)) = self.events.pop() else { return Step::Stuck };
+            match event {
+                Happening::Processor { number, turn } => {
+                    if self.processors[number as usize].turn == turn {
+                        self.happens(at);
+                        match self.processors[number as usize].phase {
+                            Phase::Switching(_) => self.begin(number),
+                            _ => self.settle(number),
+                        }
+                    }
+                }
+                Happening::Wake(id) => {
+                    self.happens(at);
+                    self.woken(id, Nanos::ZERO);
+                }
+                Happening::Timer { slot, turn } => match self.take_timer(slot, turn) {
+                    None => self.stale = self.stale.saturating_sub(1),
+                    Some(target) => {
+                        self.happens(at);
+                        match target {
+                            Target::Task(id) if self.is_alive(id) => {
+                                let processor = self.task(id.index).processor;
+                                let delay = self.steal(processor, self.model.timer_interrupt);
+                                self.woken(id, delay);
+                            }
+                            Target::Task(_) => {}
+                            Target::Waker(waker) => {
+                                self.steal(0, self.model.timer_interrupt);
+                                return Step::Wake(waker);
+                            }
+                        }
+                    }
+                },
+                Happening::Call(slot) => {
+                    self.happens(at);
+                    self.free_calls.push(slot);
+                    if let Some(call) = self.calls[slot as usize].take() {
+                        return Step::Call(call);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the main task out of a world that cannot go on.
+    pub(crate) fn abandon_main(&mut self) {
+        self.main_ended = false;
+        if let Some(main) = self.main.take() {
+            self.realtime.retain(|_, index| *index != main.index);
+            self.normal.retain(|index| *index != main.index);
+            self.background.retain(|index| *index != main.index);
+            for number in 0..self.processors.len() as u32 {
+                let processor = &mut self.processors[number as usize];
+                if processor.phase != Phase::Idle && processor.task == main.index {
+                    processor.phase = Phase::Idle;
+                    processor.turn = processor.turn.wrapping_add(1);
+                    self.to_poll.retain(|n| *n != number);
+                    self.set_idle(number, true);
+                }
+            }
+            self.tasks[main.index as usize] = None;
+            self.free_tasks.push(main.index);
+        }
+    }
+
+    /// One line for every task that waits: its name and what it waits on.
+    pub(crate) fn waiters(&self) -> String {
+        let mut tasks: Vec<&Task> = self.tasks.iter().flatten().collect();
+        tasks.sort_by_key(|task| task.serial);
+        let line = |task: &Task| match &task.waits_on {
+            Some(what) => format!("  {} waits on {what}", task.name),
+            None => format!("  {} waits on something that it did not name", task.name),
+        };
+        tasks.into_iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Everything that is left, to be dropped outside, and the names of its tasks.
+    pub(crate) fn clear(&mut self) -> (Vec<String>, impl Sized + use<>) {
+        let mut tasks: Vec<Task> = std::mem::take(&mut self.tasks).into_iter().flatten().collect();
+        tasks.sort_by_key(|task| task.serial);
+        let names = tasks.iter().map(|task| task.name.to_string()).collect();
+        let (model, tracer, now) = (self.model.clone(), self.tracer.clone(), self.now);
+        let fresh = Self { now, last_serial: self.last_serial, ..Self::new(model, tracer) };
+        let old = std::mem::replace(self, fresh);
+        self.stats = old.stats.clone();
+        (names, (tasks, old.timers, old.calls))
+    }
+
+    pub(crate) fn busy(&self) -> Vec<Nanos> {
+        self.processors.iter().map(|processor| processor.busy).collect()
+    }
+}

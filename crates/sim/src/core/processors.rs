@@ -1,0 +1,251 @@
+//! Processors: who has them, for how long, and who loses them to whom.
+
+use super::{After, Core, Happening, Phase, State, TaskId};
+use crate::machine::Preemption;
+use extant_rt::{Class, Event, Nanos, TaskFuture};
+
+impl Core {
+    pub(super) fn idle_processor(&self, preferred: u32) -> Option<u32> {
+        if self.idle[preferred as usize / 64] >> (preferred % 64) & 1 == 1 {
+            return Some(preferred);
+        }
+        let (word, bits) = self.idle.iter().enumerate().find(|(_, bits)| **bits != 0)?;
+        Some(word as u32 * 64 + bits.trailing_zeros())
+    }
+
+    pub(super) fn set_idle(&mut self, processor: u32, idle: bool) {
+        let (word, bit) = (processor as usize / 64, 1 << (processor % 64));
+        if idle {
+            self.idle[word] |= bit;
+        } else {
+            self.idle[word] &= !bit;
+        }
+    }
+
+    fn push_turn(&mut self, number: u32, at: Nanos) {
+        let processor = &mut self.processors[number as usize];
+        processor.turn = processor.turn.wrapping_add(1);
+        let turn = processor.turn;
+        self.events.push(at, Happening::Processor { number, turn });
+    }
+
+    /// Gives a processor that has nothing to do to a task.
+    pub(super) fn assign(&mut self, number: u32, index: u32, mut delay: Nanos) {
+        let now = self.now;
+        let context_switch = self.model.context_switch;
+        self.set_idle(number, false);
+        let task = self.task(index);
+        task.state = State::OnProcessor;
+        task.processor = number;
+        task.stint = Nanos::ZERO;
+        let (serial, ready_at) = (task.serial, task.ready_at);
+        let processor = &mut self.processors[number as usize];
+        processor.task = index;
+        let from = processor.last_serial;
+        if from != serial {
+            delay = delay.saturating_add(context_switch);
+            processor.last_serial = serial;
+            self.stats.switches += 1;
+            self.trace(now, number, serial, Event::TaskSwitched { from });
+        }
+        let start = now.saturating_add(delay);
+        self.trace(start, number, serial, Event::TaskRan { took: start.saturating_sub(ready_at) });
+        if delay > Nanos::ZERO {
+            self.processors[number as usize].phase = Phase::Switching(start);
+            self.processors[number as usize].busy += delay;
+            self.push_turn(number, start);
+        } else {
+            self.begin(number);
+        }
+    }
+
+    /// The task has its processor: goes on with what it owes, or is polled.
+    pub(super) fn begin(&mut self, number: u32) {
+        let index = self.processors[number as usize].task;
+        if self.task(index).after.is_some() {
+            self.stretch(number);
+        } else {
+            self.processors[number as usize].phase = Phase::Polling;
+            self.to_poll.push_back(number);
+        }
+    }
+
+    /// Keeps the processor busy with what its task owes.
+    fn stretch(&mut self, number: u32) {
+        let now = self.now;
+        let (full, slice) = (self.model.preemption == Preemption::Full, self.model.timeslice);
+        let index = self.processors[number as usize].task;
+        let task = self.task(index);
+        // Under full preemption a long stretch ends with the time slice, to see whether it is another's turn.
+        let length = if full && task.class == Class::Normal { task.owed.min(slice) } else { task.owed };
+        task.owed = task.owed - length;
+        let until = now.saturating_add(length);
+        let processor = &mut self.processors[number as usize];
+        processor.phase = Phase::Busy { since: now, until };
+        self.push_turn(number, until);
+    }
+
+    /// A task was polled and charged up to `end`.
+    pub(crate) fn polled(&mut self, id: TaskId, future: Option<TaskFuture>, after: After, end: Nanos) {
+        let now = self.now;
+        let task = self.task(id.index);
+        task.future = future;
+        task.after = Some(after);
+        task.owed = end - now;
+        let number = task.processor;
+        let class = task.class;
+        if end == now {
+            self.settle(number);
+        } else if self.model.preemption == Preemption::Full && self.most_urgent_class() > Some(class) {
+            // Somebody more urgent came at this very instant, before the poll.
+            self.stats.preemptions += 1;
+            self.release(number, id.index, true);
+        } else {
+            self.stretch(number);
+        }
+    }
+
+    /// Takes the time that the running stretch lasted off the books. The processor stays the task's.
+    fn account(&mut self, number: u32) -> u32 {
+        let now = self.now;
+        let processor = &mut self.processors[number as usize];
+        let index = processor.task;
+        if let Phase::Busy { since, until } = processor.phase {
+            processor.busy += now - since;
+            let task = self.task(index);
+            task.stint += now - since;
+            task.owed += until - now;
+        }
+        index
+    }
+
+    /// A stretch is over: the task waits, ends, goes on, or makes room.
+    pub(super) fn settle(&mut self, number: u32) {
+        let index = self.account(number);
+        let task = self.task(index);
+        let (class, stint, serial) = (task.class, task.stint, task.serial);
+        if task.owed > Nanos::ZERO {
+            // Only the time slice is over.
+            if self.most_urgent_class().is_some_and(|waiting| waiting >= class) {
+                self.stats.preemptions += 1;
+                self.release(number, index, false);
+            } else {
+                self.stretch(number);
+            }
+            return;
+        }
+        let task = self.task(index);
+        let after = task.after.take();
+        if after == Some(After::End) {
+            self.trace(self.now, number, serial, Event::TaskEnded {});
+            self.remove(index);
+            self.pick(number);
+        } else if !task.woken {
+            task.state = State::Waiting;
+            self.pick(number);
+        } else if !task.offered {
+            self.release(number, index, false);
+        } else if self.is_wanted(class, stint) {
+            let in_turn = self.most_urgent_class() == Some(class);
+            self.stats.preemptions += 1;
+            self.release(number, index, !in_turn);
+        } else {
+            self.begin(number);
+        }
+    }
+
+    /// Puts a task that could go on back into its queue and gives its processor to the most urgent.
+    fn release(&mut self, number: u32, index: u32, front: bool) {
+        let now = self.now;
+        self.task(index).ready_at = now;
+        self.queue(index, front);
+        self.pick(number);
+    }
+
+    fn pick(&mut self, number: u32) {
+        match self.take_most_urgent() {
+            Some(index) => self.assign(number, index, Nanos::ZERO),
+            None => {
+                self.processors[number as usize].phase = Phase::Idle;
+                self.set_idle(number, true);
+            }
+        }
+    }
+
+    /// Takes the processor that runs the least urgent task away from it, if that is less urgent than `class`.
+    pub(super) fn preempt_for(&mut self, class: Class) {
+        let least = (0..self.processors.len() as u32)
+            .filter(|n| {
+                matches!(self.processors[*n as usize].phase, Phase::Busy { .. } | Phase::Switching(_))
+            })
+            .map(|n| {
+                (self.tasks[self.processors[n as usize].task as usize].as_ref().map(|task| task.class), n)
+            })
+            .min();
+        let Some((Some(victim_class), number)) = least else { return };
+        if victim_class >= class {
+            return;
+        }
+        let now = self.now;
+        let index = self.account(number);
+        let processor = &mut self.processors[number as usize];
+        if let Phase::Switching(until) = processor.phase {
+            processor.busy = processor.busy.saturating_sub(until - now);
+        }
+        processor.turn = processor.turn.wrapping_add(1);
+        self.stats.preemptions += 1;
+        let victim = self.task(index).serial;
+        let by = self.realtime.first_key_value().map(|(_, index)| *index).or(self.normal.front().copied());
+        let by = by.map_or(0, |index| self.task(index).serial);
+        self.trace(now, number, victim, Event::TaskPreempted { by });
+        self.release(number, index, true);
+    }
+
+    /// An interrupt takes time from a processor, whatever it does. An idle one has it to spare: then the time is returned,
+    /// to delay what the interrupt starts.
+    pub(crate) fn steal(&mut self, number: u32, span: Nanos) -> Nanos {
+        if span == Nanos::ZERO {
+            return Nanos::ZERO;
+        }
+        let processor = &mut self.processors[number as usize];
+        let end = match &mut processor.phase {
+            Phase::Idle => {
+                processor.busy += span;
+                return span;
+            }
+            Phase::Polling => return Nanos::ZERO,
+            Phase::Switching(until) => {
+                *until = until.saturating_add(span);
+                *until
+            }
+            Phase::Busy { until, .. } => {
+                *until = until.saturating_add(span);
+                *until
+            }
+        };
+        if matches!(processor.phase, Phase::Switching(_)) {
+            processor.busy += span;
+        }
+        self.push_turn(number, end);
+        Nanos::ZERO
+    }
+
+    /// Whether a task that was charged up to `at` in its present poll should go through the scheduler at this point, which
+    /// it should for `long` in any case.
+    pub(crate) fn offers(&mut self, id: TaskId, at: Nanos, long: Nanos) -> bool {
+        let task = self.task(id.index);
+        let (class, stint) = (task.class, task.stint.saturating_add(at - self.now));
+        // What happens until `at` may wake somebody more urgent.
+        let wanted = at - self.now >= long.max(Nanos(1))
+            || self.is_wanted(class, stint)
+            || (at > self.now && self.events.next_time().is_some_and(|t| t <= at));
+        self.task(id.index).offered = wanted;
+        wanted
+    }
+
+    /// Processor time of the running task since it was given its processor, when its poll has been charged up to `at`.
+    pub(crate) fn stint(&mut self, id: TaskId, at: Nanos) -> Nanos {
+        let now = self.now;
+        self.task(id.index).stint.saturating_add(at - now)
+    }
+}
