@@ -1,7 +1,8 @@
 //! The cache of a process.
 
 use crate::backing::Backing;
-use crate::control::{DeviceIndex, DirtyControl, DirtyLimits, StopAtLimit};
+use crate::control::{DeviceIndex, DirtyControl, DirtyLimits};
+use crate::dirty::Extant;
 use crate::disk::DiskState;
 use crate::evict::{Eviction, S3Fifo};
 use crate::file::Mapping;
@@ -46,7 +47,7 @@ pub struct CacheConfig {
     pub expire: Nanos,
     /// What happens to pages that cannot be written.
     pub on_write_error: OnWriteError,
-    /// The dirty controller.
+    /// The dirty controller: who may dirty how much, and when flushers work. [`Extant`] by default.
     pub control: Box<dyn DirtyControl>,
     /// The eviction policy; [`S3Fifo`] if not given.
     pub eviction: Option<Box<dyn Eviction>>,
@@ -64,13 +65,13 @@ impl CacheConfig {
             periodic: Nanos::from_secs(5),
             expire: Nanos::from_secs(30),
             on_write_error: OnWriteError::default(),
-            control: Box::new(StopAtLimit),
+            control: Box::new(Extant::new()),
             eviction: None,
         }
     }
 
     fn limits(&self, frames: u64) -> DirtyLimits {
-        let most = (frames * 3 / 4).max(1);
+        let most = most_dirty(frames);
         let limit_pages = self.dirty_bytes.map_or(frames / 2, |bytes| bytes / PAGE).clamp(1, most);
         let background_pages = self.background_bytes.map_or(frames / 4, |bytes| bytes / PAGE);
         // Linux: a background threshold that is not below the limit becomes half of it.
@@ -78,6 +79,11 @@ impl CacheConfig {
             if background_pages >= limit_pages { limit_pages / 2 } else { background_pages };
         DirtyLimits { background_pages, limit_pages }
     }
+}
+
+/// Pages that may be dirty whatever the limits are: reads need frames, too.
+fn most_dirty(frames: u64) -> u64 {
+    (frames * 3 / 4).max(1)
 }
 
 /// What a cache holds at one moment, in pages.
@@ -139,6 +145,7 @@ impl PageCache {
             bio_pages: (config.bio_bytes / PAGE).max(1),
             periodic: config.periodic,
             expire: config.expire,
+            most_dirty_pages: most_dirty(frames.into()),
         };
         let policy = match config.eviction.take() {
             Some(policy) => policy,

@@ -1,7 +1,7 @@
 //! Who may dirty how much, and when write-back runs: the seam of the dirty controller.
 //!
-//! The cache itself enforces one thing: dirty and write-back pages together never exceed the limits (the process's, and
-//! what the controller grants each device). How writers are slowed down before they run into that wall, and when the
+//! The cache itself enforces one thing: dirty and write-back pages together never exceed the limits (the process's, as the
+//! controller has it, and what the controller grants each device). How writers are slowed down before they run into that wall, and when the
 //! flushers start and stop, is a [`DirtyControl`]'s decision: a pure state machine over numbers.
 
 use extant_rt::Nanos;
@@ -89,10 +89,15 @@ pub enum Verdict {
         /// The rule that decided it, for the trace.
         rule: &'static str,
     },
-    /// Writes back so many pages of its device itself, and asks again (the way before Linux 3.2).
+    /// Writes back so many pages of its device itself, and asks again (the way before Linux 3.2). It waits for no end of
+    /// what it submits.
     WriteBack {
         /// At most.
         pages: u64,
+        /// At most so many of one file before it turns to the next.
+        chunk_pages: u64,
+        /// It waits while so many are on their way to the device.
+        in_flight_pages: u64,
         /// The rule that decided it, for the trace.
         rule: &'static str,
     },
@@ -139,6 +144,11 @@ pub trait DirtyControl: Send + fmt::Debug {
     /// A writer has dirtied pages on `numbers.device`.
     fn balance(&mut self, now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Verdict;
 
+    /// A writer of this device has left: in a pause, or for good. It may come back.
+    fn leave(&mut self, device: DeviceIndex, writer: &mut Writer) {
+        let _ = (device, writer);
+    }
+
     /// Whether and how the device's flusher works. Asked when pages were dirtied, and before every chunk.
     fn background(&mut self, now: Nanos, numbers: &Numbers) -> Background;
 
@@ -161,65 +171,16 @@ pub trait DirtyControl: Send + fmt::Debug {
         numbers.limits.limit_pages
     }
 
+    /// The most that all devices together may hold: the stated limit, unless the controller lets writers go past it. The cache
+    /// allows three quarters of its frames in any case. Asked together with [`DirtyControl::device_limit`].
+    fn pool_limit(&mut self, now: Nanos, numbers: &Numbers) -> u64 {
+        let _ = now;
+        numbers.limits.limit_pages
+    }
+
     /// What it thinks of the device, for the trace: asked after [`DirtyControl::balance`], and only where somebody traces.
     fn state(&self, now: Nanos, numbers: &Numbers) -> ControlState {
         let _ = (now, numbers);
         ControlState::default()
-    }
-}
-
-/// Lets writers go until they meet the limit, and flushes above the background threshold: no pauses, no shares.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct StopAtLimit;
-
-impl StopAtLimit {
-    const CHUNK_PAGES: u64 = 4 << 20 >> 12;
-    const IN_FLIGHT_PAGES: u64 = 16 << 20 >> 12;
-}
-
-impl DirtyControl for StopAtLimit {
-    fn balance(&mut self, _now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Verdict {
-        writer.dirtied_pages = 0;
-        writer.ask_after_pages = (numbers.limits.background_pages / 16).max(1);
-        Verdict::Go
-    }
-
-    fn background(&mut self, _now: Nanos, numbers: &Numbers) -> Background {
-        if numbers.global.dirty_pages <= numbers.limits.background_pages {
-            return Background::Stop;
-        }
-        Background::Run { chunk_pages: Self::CHUNK_PAGES, in_flight_pages: Self::IN_FLIGHT_PAGES }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn numbers(dirty_pages: u64) -> Numbers {
-        let amounts = Amounts { dirty_pages, writeback_pages: 0 };
-        Numbers {
-            limits: DirtyLimits { background_pages: 100, limit_pages: 200 },
-            global: amounts,
-            device: DeviceIndex(0),
-            on_device: amounts,
-            dirtied_total: 0,
-            written_total: 0,
-            devices: 1,
-        }
-    }
-
-    #[test]
-    fn the_flusher_rests_up_to_the_background_threshold() {
-        let mut control = StopAtLimit;
-        assert_eq!(control.background(Nanos(0), &numbers(100)), Background::Stop);
-        assert_ne!(control.background(Nanos(0), &numbers(101)), Background::Stop);
-    }
-
-    #[test]
-    fn nobody_pauses() {
-        let mut writer = Writer { dirtied_pages: 64, ..Writer::default() };
-        assert_eq!(StopAtLimit.balance(Nanos(0), &numbers(199), &mut writer), Verdict::Go);
-        assert_eq!(writer.dirtied_pages, 0);
     }
 }

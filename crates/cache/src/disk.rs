@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// Files that are looked at for one with a long enough run.
+const LOOKED_AT: usize = 256;
+
 /// A device that files of the cache live on.
 #[derive(Debug)]
 pub(crate) struct DiskState {
@@ -31,6 +34,8 @@ pub(crate) struct DiskState {
     failing: AtomicBool,
     last_error: Mutex<Option<CacheError>>,
     files: Mutex<DirtyFiles>,
+    /// The file that had its turn last, among those who write back some of all files.
+    turn: Mutex<Option<Listed>>,
 }
 
 /// Files with dirty pages, in the order in which they became dirty. They are kept alive by it.
@@ -59,6 +64,7 @@ impl DiskState {
             failing: AtomicBool::new(false),
             last_error: Mutex::new(None),
             files: Mutex::default(),
+            turn: Mutex::default(),
         }
     }
 
@@ -81,6 +87,37 @@ impl DiskState {
         let files = self.files.lock();
         let from = after.map_or((Nanos::ZERO, 0), |(at, n)| (at, n + 1));
         files.by_age.range(from..).next().map(|(place, file)| (*place, file.clone()))
+    }
+
+    /// The next file in turn, going round: the first that has `least` dirty pages, or, if none has that is looked at, the
+    /// first of all.
+    pub(crate) fn next_in_turn(&self, least: u64) -> Option<Arc<Inner>> {
+        let last = *self.turn.lock();
+        let first = self.next_file(last).or_else(|| self.next_file(None))?;
+        let mut chosen = first.clone();
+        if least > 1 {
+            let mut candidate = first.clone();
+            for _ in 0..LOOKED_AT {
+                if candidate.1.pages.lock().dirty.len() >= least {
+                    chosen = candidate;
+                    break;
+                }
+                let Some(next) = self.next_file(Some(candidate.0)).or_else(|| self.next_file(None)) else {
+                    break;
+                };
+                if next.0 == first.0 {
+                    break;
+                }
+                candidate = next;
+            }
+        }
+        *self.turn.lock() = Some(chosen.0);
+        Some(chosen.1)
+    }
+
+    /// How many files are dirty.
+    pub(crate) fn dirty_files(&self) -> usize {
+        self.files.lock().by_age.len()
     }
 
     /// The file that became dirty last.
@@ -123,15 +160,23 @@ impl DiskState {
         self.kick(shared);
     }
 
+    /// The least run that the flusher is to write, as the controller has it.
+    pub(crate) fn least_run(&self, shared: &Shared) -> u64 {
+        let numbers = shared.numbers(self);
+        shared.control.lock().least_run(shared.rt.now(), &numbers)
+    }
+
     /// What the controller has the flusher do; takes over the device's limit.
     pub(crate) fn background(&self, shared: &Shared) -> Background {
         let numbers = shared.numbers(self);
         let now = shared.rt.now();
         let mut control = shared.control.lock();
         let limit = control.device_limit(now, &numbers).max(1);
+        let pool_limit = control.pool_limit(now, &numbers);
         let background = control.background(now, &numbers);
         drop(control);
         self.set_limit(shared, limit);
+        shared.set_pool_limit(pool_limit);
         shared.trace_levels(self);
         background
     }

@@ -51,6 +51,7 @@ impl Mapping {
             told: Mutex::new(self.0.errors.sample()),
             ahead: Mutex::new(ReadAhead::new(self.0.shared.settings.read_ahead_pages)),
             writer: Mutex::default(),
+            allowance: AtomicU64::new(1),
             last_end: AtomicU64::new(u64::MAX),
             stream: StreamId::default(),
             inner: self.0.clone(),
@@ -165,6 +166,8 @@ pub struct OpenFile {
     told: Mutex<Told>,
     ahead: Mutex<ReadAhead>,
     pub(crate) writer: Mutex<Writer>,
+    /// Pages that may become dirty before the controller is asked, from `writer`, so that an overwrite needs no lock.
+    allowance: AtomicU64,
     /// Where the last read that ended inside a page ended.
     last_end: AtomicU64,
     stream: StreamId,
@@ -350,7 +353,7 @@ impl OpenFile {
     pub fn write_blocking(&self, at: u64, bytes: &[u8]) -> Result<()> {
         check_size(at.saturating_add(bytes.len() as u64))?;
         let source = Source::Bytes(bytes);
-        let (wrote, stop) = self.inner.write_cached(at, source);
+        let (wrote, stop) = self.inner.write_cached(at, source, self.allowance());
         let asks = self.account(wrote);
         if stop == WriteStop::Done && !asks {
             return Ok(());
@@ -376,7 +379,19 @@ impl OpenFile {
         }
         let mut writer = self.writer.lock();
         writer.dirtied_pages += wrote.dirtied;
+        self.note_allowance(&writer);
         writer.dirtied_pages >= writer.ask_after_pages
+    }
+
+    /// Takes over what the controller allows.
+    pub(crate) fn note_allowance(&self, writer: &Writer) {
+        let left = writer.ask_after_pages.saturating_sub(writer.dirtied_pages);
+        self.allowance.store(left.max(1), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn allowance(&self) -> u64 {
+        self.allowance.load(Ordering::Relaxed)
     }
 
     pub(crate) async fn write_all(&self, at: u64, source: Source<'_>) -> Result<()> {
@@ -388,7 +403,7 @@ impl OpenFile {
         // Waits at the limits themselves, for the trace.
         let mut pause = None;
         loop {
-            let (wrote, stop) = inner.write_cached(at + done as u64, source.skip(done));
+            let (wrote, stop) = inner.write_cached(at + done as u64, source.skip(done), self.allowance());
             let asks = self.account(wrote);
             done += wrote.bytes;
             if wrote.bytes > 0 {
@@ -405,7 +420,7 @@ impl OpenFile {
                 pause = Pause::begin(self, rule, self.writer.lock().dirtied_pages);
             }
             match stop {
-                WriteStop::Done => {}
+                WriteStop::Done | WriteStop::Asks => {}
                 WriteStop::Busy => inner.shared.rt.yield_now().await,
                 WriteStop::Loading(page) => {
                     inner.wait_loaded(page).await;

@@ -1,10 +1,11 @@
 //! The task that writes back, one for each device.
 
 use crate::control::Background;
-use crate::disk::DiskState;
+use crate::disk::{DiskState, Listed};
+use crate::mapping::Inner;
 use crate::shared::Shared;
-use crate::waits::Key;
-use crate::writeback::{Taken, Window};
+use crate::waits::{Key, Listener};
+use crate::writeback::Taken;
 use extant_rt::{Nanos, Sleep};
 use std::future::Future;
 use std::pin::Pin;
@@ -15,9 +16,9 @@ use std::task::Poll;
 /// Why a pass is made, and so how far it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pass {
-    /// As long as the controller says.
+    /// As long as the controller says, the files in turn.
     Background,
-    /// Files that became dirty before this.
+    /// Files that became dirty before this, and what was dirty of them when the pass began.
     Expired(Nanos),
     /// Somebody waits for frames or room: one round.
     Wanted,
@@ -35,14 +36,18 @@ const RETRY: Nanos = Nanos::from_millis(10);
 
 /// Runs until the cache is closed and clean.
 pub(crate) async fn run(shared: Arc<Shared>, disk: Arc<DiskState>) {
-    let mut cursor = Cursor::default();
     let mut next_periodic = Nanos::MAX;
     loop {
         let kicked = shared.waits.listen(Key::Flusher(disk.index.0));
         let closing = shared.closed.load(Ordering::SeqCst);
         let dirty = disk.next_file(None).is_some();
         if closing && (!dirty || disk.is_failing()) {
-            return;
+            wait_for_queue(&shared, &disk, 1).await;
+            // What failed on its way is dirty again.
+            if disk.next_file(None).is_none() || disk.is_failing() {
+                return;
+            }
+            continue;
         }
         let now = shared.rt.now();
         let wanted = disk.wanted.swap(false, Ordering::SeqCst);
@@ -68,97 +73,140 @@ pub(crate) async fn run(shared: Arc<Shared>, disk: Arc<DiskState>) {
         } else {
             None
         };
-        match pass {
-            Some(pass) => {
-                let progress = pass_over(&shared, &disk, pass, &mut cursor).await;
-                if !progress {
-                    // All that is dirty is in others' hands at the moment.
-                    first_of(kicked, shared.rt.sleep(RETRY)).await;
-                }
+        let progress = match pass {
+            Some(Pass::Background) => background(&shared, &disk, next_periodic).await,
+            Some(pass) => pass_over(&shared, &disk, pass).await,
+            None => {
+                first_of(kicked, shared.rt.sleep_until(next_periodic)).await;
+                continue;
             }
-            None => first_of(kicked, shared.rt.sleep_until(next_periodic)).await,
+        };
+        if !progress {
+            // All that is dirty is in others' hands at the moment.
+            first_of(kicked, shared.rt.sleep(RETRY)).await;
         }
     }
 }
 
-/// Where the flusher is in the round of dirty files.
-#[derive(Debug, Default)]
-struct Cursor {
-    after: Option<crate::disk::Listed>,
-    /// The page of the file after that to go on with.
-    page: u64,
-}
-
-/// Says whether it wrote anything.
-async fn pass_over(shared: &Arc<Shared>, disk: &Arc<DiskState>, pass: Pass, cursor: &mut Cursor) -> bool {
-    if pass != Pass::Background {
-        *cursor = Cursor::default();
-    }
-    let mut window = Window::new(shared);
-    let mut wrapped = false;
-    let (mut written, mut progress) = (0, false);
-    loop {
-        let (chunk, in_flight) = match (pass, disk.background(shared)) {
-            (Pass::Background, Background::Stop) => break,
-            (_, Background::Run { chunk_pages, in_flight_pages }) => {
-                (chunk_pages.max(1), in_flight_pages.max(1))
-            }
-            (_, Background::Stop) => (CHUNK_PAGES, IN_FLIGHT_PAGES),
-        };
-        if disk.is_failing() && written > 0 {
+/// Writes the files in turn, until the controller says stop or something more urgent is due. Says whether it wrote
+/// anything.
+async fn background(shared: &Arc<Shared>, disk: &Arc<DiskState>, until: Nanos) -> bool {
+    let mut progress = false;
+    // Files in a row of which nothing could be written.
+    let mut barren = 0;
+    while let Background::Run { chunk_pages, in_flight_pages } = disk.background(shared) {
+        let Some(file) = disk.next_in_turn(disk.least_run(shared)) else { break };
+        let written = write_chunk(shared, disk, &file, chunk_pages.max(1), in_flight_pages).await;
+        progress |= written > 0;
+        barren = if written > 0 { 0 } else { barren + 1 };
+        if barren > disk.dirty_files() || disk.is_failing() {
             break;
         }
-        let Some((place, file)) = disk.next_file(cursor.after) else {
-            // Once around; a background pass goes on while the controller wants it to and something is dirty.
-            let idle = wrapped && written == 0;
-            *cursor = Cursor::default();
-            if idle || disk.next_file(None).is_none() || !matches!(pass, Pass::Background | Pass::All) {
-                break;
-            }
-            (wrapped, written) = (true, 0);
-            // What is dirty but in flight becomes available when that ends.
-            window.drain_to(window.pages() / 2).await;
-            continue;
-        };
-        if let Pass::Expired(before) = pass
-            && place.0 > before
+        if disk.wanted.load(Ordering::SeqCst)
+            || shared.closed.load(Ordering::SeqCst)
+            || shared.rt.now() >= until
         {
-            *cursor = Cursor::default();
             break;
-        }
-        let mut left = chunk;
-        while left > 0 {
-            match file.take_dirty(cursor.page..u64::MAX, left.min(shared.settings.bio_pages)) {
-                Taken::Run(run) => {
-                    let pages = run.pages();
-                    cursor.page = pages.end;
-                    left -= (pages.end - pages.start).min(left);
-                    written += pages.end - pages.start;
-                    progress = true;
-                    window.push(run);
-                    window.drain_to(in_flight).await;
-                }
-                Taken::InFlight(page) | Taken::Busy(page) => cursor.page = page + 1,
-                Taken::Clean => {
-                    (cursor.after, cursor.page) = (Some(place), 0);
-                    break;
-                }
-            }
-        }
-        if left == 0 && pass != Pass::All {
-            // The chunk is used up: the next file's turn; this one goes on where it was when its turn comes again, by
-            // its lowest dirty page.
-            (cursor.after, cursor.page) = (Some(place), 0);
         }
         shared.rt.resched().await;
     }
-    // Errors are in the files' logs.
-    let _ = window.finish().await;
     progress
 }
 
+/// Goes over the dirty files, oldest first. Says whether it wrote anything.
+async fn pass_over(shared: &Arc<Shared>, disk: &Arc<DiskState>, pass: Pass) -> bool {
+    // What others dirty meanwhile must not keep the pass going for ever.
+    let mut most = match pass {
+        Pass::Expired(_) => disk.dirty.load(Ordering::Relaxed),
+        _ => u64::MAX,
+    };
+    let (mut after, mut progress, mut in_round): (Option<Listed>, _, _) = (None, false, 0);
+    loop {
+        let (chunk, in_flight) = match disk.background(shared) {
+            Background::Run { chunk_pages, in_flight_pages } => (chunk_pages.max(1), in_flight_pages),
+            Background::Stop => (CHUNK_PAGES, IN_FLIGHT_PAGES),
+        };
+        if disk.is_failing() && progress {
+            break;
+        }
+        let expired = |place: Listed| !matches!(pass, Pass::Expired(before) if place.0 > before);
+        let Some((place, file)) = disk.next_file(after).filter(|(place, _)| expired(*place)) else {
+            // Once around. Who needs all of it goes on while there is something that nobody has in his hands.
+            if in_round == 0 || pass == Pass::Wanted {
+                break;
+            }
+            (after, in_round) = (None, 0);
+            continue;
+        };
+        let written = write_chunk(shared, disk, &file, chunk.min(most), in_flight).await;
+        in_round += written;
+        progress |= written > 0;
+        most -= written.min(most);
+        if most == 0 {
+            break;
+        }
+        after = Some(place);
+        shared.rt.resched().await;
+    }
+    progress
+}
+
+/// Puts up to `pages` pages of a file under write-back, from its lowest dirty page on; never more than `in_flight` on their
+/// way to the device, but for the last run. Returns how many it submitted.
+async fn write_chunk(
+    shared: &Arc<Shared>,
+    disk: &Arc<DiskState>,
+    file: &Arc<Inner>,
+    pages: u64,
+    in_flight: u64,
+) -> u64 {
+    let (mut at, mut left) = (0, pages);
+    while left > 0 {
+        wait_for_queue(shared, disk, in_flight.max(1)).await;
+        match file.take_dirty(at..u64::MAX, left.min(shared.settings.bio_pages)) {
+            Taken::Run(run) => {
+                let taken = run.pages();
+                at = taken.end;
+                left -= (taken.end - taken.start).min(left);
+                run.start();
+            }
+            Taken::InFlight(page) | Taken::Busy(page) => at = page + 1,
+            Taken::Clean => break,
+        }
+    }
+    pages - left
+}
+
+/// Writes back up to `pages` pages of a device on behalf of a writer, the files in turn; returns how many it submitted.
+pub(crate) async fn write_back_some(
+    shared: &Arc<Shared>,
+    disk: &Arc<DiskState>,
+    pages: u64,
+    chunk_pages: u64,
+    in_flight_pages: u64,
+) -> u64 {
+    let (mut left, mut barren) = (pages, 0);
+    while left > 0 && barren <= disk.dirty_files() {
+        let Some(file) = disk.next_in_turn(1) else { break };
+        let written = write_chunk(shared, disk, &file, left.min(chunk_pages.max(1)), in_flight_pages).await;
+        left -= written.min(left);
+        barren = if written > 0 { 0 } else { barren + 1 };
+    }
+    pages - left
+}
+
+/// Waits until fewer than `pages` pages are on their way to the device.
+async fn wait_for_queue(shared: &Shared, disk: &DiskState, pages: u64) {
+    while disk.writeback.load(Ordering::SeqCst) >= pages {
+        let ended = shared.waits.listen(Key::Written(disk.index.0));
+        if disk.writeback.load(Ordering::SeqCst) >= pages {
+            ended.await;
+        }
+    }
+}
+
 /// Waits for either.
-pub(crate) async fn first_of(mut a: crate::waits::Listener, mut b: Sleep) {
+pub(crate) async fn first_of(mut a: Listener, mut b: Sleep) {
     std::future::poll_fn(|cx| {
         if Pin::new(&mut a).poll(cx).is_ready() || Pin::new(&mut b).poll(cx).is_ready() {
             Poll::Ready(())

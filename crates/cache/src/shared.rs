@@ -49,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) bio_pages: u64,
     pub(crate) periodic: extant_rt::Nanos,
     pub(crate) expire: extant_rt::Nanos,
+    /// Whatever the limits are, no more is dirty or under write-back.
+    pub(crate) most_dirty_pages: u64,
 }
 
 #[derive(Debug, Default)]
@@ -391,9 +393,16 @@ impl Shared {
 
     pub(crate) fn set_limits(&self, limits: DirtyLimits) {
         *self.limits.lock() = limits;
-        self.limit_pages.store(limits.limit_pages, Ordering::Relaxed);
-        self.waits.wake_all(Key::Room(None));
+        self.set_pool_limit(limits.limit_pages);
         self.disks.read().iter().for_each(|disk| disk.kick(self));
+    }
+
+    /// Takes over how much may be dirty in all.
+    pub(crate) fn set_pool_limit(&self, pages: u64) {
+        let pages = pages.min(self.settings.most_dirty_pages);
+        if pages > self.limit_pages.swap(pages, Ordering::Relaxed) {
+            self.waits.wake_all(Key::Room(None));
+        }
     }
 
     /// Has the tasks of the cache end when their work is done.

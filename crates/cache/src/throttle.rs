@@ -3,8 +3,8 @@
 use crate::control::{Background, ControlState, Numbers, Verdict};
 use crate::disk::DiskState;
 use crate::file::OpenFile;
+use crate::flusher;
 use crate::shared::Shared;
-use crate::writeback::{Taken, Window};
 use extant_rt::{Event, Nanos};
 use std::sync::atomic::Ordering;
 
@@ -100,11 +100,37 @@ impl Shared {
     }
 }
 
+/// A writer between two questions to the controller: if the caller leaves, the controller hears of it.
+#[derive(Debug)]
+struct Asking<'a>(Option<&'a OpenFile>);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if let Some(file) = self.0 {
+            file.leave();
+        }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        if self.writer.get_mut().ticket != 0 {
+            self.leave();
+        }
+    }
+}
+
 impl OpenFile {
+    fn leave(&self) {
+        let mut writer = self.writer.lock();
+        self.inner.shared.control.lock().leave(self.inner.disk.index, &mut writer);
+    }
+
     /// Does what the controller says until it lets the writer go. Who leaves in a pause is asked again at its next write.
     pub(crate) async fn balance(&self) {
         let shared = &self.inner.shared;
         let disk = &self.inner.disk;
+        let mut asking = Asking(Some(self));
         loop {
             if disk.background(shared) != Background::Stop {
                 disk.kick(shared);
@@ -114,50 +140,29 @@ impl OpenFile {
             let (verdict, dirtied) = {
                 let mut writer = self.writer.lock();
                 if writer.dirtied_pages < writer.ask_after_pages {
-                    return;
+                    break;
                 }
                 let dirtied = writer.dirtied_pages;
-                (shared.control.lock().balance(now, &numbers, &mut writer), dirtied)
+                let verdict = shared.control.lock().balance(now, &numbers, &mut writer);
+                self.note_allowance(&writer);
+                (verdict, dirtied)
             };
             match verdict {
-                Verdict::Go => return,
+                Verdict::Go => break,
+                // Nothing comes back from a device that fails: its writers leave, meet the limit, and hear there of its error.
+                Verdict::Pause { .. } if disk.is_failing() => return,
                 Verdict::Pause { until, rule } => {
                     let _pause = Pause::begin(self, rule, dirtied);
                     shared.rt.sleep_until(until).await;
                 }
-                Verdict::WriteBack { pages, rule } => {
+                Verdict::WriteBack { pages, chunk_pages, in_flight_pages, rule } => {
                     let _pause = Pause::begin(self, rule, dirtied);
-                    self.write_back_some(pages).await;
+                    let written = flusher::write_back_some(shared, disk, pages, chunk_pages, in_flight_pages);
+                    let written = written.await;
+                    self.writer.lock().written_pages += written;
                 }
             }
         }
-    }
-
-    /// Writes back up to so many pages of this file's device, oldest file first, and notes how many in the writer's record.
-    /// Errors are in the files' logs.
-    async fn write_back_some(&self, pages: u64) {
-        let shared = &self.inner.shared;
-        let mut window = Window::new(shared);
-        let mut left = pages;
-        let mut after = None;
-        while left > 0 {
-            let Some((place, file)) = self.inner.disk.next_file(after) else { break };
-            let mut at = 0;
-            while left > 0 {
-                match file.take_dirty(at..u64::MAX, left.min(shared.settings.bio_pages)) {
-                    Taken::Run(run) => {
-                        at = run.pages().end;
-                        let pages = at - run.pages().start;
-                        left -= pages.min(left);
-                        self.writer.lock().written_pages += pages;
-                        window.push(run);
-                    }
-                    Taken::InFlight(page) | Taken::Busy(page) => at = page + 1,
-                    Taken::Clean => break,
-                }
-            }
-            after = Some(place);
-        }
-        let _ = window.finish().await;
+        asking.0 = None;
     }
 }

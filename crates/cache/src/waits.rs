@@ -18,6 +18,8 @@ pub(crate) enum Key {
     Frames,
     /// Dirty pages were cleaned: anywhere, or on this device.
     Room(Option<u32>),
+    /// Pages of this device left write-back.
+    Written(u32),
     /// The flusher of this device has something to do.
     Flusher(u32),
     /// The cache is being closed.

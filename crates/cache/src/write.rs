@@ -25,6 +25,8 @@ pub(crate) enum WriteStop {
     NoFrames,
     /// No more dirty pages are allowed.
     NoRoom(NoRoom),
+    /// So much is dirty now that the controller is to be asked.
+    Asks,
 }
 
 /// What a cached write did.
@@ -73,15 +75,25 @@ enum Overwrite {
 }
 
 impl Inner {
-    /// Writes to cached pages and to new ones from byte `at` on, as far as that goes without waiting.
+    /// Writes to cached pages and to new ones from byte `at` on, as far as that goes without waiting and until `most` pages
+    /// have become dirty; one at least may.
     ///
     /// The file grows before a page past its end can be found dirty: write-back writes nothing past the end.
-    pub(crate) fn write_cached(self: &Arc<Self>, at: u64, source: Source<'_>) -> (Wrote, WriteStop) {
+    pub(crate) fn write_cached(
+        self: &Arc<Self>,
+        at: u64,
+        source: Source<'_>,
+        most: u64,
+    ) -> (Wrote, WriteStop) {
+        debug_assert!(most > 0);
         let mut wrote = Wrote::default();
         let stop = loop {
             let left = source.len() - wrote.bytes;
             if left == 0 {
                 break WriteStop::Done;
+            }
+            if wrote.dirtied >= most {
+                break WriteStop::Asks;
             }
             let offset = at + wrote.bytes as u64;
             let (index, skip) = (offset / PAGE, (offset % PAGE) as usize);
@@ -98,7 +110,7 @@ impl Inner {
                         break WriteStop::Missing(index);
                     }
                     let before = wrote.bytes;
-                    if let Some(stop) = self.write_new(offset, source, &mut wrote) {
+                    if let Some(stop) = self.write_new(offset, source, most - wrote.dirtied, &mut wrote) {
                         break stop;
                     }
                     debug_assert!(wrote.bytes >= before);
@@ -268,14 +280,22 @@ impl Inner {
         Some(Overwrite::Done { dirtied: !was_dirty })
     }
 
-    /// Writes to pages that have no frame: whole ones, and those past the file's end. `Some` is why it wrote nothing.
-    fn write_new(self: &Arc<Self>, offset: u64, source: Source<'_>, wrote: &mut Wrote) -> Option<WriteStop> {
+    /// Writes to pages that have no frame, at most so many: whole ones, and those past the file's end. `Some` is why it wrote
+    /// nothing.
+    fn write_new(
+        self: &Arc<Self>,
+        offset: u64,
+        source: Source<'_>,
+        most: u64,
+        wrote: &mut Wrote,
+    ) -> Option<WriteStop> {
         let shared = &*self.shared;
         let from = wrote.bytes;
         let left = source.len() - from;
         let (first, skip) = (offset / PAGE, (offset % PAGE) as usize);
         let size = self.size();
-        let mut count = (skip + left).div_ceil(PAGE_BYTES).min(BATCH_PAGES);
+        let batch = BATCH_PAGES.min(most.try_into().unwrap_or(BATCH_PAGES));
+        let mut count = (skip + left).div_ceil(PAGE_BYTES).min(batch);
         // A last page that is written in part must be past the end, too.
         let last = first + count as u64 - 1;
         if skip + left < count * PAGE_BYTES && last * PAGE < size {

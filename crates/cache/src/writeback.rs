@@ -86,6 +86,16 @@ impl Inner {
 }
 
 impl WriteRun {
+    /// Starts the write and leaves it to a task of its own.
+    pub(crate) fn start(self) {
+        let rt = self.inner.shared.rt.clone();
+        let mut running = Box::pin(self.write());
+        // The first poll submits, in most cases. Errors are in the file's log.
+        if running.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            drop(rt.spawn("write-back", extant_rt::Class::Normal, running));
+        }
+    }
+
     /// The pages.
     pub(crate) fn pages(&self) -> Range<u64> {
         self.first..self.first + self.frames.len() as u64
@@ -274,6 +284,7 @@ impl WriteRun {
         }
         shared.trace_levels(&inner.disk);
         shared.uncharge_dirty(&inner.disk, count - redirtied);
+        shared.waits.wake_all(Key::Written(inner.disk.index.0));
         // The last thing, so that whoever waited for it finds everything settled.
         inner.pages.lock().writeback.remove(self.pages());
         shared.pages.wake(written(inner.file));
@@ -294,11 +305,6 @@ pub(crate) struct Window {
 impl Window {
     pub(crate) fn new(shared: &Shared) -> Self {
         Self { rt: shared.rt.clone(), running: VecDeque::new(), pages: 0, result: Ok(()) }
-    }
-
-    /// Pages on their way.
-    pub(crate) fn pages(&self) -> u64 {
-        self.pages
     }
 
     /// Starts a run.

@@ -68,8 +68,10 @@ impl Default for BusyRate {
 }
 
 impl BusyRate {
-    /// One sample is made of this much busy time.
+    /// One sample is made of this much busy time …
     const SAMPLE: Nanos = Nanos::from_millis(100);
+    /// … or of so many pages, whichever comes first: 64 MiB, more than the caches of disks.
+    const SAMPLE_PAGES: u64 = 64 << 20 >> 12;
     /// Nothing that ends this soon is taken for a stall.
     const STALL: Nanos = Nanos::from_millis(500);
 
@@ -79,10 +81,10 @@ impl BusyRate {
         self.busy += now.saturating_sub(begun);
         self.pages += pages;
         self.last_end = self.last_end.max(now);
-        if self.busy < Self::SAMPLE {
+        if self.busy < Self::SAMPLE && self.pages < Self::SAMPLE_PAGES {
             return;
         }
-        let sample = (u128::from(self.pages) * 1_000_000_000 / u128::from(self.busy.0)) as u64;
+        let sample = (u128::from(self.pages) * 1_000_000_000 / u128::from(self.busy.0.max(1))) as u64;
         // The first samples count fully; later ones move the estimate by an eighth.
         self.rate = if self.known { (self.rate * 7 + sample) / 8 } else { sample };
         self.known = true;

@@ -2,7 +2,9 @@
 
 use super::turns::Turns;
 use super::{BusyRate, MAX_PAUSE, pages_in, time_for};
-use crate::control::{Amounts, Background, ControlState, DirtyControl, Numbers, Verdict, Writer};
+use crate::control::{
+    Amounts, Background, ControlState, DeviceIndex, DirtyControl, Numbers, Verdict, Writer,
+};
 use extant_rt::Nanos;
 
 /// A file's dirty pages are written at a time, and finding the next file costs a disk a seek: with less than this for each
@@ -257,6 +259,12 @@ impl DirtyControl for Extant {
             (0, false) => "extant: pool",
         };
         Verdict::Pause { until: now.saturating_add(pause), rule }
+    }
+
+    fn leave(&mut self, device: DeviceIndex, writer: &mut Writer) {
+        if let Some(device) = self.devices.get_mut(device.0 as usize) {
+            device.turns.leave(writer);
+        }
     }
 
     fn background(&mut self, now: Nanos, numbers: &Numbers) -> Background {

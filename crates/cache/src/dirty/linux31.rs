@@ -87,7 +87,12 @@ impl DirtyControl for Linux31 {
             }
             if numbers.on_device.dirty_pages > share {
                 writer.steps += 1;
-                return Verdict::WriteBack { pages: chunk, rule: "linux-3.1: foreground" };
+                return Verdict::WriteBack {
+                    pages: chunk,
+                    chunk_pages: CHUNK_UNIT,
+                    in_flight_pages: QUEUE_PAGES,
+                    rule: "linux-3.1: foreground",
+                };
             }
             writer.steps += 2;
         } else {
@@ -112,6 +117,11 @@ impl DirtyControl for Linux31 {
     fn written(&mut self, _now: Nanos, numbers: &Numbers, pages: u64, _took: Nanos) {
         self.completions.add(numbers.device, pages, numbers.limits.limit_pages);
     }
+    /// No wall: who had to wait long enough goes on past the limit.
+    fn pool_limit(&mut self, _now: Nanos, _numbers: &Numbers) -> u64 {
+        u64::MAX
+    }
+
     fn state(&self, _now: Nanos, numbers: &Numbers) -> ControlState {
         let device_setpoint_pages = self.completions.share(numbers.device, numbers.limits.limit_pages);
         ControlState { device_setpoint_pages, ..ControlState::default() }

@@ -28,6 +28,13 @@ impl Turns {
         }
     }
 
+    /// `writer` leaves, whether it waits or has its turn.
+    pub(super) fn leave(&mut self, writer: &mut Writer) {
+        self.close(writer);
+        self.waiting.remove(&(writer.due, writer.ticket));
+        writer.ticket = 0;
+    }
+
     /// Pages that those whose turn it is may still dirty.
     pub(super) fn open_pages(&self) -> u64 {
         self.open.iter().map(|&(.., pages)| pages).sum()

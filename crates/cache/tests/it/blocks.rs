@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::Poll;
 
 /// Gives each block a place of its own when it is first written, in order of their writing.
 #[derive(Debug)]
@@ -51,27 +52,31 @@ impl Backing for Blocks {
         let block = range.start / self.block_bytes;
         let within = range.start % self.block_bytes;
         let bytes = (self.block_bytes - within).min(range.end - range.start);
-        let mut map = self.map.lock();
-        let (at, new) = match map.written.get(&block) {
-            Some(&at) => (at, false),
-            None => {
-                assert!(!map.given.contains_key(&block), "a new block is asked for once at a time");
-                let at = map.next;
-                map.next += 1;
-                map.given.insert(block, at);
-                (at, true)
-            }
-        };
-        Box::pin(async move {
-            Ok(WriteExtent {
+        Box::pin(std::future::poll_fn(move |cx| {
+            let mut map = self.map.lock();
+            let (at, new) = match map.written.get(&block) {
+                Some(&at) => (at, false),
+                // Somebody else is at it, and is done when its `finish_write` is.
+                None if map.given.contains_key(&block) => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                None => {
+                    let at = map.next;
+                    map.next += 1;
+                    map.given.insert(block, at);
+                    (at, true)
+                }
+            };
+            Poll::Ready(Ok(WriteExtent {
                 offset: range.start,
                 bytes,
                 sector: Sector((at * self.block_bytes + within) / Sector::BYTES),
                 zero_before: if new { within as u32 } else { 0 },
                 zero_after: if new { (self.block_bytes - within - bytes) as u32 } else { 0 },
                 note: block,
-            })
-        })
+            }))
+        }))
     }
 
     fn finish_write(&self, extent: WriteExtent, result: Result<(), IoError>) -> Answer<'_, ()> {
