@@ -2,10 +2,10 @@
 
 use crate::compare::{Column, CompareError, Figure, compare};
 use crate::experiment::{Experiment, ExperimentError};
-use crate::fio::{self, JobError, OutputFormat};
+use crate::fio::{self, JobError, OutputFormat, units};
 use crate::history;
-use crate::report;
-use crate::run::{Policy, RunError, on_files, on_machine};
+use crate::run::{Memory, Policy, RunError, on_files, on_machine};
+use crate::{report, text};
 use extant_sim::{Machine, ModelError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -34,9 +34,45 @@ pub struct RunArgs {
     /// Seed of the modelled world [default: 1]
     #[arg(long, value_name = "N", requires = "machine")]
     pub seed: Option<u64>,
+    /// The page cache.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// An experiment (.toml), or job files and options as fio takes them
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "JOB")]
     pub words: Vec<String>,
+}
+
+/// The page cache of jobs without direct=1.
+#[derive(Clone, Debug, clap::Args)]
+pub struct MemoryArgs {
+    /// Memory for cached pages, such as 256m [default: the machine's, or 256m]
+    #[arg(long = "cache", value_name = "SIZE", value_parser = units::bytes)]
+    pub cache_bytes: Option<u64>,
+    /// Most that may be dirty or under write-back [default: the machine's, or a fifth of the cache]
+    #[arg(long = "dirty-limit", value_name = "SIZE", value_parser = units::bytes)]
+    pub dirty_limit_bytes: Option<u64>,
+    /// Flushers work while more than this is dirty [default: the machine's, or half of the limit]
+    #[arg(long = "dirty-background", value_name = "SIZE", value_parser = units::bytes)]
+    pub dirty_background_bytes: Option<u64>,
+    /// Controller of dirty memory [default: extant]
+    #[arg(long = "dirty-control", value_name = "NAME", value_parser = dirty_control)]
+    pub dirty_control: Option<String>,
+}
+
+impl MemoryArgs {
+    fn memory(&self) -> Memory {
+        Memory {
+            cache_bytes: self.cache_bytes,
+            dirty_limit_bytes: self.dirty_limit_bytes,
+            dirty_background_bytes: self.dirty_background_bytes,
+            control: self.dirty_control.clone(),
+        }
+    }
+}
+
+fn dirty_control(name: &str) -> Result<String, String> {
+    let anywhere = history::Host { cpus: 1, memory_bytes: 1 << 30 };
+    history::dirty_control(name, &anywhere).map(|_| name.to_owned()).map_err(|error| error.to_string())
 }
 
 fn elevator(name: &str) -> Result<String, String> {
@@ -66,11 +102,6 @@ pub enum LabError {
     /// An experiment did not.
     #[error(transparent)]
     Experiment(#[from] ExperimentError),
-    /// A machine for an experiment, which has one.
-    #[error(
-        "an experiment names its machine and policies itself; change its file, or run its job files instead"
-    )]
-    Overridden,
     /// Results cannot be compared.
     #[error(transparent)]
     Compare(#[from] CompareError),
@@ -90,8 +121,8 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
     match command {
         LabCommand::Run(args) => match &args.words[..] {
             [file] if Path::new(file).extension().is_some_and(|extension| extension == "toml") => {
-                if args.machine.is_some() {
-                    let problem = "an experiment names its machine and policies itself; leave --machine out";
+                if args.machine.is_some() || args.memory.memory() != Memory::default() {
+                    let problem = "an experiment names its machine and policies itself; leave options like --machine out";
                     return Err(JobError { place: file.clone(), problem: problem.into() }.into());
                 }
                 let experiment = Experiment::load(Path::new(file))?;
@@ -109,10 +140,10 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
 }
 
 fn jobs(args: &RunArgs, words: &[String], out: &mut dyn Write) -> Result<(), LabError> {
-    let line = fio::command_line(words, |path| std::fs::read_to_string(path))?;
+    let line = fio::command_line(words, |path| text::read(path, "a job file"))?;
     let outcome = match &args.machine {
         Some(path) => {
-            let mut policy = Policy::default();
+            let mut policy = Policy { memory: args.memory.memory(), ..Policy::default() };
             if let Some(name) = &args.elevator {
                 policy.elevator.clone_from(name);
             }
@@ -121,7 +152,7 @@ fn jobs(args: &RunArgs, words: &[String], out: &mut dyn Write) -> Result<(), Lab
             }
             on_machine(&line.jobs, Machine::load(path)?, &policy, args.seed.unwrap_or(1))?
         }
-        None => on_files(&line.jobs)?,
+        None => on_files(&line.jobs, &args.memory.memory())?,
     };
     let text = match line.format {
         OutputFormat::Normal => report::human(&outcome),
@@ -144,9 +175,15 @@ fn jobs(args: &RunArgs, words: &[String], out: &mut dyn Write) -> Result<(), Lab
 fn column(word: &str) -> Result<Column, LabError> {
     let mut runs = Vec::new();
     for file in word.split(',') {
-        let problem = |error: &dyn std::fmt::Display| LabError::File(file.to_owned(), error.to_string());
-        let text = std::fs::read_to_string(file).map_err(|error| problem(&error))?;
-        runs.push(serde_json::from_str(&text).map_err(|error| problem(&error))?);
+        let problem = |problem: String| LabError::File(file.to_owned(), problem);
+        let text = text::read(Path::new(file), "a result").map_err(problem)?;
+        let run = serde_json::from_str(&text).map_err(|error| {
+            problem(format!(
+                "line {}: not fio's JSON; make it with --output-format=json --output=FILE",
+                error.line()
+            ))
+        })?;
+        runs.push(run);
     }
     let first = Path::new(word.split(',').next().unwrap_or(word));
     let title = first.file_stem().map_or(word.into(), |stem| stem.to_string_lossy().into_owned());

@@ -109,9 +109,9 @@ pub struct Cell {
     pub outcome: Outcome,
 }
 
-fn text(path: &Path) -> Result<String, ExperimentError> {
-    std::fs::read_to_string(path)
-        .map_err(|error| ExperimentError::File(path.display().to_string(), error.to_string()))
+fn text(path: &Path, what: &str) -> Result<String, ExperimentError> {
+    crate::text::read(path, what)
+        .map_err(|problem| ExperimentError::File(path.display().to_string(), problem))
 }
 
 impl Experiment {
@@ -121,9 +121,11 @@ impl Experiment {
     /// Names the file and what is wrong in it.
     pub fn load(path: &Path) -> Result<Self, ExperimentError> {
         let File { name, source, machine, seeds, workload, row } =
-            toml::from_str(&text(path)?).map_err(|error| ExperimentError::Syntax {
-                file: path.display().to_string(),
-                problem: error.to_string().trim_end().to_owned(),
+            toml::from_str(&text(path, "an experiment's file")?).map_err(|error| {
+                ExperimentError::Syntax {
+                    file: path.display().to_string(),
+                    problem: error.to_string().trim_end().to_owned(),
+                }
             })?;
         if seeds.is_empty() {
             let problem = "seeds: an experiment needs at least one".to_owned();
@@ -133,7 +135,7 @@ impl Experiment {
         let mut workloads = Vec::new();
         for Workload { name, jobs } in workload {
             let jobs = beside(&jobs);
-            workloads.push((name, fio::job_file(&jobs.display().to_string(), &text(&jobs)?)?));
+            workloads.push((name, fio::job_file(&jobs.display().to_string(), &text(&jobs, "a job file")?)?));
         }
         let unknown = |row: &Row| {
             row.published.keys().find(|name| !workloads.iter().any(|(known, _)| known == *name)).cloned()
@@ -153,7 +155,8 @@ impl Experiment {
         let mut cells = Vec::new();
         for (workload, jobs) in &self.workloads {
             for row in &self.rows {
-                let policy = Policy { elevator: row.elevator.clone(), requests: row.requests };
+                let policy =
+                    Policy { elevator: row.elevator.clone(), requests: row.requests, ..Policy::default() };
                 for &seed in &self.seeds {
                     let outcome = on_machine(jobs, self.machine.clone(), &policy, seed).map_err(|error| {
                         ExperimentError::Run { row: row.name.clone(), workload: workload.clone(), error }

@@ -23,5 +23,8 @@ pub mod fio;
 pub mod history;
 pub mod report;
 mod run;
+mod text;
 
-pub use run::{Direction, Latency, Measured, Outcome, Policy, Report, RunError, on_files, on_machine};
+pub use run::{
+    Direction, Latency, Measured, Memory, Outcome, Policy, Report, RunError, Samples, on_files, on_machine,
+};

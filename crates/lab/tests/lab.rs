@@ -3,7 +3,7 @@
 use clap::Parser;
 use extant_lab::cli::{self, LabCommand};
 use extant_lab::experiment::Experiment;
-use extant_lab::{Outcome, Policy, RunError, fio, on_files, on_machine, report};
+use extant_lab::{Memory, Outcome, Policy, RunError, fio, on_files, on_machine, report};
 use extant_sim::Machine;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -76,8 +76,6 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
     let model = root().join("machines/cfq-2013.toml");
     let model = model.to_str().unwrap();
     let refused = |words: &[&str]| lab(words).unwrap_err();
-    let error = refused(&["run", "--machine", model, "--name=a", "--rw=randwrite", "--size=1m"]);
-    assert_eq!(error, "[a]: writes through the page cache are not modelled; say direct=1");
     let error = refused(&["run", "--machine", model, "--name=a", "--rw=read"]);
     assert_eq!(error, "[a]: size= is missing, and a modelled disk has no file to take it from");
     let error = refused(&["run", "--machine", model, "--name=a", "--rw=read", "--size=2t"]);
@@ -121,7 +119,7 @@ fn jobs_do_what_they_say() {
         "[global]\nfilename=shared\ndirectory={}\nsize=1m\nbs=64k\n[a]\nrw=read\n[b]\nstonewall\nrw=write\n",
         dir.path().display()
     );
-    let outcome = on_files(&fio::job_file("test.fio", &text).unwrap()).unwrap();
+    let outcome = on_files(&fio::job_file("test.fio", &text).unwrap(), &Memory::default()).unwrap();
     assert_eq!(outcome.reports[1].measured.write.bytes, 1 << 20);
     assert!(outcome.reports.iter().all(|report| report.measured.error.is_none()));
     assert_eq!(dir.path().join("shared").metadata().unwrap().len(), 1 << 20);
@@ -163,7 +161,7 @@ fn jobs_do_what_they_say() {
     assert_eq!(measured.read.ios + measured.write.ios, 4096);
     assert!((2700..3050).contains(&measured.read.ios), "{}", measured.read.ios);
     // Read twice through the page cache, the second time it is there.
-    let text = "[a]\nrw=randread\nsize=4m\nfilename=f\n[b]\nstonewall\nrw=randread\nsize=4m\nfilename=f\n";
+    let text = "[a]\nrw=randread\nsize=4m\nfilename=f\n[b]\nstonewall\nrw=randread\nsize=4m\nfilename=f\ninvalidate=0\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
     assert!(outcome.reports[1].measured.read.completion.max_ns < 20_000);
 }
@@ -209,7 +207,7 @@ fn our_json_has_the_keys_of_fio_s() {
     };
     assert!(theirs.status.success(), "fio refuses the job: {}", String::from_utf8_lossy(&theirs.stderr));
     let theirs: Value = serde_json::from_slice(&theirs.stdout).unwrap();
-    let ours = on_files(&fio::job_file("jobs.fio", &jobs).unwrap()).unwrap();
+    let ours = on_files(&fio::job_file("jobs.fio", &jobs).unwrap(), &Memory::default()).unwrap();
     assert!(!ours.is_virtual && ours.reports.iter().all(|report| report.measured.error.is_none()));
     let ours = report::json(&ours);
     let (mut their_keys, mut our_keys) = (BTreeSet::new(), BTreeSet::new());

@@ -6,7 +6,7 @@ use crate::real::Real;
 use crate::task::{caught, pair};
 use crate::{
     Class, Cost, Counter, Driver, DriverHandle, Event, Nanos, Place, RealConfig, ReschedPoint, Rng, RtError,
-    Sink, Task, TimerId, Tracer, WaitsOn, World,
+    Sink, Task, TaskUsage, TimerId, Tracer, WaitsOn, World,
 };
 use parking_lot::Mutex;
 use std::fmt;
@@ -212,6 +212,15 @@ impl Rt {
         match &self.shared.world {
             Which::Real(real) => real.now(),
             Which::Virtual(world) => world.stint(),
+        }
+    }
+
+    /// What the running task has used of the processors since it began; `None` in the real world, where tasks share
+    /// threads and nobody counts.
+    pub fn task_usage(&self) -> Option<TaskUsage> {
+        match &self.shared.world {
+            Which::Real(_) => None,
+            Which::Virtual(world) => Some(world.task_usage()),
         }
     }
 

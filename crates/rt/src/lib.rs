@@ -46,4 +46,4 @@ pub use rng::Rng;
 pub use task::Task;
 pub use trace::{Event, Sink, Tracer};
 pub use wait::{Flag, Key, WaitConfig, WaitStats, WaitTable};
-pub use world::{Class, Place, ReschedPoint, TaskFuture, TimerId, WaitsOn, World};
+pub use world::{Class, Place, ReschedPoint, TaskFuture, TaskUsage, TimerId, WaitsOn, World};

@@ -76,6 +76,22 @@ pub struct Place {
     pub task: u32,
 }
 
+/// What a task has used of the processors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskUsage {
+    /// Processor time that it was charged.
+    pub cpu: Nanos,
+    /// How often it was given a processor, having waited or made room before (kernel: `nvcsw` + `nivcsw`, after the first).
+    pub turns: u64,
+}
+
+impl std::ops::AddAssign for TaskUsage {
+    fn add_assign(&mut self, other: Self) {
+        self.cpu += other.cpu;
+        self.turns += other.turns;
+    }
+}
+
 /// A task's code, its result already bound to go where it belongs.
 pub type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -101,6 +117,8 @@ pub trait World: Send + Sync {
     fn cancel_timer(&self, id: TimerId);
     /// Processor time that the running task has used since it was last given a processor.
     fn stint(&self) -> Nanos;
+    /// What the running task has used since it began.
+    fn task_usage(&self) -> TaskUsage;
     /// Whether the running task should yield at such a point.
     fn should_yield(&self, point: ReschedPoint) -> bool;
     /// The running task is about to wait for this.

@@ -30,7 +30,7 @@ mod table;
 mod world;
 
 pub use crate::core::Stats;
-pub use machine::{Machine, Preemption, Processors};
+pub use machine::{Machine, MemorySpec, Preemption, Processors};
 pub use table::ModelError;
 pub use world::SimConfig;
 

@@ -1,7 +1,7 @@
 //! A modelled machine: its processors and what work costs on them.
 
 use crate::disk::{BusSpec, DiskModel};
-use crate::table::{self, ModelError};
+use crate::table::{self, ModelError, Table};
 use extant_rt::{Cost, Nanos};
 use std::fmt;
 use std::io::Read;
@@ -48,6 +48,8 @@ pub struct Machine {
     pub processors: Processors,
     /// Its disks, in the order of the file; a machine may have none.
     pub disks: Vec<DiskModel>,
+    /// What its kernel keeps pages in; not every machine's file says.
+    pub memory: Option<MemorySpec>,
     /// The link that disks with [`DiskModel::on_bus`] share.
     pub bus: Option<BusSpec>,
     /// Picoseconds per unit of work, in the order of [`Cost::KEYS`].
@@ -71,6 +73,58 @@ pub struct Processors {
     pub idle_exit: Nanos,
     /// Taken by a timer's interrupt from the processor on which its task ran last.
     pub timer_interrupt: Nanos,
+}
+
+/// A machine's page cache: the table `[memory]` of its file, all in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemorySpec {
+    /// Memory for cached pages (`cache_bytes`).
+    pub cache_bytes: u64,
+    /// Dirty and write-back pages together never exceed this (`dirty_limit_bytes`; kernel: `vm.dirty_bytes`).
+    pub dirty_limit_bytes: u64,
+    /// Flushers work while more than this is dirty (`dirty_background_bytes`; kernel: `vm.dirty_background_bytes`).
+    pub dirty_background_bytes: u64,
+}
+
+impl MemorySpec {
+    /// The smallest cache.
+    pub const MIN_CACHE_BYTES: u64 = 1 << 20;
+
+    /// The key with the first value that makes no sense, and why.
+    pub fn fault(&self) -> Option<(&'static str, String)> {
+        let most_dirty = self.cache_bytes / 4 * 3;
+        if self.cache_bytes < Self::MIN_CACHE_BYTES {
+            let problem = format!(
+                "{} is too small for a cache; give {} or more",
+                self.cache_bytes,
+                Self::MIN_CACHE_BYTES
+            );
+            return Some(("cache_bytes", problem));
+        }
+        if self.cache_bytes > 1 << 40 {
+            let problem = format!(
+                "{} is more than a machine has; give {} (1 TiB) or less",
+                self.cache_bytes,
+                1_u64 << 40
+            );
+            return Some(("cache_bytes", problem));
+        }
+        if !(4096..=most_dirty).contains(&self.dirty_limit_bytes) {
+            let problem = format!(
+                "{} does not fit a cache of {} bytes; give 4096 to {most_dirty}, three quarters of it",
+                self.dirty_limit_bytes, self.cache_bytes
+            );
+            return Some(("dirty_limit_bytes", problem));
+        }
+        if self.dirty_background_bytes >= self.dirty_limit_bytes {
+            let problem = format!(
+                "{} is not below the limit of {}; write-back has to begin before writers are stopped",
+                self.dirty_background_bytes, self.dirty_limit_bytes
+            );
+            return Some(("dirty_background_bytes", problem));
+        }
+        None
+    }
 }
 
 impl Machine {
@@ -132,9 +186,10 @@ impl Machine {
             let mut t = root.table("costs")?;
             let prices_ps = Cost::KEYS.iter().map(|key| t.picoseconds(key)).collect::<Result<_, _>>()?;
             t.finish()?;
+            let memory = root.maybe_table("memory")?.map(read_memory).transpose()?;
             let (disks, bus) = crate::disk::read_models(&mut root)?;
             root.finish()?;
-            Ok(Self { name, source, processors, disks, bus, prices_ps })
+            Ok(Self { name, source, processors, memory, disks, bus, prices_ps })
         })
     }
 
@@ -153,6 +208,7 @@ impl Machine {
                 idle_exit: Nanos::ZERO,
                 timer_interrupt: Nanos::ZERO,
             },
+            memory: None,
             disks: Vec::new(),
             bus: None,
             prices_ps: vec![0; Cost::KEYS.len()],
@@ -182,4 +238,17 @@ impl Machine {
             (_, None) => Some(Nanos::ZERO),
         }
     }
+}
+
+fn read_memory(mut t: Table<'_>) -> Result<MemorySpec, ModelError> {
+    let spec = MemorySpec {
+        cache_bytes: t.whole("cache_bytes")?,
+        dirty_limit_bytes: t.whole("dirty_limit_bytes")?,
+        dirty_background_bytes: t.whole("dirty_background_bytes")?,
+    };
+    if let Some((key, problem)) = spec.fault() {
+        return Err(t.error(key, problem));
+    }
+    t.finish()?;
+    Ok(spec)
 }

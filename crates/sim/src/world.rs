@@ -3,8 +3,8 @@
 use crate::core::{After, Call, Core, Stats, Step, TaskId};
 use crate::machine::{Machine, Preemption};
 use extant_rt::{
-    Class, Cost, Event, Nanos, Place, ReschedPoint, RtError, ShutdownReport, TaskFuture, TimerId, Tracer,
-    WaitsOn, World,
+    Class, Cost, Event, Nanos, Place, ReschedPoint, RtError, ShutdownReport, TaskFuture, TaskUsage, TimerId,
+    Tracer, WaitsOn, World,
 };
 use parking_lot::{Mutex, MutexGuard};
 use std::future::Future;
@@ -335,6 +335,13 @@ impl World for SimWorld {
         match self.current() {
             Some(id) => self.core.lock().stint(id, self.local_time()),
             None => self.local_time(),
+        }
+    }
+
+    fn task_usage(&self) -> TaskUsage {
+        match self.current() {
+            Some(id) => self.core.lock().usage(id, self.local_time()),
+            None => TaskUsage::default(),
         }
     }
 

@@ -111,3 +111,41 @@ fn a_file_without_an_end_is_refused() {
     let error = Machine::load(Path::new("/dev/zero")).unwrap_err().to_string();
     assert_eq!(error, "/dev/zero:0: (file): longer than 1048576 bytes is no machine");
 }
+
+#[test]
+fn memory_is_read_in_bytes_and_its_limits_fit_it() {
+    let with = |keys: &str| {
+        let text = turion().replace("[costs]", &format!("[memory]\n{keys}\n[costs]"));
+        Machine::parse("m.toml", &text)
+    };
+    let good = "cache_bytes = 8_388_608\ndirty_limit_bytes = 4_194_304\ndirty_background_bytes = 0";
+    let memory = with(good).unwrap().memory.unwrap();
+    assert_eq!(
+        (memory.cache_bytes, memory.dirty_limit_bytes, memory.dirty_background_bytes),
+        (8 << 20, 4 << 20, 0)
+    );
+    let line = line_of("[costs]");
+    let refused = |from: &str, to: &str| with(&good.replace(from, to)).unwrap_err().to_string();
+    let cases = [
+        ("8_388_608", "4096", line + 1, "cache_bytes: 4096 is too small for a cache; give 1048576 or more"),
+        ("8_388_608", "-1", line + 1, "cache_bytes: -1 is negative"),
+        ("8_388_608", "nan", line + 1, "cache_bytes: expected a whole number, found float"),
+        (
+            "4_194_304",
+            "8388608",
+            line + 2,
+            "dirty_limit_bytes: 8388608 does not fit a cache of 8388608 bytes; give 4096 to 6291456, three quarters of it",
+        ),
+        (
+            "= 0",
+            "= 4194304",
+            line + 3,
+            "dirty_background_bytes: 4194304 is not below the limit of 4194304; write-back has to begin before writers are \
+             stopped",
+        ),
+        ("dirty_limit_bytes", "dirty_limit_mb", line, "dirty_limit_bytes: missing"),
+    ];
+    for (from, to, line, expected) in cases {
+        assert_eq!(refused(from, to), format!("m.toml:{line}: memory.{expected}"));
+    }
+}

@@ -433,3 +433,27 @@ fn shutdown_names_what_had_not_ended() {
     assert_eq!(rt.shutdown(Nanos::ZERO).in_flight, ["flusher"]);
     assert_eq!(rt.block_on(task).unwrap(), Err(RtError::ShutDown { name: "flusher".into() }));
 }
+
+#[test]
+fn a_task_knows_what_it_has_used() {
+    let sim = free(1, Preemption::None);
+    let rt = sim.rt().clone();
+    let used = rt.block_on(async {
+        let other = rt.spawn("other", Class::Normal, work(rt.clone(), [5, 5]));
+        let task = rt.spawn("task", Class::Normal, {
+            let rt = rt.clone();
+            async move {
+                work(rt.clone(), [1, 2, 3]).await;
+                rt.sleep(Nanos::from_secs(1)).await;
+                rt.charge(Cost::Cpu(Nanos(7)));
+                rt.task_usage()
+            }
+        });
+        other.await.unwrap();
+        task.await.unwrap()
+    });
+    let used = used.unwrap().expect("a virtual world counts");
+    assert_eq!(used.cpu, Nanos(6 * MS + 7), "waiting and sleeping are free");
+    assert_eq!(used.turns, 5, "once at first, after each of three yields, and after sleeping");
+    assert_eq!(Rt::real(Default::default()).task_usage(), None);
+}

@@ -5,7 +5,7 @@
 
 mod options;
 mod parse;
-mod units;
+pub(crate) mod units;
 
 pub use options::{Engine, Job, Pattern};
 pub use parse::{CommandLine, OutputFormat, command_line, job_file};

@@ -102,6 +102,14 @@ pub struct Job {
     pub direct: bool,
     /// Flush after so many writes; 0 never.
     pub fsync: u64,
+    /// Likewise with `fdatasync(2)`, which is the same for a file whose size and place do not change.
+    pub fdatasync: u64,
+    /// Write back what was written since the last time after so many writes (`sync_file_range(2)`); 0 never.
+    pub sync_range: u64,
+    /// Whether that waits for what it writes back.
+    pub sync_range_waits: bool,
+    /// Forget the file's pages before the process begins.
+    pub invalidate: bool,
     /// Flush at the end.
     pub end_fsync: bool,
     /// Bytes a second that a process does not exceed; 0 for no limit.
@@ -151,6 +159,10 @@ impl Default for Job {
             time_based: false,
             direct: false,
             fsync: 0,
+            fdatasync: 0,
+            sync_range: 0,
+            sync_range_waits: false,
+            invalidate: true,
             end_fsync: false,
             rate_bytes_s: 0,
             read_percent: 50,
@@ -171,9 +183,10 @@ impl Default for Job {
 }
 
 /// The keys that are known, for the message that one is not.
-const KEYS: &str = "bs, direct, directory, end_fsync, filename, fsync, group_reporting, iodepth, ioengine, name, \
+const KEYS: &str = "bs, buffered, direct, directory, end_fsync, fdatasync, filename, fsync, group_reporting, \
+    invalidate, iodepth, ioengine, name, \
     new_group, norandommap, numjobs, offset, prio, prioclass, ramp_time, randseed, rate, runtime, rw, rwmixread, size, \
-    startdelay, stonewall, thinktime, thinktime_blocks, time_based";
+    startdelay, stonewall, sync_file_range, thinktime, thinktime_blocks, time_based";
 
 impl Job {
     /// Takes one key in.
@@ -192,6 +205,10 @@ impl Job {
             "time_based" => self.time_based = flag(value)?,
             "direct" => self.direct = flag(value)?,
             "fsync" => self.fsync = count(value)?,
+            "fdatasync" => self.fdatasync = count(value)?,
+            "sync_file_range" => (self.sync_range_waits, self.sync_range) = range_sync(value)?,
+            "invalidate" => self.invalidate = flag(value)?,
+            "buffered" => self.direct = !flag(value)?,
             "end_fsync" => self.end_fsync = flag(value)?,
             "rate" => self.rate_bytes_s = bytes(value)?,
             "rwmixread" => self.read_percent = count(value)?.min(100),
@@ -234,6 +251,14 @@ impl Job {
         None
     }
 
+    /// Whether its I/Os are under way while it goes on: those of Linux's `libaio` are so only past the page cache.
+    pub fn is_asynchronous(&self) -> bool {
+        match self.engine {
+            Engine::Sync(_) => false,
+            Engine::Async(name) => self.direct || name != "libaio",
+        }
+    }
+
     /// I/Os that a process has under way at most.
     pub fn effective_depth(&self) -> u32 {
         match self.engine {
@@ -253,6 +278,28 @@ impl Job {
             None => name,
         }
     }
+}
+
+/// `sync_file_range=FLAGS:N`: whether it waits, and after how many writes it is called.
+fn range_sync(text: &str) -> Result<(bool, u64), String> {
+    let wrong = || {
+        format!(
+            "\"{text}\" is not FLAGS:N with FLAGS one or more of wait_before, write, wait_after, such as write,wait_after:8"
+        )
+    };
+    let (flags, writes) = text.split_once(':').ok_or_else(wrong)?;
+    let mut waits = false;
+    for flag in flags.split(',') {
+        match flag {
+            "wait_before" | "wait_after" => waits = true,
+            "write" => {}
+            _ => return Err(wrong()),
+        }
+    }
+    if !flags.split(',').any(|flag| flag == "write") {
+        return Err("without \"write\" among its flags nothing is written back; add it".into());
+    }
+    Ok((waits, count(writes)?))
 }
 
 fn above_zero<T: Default + PartialEq>(value: T) -> Result<T, String> {

@@ -78,7 +78,7 @@ fn sections(file: &str, text: &str, defaults: &Job) -> Result<Vec<Job>, JobError
 /// Names the word that is not understood, or what [`job_file`] names.
 pub fn command_line(
     words: &[String],
-    read: impl Fn(&Path) -> std::io::Result<String>,
+    read: impl Fn(&Path) -> Result<String, String>,
 ) -> Result<CommandLine, JobError> {
     let mut line = CommandLine::default();
     let mut global = Job::default();
@@ -116,8 +116,7 @@ pub fn command_line(
         }
     }
     for file in files {
-        let text = read(Path::new(&file))
-            .map_err(|error| JobError { place: file.clone(), problem: error.to_string() })?;
+        let text = read(Path::new(&file)).map_err(|problem| JobError { place: file.clone(), problem })?;
         line.jobs.extend(sections(&file, &text, &global)?);
     }
     jobs.extend(current);
@@ -145,9 +144,7 @@ mod tests {
     }
 
     fn parse(line: &str) -> Result<CommandLine, JobError> {
-        command_line(&words(line), |path| {
-            Err(std::io::Error::other(format!("{} is not to be read", path.display())))
-        })
+        command_line(&words(line), |path| Err(format!("{} is not to be read", path.display())))
     }
 
     #[test]

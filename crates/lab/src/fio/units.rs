@@ -3,7 +3,7 @@
 use extant_rt::Nanos;
 
 /// A size in bytes: `4096`, `4k`, `5G`, `128KiB`. As fio does by default (`kb_base=1024`), every suffix counts in 1024s.
-pub(super) fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let power = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 0,
@@ -18,7 +18,7 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
 }
 
 /// A span of time; without a unit in `default_unit`.
-pub(super) fn time(text: &str, default_unit: &str) -> Result<Nanos, String> {
+pub(crate) fn time(text: &str, default_unit: &str) -> Result<Nanos, String> {
     let (number, unit) = split(text)?;
     let unit = if unit.is_empty() { default_unit } else { unit };
     let ns = match unit.to_ascii_lowercase().as_str() {
@@ -35,12 +35,12 @@ pub(super) fn time(text: &str, default_unit: &str) -> Result<Nanos, String> {
 }
 
 /// A count.
-pub(super) fn count(text: &str) -> Result<u64, String> {
+pub(crate) fn count(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("\"{text}\" is not a whole number"))
 }
 
 /// Yes or no; a key without a value says yes.
-pub(super) fn flag(text: &str) -> Result<bool, String> {
+pub(crate) fn flag(text: &str) -> Result<bool, String> {
     match text {
         "" | "1" | "true" | "yes" => Ok(true),
         "0" | "false" | "no" => Ok(false),

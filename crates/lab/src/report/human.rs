@@ -2,7 +2,7 @@
 
 use super::{PERCENTILES, classes};
 use crate::fio::Job;
-use crate::run::{Direction, Latency, Measured, Outcome, Report};
+use crate::run::{Direction, Latency, Measured, Outcome, Report, Samples};
 use extant_rt::Nanos;
 use std::fmt::Write;
 
@@ -32,6 +32,14 @@ fn job(out: &mut String, report: &Report) -> std::fmt::Result {
     direction(out, "read", &measured.read, measured.runtime)?;
     direction(out, "write", &measured.write, measured.runtime)?;
     lat_classes(out, measured)?;
+    if let Some(used) = measured.used {
+        writeln!(
+            out,
+            "  cpu          : usr=0.00%, sys={:.2}%, ctx={}, majf=0, minf=0",
+            measured.cpu_percent(),
+            used.turns
+        )?;
+    }
     if measured.sync.count > 0 {
         writeln!(out, "  fsync/fdatasync/sync_file_range:")?;
         latency(out, "  sync", &measured.sync)?;
@@ -79,7 +87,24 @@ fn direction(out: &mut String, name: &str, direction: &Direction, over: Nanos) -
     }
     latency(out, "  clat", &direction.completion)?;
     latency(out, "   lat", &direction.total)?;
-    percentiles(out, "clat", &direction.completion)
+    percentiles(out, "clat", &direction.completion)?;
+    samples(out, "bw (  KiB/s)", &direction.rate, 1024.0)?;
+    samples(out, "iops       ", &direction.io_rate, 1.0)
+}
+
+fn samples(out: &mut String, name: &str, samples: &Samples, unit: f64) -> std::fmt::Result {
+    if samples.count == 0 {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "   {name}: min={:.0}, max={:.0}, avg={:.2}, stdev={:.2}, samples={}",
+        samples.min / unit,
+        samples.max / unit,
+        samples.mean / unit,
+        samples.deviation() / unit,
+        samples.count
+    )
 }
 
 /// The unit in which fio prints a spread of latencies: its name, and nanoseconds.

@@ -1,7 +1,7 @@
 //! What a process saw.
 
-use extant_block::IoError;
-use extant_rt::Nanos;
+use extant_cache::CacheError;
+use extant_rt::{Nanos, TaskUsage};
 use hdrhistogram::Histogram;
 
 /// Latencies, in nanoseconds.
@@ -75,6 +75,51 @@ impl Latency {
     }
 }
 
+/// A rate over time, sampled: its least, greatest and mean value.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Samples {
+    /// How many.
+    pub count: u64,
+    /// Least.
+    pub min: f64,
+    /// Greatest.
+    pub max: f64,
+    /// Mean; of several processes, the sum of theirs.
+    pub mean: f64,
+    squares: f64,
+}
+
+impl Samples {
+    fn add(&mut self, value: f64) {
+        self.count += 1;
+        self.min = if self.count == 1 { value } else { self.min.min(value) };
+        self.max = self.max.max(value);
+        let delta = value - self.mean;
+        self.mean += delta / self.count as f64;
+        self.squares += delta * (value - self.mean);
+    }
+
+    /// As fio puts the samples of a group together (`sum_stat`, "pure sum"): extremes of all, sums of means.
+    fn merge(&mut self, other: &Self) {
+        if other.count == 0 {
+            return;
+        }
+        self.min = if self.count == 0 { other.min } else { self.min.min(other.min) };
+        self.max = self.max.max(other.max);
+        self.mean += other.mean;
+        self.squares += other.squares;
+        self.count += other.count;
+    }
+
+    /// Standard deviation, of the sample.
+    pub fn deviation(&self) -> f64 {
+        if self.count < 2 { 0.0 } else { (self.squares / (self.count - 1) as f64).sqrt() }
+    }
+}
+
+/// Rates are sampled this far apart (fio: `bwavgtime`).
+const SAMPLED_EVERY: Nanos = Nanos::from_millis(500);
+
 /// One direction of a job.
 #[derive(Clone, Debug, Default)]
 pub struct Direction {
@@ -88,6 +133,13 @@ pub struct Direction {
     pub completion: Latency,
     /// Both together.
     pub total: Latency,
+    /// Bytes a second, every half a second.
+    pub rate: Samples,
+    /// I/Os a second, likewise.
+    pub io_rate: Samples,
+    /// Since the last sample: when that was, and what came since.
+    sampled_at: Nanos,
+    since: [u64; 2],
 }
 
 impl Direction {
@@ -101,7 +153,24 @@ impl Direction {
         if over == Nanos::ZERO { 0.0 } else { self.bytes as f64 / over.as_secs_f64() }
     }
 
+    /// An I/O has ended.
+    pub(super) fn ended(&mut self, now: Nanos, bytes: u64) {
+        self.ios += 1;
+        self.bytes += bytes;
+        self.since[0] += bytes;
+        self.since[1] += 1;
+        let span = now.saturating_sub(self.sampled_at);
+        if span >= SAMPLED_EVERY {
+            let [bytes, ios] = std::mem::take(&mut self.since);
+            self.rate.add(bytes as f64 / span.as_secs_f64());
+            self.io_rate.add(ios as f64 / span.as_secs_f64());
+            self.sampled_at = now;
+        }
+    }
+
     fn merge(&mut self, other: &Self) {
+        self.rate.merge(&other.rate);
+        self.io_rate.merge(&other.io_rate);
         self.ios += other.ios;
         self.bytes += other.bytes;
         self.submission.merge(&other.submission);
@@ -123,16 +192,45 @@ pub struct Measured {
     pub runtime: Nanos,
     /// By how many others were under way when an I/O was submitted, itself included: 1, 2, 4, 8, 16, 32, 64 and more.
     pub depths: [u64; 7],
+    /// What the processes used of the processors; `None` in the real world, where nobody counts.
+    pub used: Option<TaskUsage>,
+    /// Their runtimes, added up.
+    pub run_total: Nanos,
     /// Why a process stopped early.
-    pub error: Option<IoError>,
+    pub error: Option<CacheError>,
 }
 
 impl Measured {
+    /// Counts from `at` on.
+    pub(super) fn from(at: Nanos) -> Self {
+        let side = || Direction { sampled_at: at, ..Direction::default() };
+        Self { read: side(), write: side(), ..Self::default() }
+    }
+
+    /// Notes what a task used.
+    pub(super) fn used(&mut self, used: Option<TaskUsage>) {
+        if let Some(used) = used {
+            *self.used.get_or_insert_default() += used;
+        }
+    }
+
+    /// Share of the processes' time that they spent on a processor, in per cent.
+    pub fn cpu_percent(&self) -> f64 {
+        match self.used {
+            Some(used) if self.run_total > Nanos::ZERO => {
+                100.0 * used.cpu.as_secs_f64() / self.run_total.as_secs_f64()
+            }
+            _ => 0.0,
+        }
+    }
+
     pub(super) fn merge(&mut self, other: &Self) {
         self.read.merge(&other.read);
         self.write.merge(&other.write);
         self.sync.merge(&other.sync);
+        self.used(other.used);
         self.runtime = self.runtime.max(other.runtime);
+        self.run_total += other.runtime;
         self.depths.iter_mut().zip(other.depths).for_each(|(own, theirs)| *own += theirs);
         self.error = self.error.take().or_else(|| other.error.clone());
     }

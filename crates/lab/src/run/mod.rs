@@ -1,11 +1,14 @@
 //! Running jobs.
 
 mod measure;
+mod memory;
 mod offsets;
+mod place;
 mod process;
 mod target;
 
-pub use measure::{Direction, Latency, Measured};
+pub use measure::{Direction, Latency, Measured, Samples};
+pub use memory::Memory;
 pub use target::Policy;
 
 use crate::fio::Job;
@@ -13,9 +16,10 @@ use crate::history::UnknownPolicy;
 use extant_block::StreamId;
 use extant_rt::{Class, Rng, Rt, RtError};
 use extant_sim::Machine;
+use place::Place;
 use process::Process;
 use std::sync::Arc;
-use target::{Modelled, Place, Real};
+use target::{Modelled, Real};
 
 /// Why jobs were not run, or not to their end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,9 +30,17 @@ pub enum RunError {
     /// A machine without `[[disk]]`.
     #[error("the machine \"{0}\" has no disks; add a [[disk]] to its file")]
     NoDisks(String),
-    /// Buffered writes on a modelled machine.
-    #[error("[{0}]: writes through the page cache are not modelled; say direct=1")]
-    Buffered(String),
+    /// A page cache that cannot be.
+    #[error("{key}: {problem}")]
+    Memory {
+        /// What was told of it, by its name in a machine's file.
+        key: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// What the jobs left dirty could not be written.
+    #[error("writing back what the jobs left in the page cache: {0}")]
+    WriteBack(String),
     /// A file of unknown length on a modelled machine.
     #[error("[{0}]: size= is missing, and a modelled disk has no file to take it from")]
     NoSize(String),
@@ -68,6 +80,12 @@ pub enum RunError {
     World(String),
 }
 
+impl RunError {
+    fn file(file: &str, error: &std::io::Error) -> Self {
+        Self::File(file.to_owned(), error.to_string())
+    }
+}
+
 impl From<RtError> for RunError {
     fn from(error: RtError) -> Self {
         Self::World(error.to_string())
@@ -104,7 +122,7 @@ pub struct Outcome {
 /// What does not fit together, before anything is run; what stops the world, at once. I/O errors stop their process only
 /// and are in its report.
 pub fn on_machine(jobs: &[Job], machine: Machine, policy: &Policy, seed: u64) -> Result<Outcome, RunError> {
-    let mut target = Modelled::new(machine, policy, seed)?;
+    let mut target = Modelled::new(jobs, machine, policy, seed)?;
     let rt = target.sim.rt().clone();
     let plan = plan(jobs, &rt, |job, process, stream, program| {
         let place = target.place(job, process)?;
@@ -118,11 +136,13 @@ pub fn on_machine(jobs: &[Job], machine: Machine, policy: &Policy, seed: u64) ->
 ///
 /// # Errors
 /// As [`on_machine`], and files that cannot be made or opened.
-pub fn on_files(jobs: &[Job]) -> Result<Outcome, RunError> {
-    let mut target = Real::new(jobs);
+pub fn on_files(jobs: &[Job], memory: &Memory) -> Result<Outcome, RunError> {
+    let mut target = Real::new(jobs, memory)?;
     let rt = target.rt.clone();
     let plan = plan(jobs, &rt, |job, process, _, _| target.place(job, process))?;
-    execute(&rt, plan, &|_| ())
+    let outcome = execute(&rt, plan, &|_| ())?;
+    target.close()?;
+    Ok(outcome)
 }
 
 /// A process with the report that it counts towards.

@@ -2,12 +2,14 @@
 
 use super::measure::Measured;
 use super::offsets::Permutation;
-use super::target::Place;
+use super::place::Place;
 use crate::fio::{Engine, Job};
-use extant_block::{Bio, BioFlags, Buf, IoError, Op, Sector, Segment, StreamId, flush};
-use extant_rt::{Cost, Nanos, Rng, Rt, WaitsOn};
+use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment, StreamId, flush};
+use extant_cache::{CacheError, OpenFile};
+use extant_rt::{Class, Cost, Nanos, Rng, Rt, TaskUsage, WaitsOn};
 use parking_lot::Mutex;
 use std::future::poll_fn;
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
@@ -20,30 +22,39 @@ pub(super) struct Process {
     pub(super) rng: Rng,
 }
 
-/// Ends of bios, for their process to pick up.
+/// Ends of I/Os, for their process to pick up.
 #[derive(Default)]
 struct Port {
     state: Mutex<(Vec<Ended>, Option<Waker>)>,
 }
 
-type Ended = (usize, Bio, Result<(), IoError>);
+struct Ended {
+    slot: usize,
+    buffer: Buf,
+    result: Result<(), CacheError>,
+    /// What a task that did it used.
+    used: Option<TaskUsage>,
+}
 
 /// An I/O under way.
 #[derive(Clone, Copy)]
 struct Flight {
     op: Op,
-    start_byte: u64,
     decided: Nanos,
     submitted: Nanos,
 }
 
 struct Running {
     p: Process,
+    /// The file, opened by this process; `None` for direct I/O.
+    file: Option<Arc<OpenFile>>,
     port: Arc<Port>,
     flights: Vec<Option<Flight>>,
     /// Memory for each I/O under way, while it is not.
     buffers: Vec<Option<Buf>>,
     under_way: usize,
+    /// What was written since the last `sync_file_range`.
+    unsynced: Option<Range<u64>>,
     counted_from: Nanos,
     measured: Measured,
 }
@@ -55,13 +66,17 @@ impl Process {
         self.rt.sleep(self.job.start_delay).await;
         let counted_from = self.rt.now() + self.job.ramp;
         let buffers = (0..depth).map(|_| Some(Buf::zeroed(self.job.block_bytes as usize))).collect();
+        let pages = self.place.pages.as_ref().filter(|_| !self.place.direct);
+        let file = pages.map(|pages| Arc::new(pages.open().with_stream(self.stream)));
         let mut running = Running {
+            file,
             port: Arc::default(),
             flights: vec![None; depth],
             buffers,
             under_way: 0,
+            unsynced: None,
             counted_from,
-            measured: Measured::default(),
+            measured: Measured::from(counted_from),
             p: self,
         };
         if let Err(error) = running.all().await {
@@ -69,13 +84,17 @@ impl Process {
         }
         let now = running.p.rt.now();
         running.measured.runtime = now.saturating_sub(running.counted_from);
+        running.measured.used(running.p.rt.task_usage());
         running.measured
     }
 }
 
 impl Running {
-    async fn all(&mut self) -> Result<(), IoError> {
+    async fn all(&mut self) -> Result<(), CacheError> {
         let job = self.p.job.clone();
+        if let (Some(file), true) = (&self.file, job.invalidate) {
+            file.mapping().invalidate(0..file.mapping().size()).await?;
+        }
         let began = self.p.rt.now();
         let blocks = self.p.place.span_bytes / job.block_bytes;
         let wanted_bytes = if job.size_bytes > 0 { job.size_bytes } else { self.p.place.span_bytes };
@@ -104,11 +123,11 @@ impl Running {
                 (reads, writes) if reads && writes => self.p.rng.below(100) < job.read_percent,
                 (reads, _) => reads,
             };
-            self.issue(if reads { Op::Read } else { Op::Write }, block * job.block_bytes);
+            self.issue(if reads { Op::Read } else { Op::Write }, block * job.block_bytes).await?;
             issued += 1;
             writes += u64::from(!reads);
-            if !reads && job.fsync > 0 && writes.is_multiple_of(job.fsync) {
-                self.sync().await?;
+            if !reads {
+                self.sync_after(writes).await?;
             }
             if job.think > Nanos::ZERO && issued.is_multiple_of(job.think_blocks) {
                 self.quiesce().await?;
@@ -124,54 +143,82 @@ impl Running {
         Ok(())
     }
 
-    fn issue(&mut self, op: Op, offset: u64) {
+    async fn issue(&mut self, op: Op, offset: u64) -> Result<(), CacheError> {
+        let bytes = self.p.job.block_bytes;
+        let at = self.p.place.offset_bytes + offset;
+        if self.file.is_none() {
+            self.make_coherent(op, at..at + bytes).await?;
+        }
         let rt = &self.p.rt;
         let decided = rt.now();
         rt.charge(Cost::Syscall(1));
-        let bytes = self.p.job.block_bytes;
-        let start_byte = self.p.place.base_bytes + offset;
         let slot = self.flights.iter().position(Option::is_none).expect("called with room");
         let depth = (self.under_way as u32 + 1).next_power_of_two().ilog2() as usize;
         self.measured.depths[depth.min(6)] += 1;
-        self.flights[slot] = Some(Flight { op, start_byte, decided, submitted: rt.now() });
+        self.flights[slot] = Some(Flight { op, decided, submitted: rt.now() });
         self.under_way += 1;
-        let buffer = self.buffers[slot].take().expect("a free slot has its buffer");
-        let mut bio = Bio::new(op, Sector(start_byte / 512), vec![Segment::from(buffer)]);
-        bio.stream = self.p.stream;
-        bio.flags = BioFlags::SYNC;
-        let cached = op == Op::Read && self.p.place.cached(start_byte, bytes);
-        if cached {
-            rt.charge(Cost::PageLookup(bytes.div_ceil(4096)));
-            return self.port.end(slot, bio, Ok(()));
-        }
+        let mut buffer = self.buffers[slot].take().expect("a free slot has its buffer");
         let port = self.port.clone();
-        bio.on_end(Box::new(move |bio, result| port.end(slot, bio, result)));
-        self.p.place.device.submit(bio);
+        match &self.file {
+            None => {
+                let mut bio = Bio::new(op, Sector((self.p.place.file_byte + at) / 512), vec![buffer.into()]);
+                bio.stream = self.p.stream;
+                bio.flags = BioFlags::SYNC;
+                bio.on_end(Box::new(move |bio, result| {
+                    let buffer = bio.segments.into_iter().next().and_then(Segment::into_buf);
+                    let buffer = buffer.expect("the device returns the buffer it was given");
+                    port.end(Ended { slot, buffer, result: result.map_err(CacheError::Io), used: None });
+                }));
+                self.p.place.device.submit(bio);
+            }
+            Some(file) if self.p.job.is_asynchronous() => {
+                let (file, rt) = (file.clone(), rt.clone());
+                let work = async move {
+                    let result = transfer(&file, op, at, &mut buffer).await;
+                    port.end(Ended { slot, buffer, result, used: rt.task_usage() });
+                };
+                drop(self.p.rt.spawn("an I/O of its own", Class::Normal, work));
+            }
+            Some(file) => {
+                let result = transfer(file, op, at, &mut buffer).await;
+                port.end(Ended { slot, buffer, result, used: None });
+            }
+        }
+        if op == Op::Write {
+            let before = self.unsynced.take().unwrap_or(at..at);
+            self.unsynced = Some(before.start.min(at)..before.end.max(at + bytes));
+        }
         let now = self.p.rt.now();
         if matches!(self.p.job.engine, Engine::Async(_))
             && let Some(flight) = &mut self.flights[slot]
         {
             flight.submitted = now;
         }
+        Ok(())
+    }
+
+    /// As Linux does before direct I/O on a file that is also used through the page cache.
+    async fn make_coherent(&self, op: Op, bytes: Range<u64>) -> Result<(), CacheError> {
+        match &self.p.place.pages {
+            Some(pages) if pages.cached_pages() > 0 && op == Op::Read => pages.write_back(bytes).await,
+            Some(pages) if pages.cached_pages() > 0 => pages.invalidate(bytes).await,
+            _ => Ok(()),
+        }
     }
 
     /// Waits for the end of one I/O.
-    async fn reap(&mut self) -> Result<(), IoError> {
-        let (slot, bio, result) = self.port.next(&self.p.rt, self.p.stream).await;
+    async fn reap(&mut self) -> Result<(), CacheError> {
+        let Ended { slot, buffer, result, used } = self.port.next(&self.p.rt, self.p.stream).await;
         let flight = self.flights[slot].take().expect("ends once");
         self.under_way -= 1;
-        let buffer = bio.segments.into_iter().next().and_then(Segment::into_buf);
-        self.buffers[slot] = Some(buffer.expect("the device returns the buffer it was given"));
+        self.buffers[slot] = Some(buffer);
+        self.measured.used(used);
         result?;
         let bytes = self.p.job.block_bytes;
-        if flight.op == Op::Read && self.p.place.keep(flight.start_byte, bytes) {
-            self.p.rt.charge(Cost::PageCopy(bytes.div_ceil(4096)));
-        }
         let now = self.p.rt.now();
         if now >= self.counted_from {
             let side = if flight.op == Op::Read { &mut self.measured.read } else { &mut self.measured.write };
-            side.ios += 1;
-            side.bytes += bytes;
+            side.ended(now, bytes);
             if matches!(self.p.job.engine, Engine::Async(_)) {
                 side.submission.add(flight.submitted.saturating_sub(flight.decided));
             }
@@ -181,31 +228,76 @@ impl Running {
         Ok(())
     }
 
-    async fn quiesce(&mut self) -> Result<(), IoError> {
+    async fn quiesce(&mut self) -> Result<(), CacheError> {
         while self.under_way > 0 {
             self.reap().await?;
         }
         Ok(())
     }
 
-    async fn sync(&mut self) -> Result<(), IoError> {
+    /// What the job wants after so many writes.
+    async fn sync_after(&mut self, writes: u64) -> Result<(), CacheError> {
+        let job = &self.p.job;
+        let due = |every: u64| every > 0 && writes.is_multiple_of(every);
+        if due(job.fsync) || due(job.fdatasync) {
+            self.sync().await
+        } else if due(job.sync_range) {
+            self.sync_range().await
+        } else {
+            Ok(())
+        }
+    }
+
+    async fn sync(&mut self) -> Result<(), CacheError> {
         self.quiesce().await?;
         let before = self.p.rt.now();
         self.p.rt.charge(Cost::Syscall(1));
-        flush(&*self.p.place.device).await?;
+        match &self.file {
+            Some(file) => file.sync().await?,
+            None => flush(&*self.p.place.device).await?,
+        }
+        self.synced_since(before);
+        Ok(())
+    }
+
+    async fn sync_range(&mut self) -> Result<(), CacheError> {
+        self.quiesce().await?;
+        let before = self.p.rt.now();
+        self.p.rt.charge(Cost::Syscall(1));
+        if let (Some(bytes), Some(file)) = (self.unsynced.take(), self.file.clone()) {
+            if self.p.job.sync_range_waits {
+                file.sync_range(bytes).await?;
+            } else {
+                // Errors are in the file's log, as those of the flusher.
+                let begun = async move { drop(file.mapping().write_back(bytes).await) };
+                drop(self.p.rt.spawn("sync_file_range", Class::Normal, begun));
+            }
+        }
+        self.synced_since(before);
+        Ok(())
+    }
+
+    fn synced_since(&mut self, before: Nanos) {
         let now = self.p.rt.now();
         if now >= self.counted_from {
             self.measured.sync.add(now.saturating_sub(before));
         }
-        Ok(())
+    }
+}
+
+async fn transfer(file: &OpenFile, op: Op, at: u64, buffer: &mut Buf) -> Result<(), CacheError> {
+    match op {
+        // The end of a file that no job lays out, because none reads it, is met by nobody.
+        Op::Read => file.read(at, &mut buffer[..]).await.map(|_| ()),
+        _ => file.write(at, &buffer[..]).await,
     }
 }
 
 impl Port {
-    fn end(&self, slot: usize, bio: Bio, result: Result<(), IoError>) {
+    fn end(&self, ended: Ended) {
         let waker = {
             let mut state = self.state.lock();
-            state.0.push((slot, bio, result));
+            state.0.push(ended);
             state.1.take()
         };
         if let Some(waker) = waker {

@@ -1,89 +1,79 @@
 //! What jobs run on: a modelled machine, or files of the host.
 
 use super::RunError;
+use super::memory::Memory;
+use super::place::{Place, pages};
 use crate::fio::Job;
 use crate::history;
 use extant_block::elevator::{IoClass, Priority, ProgramId};
 use extant_block::{Device, FileDevice, FileOptions, Queue, QueueConfig, StreamId, StreamInfo};
+use extant_cache::{Disk, Mapping, PageCache};
 use extant_rt::Rt;
 use extant_sim::disk::{Disks, ModelDisk};
 use extant_sim::{Machine, Sim};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How requests are ordered on a modelled machine.
+/// How requests are ordered on a modelled machine, and what its page cache is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// One of [`history::ELEVATORS`].
     pub elevator: String,
     /// Requests of each kind that the elevator sees (`nr_requests`).
     pub requests: usize,
+    /// The page cache.
+    pub memory: Memory,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { elevator: "none".into(), requests: 128 }
+        Self { elevator: "none".into(), requests: 128, memory: Memory::default() }
     }
 }
 
-/// Where a process does its I/O.
-#[derive(Clone)]
-pub(super) struct Place {
-    pub(super) device: Arc<dyn Device>,
-    pub(super) base_bytes: u64,
-    pub(super) span_bytes: u64,
-    /// Pages that reads have brought into memory; of modelled machines and without `direct` only.
-    pages: Option<Arc<Mutex<Pages>>>,
+/// The files that some of the jobs read, or write.
+fn files_of(jobs: &[Job], takes_part: impl Fn(&Job) -> bool) -> BTreeSet<String> {
+    let jobs = jobs.iter().filter(|job| takes_part(job));
+    jobs.flat_map(|job| (0..job.processes).map(|process| job.file_of(process))).collect()
 }
 
-/// A set of 4 KiB pages of a disk.
-#[derive(Default)]
-struct Pages(BTreeMap<u64, u64>);
-
-impl Pages {
-    fn each(start_byte: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
-        (start_byte / 4096..(start_byte + bytes).div_ceil(4096)).map(|page| (page / 64, 1 << (page % 64)))
+/// The part of a file that a process is to use.
+fn span(job: &Job, file: String, length: u64) -> Result<u64, RunError> {
+    let rest = length.saturating_sub(job.offset_bytes);
+    let span_bytes = if job.size_bytes > 0 { job.size_bytes.min(rest) } else { rest };
+    if span_bytes < job.block_bytes {
+        return Err(RunError::TooSmall { job: job.name.clone(), file, length });
     }
+    Ok(span_bytes)
 }
 
-impl Place {
-    /// Whether a read finds all it wants in memory.
-    pub(super) fn cached(&self, start_byte: u64, bytes: u64) -> bool {
-        self.pages.as_ref().is_some_and(|pages| {
-            let pages = pages.lock();
-            Pages::each(start_byte, bytes)
-                .all(|(word, bit)| pages.0.get(&word).is_some_and(|bits| bits & bit != 0))
-        })
-    }
-
-    /// A read has ended: its pages stay in memory. Says whether there is memory for them.
-    pub(super) fn keep(&self, start_byte: u64, bytes: u64) -> bool {
-        let Some(pages) = &self.pages else { return false };
-        let mut pages = pages.lock();
-        Pages::each(start_byte, bytes).for_each(|(word, bit)| *pages.0.entry(word).or_default() |= bit);
-        true
-    }
-}
-
-/// A modelled machine with a queue before each of its disks.
+/// A modelled machine with a queue before each of its disks, and a page cache if a job wants one.
 pub(super) struct Modelled {
     pub(super) sim: Sim,
     queues: Vec<Arc<Queue>>,
     names: Vec<String>,
-    pages: Vec<Arc<Mutex<Pages>>>,
-    /// Files by name: where they begin on the first disk, and how long they are.
-    files: BTreeMap<String, (u64, u64)>,
-    /// Where the next file goes.
+    cache: Option<(PageCache, Vec<Disk>)>,
+    files: BTreeMap<String, ModelledFile>,
+    /// Files that exist before the run, because a job reads them.
+    read: BTreeSet<String>,
+    /// Where the next file goes on the first disk.
     free_byte: u64,
+}
+
+#[derive(Clone)]
+struct ModelledFile {
+    disk: usize,
+    start_byte: u64,
+    length: u64,
+    pages: Option<Mapping>,
 }
 
 /// Files begin at multiples of this: the size of an ext4 block group of 4 KiB blocks.
 const FILE_ALIGN: u64 = 128 << 20;
 
 impl Modelled {
-    pub(super) fn new(machine: Machine, policy: &Policy, seed: u64) -> Result<Self, RunError> {
+    pub(super) fn new(jobs: &[Job], machine: Machine, policy: &Policy, seed: u64) -> Result<Self, RunError> {
         let sim = Sim::new(machine, seed);
         let disks = Disks::attach(&sim);
         if disks.is_empty() {
@@ -99,49 +89,64 @@ impl Modelled {
         let queues: Vec<_> =
             disks.devices().into_iter().zip(depths).map(queue).collect::<Result<_, RunError>>()?;
         let names = queues.iter().map(|queue| queue.limits().name.clone()).collect();
-        let pages = queues.iter().map(|_| Arc::default()).collect();
-        Ok(Self { sim, queues, names, pages, files: BTreeMap::new(), free_byte: 0 })
+        let cache = if jobs.iter().all(|job| job.direct) {
+            None
+        } else {
+            let (memory, cpus) = (sim.machine().memory, sim.machine().processors.count as u32);
+            let cache = policy.memory.cache(sim.rt(), memory, cpus)?;
+            let disks = queues.iter().map(|queue| cache.attach(queue.clone())).collect();
+            Some((cache, disks))
+        };
+        let read = files_of(jobs, |job| job.pattern.reads);
+        Ok(Self { sim, queues, names, cache, files: BTreeMap::new(), read, free_byte: 0 })
     }
 
     /// The place of a process: a whole disk if the file is called like one, a file on the first disk otherwise.
     pub(super) fn place(&mut self, job: &Job, process: u32) -> Result<Place, RunError> {
-        if job.pattern.writes && !job.direct {
-            return Err(RunError::Buffered(job.name.clone()));
-        }
-        let file = job.file_of(process);
-        let disk = self.names.iter().position(|name| file.strip_prefix("/dev/").unwrap_or(&file) == name);
-        let (disk, base, length) = match disk {
-            Some(disk) => (disk, 0, self.queues[disk].limits().capacity_bytes),
+        let name = job.file_of(process);
+        let file = match self.files.get(&name) {
+            Some(file) => file.clone(),
             None => {
-                let (base, length) = self.file(job, &file)?;
-                (0, base, length)
+                let file = self.make(job, &name)?;
+                self.files.insert(name.clone(), file.clone());
+                file
             }
         };
-        let rest = length.saturating_sub(job.offset_bytes);
-        let span_bytes = if job.size_bytes > 0 { job.size_bytes.min(rest) } else { rest };
-        if span_bytes < job.block_bytes {
-            return Err(RunError::TooSmall { job: job.name.clone(), file, length });
-        }
-        let pages = (!job.direct).then(|| self.pages[disk].clone());
-        let device = self.queues[disk].clone();
-        Ok(Place { device, base_bytes: base + job.offset_bytes, span_bytes, pages })
+        Ok(Place {
+            device: self.queues[file.disk].clone(),
+            file_byte: file.start_byte,
+            offset_bytes: job.offset_bytes,
+            span_bytes: span(job, name, file.length)?,
+            direct: job.direct,
+            pages: file.pages,
+        })
     }
 
-    fn file(&mut self, job: &Job, file: &str) -> Result<(u64, u64), RunError> {
-        let length = job.offset_bytes + job.size_bytes;
-        if let Some((base, had)) = self.files.get(file) {
-            return Ok((*base, *had));
-        }
+    fn make(&mut self, job: &Job, name: &str) -> Result<ModelledFile, RunError> {
+        let disk = self.names.iter().position(|disk| name.strip_prefix("/dev/").unwrap_or(name) == disk);
+        let (start_byte, length) = match disk {
+            Some(disk) => (0, self.queues[disk].limits().capacity_bytes),
+            None => self.room(job, name)?,
+        };
+        let inode = self.files.len() as u64 + 1;
+        let size = if disk.is_some() || self.read.contains(name) { length } else { 0 };
+        let disk = disk.unwrap_or(0);
+        let pages =
+            self.cache.as_ref().map(|(_, disks)| pages(&disks[disk], start_byte, length, inode, size));
+        Ok(ModelledFile { disk, start_byte, length, pages })
+    }
+
+    fn room(&mut self, job: &Job, name: &str) -> Result<(u64, u64), RunError> {
         if job.size_bytes == 0 {
             return Err(RunError::NoSize(job.name.clone()));
         }
-        let base = self.free_byte;
-        if base + length > self.queues[0].limits().capacity_bytes {
-            return Err(RunError::Full { job: job.name.clone(), file: file.to_owned(), length });
+        let length = job.offset_bytes.saturating_add(job.size_bytes);
+        let start_byte = self.free_byte;
+        if start_byte.saturating_add(length) > self.queues[0].limits().capacity_bytes {
+            return Err(RunError::Full { job: job.name.clone(), file: name.to_owned(), length });
         }
-        self.free_byte = (base + length).next_multiple_of(FILE_ALIGN);
-        self.files.insert(file.to_owned(), (base, length));
-        Ok((base, length))
+        self.free_byte = (start_byte + length).next_multiple_of(FILE_ALIGN);
+        Ok((start_byte, length))
     }
 
     /// Tells the elevators about a process.
@@ -167,17 +172,23 @@ impl Modelled {
 /// Files of the host.
 pub(super) struct Real {
     pub(super) rt: Rt,
-    open: BTreeMap<(String, bool), Arc<FileDevice>>,
+    cache: Option<PageCache>,
+    direct: BTreeMap<String, Arc<FileDevice>>,
+    cached: BTreeMap<String, Mapping>,
     /// Files that some job writes to.
     written: BTreeSet<String>,
 }
 
 impl Real {
-    pub(super) fn new(jobs: &[Job]) -> Self {
-        let writers = jobs.iter().filter(|job| job.pattern.writes);
-        let written =
-            writers.flat_map(|job| (0..job.processes).map(|process| job.file_of(process))).collect();
-        Self { rt: Rt::real(Default::default()), open: BTreeMap::new(), written }
+    pub(super) fn new(jobs: &[Job], memory: &Memory) -> Result<Self, RunError> {
+        let rt = Rt::real(Default::default());
+        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        let cache = match jobs.iter().all(|job| job.direct) {
+            true => None,
+            false => Some(memory.cache(&rt, None, cpus)?),
+        };
+        let written = files_of(jobs, |job| job.pattern.writes);
+        Ok(Self { rt, cache, direct: BTreeMap::new(), cached: BTreeMap::new(), written })
     }
 
     pub(super) fn place(&mut self, job: &Job, process: u32) -> Result<Place, RunError> {
@@ -186,34 +197,50 @@ impl Real {
             return Err(RunError::NotOnFiles { job: job.name.clone(), key: key.clone() });
         }
         let file = job.file_of(process);
-        let problem = |error: std::io::Error| RunError::File(file.clone(), error.to_string());
-        let key = (file.clone(), job.direct);
-        let device = match self.open.get(&key) {
+        let device = match self.direct.get(&file) {
             Some(device) => device.clone(),
             None => {
-                let path = Path::new(&file);
-                lay_out(path, job).map_err(problem)?;
-                let options = FileOptions { write: self.written.contains(&file), direct: job.direct };
-                let device = FileDevice::open(path, options).map_err(problem)?.driven_by(&self.rt);
-                let device = Arc::new(device);
-                self.open.insert(key, device.clone());
+                let device = self.open(job, &file).map_err(|error| RunError::file(&file, &error))?;
+                self.direct.insert(file.clone(), device.clone());
                 device
             }
         };
         let length = device.limits().capacity_bytes;
-        let rest = length.saturating_sub(job.offset_bytes);
-        let span_bytes = if job.size_bytes > 0 { job.size_bytes.min(rest) } else { rest };
-        if span_bytes < job.block_bytes {
-            return Err(RunError::TooSmall { job: job.name.clone(), file, length });
+        if let (Some(cache), false) = (&self.cache, self.cached.contains_key(&file)) {
+            let inode = self.cached.len() as u64 + 1;
+            let pages = pages(&cache.attach(device.clone()), 0, length, inode, length);
+            self.cached.insert(file.clone(), pages);
         }
-        Ok(Place { device, base_bytes: job.offset_bytes, span_bytes, pages: None })
+        Ok(Place {
+            device,
+            file_byte: 0,
+            offset_bytes: job.offset_bytes,
+            pages: self.cached.get(&file).cloned(),
+            span_bytes: span(job, file, length)?,
+            direct: job.direct,
+        })
+    }
+
+    /// Past the host's page cache, whatever the job says: a job that wants one has ours.
+    fn open(&self, job: &Job, file: &str) -> std::io::Result<Arc<FileDevice>> {
+        let path = Path::new(file);
+        lay_out(path, job)?;
+        let options = FileOptions { write: self.written.contains(file), direct: true };
+        Ok(Arc::new(FileDevice::open(path, options)?.driven_by(&self.rt)))
+    }
+
+    /// Writes back what is still dirty.
+    pub(super) fn close(self) -> Result<(), RunError> {
+        let Some(cache) = self.cache else { return Ok(()) };
+        drop(self.cached);
+        self.rt.block_on(cache.close())?.map_err(|error| RunError::WriteBack(error.to_string()))
     }
 }
 
 /// Makes the file as long as the job wants it, and fills what is missing: holes would read faster than data.
 fn lay_out(path: &Path, job: &Job) -> std::io::Result<()> {
     use std::io::{Seek, SeekFrom, Write};
-    let wanted = job.offset_bytes + job.size_bytes;
+    let wanted = job.offset_bytes.saturating_add(job.size_bytes);
     if path.metadata().is_ok_and(|found| !found.is_file() || found.len() >= wanted) {
         return Ok(());
     }

@@ -11,7 +11,7 @@ mod tasks;
 
 use crate::machine::Processors;
 use crate::queue::EventQueue;
-use extant_rt::{Class, Event, Nanos, Place, RtError, TaskFuture, Tracer, WaitsOn};
+use extant_rt::{Class, Event, Nanos, Place, RtError, TaskFuture, TaskUsage, Tracer, WaitsOn};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
@@ -57,6 +57,8 @@ struct Task {
     processor: u32,
     /// Processor time used since it was last given a processor, up to the last poll.
     stint: Nanos,
+    /// What it used since it began, up to the last poll.
+    usage: TaskUsage,
     ready_at: Nanos,
     waits_on: Option<WaitsOn>,
 }

@@ -2,7 +2,7 @@
 
 use super::{After, Core, Happening, Phase, State, TaskId};
 use crate::machine::Preemption;
-use extant_rt::{Class, Event, Nanos, TaskFuture};
+use extant_rt::{Class, Event, Nanos, TaskFuture, TaskUsage};
 
 impl Core {
     pub(super) fn idle_processor(&self, preferred: u32) -> Option<u32> {
@@ -38,6 +38,7 @@ impl Core {
         task.state = State::OnProcessor;
         task.processor = number;
         task.stint = Nanos::ZERO;
+        task.usage.turns += 1;
         let (serial, ready_at) = (task.serial, task.ready_at);
         let processor = &mut self.processors[number as usize];
         processor.task = index;
@@ -114,6 +115,7 @@ impl Core {
             processor.busy += now - since;
             let task = self.task(index);
             task.stint += now - since;
+            task.usage.cpu += now - since;
             task.owed += until - now;
         }
         index
@@ -247,5 +249,12 @@ impl Core {
     pub(crate) fn stint(&mut self, id: TaskId, at: Nanos) -> Nanos {
         let now = self.now;
         self.task(id.index).stint.saturating_add(at - now)
+    }
+
+    /// What the running task has used, when its poll has been charged up to `at`.
+    pub(crate) fn usage(&mut self, id: TaskId, at: Nanos) -> TaskUsage {
+        let now = self.now;
+        let TaskUsage { cpu, turns } = self.task(id.index).usage;
+        TaskUsage { cpu: cpu.saturating_add(at - now), turns }
     }
 }

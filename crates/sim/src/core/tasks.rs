@@ -2,7 +2,7 @@
 
 use super::{Core, Happening, State, Task, TaskId};
 use crate::machine::Preemption;
-use extant_rt::{Class, Event, Nanos, TaskFuture, WaitsOn};
+use extant_rt::{Class, Event, Nanos, TaskFuture, TaskUsage, WaitsOn};
 use std::cmp::Reverse;
 use std::task::Waker;
 
@@ -34,6 +34,7 @@ impl Core {
             after: None,
             processor: 0,
             stint: Nanos::ZERO,
+            usage: TaskUsage::default(),
             ready_at: self.now,
             waits_on: None,
         });

@@ -1,0 +1,101 @@
+//! The page cache of a run: what is told of it, and by whom.
+
+use super::RunError;
+use crate::history;
+use extant_cache::{CacheConfig, PageCache};
+use extant_rt::Rt;
+use extant_sim::MemorySpec;
+
+/// Memory for pages where neither the machine's file nor an option says how much.
+const CACHE_BYTES: u64 = 256 << 20;
+
+/// What a run is told about its page cache; what is not given is the machine's, or the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Memory for cached pages, in bytes.
+    pub cache_bytes: Option<u64>,
+    /// Most that may be dirty or under write-back, in bytes.
+    pub dirty_limit_bytes: Option<u64>,
+    /// Flushers work while more than this is dirty, in bytes.
+    pub dirty_background_bytes: Option<u64>,
+    /// One of [`history::DIRTY_CONTROLS`]; ours if not given.
+    pub control: Option<String>,
+}
+
+impl Memory {
+    /// What holds in the end. The default limits are Linux's 20 % and 10 % (kernel: `vm.dirty_ratio`,
+    /// `vm.dirty_background_ratio`).
+    fn spec(&self, machine: Option<MemorySpec>) -> Result<MemorySpec, RunError> {
+        let cache_bytes = self.cache_bytes.or(machine.map(|spec| spec.cache_bytes)).unwrap_or(CACHE_BYTES);
+        // A cache of another size has limits of its own.
+        let machine = machine.filter(|spec| spec.cache_bytes == cache_bytes);
+        let limit = self.dirty_limit_bytes.or(machine.map(|spec| spec.dirty_limit_bytes));
+        let dirty_limit_bytes = limit.unwrap_or(cache_bytes / 5);
+        let background = machine.filter(|_| self.dirty_limit_bytes.is_none());
+        let background = self.dirty_background_bytes.or(background.map(|spec| spec.dirty_background_bytes));
+        let dirty_background_bytes = background.unwrap_or(dirty_limit_bytes / 2);
+        let spec = MemorySpec { cache_bytes, dirty_limit_bytes, dirty_background_bytes };
+        match spec.fault() {
+            None => Ok(spec),
+            Some((key, problem)) => Err(RunError::Memory { key, problem }),
+        }
+    }
+
+    /// Sets the cache up.
+    pub(super) fn cache(
+        &self,
+        rt: &Rt,
+        machine: Option<MemorySpec>,
+        cpus: u32,
+    ) -> Result<PageCache, RunError> {
+        let spec = self.spec(machine)?;
+        let name = self.control.as_deref().unwrap_or(history::OUR_DIRTY_CONTROL);
+        let config = CacheConfig {
+            dirty_bytes: Some(spec.dirty_limit_bytes),
+            background_bytes: Some(spec.dirty_background_bytes),
+            control: history::dirty_control(name, &history::Host { cpus, memory_bytes: spec.cache_bytes })?,
+            ..CacheConfig::with_budget(spec.cache_bytes)
+        };
+        PageCache::new(rt, config).map_err(|error| RunError::Memory {
+            key: "cache_bytes",
+            problem: format!("the host has no room for {} bytes: {error}", spec.cache_bytes),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_comes_before_the_machine_and_that_before_the_default() {
+        const MIB: u64 = 1 << 20;
+        let of = |memory: &Memory, machine| {
+            let spec = memory.spec(machine).unwrap();
+            [spec.cache_bytes, spec.dirty_limit_bytes, spec.dirty_background_bytes]
+        };
+        let machine = Some(MemorySpec {
+            cache_bytes: 100 * MIB,
+            dirty_limit_bytes: 50 * MIB,
+            dirty_background_bytes: MIB,
+        });
+        let none = Memory::default();
+        assert_eq!(of(&none, None), [256 * MIB, 256 * MIB / 5, 256 * MIB / 10]);
+        assert_eq!(of(&none, machine), [100 * MIB, 50 * MIB, MIB]);
+        let limit = Memory { dirty_limit_bytes: Some(8 * MIB), ..Memory::default() };
+        assert_eq!(of(&limit, machine), [100 * MIB, 8 * MIB, 4 * MIB]);
+        let cache = Memory { cache_bytes: Some(10 * MIB), ..Memory::default() };
+        assert_eq!(of(&cache, machine), [10 * MIB, 2 * MIB, MIB]);
+    }
+
+    #[test]
+    fn limits_that_do_not_fit_are_refused() {
+        let memory =
+            Memory { cache_bytes: Some(8 << 20), dirty_limit_bytes: Some(8 << 20), ..Memory::default() };
+        let error = memory.spec(None).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "dirty_limit_bytes: 8388608 does not fit a cache of 8388608 bytes; give 4096 to 6291456, three quarters of it"
+        );
+    }
+}

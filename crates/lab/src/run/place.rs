@@ -1,0 +1,36 @@
+//! Where a process does its I/O.
+
+use extant_block::Device;
+use extant_cache::{FlatFile, Mapping};
+use std::sync::Arc;
+
+/// A part of a file, past the page cache or through it.
+#[derive(Clone)]
+pub(super) struct Place {
+    /// What direct I/O goes to.
+    pub(super) device: Arc<dyn Device>,
+    /// Where the file begins on it.
+    pub(super) file_byte: u64,
+    /// Where in the file the process's span begins.
+    pub(super) offset_bytes: u64,
+    /// How long that is.
+    pub(super) span_bytes: u64,
+    /// Past the page cache.
+    pub(super) direct: bool,
+    /// The file's pages; `None` where nobody uses the cache.
+    pub(super) pages: Option<Mapping>,
+}
+
+/// Pages for a file that is one run of its device; whole blocks of it.
+pub(super) fn pages(
+    disk: &extant_cache::Disk,
+    start_byte: u64,
+    bytes: u64,
+    inode: u64,
+    size: u64,
+) -> Mapping {
+    let block = u64::from(disk.device().limits().block_bytes);
+    let whole = |bytes: u64| bytes / block * block;
+    let backing = FlatFile::new(extant_block::Sector(start_byte / 512), whole(bytes));
+    disk.mapping(Arc::new(backing), inode, whole(size))
+}

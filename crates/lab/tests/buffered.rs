@@ -1,0 +1,201 @@
+//! Jobs without direct=1: through the page cache, on a modelled disk and on real files.
+
+use extant_lab::history::DIRTY_CONTROLS;
+use extant_lab::{Measured, Memory, Outcome, Policy, RunError, fio, on_files, on_machine, report};
+use extant_sim::{Machine, MemorySpec};
+use std::path::Path;
+
+const MIB: u64 = 1 << 20;
+
+fn machine() -> Machine {
+    Machine::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/sata-7200-2013.toml")).unwrap()
+}
+
+fn on_a_disk_with(memory: Memory, jobs: &str) -> Result<Outcome, RunError> {
+    let policy = Policy { memory, ..Policy::default() };
+    on_machine(&fio::job_file("test.fio", jobs).unwrap(), machine(), &policy, 1)
+}
+
+/// With 64 MiB for pages, half of which may be dirty.
+fn on_a_disk(jobs: &str) -> Vec<Measured> {
+    let memory =
+        Memory { cache_bytes: Some(64 * MIB), dirty_limit_bytes: Some(32 * MIB), ..Memory::default() };
+    let outcome = on_a_disk_with(memory, jobs).unwrap();
+    outcome.reports.into_iter().map(|report| report.measured).collect()
+}
+
+fn write_rate(measured: &Measured) -> f64 {
+    measured.write.bytes_s(measured.runtime)
+}
+
+fn read_rate(measured: &Measured) -> f64 {
+    measured.read.bytes_s(measured.runtime)
+}
+
+#[test]
+fn what_fits_is_written_at_the_speed_of_memory_and_fsync_pays() {
+    let [lazy] = &on_a_disk("[a]\nrw=write\nbs=64k\nsize=8m\n")[..] else { panic!("one job") };
+    assert!(write_rate(lazy) > 1e9 && lazy.write.completion.max_ns < 1_000_000, "{} B/s", write_rate(lazy));
+    let [eager] = &on_a_disk("[a]\nrw=write\nbs=64k\nsize=8m\nend_fsync=1\n")[..] else { panic!("one job") };
+    let disk_s = 8.0 * MIB as f64 / 180e6;
+    let sync_s = eager.sync.max_ns as f64 / 1e9;
+    assert_eq!(eager.sync.count, 1);
+    assert!((disk_s..disk_s * 3.0).contains(&sync_s), "fsync of 8 MiB took {sync_s} s");
+    for key in ["fsync=16", "fdatasync=16", "sync_file_range=write,wait_after:16"] {
+        let [often] = &on_a_disk(&format!("[a]\nrw=write\nbs=64k\nsize=8m\n{key}\n"))[..] else {
+            panic!("one job")
+        };
+        assert_eq!((often.sync.count, often.write.ios), (8, 128), "{key}");
+        assert!(often.sync.min_ns > 1_000_000, "{key}: 1 MiB in {} ns", often.sync.min_ns);
+    }
+    let [begun] = &on_a_disk("[a]\nrw=write\nbs=64k\nsize=8m\nsync_file_range=write:16\n")[..] else {
+        panic!("one job")
+    };
+    assert!(begun.sync.max_ns < 1_000_000, "only begun, not waited for");
+}
+
+#[test]
+fn what_does_not_fit_is_written_at_the_speed_of_the_disk() {
+    let [direct] = &on_a_disk("[a]\nrw=write\nbs=1m\nsize=256m\ndirect=1\niodepth=8\nioengine=libaio\n")[..]
+    else {
+        panic!("one job")
+    };
+    for control in DIRTY_CONTROLS.iter().map(|policy| policy.name) {
+        let memory = Memory {
+            cache_bytes: Some(64 * MIB),
+            dirty_limit_bytes: Some(32 * MIB),
+            control: Some(control.into()),
+            ..Memory::default()
+        };
+        let outcome = on_a_disk_with(memory, "[a]\nrw=write\nbs=1m\nsize=512m\nend_fsync=1\n").unwrap();
+        let buffered = &outcome.reports[0].measured;
+        let share = write_rate(buffered) / write_rate(direct);
+        println!("{control}: {share:.2} of direct I/O's rate");
+        assert!((0.6..1.1).contains(&share), "{control}: {share:.2} of direct I/O's rate");
+    }
+}
+
+#[test]
+fn reads_are_read_ahead_and_read_once() {
+    let jobs = "[global]\nrw=read\nbs=4k\nsize=32m\nfilename=f\n[direct]\ndirect=1\n[cold]\nstonewall\n\
+                [warm]\nstonewall\ninvalidate=0\n[forgotten]\nstonewall\n";
+    let all = on_a_disk(jobs);
+    let [direct, cold, warm, forgotten] = &all[..] else { panic!("four jobs") };
+    assert!(read_rate(cold) > 1.5 * read_rate(direct), "{} and {} B/s", read_rate(cold), read_rate(direct));
+    assert!(warm.read.completion.max_ns < 20_000, "hits take {} ns at most", warm.read.completion.max_ns);
+    assert!(warm.read.completion.min_ns > 300, "a call and a copy are not free");
+    let ratio = read_rate(forgotten) / read_rate(cold);
+    assert!((0.9..1.1).contains(&ratio), "invalidate=1, fio's default, makes it cold again: {ratio}");
+    // What is read at random is not read ahead.
+    let [random] = &on_a_disk("[a]\nrw=randread\nbs=4k\nsize=4g\nruntime=5\n")[..] else { panic!("one job") };
+    let [bare] = &on_a_disk("[a]\nrw=randread\nbs=4k\nsize=4g\nruntime=5\ndirect=1\n")[..] else {
+        panic!("one job")
+    };
+    assert!((0.9..1.1).contains(&(random.read.ios as f64 / bare.read.ios as f64)));
+}
+
+#[test]
+fn the_machine_s_file_says_how_much_memory_there_is() {
+    let jobs = "[a]\nrw=randread\nbs=4k\nsize=16m\nfilename=f\nnumjobs=1\n[b]\nstonewall\nrw=randread\nbs=4k\nsize=16m\nfilename=f\ninvalidate=0\n";
+    let longest = |cache_bytes: u64| {
+        let spec = MemorySpec { cache_bytes, dirty_limit_bytes: MIB, dirty_background_bytes: 0 };
+        let mut machine = machine();
+        machine.memory = Some(spec);
+        let jobs = fio::job_file("test.fio", jobs).unwrap();
+        let outcome = on_machine(&jobs, machine, &Policy::default(), 1).unwrap();
+        outcome.reports[1].measured.read.completion.max_ns
+    };
+    assert!(longest(32 * MIB) < 20_000 && longest(8 * MIB) > 1_000_000);
+}
+
+#[test]
+fn direct_io_sees_what_the_cache_holds() {
+    // A second, direct, reader of what was just written must not pass what is dirty.
+    let jobs = "[w]\nrw=write\nbs=64k\nsize=4m\nfilename=f\n[r]\nstonewall\nrw=read\nbs=64k\nsize=4m\nfilename=f\ndirect=1\n";
+    let all = on_a_disk(jobs);
+    assert!(all[0].write.completion.max_ns < 1_000_000);
+    assert!(all[1].read.ios == 64 && all[1].error.is_none());
+    let first_us = all[1].read.completion.max_ns / 1000;
+    assert!(all[1].runtime.0 > 4 * MIB * 1_000_000_000 / 180_000_000, "written back first; {first_us} us");
+}
+
+#[test]
+fn engines_keep_their_depth_as_linux_s_do() {
+    let deep = |engine: &str| {
+        let text = format!("[a]\nrw=randread\nsize=4g\nruntime=5\niodepth=16\nioengine={engine}\n");
+        on_a_disk(&text).remove(0)
+    };
+    let [psync, libaio, ring] = ["psync", "libaio", "io_uring"].map(deep);
+    assert!(ring.read.ios > 2 * psync.read.ios, "{} and {}", ring.read.ios, psync.read.ios);
+    let ratio = libaio.read.ios as f64 / psync.read.ios as f64;
+    assert!((0.9..1.1).contains(&ratio), "libaio waits in its submission where pages are cached: {ratio}");
+    assert!(libaio.read.submission.mean_ns > 1e6);
+}
+
+#[test]
+fn processor_time_and_samples_are_told() {
+    let outcome = on_a_disk_with(Memory::default(), "[a]\nrw=randread\nsize=4g\nruntime=3\n").unwrap();
+    let json = report::json(&outcome);
+    let job = &json["jobs"][0];
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    assert_eq!(number(&job["read"]["bw_samples"]), 5.0, "every half a second, the sixth too late");
+    let (mean, all) = (number(&job["read"]["iops_mean"]), number(&job["read"]["iops"]));
+    assert!((mean / all - 1.0).abs() < 0.1, "{mean} {all}");
+    assert!(number(&job["read"]["bw_min"]) <= number(&job["read"]["bw_mean"]));
+    // A read costs a few microseconds of processor time in several milliseconds, and a switch to and fro.
+    assert!((0.01..2.0).contains(&number(&job["sys_cpu"])), "{}", job["sys_cpu"]);
+    let switches = number(&job["ctx"]) / number(&job["read"]["total_ios"]);
+    assert!((0.5..3.0).contains(&switches), "{switches} a read");
+    let text = report::human(&outcome);
+    assert!(
+        text.contains("  cpu          : usr=0.00%, sys=") && text.contains("   bw (  KiB/s): min="),
+        "{text}"
+    );
+}
+
+#[test]
+fn all_of_it_is_the_same_twice() {
+    let jobs = "[w]\nrw=randwrite\nbs=4k\nsize=64m\nnumjobs=4\nruntime=2\nfsync=64\n[r]\nrw=read\nsize=64m\n\
+                [mix]\nrw=randrw\nsize=32m\nioengine=io_uring\niodepth=8\nfdatasync=5\nruntime=2\n";
+    let once = || {
+        let memory = Memory { cache_bytes: Some(8 * MIB), ..Memory::default() };
+        report::json(&on_a_disk_with(memory, jobs).unwrap()).to_string()
+    };
+    assert!(once() == once());
+}
+
+#[test]
+fn real_files_are_cached_by_us_and_written_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("data");
+    std::fs::write(&file, vec![0xaa; 8 * MIB as usize]).unwrap();
+    let memory = Memory { cache_bytes: Some(4 * MIB), ..Memory::default() };
+    let run = |jobs: &str| {
+        let jobs = jobs.replace("FILE", file.to_str().unwrap());
+        let outcome = on_files(&fio::job_file("test.fio", &jobs).unwrap(), &memory).unwrap();
+        outcome.reports.into_iter().map(|report| report.measured).collect::<Vec<_>>()
+    };
+    let read = &run(
+        "[a]\nrw=randread\nfilename=FILE\nsize=8m\n[b]\nstonewall\nrw=read\nbs=1m\nfilename=FILE\nsize=8m\n",
+    );
+    assert!(read.iter().all(|measured| measured.error.is_none() && measured.read.bytes == 8 * MIB));
+    assert!(read[0].used.is_none(), "nobody counts in the real world");
+    let written = &run(
+        "[a]\nrw=randwrite\nfilename=FILE\nsize=6m\nfsync=100\n[b]\nrw=write\nfilename=FILE\noffset=6m\nsize=2m\nioengine=io_uring\niodepth=4\n",
+    );
+    assert_eq!(written[0].sync.count, 15);
+    assert!(written.iter().all(|measured| measured.error.is_none()));
+    assert!(std::fs::read(&file).unwrap() == vec![0; 8 * MIB as usize], "all of it has come to the file");
+}
+
+#[test]
+fn a_cache_that_cannot_be_is_refused() {
+    let refused = |memory: Memory| on_a_disk_with(memory, "[a]\nrw=read\nsize=1m\n").unwrap_err().to_string();
+    let small = Memory { cache_bytes: Some(1000), ..Memory::default() };
+    assert_eq!(refused(small), "cache_bytes: 1000 is too small for a cache; give 1048576 or more");
+    let unknown = Memory { control: Some("linux-9".into()), ..Memory::default() };
+    assert_eq!(
+        refused(unknown),
+        "\"linux-9\" is not a dirty controller; there are linux-3.1, ioless, ioless+background, extant"
+    );
+}
