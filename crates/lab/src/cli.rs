@@ -6,6 +6,7 @@ use crate::fio::{self, JobError, OutputFormat};
 use crate::history;
 use crate::report;
 use crate::run::{Policy, RunError, on_files, on_machine};
+use crate::text::{self, MOST_JOB_FILE_BYTES, MOST_RESULT_BYTES};
 use extant_sim::{Machine, ModelError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -66,11 +67,6 @@ pub enum LabError {
     /// An experiment did not.
     #[error(transparent)]
     Experiment(#[from] ExperimentError),
-    /// A machine for an experiment, which has one.
-    #[error(
-        "an experiment names its machine and policies itself; change its file, or run its job files instead"
-    )]
-    Overridden,
     /// Results cannot be compared.
     #[error(transparent)]
     Compare(#[from] CompareError),
@@ -109,7 +105,7 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
 }
 
 fn jobs(args: &RunArgs, words: &[String], out: &mut dyn Write) -> Result<(), LabError> {
-    let line = fio::command_line(words, |path| std::fs::read_to_string(path))?;
+    let line = fio::command_line(words, |path| text::read(path, MOST_JOB_FILE_BYTES))?;
     let outcome = match &args.machine {
         Some(path) => {
             let mut policy = Policy::default();
@@ -145,7 +141,7 @@ fn column(word: &str) -> Result<Column, LabError> {
     let mut runs = Vec::new();
     for file in word.split(',') {
         let problem = |error: &dyn std::fmt::Display| LabError::File(file.to_owned(), error.to_string());
-        let text = std::fs::read_to_string(file).map_err(|error| problem(&error))?;
+        let text = text::read(Path::new(file), MOST_RESULT_BYTES).map_err(|error| problem(&error))?;
         runs.push(serde_json::from_str(&text).map_err(|error| problem(&error))?);
     }
     let first = Path::new(word.split(',').next().unwrap_or(word));

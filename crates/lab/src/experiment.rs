@@ -5,6 +5,7 @@
 
 use crate::fio::{self, JobError};
 use crate::run::{Outcome, Policy, RunError, on_machine};
+use crate::text::{self, MOST_JOB_FILE_BYTES};
 use extant_sim::{Machine, ModelError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -110,7 +111,7 @@ pub struct Cell {
 }
 
 fn text(path: &Path) -> Result<String, ExperimentError> {
-    std::fs::read_to_string(path)
+    text::read(path, MOST_JOB_FILE_BYTES)
         .map_err(|error| ExperimentError::File(path.display().to_string(), error.to_string()))
 }
 

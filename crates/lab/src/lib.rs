@@ -23,5 +23,6 @@ pub mod fio;
 pub mod history;
 pub mod report;
 mod run;
+mod text;
 
 pub use run::{Direction, Latency, Measured, Outcome, Policy, Report, RunError, on_files, on_machine};

@@ -40,9 +40,10 @@ struct Flight {
 struct Running {
     p: Process,
     port: Arc<Port>,
+    /// By slot; as many as were under way at a time so far.
     flights: Vec<Option<Flight>>,
-    /// Memory for each I/O under way, while it is not.
-    buffers: Vec<Option<Buf>>,
+    /// Slots that are free, each with its memory.
+    free: Vec<(usize, Buf)>,
     under_way: usize,
     counted_from: Nanos,
     measured: Measured,
@@ -51,14 +52,12 @@ struct Running {
 impl Process {
     /// Does what the job says.
     pub(super) async fn run(self) -> Measured {
-        let depth = self.job.effective_depth() as usize;
         self.rt.sleep(self.job.start_delay).await;
-        let counted_from = self.rt.now() + self.job.ramp;
-        let buffers = (0..depth).map(|_| Some(Buf::zeroed(self.job.block_bytes as usize))).collect();
+        let counted_from = self.rt.now().saturating_add(self.job.ramp);
         let mut running = Running {
             port: Arc::default(),
-            flights: vec![None; depth],
-            buffers,
+            flights: Vec::new(),
+            free: Vec::new(),
             under_way: 0,
             counted_from,
             measured: Measured::default(),
@@ -77,22 +76,50 @@ impl Running {
     async fn all(&mut self) -> Result<(), IoError> {
         let job = self.p.job.clone();
         let began = self.p.rt.now();
+        let ends = job.runtime.map_or(Nanos::MAX, |most| self.counted_from.saturating_add(most));
+        let depth = job.effective_depth() as usize;
         let blocks = self.p.place.span_bytes / job.block_bytes;
-        let wanted_bytes = if job.size_bytes > 0 { job.size_bytes } else { self.p.place.span_bytes };
-        let wanted = wanted_bytes / job.block_bytes;
+        let wanted = job.wanted_blocks(self.p.place.span_bytes);
         let mut order = Permutation::new(blocks, &mut self.p.rng);
-        let (mut issued, mut writes) = (0_u64, 0_u64);
-        loop {
-            let now = self.p.rt.now();
-            let late = job.runtime.is_some_and(|most| now.saturating_sub(self.counted_from) >= most);
-            if late || (issued == wanted && !job.time_based) {
-                break;
+        let (mut issued, mut issued_by_side) = (0_u64, [0_u64; 2]);
+        let mut synced = false;
+        while self.p.rt.now() < ends && (issued < wanted || job.time_based) {
+            let [_, writes] = issued_by_side;
+            if job.fsync > 0 && writes > 0 && writes.is_multiple_of(job.fsync) && !synced {
+                let took = self.sync().await?;
+                took.into_iter().for_each(|took| self.measured.sync.add(took));
+                synced = true;
+                continue;
             }
+            let mut op = match (job.pattern.reads, job.pattern.writes) {
+                (true, true) if self.p.rng.below(100) < job.read_percent => Op::Read,
+                (_, true) => Op::Write,
+                _ => Op::Read,
+            };
             if job.rate_bytes_s > 0 {
-                let due = u128::from(issued * job.block_bytes) * 1_000_000_000 / u128::from(job.rate_bytes_s);
-                self.p.rt.sleep_until(began.saturating_add(Nanos(due as u64))).await;
+                let due = |op| {
+                    let bytes = u128::from(issued_by_side[side(op)]) * u128::from(job.block_bytes);
+                    let ns = bytes * 1_000_000_000 / u128::from(job.rate_bytes_s);
+                    began.saturating_add(Nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
+                };
+                let other = if op == Op::Read { Op::Write } else { Op::Read };
+                if job.pattern.reads
+                    && job.pattern.writes
+                    && due(other) < due(op)
+                    && self.p.rt.now() < due(op)
+                {
+                    op = other;
+                }
+                if self.p.rt.now() < due(op) {
+                    // Nothing may end unseen while the process sleeps: its latency would be the sleep's.
+                    self.quiesce().await?;
+                    self.p.rt.sleep_until(due(op).min(ends)).await;
+                    if due(op) >= ends {
+                        break;
+                    }
+                }
             }
-            while self.under_way == self.flights.len() {
+            while self.under_way == depth {
                 self.reap().await?;
             }
             let block = match (job.pattern.random, job.repeats) {
@@ -100,49 +127,52 @@ impl Running {
                 (true, false) => order.next(&mut self.p.rng),
                 (true, true) => self.p.rng.below(blocks),
             };
-            let reads = match (job.pattern.reads, job.pattern.writes) {
-                (reads, writes) if reads && writes => self.p.rng.below(100) < job.read_percent,
-                (reads, _) => reads,
-            };
-            self.issue(if reads { Op::Read } else { Op::Write }, block * job.block_bytes);
+            let cached = self.issue(op, block * job.block_bytes);
             issued += 1;
-            writes += u64::from(!reads);
-            if !reads && job.fsync > 0 && writes.is_multiple_of(job.fsync) {
-                self.sync().await?;
-            }
+            issued_by_side[side(op)] += 1;
+            synced = false;
             if job.think > Nanos::ZERO && issued.is_multiple_of(job.think_blocks) {
                 self.quiesce().await?;
                 self.p.rt.sleep(job.think).await;
             } else if matches!(job.engine, Engine::Sync(_)) {
                 self.quiesce().await?;
             }
+            if cached {
+                // Nothing had to be waited for: others get their turn on the way back from the system call.
+                self.p.rt.resched().await;
+            }
         }
         self.quiesce().await?;
-        if job.end_fsync && writes > 0 {
+        if job.end_fsync && issued_by_side[1] > 0 {
             self.sync().await?;
         }
         Ok(())
     }
 
-    fn issue(&mut self, op: Op, offset: u64) {
+    /// Starts an I/O; whether it found in memory what it wants.
+    fn issue(&mut self, op: Op, offset: u64) -> bool {
         let rt = &self.p.rt;
         let decided = rt.now();
         rt.charge(Cost::Syscall(1));
         let bytes = self.p.job.block_bytes;
         let start_byte = self.p.place.base_bytes + offset;
-        let slot = self.flights.iter().position(Option::is_none).expect("called with room");
-        let depth = (self.under_way as u32 + 1).next_power_of_two().ilog2() as usize;
-        self.measured.depths[depth.min(6)] += 1;
+        let (slot, buffer) = self.free.pop().unwrap_or_else(|| {
+            self.flights.push(None);
+            (self.flights.len() - 1, Buf::zeroed(bytes as usize))
+        });
+        if decided >= self.counted_from {
+            self.measured.depths[((self.under_way + 1).ilog2() as usize).min(6)] += 1;
+        }
         self.flights[slot] = Some(Flight { op, start_byte, decided, submitted: rt.now() });
         self.under_way += 1;
-        let buffer = self.buffers[slot].take().expect("a free slot has its buffer");
         let mut bio = Bio::new(op, Sector(start_byte / 512), vec![Segment::from(buffer)]);
         bio.stream = self.p.stream;
         bio.flags = BioFlags::SYNC;
         let cached = op == Op::Read && self.p.place.cached(start_byte, bytes);
         if cached {
             rt.charge(Cost::PageLookup(bytes.div_ceil(4096)));
-            return self.port.end(slot, bio, Ok(()));
+            self.port.end(slot, bio, Ok(()));
+            return true;
         }
         let port = self.port.clone();
         bio.on_end(Box::new(move |bio, result| port.end(slot, bio, result)));
@@ -153,6 +183,7 @@ impl Running {
         {
             flight.submitted = now;
         }
+        false
     }
 
     /// Waits for the end of one I/O.
@@ -161,7 +192,7 @@ impl Running {
         let flight = self.flights[slot].take().expect("ends once");
         self.under_way -= 1;
         let buffer = bio.segments.into_iter().next().and_then(Segment::into_buf);
-        self.buffers[slot] = Some(buffer.expect("the device returns the buffer it was given"));
+        self.free.push((slot, buffer.expect("the device returns the buffer it was given")));
         result?;
         let bytes = self.p.job.block_bytes;
         if flight.op == Op::Read && self.p.place.keep(flight.start_byte, bytes) {
@@ -188,17 +219,20 @@ impl Running {
         Ok(())
     }
 
-    async fn sync(&mut self) -> Result<(), IoError> {
+    /// Flushes; how long that took, if it counts.
+    async fn sync(&mut self) -> Result<Option<Nanos>, IoError> {
         self.quiesce().await?;
         let before = self.p.rt.now();
         self.p.rt.charge(Cost::Syscall(1));
         flush(&*self.p.place.device).await?;
         let now = self.p.rt.now();
-        if now >= self.counted_from {
-            self.measured.sync.add(now.saturating_sub(before));
-        }
-        Ok(())
+        Ok((now >= self.counted_from).then(|| now.saturating_sub(before)))
     }
+}
+
+/// Reads and writes are counted apart.
+fn side(op: Op) -> usize {
+    usize::from(op == Op::Write)
 }
 
 impl Port {

@@ -118,7 +118,7 @@ impl Modelled {
             }
         };
         let rest = length.saturating_sub(job.offset_bytes);
-        let span_bytes = if job.size_bytes > 0 { job.size_bytes.min(rest) } else { rest };
+        let span_bytes = job.span_bytes(rest);
         if span_bytes < job.block_bytes {
             return Err(RunError::TooSmall { job: job.name.clone(), file, length });
         }
@@ -202,7 +202,7 @@ impl Real {
         };
         let length = device.limits().capacity_bytes;
         let rest = length.saturating_sub(job.offset_bytes);
-        let span_bytes = if job.size_bytes > 0 { job.size_bytes.min(rest) } else { rest };
+        let span_bytes = job.span_bytes(rest);
         if span_bytes < job.block_bytes {
             return Err(RunError::TooSmall { job: job.name.clone(), file, length });
         }
@@ -214,7 +214,8 @@ impl Real {
 fn lay_out(path: &Path, job: &Job) -> std::io::Result<()> {
     use std::io::{Seek, SeekFrom, Write};
     let wanted = job.offset_bytes + job.size_bytes;
-    if path.metadata().is_ok_and(|found| !found.is_file() || found.len() >= wanted) {
+    // Without a size the job takes the file as it is.
+    if job.size_bytes == 0 || path.metadata().is_ok_and(|found| !found.is_file() || found.len() >= wanted) {
         return Ok(());
     }
     let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
