@@ -202,9 +202,9 @@ fn jobs_do_what_they_say() {
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
     assert!(outcome.reports[1].measured.read.completion.max_ns < 20_000);
     // A process that finds all in memory goes on for as long as it is told.
-    let text = "[global]\nbs=1m\nsize=1m\nruntime=30\n[a]\nrw=read\ntime_based\n[b]\nrw=read\ntime_based\nruntime=30\n";
+    let text = "[global]\nbs=1m\nsize=1m\nruntime=12\n[a]\nrw=read\ntime_based\n[b]\nrw=read\ntime_based\nruntime=12\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
-    assert!(seconds(&outcome, 0) < 30.1 && seconds(&outcome, 1) < 30.1);
+    assert!(seconds(&outcome, 0) < 12.1 && seconds(&outcome, 1) < 12.1);
 }
 
 #[test]
