@@ -4,8 +4,9 @@ use crate::compare::{Column, CompareError, Figure, compare};
 use crate::experiment::{Experiment, ExperimentError};
 use crate::fio::{self, JobError, OutputFormat, units};
 use crate::history;
+use crate::report;
 use crate::run::{Memory, Policy, RunError, on_files, on_machine};
-use crate::{report, text};
+use crate::text::{self, Kind};
 use extant_sim::{Machine, ModelError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -140,7 +141,7 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
 }
 
 fn jobs(args: &RunArgs, words: &[String], out: &mut dyn Write) -> Result<(), LabError> {
-    let line = fio::command_line(words, |path| text::read(path, "a job file"))?;
+    let line = fio::command_line(words, |path| text::read(path, Kind::Jobs))?;
     let outcome = match &args.machine {
         Some(path) => {
             let mut policy = Policy { memory: args.memory.memory(), ..Policy::default() };
@@ -176,7 +177,7 @@ fn column(word: &str) -> Result<Column, LabError> {
     let mut runs = Vec::new();
     for file in word.split(',') {
         let problem = |problem: String| LabError::File(file.to_owned(), problem);
-        let text = text::read(Path::new(file), "a result").map_err(problem)?;
+        let text = text::read(Path::new(file), Kind::Result).map_err(problem)?;
         let run = serde_json::from_str(&text).map_err(|error| {
             problem(format!(
                 "line {}: not fio's JSON; make it with --output-format=json --output=FILE",

@@ -5,6 +5,7 @@
 
 use crate::fio::{self, JobError};
 use crate::run::{Outcome, Policy, RunError, on_machine};
+use crate::text::{self, Kind};
 use extant_sim::{Machine, ModelError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -109,9 +110,8 @@ pub struct Cell {
     pub outcome: Outcome,
 }
 
-fn text(path: &Path, what: &str) -> Result<String, ExperimentError> {
-    crate::text::read(path, what)
-        .map_err(|problem| ExperimentError::File(path.display().to_string(), problem))
+fn text(path: &Path, kind: Kind) -> Result<String, ExperimentError> {
+    text::read(path, kind).map_err(|problem| ExperimentError::File(path.display().to_string(), problem))
 }
 
 impl Experiment {
@@ -121,11 +121,9 @@ impl Experiment {
     /// Names the file and what is wrong in it.
     pub fn load(path: &Path) -> Result<Self, ExperimentError> {
         let File { name, source, machine, seeds, workload, row } =
-            toml::from_str(&text(path, "an experiment's file")?).map_err(|error| {
-                ExperimentError::Syntax {
-                    file: path.display().to_string(),
-                    problem: error.to_string().trim_end().to_owned(),
-                }
+            toml::from_str(&text(path, Kind::Experiment)?).map_err(|error| ExperimentError::Syntax {
+                file: path.display().to_string(),
+                problem: error.to_string().trim_end().to_owned(),
             })?;
         if seeds.is_empty() {
             let problem = "seeds: an experiment needs at least one".to_owned();
@@ -135,7 +133,7 @@ impl Experiment {
         let mut workloads = Vec::new();
         for Workload { name, jobs } in workload {
             let jobs = beside(&jobs);
-            workloads.push((name, fio::job_file(&jobs.display().to_string(), &text(&jobs, "a job file")?)?));
+            workloads.push((name, fio::job_file(&jobs.display().to_string(), &text(&jobs, Kind::Jobs)?)?));
         }
         let unknown = |row: &Row| {
             row.published.keys().find(|name| !workloads.iter().any(|(known, _)| known == *name)).cloned()

@@ -3,14 +3,42 @@
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-/// No job, experiment or result is longer: what is larger is a disk image given by mistake.
-const MOST_BYTES: u64 = 64 << 20;
+/// What such a file should be.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// Jobs, as fio takes them.
+    Jobs,
+    /// An experiment.
+    Experiment,
+    /// What a run printed as JSON.
+    Result,
+}
 
-/// Reads a file of text; `what` is what it should have been, such as "a job file".
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Jobs => "a job file",
+            Self::Experiment => "an experiment's file",
+            Self::Result => "a result",
+        }
+    }
+
+    /// What is longer is a disk image given by mistake, or has no end.
+    fn most_bytes(self) -> u64 {
+        match self {
+            Self::Jobs | Self::Experiment => 16 << 20,
+            // fio's of a thousand jobs have some 10 MiB.
+            Self::Result => 256 << 20,
+        }
+    }
+}
+
+/// Reads a file of text.
 ///
 /// # Errors
 /// Says what is wrong with it, without its name.
-pub(crate) fn read(path: &Path, what: &str) -> Result<String, String> {
+pub(crate) fn read(path: &Path, kind: Kind) -> Result<String, String> {
+    let (what, most_bytes) = (kind.name(), kind.most_bytes());
     let problem = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => "No such file; look for a slip in its name".to_owned(),
         ErrorKind::PermissionDenied => {
@@ -21,9 +49,9 @@ pub(crate) fn read(path: &Path, what: &str) -> Result<String, String> {
     };
     let file = std::fs::File::open(path).map_err(problem)?;
     let mut bytes = Vec::new();
-    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(problem)?;
-    if bytes.len() as u64 > MOST_BYTES {
-        return Err(format!("is longer than {} MiB, so not {what}; give another file", MOST_BYTES >> 20));
+    file.take(most_bytes + 1).read_to_end(&mut bytes).map_err(problem)?;
+    if bytes.len() as u64 > most_bytes {
+        return Err(format!("is longer than {} MiB, so not {what}; give another file", most_bytes >> 20));
     }
     String::from_utf8(bytes).map_err(|error| {
         let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
@@ -41,11 +69,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("f");
         std::fs::write(&file, b"one\ntwo\n\xff\xfe").unwrap();
-        let refused = |path: &Path| read(path, "a job file").unwrap_err();
+        let refused = |path: &Path| read(path, Kind::Jobs).unwrap_err();
         assert_eq!(refused(&file), "line 3 is not text, so this is not a job file; give another file");
         assert_eq!(refused(dir.path()), "is a directory; name a job file in it");
         assert_eq!(refused(&dir.path().join("g")), "No such file; look for a slip in its name");
         std::fs::write(&file, "text").unwrap();
-        assert_eq!(read(&file, "a job file").unwrap(), "text");
+        assert_eq!(read(&file, Kind::Jobs).unwrap(), "text");
+        // A result may be longer than what a person writes.
+        std::fs::write(&file, vec![b' '; (16 << 20) + 1]).unwrap();
+        assert_eq!(refused(&file), "is longer than 16 MiB, so not a job file; give another file");
+        assert!(read(&file, Kind::Result).is_ok());
     }
 }

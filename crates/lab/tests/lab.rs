@@ -5,7 +5,7 @@ use extant_lab::cli::{self, LabCommand};
 use extant_lab::experiment::Experiment;
 use extant_lab::{Memory, Outcome, Policy, RunError, fio, on_files, on_machine, report};
 use extant_sim::Machine;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -95,6 +95,28 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
     assert!(error.starts_with("/nonexistent/f: No such file"), "{error}");
     let error = refused(&["run", "--machine", model, "a.toml"]);
     assert!(error.starts_with("a.toml: an experiment names its machine"), "{error}");
+    let error = refused(&["run", "--name=a", "--machine", model]);
+    assert_eq!(error, "--machine: --machine belongs before the first job file and fio's options");
+    let error = refused(&["run", "--name=a", "--cache=1m"]);
+    assert_eq!(error, "--cache=1m: --cache belongs before the first job file and fio's options");
+    let dir = tempfile::tempdir().unwrap();
+    let missing = format!("--filename={}", dir.path().join("f").display());
+    let error = refused(&["run", "--name=a", "--rw=read", &missing]);
+    assert!(error.contains("No such file") && !dir.path().join("f").exists(), "{error}");
+    for job in
+        [["--size=1m", "--offset=18446744073709551104"], ["--size=18446744073709551615", "--offset=512"]]
+    {
+        let error = refused(&["run", "--name=a", "--rw=read", &missing, job[0], job[1]]);
+        assert_eq!(error, "--name=a: offset and size end beyond what a file can have (8 EiB)");
+    }
+    let error = refused(&["run", "--name=a", "--size=1t", "--bs=1g", "--iodepth=1000", "--ioengine=libaio"]);
+    assert_eq!(error, "--name=a: bs times iodepth is more than 16 GiB of memory");
+    let error = refused(&["run", "--name=a", "--rw=read", "--filename=/dev/full"]);
+    assert_eq!(error, "/dev/full: it is neither a regular file nor a block device");
+    assert_eq!(
+        refused(&["run", "/dev/zero"]),
+        "/dev/zero: is longer than 16 MiB, so not a job file; give another file"
+    );
     let error = refused(&["run", "/nonexistent/a.fio"]);
     assert!(error.starts_with("/nonexistent/a.fio: No such file"), "{error}");
     let error = refused(&["run", "/nonexistent/a.toml"]);
@@ -111,7 +133,8 @@ fn jobs_do_what_they_say() {
     let text = "[a]\nrw=write\nbs=64k\nsize=64m\ndirect=1\nfsync=16\n[b]\nstonewall\nrw=read\nbs=64k\nsize=32m\ndirect=1\n";
     let outcome = on("sata-7200-2013.toml", text, "mq-deadline").unwrap();
     let [a, b] = &outcome.reports[..] else { panic!("{} reports", outcome.reports.len()) };
-    assert_eq!((a.group, a.measured.write.bytes, a.measured.sync.count), (0, 64 << 20, 64));
+    // The last write is not followed by another, which a flush would come before.
+    assert_eq!((a.group, a.measured.write.bytes, a.measured.sync.count), (0, 64 << 20, 63));
     assert_eq!((b.group, b.measured.read.bytes, b.measured.read.ios), (1, 32 << 20, 512));
     // A job without writes may come first and read what the next one writes.
     let dir = tempfile::tempdir().unwrap();
@@ -129,6 +152,23 @@ fn jobs_do_what_they_say() {
             .unwrap();
     let rate = outcome.reports[0].measured.read.bytes_s(outcome.reports[0].measured.runtime);
     assert!((rate / (1 << 20) as f64 - 1.0).abs() < 0.05, "{rate}");
+    // Each side of a mix has the rate, and no I/O waits for its turn beyond the runtime.
+    let text = "[a]\nrw=rw\nbs=64k\nsize=1g\ndirect=1\nrate=1m\nruntime=4\n";
+    let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
+    let measured = &outcome.reports[0].measured;
+    for side in [&measured.read, &measured.write] {
+        let rate = side.bytes_s(measured.runtime);
+        assert!((rate / (1 << 20) as f64 - 1.0).abs() < 0.05, "{rate}");
+    }
+    let text = "[a]\nrw=read\nsize=1g\ndirect=1\nrate=1k\nruntime=2\n";
+    let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
+    assert_eq!(outcome.reports[0].measured.read.ios, 1);
+    assert!((2.0..2.001).contains(&seconds(&outcome, 0)), "{}", seconds(&outcome, 0));
+    // A latency ends with the I/O, though its process sleeps for its rate.
+    let text = "[a]\nrw=randread\nsize=1g\ndirect=1\nrate=40k\nruntime=4\nioengine=libaio\niodepth=4\n";
+    let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
+    let longest = outcome.reports[0].measured.read.completion.max_ns;
+    assert!(longest < 50_000_000, "{longest} ns");
     // The ramp does not count; the runtime comes after it.
     let text = "[a]\nrw=randread\nsize=1g\ndirect=1\nramp_time=2\nruntime=3\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
@@ -164,6 +204,75 @@ fn jobs_do_what_they_say() {
     let text = "[a]\nrw=randread\nsize=4m\nfilename=f\n[b]\nstonewall\nrw=randread\nsize=4m\nfilename=f\ninvalidate=0\n";
     let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
     assert!(outcome.reports[1].measured.read.completion.max_ns < 20_000);
+    // A process that finds all in memory goes on for as long as it is told.
+    let text = "[global]\nbs=1m\nsize=1m\nruntime=12\n[a]\nrw=read\ntime_based\n[b]\nrw=read\ntime_based\nruntime=12\n";
+    let outcome = on("sata-7200-2013.toml", text, "none").unwrap();
+    assert!(seconds(&outcome, 0) < 12.1 && seconds(&outcome, 1) < 12.1);
+}
+
+#[test]
+fn jobs_count_as_fio_counts() {
+    let fio = |args: &[String]| std::process::Command::new("fio").args(args).output();
+    if fio(&["--version".into()]).is_err() {
+        return println!("skipped: there is no fio");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    let counts = |json: &str| -> Vec<Value> {
+        let result: Value = serde_json::from_str(json).unwrap();
+        let job = &result["jobs"][0];
+        let sides = ["read", "write"].map(|side| json!([job[side]["total_ios"], job[side]["io_bytes"]]));
+        // fio's total_ios has no fdatasync and sync_file_range, but their latencies are among those of fsync.
+        let syncs = job["sync"]["lat_ns"]["N"].as_u64().unwrap_or(0);
+        [json!(sides), json!(syncs)].into()
+    };
+    for job in [
+        "--rw=read --bs=4k",
+        "--rw=read --bs=4k --offset=1m",
+        "--rw=read --bs=64k --size=1000k",
+        "--rw=read --bs=4k --size=4097",
+        "--rw=randread --bs=64k --size=1000k",
+        "--rw=randread --bs=64k --size=1000k --norandommap=1",
+        "--rw=read --bs=64k --offset=1920k --size=2m",
+        "--rw=write --bs=4k --size=256k --fsync=1",
+        "--rw=write --bs=4k --size=256k --fsync=7 --end_fsync=1",
+        "--rw=randwrite --bs=4k --size=256k --fsync=8",
+        "--rw=write --bs=4k --size=256k --fdatasync=8",
+        "--rw=write --bs=4k --size=256k --fsync=8 --fdatasync=3 --sync_file_range=write,wait_after:5",
+        "--rw=write --bs=4k --size=256k --sync_file_range=write:7",
+        "--rw=read --bs=4k --size=4MiB",
+    ] {
+        let mut args: Vec<String> = job.split(' ').map(str::to_owned).collect();
+        args.splice(0..0, ["--name=a".into(), format!("--filename={}", file.display())]);
+        args.push("--output-format=json".into());
+        let [theirs, ours] = ["fio", "extant"].map(|who| {
+            std::fs::write(&file, vec![1; 2 << 20]).unwrap();
+            let text = match who {
+                "fio" => String::from_utf8(fio(&args).unwrap().stdout).unwrap(),
+                _ => {
+                    let words: Vec<&str> =
+                        std::iter::once("run").chain(args.iter().map(String::as_str)).collect();
+                    lab(&words).unwrap()
+                }
+            };
+            (counts(&text[text.find('{').unwrap()..]), file.metadata().unwrap().len())
+        });
+        assert_eq!(ours, theirs, "{job}");
+    }
+    // How many were under way at a time.
+    let args = format!(
+        "--name=a --filename={} --rw=read --bs=4k --size=1m --ioengine=libaio --iodepth=5 --output-format=json",
+        file.display()
+    );
+    let words: Vec<&str> = std::iter::once("run").chain(args.split(' ')).collect();
+    let ours: Value = serde_json::from_str(&lab(&words).unwrap()).unwrap();
+    let theirs = fio(&args.split(' ').map(str::to_owned).collect::<Vec<_>>()).unwrap().stdout;
+    let theirs: Value = serde_json::from_slice(&theirs).unwrap();
+    for depth in ["1", "2", "4", "8"] {
+        let [theirs, ours] =
+            [&theirs, &ours].map(|result| result["jobs"][0]["iodepth_level"][depth].as_f64().unwrap());
+        assert!((theirs - ours).abs() < 1.0, "{depth}: {ours} is not {theirs}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::FileOptions;
 use super::transfer::{Step, Transfer};
 use crate::{Bio, IoError, IoErrorKind, Limits, Op, Sector};
-use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -31,14 +31,7 @@ pub(super) struct Backing {
 
 impl Backing {
     pub(super) fn new(buffered: OwnedFd, path: &Path, options: FileOptions) -> std::io::Result<Self> {
-        let kind = FileType::from_raw_mode(rustix::fs::fstat(&buffered)?.st_mode);
-        if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
-            let name = path.display();
-            return Err(std::io::Error::new(
-                std::io::ErrorKind::InvalidInput,
-                format!("{name} is neither a regular file nor a block device"),
-            ));
-        }
+        let kind = check_kind(&rustix::fs::fstat(&buffered)?)?;
         let is_block_device = kind == FileType::BlockDevice;
         let size_bytes = rustix::fs::seek(&buffered, SeekFrom::End(0))?;
         let access = if options.write { OFlags::RDWR } else { OFlags::RDONLY };
@@ -142,6 +135,17 @@ impl Backing {
         };
         let hole = rustix::fs::seek(&self.buffered, SeekFrom::Hole(data)).map_err(error)?;
         Ok(Some(data..hole.min(capacity)))
+    }
+}
+
+/// What kind of file it is, of those that hold sectors.
+pub(super) fn check_kind(stat: &Stat) -> std::io::Result<FileType> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        kind @ (FileType::RegularFile | FileType::BlockDevice) => Ok(kind),
+        _ => Err(std::io::Error::new(
+            std::io::ErrorKind::InvalidInput,
+            "it is neither a regular file nor a block device",
+        )),
     }
 }
 

@@ -6,8 +6,7 @@ use std::path::Path;
 
 /// Flags to add when opening `path` for writing: a block device is claimed (`O_EXCL`, open(2)), which fails while it is
 /// mounted. An image that is attached to a loop device is refused.
-pub(super) fn claim(path: &Path) -> Result<OFlags> {
-    let kind = FileType::from_raw_mode(rustix::fs::stat(path)?.st_mode);
+pub(super) fn claim(path: &Path, kind: FileType) -> Result<OFlags> {
     if kind == FileType::BlockDevice {
         return Ok(OFlags::EXCL);
     }

@@ -8,7 +8,7 @@ mod tests;
 mod transfer;
 
 use crate::{Bio, Device, IoError, Limits, Op};
-use backing::Backing;
+use backing::{Backing, check_kind};
 use extant_rt::{DriverHandle, Rt};
 use ring::Ring;
 use rustix::fs::{Mode, OFlags};
@@ -62,7 +62,9 @@ impl FileDevice {
     /// # Errors
     /// For writing, what the host has mounted or attached to a loop device is refused as busy.
     pub fn open(path: &Path, options: FileOptions) -> std::io::Result<Self> {
-        let access = if options.write { OFlags::RDWR | busy::claim(path)? } else { OFlags::RDONLY };
+        // Opening a FIFO would wait for its other end.
+        let kind = check_kind(&rustix::fs::stat(path)?)?;
+        let access = if options.write { OFlags::RDWR | busy::claim(path, kind)? } else { OFlags::RDONLY };
         Self::from_fd(rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())?, path, options)
     }
 

@@ -2,6 +2,7 @@ use super::transfer::Step;
 use super::*;
 use crate::{Buf, IoErrorKind, Sector, Segment, discard, execute, flush, read, write};
 use extant_rt::RealConfig;
+use rustix::fs::{CWD, FileType};
 use rustix::io::Errno;
 use std::io::{Read, Seek, Write};
 use std::process::Command;
@@ -144,10 +145,16 @@ fn writes_to_a_read_only_device_are_refused() {
 }
 
 #[test]
-fn a_directory_is_refused_with_a_sentence() {
+fn what_holds_no_sectors_is_refused_with_a_sentence_and_not_waited_for() {
     let dir = TempDir::new().unwrap();
-    let error = FileDevice::open(dir.path(), FileOptions::default()).unwrap_err();
-    assert!(error.to_string().contains("neither a regular file nor a block device"), "{error}");
+    let fifo = dir.path().join("fifo");
+    rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    for path in [dir.path(), &fifo, Path::new("/dev/full")] {
+        for write in [false, true] {
+            let error = FileDevice::open(path, FileOptions { write, direct: false }).unwrap_err();
+            assert_eq!(error.to_string(), "it is neither a regular file nor a block device");
+        }
+    }
 }
 
 /// More bios than the ring holds, from threads that exit before their bios end.

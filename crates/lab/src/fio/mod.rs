@@ -7,7 +7,7 @@ mod options;
 mod parse;
 pub(crate) mod units;
 
-pub use options::{Engine, Job, Pattern};
+pub use options::{Engine, Job, Pattern, SyncCall};
 pub use parse::{CommandLine, OutputFormat, command_line, job_file};
 
 /// Why a job was refused: where it stands, and what is wrong with it.

@@ -100,11 +100,11 @@ pub struct Job {
     pub time_based: bool,
     /// Past the page cache.
     pub direct: bool,
-    /// Flush after so many writes; 0 never.
+    /// Flush before the next I/O after so many writes; 0 never.
     pub fsync: u64,
     /// Likewise with `fdatasync(2)`, which is the same for a file whose size and place do not change.
     pub fdatasync: u64,
-    /// Write back what was written since the last time after so many writes (`sync_file_range(2)`); 0 never.
+    /// Likewise write back what was written since the last time (`sync_file_range(2)`); 0 never.
     pub sync_range: u64,
     /// Whether that waits for what it writes back.
     pub sync_range_waits: bool,
@@ -112,7 +112,7 @@ pub struct Job {
     pub invalidate: bool,
     /// Flush at the end.
     pub end_fsync: bool,
-    /// Bytes a second that a process does not exceed; 0 for no limit.
+    /// Bytes a second that a process does not exceed, reads and writes each; 0 for no limit.
     pub rate_bytes_s: u64,
     /// Percentage of reads in a mix.
     pub read_percent: u64,
@@ -245,6 +245,12 @@ impl Job {
         if self.size_bytes != 0 && self.size_bytes < self.block_bytes {
             return Some(format!("size={} is less than one block of {}", self.size_bytes, self.block_bytes));
         }
+        if self.offset_bytes.checked_add(self.size_bytes).is_none_or(|end| end > MOST_FILE_BYTES) {
+            return Some("offset and size end beyond what a file can have (8 EiB)".into());
+        }
+        if self.block_bytes.saturating_mul(self.effective_depth().into()) > MOST_BUFFER_BYTES {
+            return Some("bs times iodepth is more than 16 GiB of memory".into());
+        }
         if !self.block_bytes.is_multiple_of(512) || !self.offset_bytes.is_multiple_of(512) {
             return Some("bs and offset are multiples of 512".into());
         }
@@ -267,6 +273,36 @@ impl Job {
         }
     }
 
+    /// How much of the `rest_bytes` that its file has from the offset on the job works in.
+    pub fn span_bytes(&self, rest_bytes: u64) -> u64 {
+        match self.size_bytes {
+            0 => rest_bytes,
+            size if self.pattern.random => size.min(rest_bytes),
+            // The last block may reach beyond the size, but not beyond the file.
+            size => size.next_multiple_of(self.block_bytes).min(rest_bytes),
+        }
+    }
+
+    /// How many blocks a process transfers whose span is so long.
+    pub fn wanted_blocks(&self, span_bytes: u64) -> u64 {
+        let blocks = span_bytes / self.block_bytes;
+        match self.size_bytes {
+            0 => blocks,
+            size if self.pattern.random && self.repeats => size.div_ceil(self.block_bytes),
+            size => blocks.max(size / self.block_bytes),
+        }
+    }
+
+    /// The call that is due before the next I/O after so many writes; if several are, the strongest, as in fio.
+    pub fn sync_due(&self, writes: u64) -> Option<SyncCall> {
+        let due = |every: u64| every > 0 && writes > 0 && writes.is_multiple_of(every);
+        if due(self.fsync) || due(self.fdatasync) {
+            Some(SyncCall::Whole)
+        } else {
+            due(self.sync_range).then_some(SyncCall::Range)
+        }
+    }
+
     /// The file of the process with this number, as fio names it.
     pub fn file_of(&self, process: u32) -> String {
         let name = match &self.filename {
@@ -278,6 +314,15 @@ impl Job {
             None => name,
         }
     }
+}
+
+/// How a job makes what it wrote durable, or begins to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncCall {
+    /// `fsync(2)` or `fdatasync(2)`.
+    Whole,
+    /// `sync_file_range(2)` of what was written since the last such call.
+    Range,
 }
 
 /// `sync_file_range=FLAGS:N`: whether it waits, and after how many writes it is called.
@@ -301,6 +346,11 @@ fn range_sync(text: &str) -> Result<(bool, u64), String> {
     }
     Ok((waits, count(writes)?))
 }
+
+/// The largest offset of a file (`off_t`).
+const MOST_FILE_BYTES: u64 = i64::MAX as u64;
+/// More memory than this is asked for by mistake.
+const MOST_BUFFER_BYTES: u64 = 16 << 30;
 
 fn above_zero<T: Default + PartialEq>(value: T) -> Result<T, String> {
     if value == T::default() { Err("must be above 0".into()) } else { Ok(value) }

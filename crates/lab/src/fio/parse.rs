@@ -39,8 +39,9 @@ fn sections(file: &str, text: &str, defaults: &Job) -> Result<Vec<Job>, JobError
     let error = |line: usize, problem: String| JobError { place: format!("{file}:{line}"), problem };
     for (index, raw) in text.lines().enumerate() {
         let number = index + 1;
-        let line = raw.trim();
-        if line.is_empty() || line.starts_with('#') || line.starts_with(';') {
+        // A comment may also follow something.
+        let line = raw.split(['#', ';']).next().unwrap_or_default().trim();
+        if line.is_empty() {
             continue;
         }
         if let Some(rest) = line.strip_prefix('[') {
@@ -109,6 +110,10 @@ pub fn command_line(
                 job.set(key, value).map_err(error)?;
                 current = Some((word.clone(), job));
             }
+            "machine" | "elevator" | "requests" | "seed" | "cache" | "dirty-limit" | "dirty-background"
+            | "dirty-control" => {
+                return Err(error(format!("--{key} belongs before the first job file and fio's options")));
+            }
             _ => {
                 let job = current.as_mut().map_or(&mut global, |(_, job)| job);
                 job.set(key, value).map_err(error)?;
@@ -166,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_is_global_holds_for_the_sections_after_it() {
-        let text = "; two jobs\n[global]\nbs=8k\ndirect=1\n\n[a]\nrw=write\n[global]\nbs=16k\n# later\n[b]\nstonewall\nsize=1m\n";
+        let text = "; two jobs\n[global] # for all\nbs=8k;not 4k\ndirect=1 # yes\r\n\n[a]\nrw=write\n[global]\nbs=16k\n# later\n[b]\nstonewall\nsize=1m\n";
         let jobs = job_file("j.fio", text).unwrap();
         assert_eq!(
             jobs.iter().map(|j| (j.name.as_str(), j.block_bytes)).collect::<Vec<_>>(),

@@ -2,19 +2,25 @@
 
 use extant_rt::Nanos;
 
-/// A size in bytes: `4096`, `4k`, `5G`, `128KiB`. As fio does by default (`kb_base=1024`), every suffix counts in 1024s.
+/// A size in bytes: `4096`, `4k`, `5G`. As fio reads them by default (`kb_base=1024`), `4k` and `4kB` are 4096 bytes, and
+/// `4KiB`, the other way round from the standard, is 4000.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
-    let power = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 1,
-        "m" | "mb" | "mib" => 2,
-        "g" | "gb" | "gib" => 3,
-        "t" | "tb" | "tib" => 4,
-        "p" | "pb" | "pib" => 5,
+    let unit = unit.to_ascii_lowercase();
+    let (base, prefix) = match unit.strip_suffix("ib") {
+        Some(prefix) => (1000_u64, prefix),
+        None => (1024, unit.strip_suffix('b').unwrap_or(&unit)),
+    };
+    let power = match prefix {
+        "" if base == 1024 => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        "p" => 5,
         _ => return Err(format!("\"{text}\" is not a size; write a number with k, m, g, t or p")),
     };
-    number.checked_mul(1_u64 << (10 * power)).ok_or_else(|| format!("\"{text}\" is too large"))
+    number.checked_mul(base.pow(power)).ok_or_else(|| format!("\"{text}\" is too large"))
 }
 
 /// A span of time; without a unit in `default_unit`.
@@ -59,10 +65,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_count_in_1024s() {
+    fn sizes_are_what_fio_takes_them_for() {
         assert_eq!(bytes("4k"), Ok(4096));
         assert_eq!(bytes("5G"), Ok(5 << 30));
-        assert_eq!(bytes("128KiB"), Ok(128 << 10));
+        assert_eq!(bytes("128kB"), Ok(128 << 10));
+        // fio --name=a --ioengine=null --bs=1 --size=4KiB reads 4000 bytes.
+        assert_eq!(bytes("4KiB"), Ok(4000));
+        assert_eq!(bytes("1mib"), Ok(1_000_000));
+        assert!(bytes("4ib").is_err());
         assert_eq!(bytes("512"), Ok(512));
         assert!(
             bytes("4x").is_err()

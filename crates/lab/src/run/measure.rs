@@ -190,7 +190,7 @@ pub struct Measured {
     pub sync: Latency,
     /// From the beginning of what is counted to the end of the last think time: the longest of the processes'.
     pub runtime: Nanos,
-    /// By how many others were under way when an I/O was submitted, itself included: 1, 2, 4, 8, 16, 32, 64 and more.
+    /// By how many were under way when an I/O was submitted, itself included: 1, from 2, 4, 8, 16, 32, and from 64 on.
     pub depths: [u64; 7],
     /// What the processes used of the processors; `None` in the real world, where nobody counts.
     pub used: Option<TaskUsage>,

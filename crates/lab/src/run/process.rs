@@ -3,7 +3,7 @@
 use super::measure::Measured;
 use super::offsets::Permutation;
 use super::place::Place;
-use crate::fio::{Engine, Job};
+use crate::fio::{Engine, Job, SyncCall};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment, StreamId, flush};
 use extant_cache::{CacheError, OpenFile};
 use extant_rt::{Class, Cost, Nanos, Rng, Rt, TaskUsage, WaitsOn};
@@ -49,9 +49,10 @@ struct Running {
     /// The file, opened by this process; `None` for direct I/O.
     file: Option<Arc<OpenFile>>,
     port: Arc<Port>,
+    /// By slot; as many as were under way at a time so far.
     flights: Vec<Option<Flight>>,
-    /// Memory for each I/O under way, while it is not.
-    buffers: Vec<Option<Buf>>,
+    /// Slots that are free, each with its memory.
+    free: Vec<(usize, Buf)>,
     under_way: usize,
     /// What was written since the last `sync_file_range`.
     unsynced: Option<Range<u64>>,
@@ -62,17 +63,15 @@ struct Running {
 impl Process {
     /// Does what the job says.
     pub(super) async fn run(self) -> Measured {
-        let depth = self.job.effective_depth() as usize;
         self.rt.sleep(self.job.start_delay).await;
-        let counted_from = self.rt.now() + self.job.ramp;
-        let buffers = (0..depth).map(|_| Some(Buf::zeroed(self.job.block_bytes as usize))).collect();
+        let counted_from = self.rt.now().saturating_add(self.job.ramp);
         let pages = self.place.pages.as_ref().filter(|_| !self.place.direct);
         let file = pages.map(|pages| Arc::new(pages.open().with_stream(self.stream)));
         let mut running = Running {
             file,
             port: Arc::default(),
-            flights: vec![None; depth],
-            buffers,
+            flights: Vec::new(),
+            free: Vec::new(),
             under_way: 0,
             unsynced: None,
             counted_from,
@@ -96,22 +95,49 @@ impl Running {
             file.mapping().invalidate(0..file.mapping().size()).await?;
         }
         let began = self.p.rt.now();
+        let ends = job.runtime.map_or(Nanos::MAX, |most| self.counted_from.saturating_add(most));
+        let depth = job.effective_depth() as usize;
         let blocks = self.p.place.span_bytes / job.block_bytes;
-        let wanted_bytes = if job.size_bytes > 0 { job.size_bytes } else { self.p.place.span_bytes };
-        let wanted = wanted_bytes / job.block_bytes;
+        let wanted = job.wanted_blocks(self.p.place.span_bytes);
         let mut order = Permutation::new(blocks, &mut self.p.rng);
-        let (mut issued, mut writes) = (0_u64, 0_u64);
-        loop {
-            let now = self.p.rt.now();
-            let late = job.runtime.is_some_and(|most| now.saturating_sub(self.counted_from) >= most);
-            if late || (issued == wanted && !job.time_based) {
-                break;
+        let (mut issued, mut issued_by_side) = (0_u64, [0_u64; 2]);
+        let mut synced = false;
+        while self.p.rt.now() < ends && (issued < wanted || job.time_based) {
+            if let (false, Some(call)) = (synced, job.sync_due(issued_by_side[1])) {
+                let took = self.sync(call).await?;
+                took.into_iter().for_each(|took| self.measured.sync.add(took));
+                synced = true;
+                continue;
             }
+            let mut op = match (job.pattern.reads, job.pattern.writes) {
+                (true, true) if self.p.rng.below(100) < job.read_percent => Op::Read,
+                (_, true) => Op::Write,
+                _ => Op::Read,
+            };
             if job.rate_bytes_s > 0 {
-                let due = u128::from(issued * job.block_bytes) * 1_000_000_000 / u128::from(job.rate_bytes_s);
-                self.p.rt.sleep_until(began.saturating_add(Nanos(due as u64))).await;
+                let due = |op| {
+                    let bytes = u128::from(issued_by_side[side(op)]) * u128::from(job.block_bytes);
+                    let ns = bytes * 1_000_000_000 / u128::from(job.rate_bytes_s);
+                    began.saturating_add(Nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
+                };
+                let other = if op == Op::Read { Op::Write } else { Op::Read };
+                if job.pattern.reads
+                    && job.pattern.writes
+                    && due(other) < due(op)
+                    && self.p.rt.now() < due(op)
+                {
+                    op = other;
+                }
+                if self.p.rt.now() < due(op) {
+                    // Nothing may end unseen while the process sleeps: its latency would be the sleep's.
+                    self.quiesce().await?;
+                    self.p.rt.sleep_until(due(op).min(ends)).await;
+                    if due(op) >= ends {
+                        break;
+                    }
+                }
             }
-            while self.under_way == self.flights.len() {
+            while self.under_way == depth {
                 self.reap().await?;
             }
             let block = match (job.pattern.random, job.repeats) {
@@ -119,30 +145,30 @@ impl Running {
                 (true, false) => order.next(&mut self.p.rng),
                 (true, true) => self.p.rng.below(blocks),
             };
-            let reads = match (job.pattern.reads, job.pattern.writes) {
-                (reads, writes) if reads && writes => self.p.rng.below(100) < job.read_percent,
-                (reads, _) => reads,
-            };
-            self.issue(if reads { Op::Read } else { Op::Write }, block * job.block_bytes).await?;
+            self.issue(op, block * job.block_bytes).await?;
             issued += 1;
-            writes += u64::from(!reads);
-            if !reads {
-                self.sync_after(writes).await?;
-            }
+            issued_by_side[side(op)] += 1;
+            synced = false;
             if job.think > Nanos::ZERO && issued.is_multiple_of(job.think_blocks) {
                 self.quiesce().await?;
                 self.p.rt.sleep(job.think).await;
             } else if matches!(job.engine, Engine::Sync(_)) {
                 self.quiesce().await?;
             }
+            if self.file.is_some() {
+                // If all was cached, nothing had to be waited for: others get their turn on the way back from the
+                // system call.
+                self.p.rt.resched().await;
+            }
         }
         self.quiesce().await?;
-        if job.end_fsync && writes > 0 {
-            self.sync().await?;
+        if job.end_fsync && issued_by_side[1] > 0 {
+            self.sync(SyncCall::Whole).await?;
         }
         Ok(())
     }
 
+    /// Starts an I/O; through the page cache it may be done already.
     async fn issue(&mut self, op: Op, offset: u64) -> Result<(), CacheError> {
         let bytes = self.p.job.block_bytes;
         let at = self.p.place.offset_bytes + offset;
@@ -152,12 +178,15 @@ impl Running {
         let rt = &self.p.rt;
         let decided = rt.now();
         rt.charge(Cost::Syscall(1));
-        let slot = self.flights.iter().position(Option::is_none).expect("called with room");
-        let depth = (self.under_way as u32 + 1).next_power_of_two().ilog2() as usize;
-        self.measured.depths[depth.min(6)] += 1;
+        let (slot, mut buffer) = self.free.pop().unwrap_or_else(|| {
+            self.flights.push(None);
+            (self.flights.len() - 1, Buf::zeroed(bytes as usize))
+        });
+        if decided >= self.counted_from {
+            self.measured.depths[((self.under_way + 1).ilog2() as usize).min(6)] += 1;
+        }
         self.flights[slot] = Some(Flight { op, decided, submitted: rt.now() });
         self.under_way += 1;
-        let mut buffer = self.buffers[slot].take().expect("a free slot has its buffer");
         let port = self.port.clone();
         match &self.file {
             None => {
@@ -211,7 +240,7 @@ impl Running {
         let Ended { slot, buffer, result, used } = self.port.next(&self.p.rt, self.p.stream).await;
         let flight = self.flights[slot].take().expect("ends once");
         self.under_way -= 1;
-        self.buffers[slot] = Some(buffer);
+        self.free.push((slot, buffer));
         self.measured.used(used);
         result?;
         let bytes = self.p.job.block_bytes;
@@ -235,35 +264,21 @@ impl Running {
         Ok(())
     }
 
-    /// What the job wants after so many writes.
-    async fn sync_after(&mut self, writes: u64) -> Result<(), CacheError> {
-        let job = &self.p.job;
-        let due = |every: u64| every > 0 && writes.is_multiple_of(every);
-        if due(job.fsync) || due(job.fdatasync) {
-            self.sync().await
-        } else if due(job.sync_range) {
-            self.sync_range().await
-        } else {
-            Ok(())
-        }
-    }
-
-    async fn sync(&mut self) -> Result<(), CacheError> {
+    /// Makes what was written durable, or begins to, as the job wants it; how long that took, if it counts.
+    async fn sync(&mut self, call: SyncCall) -> Result<Option<Nanos>, CacheError> {
         self.quiesce().await?;
         let before = self.p.rt.now();
         self.p.rt.charge(Cost::Syscall(1));
-        match &self.file {
-            Some(file) => file.sync().await?,
-            None => flush(&*self.p.place.device).await?,
+        match (call, &self.file) {
+            (SyncCall::Whole, Some(file)) => file.sync().await?,
+            (SyncCall::Whole, None) => flush(&*self.p.place.device).await?,
+            (SyncCall::Range, _) => self.sync_range().await?,
         }
-        self.synced_since(before);
-        Ok(())
+        let now = self.p.rt.now();
+        Ok((now >= self.counted_from).then(|| now.saturating_sub(before)))
     }
 
     async fn sync_range(&mut self) -> Result<(), CacheError> {
-        self.quiesce().await?;
-        let before = self.p.rt.now();
-        self.p.rt.charge(Cost::Syscall(1));
         if let (Some(bytes), Some(file)) = (self.unsynced.take(), self.file.clone()) {
             if self.p.job.sync_range_waits {
                 file.sync_range(bytes).await?;
@@ -273,15 +288,7 @@ impl Running {
                 drop(self.p.rt.spawn("sync_file_range", Class::Normal, begun));
             }
         }
-        self.synced_since(before);
         Ok(())
-    }
-
-    fn synced_since(&mut self, before: Nanos) {
-        let now = self.p.rt.now();
-        if now >= self.counted_from {
-            self.measured.sync.add(now.saturating_sub(before));
-        }
     }
 }
 
@@ -291,6 +298,11 @@ async fn transfer(file: &OpenFile, op: Op, at: u64, buffer: &mut Buf) -> Result<
         Op::Read => file.read(at, &mut buffer[..]).await.map(|_| ()),
         _ => file.write(at, &buffer[..]).await,
     }
+}
+
+/// Reads and writes are counted apart.
+fn side(op: Op) -> usize {
+    usize::from(op == Op::Write)
 }
 
 impl Port {

@@ -41,7 +41,7 @@ fn files_of(jobs: &[Job], takes_part: impl Fn(&Job) -> bool) -> BTreeSet<String>
 /// The part of a file that a process is to use.
 fn span(job: &Job, file: String, length: u64) -> Result<u64, RunError> {
     let rest = length.saturating_sub(job.offset_bytes);
-    let span_bytes = if job.size_bytes > 0 { job.size_bytes.min(rest) } else { rest };
+    let span_bytes = job.span_bytes(rest);
     if span_bytes < job.block_bytes {
         return Err(RunError::TooSmall { job: job.name.clone(), file, length });
     }
@@ -241,7 +241,8 @@ impl Real {
 fn lay_out(path: &Path, job: &Job) -> std::io::Result<()> {
     use std::io::{Seek, SeekFrom, Write};
     let wanted = job.offset_bytes.saturating_add(job.size_bytes);
-    if path.metadata().is_ok_and(|found| !found.is_file() || found.len() >= wanted) {
+    // Without a size the job takes the file as it is.
+    if job.size_bytes == 0 || path.metadata().is_ok_and(|found| !found.is_file() || found.len() >= wanted) {
         return Ok(());
     }
     let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
