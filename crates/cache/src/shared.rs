@@ -49,6 +49,7 @@ pub(crate) struct Settings {
     pub(crate) bio_pages: u64,
     pub(crate) periodic: extant_rt::Nanos,
     pub(crate) expire: extant_rt::Nanos,
+    pub(crate) phantom: bool,
     /// Whatever the limits are, no more is dirty or under write-back.
     pub(crate) most_dirty_pages: u64,
 }
@@ -114,7 +115,7 @@ impl Shared {
     ) -> std::io::Result<Self> {
         Ok(Self {
             rt: rt.clone(),
-            frames: Frames::new(frames)?,
+            frames: Frames::new(frames, settings.phantom)?,
             index: Index::new(frames)?,
             pages: WaitTable::new(rt, WaitConfig::new("pages")),
             waits: Arc::new(Waits::new()),

@@ -42,13 +42,15 @@ pub(crate) struct Wrote {
 pub(crate) enum Source<'a> {
     Bytes(&'a [u8]),
     Zeroes(usize),
+    /// Nothing, for frames without bytes.
+    Phantom(usize),
 }
 
 impl Source<'_> {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
-            Self::Zeroes(len) => *len,
+            Self::Zeroes(len) | Self::Phantom(len) => *len,
         }
     }
 
@@ -56,6 +58,7 @@ impl Source<'_> {
         match *self {
             Self::Bytes(bytes) => Self::Bytes(&bytes[n..]),
             Self::Zeroes(len) => Self::Zeroes(len - n),
+            Self::Phantom(len) => Self::Phantom(len - n),
         }
     }
 
@@ -64,7 +67,18 @@ impl Source<'_> {
         match self {
             Self::Bytes(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
             Self::Zeroes(_) => to.fill(0),
+            Self::Phantom(_) => {}
         }
+    }
+
+    /// A new page: `n` bytes from byte `from` on at `skip`, zeroes around them.
+    fn copy_to_new(&self, from: usize, page: &mut [u8], skip: usize, n: usize) {
+        if let Self::Phantom(_) = self {
+            return;
+        }
+        page[..skip].fill(0);
+        self.copy_to(from, &mut page[skip..skip + n]);
+        page[skip + n..].fill(0);
     }
 }
 
@@ -86,6 +100,10 @@ impl Inner {
         most: u64,
     ) -> (Wrote, WriteStop) {
         debug_assert!(most > 0);
+        let source = match self.shared.frames.are_phantoms() {
+            true => Source::Phantom(source.len()),
+            false => source,
+        };
         let mut wrote = Wrote::default();
         let stop = loop {
             let left = source.len() - wrote.bytes;
@@ -248,7 +266,7 @@ impl Inner {
             return Some(Overwrite::Stop(WriteStop::NoRoom(reason)));
         }
         let mut fresh = shared.frames.take_free(new, key);
-        if n < PAGE_BYTES {
+        if n < PAGE_BYTES && !shared.frames.are_phantoms() {
             fresh.copy_from_slice(&pinned);
         }
         source.copy_to(from, &mut fresh[skip..skip + n]);
@@ -325,9 +343,7 @@ impl Inner {
         for (slot, frame) in frames.into_iter().enumerate() {
             let mut page = shared.frames.take_free(frame, self.key(first + slot as u64));
             let (skip, start, n) = piece(slot);
-            page[..skip].fill(0);
-            source.copy_to(from + start, &mut page[skip..skip + n]);
-            page[skip + n..].fill(0);
+            source.copy_to_new(from + start, &mut page, skip, n);
             fresh.push(page);
         }
         let mut unused = Vec::new();
