@@ -284,7 +284,9 @@ impl Inner {
         self.grow_to(index * PAGE + (skip + n) as u64);
         self.replace(&mut pages, old, &mut after);
         fresh.publish(seen.dirty() | self.dirty_mask(skip..skip + n), seen.uses());
-        self.attach(&mut pages, new);
+        let mut cursor = self.cursor(&pages);
+        self.attach(&mut pages, &mut cursor, new);
+        drop(cursor);
         if !was_dirty {
             self.mark_dirty(&mut pages, index..index + 1);
         }
@@ -350,9 +352,10 @@ impl Inner {
         let mut entered = 0;
         {
             let mut pages = self.pages.lock();
+            let mut cursor = self.cursor(&pages);
             for (slot, page) in fresh.into_iter().enumerate() {
                 let index = first + slot as u64;
-                if entered < slot || self.frame(&pages, index).is_some() {
+                if entered < slot || cursor.find(self.key(index)).is_some() {
                     unused.push(page.give_back());
                     continue;
                 }
@@ -360,9 +363,10 @@ impl Inner {
                 self.grow_to(index * PAGE + (skip + n) as u64);
                 let frame = page.frame;
                 page.publish(self.dirty_mask(skip..skip + n), 1);
-                self.attach(&mut pages, frame);
+                self.attach(&mut pages, &mut cursor, frame);
                 entered += 1;
             }
+            drop(cursor);
             if entered > 0 {
                 self.mark_dirty(&mut pages, first..first + entered as u64);
             }
