@@ -5,7 +5,7 @@ use bitflags::bitflags;
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// A 512-byte unit of a device, counted from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,7 +91,11 @@ enum Owner {
     Buf(Buf),
     Exclusive { _keep: Arc<dyn Any + Send + Sync> },
     Shared { _keep: Arc<dyn Any + Send + Sync> },
+    Zeroes { _keep: Arc<dyn Any + Send + Sync> },
 }
+
+/// What every [`Segment::zeroes`] shows.
+static ZEROES: LazyLock<Arc<Buf>> = LazyLock::new(|| Arc::new(Buf::zeroed(Segment::MAX_ZEROES)));
 
 // SAFETY: the owner is Send, keeps the memory alive, and `ptr` is only dereferenced through methods that borrow `self`.
 unsafe impl Send for Segment {}
@@ -105,6 +109,22 @@ impl Segment {
         // SAFETY: in bounds by the assertion.
         let ptr = unsafe { buf.as_ptr().add(start) };
         Self { ptr, len, owner: Owner::Shared { _keep: buf } }
+    }
+
+    /// The longest [`Segment::zeroes`], in bytes: 1 MiB.
+    pub const MAX_ZEROES: usize = 1 << 20;
+
+    /// Zero bytes that take no memory of their own, at most [`Segment::MAX_ZEROES`]; for writes only. A device may ask
+    /// [`Segment::is_zeroes`] rather than look at them.
+    pub fn zeroes(len: usize) -> Self {
+        let zeroes = ZEROES.clone();
+        assert!(len <= zeroes.len(), "at most {} zeroes in one segment", zeroes.len());
+        Self { ptr: zeroes.as_ptr(), len, owner: Owner::Zeroes { _keep: zeroes } }
+    }
+
+    /// Whether it is known to be [zeroes](Segment::zeroes).
+    pub fn is_zeroes(&self) -> bool {
+        matches!(self.owner, Owner::Zeroes { .. })
     }
 
     /// Memory of somebody else that this segment alone may touch until it is dropped: page frames, a caller's buffer.
@@ -139,9 +159,10 @@ impl Segment {
         assert!(start.checked_add(len).is_some_and(|end| end <= parent.len), "piece within its segment");
         // SAFETY: in bounds by the assertion.
         let ptr = unsafe { parent.ptr.add(start) };
-        let owner = match parent.is_writable() {
-            true => Owner::Exclusive { _keep: owner },
-            false => Owner::Shared { _keep: owner },
+        let owner = match &parent.owner {
+            Owner::Buf(_) | Owner::Exclusive { .. } => Owner::Exclusive { _keep: owner },
+            Owner::Shared { .. } => Owner::Shared { _keep: owner },
+            Owner::Zeroes { .. } => Owner::Zeroes { _keep: owner },
         };
         Self { ptr, len, owner }
     }
@@ -169,20 +190,20 @@ impl Segment {
                 // SAFETY: the memory is this segment's alone, and the segment is borrowed exclusively.
                 Some(unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) })
             }
-            Owner::Shared { .. } => None,
+            Owner::Shared { .. } | Owner::Zeroes { .. } => None,
         }
     }
 
     /// Whether a device may fill it.
     pub fn is_writable(&self) -> bool {
-        !matches!(self.owner, Owner::Shared { .. })
+        !matches!(self.owner, Owner::Shared { .. } | Owner::Zeroes { .. })
     }
 
     /// The owned buffer, if this segment owns one.
     pub fn into_buf(self) -> Option<Buf> {
         match self.owner {
             Owner::Buf(buf) => Some(buf),
-            Owner::Exclusive { .. } | Owner::Shared { .. } => None,
+            Owner::Exclusive { .. } | Owner::Shared { .. } | Owner::Zeroes { .. } => None,
         }
     }
 }

@@ -47,6 +47,10 @@ pub struct CacheConfig {
     pub expire: Nanos,
     /// What happens to pages that cannot be written.
     pub on_write_error: OnWriteError,
+    /// Frames without bytes, for virtual worlds: a write copies nothing, a read finds zeroes, the device is sent
+    /// [zeroes](extant_block::Segment::zeroes) and what it answers is dropped. All else is as ever, costs included, so
+    /// that an hour of streaming takes neither memory nor copies.
+    pub phantom_frames: bool,
     /// The dirty controller: who may dirty how much, and when flushers work. [`Extant`] by default.
     pub control: Box<dyn DirtyControl>,
     /// The eviction policy; [`S3Fifo`] if not given.
@@ -65,6 +69,7 @@ impl CacheConfig {
             periodic: Nanos::from_secs(5),
             expire: Nanos::from_secs(30),
             on_write_error: OnWriteError::default(),
+            phantom_frames: false,
             control: Box::new(Extant::new()),
             eviction: None,
         }
@@ -136,7 +141,11 @@ impl PageCache {
     ///
     /// # Errors
     /// The system gives no address space for the budget.
+    ///
+    /// # Panics
+    /// Phantom frames in the real world, where they would lose what is written.
     pub fn new(rt: &Rt, mut config: CacheConfig) -> std::io::Result<Self> {
+        assert!(rt.is_virtual() || !config.phantom_frames, "phantom frames are for virtual worlds");
         let frames = (config.budget_bytes / PAGE).clamp(16, u64::from(u32::MAX) - 1) as u32;
         let limits = config.limits(u64::from(frames));
         let settings = Settings {
@@ -145,6 +154,7 @@ impl PageCache {
             bio_pages: (config.bio_bytes / PAGE).max(1),
             periodic: config.periodic,
             expire: config.expire,
+            phantom: config.phantom_frames,
             most_dirty_pages: most_dirty(frames.into()),
         };
         let policy = match config.eviction.take() {

@@ -49,6 +49,9 @@ struct DirtyFiles {
 pub(crate) type Listed = (Nanos, u64);
 
 impl DiskState {
+    /// No time at all.
+    pub(crate) const NEVER: u64 = u64::MAX;
+
     pub(crate) fn new(index: DeviceIndex, device: Arc<dyn Device>) -> Self {
         Self {
             index,
@@ -60,7 +63,7 @@ impl DiskState {
             dirtied_total: AtomicU64::new(0),
             written_total: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
-            traced_at: AtomicU64::new(0),
+            traced_at: AtomicU64::new(Self::NEVER),
             failing: AtomicBool::new(false),
             last_error: Mutex::new(None),
             files: Mutex::default(),

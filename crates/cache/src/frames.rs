@@ -5,7 +5,7 @@
 use crate::arena::{Region, Table, Zeroable};
 use crate::page::{FrameNo, PAGE_BYTES, PageKey};
 use crate::state::{After, Snapshot, State};
-use extant_block::Segment;
+use extant_block::{Buf, Segment};
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -52,18 +52,21 @@ pub(crate) struct Frames {
     heads: Table<Head>,
     pub(crate) siblings: Table<Siblings>,
     count: u32,
+    /// The frames have no bytes: nothing is ever written to them, so that they take no memory and read as zeroes.
+    phantom: bool,
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     racy: crate::racy::RacyCopy,
 }
 
 impl Frames {
-    pub(crate) fn new(count: u32) -> std::io::Result<Self> {
+    pub(crate) fn new(count: u32, phantom: bool) -> std::io::Result<Self> {
         let slots = count as usize + 1;
         Ok(Self {
             bytes: Region::zeroed(count as usize * PAGE_BYTES)?,
             heads: Table::zeroed(slots)?,
             siblings: Table::zeroed(slots)?,
             count,
+            phantom,
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             racy: crate::racy::RacyCopy::detect(),
         })
@@ -71,6 +74,12 @@ impl Frames {
 
     pub(crate) fn count(&self) -> u32 {
         self.count
+    }
+
+    /// Whether the frames have no bytes.
+    #[inline]
+    pub(crate) fn are_phantoms(&self) -> bool {
+        self.phantom
     }
 
     /// Bytes that describe frames.
@@ -174,6 +183,9 @@ impl Frames {
         len: usize,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Segment {
+        if self.phantom {
+            return Segment::from(Buf::zeroed(len));
+        }
         let ptr = self.run(frame, count, skip, len);
         // SAFETY: the memory lives as long as `owner`, which holds these frames; nobody else touches it while the frames
         // are loading, as the caller promises.
@@ -208,6 +220,9 @@ impl Frames {
     /// # Safety
     /// The frame is loading and the device is done with it.
     pub(crate) unsafe fn zero_loading(&self, frame: FrameNo, skip: usize, len: usize) {
+        if self.phantom {
+            return;
+        }
         let ptr = self.run(frame, 1, skip, len);
         // SAFETY: in bounds, and nobody else touches a loading frame, as the caller promises.
         unsafe { ptr.write_bytes(0, len) };

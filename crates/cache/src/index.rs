@@ -5,24 +5,88 @@
 //! stray into another bucket's chain, but never gives a wrong frame. The table has a fixed size and nothing is ever
 //! freed, so there is nothing to reclaim.
 
-use crate::arena::Table;
+use crate::arena::{Table, Zeroable};
 use crate::frames::{Frames, Pinned};
 use crate::page::{FrameNo, PageKey, mix};
 use crate::state::After;
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Steps after which a reader asks for the lock: chains have one or two frames, unless a walk strays.
 const STEPS_MAX: u32 = 64;
 const LOCKS: usize = 256;
 /// Pages whose buckets lie beside each other, 16 to a cache line.
 const NEIGHBOURS_SHIFT: u32 = 9;
+/// Buckets under one lock, so that a run of pages takes few of them.
+const STRIPE: usize = 64;
+/// Buckets, and pages, that share a [`Hint`].
+const HINTED: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Index {
     buckets: Table<AtomicU32>,
+    /// Where frames lie in the order of their pages: an eighth of the buckets' memory, so that a reader finds in the
+    /// processor's cache what of the buckets it would wait for.
+    hints: Table<Hint>,
     mask: usize,
-    locks: Box<[Mutex<()>]>,
+    locks: Box<[Stripe]>,
+}
+
+/// A line of its own for each.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Stripe(Mutex<()>);
+
+/// Which pages of a block of [`HINTED`] are in a row of frames. A guess that its readers check, like all they find; it
+/// changes under the stripe's lock.
+///
+/// The frame of the block's first page (that page itself may be elsewhere), a tag, a bit for each page.
+#[derive(Debug)]
+struct Hint(AtomicU64);
+
+// SAFETY: an atomic integer, whose zero is a value.
+unsafe impl Zeroable for Hint {}
+
+impl Hint {
+    #[inline]
+    fn look(&self, place: Place) -> Option<FrameNo> {
+        let seen = self.0.load(Ordering::Relaxed);
+        let is_for_us = (seen >> 16) as u16 == place.tag && seen >> place.slot() & 1 == 1;
+        let first = (seen >> 32) as u32;
+        if is_for_us { FrameNo::new(first.wrapping_add(place.slot() as u32)) } else { None }
+    }
+
+    fn insert(&self, place: Place, frame: FrameNo) {
+        let seen = self.0.load(Ordering::Relaxed);
+        let first = frame.get().wrapping_sub(place.slot() as u32);
+        let row = u64::from(first) << 32 | u64::from(place.tag) << 16;
+        // Who came first stays: others are found in their buckets.
+        if seen & 0xffff == 0 {
+            self.0.store(row | 1 << place.slot(), Ordering::Relaxed);
+        } else if seen & !0xffff == row {
+            self.0.store(seen | 1 << place.slot(), Ordering::Relaxed);
+        }
+    }
+
+    fn remove(&self, place: Place, frame: FrameNo) {
+        if self.look(place) == Some(frame) {
+            let seen = self.0.load(Ordering::Relaxed);
+            self.0.store(seen & !(1 << place.slot()), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Where a page is looked for.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    bucket: usize,
+    tag: u16,
+}
+
+impl Place {
+    fn slot(self) -> usize {
+        self.bucket % HINTED
+    }
 }
 
 /// What a look-up gave.
@@ -35,53 +99,56 @@ pub(crate) enum Found<'a> {
 
 impl Index {
     pub(crate) fn new(frames: u32) -> std::io::Result<Self> {
-        let buckets = (frames as usize).next_power_of_two().max(16);
-        let locks = (0..LOCKS).map(|_| Mutex::new(())).collect();
-        Ok(Self { buckets: Table::zeroed(buckets)?, mask: buckets - 1, locks })
+        let buckets = (frames as usize).next_power_of_two().max(HINTED);
+        Ok(Self {
+            buckets: Table::zeroed(buckets)?,
+            hints: Table::zeroed(buckets / HINTED)?,
+            mask: buckets - 1,
+            locks: (0..LOCKS).map(|_| Stripe::default()).collect(),
+        })
     }
 
     pub(crate) fn overhead_bytes(&self) -> usize {
-        self.buckets.bytes()
+        self.buckets.bytes() + self.hints.bytes()
     }
 
-    /// Neighbouring pages share cache lines of the table; runs of them are spread at random.
+    /// Neighbouring pages share cache lines of the table, and locks; runs of them are spread at random.
     #[inline]
-    fn bucket(&self, key: PageKey) -> usize {
-        let run = key.0 >> NEIGHBOURS_SHIFT;
+    fn place(&self, key: PageKey) -> Place {
+        let run = mix(key.0 >> NEIGHBOURS_SHIFT);
         let within = key.0 & ((1 << NEIGHBOURS_SHIFT) - 1);
-        (mix(run) as usize).wrapping_add(within as usize) & self.mask
+        let bucket = ((run as usize & !(STRIPE - 1)) + within as usize) & self.mask;
+        Place { bucket, tag: (run >> 48) as u16 }
     }
 
-    fn lock(&self, bucket: usize) -> parking_lot::MutexGuard<'_, ()> {
-        self.locks[bucket % LOCKS].lock()
+    #[inline]
+    fn hint(&self, place: Place) -> &Hint {
+        &self.hints[place.bucket / HINTED]
+    }
+
+    /// Looks pages up, and enters and removes frames, under the locks that this takes.
+    pub(crate) fn cursor<'a>(&'a self, frames: &'a Frames) -> Cursor<'a> {
+        Cursor { index: self, frames, held: None }
     }
 
     /// The frame of a page, counted in; lock-free unless the answer is doubtful. A frame that the look-up was the last to
     /// use is given to `freed`.
     #[inline]
     pub(crate) fn pin<'a>(&self, frames: &'a Frames, key: PageKey, freed: impl Fn(FrameNo)) -> Found<'a> {
-        let mut at = self.buckets[self.bucket(key)].load(Ordering::Acquire);
-        for _ in 0..STEPS_MAX {
-            let Some(frame) = FrameNo::new(at) else { break };
-            let head = frames.head(frame);
-            if head.key.load(Ordering::Relaxed) == key.0 {
-                match frames.pin(frame, key) {
-                    Ok(pinned) => return Found::Pinned(pinned),
-                    Err(failure) if failure.after == After::Freed => freed(frame),
-                    Err(_) => {}
-                }
-                break;
+        if let Some(frame) = self.guess(frames, key) {
+            match frames.pin(frame, key) {
+                Ok(pinned) => return Found::Pinned(pinned),
+                Err(failure) if failure.after == After::Freed => freed(frame),
+                Err(_) => {}
             }
-            at = head.chain.load(Ordering::Acquire);
         }
         self.pin_locked(frames, key, freed)
     }
 
     #[cold]
     fn pin_locked<'a>(&self, frames: &'a Frames, key: PageKey, freed: impl Fn(FrameNo)) -> Found<'a> {
-        let bucket = self.bucket(key);
-        let _guard = self.lock(bucket);
-        let Some(frame) = self.walk(frames, bucket, key) else { return Found::Absent };
+        let mut cursor = self.cursor(frames);
+        let Some(frame) = cursor.find(key) else { return Found::Absent };
         match frames.pin(frame, key) {
             Ok(pinned) => Found::Pinned(pinned),
             Err(failure) => {
@@ -96,15 +163,20 @@ impl Index {
 
     /// The frame of a page, by the table alone. Certain while the caller holds the mapping's lock.
     pub(crate) fn find(&self, frames: &Frames, key: PageKey) -> Option<FrameNo> {
-        let bucket = self.bucket(key);
-        let _guard = self.lock(bucket);
-        self.walk(frames, bucket, key)
+        self.cursor(frames).find(key)
     }
 
     /// The frame of a page as far as can be told without a lock; for callers that check it.
     #[inline]
     pub(crate) fn guess(&self, frames: &Frames, key: PageKey) -> Option<FrameNo> {
-        let mut at = self.buckets[self.bucket(key)].load(Ordering::Acquire);
+        let place = self.place(key);
+        let hinted = self.hint(place).look(place).filter(|frame| frame.get() <= frames.count());
+        if let Some(frame) = hinted
+            && frames.head(frame).key.load(Ordering::Relaxed) == key.0
+        {
+            return hinted;
+        }
+        let mut at = self.buckets[place.bucket].load(Ordering::Acquire);
         for _ in 0..STEPS_MAX {
             let frame = FrameNo::new(at)?;
             let head = frames.head(frame);
@@ -115,11 +187,32 @@ impl Index {
         }
         None
     }
+}
 
-    fn walk(&self, frames: &Frames, bucket: usize, key: PageKey) -> Option<FrameNo> {
-        let mut at = self.buckets[bucket].load(Ordering::Relaxed);
+/// See [`Index::cursor`]: keeps the lock that its last step took, since the next page is most likely under the same.
+/// Nothing that waits is done while there is one.
+pub(crate) struct Cursor<'a> {
+    index: &'a Index,
+    frames: &'a Frames,
+    held: Option<(usize, MutexGuard<'a, ()>)>,
+}
+
+impl Cursor<'_> {
+    fn lock(&mut self, place: Place) {
+        let stripe = place.bucket / STRIPE % LOCKS;
+        if self.held.as_ref().is_none_or(|(held, _)| *held != stripe) {
+            self.held = None;
+            self.held = Some((stripe, self.index.locks[stripe].0.lock()));
+        }
+    }
+
+    /// The frame of a page. Certain while the caller holds the mapping's lock.
+    pub(crate) fn find(&mut self, key: PageKey) -> Option<FrameNo> {
+        let place = self.index.place(key);
+        self.lock(place);
+        let mut at = self.index.buckets[place.bucket].load(Ordering::Relaxed);
         while let Some(frame) = FrameNo::new(at) {
-            let head = frames.head(frame);
+            let head = self.frames.head(frame);
             if head.key.load(Ordering::Relaxed) == key.0 {
                 return Some(frame);
             }
@@ -129,28 +222,30 @@ impl Index {
     }
 
     /// Enters a frame, whose key is set, under the mapping's lock. The page has no frame yet.
-    pub(crate) fn insert(&self, frames: &Frames, frame: FrameNo) {
-        let bucket = self.bucket(frames.key(frame));
-        let _guard = self.lock(bucket);
-        let head = self.buckets[bucket].load(Ordering::Relaxed);
-        frames.head(frame).chain.store(head, Ordering::Relaxed);
-        self.buckets[bucket].store(frame.get(), Ordering::Release);
+    pub(crate) fn insert(&mut self, frame: FrameNo) {
+        let place = self.index.place(self.frames.key(frame));
+        self.lock(place);
+        let bucket = &self.index.buckets[place.bucket];
+        self.frames.head(frame).chain.store(bucket.load(Ordering::Relaxed), Ordering::Relaxed);
+        bucket.store(frame.get(), Ordering::Release);
+        self.index.hint(place).insert(place, frame);
     }
 
     /// Removes a frame, under the mapping's lock.
-    pub(crate) fn remove(&self, frames: &Frames, frame: FrameNo) {
-        let bucket = self.bucket(frames.key(frame));
-        let _guard = self.lock(bucket);
+    pub(crate) fn remove(&mut self, frame: FrameNo) {
+        let place = self.index.place(self.frames.key(frame));
+        self.lock(place);
+        self.index.hint(place).remove(place, frame);
         // The frame's own link stays as it is: walkers that stand on it find on.
-        let next = frames.head(frame).chain.load(Ordering::Relaxed);
-        let mut link = &self.buckets[bucket];
+        let next = self.frames.head(frame).chain.load(Ordering::Relaxed);
+        let mut link = &self.index.buckets[place.bucket];
         loop {
             let at = FrameNo::new(link.load(Ordering::Relaxed)).expect("an attached frame is in its bucket");
             if at == frame {
                 link.store(next, Ordering::Release);
                 return;
             }
-            link = &frames.head(at).chain;
+            link = &self.frames.head(at).chain;
         }
     }
 }

@@ -84,14 +84,15 @@ impl Inner {
                 let size = self.size();
                 if !stale && size > start * PAGE {
                     let limit = end.min(size.div_ceil(PAGE));
+                    let mut cursor = self.cursor(&pages);
                     for index in start..limit {
-                        if self.frame(&pages, index).is_some() {
+                        if cursor.find(self.key(index)).is_some() {
                             break;
                         }
                         let Some(frame) = unused.next() else { break };
                         let fresh = self.shared.frames.take_free(frame, self.key(index));
                         fresh.start_loading(mark == Some(index), purpose == Purpose::Ahead);
-                        self.attach(&mut pages, frame);
+                        self.attach(&mut pages, &mut cursor, frame);
                         frames.push(frame);
                     }
                 }
@@ -229,11 +230,13 @@ impl Load {
         if self.error.lock().is_some() {
             let mut after = Aftermath::default();
             let mut pages = self.inner.pages.lock();
+            let mut cursor = self.inner.cursor(&pages);
             for &frame in &self.frames {
                 if !shared.frames.state(frame).snapshot().is_detached() {
-                    self.inner.detach(&mut pages, frame, &mut after);
+                    self.inner.detach(&mut pages, &mut cursor, frame, &mut after);
                 }
             }
+            drop(cursor);
             drop(pages);
             self.inner.settle(after);
             for &frame in &self.frames {

@@ -4,6 +4,7 @@ use crate::backing::Backing;
 use crate::disk::{DiskState, Listed};
 use crate::errseq::ErrorLog;
 use crate::frames::Claimed;
+use crate::index::Cursor;
 use crate::page::{FileId, FrameNo, PAGE, PAGE_SHIFT, PageKey};
 use crate::pageset::PageSet;
 use crate::shared::Shared;
@@ -118,8 +119,13 @@ impl Inner {
         self.shared.index.find(&self.shared.frames, self.key(index))
     }
 
+    /// Where pages are looked up one after another; the caller holds the lock.
+    pub(crate) fn cursor(&self, _pages: &Pages) -> Cursor<'_> {
+        self.shared.index.cursor(&self.shared.frames)
+    }
+
     /// Enters a frame for a page that has none.
-    pub(crate) fn attach(&self, pages: &mut Pages, frame: FrameNo) {
+    pub(crate) fn attach(&self, pages: &mut Pages, cursor: &mut Cursor<'_>, frame: FrameNo) {
         let siblings = &self.shared.frames.siblings;
         let links = &siblings[frame.slot()];
         links.next.store(pages.first, Ordering::Relaxed);
@@ -129,10 +135,10 @@ impl Inner {
         }
         pages.first = frame.get();
         pages.cached += 1;
-        self.shared.index.insert(&self.shared.frames, frame);
+        cursor.insert(frame);
     }
 
-    fn unlink(&self, pages: &mut Pages, frame: FrameNo) {
+    fn unlink(&self, pages: &mut Pages, cursor: &mut Cursor<'_>, frame: FrameNo) {
         let siblings = &self.shared.frames.siblings;
         let links = &siblings[frame.slot()];
         let (next, prev) = (links.next.load(Ordering::Relaxed), links.prev.load(Ordering::Relaxed));
@@ -144,13 +150,19 @@ impl Inner {
             siblings[next.slot()].prev.store(prev, Ordering::Relaxed);
         }
         pages.cached -= 1;
-        self.shared.index.remove(&self.shared.frames, frame);
+        cursor.remove(frame);
     }
 
     /// Removes a frame from the mapping. What was dirty in it is lost.
-    pub(crate) fn detach(&self, pages: &mut Pages, frame: FrameNo, after: &mut Aftermath) {
+    pub(crate) fn detach(
+        &self,
+        pages: &mut Pages,
+        cursor: &mut Cursor<'_>,
+        frame: FrameNo,
+        after: &mut Aftermath,
+    ) {
         let index = self.shared.frames.key(frame).index();
-        self.unlink(pages, frame);
+        self.unlink(pages, cursor, frame);
         if pages.dirty.remove(index..index + 1) > 0 {
             self.no_longer_dirty(1);
             after.uncharge += 1;
@@ -163,23 +175,26 @@ impl Inner {
     /// Puts `new` in the place of `old` for the same page, dirty as `mask` says; `old` is left to those who use it. The
     /// page counts as dirty from now on, and its charge was paid unless `old` was dirty.
     pub(crate) fn replace(&self, pages: &mut Pages, old: FrameNo, after: &mut Aftermath) {
-        self.unlink(pages, old);
+        self.unlink(pages, &mut self.cursor(pages), old);
         if self.shared.frames.state(old).detach() == After::Freed {
             after.freed.push(old);
         }
     }
 
-    /// The evictor, who has claimed a clean frame, removes it from the mapping.
-    pub(crate) fn forget_claimed(&self, claimed: &Claimed<'_>) {
+    /// The evictor, who has claimed clean frames of this file, removes them from the mapping.
+    pub(crate) fn forget_claimed(&self, run: &[Claimed<'_>]) {
         let mut pages = self.pages.lock();
-        let state = self.shared.frames.state(claimed.frame);
-        if state.snapshot().is_detached() {
-            return;
+        let mut cursor = self.cursor(&pages);
+        for claimed in run {
+            let state = self.shared.frames.state(claimed.frame);
+            if state.snapshot().is_detached() {
+                continue;
+            }
+            self.unlink(&mut pages, &mut cursor, claimed.frame);
+            // Not freed while it is claimed.
+            let after = state.detach();
+            debug_assert_eq!(after, After::InUse);
         }
-        self.unlink(&mut pages, claimed.frame);
-        // Not freed while it is claimed.
-        let after = state.detach();
-        debug_assert_eq!(after, After::InUse);
     }
 
     /// Marks pages dirty that were not; their charge is paid.
@@ -212,8 +227,10 @@ impl Inner {
 
     /// Carries out what had to wait for the lock's release.
     pub(crate) fn settle(&self, after: Aftermath) {
-        let Aftermath { freed, unlisted, uncharge } = after;
+        let Aftermath { mut freed, unlisted, uncharge } = after;
         if !freed.is_empty() {
+            // Neighbours beside each other, as they will be taken.
+            freed.sort_unstable();
             self.shared.free_all(freed);
         }
         self.shared.uncharge_dirty(&self.disk, uncharge);
@@ -239,7 +256,8 @@ impl Inner {
     /// The frames of `range`, in no particular order.
     pub(crate) fn frames_in(&self, pages: &Pages, range: Range<u64>) -> Vec<FrameNo> {
         if range.end.saturating_sub(range.start) < pages.cached {
-            return range.filter_map(|index| self.frame(pages, index)).collect();
+            let mut cursor = self.cursor(pages);
+            return range.filter_map(|index| cursor.find(self.key(index))).collect();
         }
         let mut found = Vec::new();
         let mut at = pages.first;
@@ -258,13 +276,15 @@ impl Inner {
         let mut pages = self.pages.lock();
         pages.epoch += 1;
         let frames = self.frames_in(&pages, range);
+        let mut cursor = self.cursor(&pages);
         let mut loading = Vec::new();
         for frame in frames {
             if self.shared.frames.state(frame).snapshot().is_loading() {
                 loading.push(self.shared.frames.key(frame));
             }
-            self.detach(&mut pages, frame, &mut after);
+            self.detach(&mut pages, &mut cursor, frame, &mut after);
         }
+        drop(cursor);
         self.unlist_if_clean(&mut pages, &mut after);
         drop(pages);
         self.settle(after);
@@ -277,13 +297,16 @@ impl Inner {
     pub(crate) fn drop_clean_pages(&self, range: Range<u64>) {
         let mut after = Aftermath::default();
         let mut pages = self.pages.lock();
-        for frame in self.frames_in(&pages, range) {
+        let frames = self.frames_in(&pages, range);
+        let mut cursor = self.cursor(&pages);
+        for frame in frames {
             let seen = self.shared.frames.state(frame).snapshot();
             let index = self.shared.frames.key(frame).index();
             if seen.is_uptodate() && !seen.is_writeback() && !pages.dirty.contains(index) {
-                self.detach(&mut pages, frame, &mut after);
+                self.detach(&mut pages, &mut cursor, frame, &mut after);
             }
         }
+        drop(cursor);
         drop(pages);
         self.settle(after);
     }
@@ -291,8 +314,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Nothing is dirty or under write-back: the disk's list and the bios hold the file.
-        debug_assert!(self.pages.get_mut().dirty.is_empty() && self.pages.get_mut().writeback.is_empty());
+        // Nothing is dirty or under write-back, since the disk's list and the bios hold the file: unless its world ended.
         self.drop_pages(0..u64::MAX);
         self.shared.unregister(self.file);
     }

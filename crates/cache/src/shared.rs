@@ -49,6 +49,7 @@ pub(crate) struct Settings {
     pub(crate) bio_pages: u64,
     pub(crate) periodic: extant_rt::Nanos,
     pub(crate) expire: extant_rt::Nanos,
+    pub(crate) phantom: bool,
     /// Whatever the limits are, no more is dirty or under write-back.
     pub(crate) most_dirty_pages: u64,
 }
@@ -114,7 +115,7 @@ impl Shared {
     ) -> std::io::Result<Self> {
         Ok(Self {
             rt: rt.clone(),
-            frames: Frames::new(frames)?,
+            frames: Frames::new(frames, settings.phantom)?,
             index: Index::new(frames)?,
             pages: WaitTable::new(rt, WaitConfig::new("pages")),
             waits: Arc::new(Waits::new()),
@@ -226,7 +227,7 @@ impl Shared {
     /// Up to `n` frames for the caller, evicting clean pages where none is free; fewer, even none, where that does not do.
     /// To be called without a mapping's lock.
     pub(crate) fn take_frames(&self, n: usize, purpose: Purpose, taken: &mut Vec<FrameNo>) {
-        let wanted = taken.len() + n;
+        let (before, wanted) = (taken.len(), taken.len() + n);
         {
             let mut pool = self.pool.lock();
             while taken.len() < wanted {
@@ -240,6 +241,8 @@ impl Shared {
                 break;
             }
         }
+        // Pages that follow each other in frames that do are one segment of a bio, whatever the order of eviction.
+        taken[before..].sort_unstable();
     }
 
     /// Gives back frames that were taken and not used.
@@ -267,8 +270,7 @@ impl Shared {
             }
         }
         let mut go_on = !victims.is_empty();
-        let (mut freed, mut kept) = (Vec::with_capacity(victims.len()), Vec::new());
-        let mut last: Option<Arc<Inner>> = None;
+        let (mut claims, mut kept) = (Vec::with_capacity(victims.len()), Vec::new());
         for frame in victims {
             let claimed = match self.frames.claim(frame) {
                 Ok(claimed) => claimed,
@@ -292,14 +294,17 @@ impl Shared {
                 go_on = false;
                 continue;
             }
-            let number = claimed.key().file();
-            if last.as_ref().is_none_or(|file| file.file != number) {
-                last = self.file(number);
+            claims.push(claimed);
+        }
+        for run in claims.chunk_by(|a, b| a.key().file() == b.key().file()) {
+            // A mapping that is gone is being dropped, and its drop detaches the frames.
+            if let Some(file) = self.file(run[0].key().file()) {
+                file.forget_claimed(run);
             }
-            // A mapping that is gone is being dropped, and its drop detaches the frame.
-            if let Some(file) = &last {
-                file.forget_claimed(&claimed);
-            }
+        }
+        let mut freed = Vec::with_capacity(claims.len());
+        for claimed in claims {
+            let frame = claimed.frame;
             if claimed.end() == After::Freed {
                 freed.push(frame);
             }

@@ -82,7 +82,7 @@ impl Shared {
     fn trace_levels_now(&self, disk: &DiskState) {
         let now = self.rt.now();
         let last = disk.traced_at.load(Ordering::Relaxed);
-        if last != 0 && now.0 < last.saturating_add(LEVELS_APART.0) {
+        if last != DiskState::NEVER && now.0 < last.saturating_add(LEVELS_APART.0) {
             return;
         }
         disk.traced_at.store(now.0, Ordering::Relaxed);

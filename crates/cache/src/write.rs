@@ -42,13 +42,15 @@ pub(crate) struct Wrote {
 pub(crate) enum Source<'a> {
     Bytes(&'a [u8]),
     Zeroes(usize),
+    /// Nothing, for frames without bytes.
+    Phantom(usize),
 }
 
 impl Source<'_> {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
-            Self::Zeroes(len) => *len,
+            Self::Zeroes(len) | Self::Phantom(len) => *len,
         }
     }
 
@@ -56,6 +58,7 @@ impl Source<'_> {
         match *self {
             Self::Bytes(bytes) => Self::Bytes(&bytes[n..]),
             Self::Zeroes(len) => Self::Zeroes(len - n),
+            Self::Phantom(len) => Self::Phantom(len - n),
         }
     }
 
@@ -64,7 +67,18 @@ impl Source<'_> {
         match self {
             Self::Bytes(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
             Self::Zeroes(_) => to.fill(0),
+            Self::Phantom(_) => {}
         }
+    }
+
+    /// A new page: `n` bytes from byte `from` on at `skip`, zeroes around them.
+    fn copy_to_new(&self, from: usize, page: &mut [u8], skip: usize, n: usize) {
+        if let Self::Phantom(_) = self {
+            return;
+        }
+        page[..skip].fill(0);
+        self.copy_to(from, &mut page[skip..skip + n]);
+        page[skip + n..].fill(0);
     }
 }
 
@@ -86,6 +100,10 @@ impl Inner {
         most: u64,
     ) -> (Wrote, WriteStop) {
         debug_assert!(most > 0);
+        let source = match self.shared.frames.are_phantoms() {
+            true => Source::Phantom(source.len()),
+            false => source,
+        };
         let mut wrote = Wrote::default();
         let stop = loop {
             let left = source.len() - wrote.bytes;
@@ -248,7 +266,7 @@ impl Inner {
             return Some(Overwrite::Stop(WriteStop::NoRoom(reason)));
         }
         let mut fresh = shared.frames.take_free(new, key);
-        if n < PAGE_BYTES {
+        if n < PAGE_BYTES && !shared.frames.are_phantoms() {
             fresh.copy_from_slice(&pinned);
         }
         source.copy_to(from, &mut fresh[skip..skip + n]);
@@ -266,7 +284,9 @@ impl Inner {
         self.grow_to(index * PAGE + (skip + n) as u64);
         self.replace(&mut pages, old, &mut after);
         fresh.publish(seen.dirty() | self.dirty_mask(skip..skip + n), seen.uses());
-        self.attach(&mut pages, new);
+        let mut cursor = self.cursor(&pages);
+        self.attach(&mut pages, &mut cursor, new);
+        drop(cursor);
         if !was_dirty {
             self.mark_dirty(&mut pages, index..index + 1);
         }
@@ -325,18 +345,17 @@ impl Inner {
         for (slot, frame) in frames.into_iter().enumerate() {
             let mut page = shared.frames.take_free(frame, self.key(first + slot as u64));
             let (skip, start, n) = piece(slot);
-            page[..skip].fill(0);
-            source.copy_to(from + start, &mut page[skip..skip + n]);
-            page[skip + n..].fill(0);
+            source.copy_to_new(from + start, &mut page, skip, n);
             fresh.push(page);
         }
         let mut unused = Vec::new();
         let mut entered = 0;
         {
             let mut pages = self.pages.lock();
+            let mut cursor = self.cursor(&pages);
             for (slot, page) in fresh.into_iter().enumerate() {
                 let index = first + slot as u64;
-                if entered < slot || self.frame(&pages, index).is_some() {
+                if entered < slot || cursor.find(self.key(index)).is_some() {
                     unused.push(page.give_back());
                     continue;
                 }
@@ -344,9 +363,10 @@ impl Inner {
                 self.grow_to(index * PAGE + (skip + n) as u64);
                 let frame = page.frame;
                 page.publish(self.dirty_mask(skip..skip + n), 1);
-                self.attach(&mut pages, frame);
+                self.attach(&mut pages, &mut cursor, frame);
                 entered += 1;
             }
+            drop(cursor);
             if entered > 0 {
                 self.mark_dirty(&mut pages, first..first + entered as u64);
             }

@@ -183,7 +183,16 @@ impl WriteRun {
             start -= u64::from(extent.zero_before) / Sector::BYTES;
             segments.push(Segment::from(Buf::zeroed(extent.zero_before as usize)));
         }
-        for (frame, count, skip, len) in neighbours(&self.frames, extent.offset - base, extent.bytes) {
+        let (mut phantom, real) = match shared.frames.are_phantoms() {
+            true => (extent.bytes, 0),
+            false => (0, extent.bytes),
+        };
+        while phantom > 0 {
+            let len = phantom.min(most).min(Segment::MAX_ZEROES as u64);
+            segments.push(Segment::zeroes(len as usize));
+            phantom -= len;
+        }
+        for (frame, count, skip, len) in neighbours(&self.frames, extent.offset - base, real) {
             // SAFETY: the frames are pinned for write-back until `end`, which comes after every bio has ended and been
             // dropped.
             segments.push(unsafe { shared.frames.to_write(frame, count, skip, len, owner.clone()) });

@@ -5,3 +5,4 @@ mod blocks;
 mod common;
 mod eviction;
 mod faults;
+mod throttling;

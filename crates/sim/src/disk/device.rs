@@ -301,7 +301,10 @@ impl Disk {
         let whole_sectors = bio.segments.iter().all(|segment| segment.len().is_multiple_of(512));
         if whole_sectors {
             for segment in &bio.segments {
-                self.contents.write(at, segment.as_slice(), self.volatile);
+                match segment.is_zeroes() {
+                    true => self.contents.zero(at..at + segment.len() as u64, self.volatile),
+                    false => self.contents.write(at, segment.as_slice(), self.volatile),
+                }
                 at += segment.len() as u64;
             }
         } else {
