@@ -142,7 +142,9 @@ fn column(word: &str) -> Result<Column, LabError> {
     for file in word.split(',') {
         let problem = |error: &dyn std::fmt::Display| LabError::File(file.to_owned(), error.to_string());
         let text = text::read(Path::new(file), MOST_RESULT_BYTES).map_err(|error| problem(&error))?;
-        runs.push(serde_json::from_str(&text).map_err(|error| problem(&error))?);
+        // fio prints its warnings before its result.
+        let json = text.find("\n{").filter(|_| text.starts_with("fio: ")).map_or(0, |newline| newline + 1);
+        runs.push(serde_json::from_str(&text[json..]).map_err(|error| problem(&error))?);
     }
     let first = Path::new(word.split(',').next().unwrap_or(word));
     let title = first.file_stem().map_or(word.into(), |stem| stem.to_string_lossy().into_owned());
