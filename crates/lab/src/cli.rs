@@ -275,7 +275,9 @@ fn column(word: &str) -> Result<Column, LabError> {
     for file in word.split(',') {
         let problem = |problem: String| LabError::File(file.to_owned(), problem);
         let text = text::read(Path::new(file), Kind::Result).map_err(problem)?;
-        let run = serde_json::from_str(&text).map_err(|error| {
+        // fio prints its warnings before its result.
+        let json = text.find("\n{").filter(|_| text.starts_with("fio: ")).map_or(0, |newline| newline + 1);
+        let run = serde_json::from_str(&text[json..]).map_err(|error| {
             problem(format!(
                 "line {}: not fio's JSON; make it with --output-format=json --output=FILE",
                 error.line()
