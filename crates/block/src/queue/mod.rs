@@ -239,7 +239,19 @@ impl Shared {
                 parking_lot::MutexGuard::unlocked(&mut state, || {
                     let mut turn = Turn { shared: self, effects: &mut effects, over: false };
                     while let Some(effect) = turn.effects.pop_front() {
-                        self.perform(effect);
+                        match effect {
+                            // Those that start one after the other start together, which some devices do for less.
+                            Effect::Send(id, bio)
+                                if matches!(turn.effects.front(), Some(Effect::Send(..))) =>
+                            {
+                                let mut first = Some((id, bio));
+                                self.below.submit_all(&mut std::iter::from_fn(|| {
+                                    let (id, bio) = first.take().or_else(|| take_send(turn.effects))?;
+                                    Some(self.prepare(id, bio))
+                                }));
+                            }
+                            effect => self.perform(effect),
+                        }
                     }
                     turn.over = true;
                 });
@@ -272,7 +284,7 @@ impl Shared {
 
     fn perform(self: &Arc<Self>, effect: Effect) {
         match effect {
-            Effect::Send(id, bio) => self.send(id, bio),
+            Effect::Send(id, bio) => self.below.submit(self.prepare(id, bio)),
             Effect::Flush => {
                 self.state.lock().flushes.issued();
                 let mut bio = Bio::range(Op::Flush, Sector(0), 0);
@@ -300,7 +312,8 @@ impl Shared {
         }
     }
 
-    fn send(self: &Arc<Self>, id: RequestId, mut bio: Bio) {
+    /// A bio that goes to the device now, and will tell of its end.
+    fn prepare(self: &Arc<Self>, id: RequestId, mut bio: Bio) -> Bio {
         self.rt.charge(Cost::DeviceStart(1));
         let fua = bio.flags.contains(BioFlags::FUA);
         if fua && !self.fua {
@@ -311,7 +324,7 @@ impl Shared {
             bio.flags.set(BioFlags::FUA, fua);
             shared.completed(id, bio, result);
         }));
-        self.below.submit(bio);
+        bio
     }
 
     fn completed(self: &Arc<Self>, id: RequestId, bio: Bio, result: Result<(), IoError>) {
@@ -350,6 +363,17 @@ impl Shared {
                 }
             }
         });
+    }
+}
+
+/// What is to be sent, if that comes next.
+fn take_send(effects: &mut VecDeque<Effect>) -> Option<(RequestId, Bio)> {
+    match effects.pop_front()? {
+        Effect::Send(id, bio) => Some((id, bio)),
+        other => {
+            effects.push_front(other);
+            None
+        }
     }
 }
 
