@@ -11,7 +11,7 @@ mod waiters;
 
 pub use account::{StreamInfo, StreamStats};
 
-use crate::blktrace::Blktrace;
+use crate::blktrace::{Action, Blktrace};
 use crate::elevator::{Elevator, RequestId};
 use crate::split::split;
 use crate::{Bio, BioFlags, Device, IoError, Limits, Op, Sector, StreamId};
@@ -135,12 +135,10 @@ impl Queue {
         self.shared.state.lock().requests.accounts.of(stream).info = info;
     }
 
-    /// The stream has ended: nothing more will come from it. Its account is closed and returned.
+    /// The stream has ended: nothing more will come from it. Returns its account, which is closed as soon as its last bio
+    /// has ended.
     pub fn end_stream(&self, stream: StreamId) -> Option<StreamStats> {
-        self.shared.change(|state, now| {
-            state.requests.exited(stream, now);
-            state.requests.accounts.close(stream)
-        })
+        self.shared.change(|state, now| state.requests.exited(stream, now))
     }
 
     /// What each stream has asked for and got, in order of their numbers.
@@ -178,6 +176,10 @@ impl Device for Queue {
     }
 
     fn submit(&self, bio: Bio) {
+        if bio.flags.contains(BioFlags::PREFLUSH) {
+            // If it is cut, its pieces arrive together and share a flush.
+            return self.submit_all(&mut std::iter::once(bio));
+        }
         self.admit(bio, |bio| {
             self.shared.rt.charge(Cost::ElevatorStep(1));
             self.shared.change(|state, now| self.shared.arrive(state, bio, now));
@@ -208,6 +210,7 @@ impl Shared {
             }
         }
         if bio.op == Op::Flush {
+            state.requests.observer.tell(now, Action::Queued, &bio, Ok(()), now);
             self.ask_flush(state, NeedsFlush::Only(bio));
         } else if bio.flags.contains(BioFlags::PREFLUSH) {
             self.ask_flush(state, NeedsFlush::Before(bio));
@@ -286,11 +289,17 @@ impl Shared {
         match effect {
             Effect::Send(id, bio) => self.below.submit(self.prepare(id, bio)),
             Effect::Flush => {
-                self.state.lock().flushes.issued();
                 let mut bio = Bio::range(Op::Flush, Sector(0), 0);
                 bio.flags = BioFlags::SYNC;
                 let shared = self.clone();
-                bio.on_end(Box::new(move |_, result| shared.flushed(result)));
+                let issued = {
+                    let mut state = self.state.lock();
+                    state.flushes.issued();
+                    let now = self.rt.now();
+                    state.requests.observer.tell(now, Action::Issued, &bio, Ok(()), now);
+                    now
+                };
+                bio.on_end(Box::new(move |bio, result| shared.flushed(bio, issued, result)));
                 self.below.submit(bio);
             }
             Effect::End(bio, result) => {
@@ -344,9 +353,10 @@ impl Shared {
         });
     }
 
-    fn flushed(self: &Arc<Self>, result: Result<(), IoError>) {
+    fn flushed(self: &Arc<Self>, flush: Bio, issued: Nanos, result: Result<(), IoError>) {
         let result = result.map_err(Box::new);
         self.change(|state, now| {
+            state.requests.observer.tell(now, Action::Completed, &flush, requests::told(&result), issued);
             let (done, again) = state.flushes.ended();
             if again {
                 state.effects.push_back(Effect::Flush);
