@@ -134,8 +134,9 @@ impl DirtyControl for Ioless {
         let pages = writer.dirtied_pages;
         let period_ms = 1000 * pages / task;
         let began = if writer.paused_at == Nanos::ZERO { now } else { writer.paused_at };
-        let thought_ms = now.saturating_sub(began).0 / MS;
-        let pause_ms = period_ms.saturating_sub(thought_ms);
+        // What it spent elsewhere since comes off, what it was let off before is added.
+        let (thought_ms, owed_ms) = (now.saturating_sub(began).0 / MS, began.saturating_sub(now).0 / MS);
+        let pause_ms = (period_ms + owed_ms).saturating_sub(thought_ms);
         if pause_ms < plan.min_ms {
             if thought_ms > period_ms + 1000 {
                 // It has been slow for so long that it starts afresh.

@@ -289,6 +289,32 @@ fn only_the_device_s_background_threshold_wakes_the_flusher_of_a_device_with_mor
 }
 
 #[test]
+fn io_less_pauses_that_are_too_short_to_take_are_made_up_for() {
+    let mut control = Ioless::new(24);
+    let now = Nanos::from_secs(10);
+    let mut writer = Writer::default();
+    let numbers = numbers(12_400, 10_000);
+    // The only device that writes: all of the threshold is its part.
+    control.written(now, &numbers, 1_000, Nanos::from_millis(1));
+    // Whatever the pages between two looks, 100,000 pages take the time that the rate limit gives them.
+    let (mut paused, mut dirtied) = (Nanos::ZERO, 0);
+    while dirtied < 100_000 {
+        writer.dirtied_pages += 8;
+        dirtied += 8;
+        writer.ask_after_pages = 8;
+        match control.balance(now.saturating_add(paused), &numbers, &mut writer) {
+            Verdict::Pause { until, .. } => paused = until - now,
+            _ => continue,
+        }
+    }
+    let rate = control.state(now, &numbers).task_rate;
+    let due_ms = 1000 * dirtied / rate;
+    let paused_ms = paused.0 / 1_000_000;
+    // Each look rounds down to a millisecond.
+    assert!(paused_ms <= due_ms && paused_ms * 10 >= due_ms, "{paused_ms} of {due_ms} ms");
+}
+
+#[test]
 fn think_time_comes_out_of_an_io_less_pause() {
     let pause = |thought_ms| {
         let mut control = Ioless::new(24);
