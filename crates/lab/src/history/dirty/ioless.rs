@@ -1,9 +1,12 @@
 //! Writers pause, flushers write: Linux since 3.2.
 
-use super::bandwidth::INTERVAL;
-use super::{CHUNK_UNIT, QUEUE_PAGES, max_pause, poll_interval};
-use super::{Completions, HardLimit, PausePlan, Position, RATIO_ONE, RateLimit, WriteBandwidth};
-use crate::control::{Amounts, Background, ControlState, DirtyControl, Numbers, Verdict, Writer};
+use super::bandwidth::{INTERVAL, WriteBandwidth};
+use super::hard_limit::HardLimit;
+use super::position::{Position, RATIO_ONE};
+use super::rate::{PausePlan, RateLimit, max_pause, poll_interval};
+use super::share::Completions;
+use super::{CHUNK_UNIT, QUEUE_PAGES};
+use extant_cache::control::{Amounts, Background, ControlState, DirtyControl, Numbers, Verdict, Writer};
 use extant_rt::Nanos;
 
 const MS: u64 = 1_000_000;
