@@ -118,11 +118,12 @@ impl Ssd {
         (first..end).map(move |page| (page % channels) as usize)
     }
 
-    /// When the interface has moved so much, beginning no earlier than `from`.
-    fn moved(&mut self, from: Nanos, bytes: u64) -> Nanos {
-        let starts = self.interface_free_at.max(from);
-        self.interface_free_at = starts + Nanos(transfer_ns(bytes, self.spec.interface_bytes_s));
-        self.interface_free_at
+    /// When the interface has moved so much of a command begun at `start`, whose data is there at `ready`. Its time is
+    /// given away in the order of the commands, but nobody waits for another's data: late data goes when it comes.
+    fn moved(&mut self, start: Nanos, ready: Nanos, bytes: u64) -> Nanos {
+        let took = Nanos(transfer_ns(bytes, self.spec.interface_bytes_s));
+        self.interface_free_at = self.interface_free_at.max(start) + took;
+        self.interface_free_at.max(ready + took)
     }
 
     fn read(&mut self, start: Nanos, command: &Command) -> Nanos {
@@ -133,11 +134,11 @@ impl Ssd {
             channel.free_at = channel.free_at.max(start) + Nanos(took);
             ready = ready.max(channel.free_at);
         }
-        self.moved(ready, command.sectors * 512)
+        self.moved(start, ready, command.sectors * 512)
     }
 
     fn write(&mut self, start: Nanos, command: &Command) -> Nanos {
-        let mut ready = self.moved(start, command.sectors * 512);
+        let mut ready = self.moved(start, start, command.sectors * 512);
         for channel in self.pages(command) {
             let took = draw(&mut self.rng, &self.spec.write_ns);
             let spec = &self.spec;

@@ -254,6 +254,21 @@ fn only_the_device_s_background_threshold_wakes_the_flusher_of_a_device_with_mor
 }
 
 #[test]
+fn think_time_comes_out_of_an_io_less_pause() {
+    let pause = |thought_ms| {
+        let mut control = Ioless::new(24);
+        let now = Nanos::from_secs(10);
+        let mut writer = Writer { dirtied_pages: 512, ..Writer::default() };
+        writer.paused_at = now - Nanos::from_millis(thought_ms);
+        match control.balance(now, &numbers(12_400, 10_000), &mut writer) {
+            Verdict::Pause { until, .. } => until - now,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(pause(0) - pause(30), Nanos::from_millis(30));
+}
+
+#[test]
 fn io_less_pauses_that_are_too_short_to_take_are_made_up_for() {
     let mut control = Ioless::new(24);
     let now = Nanos::from_secs(10);
@@ -277,19 +292,4 @@ fn io_less_pauses_that_are_too_short_to_take_are_made_up_for() {
     let paused_ms = paused.0 / 1_000_000;
     // Each look rounds down to a millisecond.
     assert!(paused_ms <= due_ms && paused_ms * 10 >= due_ms, "{paused_ms} of {due_ms} ms");
-}
-
-#[test]
-fn think_time_comes_out_of_an_io_less_pause() {
-    let pause = |thought_ms| {
-        let mut control = Ioless::new(24);
-        let now = Nanos::from_secs(10);
-        let mut writer = Writer { dirtied_pages: 512, ..Writer::default() };
-        writer.paused_at = now - Nanos::from_millis(thought_ms);
-        match control.balance(now, &numbers(12_400, 10_000), &mut writer) {
-            Verdict::Pause { until, .. } => until - now,
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!(pause(0) - pause(30), Nanos::from_millis(30));
 }
