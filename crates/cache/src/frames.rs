@@ -11,14 +11,12 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// What a reader needs to know of a frame.
+/// What a reader needs to know of a frame, and no more: four to a cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Head {
     pub(crate) key: AtomicU64,
     pub(crate) state: State,
-    /// The next frame in the same bucket of the index.
-    pub(crate) chain: AtomicU32,
     /// Changes whenever somebody is about to change bytes or key.
     version: AtomicU32,
 }
@@ -51,6 +49,8 @@ unsafe impl Zeroable for Siblings {}
 pub(crate) struct Frames {
     bytes: Region,
     heads: Table<Head>,
+    /// The next frame in the same bucket of the index, or on a list of free ones.
+    chains: Table<AtomicU32>,
     pub(crate) siblings: Table<Siblings>,
     count: u32,
     /// The frames have no bytes: nothing is ever written to them, so that they take no memory and read as zeroes.
@@ -65,6 +65,7 @@ impl Frames {
         Ok(Self {
             bytes: Region::zeroed(count as usize * PAGE_BYTES)?,
             heads: Table::zeroed(slots)?,
+            chains: Table::zeroed(slots)?,
             siblings: Table::zeroed(slots)?,
             count,
             phantom,
@@ -85,12 +86,17 @@ impl Frames {
 
     /// Bytes that describe frames.
     pub(crate) fn overhead_bytes(&self) -> usize {
-        self.heads.bytes() + self.siblings.bytes()
+        self.heads.bytes() + self.chains.bytes() + self.siblings.bytes()
     }
 
     #[inline]
     pub(crate) fn head(&self, frame: FrameNo) -> &Head {
         &self.heads[frame.slot()]
+    }
+
+    #[inline]
+    pub(crate) fn chain(&self, frame: FrameNo) -> &AtomicU32 {
+        &self.chains[frame.slot()]
     }
 
     #[inline]

@@ -172,18 +172,17 @@ impl Index {
         let place = self.place(key);
         let hinted = self.hint(place).look(place).filter(|frame| frame.get() <= frames.count());
         if let Some(frame) = hinted
-            && frames.head(frame).key.load(Ordering::Relaxed) == key.0
+            && frames.key(frame) == key
         {
             return hinted;
         }
         let mut at = self.buckets[place.bucket].load(Ordering::Acquire);
         for _ in 0..STEPS_MAX {
             let frame = FrameNo::new(at)?;
-            let head = frames.head(frame);
-            if head.key.load(Ordering::Relaxed) == key.0 {
+            if frames.key(frame) == key {
                 return Some(frame);
             }
-            at = head.chain.load(Ordering::Acquire);
+            at = frames.chain(frame).load(Ordering::Acquire);
         }
         None
     }
@@ -212,11 +211,10 @@ impl Cursor<'_> {
         self.lock(place);
         let mut at = self.index.buckets[place.bucket].load(Ordering::Relaxed);
         while let Some(frame) = FrameNo::new(at) {
-            let head = self.frames.head(frame);
-            if head.key.load(Ordering::Relaxed) == key.0 {
+            if self.frames.key(frame) == key {
                 return Some(frame);
             }
-            at = head.chain.load(Ordering::Relaxed);
+            at = self.frames.chain(frame).load(Ordering::Relaxed);
         }
         None
     }
@@ -226,7 +224,7 @@ impl Cursor<'_> {
         let place = self.index.place(self.frames.key(frame));
         self.lock(place);
         let bucket = &self.index.buckets[place.bucket];
-        self.frames.head(frame).chain.store(bucket.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.frames.chain(frame).store(bucket.load(Ordering::Relaxed), Ordering::Relaxed);
         bucket.store(frame.get(), Ordering::Release);
         self.index.hint(place).insert(place, frame);
     }
@@ -237,7 +235,7 @@ impl Cursor<'_> {
         self.lock(place);
         self.index.hint(place).remove(place, frame);
         // The frame's own link stays as it is: walkers that stand on it find on.
-        let next = self.frames.head(frame).chain.load(Ordering::Relaxed);
+        let next = self.frames.chain(frame).load(Ordering::Relaxed);
         let mut link = &self.index.buckets[place.bucket];
         loop {
             let at = FrameNo::new(link.load(Ordering::Relaxed)).expect("an attached frame is in its bucket");
@@ -245,7 +243,7 @@ impl Cursor<'_> {
                 link.store(next, Ordering::Release);
                 return;
             }
-            link = &self.frames.head(at).chain;
+            link = self.frames.chain(at);
         }
     }
 }

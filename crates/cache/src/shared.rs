@@ -65,7 +65,7 @@ struct Files {
 #[derive(Debug)]
 struct Pool {
     policy: Box<dyn Eviction>,
-    /// Free frames in order of their freeing, chained through the index's links.
+    /// Free frames in order of their freeing, chained as in the index's buckets.
     free_first: u32,
     free_last: u32,
     free: u32,
@@ -456,16 +456,16 @@ pub(crate) struct FrameCounts {
 impl Pool {
     fn put_free(&mut self, frames: &Frames, frame: FrameNo) {
         if self.over_budget() {
-            frames.head(frame).chain.store(self.parked_first, Ordering::Relaxed);
+            frames.chain(frame).store(self.parked_first, Ordering::Relaxed);
             // SAFETY: the frame is free, and on no list before the next line.
             unsafe { frames.forget(frame) };
             self.parked_first = frame.get();
             self.parked += 1;
             return;
         }
-        frames.head(frame).chain.store(0, Ordering::Relaxed);
+        frames.chain(frame).store(0, Ordering::Relaxed);
         match FrameNo::new(self.free_last) {
-            Some(last) => frames.head(last).chain.store(frame.get(), Ordering::Relaxed),
+            Some(last) => frames.chain(last).store(frame.get(), Ordering::Relaxed),
             None => self.free_first = frame.get(),
         }
         self.free_last = frame.get();
@@ -474,7 +474,7 @@ impl Pool {
 
     fn take_free(&mut self, frames: &Frames) -> Option<FrameNo> {
         if let Some(frame) = FrameNo::new(self.free_first) {
-            self.free_first = frames.head(frame).chain.load(Ordering::Relaxed);
+            self.free_first = frames.chain(frame).load(Ordering::Relaxed);
             if self.free_first == 0 {
                 self.free_last = 0;
             }
@@ -509,7 +509,7 @@ impl Pool {
         while self.fresh - self.parked < self.budget
             && let Some(frame) = FrameNo::new(self.parked_first)
         {
-            self.parked_first = frames.head(frame).chain.load(Ordering::Relaxed);
+            self.parked_first = frames.chain(frame).load(Ordering::Relaxed);
             self.parked -= 1;
             self.put_free(frames, frame);
         }
