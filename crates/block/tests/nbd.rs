@@ -5,7 +5,9 @@ use extant_block::{
     read, write,
 };
 use extant_rt::{Nanos, RealConfig, Rng, Rt};
+use std::io::Write;
 use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -301,4 +303,58 @@ fn a_server_that_does_not_answer_is_given_up() {
     let error = rt.block_on(read(&device, Sector(8), 512)).unwrap().unwrap_err();
     assert_eq!(error.kind, IoErrorKind::TimedOut);
     rt.block_on(write(&device, Sector(8), Buf::zeroed(512))).unwrap().unwrap();
+}
+
+#[test]
+fn a_server_that_never_comes_to_the_point_is_given_up() {
+    let rt = world();
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, uri) = unix(dir.path());
+    let listener = UnixListener::bind(&socket).unwrap();
+    let chatter = rt.spawn_blocking("server", move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"NBDMAGICIHAVEOPT\0\x03").unwrap();
+        // Structured replies are refused; then the export is told about, but for what matters.
+        let reply = |option: u8, kind: u32, data: &[u8]| {
+            let mut reply = 0x0003_e889_0455_65a9_u64.to_be_bytes().to_vec();
+            reply.extend([0, 0, 0, option]);
+            reply.extend(kind.to_be_bytes());
+            reply.extend((data.len() as u32).to_be_bytes());
+            reply.extend(data);
+            reply
+        };
+        stream.write_all(&reply(8, 1 << 31 | 1, &[])).unwrap();
+        while stream.write_all(&reply(7, 3, &[0, 1, b'x'])).is_ok() {}
+    });
+    let options = NbdOptions { answer_within: Nanos::from_millis(100), ..NbdOptions::default() };
+    let error = rt.block_on(NbdDevice::connect(&rt, &uri.parse().unwrap(), options)).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "the server does not answer");
+    rt.block_on(chatter).unwrap().unwrap();
+}
+
+#[test]
+fn a_server_that_accepts_nobody_is_given_up() {
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+    };
+    let rt = world();
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, uri) = unix(dir.path());
+    let address = SocketAddrUnix::new(socket.as_path()).unwrap();
+    let new = |flags| socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    let server = new(SocketFlags::empty());
+    bind(&server, &address).unwrap();
+    listen(&server, 1).unwrap();
+    // Others came first.
+    let mut others = Vec::new();
+    loop {
+        let other = new(SocketFlags::NONBLOCK);
+        match connect(&other, &address) {
+            Ok(()) => others.push(other),
+            Err(error) => break assert_eq!(error, rustix::io::Errno::AGAIN),
+        }
+    }
+    let options = NbdOptions { answer_within: Nanos::from_millis(100), ..NbdOptions::default() };
+    let error = rt.block_on(NbdDevice::connect(&rt, &uri.parse().unwrap(), options)).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "the server does not answer");
 }

@@ -178,10 +178,19 @@ fn column(word: &str) -> Result<Column, LabError> {
     for file in word.split(',') {
         let problem = |problem: String| LabError::File(file.to_owned(), problem);
         let text = text::read(Path::new(file), Kind::Result).map_err(problem)?;
-        let run = serde_json::from_str(&text).map_err(|error| {
+        // fio prints its warnings before its result.
+        let json = text
+            .find(
+                "
+{",
+            )
+            .filter(|_| text.starts_with("fio: "))
+            .map_or(0, |newline| newline + 1);
+        let (warnings, json) = text.split_at(json);
+        let run = serde_json::from_str(json).map_err(|error| {
             problem(format!(
                 "line {}: not fio's JSON; make it with --output-format=json --output=FILE",
-                error.line()
+                warnings.lines().count() + error.line()
             ))
         })?;
         runs.push(run);

@@ -39,11 +39,12 @@ impl Figure {
         }
     }
 
-    /// The figure of a job, and the error of it that the job itself tells, if any.
-    fn of(self, job: &Value) -> Option<(f64, Option<f64>)> {
-        let sides: Vec<&Value> = ["read", "write"]
+    /// The figure of a job in one run, and the error of it that the run itself tells, if any. Without `group_reporting`
+    /// a job has an entry for each of its processes.
+    fn of(self, entries: &[&Value]) -> Option<(f64, Option<f64>)> {
+        let sides: Vec<&Value> = entries
             .iter()
-            .map(|side| &job[*side])
+            .flat_map(|entry| ["read", "write"].map(|side| &entry[side]))
             .filter(|side| side["total_ios"].as_u64().is_some_and(|ios| ios > 0))
             .collect();
         if sides.is_empty() {
@@ -131,7 +132,8 @@ fn confidence(sigmas: Option<f64>) -> &'static str {
     }
 }
 
-/// The table. Jobs are matched by name; those that a column lacks are left out.
+/// The table. Jobs are matched by name; those that a column lacks are left out. Jobs that failed or did nothing are named
+/// below it.
 ///
 /// # Errors
 /// Says what cannot be compared, and why.
@@ -139,19 +141,29 @@ pub fn compare(columns: &[Column], figures: &[Figure]) -> Result<String, Compare
     if columns.len() < 2 {
         return Err(CompareError::TooFew);
     }
-    // By job, in order of the first column: its figures in every column.
-    let mut order: Vec<String> = Vec::new();
-    let mut by_column: Vec<BTreeMap<String, Vec<&Value>>> = Vec::new();
+    // By job, in order of the first column: its entries in every run of every column.
+    let mut order: Vec<&str> = Vec::new();
+    let mut by_column: Vec<BTreeMap<&str, Vec<Vec<&Value>>>> = Vec::new();
+    let mut notes = String::new();
     for column in columns {
-        let mut jobs: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
+        let mut jobs: BTreeMap<&str, Vec<Vec<&Value>>> = BTreeMap::new();
         for run in &column.runs {
             let list = run["jobs"].as_array().filter(|list| !list.is_empty());
-            for job in list.ok_or_else(|| CompareError::NoJobs(column.title.clone()))? {
-                let name = job["jobname"].as_str().unwrap_or("?").to_owned();
+            let mut of_run: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+            for entry in list.ok_or_else(|| CompareError::NoJobs(column.title.clone()))? {
+                let name = entry["jobname"].as_str().unwrap_or("?");
                 if by_column.is_empty() && !order.contains(&name) {
-                    order.push(name.clone());
+                    order.push(name);
                 }
-                jobs.entry(name).or_default().push(job);
+                if let Some(error) = entry["error"].as_i64().filter(|error| *error != 0) {
+                    let note =
+                        format!("{}: {} stopped with error {error}\n", column.title, name.escape_debug());
+                    notes.extend((!notes.contains(&note)).then_some(note));
+                }
+                of_run.entry(name).or_default().push(entry);
+            }
+            for (name, entries) in of_run {
+                jobs.entry(name).or_default().push(entries);
             }
         }
         by_column.push(jobs);
@@ -168,11 +180,16 @@ pub fn compare(columns: &[Column], figures: &[Figure]) -> Result<String, Compare
     }
     out = out.trim_end().to_owned() + "\n";
     for name in &order {
+        for (column, jobs) in columns.iter().zip(&by_column) {
+            if jobs[name].iter().any(|entries| Figure::Iops.of(entries).is_none()) {
+                let _ = writeln!(notes, "{}: {} did no I/O", column.title, name.escape_debug());
+            }
+        }
         for figure in figures {
             let estimates: Option<Vec<Estimate>> = by_column
                 .iter()
                 .map(|jobs| {
-                    let runs: Option<Vec<_>> = jobs[name].iter().map(|job| figure.of(job)).collect();
+                    let runs: Option<Vec<_>> = jobs[name].iter().map(|entries| figure.of(entries)).collect();
                     runs.map(|runs| Estimate::of(&runs))
                 })
                 .collect();
@@ -186,10 +203,10 @@ pub fn compare(columns: &[Column], figures: &[Figure]) -> Result<String, Compare
                 }
                 let _ = write!(out, "{:>width$.1}  ", estimate.mean);
             }
-            let _ = writeln!(out, "{name}: {}", figure.name());
+            let _ = writeln!(out, "{}: {}", name.escape_debug(), figure.name());
         }
     }
-    Ok(out)
+    Ok(out + &notes)
 }
 
 #[cfg(test)]
@@ -226,6 +243,24 @@ mod tests {
             cells(table.lines().nth(1).unwrap())[..7],
             ["100.0", "+2.3%", "~", "102.3", "+100.0%", "***", "200.0"]
         );
+    }
+
+    #[test]
+    fn processes_of_a_job_are_one_and_those_that_failed_are_named() {
+        let one = result(100.0, 2e6, 1e5);
+        let mut three = one.clone();
+        three["jobs"] = json!([one["jobs"][0], one["jobs"][0], one["jobs"][0]]);
+        three["jobs"][1]["error"] = json!(5);
+        let column = |title: &str, run| Column { title: title.into(), runs: vec![run] };
+        let table = compare(&[column("one", one.clone()), column("three", three)], &[Figure::Iops]).unwrap();
+        let lines: Vec<&str> = table.lines().collect();
+        let cells: Vec<&str> = lines[1].split_whitespace().collect();
+        assert_eq!(cells, ["100.0", "+200.0%", "300.0", "a:", "iops"], "one run says nothing of its rate");
+        assert_eq!(lines[2..], ["three: a stopped with error 5"]);
+        let mut idle = one.clone();
+        idle["jobs"][0]["read"]["total_ios"] = json!(0);
+        let table = compare(&[column("one", one), column("idle", idle)], &Figure::ALL).unwrap();
+        assert_eq!(table.lines().skip(1).collect::<Vec<_>>(), ["idle: a did no I/O"]);
     }
 
     #[test]

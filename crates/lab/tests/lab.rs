@@ -363,6 +363,9 @@ fn results_compare_with_each_other_and_with_fio_s() {
         let more = ["--ioengine=libaio", &depth, "--runtime=5", "--output-format=json", &output];
         assert_eq!(lab(&[&words[..], &more[..]].concat()).unwrap(), "");
     }
+    // fio's warnings come before its result.
+    let text = std::fs::read_to_string(path("lone.json")).unwrap();
+    std::fs::write(path("lone.json"), format!("fio: this is a warning\n{text}")).unwrap();
     let table = lab(&["compare", &path("lone.json"), &path("deep.json")]).unwrap();
     let line = table.lines().find(|line| line.ends_with("a: iops")).unwrap();
     assert!(table.starts_with("          lone") && line.contains('+') && line.contains('%'), "{table}");

@@ -29,7 +29,6 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 use wire::ExportFlags;
 
 /// How a [`NbdDevice`] behaves.
@@ -41,7 +40,7 @@ pub struct NbdOptions {
     pub read_only: bool,
     /// How long to try to get a lost connection back before bios fail. They wait meanwhile.
     pub reconnect_for: Nanos,
-    /// How long the server may take for an answer, before the connection counts as lost.
+    /// How long the server may take for an answer, or for all of a handshake, before the connection counts as lost.
     pub answer_within: Nanos,
     /// What the server has acknowledged is safe even if the connection is lost. Unless this is set, the first flush after
     /// a reconnection fails if anything was written since the last flush, because the server may have died with it.
@@ -124,10 +123,9 @@ impl NbdDevice {
         if rt.is_virtual() {
             return Err(NbdError::Virtual);
         }
-        let patience = Duration::from_nanos(options.answer_within.0);
         let dial = || {
-            let target = target.clone();
-            rt.spawn_blocking("nbd connect", move || connect(&target, patience))
+            let (world, target) = (rt.clone(), target.clone());
+            rt.spawn_blocking("nbd connect", move || connect(&world, &target, options.answer_within))
         };
         let (socket, export) = flatten(dial().await)?;
         let mut sockets = vec![socket];
@@ -366,13 +364,13 @@ impl Shared {
     }
 
     async fn redial(self: Arc<Self>, index: usize) {
-        let patience =
-            Duration::from_nanos(self.options.answer_within.0.min(self.options.reconnect_for.0).max(1));
+        let patience = self.options.answer_within.min(self.options.reconnect_for);
         let deadline = self.rt.now().saturating_add(self.options.reconnect_for);
         let mut pause = Nanos::from_millis(10);
         let reason = loop {
-            let target = self.target.clone();
-            let dialled = self.rt.spawn_blocking("nbd connect", move || connect(&target, patience)).await;
+            let (world, target) = (self.rt.clone(), self.target.clone());
+            let dial = move || connect(&world, &target, patience);
+            let dialled = self.rt.spawn_blocking("nbd connect", dial).await;
             let error = match flatten(dialled) {
                 Ok((socket, export)) if export == self.export => {
                     let mut ended = Vec::new();

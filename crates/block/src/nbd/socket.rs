@@ -2,10 +2,14 @@
 
 use super::handshake::{Export, negotiate};
 use super::{NbdAddress, NbdError, NbdTarget};
+use extant_rt::{Nanos, Rt};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 /// A connected socket.
@@ -15,40 +19,94 @@ pub(super) enum Socket {
     Unix(UnixStream),
 }
 
-/// Connects and negotiates, blocking, for `patience` at most at each step; then the socket does not block any more.
-pub(super) fn connect(target: &NbdTarget, patience: Duration) -> Result<(Socket, Export), NbdError> {
-    let mut socket = match &target.address {
-        NbdAddress::Tcp(host, port) => {
-            let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
-            let mut addresses = (host.as_str(), *port).to_socket_addrs()?;
-            loop {
-                let Some(address) = addresses.next() else { return Err(last.into()) };
-                match TcpStream::connect_timeout(&address, patience) {
-                    Ok(stream) => {
-                        // Requests are small and must not wait for each other.
-                        stream.set_nodelay(true)?;
-                        break Socket::Tcp(stream);
-                    }
-                    Err(error) => last = error,
-                }
-            }
+/// Connects and negotiates, blocking, for `patience` at most; then the socket does not block any more.
+pub(super) fn connect(rt: &Rt, target: &NbdTarget, patience: Nanos) -> Result<(Socket, Export), NbdError> {
+    let deadline = Deadline { rt, at: rt.now().saturating_add(patience) };
+    let connected = open(&target.address, &deadline).and_then(|socket| {
+        let mut patient = Patient { socket, deadline: &deadline };
+        let export = negotiate(&mut patient, &target.export)?;
+        let socket = patient.socket;
+        socket.set_timeout(None)?;
+        match &socket {
+            Socket::Tcp(stream) => stream.set_nonblocking(true)?,
+            Socket::Unix(stream) => stream.set_nonblocking(true)?,
         }
-        NbdAddress::Unix(path) => Socket::Unix(UnixStream::connect(path)?),
-    };
-    socket.set_timeout(Some(patience))?;
-    let export = negotiate(&mut socket, &target.export).map_err(|error| match error {
+        Ok((socket, export))
+    });
+    connected.map_err(|error| match error {
         NbdError::Io(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
             NbdError::Silent
         }
         NbdError::Io(e) if e.kind() == io::ErrorKind::UnexpectedEof => NbdError::Closed,
         other => other,
-    })?;
-    socket.set_timeout(None)?;
-    match &socket {
-        Socket::Tcp(stream) => stream.set_nonblocking(true)?,
-        Socket::Unix(stream) => stream.set_nonblocking(true)?,
+    })
+}
+
+fn open(address: &NbdAddress, deadline: &Deadline<'_>) -> Result<Socket, NbdError> {
+    match address {
+        NbdAddress::Tcp(host, port) => {
+            let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
+            for address in (host.as_str(), *port).to_socket_addrs()? {
+                match TcpStream::connect_timeout(&address, deadline.left()?) {
+                    Ok(stream) => {
+                        // Requests are small and must not wait for each other.
+                        stream.set_nodelay(true)?;
+                        return Ok(Socket::Tcp(stream));
+                    }
+                    Err(error) => last = error,
+                }
+            }
+            Err(last.into())
+        }
+        NbdAddress::Unix(path) => Ok(Socket::Unix(open_unix(path, deadline.left()?)?)),
     }
-    Ok((socket, export))
+}
+
+fn open_unix(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Connecting waits for a server whose queue of connections is full (unix(7)), for as long as sending may.
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
+/// When a server has had its time.
+struct Deadline<'a> {
+    rt: &'a Rt,
+    at: Nanos,
+}
+
+impl Deadline<'_> {
+    fn left(&self) -> io::Result<Duration> {
+        match self.at.saturating_sub(self.rt.now()) {
+            Nanos::ZERO => Err(io::ErrorKind::TimedOut.into()),
+            left => Ok(Duration::from_nanos(left.0)),
+        }
+    }
+}
+
+/// A socket that blocks until a deadline, however often it is read.
+struct Patient<'a> {
+    socket: Socket,
+    deadline: &'a Deadline<'a>,
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_timeout(Some(self.deadline.left()?))?;
+        self.socket.read(buf)
+    }
+}
+
+impl Write for Patient<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.socket.set_timeout(Some(self.deadline.left()?))?;
+        self.socket.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Socket {

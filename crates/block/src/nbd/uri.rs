@@ -60,14 +60,18 @@ fn tcp(authority: &str) -> Option<NbdAddress> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(v6) => {
             let (host, rest) = v6.split_once(']')?;
-            (host, rest.strip_prefix(':'))
+            match rest.strip_prefix(':') {
+                None if !rest.is_empty() => return None,
+                port => (host, port),
+            }
         }
         None => match authority.split_once(':') {
             Some((host, port)) => (host, Some(port)),
             None => (authority, None),
         },
     };
-    let port = port.map_or(Some(DEFAULT_PORT), |p| p.parse().ok())?;
+    let number = |p: &str| if p.bytes().all(|b| b.is_ascii_digit()) { p.parse().ok() } else { None };
+    let port = port.map_or(Some(DEFAULT_PORT), number)?;
     (!host.is_empty()).then(|| NbdAddress::Tcp(host.into(), port))
 }
 
@@ -79,7 +83,8 @@ fn decode(text: &str) -> Option<String> {
         out.push(match byte {
             b'%' => {
                 let digits = [bytes.next()?, bytes.next()?];
-                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+                let digit = |byte: u8| char::from(byte).to_digit(16);
+                (digit(digits[0])? << 4 | digit(digits[1])?) as u8
             }
             other => other,
         });
@@ -129,6 +134,10 @@ mod tests {
             ("nbd://", "host"),
             ("nbd://h:port/", "port"),
             ("nbd+unix:///x", "socket"),
+            ("nbd://h:+10809/", "port"),
+            ("nbd://[::1]10809/", "port"),
+            ("nbd://h/%+f", "percent-encoded"),
+            ("nbd://h/%f", "percent-encoded"),
             ("http://x/", "neither"),
         ] {
             let error = uri.parse::<NbdTarget>().unwrap_err().to_string();

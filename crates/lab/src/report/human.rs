@@ -76,7 +76,7 @@ fn direction(out: &mut String, name: &str, direction: &Direction, over: Nanos) -
     writeln!(
         out,
         "  {name}: IOPS={}, BW={} ({})({}/{}msec)",
-        count(direction.iops(over)),
+        rate(direction.iops(over)),
         binary_rate(direction.bytes_s(over)),
         decimal_rate(direction.bytes_s(over)),
         binary(direction.bytes as f64),
@@ -203,35 +203,35 @@ fn status<'a>(out: &mut String, group: usize, reports: &[&'a Report]) -> std::fm
     writeln!(out)
 }
 
-/// A number as fio writes it: with a suffix where it has more than six digits.
-fn count(value: f64) -> String {
-    match value {
-        v if v >= 1e9 => format!("{:.1}M", v / 1e6),
-        v if v >= 1e6 => format!("{:.1}k", v / 1e3),
-        v => format!("{v:.0}"),
-    }
-}
-
-fn scaled(value: f64, base: f64, units: [&str; 4]) -> String {
-    let mut value = value;
-    let mut unit = 0;
-    while value >= base * 9.765 && unit + 1 < units.len() {
+/// A number as fio writes it (`num2str` in its lib/num2str.c): scaled until no more than so many digits stand before the
+/// point, with as many decimals as then make the width.
+fn scaled(value: f64, digits: usize, base: f64, units: &[&str]) -> String {
+    let too_long = 10_f64.powi(digits as i32);
+    let (mut value, mut unit) = (value, 0);
+    while value >= too_long && unit + 1 < units.len() {
         value /= base;
         unit += 1;
     }
-    if value >= 100.0 || unit == 0 {
-        format!("{value:.0}{}", units[unit])
-    } else {
-        format!("{value:.1}{}", units[unit])
-    }
+    let whole = format!("{value:.0}").len();
+    let decimals = if unit == 0 { 0 } else { (digits - 1).saturating_sub(whole) };
+    format!("{value:.decimals$}{}", units[unit])
+}
+
+/// A latency's bound, in its unit.
+fn count(value: f64) -> String {
+    scaled(value, 6, 1000.0, &["", "k", "M", "G"])
+}
+
+fn rate(iops: f64) -> String {
+    scaled(iops, 4, 1000.0, &["", "k", "M", "G"])
 }
 
 fn binary(bytes: f64) -> String {
-    scaled(bytes / 1024.0, 1024.0, ["KiB", "MiB", "GiB", "TiB"])
+    scaled(bytes, 4, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB", "PiB"])
 }
 
 fn decimal(bytes: f64) -> String {
-    scaled(bytes / 1000.0, 1000.0, ["kB", "MB", "GB", "TB"])
+    scaled(bytes, 4, 1000.0, &["B", "kB", "MB", "GB", "TB", "PB"])
 }
 
 fn binary_rate(bytes_s: f64) -> String {
@@ -240,4 +240,30 @@ fn binary_rate(bytes_s: f64) -> String {
 
 fn decimal_rate(bytes_s: f64) -> String {
     decimal(bytes_s) + "/s"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As fio 3.33 printed them.
+    #[test]
+    fn numbers_are_as_wide_as_fio_s() {
+        for (ours, fio) in [
+            (binary_rate(20_477.0), "20.0KiB/s"),
+            (decimal_rate(20_477.0), "20.5kB/s"),
+            (binary(102_400.0), "100KiB"),
+            (decimal(102_400.0), "102kB"),
+            (binary(8_192.0), "8192B"),
+            (binary(16_777_216.0), "16.0MiB"),
+            (decimal_rate(99_300_000.0), "99.3MB/s"),
+            (rate(4.99), "5"),
+            (rate(206_417.0), "206k"),
+            (rate(24_233.0), "24.2k"),
+            (count(9_999.0), "9999"),
+            (count(43_848_000.0), "43848k"),
+        ] {
+            assert_eq!(ours, fio);
+        }
+    }
 }
