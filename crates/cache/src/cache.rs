@@ -104,6 +104,9 @@ pub struct Usage {
     pub dirty: u64,
     /// Pages on their way to a device.
     pub writeback: u64,
+    /// What the limit on dirty memory is held against: dirty, on their way, or about to be written to. The two above are
+    /// read one after the other, while pages go from one to the other.
+    pub charged: u64,
     /// Frames that the budget does not cover at present.
     pub parked: u64,
 }
@@ -178,6 +181,7 @@ impl PageCache {
             disks.push(state.clone());
             state
         };
+        shared.rt.name_device(state.index.0, &state.device.limits().name);
         let name = format!("flusher of {}", state.device.limits().name);
         let task = shared.rt.spawn(&name, Class::Normal, flusher::run(shared.clone(), state.clone()));
         self.handle.flushers.lock().push(task);
@@ -194,6 +198,7 @@ impl PageCache {
             evictable: counts.evictable.into(),
             dirty: shared.dirty.load(Ordering::Relaxed),
             writeback: shared.writeback.load(Ordering::Relaxed),
+            charged: shared.charged(),
             parked: counts.parked.into(),
         }
     }

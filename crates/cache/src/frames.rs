@@ -26,7 +26,8 @@ pub(crate) struct Head {
 impl Head {
     /// Whoever has just excluded everybody else announces a change, before the first byte.
     fn announce_change(&self) {
-        self.version.fetch_add(1, Ordering::Release);
+        // Nobody else writes it.
+        self.version.store(self.version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         // Pairs with the fence in `Frames::read`: who sees a byte of the change sees that it was announced.
         fence(Ordering::Release);
     }
@@ -111,13 +112,20 @@ impl Frames {
     }
 
     /// Copies part of page `key` out of a frame without a hold on it, if it can be read and nobody disturbs the copy;
-    /// else what `to` holds is worthless.
+    /// else what `to` holds is worthless. `more` says that its neighbours are read, too.
     ///
     /// A hold is two locked instructions on a line that readers on other processors want, too, and each of them waits for
     /// all memory accesses before it: as long as the copy itself, for a page that is not in the processor's cache.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     #[inline]
-    pub(crate) fn read(&self, frame: FrameNo, key: PageKey, skip: usize, to: &mut [u8]) -> Option<Snapshot> {
+    pub(crate) fn read(
+        &self,
+        frame: FrameNo,
+        key: PageKey,
+        skip: usize,
+        to: &mut [u8],
+        more: bool,
+    ) -> Option<Snapshot> {
         let head = self.head(frame);
         let version = head.version.load(Ordering::Acquire);
         let seen = head.state.snapshot();
@@ -126,7 +134,7 @@ impl Frames {
         }
         let from = self.run(frame, 1, skip, to.len());
         // SAFETY: the arena's memory stays mapped as long as `self`; that it may change meanwhile is what the copy is for.
-        unsafe { self.racy.copy(from.as_ptr(), to) };
+        unsafe { self.racy.copy(from.as_ptr(), to, more) };
         fence(Ordering::Acquire);
         let undisturbed =
             head.version.load(Ordering::Relaxed) == version && head.state.snapshot().is_readable();
@@ -141,6 +149,7 @@ impl Frames {
         _key: PageKey,
         _skip: usize,
         _to: &mut [u8],
+        _more: bool,
     ) -> Option<Snapshot> {
         None
     }

@@ -66,6 +66,21 @@ impl PageSet {
         before - self.count
     }
 
+    /// Where the run of pages of the set that begins with `range.start` ends, within `range`.
+    pub(crate) fn run_end(&self, range: Range<u64>) -> u64 {
+        let mut at = range.start;
+        for (&word, slot) in self.words.range(range.start / 64..) {
+            if word != at / 64 {
+                break;
+            }
+            at += u64::from((!slot >> (at % 64)).trailing_zeros()).min(64 - at % 64);
+            if at >= range.end || !at.is_multiple_of(64) {
+                break;
+            }
+        }
+        at.min(range.end)
+    }
+
     /// The first page of the set in `range`.
     pub(crate) fn first_in(&self, range: Range<u64>) -> Option<u64> {
         if range.is_empty() {
@@ -100,6 +115,8 @@ mod tests {
                     prop_assert_eq!(set.remove(range.clone()), before - model.len() as u64);
                 }
                 prop_assert_eq!(set.len(), model.len() as u64);
+                let run = range.clone().take_while(|index| model.contains(index)).count() as u64;
+                prop_assert_eq!(set.run_end(range.clone()), range.start + run);
                 prop_assert_eq!(set.first_in(range.clone()), model.range(range).next().copied());
                 for i in 0..450 {
                     prop_assert_eq!(set.contains(i), model.contains(&i));

@@ -5,24 +5,32 @@
 //! `AtomicPerByte`), so it is written in assembly, which the compiler knows nothing about and may not reason from. Only
 //! for x86-64, where loads are not reordered with each other; elsewhere, and under Miri, readers take a hold.
 
+use std::arch::x86_64::__cpuid_count;
+
 /// How the processor copies best.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RacyCopy {
     avx: bool,
+    /// Enhanced `rep movsb`: the processor knows what will be read, and runs ahead of it.
+    erms: bool,
 }
 
 impl RacyCopy {
     pub(crate) fn detect() -> Self {
-        Self { avx: std::is_x86_feature_detected!("avx") }
+        // Leaf 7: EBX bit 9.
+        let erms = __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).ebx >> 9 & 1 == 1;
+        Self { avx: std::is_x86_feature_detected!("avx"), erms }
     }
 
-    /// Copies `to.len()` bytes from `from`.
+    /// Copies `to.len()` bytes from `from`. `more` says that this is one of several neighbouring pages: a loop starts
+    /// before it is known that the page is the right one, `rep movsb` is the faster once it has started (measured on Zen 5:
+    /// a random page 310 ns and 330 ns, 16 in a row 2,780 ns and 2,390 ns).
     ///
     /// # Safety
     /// `from` is readable for that many bytes; they may change meanwhile, but not go away.
     #[inline]
-    pub(crate) unsafe fn copy(self, from: *const u8, to: &mut [u8]) {
-        let wide = if self.avx { to.len() / 128 * 128 } else { 0 };
+    pub(crate) unsafe fn copy(self, from: *const u8, to: &mut [u8], more: bool) {
+        let wide = if self.avx && !(more && self.erms) { to.len() / 128 * 128 } else { 0 };
         if wide > 0 {
             // SAFETY: the processor has AVX; both ranges are valid, the target exclusively.
             unsafe { copy_avx(from, to.as_mut_ptr(), wide) };
@@ -90,11 +98,12 @@ mod tests {
     #[test]
     fn it_copies_any_length_from_any_place() {
         let from: Vec<u8> = (0..5_000_u32).map(|i| (i * 7 + i / 256) as u8).collect();
-        for avx in [RacyCopy::detect(), RacyCopy { avx: false }] {
+        let plain = RacyCopy { avx: false, erms: false };
+        for (copy, more) in [(RacyCopy::detect(), false), (RacyCopy::detect(), true), (plain, false)] {
             for (start, len) in [(0, 0), (1, 1), (3, 127), (0, 128), (5, 129), (64, 4096), (900, 4001)] {
                 let mut to = vec![0; len + 2];
                 // SAFETY: the range lies inside `from`.
-                unsafe { avx.copy(from[start..].as_ptr(), &mut to[1..=len]) };
+                unsafe { copy.copy(from[start..].as_ptr(), &mut to[1..=len], more) };
                 assert_eq!(to[1..=len], from[start..start + len]);
                 assert_eq!((to[0], to[len + 1]), (0, 0));
             }

@@ -46,7 +46,7 @@ impl Inner {
             let key = self.key(index);
             let to = &mut buf[out.bytes..out.bytes + n];
             if let Some(frame) = shared.index.guess(&shared.frames, key)
-                && let Some(seen) = shared.frames.read(frame, key, skip, to)
+                && let Some(seen) = shared.frames.read(frame, key, skip, to, wanted > PAGE_BYTES)
             {
                 if seen.is_mark() {
                     out.mark = Some(index);

@@ -7,15 +7,14 @@ use crate::page::{FrameNo, PAGE};
 use crate::shared::Shared;
 use crate::waits::Key;
 use crate::{CacheError, OnWriteError, Result};
-use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment, execute};
-use extant_rt::{Cost, Event, Nanos, Rt};
+use extant_block::{Bio, BioFlags, Buf, IoError, Op, Sector, Segment};
+use extant_rt::{Cost, Event, Nanos};
+use parking_lot::Mutex;
 use std::any::Any;
-use std::collections::VecDeque;
 use std::future::Future;
 use std::ops::Range;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 /// A run of pages under write-back.
@@ -52,17 +51,18 @@ impl Inner {
         if pages.writeback.contains(first) {
             return Taken::InFlight(first);
         }
-        let (mut frames, mut masks) = (Vec::new(), Vec::new());
-        let limit = range.end.min(first.saturating_add(max_pages.max(1)));
-        for index in first..limit {
-            if !pages.dirty.contains(index) || pages.writeback.contains(index) {
-                break;
-            }
-            let frame = self.frame(&pages, index).expect("a dirty page has a frame");
+        let end = pages.dirty.run_end(first..range.end.min(first.saturating_add(max_pages.max(1))));
+        let end = pages.writeback.first_in(first..end).unwrap_or(end);
+        let (mut frames, mut masks) =
+            (Vec::with_capacity((end - first) as usize), Vec::with_capacity((end - first) as usize));
+        let mut cursor = self.cursor(&pages);
+        for index in first..end {
+            let frame = cursor.find(self.key(index)).expect("a dirty page has a frame");
             let Some(mask) = self.shared.frames.state(frame).start_writeback() else { break };
             frames.push(frame);
             masks.push(mask);
         }
+        drop(cursor);
         if frames.is_empty() {
             return Taken::Busy(first);
         }
@@ -86,14 +86,21 @@ impl Inner {
 }
 
 impl WriteRun {
-    /// Starts the write and leaves it to a task of its own.
+    /// Starts the write and leaves it to itself. Errors are in the file's log.
     pub(crate) fn start(self) {
-        let rt = self.inner.shared.rt.clone();
-        let mut running = Box::pin(self.write());
-        // The first poll submits, in most cases. Errors are in the file's log.
-        if running.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            drop(rt.spawn("write-back", extant_rt::Class::Normal, running));
-        }
+        self.start_in(None);
+    }
+
+    fn start_in(self, window: Option<&Window>) {
+        let shared = self.inner.shared.clone();
+        let writing = Writing {
+            run: self,
+            window: window.map(|window| window.0.clone()),
+            left: AtomicUsize::new(1),
+            extents: Mutex::default(),
+            not_prepared: Mutex::new(Ok(())),
+        };
+        shared.see_off(Arc::new(writing).submit());
     }
 
     /// The pages.
@@ -122,15 +129,29 @@ impl WriteRun {
         }
         pieces
     }
+}
 
-    /// Writes the run. Whatever becomes of the future, somebody must drive it to its end.
-    pub(crate) async fn write(self) -> Result<()> {
-        let mut on_way: Vec<(WriteExtent, Vec<Ended>)> = Vec::new();
+/// A run on its way to the device. Whatever happens to whoever started it, it comes to its end: on the thread that reaps
+/// its last bio, or, where the backing has more to do than that, on a task of its own.
+struct Writing {
+    run: WriteRun,
+    window: Option<Arc<Mutex<InFlight>>>,
+    /// Bios that have not ended, and one for whoever still submits.
+    left: AtomicUsize,
+    /// What has been prepared, and how its bios ended.
+    extents: Mutex<Vec<(WriteExtent, std::result::Result<(), IoError>)>>,
+    /// Why the rest has not.
+    not_prepared: Mutex<Result<()>>,
+}
+
+impl Writing {
+    async fn submit(self: Arc<Self>) {
+        let backing = &self.run.inner.backing;
         let mut result = Ok(());
-        'pieces: for piece in self.pieces() {
+        'pieces: for piece in self.run.pieces() {
             let mut at = piece.start;
             while at < piece.end {
-                match self.inner.backing.prepare_write(at..piece.end).await {
+                match backing.prepare_write(at..piece.end).await {
                     Ok(extent) => {
                         assert!(
                             extent.offset == at && extent.bytes > 0,
@@ -138,7 +159,7 @@ impl WriteRun {
                         );
                         let extent = WriteExtent { bytes: extent.bytes.min(piece.end - at), ..extent };
                         at += extent.bytes;
-                        on_way.push((extent, self.submit(&extent)));
+                        self.submit_extent(&extent);
                     }
                     Err(error) => {
                         result = Err(CacheError::Backing(error));
@@ -147,36 +168,20 @@ impl WriteRun {
                 }
             }
         }
-        for (extent, bios) in on_way {
-            let mut io = Ok(());
-            for bio in bios {
-                let (bio, ended) = bio.await;
-                drop(bio);
-                if io.is_ok() {
-                    io = ended;
-                }
-            }
-            if result.is_ok()
-                && let Err(error) = &io
-            {
-                result = Err(CacheError::Io(error.clone()));
-            }
-            let finished = self.inner.backing.finish_write(extent, io).await;
-            if result.is_ok() {
-                result = finished.map_err(CacheError::Backing);
-            }
+        if result.is_err() {
+            *self.not_prepared.lock() = result;
         }
-        self.end(&result);
-        result
+        self.part_ended();
     }
 
-    fn submit(&self, extent: &WriteExtent) -> Vec<Ended> {
-        let shared = &self.inner.shared;
-        let device = &self.inner.disk.device;
+    fn submit_extent(self: &Arc<Self>, extent: &WriteExtent) {
+        let run = &self.run;
+        let shared = &run.inner.shared;
+        let device = &run.inner.disk.device;
         let limits = device.limits();
         let most = (limits.max_bytes.min(shared.settings.bio_pages * PAGE) / PAGE * PAGE).max(PAGE);
         let owner: Arc<dyn Any + Send + Sync> = shared.clone();
-        let base = self.first * PAGE;
+        let base = run.first * PAGE;
         let mut segments = Vec::new();
         let mut start = extent.sector.0;
         if extent.zero_before > 0 {
@@ -192,16 +197,20 @@ impl WriteRun {
             segments.push(Segment::zeroes(len as usize));
             phantom -= len;
         }
-        for (frame, count, skip, len) in neighbours(&self.frames, extent.offset - base, real) {
-            // SAFETY: the frames are pinned for write-back until `end`, which comes after every bio has ended and been
-            // dropped.
+        for (frame, count, skip, len) in neighbours(&run.frames, extent.offset - base, real) {
+            // SAFETY: the frames are pinned for write-back until `WriteRun::end`, which comes after every bio has ended
+            // and been dropped.
             segments.push(unsafe { shared.frames.to_write(frame, count, skip, len, owner.clone()) });
         }
         if extent.zero_after > 0 {
             segments.push(Segment::from(Buf::zeroed(extent.zero_after as usize)));
         }
-        let mut ended = Vec::new();
-        let max_segments = limits.max_segments as usize;
+        let nth = {
+            let mut extents = self.extents.lock();
+            extents.push((*extent, Ok(())));
+            extents.len() - 1
+        };
+        let mut bios = Vec::new();
         let mut batch = Vec::new();
         let mut bytes = 0;
         let mut flush = |batch: &mut Vec<Segment>, bytes: &mut u64| {
@@ -212,21 +221,71 @@ impl WriteRun {
             bio.flags = BioFlags::empty();
             start += *bytes / Sector::BYTES;
             *bytes = 0;
-            shared.rt.charge(Cost::BioSubmit(1));
-            let done: Ended = Box::pin(execute(&**device, bio));
-            ended.push(done);
+            let writing = self.clone();
+            bio.on_end(Box::new(move |bio, result| {
+                drop(bio);
+                if let Err(error) = result {
+                    let io = &mut writing.extents.lock()[nth].1;
+                    *io = std::mem::replace(io, Ok(())).and(Err(error));
+                }
+                writing.part_ended();
+            }));
+            bios.push(bio);
         };
         for segment in segments {
-            if bytes > 0 && (bytes + segment.len() as u64 > most || batch.len() >= max_segments) {
+            if bytes > 0
+                && (bytes + segment.len() as u64 > most || batch.len() >= limits.max_segments as usize)
+            {
                 flush(&mut batch, &mut bytes);
             }
             bytes += segment.len() as u64;
             batch.push(segment);
         }
         flush(&mut batch, &mut bytes);
-        ended
+        self.left.fetch_add(bios.len(), Ordering::Relaxed);
+        shared.rt.charge(Cost::BioSubmit(bios.len() as u64));
+        device.submit_all(&mut bios.into_iter());
     }
 
+    fn part_ended(self: &Arc<Self>) {
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let shared = self.run.inner.shared.clone();
+            shared.see_off(self.clone().finish());
+        }
+    }
+
+    /// All bios have ended.
+    async fn finish(self: Arc<Self>) {
+        let mut result = std::mem::replace(&mut *self.not_prepared.lock(), Ok(()));
+        let extents = std::mem::take(&mut *self.extents.lock());
+        for (extent, io) in extents {
+            if result.is_ok()
+                && let Err(error) = &io
+            {
+                result = Err(CacheError::Io(error.clone()));
+            }
+            let finished = self.run.inner.backing.finish_write(extent, io).await;
+            if result.is_ok() {
+                result = finished.map_err(CacheError::Backing);
+            }
+        }
+        self.run.end(&result);
+        let Some(window) = &self.window else { return };
+        let mut window = window.lock();
+        window.pages -= self.run.frames.len() as u64;
+        if window.result.is_ok() {
+            window.result = result;
+        }
+        let pages = window.pages;
+        let waker = window.waiter.take_if(|(most, _)| pages <= *most);
+        drop(window);
+        if let Some((_, waker)) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl WriteRun {
     /// The pages leave write-back: clean, or as the configuration has it after an error.
     fn end(&self, result: &Result<()>) {
         let inner = &self.inner;
@@ -300,72 +359,56 @@ impl WriteRun {
     }
 }
 
-type Ended = Pin<Box<dyn Future<Output = (Bio, std::result::Result<(), extant_block::IoError>)> + Send>>;
-type Running = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+/// Runs that were put on their way together. They come to their ends whether somebody waits or not.
+#[derive(Debug)]
+struct Window(Arc<Mutex<InFlight>>);
 
-/// Runs under write-back at the same time. Dropping it leaves them to tasks of their own.
-pub(crate) struct Window {
-    rt: Rt,
-    running: VecDeque<(u64, Running)>,
+#[derive(Debug)]
+struct InFlight {
     pages: u64,
+    /// The first error.
     result: Result<()>,
+    /// Who waits until no more than so many pages are on their way.
+    waiter: Option<(u64, Waker)>,
 }
 
 impl Window {
-    pub(crate) fn new(shared: &Shared) -> Self {
-        Self { rt: shared.rt.clone(), running: VecDeque::new(), pages: 0, result: Ok(()) }
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(InFlight { pages: 0, result: Ok(()), waiter: None })))
     }
 
     /// Starts a run.
-    pub(crate) fn push(&mut self, run: WriteRun) {
-        let pages = run.frames.len() as u64;
-        let mut running: Running = Box::pin(run.write());
-        // The first poll submits, in most cases; later ones have a waker of somebody's.
-        match running.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => self.note(result),
-            Poll::Pending => {
-                self.pages += pages;
-                self.running.push_back((pages, running));
-            }
-        }
-    }
-
-    fn note(&mut self, result: Result<()>) {
-        if self.result.is_ok() {
-            self.result = result;
-        }
+    fn push(&mut self, run: WriteRun) {
+        self.0.lock().pages += run.frames.len() as u64;
+        run.start_in(Some(self));
     }
 
     /// Waits until at most `pages` pages are on their way.
-    pub(crate) async fn drain_to(&mut self, pages: u64) {
+    async fn drain_to(&mut self, pages: u64) {
         std::future::poll_fn(|cx| {
-            let mut left = VecDeque::with_capacity(self.running.len());
-            while let Some((n, mut running)) = self.running.pop_front() {
-                match running.as_mut().poll(cx) {
-                    Poll::Ready(result) => {
-                        self.pages -= n;
-                        self.note(result);
-                    }
-                    Poll::Pending => left.push_back((n, running)),
-                }
+            let mut in_flight = self.0.lock();
+            if in_flight.pages <= pages {
+                return Poll::Ready(());
             }
-            self.running = left;
-            if self.pages <= pages { Poll::Ready(()) } else { Poll::Pending }
+            in_flight.waiter = Some((pages, cx.waker().clone()));
+            Poll::Pending
         })
         .await;
     }
 
     /// Waits for all; the first error, if there was one.
-    pub(crate) async fn finish(mut self) -> Result<()> {
+    async fn finish(mut self) -> Result<()> {
         self.drain_to(0).await;
-        std::mem::replace(&mut self.result, Ok(()))
+        std::mem::replace(&mut self.0.lock().result, Ok(()))
     }
 }
 
-impl Drop for Window {
-    fn drop(&mut self) {
-        for (_, running) in self.running.drain(..) {
-            drop(self.rt.spawn("write-back", extant_rt::Class::Normal, running));
+impl Shared {
+    /// Does here and now what need not wait, the rest on a task of its own.
+    fn see_off(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut work = Box::pin(work);
+        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            drop(self.rt.spawn("write-back", extant_rt::Class::Normal, work));
         }
     }
 }
@@ -384,7 +427,7 @@ impl Inner {
     pub(crate) async fn write_back(self: &Arc<Self>, pages: Range<u64>) -> Result<()> {
         let shared = self.shared.clone();
         let most = shared.settings.bio_pages;
-        let mut window = Window::new(&shared);
+        let mut window = Window::new();
         let mut at = pages.start;
         while at < pages.end {
             match self.take_dirty(at..pages.end, most) {
@@ -396,8 +439,6 @@ impl Inner {
                 Taken::Clean => break,
                 Taken::InFlight(index) => {
                     at = index;
-                    // Ours or another's: ours moves on only while we poll it.
-                    window.drain_to(0).await;
                     self.wait_written(index).await;
                 }
                 Taken::Busy(index) => {

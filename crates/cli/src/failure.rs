@@ -57,9 +57,18 @@ pub(crate) enum Failure {
     #[error("{place} {loss}")]
     NotKept { place: String, loss: Loss },
     #[error(transparent)]
-    Lab(#[from] LabError),
+    Lab(LabError),
     #[error(transparent)]
     World(#[from] extant_rt::RtError),
+}
+
+impl From<LabError> for Failure {
+    fn from(error: LabError) -> Self {
+        match error {
+            LabError::Output(error) => Self::stdout(error),
+            error => Self::Lab(error),
+        }
+    }
 }
 
 impl Failure {
@@ -100,7 +109,7 @@ impl Failure {
         match self {
             Self::Volume { error, .. } | Self::NoVolume { error, .. } => exit_of(error),
             Self::Usage(_) | Self::Build(extant_image::BuildError::Options(_)) => Exit::Usage,
-            Self::Lab(LabError::Job(_) | LabError::Machine(_)) => Exit::Usage,
+            Self::Lab(LabError::Job(_) | LabError::Machine(_) | LabError::Trace(_)) => Exit::Usage,
             _ => Exit::Failed,
         }
     }

@@ -7,9 +7,14 @@ use crate::history;
 use crate::report;
 use crate::run::{Memory, Policy, RunError, on_files, on_machine};
 use crate::text::{self, Kind};
+use crate::trace::{self, Trace, TraceError, TraceFile};
+use extant_rt::Sink;
+use extant_rt::trace::ChromeSink;
 use extant_sim::{Machine, ModelError};
-use std::io::Write;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What the lab does.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -18,6 +23,8 @@ pub enum LabCommand {
     Run(RunArgs),
     /// Compare two or more results: a table of changes in per cent
     Compare(CompareArgs),
+    /// Say and draw what a recorded run's page cache did: dirty memory over time, and who waited, why and how long
+    Report(ReportArgs),
 }
 
 /// `extant lab run`.
@@ -35,6 +42,9 @@ pub struct RunArgs {
     /// Seed of the modelled world [default: 1]
     #[arg(long, value_name = "N", requires = "machine")]
     pub seed: Option<u64>,
+    /// Record the page cache's events for `lab report`; as .json, all events for ui.perfetto.dev
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub trace: Option<PathBuf>,
     /// The page cache.
     #[command(flatten)]
     pub memory: MemoryArgs,
@@ -88,6 +98,20 @@ pub struct CompareArgs {
     pub results: Vec<String>,
 }
 
+/// `extant lab report`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ReportArgs {
+    /// A trace, recorded with `lab run --trace`
+    #[arg(value_name = "TRACE", value_hint = clap::ValueHint::FilePath)]
+    pub trace: PathBuf,
+    /// Draw dirty memory of each device over time, and the pauses, into this file (SVG)
+    #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+    /// List every pause: when, how long, where, why, and the state of the controller that decided it
+    #[arg(long)]
+    pub pauses: bool,
+}
+
 /// Why a command did not do what it was told.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
@@ -103,12 +127,18 @@ pub enum LabError {
     /// An experiment did not.
     #[error(transparent)]
     Experiment(#[from] ExperimentError),
+    /// A trace was refused.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     /// Results cannot be compared.
     #[error(transparent)]
     Compare(#[from] CompareError),
     /// I/O errors in a run; the report has been printed.
     #[error("{0} of the jobs stopped at an I/O error")]
     Failed(usize),
+    /// What there is to say could not be said.
+    #[error("output: {0}")]
+    Output(std::io::Error),
     /// A file could not be read or written.
     #[error("{0}: {1}")]
     File(String, String),
@@ -122,7 +152,8 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
     match command {
         LabCommand::Run(args) => match &args.words[..] {
             [file] if Path::new(file).extension().is_some_and(|extension| extension == "toml") => {
-                if args.machine.is_some() || args.memory.memory() != Memory::default() {
+                if args.machine.is_some() || args.memory.memory() != Memory::default() || args.trace.is_some()
+                {
                     let problem = "an experiment names its machine and policies itself; leave options like --machine out";
                     return Err(JobError { place: file.clone(), problem: problem.into() }.into());
                 }
@@ -132,6 +163,7 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
             }
             words => jobs(args, words, out),
         },
+        LabCommand::Report(args) => drawn(args, out),
         LabCommand::Compare(args) => {
             let columns: Vec<Column> =
                 args.results.iter().map(|word| column(word)).collect::<Result<_, _>>()?;
@@ -140,9 +172,64 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
     }
 }
 
+fn drawn(args: &ReportArgs, out: &mut dyn Write) -> Result<(), LabError> {
+    let trace = Trace::load(&args.trace)?;
+    if let Some(path) = &args.output {
+        if trace.levels.is_empty() && trace.pauses.is_empty() {
+            let problem = "nothing in it to draw: no job wrote through the page cache (direct=0)".to_owned();
+            return Err(LabError::File(args.trace.display().to_string(), problem));
+        }
+        std::fs::write(path, trace::draw(&trace)).map_err(|error| in_file(path, &error))?;
+    }
+    if args.pauses {
+        print(out, &trace::list(&trace))?;
+        print(out, "\n")?;
+    }
+    print(out, &trace::summary(&trace))
+}
+
+fn in_file(path: &Path, error: &std::io::Error) -> LabError {
+    LabError::File(path.display().to_string(), error.to_string())
+}
+
+/// Where a run's events go.
+enum Recorder {
+    Nowhere,
+    Events(Arc<TraceFile<BufWriter<File>>>),
+    Chrome(Arc<ChromeSink<BufWriter<File>>>),
+}
+
+impl Recorder {
+    fn new(path: Option<&Path>, about: &str) -> Result<Self, LabError> {
+        let Some(path) = path else { return Ok(Self::Nowhere) };
+        let out = BufWriter::new(File::create(path).map_err(|error| in_file(path, &error))?);
+        Ok(match path.extension().is_some_and(|extension| extension == "json") {
+            true => Self::Chrome(Arc::new(ChromeSink::new(out))),
+            false => Self::Events(Arc::new(TraceFile::new(out, about))),
+        })
+    }
+
+    fn sink(&self) -> Option<Arc<dyn Sink>> {
+        match self {
+            Self::Nowhere => None,
+            Self::Events(file) => Some(file.clone()),
+            Self::Chrome(file) => Some(file.clone()),
+        }
+    }
+
+    fn finish(&self) -> std::io::Result<()> {
+        match self {
+            Self::Nowhere => Ok(()),
+            Self::Events(file) => file.finish(),
+            Self::Chrome(file) => file.finish(),
+        }
+    }
+}
+
 fn jobs(args: &RunArgs, words: &[String], out: &mut dyn Write) -> Result<(), LabError> {
     let line = fio::command_line(words, |path| text::read(path, Kind::Jobs))?;
-    let outcome = match &args.machine {
+    let control = args.memory.dirty_control.as_deref().unwrap_or(history::OUR_DIRTY_CONTROL);
+    let (outcome, recorder) = match &args.machine {
         Some(path) => {
             let mut policy = Policy { memory: args.memory.memory(), ..Policy::default() };
             if let Some(name) = &args.elevator {
@@ -151,10 +238,20 @@ fn jobs(args: &RunArgs, words: &[String], out: &mut dyn Write) -> Result<(), Lab
             if let Some(requests) = args.requests {
                 policy.requests = requests as usize;
             }
-            on_machine(&line.jobs, Machine::load(path)?, &policy, args.seed.unwrap_or(1))?
+            let machine = Machine::load(path)?;
+            let about = format!("{}; elevator {}; dirty control {control}", machine.name, policy.elevator);
+            let recorder = Recorder::new(args.trace.as_deref(), &about)?;
+            let seed = args.seed.unwrap_or(1);
+            (on_machine(&line.jobs, machine, &policy, seed, recorder.sink())?, recorder)
         }
-        None => on_files(&line.jobs, &args.memory.memory())?,
+        None => {
+            let recorder = Recorder::new(args.trace.as_deref(), &format!("files; dirty control {control}"))?;
+            (on_files(&line.jobs, &args.memory.memory(), recorder.sink())?, recorder)
+        }
     };
+    if let (Some(path), Err(error)) = (&args.trace, recorder.finish()) {
+        return Err(in_file(path, &error));
+    }
     let text = match line.format {
         OutputFormat::Normal => report::human(&outcome),
         OutputFormat::Json => format!("{:#}\n", report::json(&outcome)),
@@ -201,5 +298,5 @@ fn column(word: &str) -> Result<Column, LabError> {
 }
 
 fn print(out: &mut dyn Write, text: &str) -> Result<(), LabError> {
-    out.write_all(text.as_bytes()).map_err(|error| LabError::File("output".into(), error.to_string()))
+    out.write_all(text.as_bytes()).map_err(LabError::Output)
 }

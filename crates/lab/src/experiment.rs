@@ -156,9 +156,10 @@ impl Experiment {
                 let policy =
                     Policy { elevator: row.elevator.clone(), requests: row.requests, ..Policy::default() };
                 for &seed in &self.seeds {
-                    let outcome = on_machine(jobs, self.machine.clone(), &policy, seed).map_err(|error| {
-                        ExperimentError::Run { row: row.name.clone(), workload: workload.clone(), error }
-                    })?;
+                    let outcome =
+                        on_machine(jobs, self.machine.clone(), &policy, seed, None).map_err(|error| {
+                            ExperimentError::Run { row: row.name.clone(), workload: workload.clone(), error }
+                        })?;
                     cells.push(Cell { row: row.name.clone(), workload: workload.clone(), seed, outcome });
                 }
             }

@@ -10,7 +10,7 @@
 //!
 //! let jobs = fio::job_file("reader.fio", "[reader]\nrw=randread\nsize=1g\nruntime=2\ndirect=1\n").unwrap();
 //! let machine = Machine::load(path.as_ref()).unwrap();
-//! let outcome = on_machine(&jobs, machine, &Policy::default(), 1).unwrap();
+//! let outcome = on_machine(&jobs, machine, &Policy::default(), 1, None).unwrap();
 //! let read = &outcome.reports[0].measured.read;
 //! assert!(read.ios > 200 && read.completion.mean_ns > 4e6, "a disk with an arm");
 //! ```
@@ -24,6 +24,7 @@ pub mod history;
 pub mod report;
 mod run;
 mod text;
+pub mod trace;
 
 pub use run::{
     Direction, Latency, Measured, Memory, Outcome, Policy, Report, RunError, Samples, on_files, on_machine,

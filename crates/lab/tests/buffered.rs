@@ -13,7 +13,7 @@ fn machine() -> Machine {
 
 fn on_a_disk_with(memory: Memory, jobs: &str) -> Result<Outcome, RunError> {
     let policy = Policy { memory, ..Policy::default() };
-    on_machine(&fio::job_file("test.fio", jobs).unwrap(), machine(), &policy, 1)
+    on_machine(&fio::job_file("test.fio", jobs).unwrap(), machine(), &policy, 1, None)
 }
 
 /// With 64 MiB for pages, half of which may be dirty.
@@ -104,7 +104,7 @@ fn the_machine_s_file_says_how_much_memory_there_is() {
         let mut machine = machine();
         machine.memory = Some(spec);
         let jobs = fio::job_file("test.fio", jobs).unwrap();
-        let outcome = on_machine(&jobs, machine, &Policy::default(), 1).unwrap();
+        let outcome = on_machine(&jobs, machine, &Policy::default(), 1, None).unwrap();
         outcome.reports[1].measured.read.completion.max_ns
     };
     assert!(longest(32 * MIB) < 20_000 && longest(8 * MIB) > 1_000_000);
@@ -174,7 +174,7 @@ fn real_files_are_cached_by_us_and_written_back() {
     let memory = Memory { cache_bytes: Some(4 * MIB), ..Memory::default() };
     let run = |jobs: &str| {
         let jobs = jobs.replace("FILE", file.to_str().unwrap());
-        let outcome = on_files(&fio::job_file("test.fio", &jobs).unwrap(), &memory).unwrap();
+        let outcome = on_files(&fio::job_file("test.fio", &jobs).unwrap(), &memory, None).unwrap();
         outcome.reports.into_iter().map(|report| report.measured).collect::<Vec<_>>()
     };
     let read = &run(

@@ -35,7 +35,7 @@ fn lab(words: &[&str]) -> Result<String, String> {
 
 fn on(name: &str, jobs: &str, elevator: &str) -> Result<Outcome, RunError> {
     let policy = Policy { elevator: elevator.into(), ..Policy::default() };
-    on_machine(&fio::job_file("test.fio", jobs).unwrap(), machine(name), &policy, 1)
+    on_machine(&fio::job_file("test.fio", jobs).unwrap(), machine(name), &policy, 1, None)
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn jobs_do_what_they_say() {
         "[global]\nfilename=shared\ndirectory={}\nsize=1m\nbs=64k\n[a]\nrw=read\n[b]\nstonewall\nrw=write\n",
         dir.path().display()
     );
-    let outcome = on_files(&fio::job_file("test.fio", &text).unwrap(), &Memory::default()).unwrap();
+    let outcome = on_files(&fio::job_file("test.fio", &text).unwrap(), &Memory::default(), None).unwrap();
     assert_eq!(outcome.reports[1].measured.write.bytes, 1 << 20);
     assert!(outcome.reports.iter().all(|report| report.measured.error.is_none()));
     assert_eq!(dir.path().join("shared").metadata().unwrap().len(), 1 << 20);
@@ -316,7 +316,7 @@ fn our_json_has_the_keys_of_fio_s() {
     };
     assert!(theirs.status.success(), "fio refuses the job: {}", String::from_utf8_lossy(&theirs.stderr));
     let theirs: Value = serde_json::from_slice(&theirs.stdout).unwrap();
-    let ours = on_files(&fio::job_file("jobs.fio", &jobs).unwrap(), &Memory::default()).unwrap();
+    let ours = on_files(&fio::job_file("jobs.fio", &jobs).unwrap(), &Memory::default(), None).unwrap();
     assert!(!ours.is_virtual && ours.reports.iter().all(|report| report.measured.error.is_none()));
     let ours = report::json(&ours);
     let (mut their_keys, mut our_keys) = (BTreeSet::new(), BTreeSet::new());

@@ -250,6 +250,11 @@ impl Rt {
         self.shared.tracer.record(self.now(), self.place(), event);
     }
 
+    /// Tells whoever traces what a page cache's device is called.
+    pub fn name_device(&self, device: u32, name: &str) {
+        self.shared.tracer.device_name(device, name);
+    }
+
     /// Whether anybody traces: guards work that only a trace needs.
     #[inline]
     pub fn is_tracing(&self) -> bool {

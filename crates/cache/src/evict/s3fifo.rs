@@ -16,6 +16,8 @@ const SMALL_SHARE: usize = 10;
 const USES_TO_STAY: u8 = 2;
 /// Places where a ghost may lie.
 const WAYS: usize = 4;
+/// Pages whose ghosts lie in a row.
+const GHOST_RUN_SHIFT: u32 = 6;
 /// Ticks that a ghost lives, of which a 16-bit stamp holds many.
 const GHOST_TICKS: u16 = 1024;
 
@@ -52,9 +54,12 @@ impl S3Fifo {
         (self.evictions / self.evictions_per_tick % 0xfffe) as u16 + 1
     }
 
+    /// Neighbouring pages have their ghosts beside each other, since they come and go together: four to a cache line.
     fn ghost_places(&self, page: u64) -> (std::ops::Range<usize>, u16) {
-        let hash = mix(page ^ 0x5bf0_3635);
-        let first = hash as usize & (self.ghosts.len() - 1) & !(WAYS - 1);
+        let hash = mix(page >> GHOST_RUN_SHIFT ^ 0x5bf0_3635);
+        let set =
+            (hash as usize).wrapping_shl(GHOST_RUN_SHIFT) + (page as usize & ((1 << GHOST_RUN_SHIFT) - 1));
+        let first = set.wrapping_mul(WAYS) & (self.ghosts.len() - 1);
         (first..first + WAYS, (hash >> 48) as u16)
     }
 

@@ -14,7 +14,7 @@ pub use target::Policy;
 use crate::fio::Job;
 use crate::history::UnknownPolicy;
 use extant_block::StreamId;
-use extant_rt::{Class, Rng, Rt, RtError};
+use extant_rt::{Class, Rng, Rt, RtError, Sink};
 use extant_sim::Machine;
 use place::Place;
 use process::Process;
@@ -117,27 +117,36 @@ pub struct Outcome {
 }
 
 /// Runs jobs on a modelled machine. The same machine, jobs, policy and seed give the same outcome, to the last digit.
+/// What happens is told to `sink`.
 ///
 /// # Errors
 /// What does not fit together, before anything is run; what stops the world, at once. I/O errors stop their process only
 /// and are in its report.
-pub fn on_machine(jobs: &[Job], machine: Machine, policy: &Policy, seed: u64) -> Result<Outcome, RunError> {
-    let mut target = Modelled::new(jobs, machine, policy, seed)?;
+pub fn on_machine(
+    jobs: &[Job],
+    machine: Machine,
+    policy: &Policy,
+    seed: u64,
+    sink: Option<Arc<dyn Sink>>,
+) -> Result<Outcome, RunError> {
+    let mut target = Modelled::new(jobs, machine, policy, seed, sink)?;
     let rt = target.sim.rt().clone();
     let plan = plan(jobs, &rt, |job, process, stream, program| {
         let place = target.place(job, process)?;
         target.introduce(stream, program, job);
         Ok(place)
     })?;
-    execute(&rt, plan, &|stream| target.dismiss(stream))
+    let outcome = execute(&rt, plan, &|stream| target.dismiss(stream))?;
+    target.close()?;
+    Ok(outcome)
 }
 
 /// Runs jobs on files of the host; what a job reads is made first if it is missing or too short.
 ///
 /// # Errors
 /// As [`on_machine`], and files that cannot be made or opened.
-pub fn on_files(jobs: &[Job], memory: &Memory) -> Result<Outcome, RunError> {
-    let mut target = Real::new(jobs, memory)?;
+pub fn on_files(jobs: &[Job], memory: &Memory, sink: Option<Arc<dyn Sink>>) -> Result<Outcome, RunError> {
+    let mut target = Real::new(jobs, memory, sink)?;
     let rt = target.rt.clone();
     let plan = plan(jobs, &rt, |job, process, _, _| target.place(job, process))?;
     let outcome = execute(&rt, plan, &|_| ())?;

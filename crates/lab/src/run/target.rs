@@ -8,7 +8,7 @@ use crate::history;
 use extant_block::elevator::{IoClass, Priority, ProgramId};
 use extant_block::{Device, FileDevice, FileOptions, Queue, QueueConfig, StreamId, StreamInfo};
 use extant_cache::{Disk, Mapping, PageCache};
-use extant_rt::Rt;
+use extant_rt::{Rt, Sink};
 use extant_sim::disk::{Disks, ModelDisk};
 use extant_sim::{Machine, Sim};
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,8 +73,15 @@ struct ModelledFile {
 const FILE_ALIGN: u64 = 128 << 20;
 
 impl Modelled {
-    pub(super) fn new(jobs: &[Job], machine: Machine, policy: &Policy, seed: u64) -> Result<Self, RunError> {
+    pub(super) fn new(
+        jobs: &[Job],
+        machine: Machine,
+        policy: &Policy,
+        seed: u64,
+        sink: Option<Arc<dyn Sink>>,
+    ) -> Result<Self, RunError> {
         let sim = Sim::new(machine, seed);
+        sim.rt().set_sink(sink);
         let disks = Disks::attach(&sim);
         if disks.is_empty() {
             return Err(RunError::NoDisks(sim.machine().name.clone()));
@@ -161,6 +168,20 @@ impl Modelled {
         self.queues.iter().for_each(|queue| queue.set_stream(stream, info));
     }
 
+    /// Forgets what is dirty: nobody will read it, and what happens now is no part of the run.
+    pub(super) fn close(self) -> Result<(), RunError> {
+        let Some((cache, _)) = self.cache else { return Ok(()) };
+        self.sim.rt().set_sink(None);
+        let files: Vec<Mapping> = self.files.into_values().filter_map(|file| file.pages).collect();
+        let forgotten = async {
+            for file in files {
+                file.set_size(0).await?;
+            }
+            cache.close().await
+        };
+        self.sim.rt().block_on(forgotten)?.map_err(|error| RunError::WriteBack(error.to_string()))
+    }
+
     /// The process has ended.
     pub(super) fn dismiss(&self, stream: StreamId) {
         for queue in &self.queues {
@@ -180,8 +201,9 @@ pub(super) struct Real {
 }
 
 impl Real {
-    pub(super) fn new(jobs: &[Job], memory: &Memory) -> Result<Self, RunError> {
+    pub(super) fn new(jobs: &[Job], memory: &Memory, sink: Option<Arc<dyn Sink>>) -> Result<Self, RunError> {
         let rt = Rt::real(Default::default());
+        rt.set_sink(sink);
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let cache = match jobs.iter().all(|job| job.direct) {
             true => None,

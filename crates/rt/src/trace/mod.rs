@@ -35,6 +35,10 @@ pub trait Sink: Send + Sync {
     fn task_name(&self, task: u32, name: &str) {
         let _ = (task, name);
     }
+    /// A page cache's device, as later records number it, has a name.
+    fn device_name(&self, device: u32, name: &str) {
+        let _ = (device, name);
+    }
 }
 
 /// The switch between a world and its sink. Cloning gives another handle to the same switch.
@@ -72,6 +76,13 @@ impl Tracer {
     pub fn task_name(&self, task: u32, name: &str) {
         if let Some(sink) = &*self.0.sink.read() {
             sink.task_name(task, name);
+        }
+    }
+
+    /// Tells the sink the name of a page cache's device.
+    pub fn device_name(&self, device: u32, name: &str) {
+        if let Some(sink) = &*self.0.sink.read() {
+            sink.device_name(device, name);
         }
     }
 }

@@ -113,4 +113,8 @@ impl Sink for Tee {
     fn task_name(&self, task: u32, name: &str) {
         self.0.iter().for_each(|sink| sink.task_name(task, name));
     }
+
+    fn device_name(&self, device: u32, name: &str) {
+        self.0.iter().for_each(|sink| sink.device_name(device, name));
+    }
 }

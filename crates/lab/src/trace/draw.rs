@@ -1,0 +1,185 @@
+//! Dirty memory over time, and pauses, as SVG.
+
+use super::{Levels, Trace};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Failure = DrawingAreaErrorKind<std::io::Error>;
+
+/// Width of the drawing in pixels; panels of devices stand in two columns.
+const WIDTH: u32 = 1200;
+const OVERALL_HEIGHT: u32 = 320;
+const DEVICE_HEIGHT: u32 = 220;
+const PAUSES_HEIGHT: u32 = 320;
+const TITLE_HEIGHT: u32 = 36;
+/// Points of a line that a screen can show; of more, the first, least, greatest and last of each of so many spans.
+const SPANS: usize = 400;
+/// Pauses in the panel; of more, the longest.
+const MOST_PAUSES: usize = 2_000;
+
+const DIRTY: RGBColor = RGBColor(31, 119, 180);
+const WRITEBACK: RGBColor = RGBColor(255, 127, 14);
+const TOTAL: RGBColor = RGBColor(90, 90, 90);
+const LIMIT: RGBColor = RGBColor(214, 39, 40);
+const BACKGROUND: RGBColor = RGBColor(44, 160, 44);
+/// One for each cause, in order of their names, and again from the front.
+const CAUSES: [RGBColor; 6] =
+    [DIRTY, WRITEBACK, BACKGROUND, LIMIT, RGBColor(148, 103, 189), RGBColor(140, 86, 75)];
+
+/// A line: what it is, its colour, and its points in seconds and MiB.
+struct Line {
+    name: &'static str,
+    colour: RGBColor,
+    points: Vec<(f64, f64)>,
+}
+
+/// Draws dirty pages, reclaimable and under write-back, of all devices and of each, and the pauses of writers, over time.
+/// The same trace gives the same bytes.
+pub fn draw(trace: &Trace) -> String {
+    let devices: BTreeSet<u32> = trace.levels.iter().map(|levels| levels.device).collect();
+    let rows = devices.len().div_ceil(2) as u32;
+    let height = TITLE_HEIGHT + OVERALL_HEIGHT + rows * DEVICE_HEIGHT + PAUSES_HEIGHT;
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        let drawn = panels(trace, &devices, rows, &root).and_then(|()| root.present());
+        drawn.expect("drawing into a string fails at nothing");
+    }
+    svg
+}
+
+fn panels(trace: &Trace, devices: &BTreeSet<u32>, rows: u32, root: &Area<'_>) -> Result<(), Failure> {
+    root.fill(&WHITE)?;
+    let (title, rest) = root.split_vertically(TITLE_HEIGHT);
+    title.draw_text(&trace.about, &("sans-serif", 15).into_text_style(&title), (12, 10))?;
+    let (overall, rest) = rest.split_vertically(OVERALL_HEIGHT);
+    let (each, pauses) = rest.split_vertically(rows * DEVICE_HEIGHT);
+    let end_s = trace.end().as_secs_f64().max(1e-3);
+    let all: Vec<&Levels> = trace.levels.iter().collect();
+    let of = |levels: &[&Levels], pages: &dyn Fn(&Levels) -> u64| -> Vec<(f64, f64)> {
+        thinned(levels.iter().map(|l| (l.at.as_secs_f64(), pages(l) as f64 / 256.0)).collect(), end_s)
+    };
+    let lines = [
+        Line { name: "limit", colour: LIMIT, points: of(&all, &|l| l.limit) },
+        Line { name: "background threshold", colour: BACKGROUND, points: of(&all, &|l| l.background) },
+        Line {
+            name: "dirty and write-back",
+            colour: TOTAL,
+            points: of(&all, &|l| l.reclaimable + l.writeback),
+        },
+        Line { name: "reclaimable", colour: DIRTY, points: of(&all, &|l| l.reclaimable) },
+        Line { name: "write-back", colour: WRITEBACK, points: of(&all, &|l| l.writeback) },
+    ];
+    amounts(&overall, "all devices", &lines, end_s, true)?;
+    for (device, area) in devices.iter().zip(each.split_evenly((rows.max(1) as usize, 2))) {
+        let levels: Vec<&Levels> = all.iter().copied().filter(|levels| levels.device == *device).collect();
+        let lines = [
+            Line { name: "limit", colour: LIMIT, points: of(&levels, &|l| l.device_limit) },
+            Line { name: "reclaimable", colour: DIRTY, points: of(&levels, &|l| l.device_reclaimable) },
+            Line { name: "write-back", colour: WRITEBACK, points: of(&levels, &|l| l.device_writeback) },
+        ];
+        amounts(&area, &trace.device(*device), &lines, end_s, false)?;
+    }
+    waits(&pauses, trace, end_s)
+}
+
+/// Points over time, as few as show the same.
+fn thinned(points: Vec<(f64, f64)>, end_s: f64) -> Vec<(f64, f64)> {
+    if points.len() <= 4 * SPANS {
+        return points;
+    }
+    let span = |at: f64| ((at / end_s * SPANS as f64) as usize).min(SPANS - 1);
+    let mut kept = Vec::new();
+    for bin in points.chunk_by(|a, b| span(a.0) == span(b.0)) {
+        let least = (0..bin.len()).min_by(|a, b| bin[*a].1.total_cmp(&bin[*b].1));
+        let most = (0..bin.len()).max_by(|a, b| bin[*a].1.total_cmp(&bin[*b].1));
+        let chosen: BTreeSet<usize> =
+            [Some(0), least, most, Some(bin.len() - 1)].into_iter().flatten().collect();
+        kept.extend(chosen.into_iter().map(|index| bin[index]));
+    }
+    kept
+}
+
+fn amounts(area: &Area<'_>, title: &str, lines: &[Line], end_s: f64, legend: bool) -> Result<(), Failure> {
+    let most = lines.iter().flat_map(|line| &line.points).map(|point| point.1).fold(0.0, f64::max);
+    let most = if most > 0.0 { most * 1.05 } else { 1.0 };
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, ("sans-serif", 14))
+        .margin(8)
+        .x_label_area_size(34)
+        .y_label_area_size(58)
+        .build_cartesian_2d(0.0..end_s, 0.0..most)?;
+    axes(&mut chart, "MiB")?;
+    for line in lines {
+        let colour = line.colour;
+        chart
+            .draw_series(LineSeries::new(line.points.iter().copied(), colour))?
+            .label(line.name)
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], colour.stroke_width(2)));
+    }
+    if legend { labels(&mut chart) } else { Ok(()) }
+}
+
+type Chart<'a, 'b> = ChartContext<
+    'a,
+    SVGBackend<'b>,
+    Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::types::RangedCoordf64>,
+>;
+
+fn axes(chart: &mut Chart<'_, '_>, unit: &str) -> Result<(), Failure> {
+    chart
+        .configure_mesh()
+        .light_line_style(RGBColor(245, 245, 245))
+        .bold_line_style(RGBColor(225, 225, 225))
+        .x_desc("time, s")
+        .y_desc(unit)
+        .x_labels(10)
+        .y_labels(6)
+        .draw()
+}
+
+fn labels<'a, 'b: 'a>(chart: &mut Chart<'a, 'b>) -> Result<(), Failure> {
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.85))
+        .border_style(RGBColor(200, 200, 200))
+        .draw()
+}
+
+fn waits(area: &Area<'_>, trace: &Trace, end_s: f64) -> Result<(), Failure> {
+    let mut by_length: Vec<_> = trace.pauses.iter().collect();
+    by_length.sort_by(|a, b| b.took.cmp(&a.took).then(a.at.cmp(&b.at)));
+    let title = if by_length.len() > MOST_PAUSES {
+        format!("pauses: the {MOST_PAUSES} longest of {}", by_length.len())
+    } else {
+        format!("pauses: {}", by_length.len())
+    };
+    by_length.truncate(MOST_PAUSES);
+    let most = by_length.first().map_or(1.0, |pause| pause.took.0 as f64 / 1e6 * 1.05).max(1e-3);
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, ("sans-serif", 14))
+        .margin(8)
+        .x_label_area_size(34)
+        .y_label_area_size(58)
+        .build_cartesian_2d(0.0..end_s, 0.0..most)?;
+    axes(&mut chart, "length, ms")?;
+    let mut causes: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+    for pause in by_length {
+        let point = (pause.at.as_secs_f64(), pause.took.0 as f64 / 1e6);
+        causes.entry(&pause.rule).or_default().push(point);
+    }
+    if causes.is_empty() {
+        return Ok(());
+    }
+    for (number, (cause, points)) in causes.into_iter().enumerate() {
+        let colour = CAUSES[number % CAUSES.len()];
+        chart
+            .draw_series(points.into_iter().map(|point| Circle::new(point, 2, colour.filled())))?
+            .label(cause)
+            .legend(move |(x, y)| Circle::new((x + 8, y), 3, colour.filled()));
+    }
+    labels(&mut chart)
+}

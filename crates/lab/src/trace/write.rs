@@ -1,0 +1,105 @@
+//! The sink that writes the file.
+
+use super::MAGIC;
+use extant_rt::trace::{EventKind, Record, Value};
+use extant_rt::{Nanos, Sink};
+use parking_lot::Mutex;
+use std::io::{self, Write};
+
+/// What is kept: what a report is made from.
+const KINDS: [EventKind; 2] = [EventKind::WriterPaused, EventKind::DirtyLevels];
+
+/// Writes the cache's events as they come. Call [`TraceFile::finish`] to learn whether all of them were written.
+pub struct TraceFile<W>(Mutex<State<W>>);
+
+struct State<W> {
+    out: W,
+    kinds: Vec<EventKind>,
+    words: Vec<&'static str>,
+    at: Nanos,
+    error: Option<io::Error>,
+}
+
+impl<W: Write + Send> TraceFile<W> {
+    /// Writes to `out`, which had better be buffered; `about` says in a line what is run.
+    pub fn new(out: W, about: &str) -> Self {
+        let mut state = State { out, kinds: Vec::new(), words: Vec::new(), at: Nanos::ZERO, error: None };
+        state.line(&format!("{MAGIC}\nabout {}", about.replace('\n', " ")));
+        Self(Mutex::new(state))
+    }
+
+    /// Writes what is still held; the first error that writing met comes out here.
+    pub fn finish(&self) -> io::Result<()> {
+        let mut state = self.0.lock();
+        match state.error.take() {
+            Some(error) => Err(error),
+            None => state.out.flush(),
+        }
+    }
+}
+
+impl<W: Write> State<W> {
+    fn line(&mut self, line: &str) {
+        if self.error.is_none() {
+            self.error = writeln!(self.out, "{line}").err();
+        }
+    }
+
+    /// The number of a kind or a word, which is defined first if need be.
+    fn kind(&mut self, record: &Record) -> usize {
+        let kind = record.event.kind();
+        if let Some(number) = self.kinds.iter().position(|known| *known == kind) {
+            return number;
+        }
+        let mut line = format!("kind {}", kind.name());
+        record.event.fields(|name, value| {
+            line.push(' ');
+            line.push_str(name);
+            line.push_str(match value {
+                Value::Number(_) => "",
+                Value::Span(_) => ":ns",
+                Value::Word(_) => ":word",
+            });
+        });
+        self.line(&line);
+        self.kinds.push(kind);
+        self.kinds.len() - 1
+    }
+
+    fn word(&mut self, word: &'static str) -> usize {
+        if let Some(number) = self.words.iter().position(|known| *known == word) {
+            return number;
+        }
+        self.line(&format!("word {word}"));
+        self.words.push(word);
+        self.words.len() - 1
+    }
+}
+
+impl<W: Write + Send> Sink for TraceFile<W> {
+    fn device_name(&self, device: u32, name: &str) {
+        self.0.lock().line(&format!("device {device} {}", name.replace('\n', " ")));
+    }
+
+    fn record(&self, record: &Record) {
+        if !KINDS.contains(&record.event.kind()) {
+            return;
+        }
+        let mut state = self.0.lock();
+        let kind = state.kind(record);
+        // Processors of a virtual world are told of one after the other: time may go back a little.
+        let since = record.at.0 as i64 - state.at.0 as i64;
+        state.at = record.at;
+        let mut line = format!("{kind} {since}");
+        record.event.fields(|_, value| {
+            let number = match value {
+                Value::Number(number) => number,
+                Value::Span(span) => span.0,
+                Value::Word(word) => state.word(word) as u64,
+            };
+            line.push(' ');
+            line.push_str(&number.to_string());
+        });
+        state.line(&line);
+    }
+}
