@@ -276,13 +276,7 @@ fn column(word: &str) -> Result<Column, LabError> {
         let problem = |problem: String| LabError::File(file.to_owned(), problem);
         let text = text::read(Path::new(file), Kind::Result).map_err(problem)?;
         // fio prints its warnings before its result.
-        let json = text
-            .find(
-                "
-{",
-            )
-            .filter(|_| text.starts_with("fio: "))
-            .map_or(0, |newline| newline + 1);
+        let json = text.find("\n{").filter(|_| text.starts_with("fio: ")).map_or(0, |newline| newline + 1);
         let (warnings, json) = text.split_at(json);
         let run = serde_json::from_str(json).map_err(|error| {
             problem(format!(

@@ -75,6 +75,13 @@ impl Backing {
         bytes.is_multiple_of(self.offset_align)
     }
 
+    /// The blocks that lie within a range, in bytes.
+    pub(super) fn whole_blocks(&self, offset: u64, len: u64) -> Range<u64> {
+        let start = offset.next_multiple_of(self.offset_align);
+        let end = offset + len;
+        start..(end - end % self.offset_align).max(start)
+    }
+
     pub(super) fn fd(&self, direct: bool) -> BorrowedFd<'_> {
         match &self.direct {
             Some(fd) if direct => fd.as_fd(),
@@ -110,6 +117,7 @@ impl Backing {
                 let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 rustix::fs::fallocate(&self.buffered, mode, offset, len).map(|()| 0)
             }
+            Step::Discard { len: 0, .. } => Ok(0),
             Step::Discard { offset, len } => discard(self.buffered.as_fd(), offset, len).map(|()| 0),
         }
     }

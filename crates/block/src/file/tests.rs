@@ -5,6 +5,7 @@ use extant_rt::RealConfig;
 use rustix::fs::{CWD, FileType};
 use rustix::io::Errno;
 use std::io::{Read, Seek, Write};
+use std::path::PathBuf;
 use std::process::Command;
 use std::ptr::NonNull;
 use tempfile::{NamedTempFile, TempDir};
@@ -202,18 +203,33 @@ fn bios_outlive_the_threads_that_submit_them_and_the_device() {
     });
 }
 
+/// A loop device, detached when dropped.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn over(file: &NamedTempFile, sector_bytes: &str) -> Option<Self> {
+        let args = ["--find", "--show", "--sector-size", sector_bytes];
+        let setup = Command::new("losetup").args(args).arg(file.path()).output().ok()?;
+        if !setup.status.success() {
+            println!("skipped: no loop device of {sector_bytes}-byte sectors to be had here");
+            return None;
+        }
+        Some(Self(String::from_utf8(setup.stdout).unwrap().trim().into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        assert!(Command::new("losetup").arg("--detach").arg(&self.0).status().unwrap().success());
+    }
+}
+
 #[test]
 fn block_devices_have_their_size_and_discard() {
     let rt = world();
     let file = temp_file(&pattern(4 << 20));
-    let setup = Command::new("losetup").args(["--find", "--show"]).arg(file.path()).output();
-    let Some(path) = setup.ok().filter(|o| o.status.success()).map(|o| String::from_utf8(o.stdout).unwrap())
-    else {
-        println!("skipped: no loop device to be had here");
-        return;
-    };
-    let path = Path::new(path.trim());
-    on_every_engine(&rt, path, true, |device| {
+    let Some(disk) = Loop::over(&file, "512") else { return };
+    on_every_engine(&rt, &disk.0, true, |device| {
         assert_eq!(device.limits().capacity_bytes, 4 << 20);
         rt.block_on(write(&device, Sector(8), Buf::from_slice(&[5; 8192]))).unwrap().unwrap();
         let back = rt.block_on(read(&device, Sector(8), 8192)).unwrap().unwrap();
@@ -225,7 +241,34 @@ fn block_devices_have_their_size_and_discard() {
         let odd = rt.block_on(read(&device, Sector(8191), 512)).unwrap().unwrap();
         assert!(odd[..] == pattern(4 << 20)[8191 * 512..]);
     });
-    assert!(Command::new("losetup").arg("--detach").arg(path).status().unwrap().success());
+}
+
+/// What the kernel takes in whole blocks only is asked of it in whole blocks.
+#[test]
+fn sectors_within_the_blocks_of_a_block_device_are_zeroed_and_discarded() {
+    let rt = world();
+    let file = temp_file(&pattern(1 << 20));
+    let Some(disk) = Loop::over(&file, "4096") else { return };
+    on_every_engine(&rt, &disk.0, true, |device| {
+        rt.block_on(write(&device, Sector(0), Buf::from_slice(&[5; 65536]))).unwrap().unwrap();
+        for (start, bytes) in [(1, 512), (10, 4096), (20, 20_480), (0, 512)] {
+            rt.block_on(execute(&device, Bio::range(Op::WriteZeroes, Sector(start), bytes)))
+                .unwrap()
+                .1
+                .unwrap();
+        }
+        let back = rt.block_on(read(&device, Sector(0), 65536)).unwrap().unwrap();
+        for (sector, bytes) in back.chunks(512).enumerate() {
+            let zero = sector < 2 || (10..18).contains(&sector) || (20..60).contains(&sector);
+            assert!(bytes.iter().all(|&b| b == if zero { 0 } else { 5 }), "{device:?}, sector {sector}");
+        }
+        for (start, bytes) in [(65, 512), (66, 4096), (70, 20_480)] {
+            rt.block_on(discard(&device, Sector(start), bytes)).unwrap().unwrap();
+        }
+        let back = rt.block_on(read(&device, Sector(0), 1 << 20)).unwrap().unwrap();
+        assert!(back[128 * 512..] == pattern(1 << 20)[128 * 512..], "nothing beyond was discarded");
+        assert!(back[70 * 512..72 * 512].iter().all(|&b| b == 5), "parts of blocks stay");
+    });
 }
 
 /// A direct read of a file that has direct I/O, one step on its way; `None` where this place has none.

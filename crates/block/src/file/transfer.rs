@@ -70,9 +70,20 @@ impl Transfer {
     pub(super) fn step(&mut self, backing: &Backing) -> Step {
         let offset = self.start + self.done;
         let len = self.bio.bytes - self.done;
+        if (self.stage, self.bio.op) == (Stage::Data, Op::WriteZeroes)
+            && backing.is_block_device
+            && !backing.is_block_multiple(offset | len)
+        {
+            // Block devices zero whole blocks only.
+            self.stage = Stage::Zeroes;
+        }
         match (self.stage, self.bio.op) {
             (Stage::Preflush | Stage::Postflush, _) | (Stage::Data, Op::Flush) => Step::Sync,
-            (Stage::Data, Op::Discard) if backing.is_block_device => Step::Discard { offset, len },
+            (Stage::Data, Op::Discard) if backing.is_block_device => {
+                // A discard is a hint, and block devices take it for whole blocks only.
+                let whole = backing.whole_blocks(offset, len);
+                Step::Discard { offset: whole.start, len: whole.end - whole.start }
+            }
             (Stage::Data, Op::Discard | Op::WriteZeroes) => Step::PunchHole { offset, len },
             (Stage::Zeroes, _) => {
                 let (buf, bytes) = self
