@@ -18,8 +18,8 @@ use std::task::{Context, Poll};
 /// Handle to a world: the real one, or a virtual one.
 ///
 /// Cheap to clone; pass it explicitly and store it where it is needed. In the real world the last handle's drop stops
-/// the threads without waiting for tasks; call [`Rt::shutdown`] to end in order. A task that never ends and holds a
-/// handle keeps the world alive until then.
+/// the threads; every task that has not ended has a handle, so one that never ends keeps the world alive until
+/// [`Rt::shutdown`], which ends it in order.
 #[derive(Clone)]
 pub struct Rt {
     shared: Arc<Shared>,
@@ -137,7 +137,8 @@ impl Rt {
     ///
     /// A future that is ready at once costs some tens of nanoseconds: it meets neither the executor nor another thread.
     /// While the future waits, the thread drives I/O (see [`Driver`]) or parks. In the virtual world this is what makes
-    /// time pass, and only the thread that owns the world may call it.
+    /// time pass, and only the thread that owns the world may call it. A task awaits instead, in both worlds: in the real
+    /// one its worker would run nobody else meanwhile, and once all workers wait for tasks nothing goes on.
     ///
     /// # Errors
     /// The future panicked, or (virtual world only) the world cannot go on: deadlock, overflow, a task that never
@@ -311,7 +312,8 @@ impl Rt {
     }
 
     /// Ends the world: waits up to `grace` until all tasks have ended, drops those that have not, stops the threads, and
-    /// reports. Tasks may still spawn others meanwhile. Later spawns are dropped at once. From ordinary threads only.
+    /// reports. Tasks may still spawn others meanwhile. Later spawns are dropped at once; later sleeps still end. From
+    /// ordinary threads only.
     pub fn shutdown(&self, grace: Nanos) -> ShutdownReport {
         let mut report = match &self.shared.world {
             Which::Real(real) => real.shutdown(grace),

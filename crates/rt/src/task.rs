@@ -98,9 +98,14 @@ impl<T> Promise<T> {
     }
 
     /// Runs `future` to its end, or to its panic.
-    pub(crate) async fn fulfil(self, future: impl Future<Output = T>) {
-        let result = Caught { rt: &self.rt, name: &self.joint.name, future: Some(Box::pin(future)) }.await;
-        self.keep(result);
+    pub(crate) fn fulfil<F: Future<Output = T>>(self, future: F) -> impl Future<Output = ()> + use<T, F> {
+        // Around it from the start: it may be dropped before it is ever polled.
+        let (rt, joint) = (self.rt.clone(), self.joint.clone());
+        let caught = Caught { rt, joint, future: Some(Box::pin(future)) };
+        async move {
+            let result = caught.await;
+            self.keep(result);
+        }
     }
 }
 
@@ -125,25 +130,35 @@ pub(crate) fn caught<T>(rt: &Rt, name: &str, work: impl FnOnce() -> T) -> Result
 }
 
 /// A future whose panic becomes an error.
-struct Caught<'a, F> {
-    rt: &'a Rt,
-    name: &'a str,
+struct Caught<F: Future> {
+    rt: Rt,
+    joint: Arc<Joint<F::Output>>,
     future: Option<Pin<Box<F>>>,
 }
 
-impl<F: Future> Future for Caught<'_, F> {
+impl<F: Future> Drop for Caught<F> {
+    fn drop(&mut self) {
+        // A task that is dropped half way: the executor would end the process if its destructors panicked past us.
+        if let Some(future) = self.future.take() {
+            // Nobody waits for a result; the panic has been noted.
+            let _ = caught(&self.rt, &self.joint.name, || drop(future));
+        }
+    }
+}
+
+impl<F: Future> Future for Caught<F> {
     type Output = Result<F::Output, RtError>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let future = this.future.as_mut().expect("not polled after its end");
-        let result = match caught(this.rt, this.name, || future.as_mut().poll(cx)) {
+        let result = match caught(&this.rt, &this.joint.name, || future.as_mut().poll(cx)) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(value)) => Ok(value),
             Err(error) => Err(error),
         };
         // Dropped here, inside the task: its destructors must not panic past us either.
         let future = this.future.take();
-        match caught(this.rt, this.name, || drop(future)) {
+        match caught(&this.rt, &this.joint.name, || drop(future)) {
             Ok(()) => Poll::Ready(result),
             Err(error) => Poll::Ready(result.and(Err(error))),
         }

@@ -288,3 +288,32 @@ fn a_driving_thread_hears_a_wake_up_from_elsewhere() {
     rt.block_on(rt.sleep(Nanos::from_millis(5))).unwrap();
     lazy.in_flight.fetch_sub(1, Ordering::SeqCst);
 }
+
+#[test]
+fn a_panic_in_what_a_dropped_task_held_is_reported_too() {
+    struct Fragile;
+    impl Drop for Fragile {
+        fn drop(&mut self) {
+            panic!("broken");
+        }
+    }
+    let rt = world();
+    let fragile = Fragile;
+    let held = rt.spawn("holder", Class::Normal, async move {
+        let _held = fragile;
+        std::future::pending::<()>().await
+    });
+    let report = rt.shutdown(Nanos::ZERO);
+    assert_eq!(report.in_flight, ["holder"]);
+    assert_eq!(report.panicked, [("holder".to_owned(), "broken".to_owned())]);
+    let ended = rt.block_on(held).unwrap();
+    assert_eq!(ended, Err(RtError::ShutDown { name: "holder".into() }));
+}
+
+#[test]
+fn who_sleeps_after_the_shutdown_wakes_up() {
+    let rt = world();
+    rt.block_on(rt.sleep(Nanos::from_millis(1))).unwrap();
+    let _ = rt.shutdown(Nanos::ZERO);
+    rt.block_on(rt.sleep(Nanos::from_millis(1))).unwrap();
+}

@@ -40,8 +40,12 @@ impl Pool {
         } else if state.threads.len() < self.most_threads {
             let pool = self.clone();
             let name = format!("extant-blocking-{}", state.threads.len());
-            let thread = std::thread::Builder::new().name(name).spawn(move || pool.run());
-            state.threads.push(thread.expect("the process may start another thread"));
+            match std::thread::Builder::new().name(name).spawn(move || pool.run()) {
+                Ok(thread) => state.threads.push(thread),
+                // The process may have no more; those that there are do it.
+                Err(_) if !state.threads.is_empty() => {}
+                Err(error) => panic!("the process may start a thread: {error}"),
+            }
         }
     }
 
