@@ -157,6 +157,13 @@ impl DiskState {
         shared.waits.wake_all(Key::Flusher(self.index.0));
     }
 
+    /// Has the flusher work if the controller wants it to.
+    pub(crate) fn kick_if_due(&self, shared: &Shared) {
+        if self.background(shared) != Background::Stop {
+            self.kick(shared);
+        }
+    }
+
     /// Has the flusher work even below the background threshold, because somebody waits.
     pub(crate) fn want(&self, shared: &Shared) {
         self.wanted.store(true, Ordering::SeqCst);

@@ -1,6 +1,6 @@
 //! Writers that wait because too much is dirty, and what the trace hears of it.
 
-use crate::control::{Background, ControlState, Numbers, Verdict};
+use crate::control::{ControlState, Numbers, Verdict};
 use crate::disk::DiskState;
 use crate::file::OpenFile;
 use crate::flusher;
@@ -132,9 +132,7 @@ impl OpenFile {
         let disk = &self.inner.disk;
         let mut asking = Asking(Some(self));
         loop {
-            if disk.background(shared) != Background::Stop {
-                disk.kick(shared);
-            }
+            disk.kick_if_due(shared);
             let now = shared.rt.now();
             let numbers = shared.numbers(disk);
             let (verdict, dirtied) = {
@@ -153,6 +151,8 @@ impl OpenFile {
                 Verdict::Pause { .. } if disk.is_failing() => return,
                 Verdict::Pause { until, rule } => {
                     let _pause = Pause::begin(self, rule, dirtied);
+                    // That somebody waits may be a reason to write back.
+                    disk.kick_if_due(shared);
                     shared.rt.sleep_until(until).await;
                 }
                 Verdict::WriteBack { pages, chunk_pages, in_flight_pages, rule } => {

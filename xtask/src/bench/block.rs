@@ -50,34 +50,46 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
     let mut rounds = 5;
     let mut seconds = 2;
     let mut dir = PathBuf::from("target");
+    let mut only = None;
     for pair in args.chunks(2) {
         match *pair {
             ["--rounds", n] => rounds = n.parse()?,
             ["--seconds", n] => seconds = n.parse()?,
             ["--dir", path] => dir = path.into(),
+            ["--only", part @ ("file" | "nbd")] => only = Some(part),
             _ => {
-                return Err(
-                    "usage: cargo xtask bench block [--rounds N] [--seconds N] [--dir DIRECTORY]".into()
-                );
+                let usage = "usage: cargo xtask bench block [--rounds N] [--seconds N] [--dir DIRECTORY] \
+                             [--only file|nbd]";
+                return Err(usage.into());
             }
         }
     }
     std::fs::create_dir_all(&dir)?;
     let path = dir.join("bench-block.img");
     fill(&path)?;
+    if only != Some("nbd") {
+        file(&path, rounds, seconds)?;
+    }
+    if only != Some("file") {
+        nbd(&path, rounds)?;
+    }
+    std::fs::remove_file(&path)?;
+    Ok(())
+}
+
+/// The device path and fio, one after the other on the same file.
+fn file(path: &Path, rounds: u64, seconds: u64) -> Result<()> {
     println!("| file | ours | fio | ratio | ours, CPU/IO | fio, CPU/IO |");
     println!("|---|---|---|---|---|---|");
     for job in JOBS {
         let mut ours = Vec::new();
         let mut theirs = Vec::new();
         for round in 0..rounds {
-            ours.push(run_ours(&path, job, seconds, round)?);
-            theirs.push(run_fio(&path, job, seconds)?);
+            ours.push(run_ours(path, job, seconds, round)?);
+            theirs.push(run_fio(path, job, seconds)?);
         }
         report(job, &ours, &theirs);
     }
-    nbd(&path, rounds)?;
-    std::fs::remove_file(&path)?;
     Ok(())
 }
 
@@ -124,13 +136,14 @@ fn nbd(path: &Path, rounds: u64) -> Result<()> {
             bench(writes, 10_000, &["-w"]),
         ),
     ];
+    let together = |device: &dyn Device, bios: Bios<'_>| device.submit_all(bios);
     for (name, job, count, mut theirs) in cases {
         let (mut ours, mut others) = (Vec::new(), Vec::new());
         let rt = Rt::real(RealConfig::default());
         for round in 0..rounds {
             let start = rt.now();
             let device = rt.block_on(NbdDevice::connect(&rt, &uri.parse()?, NbdOptions::default()))??;
-            work(&rt, &device, job, Until::Count(count), round)?;
+            work(&rt, &device, job, Until::Count(count), round, together)?;
             drop(device);
             ours.push((rt.now() - start).as_secs_f64());
             let start = rt.now();
@@ -203,7 +216,9 @@ fn run_ours(path: &Path, job: Job, seconds: u64, round: u64) -> Result<Outcome> 
         return Err(format!("{} gives no direct I/O over io_uring to compare", path.display()).into());
     }
     let cpu = cpu_time();
-    let (count, span, latency) = work(&rt, &device, job, Until::Seconds(seconds), round)?;
+    // One by one, as fio does: bios that are started together end together, and the disk idles in between.
+    let one_by_one = |device: &dyn Device, bios: Bios<'_>| bios.for_each(|bio| device.submit(bio));
+    let (count, span, latency) = work(&rt, &device, job, Until::Seconds(seconds), round, one_by_one)?;
     Ok(Outcome {
         iops: count as f64 / span.as_secs_f64(),
         latency_us: latency.0 as f64 / count as f64 / 1e3,
@@ -211,8 +226,18 @@ fn run_ours(path: &Path, job: Job, seconds: u64, round: u64) -> Result<Outcome> 
     })
 }
 
-/// Does the job: how many bios ended, in which time, and the sum of their latencies.
-fn work(rt: &Rt, device: &dyn Device, job: Job, until: Until, round: u64) -> Result<(u64, Nanos, Nanos)> {
+type Bios<'a> = &'a mut dyn Iterator<Item = Bio>;
+
+/// Does the job: how many bios ended, in which time, and the sum of their latencies. Bios that have ended since the last
+/// look are followed by as many, started by `submit`.
+fn work(
+    rt: &Rt,
+    device: &dyn Device,
+    job: Job,
+    until: Until,
+    round: u64,
+    submit: impl Fn(&dyn Device, Bios<'_>),
+) -> Result<(u64, Nanos, Nanos)> {
     let mut rng = Rng::new(round);
     let blocks = FILE_BYTES / job.bytes;
     let mut next = 0;
@@ -224,12 +249,13 @@ fn work(rt: &Rt, device: &dyn Device, job: Job, until: Until, round: u64) -> Res
     let inbox = Arc::new(Mutex::new(Inbox::default()));
     let start = rt.now();
     let mut submitted = vec![start; job.depth];
-    for slot in 0..job.depth {
+    let mut first = (0..job.depth).map(|slot| {
         let mut bio = Bio::new(job.op, place(), vec![Buf::zeroed(job.bytes as usize).into()]);
         // The stream is the slot: it says when this one was submitted.
         bio.stream = StreamId(slot as u64);
-        device.submit(send(&inbox, bio));
-    }
+        send(&inbox, bio)
+    });
+    submit(device, &mut first);
     let (mut started, mut ended, mut latency) = (job.depth as u64, 0, Nanos::ZERO);
     let mut batch = Vec::new();
     while ended < started {
@@ -243,10 +269,10 @@ fn work(rt: &Rt, device: &dyn Device, job: Job, until: Until, round: u64) -> Res
             Poll::Ready(())
         }))?;
         let now = rt.now();
-        for (mut bio, error) in batch.drain(..) {
-            if let Some(error) = error {
-                return Err(error.into());
-            }
+        if let Some(error) = batch.iter_mut().find_map(|(_, error)| error.take()) {
+            return Err(error.into());
+        }
+        let mut next = batch.drain(..).filter_map(|(mut bio, _)| {
             let slot = bio.stream.0 as usize;
             latency += now - submitted[slot];
             ended += 1;
@@ -254,14 +280,14 @@ fn work(rt: &Rt, device: &dyn Device, job: Job, until: Until, round: u64) -> Res
                 Until::Seconds(seconds) => now - start < Nanos::from_secs(seconds),
                 Until::Count(count) => started < count,
             };
-            if go_on {
+            go_on.then(|| {
                 bio.start = place();
                 submitted[slot] = now;
-                // One by one, as fio does: bios that are started together end together, and the disk idles in between.
-                device.submit(send(&inbox, bio));
                 started += 1;
-            }
-        }
+                send(&inbox, bio)
+            })
+        });
+        submit(device, &mut next);
     }
     Ok((ended, rt.now() - start, latency))
 }

@@ -19,6 +19,9 @@ const _: () = assert!(INBOX_BYTES > wire::MAX_SMALL_CHUNK);
 const LARGE_BYTES: u32 = 16 << 10;
 /// What is read ahead then: the next header, and little else.
 const SIP_BYTES: usize = 1 << 10;
+/// How often to look again for the rest of an answer that has come in part, before going to sleep for it: servers send
+/// header and data one after the other, and being woken for each costs more than looking.
+const LOOKS: u32 = 32;
 /// How often a request is sent before it is given up: once, and after two lost connections.
 const TRIES: u8 = 3;
 /// Most slices in one system call (`IOV_MAX`).
@@ -227,6 +230,7 @@ impl Link {
         durability: &Durability,
         ended: &mut Vec<Ended>,
     ) -> Result<(), NbdError> {
+        let mut looks = LOOKS;
         loop {
             self.digest(durability, ended)?;
             let Link { flights, inbox, .. } = self;
@@ -258,7 +262,7 @@ impl Link {
             let n = match stream.read_vectored(&mut slices) {
                 Ok(0) => return Err(NbdError::Closed),
                 Ok(n) => n,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => 0,
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 Err(e) => return Err(e.into()),
             };
@@ -269,7 +273,12 @@ impl Link {
             }
             inbox.window.end += n - placed;
             if n < wanted {
-                return self.digest(durability, ended);
+                self.digest(durability, ended)?;
+                if self.inbox.is_between_replies() || looks == 0 {
+                    return Ok(());
+                }
+                looks -= 1;
+                std::hint::spin_loop();
             }
         }
     }
@@ -503,6 +512,10 @@ impl Flight {
 }
 
 impl Inbox {
+    fn is_between_replies(&self) -> bool {
+        self.window.is_empty() && self.payload.is_none()
+    }
+
     /// Free space after the window: all of the buffer when nothing is in it.
     fn make_room(&mut self) {
         if self.window.is_empty() {

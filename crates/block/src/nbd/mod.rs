@@ -27,7 +27,7 @@ use rustix::time::{
 use socket::{Socket, connect};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use wire::ExportFlags;
 
@@ -85,8 +85,7 @@ struct Shared {
     rt: Rt,
     limits: Limits,
     export: Export,
-    lines: Vec<Mutex<Line>>,
-    next_line: AtomicUsize,
+    berths: Vec<Berth>,
     durability: Durability,
     epoll: OwnedFd,
     /// Interrupts whoever waits.
@@ -94,8 +93,17 @@ struct Shared {
     /// Rings now and then, to look for late answers.
     alarm: OwnedFd,
     in_flight: AtomicUsize,
+    /// How long to look before sleeping now, in nanoseconds.
+    look_ns: AtomicU64,
     draining: AtomicUsize,
     closing: AtomicBool,
+}
+
+/// A connection's place.
+struct Berth {
+    line: Mutex<Line>,
+    /// Bios in flight there, to be read without the lock.
+    load: AtomicUsize,
 }
 
 /// A connection, or what is left of it.
@@ -112,6 +120,14 @@ struct Line {
 /// Marks the bell and the alarm among epoll's events; lines are marked by their index.
 const BELL: u64 = u64::MAX;
 const ALARM: u64 = u64::MAX - 1;
+/// Bios in flight on a connection before another is used. On one connection requests and answers batch, which costs both
+/// sides less; but servers work at 16 requests of a connection at a time (`MAX_NBD_REQUESTS` of qemu-nbd, the default of
+/// nbdkit's `--threads`), and should find as many more when those are done.
+const FULL: usize = 32;
+/// How long to look for answers before sleeping, where looking has paid: at first and at most. As QEMU's event loop does
+/// it (`poll-max-ns`): being woken for an answer that comes within a few microseconds costs more than waiting for it.
+const LOOK_FIRST: Nanos = Nanos(4_000);
+const LOOK_MOST: Nanos = Nanos(32_000);
 /// Zeroes to send at a time to a server that has no command for them.
 const ZEROES_BYTES: u64 = 1 << 20;
 /// What a server takes that does not tell (proto.md, "Block size constraints").
@@ -144,7 +160,10 @@ impl NbdDevice {
             fua: export.flags.contains(ExportFlags::SEND_FUA),
             flush: export.flags.contains(ExportFlags::SEND_FLUSH),
         };
-        let line = |_| Mutex::new(Line { link: Link::new(terms), socket: None, mending: false, full: false });
+        let berth = |_| Berth {
+            line: Mutex::new(Line { link: Link::new(terms), socket: None, mending: false, full: false }),
+            load: AtomicUsize::new(0),
+        };
         let shared = Arc::new_cyclic(|myself| Shared {
             myself: myself.clone(),
             limits: limits(target, &export, options),
@@ -152,18 +171,20 @@ impl NbdDevice {
             options,
             rt: rt.clone(),
             export,
-            lines: (0..sockets.len()).map(line).collect(),
-            next_line: AtomicUsize::new(0),
+            berths: (0..sockets.len()).map(berth).collect(),
             durability: Durability::default(),
             epoll,
             bell,
             alarm,
             in_flight: AtomicUsize::new(0),
+            look_ns: AtomicU64::new(0),
             draining: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
         });
         for (index, socket) in sockets.into_iter().enumerate() {
-            shared.install(index, &mut shared.lines[index].lock(), socket).map_err(std::io::Error::from)?;
+            shared
+                .install(index, &mut shared.berths[index].line.lock(), socket)
+                .map_err(std::io::Error::from)?;
         }
         let driver = rt.register_driver(shared.clone());
         Ok(Self { shared, _driver: driver })
@@ -171,11 +192,11 @@ impl NbdDevice {
 
     /// How many connections are in use.
     pub fn connections(&self) -> usize {
-        self.shared.lines.len()
+        self.shared.berths.len()
     }
 
     /// A write-zeroes as writes.
-    fn write_zeroes(&self, bio: Bio) {
+    fn write_zeroes(&self, bio: Bio, mut each: impl FnMut(Bio)) {
         let zeroes = Arc::new(Buf::zeroed(bio.bytes.min(ZEROES_BYTES) as usize));
         for piece in split_at(bio, ZEROES_BYTES) {
             let mut write = Bio::new(
@@ -185,7 +206,35 @@ impl NbdDevice {
             );
             (write.flags, write.stream) = (piece.flags, piece.stream);
             write.on_end(Box::new(move |_, result| piece.end(result)));
-            self.shared.start(write);
+            each(write);
+        }
+    }
+
+    /// The bio as those that the server takes; none if it is over.
+    fn admit(&self, bio: Bio, mut each: impl FnMut(Bio)) {
+        let limits = &self.shared.limits;
+        if let Err(kind) = limits.admit(&bio) {
+            return bio.end_as(&limits.name, Err(kind));
+        }
+        let flags = self.shared.export.flags;
+        match bio.op {
+            Op::Flush if !limits.volatile_cache => bio.end(Ok(())),
+            Op::Flush => each(bio),
+            _ if bio.bytes == 0 => bio.end(Ok(())),
+            Op::Discard if !flags.contains(ExportFlags::SEND_TRIM) => {
+                bio.end_as(&limits.name, Err(IoErrorKind::Unsupported));
+            }
+            Op::WriteZeroes if !flags.contains(ExportFlags::SEND_WRITE_ZEROES) => {
+                self.write_zeroes(bio, each)
+            }
+            Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => {
+                let most = limits.max_bytes - limits.max_bytes % u64::from(limits.block_bytes);
+                if bio.bytes <= most {
+                    each(bio);
+                } else {
+                    split_at(bio, most).into_iter().for_each(each);
+                }
+            }
         }
     }
 }
@@ -243,49 +292,59 @@ impl Device for NbdDevice {
     }
 
     fn submit(&self, bio: Bio) {
-        let limits = &self.shared.limits;
-        if let Err(kind) = limits.admit(&bio) {
-            return bio.end_as(&limits.name, Err(kind));
-        }
-        let flags = self.shared.export.flags;
-        match bio.op {
-            Op::Flush if !limits.volatile_cache => bio.end(Ok(())),
-            Op::Flush => self.shared.start(bio),
-            _ if bio.bytes == 0 => bio.end(Ok(())),
-            Op::Discard if !flags.contains(ExportFlags::SEND_TRIM) => {
-                bio.end_as(&limits.name, Err(IoErrorKind::Unsupported));
-            }
-            Op::WriteZeroes if !flags.contains(ExportFlags::SEND_WRITE_ZEROES) => self.write_zeroes(bio),
-            Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => {
-                let most = limits.max_bytes - limits.max_bytes % u64::from(limits.block_bytes);
-                split_at(bio, most).into_iter().for_each(|piece| self.shared.start(piece));
-            }
-        }
+        self.admit(bio, |bio| self.shared.start([bio]));
+    }
+
+    fn submit_all(&self, bios: &mut dyn Iterator<Item = Bio>) {
+        // Admitted before a line is locked, because a refused bio's completion may submit again.
+        let mut admitted = Vec::new();
+        bios.for_each(|bio| self.admit(bio, |bio| admitted.push(bio)));
+        self.shared.start(admitted);
     }
 }
 
 impl Shared {
-    /// Sends a bio on one of the lines, or keeps it until there is one.
-    fn start(&self, bio: Bio) {
-        self.in_flight.fetch_add(1, Ordering::SeqCst);
-        let index = self.next_line.fetch_add(1, Ordering::Relaxed) % self.lines.len();
-        let mut ended = Vec::new();
-        {
-            let mut line = self.lines[index].lock();
-            line.link.start(bio, self.rt.now(), &self.durability);
-            if line.socket.is_some() {
-                self.send(index, &mut line, &mut ended);
-            } else {
-                self.mend(index, &mut line, &mut ended);
+    /// Sends bios, those that go on the same line with one system call, or keeps them until there is a connection.
+    fn start(&self, bios: impl IntoIterator<Item = Bio>) {
+        let mut bios = bios.into_iter().peekable();
+        while bios.peek().is_some() {
+            let (index, room) = self.choose();
+            let Berth { line, load } = &self.berths[index];
+            let mut ended = Vec::new();
+            {
+                let mut line = line.lock();
+                for bio in bios.by_ref().take(room) {
+                    self.in_flight.fetch_add(1, Ordering::SeqCst);
+                    load.fetch_add(1, Ordering::Relaxed);
+                    line.link.start(bio, self.rt.now(), &self.durability);
+                }
+                if line.socket.is_some() {
+                    self.send(index, &mut line, &mut ended);
+                } else {
+                    self.mend(index, &mut line, &mut ended);
+                }
             }
+            self.finish(index, ended);
         }
-        self.finish(ended);
     }
 
-    fn finish(&self, ended: Vec<Ended>) {
+    /// The line for the next bios, and for how many.
+    fn choose(&self) -> (usize, usize) {
+        let load = |berth: &Berth| berth.load.load(Ordering::Relaxed);
+        let free = self.berths.iter().map(load).enumerate().find(|(_, load)| *load < FULL);
+        let least = || self.berths.iter().map(load).enumerate().min_by_key(|(_, load)| *load);
+        match free.or_else(least) {
+            Some((index, load)) if load < FULL => (index, FULL - load),
+            Some((index, _)) => (index, FULL),
+            None => unreachable!("a device has a connection at least"),
+        }
+    }
+
+    fn finish(&self, index: usize, ended: Vec<Ended>) {
         if ended.is_empty() {
             return;
         }
+        self.berths[index].load.fetch_sub(ended.len(), Ordering::Relaxed);
         let left = self.in_flight.fetch_sub(ended.len(), Ordering::SeqCst) - ended.len();
         for (bio, result) in ended {
             bio.end_as(&self.limits.name, result);
@@ -323,7 +382,7 @@ impl Shared {
     fn receive(&self, index: usize) {
         let mut ended = Vec::new();
         {
-            let mut line = self.lines[index].lock();
+            let mut line = self.berths[index].line.lock();
             let Line { link, socket, .. } = &mut *line;
             let Some(socket) = socket else { return };
             match link.receive(socket, &self.durability, &mut ended) {
@@ -332,7 +391,7 @@ impl Shared {
                 Err(error) => self.lose(index, &mut line, &error, &mut ended),
             }
         }
-        self.finish(ended);
+        self.finish(index, ended);
     }
 
     /// The connection is of no use any more.
@@ -375,7 +434,7 @@ impl Shared {
                 Ok((socket, export)) if export == self.export => {
                     let mut ended = Vec::new();
                     let installed = {
-                        let mut line = self.lines[index].lock();
+                        let mut line = self.berths[index].line.lock();
                         let now = self.rt.now();
                         line.link.restart(now, &self.durability, &mut ended);
                         let installed = self.install(index, &mut line, socket);
@@ -384,7 +443,7 @@ impl Shared {
                         }
                         installed
                     };
-                    self.finish(ended);
+                    self.finish(index, ended);
                     match installed {
                         Ok(()) => return,
                         Err(errno) => NbdError::Io(errno.into()),
@@ -401,41 +460,62 @@ impl Shared {
         };
         let mut ended = Vec::new();
         {
-            let mut line = self.lines[index].lock();
+            let mut line = self.berths[index].line.lock();
             line.mending = false;
             line.link.fail_all(&IoErrorKind::Gone(reason), &mut ended);
         }
-        self.finish(ended);
+        self.finish(index, ended);
     }
 
     /// Gives up connections whose answers are late.
     fn check_answers(&self) {
         let now = self.rt.now();
-        for (index, line) in self.lines.iter().enumerate() {
+        for (index, berth) in self.berths.iter().enumerate() {
             let mut ended = Vec::new();
             {
-                let mut line = line.lock();
+                let mut line = berth.line.lock();
                 let oldest = line.link.oldest();
                 let late = oldest.is_some_and(|since| now.saturating_sub(since) > self.options.answer_within);
                 if late && line.socket.is_some() {
                     self.lose(index, &mut line, &NbdError::Silent, &mut ended);
                 }
             }
-            self.finish(ended);
+            self.finish(index, ended);
         }
+    }
+
+    /// Events that have come.
+    fn look(&self, events: &mut [epoll::Event]) -> usize {
+        epoll::wait(&self.epoll, events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap_or(0)
+    }
+
+    /// Waits for events: awake for a while if the last ones came within one, and then asleep.
+    fn wait(&self, events: &mut [epoll::Event]) -> usize {
+        let began = self.rt.now();
+        let look = Nanos(self.look_ns.load(Ordering::Relaxed));
+        while self.rt.now() - began < look {
+            let count = self.look(events);
+            if count > 0 {
+                return count;
+            }
+            std::hint::spin_loop();
+        }
+        // An interrupted system call is an early return, which is allowed.
+        let count = epoll::wait(&self.epoll, events, None).unwrap_or(0);
+        let soon = self.rt.now() - began <= LOOK_MOST;
+        let next = if soon { Nanos(2 * look.0).clamp(LOOK_FIRST, LOOK_MOST) } else { Nanos::ZERO };
+        self.look_ns.store(next.0, Ordering::Relaxed);
+        count
     }
 
     /// Takes in what has come, after waiting for it if `wait`.
     fn poll(&self, wait: Wait) {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let timeout = match wait {
-            Wait::Not => Some(&now),
-            Wait::UntilSome => None,
-        };
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 16];
-        // An interrupted system call is an early return, which is allowed.
-        let count = epoll::wait(&self.epoll, &mut events, timeout).unwrap_or(0);
+        let count = match wait {
+            Wait::Not => self.look(&mut events),
+            Wait::UntilSome => self.wait(&mut events),
+        };
         for event in &events[..count] {
             match event.data.u64() {
                 BELL => {
@@ -479,8 +559,8 @@ impl Drop for NbdDevice {
         }
         shared.draining.fetch_sub(1, Ordering::SeqCst);
         shared.closing.store(true, Ordering::SeqCst);
-        for line in &shared.lines {
-            if let Some(mut socket) = line.lock().socket.take() {
+        for berth in &shared.berths {
+            if let Some(mut socket) = berth.line.lock().socket.take() {
                 // A polite goodbye; the server notices the closed socket anyway.
                 let goodbye = wire::request(0, wire::Command::Disconnect, 0, 0, 0);
                 let _ = std::io::Write::write_all(&mut socket, &goodbye);
@@ -491,7 +571,7 @@ impl Drop for NbdDevice {
 
 impl fmt::Debug for NbdDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, count) = (&self.shared.limits.name, self.shared.lines.len());
+        let (name, count) = (&self.shared.limits.name, self.shared.berths.len());
         write!(f, "NbdDevice({name}, {count} connections, {} in flight)", self.shared.in_flight())
     }
 }

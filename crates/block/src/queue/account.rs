@@ -60,6 +60,16 @@ pub(super) struct Accounts {
 pub(super) struct Account {
     pub(super) info: StreamInfo,
     pub(super) stats: StreamStats,
+    /// The stream has ended, and some of its bios have not.
+    leaving: bool,
+}
+
+impl Account {
+    /// A bio comes.
+    pub(super) fn comes(&mut self) {
+        self.stats.bios += 1;
+        self.leaving = false;
+    }
 }
 
 impl Accounts {
@@ -74,8 +84,18 @@ impl Accounts {
         all
     }
 
-    /// Forgets a stream; its statistics go to the caller.
-    pub(super) fn close(&mut self, stream: StreamId) -> Option<StreamStats> {
-        self.streams.remove(&stream).map(|account| account.stats)
+    /// The stream has ended; it is forgotten now, or with the end of its last bio.
+    pub(super) fn leave(&mut self, stream: StreamId) -> Option<StreamStats> {
+        let account = self.streams.get_mut(&stream)?;
+        account.leaving = true;
+        let stats = account.stats;
+        self.close_if_left(stream);
+        Some(stats)
+    }
+
+    /// Forgets a stream that has ended, if its last bio has, too; says whether it did.
+    pub(super) fn close_if_left(&mut self, stream: StreamId) -> bool {
+        let left = |account: &Account| account.leaving && account.stats.ended == account.stats.bios;
+        self.streams.get(&stream).is_some_and(left) && self.streams.remove(&stream).is_some()
     }
 }

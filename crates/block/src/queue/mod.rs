@@ -11,7 +11,7 @@ mod waiters;
 
 pub use account::{StreamInfo, StreamStats};
 
-use crate::blktrace::Blktrace;
+use crate::blktrace::{Action, Blktrace};
 use crate::elevator::{Elevator, RequestId};
 use crate::split::split;
 use crate::{Bio, BioFlags, Device, IoError, Limits, Op, Sector, StreamId};
@@ -135,12 +135,10 @@ impl Queue {
         self.shared.state.lock().requests.accounts.of(stream).info = info;
     }
 
-    /// The stream has ended: nothing more will come from it. Its account is closed and returned.
+    /// The stream has ended: nothing more will come from it. Returns its account, which is closed as soon as its last bio
+    /// has ended.
     pub fn end_stream(&self, stream: StreamId) -> Option<StreamStats> {
-        self.shared.change(|state, now| {
-            state.requests.exited(stream, now);
-            state.requests.accounts.close(stream)
-        })
+        self.shared.change(|state, now| state.requests.exited(stream, now))
     }
 
     /// What each stream has asked for and got, in order of their numbers.
@@ -178,6 +176,10 @@ impl Device for Queue {
     }
 
     fn submit(&self, bio: Bio) {
+        if bio.flags.contains(BioFlags::PREFLUSH) {
+            // If it is cut, its pieces arrive together and share a flush.
+            return self.submit_all(&mut std::iter::once(bio));
+        }
         self.admit(bio, |bio| {
             self.shared.rt.charge(Cost::ElevatorStep(1));
             self.shared.change(|state, now| self.shared.arrive(state, bio, now));
@@ -208,6 +210,7 @@ impl Shared {
             }
         }
         if bio.op == Op::Flush {
+            state.requests.observer.tell(now, Action::Queued, &bio, Ok(()), now);
             self.ask_flush(state, NeedsFlush::Only(bio));
         } else if bio.flags.contains(BioFlags::PREFLUSH) {
             self.ask_flush(state, NeedsFlush::Before(bio));
@@ -239,7 +242,19 @@ impl Shared {
                 parking_lot::MutexGuard::unlocked(&mut state, || {
                     let mut turn = Turn { shared: self, effects: &mut effects, over: false };
                     while let Some(effect) = turn.effects.pop_front() {
-                        self.perform(effect);
+                        match effect {
+                            // Those that start one after the other start together, which some devices do for less.
+                            Effect::Send(id, bio)
+                                if matches!(turn.effects.front(), Some(Effect::Send(..))) =>
+                            {
+                                let mut first = Some((id, bio));
+                                self.below.submit_all(&mut std::iter::from_fn(|| {
+                                    let (id, bio) = first.take().or_else(|| take_send(turn.effects))?;
+                                    Some(self.prepare(id, bio))
+                                }));
+                            }
+                            effect => self.perform(effect),
+                        }
                     }
                     turn.over = true;
                 });
@@ -272,13 +287,19 @@ impl Shared {
 
     fn perform(self: &Arc<Self>, effect: Effect) {
         match effect {
-            Effect::Send(id, bio) => self.send(id, bio),
+            Effect::Send(id, bio) => self.below.submit(self.prepare(id, bio)),
             Effect::Flush => {
-                self.state.lock().flushes.issued();
                 let mut bio = Bio::range(Op::Flush, Sector(0), 0);
                 bio.flags = BioFlags::SYNC;
                 let shared = self.clone();
-                bio.on_end(Box::new(move |_, result| shared.flushed(result)));
+                let issued = {
+                    let mut state = self.state.lock();
+                    state.flushes.issued();
+                    let now = self.rt.now();
+                    state.requests.observer.tell(now, Action::Issued, &bio, Ok(()), now);
+                    now
+                };
+                bio.on_end(Box::new(move |bio, result| shared.flushed(bio, issued, result)));
                 self.below.submit(bio);
             }
             Effect::End(bio, result) => {
@@ -300,7 +321,8 @@ impl Shared {
         }
     }
 
-    fn send(self: &Arc<Self>, id: RequestId, mut bio: Bio) {
+    /// A bio that goes to the device now, and will tell of its end.
+    fn prepare(self: &Arc<Self>, id: RequestId, mut bio: Bio) -> Bio {
         self.rt.charge(Cost::DeviceStart(1));
         let fua = bio.flags.contains(BioFlags::FUA);
         if fua && !self.fua {
@@ -311,7 +333,7 @@ impl Shared {
             bio.flags.set(BioFlags::FUA, fua);
             shared.completed(id, bio, result);
         }));
-        self.below.submit(bio);
+        bio
     }
 
     fn completed(self: &Arc<Self>, id: RequestId, bio: Bio, result: Result<(), IoError>) {
@@ -331,9 +353,10 @@ impl Shared {
         });
     }
 
-    fn flushed(self: &Arc<Self>, result: Result<(), IoError>) {
+    fn flushed(self: &Arc<Self>, flush: Bio, issued: Nanos, result: Result<(), IoError>) {
         let result = result.map_err(Box::new);
         self.change(|state, now| {
+            state.requests.observer.tell(now, Action::Completed, &flush, requests::told(&result), issued);
             let (done, again) = state.flushes.ended();
             if again {
                 state.effects.push_back(Effect::Flush);
@@ -350,6 +373,17 @@ impl Shared {
                 }
             }
         });
+    }
+}
+
+/// What is to be sent, if that comes next.
+fn take_send(effects: &mut VecDeque<Effect>) -> Option<(RequestId, Bio)> {
+    match effects.pop_front()? {
+        Effect::Send(id, bio) => Some((id, bio)),
+        other => {
+            effects.push_front(other);
+            None
+        }
     }
 }
 

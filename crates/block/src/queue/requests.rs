@@ -2,7 +2,7 @@
 //!
 //! A state machine without clock, device or completion: the queue around it does what it returns.
 
-use super::account::{Accounts, StreamInfo};
+use super::account::{Accounts, StreamInfo, StreamStats};
 use super::observe::Observer;
 use super::waiters::Waiters;
 use crate::blktrace::Action;
@@ -56,7 +56,7 @@ pub(super) struct Requests {
     elevator: Box<dyn Elevator>,
     limits: Limits,
     bounds: Bounds,
-    observer: Observer,
+    pub(super) observer: Observer,
     pub(super) accounts: Accounts,
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
@@ -95,8 +95,10 @@ impl Requests {
         }
     }
 
-    pub(super) fn exited(&mut self, stream: StreamId, now: Nanos) {
+    /// The stream ends. Its account is closed when nothing of it is under way any more.
+    pub(super) fn exited(&mut self, stream: StreamId, now: Nanos) -> Option<StreamStats> {
         self.elevator.exited(stream, now);
+        self.accounts.leave(stream)
     }
 
     /// Bios that wait for a request to be free, requests in the elevator, requests in the device.
@@ -107,7 +109,7 @@ impl Requests {
     /// Takes a bio that fits the device: it joins a request, becomes one, or waits for one.
     pub(super) fn add(&mut self, bio: Bio, now: Nanos) {
         self.observer.tell(now, Action::Queued, &bio, Ok(()), now);
-        self.accounts.of(bio.stream).stats.bios += 1;
+        self.accounts.of(bio.stream).comes();
         let segments = bio.segments.len();
         self.place(Arrival { bio, at: now, segments }, now);
     }
@@ -251,13 +253,7 @@ impl Requests {
     ) -> Option<Bio> {
         let slot = self.slots[id.0 as usize].as_mut().expect("completed once");
         let since = slot.bios[0].at;
-        self.observer.tell(
-            now,
-            Action::Completed,
-            &carried,
-            result.as_ref().map_or_else(|error| Err(&**error), |()| Ok(())),
-            since,
-        );
+        self.observer.tell(now, Action::Completed, &carried, told(&result), since);
         slot.take_back(carried);
         let over = match &result {
             Err(_) if slot.bios.len() > 1 && !slot.retrying => {
@@ -270,6 +266,10 @@ impl Requests {
         for arrival in slot.bios.drain(..over) {
             let stats = &mut self.accounts.of(arrival.bio.stream).stats;
             stats.settle(&arrival.bio, result.is_ok(), arrival.at, slot.dispatched, now);
+            if self.accounts.close_if_left(arrival.bio.stream) {
+                // What waited for a request when the stream ended came to the elevator after that.
+                self.elevator.exited(arrival.bio.stream, now);
+            }
             ended.push((arrival.bio, result.clone()));
         }
         if !slot.bios.is_empty() {
@@ -324,6 +324,14 @@ impl Slot {
         for arrival in &mut self.bios {
             arrival.bio.segments = segments.by_ref().take(arrival.segments).collect();
         }
+    }
+}
+
+/// How it went, for the observer.
+pub(super) fn told(result: &Result<(), Box<IoError>>) -> Result<(), &IoError> {
+    match result {
+        Ok(()) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

@@ -230,6 +230,24 @@ fn a_write_with_preflush_waits_for_the_flush_and_is_not_done_if_it_fails() {
 }
 
 #[test]
+fn a_write_with_preflush_that_is_cut_costs_one_flush() {
+    let rt = world();
+    let below = Held::new(|limits| {
+        volatile(limits);
+        limits.max_bytes = 4096;
+    });
+    let queue = queue(&rt, &below, QueueConfig::default());
+    let ends = Ends::default();
+    let mut long = bio(Op::Write, 8, 20, &ends);
+    long.flags = BioFlags::PREFLUSH;
+    queue.submit(long);
+    below.end_all();
+    let writes = [(Op::Write, 8, 4096), (Op::Write, 16, 4096), (Op::Write, 24, 2048)];
+    assert_eq!(below.seen(), [&[(Op::Flush, 0, 0)][..], &writes].concat());
+    assert_eq!(ends.lock()[..], [(Op::Write, 8, None)]);
+}
+
+#[test]
 fn fua_is_a_flush_after_the_write_where_the_device_has_none() {
     let rt = world();
     let below = Held::new(volatile);
@@ -404,6 +422,71 @@ fn the_awaited_bio_does_not_stand_in_line() {
     queue.end_stream(StreamId(2));
     below.end_all();
     assert_eq!(ends.lock().len(), 4);
+}
+
+/// What a rule is told of streams: a request of this one, of this program; this one has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Arrival(u64, u64),
+    Exit(u64),
+}
+
+#[derive(Debug)]
+struct Notes(Arc<Mutex<Vec<Told>>>);
+
+impl IdleRule for Notes {
+    fn name(&self) -> &'static str {
+        "notes"
+    }
+
+    fn opens_at_birth(&self, _program: ProgramId) -> bool {
+        false
+    }
+
+    fn should_idle(&self, _lull: &Lull) -> bool {
+        false
+    }
+
+    fn wait_ticks(&self, _lull: &Lull) -> i64 {
+        1
+    }
+
+    fn window_after(&mut self, arrival: &Arrival) -> bool {
+        self.0.lock().push(Told::Arrival(arrival.stream.0, arrival.program.0));
+        false
+    }
+
+    fn exited(&mut self, stream: StreamId) {
+        self.0.lock().push(Told::Exit(stream.0));
+    }
+}
+
+#[test]
+fn the_idle_rule_hears_of_programs_and_of_ends_of_streams() {
+    let rt = world();
+    let below = Held::new(|_| {});
+    let notes = Arc::new(Mutex::new(Vec::new()));
+    let config = QueueConfig { depth: 1, requests: 1, ..QueueConfig::default() };
+    let queue = Queue::new(&rt, below.clone(), Box::new(Cfq::new(Notes(notes.clone()))), config);
+    let ends = Ends::default();
+    let read = |stream: u64, start| {
+        let mut bio = bio(Op::Read, start, 8, &ends);
+        bio.stream = StreamId(stream);
+        queue.submit(bio);
+    };
+    queue.set_stream(StreamId(1), StreamInfo { program: ProgramId(7), ..StreamInfo::default() });
+    read(1, 0);
+    read(2, 16_000);
+    // The second still waits for a request: the elevator will only see it after this.
+    let told = || std::mem::take(&mut *notes.lock());
+    assert_eq!(queue.end_stream(StreamId(2)).map(|stats| (stats.bios, stats.ended)), Some((1, 0)));
+    assert_eq!(told(), [Told::Arrival(1, 7), Told::Exit(2)]);
+    below.end_all();
+    assert_eq!(told(), [Told::Arrival(2, 0), Told::Exit(2)]);
+    assert_eq!(queue.stats().len(), 1, "the account of the second is closed");
+    assert_eq!(queue.end_stream(StreamId(1)).map(|stats| stats.ended), Some(1));
+    assert_eq!((told(), queue.stats().len()), (vec![Told::Exit(1)], 0));
+    assert_eq!(queue.end_stream(StreamId(9)), None);
 }
 
 #[test]

@@ -3,55 +3,8 @@
 use super::{INITIAL_RATE, time_for};
 use extant_rt::Nanos;
 
-/// Estimates are made this often (kernel: `BANDWIDTH_INTERVAL`).
-pub(super) const INTERVAL: Nanos = Nanos::from_millis(200);
-/// What an estimate looks back on: 3 s, rounded up to a power of two in milliseconds.
-const WINDOW_MS: u64 = 4096;
-
-/// The kernel's estimate: pages written in the last few seconds, idle times included (`bdi_update_write_bandwidth()`).
-#[derive(Clone, Copy, Debug)]
-pub struct WriteBandwidth {
-    rate: u64,
-    average: u64,
-}
-
-impl Default for WriteBandwidth {
-    fn default() -> Self {
-        Self { rate: INITIAL_RATE, average: INITIAL_RATE }
-    }
-}
-
-impl WriteBandwidth {
-    /// `written` pages ended in the last `elapsed_ms`.
-    pub fn update(&mut self, elapsed_ms: u64, written: u64) {
-        let old = self.rate;
-        if elapsed_ms > WINDOW_MS {
-            self.rate = written * 1000 / elapsed_ms;
-            self.average = self.rate;
-            return;
-        }
-        self.rate = (written * 1000 + old * (WINDOW_MS - elapsed_ms)) / WINDOW_MS;
-        // The average moves only where two estimates in a row agree on the direction.
-        if self.average > old && old >= self.rate {
-            self.average -= (self.average - old) / 8;
-        } else if self.average < old && old <= self.rate {
-            self.average += (old - self.average) / 8;
-        }
-    }
-
-    /// Pages per second, over the last seconds.
-    pub fn rate(&self) -> u64 {
-        self.rate
-    }
-
-    /// Pages per second, smoothed once more.
-    pub fn average(&self) -> u64 {
-        self.average
-    }
-}
-
-/// What a device writes while it has something to write. Unlike [`WriteBandwidth`] it does not fall because writers are
-/// held back, so that it can be used to decide how far to hold them back.
+/// What a device writes while it has something to write. Unlike an estimate over time it does not fall because writers
+/// are held back, so that it can be used to decide how far to hold them back.
 #[derive(Clone, Copy, Debug)]
 pub struct BusyRate {
     rate: u64,

@@ -274,7 +274,11 @@ impl DirtyControl for Extant {
         let threshold = numbers.limits.background_pages;
         // Also where the device may hold less than that, its writers must not wait for a flusher that rests.
         let mine = self.part(now, at, threshold).min(plan.limit / 2);
-        if numbers.global.dirty_pages <= threshold && numbers.on_device.dirty_pages <= mine {
+        // A writer's pause ends when it was predicted to, not when the device has nothing left to do: until then the device
+        // goes on with what is there. Where memory is short that would cost it its long runs.
+        let waited_for =
+            !plan.short && !self.devices[at].turns.is_idle() && numbers.on_device.dirty_pages > 0;
+        if numbers.global.dirty_pages <= threshold && numbers.on_device.dirty_pages <= mine && !waited_for {
             return Background::Stop;
         }
         let chunk = if plan.short { 2 * plan.turn } else { (plan.rate / 4).min(plan.limit / 8) };
@@ -295,6 +299,7 @@ impl DirtyControl for Extant {
         self.note(now, numbers);
         self.limit_of(now, numbers)
     }
+
     fn state(&self, now: Nanos, numbers: &Numbers) -> ControlState {
         if self.devices.len() <= numbers.device.0 as usize {
             return ControlState::default();

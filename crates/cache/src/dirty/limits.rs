@@ -1,4 +1,4 @@
-//! The limits as users state them, and as they change.
+//! The limits as users state them.
 
 use crate::control::DirtyLimits;
 use std::str::FromStr;
@@ -100,28 +100,5 @@ impl FromStr for DirtyBound {
         };
         let number: u64 = digits.trim().parse().map_err(|_| wrong())?;
         number.checked_mul(1 << shift).map(Self::Bytes).ok_or_else(wrong)
-    }
-}
-
-/// The limit that pauses aim at: follows the stated one up at once, and down slowly, so that lowering it does not stop
-/// every writer at once (kernel: `global_dirty_limit`, `update_dirty_limit()`).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct HardLimit {
-    pages: u64,
-}
-
-impl HardLimit {
-    /// Called every 200 ms with the stated limit and what is dirty.
-    pub fn update(&mut self, limit: u64, dirty: u64) {
-        if self.pages < limit {
-            self.pages = limit;
-        } else {
-            self.pages -= (self.pages - limit.max(dirty).min(self.pages)) >> 5;
-        }
-    }
-
-    /// The limit in force.
-    pub fn pages(&self, limit: u64) -> u64 {
-        self.pages.max(limit)
     }
 }

@@ -1,9 +1,7 @@
-//! Dirty controllers: how fast writers may dirty memory, and when and how flushers write it back.
+//! Our dirty controller: how fast writers may dirty memory, and when and how flushers write it back.
 //!
-//! Each is a [`DirtyControl`](crate::control::DirtyControl): numbers in, decisions out. [`Extant`] is ours. The others are
-//! as Linux had them, so that a claim about a controller is a difference between two files: [`Linux31`] has writers write
-//! back themselves, [`Ioless`] makes them pause at a rate that feedback finds, with or without a background threshold of
-//! each device's own.
+//! [`Extant`] is a [`DirtyControl`](crate::control::DirtyControl): numbers in, decisions out. Those that Linux had are in the
+//! lab (`extant_lab::history::dirty`).
 //!
 //! ```
 //! use extant_cache::control::{Amounts, DeviceIndex, DirtyControl, Numbers, Verdict, Writer};
@@ -28,27 +26,16 @@
 //! # Ok::<(), extant_cache::dirty::BoundError>(())
 //! ```
 //!
-//! Memory is counted in pages of 4 KiB, rates in pages per second. The kernel's formulas are those of
-//! `mm/page-writeback.c` and `fs/fs-writeback.c` (Linux 3.1 to 3.7), with ticks of a millisecond.
+//! Memory is counted in pages of 4 KiB, rates in pages per second.
 
 mod bandwidth;
 mod extant;
-mod ioless;
 mod limits;
-mod linux31;
-mod position;
-mod rate;
-mod share;
 mod turns;
 
-pub use bandwidth::{BusyRate, WriteBandwidth};
+pub use bandwidth::BusyRate;
 pub use extant::Extant;
-pub use ioless::Ioless;
-pub use limits::{BoundError, DirtyBound, DirtyBounds, HardLimit};
-pub use linux31::Linux31;
-pub use position::{Position, RATIO_ONE};
-pub use rate::{PausePlan, RateLimit, max_pause, poll_interval};
-pub use share::Completions;
+pub use limits::{BoundError, DirtyBound, DirtyBounds};
 
 use extant_rt::Nanos;
 
@@ -60,11 +47,6 @@ pub const MAX_PAUSE: Nanos = Nanos::from_millis(200);
 
 /// What a device is taken to write until it has shown, in pages per second: 100 MiB/s (kernel: `INIT_BW`).
 pub const INITIAL_RATE: u64 = 100 << 20 >> 12;
-
-/// Linux' flusher writes multiples of this from one file: 4 MiB (kernel: `MIN_WRITEBACK_PAGES`).
-const CHUNK_UNIT: u64 = 4 << 20 >> 12;
-/// What a request queue of Linux takes before whoever submits must wait: 128 requests of 512 KiB.
-const QUEUE_PAGES: u64 = 128 * 128;
 
 /// How many pages come at `rate` pages per second in `span`.
 fn pages_in(rate: u64, span: Nanos) -> u64 {

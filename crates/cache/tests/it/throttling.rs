@@ -2,9 +2,11 @@
 
 use extant_block::{Bio, Device, Limits, Sector};
 use extant_cache::control::{Background, DirtyControl, Numbers, Verdict, Writer};
+use extant_cache::dirty::Extant;
 use extant_cache::{CacheConfig, Disk, FlatFile, Mapping, PageCache};
+use extant_lab::history::dirty::{Ioless, Linux31};
 use extant_rt::trace::RingSink;
-use extant_rt::{Event, Nanos, Rt};
+use extant_rt::{Event, Nanos, Rng, Rt};
 use extant_sim::disk::Disks;
 use extant_sim::{DeviceClock, Machine, Preemption, Sim};
 use parking_lot::Mutex;
@@ -243,4 +245,50 @@ fn phantom_frames_read_as_zeroes_and_cost_what_others_cost() {
             .unwrap()
     };
     assert_eq!(finish(true), finish(false));
+}
+
+/// What two devices of the same rate write in 10 s under the same load, in MiB.
+fn shares(seed: u64, control: Box<dyn DirtyControl>, writers: u64, limit: u64) -> [u64; 2] {
+    let sim = Sim::new(Machine::free(2, Preemption::None), seed);
+    let cache = cache(sim.rt(), 2 * limit, limit, Some(control));
+    let devices = ["a", "b"].map(|name| Steady::new(&sim, name, 110 * MIB));
+    for device in &devices {
+        let disk = cache.attach(device.clone());
+        (0..writers).for_each(|n| writer(sim.rt(), &mapping(&disk, n)));
+    }
+    let written = || devices.each_ref().map(|device| device.written_mib());
+    let rt = sim.rt().clone();
+    let span = rt.block_on(async {
+        rt.sleep(Nanos::from_secs(5)).await;
+        let before = written();
+        rt.sleep(Nanos::from_secs(10)).await;
+        let after = written();
+        [after[0] - before[0], after[1] - before[1]]
+    });
+    span.unwrap()
+}
+
+/// Name and maker of a controller.
+type Control = (&'static str, fn() -> Box<dyn DirtyControl>);
+
+const CONTROLS: [Control; 4] = [
+    ("linux-3.1", || Box::new(Linux31::new(16 << 30, 24))),
+    ("ioless", || Box::new(Ioless::new(24))),
+    ("ioless+background", || Box::new(Ioless::with_device_background(24))),
+    ("extant", || Box::new(Extant::new())),
+];
+
+#[test]
+fn two_equal_devices_with_equal_load_write_equally_under_every_controller() {
+    let first = std::env::var("EXTANT_SEED").map_or(1, |n| n.parse().expect("a seed"));
+    println!("EXTANT_SEED={first}");
+    for seed in first..first + 2 {
+        let mut rng = Rng::labelled(seed, "equally");
+        let (writers, limit) = (1 + rng.below(8), (40 + rng.below(160)) * MIB);
+        for (name, make) in CONTROLS {
+            let [a, b] = shares(seed, make(), writers, limit);
+            println!("{name}: {a} and {b} MiB, {writers} writers each, limit {} MiB", limit / MIB);
+            assert!(a.abs_diff(b) * 20 <= a.max(b), "{name}: {a} and {b} MiB, seed {seed}");
+        }
+    }
 }

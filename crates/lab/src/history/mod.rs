@@ -4,10 +4,12 @@
 //! work, as the defaults of their crates; this is where a name becomes a policy.
 
 pub mod cfq;
+pub mod dirty;
 
+use dirty::{Ioless, Linux31};
 use extant_block::elevator::{Cfq, Deadline, Elevator, Fifo};
 use extant_cache::control::DirtyControl;
-use extant_cache::dirty::{Extant, Ioless, Linux31};
+use extant_cache::dirty::Extant;
 
 /// A policy that can be chosen by its name; `make` is the function that makes one.
 #[derive(Debug)]

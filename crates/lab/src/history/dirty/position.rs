@@ -1,41 +1,41 @@
 //! Where the dirty pages are between the limits, as a factor to the writers' rate.
 
 /// Ratios are fixed-point numbers with ten bits after the point (kernel: `RATELIMIT_CALC_SHIFT`).
-pub const RATIO_ONE: u64 = 1 << 10;
+pub(super) const RATIO_ONE: u64 = 1 << 10;
 
 /// What the position ratio depends on, in pages (kernel: `bdi_position_ratio()`).
 #[derive(Clone, Copy, Debug)]
-pub struct Position {
+pub(super) struct Position {
     /// Up to here nobody is held back: halfway between the background threshold and the limit.
-    pub freerun: u64,
+    pub(super) freerun: u64,
     /// Where everybody stops.
-    pub limit: u64,
+    pub(super) limit: u64,
     /// The stated limit.
-    pub threshold: u64,
+    pub(super) threshold: u64,
     /// Dirty and under write-back on all devices.
-    pub dirty: u64,
+    pub(super) dirty: u64,
     /// The device's part of the threshold.
-    pub device_threshold: u64,
+    pub(super) device_threshold: u64,
     /// Dirty and under write-back on the device.
-    pub device_dirty: u64,
+    pub(super) device_dirty: u64,
     /// What the device writes, in pages per second.
-    pub write_rate: u64,
+    pub(super) write_rate: u64,
 }
 
 impl Position {
     /// Where the controller wants the dirty pages to be.
-    pub fn setpoint(&self) -> u64 {
+    pub(super) fn setpoint(&self) -> u64 {
         (self.freerun + self.limit) / 2
     }
 
     /// The device's part of the threshold, as it counts here: at least an eighth of what is left below the limit, so that
     /// a device that has written nothing can begin.
-    pub fn device_floor(&self) -> u64 {
+    pub(super) fn device_floor(&self) -> u64 {
         self.device_threshold.min(self.threshold).max(self.limit.saturating_sub(self.dirty) / 8)
     }
 
     /// Where the controller wants the device's dirty pages to be (kernel: `bdi_setpoint`).
-    pub fn device_setpoint(&self) -> u64 {
+    pub(super) fn device_setpoint(&self) -> u64 {
         self.part_of(self.setpoint())
     }
 
@@ -46,7 +46,7 @@ impl Position {
     }
 
     /// Of all devices together: 1 at the setpoint, 2 at freerun, 0 at the limit, a cubic curve in between.
-    pub fn global_ratio(&self) -> u64 {
+    pub(super) fn global_ratio(&self) -> u64 {
         if self.dirty >= self.limit {
             return 0;
         }
@@ -58,7 +58,7 @@ impl Position {
     }
 
     /// The factor to the device's rate limit.
-    pub fn ratio(&self) -> u64 {
+    pub(super) fn ratio(&self) -> u64 {
         let mut ratio = self.global_ratio();
         if ratio == 0 {
             return 0;

@@ -1,7 +1,7 @@
 //! The rate at which one writer may dirty a device's pages, and the pauses that keep it there.
 
 use super::position::RATIO_ONE;
-use super::{INITIAL_RATE, MAX_PAUSE};
+use extant_cache::dirty::{INITIAL_RATE, MAX_PAUSE};
 
 /// A writer dirties at least so many pages between two pauses, where that does not take too long
 /// (kernel: `DIRTY_POLL_THRESH`).
@@ -10,7 +10,7 @@ const LEAST_PAGES: u64 = 128 >> 2;
 /// The rate limit of each writer of a device: the feedback loop finds, without counting them, the rate at which they
 /// together dirty what the device writes (kernel: `bdi_update_dirty_ratelimit()`).
 #[derive(Clone, Copy, Debug)]
-pub struct RateLimit {
+pub(super) struct RateLimit {
     base: u64,
     balanced: u64,
 }
@@ -23,13 +23,13 @@ impl Default for RateLimit {
 
 impl RateLimit {
     /// Pages per second for each writer, before the position is taken into account.
-    pub fn base(&self) -> u64 {
+    pub(super) fn base(&self) -> u64 {
         self.base
     }
 
     /// One step, every 200 ms: writers dirtied at `dirty_rate` while the device wrote at `write_rate` and the position
     /// ratio was `ratio`; `below` says that less is dirty than wanted.
-    pub fn update(&mut self, ratio: u64, write_rate: u64, dirty_rate: u64, below: bool) {
+    pub(super) fn update(&mut self, ratio: u64, write_rate: u64, dirty_rate: u64, below: bool) {
         let task = self.base * ratio / RATIO_ONE + 1;
         let balanced = (u128::from(task) * u128::from(write_rate) / u128::from(dirty_rate | 1)) as u64;
         let balanced = balanced.min(write_rate);
@@ -54,22 +54,22 @@ impl RateLimit {
 
 /// The longest pause, in milliseconds: short enough that what the device holds does not run out meanwhile
 /// (kernel: `bdi_max_pause()`).
-pub fn max_pause(device_dirty: u64, write_rate: u64) -> u64 {
+pub(super) fn max_pause(device_dirty: u64, write_rate: u64) -> u64 {
     (device_dirty / (1 + write_rate / 128) + 1).min(MAX_PAUSE.0 / 1_000_000)
 }
 
 /// How a writer is to be paced (kernel: `bdi_min_pause()`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PausePlan {
+pub(super) struct PausePlan {
     /// Shorter pauses are skipped, and made up for later. Milliseconds.
-    pub min_ms: u64,
+    pub(super) min_ms: u64,
     /// Pages to dirty between two pauses (kernel: `nr_dirtied_pause`).
-    pub pages: u64,
+    pub(super) pages: u64,
 }
 
 impl PausePlan {
     /// The plan at a rate limit of `base` pages per second, on a device that writes `write_rate`.
-    pub fn new(max_ms: u64, base: u64, write_rate: u64) -> Self {
+    pub(super) fn new(max_ms: u64, base: u64, write_rate: u64) -> Self {
         // 10 ms for a single writer, 10 ms more with every doubling of their number.
         let doublings = u64::from(write_rate.max(1).ilog2().saturating_sub(base.max(1).ilog2()));
         let mut target_ms = (10 + doublings * 10_000 / 1024).min(1 + max_ms / 2);
@@ -89,7 +89,7 @@ impl PausePlan {
 
 /// Pages that a writer may dirty below freerun before it is looked at again: the square root of what is left, rounded
 /// down to a power of two (kernel: `dirty_poll_interval()`).
-pub fn poll_interval(dirty: u64, threshold: u64) -> u64 {
+pub(super) fn poll_interval(dirty: u64, threshold: u64) -> u64 {
     match threshold.checked_sub(dirty) {
         Some(left) if left > 0 => 1 << (left.ilog2() / 2),
         _ => 1,

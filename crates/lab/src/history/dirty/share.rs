@@ -1,11 +1,11 @@
 //! Which part of the writing each device does.
 
-use crate::control::DeviceIndex;
+use extant_cache::control::DeviceIndex;
 
 /// Floating proportions of completed pages: every event counts, and all counts are halved once a period of events has gone
 /// by (kernel: `lib/proportions.c`, `bdi_writeout_fraction()`).
 #[derive(Clone, Debug, Default)]
-pub struct Completions {
+pub(super) struct Completions {
     pages: Vec<u64>,
     total: u64,
 }
@@ -17,7 +17,7 @@ impl Completions {
     }
 
     /// `pages` pages were written to `device`.
-    pub fn add(&mut self, device: DeviceIndex, pages: u64, limit: u64) {
+    pub(super) fn add(&mut self, device: DeviceIndex, pages: u64, limit: u64) {
         let at = device.0 as usize;
         if self.pages.len() <= at {
             self.pages.resize(at + 1, 0);
@@ -32,7 +32,7 @@ impl Completions {
 
     /// The part of `of` that is `device`'s by what it has written; 0 for one that has written nothing
     /// (kernel: `bdi_dirty_limit()`).
-    pub fn share(&self, device: DeviceIndex, of: u64) -> u64 {
+    pub(super) fn share(&self, device: DeviceIndex, of: u64) -> u64 {
         let done = self.pages.get(device.0 as usize).copied().unwrap_or(0);
         (u128::from(of) * u128::from(done) / u128::from(self.total.max(1))) as u64
     }

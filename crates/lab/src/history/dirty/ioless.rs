@@ -1,9 +1,12 @@
 //! Writers pause, flushers write: Linux since 3.2.
 
-use super::bandwidth::INTERVAL;
-use super::{CHUNK_UNIT, QUEUE_PAGES, max_pause, poll_interval};
-use super::{Completions, HardLimit, PausePlan, Position, RATIO_ONE, RateLimit, WriteBandwidth};
-use crate::control::{Amounts, Background, ControlState, DirtyControl, Numbers, Verdict, Writer};
+use super::bandwidth::{INTERVAL, WriteBandwidth};
+use super::hard_limit::HardLimit;
+use super::position::{Position, RATIO_ONE};
+use super::rate::{PausePlan, RateLimit, max_pause, poll_interval};
+use super::share::Completions;
+use super::{CHUNK_UNIT, QUEUE_PAGES};
+use extant_cache::control::{Amounts, Background, ControlState, DirtyControl, Numbers, Verdict, Writer};
 use extant_rt::Nanos;
 
 const MS: u64 = 1_000_000;
@@ -134,8 +137,9 @@ impl DirtyControl for Ioless {
         let pages = writer.dirtied_pages;
         let period_ms = 1000 * pages / task;
         let began = if writer.paused_at == Nanos::ZERO { now } else { writer.paused_at };
-        let thought_ms = now.saturating_sub(began).0 / MS;
-        let pause_ms = period_ms.saturating_sub(thought_ms);
+        // What it spent elsewhere since comes off, what it was let off before is added.
+        let (thought_ms, owed_ms) = (now.saturating_sub(began).0 / MS, began.saturating_sub(now).0 / MS);
+        let pause_ms = (period_ms + owed_ms).saturating_sub(thought_ms);
         if pause_ms < plan.min_ms {
             if thought_ms > period_ms + 1000 {
                 // It has been slow for so long that it starts afresh.

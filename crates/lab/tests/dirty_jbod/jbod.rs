@@ -3,10 +3,10 @@
 use crate::disks::{MS, Machine};
 use crate::world::Load;
 use extant_cache::control::{DirtyControl, DirtyLimits};
-use extant_cache::dirty::{Extant, Ioless, Linux31};
+use extant_lab::history::{Host, dirty_control};
 
-/// Processors of the machine.
-const CPUS: u32 = 24;
+/// Processors and memory of the machine.
+const HOST: Host = Host { cpus: 24, memory_bytes: 16 << 30 };
 
 /// The controllers compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +19,13 @@ pub(crate) enum Policy {
 
 impl Policy {
     pub(crate) fn control(self) -> Box<dyn DirtyControl> {
-        match self {
-            Self::Linux31 => Box::new(Linux31::new(16 << 30, CPUS)),
-            Self::Ioless => Box::new(Ioless::new(CPUS)),
-            Self::IolessBackground => Box::new(Ioless::with_device_background(CPUS)),
-            Self::Extant => Box::new(Extant::new()),
-        }
+        let name = match self {
+            Self::Linux31 => "linux-3.1",
+            Self::Ioless => "ioless",
+            Self::IolessBackground => "ioless+background",
+            Self::Extant => "extant",
+        };
+        dirty_control(name, &HOST).expect("the name is known")
     }
 }
 

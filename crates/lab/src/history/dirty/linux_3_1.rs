@@ -1,7 +1,8 @@
 //! Writers over the limit write back themselves: Linux up to 3.1.
 
-use super::{CHUNK_UNIT, Completions, QUEUE_PAGES};
-use crate::control::{Background, ControlState, DirtyControl, Numbers, Verdict, Writer};
+use super::share::Completions;
+use super::{CHUNK_UNIT, QUEUE_PAGES};
+use extant_cache::control::{Background, ControlState, DirtyControl, Numbers, Verdict, Writer};
 use extant_rt::Nanos;
 
 const MS: u64 = 1_000_000;

@@ -1,0 +1,33 @@
+//! Controllers of dirty memory as Linux had them. Ours is [`extant_cache::dirty::Extant`].
+//!
+//! [`Linux31`] has writers write back themselves; [`Ioless`] makes them pause at a rate that feedback finds, with or without
+//! a background threshold of each device's own. The formulas are those of `mm/page-writeback.c` and `fs/fs-writeback.c`
+//! (Linux 3.1 to 3.7), with ticks of a millisecond; memory is counted in pages of 4 KiB, rates in pages per second.
+//!
+//! | file | what |
+//! |---|---|
+//! | `linux_3_1` | the foreground throttle |
+//! | `ioless` | pauses |
+//! | `position` | where the dirty pages are between the limits, as a factor to the rate |
+//! | `rate` | the rate, and the pauses that keep it |
+//! | `bandwidth` | how fast a device writes |
+//! | `share` | which part of the writing each device does |
+//! | `hard_limit` | the limit as it changes |
+
+mod bandwidth;
+mod hard_limit;
+mod ioless;
+mod linux_3_1;
+mod position;
+mod rate;
+mod share;
+#[cfg(test)]
+mod tests;
+
+pub use ioless::Ioless;
+pub use linux_3_1::Linux31;
+
+/// Linux' flusher writes multiples of this from one file: 4 MiB (kernel: `MIN_WRITEBACK_PAGES`).
+const CHUNK_UNIT: u64 = 4 << 20 >> 12;
+/// What a request queue of Linux takes before whoever submits must wait: 128 requests of 512 KiB.
+const QUEUE_PAGES: u64 = 128 * 128;
