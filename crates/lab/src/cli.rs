@@ -277,10 +277,11 @@ fn column(word: &str) -> Result<Column, LabError> {
         let text = text::read(Path::new(file), Kind::Result).map_err(problem)?;
         // fio prints its warnings before its result.
         let json = text.find("\n{").filter(|_| text.starts_with("fio: ")).map_or(0, |newline| newline + 1);
-        let run = serde_json::from_str(&text[json..]).map_err(|error| {
+        let (warnings, json) = text.split_at(json);
+        let run = serde_json::from_str(json).map_err(|error| {
             problem(format!(
                 "line {}: not fio's JSON; make it with --output-format=json --output=FILE",
-                error.line()
+                warnings.lines().count() + error.line()
             ))
         })?;
         runs.push(run);

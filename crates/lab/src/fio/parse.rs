@@ -110,8 +110,8 @@ pub fn command_line(
                 job.set(key, value).map_err(error)?;
                 current = Some((word.clone(), job));
             }
-            "machine" | "elevator" | "requests" | "seed" | "cache" | "dirty-limit" | "dirty-background"
-            | "dirty-control" => {
+            "machine" | "elevator" | "requests" | "seed" | "trace" | "cache" | "dirty-limit"
+            | "dirty-background" | "dirty-control" => {
                 return Err(error(format!("--{key} belongs before the first job file and fio's options")));
             }
             _ => {
