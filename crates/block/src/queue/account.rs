@@ -37,7 +37,7 @@ pub struct StreamStats {
 
 impl StreamStats {
     /// A bio has ended that came at `at` and went to the device at `dispatched`.
-    pub(super) fn settle(&mut self, bio: &Bio, ok: bool, at: Nanos, dispatched: Nanos, now: Nanos) {
+    fn settle(&mut self, bio: &Bio, ok: bool, at: Nanos, dispatched: Nanos, now: Nanos) {
         self.ended += 1;
         self.waited += dispatched.saturating_sub(at);
         self.served += now.saturating_sub(dispatched);
@@ -60,6 +60,8 @@ pub(super) struct Accounts {
 pub(super) struct Account {
     pub(super) info: StreamInfo,
     pub(super) stats: StreamStats,
+    /// The stream has ended; its account goes with the last of its bios.
+    closed: bool,
 }
 
 impl Accounts {
@@ -74,8 +76,30 @@ impl Accounts {
         all
     }
 
-    /// Forgets a stream; its statistics go to the caller.
+    /// Another bio of a stream; one that was closed begins anew.
+    pub(super) fn submitted(&mut self, stream: StreamId) {
+        let account = self.of(stream);
+        account.closed = false;
+        account.stats.bios += 1;
+    }
+
+    /// Settles a bio; see [`StreamStats::settle`].
+    pub(super) fn settle(&mut self, bio: &Bio, ok: bool, at: Nanos, dispatched: Nanos, now: Nanos) {
+        let account = self.of(bio.stream);
+        account.stats.settle(bio, ok, at, dispatched, now);
+        if account.closed && account.stats.ended == account.stats.bios {
+            self.streams.remove(&bio.stream);
+        }
+    }
+
+    /// Forgets a stream, at once or when the last of its bios has ended; its statistics so far go to the caller.
     pub(super) fn close(&mut self, stream: StreamId) -> Option<StreamStats> {
-        self.streams.remove(&stream).map(|account| account.stats)
+        let account = self.streams.get_mut(&stream)?;
+        let stats = account.stats;
+        account.closed = true;
+        if stats.ended == stats.bios {
+            self.streams.remove(&stream);
+        }
+        Some(stats)
     }
 }

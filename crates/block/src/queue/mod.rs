@@ -135,7 +135,8 @@ impl Queue {
         self.shared.state.lock().requests.accounts.of(stream).info = info;
     }
 
-    /// The stream has ended: nothing more will come from it. Its account is closed and returned.
+    /// The stream has ended: nothing more will come from it. Its account as it stands is returned, and closed once what is
+    /// still under way has ended.
     pub fn end_stream(&self, stream: StreamId) -> Option<StreamStats> {
         self.shared.change(|state, now| {
             state.requests.exited(stream, now);

@@ -107,7 +107,7 @@ impl Requests {
     /// Takes a bio that fits the device: it joins a request, becomes one, or waits for one.
     pub(super) fn add(&mut self, bio: Bio, now: Nanos) {
         self.observer.tell(now, Action::Queued, &bio, Ok(()), now);
-        self.accounts.of(bio.stream).stats.bios += 1;
+        self.accounts.submitted(bio.stream);
         let segments = bio.segments.len();
         self.place(Arrival { bio, at: now, segments }, now);
     }
@@ -268,8 +268,7 @@ impl Requests {
             _ => slot.bios.len(),
         };
         for arrival in slot.bios.drain(..over) {
-            let stats = &mut self.accounts.of(arrival.bio.stream).stats;
-            stats.settle(&arrival.bio, result.is_ok(), arrival.at, slot.dispatched, now);
+            self.accounts.settle(&arrival.bio, result.is_ok(), arrival.at, slot.dispatched, now);
             ended.push((arrival.bio, result.clone()));
         }
         if !slot.bios.is_empty() {

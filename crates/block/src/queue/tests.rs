@@ -404,6 +404,8 @@ fn the_awaited_bio_does_not_stand_in_line() {
     queue.end_stream(StreamId(2));
     below.end_all();
     assert_eq!(ends.lock().len(), 4);
+    let open: Vec<StreamId> = queue.stats().into_iter().map(|(stream, _)| stream).collect();
+    assert_eq!(open, [StreamId(3)], "accounts go with the last bio of a stream that has ended");
 }
 
 #[test]
