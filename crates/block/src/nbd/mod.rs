@@ -249,14 +249,14 @@ impl Device for NbdDevice {
         }
         let flags = self.shared.export.flags;
         match bio.op {
-            Op::Flush if !limits.volatile_cache => bio.end(Ok(())),
-            Op::Flush => self.shared.start(bio),
+            _ if bio.is_flush() && !limits.volatile_cache => bio.end(Ok(())),
+            _ if bio.is_flush() => self.shared.start(bio),
             _ if bio.bytes == 0 => bio.end(Ok(())),
             Op::Discard if !flags.contains(ExportFlags::SEND_TRIM) => {
                 bio.end_as(&limits.name, Err(IoErrorKind::Unsupported));
             }
             Op::WriteZeroes if !flags.contains(ExportFlags::SEND_WRITE_ZEROES) => self.write_zeroes(bio),
-            Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => {
+            _ => {
                 let most = limits.max_bytes - limits.max_bytes % u64::from(limits.block_bytes);
                 split_at(bio, most).into_iter().for_each(|piece| self.shared.start(piece));
             }
