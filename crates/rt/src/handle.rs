@@ -184,8 +184,11 @@ impl Rt {
         Budget::new(self, limit)
     }
 
-    /// Lets every other task that can run go first.
+    /// Lets every other task that can run go first, those included whose I/O has completed unnoticed.
     pub fn yield_now(&self) -> impl Future<Output = ()> + Send + use<> {
+        if let Which::Real(real) = &self.shared.world {
+            real.before_yield();
+        }
         YieldNow::default()
     }
 

@@ -4,7 +4,7 @@ use extant_rt::{Class, Counter, Driver, Nanos, RealConfig, Rt, RtError, Wait};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Poll, Waker};
 
@@ -273,6 +273,42 @@ fn io_that_nobody_waits_for_is_driven_by_a_worker() {
             std::thread::yield_now();
         }
     }
+}
+
+#[test]
+fn io_goes_on_while_every_worker_has_tasks_to_run() {
+    let rt = world();
+    let lazy = Lazy::new();
+    let _handle = rt.register_driver(lazy.clone());
+    let (read, gave_up) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    for _ in 0..8 {
+        let (task_rt, read, gave_up) = (rt.clone(), read.clone(), gave_up.clone());
+        let busy = async move {
+            let mut budget = task_rt.budget(Nanos::from_micros(20));
+            // Bounded, so that the test fails instead of hanging.
+            for _ in 0..10_000_000 {
+                if read.load(Ordering::SeqCst) {
+                    return;
+                }
+                budget.resched().await;
+            }
+            gave_up.fetch_add(1, Ordering::SeqCst);
+        };
+        drop(rt.spawn("busy", Class::Normal, busy));
+    }
+    let (reader, done) = (lazy.clone(), read.clone());
+    let reads = async move {
+        for _ in 0..100 {
+            reader.read().await;
+        }
+        done.store(true, Ordering::SeqCst);
+    };
+    drop(rt.spawn("reader", Class::Normal, reads));
+    // This thread does not wait in block_on, where it would drive.
+    while rt.counter(Counter::TasksEnded) < 9 {
+        std::thread::yield_now();
+    }
+    assert_eq!((lazy.in_flight(), gave_up.load(Ordering::SeqCst)), (0, 0));
 }
 
 #[test]

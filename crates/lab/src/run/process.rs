@@ -102,6 +102,8 @@ impl Running {
         let mut order = Permutation::new(blocks, &mut self.p.rng);
         let (mut issued, mut issued_by_side) = (0_u64, [0_u64; 2]);
         let mut synced = false;
+        let rt = self.p.rt.clone();
+        let mut turn = rt.budget(Nanos::from_millis(1));
         while self.p.rt.now() < ends && (issued < wanted || job.time_based) {
             if let (false, Some(call)) = (synced, job.sync_due(issued_by_side[1])) {
                 let took = self.sync(call).await?;
@@ -159,6 +161,8 @@ impl Running {
                 // If all was cached, nothing had to be waited for: others get their turn on the way back from the
                 // system call.
                 self.p.rt.resched().await;
+                // In the real world nobody knows who waits.
+                turn.resched().await;
             }
         }
         self.quiesce().await?;

@@ -182,6 +182,18 @@ impl Crew {
         }
     }
 
+    /// If something is in flight and nobody sits there, reaps what has completed, without waiting. For threads that have
+    /// tasks to run and so do not wait: with nobody else to do it, completions would wait until they have none.
+    pub(super) fn reap_if_unattended(&self) {
+        if self.has_drivers() && self.seated.load(Ordering::SeqCst) == 0 {
+            let helm = self.helm.read().clone();
+            helm.drivers
+                .iter()
+                .filter(|driver| driver.in_flight() > 0)
+                .for_each(|driver| driver.drive(Wait::Not));
+        }
+    }
+
     /// If something is in flight and nobody sits there, wakes somebody to do it. False if there is nobody to wake.
     pub(super) fn ensure_driven(&self) -> bool {
         if !self.has_drivers() || self.seated.load(Ordering::SeqCst) > 0 || !self.in_flight() {

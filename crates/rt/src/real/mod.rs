@@ -217,6 +217,11 @@ impl Real {
         handle
     }
 
+    /// The running task lets others go first: among them those whose I/O has completed.
+    pub(crate) fn before_yield(&self) {
+        self.engine.crew.reap_if_unattended();
+    }
+
     pub(crate) fn ensure_driven(&self) {
         if !self.engine.crew.ensure_driven() && !self.started.load(Ordering::Acquire) {
             // Without workers nothing would happen until somebody waits. Busy ones look when they have done.
@@ -284,7 +289,10 @@ impl Engine {
         let mut running = std::pin::pin!(executor.run(stopped));
         let mut cx = Context::from_waker(&berth.waker);
         while running.as_mut().poll(&mut cx).is_pending() {
-            if !berth.parker.take_notice() {
+            if berth.parker.take_notice() {
+                // The executor comes up for air every 200 polls.
+                self.crew.reap_if_unattended();
+            } else {
                 self.crew.wait(&berth.parker, Role::Worker);
             }
         }
