@@ -2,8 +2,9 @@
 
 use extant_block::{Bio, Device, Limits, Sector};
 use extant_cache::control::{Background, DirtyControl, Numbers, Verdict, Writer};
-use extant_cache::dirty::{Extant, Ioless, Linux31};
+use extant_cache::dirty::Extant;
 use extant_cache::{CacheConfig, Disk, FlatFile, Mapping, PageCache};
+use extant_lab::history::dirty::{Ioless, Linux31};
 use extant_rt::trace::RingSink;
 use extant_rt::{Event, Nanos, Rng, Rt};
 use extant_sim::disk::Disks;
