@@ -12,7 +12,7 @@ use crate::page::PAGE;
 use crate::shared::{Settings, Shared};
 use crate::{CacheError, Result};
 use extant_block::Device;
-use extant_rt::{Class, Nanos, Rt, Task, WaitStats};
+use extant_rt::{Class, Nanos, Rt, Task, WaitConfig, WaitStats};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,6 +53,8 @@ pub struct CacheConfig {
     pub phantom_frames: bool,
     /// The dirty controller: who may dirty how much, and when flushers work. [`Extant`] by default.
     pub control: Box<dyn DirtyControl>,
+    /// The table in which tasks wait for pages; the lab puts older ones here.
+    pub page_waits: WaitConfig,
     /// The eviction policy; [`S3Fifo`] if not given.
     pub eviction: Option<Box<dyn Eviction>>,
 }
@@ -71,6 +73,7 @@ impl CacheConfig {
             on_write_error: OnWriteError::default(),
             phantom_frames: false,
             control: Box::new(Extant::new()),
+            page_waits: WaitConfig::new("pages"),
             eviction: None,
         }
     }
@@ -158,6 +161,7 @@ impl PageCache {
             periodic: config.periodic,
             expire: config.expire,
             phantom: config.phantom_frames,
+            page_waits: config.page_waits,
             most_dirty_pages: most_dirty(frames.into()),
         };
         let policy = match config.eviction.take() {

@@ -4,12 +4,12 @@
 
 use crate::arena::{Region, Table, Zeroable};
 use crate::page::{FrameNo, PAGE_BYTES, PageKey};
-use crate::state::{After, Snapshot, State};
+use crate::state::{After, Snapshot, State, Version};
 use extant_block::{Buf, Segment};
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What a reader needs to know of a frame, and no more: four to a cache line.
 #[derive(Debug)]
@@ -17,18 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) struct Head {
     pub(crate) key: AtomicU64,
     pub(crate) state: State,
-    /// Changes whenever somebody is about to change bytes or key.
-    version: AtomicU32,
-}
-
-impl Head {
-    /// Whoever has just excluded everybody else announces a change, before the first byte.
-    fn announce_change(&self) {
-        // Nobody else writes it.
-        self.version.store(self.version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        // Pairs with the fence in `Frames::read`: who sees a byte of the change sees that it was announced.
-        fence(Ordering::Release);
-    }
+    version: Version,
 }
 
 // SAFETY: atomic integers, whose zero is a value.
@@ -133,18 +122,12 @@ impl Frames {
         more: bool,
     ) -> Option<Snapshot> {
         let head = self.head(frame);
-        let version = head.version.load(Ordering::Acquire);
-        let seen = head.state.snapshot();
-        if !seen.is_readable() || head.key.load(Ordering::Relaxed) != key.0 {
-            return None;
-        }
-        let from = self.run(frame, 1, skip, to.len());
-        // SAFETY: the arena's memory stays mapped as long as `self`; that it may change meanwhile is what the copy is for.
-        unsafe { self.racy.copy(from.as_ptr(), to, more) };
-        fence(Ordering::Acquire);
-        let undisturbed =
-            head.version.load(Ordering::Relaxed) == version && head.state.snapshot().is_readable();
-        undisturbed.then_some(seen)
+        let copy = || {
+            let from = self.run(frame, 1, skip, to.len());
+            // SAFETY: the arena's memory stays mapped as long as `self`; that it may change meanwhile is what the copy is for.
+            unsafe { self.racy.copy(from.as_ptr(), to, more) };
+        };
+        head.version.read(&head.state, || head.key.load(Ordering::Relaxed) == key.0, copy)
     }
 
     /// As above: here every reader takes a hold.
@@ -173,7 +156,7 @@ impl Frames {
     pub(crate) fn claim(&self, frame: FrameNo) -> Result<Claimed<'_>, Snapshot> {
         let head = self.head(frame);
         let seen = head.state.claim()?;
-        head.announce_change();
+        head.version.announce_change();
         Ok(Claimed { frames: self, frame, seen })
     }
 
@@ -181,7 +164,7 @@ impl Frames {
     pub(crate) fn take_free(&self, frame: FrameNo, key: PageKey) -> Fresh<'_> {
         let head = self.head(frame);
         head.state.take_free();
-        head.announce_change();
+        head.version.announce_change();
         head.key.store(key.0, Ordering::Relaxed);
         Fresh { frames: self, frame }
     }

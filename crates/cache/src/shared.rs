@@ -50,6 +50,7 @@ pub(crate) struct Settings {
     pub(crate) periodic: extant_rt::Nanos,
     pub(crate) expire: extant_rt::Nanos,
     pub(crate) phantom: bool,
+    pub(crate) page_waits: WaitConfig,
     /// Whatever the limits are, no more is dirty or under write-back.
     pub(crate) most_dirty_pages: u64,
 }
@@ -117,7 +118,7 @@ impl Shared {
             rt: rt.clone(),
             frames: Frames::new(frames, settings.phantom)?,
             index: Index::new(frames)?,
-            pages: WaitTable::new(rt, WaitConfig::new("pages")),
+            pages: WaitTable::new(rt, settings.page_waits),
             waits: Arc::new(Waits::new()),
             pool: Mutex::new(Pool {
                 policy,

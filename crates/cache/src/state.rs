@@ -10,11 +10,11 @@
 //! - A frame that left its mapping is *detached*; its last user frees it. Freeing is one compare-and-swap from "detached,
 //!   unused" to zero, so that exactly one party succeeds.
 //!
-//! Readers on the fast path take no hold at all: they copy, and then ask whether the frame was left alone
-//! ([`crate::frames::Frames::read`]). A reader that takes one may count itself in on a frame that was recycled under its eyes; it then checks the identity and counts
-//! itself out again (the speculative reference of Linux's `folio_try_get`).
+//! Readers on the fast path take no hold at all: they copy, and then ask whether the frame was left alone ([`Version`]). A
+//! reader that takes one may count itself in on a frame that was recycled under its eyes; it then checks the identity and
+//! counts itself out again (the speculative reference of Linux's `folio_try_get`).
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 const PINS: u32 = 0xffff;
 const EXCLUSIVE: u32 = 1 << 16;
@@ -33,6 +33,8 @@ const DIRTY: u32 = 0xf << DIRTY_SHIFT;
 /// The atomic operations that the protocol needs, so that loom's model checker can stand in for the processor.
 pub(crate) trait Word {
     fn load(&self, order: Ordering) -> u32;
+    fn store(&self, to: u32, order: Ordering);
+    fn fence(order: Ordering);
     fn fetch_add(&self, n: u32, order: Ordering) -> u32;
     fn fetch_sub(&self, n: u32, order: Ordering) -> u32;
     fn fetch_or(&self, bits: u32, order: Ordering) -> u32;
@@ -43,6 +45,14 @@ impl Word for AtomicU32 {
     #[inline]
     fn load(&self, order: Ordering) -> u32 {
         self.load(order)
+    }
+    #[inline]
+    fn store(&self, to: u32, order: Ordering) {
+        self.store(to, order);
+    }
+    #[inline]
+    fn fence(order: Ordering) {
+        fence(order);
     }
     #[inline]
     fn fetch_add(&self, n: u32, order: Ordering) -> u32 {
@@ -305,6 +315,47 @@ impl<W: Word> State<W> {
                 Err(now) => old = now,
             }
         }
+    }
+}
+
+/// A number that changes whenever somebody is about to change a frame's bytes or identity: the sequence of a sequence lock
+/// (Linux: `seqcount_t`), whose writers exclude each other by [`State`].
+#[derive(Debug, Default)]
+pub(crate) struct Version<W = AtomicU32>(W);
+
+impl<W: Word> Version<W> {
+    #[cfg(test)]
+    fn new(word: W) -> Self {
+        Self(word)
+    }
+
+    /// Whoever has just excluded everybody else announces a change, before the first byte.
+    #[inline]
+    pub(crate) fn announce_change(&self) {
+        // Nobody else writes it. Release: who sees the new number sees that somebody excluded everybody else.
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        // Pairs with the fence in `read`: who sees a byte of the change sees that it was announced.
+        W::fence(Ordering::Release);
+    }
+
+    /// Has `copy` copy a frame that others may be changing, if it can be read and, as `is_wanted` tells, is the one that the
+    /// reader looks for. `None` if somebody interfered: what was copied is worthless.
+    #[inline]
+    pub(crate) fn read(
+        &self,
+        state: &State<W>,
+        is_wanted: impl FnOnce() -> bool,
+        copy: impl FnOnce(),
+    ) -> Option<Snapshot> {
+        let version = self.0.load(Ordering::Acquire);
+        let seen = state.snapshot();
+        if !seen.is_readable() || !is_wanted() {
+            return None;
+        }
+        copy();
+        W::fence(Ordering::Acquire);
+        let undisturbed = self.0.load(Ordering::Relaxed) == version && state.snapshot().is_readable();
+        undisturbed.then_some(seen)
     }
 }
 

@@ -10,6 +10,12 @@ impl Word for loom::sync::atomic::AtomicU32 {
     fn load(&self, order: Ordering) -> u32 {
         self.load(order)
     }
+    fn store(&self, to: u32, order: Ordering) {
+        self.store(to, order);
+    }
+    fn fence(order: Ordering) {
+        loom::sync::atomic::fence(order);
+    }
     fn fetch_add(&self, n: u32, order: Ordering) -> u32 {
         self.fetch_add(n, order)
     }
@@ -199,5 +205,96 @@ fn a_page_cut_off_while_it_is_loaded_is_freed_once() {
         frame.note(frame.state.detach());
         loader.join().unwrap();
         assert_eq!(frame.freed.load(Ordering::SeqCst), 1);
+    });
+}
+
+/// A frame for readers without a hold. Its bytes are atomics, each of which may be old or new, as in the copy by assembly.
+struct Open {
+    state: State<loom::sync::atomic::AtomicU32>,
+    version: Version<loom::sync::atomic::AtomicU32>,
+    key: AtomicU64,
+    bytes: [AtomicU64; 2],
+}
+
+impl Open {
+    /// Attached as page 1, up to date.
+    fn attached() -> Arc<Self> {
+        let word = || loom::sync::atomic::AtomicU32::new(0);
+        let open = Self {
+            state: State::new(word()),
+            version: Version::new(word()),
+            key: AtomicU64::new(1),
+            bytes: [AtomicU64::new(1), AtomicU64::new(1)],
+        };
+        open.state.take_free();
+        open.state.publish(0, 0);
+        Arc::new(open)
+    }
+
+    fn fill(&self, value: u64) {
+        self.version.announce_change();
+        self.bytes.iter().for_each(|byte| byte.store(value, Ordering::Relaxed));
+    }
+
+    /// What a reader of page `key` takes for its contents, if anything.
+    fn read(&self, key: u64) -> Option<[u64; 2]> {
+        let mut copied = [0; 2];
+        let copy = || copied = [0, 1].map(|n: usize| self.bytes[n].load(Ordering::Relaxed));
+        self.version.read(&self.state, || self.key.load(Ordering::Relaxed) == key, copy)?;
+        Some(copied)
+    }
+}
+
+#[test]
+fn a_reader_without_a_hold_sees_an_overwrite_whole_or_not_at_all() {
+    model(|| {
+        let frame = Open::attached();
+        let reader = {
+            let frame = frame.clone();
+            thread::spawn(move || frame.read(1))
+        };
+        assert!(frame.state.claim().is_ok());
+        frame.fill(77);
+        assert_eq!(frame.state.release(), After::InUse);
+        assert!(matches!(reader.join().unwrap(), None | Some([1, 1] | [77, 77])));
+    });
+}
+
+#[test]
+fn a_reader_without_a_hold_sees_no_other_page_while_the_frame_is_recycled() {
+    for key in [1, 2] {
+        model(move || {
+            let frame = Open::attached();
+            let reader = {
+                let frame = frame.clone();
+                thread::spawn(move || frame.read(key))
+            };
+            assert!(frame.state.claim().is_ok());
+            assert_eq!((frame.state.detach(), frame.state.release()), (After::InUse, After::Freed));
+            // The order of `Frames::take_free` and `Fresh::publish`.
+            frame.state.take_free();
+            frame.version.announce_change();
+            frame.key.store(2, Ordering::Relaxed);
+            frame.bytes.iter().for_each(|byte| byte.store(2, Ordering::Relaxed));
+            frame.state.publish(0, 0);
+            assert!(reader.join().unwrap().is_none_or(|seen| seen == [key, key]));
+        });
+    }
+}
+
+#[test]
+fn two_overwrites_in_a_row_are_not_taken_for_none() {
+    model(|| {
+        let frame = Open::attached();
+        let reader = {
+            let frame = frame.clone();
+            thread::spawn(move || frame.read(1))
+        };
+        for value in [2, 3] {
+            assert!(frame.state.claim().is_ok());
+            frame.fill(value);
+            assert_eq!(frame.state.release(), After::InUse);
+        }
+        assert!(matches!(reader.join().unwrap(), None | Some([1, 1] | [2, 2] | [3, 3])));
     });
 }

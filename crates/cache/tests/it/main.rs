@@ -5,4 +5,5 @@ mod blocks;
 mod common;
 mod eviction;
 mod faults;
+mod herd;
 mod throttling;
