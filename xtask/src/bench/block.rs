@@ -1,7 +1,7 @@
 //! The device path against fio's io_uring engine on the same file, and the NBD client against nbdcopy and qemu-img on the
 //! same server.
 
-use super::{Result, cpu_time, median};
+use super::{Result, median};
 use extant_block::{
     Bio, Buf, Device, FileDevice, FileOptions, IoError, NbdDevice, NbdOptions, Op, Sector, StreamId,
 };
@@ -36,7 +36,8 @@ const JOBS: [Job; 3] = [
 struct Outcome {
     iops: f64,
     latency_us: f64,
-    cpu_us_per_io: f64,
+    /// In user mode and in the kernel.
+    cpu_us_per_io: [f64; 2],
 }
 
 /// When a run is over.
@@ -79,7 +80,7 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
 
 /// The device path and fio, one after the other on the same file.
 fn file(path: &Path, rounds: u64, seconds: u64) -> Result<()> {
-    println!("| file | ours | fio | ratio | ours, CPU/IO | fio, CPU/IO |");
+    println!("| file | ours | fio | ratio | ours, CPU/IO (user + system) | fio, CPU/IO |");
     println!("|---|---|---|---|---|---|");
     for job in JOBS {
         let mut ours = Vec::new();
@@ -160,19 +161,38 @@ fn nbd(path: &Path, rounds: u64) -> Result<()> {
 
 fn report(job: Job, ours: &[Outcome], theirs: &[Outcome]) {
     let of = |outcomes: &[Outcome], pick: fn(&Outcome) -> f64| median(outcomes.iter().map(pick).collect());
-    let cpu = [of(ours, |o| o.cpu_us_per_io), of(theirs, |o| o.cpu_us_per_io)];
+    let cpu = |outcomes: &[Outcome]| {
+        let user = of(outcomes, |o| o.cpu_us_per_io[0]);
+        let system = of(outcomes, |o| o.cpu_us_per_io[1]);
+        format!("{:.2} ({user:.2} + {system:.2}) µs", of(outcomes, |o| o.cpu_us_per_io.iter().sum()))
+    };
+    let cpu = [cpu(ours), cpu(theirs)];
     let (what, ours, theirs) = if job.depth == 1 {
         ("mean µs", of(ours, |o| o.latency_us), of(theirs, |o| o.latency_us))
     } else {
         ("IOPS", of(ours, |o| o.iops), of(theirs, |o| o.iops))
     };
     println!(
-        "| {}, {what} | {ours:.1} | {theirs:.1} | {:.3} | {:.2} µs | {:.2} µs |",
+        "| {}, {what} | {ours:.1} | {theirs:.1} | {:.3} | {} | {} |",
         job.name,
         ours / theirs,
         cpu[0],
         cpu[1]
     );
+}
+
+/// Processor time of this process in ticks of 10 ms, in user mode and in the kernel (proc(5), `USER_HZ`).
+fn cpu_times() -> Result<[u64; 2]> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The name, in parentheses, is second and may hold spaces; the times are fields 14 and 15.
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let mut fields = rest.split_whitespace().skip(11);
+    let mut next = || fields.next().ok_or("no times in /proc/self/stat");
+    Ok([next()?.parse()?, next()?.parse()?])
+}
+
+fn cpu_us_per_io(before: [u64; 2], after: [u64; 2], ios: u64) -> [f64; 2] {
+    [0, 1].map(|mode| (after[mode] - before[mode]) as f64 * 1e4 / ios as f64)
 }
 
 /// A file without holes.
@@ -215,14 +235,14 @@ fn run_ours(path: &Path, job: Job, seconds: u64, round: u64) -> Result<Outcome> 
     if device.engine() != "io_uring" || !device.is_direct() {
         return Err(format!("{} gives no direct I/O over io_uring to compare", path.display()).into());
     }
-    let cpu = cpu_time();
+    let before = cpu_times()?;
     // One by one, as fio does: bios that are started together end together, and the disk idles in between.
     let one_by_one = |device: &dyn Device, bios: Bios<'_>| bios.for_each(|bio| device.submit(bio));
     let (count, span, latency) = work(&rt, &device, job, Until::Seconds(seconds), round, one_by_one)?;
     Ok(Outcome {
         iops: count as f64 / span.as_secs_f64(),
         latency_us: latency.0 as f64 / count as f64 / 1e3,
-        cpu_us_per_io: (cpu_time() - cpu) as f64 / count as f64 / 1e3,
+        cpu_us_per_io: cpu_us_per_io(before, cpu_times()?, count),
     })
 }
 
@@ -315,10 +335,13 @@ fn run_fio(path: &Path, job: Job, seconds: u64) -> Result<Outcome> {
     let number = |value: &serde_json::Value| value.as_f64().ok_or("fio's JSON lacks a number");
     let side = &results[key];
     let ios = number(&side["total_ios"])?;
-    let cpu_share = (number(&results["usr_cpu"])? + number(&results["sys_cpu"])?) / 100.0;
+    let runtime_us = number(&results["job_runtime"])? * 1e3;
     Ok(Outcome {
         iops: number(&side["iops"])?,
         latency_us: number(&side["lat_ns"]["mean"])? / 1e3,
-        cpu_us_per_io: cpu_share * number(&results["job_runtime"])? * 1e3 / ios,
+        cpu_us_per_io: [
+            number(&results["usr_cpu"])? / 100.0 * runtime_us / ios,
+            number(&results["sys_cpu"])? / 100.0 * runtime_us / ios,
+        ],
     })
 }
