@@ -67,7 +67,7 @@ bitflags! {
         const SYNC = 1 << 0;
         /// File-system metadata.
         const META = 1 << 1;
-        /// Flush the volatile cache before this write.
+        /// Flush the volatile cache before this write, which is a flush if it is empty.
         const PREFLUSH = 1 << 2;
         /// This write is durable when it completes.
         const FUA = 1 << 3;
@@ -258,6 +258,11 @@ impl Bio {
     /// A bio on a range, without memory.
     pub fn range(op: Op, start: Sector, bytes: u64) -> Self {
         Self { bytes, ..Self::new(op, start, Vec::new()) }
+    }
+
+    /// Whether it moves nothing and is there for a flush: [`Op::Flush`], or an empty write with `PREFLUSH`.
+    pub fn is_flush(&self) -> bool {
+        self.op == Op::Flush || (self.bytes == 0 && self.flags.contains(BioFlags::PREFLUSH))
     }
 
     /// Sets what is called at the end; replaces what was set before.

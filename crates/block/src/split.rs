@@ -157,7 +157,7 @@ pub(crate) fn spread<S: Spread>(over: &Arc<S>, limits: &Limits, mut bio: Bio) {
         Ok(range) => range,
         Err(kind) => return bio.end_as(&limits.name, Err(kind)),
     };
-    if bio.op == Op::Flush {
+    if bio.is_flush() {
         return flush_all(over.devices().iter().cloned(), move |result| bio.end(result));
     }
     if bio.flags.contains(BioFlags::PREFLUSH) && over.devices().len() > 1 {

@@ -305,6 +305,29 @@ fn what_was_flushed_survives_a_crash_and_what_reads_say_is_what_was_written() {
 }
 
 #[test]
+fn a_write_with_preflush_makes_what_ended_before_it_durable_without_a_queue_too() {
+    let sim = Sim::new(small(DiskKind::Rotating(rotating("sata-7200-2010.toml"))), 1);
+    let disks = Disks::attach(&sim);
+    let disk = disks.device(0);
+    sim.rt()
+        .block_on(async {
+            write(&*disk, Sector(8), Buf::from_slice(&[7; 4096])).await.unwrap();
+            let mut barrier = Bio::range(Op::Write, Sector(0), 0);
+            barrier.flags = BioFlags::PREFLUSH;
+            execute(&*disk, barrier).await.1.unwrap();
+            write(&*disk, Sector(16), Buf::from_slice(&[8; 4096])).await.unwrap();
+            let mut commit = Bio::new(Op::Write, Sector(64), vec![Buf::from_slice(&[9; 512]).into()]);
+            commit.flags = BioFlags::PREFLUSH | BioFlags::FUA;
+            execute(&*disk, commit).await.1.unwrap();
+            execute(&*disk, Bio::range(Op::WriteZeroes, Sector(0), 0)).await.1.unwrap();
+            disks.crash();
+            let after = read(&*disk, Sector(0), 65 * 512).await.unwrap();
+            assert_eq!([after[8 * 512], after[16 * 512], after[64 * 512]], [7, 8, 9]);
+        })
+        .unwrap();
+}
+
+#[test]
 fn a_crash_fails_what_is_under_way_and_the_disk_goes_on_after() {
     let sim = Sim::new(small(DiskKind::Rotating(rotating("sata-7200-2010.toml"))), 1);
     let rt = sim.rt().clone();

@@ -117,7 +117,7 @@ impl FileDevice {
     /// The bio as a transfer, unless it is over already.
     fn admit(&self, bio: Bio) -> Option<Transfer> {
         match self.backing.limits.admit(&bio) {
-            Ok(_) if bio.bytes == 0 && bio.op != Op::Flush => {
+            Ok(_) if bio.bytes == 0 && !bio.is_flush() => {
                 bio.end(Ok(()));
                 None
             }

@@ -271,6 +271,18 @@ fn sectors_within_the_blocks_of_a_block_device_are_zeroed_and_discarded() {
     });
 }
 
+#[test]
+fn an_empty_write_with_preflush_is_a_sync_and_nothing_more() {
+    let file = temp_file(&[1; 512]);
+    let fd = std::fs::File::open(file.path()).unwrap().into();
+    let backing = Backing::new(fd, file.path(), FileOptions::default()).unwrap();
+    let mut bio = Bio::range(Op::Write, Sector(0), 0);
+    bio.flags = crate::BioFlags::PREFLUSH;
+    let mut transfer = Transfer::new(bio, 0);
+    assert_eq!(transfer.step(&backing), Step::Sync);
+    assert_eq!(transfer.completed(&backing, Ok(0)), Some(Ok(())));
+}
+
 /// A direct read of a file that has direct I/O, one step on its way; `None` where this place has none.
 fn direct_read(file: &NamedTempFile) -> Option<(Backing, Transfer)> {
     let fd = std::fs::File::open(file.path()).unwrap().into();

@@ -58,6 +58,7 @@ impl Transfer {
     /// A transfer for a bio that starts at byte `start`.
     pub(super) fn new(bio: Bio, start: u64) -> Self {
         let stage = match bio.op {
+            _ if bio.bytes == 0 => Stage::Postflush,
             Op::Write | Op::WriteZeroes | Op::Discard if bio.flags.contains(BioFlags::PREFLUSH) => {
                 Stage::Preflush
             }

@@ -120,9 +120,14 @@ impl Link {
 
     /// Takes a bio that fits the export; [`Link::send`] sends it.
     pub(super) fn start(&mut self, bio: Bio, now: Nanos, durability: &Durability) {
-        let preflush = bio.flags.contains(BioFlags::PREFLUSH) && self.terms.flush && bio.op != Op::Flush;
+        let preflush = bio.flags.contains(BioFlags::PREFLUSH) && self.terms.flush;
         let flight = Flight {
-            stage: if preflush { Stage::Preflush } else { Stage::Data },
+            stage: match bio.op {
+                Op::Flush => Stage::Data,
+                _ if bio.is_flush() => Stage::Postflush,
+                _ if preflush => Stage::Preflush,
+                _ => Stage::Data,
+            },
             bio,
             cookie: 0,
             since: now,

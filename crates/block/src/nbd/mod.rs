@@ -218,8 +218,8 @@ impl NbdDevice {
         }
         let flags = self.shared.export.flags;
         match bio.op {
-            Op::Flush if !limits.volatile_cache => bio.end(Ok(())),
-            Op::Flush => each(bio),
+            _ if bio.is_flush() && !limits.volatile_cache => bio.end(Ok(())),
+            _ if bio.is_flush() => each(bio),
             _ if bio.bytes == 0 => bio.end(Ok(())),
             Op::Discard if !flags.contains(ExportFlags::SEND_TRIM) => {
                 bio.end_as(&limits.name, Err(IoErrorKind::Unsupported));
@@ -227,7 +227,7 @@ impl NbdDevice {
             Op::WriteZeroes if !flags.contains(ExportFlags::SEND_WRITE_ZEROES) => {
                 self.write_zeroes(bio, each)
             }
-            Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => {
+            _ => {
                 let most = limits.max_bytes - limits.max_bytes % u64::from(limits.block_bytes);
                 if bio.bytes <= most {
                     each(bio);

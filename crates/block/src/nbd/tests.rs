@@ -201,6 +201,8 @@ fn demands_for_durability_become_flags_or_flushes() {
     assert_eq!(commands(terms(true, true), write(), all), [(3, 0), (1, 1)]);
     assert_eq!(commands(terms(false, true), write(), all), [(3, 0), (1, 0), (3, 0)]);
     assert_eq!(commands(terms(false, false), write(), all), [(1, 0)]);
+    let empty = Bio::range(Op::Write, Sector(0), 0);
+    assert_eq!(commands(terms(true, true), empty, BioFlags::PREFLUSH), [(3, 0)]);
     let zeroes = Bio::range(Op::WriteZeroes, Sector(0), 512);
     assert_eq!(commands(terms(false, true), zeroes, BioFlags::FUA), [(6, 0), (3, 0)]);
 }

@@ -159,7 +159,7 @@ impl Queue {
         }
         self.shared.rt.charge(Cost::BioSubmit(1));
         self.shared.rt.charge(Cost::BioSegment(bio.segments.len() as u64));
-        if bio.op != Op::Flush && bio.bytes == 0 {
+        if bio.bytes == 0 && !bio.is_flush() {
             return bio.end(Ok(()));
         }
         match cut::cut(&bio, below) {
@@ -203,13 +203,13 @@ impl Device for Queue {
 impl Shared {
     fn arrive(&self, state: &mut State, mut bio: Bio, now: Nanos) {
         if !self.volatile_cache {
-            bio.flags.remove(BioFlags::PREFLUSH | BioFlags::FUA);
-            if bio.op == Op::Flush {
+            if bio.is_flush() {
                 state.effects.push_back(Effect::End(bio, Ok(())));
                 return;
             }
+            bio.flags.remove(BioFlags::PREFLUSH | BioFlags::FUA);
         }
-        if bio.op == Op::Flush {
+        if bio.is_flush() {
             state.requests.observer.tell(now, Action::Queued, &bio, Ok(()), now);
             self.ask_flush(state, NeedsFlush::Only(bio));
         } else if bio.flags.contains(BioFlags::PREFLUSH) {

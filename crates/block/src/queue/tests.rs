@@ -248,6 +248,20 @@ fn a_write_with_preflush_that_is_cut_costs_one_flush() {
 }
 
 #[test]
+fn an_empty_write_with_preflush_is_a_flush() {
+    let rt = world();
+    let below = Held::new(volatile);
+    let queue = queue(&rt, &below, QueueConfig::default());
+    let ends = Ends::default();
+    let mut barrier = bio(Op::Write, 8, 0, &ends);
+    barrier.flags = BioFlags::PREFLUSH;
+    queue.submit(barrier);
+    assert_eq!((below.seen(), ends.lock().len()), (vec![(Op::Flush, 0, 0)], 0));
+    below.end_all();
+    assert_eq!((below.seen(), ends.lock().clone()), (vec![], vec![(Op::Write, 8, None)]));
+}
+
+#[test]
 fn fua_is_a_flush_after_the_write_where_the_device_has_none() {
     let rt = world();
     let below = Held::new(volatile);

@@ -2,7 +2,7 @@
 
 use super::{Command, Contents, DiskModel, Rack, Report, Tag};
 use crate::{DeviceClock, Sim};
-use extant_block::{Bio, BioFlags, Device, IoError, IoErrorKind, Limits, Op};
+use extant_block::{Bio, BioFlags, Device, IoError, IoErrorKind, Limits, Op, Sector};
 use extant_rt::{Nanos, Rng};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -316,6 +316,18 @@ impl Disk {
 }
 
 impl ModelDisk {
+    /// What a request queue does, for a bio that comes without one.
+    fn flush_before(&self, mut bio: Bio) {
+        bio.flags.remove(BioFlags::PREFLUSH);
+        let disk = self.clone();
+        let mut flush = Bio::range(Op::Flush, Sector(0), 0);
+        flush.on_end(Box::new(move |_, result| match result {
+            Ok(()) => disk.submit(bio),
+            Err(error) => bio.end(Err(error)),
+        }));
+        self.submit(flush);
+    }
+
     /// Replaces the contents, in no time: for a disk that comes with a volume on it. Panics if the sizes differ.
     pub fn load(&self, contents: Contents) {
         let disk = &mut self.shared.state.lock().disks[self.number];
@@ -339,6 +351,12 @@ impl Device for ModelDisk {
     fn submit(&self, bio: Bio) {
         if let Err(kind) = self.limits().admit(&bio) {
             return bio.end_as(&self.limits().name, Err(kind));
+        }
+        if bio.bytes == 0 && !bio.is_flush() {
+            return bio.end(Ok(()));
+        }
+        if bio.flags.contains(BioFlags::PREFLUSH) && bio.op != Op::Flush {
+            return self.flush_before(bio);
         }
         let now = self.shared.clock.now();
         let mut state = self.shared.state.lock();
