@@ -57,13 +57,13 @@ pub struct RunArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub struct MemoryArgs {
     /// Memory for cached pages, such as 256m [default: the machine's, or 256m]
-    #[arg(long = "cache", value_name = "SIZE", value_parser = units::bytes)]
+    #[arg(long = "cache", value_name = "SIZE", value_parser = units::own_bytes)]
     pub cache_bytes: Option<u64>,
     /// Most that may be dirty or under write-back [default: the machine's, or a fifth of the cache]
-    #[arg(long = "dirty-limit", value_name = "SIZE", value_parser = units::bytes)]
+    #[arg(long = "dirty-limit", value_name = "SIZE", value_parser = units::own_bytes)]
     pub dirty_limit_bytes: Option<u64>,
     /// Flushers work while more than this is dirty [default: the machine's, or half of the limit]
-    #[arg(long = "dirty-background", value_name = "SIZE", value_parser = units::bytes)]
+    #[arg(long = "dirty-background", value_name = "SIZE", value_parser = units::own_bytes)]
     pub dirty_background_bytes: Option<u64>,
     /// Controller of dirty memory [default: extant]
     #[arg(long = "dirty-control", value_name = "NAME", value_parser = dirty_control)]

@@ -8,6 +8,7 @@ use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment, StreamId, flush};
 use extant_cache::{CacheError, OpenFile};
 use extant_rt::{Class, Cost, Nanos, Rng, Rt, TaskUsage, WaitsOn};
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub(super) struct Process {
 /// Ends of I/Os, for their process to pick up.
 #[derive(Default)]
 struct Port {
-    state: Mutex<(Vec<Ended>, Option<Waker>)>,
+    state: Mutex<(VecDeque<Ended>, Option<Waker>)>,
 }
 
 struct Ended {
@@ -313,7 +314,7 @@ impl Port {
     fn end(&self, ended: Ended) {
         let waker = {
             let mut state = self.state.lock();
-            state.0.push(ended);
+            state.0.push_back(ended);
             state.1.take()
         };
         if let Some(waker) = waker {
@@ -324,13 +325,13 @@ impl Port {
     fn next<'a>(&'a self, rt: &'a Rt, stream: StreamId) -> impl Future<Output = Ended> + 'a {
         poll_fn(move |cx| {
             let mut state = self.state.lock();
-            if state.0.is_empty() {
-                state.1 = Some(cx.waker().clone());
-                drop(state);
-                rt.waits_on(|| WaitsOn::Other("an I/O of stream", stream.0));
-                return Poll::Pending;
+            if let Some(ended) = state.0.pop_front() {
+                return Poll::Ready(ended);
             }
-            Poll::Ready(state.0.remove(0))
+            state.1 = Some(cx.waker().clone());
+            drop(state);
+            rt.waits_on(|| WaitsOn::Other("an I/O of stream", stream.0));
+            Poll::Pending
         })
     }
 }
