@@ -164,8 +164,12 @@ impl DiskState {
         }
     }
 
-    /// Has the flusher work even below the background threshold, because somebody waits.
+    /// Has the flusher work even below the background threshold, because somebody waits. While something is on its way
+    /// there is no need: what waits looks again when that ends.
     pub(crate) fn want(&self, shared: &Shared) {
+        if self.writeback.load(Ordering::SeqCst) > 0 {
+            return;
+        }
         self.wanted.store(true, Ordering::SeqCst);
         self.kick(shared);
     }

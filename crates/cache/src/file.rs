@@ -436,11 +436,11 @@ impl OpenFile {
                 }
                 WriteStop::NoRoom(reason) => {
                     // A device that fails gets one more try on behalf of whoever waits.
-                    if let Some(error) = inner.disk.failure()
-                        && std::mem::replace(&mut refused, true)
-                    {
-                        return Err(error);
+                    let failure = inner.disk.failure();
+                    if let (Some(error), true) = (&failure, refused) {
+                        return Err(error.clone());
                     }
+                    refused = failure.is_some() && waiting.is_some();
                     match reason {
                         NoRoom::Everywhere => want_frames(&inner.shared),
                         NoRoom::OnDevice(_) => inner.disk.want(&inner.shared),

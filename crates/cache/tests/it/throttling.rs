@@ -247,7 +247,7 @@ fn phantom_frames_read_as_zeroes_and_cost_what_others_cost() {
     assert_eq!(finish(true), finish(false));
 }
 
-/// What two devices of the same rate write in 10 s under the same load, in MiB.
+/// What two devices of the same rate write in 20 s under the same load, in MiB.
 fn shares(seed: u64, control: Box<dyn DirtyControl>, writers: u64, limit: u64) -> [u64; 2] {
     let sim = Sim::new(Machine::free(2, Preemption::None), seed);
     let cache = cache(sim.rt(), 2 * limit, limit, Some(control));
@@ -259,9 +259,9 @@ fn shares(seed: u64, control: Box<dyn DirtyControl>, writers: u64, limit: u64) -
     let written = || devices.each_ref().map(|device| device.written_mib());
     let rt = sim.rt().clone();
     let span = rt.block_on(async {
-        rt.sleep(Nanos::from_secs(5)).await;
-        let before = written();
         rt.sleep(Nanos::from_secs(10)).await;
+        let before = written();
+        rt.sleep(Nanos::from_secs(20)).await;
         let after = written();
         [after[0] - before[0], after[1] - before[1]]
     });
@@ -269,9 +269,10 @@ fn shares(seed: u64, control: Box<dyn DirtyControl>, writers: u64, limit: u64) -
 }
 
 /// Name and maker of a controller.
-type Control = (&'static str, fn() -> Box<dyn DirtyControl>);
+pub(crate) type Control = (&'static str, fn() -> Box<dyn DirtyControl>);
 
-const CONTROLS: [Control; 4] = [
+/// All of them.
+pub(crate) const CONTROLS: [Control; 4] = [
     ("linux-3.1", || Box::new(Linux31::new(16 << 30, 24))),
     ("ioless", || Box::new(Ioless::new(24))),
     ("ioless+background", || Box::new(Ioless::with_device_background(24))),
