@@ -96,6 +96,8 @@ struct Plan {
     limit: u64,
     /// What the device writes.
     rate: u64,
+    /// What it is given to do, at least as much as it writes.
+    credit_rate: u64,
     writers: u64,
     /// Whether memory is short.
     short: bool,
@@ -108,7 +110,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(limit: u64, rate: u64, writers: u64) -> Self {
+    fn new(limit: u64, rate: u64, credit_rate: u64, writers: u64) -> Self {
         let short = limit / 2 / writers < AMPLE_PAGES;
         let round = if short { LONG_ROUND } else { ROUND };
         let most = (limit / 4).max(1);
@@ -122,7 +124,7 @@ impl Plan {
         let room = (limit / 4).saturating_mul(1_000_000_000_000) / took.0;
         let drip_milli = (room.min(rate * 125) / writers).min(5000);
         let target = limit - limit / 8;
-        Self { limit, rate, writers, short, turn, target, drip_milli }
+        Self { limit, rate, credit_rate, writers, short, turn, target, drip_milli }
     }
 
     /// What a writer may have dirtied while it waited for `span`.
@@ -131,7 +133,7 @@ impl Plan {
     }
 
     fn in_flight(&self) -> u64 {
-        let credit = pages_in(self.rate, IN_FLIGHT);
+        let credit = pages_in(self.credit_rate, IN_FLIGHT);
         let credit = if self.short { credit.max(2 * self.turn) } else { credit };
         credit.min(self.limit / 2).max(1)
     }
@@ -196,7 +198,28 @@ impl Extant {
 
     fn plan(&self, now: Nanos, numbers: &Numbers) -> Plan {
         let device = &self.devices[numbers.device.0 as usize];
-        Plan::new(self.limit_of(now, numbers), device.rate(now), device.writers())
+        Plan::new(
+            self.limit_of(now, numbers),
+            device.rate(now),
+            self.credit_rate(now, numbers),
+            device.writers(),
+        )
+    }
+
+    /// What the device is given to do. Devices that share a link have of it what they have on their way of all that is: if
+    /// that were what each wrote before, one that has fallen behind would stay there. So whoever writes less than the
+    /// average is given work for the average, or for twice what it writes.
+    fn credit_rate(&self, now: Nanos, numbers: &Numbers) -> u64 {
+        let at = numbers.device.0 as usize;
+        let rate = self.devices[at].rate(now);
+        let (mut sum, mut count) = (u128::from(rate), 1);
+        for (other, device) in self.devices.iter().enumerate() {
+            if other != at && device.is_active(now) {
+                sum += u128::from(device.rate(now));
+                count += 1;
+            }
+        }
+        rate.max(((sum / count) as u64).min(2 * rate))
     }
 }
 
