@@ -3,6 +3,8 @@
 //! An experiment is a file like `experiments/cfq-idle/cfq-idle.toml`. Every policy runs every workload; where a row was
 //! published, the table says how far the model is from it.
 
+pub mod jbod;
+
 use crate::fio::{self, JobError};
 use crate::run::{Outcome, Policy, RunError, on_machine};
 use crate::text::{self, Kind};
