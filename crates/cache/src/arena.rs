@@ -6,6 +6,7 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 
 /// Alignment of a [`Region`], so that huge pages fit.
+#[cfg(not(miri))]
 const HUGE_BYTES: usize = 2 << 20;
 
 /// Zeroed memory of this process's own.
