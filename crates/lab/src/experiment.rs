@@ -6,7 +6,7 @@
 pub mod jbod;
 
 use crate::fio::{self, JobError};
-use crate::run::{Outcome, Policy, RunError, on_machine};
+use crate::run::{Memory, Outcome, Policy, RunError, on_machine};
 use crate::text::{self, Kind};
 use extant_sim::{Machine, ModelError};
 use serde::Deserialize;
@@ -23,7 +23,7 @@ pub struct Experiment {
     pub source: String,
     machine: Machine,
     seeds: Vec<u64>,
-    workloads: Vec<(String, Vec<fio::Job>)>,
+    workloads: Vec<Load>,
     rows: Vec<Row>,
 }
 
@@ -43,6 +43,18 @@ struct File {
 struct Workload {
     name: String,
     jobs: PathBuf,
+    /// The page cache, where it is not as the machine's file says.
+    cache_bytes: Option<u64>,
+    dirty_limit_bytes: Option<u64>,
+    dirty_background_bytes: Option<u64>,
+}
+
+/// A workload with its jobs.
+#[derive(Clone, Debug)]
+struct Load {
+    name: String,
+    jobs: Vec<fio::Job>,
+    memory: Memory,
 }
 
 /// A policy under a name.
@@ -52,6 +64,8 @@ struct Row {
     name: String,
     elevator: String,
     requests: usize,
+    /// Controller of dirty memory; ours if not given.
+    dirty_control: Option<String>,
     /// What was measured, by workload.
     #[serde(default)]
     published: BTreeMap<String, Published>,
@@ -65,6 +79,14 @@ struct Published {
     mean_ms: Option<f64>,
     max_ms: Option<f64>,
     deviation_ms: Option<f64>,
+    mib_s: Option<f64>,
+}
+
+impl Published {
+    /// In the order of the table's columns.
+    fn figures(&self) -> [Option<f64>; 5] {
+        [self.iops, self.mean_ms, self.max_ms, self.deviation_ms, self.mib_s]
+    }
 }
 
 /// Why an experiment was not run.
@@ -133,13 +155,28 @@ impl Experiment {
         }
         let beside = |other: &Path| path.parent().unwrap_or(Path::new("")).join(other);
         let mut workloads = Vec::new();
-        for Workload { name, jobs } in workload {
+        for Workload { name, jobs, cache_bytes, dirty_limit_bytes, dirty_background_bytes } in workload {
             let jobs = beside(&jobs);
-            workloads.push((name, fio::job_file(&jobs.display().to_string(), &text(&jobs, Kind::Jobs)?)?));
+            let jobs = fio::job_file(&jobs.display().to_string(), &text(&jobs, Kind::Jobs)?)?;
+            let memory = Memory { cache_bytes, dirty_limit_bytes, dirty_background_bytes, control: None };
+            workloads.push(Load { name, jobs, memory });
         }
         let unknown = |row: &Row| {
-            row.published.keys().find(|name| !workloads.iter().any(|(known, _)| known == *name)).cloned()
+            row.published.keys().find(|name| !workloads.iter().any(|load| load.name == **name)).cloned()
         };
+        let absurd = |row: &Row| {
+            let of = |(name, published): (&String, &Published)| {
+                let mut figures = published.figures().into_iter().flatten();
+                let wrong = figures.find(|figure| !figure.is_finite() || *figure <= 0.0);
+                wrong.map(|figure| {
+                    format!("published.{name}: {figure} was never measured; give a number above 0")
+                })
+            };
+            row.published.iter().find_map(of)
+        };
+        if let Some(problem) = row.iter().find_map(absurd) {
+            return Err(ExperimentError::Syntax { file: path.display().to_string(), problem });
+        }
         if let Some(stranger) = row.iter().find_map(unknown) {
             let problem = format!("published.{stranger}: no workload has this name");
             return Err(ExperimentError::Syntax { file: path.display().to_string(), problem });
@@ -153,10 +190,13 @@ impl Experiment {
     /// The first run that did not come to its end.
     pub fn run(&self) -> Result<Vec<Cell>, ExperimentError> {
         let mut cells = Vec::new();
-        for (workload, jobs) in &self.workloads {
+        for Load { name: workload, jobs, memory } in &self.workloads {
             for row in &self.rows {
-                let policy =
-                    Policy { elevator: row.elevator.clone(), requests: row.requests, ..Policy::default() };
+                let policy = Policy {
+                    elevator: row.elevator.clone(),
+                    requests: row.requests,
+                    memory: Memory { control: row.dirty_control.clone(), ..memory.clone() },
+                };
                 for &seed in &self.seeds {
                     let outcome =
                         on_machine(jobs, self.machine.clone(), &policy, seed, None).map_err(|error| {
@@ -173,11 +213,11 @@ impl Experiment {
     /// have them.
     pub fn table(&self, cells: &[Cell]) -> String {
         let mut out = format!("{}\n{}\n", self.name, self.source.trim());
-        for (workload, _) in &self.workloads {
+        for Load { name: workload, .. } in &self.workloads {
             let _ = writeln!(
                 out,
                 "\n{workload:<28}{:>10}{:>12}{:>12}{:>12}{:>12}",
-                "iops", "mean ms", "max ms", "stdev ms", "MB/s"
+                "iops", "mean ms", "max ms", "stdev ms", "MiB/s"
             );
             for row in &self.rows {
                 let of_row = |cell: &&Cell| (&cell.row, &cell.workload) == (&row.name, workload);
@@ -188,7 +228,7 @@ impl Experiment {
     }
 }
 
-/// Requests a second; mean, longest and standard deviation of the latency in ms; MB a second.
+/// Requests a second; mean, longest and standard deviation of the latency in ms; MiB a second.
 fn figures(cell: &Cell, report: usize) -> [f64; 5] {
     let measured = &cell.outcome.reports[report].measured;
     let read = if measured.read.ios > 0 { &measured.read } else { &measured.write };
@@ -196,7 +236,7 @@ fn figures(cell: &Cell, report: usize) -> [f64; 5] {
     let latencies =
         [completion.mean_ns, completion.max_ns as f64, completion.deviation_ns()].map(|ns| ns / 1e6);
     let [mean, max, deviation] = latencies;
-    [read.iops(measured.runtime), mean, max, deviation, read.bytes_s(measured.runtime) / 1e6]
+    [read.iops(measured.runtime), mean, max, deviation, read.bytes_s(measured.runtime) / f64::from(1 << 20)]
 }
 
 fn lines(out: &mut String, row: &Row, workload: &str, cells: &[&Cell]) {
@@ -213,14 +253,14 @@ fn lines(out: &mut String, row: &Row, workload: &str, cells: &[&Cell]) {
         let _ = write!(out, "{:>10.0}{:>12.1}{:>12.0}{:>12.0}", got[0], got[1], got[2], got[3]);
         let _ = writeln!(out, "{:>12.1}", got[4]);
         if let Some(published) = row.published.get(workload).filter(|_| number == 0) {
-            let figures = [published.iops, published.mean_ms, published.max_ms, published.deviation_ms];
+            let figures = published.figures();
             let line = |f: &dyn Fn(usize, f64) -> String| -> String {
                 let cell = |n: usize, width: usize| {
                     format!("{:>width$}", figures[n].map(|figure| f(n, figure)).unwrap_or_default())
                 };
-                cell(0, 10) + &cell(1, 12) + &cell(2, 12) + &cell(3, 12)
+                (1..figures.len()).fold(cell(0, 10), |line, n| line + &cell(n, 12))
             };
-            let plain = line(&|n, f| format!("{f:.*}", usize::from(n == 1)));
+            let plain = line(&|n, f| format!("{f:.*}", usize::from(n == 1 || n == 4)));
             let _ = writeln!(out, "    {:<24}{plain}", "published");
             let error = line(&|n, f| format!("{:+.0}%", (got[n] / f - 1.0) * 100.0));
             let _ = writeln!(out, "    {:<24}{error}", "error");

@@ -51,6 +51,8 @@ impl Memory {
         let spec = self.spec(machine)?;
         let name = self.control.as_deref().unwrap_or(history::OUR_DIRTY_CONTROL);
         let config = CacheConfig {
+            // What a modelled disk holds is nobody's data.
+            phantom_frames: rt.is_virtual(),
             dirty_bytes: Some(spec.dirty_limit_bytes),
             background_bytes: Some(spec.dirty_background_bytes),
             control: history::dirty_control(name, &history::Host { cpus, memory_bytes: spec.cache_bytes })?,

@@ -57,8 +57,8 @@ pub(super) struct Modelled {
     files: BTreeMap<String, ModelledFile>,
     /// Files that exist before the run, because a job reads them.
     read: BTreeSet<String>,
-    /// Where the next file goes on the first disk.
-    free_byte: u64,
+    /// Where the next file goes on each disk.
+    free_bytes: Vec<u64>,
 }
 
 #[derive(Clone)]
@@ -105,10 +105,12 @@ impl Modelled {
             Some((cache, disks))
         };
         let read = files_of(jobs, |job| job.pattern.reads);
-        Ok(Self { sim, queues, names, cache, files: BTreeMap::new(), read, free_byte: 0 })
+        let free_bytes = vec![0; queues.len()];
+        Ok(Self { sim, queues, names, cache, files: BTreeMap::new(), read, free_bytes })
     }
 
-    /// The place of a process: a whole disk if the file is called like one, a file on the first disk otherwise.
+    /// The place of a process: a whole disk if the file is called like one (`/dev/sda`), otherwise a file: on the disk
+    /// that its path names (`/mnt/sda/file`), or else on the first.
     pub(super) fn place(&mut self, job: &Job, process: u32) -> Result<Place, RunError> {
         let name = job.file_of(process);
         let file = match self.files.get(&name) {
@@ -130,29 +132,30 @@ impl Modelled {
     }
 
     fn make(&mut self, job: &Job, name: &str) -> Result<ModelledFile, RunError> {
-        let disk = self.names.iter().position(|disk| name.strip_prefix("/dev/").unwrap_or(name) == disk);
-        let (start_byte, length) = match disk {
+        let called = |part: &str| self.names.iter().position(|disk| disk == part);
+        let whole = called(name.strip_prefix("/dev/").unwrap_or(name));
+        let disk = whole.or_else(|| name.split('/').find_map(called)).unwrap_or(0);
+        let (start_byte, length) = match whole {
             Some(disk) => (0, self.queues[disk].limits().capacity_bytes),
-            None => self.room(job, name)?,
+            None => self.room(job, name, disk)?,
         };
         let inode = self.files.len() as u64 + 1;
-        let size = if disk.is_some() || self.read.contains(name) { length } else { 0 };
-        let disk = disk.unwrap_or(0);
+        let size = if whole.is_some() || self.read.contains(name) { length } else { 0 };
         let pages =
             self.cache.as_ref().map(|(_, disks)| pages(&disks[disk], start_byte, length, inode, size));
         Ok(ModelledFile { disk, start_byte, length, pages })
     }
 
-    fn room(&mut self, job: &Job, name: &str) -> Result<(u64, u64), RunError> {
+    fn room(&mut self, job: &Job, name: &str, disk: usize) -> Result<(u64, u64), RunError> {
         if job.size_bytes == 0 {
             return Err(RunError::NoSize(job.name.clone()));
         }
         let length = job.offset_bytes.saturating_add(job.size_bytes);
-        let start_byte = self.free_byte;
-        if start_byte.saturating_add(length) > self.queues[0].limits().capacity_bytes {
+        let start_byte = self.free_bytes[disk];
+        if start_byte.saturating_add(length) > self.queues[disk].limits().capacity_bytes {
             return Err(RunError::Full { job: job.name.clone(), file: name.to_owned(), length });
         }
-        self.free_byte = (start_byte + length).next_multiple_of(FILE_ALIGN);
+        self.free_bytes[disk] = (start_byte + length).next_multiple_of(FILE_ALIGN);
         Ok((start_byte, length))
     }
 
