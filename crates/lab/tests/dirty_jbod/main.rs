@@ -1,6 +1,6 @@
 //! The dirty controllers in a closed loop: writers, flushers and disks in virtual time, nothing else.
 //!
-//! The whole table: `cargo run --release -p extant-lab --example dirty_jbod`.
+//! Through the real cache: `cargo run --release -p extant-lab --example jbod`.
 
 mod disks;
 mod jbod;
