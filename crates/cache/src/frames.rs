@@ -345,3 +345,116 @@ impl DerefMut for Fresh<'_> {
         unsafe { std::slice::from_raw_parts_mut(self.frames.ptr(self.frame).as_ptr(), PAGE_BYTES) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::FileId;
+
+    fn key(index: u64) -> PageKey {
+        PageKey::new(FileId(1), index)
+    }
+
+    fn frame(number: u32) -> FrameNo {
+        FrameNo::new(number).expect("not 0")
+    }
+
+    /// A frame that holds page `index`, full of `byte`.
+    fn fill(frames: &Frames, number: u32, index: u64, byte: u8) {
+        let mut fresh = frames.take_free(frame(number), key(index));
+        fresh.fill(byte);
+        fresh.publish(0, 1);
+    }
+
+    /// Reads as the cache does: without a hold where that can be, else with one.
+    fn read(frames: &Frames, number: u32, index: u64) -> Option<[u8; 8]> {
+        let mut to = [0; 8];
+        if frames.read(frame(number), key(index), PAGE_BYTES - 8, &mut to, false).is_none() {
+            let pinned = frames.pin(frame(number), key(index)).ok()?;
+            to.copy_from_slice(&pinned[PAGE_BYTES - 8..]);
+            assert_eq!(pinned.end(), After::InUse);
+        }
+        Some(to)
+    }
+
+    #[test]
+    fn a_frame_is_filled_read_changed_and_written() {
+        let frames = Arc::new(Frames::new(4, false).unwrap());
+        fill(&frames, 4, 7, 3);
+        assert_eq!((read(&frames, 4, 7), read(&frames, 4, 8)), (Some([3; 8]), None));
+        let mut claimed = frames.claim(frame(4)).unwrap();
+        claimed[PAGE_BYTES - 1] = 9;
+        assert_eq!(claimed.end(), After::InUse);
+        assert_eq!(read(&frames, 4, 7), Some([3, 3, 3, 3, 3, 3, 3, 9]));
+        frames.state(frame(4)).set_dirty(0xf);
+        assert_eq!(frames.state(frame(4)).start_writeback(), Some(0xf));
+        // SAFETY: under write-back, that is pinned, until `end_writeback` below.
+        let segment = unsafe { frames.to_write(frame(4), 1, 1, PAGE_BYTES - 1, frames.clone()) };
+        assert_eq!(segment.as_slice()[PAGE_BYTES - 3..], [3, 9]);
+        assert!(frames.claim(frame(4)).is_err());
+        drop(segment);
+        assert_eq!(frames.state(frame(4)).end_writeback(0).0, After::InUse);
+    }
+
+    #[test]
+    fn a_device_fills_neighbouring_frames_in_one_go() {
+        let frames = Arc::new(Frames::new(4, false).unwrap());
+        for number in [2, 3] {
+            frames.take_free(frame(number), key(u64::from(number))).start_loading(false, false);
+        }
+        // SAFETY: both are loading until `loaded` below, and there is no other segment.
+        let mut segment = unsafe { frames.to_fill(frame(2), 2, 0, 2 * PAGE_BYTES - 4, frames.clone()) };
+        segment.as_mut_slice().unwrap().fill(5);
+        drop(segment);
+        // SAFETY: still loading, and the device is done.
+        unsafe { frames.zero_loading(frame(3), PAGE_BYTES - 4, 4) };
+        assert_eq!(read(&frames, 3, 3), None);
+        for number in [2, 3] {
+            assert_eq!(frames.state(frame(number)).loaded(), After::InUse);
+        }
+        assert_eq!(
+            (read(&frames, 2, 2), read(&frames, 3, 3)),
+            (Some([5; 8]), Some([5, 5, 5, 5, 0, 0, 0, 0]))
+        );
+    }
+
+    #[test]
+    fn readers_see_pages_whole_while_a_frame_is_changed_and_recycled() {
+        let frames = Frames::new(2, false).unwrap();
+        fill(&frames, 1, 0, 0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for turn in 0..200 {
+                        let seen = read(&frames, 1, turn % 4);
+                        assert!(seen.is_none_or(|seen| seen == [seen[0]; 8] && u64::from(seen[0] % 4) == turn % 4));
+                    }
+                });
+            }
+            for turn in 1..100_u8 {
+                // Another page now and then, else new contents for the same.
+                let mut claimed = loop {
+                    match frames.claim(frame(1)) {
+                        Ok(claimed) => break claimed,
+                        Err(_) => std::thread::yield_now(),
+                    }
+                };
+                let index = claimed.key().index();
+                if turn % 3 > 0 {
+                    let byte = claimed[0].wrapping_add(4);
+                    claimed.fill(byte);
+                    assert_eq!(claimed.end(), After::InUse);
+                    continue;
+                }
+                assert_eq!(frames.state(frame(1)).detach(), After::InUse);
+                // A reader that counts itself in and out for an instant may be the one that frees it.
+                let _ = claimed.end();
+                while frames.state(frame(1)).snapshot() != Snapshot::default() {
+                    std::thread::yield_now();
+                }
+                let index = (index + 1) % 4;
+                fill(&frames, 1, index, index as u8);
+            }
+        });
+    }
+}

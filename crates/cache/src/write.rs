@@ -341,12 +341,12 @@ impl Inner {
             let start = if slot == 0 { 0 } else { slot * PAGE_BYTES - (offset % PAGE) as usize };
             (skip, start, (PAGE_BYTES - skip).min(left - start))
         };
-        let mut fresh = Vec::with_capacity(frames.len());
-        for (slot, frame) in frames.into_iter().enumerate() {
-            let mut page = shared.frames.take_free(frame, self.key(first + slot as u64));
+        // All are taken before the first is filled: each taking waits for the stores before it to reach their cache lines.
+        let take = |(slot, frame)| shared.frames.take_free(frame, self.key(first + slot as u64));
+        let mut fresh: Vec<_> = frames.into_iter().enumerate().map(take).collect();
+        for (slot, page) in fresh.iter_mut().enumerate() {
             let (skip, start, n) = piece(slot);
-            source.copy_to_new(from + start, &mut page, skip, n);
-            fresh.push(page);
+            source.copy_to_new(from + start, page, skip, n);
         }
         let mut unused = Vec::new();
         let mut entered = 0;
