@@ -101,7 +101,7 @@ impl Uses for FrameUses<'_> {
         self.0.state(frame).snapshot().uses()
     }
     fn set(&self, frame: FrameNo, uses: u8) {
-        self.0.state(frame).set_uses(uses);
+        self.0.state(frame).lower_uses(uses);
     }
 }
 
@@ -276,9 +276,10 @@ impl Shared {
             let claimed = match self.frames.claim(frame) {
                 Ok(claimed) => claimed,
                 Err(seen) => {
-                    // Dirty frames and those under write-back come back when they are clean; this one is in use now.
-                    if seen.is_uptodate() && !seen.is_detached() && !seen.is_writeback() && seen.dirty() == 0
-                    {
+                    // Dirty frames and those under write-back come back when they are clean; this one is in use now, or
+                    // its load is just ending.
+                    let comes_back = seen.is_detached() || seen.is_writeback() || seen.dirty() != 0;
+                    if !comes_back && (seen.is_uptodate() || seen.is_loading()) {
                         kept.push(frame);
                     }
                     continue;

@@ -183,20 +183,25 @@ impl<W: Word> State<W> {
         if old & DETACHED == 0 { After::InUse } else { self.try_free() }
     }
 
-    /// Counts a use; `seen` spares the frame's cache line where nothing changes.
+    /// Counts a use; `seen` spares the frame's cache line where nothing changes. Who has no hold may come late: a frame that
+    /// was freed meanwhile stays blank, one that is being loaded keeps its mark.
     #[inline]
     pub(crate) fn used(&self, seen: Snapshot) {
         if seen.uses() < 3 || seen.0 & (UNREAD | MARK) != 0 {
             self.update(Ordering::Relaxed, |s| {
+                if s & (UPTODATE | DETACHED) != UPTODATE {
+                    return s;
+                }
                 let s = s & !(UNREAD | MARK);
                 if s & USES < USES { s + USES_ONE } else { s }
             });
         }
     }
 
-    /// Lowers the uses to `uses`.
-    pub(crate) fn set_uses(&self, uses: u8) {
-        self.update(Ordering::Relaxed, |s| s & !USES | u32::from(uses) << USES_SHIFT);
+    /// Lowers the uses to `uses`; fewer stay, since the frame may have been freed since they were counted.
+    pub(crate) fn lower_uses(&self, uses: u8) {
+        let uses = u32::from(uses) << USES_SHIFT;
+        self.update(Ordering::Relaxed, |s| if s & USES > uses { s & !USES | uses } else { s });
     }
 
     /// Takes the frame for oneself.

@@ -246,6 +246,34 @@ impl Open {
 }
 
 #[test]
+fn a_use_that_is_counted_late_leaves_a_freed_frame_blank() {
+    model(|| {
+        let frame = Open::attached();
+        let reader = {
+            let frame = frame.clone();
+            thread::spawn(move || {
+                let seen = frame.version.read(&frame.state, || true, || {});
+                seen.into_iter().for_each(|seen| frame.state.used(seen));
+            })
+        };
+        let policy = {
+            let frame = frame.clone();
+            thread::spawn(move || {
+                let uses = frame.state.snapshot().uses();
+                frame.state.lower_uses(uses.saturating_sub(1));
+            })
+        };
+        assert_eq!(frame.state.detach(), After::Freed);
+        // Asserts that the frame is blank.
+        frame.state.take_free();
+        frame.state.give_back();
+        reader.join().unwrap();
+        policy.join().unwrap();
+        assert_eq!(frame.state.snapshot(), Snapshot(0));
+    });
+}
+
+#[test]
 fn a_reader_without_a_hold_sees_an_overwrite_whole_or_not_at_all() {
     model(|| {
         let frame = Open::attached();
