@@ -167,38 +167,48 @@ impl Extant {
         }
     }
 
-    /// The best wait for a request that may be near, if it pays with `waiting` others queued.
-    fn worth(&self, outlook: &Outlook, waited_us: f64, waiting: u32) -> Option<Plan> {
+    /// What a wait is expected to save the disk with `waiting` others queued, less what it costs.
+    fn gain(&self, outlook: &Outlook, waiting: u32) -> impl Fn(&Plan) -> f64 {
         // Fewer to choose from cannot be quicker: what was seen deeper bounds what is rarely seen.
         let far_us = self.far_us[step(waiting.min(self.depth))..].iter().fold(0.0_f64, |a, b| a.max(*b));
-        let saving_us = far_us - self.near_us;
-        let gain = |plan: &Plan| plan.chance * outlook.near * saving_us - plan.expected_us;
-        outlook.plans(waited_us).filter(|plan| gain(plan) > 0.0).min_by(|a, b| gain(b).total_cmp(&gain(a)))
+        let saving_us = outlook.near * (far_us - self.near_us);
+        move |plan| plan.chance * saving_us - plan.expected_us
     }
 
-    /// The longest wait that keeps a stream its share, if it likely succeeds and all who wait lose at most half a seek.
-    fn fair(&self, outlook: &Outlook, waited_us: f64, waiting: u32) -> Option<Plan> {
-        outlook
-            .plans(waited_us)
-            .filter(|plan| {
-                plan.chance >= 0.5 && f64::from(waiting) * plan.expected_us <= self.far_us[0] / 2.0
-            })
-            .last()
+    /// Whether a wait keeps a stream its share: it likely succeeds, and all who wait lose at most half a seek.
+    fn fair(&self, waiting: u32) -> impl Fn(&Plan) -> bool {
+        let most_us = self.far_us[0] / 2.0;
+        move |plan| plan.chance >= 0.5 && f64::from(waiting) * plan.expected_us <= most_us
     }
 
-    fn plan(&self, lull: &Lull) -> Option<Plan> {
+    fn outlook(&self, lull: &Lull) -> Option<&Outlook> {
         if !lull.open && !lull.last_of_tree {
             return None;
         }
-        let outlook = &self.streams.get(&lull.stream?)?.outlook;
-        let (waited, waiting) = (lull.waited.0 as f64 / 1e3, lull.waiting);
-        let worth = if lull.open { self.worth(outlook, waited, waiting) } else { None };
-        worth.or_else(|| self.fair(outlook, waited, waiting))
+        Some(&self.streams.get(&lull.stream?)?.outlook)
+    }
+
+    /// The wait that gains most, or else the longest that is fair.
+    fn plan(&self, lull: &Lull) -> Option<Plan> {
+        let outlook = self.outlook(lull)?;
+        let plans = || outlook.plans(lull.waited.0 as f64 / 1e3);
+        let gain = self.gain(outlook, lull.waiting);
+        let gains = plans().filter(|plan| lull.open && gain(plan) > 0.0);
+        let best = gains.min_by(|a, b| gain(b).total_cmp(&gain(a)));
+        best.or_else(|| plans().filter(self.fair(lull.waiting)).last())
+    }
+
+    /// Whether there is a [plan](Self::plan): asked several times for each request, and only of few is it used.
+    fn waits(&self, lull: &Lull) -> bool {
+        let Some(outlook) = self.outlook(lull) else { return false };
+        let (gain, fair) = (self.gain(outlook, lull.waiting), self.fair(lull.waiting));
+        outlook.plans(lull.waited.0 as f64 / 1e3).any(|plan| (lull.open && gain(&plan) > 0.0) || fair(&plan))
     }
 
     /// Whether a stream is one to wait for, if there is nothing against it but one other's request.
     fn opens(&self, outlook: &Outlook) -> bool {
-        self.worth(outlook, 0.0, 1).is_some() || (outlook.near >= 0.5 && self.fair(outlook, 0.0, 1).is_some())
+        let (gain, fair) = (self.gain(outlook, 1), self.fair(1));
+        outlook.plans(0.0).any(|plan| gain(&plan) > 0.0 || (outlook.near >= 0.5 && fair(&plan)))
     }
 }
 
@@ -237,7 +247,7 @@ impl IdleRule for Extant {
     }
 
     fn should_idle(&self, lull: &Lull) -> bool {
-        self.plan(lull).is_some()
+        self.waits(lull)
     }
 
     fn wait_ticks(&self, lull: &Lull) -> i64 {
@@ -247,7 +257,7 @@ impl IdleRule for Extant {
     }
 
     fn keeps_waiting(&self, lull: &Lull) -> bool {
-        self.plan(lull).is_some()
+        self.waits(lull)
     }
 
     fn serves_neighbours(&self) -> bool {
