@@ -1,6 +1,6 @@
 //! What lies under a mapping: where a file's bytes are on its device.
 
-use crate::BackingError;
+use crate::{BackingError, MAX_FILE_BYTES};
 use extant_block::{IoError, Sector};
 use std::fmt;
 use std::future::Future;
@@ -55,6 +55,11 @@ pub trait Backing: Send + Sync + fmt::Debug + 'static {
     /// The unit in which the file is mapped: a power of two from 1,024 on.
     fn block_bytes(&self) -> u32;
 
+    /// The file cannot grow past this; where that lies inside a block, the block is written up to here.
+    fn end_bytes(&self) -> u64 {
+        MAX_FILE_BYTES
+    }
+
     /// Where `range.start` is, and for how many bytes that holds.
     fn map_read(&self, range: Range<u64>) -> Answer<'_, Extent>;
 
@@ -68,7 +73,8 @@ pub trait Backing: Send + Sync + fmt::Debug + 'static {
     fn finish_write(&self, extent: WriteExtent, result: Result<(), IoError>) -> Answer<'_, ()>;
 }
 
-/// A file that is one run on its device: the simplest backing there is.
+/// A file that is one run on its device: the simplest backing there is. It knows no holes: what a shorter size cut off
+/// is read again, as it was last written back, if the file grows past it.
 #[derive(Clone, Debug)]
 pub struct FlatFile {
     start: Sector,
@@ -103,6 +109,10 @@ pub struct BeyondFlatFile {
 impl Backing for FlatFile {
     fn block_bytes(&self) -> u32 {
         4096
+    }
+
+    fn end_bytes(&self) -> u64 {
+        self.bytes
     }
 
     fn map_read(&self, range: Range<u64>) -> Answer<'_, Extent> {

@@ -80,12 +80,9 @@ impl CacheConfig {
 
     fn limits(&self, frames: u64) -> DirtyLimits {
         let most = most_dirty(frames);
-        let limit_pages = self.dirty_bytes.map_or(frames / 2, |bytes| bytes / PAGE).clamp(1, most);
+        let limit_pages = self.dirty_bytes.map_or(frames / 2, |bytes| bytes / PAGE);
         let background_pages = self.background_bytes.map_or(frames / 4, |bytes| bytes / PAGE);
-        // Linux: a background threshold that is not below the limit becomes half of it.
-        let background_pages =
-            if background_pages >= limit_pages { limit_pages / 2 } else { background_pages };
-        DirtyLimits { background_pages, limit_pages }
+        DirtyLimits { background_pages, limit_pages }.within(most)
     }
 }
 
@@ -229,7 +226,8 @@ impl PageCache {
         u64::from(self.shared().budget()) * PAGE
     }
 
-    /// Changes the limits on dirty memory.
+    /// Changes the limits on dirty memory: at least a page, at most three quarters of what the cache was made with; a
+    /// background threshold that is not below the limit becomes half of it, as on Linux.
     pub fn set_limits(&self, limits: DirtyLimits) {
         self.shared().set_limits(limits);
     }
@@ -239,15 +237,21 @@ impl PageCache {
         *self.shared().limits.lock()
     }
 
-    /// Writes back every file that is dirty now, and flushes the devices (`sync(2)`).
+    /// Writes back every file that is dirty now, and flushes the devices (`sync(2)`), all of them at a time: one that does
+    /// not answer keeps the caller waiting, but not the others' data.
     ///
     /// # Errors
     /// The first that this call met. Each file's own are reported by its open files, too.
     pub async fn sync(&self) -> Result<()> {
+        let shared = self.shared();
+        let disks = shared.disks.read().clone();
+        let disks = disks.into_iter().map(|state| Disk { shared: shared.clone(), state });
+        let tasks: Vec<_> = disks
+            .map(|disk| shared.rt.spawn("sync", Class::Normal, async move { disk.sync().await }))
+            .collect();
         let mut result = Ok(());
-        let disks = self.shared().disks.read().clone();
-        for disk in disks {
-            let outcome = Disk { shared: self.shared().clone(), state: disk }.sync().await;
+        for task in tasks {
+            let outcome = task.await.unwrap_or(Err(CacheError::ShutDown));
             if result.is_ok() {
                 result = outcome;
             }
@@ -277,7 +281,11 @@ impl PageCache {
 
 impl Disk {
     /// Pages for a file of `size` bytes on this device. `inode` is its name in traces.
+    ///
+    /// # Panics
+    /// The file is larger than [`crate::MAX_FILE_BYTES`].
     pub fn mapping(&self, backing: Arc<dyn Backing>, inode: u64, size: u64) -> Mapping {
+        assert!(size <= crate::MAX_FILE_BYTES, "a file of {size} bytes is larger than the cache can address");
         Mapping(Inner::new(&self.shared, &self.state, backing, inode, size))
     }
 

@@ -16,6 +16,16 @@ pub struct DirtyLimits {
     pub limit_pages: u64,
 }
 
+impl DirtyLimits {
+    /// Limits that work: a page at least, `most` at most. A background threshold that is not below the limit becomes half of
+    /// it (kernel: `domain_dirty_limits`).
+    pub(crate) fn within(self, most: u64) -> Self {
+        let limit_pages = self.limit_pages.clamp(1, most);
+        let is_below = self.background_pages < limit_pages;
+        Self { background_pages: if is_below { self.background_pages } else { limit_pages / 2 }, limit_pages }
+    }
+}
+
 /// Pages in two states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {

@@ -105,8 +105,10 @@ impl Mapping {
     }
 
     /// Makes the cache forget a range, after writing back what is dirty in it: before direct I/O writes there. Pages that
-    /// are written again meanwhile stay.
+    /// are written again meanwhile stay. Who does not keep readers out calls it again after the direct write, since they
+    /// may have brought in what was there before.
     pub async fn invalidate(&self, bytes: Range<u64>) -> Result<()> {
+        let bytes = bytes.start.min(MAX_FILE_BYTES)..bytes.end.min(MAX_FILE_BYTES);
         let pages = bytes.start / PAGE..bytes.end.div_ceil(PAGE);
         self.0.write_back(pages.clone()).await?;
         self.0.drop_clean_pages(pages);
@@ -294,8 +296,7 @@ impl OpenFile {
             }
             Loading::Present => Ok(None),
             Loading::NoFrames => {
-                want_frames(&inner.shared);
-                wait_for(&inner.shared, waiting, Key::Frames).await;
+                wait_for_frames(&inner.shared, waiting).await;
                 Ok(None)
             }
         }
@@ -430,10 +431,7 @@ impl OpenFile {
                         load.wait().await?;
                     }
                 }
-                WriteStop::NoFrames => {
-                    want_frames(&inner.shared);
-                    wait_for(&inner.shared, &mut waiting, Key::Frames).await;
-                }
+                WriteStop::NoFrames => wait_for_frames(&inner.shared, &mut waiting).await,
                 WriteStop::NoRoom(reason) => {
                     // A device that fails gets one more try on behalf of whoever waits.
                     let failure = inner.disk.failure();
@@ -497,6 +495,16 @@ async fn wait_for(shared: &Shared, waiting: &mut Option<(Key, Listener)>, key: K
         Some((listened, listener)) if listened == key => listener.await,
         _ => *waiting = Some((key, shared.waits.listen(key))),
     }
+}
+
+/// Waits for a frame. Nobody tells when a page that could be evicted is no longer in use, for as long as that may be: as a
+/// copy takes.
+async fn wait_for_frames(shared: &Shared, waiting: &mut Option<(Key, Listener)>) {
+    if shared.frame_counts().evictable > 0 {
+        return shared.rt.yield_now().await;
+    }
+    want_frames(shared);
+    wait_for(shared, waiting, Key::Frames).await;
 }
 
 /// Has every flusher work, because somebody waits for frames or room.

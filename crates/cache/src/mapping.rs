@@ -199,11 +199,16 @@ impl Inner {
 
     /// Marks pages dirty that were not; their charge is paid.
     pub(crate) fn mark_dirty(self: &Arc<Self>, pages: &mut Pages, range: Range<u64>) {
+        self.disk.dirtied_total.fetch_add(range.end - range.start, Ordering::Relaxed);
+        self.enter_dirty(pages, range);
+    }
+
+    /// As [`Inner::mark_dirty`], for pages that nobody has written to again.
+    pub(crate) fn enter_dirty(self: &Arc<Self>, pages: &mut Pages, range: Range<u64>) {
         let count = range.end - range.start;
         pages.dirty.insert(range);
         self.shared.dirty.fetch_add(count, Ordering::Relaxed);
         self.disk.dirty.fetch_add(count, Ordering::Relaxed);
-        self.disk.dirtied_total.fetch_add(count, Ordering::Relaxed);
         if pages.listed.is_none() {
             pages.listed = Some(self.disk.list(self.shared.rt.now(), self.clone()));
             // The flusher sets its alarm when there is something to be late with.
@@ -288,27 +293,36 @@ impl Inner {
         self.unlist_if_clean(&mut pages, &mut after);
         drop(pages);
         self.settle(after);
-        // Whoever waits for a page that is gone looks again.
-        let mut batch = self.shared.pages.batch();
-        loading.into_iter().for_each(|page| batch.wake(loaded(page)));
+        self.wake_loaders(loading);
     }
 
-    /// Removes those pages of `range` that are clean and not in use.
+    /// Removes those pages of `range` that are clean, and those on their way from the device.
     pub(crate) fn drop_clean_pages(&self, range: Range<u64>) {
         let mut after = Aftermath::default();
         let mut pages = self.pages.lock();
         let frames = self.frames_in(&pages, range);
         let mut cursor = self.cursor(&pages);
+        let mut loading = Vec::new();
         for frame in frames {
             let seen = self.shared.frames.state(frame).snapshot();
-            let index = self.shared.frames.key(frame).index();
-            if seen.is_uptodate() && !seen.is_writeback() && !pages.dirty.contains(index) {
-                self.detach(&mut pages, &mut cursor, frame, &mut after);
+            let page = self.shared.frames.key(frame);
+            if seen.is_loading() {
+                loading.push(page);
+            } else if !seen.is_uptodate() || seen.is_writeback() || pages.dirty.contains(page.index()) {
+                continue;
             }
+            self.detach(&mut pages, &mut cursor, frame, &mut after);
         }
         drop(cursor);
         drop(pages);
         self.settle(after);
+        self.wake_loaders(loading);
+    }
+
+    /// Has whoever waits for pages that are gone look again.
+    fn wake_loaders(&self, pages: Vec<PageKey>) {
+        let mut batch = self.shared.pages.batch();
+        pages.into_iter().for_each(|page| batch.wake(loaded(page)));
     }
 }
 

@@ -332,6 +332,8 @@ impl Shared {
             pool.park(&self.frames);
             pool.unpark(&self.frames);
         }
+        // Perhaps there are frames now for those who wait.
+        self.waits.wake_all(Key::Frames);
         for _ in 0..self.frames.count().div_ceil(VICTIMS_MAX as u32) + ROUNDS_MAX as u32 {
             let over = self.pool.lock().excess() as usize;
             let mut taken = Vec::new();
@@ -399,6 +401,7 @@ impl Shared {
     }
 
     pub(crate) fn set_limits(&self, limits: DirtyLimits) {
+        let limits = limits.within(self.settings.most_dirty_pages);
         *self.limits.lock() = limits;
         self.set_pool_limit(limits.limit_pages);
         self.disks.read().iter().for_each(|disk| disk.kick(self));
@@ -406,7 +409,7 @@ impl Shared {
 
     /// Takes over how much may be dirty in all.
     pub(crate) fn set_pool_limit(&self, pages: u64) {
-        let pages = pages.min(self.settings.most_dirty_pages);
+        let pages = pages.clamp(1, self.settings.most_dirty_pages);
         if pages > self.limit_pages.swap(pages, Ordering::Relaxed) {
             self.waits.wake_all(Key::Room(None));
         }

@@ -355,11 +355,13 @@ impl Inner {
             let mut cursor = self.cursor(&pages);
             for (slot, page) in fresh.into_iter().enumerate() {
                 let index = first + slot as u64;
-                if entered < slot || cursor.find(self.key(index)).is_some() {
+                let (skip, _, n) = piece(slot);
+                // Others may have written the page since its size was looked at, and it may have been evicted.
+                let covers = n == PAGE_BYTES || index * PAGE >= self.size();
+                if entered < slot || !covers || cursor.find(self.key(index)).is_some() {
                     unused.push(page.give_back());
                     continue;
                 }
-                let (skip, _, n) = piece(slot);
                 self.grow_to(index * PAGE + (skip + n) as u64);
                 let frame = page.frame;
                 page.publish(self.dirty_mask(skip..skip + n), 1);

@@ -79,7 +79,9 @@ impl Inner {
         if masks.iter().all(|&mask| mask == 0xf) {
             masks.clear();
         }
-        let end_bytes = self.size().next_multiple_of(u64::from(self.backing.block_bytes()));
+        let size = self.size();
+        let end_bytes =
+            size.next_multiple_of(self.backing.block_bytes().into()).min(self.backing.end_bytes().max(size));
         let started = self.shared.rt.now();
         Taken::Run(WriteRun { inner: self.clone(), first, frames, masks, end_bytes, started })
     }
@@ -416,9 +418,7 @@ impl Shared {
 impl Inner {
     /// A page whose write-back failed is dirty again; its charge was never given back.
     fn mark_redirtied(self: &Arc<Self>, pages: &mut crate::mapping::Pages, index: u64) {
-        let total = self.disk.dirtied_total.load(Ordering::Relaxed);
-        self.mark_dirty(pages, index..index + 1);
-        self.disk.dirtied_total.store(total, Ordering::Relaxed);
+        self.enter_dirty(pages, index..index + 1);
     }
 
     /// Writes back what is dirty in `pages` now, and waits for it; what is dirtied meanwhile may be left.

@@ -249,9 +249,7 @@ fn jobs(args: &RunArgs, words: &[String], out: &mut dyn Write) -> Result<(), Lab
             (on_files(&line.jobs, &args.memory.memory(), recorder.sink())?, recorder)
         }
     };
-    if let (Some(path), Err(error)) = (&args.trace, recorder.finish()) {
-        return Err(in_file(path, &error));
-    }
+    let recorded = recorder.finish();
     let text = match line.format {
         OutputFormat::Normal => report::human(&outcome),
         OutputFormat::Json => format!("{:#}\n", report::json(&outcome)),
@@ -263,6 +261,10 @@ fn jobs(args: &RunArgs, words: &[String], out: &mut dyn Write) -> Result<(), Lab
                 |error: std::io::Error| LabError::File(path.display().to_string(), error.to_string());
             std::fs::write(path, text).map_err(problem)?;
         }
+    }
+    // The results of a long run are not lost to a full disk.
+    if let (Some(path), Err(error)) = (&args.trace, recorded) {
+        return Err(in_file(path, &error));
     }
     match outcome.reports.iter().filter(|report| report.measured.error.is_some()).count() {
         0 => Ok(()),

@@ -176,3 +176,50 @@ fn no_bytes_make_the_reader_panic() {
         }
     }
 }
+
+const LEVELS: &str = "kind cache/levels device device_reclaimable device_writeback device_limit reclaimable writeback background limit\n";
+
+#[test]
+fn whatever_is_in_a_trace_is_told_and_drawn() {
+    let most = u64::MAX;
+    let names = "about \u{1}<&\"'>\ndevice 0 <sd&\u{7}\u{1b}[31m>\n";
+    let pause = "kind cache/pause rule:word device took:ns\nword <no & room>\n";
+    let full = format!("{most} ").repeat(7);
+    for events in [
+        // A single moment; pauses of nothing; nothing but pauses; numbers beyond every disk.
+        format!("{LEVELS}0 0 0 0 0 0 0 0 0 0\n"),
+        format!("{LEVELS}{pause}0 5 0 1 2 3 1 2 3 4\n1 0 0 0 0\n1 0 0 7 0\n"),
+        format!("{pause}0 9 0 0 {most}\n0 9 0 1 1\n"),
+        format!("{LEVELS}{pause}0 {} 0 {}\n1 0 0 0 {most}\n", i64::MAX, full.trim_end()),
+    ] {
+        let text = format!("extant-trace 1\n{names}{events}");
+        let trace = Trace::read("t", text.as_bytes()).unwrap();
+        let (told, drawn) = (summary(&trace) + &list(&trace), draw(&trace));
+        assert!(!told.contains(['\u{1}', '\u{7}', '\u{1b}']), "nothing that a terminal obeys");
+        assert!(drawn.contains("&lt;&amp;&quot;&apos;&gt;") && !drawn.contains(['\u{1}', '\u{7}', '\u{1b}']));
+        assert!(!drawn.contains("NaN") && drawn.trim_end().ends_with("</svg>"));
+    }
+}
+
+#[test]
+fn a_thousand_devices_are_drawn() {
+    let mut text = format!("extant-trace 1\n{LEVELS}");
+    for n in 0..20_000 {
+        text.push_str(&format!("0 10000 {} {n} 1 2 {n} 4 5 6\n", n % 1000));
+    }
+    let drawn = draw(&Trace::read("t", text.as_bytes()).unwrap());
+    assert!(drawn.contains(">\ndevice 999\n<") && drawn.matches("<polyline").count() >= 3 * 1000);
+}
+
+#[test]
+fn a_run_whose_trace_finds_no_room_still_says_what_it_measured() {
+    let (dir, file) = dir();
+    record("extant", &file);
+    let (machine, jobs) = (file.with_extension("toml"), dir.path().join("run.fio"));
+    let words = ["lab", "run", "--machine", machine.to_str().unwrap(), "--trace", "/dev/full"];
+    let args = Args::try_parse_from(words.into_iter().chain([jobs.to_str().unwrap()])).unwrap();
+    let mut out = Vec::new();
+    let error = cli::run(&args.command, &mut out).unwrap_err().to_string();
+    assert_eq!(error, "/dev/full: No space left on device (os error 28)");
+    assert!(String::from_utf8(out).unwrap().contains("write: IOPS="));
+}

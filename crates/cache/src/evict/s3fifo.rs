@@ -54,11 +54,11 @@ impl S3Fifo {
         (self.evictions / self.evictions_per_tick % 0xfffe) as u16 + 1
     }
 
-    /// Neighbouring pages have their ghosts beside each other, since they come and go together: four to a cache line.
+    /// Neighbouring pages have their ghosts beside each other, since they come and go together: four to a cache line. Their row
+    /// begins anywhere, so that files of one page each use all of the memory.
     fn ghost_places(&self, page: u64) -> (std::ops::Range<usize>, u16) {
         let hash = mix(page >> GHOST_RUN_SHIFT ^ 0x5bf0_3635);
-        let set =
-            (hash as usize).wrapping_shl(GHOST_RUN_SHIFT) + (page as usize & ((1 << GHOST_RUN_SHIFT) - 1));
+        let set = (hash as usize).wrapping_add(page as usize & ((1 << GHOST_RUN_SHIFT) - 1));
         let first = set.wrapping_mul(WAYS) & (self.ghosts.len() - 1);
         (first..first + WAYS, (hash >> 48) as u16)
     }
@@ -135,5 +135,21 @@ impl Eviction for S3Fifo {
 
     fn overhead_bytes(&self) -> usize {
         self.lists.overhead_bytes() + self.ghosts.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_one_page_are_remembered_as_well_as_one_long_file() {
+        let recalled = |page: fn(u64) -> u64| {
+            let mut policy = S3Fifo::new(4096).unwrap();
+            (0..2048).for_each(|n| policy.remember(page(n)));
+            (0..2048).filter(|n| policy.recall(page(*n))).count()
+        };
+        let (long, short) = (recalled(|n| n), recalled(|n| n << 40));
+        assert!(long > 1800 && short > 1800, "{long} and {short} of 2048");
     }
 }

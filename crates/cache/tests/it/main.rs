@@ -3,6 +3,7 @@
 mod behaviour;
 mod blocks;
 mod common;
+mod corners;
 mod eviction;
 mod faults;
 mod herd;

@@ -38,7 +38,8 @@ struct Line {
 /// Draws dirty pages, reclaimable and under write-back, of all devices and of each, and the pauses of writers, over time.
 /// The same trace gives the same bytes.
 pub fn draw(trace: &Trace) -> String {
-    let devices: BTreeSet<u32> = trace.levels.iter().map(|levels| levels.device).collect();
+    let mut devices: BTreeMap<u32, Vec<&Levels>> = BTreeMap::new();
+    trace.levels.iter().for_each(|levels| devices.entry(levels.device).or_default().push(levels));
     let rows = devices.len().div_ceil(2) as u32;
     let height = TITLE_HEIGHT + OVERALL_HEIGHT + rows * DEVICE_HEIGHT + PAUSES_HEIGHT;
     let mut svg = String::new();
@@ -50,7 +51,12 @@ pub fn draw(trace: &Trace) -> String {
     svg
 }
 
-fn panels(trace: &Trace, devices: &BTreeSet<u32>, rows: u32, root: &Area<'_>) -> Result<(), Failure> {
+fn panels(
+    trace: &Trace,
+    devices: &BTreeMap<u32, Vec<&Levels>>,
+    rows: u32,
+    root: &Area<'_>,
+) -> Result<(), Failure> {
     root.fill(&WHITE)?;
     let (title, rest) = root.split_vertically(TITLE_HEIGHT);
     title.draw_text(&trace.about, &("sans-serif", 15).into_text_style(&title), (12, 10))?;
@@ -64,21 +70,16 @@ fn panels(trace: &Trace, devices: &BTreeSet<u32>, rows: u32, root: &Area<'_>) ->
     let lines = [
         Line { name: "limit", colour: LIMIT, points: of(&all, &|l| l.limit) },
         Line { name: "background threshold", colour: BACKGROUND, points: of(&all, &|l| l.background) },
-        Line {
-            name: "dirty and write-back",
-            colour: TOTAL,
-            points: of(&all, &|l| l.reclaimable + l.writeback),
-        },
+        Line { name: "dirty and write-back", colour: TOTAL, points: of(&all, &Levels::total) },
         Line { name: "reclaimable", colour: DIRTY, points: of(&all, &|l| l.reclaimable) },
         Line { name: "write-back", colour: WRITEBACK, points: of(&all, &|l| l.writeback) },
     ];
     amounts(&overall, "all devices", &lines, end_s, true)?;
-    for (device, area) in devices.iter().zip(each.split_evenly((rows.max(1) as usize, 2))) {
-        let levels: Vec<&Levels> = all.iter().copied().filter(|levels| levels.device == *device).collect();
+    for ((device, levels), area) in devices.iter().zip(each.split_evenly((rows.max(1) as usize, 2))) {
         let lines = [
-            Line { name: "limit", colour: LIMIT, points: of(&levels, &|l| l.device_limit) },
-            Line { name: "reclaimable", colour: DIRTY, points: of(&levels, &|l| l.device_reclaimable) },
-            Line { name: "write-back", colour: WRITEBACK, points: of(&levels, &|l| l.device_writeback) },
+            Line { name: "limit", colour: LIMIT, points: of(levels, &|l| l.device_limit) },
+            Line { name: "reclaimable", colour: DIRTY, points: of(levels, &|l| l.device_reclaimable) },
+            Line { name: "write-back", colour: WRITEBACK, points: of(levels, &|l| l.device_writeback) },
         ];
         amounts(&area, &trace.device(*device), &lines, end_s, false)?;
     }

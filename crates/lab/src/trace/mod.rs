@@ -27,3 +27,9 @@ pub use write::TraceFile;
 
 /// The first line.
 const MAGIC: &str = "extant-trace 1";
+
+/// A name that can stand in a line, in a terminal and in XML, which has no control characters: files may be called anything.
+fn plain(name: &str) -> String {
+    let is_odd = |c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}');
+    name.chars().map(|c| if is_odd(c) { '\u{fffd}' } else { c }).collect()
+}

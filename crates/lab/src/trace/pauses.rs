@@ -1,6 +1,6 @@
 //! Pauses in words.
 
-use super::{Pause, Trace};
+use super::{Levels, Pause, Trace};
 use extant_rt::Nanos;
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub fn summary(trace: &Trace) -> String {
     let mut out = String::new();
     let end_s = trace.end().as_secs_f64();
     let _ = writeln!(out, "{}\n{end_s:.3} s", trace.about);
-    let most = trace.levels.iter().map(|levels| levels.reclaimable + levels.writeback).max();
+    let most = trace.levels.iter().map(Levels::total).max();
     if let (Some(most), Some(last)) = (most, trace.levels.last()) {
         let mib = |pages: u64| pages as f64 / 256.0;
         let _ = writeln!(

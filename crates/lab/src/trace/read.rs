@@ -1,6 +1,6 @@
 //! Reading the file back.
 
-use super::MAGIC;
+use super::{MAGIC, plain};
 use extant_rt::Nanos;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -74,6 +74,13 @@ const MOST_LINE_BYTES: u64 = 64 << 10;
 struct Kind {
     name: String,
     fields: Vec<(String, bool)>,
+}
+
+impl Levels {
+    /// Dirty and under write-back, on all devices.
+    pub fn total(&self) -> u64 {
+        self.reclaimable.saturating_add(self.writeback)
+    }
 }
 
 impl Trace {
@@ -158,18 +165,18 @@ impl Reader {
     fn line(&mut self, text: &str) -> Result<(), String> {
         let (head, rest) = text.split_once(' ').unwrap_or((text, ""));
         match head {
-            "about" => self.trace.about = rest.to_owned(),
+            "about" => self.trace.about = plain(rest),
             "device" => {
                 let (number, name) = rest.split_once(' ').ok_or("a device without a name")?;
-                self.trace.devices.insert(small(number)?, name.to_owned());
+                self.trace.devices.insert(small(number)?, plain(name));
             }
-            "word" => self.words.push(rest.to_owned()),
+            "word" => self.words.push(plain(rest)),
             "kind" => {
                 let mut parts = rest.split(' ');
                 let name = parts.next().unwrap_or_default().to_owned();
                 let fields = parts.map(|field| match field.split_once(':') {
-                    Some((name, kind)) => (name.to_owned(), kind == "word"),
-                    None => (field.to_owned(), false),
+                    Some((name, kind)) => (plain(name), kind == "word"),
+                    None => (plain(field), false),
                 });
                 self.kinds.push(Kind { name, fields: fields.collect() });
             }

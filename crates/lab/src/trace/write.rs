@@ -1,6 +1,6 @@
 //! The sink that writes the file.
 
-use super::MAGIC;
+use super::{MAGIC, plain};
 use extant_rt::trace::{EventKind, Record, Value};
 use extant_rt::{Nanos, Sink};
 use parking_lot::Mutex;
@@ -24,7 +24,7 @@ impl<W: Write + Send> TraceFile<W> {
     /// Writes to `out`, which had better be buffered; `about` says in a line what is run.
     pub fn new(out: W, about: &str) -> Self {
         let mut state = State { out, kinds: Vec::new(), words: Vec::new(), at: Nanos::ZERO, error: None };
-        state.line(&format!("{MAGIC}\nabout {}", about.replace('\n', " ")));
+        state.line(&format!("{MAGIC}\nabout {}", plain(about)));
         Self(Mutex::new(state))
     }
 
@@ -78,7 +78,7 @@ impl<W: Write> State<W> {
 
 impl<W: Write + Send> Sink for TraceFile<W> {
     fn device_name(&self, device: u32, name: &str) {
-        self.0.lock().line(&format!("device {device} {}", name.replace('\n', " ")));
+        self.0.lock().line(&format!("device {device} {}", plain(name)));
     }
 
     fn record(&self, record: &Record) {

@@ -1,0 +1,233 @@
+//! Limits, budgets and ranges at their ends, and many threads at one file.
+
+use crate::common::{Gate, one_file, run, world};
+use extant_block::Sector;
+use extant_cache::control::DirtyLimits;
+use extant_cache::{CacheConfig, FlatFile, MAX_FILE_BYTES, PAGE_BYTES, PageCache};
+use extant_rt::{Nanos, Rng, Rt};
+use parking_lot::RwLock;
+use std::pin::Pin;
+use std::task::Poll;
+
+const MIB: u64 = 1 << 20;
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// Polls a few times, as a caller who waits is woken; says whether the work is still waiting.
+async fn waits<T>(rt: &Rt, mut work: Pin<&mut impl Future<Output = T>>) -> bool {
+    for _ in 0..8 {
+        if std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx).is_ready())).await {
+            return false;
+        }
+        rt.yield_now().await;
+    }
+    true
+}
+
+#[test]
+fn limits_of_nothing_still_let_a_page_through() {
+    let rt = world();
+    let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 20, 0);
+    cache.set_limits(DirtyLimits { background_pages: 0, limit_pages: 0 });
+    assert_eq!(cache.limits(), DirtyLimits { background_pages: 0, limit_pages: 1 });
+    let file = mapping.open();
+    file.write_blocking(0, &[7; 10 * PAGE_BYTES]).unwrap();
+    file.sync_blocking().unwrap();
+    assert!(gate.mem.to_bytes()[..10 * PAGE_BYTES].iter().all(|&byte| byte == 7));
+    cache.set_limits(DirtyLimits { background_pages: u64::MAX, limit_pages: u64::MAX });
+    assert_eq!(cache.limits(), DirtyLimits { background_pages: 96, limit_pages: 192 });
+    cache.audit();
+}
+
+#[test]
+fn a_larger_budget_is_heard_of_by_those_who_wait_for_frames() {
+    let rt = world();
+    let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 20, 0);
+    cache.set_budget(16 * PAGE);
+    let file = mapping.open();
+    gate.hold();
+    run(&rt, async {
+        file.write(0, &[1; 16 * PAGE_BYTES]).await.unwrap();
+        let mut write = std::pin::pin!(file.write(16 * PAGE, &[1; 16 * PAGE_BYTES]));
+        assert!(waits(&rt, write.as_mut()).await, "there is no frame");
+        cache.set_budget(MIB);
+        write.await.unwrap();
+    });
+    gate.release();
+    file.sync_blocking().unwrap();
+    cache.audit();
+}
+
+#[test]
+fn a_file_whose_end_lies_inside_a_page_is_written_to_its_end_and_no_further() {
+    let rt = world();
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(MIB)).unwrap();
+    let gate = Gate::new(65_536);
+    let disk = cache.attach(gate.clone());
+    for (inode, bytes) in [(1, 10_240_u64), (2, 4_608), (3, 512)] {
+        let start = inode * 16_384;
+        let mapping = disk.mapping(std::sync::Arc::new(FlatFile::new(Sector(start / 512), bytes)), inode, 0);
+        let file = mapping.open();
+        file.write_blocking(0, &vec![inode as u8; bytes as usize]).unwrap();
+        file.sync_blocking().unwrap();
+        // Past the end there is no room.
+        file.write_blocking(bytes, &[9]).unwrap();
+        assert!(file.sync_blocking().is_err());
+        run(&rt, mapping.set_size(bytes)).unwrap();
+        file.sync_blocking().unwrap();
+    }
+    let device = gate.mem.to_bytes();
+    for (inode, bytes) in [(1, 10_240), (2, 4_608), (3, 512)] {
+        let slot = &device[inode * 16_384..device.len().min((inode + 1) * 16_384)];
+        assert!(slot[..bytes].iter().all(|&byte| byte == inode as u8));
+        assert!(slot[bytes..].iter().all(|&byte| byte == 0), "what follows the file is not its own");
+    }
+    cache.audit();
+}
+
+#[test]
+fn pages_on_their_way_are_forgotten_before_direct_io() {
+    let rt = world();
+    let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 16, 1 << 16);
+    let file = mapping.open();
+    gate.hold();
+    run(&rt, async {
+        let mut buf = [0; 512];
+        let mut read = std::pin::pin!(file.read(0, &mut buf));
+        assert!(waits(&rt, read.as_mut()).await);
+        assert!(mapping.cached_pages() > 0);
+        mapping.invalidate(0..1 << 16).await.unwrap();
+        assert_eq!(mapping.cached_pages(), 0, "what the device answers now may be old");
+        gate.release();
+        assert_eq!(read.await.unwrap(), 512);
+    });
+    assert!(gate.reads.load(std::sync::atomic::Ordering::SeqCst) >= 2, "it is read again");
+    cache.audit();
+}
+
+#[test]
+fn ranges_beyond_every_file_are_empty() {
+    let rt = world();
+    let (cache, _disk, _gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 20, 1 << 20);
+    let file = mapping.open();
+    file.read_blocking(0, &mut [0; 64 * PAGE_BYTES]).unwrap();
+    let cached = mapping.cached_pages();
+    for at in [MAX_FILE_BYTES - 1, MAX_FILE_BYTES, i64::MAX as u64, u64::MAX - PAGE] {
+        run(&rt, mapping.invalidate(at..at + PAGE)).unwrap();
+        run(&rt, mapping.punch(at..at + PAGE)).unwrap();
+        run(&rt, mapping.write_back(at..at + PAGE)).unwrap();
+        run(&rt, file.sync_range(at..at + PAGE)).unwrap();
+        assert_eq!(file.read_blocking(at, &mut [0; 10]).unwrap(), 0);
+        assert!(file.write_blocking(at, &[1; 10]).is_err(), "too large");
+        assert_eq!((mapping.size(), mapping.dirty_pages(), mapping.cached_pages()), (1 << 20, 0, cached));
+    }
+    file.write_blocking(5, &[]).unwrap();
+    assert_eq!(file.read_blocking(5, &mut []).unwrap(), 0);
+    assert_eq!(mapping.dirty_pages(), 0);
+    cache.audit();
+}
+
+#[test]
+fn a_device_that_does_not_answer_keeps_nobody_elses_data_in_memory() {
+    let rt = world();
+    let config = CacheConfig { expire: Nanos::MAX, ..CacheConfig::with_budget(MIB) };
+    let cache = PageCache::new(&rt, config).unwrap();
+    let gates = [Gate::new(1 << 16), Gate::new(1 << 16)];
+    let mappings = [0, 1].map(|n| {
+        let disk = cache.attach(gates[n].clone());
+        disk.mapping(std::sync::Arc::new(FlatFile::new(Sector(0), 1 << 16)), n as u64, 0)
+    });
+    gates[0].hold();
+    run(&rt, async {
+        for mapping in &mappings {
+            mapping.open().write(0, &[3; 10]).await.unwrap();
+        }
+        let mut sync = std::pin::pin!(cache.sync());
+        while gates[1].mem.to_bytes()[0] != 3 {
+            assert!(waits(&rt, sync.as_mut()).await);
+        }
+        gates[0].release();
+        sync.await.unwrap();
+    });
+    assert_eq!(gates[0].mem.to_bytes()[0], 3);
+    cache.audit();
+}
+
+/// Records of a page: a reader sees each of them whole.
+const RECORD: usize = 512;
+const PAGES: u64 = 48;
+
+/// Threads write, read and cut off at random in a cache of 16 frames. A record is one number over and over; the numbers of
+/// a record below the cut only grow.
+#[test]
+fn threads_that_write_read_and_cut_off_see_whole_records_and_none_that_were_overwritten() {
+    let rt = world();
+    let config = CacheConfig { read_ahead_bytes: 4 * PAGE, ..CacheConfig::with_budget(16 * PAGE) };
+    let (cache, _disk, gate, mapping) = one_file(&rt, config, (PAGES * PAGE) as usize, PAGES * PAGE);
+    // Who cuts off keeps writers out.
+    let writers = RwLock::new(());
+    let cut = PAGES * PAGE / 2;
+    let records = PAGES * PAGE / RECORD as u64;
+    let work = |seed: u64| {
+        let mut rng = Rng::labelled(seed, "threads");
+        let file = mapping.open();
+        let mut seen = vec![0_u64; records as usize];
+        let mut record = [0_u8; RECORD];
+        for turn in 1..6_000_u64 {
+            let number = rng.below(records);
+            let at = number * RECORD as u64;
+            match rng.below(100) {
+                // Each thread writes records of its own, so that their numbers grow.
+                0..40 if number % 3 == seed => {
+                    let _in = writers.read();
+                    turn.to_le_bytes().iter().cycle().zip(&mut record).for_each(|(byte, to)| *to = *byte);
+                    file.write_blocking(at, &record).unwrap();
+                    seen[number as usize] = turn;
+                }
+                40 if rng.below(4) == 0 => {
+                    let _out = writers.write();
+                    run(&rt, mapping.set_size(cut + rng.below(2 * PAGE))).unwrap();
+                    run(&rt, mapping.set_size(PAGES * PAGE)).unwrap();
+                }
+                41 => file.sync_range_blocking(&rt, at),
+                _ => {
+                    let n = file.read_blocking(at, &mut record).unwrap();
+                    let values: Vec<&[u8]> = record[..n / 8 * 8].chunks(8).collect();
+                    if at + RECORD as u64 <= cut {
+                        assert_eq!(n, RECORD, "seed {seed}, turn {turn}");
+                        let value = u64::from_le_bytes(values[0].try_into().unwrap());
+                        assert!(values.iter().all(|v| *v == values[0]), "torn: seed {seed}, turn {turn}");
+                        let before = std::mem::replace(&mut seen[number as usize], value);
+                        assert!(value >= before, "stale: {value} after {before}, seed {seed}, turn {turn}");
+                    }
+                }
+            }
+        }
+        seen
+    };
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..3).map(|seed| scope.spawn(move || work(seed))).collect();
+        let seen: Vec<Vec<u64>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        run(&rt, cache.sync()).unwrap();
+        let device = gate.mem.to_bytes();
+        for number in 0..(cut / RECORD as u64) as usize {
+            let last = u64::from_le_bytes(device[number * RECORD..number * RECORD + 8].try_into().unwrap());
+            assert_eq!(
+                last,
+                seen[number % 3][number],
+                "record {number} is on the device as it was last written"
+            );
+        }
+    });
+    cache.audit();
+}
+
+trait SyncRange {
+    fn sync_range_blocking(&self, rt: &Rt, at: u64);
+}
+
+impl SyncRange for extant_cache::OpenFile {
+    fn sync_range_blocking(&self, rt: &Rt, at: u64) {
+        run(rt, self.sync_range(at..at + 8 * PAGE)).unwrap();
+    }
+}
