@@ -162,17 +162,24 @@ impl Extant {
         device
     }
 
-    /// The device's part of `of` pages, nothing lent: half by number, half by rate, among the devices in use.
-    fn part(&self, now: Nanos, at: usize, of: u64) -> u64 {
-        let (mut rates, mut count) = (0, 0);
-        for (other, device) in self.devices.iter().enumerate() {
-            if other == at || device.is_active(now) {
-                rates += u128::from(device.rate(now));
-                count += 1;
-            }
-        }
+    /// What the devices in use write together, and how many they are.
+    fn in_use(&self, now: Nanos) -> (u128, u64) {
+        let active = self.devices.iter().filter(|device| device.is_active(now));
+        active.fold((0, 0), |(rates, count), device| (rates + u128::from(device.rate(now)), count + 1))
+    }
+
+    /// The same with a device that may not be in use.
+    fn with(&self, now: Nanos, at: usize, (rates, count): (u128, u64)) -> (u128, u64) {
+        let device = &self.devices[at];
+        let added = !device.is_active(now);
+        (rates + if added { device.rate(now).into() } else { 0 }, count + u64::from(added))
+    }
+
+    /// The device's part of `of` pages, nothing lent: half by number, half by rate, among the devices in use and itself.
+    fn part(&self, now: Nanos, at: usize, of: u64, in_use: (u128, u64)) -> u64 {
+        let (rates, count) = self.with(now, at, in_use);
         let by_rate = u128::from(of / 2) * u128::from(self.devices[at].rate(now)) / rates.max(1);
-        of / 2 / count.max(1) + by_rate as u64
+        of / 2 / count + by_rate as u64
     }
 
     fn limit_of(&self, now: Nanos, numbers: &Numbers) -> u64 {
@@ -182,10 +189,11 @@ impl Extant {
             return limit.max(1);
         }
         let device = &self.devices[at];
+        let in_use = self.in_use(now);
         let mut wanted = 0;
         for (other, device) in self.devices.iter().enumerate() {
             if other != at && device.is_active(now) {
-                let credit = pages_in(device.rate(now), IN_FLIGHT).min(self.part(now, other, limit));
+                let credit = pages_in(device.rate(now), IN_FLIGHT).min(self.part(now, other, limit, in_use));
                 wanted += credit.saturating_sub(device.amounts.total());
             }
         }
@@ -193,7 +201,7 @@ impl Extant {
         let free = limit.saturating_sub(numbers.global.total()).saturating_sub(wanted.max(limit / 8));
         let lent = numbers.on_device.total() + free;
         let hold = pages_in(device.rate(now), HOLD);
-        self.part(now, at, limit).max(lent).min(hold).clamp(FLOOR_PAGES.min(limit), limit).max(1)
+        self.part(now, at, limit, in_use).max(lent).min(hold).clamp(FLOOR_PAGES.min(limit), limit).max(1)
     }
 
     fn plan(&self, now: Nanos, numbers: &Numbers) -> Plan {
@@ -212,14 +220,8 @@ impl Extant {
     fn credit_rate(&self, now: Nanos, numbers: &Numbers) -> u64 {
         let at = numbers.device.0 as usize;
         let rate = self.devices[at].rate(now);
-        let (mut sum, mut count) = (u128::from(rate), 1);
-        for (other, device) in self.devices.iter().enumerate() {
-            if other != at && device.is_active(now) {
-                sum += u128::from(device.rate(now));
-                count += 1;
-            }
-        }
-        rate.max(((sum / count) as u64).min(2 * rate))
+        let (sum, count) = self.with(now, at, self.in_use(now));
+        rate.max(((sum / u128::from(count)) as u64).min(2 * rate))
     }
 }
 
@@ -296,7 +298,7 @@ impl DirtyControl for Extant {
         let at = numbers.device.0 as usize;
         let threshold = numbers.limits.background_pages;
         // Also where the device may hold less than that, its writers must not wait for a flusher that rests.
-        let mine = self.part(now, at, threshold).min(plan.limit / 2);
+        let mine = self.part(now, at, threshold, self.in_use(now)).min(plan.limit / 2);
         // A writer's pause ends when it was predicted to, not when the device has nothing left to do: until then the device
         // goes on with what is there. Where memory is short that would cost it its long runs.
         let waited_for =

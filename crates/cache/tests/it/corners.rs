@@ -172,7 +172,7 @@ fn threads_that_write_read_and_cut_off_see_whole_records_and_none_that_were_over
         let file = mapping.open();
         let mut seen = vec![0_u64; records as usize];
         let mut record = [0_u8; RECORD];
-        for turn in 1..6_000_u64 {
+        for turn in 1..3_000_u64 {
             let number = rng.below(records);
             let at = number * RECORD as u64;
             match rng.below(100) {
