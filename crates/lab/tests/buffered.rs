@@ -201,3 +201,21 @@ fn a_cache_that_cannot_be_is_refused() {
         "\"linux-9\" is not a dirty controller; there are linux-3.1, ioless, ioless+background, extant"
     );
 }
+
+#[test]
+fn files_of_odd_lengths_are_written_to_their_last_block() {
+    let jobs = "[a]\nrw=write\nbs=2k\nsize=10k\nend_fsync=1\n[b]\nstonewall\nrw=randrw\nbs=512\noffset=1536\nsize=4608\nfsync=1\n";
+    for measured in on_a_disk(jobs) {
+        assert!(measured.error.is_none(), "{:?}", measured.error);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for bytes in [512, 4_608, 10_240, 12_800] {
+        let file = dir.path().join(format!("{bytes}"));
+        std::fs::write(&file, vec![0xaa; bytes]).unwrap();
+        let jobs = format!("[a]\nrw=randwrite\nbs=512\nend_fsync=1\nfilename={}\n", file.display());
+        let outcome = on_files(&fio::job_file("test.fio", &jobs).unwrap(), &Memory::default(), None).unwrap();
+        let measured = &outcome.reports[0].measured;
+        assert!(measured.error.is_none() && measured.write.bytes == bytes as u64, "{:?}", measured.error);
+        assert!(std::fs::read(&file).unwrap() == vec![0; bytes], "{bytes} bytes, all of them written");
+    }
+}
