@@ -260,6 +260,9 @@ impl PageCache {
     }
 
     /// Writes everything back and ends the flushers. Files must not be used after this.
+    ///
+    /// # Errors
+    /// The first that write-back met. What a device still refuses is given up.
     pub async fn close(self) -> Result<()> {
         let result = self.sync().await;
         self.shared().close();

@@ -118,6 +118,14 @@ impl DiskState {
         Some(chosen.1)
     }
 
+    /// Forgets what is dirty, which is lost with the last handle of its file: the device still fails, and nobody will try
+    /// again.
+    pub(crate) fn give_up(&self) {
+        let files = std::mem::take(&mut self.files.lock().by_age);
+        // They take the lock when they go.
+        drop(files);
+    }
+
     /// How many files are dirty.
     pub(crate) fn dirty_files(&self) -> usize {
         self.files.lock().by_age.len()

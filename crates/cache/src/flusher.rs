@@ -45,6 +45,7 @@ pub(crate) async fn run(shared: Arc<Shared>, disk: Arc<DiskState>) {
             wait_for_queue(&shared, &disk, 1).await;
             // What failed on its way is dirty again.
             if disk.next_file(None).is_none() || disk.is_failing() {
+                disk.give_up();
                 return;
             }
             continue;

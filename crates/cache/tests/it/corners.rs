@@ -7,6 +7,8 @@ use extant_cache::{CacheConfig, FlatFile, MAX_FILE_BYTES, PAGE_BYTES, PageCache}
 use extant_rt::{Nanos, Rng, Rt};
 use parking_lot::RwLock;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 const MIB: u64 = 1 << 20;
@@ -65,7 +67,7 @@ fn a_file_whose_end_lies_inside_a_page_is_written_to_its_end_and_no_further() {
     let disk = cache.attach(gate.clone());
     for (inode, bytes) in [(1, 10_240_u64), (2, 4_608), (3, 512)] {
         let start = inode * 16_384;
-        let mapping = disk.mapping(std::sync::Arc::new(FlatFile::new(Sector(start / 512), bytes)), inode, 0);
+        let mapping = disk.mapping(Arc::new(FlatFile::new(Sector(start / 512), bytes)), inode, 0);
         let file = mapping.open();
         file.write_blocking(0, &vec![inode as u8; bytes as usize]).unwrap();
         file.sync_blocking().unwrap();
@@ -100,7 +102,7 @@ fn pages_on_their_way_are_forgotten_before_direct_io() {
         gate.release();
         assert_eq!(read.await.unwrap(), 512);
     });
-    assert!(gate.reads.load(std::sync::atomic::Ordering::SeqCst) >= 2, "it is read again");
+    assert!(gate.reads.load(Ordering::SeqCst) >= 2, "it is read again");
     cache.audit();
 }
 
@@ -134,7 +136,7 @@ fn a_device_that_does_not_answer_keeps_nobody_elses_data_in_memory() {
     let gates = [Gate::new(1 << 16), Gate::new(1 << 16)];
     let mappings = [0, 1].map(|n| {
         let disk = cache.attach(gates[n].clone());
-        disk.mapping(std::sync::Arc::new(FlatFile::new(Sector(0), 1 << 16)), n as u64, 0)
+        disk.mapping(Arc::new(FlatFile::new(Sector(0), 1 << 16)), n as u64, 0)
     });
     gates[0].hold();
     run(&rt, async {
@@ -150,6 +152,22 @@ fn a_device_that_does_not_answer_keeps_nobody_elses_data_in_memory() {
     });
     assert_eq!(gates[0].mem.to_bytes()[0], 3);
     cache.audit();
+}
+
+#[test]
+fn a_cache_closed_over_a_dead_device_says_so_and_gives_its_memory_back() {
+    let rt = world();
+    let (cache, disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 20, 0);
+    gate.fail_writes.store(true, Ordering::SeqCst);
+    mapping.open().write_blocking(0, &[1; 64 * PAGE_BYTES]).unwrap();
+    drop((mapping, disk));
+    assert!(run(&rt, cache.close()).is_err());
+    // The flusher's task may still be on its way out.
+    let is_alone = (0..100_000).any(|_| {
+        run(&rt, rt.yield_now());
+        Arc::strong_count(&gate) == 1
+    });
+    assert!(is_alone, "nobody holds the device, and so the frames, any longer");
 }
 
 /// Records of a page: a reader sees each of them whole.
