@@ -67,7 +67,8 @@ impl Region {
     /// Gives the memory behind a range of whole pages back to the system; it reads as zeroes, or as it was, from now on.
     ///
     /// # Safety
-    /// Nobody else touches the range during the call.
+    /// Nobody else touches the range during the call, but for those who copy without a hold and find out afterwards
+    /// (`racy.rs`): to them it is memory that changes.
     pub(crate) unsafe fn forget(&self, offset: usize, len: usize) {
         let start = self.at(offset, len);
         #[cfg(not(miri))]

@@ -107,10 +107,18 @@ impl Mapping {
     /// Makes the cache forget a range, after writing back what is dirty in it: before direct I/O writes there. Pages that
     /// are written again meanwhile stay. Who does not keep readers out calls it again after the direct write, since they
     /// may have brought in what was there before.
+    ///
+    /// # Errors
+    /// Something could not be written back: it is still there, and would be written over what direct I/O writes.
     pub async fn invalidate(&self, bytes: Range<u64>) -> Result<()> {
         let bytes = bytes.start.min(MAX_FILE_BYTES)..bytes.end.min(MAX_FILE_BYTES);
         let pages = bytes.start / PAGE..bytes.end.div_ceil(PAGE);
         self.0.write_back(pages.clone()).await?;
+        // Write-back that others had begun may have failed: whether it does again is ours to tell.
+        let is_dirty = self.0.pages.lock().dirty.first_in(pages.clone()).is_some();
+        if is_dirty {
+            self.0.write_back(pages.clone()).await?;
+        }
         self.0.drop_clean_pages(pages);
         Ok(())
     }

@@ -231,7 +231,7 @@ impl Frames {
     /// # Safety
     /// The frame is free and on nobody's list.
     pub(crate) unsafe fn forget(&self, frame: FrameNo) {
-        // SAFETY: nobody touches the bytes of a free frame.
+        // SAFETY: nobody has a hold on a free frame; a reader without one finds it blank afterwards.
         unsafe { self.bytes.forget((frame.slot() - 1) * PAGE_BYTES, PAGE_BYTES) };
     }
 }

@@ -107,6 +107,29 @@ fn pages_on_their_way_are_forgotten_before_direct_io() {
 }
 
 #[test]
+fn what_somebody_else_failed_to_write_back_keeps_direct_io_from_going_on() {
+    let rt = world();
+    let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 16, 0);
+    gate.hold();
+    run(&rt, async {
+        mapping.open().write(0, &[1; PAGE_BYTES]).await.unwrap();
+        let mut flush = std::pin::pin!(mapping.write_back(0..PAGE));
+        assert!(waits(&rt, flush.as_mut()).await);
+        let mut forget = std::pin::pin!(mapping.invalidate(0..PAGE));
+        assert!(waits(&rt, forget.as_mut()).await, "it waits for what is under way");
+        gate.fail_writes.store(true, Ordering::SeqCst);
+        gate.release();
+        assert!(flush.await.is_err() && forget.await.is_err());
+        assert_eq!(mapping.dirty_pages(), 1);
+        gate.fail_writes.store(false, Ordering::SeqCst);
+        mapping.invalidate(0..PAGE).await.unwrap();
+        assert_eq!((mapping.dirty_pages(), mapping.cached_pages()), (0, 0));
+    });
+    assert!(gate.mem.to_bytes()[..PAGE_BYTES].iter().all(|&byte| byte == 1));
+    cache.audit();
+}
+
+#[test]
 fn ranges_beyond_every_file_are_empty() {
     let rt = world();
     let (cache, _disk, _gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 20, 1 << 20);
