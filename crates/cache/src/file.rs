@@ -119,7 +119,18 @@ impl Mapping {
         if is_dirty {
             self.0.write_back(pages.clone()).await?;
         }
-        self.0.drop_clean_pages(pages);
+        self.0.drop_clean_pages(pages, true);
+        Ok(())
+    }
+
+    /// Makes the cache forget what nobody uses, after writing back what is dirty: as `posix_fadvise(2)` with
+    /// `POSIX_FADV_DONTNEED`, which leaves what somebody reads or writes meanwhile.
+    ///
+    /// # Errors
+    /// What could not be written back by this call.
+    pub async fn forget(&self) -> Result<()> {
+        self.0.write_back(0..u64::MAX).await?;
+        self.0.drop_clean_pages(0..u64::MAX, false);
         Ok(())
     }
 

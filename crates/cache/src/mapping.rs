@@ -296,8 +296,8 @@ impl Inner {
         self.wake_loaders(loading);
     }
 
-    /// Removes those pages of `range` that are clean, and those on their way from the device.
-    pub(crate) fn drop_clean_pages(&self, range: Range<u64>) {
+    /// Removes those pages of `range` that are clean and, if so wanted, those on their way from the device.
+    pub(crate) fn drop_clean_pages(&self, range: Range<u64>, and_loading: bool) {
         let mut after = Aftermath::default();
         let mut pages = self.pages.lock();
         let frames = self.frames_in(&pages, range);
@@ -306,7 +306,7 @@ impl Inner {
         for frame in frames {
             let seen = self.shared.frames.state(frame).snapshot();
             let page = self.shared.frames.key(frame);
-            if seen.is_loading() {
+            if seen.is_loading() && and_loading {
                 loading.push(page);
             } else if !seen.is_uptodate() || seen.is_writeback() || pages.dirty.contains(page.index()) {
                 continue;

@@ -93,7 +93,7 @@ impl Running {
     async fn all(&mut self) -> Result<(), CacheError> {
         let job = self.p.job.clone();
         if let (Some(file), true) = (&self.file, job.invalidate) {
-            file.mapping().invalidate(0..file.mapping().size()).await?;
+            file.mapping().forget().await?;
         }
         let began = self.p.rt.now();
         let ends = job.runtime.map_or(Nanos::MAX, |most| self.counted_from.saturating_add(most));
