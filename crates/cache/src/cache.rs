@@ -21,7 +21,9 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnWriteError {
     /// It stays dirty, and is tried again at the next periodic pass and on demand. A writer that would have to wait for
-    /// room on a device that keeps failing gets the device's error.
+    /// room on a device that keeps failing gets the device's error. That counts by device: pages of one file to which its
+    /// backing gives no place keep the room, and the next writers to its device get that file's error, until they are
+    /// written or cut off.
     #[default]
     KeepDirty,
     /// It counts as clean and may be evicted: its contents are lost then, as on Linux.
