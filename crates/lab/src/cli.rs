@@ -12,7 +12,7 @@ use extant_rt::Sink;
 use extant_rt::trace::ChromeSink;
 use extant_sim::{Machine, ModelError};
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -202,6 +202,11 @@ enum Recorder {
 impl Recorder {
     fn new(path: Option<&Path>, about: &str) -> Result<Self, LabError> {
         let Some(path) = path else { return Ok(Self::Nowhere) };
+        if !is_ours(path).map_err(|error| in_file(path, &error))? {
+            let problem =
+                "is there already and is no trace; give another name, or remove it first".to_owned();
+            return Err(LabError::File(path.display().to_string(), problem));
+        }
         let out = BufWriter::new(File::create(path).map_err(|error| in_file(path, &error))?);
         Ok(match path.extension().is_some_and(|extension| extension == "json") {
             true => Self::Chrome(Arc::new(ChromeSink::new(out))),
@@ -224,6 +229,17 @@ impl Recorder {
             Self::Chrome(file) => file.finish(),
         }
     }
+}
+
+/// Whether a recording may go to `path`: over an older one, but not over what a slip in a name would cost, such as the disk
+/// image of a job. Devices like `/dev/null` take everything.
+fn is_ours(path: &Path) -> std::io::Result<bool> {
+    if !path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0) {
+        return Ok(true);
+    }
+    let mut head = Vec::new();
+    File::open(path)?.take(trace::MAGIC.len() as u64).read_to_end(&mut head)?;
+    Ok(head == trace::MAGIC.as_bytes() || head.starts_with(b"[") || head.starts_with(b"{"))
 }
 
 fn jobs(args: &RunArgs, words: &[String], out: &mut dyn Write) -> Result<(), LabError> {

@@ -223,3 +223,20 @@ fn a_run_whose_trace_finds_no_room_still_says_what_it_measured() {
     assert_eq!(error, "/dev/full: No space left on device (os error 28)");
     assert!(String::from_utf8(out).unwrap().contains("write: IOPS="));
 }
+
+#[test]
+fn a_recording_replaces_an_older_one_and_nothing_else() {
+    let (dir, file) = dir();
+    record("extant", &file);
+    record("extant", &file);
+    let (machine, jobs) = (file.with_extension("toml"), dir.path().join("run.fio"));
+    let image = dir.path().join("disk.img");
+    std::fs::write(&image, [0; 4096]).unwrap();
+    let words = ["run", "--machine", machine.to_str().unwrap(), "--trace", image.to_str().unwrap()];
+    let error = lab(&[&words[..], &[jobs.to_str().unwrap()]].concat()).unwrap_err();
+    assert!(
+        error.ends_with("is there already and is no trace; give another name, or remove it first"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read(&image).unwrap(), [0; 4096]);
+}

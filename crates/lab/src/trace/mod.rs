@@ -26,7 +26,7 @@ pub use read::{Levels, Pause, Trace, TraceError};
 pub use write::TraceFile;
 
 /// The first line.
-const MAGIC: &str = "extant-trace 1";
+pub(crate) const MAGIC: &str = "extant-trace 1";
 
 /// A name that can stand in a line, in a terminal and in XML, which has no control characters: files may be called anything.
 fn plain(name: &str) -> String {
