@@ -239,7 +239,7 @@ fn is_ours(path: &Path) -> std::io::Result<bool> {
     }
     let mut head = Vec::new();
     File::open(path)?.take(trace::MAGIC.len() as u64).read_to_end(&mut head)?;
-    Ok(head == trace::MAGIC.as_bytes() || head.starts_with(b"[") || head.starts_with(b"{"))
+    Ok(head == trace::MAGIC.as_bytes() || head.starts_with(b"["))
 }
 
 fn jobs(args: &RunArgs, words: &[String], out: &mut dyn Write) -> Result<(), LabError> {
