@@ -48,6 +48,12 @@ pub struct RunArgs {
     /// The page cache.
     #[command(flatten)]
     pub memory: MemoryArgs,
+    /// Run only this workload of an experiment; may be given several times
+    #[arg(long = "workload", value_name = "NAME")]
+    pub workloads: Vec<String>,
+    /// Run only this row of an experiment; may be given several times
+    #[arg(long = "row", value_name = "NAME")]
+    pub rows: Vec<String>,
     /// An experiment (.toml), or job files and options as fio takes them
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "JOB")]
     pub words: Vec<String>,
@@ -157,11 +163,16 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
                     let problem = "an experiment names its machine and policies itself; leave options like --machine out";
                     return Err(JobError { place: file.clone(), problem: problem.into() }.into());
                 }
-                let experiment = Experiment::load(Path::new(file))?;
+                let experiment = Experiment::load(Path::new(file))?.only(&args.workloads, &args.rows)?;
                 let cells = experiment.run()?;
                 print(out, &experiment.table(&cells))
             }
-            words => jobs(args, words, out),
+            words if args.workloads.is_empty() && args.rows.is_empty() => jobs(args, words, out),
+            words => {
+                let problem =
+                    "--workload and --row choose from an experiment; name its .toml file".to_owned();
+                Err(JobError { place: words.join(" "), problem }.into())
+            }
         },
         LabCommand::Report(args) => drawn(args, out),
         LabCommand::Compare(args) => {

@@ -3,8 +3,6 @@
 //! An experiment is a file like `experiments/cfq-idle/cfq-idle.toml`. Every policy runs every workload; where a row was
 //! published, the table says how far the model is from it.
 
-pub mod jbod;
-
 use crate::fio::{self, JobError};
 use crate::run::{Memory, Outcome, Policy, RunError, on_machine};
 use crate::text::{self, Kind};
@@ -109,6 +107,16 @@ pub enum ExperimentError {
     /// A job file was refused.
     #[error(transparent)]
     Job(#[from] JobError),
+    /// A row or workload was asked for that the experiment does not have.
+    #[error("the experiment has no {kind} \"{name}\"; it has: {known}")]
+    Unknown {
+        /// A row, or a workload.
+        kind: &'static str,
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
     /// A run did not come to its end.
     #[error("row \"{row}\", workload \"{workload}\": {error}")]
     Run {
@@ -184,6 +192,16 @@ impl Experiment {
         Ok(Self { name, source, machine: Machine::load(&beside(&machine))?, seeds, workloads, rows: row })
     }
 
+    /// The same with these workloads and these rows only; an empty list is all of them.
+    ///
+    /// # Errors
+    /// [`ExperimentError::Unknown`], with the names that there are.
+    pub fn only(mut self, workloads: &[String], rows: &[String]) -> Result<Self, ExperimentError> {
+        keep("workload", &mut self.workloads, workloads, |load| &load.name)?;
+        keep("row", &mut self.rows, rows, |row| &row.name)?;
+        Ok(self)
+    }
+
     /// Runs every policy on every workload with every seed, each in a world of its own.
     ///
     /// # Errors
@@ -226,6 +244,20 @@ impl Experiment {
         }
         out
     }
+}
+
+fn keep<T>(
+    kind: &'static str,
+    all: &mut Vec<T>,
+    wanted: &[String],
+    name: impl Fn(&T) -> &String,
+) -> Result<(), ExperimentError> {
+    if let Some(stranger) = wanted.iter().find(|wanted| !all.iter().any(|item| name(item) == *wanted)) {
+        let known: Vec<String> = all.iter().map(|item| format!("\"{}\"", name(item))).collect();
+        return Err(ExperimentError::Unknown { kind, name: stranger.clone(), known: known.join(", ") });
+    }
+    all.retain(|item| wanted.is_empty() || wanted.contains(name(item)));
+    Ok(())
 }
 
 /// Requests a second; mean, longest and standard deviation of the latency in ms; MiB a second.

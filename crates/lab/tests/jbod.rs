@@ -1,8 +1,141 @@
-//! The write-back thread's experiment, shortened: what its file says, and what its table has. The whole of it takes minutes:
-//! `extant lab run experiments/jbod/jbod.toml`.
+//! The write-back thread's experiment: what its file says and what its table has, and, on two of its ten disks, what it shows
+//! of our dirty controller. The whole of it takes minutes: `extant lab run experiments/jbod/jbod.toml`.
 
 use extant_lab::experiment::Experiment;
+use extant_lab::{Memory, Policy, fio, on_machine};
+use extant_rt::trace::Record;
+use extant_rt::{Event, Nanos, Sink};
+use extant_sim::Machine;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+/// Of the experiment's disks, each with its tenth of the link and of the memory.
+const DISKS: u64 = 2;
+const RAMP: Nanos = Nanos::from_secs(3);
+
+/// What the trace tells; amounts, of this time.
+#[derive(Debug)]
+struct Watch(std::ops::Range<Nanos>, Mutex<Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// Pages, by inode.
+    dirtied: BTreeMap<u64, u64>,
+    written_pages: u64,
+    most_dirty: u64,
+    /// The longest, by rule.
+    pauses: BTreeMap<&'static str, Nanos>,
+}
+
+impl Sink for Watch {
+    fn record(&self, record: &Record) {
+        let Self(counted, seen) = self;
+        let seen = &mut *seen.lock();
+        match record.event {
+            Event::WriterPaused { rule, took, .. } => {
+                let longest = seen.pauses.entry(rule).or_default();
+                *longest = took.max(*longest);
+            }
+            Event::DirtyLevels { reclaimable, writeback, .. } => {
+                seen.most_dirty = seen.most_dirty.max(u64::from(reclaimable) + u64::from(writeback));
+            }
+            Event::PagesDirtied { inode, pages, .. } if counted.contains(&record.at) => {
+                *seen.dirtied.entry(inode).or_default() += pages;
+            }
+            Event::PagesWritten { pages, .. } if counted.contains(&record.at) => seen.written_pages += pages,
+            _ => {}
+        }
+    }
+}
+
+/// The experiment's machine with some of its disks, and the file of its jobs for them.
+fn run(writers: u64, limit_mib: u64, control: &str, seconds: u64) -> (Seen, f64, Nanos) {
+    let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/jbod10-2011.toml");
+    let text = std::fs::read_to_string(machine).unwrap();
+    let link = format!("bytes_s = {}", 69_180_000 * DISKS);
+    let text =
+        text.replace("bytes_s = 691_800_000", &link).replace("count = 10", &format!("count = {DISKS}"));
+    let machine = Machine::parse("some.toml", &text).unwrap();
+    let (ramp, size) = (RAMP.0 / 1_000_000_000, 20_000 / writers);
+    let global = format!("[global]\nrw=write\nbs=1m\nsize={size}m\nramp_time={ramp}\nruntime={seconds}\n");
+    let disks = (0..DISKS).map(|n| format!("[disk{n}]\ndirectory=/mnt/sd{n}\n")).collect::<String>();
+    let jobs = format!("{global}time_based\nnumjobs={writers}\ngroup_reporting\n{disks}");
+    let limit_bytes = limit_mib * MIB * DISKS / 10;
+    let memory = Memory {
+        cache_bytes: Some(2 * limit_bytes),
+        dirty_limit_bytes: Some(limit_bytes),
+        dirty_background_bytes: Some(limit_bytes / 2),
+        control: Some(control.into()),
+    };
+    let policy = Policy { elevator: "cfq".into(), requests: 128, memory };
+    let counted = RAMP..RAMP.saturating_add(Nanos::from_secs(seconds));
+    let watch = Arc::new(Watch(counted, Mutex::default()));
+    let jobs = fio::job_file("some.fio", &jobs).unwrap();
+    let outcome = on_machine(&jobs, machine, &policy, 1, Some(watch.clone())).unwrap();
+    let seen = std::mem::take(&mut *watch.1.lock());
+    let longest = Nanos(outcome.reports[0].measured.write.completion.max_ns);
+    let mib_s = seen.written_pages as f64 / 256.0 / seconds as f64;
+    println!(
+        "{limit_mib}M, {writers} dd, {control}: {mib_s:.0} MiB/s, longest write {longest:?}, {:?}",
+        seen.pauses
+    );
+    (seen, mib_s, longest)
+}
+
+#[test]
+fn ours_loses_nothing_where_memory_is_short_and_holds_nobody_up() {
+    for (writers, seconds) in [(1, 2), (10, 2), (100, 6)] {
+        let (_, large, _) = run(writers, 3277, "extant", 2);
+        for limit_mib in [100, 800].into_iter().filter(|&limit_mib| limit_mib == 100 || writers == 100) {
+            let (seen, rate, longest) = run(writers, limit_mib, "extant", seconds);
+            assert!(rate >= 0.95 * large, "{rate} MiB/s, with memory enough {large}");
+            assert!(seen.most_dirty <= limit_mib * 256 * DISKS / 10, "{} pages dirty", seen.most_dirty);
+            for (rule, pause) in &seen.pauses {
+                // And a moment until whoever is woken has a processor.
+                assert!(*pause <= Nanos::from_millis(201), "{rule}: {pause:?}");
+            }
+            // Turns are of 4 MiB or come round in 3 s, whichever is less; and a pause more.
+            let fair_s = (writers * DISKS) as f64 / rate;
+            let longest_s = longest.0 as f64 / 1e9;
+            let most_s = 2.0 * (4.0 * fair_s).min(3.0) + 0.2;
+            assert!(longest_s <= most_s, "{longest_s} s for 1 MiB, on average {fair_s}");
+            // Inodes are numbered disk by disk.
+            let of_disk = |disk: u64| disk * writers + 1..=(disk + 1) * writers;
+            let each: Vec<u64> =
+                (0..DISKS).map(|disk| of_disk(disk).map(|inode| seen.dirtied[&inode]).sum()).collect();
+            let (least, most) = (each.iter().min().unwrap(), each.iter().max().unwrap());
+            assert!(most * 100 <= least * 130, "equal disks got {each:?} pages");
+            for disk in 0..DISKS {
+                let each = || of_disk(disk).map(|inode| seen.dirtied[&inode]);
+                let (least, most) = (each().min().unwrap(), each().max().unwrap());
+                // Whoever is next has had two turns of 4 MiB less at most.
+                assert!(most <= least + 2 * 1024, "of disk {disk} equal writers got {least} to {most} pages");
+            }
+        }
+    }
+}
+
+#[test]
+fn with_a_hundred_writers_per_disk_and_little_memory_ours_writes_no_less_than_linux_did() {
+    let (_, ours, _) = run(100, 100, "extant", 3);
+    for control in ["linux-3.1", "ioless+background"] {
+        let (seen, theirs, _) = run(100, 100, control, 3);
+        assert!(ours >= 0.97 * theirs, "{ours} against {control}'s {theirs} MiB/s");
+        let longest = |seen: &Seen, rule: &str| seen.pauses.get(rule).copied().unwrap_or_default();
+        for rule in ["linux-3.1: sleep", "ioless: rate", "ioless: limit"] {
+            assert!(longest(&seen, rule) <= Nanos::from_millis(201), "{rule}: {:?}", seen.pauses);
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let once = || format!("{:?}", run(10, 100, "ioless+background", 1));
+    assert_eq!(once(), once());
+}
 
 /// The experiment with one workload and a second of time, in a directory of its own.
 fn shortened(keep: &str, to: &Path) -> PathBuf {
@@ -63,6 +196,12 @@ fn all_of_its_workloads_are_read_and_what_was_never_measured_is_refused() {
             "{error}"
         );
     }
+    std::fs::write(&file, &good).unwrap();
+    let stranger = Experiment::load(&file).unwrap().only(&[], &["linux-3.2".into()]).unwrap_err().to_string();
+    assert_eq!(
+        stranger,
+        "the experiment has no row \"linux-3.2\"; it has: \"linux-3.1\", \"ioless\", \"ioless+background\", \"extant\""
+    );
     std::fs::write(&file, good.replace("\"linux-3.1\"\nelevator", "\"linux-3.1\"\nelevatr")).unwrap();
     let error = Experiment::load(&file).unwrap_err().to_string();
     assert!(error.contains("unknown field `elevatr`") && error.contains("line"), "{error}");

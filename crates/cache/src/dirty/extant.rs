@@ -241,13 +241,18 @@ impl DirtyControl for Extant {
             device.turns.close(writer);
         }
         let plan = self.plan(now, numbers);
+        let promised: u64 = self.devices.iter().map(|device| device.turns.open_pages()).sum();
         let turns = &mut self.devices[numbers.device.0 as usize].turns;
         let used = numbers.on_device.total() + turns.open_pages();
         let limit = numbers.limits.limit_pages;
-        let freely =
-            (plan.limit / 2).saturating_sub(used).min((limit / 2).saturating_sub(numbers.global.total()));
+        let freely = (limit / 2).saturating_sub(numbers.global.total() + promised);
+        let freely = (plan.limit / 2).saturating_sub(used).min(freely);
         if freely > 0 && !plan.short && turns.is_idle() {
-            return go(now, writer, freely / (2 * plan.writers));
+            // Little, and promised: of a thousand writers that begin together the first must not be let go with all memory,
+            // and then keep those that come after them from their turns.
+            let pages = (freely / (2 * plan.writers)).clamp(1, AMPLE_PAGES);
+            turns.begin_at_once(now, writer, pages);
+            return go(now, writer, pages);
         }
         // Due a turn's time after its last turn was due, so that the time it spends elsewhere is not lost to it.
         let apart = time_for(plan.turn * plan.writers, plan.rate);
@@ -257,7 +262,7 @@ impl DirtyControl for Extant {
         let most = pages_in(plan.rate, MAX_PAUSE).saturating_add(limit) / plan.turn + 1;
         let ahead = turns.wait(now, writer, due, most as usize);
         let room = plan.target.saturating_sub(used);
-        let pool = (limit - limit / 16).saturating_sub(numbers.global.total());
+        let pool = (limit - limit / 16).saturating_sub(numbers.global.total() + promised);
         let needed = plan.turn * (ahead + 1);
         // Whoever is awake takes no more than a turn before those that still sleep.
         let in_order = writer.due <= turns.first_due().saturating_add(apart).saturating_add(apart);
@@ -322,7 +327,13 @@ impl DirtyControl for Extant {
 
     fn device_limit(&mut self, now: Nanos, numbers: &Numbers) -> u64 {
         self.note(now, numbers);
-        self.limit_of(now, numbers)
+        let limit = self.limit_of(now, numbers);
+        // Memory that was lent goes back as it is written. Until then the device is over its limit, and whoever was promised
+        // a turn before still has it.
+        match self.devices[numbers.device.0 as usize].turns.open_pages() {
+            0 => limit,
+            open => limit.max((numbers.on_device.total() + open).min(numbers.limits.limit_pages)),
+        }
     }
 
     fn state(&self, now: Nanos, numbers: &Numbers) -> ControlState {

@@ -120,3 +120,23 @@ fn writers_take_turns_in_the_order_in_which_they_are_due() {
     assert!(matches!(control.balance(now, &room, &mut writers[2]), Verdict::Pause { .. }));
     assert_eq!(control.balance(now, &room, &mut writers[0]), Verdict::Go);
 }
+
+#[test]
+fn writers_that_begin_together_are_not_promised_more_memory_than_there_is() {
+    let mut control = Extant::new();
+    let now = Nanos::from_secs(1);
+    let mut promised = 0;
+    // Nobody has dirtied anything yet: only promises tell that memory is spoken for.
+    for _ in 0..1000 {
+        let mut writer = Writer::default();
+        if control.balance(now, &numbers(0, 0), &mut writer) != Verdict::Go {
+            break;
+        }
+        assert!(writer.ask_after_pages <= 1024, "{} pages for one writer", writer.ask_after_pages);
+        promised += writer.ask_after_pages;
+    }
+    assert!((2_000..=LIMITS.limit_pages * 7 / 8).contains(&promised), "{promised} pages");
+    // Who has what was promised keeps it where the device's part becomes smaller.
+    let shared = Numbers { devices: 10, ..numbers(0, 0) };
+    assert!(control.device_limit(now, &shared) >= promised);
+}

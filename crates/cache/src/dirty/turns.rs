@@ -11,6 +11,8 @@ pub(super) struct Turns {
     waiting: BTreeMap<(Nanos, u64), Nanos>,
     /// Turns that began: ticket, when, and how many pages.
     open: VecDeque<(u64, Nanos, u64)>,
+    /// The pages of all of them.
+    open_pages: u64,
     tickets: u64,
     swept_at: Nanos,
 }
@@ -24,8 +26,17 @@ impl Turns {
     /// `writer` asks: its turn, if it had one, is over.
     pub(super) fn close(&mut self, writer: &Writer) {
         if writer.ticket != 0 {
-            self.open.retain(|&(ticket, ..)| ticket != writer.ticket);
+            self.end(|&(ticket, ..)| ticket == writer.ticket);
         }
+    }
+
+    fn end(&mut self, over: impl Fn(&(u64, Nanos, u64)) -> bool) {
+        let left = &mut self.open_pages;
+        self.open.retain(|turn| {
+            let over = over(turn);
+            *left -= if over { turn.2 } else { 0 };
+            !over
+        });
     }
 
     /// `writer` leaves, whether it waits or has its turn.
@@ -37,7 +48,7 @@ impl Turns {
 
     /// Pages that those whose turn it is may still dirty.
     pub(super) fn open_pages(&self) -> u64 {
-        self.open.iter().map(|&(.., pages)| pages).sum()
+        self.open_pages
     }
 
     /// Whether anybody waits.
@@ -49,8 +60,8 @@ impl Turns {
     pub(super) fn wait(&mut self, now: Nanos, writer: &mut Writer, due: Nanos, most: usize) -> u64 {
         self.sweep(now);
         if !self.waits(writer) {
-            self.tickets += 1;
-            (writer.ticket, writer.due) = (self.tickets, due);
+            writer.due = due;
+            self.give_ticket(writer);
         }
         let key = (writer.due, writer.ticket);
         self.waiting.insert(key, now);
@@ -71,10 +82,23 @@ impl Turns {
     pub(super) fn begin(&mut self, now: Nanos, writer: &Writer, pages: u64) {
         self.waiting.remove(&(writer.due, writer.ticket));
         self.open.push_back((writer.ticket, now, pages));
+        self.open_pages += pages;
+    }
+
+    /// `writer` goes on without having waited, for `pages` pages.
+    pub(super) fn begin_at_once(&mut self, now: Nanos, writer: &mut Writer, pages: u64) {
+        self.sweep(now);
+        self.give_ticket(writer);
+        self.begin(now, writer, pages);
+    }
+
+    fn give_ticket(&mut self, writer: &mut Writer) {
+        self.tickets += 1;
+        writer.ticket = self.tickets;
     }
 
     fn sweep(&mut self, now: Nanos) {
-        self.open.retain(|&(_, at, _)| now.saturating_sub(at) <= Self::TURN);
+        self.end(|&(_, at, _)| now.saturating_sub(at) > Self::TURN);
         if now.saturating_sub(self.swept_at) >= Self::GONE {
             self.waiting.retain(|_, seen| now.saturating_sub(*seen) <= Self::GONE);
             self.swept_at = now;
