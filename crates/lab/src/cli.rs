@@ -186,6 +186,12 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
 fn drawn(args: &ReportArgs, out: &mut dyn Write) -> Result<(), LabError> {
     let trace = Trace::load(&args.trace)?;
     if let Some(path) = &args.output {
+        if let (Ok(to), Ok(from)) = (path.canonicalize(), args.trace.canonicalize())
+            && to == from
+        {
+            let problem = "is the trace itself; give the drawing another name".to_owned();
+            return Err(LabError::File(path.display().to_string(), problem));
+        }
         if trace.levels.is_empty() && trace.pauses.is_empty() {
             let problem = "nothing in it to draw: no job wrote through the page cache (direct=0)".to_owned();
             return Err(LabError::File(args.trace.display().to_string(), problem));

@@ -151,6 +151,8 @@ fn what_is_no_trace_is_refused_with_its_line() {
         error.ends_with("nothing in it to draw: no job wrote through the page cache (direct=0)"),
         "{error}"
     );
+    let error = lab(&["report", path, "-o", path]).unwrap_err();
+    assert!(error.ends_with("is the trace itself; give the drawing another name"), "{error}");
     assert!(lab(&["report", path]).unwrap().ends_with("no writer waited\n"));
 }
 
