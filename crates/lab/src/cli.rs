@@ -8,8 +8,8 @@ use crate::report;
 use crate::run::{Memory, Policy, RunError, on_files, on_machine};
 use crate::text::{self, Kind};
 use crate::trace::{self, Trace, TraceError, TraceFile};
-use extant_rt::Sink;
 use extant_rt::trace::ChromeSink;
+use extant_rt::{Nanos, Sink};
 use extant_sim::{Machine, ModelError};
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum LabCommand {
     /// Run fio jobs on a modelled machine or on files, or run an experiment
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Compare two or more results: a table of changes in per cent
     Compare(CompareArgs),
     /// Say and draw what a recorded run's page cache did: dirty memory over time, and who waited, why and how long
@@ -54,6 +54,9 @@ pub struct RunArgs {
     /// Run only this row of an experiment; may be given several times
     #[arg(long = "row", value_name = "NAME")]
     pub rows: Vec<String>,
+    /// Run each workload of an experiment for so long only, and without warm-up
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub seconds: Option<u64>,
     /// An experiment (.toml), or job files and options as fio takes them
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "JOB")]
     pub words: Vec<String>,
@@ -163,7 +166,10 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
                     let problem = "an experiment names its machine and policies itself; leave options like --machine out";
                     return Err(JobError { place: file.clone(), problem: problem.into() }.into());
                 }
-                let experiment = Experiment::load(Path::new(file))?.only(&args.workloads, &args.rows)?;
+                let mut experiment = Experiment::load(Path::new(file))?.only(&args.workloads, &args.rows)?;
+                if let Some(seconds) = args.seconds {
+                    experiment = experiment.for_only(Nanos::from_secs(seconds));
+                }
                 let cells = experiment.run()?;
                 print(out, &experiment.table(&cells))
             }

@@ -6,6 +6,7 @@
 use crate::fio::{self, JobError};
 use crate::run::{Memory, Outcome, Policy, RunError, on_machine};
 use crate::text::{self, Kind};
+use extant_rt::Nanos;
 use extant_sim::{Machine, ModelError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -200,6 +201,14 @@ impl Experiment {
         keep("workload", &mut self.workloads, workloads, |load| &load.name)?;
         keep("row", &mut self.rows, rows, |row| &row.name)?;
         Ok(self)
+    }
+
+    /// The same for this long only, and without what its jobs have as warm-up: for a look, or a test.
+    pub fn for_only(mut self, span: Nanos) -> Self {
+        for job in self.workloads.iter_mut().flat_map(|load| &mut load.jobs) {
+            (job.ramp, job.runtime) = (Nanos::ZERO, Some(span));
+        }
+        self
     }
 
     /// Runs every policy on every workload with every seed, each in a world of its own.

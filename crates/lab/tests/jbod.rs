@@ -137,30 +137,14 @@ fn the_same_seed_gives_the_same_run() {
     assert_eq!(once(), once());
 }
 
-/// The experiment with one workload and a second of time, in a directory of its own.
-fn shortened(keep: &str, to: &Path) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let from = root.join("experiments/jbod");
-    let whole = std::fs::read_to_string(from.join("jbod.toml")).unwrap();
-    let machine = root.join("machines/jbod10-2011.toml");
-    let whole = whole.replace("../../machines/jbod10-2011.toml", machine.to_str().unwrap());
-    let blocks = whole.split("\n[[").filter(|block| !block.starts_with("workload") || block.contains(keep));
-    let text = blocks.collect::<Vec<_>>().join("\n[[");
-    let lines = text.lines().filter(|line| !line.starts_with("published") || line.contains(keep));
-    let file = to.join("jbod.toml");
-    std::fs::write(&file, lines.collect::<Vec<_>>().join("\n")).unwrap();
-    for name in ["dd-1.fio", "dd-10.fio", "dd-100.fio"] {
-        let jobs = std::fs::read_to_string(from.join(name)).unwrap();
-        let jobs = jobs.replace("ramp_time=15", "ramp_time=1").replace("runtime=45", "runtime=1");
-        std::fs::write(to.join(name), jobs).unwrap();
-    }
-    file
+fn file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/jbod/jbod.toml")
 }
 
 #[test]
 fn every_row_has_what_was_published_beside_what_is_predicted() {
-    let dir = tempfile::tempdir().unwrap();
-    let experiment = Experiment::load(&shortened("\"100M, 1 dd\"", dir.path())).unwrap();
+    let experiment = Experiment::load(&file()).unwrap().only(&["100M, 1 dd".into()], &[]).unwrap();
+    let experiment = experiment.for_only(Nanos::from_secs(1));
     let cells = experiment.run().unwrap();
     let table = experiment.table(&cells);
     println!("{table}");
@@ -182,27 +166,29 @@ fn every_row_has_what_was_published_beside_what_is_predicted() {
 }
 
 #[test]
-fn all_of_its_workloads_are_read_and_what_was_never_measured_is_refused() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/jbod/jbod.toml");
-    assert!(Experiment::load(&path).unwrap().source.contains("Calibrated"));
+fn what_was_never_measured_is_refused_and_so_is_what_it_does_not_know() {
+    let whole = Experiment::load(&file()).unwrap();
+    assert!(whole.source.contains("Calibrated"));
+    let stranger = whole.only(&[], &["linux-3.2".into()]).unwrap_err().to_string();
+    assert_eq!(
+        stranger,
+        "the experiment has no row \"linux-3.2\"; it has: \"linux-3.1\", \"ioless\", \"ioless+background\", \"extant\""
+    );
     let dir = tempfile::tempdir().unwrap();
-    let file = shortened("\"100M, 1 dd\"", dir.path());
-    let good = std::fs::read_to_string(&file).unwrap();
+    let copy = dir.path().join("jbod.toml");
+    for jobs in ["dd-1.fio", "dd-10.fio", "dd-100.fio"] {
+        std::fs::copy(file().with_file_name(jobs), dir.path().join(jobs)).unwrap();
+    }
+    let good = std::fs::read_to_string(file()).unwrap();
     for (bad, problem) in [("nan", "NaN was never measured"), ("-3", "-3 was never measured")] {
-        std::fs::write(&file, good.replace("mib_s = 503", &format!("mib_s = {bad}"))).unwrap();
-        let error = Experiment::load(&file).unwrap_err().to_string();
+        std::fs::write(&copy, good.replace("mib_s = 503", &format!("mib_s = {bad}"))).unwrap();
+        let error = Experiment::load(&copy).unwrap_err().to_string();
         assert!(
             error.contains(&format!("published.100M, 1 dd: {problem}; give a number above 0")),
             "{error}"
         );
     }
-    std::fs::write(&file, &good).unwrap();
-    let stranger = Experiment::load(&file).unwrap().only(&[], &["linux-3.2".into()]).unwrap_err().to_string();
-    assert_eq!(
-        stranger,
-        "the experiment has no row \"linux-3.2\"; it has: \"linux-3.1\", \"ioless\", \"ioless+background\", \"extant\""
-    );
-    std::fs::write(&file, good.replace("\"linux-3.1\"\nelevator", "\"linux-3.1\"\nelevatr")).unwrap();
-    let error = Experiment::load(&file).unwrap_err().to_string();
+    std::fs::write(&copy, good.replace("\"linux-3.1\"\nelevator", "\"linux-3.1\"\nelevatr")).unwrap();
+    let error = Experiment::load(&copy).unwrap_err().to_string();
     assert!(error.contains("unknown field `elevatr`") && error.contains("line"), "{error}");
 }
