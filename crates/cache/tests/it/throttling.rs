@@ -117,6 +117,44 @@ fn a_large_write_is_as_many_steps_as_the_controller_wants() {
     assert_eq!(asked[1..], [16; 16], "257 pages");
 }
 
+/// Has writers write back 64 pages after every 64 that they dirtied, and says how many they did.
+#[derive(Debug, Default)]
+struct Foreground(Arc<Mutex<Vec<u64>>>);
+
+impl DirtyControl for Foreground {
+    fn balance(&mut self, _now: Nanos, _numbers: &Numbers, writer: &mut Writer) -> Verdict {
+        if writer.steps == 0 && writer.dirtied_pages >= 64 {
+            writer.steps = 1;
+            return Verdict::WriteBack {
+                pages: 64,
+                chunk_pages: 16,
+                in_flight_pages: 1024,
+                rule: "foreground",
+            };
+        }
+        if writer.steps == 1 {
+            self.0.lock().push(writer.written_pages);
+        }
+        *writer = Writer { ask_after_pages: 64, ..Writer::default() };
+        Verdict::Go
+    }
+
+    fn background(&mut self, _now: Nanos, _numbers: &Numbers) -> Background {
+        Background::Stop
+    }
+}
+
+#[test]
+fn a_controller_hears_what_its_writers_wrote_back_themselves() {
+    let sim = Sim::new(Machine::free(1, Preemption::None), 1);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let cache = cache(sim.rt(), 32 * MIB, 16 * MIB, Some(Box::new(Foreground(told.clone()))));
+    let file = mapping(&cache.attach(Steady::new(&sim, "disk", 100 * MIB)), 0).open();
+    sim.rt().block_on(async { file.write(0, &vec![1; MIB as usize]).await.unwrap() }).unwrap();
+    let told = told.lock();
+    assert!(told.len() >= 3 && told.iter().all(|pages| *pages == 64), "{told:?}");
+}
+
 #[test]
 fn every_pause_is_traced_with_its_rule_and_the_state_that_it_rests_on() {
     let sim = Sim::new(Machine::free(2, Preemption::None), 1);
