@@ -1,8 +1,8 @@
 //! Who may dirty how much, and when write-back runs: the seam of the dirty controller.
 //!
 //! The cache itself enforces one thing: dirty and write-back pages together never exceed the limits (the process's, as the
-//! controller has it, and what the controller grants each device). How writers are slowed down before they run into that wall, and when the
-//! flushers start and stop, is a [`DirtyControl`]'s decision: a pure state machine over numbers.
+//! controller has it, and what the controller grants each device). How writers are slowed down before they run into that
+//! wall, and when the flushers start and stop, is a [`DirtyControl`]'s decision: a pure state machine over numbers.
 
 use extant_rt::Nanos;
 use std::fmt;
