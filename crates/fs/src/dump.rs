@@ -215,7 +215,7 @@ impl Volume {
     }
 
     async fn dump_journal(&self, out: &mut String) -> Result<()> {
-        let Some(log) = crate::journal::Log::open(self).await? else {
+        let Some(log) = crate::journal::recover::Log::open(self).await? else {
             let place = Place::JournalSuperblock;
             return Err(Corrupt::field(
                 place,

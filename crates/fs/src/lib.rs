@@ -16,28 +16,24 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod buffers;
 mod dir;
 mod dump;
 mod error;
 mod file;
-mod htree;
 mod journal;
 mod map;
-mod mmp;
-mod path;
+mod meta;
+mod names;
 mod volume;
-mod walk;
 mod xattr;
 
-pub use buffers::BlockRef;
 pub use dir::{DirItem, DirReader};
 pub use dump::Dump;
 pub use error::{Error, Result};
 pub use file::{Chunk, File, FileStream};
 pub use journal::{Recovery, recover};
 pub use map::{Run, RunState, Runs};
-pub use path::{Follow, quote};
+pub use meta::BlockRef;
+pub use names::{DEPTH_MAX, Follow, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions, quote};
 pub use volume::{Damage, OpenOptions, Volume, read_superblock};
-pub use walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
 pub use xattr::Attribute;

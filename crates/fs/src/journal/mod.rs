@@ -1,53 +1,5 @@
-//! The journal: what it holds, seeing through it, and replaying it.
-//!
-//! Kernel document: *Journal (jbd2)*. The walk over the log is a decision table (see [`scan`]); its result is a map from
-//! blocks of the volume to their newest copies. Opening a volume read-only puts that map over the volume in memory;
-//! [`recover`](recover()) writes the copies home.
+//! The journal (jbd2).
 
-mod log;
-mod recover;
-mod scan;
+pub(crate) mod recover;
 
 pub use recover::{Recovery, recover};
-
-use crate::buffers::Journaled;
-use crate::{Error, Result, Volume};
-use extant_format::VolumeBlock;
-use extant_format::jbd2::{FastCommitItem, FastCommitItems, FastCommitRecord};
-pub(crate) use log::Log;
-use std::collections::BTreeMap;
-
-/// Where the journal of a volume that needs recovery holds newer blocks than the volume.
-pub(crate) async fn overlay(volume: &Volume) -> Result<BTreeMap<VolumeBlock, Journaled>> {
-    let Some(log) = Log::open(volume).await? else {
-        return Err(Error::Unsupported {
-            feature: "a journal on another device, which holds changes to this volume".into(),
-            hint: "; mount it with its journal first, or ignore the journal",
-        });
-    };
-    let found = scan::scan(&log).await?;
-    refuse_fast_commits(&log, found.next_sequence).await?;
-    Ok(found.copies)
-}
-
-/// Fails where fast commits follow the log: they are records of intent, which are not replayed here.
-async fn refuse_fast_commits(log: &Log, sequence: u32) -> Result<()> {
-    let area = log.sb.fast_commits();
-    if area.is_empty() {
-        return Ok(());
-    }
-    let block = log.block(area.start).await?;
-    let inode_size = log.volume.superblock().inode_size();
-    let first = FastCommitItems::new(&block, inode_size, area.start).next();
-    match first {
-        Some(Ok(FastCommitItem { record: FastCommitRecord::Head { sequence: found, .. }, .. }))
-            if found == sequence =>
-        {
-            Err(Error::Unsupported {
-                feature: "fast commits that wait to be replayed".into(),
-                hint: "; mount it once with Linux or run e2fsck, or ignore the journal",
-            })
-        }
-        _ => Ok(()),
-    }
-}

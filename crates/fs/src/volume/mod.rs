@@ -1,12 +1,15 @@
 //! Opening a volume and finding its inodes.
 
-use crate::buffers::Buffers;
+use crate::meta::Buffers;
+mod mmp;
+
 use crate::{BlockRef, Error, Result};
 use extant_block::{Device, Sector};
 use extant_format::{
     Corrupt, Group, GroupDescriptor, Incompat, Inode, InodeNumber, Place, SUPERBLOCK_BYTES, Superblock,
     VolumeBlock, inode_offset,
 };
+pub(crate) use mmp::refuse_in_use;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -84,7 +87,7 @@ impl Volume {
         let mut inner = Inner { sb, buffers, options, problems: Mutex::new(problems) };
         if inner.sb.incompat().contains(Incompat::RECOVER) && !options.ignore_journal {
             let volume = Self { inner: Arc::new(inner) };
-            let overlay = match crate::journal::overlay(&volume).await {
+            let overlay = match crate::journal::recover::overlay(&volume).await {
                 // What lies in place can be read, if not the newest of it.
                 Err(Error::Corrupt(corrupt)) => {
                     volume.note(Err(corrupt))?;

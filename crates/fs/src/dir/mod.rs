@@ -1,5 +1,7 @@
 //! Directories.
 
+mod htree;
+
 use crate::map::{Mapper, RunWalker};
 use crate::xattr::inline_data;
 use crate::{BlockRef, Error, Result, Run, RunState, Volume, quote};

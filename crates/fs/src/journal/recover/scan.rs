@@ -18,7 +18,7 @@
 
 use super::log::Log;
 use crate::Result;
-use crate::buffers::Journaled;
+use crate::meta::Journaled;
 use extant_format::jbd2::{
     JournalBlockHeader, JournalBlockKind, JournalChecksums, JournalCommit, JournalIncompat, JournalRevokes,
     JournalTag, JournalTags, TagFlags, crc32_be,

@@ -41,7 +41,7 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
             ..Recovery::default()
         });
     }
-    crate::mmp::refuse_in_use(rt, &raw).await?;
+    crate::volume::refuse_in_use(rt, &raw).await?;
     let Some(log) = Log::open(&raw).await? else {
         return Err(Error::unsupported("a journal on another device"));
     };

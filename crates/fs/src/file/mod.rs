@@ -1,7 +1,7 @@
 //! Contents of files and symbolic links.
 
-use crate::buffers::CHUNK_BYTES;
 use crate::map::{MAP_END, Mapper, RunWalker};
+use crate::meta::CHUNK_BYTES;
 use crate::xattr::inline_data;
 use crate::{BlockRef, Error, Result, Run, RunState, Volume};
 use extant_block::{Buf, IoError, Sector};

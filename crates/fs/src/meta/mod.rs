@@ -1,0 +1,6 @@
+//! Metadata blocks in memory.
+
+mod buffers;
+
+pub use buffers::BlockRef;
+pub(crate) use buffers::{Buffers, CHUNK_BYTES, Journaled};
