@@ -2,23 +2,21 @@
 //!
 //! A [`Bio`] carries one operation on a run of sectors; a [`Device`] completes it. Three hold data: [`FileDevice`] (a file
 //! or disk of the host, over io_uring), [`NbdDevice`] (an export of an NBD server) and [`MemDevice`]. The others are
-//! devices over devices: [`Queue`] merges and sorts under an [`elevator`], [`Stripe`] and [`Linear`] put several together,
-//! [`Record`] keeps a log for crash testing, [`Fault`] fails on purpose, [`Trace`] writes blktrace's format.
+//! devices over devices: [`Stripe`] and [`Linear`] combine several, [`Record`] keeps a log for crash tests, [`Fault`]
+//! injects errors, [`Trace`] writes blktrace's format.
 //!
-//! This crate never knows about pages, inodes or ext.
+//! This crate never knows about pages, inodes or ext, and it schedules nothing: request queue and elevators are in
+//! `extant-iosched`.
 //!
 //! ```
-//! use extant_block::elevator::Deadline;
-//! use extant_block::{Buf, MemDevice, Queue, QueueConfig, Sector, flush, read, write};
-//! use std::sync::Arc;
+//! use extant_block::{Buf, MemDevice, Sector, flush, read, write};
 //!
 //! let rt = extant_rt::Rt::real(Default::default());
-//! let disk = Arc::new(MemDevice::new(1 << 20));
-//! let queue = Queue::new(&rt, disk, Box::new(Deadline::new()), QueueConfig::default());
+//! let disk = MemDevice::new(1 << 20);
 //! rt.block_on(async {
-//!     write(&queue, Sector(8), Buf::from_slice(&[7; 4096])).await?;
-//!     flush(&queue).await?;
-//!     assert_eq!(read(&queue, Sector(8), 4096).await?[0], 7);
+//!     write(&disk, Sector(8), Buf::from_slice(&[7; 4096])).await?;
+//!     flush(&disk).await?;
+//!     assert_eq!(read(&disk, Sector(8), 4096).await?[0], 7);
 //!     Ok::<(), extant_block::IoError>(())
 //! })??;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -28,15 +26,12 @@ mod bio;
 pub mod blktrace;
 mod buf;
 mod device;
-pub mod elevator;
 mod error;
 mod fault;
 mod file;
 mod linear;
 mod mem;
 mod nbd;
-mod plug;
-mod queue;
 mod record;
 mod split;
 mod stripe;
@@ -51,9 +46,7 @@ pub use file::{FileDevice, FileOptions};
 pub use linear::{Linear, Part};
 pub use mem::MemDevice;
 pub use nbd::{NbdAddress, NbdDevice, NbdError, NbdOptions, NbdTarget};
-pub use plug::Plug;
-pub use queue::{Queue, QueueConfig, StreamInfo, StreamStats};
 pub use record::{Change, Crash, Log, LogEvent, Record};
-pub use split::LayoutError;
+pub use split::{LayoutError, Piece, split};
 pub use stripe::Stripe;
 pub use trace::Trace;

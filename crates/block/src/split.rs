@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Where a run of a bio's bytes goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub struct Piece {
     /// First sector on the device below.
-    pub(crate) start: Sector,
+    pub start: Sector,
     /// Length.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
 }
 
 /// Cuts a bio into consecutive pieces that together are as long as it. The bio ends when all pieces have, with the
 /// error of the first piece, in the order of the bio, that failed.
-pub(crate) fn split(mut bio: Bio, pieces: &[Piece]) -> Vec<Bio> {
+pub fn split(mut bio: Bio, pieces: &[Piece]) -> Vec<Bio> {
     assert_eq!(pieces.iter().map(|p| p.bytes).sum::<u64>(), bio.bytes, "the pieces make up the bio");
     if let [piece] = pieces {
         return vec![moved(bio, piece.start)];

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Passes bios on and writes each one's way to a [`Blktrace`]: queued and issued (there is no queue here, so at the same
-/// time), and completed. A [`crate::Queue`] has more to tell and takes a [`Blktrace`] itself.
+/// time), and completed. A request queue records more, and takes a [`Blktrace`] itself.
 #[derive(Debug)]
 pub struct Trace {
     inner: Arc<dyn Device>,

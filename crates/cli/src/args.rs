@@ -1,5 +1,6 @@
 //! The command line. Help, completions and man pages are all made from here.
 
+use crate::lab::LabCommand;
 use crate::place::Place;
 use crate::values;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
@@ -50,7 +51,7 @@ pub(crate) enum Command {
     Debug(DebugArgs),
     /// Run experiments on I/O paths: fio's jobs, on modelled machines or real files
     #[command(subcommand)]
-    Lab(extant_lab::cli::LabCommand),
+    Lab(LabCommand),
     /// Print a script that completes this command's arguments
     Completions {
         /// The shell to complete for

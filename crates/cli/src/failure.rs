@@ -3,7 +3,7 @@
 use crate::place::Place;
 use extant_fs::quote;
 use extant_image::export::Loss;
-use extant_lab::cli::LabError;
+use extant_lab::command::LabError;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

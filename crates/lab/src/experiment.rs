@@ -148,11 +148,13 @@ fn text(path: &Path, kind: Kind) -> Result<String, ExperimentError> {
 }
 
 impl Experiment {
-    /// Reads an experiment with its machine and jobs, whose paths are relative to its own.
+    /// Reads an experiment, from its file or from `experiment.toml` in its folder, with its machine and jobs, whose paths
+    /// are relative to the file's.
     ///
     /// # Errors
     /// Names the file and what is wrong in it.
     pub fn load(path: &Path) -> Result<Self, ExperimentError> {
+        let path = &if path.is_dir() { path.join("experiment.toml") } else { path.to_owned() };
         let File { name, source, machine, seeds, workload, row } =
             toml::from_str(&text(path, Kind::Experiment)?).map_err(|error| ExperimentError::Syntax {
                 file: path.display().to_string(),

@@ -16,11 +16,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod cli;
+pub mod command;
 pub mod compare;
 pub mod experiment;
 pub mod fio;
-pub mod history;
 pub mod report;
 mod run;
 mod text;

@@ -1,6 +1,6 @@
 //! Jobs without direct=1: through the page cache, on a modelled disk and on real files.
 
-use extant_lab::history::DIRTY_CONTROLS;
+use extant_history::DIRTY_CONTROLS;
 use extant_lab::{Measured, Memory, Outcome, Policy, RunError, fio, on_files, on_machine, report};
 use extant_sim::{Machine, MemorySpec};
 use std::path::Path;

@@ -1,20 +1,12 @@
-//! The lab as a user meets it: command lines in, reports out; with fio itself as the judge where it is installed.
+//! Jobs and experiments on modelled machines and on files, with fio itself as the oracle where it is installed.
 
-use clap::Parser;
-use extant_lab::cli::{self, LabCommand};
 use extant_lab::experiment::Experiment;
 use extant_lab::{Memory, Outcome, Policy, RunError, fio, on_files, on_machine, report};
 use extant_sim::Machine;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-#[derive(Parser)]
-struct Args {
-    #[command(subcommand)]
-    command: LabCommand,
-}
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -24,106 +16,9 @@ fn machine(name: &str) -> Machine {
     Machine::load(&root().join("machines").join(name)).unwrap()
 }
 
-/// Runs `lab ...` and returns what it prints.
-fn lab(words: &[&str]) -> Result<String, String> {
-    let args =
-        Args::try_parse_from(std::iter::once(&"lab").chain(words)).map_err(|error| error.to_string())?;
-    let mut out = Vec::new();
-    cli::run(&args.command, &mut out).map_err(|error| error.to_string())?;
-    Ok(String::from_utf8(out).unwrap())
-}
-
 fn on(name: &str, jobs: &str, elevator: &str) -> Result<Outcome, RunError> {
     let policy = Policy { elevator: elevator.into(), ..Policy::default() };
     on_machine(&fio::job_file("test.fio", jobs).unwrap(), machine(name), &policy, 1, None)
-}
-
-#[test]
-fn the_command_line_of_the_thread_runs_on_a_modelled_machine() {
-    let machine = root().join("machines/cfq-2013.toml");
-    let words = [
-        "run",
-        "--machine",
-        machine.to_str().unwrap(),
-        "--elevator",
-        "extant",
-        "-filename=/tmp/test",
-        "-rw=randread",
-        "-size=5G",
-        "-runtime=2",
-        "-name=file1",
-        "-bs=4k",
-        "-numjobs=50",
-        "-thinktime=1000000",
-        "-group_reporting",
-    ];
-    let text = lab(&words).unwrap();
-    assert!(
-        text.starts_with("file1: (groupid=0, jobs=50): err= 0: rw=randread, bs=4096, ioengine=psync"),
-        "{text}"
-    );
-    for part in
-        ["  read: IOPS=", "clat (usec): min=", "clat percentiles (usec):", "99.99th=[", "Run status group 0"]
-    {
-        assert!(text.contains(part), "{part} is missing in:\n{text}");
-    }
-    assert!(!text.contains("50.00th=[    0]") && !text.contains("lat (nsec)"), "{text}");
-    assert_eq!(lab(&words).unwrap(), text, "the same seed, the same text");
-}
-
-#[test]
-fn what_makes_no_sense_is_refused_in_a_sentence() {
-    let model = root().join("machines/cfq-2013.toml");
-    let model = model.to_str().unwrap();
-    let refused = |words: &[&str]| lab(words).unwrap_err();
-    let error = refused(&["run", "--machine", model, "--name=a", "--rw=read"]);
-    assert_eq!(error, "[a]: size= is missing, and a modelled disk has no file to take it from");
-    let error = refused(&["run", "--machine", model, "--name=a", "--rw=read", "--size=2t"]);
-    assert_eq!(error, "[a]: a.0.0 of 2199023255552 bytes does not fit on the disk");
-    let error = refused(&["run", "--machine", model, "--name=a", "--wobble=1"]);
-    assert!(error.starts_with("--wobble=1: unknown key \"wobble\"; known are bs, "), "{error}");
-    let error = refused(&["run", "--elevator", "lift", "--name=a"]);
-    assert!(error.contains("there are none, mq-deadline, cfq, "), "{error}");
-    let error = refused(&["run", "--elevator", "cfq", "--name=a", "--rw=read"]);
-    assert!(error.contains("--machine <FILE>"), "{error}");
-    let error = refused(&["run", "--name=a", "--rw=read", "--prio=0", "--filename=/nonexistent/f"]);
-    assert_eq!(
-        error,
-        "[a]: prio= has no effect on real files here; leave it out, or give a machine to run on"
-    );
-    let error = refused(&["run", "--name=a", "--rw=read", "--filename=/nonexistent/f", "--size=1m"]);
-    assert!(error.starts_with("/nonexistent/f: No such file"), "{error}");
-    let error = refused(&["run", "--machine", model, "a.toml"]);
-    assert!(error.starts_with("a.toml: an experiment names its machine"), "{error}");
-    let error = refused(&["run", "--name=a", "--machine", model]);
-    assert_eq!(error, "--machine: --machine belongs before the first job file and fio's options");
-    let error = refused(&["run", "--name=a", "--cache=1m"]);
-    assert_eq!(error, "--cache=1m: --cache belongs before the first job file and fio's options");
-    let dir = tempfile::tempdir().unwrap();
-    let missing = format!("--filename={}", dir.path().join("f").display());
-    let error = refused(&["run", "--name=a", "--rw=read", &missing]);
-    assert!(error.contains("No such file") && !dir.path().join("f").exists(), "{error}");
-    for job in
-        [["--size=1m", "--offset=18446744073709551104"], ["--size=18446744073709551615", "--offset=512"]]
-    {
-        let error = refused(&["run", "--name=a", "--rw=read", &missing, job[0], job[1]]);
-        assert_eq!(error, "--name=a: offset and size end beyond what a file can have (8 EiB)");
-    }
-    let error = refused(&["run", "--name=a", "--size=1t", "--bs=1g", "--iodepth=1000", "--ioengine=libaio"]);
-    assert_eq!(error, "--name=a: bs times iodepth is more than 16 GiB of memory");
-    let error = refused(&["run", "--name=a", "--rw=read", "--filename=/dev/full"]);
-    assert_eq!(error, "/dev/full: it is neither a regular file nor a block device");
-    assert_eq!(
-        refused(&["run", "/dev/zero"]),
-        "/dev/zero: is longer than 16 MiB, so not a job file; give another file"
-    );
-    let error = refused(&["run", "/nonexistent/a.fio"]);
-    assert!(error.starts_with("/nonexistent/a.fio: No such file"), "{error}");
-    let error = refused(&["run", "/nonexistent/a.toml"]);
-    assert!(error.starts_with("/nonexistent/a.toml: No such file"), "{error}");
-    assert!(refused(&["compare", "a.json"]).contains("2 values required"));
-    let error = refused(&["compare", "/nonexistent/a.json", "b.json"]);
-    assert!(error.starts_with("/nonexistent/a.json: No such file"), "{error}");
 }
 
 #[test]
@@ -211,71 +106,6 @@ fn jobs_do_what_they_say() {
 }
 
 #[test]
-fn jobs_count_as_fio_counts() {
-    let fio = |args: &[String]| std::process::Command::new("fio").args(args).output();
-    if fio(&["--version".into()]).is_err() {
-        return println!("skipped: there is no fio");
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("file");
-    let counts = |json: &str| -> Vec<Value> {
-        let result: Value = serde_json::from_str(json).unwrap();
-        let job = &result["jobs"][0];
-        let sides = ["read", "write"].map(|side| json!([job[side]["total_ios"], job[side]["io_bytes"]]));
-        // fio's total_ios has no fdatasync and sync_file_range, but their latencies are among those of fsync.
-        let syncs = job["sync"]["lat_ns"]["N"].as_u64().unwrap_or(0);
-        [json!(sides), json!(syncs)].into()
-    };
-    for job in [
-        "--rw=read --bs=4k",
-        "--rw=read --bs=4k --offset=1m",
-        "--rw=read --bs=64k --size=1000k",
-        "--rw=read --bs=4k --size=4097",
-        "--rw=randread --bs=64k --size=1000k",
-        "--rw=randread --bs=64k --size=1000k --norandommap=1",
-        "--rw=read --bs=64k --offset=1920k --size=2m",
-        "--rw=write --bs=4k --size=256k --fsync=1",
-        "--rw=write --bs=4k --size=256k --fsync=7 --end_fsync=1",
-        "--rw=randwrite --bs=4k --size=256k --fsync=8",
-        "--rw=write --bs=4k --size=256k --fdatasync=8",
-        "--rw=write --bs=4k --size=256k --fsync=8 --fdatasync=3 --sync_file_range=write,wait_after:5",
-        "--rw=write --bs=4k --size=256k --sync_file_range=write:7",
-        "--rw=read --bs=4k --size=4MiB",
-    ] {
-        let mut args: Vec<String> = job.split(' ').map(str::to_owned).collect();
-        args.splice(0..0, ["--name=a".into(), format!("--filename={}", file.display())]);
-        args.push("--output-format=json".into());
-        let [theirs, ours] = ["fio", "extant"].map(|who| {
-            std::fs::write(&file, vec![1; 2 << 20]).unwrap();
-            let text = match who {
-                "fio" => String::from_utf8(fio(&args).unwrap().stdout).unwrap(),
-                _ => {
-                    let words: Vec<&str> =
-                        std::iter::once("run").chain(args.iter().map(String::as_str)).collect();
-                    lab(&words).unwrap()
-                }
-            };
-            (counts(&text[text.find('{').unwrap()..]), file.metadata().unwrap().len())
-        });
-        assert_eq!(ours, theirs, "{job}");
-    }
-    // How many were under way at a time.
-    let args = format!(
-        "--name=a --filename={} --rw=read --bs=4k --size=1m --ioengine=libaio --iodepth=5 --output-format=json",
-        file.display()
-    );
-    let words: Vec<&str> = std::iter::once("run").chain(args.split(' ')).collect();
-    let ours: Value = serde_json::from_str(&lab(&words).unwrap()).unwrap();
-    let theirs = fio(&args.split(' ').map(str::to_owned).collect::<Vec<_>>()).unwrap().stdout;
-    let theirs: Value = serde_json::from_slice(&theirs).unwrap();
-    for depth in ["1", "2", "4", "8"] {
-        let [theirs, ours] =
-            [&theirs, &ours].map(|result| result["jobs"][0]["iodepth_level"][depth].as_f64().unwrap());
-        assert!((theirs - ours).abs() < 1.0, "{depth}: {ours} is not {theirs}");
-    }
-}
-
-#[test]
 fn the_calibrated_disk_reads_within_5_gb_in_what_the_before_row_says() {
     let text = "[a]\nrw=randread\nbs=4k\nsize=5g\ndirect=1\nruntime=60\n";
     let outcome = on("cfq-2013.toml", text, "none").unwrap();
@@ -344,36 +174,6 @@ fn our_json_has_the_keys_of_fio_s() {
 }
 
 #[test]
-fn results_compare_with_each_other_and_with_fio_s() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let model = root().join("machines/sata-7200-2013.toml");
-    for (name, depth) in [("deep", "32"), ("lone", "1")] {
-        let output = format!("--output={}", path(&format!("{name}.json")));
-        let depth = format!("--iodepth={depth}");
-        let words = [
-            "run",
-            "--machine",
-            model.to_str().unwrap(),
-            "--name=a",
-            "--rw=randread",
-            "--size=100g",
-            "--direct=1",
-        ];
-        let more = ["--ioengine=libaio", &depth, "--runtime=5", "--output-format=json", &output];
-        assert_eq!(lab(&[&words[..], &more[..]].concat()).unwrap(), "");
-    }
-    // fio's warnings come before its result.
-    let text = std::fs::read_to_string(path("lone.json")).unwrap();
-    std::fs::write(path("lone.json"), format!("fio: this is a warning\n{text}")).unwrap();
-    let table = lab(&["compare", &path("lone.json"), &path("deep.json")]).unwrap();
-    let line = table.lines().find(|line| line.ends_with("a: iops")).unwrap();
-    assert!(table.starts_with("          lone") && line.contains('+') && line.contains('%'), "{table}");
-    let line = table.lines().find(|line| line.ends_with("a: clat mean us")).unwrap();
-    assert!(line.contains("***"), "{table}");
-}
-
-#[test]
 fn the_cfq_experiment_gives_the_published_rows_and_ours_is_better() {
     let path = root().join("experiments/cfq-idle/cfq-idle.toml");
     let experiment = Experiment::load(&path).unwrap();
@@ -423,26 +223,4 @@ fn on_a_disk_as_its_data_sheet_has_it_ours_is_better_too() {
         measured.read.iops(measured.runtime)
     };
     assert!(iops("extant") >= 450.0 && iops("extant") >= 2.0 * iops("before"));
-}
-
-#[test]
-fn mistakes_in_an_experiment_are_refused_by_name_and_line() {
-    let good = std::fs::read_to_string(root().join("experiments/cfq-idle/cfq-idle.toml")).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let refused = |from: &str, to: &str| {
-        assert!(good.contains(from), "{from}");
-        let path = dir.path().join("bad.toml");
-        std::fs::write(&path, good.replacen(from, to, 1)).unwrap();
-        lab(&["run", path.to_str().unwrap()]).unwrap_err()
-    };
-    let error = refused("seeds = [1", "sead = 2\nseeds = [1");
-    assert!(
-        error.contains("bad.toml: TOML parse error at line") && error.contains("unknown field `sead`"),
-        "{error}"
-    );
-    let error = refused("requests = 128", "requests = -1");
-    assert!(error.contains("TOML parse error at line"), "{error}");
-    let error = refused("seeds = [1, 2, 3]", "seeds = []");
-    assert!(error.ends_with("bad.toml: seeds: an experiment needs at least one"), "{error}");
-    assert!(refused("", "").contains("readers.fio: No such file"));
 }

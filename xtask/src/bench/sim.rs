@@ -1,8 +1,9 @@
 //! How fast virtual I/O is: bios through queue, elevator and modelled disk, per second of one processor's time.
 
 use super::{Result, cpu_time, median};
-use extant_block::{Bio, BioFlags, Buf, Device, Op, Queue, QueueConfig, Sector, Segment, StreamId};
-use extant_lab::history::{self, ELEVATORS};
+use extant_block::{Bio, BioFlags, Buf, Device, Op, Sector, Segment, StreamId};
+use extant_history::{self as history, ELEVATORS};
+use extant_iosched::{Queue, QueueConfig};
 use extant_rt::{Nanos, Rng};
 use extant_sim::disk::{DiskKind, Disks, RamSpec};
 use extant_sim::{Machine, Preemption, Sim};

@@ -1,7 +1,7 @@
 //! Our dirty controller: how fast writers may dirty memory, and when and how flushers write it back.
 //!
 //! [`Extant`] is a [`DirtyControl`](crate::control::DirtyControl): numbers in, decisions out. Those that Linux had are in the
-//! lab (`extant_lab::history::dirty`).
+//! crate `extant-history`.
 //!
 //! ```
 //! use extant_cache::control::{Amounts, DeviceIndex, DirtyControl, Numbers, Verdict, Writer};

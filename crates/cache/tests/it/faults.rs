@@ -1,9 +1,7 @@
 //! Little memory, many callers, callers that leave: nothing hangs, nothing is lost.
 
 use crate::common::{Gate, run, world};
-use crate::throttling::CONTROLS;
 use extant_block::{Bio, Device, IoErrorKind, Limits, MemDevice, Op, Sector};
-use extant_cache::control::DirtyControl;
 use extant_cache::{CacheConfig, FlatFile, OnWriteError, PAGE_BYTES, PageCache};
 use extant_rt::{Nanos, Rng, Rt};
 use extant_sim::{DeviceClock, Machine, Preemption, Sim};
@@ -50,55 +48,6 @@ fn a_thousand_writers_share_eight_megabytes() {
     cache.audit();
     let bytes = gate.mem.to_bytes();
     assert!((0..1_000).all(|n| bytes[n * 65_536] == n as u8 && bytes[n * 65_536 + 60_002] == (n + 3) as u8));
-}
-
-/// A thousand writers in 8 MiB on a slow device, in a virtual world, some of its writes failing: each gets on.
-fn crowd(name: &str, control: Box<dyn DirtyControl>, fails_in_1000: u64) {
-    let sim = Sim::new(Machine::free(2, Preemption::None), 1);
-    let rt = sim.rt().clone();
-    let mut config = CacheConfig::with_budget(8 * MIB);
-    config.control = control;
-    let cache = PageCache::new(&rt, config).unwrap();
-    let mem = Arc::new(MemDevice::new(64 << 20));
-    let (clock, rng) = (sim.devices(), Mutex::new(rt.rng("device")));
-    let disk = cache.attach(Arc::new(Slow { mem: mem.clone(), clock, rng, fails_in_1000 }));
-    let mappings: Vec<_> = (0..1_000_u64)
-        .map(|n| disk.mapping(Arc::new(FlatFile::new(Sector(n * 65_536 / 512), 65_536)), n, 0))
-        .collect();
-    let ended = rt.block_on(async {
-        let writers: Vec<_> = mappings
-            .iter()
-            .enumerate()
-            .map(|(n, mapping)| {
-                let file = mapping.open();
-                rt.spawn("writer", Default::default(), async move {
-                    for turn in 0..4 {
-                        // An error is of somebody's write-back: the bytes were not taken, or stay dirty.
-                        while file.write(turn * 10_001, &vec![(n + 1) as u8; 30_000]).await.is_err() {}
-                    }
-                })
-            })
-            .collect();
-        for writer in writers {
-            writer.await.unwrap();
-            let usage = cache.usage();
-            assert!(usage.dirty + usage.writeback <= usage.frames * 3 / 4, "{name}: {usage:?}");
-        }
-        while cache.sync().await.is_err() {}
-        cache.audit();
-    });
-    ended.unwrap_or_else(|error| panic!("{name}: {error}"));
-    let bytes = mem.to_bytes();
-    let whole = |n: usize| [0, 33_333, 60_002].iter().all(|at| bytes[n * 65_536 + at] == (n + 1) as u8);
-    assert!((0..1_000).all(whole), "{name}: all of it is on the device");
-}
-
-#[test]
-fn a_thousand_writers_get_on_in_eight_megabytes_under_every_controller() {
-    for (name, control) in CONTROLS {
-        crowd(name, control(), 0);
-        crowd(name, control(), 20);
-    }
 }
 
 /// A device of the virtual world: every bio takes a time of its own, so that they overtake each other, and some fail.
@@ -178,7 +127,6 @@ fn schedule(seed: u64) {
     if seed.is_multiple_of(8) {
         config.on_write_error = OnWriteError::MarkClean;
     }
-    config.control = CONTROLS[(seed / 8 % 4) as usize].1();
     let cache = PageCache::new(&rt, config).expect("memory");
     let disk = cache.attach(device);
     // The second file is never cut, so what a write promised must be there in the end.

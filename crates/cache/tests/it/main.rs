@@ -7,4 +7,3 @@ mod corners;
 mod eviction;
 mod faults;
 mod herd;
-mod throttling;

@@ -5,7 +5,7 @@
 
 mod options;
 mod parse;
-pub(crate) mod units;
+mod units;
 
 pub use options::{Engine, Job, Pattern, SyncCall};
 pub use parse::{CommandLine, OutputFormat, command_line, job_file};

@@ -23,12 +23,6 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(base.pow(power)).ok_or_else(|| format!("\"{text}\" is too large"))
 }
 
-/// A size given to us and not to fio: as everywhere else, `MiB` is 1024 KiB, and so is `m`.
-pub(crate) fn own_bytes(text: &str) -> Result<u64, String> {
-    let lower = text.to_ascii_lowercase();
-    bytes(lower.strip_suffix("ib").unwrap_or(&lower)).map_err(|problem| problem.replace(&lower, text))
-}
-
 /// A span of time; without a unit in `default_unit`.
 pub(crate) fn time(text: &str, default_unit: &str) -> Result<Nanos, String> {
     let (number, unit) = split(text)?;
@@ -86,15 +80,6 @@ mod tests {
                 && bytes("-4").is_err()
                 && bytes("99999999p").is_err()
         );
-    }
-
-    #[test]
-    fn our_own_sizes_count_in_1024s() {
-        for text in ["256m", "256M", "256MB", "256MiB", "256Mib"] {
-            assert_eq!(own_bytes(text), Ok(256 << 20), "{text}");
-        }
-        assert_eq!(own_bytes("4096"), Ok(4096));
-        assert_eq!(own_bytes("4x").unwrap_err(), "\"4x\" is not a size; write a number with k, m, g, t or p");
     }
 
     #[test]

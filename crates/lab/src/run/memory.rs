@@ -1,7 +1,6 @@
 //! The page cache of a run: what is told of it, and by whom.
 
 use super::RunError;
-use crate::history;
 use extant_cache::{CacheConfig, PageCache};
 use extant_rt::Rt;
 use extant_sim::MemorySpec;
@@ -18,7 +17,7 @@ pub struct Memory {
     pub dirty_limit_bytes: Option<u64>,
     /// Flushers work while more than this is dirty, in bytes.
     pub dirty_background_bytes: Option<u64>,
-    /// One of [`history::DIRTY_CONTROLS`]; ours if not given.
+    /// One of [`extant_history::DIRTY_CONTROLS`]; ours if not given.
     pub control: Option<String>,
 }
 
@@ -49,13 +48,16 @@ impl Memory {
         cpus: u32,
     ) -> Result<PageCache, RunError> {
         let spec = self.spec(machine)?;
-        let name = self.control.as_deref().unwrap_or(history::OUR_DIRTY_CONTROL);
+        let name = self.control.as_deref().unwrap_or(extant_history::OUR_DIRTY_CONTROL);
         let config = CacheConfig {
             // What a modelled disk holds is nobody's data.
             phantom_frames: rt.is_virtual(),
             dirty_bytes: Some(spec.dirty_limit_bytes),
             background_bytes: Some(spec.dirty_background_bytes),
-            control: history::dirty_control(name, &history::Host { cpus, memory_bytes: spec.cache_bytes })?,
+            control: extant_history::dirty_control(
+                name,
+                &extant_history::Host { cpus, memory_bytes: spec.cache_bytes },
+            )?,
             ..CacheConfig::with_budget(spec.cache_bytes)
         };
         PageCache::new(rt, config).map_err(|error| RunError::Memory {

@@ -12,8 +12,8 @@ pub use memory::Memory;
 pub use target::Policy;
 
 use crate::fio::Job;
-use crate::history::UnknownPolicy;
 use extant_block::StreamId;
+use extant_history::UnknownPolicy;
 use extant_rt::{Class, Rng, Rt, RtError, Sink};
 use extant_sim::Machine;
 use place::Place;

@@ -4,10 +4,10 @@ use super::RunError;
 use super::memory::Memory;
 use super::place::{Place, pages};
 use crate::fio::Job;
-use crate::history;
-use extant_block::elevator::{IoClass, Priority, ProgramId};
-use extant_block::{Device, FileDevice, FileOptions, Queue, QueueConfig, StreamId, StreamInfo};
+use extant_block::{Device, FileDevice, FileOptions, StreamId};
 use extant_cache::{Disk, Mapping, PageCache};
+use extant_iosched::elevator::{IoClass, Priority, ProgramId};
+use extant_iosched::{Queue, QueueConfig, StreamInfo};
 use extant_rt::{Rt, Sink};
 use extant_sim::disk::{Disks, ModelDisk};
 use extant_sim::{Machine, Sim};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// How requests are ordered on a modelled machine, and what its page cache is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// One of [`history::ELEVATORS`].
+    /// One of [`extant_history::ELEVATORS`].
     pub elevator: String,
     /// Requests of each kind that the elevator sees (`nr_requests`).
     pub requests: usize,
@@ -89,7 +89,7 @@ impl Modelled {
         let depths =
             sim.machine().disks.iter().flat_map(|model| vec![model.queue_depth(); model.count as usize]);
         let queue = |(disk, depth): (Arc<ModelDisk>, usize)| {
-            let elevator = history::elevator(&policy.elevator)?;
+            let elevator = extant_history::elevator(&policy.elevator)?;
             let config = QueueConfig { requests: policy.requests, depth, ..QueueConfig::default() };
             Ok(Arc::new(Queue::new(sim.rt(), disk, elevator, config)))
         };

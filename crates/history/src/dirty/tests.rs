@@ -1,0 +1,295 @@
+//! Formulas against values worked out by hand, and one-sentence properties of the controllers.
+
+use super::bandwidth::WriteBandwidth;
+use super::hard_limit::HardLimit;
+use super::position::{Position, RATIO_ONE};
+use super::rate::{PausePlan, RateLimit, max_pause, poll_interval};
+use super::share::Completions;
+use super::{Ioless, Linux31};
+use crate::{DIRTY_CONTROLS, Host, dirty_control};
+use extant_cache::control::{
+    Amounts, Background, DeviceIndex, DirtyControl, DirtyLimits, Numbers, Verdict, Writer,
+};
+use extant_cache::dirty::MAX_PAUSE;
+use extant_rt::Nanos;
+
+/// 100 MiB, half of it in the background: freerun 19200, setpoint 22400.
+const LIMITS: DirtyLimits = DirtyLimits { background_pages: 12_800, limit_pages: 25_600 };
+
+fn numbers(dirty_pages: u64, writeback_pages: u64) -> Numbers {
+    let on_device = Amounts { dirty_pages, writeback_pages };
+    Numbers {
+        limits: LIMITS,
+        global: on_device,
+        device: DeviceIndex(0),
+        on_device,
+        dirtied_total: 0,
+        written_total: 0,
+        devices: 1,
+    }
+}
+
+fn position(dirty: u64, device_dirty: u64) -> Position {
+    Position {
+        freerun: 19_200,
+        limit: 25_600,
+        threshold: 25_600,
+        dirty,
+        device_threshold: 2_560,
+        device_dirty,
+        write_rate: 16_896,
+    }
+}
+
+/// Those of Linux, and ours.
+fn controllers() -> impl Iterator<Item = Box<dyn DirtyControl>> {
+    let host = Host { cpus: 24, memory_bytes: 16 << 30 };
+    DIRTY_CONTROLS.iter().map(move |policy| dirty_control(policy.name, &host).unwrap())
+}
+
+#[test]
+fn the_hard_limit_rises_at_once_and_falls_by_a_32nd_of_the_gap() {
+    let mut hard = HardLimit::default();
+    hard.update(200, 0);
+    assert_eq!(hard.pages(200), 200);
+    hard.update(100, 0);
+    assert_eq!(hard.pages(100), 197);
+    hard.update(100, 500);
+    assert_eq!(hard.pages(100), 197, "not below what is dirty");
+}
+
+#[test]
+fn the_global_ratio_is_two_at_freerun_one_at_the_setpoint_and_nothing_at_the_limit() {
+    assert_eq!(position(19_200, 0).global_ratio(), 2_045);
+    assert_eq!(position(22_400, 0).global_ratio(), 1_024);
+    assert_eq!(position(25_599, 0).global_ratio(), 2);
+    assert_eq!(position(25_600, 0).global_ratio(), 0);
+    assert_eq!(position(30_000, 0).ratio(), 0);
+}
+
+#[test]
+fn the_device_ratio_follows_its_line_its_reserve_and_its_end() {
+    // Setpoint 2239, span 15819, so the line ends at 18058.
+    assert_eq!(position(22_400, 2_240).ratio(), 1_023, "at its setpoint");
+    assert_eq!(position(22_400, 640).ratio(), 2_254, "at half of its reserve");
+    assert_eq!(position(22_400, 100).ratio(), 9_296, "nearly empty");
+    assert_eq!(position(22_400, 15_000).ratio(), 256, "far above");
+}
+
+#[test]
+fn a_device_that_has_written_nothing_counts_for_an_eighth_of_what_is_left() {
+    let position = Position { device_threshold: 0, ..position(22_400, 0) };
+    assert_eq!(position.device_floor(), 400);
+    assert!(position.ratio() > 0);
+}
+
+#[test]
+fn bandwidth_moves_by_the_part_of_the_window_that_went_by() {
+    let mut bandwidth = WriteBandwidth::default();
+    bandwidth.update(200, 2_000);
+    assert_eq!((bandwidth.rate, bandwidth.average()), (24_838, 25_600));
+    bandwidth.update(200, 2_000);
+    assert_eq!((bandwidth.rate, bandwidth.average()), (24_113, 25_505));
+    bandwidth.update(5_000, 50_000);
+    assert_eq!((bandwidth.rate, bandwidth.average()), (10_000, 10_000), "longer than the window");
+}
+
+#[test]
+fn completions_are_halved_once_a_period_is_over() {
+    let mut completions = Completions::default();
+    completions.add(DeviceIndex(0), 40_000, 25_600);
+    completions.add(DeviceIndex(1), 20_000, 25_600);
+    assert_eq!(completions.share(DeviceIndex(0), 300), 200);
+    assert_eq!(completions.share(DeviceIndex(7), 300), 0);
+    // The period is 65536 pages: what was counts half from here on.
+    completions.add(DeviceIndex(1), 10_000, 25_600);
+    assert_eq!(completions.share(DeviceIndex(0), 70), 40);
+}
+
+#[test]
+fn pauses_are_planned_as_by_hand() {
+    assert_eq!(max_pause(2_560, 16_896), 20);
+    assert_eq!(max_pause(1_000_000, 16_896), 200);
+    assert_eq!(PausePlan::new(200, 16_896, 16_896), PausePlan { min_ms: 6, pages: 165 });
+    assert_eq!(PausePlan::new(200, 1_056, 16_896), PausePlan { min_ms: 25, pages: 50 });
+    assert_eq!(PausePlan::new(200, 300, 16_896), PausePlan { min_ms: 54, pages: 32 });
+    assert_eq!(PausePlan::new(200, 100, 16_896), PausePlan { min_ms: 200, pages: 19 });
+    assert_eq!(poll_interval(0, 25_600), 128);
+    assert_eq!(poll_interval(25_600, 25_600), 1);
+}
+
+#[test]
+fn a_rate_limit_steps_down_by_an_eighth_of_the_half_of_the_way() {
+    let mut rate = RateLimit::default();
+    // Balanced 6400; the position says 25601, which is no reason to slow down.
+    rate.update(RATIO_ONE, 10_000, 40_000, false);
+    assert_eq!(rate.base(), 25_600);
+    // The position says 12801: a step of 12799, halved once, an eighth of that.
+    rate.update(RATIO_ONE / 2, 10_000, 40_000, false);
+    assert_eq!(rate.base(), 24_800);
+}
+
+#[test]
+fn the_rate_limit_comes_to_the_device_s_bandwidth_over_its_writers() {
+    // Four writers on a device that writes 10,000 pages a second: 2500 for each.
+    let (write_rate, writers) = (10_000, 4);
+    let mut rate = RateLimit::default();
+    let mut dirty = 19_200;
+    let mut settled = 0;
+    for round in 1..=300 {
+        let at = |dirty| Position { device_threshold: 25_600, write_rate, ..position(dirty, dirty) };
+        let mut dirtied = 0;
+        for _ in 0..20 {
+            // 10 ms.
+            let pages = writers * rate.base() * at(dirty).ratio() / RATIO_ONE / 100;
+            dirtied += pages;
+            dirty = (dirty + pages).saturating_sub(write_rate / 100);
+        }
+        let below = dirty < at(dirty).setpoint();
+        rate.update(at(dirty).ratio(), write_rate, dirtied * 5, below);
+        if !(2_250..=2_750).contains(&rate.base()) {
+            settled = round;
+        }
+    }
+    assert!(settled <= 150, "a tenth off in round {settled}, at {} pages/s in the end", rate.base());
+}
+
+#[test]
+fn nobody_pauses_while_little_is_dirty() {
+    for mut control in controllers() {
+        let mut writer = Writer::default();
+        for step in 0..100 {
+            writer.dirtied_pages = writer.ask_after_pages;
+            let verdict = control.balance(Nanos::from_millis(step), &numbers(6_000, 6_000), &mut writer);
+            assert_eq!(verdict, Verdict::Go, "{control:?}");
+            assert!(writer.ask_after_pages > 0);
+        }
+    }
+}
+
+#[test]
+fn no_pause_is_longer_than_200_ms_wherever_the_numbers_are() {
+    for mut control in controllers() {
+        let mut writers = vec![Writer::default(); 40];
+        let mut now = Nanos::from_secs(1);
+        for step in 0..4_000_u64 {
+            let dirty = step * 7_919 % 26_000;
+            let numbers = Numbers {
+                dirtied_total: step * 3,
+                written_total: step,
+                ..numbers(dirty, (step * 104_729 % 26_000).min(26_000 - dirty))
+            };
+            let writer = &mut writers[step as usize % 40];
+            writer.dirtied_pages = writer.dirtied_pages.max(writer.ask_after_pages);
+            if let Verdict::Pause { until, rule } = control.balance(now, &numbers, writer) {
+                assert!(until > now && until <= now.saturating_add(MAX_PAUSE), "{rule}: {until} at {now}");
+            }
+            control.written(now, &numbers, step % 200, Nanos::from_millis(step % 50));
+            now = now.saturating_add(Nanos::from_millis(step % 23));
+        }
+    }
+}
+
+#[test]
+fn linux_3_1_writers_write_back_half_as_much_again_and_sleep_twice_as_long_each_time() {
+    let mut control = Linux31::new(16 << 30, 24);
+    let mut writer = Writer { dirtied_pages: 8, ..Writer::default() };
+    let full = numbers(26_000, 0);
+    let mut now = Nanos::from_secs(1);
+    let mut slept = Vec::new();
+    for _ in 0..8 {
+        match control.balance(now, &full, &mut writer) {
+            Verdict::WriteBack { pages, .. } => assert_eq!(pages, 1_536),
+            other => panic!("{other:?}"),
+        }
+        // It found nothing to write.
+        let Verdict::Pause { until, .. } = control.balance(now, &full, &mut writer) else {
+            break;
+        };
+        slept.push((until - now).0 / 1_000_000);
+        now = until;
+        if writer.steps > 16 {
+            break;
+        }
+        if control.balance(now, &full, &mut writer.clone()) == Verdict::Go {
+            break;
+        }
+    }
+    assert_eq!(slept, [1, 2, 4, 8, 16, 32, 64, 100]);
+    let verdict = control.balance(now, &full, &mut writer);
+    assert_eq!(verdict, Verdict::Go, "after 200 ms it may go a little past the limit");
+    assert_eq!(writer.ask_after_pages, 8);
+}
+
+#[test]
+fn a_linux_3_1_writer_that_wrote_its_part_goes_on() {
+    let mut control = Linux31::new(16 << 30, 24);
+    let mut writer = Writer { dirtied_pages: 8, ..Writer::default() };
+    let full = numbers(25_601, 0);
+    assert!(matches!(control.balance(Nanos(0), &full, &mut writer), Verdict::WriteBack { .. }));
+    writer.written_pages = 1_536;
+    assert_eq!(control.balance(Nanos(0), &full, &mut writer), Verdict::Go);
+    assert_eq!((writer.dirtied_pages, writer.written_pages, writer.steps), (0, 0, 0));
+}
+
+#[test]
+fn only_the_device_s_background_threshold_wakes_the_flusher_of_a_device_with_more_than_its_part() {
+    // One of ten devices holds 5 MiB of 10 MiB that are dirty; the threshold is 50 MiB.
+    let numbers = Numbers {
+        global: Amounts { dirty_pages: 2_560, writeback_pages: 0 },
+        devices: 10,
+        ..numbers(1_281, 0)
+    };
+    let share = |control: &mut dyn DirtyControl| {
+        for device in 0..10 {
+            let other = Numbers { device: DeviceIndex(device), ..numbers };
+            control.written(Nanos(0), &other, 1_000, Nanos::from_millis(1));
+        }
+        control.background(Nanos(0), &numbers)
+    };
+    assert_eq!(share(&mut Ioless::new(24)), Background::Stop);
+    let run = share(&mut Ioless::with_device_background(24));
+    // Half a second of 100 MiB/s, an eighth of the limit, and 4 MiB, in whole 4 MiB.
+    assert_eq!(run, Background::Run { chunk_pages: 4_096, in_flight_pages: 16_384 });
+}
+
+#[test]
+fn think_time_comes_out_of_an_io_less_pause() {
+    let pause = |thought_ms| {
+        let mut control = Ioless::new(24);
+        let now = Nanos::from_secs(10);
+        let mut writer = Writer { dirtied_pages: 512, ..Writer::default() };
+        writer.paused_at = now - Nanos::from_millis(thought_ms);
+        match control.balance(now, &numbers(12_400, 10_000), &mut writer) {
+            Verdict::Pause { until, .. } => until - now,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(pause(0) - pause(30), Nanos::from_millis(30));
+}
+
+#[test]
+fn io_less_pauses_that_are_too_short_to_take_are_made_up_for() {
+    let mut control = Ioless::new(24);
+    let now = Nanos::from_secs(10);
+    let mut writer = Writer::default();
+    let numbers = numbers(12_400, 10_000);
+    // The only device that writes: all of the threshold is its part.
+    control.written(now, &numbers, 1_000, Nanos::from_millis(1));
+    // Whatever the pages between two looks, 100,000 pages take the time that the rate limit gives them.
+    let (mut paused, mut dirtied) = (Nanos::ZERO, 0);
+    while dirtied < 100_000 {
+        writer.dirtied_pages += 8;
+        dirtied += 8;
+        writer.ask_after_pages = 8;
+        match control.balance(now.saturating_add(paused), &numbers, &mut writer) {
+            Verdict::Pause { until, .. } => paused = until - now,
+            _ => continue,
+        }
+    }
+    let rate = control.state(now, &numbers).task_rate;
+    let due_ms = 1000 * dirtied / rate;
+    let paused_ms = paused.0 / 1_000_000;
+    // Each look rounds down to a millisecond.
+    assert!(paused_ms <= due_ms && paused_ms * 10 >= due_ms, "{paused_ms} of {due_ms} ms");
+}

@@ -1,0 +1,295 @@
+//! Ours: idle if, and as long as, it is expected to pay.
+
+use super::{Arrival, IdleRule, Lull, Service};
+use crate::elevator::ProgramId;
+use extant_block::StreamId;
+use rustc_hash::FxHashMap;
+
+/// Upper bounds of the think times that are told apart, in microseconds. Whatever comes later than the last is not
+/// worth waiting for.
+const BOUNDS_US: [f64; 8] = [125.0, 250.0, 500.0, 1_000.0, 2_000.0, 4_000.0, 8_000.0, 16_000.0];
+
+/// How much an observation outweighs the one before it.
+const DECAY: f64 = 7.0 / 8.0;
+
+/// What the weights of many observations add up to.
+const SETTLED: f64 = 1.0 / (1.0 - DECAY);
+
+/// With how many observations the program's habit counts beside the stream's own.
+const PRIOR: f64 = 2.0;
+
+/// A request that begins within this many sectors of the end of the last one goes on where that stopped (64 KiB).
+const NEAR_SECTORS: u64 = 128;
+
+/// What a request that goes on, and one elsewhere, take on a disk that nothing is known of yet: a 7200 rpm one.
+const NEAR_US: f64 = 500.0;
+const FAR_US: f64 = 8_000.0;
+
+/// How many programs' habits are kept; beyond that all are learned anew.
+const MOST_PROGRAMS: usize = 1 << 16;
+
+/// Depths that are told apart: 1, 2–3, 4–7, 8–15, 16–31, 32 and more.
+const DEPTHS: usize = 6;
+
+/// How much less a request elsewhere takes when the disk may choose among twice as many: 2^-0.3, about what shortest
+/// positioning time first gains. Used for depths not seen yet.
+const PER_DOUBLING: f64 = 0.81;
+
+/// Waits for the next request of a stream iff that is expected to save the disk more time than it loses.
+///
+/// *Saved* is the probability that the next request comes within τ, and goes on where the last one stopped, times what
+/// a request elsewhere takes longer. That is measured, at the depth to which others wait: the more of them, the less
+/// the disk loses by going away, and at some depth waiting never pays. *Lost* is the expected wait, at most τ. The best
+/// τ is taken.
+///
+/// A stream that is new inherits the habits of its program, and a program that is new is trusted with nothing: a
+/// sequential reader earns its window with its second request, and its successors begin with it.
+///
+/// Without a saving, the disk still waits for a stream that would otherwise lose its share, as long as what that costs
+/// all who wait is small beside the work itself: a slice only means something if its queue has something to serve in
+/// it.
+#[derive(Debug)]
+pub struct Extant {
+    // Looked up, never iterated; and the hasher has no random seed.
+    streams: FxHashMap<StreamId, Stream>,
+    programs: FxHashMap<ProgramId, Habit>,
+    near_us: f64,
+    far_us: [f64; DEPTHS],
+    /// Deepest that the device was seen.
+    depth: u32,
+}
+
+/// A stream's habit, and what was expected of it at its last request.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stream {
+    habit: Habit,
+    outlook: Outlook,
+}
+
+/// What requests of a stream, or of a program's streams, were like; older ones weigh less.
+#[derive(Clone, Copy, Debug, Default)]
+struct Habit {
+    /// Weight of think times up to each bound.
+    within: [f64; BOUNDS_US.len()],
+    thoughts: f64,
+    near: f64,
+    distances: f64,
+}
+
+impl Habit {
+    fn note(&mut self, arrival: &Arrival) {
+        if let Some(thought) = arrival.thought {
+            let us = thought.0 as f64 / 1e3;
+            for (weight, bound) in self.within.iter_mut().zip(BOUNDS_US) {
+                *weight = *weight * DECAY + f64::from(us <= bound);
+            }
+            self.thoughts = self.thoughts * DECAY + 1.0;
+        }
+        if let Some(distance) = arrival.distance {
+            self.near = self.near * DECAY + f64::from(distance <= NEAR_SECTORS);
+            self.distances = self.distances * DECAY + 1.0;
+        }
+    }
+
+    /// This habit, with that of the program as if it had been observed [`PRIOR`] times; less the more is known of the
+    /// stream itself, and nothing once that is settled.
+    fn with_prior(&self, program: &Habit) -> Outlook {
+        // What each observation of either counts.
+        let shares = |own_total: f64, their_total: f64| {
+            let prior = if their_total > 0.0 { PRIOR } else { PRIOR / 4.0 };
+            let weight = prior * (1.0 - own_total / SETTLED).max(0.0);
+            let own = 1.0 / (own_total + weight);
+            (own, if their_total > 0.0 { own * weight / their_total } else { 0.0 })
+        };
+        let (own, theirs) = shares(self.thoughts, program.thoughts);
+        let within = std::array::from_fn(|i| self.within[i] * own + program.within[i] * theirs);
+        let (own, theirs) = shares(self.distances, program.distances);
+        Outlook { within, near: self.near * own + program.near * theirs }
+    }
+}
+
+/// What is expected of the next request.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outlook {
+    /// Chance that it comes up to each bound.
+    within: [f64; BOUNDS_US.len()],
+    /// Chance that it is near.
+    near: f64,
+}
+
+/// A wait that was weighed.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    /// Until how long after the last request ended.
+    until_us: f64,
+    /// Chance that the request comes by then, not having come so far.
+    chance: f64,
+    /// How long the disk is then expected to idle.
+    expected_us: f64,
+}
+
+impl Outlook {
+    /// The ways to wait on, `waited_us` after the last request ended.
+    fn plans(&self, waited_us: f64) -> impl Iterator<Item = Plan> + '_ {
+        let passed = BOUNDS_US.iter().position(|bound| waited_us < *bound).unwrap_or(BOUNDS_US.len());
+        let so_far = if passed == 0 { 0.0 } else { self.within[passed - 1] };
+        let open = (1.0 - so_far).max(1e-6);
+        let (mut idle_us, mut from, mut missing) = (0.0, waited_us, 1.0);
+        (passed..BOUNDS_US.len()).map(move |i| {
+            let chance = ((self.within[i] - so_far) / open).clamp(0.0, 1.0);
+            // Arrivals within a step come in its middle.
+            idle_us += (BOUNDS_US[i] - from) * (missing + 1.0 - chance) / 2.0;
+            from = BOUNDS_US[i];
+            missing = 1.0 - chance;
+            Plan { until_us: BOUNDS_US[i], chance, expected_us: idle_us }
+        })
+    }
+}
+
+/// Index of a depth in [`Extant::far_us`].
+fn step(depth: u32) -> usize {
+    (depth.max(1).ilog2() as usize).min(DEPTHS - 1)
+}
+
+impl Extant {
+    /// Knows nothing yet.
+    pub fn new() -> Self {
+        let mut far_us = [FAR_US; DEPTHS];
+        for i in 1..DEPTHS {
+            far_us[i] = far_us[i - 1] * PER_DOUBLING;
+        }
+        Self {
+            streams: FxHashMap::default(),
+            programs: FxHashMap::default(),
+            near_us: NEAR_US,
+            far_us,
+            depth: 1,
+        }
+    }
+
+    /// What a wait is expected to save the disk with `waiting` others queued, less what it costs.
+    fn gain(&self, outlook: &Outlook, waiting: u32) -> impl Fn(&Plan) -> f64 {
+        // Fewer to choose from cannot be quicker: what was seen deeper bounds what is rarely seen.
+        let far_us = self.far_us[step(waiting.min(self.depth))..].iter().fold(0.0_f64, |a, b| a.max(*b));
+        let saving_us = outlook.near * (far_us - self.near_us);
+        move |plan| plan.chance * saving_us - plan.expected_us
+    }
+
+    /// Whether a wait keeps a stream its share: it likely succeeds, and all who wait lose at most half a seek.
+    fn fair(&self, waiting: u32) -> impl Fn(&Plan) -> bool {
+        let most_us = self.far_us[0] / 2.0;
+        move |plan| plan.chance >= 0.5 && f64::from(waiting) * plan.expected_us <= most_us
+    }
+
+    fn outlook(&self, lull: &Lull) -> Option<&Outlook> {
+        if !lull.open && !lull.last_of_tree {
+            return None;
+        }
+        Some(&self.streams.get(&lull.stream?)?.outlook)
+    }
+
+    /// The wait that gains most, or else the longest that is fair.
+    fn plan(&self, lull: &Lull) -> Option<Plan> {
+        let outlook = self.outlook(lull)?;
+        let plans = || outlook.plans(lull.waited.0 as f64 / 1e3);
+        let gain = self.gain(outlook, lull.waiting);
+        let gains = plans().filter(|plan| lull.open && gain(plan) > 0.0);
+        let best = gains.min_by(|a, b| gain(b).total_cmp(&gain(a)));
+        best.or_else(|| plans().filter(self.fair(lull.waiting)).last())
+    }
+
+    /// Whether there is a [plan](Self::plan): asked several times for each request, and only of few is it used.
+    fn waits(&self, lull: &Lull) -> bool {
+        let Some(outlook) = self.outlook(lull) else { return false };
+        let (gain, fair) = (self.gain(outlook, lull.waiting), self.fair(lull.waiting));
+        outlook.plans(lull.waited.0 as f64 / 1e3).any(|plan| (lull.open && gain(&plan) > 0.0) || fair(&plan))
+    }
+
+    /// Whether a stream is one to wait for, if there is nothing against it but one other's request.
+    fn opens(&self, outlook: &Outlook) -> bool {
+        let (gain, fair) = (self.gain(outlook, 1), self.fair(1));
+        outlook.plans(0.0).any(|plan| gain(&plan) > 0.0 || (outlook.near >= 0.5 && fair(&plan)))
+    }
+}
+
+impl Default for Extant {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl IdleRule for Extant {
+    fn name(&self) -> &'static str {
+        "extant"
+    }
+
+    fn opens_at_birth(&self, program: ProgramId) -> bool {
+        let program = self.programs.get(&program).copied().unwrap_or_default();
+        self.opens(&Habit::default().with_prior(&program))
+    }
+
+    fn window_after(&mut self, arrival: &Arrival) -> bool {
+        if self.programs.len() >= MOST_PROGRAMS {
+            self.programs.clear();
+        }
+        let stream = self.streams.entry(arrival.stream).or_default();
+        stream.habit.note(arrival);
+        stream.outlook = if arrival.program == ProgramId::default() {
+            // Nobody knows which streams belong together.
+            stream.habit.with_prior(&Habit::default())
+        } else {
+            let program = self.programs.entry(arrival.program).or_default();
+            program.note(arrival);
+            stream.habit.with_prior(program)
+        };
+        let outlook = stream.outlook;
+        self.opens(&outlook)
+    }
+
+    fn should_idle(&self, lull: &Lull) -> bool {
+        self.waits(lull)
+    }
+
+    fn wait_ticks(&self, lull: &Lull) -> i64 {
+        let left_us = self.plan(lull).map_or(0.0, |plan| plan.until_us - lull.waited.0 as f64 / 1e3);
+        // The present tick has partly passed; a request on the bound should still be in time.
+        (left_us * 1e3 / lull.tick.0 as f64).ceil() as i64 + 1
+    }
+
+    fn keeps_waiting(&self, lull: &Lull) -> bool {
+        self.waits(lull)
+    }
+
+    fn serves_neighbours(&self) -> bool {
+        true
+    }
+
+    fn close_sectors(&self) -> u64 {
+        NEAR_SECTORS
+    }
+
+    fn waits_are_bounded(&self) -> bool {
+        true
+    }
+
+    fn sweeps(&self) -> bool {
+        true
+    }
+
+    fn served(&mut self, service: &Service) {
+        self.depth = self.depth.max(service.depth);
+        let us = service.interval.0 as f64 / 1e3;
+        let near = service.distance <= NEAR_SECTORS;
+        let mean = match (near, service.depth) {
+            (true, 1) => &mut self.near_us,
+            // Deep in a queue, only the device knows in what order it served.
+            (true, _) => return,
+            (false, depth) => &mut self.far_us[step(depth)],
+        };
+        *mean += (us - *mean) / 16.0;
+    }
+
+    fn exited(&mut self, stream: StreamId) {
+        self.streams.remove(&stream);
+    }
+}

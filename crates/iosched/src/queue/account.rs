@@ -1,0 +1,101 @@
+//! What each stream has had.
+
+use crate::elevator::{Priority, ProgramId};
+use extant_block::{Bio, Op, StreamId};
+use extant_rt::Nanos;
+use rustc_hash::FxHashMap;
+
+/// What the elevator is told about a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamInfo {
+    /// Scheduling class and level.
+    pub priority: Priority,
+    /// Which program it belongs to.
+    pub program: ProgramId,
+}
+
+/// What a stream has asked for and got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamStats {
+    /// Bios submitted.
+    pub bios: u64,
+    /// Of these, how many joined another's request.
+    pub merged: u64,
+    /// Bios that ended, failed ones included.
+    pub ended: u64,
+    /// Bios that ended with an error.
+    pub failed: u64,
+    /// Bytes read by bios that ended well.
+    pub read_bytes: u64,
+    /// Bytes written by bios that ended well.
+    pub written_bytes: u64,
+    /// Sum over ended bios of the time from submission to dispatch.
+    pub waited: Nanos,
+    /// Sum over ended bios of the time from dispatch to the end.
+    pub served: Nanos,
+}
+
+impl StreamStats {
+    /// A bio has ended that came at `at` and went to the device at `dispatched`.
+    pub(super) fn settle(&mut self, bio: &Bio, ok: bool, at: Nanos, dispatched: Nanos, now: Nanos) {
+        self.ended += 1;
+        self.waited += dispatched.saturating_sub(at);
+        self.served += now.saturating_sub(dispatched);
+        match bio.op {
+            _ if !ok => self.failed += 1,
+            Op::Read => self.read_bytes += bio.bytes,
+            Op::Write => self.written_bytes += bio.bytes,
+            Op::Flush | Op::Discard | Op::WriteZeroes => {}
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Accounts {
+    // Looked up thrice for a bio; the hasher has no random seed.
+    streams: FxHashMap<StreamId, Account>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    pub(super) info: StreamInfo,
+    pub(super) stats: StreamStats,
+    /// The stream has ended, and some of its bios have not.
+    leaving: bool,
+}
+
+impl Account {
+    /// A bio comes.
+    pub(super) fn comes(&mut self) {
+        self.stats.bios += 1;
+        self.leaving = false;
+    }
+}
+
+impl Accounts {
+    pub(super) fn of(&mut self, stream: StreamId) -> &mut Account {
+        self.streams.entry(stream).or_default()
+    }
+
+    /// In order of the streams' numbers.
+    pub(super) fn stats(&self) -> Vec<(StreamId, StreamStats)> {
+        let mut all: Vec<_> = self.streams.iter().map(|(id, account)| (*id, account.stats)).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all
+    }
+
+    /// The stream has ended; it is forgotten now, or with the end of its last bio.
+    pub(super) fn leave(&mut self, stream: StreamId) -> Option<StreamStats> {
+        let account = self.streams.get_mut(&stream)?;
+        account.leaving = true;
+        let stats = account.stats;
+        self.close_if_left(stream);
+        Some(stats)
+    }
+
+    /// Forgets a stream that has ended, if its last bio has, too; says whether it did.
+    pub(super) fn close_if_left(&mut self, stream: StreamId) -> bool {
+        let left = |account: &Account| account.leaving && account.stats.ended == account.stats.bios;
+        self.streams.get(&stream).is_some_and(left) && self.streams.remove(&stream).is_some()
+    }
+}

@@ -1,0 +1,417 @@
+//! The request queue before a device.
+
+mod account;
+mod cut;
+mod flush;
+mod observe;
+mod requests;
+#[cfg(test)]
+mod tests;
+mod waiters;
+
+pub use account::{StreamInfo, StreamStats};
+
+use crate::elevator::{Elevator, RequestId};
+use extant_block::blktrace::{Action, Blktrace};
+use extant_block::split;
+use extant_block::{Bio, BioFlags, Device, IoError, Limits, Op, Sector, StreamId};
+use extant_rt::{Class, Cost, Nanos, Rt};
+use flush::FlushSharing;
+use observe::Observer;
+use parking_lot::Mutex;
+use requests::{Bounds, Ended, Next, Requests};
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How a [`Queue`] is set up.
+#[derive(Clone, Debug)]
+pub struct QueueConfig {
+    /// Most requests of each kind, synchronous and not, that the elevator sees; bios beyond that wait, and their streams
+    /// take turns when a request becomes free (Linux: `nr_requests`).
+    pub requests: usize,
+    /// Most requests in the device at a time.
+    pub depth: usize,
+    /// Whether the device honours [`BioFlags::FUA`] itself; if not, the queue flushes after such a write.
+    pub fua: bool,
+    /// Where to write a blktrace.
+    pub blktrace: Option<Blktrace>,
+    /// The device's number in traces, major and minor.
+    pub number: (u32, u32),
+}
+
+impl Default for QueueConfig {
+    /// 128 requests of each kind, 32 in the device, no trace.
+    fn default() -> Self {
+        Self { requests: 128, depth: 32, fua: true, blktrace: None, number: (259, 0) }
+    }
+}
+
+/// A device that queues, merges, sorts and bounds what goes to the one below.
+///
+/// - Bios longer than the device takes are cut; bios next to each other become one request, within the limits of the
+///   device and of the elevator's policy. Bios submitted together ([`Device::submit_all`], [`crate::Plug`]) all arrive
+///   before the first of them leaves.
+/// - A flush, and a write with `PREFLUSH`, share a flush of the device with others that need one at the time; on a
+///   device without a volatile cache they cost nothing. If the flush fails, the write is not done.
+/// - When a merged request fails, its bios are tried one by one, so that each ends as it would have alone.
+/// - Submitting never waits: bios beyond [`QueueConfig::requests`] wait in the queue.
+///
+/// Dropping the queue leaves its bios to end by themselves.
+pub struct Queue {
+    shared: Arc<Shared>,
+    limits: Limits,
+}
+
+struct Shared {
+    below: Arc<dyn Device>,
+    rt: Rt,
+    volatile_cache: bool,
+    fua: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    requests: Requests,
+    flushes: FlushSharing<NeedsFlush>,
+    /// What is to be done outside of the lock, in order, by whoever is at it.
+    effects: VecDeque<Effect>,
+    performing: bool,
+    /// Memory for bios that end together.
+    ended: Vec<Ended>,
+    /// When the timer fires that was armed for the elevator.
+    armed: Option<Nanos>,
+}
+
+enum NeedsFlush {
+    /// The bio has ended when the flush has.
+    Only(Bio),
+    /// The bio goes on to its data.
+    Before(Bio),
+}
+
+enum Effect {
+    Send(RequestId, Bio),
+    Flush,
+    /// The error is boxed so that effects, most of which have none, are small.
+    End(Bio, Result<(), Box<IoError>>),
+    Arm(Nanos),
+}
+
+impl Queue {
+    /// A queue before `below`, ordered by `elevator`.
+    pub fn new(rt: &Rt, below: Arc<dyn Device>, elevator: Box<dyn Elevator>, config: QueueConfig) -> Self {
+        let limits = below.limits().clone();
+        assert!(config.requests > 0 && config.depth > 0, "a queue without room moves nothing");
+        let observer = Observer {
+            rt: rt.clone(),
+            blktrace: config.blktrace,
+            device: config.number.0 << 20 | config.number.1,
+            rule: elevator.name(),
+        };
+        let bounds = Bounds { requests: config.requests, depth: config.depth };
+        let state = State {
+            requests: Requests::new(elevator, limits.clone(), bounds, observer),
+            flushes: FlushSharing::default(),
+            effects: VecDeque::new(),
+            performing: false,
+            ended: Vec::new(),
+            armed: None,
+        };
+        let shared = Shared {
+            below,
+            rt: rt.clone(),
+            volatile_cache: limits.volatile_cache,
+            fua: config.fua,
+            state: Mutex::new(state),
+        };
+        let limits = Limits { max_bytes: u64::MAX, max_segments: u32::MAX, ..limits };
+        Self { shared: Arc::new(shared), limits }
+    }
+
+    /// Tells the elevator what kind of stream this is, from its next bio on.
+    pub fn set_stream(&self, stream: StreamId, info: StreamInfo) {
+        self.shared.state.lock().requests.accounts.of(stream).info = info;
+    }
+
+    /// The stream has ended: nothing more will come from it. Returns its account, which is closed as soon as its last bio
+    /// has ended.
+    pub fn end_stream(&self, stream: StreamId) -> Option<StreamStats> {
+        self.shared.change(|state, now| state.requests.exited(stream, now))
+    }
+
+    /// What each stream has asked for and got, in order of their numbers.
+    pub fn stats(&self) -> Vec<(StreamId, StreamStats)> {
+        self.shared.state.lock().requests.accounts.stats()
+    }
+
+    /// Bios that wait for a request, requests that wait in the elevator, and requests in the device.
+    pub fn load(&self) -> (usize, usize, usize) {
+        self.shared.state.lock().requests.load()
+    }
+
+    /// The bio as those that fit the device; none if it is over.
+    fn admit(&self, bio: Bio, mut each: impl FnMut(Bio)) {
+        let below = self.shared.below.limits();
+        if let Err(kind) = self.limits.admit(&bio) {
+            return bio.end_as(&self.limits.name, Err(kind));
+        }
+        self.shared.rt.charge(Cost::BioSubmit(1));
+        self.shared.rt.charge(Cost::BioSegment(bio.segments.len() as u64));
+        if bio.bytes == 0 && !bio.is_flush() {
+            return bio.end(Ok(()));
+        }
+        match cut::cut(&bio, below) {
+            Ok(None) => each(bio),
+            Ok(Some(pieces)) => split(bio, &pieces).into_iter().for_each(each),
+            Err(kind) => bio.end_as(&self.limits.name, Err(kind)),
+        }
+    }
+}
+
+impl Device for Queue {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn submit(&self, bio: Bio) {
+        if bio.flags.contains(BioFlags::PREFLUSH) {
+            // If it is cut, its pieces arrive together and share a flush.
+            return self.submit_all(&mut std::iter::once(bio));
+        }
+        self.admit(bio, |bio| {
+            self.shared.rt.charge(Cost::ElevatorStep(1));
+            self.shared.change(|state, now| self.shared.arrive(state, bio, now));
+        });
+    }
+
+    fn submit_all(&self, bios: &mut dyn Iterator<Item = Bio>) {
+        // Admitted before the lock is taken, because a bio that is refused ends at once, and may submit another.
+        let mut admitted: Vec<Bio> = Vec::new();
+        bios.for_each(|bio| self.admit(bio, |bio| admitted.push(bio)));
+        self.shared.rt.charge(Cost::ElevatorStep(admitted.len() as u64));
+        self.shared
+            .change(|state, now| admitted.into_iter().for_each(|bio| self.shared.arrive(state, bio, now)));
+    }
+
+    fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
+        self.shared.below.next_data(from_bytes)
+    }
+}
+
+impl Shared {
+    fn arrive(&self, state: &mut State, mut bio: Bio, now: Nanos) {
+        if !self.volatile_cache {
+            if bio.is_flush() {
+                state.effects.push_back(Effect::End(bio, Ok(())));
+                return;
+            }
+            bio.flags.remove(BioFlags::PREFLUSH | BioFlags::FUA);
+        }
+        if bio.is_flush() {
+            state.requests.observer.tell(now, Action::Queued, &bio, Ok(()), now);
+            self.ask_flush(state, NeedsFlush::Only(bio));
+        } else if bio.flags.contains(BioFlags::PREFLUSH) {
+            self.ask_flush(state, NeedsFlush::Before(bio));
+        } else {
+            state.requests.add(bio, now);
+        }
+    }
+
+    fn ask_flush(&self, state: &mut State, who: NeedsFlush) {
+        if state.flushes.ask(who) {
+            state.effects.push_back(Effect::Flush);
+        }
+    }
+
+    /// Changes the state, asks the elevator what follows, and does it.
+    fn change<T>(self: &Arc<Self>, edit: impl FnOnce(&mut State, Nanos) -> T) -> T {
+        let mut state = self.state.lock();
+        // Read under the lock, because for an elevator time never goes backwards.
+        let now = self.rt.now();
+        let out = edit(&mut state, now);
+        self.ask_elevator(&mut state, now);
+        // One thread does what is to be done, in order; whatever its doing entails (a device that ends bios at once, a
+        // completion that submits another) joins the end of the list instead of the stack.
+        if !state.performing && !state.effects.is_empty() {
+            state.performing = true;
+            let mut effects = VecDeque::new();
+            while !state.effects.is_empty() {
+                std::mem::swap(&mut effects, &mut state.effects);
+                parking_lot::MutexGuard::unlocked(&mut state, || {
+                    let mut turn = Turn { shared: self, effects: &mut effects, over: false };
+                    while let Some(effect) = turn.effects.pop_front() {
+                        match effect {
+                            // Those that start one after the other start together, which some devices do for less.
+                            Effect::Send(id, bio)
+                                if matches!(turn.effects.front(), Some(Effect::Send(..))) =>
+                            {
+                                let mut first = Some((id, bio));
+                                self.below.submit_all(&mut std::iter::from_fn(|| {
+                                    let (id, bio) = first.take().or_else(|| take_send(turn.effects))?;
+                                    Some(self.prepare(id, bio))
+                                }));
+                            }
+                            effect => self.perform(effect),
+                        }
+                    }
+                    turn.over = true;
+                });
+            }
+            // The larger of the two is worth keeping.
+            if effects.capacity() > state.effects.capacity() {
+                state.effects = effects;
+            }
+            state.performing = false;
+        }
+        out
+    }
+
+    fn ask_elevator(&self, state: &mut State, now: Nanos) {
+        loop {
+            match state.requests.next(now) {
+                Next::Dispatch(id, bio) => state.effects.push_back(Effect::Send(id, bio)),
+                Next::IdleUntil(at) => {
+                    // An alarm that rings too early asks again.
+                    if state.armed.is_none_or(|armed| armed > at) {
+                        state.armed = Some(at);
+                        state.effects.push_back(Effect::Arm(at));
+                    }
+                    return;
+                }
+                Next::Nothing => return,
+            }
+        }
+    }
+
+    fn perform(self: &Arc<Self>, effect: Effect) {
+        match effect {
+            Effect::Send(id, bio) => self.below.submit(self.prepare(id, bio)),
+            Effect::Flush => {
+                let mut bio = Bio::range(Op::Flush, Sector(0), 0);
+                bio.flags = BioFlags::SYNC;
+                let shared = self.clone();
+                let issued = {
+                    let mut state = self.state.lock();
+                    state.flushes.issued();
+                    let now = self.rt.now();
+                    state.requests.observer.tell(now, Action::Issued, &bio, Ok(()), now);
+                    now
+                };
+                bio.on_end(Box::new(move |bio, result| shared.flushed(bio, issued, result)));
+                self.below.submit(bio);
+            }
+            Effect::End(bio, result) => {
+                self.rt.charge(Cost::BioComplete(1));
+                bio.end(result.map_err(|error| *error));
+            }
+            Effect::Arm(at) => {
+                let shared = self.clone();
+                let ring = async move {
+                    shared.rt.sleep_until(at).await;
+                    shared.change(|state, _| {
+                        if state.armed == Some(at) {
+                            state.armed = None;
+                        }
+                    });
+                };
+                drop(self.rt.spawn("queue idle timer", Class::Normal, ring));
+            }
+        }
+    }
+
+    /// A bio that goes to the device now, and will tell of its end.
+    fn prepare(self: &Arc<Self>, id: RequestId, mut bio: Bio) -> Bio {
+        self.rt.charge(Cost::DeviceStart(1));
+        let fua = bio.flags.contains(BioFlags::FUA);
+        if fua && !self.fua {
+            bio.flags.remove(BioFlags::FUA);
+        }
+        let shared = self.clone();
+        bio.on_end(Box::new(move |mut bio, result| {
+            bio.flags.set(BioFlags::FUA, fua);
+            shared.completed(id, bio, result);
+        }));
+        bio
+    }
+
+    fn completed(self: &Arc<Self>, id: RequestId, bio: Bio, result: Result<(), IoError>) {
+        self.change(|state, now| {
+            let mut ended = std::mem::take(&mut state.ended);
+            if let Some(next) = state.requests.completed(id, bio, result.map_err(Box::new), now, &mut ended) {
+                state.effects.push_back(Effect::Send(id, next));
+            }
+            for (bio, result) in ended.drain(..) {
+                if result.is_ok() && bio.flags.contains(BioFlags::FUA) && !self.fua {
+                    self.ask_flush(state, NeedsFlush::Only(bio));
+                } else {
+                    state.effects.push_back(Effect::End(bio, result));
+                }
+            }
+            state.ended = ended;
+        });
+    }
+
+    fn flushed(self: &Arc<Self>, flush: Bio, issued: Nanos, result: Result<(), IoError>) {
+        let result = result.map_err(Box::new);
+        self.change(|state, now| {
+            state.requests.observer.tell(now, Action::Completed, &flush, requests::told(&result), issued);
+            let (done, again) = state.flushes.ended();
+            if again {
+                state.effects.push_back(Effect::Flush);
+            }
+            for who in done {
+                match (who, &result) {
+                    (NeedsFlush::Before(mut bio), Ok(())) => {
+                        bio.flags.remove(BioFlags::PREFLUSH);
+                        state.requests.add(bio, now);
+                    }
+                    (NeedsFlush::Before(bio) | NeedsFlush::Only(bio), _) => {
+                        state.effects.push_back(Effect::End(bio, result.clone()));
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// What is to be sent, if that comes next.
+fn take_send(effects: &mut VecDeque<Effect>) -> Option<(RequestId, Bio)> {
+    match effects.pop_front()? {
+        Effect::Send(id, bio) => Some((id, bio)),
+        other => {
+            effects.push_front(other);
+            None
+        }
+    }
+}
+
+/// One thread's turn at what is to be done. If somebody's completion panics, the rest is left to the next thread.
+struct Turn<'a> {
+    shared: &'a Shared,
+    effects: &'a mut VecDeque<Effect>,
+    over: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            let mut state = self.shared.state.lock();
+            self.effects.append(&mut state.effects);
+            std::mem::swap(self.effects, &mut state.effects);
+            state.performing = false;
+        }
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (waiting, queued, in_device) = self.load();
+        write!(
+            f,
+            "Queue({}: {waiting} waiting, {queued} queued, {in_device} in the device)",
+            self.limits.name
+        )
+    }
+}

@@ -1,0 +1,351 @@
+//! Bios as requests: merging, a bounded number of slots, and what an elevator wants next.
+//!
+//! A state machine without clock, device or completion: the queue around it does what it returns.
+
+use super::account::{Accounts, StreamInfo, StreamStats};
+use super::observe::Observer;
+use super::waiters::Waiters;
+use crate::elevator::{Decision, Elevator, Request, RequestId};
+use extant_block::blktrace::Action;
+use extant_block::{Bio, BioFlags, IoError, Limits, Op, Sector, Segment, StreamId};
+use extant_rt::Nanos;
+use std::collections::VecDeque;
+
+/// How much may be in flight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Requests of each kind, synchronous and not (Linux: `nr_requests`).
+    pub(super) requests: usize,
+    /// Requests in the device.
+    pub(super) depth: usize,
+}
+
+/// What to do with the device.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Send this; report its end under this number.
+    Dispatch(RequestId, Bio),
+    /// Ask again at this time.
+    IdleUntil(Nanos),
+    /// Ask again after the next arrival or completion.
+    Nothing,
+}
+
+/// A bio and how it went.
+pub(super) type Ended = (Bio, Result<(), Box<IoError>>);
+
+#[derive(Debug)]
+struct Arrival {
+    bio: Bio,
+    at: Nanos,
+    /// How many of the request's segments are its own; they are away while the request is in the device.
+    segments: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    request: Request,
+    bios: VecDeque<Arrival>,
+    dispatched: Nanos,
+    /// Whether the request as a whole has failed, and its bios are tried one by one.
+    retrying: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Requests {
+    elevator: Box<dyn Elevator>,
+    limits: Limits,
+    bounds: Bounds,
+    pub(super) observer: Observer,
+    pub(super) accounts: Accounts,
+    slots: Vec<Option<Slot>>,
+    free: Vec<u32>,
+    /// Slots taken by asynchronous and by synchronous requests, counted apart so that writeback cannot lock readers out.
+    taken: [usize; 2],
+    waiting: [Waiters<Arrival>; 2],
+    in_device: usize,
+    /// Slots' empty lists, kept for their memory.
+    spare: Vec<VecDeque<Arrival>>,
+}
+
+/// Demands of its own keep a bio out of others' requests (Linux: `REQ_NOMERGE_FLAGS`).
+fn stays_alone(flags: BioFlags) -> bool {
+    flags.intersects(BioFlags::FUA | BioFlags::PREFLUSH)
+}
+
+impl Requests {
+    pub(super) fn new(
+        elevator: Box<dyn Elevator>,
+        limits: Limits,
+        bounds: Bounds,
+        observer: Observer,
+    ) -> Self {
+        Self {
+            elevator,
+            limits,
+            bounds,
+            observer,
+            accounts: Accounts::default(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            taken: [0; 2],
+            waiting: [Waiters::default(), Waiters::default()],
+            in_device: 0,
+            spare: Vec::new(),
+        }
+    }
+
+    /// The stream ends. Its account is closed when nothing of it is under way any more.
+    pub(super) fn exited(&mut self, stream: StreamId, now: Nanos) -> Option<StreamStats> {
+        self.elevator.exited(stream, now);
+        self.accounts.leave(stream)
+    }
+
+    /// Bios that wait for a request to be free, requests in the elevator, requests in the device.
+    pub(super) fn load(&self) -> (usize, usize, usize) {
+        (self.waiting.iter().map(Waiters::len).sum(), self.elevator.queued(), self.in_device)
+    }
+
+    /// Takes a bio that fits the device: it joins a request, becomes one, or waits for one.
+    pub(super) fn add(&mut self, bio: Bio, now: Nanos) {
+        self.observer.tell(now, Action::Queued, &bio, Ok(()), now);
+        self.accounts.of(bio.stream).comes();
+        let segments = bio.segments.len();
+        self.place(Arrival { bio, at: now, segments }, now);
+    }
+
+    fn place(&mut self, arrival: Arrival, now: Nanos) {
+        let request = describe(&arrival.bio, self.accounts.of(arrival.bio.stream).info);
+        let Some(arrival) = self.merge(arrival, &request, now) else { return };
+        let kind = usize::from(request.sync);
+        // The device is kept idle for this one: making it wait for a slot as well would be idling for nothing.
+        let awaited = request.sync && self.elevator.awaits(request.stream);
+        if self.taken[kind] >= self.bounds.requests && !awaited {
+            self.observer.tell(now, Action::Slept, &arrival.bio, Ok(()), now);
+            self.waiting[kind].push(arrival.bio.stream, arrival);
+            return;
+        }
+        self.taken[kind] += 1;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        let request = Request { id: RequestId(index), ..request };
+        self.observer.tell(now, Action::GotRequest, &arrival.bio, Ok(()), now);
+        self.observer.tell(now, Action::Inserted, &arrival.bio, Ok(()), now);
+        let mut bios = self.spare.pop().unwrap_or_default();
+        bios.push_back(arrival);
+        self.slots[index as usize] = Some(Slot { request, bios, dispatched: now, retrying: false });
+        self.elevator.add(request, now);
+    }
+
+    /// Joins the bio to a queued request next to it, where policy and limits allow; else gives it back.
+    fn merge(&mut self, arrival: Arrival, candidate: &Request, now: Nanos) -> Option<Arrival> {
+        if stays_alone(arrival.bio.flags) {
+            return Some(arrival);
+        }
+        let (sectors, segments) = (candidate.sectors, arrival.segments);
+        let back = self.elevator.back_merge(candidate).filter(|&id| self.fits(id, sectors, segments));
+        let front = || self.elevator.front_merge(candidate).filter(|&id| self.fits(id, sectors, segments));
+        let (id, action) = match back {
+            Some(id) => (id, Action::BackMerged),
+            None => match front() {
+                Some(id) => (id, Action::FrontMerged),
+                None => return Some(arrival),
+            },
+        };
+        self.observer.tell(now, action, &arrival.bio, Ok(()), now);
+        self.accounts.of(arrival.bio.stream).stats.merged += 1;
+        let slot = self.slot_mut(id);
+        slot.request.sectors += sectors;
+        if action == Action::BackMerged {
+            slot.bios.push_back(arrival);
+        } else {
+            slot.request.start = candidate.start;
+            slot.bios.push_front(arrival);
+        }
+        let grown = slot.request;
+        self.elevator.merged(id, grown.start, grown.sectors, now);
+        // The bio may have closed the gap between two requests.
+        if action == Action::BackMerged {
+            if let Some(next) = self.elevator.front_merge(&grown) {
+                self.absorb(id, next, now);
+            }
+        } else if let Some(previous) = self.elevator.back_merge(&grown) {
+            self.absorb(previous, id, now);
+        }
+        None
+    }
+
+    /// Whether the queued request may grow by so much.
+    fn fits(&self, id: RequestId, sectors: u64, segments: usize) -> bool {
+        let slot = self.slot(id);
+        !stays_alone(slot.bios[0].bio.flags)
+            && (slot.request.sectors + sectors) * Sector::BYTES <= self.limits.max_bytes
+            && slot.segments() + segments <= self.limits.max_segments as usize
+    }
+
+    /// `gone`, which starts where `kept` ends, becomes part of it if the limits allow.
+    fn absorb(&mut self, kept: RequestId, gone: RequestId, now: Nanos) {
+        let slot = self.slot(gone);
+        let (sectors, segments) = (slot.request.sectors, slot.segments());
+        if kept == gone || stays_alone(slot.bios[0].bio.flags) || !self.fits(kept, sectors, segments) {
+            return;
+        }
+        let mut slot = self.release(gone);
+        self.accounts.of(slot.bios[0].bio.stream).stats.merged += 1;
+        let to = self.slot_mut(kept);
+        to.request.sectors += sectors;
+        to.bios.append(&mut slot.bios);
+        self.spare.push(slot.bios);
+        self.elevator.absorbed(kept, gone, now);
+    }
+
+    fn slot(&self, id: RequestId) -> &Slot {
+        self.slots[id.0 as usize].as_ref().expect("the elevator names requests that it was given")
+    }
+
+    fn slot_mut(&mut self, id: RequestId) -> &mut Slot {
+        self.slots[id.0 as usize].as_mut().expect("the elevator names requests that it was given")
+    }
+
+    fn release(&mut self, id: RequestId) -> Slot {
+        let slot = self.slots[id.0 as usize].take().expect("released once");
+        self.free.push(id.0);
+        self.taken[usize::from(slot.request.sync)] -= 1;
+        slot
+    }
+
+    /// What to send now, if the device has room.
+    pub(super) fn next(&mut self, now: Nanos) -> Next {
+        if self.in_device >= self.bounds.depth {
+            return Next::Nothing;
+        }
+        match self.elevator.next(now) {
+            Decision::Empty => Next::Nothing,
+            Decision::IdleUntil(at) => Next::IdleUntil(at),
+            Decision::Dispatch(id) => {
+                self.in_device += 1;
+                Next::Dispatch(id, self.send(id, now))
+            }
+        }
+    }
+
+    fn send(&mut self, id: RequestId, now: Nanos) -> Bio {
+        let slot = self.slot_mut(id);
+        slot.dispatched = now;
+        let bio = slot.carrier();
+        self.observer.tell(now, Action::Issued, &bio, Ok(()), now);
+        bio
+    }
+
+    /// A dispatched bio has come back; those that it carried and that are over go to `ended`.
+    ///
+    /// Returns another to send under the same number when a merged request has failed: its bios are tried one by one,
+    /// so that each ends as it would have alone.
+    pub(super) fn completed(
+        &mut self,
+        id: RequestId,
+        carried: Bio,
+        result: Result<(), Box<IoError>>,
+        now: Nanos,
+        ended: &mut Vec<Ended>,
+    ) -> Option<Bio> {
+        let slot = self.slots[id.0 as usize].as_mut().expect("completed once");
+        let since = slot.bios[0].at;
+        self.observer.tell(now, Action::Completed, &carried, told(&result), since);
+        slot.take_back(carried);
+        let over = match &result {
+            Err(_) if slot.bios.len() > 1 && !slot.retrying => {
+                slot.retrying = true;
+                0
+            }
+            _ if slot.retrying => 1,
+            _ => slot.bios.len(),
+        };
+        for arrival in slot.bios.drain(..over) {
+            let stats = &mut self.accounts.of(arrival.bio.stream).stats;
+            stats.settle(&arrival.bio, result.is_ok(), arrival.at, slot.dispatched, now);
+            if self.accounts.close_if_left(arrival.bio.stream) {
+                // What waited for a request when the stream ended came to the elevator after that.
+                self.elevator.exited(arrival.bio.stream, now);
+            }
+            ended.push((arrival.bio, result.clone()));
+        }
+        if !slot.bios.is_empty() {
+            return Some(self.send(id, now));
+        }
+        self.in_device -= 1;
+        self.elevator.completed(id, now);
+        let slot = self.release(id);
+        self.spare.push(slot.bios);
+        let kind = usize::from(slot.request.sync);
+        while self.taken[kind] < self.bounds.requests {
+            let Some(arrival) = self.waiting[kind].pop() else { break };
+            self.place(arrival, now);
+        }
+        None
+    }
+}
+
+impl Slot {
+    fn segments(&self) -> usize {
+        self.bios.iter().map(|arrival| arrival.segments).sum()
+    }
+
+    /// The bio that does the work of all, or of the first alone when they are tried one by one.
+    fn carrier(&mut self) -> Bio {
+        let count = if self.retrying { 1 } else { self.bios.len() };
+        let mut flags = BioFlags::all();
+        let (mut bytes, mut either) = (0, BioFlags::empty());
+        for arrival in self.bios.range(..count) {
+            bytes += arrival.bio.bytes;
+            flags &= arrival.bio.flags;
+            either |= arrival.bio.flags & (BioFlags::SYNC | BioFlags::META);
+        }
+        let first = &mut self.bios[0].bio;
+        let mut bio = Bio::range(first.op, first.start, bytes);
+        (bio.flags, bio.stream) = (flags | either, first.stream);
+        bio.segments = std::mem::take(&mut first.segments);
+        for arrival in self.bios.range_mut(1..count) {
+            bio.segments.append(&mut arrival.bio.segments);
+        }
+        bio
+    }
+
+    /// Gives each bio its memory back.
+    fn take_back(&mut self, carried: Bio) {
+        let count = if self.retrying { 1 } else { self.bios.len() };
+        if count == 1 {
+            self.bios[0].bio.segments = carried.segments;
+            return;
+        }
+        let mut segments: std::vec::IntoIter<Segment> = carried.segments.into_iter();
+        for arrival in &mut self.bios {
+            arrival.bio.segments = segments.by_ref().take(arrival.segments).collect();
+        }
+    }
+}
+
+/// How it went, for the observer.
+pub(super) fn told(result: &Result<(), Box<IoError>>) -> Result<(), &IoError> {
+    match result {
+        Ok(()) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A bio as the elevator sees it.
+fn describe(bio: &Bio, info: StreamInfo) -> Request {
+    Request {
+        sync: bio.op == Op::Read || bio.flags.contains(BioFlags::SYNC),
+        meta: bio.flags.contains(BioFlags::META),
+        prio: bio.flags.contains(BioFlags::META),
+        // Linux sets it on the writes of fsync and of journals, which carry these demands.
+        noidle: stays_alone(bio.flags),
+        stream: bio.stream,
+        program: info.program,
+        priority: info.priority,
+        ..Request::new(RequestId::default(), bio.op, bio.start, bio.bytes / Sector::BYTES)
+    }
+}

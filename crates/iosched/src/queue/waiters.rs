@@ -1,0 +1,62 @@
+//! Who gets the next free request.
+
+use extant_block::StreamId;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Items that wait, each stream's in order, the streams in turn: a stream with a thousand items ahead of one with a
+/// single item delays it by one.
+#[derive(Debug)]
+pub(super) struct Waiters<T> {
+    streams: BTreeMap<StreamId, VecDeque<T>>,
+    turns: VecDeque<StreamId>,
+    len: usize,
+}
+
+impl<T> Default for Waiters<T> {
+    fn default() -> Self {
+        Self { streams: BTreeMap::new(), turns: VecDeque::new(), len: 0 }
+    }
+}
+
+impl<T> Waiters<T> {
+    pub(super) fn push(&mut self, stream: StreamId, item: T) {
+        let queue = self.streams.entry(stream).or_default();
+        if queue.is_empty() {
+            self.turns.push_back(stream);
+        }
+        queue.push_back(item);
+        self.len += 1;
+    }
+
+    pub(super) fn pop(&mut self) -> Option<T> {
+        let stream = self.turns.pop_front()?;
+        let queue = self.streams.get_mut(&stream).expect("a stream with a turn waits");
+        let item = queue.pop_front().expect("a stream with a turn waits");
+        if queue.is_empty() {
+            self.streams.remove(&stream);
+        } else {
+            self.turns.push_back(stream);
+        }
+        self.len -= 1;
+        Some(item)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_take_turns() {
+        let mut waiters = Waiters::default();
+        (0..5).for_each(|i| waiters.push(StreamId(1), ("many", i)));
+        waiters.push(StreamId(2), ("one", 0));
+        let order: Vec<_> = std::iter::from_fn(|| waiters.pop()).collect();
+        assert_eq!(order, [("many", 0), ("one", 0), ("many", 1), ("many", 2), ("many", 3), ("many", 4)]);
+        assert_eq!(waiters.len(), 0);
+    }
+}

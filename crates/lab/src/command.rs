@@ -1,0 +1,259 @@
+//! The commands of `extant lab` with plain values: what the command line asks for, done and printed.
+
+use crate::compare::{Column, CompareError, Figure, compare as compare_columns};
+use crate::experiment::{Experiment, ExperimentError};
+use crate::fio::{self, JobError, OutputFormat};
+use crate::report as run_report;
+use crate::run::{Policy, RunError, on_files, on_machine};
+use crate::text::{self, Kind};
+use crate::trace::{self, Trace, TraceError, TraceFile};
+use extant_rt::trace::ChromeSink;
+use extant_rt::{Nanos, Sink};
+use extant_sim::{Machine, ModelError};
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// fio jobs to run.
+#[derive(Clone, Debug)]
+pub struct Jobs {
+    /// Job files and options as fio takes them.
+    pub words: Vec<String>,
+    /// The modelled machine's file; without it the jobs run on real files.
+    pub machine: Option<PathBuf>,
+    /// Elevator and requests, which apply to a modelled machine only, and the page cache.
+    pub policy: Policy,
+    /// Seed of the modelled world.
+    pub seed: u64,
+    /// Where the trace goes: every event as Chrome's JSON if it ends in `.json`, else the page cache's in our own format.
+    pub trace: Option<PathBuf>,
+}
+
+/// An experiment to run, or a part of it.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// The experiment: its folder, or the file in it.
+    pub path: PathBuf,
+    /// Names of the workloads to run; empty for all.
+    pub workloads: Vec<String>,
+    /// Names of the rows to run; empty for all.
+    pub rows: Vec<String>,
+    /// How long each workload runs, without warm-up, instead of as its jobs say.
+    pub span: Option<Nanos>,
+}
+
+/// A report of a recorded trace.
+#[derive(Clone, Debug)]
+pub struct TraceReport {
+    /// The trace.
+    pub trace: PathBuf,
+    /// The SVG file to draw it into.
+    pub drawing: Option<PathBuf>,
+    /// Whether to list every pause.
+    pub pauses: bool,
+}
+
+/// Why a command did not do what it was told.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// Jobs were refused.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// A machine was refused.
+    #[error(transparent)]
+    Machine(#[from] ModelError),
+    /// A run did not come to its end.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// An experiment did not.
+    #[error(transparent)]
+    Experiment(#[from] ExperimentError),
+    /// A trace was refused.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// Results cannot be compared.
+    #[error(transparent)]
+    Compare(#[from] CompareError),
+    /// I/O errors in a run; the report has been printed.
+    #[error("{0} of the jobs stopped at an I/O error")]
+    Failed(usize),
+    /// What there is to say could not be said.
+    #[error("output: {0}")]
+    Output(std::io::Error),
+    /// A file could not be read or written.
+    #[error("{0}: {1}")]
+    File(String, String),
+}
+
+/// Runs an experiment and prints its table.
+///
+/// # Errors
+/// Names the file, row or workload, and what is wrong.
+pub fn experiment(selection: &Selection, out: &mut dyn Write) -> Result<(), LabError> {
+    let Selection { path, workloads, rows, span } = selection;
+    let mut experiment = Experiment::load(path)?.only(workloads, rows)?;
+    if let Some(span) = span {
+        experiment = experiment.for_only(*span);
+    }
+    let cells = experiment.run()?;
+    print(out, &experiment.table(&cells))
+}
+
+/// Compares results, the first of which is the base, and prints a table of changes in per cent. Each is a file of fio's
+/// JSON, or several runs of the same as `A.json,B.json`.
+///
+/// # Errors
+/// Names the file that could not be read, or what keeps the results from being compared.
+pub fn compare(results: &[String], out: &mut dyn Write) -> Result<(), LabError> {
+    let columns: Vec<Column> = results.iter().map(|word| column(word)).collect::<Result<_, _>>()?;
+    print(out, &compare_columns(&columns, &Figure::ALL)?)
+}
+
+/// Prints a summary of a trace, and draws it if asked.
+///
+/// # Errors
+/// Names the trace and the line that is wrong in it, or the file that could not be written.
+pub fn report(request: &TraceReport, out: &mut dyn Write) -> Result<(), LabError> {
+    let trace = Trace::load(&request.trace)?;
+    if let Some(path) = &request.drawing {
+        if let (Ok(to), Ok(from)) = (path.canonicalize(), request.trace.canonicalize())
+            && to == from
+        {
+            let problem = "is the trace itself; give the drawing another name".to_owned();
+            return Err(LabError::File(path.display().to_string(), problem));
+        }
+        if trace.levels.is_empty() && trace.pauses.is_empty() {
+            let problem = "nothing in it to draw: no job wrote through the page cache (direct=0)".to_owned();
+            return Err(LabError::File(request.trace.display().to_string(), problem));
+        }
+        std::fs::write(path, trace::draw(&trace)).map_err(|error| in_file(path, &error))?;
+    }
+    if request.pauses {
+        print(out, &trace::list(&trace))?;
+        print(out, "\n")?;
+    }
+    print(out, &trace::summary(&trace))
+}
+
+fn in_file(path: &Path, error: &std::io::Error) -> LabError {
+    LabError::File(path.display().to_string(), error.to_string())
+}
+
+/// Where a run's events go.
+enum Recorder {
+    Nowhere,
+    Events(Arc<TraceFile<BufWriter<File>>>),
+    Chrome(Arc<ChromeSink<BufWriter<File>>>),
+}
+
+impl Recorder {
+    fn new(path: Option<&Path>, about: &str) -> Result<Self, LabError> {
+        let Some(path) = path else { return Ok(Self::Nowhere) };
+        if !is_ours(path).map_err(|error| in_file(path, &error))? {
+            let problem =
+                "is there already and is no trace; give another name, or remove it first".to_owned();
+            return Err(LabError::File(path.display().to_string(), problem));
+        }
+        let out = BufWriter::new(File::create(path).map_err(|error| in_file(path, &error))?);
+        Ok(match path.extension().is_some_and(|extension| extension == "json") {
+            true => Self::Chrome(Arc::new(ChromeSink::new(out))),
+            false => Self::Events(Arc::new(TraceFile::new(out, about))),
+        })
+    }
+
+    fn sink(&self) -> Option<Arc<dyn Sink>> {
+        match self {
+            Self::Nowhere => None,
+            Self::Events(file) => Some(file.clone()),
+            Self::Chrome(file) => Some(file.clone()),
+        }
+    }
+
+    fn finish(&self) -> std::io::Result<()> {
+        match self {
+            Self::Nowhere => Ok(()),
+            Self::Events(file) => file.finish(),
+            Self::Chrome(file) => file.finish(),
+        }
+    }
+}
+
+/// Whether a recording may go to `path`: over an older one, but not over what a slip in a name would cost, such as the disk
+/// image of a job. Devices like `/dev/null` take everything.
+fn is_ours(path: &Path) -> std::io::Result<bool> {
+    if !path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0) {
+        return Ok(true);
+    }
+    let mut head = Vec::new();
+    File::open(path)?.take(trace::MAGIC.len() as u64).read_to_end(&mut head)?;
+    Ok(head == trace::MAGIC.as_bytes() || head.starts_with(b"["))
+}
+
+/// Runs fio jobs and prints the report.
+///
+/// # Errors
+/// Names the job, option or file, and what is wrong; [`LabError::Failed`] after the report if jobs met I/O errors.
+pub fn jobs(request: &Jobs, out: &mut dyn Write) -> Result<(), LabError> {
+    let Jobs { words, machine, policy, seed, trace } = request;
+    let line = fio::command_line(words, |path| text::read(path, Kind::Jobs))?;
+    let control = policy.memory.control.as_deref().unwrap_or(extant_history::OUR_DIRTY_CONTROL);
+    let (outcome, recorder) = match machine {
+        Some(path) => {
+            let machine = Machine::load(path)?;
+            let about = format!("{}; elevator {}; dirty control {control}", machine.name, policy.elevator);
+            let recorder = Recorder::new(trace.as_deref(), &about)?;
+            (on_machine(&line.jobs, machine, policy, *seed, recorder.sink())?, recorder)
+        }
+        None => {
+            let recorder = Recorder::new(trace.as_deref(), &format!("files; dirty control {control}"))?;
+            (on_files(&line.jobs, &policy.memory, recorder.sink())?, recorder)
+        }
+    };
+    let recorded = recorder.finish();
+    let text = match line.format {
+        OutputFormat::Normal => run_report::human(&outcome),
+        OutputFormat::Json => format!("{:#}\n", run_report::json(&outcome)),
+    };
+    match &line.output {
+        None => print(out, &text)?,
+        Some(path) => {
+            let problem =
+                |error: std::io::Error| LabError::File(path.display().to_string(), error.to_string());
+            std::fs::write(path, text).map_err(problem)?;
+        }
+    }
+    // The results of a long run are not lost to a full disk.
+    if let (Some(path), Err(error)) = (trace, recorded) {
+        return Err(in_file(path, &error));
+    }
+    match outcome.reports.iter().filter(|report| report.measured.error.is_some()).count() {
+        0 => Ok(()),
+        failed => Err(LabError::Failed(failed)),
+    }
+}
+
+fn column(word: &str) -> Result<Column, LabError> {
+    let mut runs = Vec::new();
+    for file in word.split(',') {
+        let problem = |problem: String| LabError::File(file.to_owned(), problem);
+        let text = text::read(Path::new(file), Kind::Result).map_err(problem)?;
+        // fio prints its warnings before its result.
+        let json = text.find("\n{").filter(|_| text.starts_with("fio: ")).map_or(0, |newline| newline + 1);
+        let (warnings, json) = text.split_at(json);
+        let run = serde_json::from_str(json).map_err(|error| {
+            problem(format!(
+                "line {}: not fio's JSON; make it with --output-format=json --output=FILE",
+                warnings.lines().count() + error.line()
+            ))
+        })?;
+        runs.push(run);
+    }
+    let first = Path::new(word.split(',').next().unwrap_or(word));
+    let title = first.file_stem().map_or(word.into(), |stem| stem.to_string_lossy().into_owned());
+    Ok(Column { title, runs })
+}
+
+fn print(out: &mut dyn Write, text: &str) -> Result<(), LabError> {
+    out.write_all(text.as_bytes()).map_err(LabError::Output)
+}
