@@ -1,0 +1,137 @@
+//! What edits of extent trees and of indirect maps share.
+//!
+//! An edit is planned on copies of the nodes on its way and written afterwards: until [`Edit::new_nodes`] blocks are allocated
+//! and every node it names is pinned, nothing has changed, and from then on nothing can fail.
+
+use extant_format::{Corrupt, Extent, VolumeBlock};
+use std::ops::Deref;
+
+/// A node of a file's map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum NodeAt {
+    /// The 60 bytes in the inode.
+    Root,
+    /// A block of the volume.
+    Block(VolumeBlock),
+    /// A block that the edit needs allocated: the index into the blocks that it is given.
+    New(u32),
+}
+
+impl NodeAt {
+    /// The node's block, once the new ones are known; `None` for the root.
+    pub(crate) fn resolve(self, news: &[VolumeBlock]) -> Option<VolumeBlock> {
+        match self {
+            Self::Root => None,
+            Self::Block(at) => Some(at),
+            Self::New(n) => Some(news[n as usize]),
+        }
+    }
+}
+
+/// Why an edit could not be planned.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// This node's block must be in memory first.
+    Missing(VolumeBlock),
+    /// The map is damaged.
+    Corrupt(Corrupt),
+    /// The map cannot address the range, or would become deeper than Linux accepts.
+    TooBig,
+}
+
+impl From<Corrupt> for Stop {
+    fn from(corrupt: Corrupt) -> Self {
+        Self::Corrupt(corrupt)
+    }
+}
+
+/// The nodes that are in memory.
+pub(crate) trait Nodes {
+    /// A node's bytes.
+    type Bytes: Deref<Target = [u8]>;
+
+    /// The bytes of the node in block `at`; `None` if they must be loaded.
+    fn node(&self, at: VolumeBlock) -> Option<Self::Bytes>;
+}
+
+/// A change of one node.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeWrite<T> {
+    /// The node.
+    pub(crate) at: NodeAt,
+    /// The change.
+    pub(crate) change: T,
+}
+
+/// A planned edit. `T` is how a node of the map changes.
+#[derive(Clone, Debug)]
+pub(crate) struct Edit<T> {
+    /// The nodes that change, each once; new ones among them, each once.
+    pub(crate) writes: Vec<NodeWrite<T>>,
+    /// Blocks to allocate for new nodes.
+    pub(crate) new_nodes: u32,
+    /// Blocks of nodes that are no longer in the map: to be freed and revoked.
+    pub(crate) freed_nodes: Vec<VolumeBlock>,
+    /// Runs that the map held in the range and no longer holds in this form: what a removal frees.
+    pub(crate) replaced: Vec<Extent>,
+}
+
+impl<T> Edit<T> {
+    /// Blocks outside the inode that the edit dirties, apart from those of the allocator.
+    pub(crate) fn dirty_blocks(&self) -> u32 {
+        self.writes.iter().filter(|write| write.at != NodeAt::Root).count() as u32
+    }
+
+    /// Data blocks in [`Self::replaced`].
+    pub(crate) fn replaced_blocks(&self) -> u64 {
+        self.replaced.iter().map(|extent| u64::from(extent.blocks)).sum()
+    }
+}
+
+/// The groups that a removal touches, so that one step of it fits one handle.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    blocks_per_group: u64,
+    groups: std::collections::BTreeSet<u64>,
+    nodes: u32,
+    most: u32,
+}
+
+impl Budget {
+    /// At most `most` groups and nodes together; at least one run always passes.
+    pub(crate) fn new(blocks_per_group: u32, most: u32) -> Self {
+        Self { blocks_per_group: blocks_per_group.into(), groups: Default::default(), nodes: 0, most }
+    }
+
+    fn spent(&self) -> u32 {
+        self.groups.len() as u32 + self.nodes
+    }
+
+    /// Whether `blocks` blocks from `at` on may be freed, too; notes them if so.
+    pub(crate) fn take(&mut self, at: VolumeBlock, blocks: u32) -> bool {
+        let (first, last) =
+            (at.0 / self.blocks_per_group, (at.0 + u64::from(blocks) - 1) / self.blocks_per_group);
+        let more = (first..=last).filter(|group| !self.groups.contains(group)).count() as u32;
+        if !self.groups.is_empty() && self.spent() + more > self.most {
+            return false;
+        }
+        self.groups.extend(first..=last);
+        true
+    }
+
+    /// Notes a node that changes or is freed.
+    pub(crate) fn node(&mut self, freed: Option<VolumeBlock>) {
+        self.nodes += 1;
+        if let Some(at) = freed {
+            self.groups.insert(at.0 / self.blocks_per_group);
+        }
+    }
+
+    /// Whether nothing more fits.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.spent() >= self.most
+    }
+}
+
+/// What is left of a removal after one step.
+pub(crate) type Rest = Option<std::ops::Range<u64>>;

@@ -1,0 +1,456 @@
+//! Edits of extent trees (kernel document: *Extent Tree*).
+//!
+//! Every change is one operation: replace what a range of file blocks maps by other extents, or by none. Nodes split and
+//! go, keys above them follow (Linux refuses a tree whose index key is not the first key of its child), the root is pushed
+//! down when it is full and pulled back when what it points to fits it again.
+
+use super::MAP_END;
+use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
+use extant_format::{
+    EXTENT_MAX_BLOCKS, EXTENT_MAX_DEPTH, Extent, ExtentContext, ExtentIndex, ExtentNode, FileBlock,
+    InodeNumber, Superblock, UNWRITTEN_MAX_BLOCKS, VolumeBlock,
+};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Bytes of the root in the inode.
+const ROOT_BYTES: usize = 60;
+
+/// A node's new contents.
+#[derive(Clone, Debug)]
+pub(crate) struct TreeNode {
+    depth: u16,
+    entries: Entries,
+}
+
+#[derive(Clone, Debug)]
+enum Entries {
+    Leaf(Vec<Extent>),
+    Index(Vec<Child>),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Child {
+    logical: u32,
+    at: NodeAt,
+}
+
+impl TreeNode {
+    fn from_format(node: ExtentNode) -> Self {
+        match node {
+            ExtentNode::Leaf(extents) => Self { depth: 0, entries: Entries::Leaf(extents) },
+            ExtentNode::Index { depth, entries } => {
+                let child = |e: ExtentIndex| Child { logical: e.logical.0, at: NodeAt::Block(e.child) };
+                Self { depth, entries: Entries::Index(entries.into_iter().map(child).collect()) }
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        match &self.entries {
+            Entries::Leaf(extents) => extents.len(),
+            Entries::Index(children) => children.len(),
+        }
+    }
+
+    fn first_key(&self) -> Option<u32> {
+        match &self.entries {
+            Entries::Leaf(extents) => extents.first().map(|e| e.logical.0),
+            Entries::Index(children) => children.first().map(|c| c.logical),
+        }
+    }
+
+    fn split_off(&mut self, at: usize) -> Self {
+        let entries = match &mut self.entries {
+            Entries::Leaf(extents) => Entries::Leaf(extents.split_off(at)),
+            Entries::Index(children) => Entries::Index(children.split_off(at)),
+        };
+        Self { depth: self.depth, entries }
+    }
+
+    fn children(&mut self) -> &mut Vec<Child> {
+        match &mut self.entries {
+            Entries::Index(children) => children,
+            Entries::Leaf(_) => unreachable!("a node above another is an index"),
+        }
+    }
+
+    /// Writes the node into the inode's 60 bytes or into a block, whose checksum is left to the commit.
+    pub(crate) fn write_to(&self, to: &mut [u8], news: &[VolumeBlock]) {
+        match &self.entries {
+            Entries::Leaf(extents) => ExtentNode::Leaf(extents.clone()).write_to(to),
+            Entries::Index(children) => {
+                let entry = |c: &Child| ExtentIndex {
+                    logical: FileBlock(c.logical),
+                    child: c.at.resolve(news).expect("the root is nobody's child"),
+                };
+                let entries = children.iter().map(entry).collect();
+                ExtentNode::Index { depth: self.depth, entries }.write_to(to);
+            }
+        }
+    }
+}
+
+/// The way to a leaf.
+#[derive(Debug)]
+struct Path {
+    /// The nodes above the leaf, and which of their children leads to it.
+    steps: Vec<(NodeAt, usize)>,
+    leaf: NodeAt,
+    /// File blocks that the leaf is responsible for.
+    range: Range<u64>,
+    /// No other leaf lies behind it.
+    is_last: bool,
+}
+
+/// An edit of one file's tree in the making.
+#[derive(Debug)]
+pub(crate) struct Draft<'a, N> {
+    sb: &'a Superblock,
+    inode: InodeNumber,
+    source: &'a N,
+    nodes: BTreeMap<NodeAt, TreeNode>,
+    dirty: std::collections::BTreeSet<NodeAt>,
+    news: u32,
+    freed: Vec<VolumeBlock>,
+    replaced: Vec<Extent>,
+}
+
+impl<'a, N: Nodes> Draft<'a, N> {
+    /// On a copy of the tree whose root is `root`.
+    pub(crate) fn new(
+        root: &[u8; ROOT_BYTES],
+        source: &'a N,
+        sb: &'a Superblock,
+        inode: InodeNumber,
+    ) -> Result<Self, Stop> {
+        let node = TreeNode::from_format(ExtentNode::parse(root, &ExtentContext::root(sb, inode))?);
+        let nodes = BTreeMap::from([(NodeAt::Root, node)]);
+        let dirty = Default::default();
+        Ok(Self { sb, inode, source, nodes, dirty, news: 0, freed: Vec::new(), replaced: Vec::new() })
+    }
+
+    /// The extents of the leaf responsible for block `logical`, and the blocks that it is responsible for.
+    pub(crate) fn leaf(&mut self, logical: u64) -> Result<(Range<u64>, &[Extent]), Stop> {
+        let path = self.descend(logical)?;
+        Ok((path.range, self.extents(path.leaf)))
+    }
+
+    /// Maps `range` to `with`, which lies inside it, in order, and may leave holes.
+    pub(crate) fn replace(&mut self, range: Range<u64>, with: &[Extent]) -> Result<(), Stop> {
+        if range.end > MAP_END - 1 && !with.is_empty() {
+            return Err(Stop::TooBig);
+        }
+        let mut start = range.start;
+        while start < range.end {
+            let path = self.descend(start)?;
+            let end = range.end.min(path.range.end);
+            let part: Vec<_> = with.iter().filter_map(|e| clip(e, start..end)).collect();
+            self.replace_in(path, start..end, &part)?;
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Marks what is mapped in `range` as written. What is not mapped stays a hole.
+    pub(crate) fn mark_written(&mut self, range: Range<u64>) -> Result<(), Stop> {
+        let mut start = range.start;
+        while start < range.end {
+            let path = self.descend(start)?;
+            let end = range.end.min(path.range.end);
+            let written = |e: Extent| Extent { unwritten: false, ..e };
+            let part: Vec<_> =
+                self.extents(path.leaf).iter().filter_map(|e| clip(e, start..end).map(written)).collect();
+            self.replace_in(path, start..end, &part)?;
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Unmaps the end of `range`: as much as lies in one leaf and fits the budget. Gives what is left of the range.
+    pub(crate) fn remove_back(&mut self, range: Range<u64>, budget: &mut Budget) -> Result<Rest, Stop> {
+        let mut end = range.end.min(MAP_END);
+        while range.start < end {
+            let path = self.descend(end - 1)?;
+            let (mut cut, mut whole) = (end, true);
+            for extent in self.extents(path.leaf).iter().rev() {
+                let Some(piece) = clip(extent, range.start..end) else { continue };
+                if !budget.take(piece.physical, piece.blocks) {
+                    whole = false;
+                    break;
+                }
+                cut = piece.logical.0.into();
+            }
+            let low = path.range.start;
+            if cut < end {
+                self.replace_in(path, cut..end, &[])?;
+                let rest = if whole { low } else { cut };
+                return Ok((rest > range.start).then_some(range.start..rest));
+            }
+            end = low;
+        }
+        Ok(None)
+    }
+
+    /// Pulls what the root points to into it, as long as that fits. For edits that may free nodes.
+    pub(crate) fn shrink(&mut self) -> Result<(), Stop> {
+        loop {
+            let root = &self.nodes[&NodeAt::Root];
+            let Entries::Index(children) = &root.entries else { return Ok(()) };
+            let [child] = children[..] else { return Ok(()) };
+            let cx = ExtentContext {
+                block: child.at.resolve(&[]),
+                depth: Some(root.depth - 1),
+                range: (child.logical.into(), MAP_END),
+                ..ExtentContext::root(self.sb, self.inode)
+            };
+            self.load(child.at, &cx)?;
+            if self.nodes[&child.at].len() > capacity(NodeAt::Root, self.sb) {
+                return Ok(());
+            }
+            let node = self.drop_node(child.at);
+            self.nodes.insert(NodeAt::Root, node);
+            self.dirty.insert(NodeAt::Root);
+        }
+    }
+
+    /// The edit, to be written.
+    pub(crate) fn finish(mut self) -> Edit<TreeNode> {
+        // New nodes that went again leave no gap in the numbers.
+        let alive: Vec<_> = (0..self.news).filter(|&n| self.nodes.contains_key(&NodeAt::New(n))).collect();
+        let renumber = |at: NodeAt| match at {
+            NodeAt::New(n) => {
+                NodeAt::New(alive.binary_search(&n).expect("only living nodes are named") as u32)
+            }
+            other => other,
+        };
+        let mut writes = Vec::with_capacity(self.dirty.len());
+        for at in std::mem::take(&mut self.dirty) {
+            let Some(mut node) = self.nodes.remove(&at) else { continue };
+            if let Entries::Index(children) = &mut node.entries {
+                for child in children {
+                    child.at = renumber(child.at);
+                }
+            }
+            writes.push(NodeWrite { at: renumber(at), change: node });
+        }
+        let new_nodes = alive.len() as u32;
+        Edit { writes, new_nodes, freed_nodes: self.freed, replaced: self.replaced }
+    }
+
+    fn extents(&self, leaf: NodeAt) -> &[Extent] {
+        match &self.nodes[&leaf].entries {
+            Entries::Leaf(extents) => extents,
+            Entries::Index(_) => unreachable!("a path ends in a leaf"),
+        }
+    }
+
+    fn load(&mut self, at: NodeAt, cx: &ExtentContext<'_>) -> Result<(), Stop> {
+        if let NodeAt::Block(block) = at
+            && !self.nodes.contains_key(&at)
+        {
+            let bytes = self.source.node(block).ok_or(Stop::Missing(block))?;
+            self.nodes.insert(at, TreeNode::from_format(ExtentNode::parse(&bytes, cx)?));
+        }
+        Ok(())
+    }
+
+    fn descend(&mut self, logical: u64) -> Result<Path, Stop> {
+        let mut path = Path { steps: Vec::new(), leaf: NodeAt::Root, range: 0..MAP_END, is_last: true };
+        loop {
+            let node = &self.nodes[&path.leaf];
+            let Entries::Index(children) = &node.entries else { return Ok(path) };
+            let n = children.partition_point(|c| u64::from(c.logical) <= logical).saturating_sub(1);
+            let (child, depth) = (children[n], node.depth);
+            if let Some(next) = children.get(n + 1) {
+                path.range.end = next.logical.into();
+                path.is_last = false;
+            }
+            if n > 0 {
+                path.range.start = child.logical.into();
+            }
+            path.steps.push((path.leaf, n));
+            path.leaf = child.at;
+            let cx = ExtentContext {
+                block: child.at.resolve(&[]).filter(|_| matches!(child.at, NodeAt::Block(_))),
+                depth: Some(depth - 1),
+                range: (child.logical.into(), path.range.end),
+                ..ExtentContext::root(self.sb, self.inode)
+            };
+            self.load(child.at, &cx)?;
+        }
+    }
+
+    /// Replaces a range that lies within one leaf's.
+    fn replace_in(&mut self, path: Path, range: Range<u64>, with: &[Extent]) -> Result<(), Stop> {
+        let Path { steps, leaf, is_last, .. } = path;
+        let extents = self.extents(leaf);
+        let first = extents.partition_point(|e| e.logical_end() <= range.start);
+        let last = extents.partition_point(|e| u64::from(e.logical.0) < range.end).max(first);
+        if first == last && with.is_empty() {
+            return Ok(());
+        }
+        let touched = &extents[first..last];
+        let replaced: Vec<_> = touched.iter().filter_map(|e| clip(e, range.clone())).collect();
+        let head = touched.first().and_then(|e| clip(e, 0..range.start));
+        let tail = touched.last().and_then(|e| clip(e, range.end..MAP_END));
+        let (from, to) = (first.saturating_sub(1), (last + 1).min(extents.len()));
+        let mut joined = Vec::with_capacity(with.len() + 4);
+        let around = extents[from..first].iter().copied().chain(head).chain(with.iter().copied());
+        for extent in around.chain(tail).chain(extents[last..to].iter().copied()) {
+            append(&mut joined, extent);
+        }
+        let is_append = is_last && last == extents.len();
+        self.replaced.extend(replaced);
+        let node = self.nodes.get_mut(&leaf).expect("a path's nodes are loaded");
+        let Entries::Leaf(extents) = &mut node.entries else { unreachable!("a path ends in a leaf") };
+        extents.splice(from..to, joined);
+        self.dirty.insert(leaf);
+        if self.nodes[&leaf].len() == 0 {
+            self.remove(steps, leaf);
+            return Ok(());
+        }
+        self.correct_keys(&steps, leaf);
+        self.relieve(steps, leaf, is_append)
+    }
+
+    /// Takes an empty node out of the tree, and those above it that it leaves empty.
+    fn remove(&mut self, mut steps: Vec<(NodeAt, usize)>, mut at: NodeAt) {
+        while let Some((parent, n)) = steps.pop() {
+            self.drop_node(at);
+            let node = self.nodes.get_mut(&parent).expect("a path's nodes are loaded");
+            node.children().remove(n);
+            self.dirty.insert(parent);
+            if node.len() > 0 {
+                return self.correct_keys(&steps, parent);
+            }
+            at = parent;
+        }
+        self.nodes.insert(NodeAt::Root, TreeNode { depth: 0, entries: Entries::Leaf(Vec::new()) });
+        self.dirty.insert(NodeAt::Root);
+    }
+
+    fn drop_node(&mut self, at: NodeAt) -> TreeNode {
+        if let NodeAt::Block(block) = at {
+            self.freed.push(block);
+        }
+        self.dirty.remove(&at);
+        self.nodes.remove(&at).expect("a path's nodes are loaded")
+    }
+
+    /// Makes the keys above a node agree with its first.
+    fn correct_keys(&mut self, steps: &[(NodeAt, usize)], at: NodeAt) {
+        let Some(key) = self.nodes[&at].first_key() else { return };
+        for &(parent, n) in steps.iter().rev() {
+            let node = self.nodes.get_mut(&parent).expect("a path's nodes are loaded");
+            let child = &mut node.children()[n];
+            if child.logical == key {
+                return;
+            }
+            child.logical = key;
+            self.dirty.insert(parent);
+            if n > 0 {
+                return;
+            }
+        }
+    }
+
+    /// Splits a node that holds too much, and those above it as far as needed.
+    ///
+    /// The last leaf stays full when it was appended to. Anywhere else both halves get room: otherwise descending inserts
+    /// before a full leaf would make a leaf each, and no bound for a reservation would hold.
+    fn relieve(
+        &mut self,
+        mut steps: Vec<(NodeAt, usize)>,
+        mut at: NodeAt,
+        is_append: bool,
+    ) -> Result<(), Stop> {
+        loop {
+            let (len, most) = (self.nodes[&at].len(), capacity(at, self.sb));
+            if len <= most {
+                return Ok(());
+            }
+            let Some((parent, n)) = steps.pop() else {
+                let below = self.nodes.remove(&NodeAt::Root).expect("there is a root");
+                let (depth, logical) = (below.depth + 1, below.first_key().unwrap_or(0));
+                if depth > EXTENT_MAX_DEPTH {
+                    return Err(Stop::TooBig);
+                }
+                at = self.add_node(below);
+                let entries = Entries::Index(vec![Child { logical, at }]);
+                self.nodes.insert(NodeAt::Root, TreeNode { depth, entries });
+                self.dirty.insert(NodeAt::Root);
+                steps.push((NodeAt::Root, 0));
+                continue;
+            };
+            let parts = len.div_ceil(most);
+            let part = if is_append { most } else { len.div_ceil(parts) };
+            let node = self.nodes.get_mut(&at).expect("a path's nodes are loaded");
+            let mut rest = node.split_off(part);
+            let mut children = Vec::with_capacity(parts - 1);
+            while rest.len() > 0 {
+                let next = if rest.len() > part { Some(rest.split_off(part)) } else { None };
+                let logical = rest.first_key().unwrap_or(0);
+                children.push(Child { logical, at: self.add_node(rest) });
+                let Some(next) = next else { break };
+                rest = next;
+            }
+            self.dirty.insert(at);
+            let node = self.nodes.get_mut(&parent).expect("a path's nodes are loaded");
+            node.children().splice(n + 1..n + 1, children);
+            self.dirty.insert(parent);
+            at = parent;
+        }
+    }
+
+    fn add_node(&mut self, node: TreeNode) -> NodeAt {
+        let at = NodeAt::New(self.news);
+        self.news += 1;
+        self.nodes.insert(at, node);
+        self.dirty.insert(at);
+        at
+    }
+}
+
+/// Entries that a node holds.
+fn capacity(at: NodeAt, sb: &Superblock) -> usize {
+    let bytes = if at == NodeAt::Root { ROOT_BYTES } else { sb.block_size().byte_len() };
+    ExtentNode::capacity(bytes, false)
+}
+
+/// The part of an extent inside `range`.
+fn clip(extent: &Extent, range: Range<u64>) -> Option<Extent> {
+    let start = u64::from(extent.logical.0).max(range.start);
+    let end = extent.logical_end().min(range.end);
+    (start < end).then(|| Extent {
+        logical: FileBlock(start as u32),
+        physical: VolumeBlock(extent.physical.0 + (start - u64::from(extent.logical.0))),
+        blocks: (end - start) as u32,
+        unwritten: extent.unwritten,
+    })
+}
+
+/// Adds an extent behind others, joined with the last one where it continues it, and cut where it is too long.
+fn append(to: &mut Vec<Extent>, mut extent: Extent) {
+    let most = if extent.unwritten { UNWRITTEN_MAX_BLOCKS } else { EXTENT_MAX_BLOCKS };
+    if let Some(last) = to.last_mut()
+        && last.unwritten == extent.unwritten
+        && last.logical_end() == u64::from(extent.logical.0)
+        && last.physical.0 + u64::from(last.blocks) == extent.physical.0
+    {
+        let more = extent.blocks.min(most - last.blocks.min(most));
+        last.blocks += more;
+        match clip(&extent, u64::from(extent.logical.0) + u64::from(more)..MAP_END) {
+            Some(rest) => extent = rest,
+            None => return,
+        }
+    }
+    let mut start = u64::from(extent.logical.0);
+    while let Some(piece) = clip(&extent, start..start + u64::from(most)) {
+        start = piece.logical_end();
+        to.push(piece);
+    }
+}
+
+#[cfg(test)]
+mod tests;

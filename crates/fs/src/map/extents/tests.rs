@@ -1,0 +1,237 @@
+use super::super::cost::{TreeShape, tree_growth};
+use super::super::testing::{INODE, NODES_AT, Store, superblock};
+use super::*;
+use proptest::prelude::*;
+
+/// What each file block is mapped to, and whether it is unwritten.
+type Model = BTreeMap<u64, (u64, bool)>;
+
+#[derive(Debug)]
+struct Tree {
+    sb: Superblock,
+    store: Store,
+    model: Model,
+    next_physical: u64,
+}
+
+impl Tree {
+    fn new() -> Self {
+        let sb = superblock();
+        let mut root = [0; 60];
+        ExtentNode::Leaf(Vec::new()).write_to(&mut root);
+        Self { store: Store::new(root, &sb), sb, model: Model::new(), next_physical: 100_000 }
+    }
+
+    fn shape(&self) -> TreeShape {
+        let word = |at: usize| u16::from_le_bytes([self.store.root[at], self.store.root[at + 1]]);
+        TreeShape { depth: word(6), entries: word(2) }
+    }
+
+    fn edit(
+        &mut self,
+        change: impl FnOnce(&mut Draft<'_, Store>) -> Result<(), Stop>,
+    ) -> Result<Edit<TreeNode>, Stop> {
+        let mut draft = Draft::new(&self.store.root, &self.store, &self.sb, INODE)?;
+        change(&mut draft)?;
+        let edit = draft.finish();
+        self.store.apply(&edit, TreeNode::write_to);
+        Ok(edit)
+    }
+
+    fn map(&mut self, start: u64, blocks: u64, jump: u64, unwritten: bool) {
+        self.next_physical += jump;
+        let physical = self.next_physical;
+        self.next_physical += blocks;
+        let extent = Extent {
+            logical: FileBlock(start as u32),
+            physical: VolumeBlock(physical),
+            blocks: blocks as u32,
+            unwritten,
+        };
+        let shape = self.shape();
+        let edit = self.edit(|draft| draft.replace(start..start + blocks, &[extent])).unwrap();
+        let bound = tree_growth(shape, blocks, 1, self.sb.block_size());
+        assert!(u64::from(edit.new_nodes) <= bound, "{} new nodes, {bound} reserved", edit.new_nodes);
+        for n in 0..blocks {
+            self.model.insert(start + n, (physical + n, unwritten));
+        }
+    }
+
+    fn mark_written(&mut self, range: Range<u64>) {
+        self.edit(|draft| draft.mark_written(range.clone())).unwrap();
+        for (_, state) in self.model.range_mut(range) {
+            state.1 = false;
+        }
+    }
+
+    /// Removes a range in steps, each of which leaves a valid tree.
+    fn remove(&mut self, range: Range<u64>, budget: u32) {
+        let mut rest = Some(range);
+        while let Some(range) = rest.take() {
+            let mut budget = Budget::new(8192, budget);
+            let edit = self
+                .edit(|draft| {
+                    rest = draft.remove_back(range.clone(), &mut budget)?;
+                    draft.shrink()
+                })
+                .unwrap();
+            for piece in &edit.replaced {
+                for n in 0..u64::from(piece.blocks) {
+                    let gone = self.model.remove(&(u64::from(piece.logical.0) + n));
+                    assert_eq!(gone, Some((piece.physical.0 + n, piece.unwritten)), "freed once, as mapped");
+                }
+            }
+            if let Some(left) = &rest {
+                assert!(left.start == range.start && left.end < range.end, "{left:?} after {range:?}");
+                assert!(self.model.range(left.end..range.end).next().is_none());
+            } else {
+                assert!(self.model.range(range).next().is_none());
+            }
+            self.check();
+        }
+    }
+
+    /// Reads the whole tree with the parser that hostile images meet, and compares it with the model.
+    fn check(&self) {
+        let mut nodes = 0;
+        let mut found = Model::new();
+        let root = ExtentNode::parse(&self.store.root, &ExtentContext::root(&self.sb, INODE)).unwrap();
+        let mut todo = vec![(root, ExtentContext::root(&self.sb, INODE), None)];
+        while let Some((node, cx, key)) = todo.pop() {
+            match node {
+                ExtentNode::Leaf(extents) => {
+                    let first = extents.first().map(|e| e.logical);
+                    assert!(key.is_none() || key == first, "the key above a leaf is its first");
+                    for extent in extents {
+                        for n in 0..u64::from(extent.blocks) {
+                            let at = u64::from(extent.logical.0) + n;
+                            found.insert(at, (extent.physical.0 + n, extent.unwritten));
+                        }
+                    }
+                }
+                ExtentNode::Index { depth, entries } => {
+                    assert!(key.is_none() || key == Some(entries[0].logical));
+                    for n in 0..entries.len() {
+                        nodes += 1;
+                        let cx = cx.child(depth, &entries, n);
+                        let bytes = self.store.node(entries[n].child).unwrap();
+                        let node = ExtentNode::parse(&bytes, &cx).unwrap();
+                        todo.push((node, cx, Some(entries[n].logical)));
+                    }
+                }
+            }
+        }
+        assert!(found == self.model, "the tree maps what the model maps");
+        assert_eq!(nodes, self.store.nodes.len(), "every node is in the tree");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Map { start: u64, blocks: u64, jump: u64, unwritten: bool },
+    MarkWritten { start: u64, blocks: u64 },
+    Remove { start: u64, blocks: u64, budget: u32 },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let blocks = prop_oneof![8 => 1u64..3, 2 => 1u64..40];
+    prop_oneof![
+        20 => (0u64..3000, blocks.clone(), 0u64..3, any::<bool>())
+            .prop_map(|(start, blocks, jump, unwritten)| Op::Map { start, blocks, jump, unwritten }),
+        5 => (0u64..3000, blocks).prop_map(|(start, blocks)| Op::MarkWritten { start, blocks }),
+        1 => (0u64..3000, 1u64..300, 1u32..6)
+            .prop_map(|(start, blocks, budget)| Op::Remove { start, blocks, budget }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn trees_map_what_a_model_maps(ops in prop::collection::vec(op(), 1..900)) {
+        let mut tree = Tree::new();
+        for (n, op) in ops.iter().enumerate() {
+            match *op {
+                Op::Map { start, blocks, jump, unwritten } => tree.map(start, blocks, jump, unwritten),
+                Op::MarkWritten { start, blocks } => tree.mark_written(start..start + blocks),
+                Op::Remove { start, blocks, budget } => tree.remove(start..start + blocks, budget),
+            }
+            if n % 16 == 0 {
+                tree.check();
+            }
+        }
+        tree.check();
+        tree.remove(0..MAP_END, 4);
+        assert!(tree.store.nodes.is_empty(), "an empty tree has no nodes");
+        assert_eq!(tree.shape(), TreeShape::default());
+    }
+}
+
+#[test]
+fn appends_join_and_fill_extents_and_leaves() {
+    let mut tree = Tree::new();
+    for n in 0..40u64 {
+        tree.map(n * 3000, 3000, 0, false);
+    }
+    tree.check();
+    assert_eq!(tree.shape(), TreeShape { depth: 0, entries: 4 }, "120,000 blocks are four extents");
+    // Every second block: nothing joins; leaves stay full behind an append.
+    let mut tree = Tree::new();
+    for n in 0..84 * 3 {
+        tree.map(n * 2, 1, 1, false);
+    }
+    tree.check();
+    assert_eq!(tree.shape(), TreeShape { depth: 1, entries: 3 });
+}
+
+#[test]
+fn descending_inserts_leave_leaves_half_full() {
+    let mut tree = Tree::new();
+    let count = 3000u64;
+    for n in (0..count).rev() {
+        tree.map(n * 2, 1, 1, false);
+    }
+    tree.check();
+    assert!(tree.store.nodes.len() as u64 <= count / 42 + 3, "{} nodes", tree.store.nodes.len());
+}
+
+#[test]
+fn unwritten_extents_are_one_block_shorter_and_never_join_written_ones() {
+    let mut tree = Tree::new();
+    tree.map(0, 32768, 0, true);
+    assert_eq!(tree.shape().entries, 2);
+    tree.mark_written(0..32768);
+    tree.check();
+    assert_eq!(tree.shape().entries, 1, "32,767 and 1 join once both are written");
+    tree.map(32768, 10, 0, true);
+    tree.check();
+    assert_eq!(tree.shape().entries, 2);
+}
+
+#[test]
+fn the_last_addressable_block_is_refused() {
+    let mut tree = Tree::new();
+    tree.map(MAP_END - 2, 1, 0, false);
+    tree.check();
+    let extent =
+        Extent { logical: FileBlock(u32::MAX), physical: VolumeBlock(5), blocks: 1, unwritten: false };
+    let refused = tree.edit(|draft| draft.replace(MAP_END - 1..MAP_END, &[extent]));
+    assert_eq!(refused.unwrap_err(), Stop::TooBig);
+}
+
+#[test]
+fn a_node_that_is_not_in_memory_is_asked_for() {
+    struct Nothing;
+    impl Nodes for Nothing {
+        type Bytes = Vec<u8>;
+        fn node(&self, _at: VolumeBlock) -> Option<Vec<u8>> {
+            None
+        }
+    }
+    let mut tree = Tree::new();
+    for n in 0..5 {
+        tree.map(n * 2, 1, 1, false);
+    }
+    let mut draft = Draft::new(&tree.store.root, &Nothing, &tree.sb, INODE).unwrap();
+    assert_eq!(draft.replace(3..4, &[]).unwrap_err(), Stop::Missing(VolumeBlock(NODES_AT)));
+}

@@ -1,0 +1,269 @@
+//! Edits of the block maps of ext2 and ext3 (kernel document: *Direct/Indirect Block Addressing*).
+//!
+//! A map has no unwritten state: a pointer is set once the block's data are on the device.
+
+use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
+use extant_format::{
+    DIRECT_POINTERS, Extent, FileBlock, InodeNumber, Place, Superblock, VolumeBlock, check_pointer,
+    indirect_capacity, indirect_path, pointers_per_block,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Bytes of the pointers in the inode.
+const ROOT_BYTES: usize = 60;
+
+/// What a pointer leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pointer {
+    Hole,
+    Block(VolumeBlock),
+    Node(NodeAt),
+}
+
+/// Pointers of a node that change.
+#[derive(Clone, Debug)]
+pub(crate) struct PointerWrites(Vec<(u32, Pointer)>);
+
+impl PointerWrites {
+    /// Writes the pointers into the inode's 60 bytes or into a block; a new block was zeroed before.
+    pub(crate) fn write_to(&self, to: &mut [u8], news: &[VolumeBlock]) {
+        for &(index, pointer) in &self.0 {
+            let at = match pointer {
+                Pointer::Hole => 0,
+                Pointer::Block(at) => at.0,
+                Pointer::Node(at) => at.resolve(news).map_or(0, |at| at.0),
+            };
+            let at = u32::try_from(at).expect("a mapped block of a volume without extents is below 2^32");
+            to[index as usize * 4..][..4].copy_from_slice(&at.to_le_bytes());
+        }
+    }
+}
+
+/// An edit of one file's map in the making.
+#[derive(Debug)]
+pub(crate) struct PointerDraft<'a, N: Nodes> {
+    sb: &'a Superblock,
+    inode: InodeNumber,
+    source: &'a N,
+    root: [u8; ROOT_BYTES],
+    loaded: BTreeMap<VolumeBlock, N::Bytes>,
+    set: BTreeMap<(NodeAt, u32), Pointer>,
+    news: u32,
+    freed: Vec<VolumeBlock>,
+    replaced: Vec<Extent>,
+}
+
+impl<'a, N: Nodes> PointerDraft<'a, N> {
+    /// On a copy of the map whose pointers in the inode are `root`.
+    pub(crate) fn new(
+        root: &[u8; ROOT_BYTES],
+        source: &'a N,
+        sb: &'a Superblock,
+        inode: InodeNumber,
+    ) -> Self {
+        let (loaded, set) = (BTreeMap::new(), BTreeMap::new());
+        Self { sb, inode, source, root: *root, loaded, set, news: 0, freed: Vec::new(), replaced: Vec::new() }
+    }
+
+    /// Maps `blocks` file blocks from `logical` on to the run at `physical`. What they were mapped to is in
+    /// [`Edit::replaced`].
+    pub(crate) fn insert(&mut self, logical: u64, physical: VolumeBlock, blocks: u64) -> Result<(), Stop> {
+        if logical + blocks > indirect_capacity(self.sb.block_size())
+            || u32::try_from(physical.0 + blocks).is_err()
+        {
+            return Err(Stop::TooBig);
+        }
+        for n in 0..blocks {
+            let path = indirect_path(logical + n, self.sb.block_size()).ok_or(Stop::TooBig)?;
+            let (mut at, mut index) = (NodeAt::Root, path.root as u32);
+            for &below in &path.indices[..path.levels] {
+                at = match self.node(at, index)? {
+                    Some(child) => child,
+                    None => {
+                        let child = NodeAt::New(self.news);
+                        self.news += 1;
+                        self.set.insert((at, index), Pointer::Node(child));
+                        child
+                    }
+                };
+                index = below;
+            }
+            if let Some(old) = self.block(at, index)? {
+                self.note_replaced(logical + n, old);
+            }
+            self.set.insert((at, index), Pointer::Block(VolumeBlock(physical.0 + n)));
+        }
+        Ok(())
+    }
+
+    /// Unmaps the end of `range` as far as the budget goes, and frees pointer blocks that this leaves empty. Gives what is
+    /// left of the range.
+    pub(crate) fn remove_back(&mut self, range: Range<u64>, budget: &mut Budget) -> Result<Rest, Stop> {
+        let capacity = indirect_capacity(self.sb.block_size());
+        let range = range.start..range.end.min(capacity);
+        let n = u64::from(pointers_per_block(self.sb.block_size()));
+        let direct = u64::from(DIRECT_POINTERS);
+        let tops = [direct, direct + n, direct + n + n * n, capacity];
+        for level in (1..=3usize).rev() {
+            let reach = tops[level - 1]..tops[level];
+            if range.start >= reach.end || range.end <= reach.start {
+                continue;
+            }
+            let index = DIRECT_POINTERS + level as u32 - 1;
+            let Some(child) = self.node(NodeAt::Root, index)? else { continue };
+            let stopped = self.remove_below(child, level as u32, reach.start, &range, budget)?;
+            self.release_if_empty(NodeAt::Root, index, child, budget);
+            if stopped.is_some() {
+                return Ok(stopped);
+            }
+        }
+        for index in (range.start..range.end.min(direct)).rev() {
+            if !self.clear(NodeAt::Root, index as u32, index, budget)? {
+                return Ok(Some(range.start..index + 1));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The edit, to be written.
+    pub(crate) fn finish(self) -> Edit<PointerWrites> {
+        let mut writes: Vec<NodeWrite<PointerWrites>> = Vec::new();
+        let freed: BTreeSet<_> = self.freed.iter().map(|&at| NodeAt::Block(at)).collect();
+        for ((at, index), pointer) in self.set {
+            if freed.contains(&at) {
+                continue;
+            }
+            match writes.last_mut().filter(|write| write.at == at) {
+                Some(write) => write.change.0.push((index, pointer)),
+                None => writes.push(NodeWrite { at, change: PointerWrites(vec![(index, pointer)]) }),
+            }
+        }
+        Edit { writes, new_nodes: self.news, freed_nodes: self.freed, replaced: self.replaced }
+    }
+
+    /// Removes what lies below a node of this level (1 points to data) that maps from file block `first` on. Gives what is
+    /// left of the range if the budget ended.
+    fn remove_below(
+        &mut self,
+        at: NodeAt,
+        level: u32,
+        first: u64,
+        range: &Range<u64>,
+        budget: &mut Budget,
+    ) -> Result<Rest, Stop> {
+        let bits = self.sb.block_size().log2() - 2;
+        let reach = 1u64 << (bits * (level - 1));
+        let from = range.start.saturating_sub(first) / reach;
+        let to = (range.end - first).div_ceil(reach).min(1 << bits);
+        if level == 1 {
+            budget.node(None);
+        }
+        for index in (from..to).rev() {
+            let start = first + index * reach;
+            if level == 1 {
+                if !self.clear(at, index as u32, start, budget)? {
+                    return Ok(Some(range.start..start + 1));
+                }
+                continue;
+            }
+            let Some(child) = self.node(at, index as u32)? else { continue };
+            if budget.is_spent() {
+                return Ok(Some(range.start..range.end.min(start + reach)));
+            }
+            let stopped = self.remove_below(child, level - 1, start, range, budget)?;
+            self.release_if_empty(at, index as u32, child, budget);
+            if stopped.is_some() {
+                return Ok(stopped);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes one pointer a hole. `false` if the budget does not allow it.
+    fn clear(&mut self, at: NodeAt, index: u32, logical: u64, budget: &mut Budget) -> Result<bool, Stop> {
+        if let Some(old) = self.block(at, index)? {
+            if !budget.take(old, 1) {
+                return Ok(false);
+            }
+            self.note_replaced(logical, old);
+            self.set.insert((at, index), Pointer::Hole);
+        }
+        Ok(true)
+    }
+
+    fn release_if_empty(&mut self, parent: NodeAt, index: u32, child: NodeAt, budget: &mut Budget) {
+        let n = pointers_per_block(self.sb.block_size());
+        if (0..n).any(|i| self.pointer(child, i) != Pointer::Hole) {
+            return;
+        }
+        if let NodeAt::Block(block) = child {
+            self.freed.push(block);
+            budget.node(Some(block));
+        }
+        self.set.insert((parent, index), Pointer::Hole);
+    }
+
+    /// Runs are noted with their blocks ascending, whichever way they are met.
+    fn note_replaced(&mut self, logical: u64, at: VolumeBlock) {
+        if let Some(last) = self.replaced.last_mut() {
+            let first = u64::from(last.logical.0);
+            if logical == last.logical_end() && at.0 == last.physical.0 + u64::from(last.blocks) {
+                last.blocks += 1;
+                return;
+            }
+            if logical + 1 == first && at.0 + 1 == last.physical.0 {
+                last.logical = FileBlock(logical as u32);
+                last.physical = at;
+                last.blocks += 1;
+                return;
+            }
+        }
+        let logical = FileBlock(logical as u32);
+        self.replaced.push(Extent { logical, physical: at, blocks: 1, unwritten: false });
+    }
+
+    /// The pointer as the edit has it; its node is loaded.
+    fn pointer(&self, at: NodeAt, index: u32) -> Pointer {
+        if let Some(&pointer) = self.set.get(&(at, index)) {
+            return pointer;
+        }
+        let bytes: &[u8] = match at {
+            NodeAt::Root => &self.root,
+            NodeAt::New(_) => return Pointer::Hole,
+            NodeAt::Block(block) => &self.loaded[&block],
+        };
+        let at = index as usize * 4;
+        match u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]) {
+            0 => Pointer::Hole,
+            block => Pointer::Block(VolumeBlock(block.into())),
+        }
+    }
+
+    fn block(&self, at: NodeAt, index: u32) -> Result<Option<VolumeBlock>, Stop> {
+        let place = match at {
+            NodeAt::Block(block) => Place::IndirectBlock(self.inode, block),
+            _ => Place::Inode(self.inode),
+        };
+        match self.pointer(at, index) {
+            Pointer::Block(block) => Ok(Some(check_pointer(block, self.sb, place)?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The pointer block that a pointer leads to, loaded.
+    fn node(&mut self, at: NodeAt, index: u32) -> Result<Option<NodeAt>, Stop> {
+        if let Pointer::Node(node) = self.pointer(at, index) {
+            return Ok(Some(node));
+        }
+        let Some(block) = self.block(at, index)? else { return Ok(None) };
+        if !self.loaded.contains_key(&block) {
+            let bytes = self.source.node(block).ok_or(Stop::Missing(block))?;
+            self.loaded.insert(block, bytes);
+        }
+        Ok(Some(NodeAt::Block(block)))
+    }
+}
+
+#[cfg(test)]
+mod tests;
