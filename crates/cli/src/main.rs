@@ -12,6 +12,7 @@ mod failure;
 mod info;
 mod json;
 mod lab;
+mod lab_args;
 mod ls;
 mod output;
 mod place;

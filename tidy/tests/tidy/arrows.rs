@@ -1,0 +1,71 @@
+//! Arrows between crates point down, also those of tests, as the drawing in ARCHITECTURE.md has them.
+
+use crate::tree::{crates, root};
+use std::collections::BTreeSet;
+use std::fs;
+
+/// Each crate with the crates below it that it may name, in its code and in its tests.
+const ARROWS: [(&str, &[&str]); 12] = [
+    ("format", &[]),
+    ("rt", &[]),
+    ("block", &["rt"]),
+    ("sim", &["block", "rt"]),
+    ("iosched", &["block", "rt", "sim"]),
+    ("cache", &["block", "rt", "sim"]),
+    ("fs", &["format", "cache", "block", "rt", "sim"]),
+    ("history", &["cache", "iosched", "block", "rt", "sim"]),
+    ("image", &["fs", "format", "cache", "block", "rt", "sim"]),
+    ("fuse", &["fs", "rt", "block"]),
+    ("lab", &["fs", "history", "cache", "iosched", "block", "rt", "sim", "format", "image"]),
+    ("cli", &["lab", "history", "image", "fuse", "fs", "cache", "format", "iosched", "block", "rt", "sim"]),
+];
+
+/// Crates that only tests may name, because production code never needs them.
+const FOR_TESTS: [(&str, &str); 4] = [("iosched", "sim"), ("cache", "sim"), ("fs", "sim"), ("image", "sim")];
+
+fn dependencies(name: &str, section: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).expect("Cargo.toml");
+    let manifest: toml::Table = text.parse().expect("TOML");
+    let table = manifest.get(section).and_then(|section| section.as_table());
+    table
+        .into_iter()
+        .flat_map(|table| table.keys())
+        .filter_map(|key| Some(key.strip_prefix("extant-")?.to_owned()))
+        .collect()
+}
+
+#[test]
+fn arrows_between_crates_point_down() {
+    for name in crates() {
+        let Some((_, below)) = ARROWS.iter().find(|(above, _)| *above == name) else {
+            panic!(
+                "crates/{name} is not in the table of arrows (tidy/tests/tidy/arrows.rs) and in ARCHITECTURE.md"
+            );
+        };
+        for section in ["dependencies", "dev-dependencies"] {
+            for dependency in dependencies(&name, section) {
+                assert!(
+                    below.contains(&dependency.as_str()),
+                    "crates/{name} must not depend on extant-{dependency} ([{section}]): the arrow does not point down"
+                );
+                let only_tests = FOR_TESTS.contains(&(name.as_str(), dependency.as_str()));
+                assert!(
+                    section == "dev-dependencies" || !only_tests,
+                    "crates/{name} may name extant-{dependency} in its tests only"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_table_of_arrows_has_no_circle() {
+    // A crate may name only crates whose own arrows are all among its own, or it would reach up through them.
+    for (name, below) in ARROWS {
+        for lower in below {
+            let (_, lowest) =
+                ARROWS.iter().find(|(other, _)| other == lower).expect("every crate is in the table");
+            assert!(!lowest.contains(&name), "{name} and {lower} point at each other");
+        }
+    }
+}

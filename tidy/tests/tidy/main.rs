@@ -1,0 +1,7 @@
+//! The tree's rules, tested.
+
+mod arrows;
+mod circles;
+mod language;
+mod modules;
+mod tree;
