@@ -1,0 +1,300 @@
+//! Which blocks an allocation gets: the free-extent indexes of all groups, and the windows of growing files.
+//!
+//! Pure: a request is answered with a run, or with the group whose bitmap must be loaded first. A block is here exactly
+//! while it is *allocatable*: blocks allocated in memory and not yet logged, and blocks freed by a transaction that is not
+//! durable, are in nobody's index. A group stays loaded while it has such blocks, because its bitmap does not tell them
+//! apart.
+
+use super::runs::{FreeRuns, Span};
+use extant_format::{Group, InodeNumber, Superblock, VolumeBlock};
+use std::collections::BTreeMap;
+
+/// Blocks `start..start + blocks` of the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PhysicalRun {
+    pub(crate) start: VolumeBlock,
+    pub(crate) blocks: u32,
+}
+
+impl PhysicalRun {
+    /// The block behind the last.
+    pub(crate) const fn end(self) -> VolumeBlock {
+        VolumeBlock(self.start.0 + self.blocks as u64)
+    }
+}
+
+/// Where blocks are wanted, and how many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    /// The file that grows, if it does: it gets a window of blocks beyond what it wants.
+    pub(crate) growing: Option<InodeNumber>,
+    /// The block that would suit best.
+    pub(crate) goal: VolumeBlock,
+    /// Blocks wanted, at least 1.
+    pub(crate) want: u32,
+    /// Groups loaded for this request so far.
+    pub(crate) loads: u32,
+}
+
+/// What is to be done for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It was answered: these blocks are no longer allocatable.
+    Run(PhysicalRun),
+    /// It needs this group's bitmap.
+    Load(Group),
+    /// Nothing is allocatable.
+    Full,
+}
+
+/// Windows hold between these numbers of blocks.
+const WINDOW_MIN: u32 = 16;
+const WINDOW_MAX: u32 = 2048;
+/// Groups that a request may load in search of a run as long as it wants, and of one an eighth as long.
+const LOADS_FOR_WHOLE: u32 = 8;
+const LOADS_FOR_PART: u32 = 16;
+
+#[derive(Clone, Debug)]
+enum State {
+    Unloaded {
+        free: u32,
+        /// No run is longer: the number of free blocks until the group has been loaded once.
+        longest: u32,
+    },
+    Loaded {
+        runs: FreeRuns,
+        /// Allocations not logged, frees not durable, windows.
+        users: u32,
+    },
+    /// The bitmap is damaged; nothing is allocated here.
+    Bad,
+}
+
+/// The groups of a volume.
+#[derive(Clone, Debug)]
+pub(crate) struct Groups {
+    groups: Vec<State>,
+    windows: BTreeMap<InodeNumber, (Group, Span)>,
+    first_block: u64,
+    blocks_per_group: u32,
+}
+
+impl Groups {
+    /// Groups with these numbers of free blocks, none loaded.
+    pub(crate) fn new(sb: &Superblock, free: impl Iterator<Item = u32>) -> Self {
+        Self {
+            groups: free.map(|free| State::Unloaded { free, longest: free }).collect(),
+            windows: BTreeMap::new(),
+            first_block: sb.first_data_block().0,
+            blocks_per_group: sb.blocks_per_group(),
+        }
+    }
+
+    /// The group of a block, and the block's place within it.
+    pub(crate) fn locate(&self, block: VolumeBlock) -> (Group, u32) {
+        let n = block.0.saturating_sub(self.first_block);
+        let group = n / u64::from(self.blocks_per_group);
+        (Group(group as u32), (n % u64::from(self.blocks_per_group)) as u32)
+    }
+
+    fn run(&self, group: Group, span: Span) -> PhysicalRun {
+        let start = self.first_block + u64::from(group.0) * u64::from(self.blocks_per_group);
+        PhysicalRun { start: VolumeBlock(start + u64::from(span.start)), blocks: span.len }
+    }
+
+    /// The parts of a run that lie in one group each.
+    pub(crate) fn split(&self, run: PhysicalRun) -> impl Iterator<Item = (Group, Span)> + use<> {
+        let (Group(mut group), mut start) = self.locate(run.start);
+        let (per_group, mut left) = (self.blocks_per_group, run.blocks);
+        std::iter::from_fn(move || {
+            let len = left.min(per_group - start);
+            let part = (len > 0).then_some((Group(group), Span::new(start, len)));
+            left -= len;
+            (group, start) = (group + 1, 0);
+            part
+        })
+    }
+
+    /// Allocatable blocks of a group: an index's count where it is loaded, else the descriptor's.
+    pub(crate) fn free(&self, group: Group) -> u32 {
+        match &self.groups[group.0 as usize] {
+            State::Unloaded { free, .. } => *free,
+            State::Loaded { runs, .. } => runs.free(),
+            State::Bad => 0,
+        }
+    }
+
+    pub(crate) fn is_loaded(&self, group: Group) -> bool {
+        !matches!(self.groups[group.0 as usize], State::Unloaded { .. })
+    }
+
+    pub(crate) fn is_bad(&self, group: Group) -> bool {
+        matches!(self.groups[group.0 as usize], State::Bad)
+    }
+
+    /// Builds a group's index from its bitmap, if it has none.
+    pub(crate) fn load(&mut self, group: Group, bitmap: &[u8], blocks: u32) {
+        let state = &mut self.groups[group.0 as usize];
+        if matches!(state, State::Unloaded { .. }) {
+            *state = State::Loaded { runs: FreeRuns::from_bitmap(bitmap, blocks), users: 0 };
+        }
+    }
+
+    /// Stops allocating from a group; returns how many blocks this takes out of the allocatable ones.
+    pub(crate) fn set_bad(&mut self, group: Group) -> u32 {
+        let windowed: u32 =
+            self.windows.values().filter(|(at, _)| *at == group).map(|(_, span)| span.len).sum();
+        self.windows.retain(|_, (at, _)| *at != group);
+        let lost = self.free(group) + windowed;
+        self.groups[group.0 as usize] = State::Bad;
+        lost
+    }
+
+    /// Answers a request.
+    pub(crate) fn step(&mut self, request: Request) -> Step {
+        assert!(request.want > 0, "a request for no blocks");
+        if let Some(run) = request.growing.and_then(|file| self.from_window(file, request)) {
+            return Step::Run(run);
+        }
+        match self.find(request) {
+            Step::Full if !self.windows.is_empty() => {
+                while let Some((&file, _)) = self.windows.first_key_value() {
+                    self.close_window(file);
+                }
+                self.find(request)
+            }
+            step => step,
+        }
+    }
+
+    fn from_window(&mut self, file: InodeNumber, request: Request) -> Option<PhysicalRun> {
+        let (group, at) = self.locate(request.goal);
+        let &(in_group, span) = self.windows.get(&file)?;
+        if (in_group, span.start) != (group, at) {
+            self.close_window(file);
+            return None;
+        }
+        let taken = Span::new(at, span.len.min(request.want));
+        self.use_group(group);
+        if taken.len == span.len {
+            self.windows.remove(&file);
+            self.release(group);
+        } else {
+            self.windows.insert(file, (group, Span::new(taken.end(), span.len - taken.len)));
+        }
+        Some(self.run(group, taken))
+    }
+
+    fn find(&mut self, request: Request) -> Step {
+        let (goal_group, at) = self.locate(request.goal);
+        let goal_group = if (goal_group.0 as usize) < self.groups.len() { goal_group } else { Group(0) };
+        match &self.groups[goal_group.0 as usize] {
+            State::Unloaded { free, .. } if *free > 0 => return Step::Load(goal_group),
+            State::Loaded { runs, .. } => {
+                if let Some(span) = runs.exact(at, widened(request)) {
+                    return self.take(goal_group, span, request);
+                }
+            }
+            _ => {}
+        }
+        // A run as long as half a group is long enough: the next request continues it.
+        let enough = request.want.min(self.blocks_per_group / 2).max(1);
+        for (min, loads_max) in
+            [(enough, LOADS_FOR_WHOLE), (enough.div_ceil(8), LOADS_FOR_PART), (1, u32::MAX)]
+        {
+            for n in 0..self.groups.len() {
+                let group = (goal_group.0 as usize + n) % self.groups.len();
+                match &self.groups[group] {
+                    State::Unloaded { longest, .. } if *longest >= min && request.loads < loads_max => {
+                        return Step::Load(Group(group as u32));
+                    }
+                    State::Loaded { runs, .. } if runs.longest() >= min => {
+                        let from = if n == 0 { at } else { 0 };
+                        if let Some(span) = runs.choose(from, widened(request), min) {
+                            return self.take(Group(group as u32), span, request);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Step::Full
+    }
+
+    /// Takes a span for a request; what it does not want becomes the file's window.
+    fn take(&mut self, group: Group, span: Span, request: Request) -> Step {
+        if let State::Loaded { runs, users } = &mut self.groups[group.0 as usize] {
+            runs.take(span);
+            *users += 1;
+        }
+        let wanted = Span::new(span.start, span.len.min(request.want));
+        if let Some(file) = request.growing.filter(|_| wanted.len < span.len) {
+            self.windows.insert(file, (group, Span::new(wanted.end(), span.len - wanted.len)));
+            self.use_group(group);
+        }
+        Step::Run(self.run(group, wanted))
+    }
+
+    /// Makes the rest of a file's window allocatable to all.
+    pub(crate) fn close_window(&mut self, file: InodeNumber) {
+        if let Some((group, span)) = self.windows.remove(&file) {
+            self.give(group, span);
+        }
+    }
+
+    fn use_group(&mut self, group: Group) {
+        if let State::Loaded { users, .. } = &mut self.groups[group.0 as usize] {
+            *users += 1;
+        }
+    }
+
+    /// An allocation was logged: its group's bitmap tells all about it.
+    pub(crate) fn release(&mut self, group: Group) {
+        if let State::Loaded { users, .. } = &mut self.groups[group.0 as usize] {
+            *users -= 1;
+        }
+    }
+
+    /// A span was freed by a transaction that is not durable yet; [`Self::give`] makes it allocatable.
+    pub(crate) fn freed(&mut self, group: Group) {
+        self.use_group(group);
+    }
+
+    /// Makes a span allocatable again. Returns `false` in a damaged group, where it is lost.
+    pub(crate) fn give(&mut self, group: Group, span: Span) -> bool {
+        match &mut self.groups[group.0 as usize] {
+            State::Loaded { runs, users } => {
+                runs.give(span);
+                *users -= 1;
+                true
+            }
+            State::Unloaded { .. } => unreachable!("a group with users stays loaded"),
+            State::Bad => false,
+        }
+    }
+
+    /// Runs in all indexes.
+    pub(crate) fn runs(&self) -> usize {
+        let runs = |state: &State| if let State::Loaded { runs, .. } = state { runs.runs() } else { 0 };
+        self.groups.iter().map(runs).sum()
+    }
+
+    /// Forgets the index of a group that nothing uses; `false` where something does, or there is none.
+    pub(crate) fn unload(&mut self, group: Group) -> bool {
+        let state = &mut self.groups[group.0 as usize];
+        let State::Loaded { runs, users: 0 } = state else { return false };
+        *state = State::Unloaded { free: runs.free(), longest: runs.longest() };
+        true
+    }
+}
+
+fn widened(request: Request) -> u32 {
+    match request.growing {
+        Some(_) => request.want.saturating_add(request.want.clamp(WINDOW_MIN, WINDOW_MAX)),
+        None => request.want,
+    }
+}
+
+#[cfg(test)]
+#[path = "groups_tests.rs"]
+mod tests;

@@ -1,0 +1,91 @@
+//! Where a volume's own metadata lies: superblock copies, descriptors, bitmaps, inode tables.
+//!
+//! Nothing else may be allocated or freed there, and a group whose bitmap was never written (`BLOCK_UNINIT`,
+//! `INODE_UNINIT`) has exactly this in use. Kernel document: *Block Groups*, *Flexible Block Groups*, *Meta Block Groups*.
+
+use extant_format::{
+    Group, GroupDescriptor, Incompat, Superblock, VolumeBlock, inode_table_blocks, set_bits,
+};
+use std::ops::Range;
+
+/// Ranges of volume blocks that hold the volume's own metadata.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    /// Sorted, disjoint, not adjacent.
+    ranges: Vec<Range<u64>>,
+}
+
+impl Layout {
+    /// From all descriptors, in the order of their groups. With `flex_bg` a group's bitmaps and table may lie in another.
+    pub(crate) fn new(sb: &Superblock, descriptors: &[GroupDescriptor]) -> Self {
+        let table = u64::from(inode_table_blocks(sb));
+        let mut ranges = Vec::with_capacity(descriptors.len() * 4);
+        for (n, descriptor) in descriptors.iter().enumerate() {
+            let group = Group(n as u32);
+            let first = sb.group_first_block(group).0;
+            ranges.push(first..first + u64::from(leading_blocks(sb, group)));
+            for (at, len) in
+                [(descriptor.block_bitmap, 1), (descriptor.inode_bitmap, 1), (descriptor.inode_table, table)]
+            {
+                ranges.push(at.0..at.0 + len);
+            }
+        }
+        ranges.sort_unstable_by_key(|range| range.start);
+        let mut merged: Vec<Range<u64>> = Vec::new();
+        for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+            match merged.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => merged.push(range),
+            }
+        }
+        Self { ranges: merged }
+    }
+
+    /// Whether any of `blocks` blocks from `start` holds the volume's own metadata.
+    pub(crate) fn overlaps(&self, start: VolumeBlock, blocks: u64) -> bool {
+        let next = self.ranges.partition_point(|range| range.end <= start.0);
+        self.ranges.get(next).is_some_and(|range| range.start < start.0.saturating_add(blocks))
+    }
+
+    /// Blocks that hold the volume's own metadata.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.ranges.iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// The block bitmap of a group with `BLOCK_UNINIT`: its metadata and the padding behind its last block.
+    pub(crate) fn block_bitmap(&self, sb: &Superblock, group: Group) -> Vec<u8> {
+        let mut bitmap = vec![0; sb.block_size().byte_len()];
+        let first = sb.group_first_block(group).0;
+        let end = first + u64::from(sb.group_blocks(group));
+        let next = self.ranges.partition_point(|range| range.end <= first);
+        for range in self.ranges[next..].iter().take_while(|range| range.start < end) {
+            let start = range.start.max(first) - first;
+            set_bits(&mut bitmap, start as u32, (range.end.min(end) - first) as u32);
+        }
+        set_bits(&mut bitmap, sb.group_blocks(group), sb.block_size().bytes() * 8);
+        bitmap
+    }
+}
+
+/// The inode bitmap of a group with `INODE_UNINIT`: the padding behind its last inode.
+pub(crate) fn empty_inode_bitmap(sb: &Superblock) -> Vec<u8> {
+    let mut bitmap = vec![0; sb.block_size().byte_len()];
+    set_bits(&mut bitmap, sb.inodes_per_group(), sb.block_size().bytes() * 8);
+    bitmap
+}
+
+/// Blocks at the front of a group that hold a copy of the superblock, descriptors and blocks reserved for more of them.
+fn leading_blocks(sb: &Superblock, group: Group) -> u32 {
+    let backup = u32::from(sb.has_backup(group));
+    let per_block = sb.descriptors_per_block();
+    let meta_bg = sb.incompat().contains(Incompat::META_BG);
+    let first_meta_bg = sb.raw().s_first_meta_bg.get();
+    if !meta_bg || group.0 / per_block < first_meta_bg {
+        let table = if meta_bg { first_meta_bg } else { sb.descriptor_blocks() };
+        let reserved = u32::from(sb.raw().s_reserved_gdt_blocks.get());
+        return backup * (1 + table + reserved);
+    }
+    // A meta group's one block of descriptors lies in its first, second and last group.
+    let within = group.0 % per_block;
+    backup + u32::from(within == 0 || within == 1 || within == per_block - 1)
+}

@@ -1,0 +1,188 @@
+//! Exact accounting of a volume's free blocks: what may be promised, and to which callers.
+//!
+//! A write reserves its data and the worst case of its map before it is acknowledged, so that write-back never meets
+//! `ENOSPC`. Promises are made over *allocatable* blocks only: blocks that a running transaction has freed become
+//! allocatable when it is durable.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The share of the free blocks that a caller may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Privilege {
+    /// All but the blocks kept for the superuser (`s_r_blocks_count`).
+    Ordinary,
+    /// Every block: the superuser, `s_def_resuid`, `s_def_resgid`, and the file system for its own metadata.
+    Reserved,
+}
+
+/// Too few blocks are free for a promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Short {
+    /// Blocks missing.
+    pub(crate) missing: u64,
+    /// Blocks that the next commit makes allocatable.
+    pub(crate) pending: u64,
+}
+
+/// Numbers of blocks at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Allocatable: neither in use nor freed by a transaction that is not durable. Promised blocks are among them.
+    pub(crate) free: u64,
+    /// Freed by transactions that are not durable.
+    pub(crate) pending: u64,
+    /// Promised and not allocated yet.
+    pub(crate) promised: u64,
+    /// Kept for [`Privilege::Reserved`].
+    pub(crate) kept: u64,
+}
+
+impl Counts {
+    /// Blocks that statfs calls free: those that no write has been promised.
+    pub(crate) const fn unpromised(self) -> u64 {
+        (self.free + self.pending).saturating_sub(self.promised)
+    }
+
+    /// Blocks that an ordinary caller may still have.
+    pub(crate) const fn available(self) -> u64 {
+        self.unpromised().saturating_sub(self.kept)
+    }
+}
+
+/// The counts of a volume. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Space(Arc<Mutex<Counts>>);
+
+impl Space {
+    /// A volume with `free` blocks of which `kept` are the superuser's.
+    pub(crate) fn new(free: u64, kept: u64) -> Self {
+        Self(Arc::new(Mutex::new(Counts { free, kept, ..Counts::default() })))
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        *self.0.lock()
+    }
+
+    /// Promises blocks.
+    ///
+    /// # Errors
+    /// Fails, promising nothing, where fewer are free.
+    pub(crate) fn promise(&self, blocks: u64, privilege: Privilege) -> Result<Reservation, Short> {
+        let mut counts = self.0.lock();
+        let kept = if privilege == Privilege::Reserved { 0 } else { counts.kept };
+        let needed = counts.promised + kept + blocks;
+        if blocks > 0 && needed > counts.free {
+            return Err(Short { missing: needed - counts.free, pending: counts.pending });
+        }
+        counts.promised += blocks;
+        Ok(Reservation { space: self.clone(), blocks })
+    }
+
+    /// Takes promised blocks out of the free ones: they were allocated in memory.
+    pub(crate) fn allocated(&self, from: &mut Reservation, blocks: u64) {
+        assert!(blocks <= from.blocks, "{blocks} blocks allocated from a promise of {}", from.blocks);
+        let mut counts = self.0.lock();
+        from.blocks -= blocks;
+        counts.promised -= blocks;
+        // A group found damaged may have taken promised blocks away.
+        counts.free = counts.free.saturating_sub(blocks);
+    }
+
+    /// Blocks that were allocated in memory and never logged.
+    pub(crate) fn abandoned(&self, blocks: u64) {
+        self.0.lock().free += blocks;
+    }
+
+    /// Blocks that a running transaction frees.
+    pub(crate) fn freed(&self, blocks: u64) {
+        self.0.lock().pending += blocks;
+    }
+
+    /// Freed blocks whose transaction is durable.
+    pub(crate) fn settled(&self, blocks: u64) {
+        let mut counts = self.0.lock();
+        counts.pending -= blocks;
+        counts.free += blocks;
+    }
+
+    /// Blocks of a damaged group, which nothing can be allocated from.
+    pub(crate) fn lost(&self, blocks: u64) {
+        let mut counts = self.0.lock();
+        counts.free = counts.free.saturating_sub(blocks);
+    }
+}
+
+/// Blocks promised to one operation or file. Dropping it gives back what was not allocated.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    space: Space,
+    blocks: u64,
+}
+
+impl Reservation {
+    /// Blocks left.
+    pub(crate) const fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Splits off up to `blocks` of it.
+    pub(crate) fn split(&mut self, blocks: u64) -> Self {
+        let blocks = blocks.min(self.blocks);
+        self.blocks -= blocks;
+        Self { space: self.space.clone(), blocks }
+    }
+
+    /// Adds another one's blocks.
+    pub(crate) fn merge(&mut self, mut other: Self) {
+        self.blocks += std::mem::take(&mut other.blocks);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.blocks > 0 {
+            self.space.0.lock().promised -= self.blocks;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_blocks_are_promised_to_the_superuser_only_and_never_twice() {
+        let space = Space::new(100, 10);
+        let mut ordinary = space.promise(90, Privilege::Ordinary).unwrap();
+        let refused = space.promise(1, Privilege::Ordinary).unwrap_err();
+        assert_eq!(refused, Short { missing: 1, pending: 0 });
+        let root = space.promise(10, Privilege::Reserved).unwrap();
+        assert!(space.promise(1, Privilege::Reserved).is_err());
+        assert_eq!((space.counts().unpromised(), space.counts().available()), (0, 0));
+        space.allocated(&mut ordinary, 50);
+        drop((ordinary, root));
+        assert_eq!(space.counts(), Counts { free: 50, kept: 10, ..Counts::default() });
+    }
+
+    #[test]
+    fn freed_blocks_count_as_free_at_once_and_are_promised_after_the_commit() {
+        let space = Space::new(0, 0);
+        space.freed(8);
+        assert_eq!(space.counts().available(), 8);
+        assert_eq!(space.promise(1, Privilege::Ordinary).unwrap_err(), Short { missing: 1, pending: 8 });
+        space.settled(8);
+        assert_eq!(space.promise(8, Privilege::Ordinary).unwrap().blocks(), 8);
+    }
+
+    #[test]
+    fn parts_of_a_reservation_add_up() {
+        let space = Space::new(10, 0);
+        let mut all = space.promise(10, Privilege::Ordinary).unwrap();
+        let mut part = all.split(4);
+        space.allocated(&mut part, 3);
+        space.abandoned(3);
+        all.merge(part);
+        assert_eq!((all.blocks(), space.counts().promised, space.counts().free), (7, 7, 10));
+    }
+}
