@@ -13,13 +13,17 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PhysicalRun {
     pub(crate) start: VolumeBlock,
-    pub(crate) blocks: u32,
+    pub(crate) blocks: u64,
 }
 
 impl PhysicalRun {
+    pub(crate) fn new(start: VolumeBlock, blocks: u64) -> Self {
+        Self { start, blocks }
+    }
+
     /// The block behind the last.
-    pub(crate) const fn end(self) -> VolumeBlock {
-        VolumeBlock(self.start.0 + self.blocks as u64)
+    pub(crate) fn end(&self) -> VolumeBlock {
+        VolumeBlock(self.start.0 + self.blocks)
     }
 }
 
@@ -99,7 +103,7 @@ impl Groups {
 
     fn run(&self, group: Group, span: Span) -> PhysicalRun {
         let start = self.first_block + u64::from(group.0) * u64::from(self.blocks_per_group);
-        PhysicalRun { start: VolumeBlock(start + u64::from(span.start)), blocks: span.len }
+        PhysicalRun::new(VolumeBlock(start + u64::from(span.start)), span.len.into())
     }
 
     /// The parts of a run that lie in one group each.
@@ -107,9 +111,9 @@ impl Groups {
         let (Group(mut group), mut start) = self.locate(run.start);
         let (per_group, mut left) = (self.blocks_per_group, run.blocks);
         std::iter::from_fn(move || {
-            let len = left.min(per_group - start);
+            let len = left.min(u64::from(per_group - start)) as u32;
             let part = (len > 0).then_some((Group(group), Span::new(start, len)));
-            left -= len;
+            left -= u64::from(len);
             (group, start) = (group + 1, 0);
             part
         })
@@ -153,7 +157,7 @@ impl Groups {
     /// Answers a request.
     pub(crate) fn step(&mut self, request: Request) -> Step {
         assert!(request.want > 0, "a request for no blocks");
-        if let Some(run) = request.growing.and_then(|file| self.from_window(file, request)) {
+        if let Some(run) = request.growing.and_then(|file| self.continue_window(file, request)) {
             return Step::Run(run);
         }
         match self.find(request) {
@@ -167,7 +171,7 @@ impl Groups {
         }
     }
 
-    fn from_window(&mut self, file: InodeNumber, request: Request) -> Option<PhysicalRun> {
+    fn continue_window(&mut self, file: InodeNumber, request: Request) -> Option<PhysicalRun> {
         let (group, at) = self.locate(request.goal);
         let &(in_group, span) = self.windows.get(&file)?;
         if (in_group, span.start) != (group, at) {

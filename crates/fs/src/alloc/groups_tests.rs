@@ -42,7 +42,7 @@ impl Model {
                         assert!(!*used, "block {block} has two owners");
                         *used = true;
                     }
-                    assert!(run.blocks <= want && run.blocks > 0);
+                    assert!(run.blocks <= u64::from(want) && run.blocks > 0);
                     return Some(run);
                 }
                 Step::Full => return None,
@@ -88,7 +88,7 @@ fn write_file(model: &mut Model, file: u32, goal: u64, blocks: u32, chunk: u32) 
         let goal = runs.last().map_or(goal, |run| run.end().0);
         let run = model.allocate(Some(file), goal, left.min(chunk)).unwrap();
         model.log(run);
-        left -= run.blocks;
+        left -= run.blocks as u32;
         runs.push(run);
     }
     runs

@@ -4,6 +4,8 @@
 //! bitmap's bytes and in the descriptor's counts, so that no crash leaks a block and none shows another file's data.
 
 mod groups;
+mod holds;
+mod inodes;
 mod layout;
 mod runs;
 mod space;

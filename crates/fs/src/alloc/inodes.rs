@@ -1,0 +1,192 @@
+//! Which inode numbers are free: one bitmap in memory for each group in use.
+//!
+//! Pure, like [`super::groups`]: numbers taken in memory and not yet logged are set here and not on the volume.
+
+use extant_format::{Group, bit, set_bits};
+use std::collections::BTreeMap;
+
+#[derive(Debug)]
+struct Loaded {
+    /// Taken numbers: those of the bitmap, and those not logged yet.
+    taken: Vec<u8>,
+    /// No number below is free.
+    from: u32,
+    /// Numbers taken and not logged, or pinned to be freed.
+    users: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    free: u32,
+    dirs: u32,
+    bad: bool,
+}
+
+/// Inode numbers of all groups.
+#[derive(Debug)]
+pub(crate) struct InodeGroups {
+    counts: Vec<Counts>,
+    loaded: BTreeMap<u32, Loaded>,
+    free: u64,
+    dirs: u64,
+    per_group: u32,
+    /// Numbers of group 0 below this index are reserved.
+    first: u32,
+}
+
+impl InodeGroups {
+    /// Groups with these numbers of free inodes and of directories; `first` is the index of the first inode that is not
+    /// reserved.
+    pub(crate) fn new(per_group: u32, first: u32, counts: impl Iterator<Item = (u32, u32)>) -> Self {
+        let counts: Vec<_> = counts.map(|(free, dirs)| Counts { free, dirs, bad: false }).collect();
+        Self {
+            free: counts.iter().map(|group| u64::from(group.free)).sum(),
+            dirs: counts.iter().map(|group| u64::from(group.dirs)).sum(),
+            counts,
+            loaded: BTreeMap::new(),
+            per_group,
+            first,
+        }
+    }
+
+    /// Free inodes of a group.
+    pub(crate) fn free(&self, group: Group) -> u32 {
+        self.counts[group.0 as usize].free
+    }
+
+    /// Directories of a group.
+    pub(crate) fn dirs(&self, group: Group) -> u32 {
+        self.counts[group.0 as usize].dirs
+    }
+
+    /// Free inodes and directories of all groups.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        (self.free, self.dirs)
+    }
+
+    pub(crate) fn is_loaded(&self, group: Group) -> bool {
+        self.loaded.contains_key(&group.0)
+    }
+
+    pub(crate) fn is_bad(&self, group: Group) -> bool {
+        self.counts[group.0 as usize].bad
+    }
+
+    /// Takes a group's bitmap, if there is none yet.
+    pub(crate) fn load(&mut self, group: Group, bitmap: &[u8]) {
+        let first = if group.0 == 0 { self.first } else { 0 };
+        self.loaded.entry(group.0).or_insert_with(|| {
+            let mut taken = bitmap[..(self.per_group as usize).div_ceil(8)].to_vec();
+            set_bits(&mut taken, 0, first);
+            Loaded { taken, from: first, users: 0 }
+        });
+    }
+
+    /// Gives no more inodes of a group.
+    pub(crate) fn set_bad(&mut self, group: Group) {
+        let counts = &mut self.counts[group.0 as usize];
+        self.free -= u64::from(std::mem::take(&mut counts.free));
+        counts.bad = true;
+    }
+
+    /// Takes the first free inode of a loaded group, as an index into its table; `None` where the bitmap has none.
+    pub(crate) fn take(&mut self, group: Group) -> Option<u32> {
+        let loaded = self.loaded.get_mut(&group.0)?;
+        let counts = &mut self.counts[group.0 as usize];
+        let byte =
+            loaded.taken.iter().enumerate().skip(loaded.from as usize / 8).find(|(_, byte)| **byte != 0xff);
+        let (at, byte) = byte.map(|(at, byte)| (at as u32, *byte))?;
+        let index = at * 8 + byte.trailing_ones();
+        if index >= self.per_group || counts.free == 0 {
+            return None;
+        }
+        loaded.taken[at as usize] |= 1 << (index % 8);
+        loaded.from = index + 1;
+        loaded.users += 1;
+        counts.free -= 1;
+        self.free -= 1;
+        Some(index)
+    }
+
+    /// An inode that was taken is logged.
+    pub(crate) fn logged(&mut self, group: Group, is_dir: bool) {
+        self.unpin(group);
+        self.counts[group.0 as usize].dirs += u32::from(is_dir);
+        self.dirs += u64::from(is_dir);
+    }
+
+    /// An inode in use was freed in the bitmap; [`Self::give`] makes its number free.
+    pub(crate) fn freed(&mut self, group: Group, was_dir: bool) {
+        self.pin(group);
+        let counts = &mut self.counts[group.0 as usize];
+        let was_dir = was_dir && counts.dirs > 0;
+        counts.dirs -= u32::from(was_dir);
+        self.dirs -= u64::from(was_dir);
+    }
+
+    /// Makes an inode that was taken, or freed, free.
+    pub(crate) fn give(&mut self, group: Group, index: u32) {
+        self.unpin(group);
+        let Some(loaded) = self.loaded.get_mut(&group.0) else { return };
+        debug_assert!(bit(&loaded.taken, index), "inode {index} of group {group} is free");
+        loaded.taken[index as usize / 8] &= !(1 << (index % 8));
+        loaded.from = loaded.from.min(index);
+        if !self.counts[group.0 as usize].bad {
+            self.counts[group.0 as usize].free += 1;
+            self.free += 1;
+        }
+    }
+
+    /// Keeps a group loaded.
+    pub(crate) fn pin(&mut self, group: Group) {
+        if let Some(loaded) = self.loaded.get_mut(&group.0) {
+            loaded.users += 1;
+        }
+    }
+
+    /// Ends a [`Self::pin`].
+    pub(crate) fn unpin(&mut self, group: Group) {
+        if let Some(loaded) = self.loaded.get_mut(&group.0) {
+            loaded.users -= 1;
+        }
+    }
+
+    /// Forgets the bitmaps of groups that nothing uses, until at most `keep` are loaded; returns those forgotten.
+    pub(crate) fn shrink(&mut self, keep: usize) -> Vec<Group> {
+        let excess = self.loaded.len().saturating_sub(keep);
+        let idle = self.loaded.iter().filter(|(_, loaded)| loaded.users == 0).map(|(&n, _)| n);
+        let idle: Vec<u32> = idle.take(excess).collect();
+        idle.iter().for_each(|n| drop(self.loaded.remove(n)));
+        idle.into_iter().map(Group).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_numbers_and_padding_are_never_given() {
+        let mut groups = InodeGroups::new(20, 10, [(10, 0), (20, 0)].into_iter());
+        groups.load(Group(0), &[0; 8]);
+        groups.load(Group(1), &[0; 8]);
+        let all: Vec<_> = std::iter::from_fn(|| groups.take(Group(0))).collect();
+        assert_eq!(all, (10..20).collect::<Vec<_>>());
+        assert_eq!(std::iter::from_fn(|| groups.take(Group(1))).count(), 20);
+        assert_eq!(groups.totals(), (0, 0));
+    }
+
+    #[test]
+    fn a_number_given_back_is_the_next_one_taken() {
+        let mut groups = InodeGroups::new(64, 0, [(64, 0)].into_iter());
+        groups.load(Group(0), &[0; 8]);
+        let taken: Vec<_> = (0..20).filter_map(|_| groups.take(Group(0))).collect();
+        taken.iter().for_each(|_| groups.logged(Group(0), true));
+        groups.freed(Group(0), true);
+        assert_eq!(groups.take(Group(0)), Some(20), "not before it is given back");
+        groups.give(Group(0), 7);
+        assert_eq!(groups.take(Group(0)), Some(7));
+        assert_eq!(groups.totals(), (64 - 21, 19));
+        assert_eq!(groups.shrink(0), [], "two are not logged");
+    }
+}

@@ -1,0 +1,3 @@
+//! Inodes in memory.
+
+mod times;
