@@ -7,7 +7,11 @@ pub(crate) mod edit;
 #[allow(dead_code)]
 pub(crate) mod extents;
 #[allow(dead_code)]
+pub(crate) mod live;
+#[allow(dead_code)]
 pub(crate) mod pointers;
+#[allow(dead_code)]
+mod runs;
 #[cfg(test)]
 mod testing;
 

@@ -1,0 +1,521 @@
+//! A file's map as it is in memory: what is known of the map on disk, and over it what is dirty or in flight.
+//!
+//! Pure: every question is answered from memory, and what is not known is said to be unknown, so that the caller loads the
+//! node that tells. *Pending* blocks are those whose data, place or coverage by the recorded size the volume does not have
+//! yet. They are authoritative; what is *known* is a cache and may be forgotten at any time.
+//!
+//! ```text
+//! hole      --write--> delayed   --place--> in flight (new)       --end--> written, logged
+//! unwritten --write--> converts  --place--> in flight (unwritten) --end--> written, logged
+//! written, not covered by the recorded size --write--> beyond --place--> in flight (written) --end--> size logged
+//! ```
+
+use super::runs::{RunMap, RunValue};
+use extant_format::{BlockSize, VolumeBlock};
+use std::ops::Range;
+
+/// Runs that are remembered of the map on disk.
+const KNOWN_MAX: usize = 2048;
+
+/// What the map on disk says, with what has been logged and not yet written home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    Hole,
+    Written(VolumeBlock),
+    Unwritten(VolumeBlock),
+}
+
+/// What a block in flight was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Was {
+    /// Delayed: its place was allocated for this write.
+    New,
+    Unwritten,
+    Written,
+}
+
+/// Why a block is pending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pending {
+    /// Dirty, and nothing allocated; its space is reserved.
+    Delayed,
+    /// Dirty over an unwritten block.
+    Converts(VolumeBlock),
+    /// Dirty over a written block that the recorded size does not cover. On the device its bytes are valid up to this
+    /// offset in the file.
+    Beyond { at: VolumeBlock, valid_bytes: u64 },
+    /// Being written to its place; `again` if it was written to since.
+    InFlight { to: VolumeBlock, was: Was, again: bool },
+}
+
+impl RunValue for Known {
+    fn advance(self, skip: u64) -> Self {
+        match self {
+            Self::Hole => Self::Hole,
+            Self::Written(at) => Self::Written(VolumeBlock(at.0 + skip)),
+            Self::Unwritten(at) => Self::Unwritten(VolumeBlock(at.0 + skip)),
+        }
+    }
+}
+
+impl RunValue for Pending {
+    fn advance(self, skip: u64) -> Self {
+        let on = |at: VolumeBlock| VolumeBlock(at.0 + skip);
+        match self {
+            Self::Delayed => Self::Delayed,
+            Self::Converts(at) => Self::Converts(on(at)),
+            Self::Beyond { at, valid_bytes } => Self::Beyond { at: on(at), valid_bytes },
+            Self::InFlight { to, was, again } => Self::InFlight { to: on(to), was, again },
+        }
+    }
+}
+
+/// What write-back does with a run of dirty blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriteStep {
+    /// Overwrites in place; the map does not change.
+    Overwrite(VolumeBlock),
+    /// Writes in place; its end must be logged.
+    InPlace(VolumeBlock),
+    /// Needs blocks, for which space is reserved.
+    Allocate,
+    /// Is dirty without a reservation.
+    Unreserved,
+    /// An earlier write to it has not ended.
+    Wait,
+}
+
+/// What marking a range dirty adds to the file's reservation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Need {
+    /// Runs of holes that become delayed.
+    pub(crate) delayed: Vec<Range<u64>>,
+    /// Blocks in them.
+    pub(crate) delayed_blocks: u64,
+    /// Unwritten blocks that become dirty.
+    pub(crate) converted_blocks: u64,
+}
+
+/// One file's map in memory.
+#[derive(Debug)]
+pub(crate) struct LiveMap {
+    block: BlockSize,
+    pending: RunMap<Pending>,
+    known: RunMap<Known>,
+    /// Delayed blocks, and dirty or in-flight ones over unwritten blocks.
+    reserved_blocks: u64,
+    /// The largest size that an ended write-back vouches for.
+    written_bytes: u64,
+}
+
+impl LiveMap {
+    /// Of a file of which nothing is known.
+    pub(crate) fn new(block: BlockSize) -> Self {
+        Self {
+            block,
+            pending: RunMap::default(),
+            known: RunMap::default(),
+            reserved_blocks: 0,
+            written_bytes: 0,
+        }
+    }
+
+    /// Remembers what the map on disk says about a range.
+    pub(crate) fn learn(&mut self, runs: impl IntoIterator<Item = (Range<u64>, Known)>) {
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        for (range, known) in runs {
+            self.known.insert(range, known);
+        }
+    }
+
+    /// Forgets what is known; pending blocks stay.
+    pub(crate) fn forget(&mut self) {
+        self.known.clear();
+    }
+
+    /// Runs in memory, for the account of memory.
+    pub(crate) fn runs(&self) -> usize {
+        self.pending.len() + self.known.len()
+    }
+
+    /// Where a reader finds block `at`, and for which blocks that holds; `None` if the map must be loaded. Dirty blocks
+    /// without data on the device are holes to a reader: their pages are in the cache.
+    pub(crate) fn read(&self, at: u64) -> Option<(Range<u64>, Known)> {
+        if let Some((run, pending)) = self.pending.get(at) {
+            let known = match pending {
+                Pending::Delayed | Pending::InFlight { was: Was::New, .. } => Known::Hole,
+                Pending::Converts(at) | Pending::InFlight { to: at, was: Was::Unwritten, .. } => {
+                    Known::Unwritten(at)
+                }
+                Pending::Beyond { at, .. } | Pending::InFlight { to: at, was: Was::Written, .. } => {
+                    Known::Written(at)
+                }
+            };
+            return Some((run, known));
+        }
+        let (run, known) = self.known.get(at)?;
+        let end = self.pending.first_from(at).map_or(run.end, |(next, _)| next.start.min(run.end));
+        Some((run.start..end, known))
+    }
+
+    /// The first block of a range of which nothing is known.
+    pub(crate) fn first_unknown(&self, range: Range<u64>) -> Option<u64> {
+        let mut at = range.start;
+        while at < range.end {
+            match self.read(at) {
+                Some((run, _)) => at = run.end,
+                None => return Some(at),
+            }
+        }
+        None
+    }
+
+    /// What writing to a range would reserve. All of the range is known or pending.
+    pub(crate) fn need(&self, range: Range<u64>) -> Need {
+        let mut need = Need::default();
+        let mut at = range.start;
+        while at < range.end {
+            let Some((run, known)) = self.read(at) else { break };
+            let end = run.end.min(range.end);
+            let is_pending = self.pending.get(at).is_some();
+            match known {
+                Known::Hole if !is_pending => {
+                    need.delayed_blocks += end - at;
+                    match need.delayed.last_mut().filter(|last| last.end == at) {
+                        Some(last) => last.end = end,
+                        None => need.delayed.push(at..end),
+                    }
+                }
+                Known::Unwritten(_) if !is_pending => need.converted_blocks += end - at,
+                _ => {}
+            }
+            at = end;
+        }
+        need
+    }
+
+    /// Marks a range dirty, whose space is reserved. `recorded_bytes` is the file's recorded size.
+    pub(crate) fn mark_dirty(&mut self, range: Range<u64>, recorded_bytes: u64) {
+        let covered = recorded_bytes >> self.block.log2();
+        let mut at = range.start;
+        while at < range.end {
+            if let Some((run, pending)) = self.pending.get(at) {
+                let run = run.start..run.end.min(range.end);
+                at = run.end;
+                if let Pending::InFlight { to, was, again: false } = pending {
+                    self.pending.insert(run, Pending::InFlight { to, was, again: true });
+                }
+                continue;
+            }
+            let Some((run, known)) = self.read(at) else { break };
+            let run = run.start..run.end.min(range.end);
+            at = run.end;
+            match known {
+                Known::Hole => {
+                    self.reserved_blocks += run.end - run.start;
+                    self.pending.insert(run, Pending::Delayed);
+                }
+                Known::Unwritten(at) => {
+                    self.reserved_blocks += run.end - run.start;
+                    self.pending.insert(run, Pending::Converts(at));
+                }
+                Known::Written(at) if run.end > covered => {
+                    let from = run.start.max(covered);
+                    let at = VolumeBlock(at.0 + (from - run.start));
+                    self.pending.insert(from..run.end, Pending::Beyond { at, valid_bytes: recorded_bytes });
+                }
+                Known::Written(_) => {}
+            }
+        }
+    }
+
+    /// What write-back does with the blocks from `at` on, and for which of them that holds. `None` if the map must be loaded.
+    pub(crate) fn write_step(&self, at: u64) -> Option<(Range<u64>, WriteStep)> {
+        if let Some((run, pending)) = self.pending.get(at) {
+            let step = match pending {
+                Pending::Delayed => WriteStep::Allocate,
+                Pending::Converts(at) | Pending::Beyond { at, .. } => WriteStep::InPlace(at),
+                Pending::InFlight { .. } => WriteStep::Wait,
+            };
+            return Some((run, step));
+        }
+        let (run, known) = self.read(at)?;
+        let step = match known {
+            Known::Written(at) => WriteStep::Overwrite(at),
+            Known::Hole | Known::Unwritten(_) => WriteStep::Unreserved,
+        };
+        Some((run, step))
+    }
+
+    /// Delayed blocks got a place and are about to be written to it.
+    pub(crate) fn place(&mut self, range: Range<u64>, to: VolumeBlock) {
+        debug_assert!(self.is_all(range.clone(), |pending| pending == Pending::Delayed));
+        self.pending.insert(range, Pending::InFlight { to, was: Was::New, again: false });
+    }
+
+    /// Dirty blocks that have a place are about to be written to it.
+    pub(crate) fn start_in_place(&mut self, range: Range<u64>) {
+        let parts: Vec<_> = self.pending.iter_in(range).collect();
+        for (run, pending) in parts {
+            let (to, was) = match pending {
+                Pending::Converts(at) => (at, Was::Unwritten),
+                Pending::Beyond { at, .. } => (at, Was::Written),
+                Pending::Delayed | Pending::InFlight { .. } => continue,
+            };
+            self.pending.insert(run, Pending::InFlight { to, was, again: false });
+        }
+    }
+
+    /// The blocks of a range that are in flight, with their places and what they were.
+    pub(crate) fn in_flight(&self, range: Range<u64>) -> Vec<(Range<u64>, VolumeBlock, Was)> {
+        let in_flight = |(run, pending)| match pending {
+            Pending::InFlight { to, was, .. } => Some((run, to, was)),
+            _ => None,
+        };
+        self.pending.iter_in(range).filter_map(in_flight).collect()
+    }
+
+    /// Blocks in flight are on the device, and what points to them is being logged. Their run was taken when the file was
+    /// `size_bytes` long.
+    pub(crate) fn landed(&mut self, range: Range<u64>, size_bytes: u64) {
+        let parts: Vec<_> = self.pending.iter_in(range).collect();
+        for (run, pending) in parts {
+            let Pending::InFlight { to, was, again } = pending else { continue };
+            if was != Was::Written {
+                self.reserved_blocks -= run.end - run.start;
+            }
+            self.pending.remove(run.clone());
+            self.known.insert(run.clone(), Known::Written(to));
+            // Blocks wholly below the run's size are valid, whatever was written to them since.
+            let from = run.start.max(size_bytes >> self.block.log2());
+            if again && from < run.end {
+                let at = VolumeBlock(to.0 + (from - run.start));
+                self.pending.insert(from..run.end, Pending::Beyond { at, valid_bytes: size_bytes });
+            }
+        }
+        self.written_bytes = self.written_bytes.max(size_bytes);
+    }
+
+    /// Blocks in flight did not reach the device: they are what they were, and places allocated for them are void.
+    pub(crate) fn failed(&mut self, range: Range<u64>, recorded_bytes: u64) {
+        let parts: Vec<_> = self.pending.iter_in(range).collect();
+        for (run, pending) in parts {
+            let Pending::InFlight { to, was, .. } = pending else { continue };
+            let before = match was {
+                Was::New => Pending::Delayed,
+                Was::Unwritten => Pending::Converts(to),
+                Was::Written => Pending::Beyond { at: to, valid_bytes: recorded_bytes },
+            };
+            self.pending.insert(run, before);
+        }
+    }
+
+    /// Dirty blocks that will not be written: given up, cut off or never written to. Gives how many had been delayed.
+    pub(crate) fn abandon(&mut self, range: Range<u64>) -> u64 {
+        let parts: Vec<_> = self.pending.iter_in(range).collect();
+        let mut delayed = 0;
+        for (run, pending) in parts {
+            let len = run.end - run.start;
+            match pending {
+                Pending::Delayed => {
+                    (delayed, self.reserved_blocks) = (delayed + len, self.reserved_blocks - len)
+                }
+                Pending::Converts(_) => self.reserved_blocks -= len,
+                Pending::Beyond { .. } => {}
+                Pending::InFlight { .. } => continue,
+            }
+            self.pending.remove(run);
+        }
+        delayed
+    }
+
+    /// The file ends before block `from`, and before byte `size_bytes`: what lies behind is a hole. Nothing behind is in
+    /// flight. Gives how many delayed blocks went.
+    pub(crate) fn truncate(&mut self, from: u64, size_bytes: u64) -> u64 {
+        let delayed = self.abandon(from..super::MAP_END);
+        debug_assert!(self.pending.first_from(from).is_none(), "nothing that is truncated is in flight");
+        self.known.insert(from..super::MAP_END, Known::Hole);
+        self.written_bytes = self.written_bytes.min(size_bytes);
+        delayed
+    }
+
+    /// The size to record now: grown over what is on the device, and no further.
+    pub(crate) fn recordable_bytes(&self, recorded_bytes: u64) -> u64 {
+        let covered = recorded_bytes >> self.block.log2();
+        let limit = self.pending.first_from(covered).map_or(u64::MAX, |(run, pending)| {
+            let start = run.start << self.block.log2();
+            match pending {
+                Pending::Beyond { valid_bytes, .. } => start.max(valid_bytes),
+                _ => start,
+            }
+        });
+        recorded_bytes.max(self.written_bytes.min(limit))
+    }
+
+    /// Blocks that the tree may have to map anew, and the runs that they are in, at most: what the reservation for nodes is
+    /// made from.
+    pub(crate) fn reserved(&self) -> (u64, u64) {
+        (self.reserved_blocks, if self.reserved_blocks == 0 { 0 } else { self.pending.len() as u64 })
+    }
+
+    /// Delayed neighbours of a range, joined with it: what a map of pointers reserves for.
+    pub(crate) fn delayed_around(&self, range: Range<u64>) -> Range<u64> {
+        let mut around = range.clone();
+        if let Some(before) = range.start.checked_sub(1)
+            && let Some((_, Pending::Delayed)) = self.pending.get(before)
+        {
+            around.start = self.pending.start_of(before);
+        }
+        if let Some((run, Pending::Delayed)) = self.pending.get(range.end) {
+            around.end = run.end;
+        }
+        around
+    }
+
+    /// Whether anything is dirty or in flight.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.pending.len() == 0
+    }
+
+    fn is_all(&self, range: Range<u64>, is: impl Fn(Pending) -> bool) -> bool {
+        let mut at = range.start;
+        for (run, pending) in self.pending.iter_in(range.clone()) {
+            if run.start != at || !is(pending) {
+                return false;
+            }
+            at = run.end;
+        }
+        at == range.end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const K4: BlockSize = BlockSize::K4;
+    const B: u64 = 4096;
+
+    fn at(block: u64) -> VolumeBlock {
+        VolumeBlock(block)
+    }
+
+    /// A file of 3 written blocks at 100, recorded with `size` bytes.
+    fn map() -> LiveMap {
+        let mut map = LiveMap::new(K4);
+        map.learn([(0..3, Known::Written(at(100))), (3..1 << 32, Known::Hole)]);
+        map
+    }
+
+    #[test]
+    fn what_is_not_known_is_said_to_be_unknown() {
+        let mut map = LiveMap::new(K4);
+        assert_eq!(map.read(7), None);
+        assert_eq!(map.first_unknown(7..9), Some(7));
+        map.learn([(5..8, Known::Hole)]);
+        assert_eq!(map.first_unknown(7..9), Some(8));
+        map.mark_dirty(7..8, 0);
+        map.forget();
+        assert_eq!(map.read(6), None);
+        assert_eq!(map.read(7), Some((7..8, Known::Hole)), "pending blocks are not forgotten");
+    }
+
+    #[test]
+    fn delayed_blocks_become_written_in_three_steps() {
+        let mut map = map();
+        let need = map.need(2..6);
+        assert_eq!((need.delayed.first().cloned(), need.delayed_blocks), (Some(3..6), 3));
+        map.mark_dirty(2..6, 3 * B);
+        assert_eq!(map.need(2..6), Need::default(), "reserved once");
+        assert_eq!(map.reserved(), (3, 1));
+        assert_eq!(map.write_step(2), Some((2..3, WriteStep::Overwrite(at(102)))));
+        assert_eq!(map.write_step(3), Some((3..6, WriteStep::Allocate)));
+        map.place(3..6, at(500));
+        assert_eq!(map.read(4), Some((4..6, Known::Hole)), "not readable before it is on the device");
+        assert_eq!(map.write_step(3), Some((3..6, WriteStep::Wait)));
+        map.landed(3..6, 6 * B);
+        assert_eq!(map.read(4), Some((4..6, Known::Written(at(501)))));
+        assert_eq!(map.reserved(), (0, 0));
+        assert_eq!(map.recordable_bytes(3 * B), 6 * B);
+        assert!(map.is_clean());
+    }
+
+    #[test]
+    fn size_grows_only_over_what_is_on_the_device() {
+        let mut map = map();
+        map.mark_dirty(3..9, 3 * B);
+        map.place(3..5, at(500));
+        map.place(5..9, at(600));
+        map.landed(5..9, 9 * B);
+        assert_eq!(map.recordable_bytes(3 * B), 3 * B, "blocks before are still in flight");
+        map.landed(3..5, 9 * B);
+        assert_eq!(map.recordable_bytes(3 * B), 9 * B);
+    }
+
+    #[test]
+    fn a_growing_last_block_counts_as_far_as_it_was_written() {
+        let mut map = map();
+        // 2 blocks and 100 bytes are recorded; the file grows to 2 blocks and 200 bytes.
+        map.mark_dirty(2..3, 2 * B + 100);
+        assert_eq!(map.write_step(2), Some((2..3, WriteStep::InPlace(at(102)))));
+        map.start_in_place(2..3);
+        // Before that is on the device the file grows into the next block.
+        map.mark_dirty(2..4, 2 * B + 100);
+        map.landed(2..3, 2 * B + 200);
+        assert_eq!(map.recordable_bytes(2 * B + 100), 2 * B + 200);
+        map.place(3..4, at(700));
+        map.landed(3..4, 3 * B + 50);
+        assert_eq!(map.recordable_bytes(2 * B + 200), 2 * B + 200, "the block before is dirty again");
+        map.start_in_place(2..3);
+        map.landed(2..3, 3 * B + 50);
+        assert_eq!(map.recordable_bytes(2 * B + 200), 3 * B + 50);
+    }
+
+    #[test]
+    fn a_block_wholly_written_stays_so_when_it_is_dirtied_in_flight() {
+        let mut map = map();
+        map.mark_dirty(3..4, 3 * B);
+        map.place(3..4, at(500));
+        map.mark_dirty(3..4, 3 * B);
+        map.landed(3..4, 4 * B);
+        assert!(map.is_clean());
+        assert_eq!(map.recordable_bytes(3 * B), 4 * B);
+    }
+
+    #[test]
+    fn a_failed_write_leaves_blocks_as_they_were() {
+        let mut map = map();
+        map.learn([(3..4, Known::Unwritten(at(40)))]);
+        map.mark_dirty(3..5, 3 * B);
+        assert_eq!(map.reserved(), (2, 2));
+        map.start_in_place(3..4);
+        map.place(4..5, at(600));
+        map.failed(3..5, 3 * B);
+        assert_eq!(map.write_step(3), Some((3..4, WriteStep::InPlace(at(40)))));
+        assert_eq!(map.write_step(4), Some((4..5, WriteStep::Allocate)));
+        assert_eq!(map.abandon(0..10), 1);
+        assert_eq!(map.reserved(), (0, 0));
+        assert_eq!(map.read(3), Some((3..4, Known::Unwritten(at(40)))));
+        assert_eq!(map.recordable_bytes(3 * B), 3 * B);
+    }
+
+    #[test]
+    fn truncation_gives_reservations_back() {
+        let mut map = map();
+        map.mark_dirty(3..9, 3 * B);
+        assert_eq!(map.truncate(5, 5 * B), 4);
+        assert_eq!(map.reserved(), (2, 1));
+        assert_eq!(map.read(6).unwrap().1, Known::Hole);
+    }
+
+    #[test]
+    fn neighbours_that_are_delayed_are_one_run_of_pointers() {
+        let mut map = map();
+        map.mark_dirty(4..6, 3 * B);
+        map.mark_dirty(8..9, 3 * B);
+        assert_eq!(map.delayed_around(6..8), 4..9);
+        assert_eq!(map.delayed_around(10..11), 10..11);
+    }
+}

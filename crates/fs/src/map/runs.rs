@@ -1,0 +1,155 @@
+//! A map from ranges of file blocks to what they are.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What a run of blocks is, given for its first block.
+pub(crate) trait RunValue: Copy + PartialEq {
+    /// For the block `skip` blocks on.
+    fn advance(self, skip: u64) -> Self;
+}
+
+/// Disjoint runs, in order; neighbours that continue each other are one.
+#[derive(Clone, Debug)]
+pub(crate) struct RunMap<V> {
+    /// Length and value by first block.
+    runs: BTreeMap<u64, (u64, V)>,
+}
+
+impl<V> Default for RunMap<V> {
+    fn default() -> Self {
+        Self { runs: BTreeMap::new() }
+    }
+}
+
+impl<V: RunValue> RunMap<V> {
+    /// The part from `at` on of the run that holds block `at`.
+    pub(crate) fn get(&self, at: u64) -> Option<(Range<u64>, V)> {
+        let (&start, &(len, value)) = self.runs.range(..=at).next_back()?;
+        (at < start + len).then(|| (at..start + len, value.advance(at - start)))
+    }
+
+    /// The first run, or part of one, at or behind block `at`.
+    pub(crate) fn first_from(&self, at: u64) -> Option<(Range<u64>, V)> {
+        self.get(at).or_else(|| {
+            let (&start, &(len, value)) = self.runs.range(at..).next()?;
+            Some((start..start + len, value))
+        })
+    }
+
+    /// The runs and parts of runs in a range, in order.
+    pub(crate) fn iter_in(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, V)> {
+        let mut at = range.start;
+        std::iter::from_fn(move || {
+            let (run, value) = self.first_from(at).filter(|(run, _)| run.start < range.end)?;
+            let run = run.start..run.end.min(range.end);
+            at = run.end;
+            Some((run, value))
+        })
+    }
+
+    /// First block of the run that holds block `at`, or `at`.
+    pub(crate) fn start_of(&self, at: u64) -> u64 {
+        self.runs
+            .range(..=at)
+            .next_back()
+            .filter(|(start, (len, _))| at < *start + len)
+            .map_or(at, |(&start, _)| start)
+    }
+
+    /// Makes a range be `value`, given for its first block.
+    pub(crate) fn insert(&mut self, range: Range<u64>, value: V) {
+        debug_assert!(!range.is_empty());
+        self.remove(range.clone());
+        let (mut start, mut len, mut value) = (range.start, range.end - range.start, value);
+        if let Some((&before, &(before_len, before_value))) = self.runs.range(..start).next_back()
+            && before + before_len == start
+            && before_value.advance(before_len) == value
+        {
+            (start, len, value) = (before, len + before_len, before_value);
+        }
+        if let Some(&(after_len, after_value)) = self.runs.get(&range.end)
+            && value.advance(range.end - start) == after_value
+        {
+            self.runs.remove(&range.end);
+            len += after_len;
+        }
+        self.runs.insert(start, (len, value));
+    }
+
+    /// Empties a range.
+    pub(crate) fn remove(&mut self, range: Range<u64>) {
+        if let Some((&start, &(len, value))) = self.runs.range(..range.start).next_back()
+            && start + len > range.start
+        {
+            self.runs.insert(start, (range.start - start, value));
+            if start + len > range.end {
+                self.runs.insert(range.end, (start + len - range.end, value.advance(range.end - start)));
+                return;
+            }
+        }
+        while let Some((&start, &(len, value))) = self.runs.range(range.clone()).next() {
+            self.runs.remove(&start);
+            if start + len > range.end {
+                self.runs.insert(range.end, (start + len - range.end, value.advance(range.end - start)));
+            }
+        }
+    }
+
+    /// Number of runs.
+    pub(crate) fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.runs.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Value(u64);
+
+    impl RunValue for Value {
+        fn advance(self, skip: u64) -> Self {
+            Self(self.0 + skip)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_run_map_is_a_map_of_blocks(ops in prop::collection::vec((0u64..60, 1u64..20, prop::option::of(0u64..3)), 1..40)) {
+            let mut runs = RunMap::default();
+            let mut model = BTreeMap::new();
+            for (start, len, value) in ops {
+                let range = start..start + len;
+                match value {
+                    // Values of one class continue each other wherever they meet.
+                    Some(class) => runs.insert(range.clone(), Value(class * 1000 + start)),
+                    None => runs.remove(range.clone()),
+                }
+                for at in range {
+                    match value {
+                        Some(class) => model.insert(at, class * 1000 + at),
+                        None => model.remove(&at),
+                    };
+                }
+                let found: BTreeMap<u64, u64> = runs
+                    .iter_in(0..100)
+                    .flat_map(|(run, value)| run.clone().map(move |at| (at, value.0 + at - run.start)))
+                    .collect();
+                prop_assert_eq!(&found, &model);
+                let continues = |(&at, &value): (&u64, &u64)| {
+                    at > 0 && model.get(&(at - 1)).is_some_and(|before| before + 1 == value)
+                };
+                let breaks = model.iter().filter(|&entry| !continues(entry)).count();
+                prop_assert_eq!(runs.len(), breaks, "neighbours that continue each other are one run");
+            }
+        }
+    }
+}
