@@ -11,7 +11,7 @@ use crate::mapping::Inner;
 use crate::page::PAGE;
 use crate::shared::{Settings, Shared};
 use crate::{CacheError, Result};
-use extant_block::Device;
+use extant_block::{BioFlags, Device};
 use extant_rt::{Class, Nanos, Rt, Task, WaitConfig, WaitStats};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub struct CacheConfig {
     pub read_ahead_bytes: u64,
     /// Largest bio.
     pub bio_bytes: u64,
+    /// Longest run of dirty pages for which the backing is asked at a time; as long as a bio if not given.
+    pub run_bytes: Option<u64>,
     /// Time between periodic passes (kernel: `dirty_writeback_centisecs`).
     pub periodic: Nanos,
     /// Age at which a periodic pass writes a file back (kernel: `dirty_expire_centisecs`).
@@ -70,6 +72,7 @@ impl CacheConfig {
             dirty_bytes: None,
             read_ahead_bytes: (budget_bytes / 32).clamp(PAGE, 1 << 20),
             bio_bytes: (budget_bytes / 32).clamp(PAGE, 1 << 20),
+            run_bytes: None,
             periodic: Nanos::from_secs(5),
             expire: Nanos::from_secs(30),
             on_write_error: OnWriteError::default(),
@@ -156,6 +159,7 @@ impl PageCache {
         let settings = Settings {
             on_write_error: config.on_write_error,
             read_ahead_pages: config.read_ahead_bytes / PAGE,
+            run_pages: (config.run_bytes.unwrap_or(config.bio_bytes) / PAGE).max(1),
             bio_pages: (config.bio_bytes / PAGE).max(1),
             periodic: config.periodic,
             expire: config.expire,
@@ -311,7 +315,7 @@ impl Disk {
         let last = self.state.last_listed();
         while let Some((place, file)) = self.state.next_file(after).filter(|(place, _)| Some(*place) <= last)
         {
-            let outcome = file.write_back(0..u64::MAX).await;
+            let outcome = file.write_back(0..u64::MAX, BioFlags::SYNC).await;
             if result.is_ok() {
                 result = outcome;
             }

@@ -5,6 +5,7 @@ use crate::control::{Background, DeviceIndex};
 use crate::mapping::Inner;
 use crate::shared::Shared;
 use crate::waits::Key;
+use crate::writeback::Completions;
 use extant_block::Device;
 use extant_rt::Nanos;
 use parking_lot::Mutex;
@@ -21,7 +22,12 @@ pub(crate) struct DiskState {
     pub(crate) index: DeviceIndex,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) dirty: AtomicU64,
+    /// Pages under write-back: until their backing has heard of the end.
     pub(crate) writeback: AtomicU64,
+    /// Those of them that the device has.
+    pub(crate) in_flight: AtomicU64,
+    /// Ended runs that wait for the completion task.
+    pub(crate) completions: Mutex<Completions>,
     pub(crate) charged: AtomicU64,
     /// The most that the controller grants this device.
     pub(crate) limit_pages: AtomicU64,
@@ -58,6 +64,8 @@ impl DiskState {
             device,
             dirty: AtomicU64::new(0),
             writeback: AtomicU64::new(0),
+            in_flight: AtomicU64::new(0),
+            completions: Mutex::default(),
             charged: AtomicU64::new(0),
             limit_pages: AtomicU64::new(u64::MAX),
             dirtied_total: AtomicU64::new(0),
@@ -175,7 +183,7 @@ impl DiskState {
     /// Has the flusher work even below the background threshold, because somebody waits. While something is on its way
     /// there is no need: what waits looks again when that ends.
     pub(crate) fn want(&self, shared: &Shared) {
-        if self.writeback.load(Ordering::SeqCst) > 0 {
+        if self.in_flight.load(Ordering::SeqCst) > 0 {
             return;
         }
         self.wanted.store(true, Ordering::SeqCst);

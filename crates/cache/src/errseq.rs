@@ -33,6 +33,21 @@ impl ErrorLog {
         Told(if log.seen { log.count } else { log.count.saturating_sub(1) })
     }
 
+    /// For a caller that asks about what happens from now on.
+    pub(crate) fn now(&self) -> Told {
+        Told(self.0.lock().count)
+    }
+
+    /// As [`ErrorLog::check`], but no open file counts as told.
+    pub(crate) fn peek(&self, told: &mut Told) -> Result<(), CacheError> {
+        let log = self.0.lock();
+        if told.0 == log.count {
+            return Ok(());
+        }
+        told.0 = log.count;
+        log.last.clone().map_or(Ok(()), Err)
+    }
+
     /// The last error since `told`, which it advances.
     pub(crate) fn check(&self, told: &mut Told) -> Result<(), CacheError> {
         let mut log = self.0.lock();

@@ -6,6 +6,7 @@ use crate::mapping::Inner;
 use crate::shared::Shared;
 use crate::waits::{Key, Listener};
 use crate::writeback::Taken;
+use extant_block::BioFlags;
 use extant_rt::{Nanos, Sleep};
 use std::future::Future;
 use std::pin::Pin;
@@ -42,7 +43,7 @@ pub(crate) async fn run(shared: Arc<Shared>, disk: Arc<DiskState>) {
         let closing = shared.closed.load(Ordering::SeqCst);
         let dirty = disk.next_file(None).is_some();
         if closing && (!dirty || disk.is_failing()) {
-            wait_for_queue(&shared, &disk, 1).await;
+            wait_for_write_back(&shared, &disk).await;
             // What failed on its way is dirty again.
             if disk.next_file(None).is_none() || disk.is_failing() {
                 disk.give_up();
@@ -164,12 +165,12 @@ async fn write_chunk(
     let (mut at, mut left) = (0, pages);
     while left > 0 {
         wait_for_queue(shared, disk, in_flight.max(1)).await;
-        match file.take_dirty(at..u64::MAX, left.min(shared.settings.bio_pages)) {
+        match file.take_dirty(at..u64::MAX, left.min(shared.settings.run_pages)) {
             Taken::Run(run) => {
                 let taken = run.pages();
                 at = taken.end;
                 left -= (taken.end - taken.start).min(left);
-                run.start();
+                run.start(BioFlags::empty());
             }
             Taken::InFlight(page) | Taken::Busy(page) => at = page + 1,
             Taken::Clean => break,
@@ -196,11 +197,22 @@ pub(crate) async fn write_back_some(
     pages - left
 }
 
-/// Waits until fewer than `pages` pages are on their way to the device.
+/// Waits until the device has fewer than `pages` pages to write. Runs that wait for their completion do not count: what
+/// that needs may have to be written back first.
 async fn wait_for_queue(shared: &Shared, disk: &DiskState, pages: u64) {
-    while disk.writeback.load(Ordering::SeqCst) >= pages {
+    while disk.in_flight.load(Ordering::SeqCst) >= pages {
         let ended = shared.waits.listen(Key::Written(disk.index.0));
-        if disk.writeback.load(Ordering::SeqCst) >= pages {
+        if disk.in_flight.load(Ordering::SeqCst) >= pages {
+            ended.await;
+        }
+    }
+}
+
+/// Waits until no page of the device is under write-back.
+async fn wait_for_write_back(shared: &Shared, disk: &DiskState) {
+    while disk.writeback.load(Ordering::SeqCst) > 0 {
+        let ended = shared.waits.listen(Key::Written(disk.index.0));
+        if disk.writeback.load(Ordering::SeqCst) > 0 {
             ended.await;
         }
     }

@@ -226,6 +226,20 @@ impl Frames {
         unsafe { ptr.write_bytes(0, len) };
     }
 
+    /// Fills part of a frame that is being loaded.
+    ///
+    /// # Safety
+    /// As for [`Frames::zero_loading`].
+    pub(crate) unsafe fn fill_loading(&self, frame: FrameNo, skip: usize, bytes: &[u8]) {
+        if self.phantom {
+            return;
+        }
+        let ptr = self.run(frame, 1, skip, bytes.len());
+        // SAFETY: in bounds, and nobody else touches a loading frame, as the caller promises; the arena hands out no
+        // reference to it meanwhile, so `bytes` is elsewhere.
+        unsafe { ptr.copy_from_nonoverlapping(std::ptr::NonNull::from(bytes).cast(), bytes.len()) };
+    }
+
     /// Gives a free frame's memory back to the system.
     ///
     /// # Safety

@@ -29,23 +29,27 @@ mod arena;
 mod audit;
 mod backing;
 mod cache;
+mod caught;
 pub mod control;
 pub mod dirty;
 mod disk;
 mod error;
 mod errseq;
 pub mod evict;
+mod exclude;
 mod file;
 mod flusher;
 mod frames;
 mod index;
 mod load;
 mod mapping;
+mod open;
 mod page;
 mod pageset;
 pub mod pressure;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod racy;
+mod range;
 mod read;
 pub mod readahead;
 mod shared;
@@ -55,8 +59,14 @@ mod waits;
 mod write;
 mod writeback;
 
-pub use backing::{Answer, Backing, BeyondFlatFile, Extent, FlatFile, Place, WriteExtent};
+pub use backing::{
+    Answer, Answering, Backing, BeyondFlatFile, DirtyRun, Extent, FlatFile, Place, Placed, WriteExtent,
+    WriteTo, WrittenExtent, WrittenRun,
+};
 pub use cache::{CacheConfig, Disk, OnWriteError, PageCache, Usage};
-pub use error::{BackingError, CacheError, Result};
-pub use file::{Mapping, OpenFile};
+pub use error::{BackingError, BackingErrorKind, CacheError, Result, WouldWait, WriteError};
+pub use exclude::Exclusion;
+pub use file::Mapping;
+pub use open::OpenFile;
 pub use page::{FrameNo, MAX_FILE_BYTES, PAGE_BYTES};
+pub use range::{ByteRange, PageRange};

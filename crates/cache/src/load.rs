@@ -1,10 +1,12 @@
 //! Filling pages from the device.
 
+use crate::PageRange;
 use crate::backing::{Extent, Place};
+use crate::caught::caught;
 use crate::mapping::{Aftermath, Inner, loaded};
 use crate::page::{FrameNo, PAGE, PAGE_BYTES};
 use crate::shared::Purpose;
-use crate::{CacheError, Result};
+use crate::{ByteRange, Result};
 use extant_block::{Bio, BioFlags, IoError, Op, Sector, StreamId};
 use extant_rt::{Cost, Event};
 use parking_lot::Mutex;
@@ -21,6 +23,8 @@ pub(crate) struct Wanted {
     /// The page whose reader starts the next round of read-ahead.
     pub(crate) mark: Option<u64>,
     pub(crate) stream: StreamId,
+    /// The caller holds the exclusion of these pages.
+    pub(crate) in_exclusion: bool,
 }
 
 /// What became of an attempt to load.
@@ -49,17 +53,25 @@ pub(crate) struct Load {
 
 impl Inner {
     /// Loads the first of `wanted`'s pages and as many after it as are missing, lie together on the device and find a
-    /// frame. May wait for the backing, with nothing in its hands.
+    /// frame. May wait for the backing, or for the end of an exclusion, with nothing in its hands.
     pub(crate) async fn load(self: &Arc<Self>, wanted: Wanted) -> Result<Loading> {
-        let Wanted { pages: Range { start, end }, purpose, mark, stream } = wanted;
+        let Wanted { pages: Range { start, end }, purpose, mark, stream, in_exclusion } = wanted;
         loop {
-            let epoch = self.pages.lock().epoch;
             let end = end.min(self.size().div_ceil(PAGE)).max(start + 1);
+            let Some((lookup, PageRange { end, .. })) = self.begin_lookup((start..end).into(), in_exclusion)
+            else {
+                if purpose == Purpose::Ahead {
+                    return Ok(Loading::Present);
+                }
+                self.wait_admitted((start..start + 1).into()).await;
+                continue;
+            };
             let mut extents = Vec::new();
             let mut at = start * PAGE;
             // Extents until the run of pages is covered, or the first page at least.
             while at < end * PAGE {
-                let extent = self.backing.map_read(at..end * PAGE).await.map_err(CacheError::Backing)?;
+                let asked = ByteRange::new(at, end * PAGE);
+                let extent = caught(async { self.backing.map_read(asked).await }).await?;
                 assert!(extent.bytes > 0, "a backing's answer is never empty");
                 self.shared.rt.charge(Cost::MapLookup(1));
                 let bytes = extent.bytes.min(end * PAGE - at);
@@ -79,11 +91,11 @@ impl Inner {
             let mut frames = Vec::new();
             let (valid_bytes, stale) = {
                 let mut pages = self.pages.lock();
-                let stale = pages.epoch != epoch;
+                let valid_end = lookup.end(&mut pages);
                 // A shorter file has stored its size before it takes the lock to drop pages.
                 let size = self.size();
-                if !stale && size > start * PAGE {
-                    let limit = end.min(size.div_ceil(PAGE));
+                if size > start * PAGE {
+                    let limit = end.min(valid_end).min(size.div_ceil(PAGE));
                     let mut cursor = self.cursor(&pages);
                     for index in start..limit {
                         if cursor.find(self.key(index)).is_some() {
@@ -96,7 +108,7 @@ impl Inner {
                         frames.push(frame);
                     }
                 }
-                (size.saturating_sub(start * PAGE), stale)
+                (size.saturating_sub(start * PAGE), valid_end <= start)
             };
             self.shared.return_frames(unused);
             if stale {
@@ -154,11 +166,21 @@ impl Load {
         let end = base + self.frames.len() as u64 * PAGE;
         let most = (limits.max_bytes.min(shared.settings.bio_pages * PAGE) / PAGE * PAGE).max(PAGE);
         let mut bios = Vec::new();
-        for &(offset, extent) in extents {
+        for (offset, extent) in extents {
+            let offset = *offset;
             let extent_end = (offset + extent.bytes).min(end);
-            let Place::Device(sector) = extent.place else {
-                self.zero(offset..extent_end);
-                continue;
+            let sector = match &extent.place {
+                Place::Device(sector) => sector,
+                Place::Hole => {
+                    self.zero(offset..extent_end);
+                    continue;
+                }
+                Place::Inline(bytes) => {
+                    let inline_end = extent_end.min(offset + bytes.len() as u64);
+                    self.fill(offset, &bytes[..inline_end.saturating_sub(offset) as usize]);
+                    self.zero(inline_end..extent_end);
+                    continue;
+                }
             };
             assert!(extent.bytes.is_multiple_of(block), "a backing answers in whole blocks of its device");
             let mut at = offset;
@@ -189,15 +211,31 @@ impl Load {
 
     /// Zeroes a range of the file, within the pages. For what no bio fills.
     fn zero(&self, range: Range<u64>) {
+        self.for_each_part(range, |frame, skip, n, _| {
+            // SAFETY: the frame is loading, and this part of it is not in a bio: either none was made for it, or all have
+            // ended.
+            unsafe { self.inner.shared.frames.zero_loading(frame, skip, n) };
+        });
+    }
+
+    /// Puts `bytes` at `offset` of the file, within the pages. Likewise.
+    fn fill(&self, offset: u64, bytes: &[u8]) {
+        self.for_each_part(offset..offset + bytes.len() as u64, |frame, skip, n, from| {
+            let from = (from - offset) as usize;
+            // SAFETY: as in `zero`.
+            unsafe { self.inner.shared.frames.fill_loading(frame, skip, &bytes[from..from + n]) };
+        });
+    }
+
+    /// Cuts a range of the file at pages: frame, bytes to skip in it, bytes, offset in the file.
+    fn for_each_part(&self, range: Range<u64>, part: impl Fn(FrameNo, usize, usize, u64)) {
         let base = self.first * PAGE;
         let mut at = range.start;
         while at < range.end {
             let slot = ((at - base) / PAGE) as usize;
             let skip = (at % PAGE) as usize;
             let n = ((range.end - at) as usize).min(PAGE_BYTES - skip);
-            // SAFETY: the frame is loading, and this part of it is not in a bio: either none was made for it, or all have
-            // ended.
-            unsafe { self.inner.shared.frames.zero_loading(self.frames[slot], skip, n) };
+            part(self.frames[slot], skip, n, at);
             at += n as u64;
         }
     }

@@ -1,16 +1,21 @@
 //! One inode's pages.
 
+use crate::PageRange;
 use crate::backing::Backing;
+use crate::caught::shielded;
 use crate::disk::{DiskState, Listed};
 use crate::errseq::ErrorLog;
+use crate::exclude::Fills;
 use crate::frames::Claimed;
 use crate::index::Cursor;
 use crate::page::{FileId, FrameNo, PAGE, PAGE_SHIFT, PageKey};
 use crate::pageset::PageSet;
 use crate::shared::Shared;
 use crate::state::After;
+use crate::writeback::Writing;
 use extant_rt::Key;
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +28,11 @@ pub(crate) fn loaded(page: PageKey) -> Key {
 /// Write-back of some of a file's pages ended.
 pub(crate) fn written(file: FileId) -> Key {
     Key { object: file.0.into(), event: 1 }
+}
+
+/// An exclusion of some of a file's pages ended.
+pub(crate) fn excluded(file: FileId) -> Key {
+    Key { object: file.0.into(), event: 2 }
 }
 
 /// A mapping's state. Its lock is held for bookkeeping only: never across an await, never while waiting for a frame.
@@ -38,6 +48,8 @@ pub(crate) struct Inner {
     size: AtomicU64,
     pub(crate) pages: Mutex<Pages>,
     pub(crate) errors: ErrorLog,
+    /// Runs whose bios have ended and whose backing has not heard of it.
+    pub(crate) ended: Mutex<VecDeque<Arc<Writing>>>,
 }
 
 #[derive(Debug, Default)]
@@ -49,8 +61,7 @@ pub(crate) struct Pages {
     /// Pages on their way to the device; what is written to them meanwhile is in frames of its own.
     pub(crate) writeback: PageSet,
     pub(crate) listed: Option<Listed>,
-    /// Changes whenever the backing may answer differently than before.
-    pub(crate) epoch: u64,
+    pub(crate) fills: Fills,
 }
 
 /// What is to be done once the lock is released.
@@ -60,6 +71,8 @@ pub(crate) struct Aftermath {
     freed: Vec<FrameNo>,
     unlisted: Option<Arc<Inner>>,
     uncharge: u64,
+    /// Dirty pages that were given up.
+    abandoned: Vec<u64>,
 }
 
 impl Inner {
@@ -80,6 +93,7 @@ impl Inner {
                 size: AtomicU64::new(size),
                 pages: Mutex::default(),
                 errors: ErrorLog::default(),
+                ended: Mutex::default(),
             })
         })
     }
@@ -166,6 +180,7 @@ impl Inner {
         if pages.dirty.remove(index..index + 1) > 0 {
             self.no_longer_dirty(1);
             after.uncharge += 1;
+            after.abandoned.push(index);
         }
         if self.shared.frames.state(frame).detach() == After::Freed {
             after.freed.push(frame);
@@ -232,7 +247,7 @@ impl Inner {
 
     /// Carries out what had to wait for the lock's release.
     pub(crate) fn settle(&self, after: Aftermath) {
-        let Aftermath { mut freed, unlisted, uncharge } = after;
+        let Aftermath { mut freed, unlisted, uncharge, abandoned } = after;
         if !freed.is_empty() {
             // Neighbours beside each other, as they will be taken.
             freed.sort_unstable();
@@ -240,6 +255,16 @@ impl Inner {
         }
         self.shared.uncharge_dirty(&self.disk, uncharge);
         drop(unlisted);
+        self.abandon(abandoned);
+    }
+
+    /// Tells the backing that these pages were dirty and will not be written back.
+    pub(crate) fn abandon(&self, mut pages: Vec<u64>) {
+        pages.sort_unstable();
+        for run in pages.chunk_by(|a, b| a + 1 == *b) {
+            let run = PageRange { start: run[0], end: run[run.len() - 1] + 1 };
+            shielded(|| self.backing.abandoned(run.bytes()));
+        }
     }
 
     /// Waits until a page is not being loaded, as far as can be told.
@@ -252,10 +277,17 @@ impl Inner {
         shared.pages.wait_until(loaded(key), is_over).await;
     }
 
-    /// Waits until a page is not under write-back.
-    pub(crate) async fn wait_written(&self, index: u64) {
-        let is_over = || !self.pages.lock().writeback.contains(index);
-        self.shared.pages.wait_until(written(self.file), is_over).await;
+    /// Waits until a page is not under write-back, and finishes what of this file's has ended meanwhile.
+    pub(crate) async fn wait_written(self: &Arc<Self>, index: u64) {
+        loop {
+            self.finish_ended().await;
+            let is_over = || !self.pages.lock().writeback.contains(index);
+            let has_news = || is_over() || self.has_ended();
+            self.shared.pages.wait_until(written(self.file), has_news).await;
+            if is_over() {
+                return;
+            }
+        }
     }
 
     /// The frames of `range`, in no particular order.
@@ -279,7 +311,7 @@ impl Inner {
     pub(crate) fn drop_pages(&self, range: Range<u64>) {
         let mut after = Aftermath::default();
         let mut pages = self.pages.lock();
-        pages.epoch += 1;
+        pages.fills.remapped(range.clone().into());
         let frames = self.frames_in(&pages, range);
         let mut cursor = self.cursor(&pages);
         let mut loading = Vec::new();

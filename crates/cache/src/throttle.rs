@@ -2,8 +2,8 @@
 
 use crate::control::{ControlState, Numbers, Verdict};
 use crate::disk::DiskState;
-use crate::file::OpenFile;
 use crate::flusher;
+use crate::open::OpenFile;
 use crate::shared::Shared;
 use extant_rt::{Event, Nanos};
 use std::sync::atomic::Ordering;
@@ -124,6 +124,24 @@ impl OpenFile {
     fn leave(&self) {
         let mut writer = self.writer.lock();
         self.inner.shared.control.lock().leave(self.inner.disk.index, &mut writer);
+    }
+
+    /// Asks the controller once; says whether the writer goes on without waiting.
+    pub(crate) fn try_balance(&self) -> bool {
+        let (shared, disk) = (&self.inner.shared, &self.inner.disk);
+        disk.kick_if_due(shared);
+        let (now, numbers) = (shared.rt.now(), shared.numbers(disk));
+        let verdict = {
+            let mut writer = self.writer.lock();
+            let verdict = shared.control.lock().balance(now, &numbers, &mut writer);
+            self.note_allowance(&writer);
+            verdict
+        };
+        let goes_on = verdict == Verdict::Go;
+        if !goes_on {
+            self.leave();
+        }
+        goes_on
     }
 
     /// Does what the controller says until it lets the writer go. Who leaves in a pause is asked again at its next write.

@@ -1,5 +1,6 @@
 //! Writing: the part that never waits.
 
+use crate::PageRange;
 use crate::mapping::{Aftermath, Inner};
 use crate::page::{FrameNo, PAGE, PAGE_BYTES};
 use crate::read::SPINS;
@@ -25,6 +26,8 @@ pub(crate) enum WriteStop {
     NoFrames,
     /// No more dirty pages are allowed.
     NoRoom(NoRoom),
+    /// This page has no frame, and nobody may bring one in: see [`crate::Mapping::exclude`].
+    Excluded(u64),
     /// So much is dirty now that the controller is to be asked.
     Asks,
 }
@@ -35,6 +38,17 @@ pub(crate) struct Wrote {
     pub(crate) bytes: usize,
     /// Pages that are dirty now and were not.
     pub(crate) dirtied: u64,
+}
+
+/// What a writer may do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Pages that may become dirty; one at least.
+    pub(crate) most: u64,
+    /// The limits on dirty memory do not apply.
+    pub(crate) exempt: bool,
+    /// It holds the exclusion of what it writes to.
+    pub(crate) in_exclusion: bool,
 }
 
 /// What to write: a caller's bytes, or zeroes.
@@ -82,6 +96,29 @@ impl Source<'_> {
     }
 }
 
+/// What goes to one page.
+#[derive(Clone, Copy)]
+struct Piece<'a> {
+    index: u64,
+    /// Bytes of the page before it, and its length.
+    skip: usize,
+    n: usize,
+    source: Source<'a>,
+    /// Where it begins in the source.
+    from: usize,
+}
+
+impl Piece<'_> {
+    fn copy_to(&self, page: &mut [u8]) {
+        self.source.copy_to(self.from, &mut page[self.skip..self.skip + self.n]);
+    }
+
+    /// Where it ends in the file.
+    fn end(&self) -> u64 {
+        self.index * PAGE + (self.skip + self.n) as u64
+    }
+}
+
 enum Overwrite {
     Done { dirtied: bool },
     Absent,
@@ -89,16 +126,16 @@ enum Overwrite {
 }
 
 impl Inner {
-    /// Writes to cached pages and to new ones from byte `at` on, as far as that goes without waiting and until `most` pages
-    /// have become dirty; one at least may.
+    /// Writes to cached pages and to new ones from byte `at` on, as far as that goes without waiting and as `terms` allow.
     ///
     /// The file grows before a page past its end can be found dirty: write-back writes nothing past the end.
     pub(crate) fn write_cached(
         self: &Arc<Self>,
         at: u64,
         source: Source<'_>,
-        most: u64,
+        terms: Terms,
     ) -> (Wrote, WriteStop) {
+        let most = terms.most;
         debug_assert!(most > 0);
         let source = match self.shared.frames.are_phantoms() {
             true => Source::Phantom(source.len()),
@@ -116,7 +153,7 @@ impl Inner {
             let offset = at + wrote.bytes as u64;
             let (index, skip) = (offset / PAGE, (offset % PAGE) as usize);
             let n = (PAGE_BYTES - skip).min(left);
-            match self.overwrite(index, skip, n, source, wrote.bytes) {
+            match self.overwrite(Piece { index, skip, n, source, from: wrote.bytes }, terms) {
                 Overwrite::Done { dirtied } => {
                     wrote.bytes += n;
                     wrote.dirtied += u64::from(dirtied);
@@ -128,7 +165,7 @@ impl Inner {
                         break WriteStop::Missing(index);
                     }
                     let before = wrote.bytes;
-                    if let Some(stop) = self.write_new(offset, source, most - wrote.dirtied, &mut wrote) {
+                    if let Some(stop) = self.write_new(offset, source, terms, &mut wrote) {
                         break stop;
                     }
                     debug_assert!(wrote.bytes >= before);
@@ -147,14 +184,8 @@ impl Inner {
     }
 
     /// Writes `n` bytes to a page that has a frame.
-    fn overwrite(
-        self: &Arc<Self>,
-        index: u64,
-        skip: usize,
-        n: usize,
-        source: Source<'_>,
-        from: usize,
-    ) -> Overwrite {
+    fn overwrite(self: &Arc<Self>, piece: Piece<'_>, terms: Terms) -> Overwrite {
+        let Piece { index, skip, n, .. } = piece;
         let shared = &*self.shared;
         let key = self.key(index);
         for _ in 0..SPINS {
@@ -172,19 +203,19 @@ impl Inner {
                     let mask = self.dirty_mask(skip..skip + n);
                     let dirty_before = page.seen.dirty();
                     if dirty_before & mask == mask {
-                        source.copy_to(from, &mut page[skip..skip + n]);
-                        self.grow_to(index * PAGE + (skip + n) as u64);
+                        piece.copy_to(&mut page);
+                        self.grow_to(piece.end());
                         shared.frames.state(frame).used(page.seen);
                         shared.settle(frame, page.end());
                         return Overwrite::Done { dirtied: false };
                     }
                     let clean = dirty_before == 0;
-                    if clean && let Err(reason) = shared.charge_dirty(&self.disk, 1) {
+                    if clean && let Err(reason) = self.charge(1, terms) {
                         shared.settle(frame, page.end());
                         return Overwrite::Stop(WriteStop::NoRoom(reason));
                     }
-                    source.copy_to(from, &mut page[skip..skip + n]);
-                    self.grow_to(index * PAGE + (skip + n) as u64);
+                    piece.copy_to(&mut page);
+                    self.grow_to(piece.end());
                     shared.frames.state(frame).used(page.seen);
                     let attached = self.make_dirty(index, frame, mask, clean);
                     shared.settle(frame, page.end());
@@ -201,7 +232,7 @@ impl Inner {
                     }
                 }
                 Err(seen) if seen.is_writeback() || (seen.pins() > 0 && !seen.is_exclusive()) => {
-                    if let Some(done) = self.copy_on_write(index, frame, skip, n, source, from) {
+                    if let Some(done) = self.copy_on_write(frame, piece, terms) {
                         return done;
                     }
                 }
@@ -231,15 +262,8 @@ impl Inner {
 
     /// Writes to a copy of a page that others read, the device among them, and puts the copy in its place. `None` if the
     /// page has changed meanwhile.
-    fn copy_on_write(
-        self: &Arc<Self>,
-        index: u64,
-        old: FrameNo,
-        skip: usize,
-        n: usize,
-        source: Source<'_>,
-        from: usize,
-    ) -> Option<Overwrite> {
+    fn copy_on_write(self: &Arc<Self>, old: FrameNo, piece: Piece<'_>, terms: Terms) -> Option<Overwrite> {
+        let Piece { index, skip, n, .. } = piece;
         let shared = &*self.shared;
         let key = self.key(index);
         let pinned = match shared.frames.pin(old, key) {
@@ -260,7 +284,7 @@ impl Inner {
             return Some(Overwrite::Stop(WriteStop::NoFrames));
         };
         // Not needed where the page is dirty already, which only the lock tells for certain.
-        if let Err(reason) = shared.charge_dirty(&self.disk, 1) {
+        if let Err(reason) = self.charge(1, terms) {
             shared.return_frames([new]);
             unpin();
             return Some(Overwrite::Stop(WriteStop::NoRoom(reason)));
@@ -269,7 +293,7 @@ impl Inner {
         if n < PAGE_BYTES && !shared.frames.are_phantoms() {
             fresh.copy_from_slice(&pinned);
         }
-        source.copy_to(from, &mut fresh[skip..skip + n]);
+        piece.copy_to(&mut fresh);
         let mut after = Aftermath::default();
         let mut pages = self.pages.lock();
         if shared.frames.state(old).snapshot().is_detached() {
@@ -281,7 +305,7 @@ impl Inner {
         }
         let seen = shared.frames.state(old).snapshot();
         let was_dirty = seen.dirty() != 0;
-        self.grow_to(index * PAGE + (skip + n) as u64);
+        self.grow_to(piece.end());
         self.replace(&mut pages, old, &mut after);
         fresh.publish(seen.dirty() | self.dirty_mask(skip..skip + n), seen.uses());
         let mut cursor = self.cursor(&pages);
@@ -306,10 +330,11 @@ impl Inner {
         self: &Arc<Self>,
         offset: u64,
         source: Source<'_>,
-        most: u64,
+        terms: Terms,
         wrote: &mut Wrote,
     ) -> Option<WriteStop> {
         let shared = &*self.shared;
+        let most = terms.most - wrote.dirtied;
         let from = wrote.bytes;
         let left = source.len() - from;
         let (first, skip) = (offset / PAGE, (offset % PAGE) as usize);
@@ -327,7 +352,7 @@ impl Inner {
         if frames.is_empty() {
             return Some(WriteStop::NoFrames);
         }
-        let allowed = match shared.charge_dirty(&self.disk, frames.len() as u64) {
+        let allowed = match self.charge(frames.len() as u64, terms) {
             Ok(n) => n as usize,
             Err(reason) => {
                 shared.return_frames(frames);
@@ -350,15 +375,18 @@ impl Inner {
         }
         let mut unused = Vec::new();
         let mut entered = 0;
+        let mut excluded = false;
         {
             let mut pages = self.pages.lock();
+            let all = PageRange { start: first, end: first + fresh.len() as u64 };
+            excluded |= !terms.in_exclusion && pages.fills.excludes(all);
             let mut cursor = self.cursor(&pages);
             for (slot, page) in fresh.into_iter().enumerate() {
                 let index = first + slot as u64;
                 let (skip, _, n) = piece(slot);
                 // Others may have written the page since its size was looked at, and it may have been evicted.
                 let covers = n == PAGE_BYTES || index * PAGE >= self.size();
-                if entered < slot || !covers || cursor.find(self.key(index)).is_some() {
+                if excluded || entered < slot || !covers || cursor.find(self.key(index)).is_some() {
                     unused.push(page.give_back());
                     continue;
                 }
@@ -381,7 +409,16 @@ impl Inner {
             wrote.bytes += start + n;
             wrote.dirtied += entered as u64;
         }
-        None
+        excluded.then_some(WriteStop::Excluded(first))
+    }
+
+    /// Room for up to `n` more dirty pages.
+    fn charge(&self, n: u64, terms: Terms) -> Result<u64, NoRoom> {
+        if terms.exempt {
+            self.shared.charge_exempt(&self.disk, n);
+            return Ok(n);
+        }
+        self.shared.charge_dirty(&self.disk, n)
     }
 }
 

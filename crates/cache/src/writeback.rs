@@ -1,21 +1,28 @@
-//! Dirty pages on their way to the device.
+//! Dirty pages on their way to the device, and the end of that.
 
-use crate::backing::WriteExtent;
+use crate::backing::{DirtyRun, Placed, WriteExtent, WriteTo, WrittenExtent, WrittenRun};
+use crate::caught::caught;
 use crate::load::neighbours;
 use crate::mapping::{Aftermath, Inner, written};
 use crate::page::{FrameNo, PAGE};
 use crate::shared::Shared;
 use crate::waits::Key;
-use crate::{CacheError, OnWriteError, Result};
-use extant_block::{Bio, BioFlags, Buf, IoError, Op, Sector, Segment};
-use extant_rt::{Cost, Event, Nanos};
+use crate::{BackingError, ByteRange, CacheError, OnWriteError, Result};
+use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment};
+use extant_rt::{Class, Cost, Event, Nanos, Rt};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::any::Any;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::ops::Range;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
+
+/// Processor time that the completion task takes in one go.
+const COMPLETION_STINT: Nanos = Nanos::from_micros(100);
 
 /// A run of pages under write-back.
 #[derive(Debug)]
@@ -25,7 +32,9 @@ pub(crate) struct WriteRun {
     frames: Vec<FrameNo>,
     /// Which quarters of each page are to be written; empty where all are.
     masks: Vec<u8>,
-    /// The file's size, in whole blocks, when the run was taken: nothing past it is written.
+    /// The file's size before the run was taken …
+    size_bytes: u64,
+    /// … and in whole blocks: nothing past it is written.
     end_bytes: u64,
     started: Nanos,
 }
@@ -47,6 +56,8 @@ impl Inner {
     /// Puts the first run of dirty pages in `range` under write-back, at most `max_pages` of them.
     pub(crate) fn take_dirty(self: &Arc<Self>, range: Range<u64>, max_pages: u64) -> Taken {
         let mut pages = self.pages.lock();
+        // Before the first page is taken: what grows the file from now on is not in the run.
+        let size = self.size();
         let Some(first) = pages.dirty.first_in(range.clone()) else { return Taken::Clean };
         if pages.writeback.contains(first) {
             return Taken::InFlight(first);
@@ -70,7 +81,8 @@ impl Inner {
         pages.dirty.remove(first..first + count);
         pages.writeback.insert(first..first + count);
         self.shared.writeback.fetch_add(count, Ordering::Relaxed);
-        self.disk.writeback.fetch_add(count, Ordering::Relaxed);
+        self.disk.writeback.fetch_add(count, Ordering::SeqCst);
+        self.disk.in_flight.fetch_add(count, Ordering::SeqCst);
         self.no_longer_dirty(count);
         let mut after = Aftermath::default();
         self.unlist_if_clean(&mut pages, &mut after);
@@ -79,28 +91,28 @@ impl Inner {
         if masks.iter().all(|&mask| mask == 0xf) {
             masks.clear();
         }
-        let size = self.size();
         let end_bytes =
             size.next_multiple_of(self.backing.block_bytes().into()).min(self.backing.end_bytes().max(size));
         let started = self.shared.rt.now();
-        Taken::Run(WriteRun { inner: self.clone(), first, frames, masks, end_bytes, started })
+        let inner = self.clone();
+        Taken::Run(WriteRun { inner, first, frames, masks, size_bytes: size, end_bytes, started })
     }
 }
 
 impl WriteRun {
     /// Starts the write and leaves it to itself. Errors are in the file's log.
-    pub(crate) fn start(self) {
-        self.start_in(None);
+    pub(crate) fn start(self, flags: BioFlags) {
+        self.start_in(flags, None);
     }
 
-    fn start_in(self, window: Option<&Window>) {
+    fn start_in(self, flags: BioFlags, window: Option<&Window>) {
         let shared = self.inner.shared.clone();
         let writing = Writing {
             run: self,
+            flags,
             window: window.map(|window| window.0.clone()),
             left: AtomicUsize::new(1),
-            extents: Mutex::default(),
-            not_prepared: Mutex::new(Ok(())),
+            outcome: Mutex::default(),
         };
         shared.see_off(Arc::new(writing).submit());
     }
@@ -111,20 +123,20 @@ impl WriteRun {
     }
 
     /// The ranges of the file to be written.
-    fn pieces(&self) -> Vec<Range<u64>> {
+    fn pieces(&self) -> Pieces {
         let start = self.first * PAGE;
         if self.masks.is_empty() {
             let end = (start + self.frames.len() as u64 * PAGE).min(self.end_bytes.max(start));
-            return Vec::from_iter((start < end).then_some(start..end));
+            return (start < end).then_some(ByteRange::new(start, end)).into_iter().collect();
         }
-        let mut pieces: Vec<Range<u64>> = Vec::new();
+        let mut pieces = Pieces::new();
         for (slot, mask) in self.masks.iter().enumerate() {
             for quarter in (0..4).filter(|quarter| mask >> quarter & 1 == 1) {
                 let at = start + slot as u64 * PAGE + quarter * (PAGE / 4);
                 let end = (at + PAGE / 4).min(self.end_bytes);
                 match pieces.last_mut() {
                     Some(last) if last.end == at => last.end = end.max(at),
-                    _ if at < end => pieces.push(at..end),
+                    _ if at < end => pieces.push(ByteRange::new(at, end)),
                     _ => {}
                 }
             }
@@ -133,85 +145,147 @@ impl WriteRun {
     }
 }
 
-/// A run on its way to the device. Whatever happens to whoever started it, it comes to its end: on the thread that reaps
-/// its last bio, or, where the backing has more to do than that, on a task of its own.
-struct Writing {
+type Pieces = SmallVec<[ByteRange; 1]>;
+
+/// Cuts the extents of an answer to the pieces that were asked about, and these to what is not placed yet.
+///
+/// # Panics
+/// The answer does not begin where the pieces do, or leaves something out.
+fn match_up(pieces: &mut Pieces, placed: &mut Placed) {
+    assert!(!placed.extents.is_empty(), "a backing's answer is never empty");
+    for extent in &mut placed.extents {
+        let piece = pieces.first_mut().expect("no more is placed than was asked for");
+        assert_eq!(extent.range.start, piece.start, "an extent begins where the one before it ended");
+        assert!(!extent.range.is_empty(), "an extent is never empty");
+        extent.range = extent.range.intersect(*piece);
+        piece.start = extent.range.end;
+        if piece.is_empty() {
+            pieces.remove(0);
+        }
+    }
+}
+
+/// A run on its way to the device. It comes to its end whether or not its starter waits: on the thread that reaps its last
+/// bio where the backing has nothing to do then; else it is enlisted, for the device's completion task or for a waiter.
+#[derive(Debug)]
+pub(crate) struct Writing {
     run: WriteRun,
+    flags: BioFlags,
     window: Option<Arc<Mutex<InFlight>>>,
-    /// Bios that have not ended, and one for whoever still submits.
+    /// Bios that have not ended, and one for the submission.
     left: AtomicUsize,
-    /// What has been prepared, and how its bios ended.
-    extents: Mutex<Vec<(WriteExtent, std::result::Result<(), IoError>)>>,
-    /// Why the rest has not.
-    not_prepared: Mutex<Result<()>>,
+    outcome: Mutex<Outcome>,
+}
+
+/// What was placed and how it went.
+#[derive(Debug, Default)]
+struct Outcome {
+    extents: SmallVec<[WrittenExtent; 2]>,
+    changes_map: bool,
+    /// Why the rest was not placed.
+    not_placed: Option<BackingError>,
+}
+
+impl Outcome {
+    /// The first error.
+    fn result(&self) -> Result<()> {
+        let io = self.extents.iter().find_map(|extent| extent.result.clone().err());
+        match (io, &self.not_placed) {
+            (Some(error), _) => Err(CacheError::Io(error)),
+            (None, Some(error)) => Err(CacheError::Backing(error.clone())),
+            (None, None) => Ok(()),
+        }
+    }
 }
 
 impl Writing {
     async fn submit(self: Arc<Self>) {
-        let backing = &self.run.inner.backing;
-        let mut result = Ok(());
-        'pieces: for piece in self.run.pieces() {
-            let mut at = piece.start;
-            while at < piece.end {
-                match backing.prepare_write(at..piece.end).await {
-                    Ok(extent) => {
-                        assert!(
-                            extent.offset == at && extent.bytes > 0,
-                            "an extent begins where it was asked for"
-                        );
-                        let extent = WriteExtent { bytes: extent.bytes.min(piece.end - at), ..extent };
-                        at += extent.bytes;
-                        self.submit_extent(&extent);
-                    }
-                    Err(error) => {
-                        result = Err(CacheError::Backing(error));
-                        break 'pieces;
-                    }
+        let inner = &self.run.inner;
+        let mut pieces = self.run.pieces();
+        while !pieces.is_empty() {
+            inner.shared.rt.charge(Cost::MapLookup(1));
+            let answer = caught(async {
+                let run = DirtyRun { pieces: &pieces, size_bytes: self.run.size_bytes };
+                let mut placed = inner.backing.prepare_write(run).await?;
+                match_up(&mut pieces, &mut placed);
+                Ok(placed)
+            });
+            match answer.await {
+                Ok(placed) => self.submit_placed(&placed),
+                Err(error) => {
+                    self.outcome.lock().not_placed = Some(error);
+                    break;
                 }
             }
-        }
-        if result.is_err() {
-            *self.not_prepared.lock() = result;
         }
         self.part_ended();
     }
 
-    fn submit_extent(self: &Arc<Self>, extent: &WriteExtent) {
-        let run = &self.run;
-        let shared = &run.inner.shared;
-        let device = &run.inner.disk.device;
-        let limits = device.limits();
-        let most = (limits.max_bytes.min(shared.settings.bio_pages * PAGE) / PAGE * PAGE).max(PAGE);
-        let owner: Arc<dyn Any + Send + Sync> = shared.clone();
-        let base = run.first * PAGE;
-        let mut segments = Vec::new();
-        let mut start = extent.sector.0;
-        if extent.zero_before > 0 {
-            start -= u64::from(extent.zero_before) / Sector::BYTES;
-            segments.push(Segment::from(Buf::zeroed(extent.zero_before as usize)));
-        }
-        let (mut phantom, real) = match shared.frames.are_phantoms() {
-            true => (extent.bytes, 0),
-            false => (0, extent.bytes),
+    fn submit_placed(self: &Arc<Self>, placed: &Placed) {
+        let first = {
+            let mut outcome = self.outcome.lock();
+            outcome.changes_map |= placed.changes_map;
+            let first = outcome.extents.len();
+            let not_ended = |&extent| WrittenExtent { extent, result: Ok(()), bytes: None };
+            outcome.extents.extend(placed.extents.iter().map(not_ended));
+            first
         };
-        while phantom > 0 {
-            let len = phantom.min(most).min(Segment::MAX_ZEROES as u64);
-            segments.push(Segment::zeroes(len as usize));
-            phantom -= len;
+        for (nth, extent) in placed.extents.iter().enumerate() {
+            match extent.to {
+                WriteTo::Device(sector) => self.submit_extent(first + nth, extent, sector),
+                WriteTo::Backing => {
+                    let memory = self.memory(extent.range);
+                    let bytes = memory.iter().flat_map(|segment| segment.as_slice()).copied().collect();
+                    let mut outcome = self.outcome.lock();
+                    outcome.extents[first + nth].bytes = Some(bytes);
+                    outcome.changes_map = true;
+                }
+            }
         }
-        for (frame, count, skip, len) in neighbours(&run.frames, extent.offset - base, real) {
+    }
+
+    /// The memory of a range of the run.
+    fn memory(&self, range: ByteRange) -> Vec<Segment> {
+        let shared = &self.run.inner.shared;
+        let mut segments = Vec::new();
+        if shared.frames.are_phantoms() {
+            let most = self.most_bytes().min(Segment::MAX_ZEROES as u64);
+            let mut left = range.len();
+            while left > 0 {
+                let len = left.min(most);
+                segments.push(Segment::zeroes(len as usize));
+                left -= len;
+            }
+            return segments;
+        }
+        let owner: Arc<dyn Any + Send + Sync> = shared.clone();
+        for (frame, count, skip, len) in
+            neighbours(&self.run.frames, range.start - self.run.first * PAGE, range.len())
+        {
             // SAFETY: the frames are pinned for write-back until `WriteRun::end`, which comes after every bio has ended
             // and been dropped.
             segments.push(unsafe { shared.frames.to_write(frame, count, skip, len, owner.clone()) });
         }
-        if extent.zero_after > 0 {
-            segments.push(Segment::from(Buf::zeroed(extent.zero_after as usize)));
-        }
-        let nth = {
-            let mut extents = self.extents.lock();
-            extents.push((*extent, Ok(())));
-            extents.len() - 1
-        };
+        segments
+    }
+
+    /// Most bytes of a bio.
+    fn most_bytes(&self) -> u64 {
+        let inner = &self.run.inner;
+        let most = inner.disk.device.limits().max_bytes.min(inner.shared.settings.bio_pages * PAGE);
+        (most / PAGE * PAGE).max(PAGE)
+    }
+
+    fn submit_extent(self: &Arc<Self>, nth: usize, extent: &WriteExtent, sector: Sector) {
+        let shared = &self.run.inner.shared;
+        let device = &self.run.inner.disk.device;
+        let (most, most_segments) = (self.most_bytes(), device.limits().max_segments as usize);
+        let zeroes = |bytes: u32| (bytes > 0).then(|| Segment::from(Buf::zeroed(bytes as usize)));
+        let segments = zeroes(extent.zero_before)
+            .into_iter()
+            .chain(self.memory(extent.range))
+            .chain(zeroes(extent.zero_after));
+        let mut start = sector.0 - u64::from(extent.zero_before) / Sector::BYTES;
         let mut bios = Vec::new();
         let mut batch = Vec::new();
         let mut bytes = 0;
@@ -220,14 +294,14 @@ impl Writing {
                 return;
             }
             let mut bio = Bio::new(Op::Write, Sector(start), std::mem::take(batch));
-            bio.flags = BioFlags::empty();
+            bio.flags = self.flags;
             start += *bytes / Sector::BYTES;
             *bytes = 0;
             let writing = self.clone();
             bio.on_end(Box::new(move |bio, result| {
                 drop(bio);
                 if let Err(error) = result {
-                    let io = &mut writing.extents.lock()[nth].1;
+                    let io = &mut writing.outcome.lock().extents[nth].result;
                     *io = std::mem::replace(io, Ok(())).and(Err(error));
                 }
                 writing.part_ended();
@@ -235,9 +309,7 @@ impl Writing {
             bios.push(bio);
         };
         for segment in segments {
-            if bytes > 0
-                && (bytes + segment.len() as u64 > most || batch.len() >= limits.max_segments as usize)
-            {
+            if bytes > 0 && (bytes + segment.len() as u64 > most || batch.len() >= most_segments) {
                 flush(&mut batch, &mut bytes);
             }
             bytes += segment.len() as u64;
@@ -250,34 +322,64 @@ impl Writing {
     }
 
     fn part_ended(self: &Arc<Self>) {
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let shared = self.run.inner.shared.clone();
-            shared.see_off(self.clone().finish());
+        if self.left.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let inner = &self.run.inner;
+        inner.disk.in_flight.fetch_sub(self.run.frames.len() as u64, Ordering::SeqCst);
+        let outcome = {
+            let mut outcome = self.outcome.lock();
+            let must_finish = outcome.changes_map && !outcome.extents.is_empty();
+            (!must_finish).then(|| std::mem::take(&mut *outcome))
+        };
+        match outcome {
+            Some(outcome) => self.settle(&outcome.result(), &outcome),
+            None => self.enlist(),
         }
     }
 
-    /// All bios have ended.
-    async fn finish(self: Arc<Self>) {
-        let mut result = std::mem::replace(&mut *self.not_prepared.lock(), Ok(()));
-        let extents = std::mem::take(&mut *self.extents.lock());
-        for (extent, io) in extents {
-            if result.is_ok()
-                && let Err(error) = &io
-            {
-                result = Err(CacheError::Io(error.clone()));
-            }
-            let finished = self.run.inner.backing.finish_write(extent, io).await;
-            if result.is_ok() {
-                result = finished.map_err(CacheError::Backing);
+    /// Leaves the run to the device's completion task, or to a caller that waits for the file.
+    fn enlist(self: &Arc<Self>) {
+        let inner = &self.run.inner;
+        let shared = &inner.shared;
+        inner.ended.lock().push_back(self.clone());
+        let starts = {
+            let mut completions = inner.disk.completions.lock();
+            completions.files.push_back(inner.clone());
+            !std::mem::replace(&mut completions.is_running, true)
+        };
+        if let Some(window) = &self.window {
+            let waker = window.lock().waiter.take();
+            if let Some((_, waker)) = waker {
+                waker.wake();
             }
         }
-        self.run.end(&result);
+        shared.pages.wake(written(inner.file));
+        shared.waits.wake_all(Key::Written(inner.disk.index.0));
+        if starts {
+            let name = "write-back completion";
+            drop(shared.rt.spawn(name, Class::Normal, complete(shared.rt.clone(), inner.disk.clone())));
+        }
+    }
+
+    /// Tells the backing, and has the pages leave write-back.
+    async fn finish(self: Arc<Self>) {
+        let mut outcome = std::mem::take(&mut *self.outcome.lock());
+        let mut result = outcome.result();
+        let run =
+            WrittenRun { extents: std::mem::take(&mut outcome.extents), size_bytes: self.run.size_bytes };
+        let finished = caught(async { self.run.inner.backing.finish_write(&run).await }).await;
+        if result.is_ok() {
+            result = finished.map_err(CacheError::Backing);
+        }
+        self.settle(&result, &outcome);
+    }
+
+    fn settle(&self, result: &Result<()>, outcome: &Outcome) {
+        self.run.end(result, outcome);
         let Some(window) = &self.window else { return };
         let mut window = window.lock();
         window.pages -= self.run.frames.len() as u64;
-        if window.result.is_ok() {
-            window.result = result;
-        }
         let pages = window.pages;
         let waker = window.waiter.take_if(|(most, _)| pages <= *most);
         drop(window);
@@ -287,9 +389,62 @@ impl Writing {
     }
 }
 
+/// Files of a device with ended runs, in order of the runs' ends; a file may be there several times.
+#[derive(Debug, Default)]
+pub(crate) struct Completions {
+    files: VecDeque<Arc<Inner>>,
+    /// Whether the completion task is at it.
+    is_running: bool,
+}
+
+/// The completion task of a device: finishes what has ended until there is nothing left.
+async fn complete(rt: Rt, disk: Arc<crate::disk::DiskState>) {
+    let mut budget = rt.budget(COMPLETION_STINT);
+    loop {
+        let file = {
+            let mut completions = disk.completions.lock();
+            let Some(file) = completions.files.pop_front() else {
+                completions.is_running = false;
+                return;
+            };
+            file
+        };
+        while let Some(ended) = file.next_ended() {
+            ended.finish().await;
+            budget.resched().await;
+        }
+    }
+}
+
+/// Work that is done here; where the caller leaves, it goes on as a task.
+struct Unstoppable {
+    rt: Rt,
+    work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl Future for Unstoppable {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(work) = &mut self.work else { return Poll::Ready(()) };
+        let poll = work.as_mut().poll(cx);
+        if poll.is_ready() {
+            self.work = None;
+        }
+        poll
+    }
+}
+
+impl Drop for Unstoppable {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            drop(self.rt.spawn("write-back completion", Class::Normal, work));
+        }
+    }
+}
+
 impl WriteRun {
     /// The pages leave write-back: clean, or as the configuration has it after an error.
-    fn end(&self, result: &Result<()>) {
+    fn end(&self, result: &Result<()>, outcome: &Outcome) {
         let inner = &self.inner;
         let shared = &inner.shared;
         let count = self.frames.len() as u64;
@@ -302,9 +457,14 @@ impl WriteRun {
         let mut clean = Vec::with_capacity(self.frames.len());
         let mut freed = Vec::new();
         let mut redirtied = 0;
+        // What was not placed is given up with its reservation.
+        let gives_up = !keep && outcome.not_placed.is_some();
+        let mut abandoned = Vec::new();
         {
             let mut pages = inner.pages.lock();
-            pages.epoch += 1;
+            if outcome.changes_map {
+                pages.fills.remapped(self.pages().into());
+            }
             for (slot, &frame) in self.frames.iter().enumerate() {
                 let index = self.first + slot as u64;
                 let mask = self.masks.get(slot).copied().unwrap_or(0xf);
@@ -315,6 +475,7 @@ impl WriteRun {
                 if !keep {
                     if !before.is_detached() {
                         clean.push(frame);
+                        abandoned.extend(gives_up.then_some(index));
                     }
                     continue;
                 }
@@ -333,7 +494,8 @@ impl WriteRun {
             }
         }
         shared.writeback.fetch_sub(count, Ordering::Relaxed);
-        inner.disk.writeback.fetch_sub(count, Ordering::Relaxed);
+        inner.disk.writeback.fetch_sub(count, Ordering::SeqCst);
+        inner.abandon(abandoned);
         if !freed.is_empty() {
             shared.free_all(freed);
         }
@@ -368,40 +530,41 @@ struct Window(Arc<Mutex<InFlight>>);
 #[derive(Debug)]
 struct InFlight {
     pages: u64,
-    /// The first error.
-    result: Result<()>,
     /// Who waits until no more than so many pages are on their way.
     waiter: Option<(u64, Waker)>,
 }
 
 impl Window {
     fn new() -> Self {
-        Self(Arc::new(Mutex::new(InFlight { pages: 0, result: Ok(()), waiter: None })))
+        Self(Arc::new(Mutex::new(InFlight { pages: 0, waiter: None })))
     }
 
     /// Starts a run.
-    fn push(&mut self, run: WriteRun) {
+    fn push(&mut self, run: WriteRun, flags: BioFlags) {
         self.0.lock().pages += run.frames.len() as u64;
-        run.start_in(Some(self));
+        run.start_in(flags, Some(self));
     }
 
-    /// Waits until at most `pages` pages are on their way.
-    async fn drain_to(&mut self, pages: u64) {
-        std::future::poll_fn(|cx| {
-            let mut in_flight = self.0.lock();
-            if in_flight.pages <= pages {
-                return Poll::Ready(());
+    /// Waits until at most `pages` pages are on their way, and finishes what of `file`'s has ended meanwhile.
+    async fn drain_to(&mut self, pages: u64, file: &Arc<Inner>) {
+        loop {
+            file.finish_ended().await;
+            let is_over = std::future::poll_fn(|cx| {
+                let mut in_flight = self.0.lock();
+                if in_flight.pages <= pages {
+                    return Poll::Ready(true);
+                }
+                // A run is enlisted before its window's waiter is looked for.
+                if file.has_ended() {
+                    return Poll::Ready(false);
+                }
+                in_flight.waiter = Some((pages, cx.waker().clone()));
+                Poll::Pending
+            });
+            if is_over.await {
+                return;
             }
-            in_flight.waiter = Some((pages, cx.waker().clone()));
-            Poll::Pending
-        })
-        .await;
-    }
-
-    /// Waits for all; the first error, if there was one.
-    async fn finish(mut self) -> Result<()> {
-        self.drain_to(0).await;
-        std::mem::replace(&mut self.0.lock().result, Ok(()))
+        }
     }
 }
 
@@ -421,20 +584,39 @@ impl Inner {
         self.enter_dirty(pages, index..index + 1);
     }
 
-    /// Writes back what is dirty in `pages` now, and waits for it; what is dirtied meanwhile may be left.
+    /// Whether a run has ended that its backing has not heard of.
+    pub(crate) fn has_ended(&self) -> bool {
+        !self.ended.lock().is_empty()
+    }
+
+    fn next_ended(&self) -> Option<Arc<Writing>> {
+        self.ended.lock().pop_front()
+    }
+
+    /// Finishes the runs of this file that have ended, on the caller's thread.
+    pub(crate) async fn finish_ended(&self) {
+        while let Some(ended) = self.next_ended() {
+            Unstoppable { rt: self.shared.rt.clone(), work: Some(Box::pin(ended.finish())) }.await;
+        }
+    }
+
+    /// Writes back what is dirty in `pages` now, and waits for it and for what of it was under way; what is dirtied
+    /// meanwhile may be left.
     ///
-    /// The result is that of this call's own writes; errors of write-back are in the mapping's log in any case.
-    pub(crate) async fn write_back(self: &Arc<Self>, pages: Range<u64>) -> Result<()> {
+    /// # Errors
+    /// The last that the mapping's log took in since this began; it stays in the log.
+    pub(crate) async fn write_back(self: &Arc<Self>, pages: Range<u64>, flags: BioFlags) -> Result<()> {
         let shared = self.shared.clone();
-        let most = shared.settings.bio_pages;
+        let most = shared.settings.run_pages;
+        let mut since = self.errors.now();
         let mut window = Window::new();
         let mut at = pages.start;
         while at < pages.end {
             match self.take_dirty(at..pages.end, most) {
                 Taken::Run(run) => {
                     at = run.pages().end;
-                    window.push(run);
-                    window.drain_to(16 * most).await;
+                    window.push(run, flags);
+                    window.drain_to(16 * most, self).await;
                 }
                 Taken::Clean => break,
                 Taken::InFlight(index) => {
@@ -447,13 +629,13 @@ impl Inner {
                 }
             }
         }
-        let result = window.finish().await;
+        window.drain_to(0, self).await;
         self.wait_for_writeback(pages).await;
-        result
+        self.errors.peek(&mut since)
     }
 
     /// Waits until nothing of `pages` that is on its way now is.
-    pub(crate) async fn wait_for_writeback(&self, pages: Range<u64>) {
+    pub(crate) async fn wait_for_writeback(self: &Arc<Self>, pages: Range<u64>) {
         let mut at = pages.start;
         loop {
             let Some(index) = self.pages.lock().writeback.first_in(at..pages.end) else { break };

@@ -233,7 +233,7 @@ fn a_writer_to_a_dead_device_gets_its_error_rather_than_waiting_for_ever() {
     let file = mapping.open();
     gate.fail_writes.store(true, Ordering::SeqCst);
     let error = file.write_blocking(0, &vec![1; 4 << 20]).unwrap_err();
-    assert!(matches!(error, CacheError::Io(_)), "{error}");
+    assert!(matches!(error.error, CacheError::Io(_)), "{error}");
     gate.fail_writes.store(false, Ordering::SeqCst);
     let _ = file.sync_blocking();
     file.write_blocking(0, &vec![2; 4 << 20]).unwrap();

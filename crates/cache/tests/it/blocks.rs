@@ -1,12 +1,14 @@
 //! Backings that are not one run: small blocks, large blocks, holes, places given at write-back.
 
 use crate::common::{Gate, run, world};
-use extant_block::{IoError, Sector};
-use extant_cache::{Answer, Backing, CacheConfig, Extent, PAGE_BYTES, PageCache, Place, WriteExtent};
+use extant_block::Sector;
+use extant_cache::{
+    Answer, Backing, ByteRange, CacheConfig, DirtyRun, Extent, PAGE_BYTES, PageCache, Place, Placed,
+    WriteExtent, WriteTo, WrittenRun,
+};
 use extant_rt::Rng;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -37,56 +39,71 @@ impl Backing for Blocks {
         self.block_bytes as u32
     }
 
-    fn map_read(&self, range: Range<u64>) -> Answer<'_, Extent> {
+    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
         let block = range.start / self.block_bytes;
         let within = range.start % self.block_bytes;
         let place = match self.map.lock().written.get(&block) {
             Some(at) => Place::Device(Sector((at * self.block_bytes + within) / Sector::BYTES)),
             None => Place::Hole,
         };
-        let bytes = (self.block_bytes - within).min(range.end - range.start);
-        Box::pin(async move { Ok(Extent { place, bytes }) })
+        Answer::ok(Extent { place, bytes: (self.block_bytes - within).min(range.len()) })
     }
 
-    fn prepare_write(&self, range: Range<u64>) -> Answer<'_, WriteExtent> {
-        let block = range.start / self.block_bytes;
-        let within = range.start % self.block_bytes;
-        let bytes = (self.block_bytes - within).min(range.end - range.start);
-        Box::pin(std::future::poll_fn(move |cx| {
+    fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {
+        let mut at = run.range().start;
+        let mut placed = Placed::default();
+        Answer::later(std::future::poll_fn(move |cx| {
             let mut map = self.map.lock();
-            let (at, new) = match map.written.get(&block) {
-                Some(&at) => (at, false),
-                // Somebody else is at it, and is done when its `finish_write` is.
-                None if map.given.contains_key(&block) => {
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
+            for piece in run.pieces {
+                at = at.max(piece.start);
+                while at < piece.end {
+                    let block = at / self.block_bytes;
+                    let within = at % self.block_bytes;
+                    let bytes = (self.block_bytes - within).min(piece.end - at);
+                    let ours = placed.extents.last().is_some_and(|last| last.note == block);
+                    let (to, new) = match map.written.get(&block) {
+                        Some(&to) => (to, false),
+                        None if ours => (map.given[&block], true),
+                        // Another run has it until its `finish_write`.
+                        None if map.given.contains_key(&block) => {
+                            if placed.extents.is_empty() {
+                                cx.waker().wake_by_ref();
+                                return Poll::Pending;
+                            }
+                            return Poll::Ready(Ok(std::mem::take(&mut placed)));
+                        }
+                        None => {
+                            let to = map.next;
+                            map.next += 1;
+                            map.given.insert(block, to);
+                            (to, true)
+                        }
+                    };
+                    placed.changes_map |= new;
+                    placed.extents.push(WriteExtent {
+                        range: ByteRange::at(at, bytes),
+                        to: WriteTo::Device(Sector((to * self.block_bytes + within) / Sector::BYTES)),
+                        zero_before: if new && !ours { within as u32 } else { 0 },
+                        zero_after: if new { (self.block_bytes - within - bytes) as u32 } else { 0 },
+                        note: block,
+                    });
+                    at += bytes;
                 }
-                None => {
-                    let at = map.next;
-                    map.next += 1;
-                    map.given.insert(block, at);
-                    (at, true)
-                }
-            };
-            Poll::Ready(Ok(WriteExtent {
-                offset: range.start,
-                bytes,
-                sector: Sector((at * self.block_bytes + within) / Sector::BYTES),
-                zero_before: if new { within as u32 } else { 0 },
-                zero_after: if new { (self.block_bytes - within - bytes) as u32 } else { 0 },
-                note: block,
-            }))
+            }
+            Poll::Ready(Ok(std::mem::take(&mut placed)))
         }))
     }
 
-    fn finish_write(&self, extent: WriteExtent, result: Result<(), IoError>) -> Answer<'_, ()> {
+    fn finish_write<'a>(&'a self, run: &'a WrittenRun) -> Answer<'a, ()> {
         let mut map = self.map.lock();
-        if let Some(at) = map.given.remove(&extent.note)
-            && result.is_ok()
-        {
-            map.written.insert(extent.note, at);
+        for written in &run.extents {
+            if let Some(at) = map.given.remove(&written.extent.note)
+                && written.result.is_ok()
+            {
+                map.written.insert(written.extent.note, at);
+            }
         }
-        Box::pin(async { Ok(()) })
+        Answer::ok(())
     }
 }
 
@@ -122,7 +139,7 @@ fn against_a_vector(block_bytes: u64) {
                 run(&rt, mapping.set_size(size as u64)).unwrap();
                 let first_free = (size as u64).div_ceil(block_bytes);
                 backing.map.lock().written.retain(|&block, _| block < first_free);
-                mapping.remapped();
+                mapping.remapped(..);
             }
             7 => file.sync_blocking().unwrap(),
             8 => run(&rt, mapping.invalidate(0..SIZE as u64)).unwrap(),

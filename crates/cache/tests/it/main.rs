@@ -7,3 +7,4 @@ mod corners;
 mod eviction;
 mod faults;
 mod herd;
+mod seam;

@@ -301,7 +301,7 @@ async fn transfer(file: &OpenFile, op: Op, at: u64, buffer: &mut Buf) -> Result<
     match op {
         // The end of a file that no job lays out, because none reads it, is met by nobody.
         Op::Read => file.read(at, &mut buffer[..]).await.map(|_| ()),
-        _ => file.write(at, &buffer[..]).await,
+        _ => Ok(file.write(at, &buffer[..]).await?),
     }
 }
 

@@ -1,0 +1,40 @@
+//! Panics of a backing, turned into errors of its file.
+
+use crate::{BackingError, BackingErrorKind};
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
+
+/// A backing panicked; its message.
+#[derive(Debug, thiserror::Error)]
+#[error("the file's backing panicked: {0}")]
+struct Panicked(String);
+
+/// Runs what calls a backing. A panic is its error: the run or load that asked for it still comes to its end.
+pub(crate) async fn caught<T>(
+    work: impl Future<Output = Result<T, BackingError>>,
+) -> Result<T, BackingError> {
+    let mut work = pin!(work);
+    // The future is not polled again after a panic, and what it shares with others is the backing's to keep consistent.
+    std::future::poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+        Ok(poll) => poll,
+        Err(payload) => Poll::Ready(Err(panicked(&*payload))),
+    })
+    .await
+}
+
+/// As [`caught`], for calls that do not wait and have no result.
+pub(crate) fn shielded(work: impl FnOnce()) {
+    // The panic hook has reported it; nobody waits for an answer.
+    drop(catch_unwind(AssertUnwindSafe(work)));
+}
+
+fn panicked(payload: &(dyn std::any::Any + Send)) -> BackingError {
+    let message = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned());
+    BackingError::new(BackingErrorKind::Panicked, Panicked(message))
+}

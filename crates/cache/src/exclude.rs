@@ -1,0 +1,122 @@
+//! Keeping page fills out of a range (Linux: `mapping->invalidate_lock`), and fills that a change of the map overtakes.
+
+use crate::PageRange;
+use crate::mapping::{Inner, Pages, excluded};
+use std::sync::Arc;
+
+/// A range of a mapping that its holder alone fills; see [`crate::Mapping::exclude`]. Dropping it lets others in.
+#[must_use = "dropping it ends the exclusion"]
+#[derive(Debug)]
+pub struct Exclusion {
+    inner: Arc<Inner>,
+    pages: PageRange,
+}
+
+/// Ranges of one mapping that are excluded, and fills that have asked the backing where a range is.
+#[derive(Debug, Default)]
+pub(crate) struct Fills {
+    excluded: Vec<PageRange>,
+    lookups: Vec<(u64, PageRange)>,
+    next: u64,
+}
+
+impl Fills {
+    /// Whether pages of `range` are excluded.
+    pub(crate) fn excludes(&self, range: PageRange) -> bool {
+        !self.excluded.is_empty() && self.excluded.iter().any(|excluded| excluded.overlaps(range))
+    }
+
+    /// The backing answers differently for `range` from now on: what was asked before counts for less.
+    pub(crate) fn remapped(&mut self, range: PageRange) {
+        for (_, lookup) in self.lookups.iter_mut().filter(|(_, lookup)| lookup.overlaps(range)) {
+            lookup.end = range.start.max(lookup.start);
+        }
+    }
+}
+
+/// A fill between asking the backing and entering pages.
+pub(crate) struct Lookup<'a> {
+    inner: &'a Inner,
+    id: Option<u64>,
+}
+
+impl Inner {
+    /// Begins a fill of `range`; `None` while its first page is excluded. Later pages that are are left out.
+    pub(crate) fn begin_lookup(
+        &self,
+        mut range: PageRange,
+        in_exclusion: bool,
+    ) -> Option<(Lookup<'_>, PageRange)> {
+        let fills = &mut self.pages.lock().fills;
+        if !in_exclusion {
+            for excluded in &fills.excluded {
+                if excluded.overlaps(range) {
+                    range.end = excluded.start.max(range.start);
+                }
+            }
+            if range.is_empty() {
+                return None;
+            }
+        }
+        let id = fills.next;
+        fills.next += 1;
+        fills.lookups.push((id, range));
+        Some((Lookup { inner: self, id: Some(id) }, range))
+    }
+
+    /// Waits until no page of `range` is excluded.
+    pub(crate) async fn wait_admitted(&self, range: PageRange) {
+        let is_over = || !self.pages.lock().fills.excludes(range);
+        self.shared.pages.wait_until(excluded(self.file), is_over).await;
+    }
+
+    pub(crate) async fn exclude(self: &Arc<Self>, pages: PageRange) -> Exclusion {
+        let try_exclude = || {
+            let fills = &mut self.pages.lock().fills;
+            let is_free = !fills.excludes(pages);
+            if is_free {
+                fills.excluded.push(pages);
+                fills.remapped(pages);
+            }
+            is_free
+        };
+        self.shared.pages.wait_until(excluded(self.file), try_exclude).await;
+        Exclusion { inner: self.clone(), pages }
+    }
+}
+
+impl Lookup<'_> {
+    /// Ends it, under the mapping's lock. The range still is where the backing said up to the page that this returns.
+    pub(crate) fn end(mut self, pages: &mut Pages) -> u64 {
+        let id = self.id.take().expect("it ends once");
+        let lookups = &mut pages.fills.lookups;
+        let at = lookups.iter().position(|(other, _)| *other == id).expect("it was entered");
+        lookups.swap_remove(at).1.end
+    }
+}
+
+impl Drop for Lookup<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.inner.pages.lock().fills.lookups.retain(|(other, _)| *other != id);
+        }
+    }
+}
+
+impl Exclusion {
+    /// Its pages.
+    pub fn pages(&self) -> PageRange {
+        self.pages
+    }
+}
+
+impl Drop for Exclusion {
+    fn drop(&mut self) {
+        {
+            let excluded = &mut self.inner.pages.lock().fills.excluded;
+            let at = excluded.iter().position(|pages| *pages == self.pages).expect("it was entered");
+            excluded.swap_remove(at);
+        }
+        self.inner.shared.pages.wake(excluded(self.inner.file));
+    }
+}

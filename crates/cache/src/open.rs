@@ -1,0 +1,443 @@
+//! An open file: reading, writing, syncing.
+
+use crate::control::Writer;
+use crate::errseq::Told;
+use crate::file::{Mapping, check_size};
+use crate::load::{Load, Loading, Wanted};
+use crate::mapping::Inner;
+use crate::page::PAGE;
+use crate::read::ReadStop;
+use crate::readahead::{Plan, ReadAhead};
+use crate::shared::{NoRoom, Purpose, Shared};
+use crate::throttle::Pause;
+use crate::waits::{Key, Listener};
+use crate::write::{Source, Terms, WriteStop, Wrote};
+use crate::{ByteRange, CacheError, Result, WouldWait, WriteError};
+use extant_block::{BioFlags, StreamId};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An open file: the pages, and what an opener has of its own: which errors it was told of, its read-ahead, and how much
+/// it has dirtied.
+///
+/// Reads and writes of different callers are atomic by page, not beyond; who needs more holds a lock, as a file system
+/// does.
+#[derive(Debug)]
+pub struct OpenFile {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) told: Mutex<Told>,
+    pub(crate) ahead: Mutex<ReadAhead>,
+    pub(crate) writer: Mutex<Writer>,
+    /// Pages that may become dirty before the controller is asked, from `writer`, so that an overwrite needs no lock.
+    pub(crate) allowance: AtomicU64,
+    /// Where the last read that ended inside a page ended.
+    pub(crate) last_end: AtomicU64,
+    pub(crate) stream: StreamId,
+    pub(crate) exempt: bool,
+    /// Its pages are excluded by whoever opened it.
+    pub(crate) in_exclusion: bool,
+}
+
+impl OpenFile {
+    /// Charges reads to a stream.
+    pub fn with_stream(mut self, stream: StreamId) -> Self {
+        self.stream = stream;
+        self
+    }
+
+    /// Exempts writes from the limits on dirty memory and from throttling. For completions
+    /// ([`crate::Backing::finish_write`]) and the like, which must not wait for memory that only they can free.
+    pub fn exempt(mut self) -> Self {
+        self.exempt = true;
+        self
+    }
+
+    /// The pages.
+    pub fn mapping(&self) -> Mapping {
+        Mapping(self.inner.clone())
+    }
+
+    /// Reads from byte `at` on; returns how many bytes there were before the file's end.
+    ///
+    /// # Errors
+    /// Nothing could be read. An error behind the first byte shows itself to the next read.
+    pub async fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_on(at, buf, 0).await
+    }
+
+    /// As [`OpenFile::read`], for ordinary threads: what is cached is copied here and now, without meeting the executor.
+    pub fn read_blocking(&self, at: u64, buf: &mut [u8]) -> Result<usize> {
+        let some = self.inner.read_cached(at, buf, self.is_new_use(at));
+        self.note_end(at + some.bytes as u64);
+        if some.stop == ReadStop::Done && some.mark.is_none() {
+            return Ok(some.bytes);
+        }
+        if let Some(mark) = some.mark {
+            self.read_on_past(mark);
+        }
+        if some.stop == ReadStop::Done {
+            return Ok(some.bytes);
+        }
+        match self.inner.shared.rt.block_on(self.read_on(at, buf, some.bytes)) {
+            Ok(result) => result,
+            Err(_ended) => Err(CacheError::ShutDown),
+        }
+    }
+
+    /// As [`OpenFile::read`], for callers that must not wait: reads all of it from memory, or says how much of it was there.
+    ///
+    /// # Errors
+    /// The rest must be loaded; nothing is started.
+    pub fn try_read(&self, at: u64, buf: &mut [u8]) -> std::result::Result<usize, WouldWait> {
+        let some = self.inner.read_cached(at, buf, self.is_new_use(at));
+        self.note_end(at + some.bytes as u64);
+        if let Some(mark) = some.mark {
+            self.read_on_past(mark);
+        }
+        match some.stop {
+            ReadStop::Done => Ok(some.bytes),
+            _ => Err(WouldWait { done_bytes: some.bytes }),
+        }
+    }
+
+    /// A read that goes on inside a page where the last one ended is no further use of that page.
+    fn is_new_use(&self, at: u64) -> bool {
+        at.is_multiple_of(PAGE) || self.last_end.load(Ordering::Relaxed) != at
+    }
+
+    fn note_end(&self, end: u64) {
+        if !end.is_multiple_of(PAGE) {
+            self.last_end.store(end, Ordering::Relaxed);
+        }
+    }
+
+    async fn read_on(&self, at: u64, buf: &mut [u8], mut done: usize) -> Result<usize> {
+        let inner = &self.inner;
+        // After an error a page at a time, so that a bad sector costs its own page only.
+        let mut most = u64::MAX;
+        let mut waiting: Option<(Key, Listener)> = None;
+        loop {
+            let offset = at + done as u64;
+            let some = inner.read_cached(offset, &mut buf[done..], self.is_new_use(offset));
+            done += some.bytes;
+            self.note_end(at + done as u64);
+            if let Some(mark) = some.mark {
+                self.read_on_past(mark);
+            }
+            let error = match some.stop {
+                ReadStop::Done => return Ok(done),
+                ReadStop::Busy => {
+                    inner.shared.rt.yield_now().await;
+                    continue;
+                }
+                ReadStop::Loading(page) => {
+                    inner.wait_loaded(page).await;
+                    continue;
+                }
+                ReadStop::Missing(page) => {
+                    let last = (at + buf.len() as u64).div_ceil(PAGE).min(page.saturating_add(most));
+                    match self.fill(page..last.max(page + 1), true, &mut waiting).await {
+                        Ok(None) => continue,
+                        Ok(Some(load)) => match load.wait().await {
+                            Ok(()) => continue,
+                            Err(_) if load.pages().end - page > 1 => {
+                                most = 1;
+                                continue;
+                            }
+                            Err(error) => error,
+                        },
+                        Err(error) => error,
+                    }
+                }
+            };
+            return if done > 0 { Ok(done) } else { Err(error) };
+        }
+    }
+
+    /// Has missing pages loaded, and with them what read-ahead wants. `None` if somebody else was first, or after waiting
+    /// for a frame.
+    async fn fill(
+        &self,
+        pages: Range<u64>,
+        read_ahead: bool,
+        waiting: &mut Option<(Key, Listener)>,
+    ) -> Result<Option<Arc<Load>>> {
+        let inner = &self.inner;
+        let end = inner.size().div_ceil(PAGE);
+        let wanted = Wanted {
+            pages: pages.clone(),
+            purpose: Purpose::Demand,
+            mark: None,
+            stream: self.stream,
+            in_exclusion: self.in_exclusion,
+        };
+        match inner.load(wanted).await? {
+            Loading::Started(load) => {
+                if read_ahead {
+                    let plan =
+                        self.ahead.lock().missed(pages.start..pages.end.min(end).max(pages.start + 1), end);
+                    self.carry_out(plan);
+                }
+                Ok(Some(load))
+            }
+            Loading::Present => Ok(None),
+            Loading::NoFrames => {
+                wait_for_frames(&inner.shared, waiting).await;
+                Ok(None)
+            }
+        }
+    }
+
+    fn read_on_past(&self, mark: u64) {
+        let end = self.inner.size().div_ceil(PAGE);
+        let plan = self.ahead.lock().marked(mark, end);
+        self.carry_out(plan);
+    }
+
+    /// Starts read-ahead, on a task of its own where the backing needs time to say where the pages are.
+    fn carry_out(&self, plan: Plan) {
+        if plan.ahead.is_empty() {
+            return;
+        }
+        let inner = self.inner.clone();
+        let stream = self.stream;
+        let mut work = Box::pin(async move {
+            for run in plan.ahead {
+                let mut at = run.start;
+                while at < run.end {
+                    let wanted = Wanted {
+                        pages: at..run.end,
+                        purpose: Purpose::Ahead,
+                        mark: plan.mark,
+                        stream,
+                        in_exclusion: false,
+                    };
+                    match inner.load(wanted).await {
+                        Ok(Loading::Started(load)) => at = load.pages().end,
+                        Ok(Loading::Present) => at += 1,
+                        // Nobody waits for it: whoever needs the page hears of the error.
+                        Ok(Loading::NoFrames) | Err(_) => return,
+                    }
+                }
+            }
+        });
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        if std::future::Future::poll(work.as_mut(), &mut cx).is_pending() {
+            drop(self.inner.shared.rt.spawn("read-ahead", extant_rt::Class::Normal, work));
+        } else {
+            self.inner.shared.rt.ensure_driven();
+        }
+    }
+
+    /// Writes from byte `at` on, into the cache; the file grows as needed. May pause when much is dirty.
+    ///
+    /// Durable after [`OpenFile::sync`]. What a dropped future had written stays written.
+    ///
+    /// # Errors
+    /// The file would be too large, a page that is overwritten in part cannot be read, or no more may be dirtied and the
+    /// device fails. The error tells how many bytes were written before it.
+    pub async fn write(&self, at: u64, bytes: &[u8]) -> std::result::Result<(), WriteError> {
+        self.write_all(at, Source::Bytes(bytes)).await
+    }
+
+    /// As [`OpenFile::write`], for ordinary threads: an overwrite of cached pages, or a write to new ones while there is
+    /// room, is done here and now.
+    pub fn write_blocking(&self, at: u64, bytes: &[u8]) -> std::result::Result<(), WriteError> {
+        check_size(at.saturating_add(bytes.len() as u64))
+            .map_err(|error| WriteError { done_bytes: 0, error })?;
+        let source = Source::Bytes(bytes);
+        let (wrote, stop) = self.inner.write_cached(at, source, self.terms());
+        let asks = self.account(wrote);
+        if stop == WriteStop::Done && !asks {
+            return Ok(());
+        }
+        let done = wrote.bytes;
+        let rest = async {
+            if asks {
+                self.balance().await;
+            }
+            self.write_all(at + done as u64, source.skip(done)).await
+        };
+        match self.inner.shared.rt.block_on(rest) {
+            Ok(result) => {
+                result.map_err(|stopped| WriteError { done_bytes: done + stopped.done_bytes, ..stopped })
+            }
+            Err(_ended) => Err(WriteError { done_bytes: done, error: CacheError::ShutDown }),
+        }
+    }
+
+    /// As [`OpenFile::write`], for callers that must not wait: writes all of it into memory, or says how much it wrote.
+    ///
+    /// # Errors
+    /// The rest needs a page to be loaded, memory or a pause; nothing is started.
+    pub fn try_write(&self, at: u64, bytes: &[u8]) -> std::result::Result<(), WouldWait> {
+        let asks = {
+            let writer = self.writer.lock();
+            !self.exempt && writer.dirtied_pages > 0 && writer.dirtied_pages >= writer.ask_after_pages
+        };
+        if check_size(at.saturating_add(bytes.len() as u64)).is_err() || asks && !self.try_balance() {
+            return Err(WouldWait { done_bytes: 0 });
+        }
+        let (wrote, stop) = self.inner.write_cached(at, Source::Bytes(bytes), self.terms());
+        self.account(wrote);
+        if stop == WriteStop::Done { Ok(()) } else { Err(WouldWait { done_bytes: wrote.bytes }) }
+    }
+
+    /// Takes note of what was written; says whether the controller is to be asked.
+    #[inline]
+    fn account(&self, wrote: Wrote) -> bool {
+        if wrote.dirtied == 0 {
+            return false;
+        }
+        let mut writer = self.writer.lock();
+        writer.dirtied_pages += wrote.dirtied;
+        self.note_allowance(&writer);
+        !self.exempt && writer.dirtied_pages >= writer.ask_after_pages
+    }
+
+    /// Takes over what the controller allows.
+    pub(crate) fn note_allowance(&self, writer: &Writer) {
+        let left = writer.ask_after_pages.saturating_sub(writer.dirtied_pages);
+        self.allowance.store(left.max(1), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn terms(&self) -> Terms {
+        let most = if self.exempt { u64::MAX } else { self.allowance.load(Ordering::Relaxed) };
+        Terms { most, exempt: self.exempt, in_exclusion: self.in_exclusion }
+    }
+
+    pub(crate) async fn write_all(&self, at: u64, source: Source<'_>) -> std::result::Result<(), WriteError> {
+        let mut done_bytes = 0;
+        let result = match check_size(at.saturating_add(source.len() as u64)) {
+            Ok(()) => self.write_on(at, source, &mut done_bytes).await,
+            Err(error) => Err(error),
+        };
+        result.map_err(|error| WriteError { done_bytes, error })
+    }
+
+    async fn write_on(&self, at: u64, source: Source<'_>, done_bytes: &mut usize) -> Result<()> {
+        let inner = &self.inner;
+        let mut waiting: Option<(Key, Listener)> = None;
+        let mut refused = false;
+        // Waits at the limits themselves, for the trace.
+        let mut pause = None;
+        loop {
+            let (wrote, stop) =
+                inner.write_cached(at + *done_bytes as u64, source.skip(*done_bytes), self.terms());
+            let asks = self.account(wrote);
+            *done_bytes += wrote.bytes;
+            if wrote.bytes > 0 {
+                waiting = None;
+                refused = false;
+                pause = None;
+            }
+            if let (Some(_), None, WriteStop::NoRoom(_) | WriteStop::NoFrames) = (&waiting, &pause, stop) {
+                let rule = match stop {
+                    WriteStop::NoRoom(NoRoom::Everywhere) => "limit",
+                    WriteStop::NoRoom(NoRoom::OnDevice(_)) => "device limit",
+                    _ => "no frames",
+                };
+                pause = Pause::begin(self, rule, self.writer.lock().dirtied_pages);
+            }
+            match stop {
+                WriteStop::Done | WriteStop::Asks => {}
+                WriteStop::Busy => inner.shared.rt.yield_now().await,
+                WriteStop::Loading(page) => {
+                    inner.wait_loaded(page).await;
+                }
+                WriteStop::Missing(page) => {
+                    if let Some(load) = self.fill(page..page + 1, false, &mut waiting).await? {
+                        load.wait().await?;
+                    }
+                }
+                WriteStop::Excluded(page) => inner.wait_admitted((page..page + 1).into()).await,
+                WriteStop::NoFrames => wait_for_frames(&inner.shared, &mut waiting).await,
+                WriteStop::NoRoom(reason) => {
+                    // A device that fails gets one more try on behalf of whoever waits.
+                    let failure = inner.disk.failure();
+                    if let (Some(error), true) = (&failure, refused) {
+                        return Err(error.clone());
+                    }
+                    refused = failure.is_some() && waiting.is_some();
+                    match reason {
+                        NoRoom::Everywhere => want_frames(&inner.shared),
+                        NoRoom::OnDevice(_) => inner.disk.want(&inner.shared),
+                    }
+                    wait_for(&inner.shared, &mut waiting, Shared::room_key(reason)).await;
+                }
+            }
+            if asks {
+                self.balance().await;
+            }
+            if stop == WriteStop::Done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes everything written before durable: writes back, waits, flushes the device's cache.
+    ///
+    /// # Errors
+    /// What went wrong since this open file was last told, once: also errors of background write-back.
+    pub async fn sync(&self) -> Result<()> {
+        self.sync_range(ByteRange::ALL).await?;
+        self.flush_device().await
+    }
+
+    /// As [`OpenFile::sync`], for ordinary threads.
+    pub fn sync_blocking(&self) -> Result<()> {
+        match self.inner.shared.rt.block_on(self.sync()) {
+            Ok(result) => result,
+            Err(_ended) => Err(CacheError::ShutDown),
+        }
+    }
+
+    /// Writes back a range and waits, without a flush of the device (`sync_file_range(2)`): not durable yet.
+    pub async fn sync_range(&self, bytes: impl Into<ByteRange>) -> Result<()> {
+        let bytes = bytes.into();
+        let unit = PAGE.max(self.inner.backing.block_bytes().into());
+        let end = self.inner.size().next_multiple_of(unit).max(bytes.start);
+        let pages = ByteRange::new(bytes.start, bytes.end.min(end)).pages();
+        // Errors are in the log, with those of others.
+        let _ = self.inner.write_back(pages.indices(), BioFlags::SYNC).await;
+        self.inner.errors.check(&mut self.told.lock())
+    }
+
+    async fn flush_device(&self) -> Result<()> {
+        let device = &self.inner.disk.device;
+        if device.limits().volatile_cache {
+            extant_block::flush(&**device).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits for `key`: the first time it only begins to listen, so that the caller looks once more before it waits.
+async fn wait_for(shared: &Shared, waiting: &mut Option<(Key, Listener)>, key: Key) {
+    match waiting.take() {
+        Some((listened, listener)) if listened == key => listener.await,
+        _ => *waiting = Some((key, shared.waits.listen(key))),
+    }
+}
+
+/// Waits for a frame. Nobody tells when a page that could be evicted is no longer in use, for as long as that may be: as a
+/// copy takes.
+async fn wait_for_frames(shared: &Shared, waiting: &mut Option<(Key, Listener)>) {
+    if shared.frame_counts().evictable > 0 {
+        return shared.rt.yield_now().await;
+    }
+    want_frames(shared);
+    wait_for(shared, waiting, Key::Frames).await;
+}
+
+/// Has every flusher work, because somebody waits for frames or room.
+fn want_frames(shared: &Shared) {
+    for disk in shared.disks.read().iter() {
+        if disk.dirty.load(Ordering::Relaxed) > 0 {
+            disk.want(shared);
+        }
+    }
+}
