@@ -32,7 +32,7 @@ pub const fn dirent_bytes(name_len: usize) -> usize {
 }
 
 /// Decodes `rec_len`: in 64 KiB blocks, 0 and 65535 mean the whole block.
-const fn decode_record_bytes(rec_len: u16, block_bytes: usize) -> usize {
+pub const fn decode_record_bytes(rec_len: u16, block_bytes: usize) -> usize {
     if block_bytes >= 65536 && (rec_len == 65535 || rec_len == 0) { block_bytes } else { rec_len as usize }
 }
 
@@ -146,13 +146,20 @@ pub fn verify_dirent_checksum(block: &[u8], seed: ChecksumSeed, place: Place) ->
     if stored == computed { Ok(()) } else { Err(Corrupt::checksum(place, stored, computed)) }
 }
 
-/// Writes the checksum's pseudo-entry into the last 12 bytes of a block whose entries end before them.
-pub fn write_dirent_tail(block: &mut [u8], seed: ChecksumSeed) {
+/// Writes the checksum's pseudo-entry, with 0 for the checksum, into the last 12 bytes of a block whose entries end before
+/// them.
+pub fn init_dirent_tail(block: &mut [u8]) {
     let at = block.len() - DIRENT_TAIL_BYTES;
-    let sum = seed.over(&block[..at]).0;
     let tail = &mut block[at..];
     tail.fill(0);
     tail[4..6].copy_from_slice(&12u16.to_le_bytes());
     tail[7] = TAIL_FILE_TYPE;
-    tail[8..].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Writes the checksum's pseudo-entry into the last 12 bytes of a block whose entries end before them.
+pub fn write_dirent_tail(block: &mut [u8], seed: ChecksumSeed) {
+    init_dirent_tail(block);
+    let at = block.len() - DIRENT_TAIL_BYTES;
+    let sum = seed.over(&block[..at]).0;
+    block[at + 8..].copy_from_slice(&sum.to_le_bytes());
 }

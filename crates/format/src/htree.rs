@@ -10,8 +10,10 @@
 //! node:  deleted entry (8 bytes)                         │ limit, count, block │ hash, block │ … │ [tail (8)]
 //! ```
 
+mod edit;
 mod hash;
 
+pub use edit::{DxEntriesMut, init_dx_node, init_dx_root, set_dotdot, set_dx_levels};
 pub use hash::{HashVersion, NameHash, hash_name};
 
 use crate::{ChecksumSeed, Corrupt, FileBlock, InodeNumber, Place, encode_record_bytes};
@@ -111,6 +113,11 @@ impl HtreeContext {
         Place::HtreeNode(self.dir, self.block)
     }
 
+    /// Where a block's entries begin.
+    const fn entries_at(&self) -> usize {
+        if self.block.0 == 0 { ROOT_ENTRIES } else { NODE_ENTRIES }
+    }
+
     /// How many entries a block of this length has room for.
     const fn limit(&self, block_len: usize, entries_at: usize) -> usize {
         let tail = if self.checksums { TAIL_LEN } else { 0 };
@@ -152,7 +159,27 @@ pub struct DxEntries<'a> {
 }
 
 impl<'a> DxEntries<'a> {
-    fn parse(block: &'a [u8], at: usize, context: &HtreeContext) -> Result<Self, Corrupt> {
+    fn check_order(&self, context: &HtreeContext) -> Result<(), Corrupt> {
+        let hashes = self.raw[1..].iter().map(|entry| entry.hash.get() & !1);
+        match hashes.clone().zip(hashes.skip(1)).find(|(a, b)| a > b) {
+            Some((_, hash)) => {
+                let rule = "no lower than that of the entry before";
+                Err(Corrupt::field(context.place(), "hash", hash.into(), rule))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn open_at(block: &'a [u8], at: usize, context: &HtreeContext) -> Result<Self, Corrupt> {
+        let (count, limit) = Self::head(block, at, context)?;
+        match <[RawDxEntry]>::ref_from_prefix_with_elems(&block[at..], count) {
+            Ok((raw, _)) => Ok(Self { raw, limit }),
+            Err(_) => Err(Corrupt::truncated(context.place(), at + count * ENTRY_LEN, block.len())),
+        }
+    }
+
+    /// Count and limit, which fit the block.
+    fn head(block: &[u8], at: usize, context: &HtreeContext) -> Result<(usize, usize), Corrupt> {
         let place = context.place();
         let bad = |field, value: usize, rule| Err(Corrupt::field(place, field, value as u64, rule));
         let rest = block.get(at..).unwrap_or_default();
@@ -166,14 +193,7 @@ impl<'a> DxEntries<'a> {
         if count == 0 || count > limit {
             return bad("count", count, "from 1 to limit");
         }
-        let Ok((raw, _)) = <[RawDxEntry]>::ref_from_prefix_with_elems(rest, count) else {
-            return Err(Corrupt::truncated(place, at + count * ENTRY_LEN, block.len()));
-        };
-        let hashes = raw[1..].iter().map(|entry| entry.hash.get() & !1);
-        if let Some((_, hash)) = hashes.clone().zip(hashes.skip(1)).find(|(a, b)| a > b) {
-            return bad("hash", hash as usize, "no lower than that of the entry before");
-        }
-        Ok(Self { raw, limit })
+        Ok((count, limit))
     }
 
     /// How many entries there are; never 0.
@@ -239,6 +259,13 @@ pub struct DxRoot<'a> {
 impl<'a> DxRoot<'a> {
     /// Reads block 0 of an indexed directory.
     pub fn parse(block: &'a [u8], context: &HtreeContext) -> Result<Self, Corrupt> {
+        let root = Self::open(block, context)?;
+        root.entries.check_order(context)?;
+        Ok(root)
+    }
+
+    /// As [`Self::parse`], in constant time: the order of the entries is trusted, as that of a block parsed before.
+    pub fn open(block: &'a [u8], context: &HtreeContext) -> Result<Self, Corrupt> {
         let place = context.place();
         let Ok((raw, _)) = RawDxRoot::ref_from_prefix(block) else {
             return Err(Corrupt::truncated(place, ROOT_ENTRIES, block.len()));
@@ -281,7 +308,7 @@ impl<'a> DxRoot<'a> {
             hash_version,
             levels,
         };
-        Ok(Self { info, entries: DxEntries::parse(block, ROOT_ENTRIES, context)? })
+        Ok(Self { info, entries: DxEntries::open_at(block, ROOT_ENTRIES, context)? })
     }
 }
 
@@ -303,6 +330,13 @@ pub struct DxNode<'a> {
 impl<'a> DxNode<'a> {
     /// Reads a block that an entry above the leaves' level leads to.
     pub fn parse(block: &'a [u8], context: &HtreeContext) -> Result<Self, Corrupt> {
+        let node = Self::open(block, context)?;
+        node.entries.check_order(context)?;
+        Ok(node)
+    }
+
+    /// As [`Self::parse`], in constant time: the order of the entries is trusted, as that of a block parsed before.
+    pub fn open(block: &'a [u8], context: &HtreeContext) -> Result<Self, Corrupt> {
         let place = context.place();
         let Some(fake) = block.first_chunk::<NODE_ENTRIES>() else {
             return Err(Corrupt::truncated(place, NODE_ENTRIES, block.len()));
@@ -315,7 +349,7 @@ impl<'a> DxNode<'a> {
         if !spans(rec_len, block.len()) {
             return Err(Corrupt::field(place, "fake.rec_len", rec_len.into(), "the whole block"));
         }
-        Ok(Self { entries: DxEntries::parse(block, NODE_ENTRIES, context)? })
+        Ok(Self { entries: DxEntries::open_at(block, NODE_ENTRIES, context)? })
     }
 }
 
@@ -331,7 +365,8 @@ fn spans(rec_len: u16, block_len: usize) -> bool {
     usize::from(rec_len) == block_len || (block_len == 65536 && matches!(rec_len, 0 | 65535))
 }
 
-/// Fills `block` with a root. The first entry's hash is not stored.
+/// Fills `block` with a root. The first entry's hash is not stored. `seed` is the directory's, on a volume with
+/// `metadata_csum`.
 ///
 /// # Panics
 /// If there are no entries, or more than [`HtreeContext::root_limit`].
@@ -341,6 +376,31 @@ pub fn write_dx_root(
     entries: impl ExactSizeIterator<Item = DxEntry>,
     seed: Option<ChecksumSeed>,
 ) {
+    write_root_head(block, info);
+    write_entries(block, ROOT_ENTRIES, entries, seed.is_some());
+    if let Some(seed) = seed {
+        write_dx_checksum(block, seed);
+    }
+}
+
+/// Fills `block` with an inner node. The first entry's hash is not stored. `seed` is the directory's, on a volume with
+/// `metadata_csum`.
+///
+/// # Panics
+/// If there are no entries, or more than [`HtreeContext::node_limit`].
+pub fn write_dx_node(
+    block: &mut [u8],
+    entries: impl ExactSizeIterator<Item = DxEntry>,
+    seed: Option<ChecksumSeed>,
+) {
+    write_node_head(block);
+    write_entries(block, NODE_ENTRIES, entries, seed.is_some());
+    if let Some(seed) = seed {
+        write_dx_checksum(block, seed);
+    }
+}
+
+fn write_root_head(block: &mut [u8], info: &DxRootInfo) {
     let file_type = if info.filetype { 2 } else { 0 };
     let dot = |inode: InodeNumber, len: usize, name_len, name: &[u8; 4]| RawDxDot {
         inode: inode.0.into(),
@@ -358,32 +418,21 @@ pub fn write_dx_root(
         ..Default::default()
     };
     block[..ROOT_ENTRIES].copy_from_slice(raw.as_bytes());
-    write_entries(block, ROOT_ENTRIES, entries, seed);
 }
 
-/// Fills `block` with an inner node. The first entry's hash is not stored. `seed` is the directory's, on a volume with
-/// `metadata_csum`.
-///
-/// # Panics
-/// If there are no entries, or more than [`HtreeContext::node_limit`].
-pub fn write_dx_node(
-    block: &mut [u8],
-    entries: impl ExactSizeIterator<Item = DxEntry>,
-    seed: Option<ChecksumSeed>,
-) {
+fn write_node_head(block: &mut [u8]) {
     let rec_len = encode_record_bytes(block.len());
     block[..NODE_ENTRIES].fill(0);
     block[4..6].copy_from_slice(&rec_len.to_le_bytes());
-    write_entries(block, NODE_ENTRIES, entries, seed);
 }
 
 fn write_entries(
     block: &mut [u8],
     at: usize,
     entries: impl ExactSizeIterator<Item = DxEntry>,
-    seed: Option<ChecksumSeed>,
+    checksums: bool,
 ) {
-    let tail = if seed.is_some() { TAIL_LEN } else { 0 };
+    let tail = if checksums { TAIL_LEN } else { 0 };
     let (limit, count) = ((block.len() - at - tail) / ENTRY_LEN, entries.len());
     assert!((1..=limit).contains(&count), "{count} entries, room for {limit}");
     block[at..].fill(0);
@@ -393,10 +442,29 @@ fn write_entries(
     }
     let head = RawDxCountLimit { limit: (limit as u16).into(), count: (count as u16).into() };
     block[at..at + size_of_val(&head)].copy_from_slice(head.as_bytes());
-    if let Some(seed) = seed {
-        let at = at + limit * ENTRY_LEN;
-        let checksum = checksum(block, at..at + TAIL_LEN, at - limit * ENTRY_LEN + count * ENTRY_LEN, seed);
-        block[at + 4..at + TAIL_LEN].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// Writes the checksum of a root or inner node on a volume with `metadata_csum`; `seed` is the directory's. A block whose
+/// limit or count do not fit it is left alone.
+pub fn write_dx_checksum(block: &mut [u8], seed: ChecksumSeed) {
+    let at = entries_at(block);
+    let Some(head) = block.get(at..).and_then(|rest| RawDxCountLimit::ref_from_prefix(rest).ok()) else {
+        return;
+    };
+    let (limit, count) = (usize::from(head.0.limit.get()), usize::from(head.0.count.get()));
+    let tail = at + limit * ENTRY_LEN;
+    if count > limit || tail + TAIL_LEN > block.len() {
+        return;
+    }
+    let checksum = checksum(block, tail..tail + TAIL_LEN, at + count * ENTRY_LEN, seed);
+    block[tail + 4..tail + TAIL_LEN].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// Where a block's entries begin, by what it looks like.
+fn entries_at(block: &[u8]) -> usize {
+    match block.get(4..6) {
+        Some(len) if spans(u16::from_le_bytes([len[0], len[1]]), block.len()) => NODE_ENTRIES,
+        _ => ROOT_ENTRIES,
     }
 }
 
@@ -407,11 +475,8 @@ fn checksum(block: &[u8], tail: Range<usize>, used: usize, seed: ChecksumSeed) -
 
 /// Checks the checksum of a root or inner node on a volume with `metadata_csum`; `seed` is the directory's.
 pub fn verify_dx_checksum(block: &[u8], context: &HtreeContext, seed: ChecksumSeed) -> Result<(), Corrupt> {
-    let at = match block.get(4..6) {
-        Some(len) if spans(u16::from_le_bytes([len[0], len[1]]), block.len()) => NODE_ENTRIES,
-        _ => ROOT_ENTRIES,
-    };
-    let entries = DxEntries::parse(block, at, &HtreeContext { checksums: true, ..*context })?;
+    let at = entries_at(block);
+    let entries = DxEntries::open_at(block, at, &HtreeContext { checksums: true, ..*context })?;
     let tail = at + entries.limit * ENTRY_LEN;
     let Some(raw) = block.get(tail..).and_then(|rest| RawDxTail::ref_from_prefix(rest).ok()) else {
         return Err(Corrupt::truncated(context.place(), tail + TAIL_LEN, block.len()));

@@ -48,8 +48,9 @@ pub use bitmap::{
 pub use char_sign::CharSign;
 pub use checksum::{ChecksumSeed, crc16, crc32c};
 pub use dirent::{
-    DIRENT_HEADER_BYTES, DIRENT_TAIL_BYTES, DirEntries, DirEntry, NAME_MAX, dirent_bytes,
-    encode_record_bytes, has_dirent_tail, verify_dirent_checksum, write_dirent, write_dirent_tail,
+    DIRENT_HEADER_BYTES, DIRENT_TAIL_BYTES, DirEntries, DirEntry, NAME_MAX, decode_record_bytes,
+    dirent_bytes, encode_record_bytes, has_dirent_tail, init_dirent_tail, verify_dirent_checksum,
+    write_dirent, write_dirent_tail,
 };
 pub use error::{Corrupt, Place, Problem};
 pub use extent::{
@@ -59,8 +60,9 @@ pub use extent::{
 pub use features::{Compat, Incompat, RoCompat};
 pub use group_desc::{GroupDescriptor, GroupFlags, RawGroupDescriptor, inode_offset, inode_table_blocks};
 pub use htree::{
-    DxEntries, DxEntry, DxNode, DxRoot, DxRootInfo, HashVersion, HtreeContext, NameHash, RawDxCountLimit,
-    RawDxDot, RawDxEntry, RawDxRoot, RawDxTail, hash_name, verify_dx_checksum, write_dx_node, write_dx_root,
+    DxEntries, DxEntriesMut, DxEntry, DxNode, DxRoot, DxRootInfo, HashVersion, HtreeContext, NameHash,
+    RawDxCountLimit, RawDxDot, RawDxEntry, RawDxRoot, RawDxTail, hash_name, init_dx_node, init_dx_root,
+    set_dotdot, set_dx_levels, verify_dx_checksum, write_dx_checksum, write_dx_node, write_dx_root,
 };
 pub use ids::{BlockSize, FileBlock, Group, InodeNumber, VolumeBlock};
 pub use indirect::{

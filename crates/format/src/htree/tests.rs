@@ -125,6 +125,54 @@ fn every_block_size_is_read_back() {
 }
 
 #[test]
+fn a_node_that_is_changed_in_place_is_the_one_that_would_have_been_written() {
+    for checksums in [false, true] {
+        let seed = checksums.then(|| seed_of(&NODE_CONTEXT));
+        let entry = |hash: u32| DxEntry { hash, block: FileBlock(hash / 2 + 1) };
+        for context in [ROOT_CONTEXT, NODE_CONTEXT].map(|context| HtreeContext { checksums, ..context }) {
+            let info = DxRootInfo { levels: 1, ..DxRoot::parse(ROOT, &ROOT_CONTEXT).unwrap().info };
+            let write = |hashes: &[u32], levels: u8| {
+                let mut block = vec![0xaa; 1024];
+                let entries = hashes.iter().map(|&hash| entry(hash));
+                match context.block.0 {
+                    0 => write_dx_root(&mut block, &DxRootInfo { levels, ..info }, entries, seed),
+                    _ => write_dx_node(&mut block, entries, seed),
+                }
+                block
+            };
+            let mut block = vec![0xbb; 1024];
+            match context.block.0 {
+                0 => init_dx_root(&mut block, &context, &info, [entry(0), entry(80)].into_iter()),
+                _ => init_dx_node(&mut block, &context, [entry(0), entry(80)].into_iter()),
+            }
+            let mut entries = DxEntriesMut::open(&mut block, &context).unwrap();
+            entries.insert(2, entry(90));
+            entries.insert(1, entry(40));
+            entries.insert(3, entry(85));
+            assert_eq!(entries.count(), 5);
+            let seal = |block: &mut [u8]| seed.into_iter().for_each(|seed| write_dx_checksum(block, seed));
+            seal(&mut block);
+            assert_eq!(block, write(&[0, 40, 80, 85, 90], 1));
+            let mut entries = DxEntriesMut::open(&mut block, &context).unwrap();
+            entries.truncate(2);
+            let opened = DxEntries::open_at(&block, context.entries_at(), &context).unwrap();
+            assert!(opened.iter().eq([entry(0), entry(40)]));
+            let levels = if context.block.0 == 0 {
+                set_dx_levels(&mut block, 2);
+                2
+            } else {
+                0
+            };
+            seal(&mut block);
+            assert_eq!(block, write(&[0, 40], levels));
+        }
+    }
+    let mut root = *ROOT;
+    set_dotdot(&mut root, InodeNumber(77));
+    assert_eq!(DxRoot::parse(&root, &ROOT_CONTEXT).unwrap().info.parent, InodeNumber(77));
+}
+
+#[test]
 fn one_wrong_field_is_named() {
     let place = ROOT_CONTEXT.place();
     let root = |at: usize, bytes: &[u8]| {

@@ -3,6 +3,7 @@
 use super::{XATTR_MAGIC, XATTR_VALUE_MAX, XattrIndex, XattrName, padded};
 use crate::{CharSign, Corrupt, InodeNumber, Place, Problem};
 use std::fmt;
+use std::ops::Range;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -196,6 +197,16 @@ impl<'a> Xattrs<'a> {
     /// The attribute of that name.
     pub fn get(&self, name: XattrName<'_>) -> Option<Xattr<'a>> {
         self.iter().find(|xattr| xattr.name == name)
+    }
+
+    /// Where the value of that name lies in what [`Self::parse_inode`] was given, if it lies there.
+    pub fn value_range_in_inode(&self, name: XattrName<'_>) -> Option<Range<usize>> {
+        let (raw, _) =
+            self.raw().find(|(raw, suffix)| raw.e_name_index == name.index.0 && *suffix == name.suffix)?;
+        let (start, len) = (usize::from(raw.e_value_offs.get()), raw.e_value_size.get() as usize);
+        let magic = size_of_val(&XATTR_MAGIC);
+        // The offset of an empty value may be anything.
+        (raw.e_value_inum.get() == 0 && len > 0).then(|| magic + start..magic + start + len)
     }
 
     /// Whether there is none.

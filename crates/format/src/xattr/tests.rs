@@ -121,6 +121,10 @@ fn writing_gives_the_hashes_of_linux() {
     write_inode_xattrs(&mut area, &xattrs).unwrap();
     let ours = Xattrs::parse_inode(&area, INODE).unwrap();
     assert!(ours.iter().eq(xattrs));
+    for xattr in ours {
+        let range = ours.value_range_in_inode(xattr.name).unwrap();
+        assert_eq!(xattr.value, XattrValue::Bytes(&area[range]));
+    }
     write_inode_xattrs(&mut area, &[]).unwrap();
     assert_eq!(area, [0; 96]);
 }

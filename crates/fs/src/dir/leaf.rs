@@ -1,0 +1,315 @@
+//! One linear block of a directory: finding, adding and removing entries in its bytes.
+//!
+//! The areas of a directory kept in its inode have the same form, without the checksum's pseudo-entry.
+
+use extant_format::{
+    Corrupt, DIRENT_HEADER_BYTES, DIRENT_TAIL_BYTES, DirEntries, FileBlock, FileKind, InodeNumber, NameHash,
+    Place, decode_record_bytes, dirent_bytes, encode_record_bytes, init_dirent_tail, write_dirent,
+};
+
+/// What the volume says of the form of entries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeafFormat {
+    /// Entries say what their inode is (`filetype`).
+    pub(crate) filetype: bool,
+    /// Blocks end in a checksum (`metadata_csum`).
+    pub(crate) checksums: bool,
+    /// The volume's last inode.
+    pub(crate) max_inode: u32,
+}
+
+/// Where an entry lies, and what it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) inode: InodeNumber,
+    pub(crate) kind: Option<FileKind>,
+    /// Byte offset in the block.
+    pub(crate) offset: u32,
+    /// Offset of the entry before it, which takes over its room when it is removed.
+    pub(crate) previous: Option<u32>,
+}
+
+/// What one pass over a block finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scan {
+    /// The entry of the name; then the pass ended there.
+    pub(crate) entry: Option<Entry>,
+    /// The first record with room for another entry of the size asked for.
+    pub(crate) room: Option<u32>,
+    /// The most room that any record has, in bytes.
+    pub(crate) most_room: u32,
+}
+
+/// A block breaks the rules of entries; [`LeafFormat::diagnose`] says which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Damaged;
+
+/// An entry as it lies in its block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawEntry<'a> {
+    pub(crate) inode: u32,
+    pub(crate) name: &'a [u8],
+    kind_code: u8,
+    pub(crate) offset: usize,
+    record: usize,
+}
+
+impl RawEntry<'_> {
+    pub(crate) const fn is_free(&self) -> bool {
+        self.inode == 0
+    }
+
+    /// Bytes that the entry needs of its record.
+    const fn used(&self) -> usize {
+        if self.inode == 0 { 0 } else { dirent_bytes(self.name.len()) }
+    }
+
+    const fn end(&self) -> usize {
+        self.offset + self.record
+    }
+}
+
+impl LeafFormat {
+    /// As this format, for the areas of a directory in its inode.
+    pub(crate) const fn inline(self) -> Self {
+        Self { checksums: false, ..self }
+    }
+
+    /// Where entries end.
+    const fn end(&self, block: &[u8]) -> usize {
+        if self.checksums { block.len() - DIRENT_TAIL_BYTES } else { block.len() }
+    }
+
+    /// The entry at `at`, which is before `end`.
+    #[inline]
+    fn entry<'a>(&self, block: &'a [u8], at: usize, end: usize) -> Result<RawEntry<'a>, Damaged> {
+        let rest = &block[at..end];
+        let Some(&[i0, i1, i2, i3, r0, r1, name_len, kind_code]) = rest.first_chunk::<DIRENT_HEADER_BYTES>()
+        else {
+            return Err(Damaged);
+        };
+        let inode = u32::from_le_bytes([i0, i1, i2, i3]);
+        let record = decode_record_bytes(u16::from_le_bytes([r0, r1]), block.len());
+        let name_len = usize::from(name_len);
+        let sound = record >= dirent_bytes(1)
+            && record.is_multiple_of(4)
+            && record <= rest.len()
+            && dirent_bytes(name_len) <= record
+            && inode <= self.max_inode
+            && (inode == 0 || name_len > 0);
+        if !sound {
+            return Err(Damaged);
+        }
+        let name = &rest[DIRENT_HEADER_BYTES..DIRENT_HEADER_BYTES + name_len];
+        Ok(RawEntry { inode, name, kind_code, offset: at, record })
+    }
+
+    /// All records of a block, free ones included; ends after a damaged one.
+    pub(crate) fn entries<'a>(
+        self,
+        block: &'a [u8],
+    ) -> impl Iterator<Item = Result<RawEntry<'a>, Damaged>> + use<'a> {
+        let end = self.end(block);
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let entry = self.entry(block, at, end);
+            at = entry.map_or(end, |entry| entry.end());
+            Some(entry)
+        })
+    }
+
+    pub(crate) fn kind(&self, entry: &RawEntry<'_>) -> Option<FileKind> {
+        if self.filetype { FileKind::from_dirent(entry.kind_code & 0x7f) } else { None }
+    }
+
+    /// Looks for `name`, and for room for an entry of `need` bytes.
+    pub(crate) fn scan(&self, block: &[u8], name: &[u8], need: usize) -> Result<Scan, Damaged> {
+        let (mut at, end) = (0, self.end(block));
+        let mut found = Scan { entry: None, room: None, most_room: 0 };
+        let mut previous = None;
+        while at < end {
+            let entry = self.entry(block, at, end)?;
+            if entry.name == name && !entry.is_free() {
+                let (inode, kind) = (InodeNumber(entry.inode), self.kind(&entry));
+                found.entry = Some(Entry { inode, kind, offset: at as u32, previous });
+                return Ok(found);
+            }
+            let room = (entry.record - entry.used()) as u32;
+            found.most_room = found.most_room.max(room);
+            if room >= need as u32 && found.room.is_none() {
+                found.room = Some(at as u32);
+            }
+            previous = Some(at as u32);
+            at = entry.end();
+        }
+        Ok(found)
+    }
+
+    /// The most room that any record has, in bytes.
+    pub(crate) fn most_room(&self, block: &[u8]) -> Result<u32, Damaged> {
+        self.entries(block).try_fold(0, |most, entry| {
+            let entry = entry?;
+            Ok(most.max((entry.record - entry.used()) as u32))
+        })
+    }
+
+    /// Whether a block has no names but `.` and `..`.
+    pub(crate) fn is_empty(&self, block: &[u8]) -> Result<bool, Damaged> {
+        for entry in self.entries(block) {
+            let entry = entry?;
+            if !entry.is_free() && entry.name != b"." && entry.name != b".." {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Adds an entry in the record at `room`, which a scan for its size has found. Gives the entry's offset.
+    pub(crate) fn insert(
+        &self,
+        block: &mut [u8],
+        room: u32,
+        inode: InodeNumber,
+        name: &[u8],
+        kind: FileKind,
+    ) -> u32 {
+        let at = room as usize;
+        let host = self.entry(block, at, self.end(block)).expect("a record that a scan has passed");
+        let (used, end) = (host.used(), host.end());
+        if used > 0 {
+            set_record(block, at, used);
+        }
+        let at = at + used;
+        let padded = at + dirent_bytes(name.len());
+        block[at..padded].fill(0);
+        write_dirent(&mut block[at..end], inode, name, self.filetype.then_some(kind));
+        at as u32
+    }
+
+    /// Removes an entry that a scan has found; nothing of it stays readable.
+    pub(crate) fn remove(&self, block: &mut [u8], entry: &Entry) {
+        let at = entry.offset as usize;
+        let gone = self.entry(block, at, self.end(block)).expect("an entry that a scan has found");
+        let (record, used) = (gone.record, gone.used());
+        match entry.previous {
+            Some(previous) => {
+                let before = self
+                    .entry(block, previous as usize, self.end(block))
+                    .expect("a record that a scan has passed")
+                    .record;
+                set_record(block, previous as usize, before + record);
+                block[at..at + used].fill(0);
+            }
+            None => {
+                block[at..at + 4].fill(0);
+                block[at + 6..at + used].fill(0);
+            }
+        }
+    }
+
+    /// Makes an entry name another inode.
+    pub(crate) fn set(&self, block: &mut [u8], offset: u32, inode: InodeNumber, kind: FileKind) {
+        let at = offset as usize;
+        block[at..at + 4].copy_from_slice(&inode.0.to_le_bytes());
+        if self.filetype {
+            block[at + 7] = kind.dirent_code();
+        }
+    }
+
+    /// Fills a block that has no entries.
+    pub(crate) fn init_empty(&self, block: &mut [u8]) {
+        self.fill(block, std::iter::empty());
+    }
+
+    /// Fills the first block of a linear directory.
+    pub(crate) fn init_first(&self, block: &mut [u8], dir: InodeNumber, parent: InodeNumber) {
+        self.init_empty(block);
+        let end = self.end(block);
+        let kind = self.filetype.then_some(FileKind::Directory);
+        write_dirent(&mut block[..12], dir, b".", kind);
+        write_dirent(&mut block[12..end], parent, b"..", kind);
+    }
+
+    /// Fills a block with entries, which fit; the last one's record takes the room that is left.
+    fn fill<'a>(&self, block: &mut [u8], entries: impl Iterator<Item = RawEntry<'a>>) {
+        block.fill(0);
+        let end = self.end(block);
+        let (mut at, mut last) = (0, 0);
+        for entry in entries {
+            let used = dirent_bytes(entry.name.len());
+            write_dirent(&mut block[at..at + used], InodeNumber(entry.inode), entry.name, None);
+            block[at + 7] = entry.kind_code;
+            last = at;
+            at += used;
+        }
+        set_record(block, last, end - last);
+        if self.checksums {
+            init_dirent_tail(block);
+        }
+    }
+
+    /// Splits the names of `block`, `.` and `..` left out, in two blocks of about as many bytes: those with the higher
+    /// hashes go to the second.
+    pub(crate) fn split(
+        &self,
+        block: &[u8],
+        hash: impl Fn(&[u8]) -> NameHash,
+    ) -> Result<SplitLeaf, Damaged> {
+        let mut entries = Vec::new();
+        for entry in self.entries(block) {
+            let entry = entry?;
+            if !entry.is_free() && entry.name != b"." && entry.name != b".." {
+                entries.push((hash(entry.name).major, entry));
+            }
+        }
+        if entries.len() < 2 {
+            return Err(Damaged);
+        }
+        entries.sort_by_key(|(hash, entry)| (*hash, entry.offset));
+        // The upper half by bytes, an entry that straddles the middle by its own middle.
+        let (mut moved, mut bytes) = (0, 0);
+        for (_, entry) in entries.iter().rev() {
+            if bytes + entry.used() / 2 > block.len() / 2 {
+                break;
+            }
+            bytes += entry.used();
+            moved += 1;
+        }
+        // All names of the block are in its lower half where little of it was in use.
+        let kept = if moved < entries.len() { entries.len() - moved } else { entries.len() / 2 };
+        let (low, high) = entries.split_at(kept);
+        let continues = low[low.len() - 1].0 == high[0].0;
+        let filled = |entries: &[(u32, RawEntry<'_>)]| {
+            let mut block = vec![0; block.len()];
+            self.fill(&mut block, entries.iter().map(|(_, entry)| *entry));
+            block
+        };
+        Ok(SplitLeaf { low: filled(low), high: filled(high), hash: high[0].0 | u32::from(continues) })
+    }
+
+    /// What is wrong with a damaged block.
+    pub(crate) fn diagnose(&self, block: &[u8], dir: InodeNumber, at: FileBlock) -> Corrupt {
+        DirEntries::new(block, self.filetype, self.max_inode, dir, at).find_map(Result::err).unwrap_or_else(
+            || {
+                let rule = "entries that end where the checksum begins, and at least two in a full block";
+                Corrupt::field(Place::DirectoryBlock(dir, at), "rec_len", 0, rule)
+            },
+        )
+    }
+}
+
+/// The halves of a block.
+#[derive(Debug)]
+pub(crate) struct SplitLeaf {
+    pub(crate) low: Vec<u8>,
+    pub(crate) high: Vec<u8>,
+    /// The lowest hash of `high`; its lowest bit is set where names of that hash begin in `low`.
+    pub(crate) hash: u32,
+}
+
+fn set_record(block: &mut [u8], at: usize, bytes: usize) {
+    block[at + 4..at + 6].copy_from_slice(&encode_record_bytes(bytes).to_le_bytes());
+}
