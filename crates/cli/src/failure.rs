@@ -88,7 +88,7 @@ impl Failure {
         use extant_fs::Error as E;
         let whole = matches!(
             error,
-            E::NotFound(_) | E::NotADirectory(_) | E::IsADirectory(_) | E::NotAFile(_) | E::TooManyLinks(_)
+            E::NotFound(_) | E::NotADirectory(_) | E::IsADirectory(_) | E::NotAFile(_) | E::Loop(_)
         );
         Self::Volume { place: if whole { place.image_quoted() } else { place.quoted() }, error }
     }

@@ -1,7 +1,7 @@
 //! What can go wrong with a volume.
 
 use extant_block::IoError;
-use extant_format::Corrupt;
+use extant_format::{Corrupt, Problem};
 use thiserror::Error;
 
 /// Shorthand for results of this crate.
@@ -45,15 +45,102 @@ pub enum Error {
     /// Another kind of file was needed.
     #[error("{0}: not a regular file")]
     NotAFile(String),
-    /// Too many symbolic links on the way.
+    /// Too many symbolic links on the way (ELOOP).
     #[error("{0}: too many levels of symbolic links")]
+    Loop(String),
+    /// The name is taken (EEXIST).
+    #[error("{0}: exists already")]
+    Exists(String),
+    /// A directory that must be empty has names (ENOTEMPTY).
+    #[error("{0}: the directory is not empty")]
+    NotEmpty(String),
+    /// A name has more than 255 bytes (ENAMETOOLONG).
+    #[error("{0}: the name is too long")]
+    NameTooLong(String),
+    /// The inode cannot have another link (EMLINK).
+    #[error("{0}: has as many links as an inode can have")]
     TooManyLinks(String),
+    /// Another owner or a capability is needed (EPERM).
+    #[error("{0}: not permitted")]
+    Permission(String),
+    /// The mode or the access control list forbids it (EACCES).
+    #[error("{0}: permission denied")]
+    Access(String),
+    /// The volume is open for reading only, or an earlier failure ended writing (EROFS).
+    #[error("the volume is read-only")]
+    ReadOnly,
+    /// The two names are not on one volume, or not in one project (EXDEV).
+    #[error("{0}: lies elsewhere")]
+    CrossDevice(String),
+    /// The request makes no sense (EINVAL).
+    #[error("{0}")]
+    Invalid(String),
+    /// No blocks or inodes are left, or no room in a structure (ENOSPC).
+    #[error("no space is left on the volume")]
+    NoSpace,
+    /// The owner's quota is used up (EDQUOT).
+    #[error("the quota of {0} is used up")]
+    Quota(String),
+    /// Beyond the largest size of a file (EFBIG).
+    #[error("{0}: would become larger than a file of this volume can be")]
+    TooBig(String),
+    /// There is no such attribute (ENODATA).
+    #[error("{0}: no such attribute")]
+    NoData(String),
+    /// An attribute's value is too long (E2BIG).
+    #[error("{0}: the value is too long")]
+    ValueTooBig(String),
+    /// A name or a buffer has a length out of range (ERANGE).
+    #[error("{0}: the length is out of range")]
+    Range(String),
+    /// In use in a way that excludes this (EBUSY).
+    #[error("{0}: in use")]
+    Busy(String),
+    /// This kind of file or of volume cannot do it (EOPNOTSUPP).
+    #[error("{0}: not supported")]
+    NotSupported(String),
+    /// The file that was named is gone (ESTALE).
+    #[error("inode {0} has been deleted since")]
+    Stale(extant_format::InodeNumber),
     /// The contents are encrypted; names and sizes are read as they are stored.
     #[error("inode {0} is encrypted; its contents cannot be read without the key")]
     Encrypted(extant_format::InodeNumber),
 }
 
 impl Error {
+    /// The number by which Linux's system calls report it (asm-generic/errno.h; ext4 uses EUCLEAN for a damaged structure
+    /// and EBADMSG for a wrong checksum).
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Permission(_) => 1,
+            Self::NotFound(_) => 2,
+            Self::Io(_) => 5,
+            Self::ValueTooBig(_) => 7,
+            Self::Access(_) => 13,
+            Self::Busy(_) | Self::InUse { .. } => 16,
+            Self::Exists(_) => 17,
+            Self::CrossDevice(_) => 18,
+            Self::NotADirectory(_) => 20,
+            Self::IsADirectory(_) => 21,
+            Self::Invalid(_) | Self::NotAFile(_) => 22,
+            Self::TooBig(_) => 27,
+            Self::NoSpace => 28,
+            Self::ReadOnly => 30,
+            Self::TooManyLinks(_) => 31,
+            Self::Range(_) => 34,
+            Self::NameTooLong(_) => 36,
+            Self::NotEmpty(_) => 39,
+            Self::Loop(_) => 40,
+            Self::NoData(_) => 61,
+            Self::Corrupt(Corrupt { problem: Problem::Checksum { .. }, .. }) => 74,
+            Self::Unsupported { .. } | Self::NotSupported(_) => 95,
+            Self::Stale(_) => 116,
+            Self::Corrupt(_) => 117,
+            Self::Quota(_) => 122,
+            Self::Encrypted(_) => 126,
+        }
+    }
+
     /// A feature without advice.
     pub fn unsupported(feature: impl Into<String>) -> Self {
         Self::Unsupported { feature: feature.into(), hint: "" }

@@ -62,7 +62,7 @@ impl Volume {
             if next.kind() == Some(FileKind::Symlink) && (!last || follow == Follow::Yes) {
                 links += 1;
                 if links > LINKS_MAX {
-                    return Err(Error::TooManyLinks(quote(path)));
+                    return Err(Error::Loop(quote(path)));
                 }
                 let target = self.read_link(&next).await?;
                 if target.first() == Some(&b'/') {
