@@ -171,6 +171,16 @@ impl Acl {
         &self.entries
     }
 
+    /// The same list with the permissions that `permissions` makes of each entry's tag and permissions; of those only the
+    /// lower three bits count.
+    pub fn with_permissions(&self, permissions: impl Fn(AclTag, u8) -> u8) -> Self {
+        let entry = |&AclEntry { tag, permissions: old }: &AclEntry| AclEntry {
+            tag,
+            permissions: permissions(tag, old) & 7,
+        };
+        Self { entries: self.entries.iter().map(entry).collect() }
+    }
+
     /// The value that a volume stores.
     pub fn to_stored(&self) -> Vec<u8> {
         let mut bytes = STORED_VERSION.to_le_bytes().to_vec();

@@ -31,7 +31,7 @@ mod names;
 mod volume;
 mod xattr;
 
-pub use dir::{DirItem, DirReader};
+pub use dir::{Cookie, DirItem, DirReader, Listed};
 pub use dump::Dump;
 pub use error::{Error, Result};
 pub use file::{Chunk, File, FileStream};
@@ -40,4 +40,4 @@ pub use map::{Run, RunState, Runs};
 pub use meta::BlockRef;
 pub use names::{DEPTH_MAX, Follow, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions, quote};
 pub use volume::{Damage, OpenOptions, Volume, read_superblock};
-pub use xattr::Attribute;
+pub use xattr::{Attribute, SetMode};

@@ -176,6 +176,18 @@ impl LeafFormat {
         name: &[u8],
         kind: FileKind,
     ) -> u32 {
+        self.insert_kind(block, room, inode, name, Some(kind))
+    }
+
+    /// As [`Self::insert`], where what the inode is may be unknown.
+    pub(crate) fn insert_kind(
+        &self,
+        block: &mut [u8],
+        room: u32,
+        inode: InodeNumber,
+        name: &[u8],
+        kind: Option<FileKind>,
+    ) -> u32 {
         let at = room as usize;
         let host = self.entry(block, at, self.end(block)).expect("a record that a scan has passed");
         let (used, end) = (host.used(), host.end());
@@ -185,7 +197,7 @@ impl LeafFormat {
         let at = at + used;
         let padded = at + dirent_bytes(name.len());
         block[at..padded].fill(0);
-        write_dirent(&mut block[at..end], inode, name, self.filetype.then_some(kind));
+        write_dirent(&mut block[at..end], inode, name, kind.filter(|_| self.filetype));
         at as u32
     }
 
@@ -253,11 +265,7 @@ impl LeafFormat {
 
     /// Splits the names of `block`, `.` and `..` left out, in two blocks of about as many bytes: those with the higher
     /// hashes go to the second.
-    pub(crate) fn split(
-        &self,
-        block: &[u8],
-        hash: impl Fn(&[u8]) -> NameHash,
-    ) -> Result<SplitLeaf, Damaged> {
+    pub(crate) fn split(&self, block: &[u8], hash: impl Fn(&[u8]) -> NameHash) -> Result<SplitLeaf, Damaged> {
         let mut entries = Vec::new();
         for entry in self.entries(block) {
             let entry = entry?;

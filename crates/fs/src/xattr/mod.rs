@@ -1,5 +1,12 @@
 //! Extended attributes, and the data that they hold for an inode.
 
+#[allow(dead_code)] // until names are changed
+mod acl;
+#[allow(dead_code)]
+mod edit;
+
+pub use edit::SetMode;
+
 use crate::{Error, Result, Volume};
 use extant_format::{
     Acl, Corrupt, FileKind, InlineData, Inode, InodeFlags, Place, Problem, ValueInode, Xattr, XattrBlock,

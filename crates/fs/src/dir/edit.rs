@@ -1,0 +1,317 @@
+//! Finding a name in a directory of blocks, and adding, removing and changing one.
+//!
+//! [`look`] reads and decides; nothing has changed when it stops for a block that is not in memory. What it found or where
+//! a name may go is then applied to blocks that are all held, which cannot fail.
+
+use super::index::NameIndex;
+use super::leaf::{Entry, RawEntry};
+use super::shape::{Blocks, BlocksMut, Form, Shape, Stop};
+use super::tree::{Path, held};
+use crate::Error;
+use extant_format::{
+    DxEntry, DxRootInfo, FileBlock, FileKind, HashVersion, InodeNumber, dirent_bytes, init_dx_root,
+    set_dotdot,
+};
+
+/// An entry, and the block that it lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) block: FileBlock,
+    pub(crate) entry: Entry,
+}
+
+/// What [`look`] says of a name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Looked {
+    Found(Found),
+    /// There is no such name; this is where it would go.
+    Absent(Gap),
+}
+
+/// Where a name may be added.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Gap {
+    /// In a record that has room.
+    Room { block: FileBlock, at: u32 },
+    /// In a new block of a linear directory.
+    Append,
+    /// In a directory of one full block, which becomes a tree with this hash.
+    Plant(HashVersion),
+    /// In a half of a full leaf, and new nodes above it.
+    Split { path: Path, nodes: u32 },
+    /// Nowhere: the tree or the directory cannot grow.
+    Full,
+}
+
+impl Gap {
+    /// Blocks by which the directory grows; `None` if it cannot.
+    pub(crate) fn new_blocks(&self, shape: &Shape) -> Option<u32> {
+        let new = match self {
+            Self::Room { .. } => 0,
+            Self::Append => 1,
+            Self::Plant(_) => 2,
+            Self::Split { nodes, .. } => nodes + 1,
+            Self::Full => return None,
+        };
+        (new == 0 || shape.blocks.saturating_add(new) <= shape.blocks_max()).then_some(new)
+    }
+}
+
+/// Looks for `name`. `index` is that of a linear directory in use; without it all blocks are read.
+pub(crate) fn look(
+    shape: &Shape,
+    blocks: &impl Blocks,
+    name: &[u8],
+    index: Option<&NameIndex>,
+) -> Result<Looked, Stop> {
+    if shape.tree {
+        if name == b"." || name == b".." {
+            return dots(shape, blocks, name);
+        }
+        return look_in_tree(shape, blocks, name);
+    }
+    let need = dirent_bytes(name.len());
+    let scan = |at: FileBlock| {
+        let bytes = blocks.get(at)?;
+        shape.checked(at, &bytes, shape.leaf.scan(&bytes, name, need))
+    };
+    if let Some(index) = index {
+        for at in index.candidates(name) {
+            if let Some(entry) = scan(at)?.entry {
+                return Ok(Looked::Found(Found { block: at, entry }));
+            }
+        }
+        let Some(block) = index.block_with_room(need) else { return Ok(Looked::Absent(Gap::Append)) };
+        return match scan(block)?.room {
+            Some(at) => Ok(Looked::Absent(Gap::Room { block, at })),
+            None => Err(shape.bad_block(block, "a block with the room that it had")),
+        };
+    }
+    let mut room = None;
+    for block in (0..shape.blocks).map(FileBlock) {
+        let scan = scan(block)?;
+        if let Some(entry) = scan.entry {
+            return Ok(Looked::Found(Found { block, entry }));
+        }
+        room = room.or(scan.room.map(|at| Gap::Room { block, at }));
+    }
+    Ok(Looked::Absent(room.unwrap_or(match shape.new_tree {
+        Some(version) if shape.blocks == 1 => Gap::Plant(version),
+        _ => Gap::Append,
+    })))
+}
+
+fn look_in_tree(shape: &Shape, blocks: &impl Blocks, name: &[u8]) -> Result<Looked, Stop> {
+    let (first, hash) = Path::find(shape, blocks, |version| shape.hash(version, name))?;
+    let mut path = first;
+    let mut room = None;
+    // More leaves than the directory has blocks make a loop.
+    for _ in 0..shape.blocks {
+        let bytes = blocks.get(path.leaf)?;
+        let scan =
+            shape.checked(path.leaf, &bytes, shape.leaf.scan(&bytes, name, dirent_bytes(name.len())))?;
+        if let Some(entry) = scan.entry {
+            return Ok(Looked::Found(Found { block: path.leaf, entry }));
+        }
+        room = room.or(scan.room.map(|at| Gap::Room { block: path.leaf, at }));
+        if path.next(shape, blocks, Some(hash))?.is_none() {
+            let split = || match first.new_nodes(shape) {
+                Some(nodes) => Gap::Split { path: first, nodes },
+                None => Gap::Full,
+            };
+            return Ok(Looked::Absent(room.unwrap_or_else(split)));
+        }
+    }
+    Err(shape.bad_block(path.leaf, "passed once"))
+}
+
+/// `.` and `..` of a tree lie in its root, at the same places as in a linear directory.
+fn dots(shape: &Shape, blocks: &impl Blocks, name: &[u8]) -> Result<Looked, Stop> {
+    let bytes = blocks.get(FileBlock(0))?;
+    let info = extant_format::DxRoot::open(&bytes, &shape.context(FileBlock(0)))?.info;
+    let kind = shape.leaf.filetype.then_some(FileKind::Directory);
+    let entry = match name {
+        b"." => Entry { inode: info.dir, kind, offset: 0, previous: None },
+        _ => Entry { inode: info.parent, kind, offset: 12, previous: Some(0) },
+    };
+    Ok(Looked::Found(Found { block: FileBlock(0), entry }))
+}
+
+/// Adds a name where [`look`] found a place for it. Returns whether the directory became a tree, whose inode then needs
+/// `EXT4_INDEX_FL`.
+///
+/// The blocks that [`Gap::new_blocks`] asks for must be there; an error of the directory's form that comes to light only
+/// now is returned before anything has changed.
+pub(crate) fn insert(
+    shape: &Shape,
+    blocks: &mut impl BlocksMut,
+    gap: &Gap,
+    inode: InodeNumber,
+    name: &[u8],
+    kind: FileKind,
+    index: Option<&mut NameIndex>,
+) -> Result<bool, Error> {
+    let leaf = shape.leaf;
+    match *gap {
+        Gap::Room { block, at } => {
+            blocks.edit(block, Form::Leaf, |bytes| {
+                leaf.insert(bytes, at, inode, name, kind);
+            });
+            if let Some(index) = index {
+                index.added(block, name, leaf.most_room(&held(blocks, block)).unwrap_or(0));
+            }
+            Ok(false)
+        }
+        Gap::Append => {
+            let block = FileBlock(shape.blocks);
+            blocks.create(block, Form::Leaf, |bytes| {
+                leaf.init_empty(bytes);
+                leaf.insert(bytes, 0, inode, name, kind);
+            });
+            if let Some(index) = index {
+                index.added(block, name, leaf.most_room(&held(blocks, block)).unwrap_or(0));
+            }
+            Ok(false)
+        }
+        Gap::Plant(version) => {
+            let first = FileBlock(0);
+            let bytes = held(blocks, first);
+            let parent = match parent(shape, blocks) {
+                Ok(parent) => parent,
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::Missing(at)) => unreachable!("block {at} has been looked at"),
+            };
+            let (low, high) = (FileBlock(1), FileBlock(2));
+            let halves = split(shape, first, &bytes, version, inode, name, kind)?;
+            drop(bytes);
+            let info = DxRootInfo {
+                dir: shape.dir,
+                parent,
+                filetype: leaf.filetype,
+                hash_version: version,
+                levels: 0,
+            };
+            let entries = [DxEntry { hash: 0, block: low }, DxEntry { hash: halves.hash, block: high }];
+            blocks.edit(first, Form::Node, |bytes| {
+                init_dx_root(bytes, &shape.context(first), &info, entries.into_iter());
+            });
+            blocks.create(low, Form::Leaf, |bytes| bytes.copy_from_slice(&halves.low));
+            blocks.create(high, Form::Leaf, |bytes| bytes.copy_from_slice(&halves.high));
+            Ok(true)
+        }
+        Gap::Split { path, .. } => {
+            let bytes = held(blocks, path.leaf);
+            let halves = split(shape, path.leaf, &bytes, path.version, inode, name, kind)?;
+            drop(bytes);
+            let high = FileBlock(shape.blocks);
+            blocks.create(high, Form::Leaf, |bytes| bytes.copy_from_slice(&halves.high));
+            blocks.edit(path.leaf, Form::Leaf, |bytes| bytes.copy_from_slice(&halves.low));
+            path.add_leaf(shape, blocks, FileBlock(high.0 + 1), halves.hash, high);
+            Ok(false)
+        }
+        Gap::Full => Err(Error::NoSpace),
+    }
+}
+
+/// Splits a full leaf, and adds the new entry to the half that it belongs to.
+fn split(
+    shape: &Shape,
+    at: FileBlock,
+    bytes: &[u8],
+    version: HashVersion,
+    inode: InodeNumber,
+    name: &[u8],
+    kind: FileKind,
+) -> Result<super::leaf::SplitLeaf, Error> {
+    let hash = |name: &[u8]| shape.hash(version, name).expect("a hash that the way down has computed");
+    let failed = |_| Error::from(shape.leaf.diagnose(bytes, shape.dir, at));
+    let mut halves = shape.leaf.split(bytes, hash).map_err(failed)?;
+    let half = if hash(name).major >= halves.hash & !1 { &mut halves.high } else { &mut halves.low };
+    let scan = shape.leaf.scan(half, name, dirent_bytes(name.len())).map_err(failed)?;
+    // A half of a sound block has room for any name: the largest entry is less than half of the smallest block.
+    let room = scan.room.ok_or(super::leaf::Damaged).map_err(failed)?;
+    shape.leaf.insert(half, room, inode, name, kind);
+    Ok(halves)
+}
+
+/// Removes an entry that [`look`] has found.
+pub(crate) fn remove(
+    shape: &Shape,
+    blocks: &mut impl BlocksMut,
+    found: &Found,
+    name: &[u8],
+    index: Option<&mut NameIndex>,
+) {
+    blocks.edit(found.block, Form::Leaf, |bytes| shape.leaf.remove(bytes, &found.entry));
+    if let Some(index) = index {
+        let room = shape.leaf.most_room(&held(blocks, found.block)).unwrap_or(0);
+        index.removed(found.block, name, room);
+    }
+}
+
+/// Makes an entry that [`look`] has found name another inode.
+pub(crate) fn set(
+    shape: &Shape,
+    blocks: &mut impl BlocksMut,
+    found: &Found,
+    inode: InodeNumber,
+    kind: FileKind,
+) {
+    blocks.edit(found.block, Form::Leaf, |bytes| {
+        shape.leaf.set(bytes, found.entry.offset, inode, kind);
+    });
+}
+
+/// The inode that `..` names.
+pub(crate) fn parent(shape: &Shape, blocks: &impl Blocks) -> Result<InodeNumber, Stop> {
+    let mut first = *shape;
+    first.blocks = 1;
+    match look(&first, blocks, b"..", None)? {
+        Looked::Found(found) => Ok(found.entry.inode),
+        Looked::Absent(_) => Err(shape.bad_block(FileBlock(0), "one with an entry for `..`")),
+    }
+}
+
+/// Makes `..` name another directory. The first block must have been looked at.
+pub(crate) fn set_parent(shape: &Shape, blocks: &mut impl BlocksMut, parent: InodeNumber) {
+    if shape.tree {
+        blocks.edit(FileBlock(0), Form::Node, |bytes| set_dotdot(bytes, parent));
+        return;
+    }
+    let first = FileBlock(0);
+    let scan = shape.leaf.scan(&held(blocks, first), b"..", 0);
+    if let Ok(Some(entry)) = scan.map(|scan| scan.entry) {
+        blocks.edit(first, Form::Leaf, |bytes| {
+            shape.leaf.set(bytes, entry.offset, parent, FileKind::Directory);
+        });
+    }
+}
+
+/// Whether a directory has no names but `.` and `..`. Nodes of a tree, which look like a deleted entry, have none.
+pub(crate) fn is_empty(shape: &Shape, blocks: &impl Blocks) -> Result<bool, Stop> {
+    let first = u32::from(shape.tree);
+    for at in (first..shape.blocks).map(FileBlock) {
+        let bytes = blocks.get(at)?;
+        if shape.tree && is_node(&bytes) {
+            continue;
+        }
+        if !shape.checked(at, &bytes, shape.leaf.is_empty(&bytes))? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a block of a tree behind its root is an inner node: one deleted entry as long as the block.
+pub(super) fn is_node(bytes: &[u8]) -> bool {
+    let record = u16::from_le_bytes([bytes[4], bytes[5]]);
+    bytes[..4] == [0; 4] && extant_format::decode_record_bytes(record, bytes.len()) == bytes.len()
+}
+
+/// The names of a block in the order they lie in it.
+pub(crate) fn names<'a>(shape: &Shape, at: FileBlock, bytes: &'a [u8]) -> Result<Vec<RawEntry<'a>>, Stop> {
+    let list: Result<Vec<_>, _> = shape.leaf.entries(bytes).collect();
+    let mut list = shape.checked(at, bytes, list)?;
+    list.retain(|entry| !entry.is_free());
+    Ok(list)
+}

@@ -1,0 +1,123 @@
+//! The index in memory of a linear directory of several blocks: which block holds a name, and which has room for one.
+//!
+//! Without it every lookup reads the whole directory, as Linux does. Directories with a hash tree need none.
+
+use super::leaf::Damaged;
+use super::shape::{Blocks, Shape, Stop};
+use extant_format::FileBlock;
+use hashbrown::HashTable;
+use rustc_hash::FxBuildHasher;
+use std::hash::BuildHasher;
+
+/// Where the names of a directory are. A hash that two names share only costs a look at one more block.
+#[derive(Debug, Default)]
+pub(crate) struct NameIndex {
+    names: HashTable<(u32, FileBlock)>,
+    room: RoomTree,
+}
+
+impl NameIndex {
+    /// Reads a directory.
+    pub(crate) fn build(shape: &Shape, blocks: &impl Blocks) -> Result<Self, Stop> {
+        let mut index = Self::default();
+        for at in (0..shape.blocks).map(FileBlock) {
+            let bytes = blocks.get(at)?;
+            for entry in shape.leaf.entries(&bytes) {
+                let entry = entry.map_err(|Damaged| shape.damaged(at, &bytes))?;
+                if !entry.is_free() {
+                    index.add(at, entry.name);
+                }
+            }
+            index.room.set(at, shape.checked(at, &bytes, shape.leaf.most_room(&bytes))?);
+        }
+        Ok(index)
+    }
+
+    fn add(&mut self, at: FileBlock, name: &[u8]) {
+        let hash = hash_of(name);
+        self.names.insert_unique(spread(hash), (hash, at), |(hash, _)| spread(*hash));
+    }
+
+    /// Blocks that may hold a name.
+    pub(crate) fn candidates(&self, name: &[u8]) -> impl Iterator<Item = FileBlock> {
+        let wanted = hash_of(name);
+        self.names.iter_hash(spread(wanted)).filter(move |(hash, _)| *hash == wanted).map(|(_, at)| *at)
+    }
+
+    /// The first block that has a record with room for `need` bytes.
+    pub(crate) fn block_with_room(&self, need: usize) -> Option<FileBlock> {
+        self.room.first_with(need as u32)
+    }
+
+    /// A name was added to a block, whose records now have at most `room`.
+    pub(crate) fn added(&mut self, at: FileBlock, name: &[u8], room: u32) {
+        self.add(at, name);
+        self.room.set(at, room);
+    }
+
+    /// A name was removed from a block, whose records now have at most `room`.
+    pub(crate) fn removed(&mut self, at: FileBlock, name: &[u8], room: u32) {
+        let hash = hash_of(name);
+        if let Ok(entry) = self.names.find_entry(spread(hash), |entry| *entry == (hash, at)) {
+            entry.remove();
+        }
+        self.room.set(at, room);
+    }
+
+    /// Memory in use, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.names.allocation_size() + self.room.most.capacity() * size_of::<u32>()
+    }
+}
+
+fn hash_of(name: &[u8]) -> u32 {
+    (FxBuildHasher.hash_one(name) >> 32) as u32
+}
+
+/// The table wants its hash in the upper bits, too.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The most room of any record in each block, as a tree of maxima: node `i` covers nodes `2i` and `2i + 1`.
+#[derive(Debug, Default)]
+struct RoomTree {
+    most: Vec<u32>,
+}
+
+impl RoomTree {
+    fn set(&mut self, at: FileBlock, room: u32) {
+        let at = at.0 as usize;
+        let half = self.most.len() / 2;
+        if at >= half {
+            let wider = (at + 1).next_power_of_two();
+            let mut most = vec![0; 2 * wider];
+            most[wider..wider + half].copy_from_slice(&self.most[half..]);
+            for i in (1..wider).rev() {
+                most[i] = most[2 * i].max(most[2 * i + 1]);
+            }
+            self.most = most;
+        }
+        let mut i = self.most.len() / 2 + at;
+        self.most[i] = room;
+        while i > 1 {
+            i /= 2;
+            self.most[i] = self.most[2 * i].max(self.most[2 * i + 1]);
+        }
+    }
+
+    fn first_with(&self, need: u32) -> Option<FileBlock> {
+        if self.most.get(1).is_none_or(|most| *most < need) {
+            return None;
+        }
+        let half = self.most.len() / 2;
+        let mut i = 1;
+        while i < half {
+            i *= 2;
+            if self.most[i] < need {
+                i += 1;
+            }
+        }
+        Some(FileBlock((i - half) as u32))
+    }
+}

@@ -1,0 +1,163 @@
+//! What finding and changing names needs to know of a directory, and where it gets the directory's blocks from.
+
+use super::leaf::{Damaged, LeafFormat};
+use crate::Error;
+use extant_format::{
+    CharSign, Compat, Corrupt, FileBlock, HashVersion, HtreeContext, Incompat, Inode, InodeFlags,
+    InodeNumber, NameHash, Place, Superblock, hash_name,
+};
+use std::ops::Deref;
+
+/// A directory in blocks: its size and the rules of its volume.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) dir: InodeNumber,
+    pub(crate) block_bytes: usize,
+    /// Blocks of the directory.
+    pub(crate) blocks: u32,
+    pub(crate) leaf: LeafFormat,
+    /// The directory has a hash tree (`EXT4_INDEX_FL`, and the volume has `dir_index`).
+    pub(crate) tree: bool,
+    /// A directory of one block may get a hash tree, of this hash.
+    pub(crate) new_tree: Option<HashVersion>,
+    /// Names may not be changed, for the reason given.
+    pub(crate) frozen: Option<&'static str>,
+    large_dir: bool,
+    sign: CharSign,
+    hash_seed: [u32; 4],
+    /// The bits of a hash that count: with few of them, names share hashes.
+    #[cfg(test)]
+    pub(super) hash_mask: u32,
+}
+
+impl Shape {
+    pub(crate) fn new(dir: &Inode, sb: &Superblock) -> Self {
+        let flags = dir.flags();
+        let indexable = sb.compat().contains(Compat::DIR_INDEX);
+        let plain = !flags.intersects(InodeFlags::ENCRYPT | InodeFlags::CASEFOLD);
+        let flagged = flags.contains(InodeFlags::INDEX);
+        let version = HashVersion::from_number(sb.raw().s_def_hash_version);
+        let usable = version.filter(|version| *version != HashVersion::SipHash);
+        Self {
+            dir: dir.number,
+            block_bytes: sb.block_size().byte_len(),
+            blocks: dir.size_in_blocks(sb).map_or(u32::MAX, |blocks| blocks.0),
+            leaf: LeafFormat {
+                filetype: sb.incompat().contains(Incompat::FILETYPE),
+                checksums: sb.has_metadata_csum(),
+                max_inode: sb.inodes_count(),
+            },
+            tree: indexable && flagged && plain,
+            new_tree: usable.filter(|_| indexable),
+            frozen: if flags.contains(InodeFlags::ENCRYPT) {
+                Some("changing an encrypted directory")
+            } else if flags.contains(InodeFlags::CASEFOLD) {
+                Some("changing a directory with casefold")
+            } else if flagged && !indexable {
+                Some("changing an indexed directory of a volume without dir_index")
+            } else {
+                None
+            },
+            large_dir: sb.incompat().contains(Incompat::LARGEDIR),
+            sign: if sb.unsigned_dir_hash() { CharSign::Unsigned } else { CharSign::Signed },
+            hash_seed: sb.hash_seed(),
+            #[cfg(test)]
+            hash_mask: u32::MAX,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_tests(
+        dir: InodeNumber,
+        block_bytes: usize,
+        leaf: LeafFormat,
+        new_tree: Option<HashVersion>,
+        large_dir: bool,
+    ) -> Self {
+        let (sign, hash_seed, hash_mask) = (CharSign::Signed, [1, 2, 3, 4], u32::MAX);
+        let (blocks, tree, frozen) = (1, false, None);
+        Self { dir, block_bytes, blocks, leaf, tree, new_tree, frozen, large_dir, sign, hash_seed, hash_mask }
+    }
+
+    pub(crate) fn context(&self, block: FileBlock) -> HtreeContext {
+        HtreeContext { dir: self.dir, block, checksums: self.leaf.checksums, large_dir: self.large_dir }
+    }
+
+    /// Levels of inner nodes that a tree may have between root and leaves.
+    pub(crate) const fn levels_max(&self) -> u8 {
+        if self.large_dir { 2 } else { 1 }
+    }
+
+    /// Most blocks of the directory: its size has 31 bits without `large_dir`, and a tree's pointers 28.
+    pub(crate) const fn blocks_max(&self) -> u32 {
+        let by_size =
+            if self.large_dir { u32::MAX } else { ((1u64 << 31) / self.block_bytes as u64) as u32 - 1 };
+        if by_size < 1 << 28 { by_size } else { 1 << 28 }
+    }
+
+    pub(crate) fn hash(&self, version: HashVersion, name: &[u8]) -> Option<NameHash> {
+        let hash = hash_name(version, self.sign, &self.hash_seed, name);
+        #[cfg(test)]
+        let hash = hash.map(|hash| NameHash { major: hash.major & self.hash_mask, ..hash });
+        hash
+    }
+
+    pub(crate) fn damaged(&self, at: FileBlock, block: &[u8]) -> Stop {
+        Stop::Failed(self.leaf.diagnose(block, self.dir, at).into())
+    }
+
+    pub(crate) fn checked<T>(
+        &self,
+        at: FileBlock,
+        block: &[u8],
+        result: Result<T, Damaged>,
+    ) -> Result<T, Stop> {
+        result.map_err(|Damaged| self.damaged(at, block))
+    }
+
+    pub(crate) fn bad_block(&self, at: FileBlock, rule: &'static str) -> Stop {
+        let place = Place::HtreeNode(self.dir, at);
+        Stop::Failed(Corrupt::field(place, "block", at.0.into(), rule).into())
+    }
+}
+
+/// Why a step could not be taken now.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The block is not in memory: read it, and begin again.
+    Missing(FileBlock),
+    /// It cannot be taken at all.
+    Failed(Error),
+}
+
+impl<E: Into<Error>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// The blocks of a directory that are in memory.
+pub(crate) trait Blocks {
+    type Bytes: Deref<Target = [u8]>;
+
+    /// A block, or [`Stop::Missing`]. It never waits.
+    fn get(&self, at: FileBlock) -> Result<Self::Bytes, Stop>;
+}
+
+/// The form of a directory's block, by which its checksum is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Entries.
+    Leaf,
+    /// The root or an inner node of a hash tree.
+    Node,
+}
+
+/// The blocks of a directory, held for a change that cannot fail.
+pub(crate) trait BlocksMut: Blocks {
+    /// Changes a block that is in memory, and makes it one of `form`.
+    fn edit(&mut self, at: FileBlock, form: Form, change: impl FnOnce(&mut [u8]));
+
+    /// Appends a block of zeros to the directory, and changes it.
+    fn create(&mut self, at: FileBlock, form: Form, change: impl FnOnce(&mut [u8]));
+}

@@ -1,0 +1,230 @@
+//! The hash tree of a directory: the way down by a hash, and the nodes' splits when a leaf is added.
+
+use super::shape::{Blocks, BlocksMut, Form, Shape, Stop};
+use extant_format::{
+    Corrupt, DxEntries, DxEntriesMut, DxEntry, DxNode, DxRoot, FileBlock, HashVersion, NameHash, Place,
+    init_dx_node, set_dx_levels,
+};
+
+/// Most nodes on the way to a leaf.
+const DEPTH_MAX: usize = 3;
+
+/// One node on the way down, and which of its entries was followed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Step {
+    block: FileBlock,
+    index: usize,
+    count: usize,
+    limit: usize,
+}
+
+/// The way from the root to a leaf.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path {
+    steps: [Step; DEPTH_MAX],
+    depth: usize,
+    pub(crate) leaf: FileBlock,
+    pub(crate) version: HashVersion,
+}
+
+impl Path {
+    /// Goes down to the first leaf that may hold names of the hash that `hash` computes for the tree's version.
+    ///
+    /// # Errors
+    /// A tree whose hash cannot be computed is refused as damaged.
+    pub(crate) fn find(
+        shape: &Shape,
+        blocks: &impl Blocks,
+        hash: impl FnOnce(HashVersion) -> Option<NameHash>,
+    ) -> Result<(Self, NameHash), Stop> {
+        let bytes = blocks.get(FileBlock(0))?;
+        let root = DxRoot::open(&bytes, &shape.context(FileBlock(0)))?;
+        let version = root.info.hash_version;
+        let Some(hash) = hash(version) else {
+            let place = Place::HtreeNode(shape.dir, FileBlock(0));
+            let rule = "a hash that needs no key";
+            return Err(Corrupt::field(place, "hash_version", version.number().into(), rule).into());
+        };
+        let mut path = Self {
+            steps: [Step::default(); DEPTH_MAX],
+            depth: usize::from(root.info.levels) + 1,
+            leaf: FileBlock(0),
+            version,
+        };
+        let child = path.enter(0, FileBlock(0), &root.entries, Some(hash));
+        path.descend(shape, blocks, 0, child, Some(hash))?;
+        Ok((path, hash))
+    }
+
+    /// Notes the entry of a node that is followed, and gives its child.
+    fn enter(
+        &mut self,
+        level: usize,
+        block: FileBlock,
+        entries: &DxEntries<'_>,
+        hash: Option<NameHash>,
+    ) -> FileBlock {
+        let index = hash.map_or(0, |hash| entries.find(hash));
+        self.steps[level] = Step { block, index, count: entries.count(), limit: entries.limit() };
+        entries.get(index).expect("find gives an entry that is there").block
+    }
+
+    /// Goes down from `child`, which a node at `level` leads to.
+    fn descend(
+        &mut self,
+        shape: &Shape,
+        blocks: &impl Blocks,
+        level: usize,
+        mut child: FileBlock,
+        hash: Option<NameHash>,
+    ) -> Result<(), Stop> {
+        for level in level + 1..=self.depth {
+            if child.0 == 0 || child.0 >= shape.blocks {
+                return Err(shape.bad_block(child, "a block of the directory behind the root"));
+            }
+            if level < self.depth {
+                let bytes = blocks.get(child)?;
+                let node = DxNode::open(&bytes, &shape.context(child))?;
+                child = self.enter(level, child, &node.entries, hash);
+            }
+        }
+        self.leaf = child;
+        Ok(())
+    }
+
+    /// Goes on to the next leaf: to one where names of `hash` continue, or with `None` to any. Gives the hash by which
+    /// the leaf is entered, or `None` where there is no such leaf.
+    pub(crate) fn next(
+        &mut self,
+        shape: &Shape,
+        blocks: &impl Blocks,
+        hash: Option<NameHash>,
+    ) -> Result<Option<u32>, Stop> {
+        for level in (0..self.depth).rev() {
+            let Step { block, index, count, .. } = self.steps[level];
+            if index + 1 >= count {
+                continue;
+            }
+            let bytes = blocks.get(block)?;
+            let context = shape.context(block);
+            let entries = match level {
+                0 => DxRoot::open(&bytes, &context)?.entries,
+                _ => DxNode::open(&bytes, &context)?.entries,
+            };
+            let Some(entry) = entries.get(index + 1) else { return Ok(None) };
+            if hash.is_some_and(|hash| !entry.continues(hash)) {
+                return Ok(None);
+            }
+            self.steps[level].index += 1;
+            self.descend(shape, blocks, level, entry.block, None)?;
+            return Ok(Some(entry.hash));
+        }
+        Ok(None)
+    }
+
+    /// How many inner nodes a new leaf needs on this way; `None` if the tree cannot grow any more.
+    pub(crate) fn new_nodes(&self, shape: &Shape) -> Option<u32> {
+        let full = self.full_nodes();
+        let root_full = full == self.depth;
+        (!root_full || self.depth <= usize::from(shape.levels_max())).then_some(full as u32)
+    }
+
+    /// Nodes without room, from the leaf upwards; the root counts if all below it are full.
+    fn full_nodes(&self) -> usize {
+        self.steps[..self.depth].iter().rev().take_while(|step| step.count >= step.limit).count()
+    }
+
+    /// Enters a leaf that was split from this way's: names of `hash` and above are in `leaf`. The nodes that this needs
+    /// are the blocks from `next` on, as many as [`Self::new_nodes`] says.
+    pub(crate) fn add_leaf(
+        mut self,
+        shape: &Shape,
+        blocks: &mut impl BlocksMut,
+        mut next: FileBlock,
+        hash: u32,
+        leaf: FileBlock,
+    ) {
+        let full = self.full_nodes();
+        if full == self.depth {
+            self.push_root_down(shape, blocks, next);
+            next.0 += 1;
+        }
+        // The root was either not full or is not full any more; the node below it, if pushed down, has room.
+        let first_full = self.depth - full.min(self.depth - 1);
+        for level in first_full..self.depth {
+            if self.steps[level].count >= self.steps[level].limit {
+                self.split_node(shape, blocks, level, next);
+                next.0 += 1;
+            }
+        }
+        self.insert(shape, blocks, self.depth - 1, DxEntry { hash, block: leaf });
+    }
+
+    /// Inserts an entry behind the one that was followed at `level`.
+    fn insert(&mut self, shape: &Shape, blocks: &mut impl BlocksMut, level: usize, entry: DxEntry) {
+        let step = &mut self.steps[level];
+        blocks.edit(step.block, Form::Node, |bytes| {
+            entries_mut(bytes, shape, step.block).insert(step.index + 1, entry);
+        });
+        step.count += 1;
+    }
+
+    /// Moves the root's entries to a new node below it.
+    fn push_root_down(&mut self, shape: &Shape, blocks: &mut impl BlocksMut, at: FileBlock) {
+        let bytes = held(blocks, FileBlock(0));
+        let root = DxRoot::open(&bytes, &shape.context(FileBlock(0))).expect("a root on the way down");
+        let moved: Vec<DxEntry> = root.entries.iter().collect();
+        let levels = root.info.levels + 1;
+        drop(bytes);
+        let mut limit = 0;
+        blocks.create(at, Form::Node, |bytes| {
+            init_dx_node(bytes, &shape.context(at), moved.iter().copied());
+            limit = entries_mut(bytes, shape, at).limit();
+        });
+        blocks.edit(FileBlock(0), Form::Node, |bytes| {
+            let mut entries = entries_mut(bytes, shape, FileBlock(0));
+            entries.truncate(1);
+            entries.set_first(at);
+            set_dx_levels(bytes, levels);
+        });
+        self.steps.copy_within(0..self.depth, 1);
+        self.depth += 1;
+        self.steps[1].block = at;
+        self.steps[1].limit = limit;
+        self.steps[0] = Step { index: 0, count: 1, ..self.steps[0] };
+    }
+
+    /// Moves the upper half of a node's entries to a new node beside it.
+    fn split_node(&mut self, shape: &Shape, blocks: &mut impl BlocksMut, level: usize, at: FileBlock) {
+        let Step { block, index, .. } = self.steps[level];
+        let bytes = held(blocks, block);
+        let node = DxNode::open(&bytes, &shape.context(block)).expect("a node on the way down");
+        let kept = node.entries.count() / 2;
+        let moved: Vec<DxEntry> = node.entries.iter().skip(kept).collect();
+        drop(bytes);
+        blocks.create(at, Form::Node, |bytes| {
+            init_dx_node(bytes, &shape.context(at), moved.iter().copied());
+        });
+        blocks.edit(block, Form::Node, |bytes| entries_mut(bytes, shape, block).truncate(kept));
+        self.insert(shape, blocks, level - 1, DxEntry { hash: moved[0].hash, block: at });
+        let step = &mut self.steps[level];
+        if index >= kept {
+            *step = Step { block: at, index: index - kept, count: moved.len(), ..*step };
+            self.steps[level - 1].index += 1;
+        } else {
+            step.count = kept;
+        }
+    }
+}
+
+/// A block that the way down has read, which a change therefore holds.
+pub(crate) fn held<B: Blocks>(blocks: &B, at: FileBlock) -> B::Bytes {
+    match blocks.get(at) {
+        Ok(bytes) => bytes,
+        Err(stop) => panic!("a change holds what it has looked at: {stop:?}"),
+    }
+}
+
+fn entries_mut<'a>(bytes: &'a mut [u8], shape: &Shape, at: FileBlock) -> DxEntriesMut<'a> {
+    DxEntriesMut::open(bytes, &shape.context(at)).expect("a node on the way down")
+}
