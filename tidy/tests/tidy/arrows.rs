@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// Each crate with the crates below it that it may name, in its code and in its tests.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("format", &[]),
     ("rt", &[]),
     ("block", &["rt"]),
@@ -15,9 +15,17 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ("fs", &["format", "cache", "block", "rt", "sim"]),
     ("history", &["cache", "iosched", "block", "rt", "sim"]),
     ("image", &["fs", "format", "cache", "block", "rt", "sim"]),
+    ("extant", &["fs", "format", "cache", "block", "rt", "sim"]),
+    ("torture", &["extant", "fs", "format", "cache", "block", "rt", "sim"]),
     ("fuse", &["fs", "rt", "block"]),
     ("lab", &["fs", "history", "cache", "iosched", "block", "rt", "sim", "format", "image"]),
-    ("cli", &["lab", "history", "image", "fuse", "fs", "cache", "format", "iosched", "block", "rt", "sim"]),
+    (
+        "cli",
+        &[
+            "lab", "history", "image", "fuse", "extant", "fs", "cache", "format", "iosched", "block", "rt",
+            "sim",
+        ],
+    ),
 ];
 
 /// Crates that only tests may name, because production code never needs them.

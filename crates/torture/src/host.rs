@@ -1,0 +1,286 @@
+//! A directory of the host as a subject: the kernel's answers, and a way to look at what it mounted.
+
+use crate::{
+    Durability, Errno, Fallocate, Kind, Outcome, RenameMode, Special, Stat, Subject, Time, XattrMode,
+};
+use rustix::fs::{
+    self as fs, AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps,
+    XattrFlags,
+};
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// A directory of the host. Ids are not changed: run as root where permissions are not to be compared.
+#[derive(Debug)]
+pub struct Host {
+    root: OwnedFd,
+    path: PathBuf,
+    held: BTreeMap<u8, OwnedFd>,
+}
+
+const OPEN: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK);
+
+impl Host {
+    /// A subject whose root is this directory.
+    pub fn new(path: &Path) -> std::io::Result<Self> {
+        let root = fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { root, path: path.to_owned(), held: BTreeMap::new() })
+    }
+
+    fn open(&self, path: &str, flags: OFlags) -> Outcome<OwnedFd> {
+        fs::openat(&self.root, at(path), flags | OPEN, Mode::empty())
+    }
+
+    fn full(&self, path: &str) -> PathBuf {
+        self.path.join(path)
+    }
+}
+
+/// The root itself is `.`, as system calls relative to a directory know it.
+fn at(path: &str) -> &str {
+    if path.is_empty() { "." } else { path }
+}
+
+fn put(file: &OwnedFd, mut offset: u64, mut data: &[u8]) -> Outcome<u64> {
+    let from = offset;
+    while !data.is_empty() {
+        match rustix::io::pwrite(file, data, offset) {
+            Ok(0) => break,
+            Ok(n) => (offset, data) = (offset + n as u64, &data[n..]),
+            Err(Errno::INTR) => {}
+            // A short count tells how far it came.
+            Err(_) if offset > from => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(offset - from)
+}
+
+fn get(file: &OwnedFd) -> Outcome<Vec<u8>> {
+    let mut bytes = vec![0; fs::fstat(file)?.st_size as usize + 1];
+    let mut len = 0;
+    loop {
+        match rustix::io::pread(file, &mut bytes[len..], len as u64)? {
+            0 => break,
+            n => len += n,
+        }
+        bytes.resize(bytes.len().max(len + 4096), 0);
+    }
+    bytes.truncate(len);
+    Ok(bytes)
+}
+
+fn timespec(time: Time) -> Timespec {
+    Timespec { tv_sec: time.seconds, tv_nsec: time.nanos.into() }
+}
+
+impl Subject for Host {
+    fn create(&mut self, path: &str, mode: u32, exclusive: bool) -> Outcome<()> {
+        let exclusive = if exclusive { OFlags::EXCL } else { OFlags::empty() };
+        let flags = OFlags::RDWR | OFlags::CREATE | exclusive | OPEN;
+        fs::openat(&self.root, at(path), flags, Mode::from_raw_mode(mode)).map(drop)
+    }
+
+    fn mkdir(&mut self, path: &str, mode: u32) -> Outcome<()> {
+        fs::mkdirat(&self.root, at(path), Mode::from_raw_mode(mode))
+    }
+
+    fn symlink(&mut self, target: &str, path: &str) -> Outcome<()> {
+        fs::symlinkat(target, &self.root, at(path))
+    }
+
+    fn mknod(&mut self, path: &str, special: Special, mode: u32) -> Outcome<()> {
+        let (kind, device) = match special {
+            Special::Fifo => (FileType::Fifo, 0),
+            Special::Socket => (FileType::Socket, 0),
+            Special::Char(major, minor) => (FileType::CharacterDevice, fs::makedev(major, minor)),
+            Special::Block(major, minor) => (FileType::BlockDevice, fs::makedev(major, minor)),
+        };
+        fs::mknodat(&self.root, at(path), kind, Mode::from_raw_mode(mode), device)
+    }
+
+    fn link(&mut self, from: &str, to: &str) -> Outcome<()> {
+        fs::linkat(&self.root, at(from), &self.root, at(to), AtFlags::empty())
+    }
+
+    fn unlink(&mut self, path: &str) -> Outcome<()> {
+        fs::unlinkat(&self.root, at(path), AtFlags::empty())
+    }
+
+    fn rmdir(&mut self, path: &str) -> Outcome<()> {
+        fs::unlinkat(&self.root, at(path), AtFlags::REMOVEDIR)
+    }
+
+    fn rename(&mut self, from: &str, to: &str, mode: RenameMode) -> Outcome<()> {
+        let flags = match mode {
+            RenameMode::Replace => RenameFlags::empty(),
+            RenameMode::NoReplace => RenameFlags::NOREPLACE,
+            RenameMode::Exchange => RenameFlags::EXCHANGE,
+        };
+        fs::renameat_with(&self.root, at(from), &self.root, at(to), flags)
+    }
+
+    fn chmod(&mut self, path: &str, mode: u32) -> Outcome<()> {
+        fs::chmodat(&self.root, at(path), Mode::from_raw_mode(mode), AtFlags::empty())
+    }
+
+    fn chown(&mut self, path: &str, uid: u32, gid: u32) -> Outcome<()> {
+        let (uid, gid) = (fs::Uid::from_raw(uid), fs::Gid::from_raw(gid));
+        fs::chownat(&self.root, at(path), Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    fn utimens(&mut self, path: &str, atime: Time, mtime: Time) -> Outcome<()> {
+        let times = Timestamps { last_access: timespec(atime), last_modification: timespec(mtime) };
+        fs::utimensat(&self.root, at(path), &times, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    fn set_xattr(&mut self, path: &str, name: &str, value: &[u8], mode: XattrMode) -> Outcome<()> {
+        let flags = match mode {
+            XattrMode::Any => XattrFlags::empty(),
+            XattrMode::Create => XattrFlags::CREATE,
+            XattrMode::Replace => XattrFlags::REPLACE,
+        };
+        fs::lsetxattr(self.full(path), name, value, flags)
+    }
+
+    fn remove_xattr(&mut self, path: &str, name: &str) -> Outcome<()> {
+        fs::lremovexattr(self.full(path), name)
+    }
+
+    fn truncate(&mut self, path: &str, size: u64) -> Outcome<()> {
+        fs::ftruncate(self.open(path, OFlags::WRONLY)?, size)
+    }
+
+    fn write(
+        &mut self,
+        path: &str,
+        offset: u64,
+        data: &[u8],
+        _direct: bool,
+        durability: Durability,
+    ) -> Outcome<u64> {
+        let file = self.open(path, OFlags::WRONLY)?;
+        let written = put(&file, offset, data)?;
+        match durability {
+            Durability::None => {}
+            Durability::Data => fs::fdatasync(&file)?,
+            Durability::All => fs::fsync(&file)?,
+        }
+        Ok(written)
+    }
+
+    fn fallocate(&mut self, path: &str, mode: Fallocate, offset: u64, len: u64) -> Outcome<()> {
+        let flags = match mode {
+            Fallocate::Allocate => FallocateFlags::empty(),
+            Fallocate::KeepSize => FallocateFlags::KEEP_SIZE,
+            Fallocate::Zero => FallocateFlags::ZERO_RANGE,
+            Fallocate::ZeroKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+            Fallocate::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        };
+        fs::fallocate(self.open(path, OFlags::WRONLY)?, flags, offset, len)
+    }
+
+    fn hold(&mut self, slot: u8, path: &str) -> Outcome<()> {
+        let file = self.open(path, OFlags::RDWR)?;
+        self.held.insert(slot, file);
+        Ok(())
+    }
+
+    fn write_held(&mut self, slot: u8, offset: u64, data: &[u8]) -> Outcome<u64> {
+        put(self.held.get(&slot).ok_or(Errno::BADF)?, offset, data)
+    }
+
+    fn release(&mut self, slot: u8) -> Outcome<()> {
+        self.held.remove(&slot).map(drop).ok_or(Errno::BADF)
+    }
+
+    fn fsync(&mut self, path: &str) -> Outcome<()> {
+        fs::fsync(self.open(path, OFlags::RDONLY)?)
+    }
+
+    fn fdatasync(&mut self, path: &str) -> Outcome<()> {
+        fs::fdatasync(self.open(path, OFlags::RDONLY)?)
+    }
+
+    fn sync(&mut self) -> Outcome<()> {
+        fs::syncfs(&self.root)
+    }
+
+    fn stat(&mut self, path: &str) -> Outcome<Stat> {
+        let stat = fs::statat(&self.root, at(path), AtFlags::SYMLINK_NOFOLLOW)?;
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Kind::File,
+            FileType::Directory => Kind::Dir,
+            FileType::Symlink => Kind::Symlink,
+            FileType::Fifo => Kind::Fifo,
+            FileType::Socket => Kind::Socket,
+            FileType::CharacterDevice => Kind::Char,
+            FileType::BlockDevice => Kind::Block,
+            FileType::Unknown => return Err(Errno::IO),
+        };
+        let device = match kind {
+            Kind::Char | Kind::Block => (fs::major(stat.st_rdev), fs::minor(stat.st_rdev)),
+            _ => (0, 0),
+        };
+        Ok(Stat {
+            inode: stat.st_ino,
+            kind,
+            mode: stat.st_mode & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            #[allow(clippy::useless_conversion)] // its width depends on the architecture
+            nlink: stat.st_nlink.into(),
+            size: stat.st_size as u64,
+            device,
+            mtime: Time { seconds: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
+        })
+    }
+
+    fn list(&mut self, path: &str) -> Outcome<Vec<String>> {
+        let dir = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut names = Vec::new();
+        for entry in fs::Dir::new(dir)? {
+            let name = text(entry?.file_name())?;
+            if name != "." && name != ".." {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn read(&mut self, path: &str) -> Outcome<Vec<u8>> {
+        get(&self.open(path, OFlags::RDONLY)?)
+    }
+
+    fn read_held(&mut self, slot: u8) -> Outcome<Vec<u8>> {
+        get(self.held.get(&slot).ok_or(Errno::BADF)?)
+    }
+
+    fn read_link(&mut self, path: &str) -> Outcome<String> {
+        text(&fs::readlinkat(&self.root, at(path), Vec::new())?)
+    }
+
+    fn xattrs(&mut self, path: &str) -> Outcome<Vec<(String, Vec<u8>)>> {
+        let full = self.full(path);
+        let mut names = vec![0_u8; 64 << 10];
+        let len = fs::llistxattr(&full, &mut names)?;
+        let mut all = Vec::new();
+        for name in names[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+            let name = std::str::from_utf8(name).map_err(|_| Errno::ILSEQ)?;
+            if name.starts_with("user.") || name.starts_with("trusted.") {
+                let mut value = vec![0_u8; 64 << 10];
+                let len = fs::lgetxattr(&full, name, &mut value)?;
+                value.truncate(len);
+                all.push((name.to_owned(), value));
+            }
+        }
+        all.sort();
+        Ok(all)
+    }
+}
+
+fn text(name: &CStr) -> Outcome<String> {
+    name.to_str().map(str::to_owned).map_err(|_| Errno::ILSEQ)
+}

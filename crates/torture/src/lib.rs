@@ -1,0 +1,39 @@
+//! Proof by torture: workloads, crash states, a reference model, and the oracles that compare them.
+//!
+//! [`ace`] and [`diff`] make workloads of [`Op`]s. A [`Filesystem`] runs one over a recorded device; [`states`] derives from
+//! the log every disk that a power cut may have left; each is recovered, read back as a [`Tree`], and must be explained by
+//! the [`Model`], which knows what was promised. `e2fsck` and the kernel look at the same states. The harness proves itself
+//! with a toy file system whose bugs it must find.
+//!
+//! Production code never needs this crate. It knows file systems only as [`Subject`]s, never how they work.
+//!
+//! ```
+//! use extant_torture::{Ace, Op};
+//!
+//! let seq1 = Ace::new(1);
+//! let workload = seq1.workload(0);
+//! assert!(workload.ops.iter().any(|op| matches!(op, Op::Create { .. })));
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod ace;
+pub mod check;
+pub mod diff;
+mod host;
+mod image;
+mod model;
+mod op;
+mod pattern;
+pub mod states;
+mod subject;
+mod tree;
+
+pub use ace::{Ace, Workload};
+pub use check::{Filesystem, Recovered, Run};
+pub use host::Host;
+pub use image::{Image, ImageDevice};
+pub use model::{Model, Violation};
+pub use op::{Durability, Fallocate, Op, RenameMode, Special, Time, XattrMode};
+pub use pattern::pattern;
+pub use subject::{Errno, Kind, Outcome, Stat, Subject, apply};
+pub use tree::{Found, Tree, Unreadable, join, split};

@@ -1,0 +1,241 @@
+//! Contents that a file may have after a crash.
+//!
+//! A byte changed since the last sync of its file reads old (any version since), new, or zero, a truncated tail included;
+//! never another file's. The size grows only over written bytes or by an explicit call; explicit sizes belong to the prefix
+//! of operations, sizes that follow from writes do not.
+
+use crate::Fallocate;
+use std::ops::Range;
+use std::sync::Arc;
+
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    Write {
+        offset: u64,
+        data: Arc<[u8]>,
+    },
+    /// An explicit size: part of the prefix of operations.
+    Resize {
+        size: u64,
+    },
+    /// Zeroes what lies there, and grows the file to `size` at most; may be cut anywhere between its steps.
+    Zero {
+        range: Range<u64>,
+        size: u64,
+    },
+}
+
+impl Event {
+    pub(super) fn fallocate(mode: Fallocate, offset: u64, len: u64) -> Self {
+        let end = offset + len;
+        match mode {
+            Fallocate::Allocate => Self::Zero { range: end..end, size: end },
+            Fallocate::KeepSize => Self::Zero { range: end..end, size: 0 },
+            Fallocate::Zero => Self::Zero { range: offset..end, size: end },
+            Fallocate::ZeroKeepSize | Fallocate::Punch => Self::Zero { range: offset..end, size: 0 },
+        }
+    }
+}
+
+/// When contents are known to be durable.
+#[derive(Clone, Copy, Debug)]
+enum Since {
+    /// Whenever the file is there at all: it began like this.
+    Ever,
+    /// Once this operation has returned.
+    Returned(usize),
+    /// If this operation is in the prefix that survived.
+    Survived(usize),
+}
+
+/// A file's writes, and the moments at which its contents were made durable.
+#[derive(Clone, Debug)]
+pub(super) struct FileHistory {
+    live: Vec<u8>,
+    events: Vec<(usize, Event)>,
+    bases: Vec<(Since, usize, Arc<[u8]>)>,
+}
+
+impl FileHistory {
+    /// A file that came to be in operation `born`, or was there before.
+    pub(super) fn new(born: usize, contents: Arc<[u8]>) -> Self {
+        Self { live: contents.to_vec(), events: Vec::new(), bases: vec![(Since::Ever, born, contents)] }
+    }
+
+    pub(super) fn push(&mut self, op: usize, event: Event) {
+        match &event {
+            Event::Write { offset, data } => {
+                let end = *offset as usize + data.len();
+                if !data.is_empty() {
+                    self.live.resize(self.live.len().max(end), 0);
+                    self.live[*offset as usize..end].copy_from_slice(data);
+                }
+            }
+            Event::Resize { size } => self.live.resize(*size as usize, 0),
+            Event::Zero { range, size } => {
+                let len = self.live.len().max(*size as usize);
+                self.live.resize(len, 0);
+                let (from, to) = ((range.start as usize).min(len), (range.end as usize).min(len));
+                self.live[from..to].fill(0);
+            }
+        }
+        self.events.push((op, event));
+    }
+
+    /// The file's contents are durable once operation `op` returns.
+    pub(super) fn synced(&mut self, op: usize) {
+        self.bases.push((Since::Returned(op), op + 1, self.live.as_slice().into()));
+    }
+
+    /// The file's contents are durable if operation `op` survives.
+    pub(super) fn carried_by(&mut self, op: usize) {
+        self.bases.push((Since::Survived(op), op + 1, self.live.as_slice().into()));
+    }
+
+    /// Whether data may have changed the file's times after operation `since`.
+    pub(super) fn written_after(&self, since: usize, started: usize) -> bool {
+        self.events.iter().any(|&(op, _)| op > since && op < started)
+    }
+
+    /// Whether the file may hold `found` where `prefix` operations survived, `completed` had returned and `started` had
+    /// begun.
+    pub(super) fn admits(
+        &self,
+        found: &[u8],
+        prefix: usize,
+        completed: usize,
+        started: usize,
+    ) -> Result<(), String> {
+        let holds = |since: Since| match since {
+            Since::Returned(op) => op < completed,
+            Since::Survived(op) => op < prefix,
+            Since::Ever => true,
+        };
+        let (_, from, base) = self.bases.iter().rfind(|(since, ..)| holds(*since)).expect("the first holds");
+        let pending: Vec<&(usize, Event)> =
+            self.events.iter().filter(|&&(op, _)| op >= *from && op < started).collect();
+        let sizes = allowed_sizes(base.len() as u64, &pending, prefix);
+        if !sizes.iter().any(|size| size.contains(&(found.len() as u64))) {
+            let sizes: Vec<String> = sizes.iter().map(describe).collect();
+            return Err(format!("size is {}, not {}", found.len(), sizes.join(" or ")));
+        }
+        if pending.is_empty() {
+            return match found.iter().zip(&**base).position(|(a, b)| a != b) {
+                Some(at) => Err(format!("synced byte {at} is {}, not {}", found[at], base[at])),
+                None => Ok(()),
+            };
+        }
+        check_bytes(found, base, &pending, prefix)
+    }
+}
+
+/// Sizes as inclusive ranges.
+type Sizes = Vec<std::ops::RangeInclusive<u64>>;
+
+fn describe(size: &std::ops::RangeInclusive<u64>) -> String {
+    match size.start() == size.end() {
+        true => size.start().to_string(),
+        false => format!("{}..={}", size.start(), size.end()),
+    }
+}
+
+fn allowed_sizes(base: u64, pending: &[&(usize, Event)], prefix: usize) -> Sizes {
+    let mut sizes = vec![base..=base];
+    for (op, event) in pending {
+        match event {
+            // Writes after a size that did not survive did not grow the file either: they were logged later.
+            Event::Resize { .. } if *op >= prefix => break,
+            Event::Resize { size } => sizes = vec![*size..=*size],
+            Event::Write { data, .. } if data.is_empty() => {}
+            Event::Write { offset, data } => {
+                let end = offset + data.len() as u64;
+                let least = sizes.iter().map(|size| *size.start()).min().expect("one at least");
+                let from = least.max(*offset);
+                if end > from {
+                    sizes.push(from + 1..=end);
+                }
+            }
+            Event::Zero { size, .. } => {
+                let least = sizes.iter().map(|size| *size.start()).min().expect("one at least");
+                if *size > least {
+                    sizes.push(least..=*size);
+                }
+            }
+        }
+    }
+    sizes
+}
+
+/// Checks `found` piece by piece between the ends of what happened to the file.
+fn check_bytes(found: &[u8], base: &[u8], pending: &[&(usize, Event)], prefix: usize) -> Result<(), String> {
+    let len = found.len() as u64;
+    let mut ends = vec![0, len, (base.len() as u64).min(len)];
+    for (_, event) in pending {
+        let (from, to) = match event {
+            Event::Write { offset, data } => (*offset, offset + data.len() as u64),
+            Event::Resize { size } => (*size, *size),
+            Event::Zero { range, .. } => (range.start, range.end),
+        };
+        ends.extend([from.min(len), to.min(len)]);
+    }
+    ends.sort_unstable();
+    ends.dedup();
+    for piece in ends.windows(2) {
+        check_piece(found, base, pending, prefix, piece[0]..piece[1])?;
+    }
+    Ok(())
+}
+
+/// Within a piece every event either covers all of it or nothing.
+fn check_piece(
+    found: &[u8],
+    base: &[u8],
+    pending: &[&(usize, Event)],
+    prefix: usize,
+    piece: Range<u64>,
+) -> Result<(), String> {
+    let span = piece.start as usize..piece.end as usize;
+    let mut versions: Vec<&[u8]> = Vec::new();
+    let mut zero = true;
+    if let Some(old) = base.get(span.clone()) {
+        versions.push(old);
+        zero = false;
+    }
+    for (op, event) in pending {
+        match event {
+            Event::Write { offset, data } => {
+                if *offset <= piece.start && piece.end <= offset + data.len() as u64 {
+                    let at = (piece.start - offset) as usize;
+                    versions.push(&data[at..at + span.len()]);
+                    zero = true;
+                }
+            }
+            Event::Resize { size } if *size <= piece.start => {
+                // Bytes that were cut off do not come back; until the cut survives they may read as zeroes.
+                if *op < prefix {
+                    versions.clear();
+                }
+                zero = true;
+            }
+            Event::Resize { .. } => {}
+            Event::Zero { range, .. } => {
+                zero |= range.start <= piece.start && piece.end <= range.end;
+            }
+        }
+    }
+    let now = &found[span];
+    if versions.contains(&now) {
+        return Ok(());
+    }
+    let fits = |at: usize| (zero && now[at] == 0) || versions.iter().any(|version| version[at] == now[at]);
+    match (0..now.len()).find(|&at| !fits(at)) {
+        None => Ok(()),
+        Some(at) => {
+            let bad = (0..now.len()).filter(|&at| !fits(at)).count();
+            let may: Vec<u8> = versions.iter().map(|version| version[at]).chain(zero.then_some(0)).collect();
+            let at = piece.start + at as u64;
+            let what = found[at as usize];
+            Err(format!("byte {at} is {what}, none of {may:?} ({bad} bytes in {piece:?} are wrong)"))
+        }
+    }
+}

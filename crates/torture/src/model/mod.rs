@@ -1,0 +1,346 @@
+//! The promises of a volume, as a small file system in memory that knows its own past.
+//!
+//! After a crash, names, links, modes, owners, attributes, explicit times and explicit sizes are as after some *prefix* of
+//! the operations, no shorter than what was synced; data written follow rules of their own, byte by byte ([`file`]). The
+//! model keeps the name space after every operation ([`space`]) and every file's writes, and says of a recovered tree
+//! whether a prefix explains it.
+
+mod file;
+mod space;
+
+use crate::{Durability, Errno, Op, RenameMode, Tree};
+use file::{Event, FileHistory};
+use space::{Body, NodeId, Space};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How an operation changed an inode, as far as syncs tell changes apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Touch {
+    /// It came to be.
+    Born,
+    /// It was given an explicit size.
+    Size,
+    /// A name, an attribute, or an entry of a directory.
+    Other,
+}
+
+/// The prefix that a completed operation made durable.
+#[derive(Clone, Debug)]
+struct Sync {
+    op: usize,
+    /// The prefix that must have survived.
+    prefix: usize,
+}
+
+/// The reference file system.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// After so many operations.
+    spaces: Vec<Arc<Space>>,
+    files: BTreeMap<NodeId, FileHistory>,
+    touched: Vec<(usize, NodeId, Touch)>,
+    syncs: Vec<Sync>,
+    held: BTreeMap<u8, NodeId>,
+    next: NodeId,
+}
+
+/// Why no prefix explains what was recovered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Prefixes that would have been right.
+    pub allowed: std::ops::RangeInclusive<usize>,
+    /// The prefix that comes nearest.
+    pub nearest: usize,
+    /// Differences from it.
+    pub complaints: Vec<String>,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (from, to) = (self.allowed.start(), self.allowed.end());
+        write!(f, "no prefix of {from} to {to} operations explains it; after {}:", self.nearest)?;
+        self.complaints.iter().try_for_each(|line| write!(f, "\n  {line}"))
+    }
+}
+
+impl Model {
+    /// A volume on which everything found is durable.
+    pub fn new(found: &Tree) -> Self {
+        let mut model = Self {
+            spaces: Vec::new(),
+            files: BTreeMap::new(),
+            touched: Vec::new(),
+            syncs: Vec::new(),
+            held: BTreeMap::new(),
+            next: 1,
+        };
+        let mut numbers = BTreeMap::new();
+        for (path, found) in &found.nodes {
+            if path.is_empty() {
+                continue;
+            }
+            numbers.entry(found.stat.inode).or_insert_with(|| {
+                let id = model.next;
+                model.next += 1;
+                model.files.insert(id, FileHistory::new(0, found.data.clone()));
+                id
+            });
+        }
+        model.spaces.push(Arc::new(Space::from_tree(found, &numbers)));
+        model
+    }
+
+    /// How many operations it knows.
+    pub fn len(&self) -> usize {
+        self.spaces.len() - 1
+    }
+
+    /// Whether it knows none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn now(&self) -> &Arc<Space> {
+        self.spaces.last().expect("there is a beginning")
+    }
+
+    /// Records an operation and its result. One that failed changed nothing.
+    ///
+    /// # Errors
+    /// The operation cannot have succeeded.
+    pub fn record(&mut self, op: &Op, result: Result<u64, Errno>) -> Result<(), String> {
+        let index = self.len();
+        let mut space = Space::clone(self.now());
+        if let Ok(count) = result {
+            self.succeed(index, &mut space, op, count)
+                .map_err(|errno| format!("{op} succeeded, but should have failed: {errno}"))?;
+        }
+        // Unchanged states share memory.
+        let space = if space == **self.now() { self.now().clone() } else { Arc::new(space) };
+        self.spaces.push(space);
+        Ok(())
+    }
+
+    fn succeed(&mut self, index: usize, space: &mut Space, op: &Op, count: u64) -> Result<(), Errno> {
+        match op {
+            Op::Create { path, mode, .. } => {
+                if space.resolve(path, true).is_err() {
+                    self.born(index, space, path, Body::File, *mode)?;
+                }
+            }
+            Op::Mkdir { path, mode } => self.born(index, space, path, Body::Dir(BTreeMap::new()), *mode)?,
+            Op::Symlink { target, path } => {
+                self.born(index, space, path, Body::Symlink(target.clone()), 0o777)?;
+            }
+            Op::Mknod { path, special, mode } => {
+                self.born(index, space, path, Body::Special(*special), *mode)?;
+            }
+            Op::Link { from, to } => {
+                let id = space.resolve(from, false)?;
+                let dir = space.link(id, to)?;
+                self.touch(index, &[id, dir]);
+            }
+            Op::Unlink { path } | Op::Rmdir { path } => {
+                let (id, dir) = space.unlink(path)?;
+                self.touch(index, &[id, dir]);
+            }
+            Op::Rename { from, to, mode } => self.rename(index, space, from, to, *mode)?,
+            Op::Chmod { path, mode } => {
+                let id = space.resolve(path, true)?;
+                space.edit(id).mode = *mode;
+                self.touch(index, &[id]);
+            }
+            Op::Chown { path, uid, gid } => {
+                let id = space.resolve(path, false)?;
+                space.chown(id, *uid, *gid);
+                self.touch(index, &[id]);
+            }
+            Op::Utimens { path, mtime, .. } => {
+                let id = space.resolve(path, false)?;
+                space.edit(id).mtime = Some((index, *mtime));
+                self.touch(index, &[id]);
+            }
+            Op::SetXattr { path, name, value, .. } => {
+                let id = space.resolve(path, false)?;
+                space.edit(id).xattrs.insert(name.clone(), value.clone());
+                self.touch(index, &[id]);
+            }
+            Op::RemoveXattr { path, name } => {
+                let id = space.resolve(path, false)?;
+                space.edit(id).xattrs.remove(name).ok_or(Errno::NODATA)?;
+                self.touch(index, &[id]);
+            }
+            Op::Truncate { path, size } => {
+                let id = space.resolve(path, true)?;
+                space.edit(id).mtime = None;
+                self.touched.push((index, id, Touch::Size));
+                self.event(index, id, Event::Resize { size: *size })?;
+            }
+            Op::Write { path, offset, durability, .. } => {
+                let id = space.resolve(path, true)?;
+                self.write(index, space, id, op, *offset, count)?;
+                match durability {
+                    Durability::None => {}
+                    Durability::Data => self.sync_node(index, id, true),
+                    Durability::All => self.sync_node(index, id, false),
+                }
+            }
+            Op::Fallocate { path, mode, offset, len } => {
+                let id = space.resolve(path, true)?;
+                space.edit(id).mtime = None;
+                self.event(index, id, Event::fallocate(*mode, *offset, *len))?;
+            }
+            Op::Hold { slot, path } => {
+                self.held.insert(*slot, space.resolve(path, true)?);
+            }
+            Op::WriteHeld { slot, offset, .. } => {
+                let id = *self.held.get(slot).ok_or(Errno::BADF)?;
+                self.write(index, space, id, op, *offset, count)?;
+            }
+            Op::Release { slot } => {
+                self.held.remove(slot).ok_or(Errno::BADF)?;
+            }
+            Op::Fsync { path } => {
+                let id = space.resolve(path, true)?;
+                self.sync_node(index, id, false);
+            }
+            Op::Fdatasync { path } => {
+                let id = space.resolve(path, true)?;
+                self.sync_node(index, id, true);
+            }
+            Op::Sync => {
+                self.files.values_mut().for_each(|file| file.synced(index));
+                self.syncs.push(Sync { op: index, prefix: index });
+            }
+        }
+        Ok(())
+    }
+
+    fn touch(&mut self, index: usize, nodes: &[NodeId]) {
+        self.touched.extend(nodes.iter().map(|&id| (index, id, Touch::Other)));
+    }
+
+    fn born(
+        &mut self,
+        index: usize,
+        space: &mut Space,
+        path: &str,
+        body: Body,
+        mode: u32,
+    ) -> Result<(), Errno> {
+        let id = self.next;
+        let dir = space.create(id, path, body, mode)?;
+        self.next += 1;
+        self.files.insert(id, FileHistory::new(index, Arc::default()));
+        self.touched.push((index, id, Touch::Born));
+        self.touch(index, &[dir]);
+        Ok(())
+    }
+
+    fn rename(
+        &mut self,
+        index: usize,
+        space: &mut Space,
+        from: &str,
+        to: &str,
+        mode: RenameMode,
+    ) -> Result<(), Errno> {
+        let id = space.resolve(from, false)?;
+        let replaced = space.resolve(to, false).ok();
+        if replaced == Some(id) {
+            return Ok(());
+        }
+        let dirs = space.rename(from, to, mode)?;
+        self.touch(index, &[id, dirs.0, dirs.1]);
+        self.touch(index, replaced.as_slice());
+        // Replace-by-rename carries the contents that the source had.
+        if replaced.is_some()
+            && mode == RenameMode::Replace
+            && let Some(file) = self.files.get_mut(&id)
+        {
+            file.carried_by(index);
+        }
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        index: usize,
+        space: &mut Space,
+        id: NodeId,
+        op: &Op,
+        offset: u64,
+        count: u64,
+    ) -> Result<(), Errno> {
+        let mut data = op.data().expect("a write");
+        if count > data.len() as u64 {
+            return Err(Errno::IO);
+        }
+        data.truncate(count as usize);
+        if count > 0 && space.contains(id) {
+            space.edit(id).mtime = None;
+        }
+        self.event(index, id, Event::Write { offset, data: data.into() })
+    }
+
+    fn event(&mut self, index: usize, id: NodeId, event: Event) -> Result<(), Errno> {
+        self.files.get_mut(&id).ok_or(Errno::ISDIR)?.push(index, event);
+        Ok(())
+    }
+
+    fn sync_node(&mut self, index: usize, id: NodeId, data_only: bool) {
+        let wanted = |touch: Touch| !data_only || touch != Touch::Other;
+        let last = self.touched.iter().rfind(|&&(_, node, touch)| node == id && wanted(touch));
+        self.syncs.push(Sync { op: index, prefix: last.map_or(0, |&(op, ..)| op + 1) });
+        if let Some(file) = self.files.get_mut(&id) {
+            file.synced(index);
+        }
+    }
+
+    /// Says which prefix explains a recovered tree. Of the operations `completed` had returned before the crash, `started`
+    /// had begun.
+    ///
+    /// # Errors
+    /// None does.
+    pub fn explain(&self, tree: &Tree, completed: usize, started: usize) -> Result<usize, Violation> {
+        let lowest = self.syncs.iter().filter(|s| s.op < completed).map(|s| s.prefix).max().unwrap_or(0);
+        let started = started.min(self.len());
+        let mut nearest: Option<(usize, Vec<String>)> = None;
+        for prefix in (lowest..=started).rev() {
+            let complaints = self.compare(tree, prefix, completed, started);
+            if complaints.is_empty() {
+                return Ok(prefix);
+            }
+            if nearest.as_ref().is_none_or(|(_, least)| complaints.len() <= least.len()) {
+                nearest = Some((prefix, complaints));
+            }
+        }
+        let (nearest, complaints) = nearest.expect("what was synced was started");
+        Err(Violation { allowed: lowest..=started, nearest, complaints })
+    }
+
+    /// The contents, sizes included, that an undisturbed run leaves, compared with what is there.
+    pub fn compare_now(&self, tree: &Tree) -> Vec<String> {
+        let mut synced = self.clone();
+        synced.files.values_mut().for_each(|file| file.synced(self.len()));
+        synced.compare(tree, self.len(), self.len() + 1, self.len())
+    }
+
+    fn compare(&self, tree: &Tree, prefix: usize, completed: usize, started: usize) -> Vec<String> {
+        let space = &self.spaces[prefix];
+        let mut complaints = space.compare(tree, |id, since| {
+            self.files.get(&id).is_some_and(|file| file.written_after(since, started))
+        });
+        for (path, id) in space.paths() {
+            let (Some(found), Body::File) = (tree.nodes.get(&path), space.body(id)) else { continue };
+            if let Err(complaint) = self.files[&id].admits(&found.data, prefix, completed, started) {
+                complaints.push(format!("/{path}: {complaint}"));
+            }
+        }
+        complaints
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,331 @@
+//! The name space after some operation.
+
+use crate::{Errno, Kind, RenameMode, Special, Time, Tree, join, split};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub(super) type NodeId = u32;
+
+const ROOT: NodeId = 0;
+const SETUID: u32 = 0o4000;
+const SETGID: u32 = 0o2000;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Body {
+    File,
+    Dir(BTreeMap<String, NodeId>),
+    Symlink(String),
+    Special(Special),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    pub(super) body: Body,
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) nlink: u64,
+    pub(super) xattrs: BTreeMap<String, Vec<u8>>,
+    /// Where it was set explicitly and nothing has changed it since, with the operation that set it.
+    pub(super) mtime: Option<(usize, Time)>,
+}
+
+/// Inodes and names. The root has the number that the first tree gave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Space {
+    nodes: BTreeMap<NodeId, Arc<Node>>,
+}
+
+impl Space {
+    pub(super) fn from_tree(tree: &Tree, numbers: &BTreeMap<u64, NodeId>) -> Self {
+        let id = |path: &str| match path {
+            "" => ROOT,
+            path => numbers[&tree.nodes[path].stat.inode],
+        };
+        let mut nodes: BTreeMap<NodeId, Arc<Node>> = BTreeMap::new();
+        for (path, found) in &tree.nodes {
+            let stat = &found.stat;
+            let body = match stat.kind {
+                Kind::File => Body::File,
+                Kind::Dir => Body::Dir(BTreeMap::new()),
+                Kind::Symlink => Body::Symlink(found.target.clone().unwrap_or_default()),
+                Kind::Fifo => Body::Special(Special::Fifo),
+                Kind::Socket => Body::Special(Special::Socket),
+                Kind::Char => Body::Special(Special::Char(stat.device.0, stat.device.1)),
+                Kind::Block => Body::Special(Special::Block(stat.device.0, stat.device.1)),
+            };
+            let node = Node {
+                body,
+                mode: stat.mode,
+                uid: stat.uid,
+                gid: stat.gid,
+                nlink: stat.nlink,
+                xattrs: found.xattrs.clone(),
+                mtime: None,
+            };
+            nodes.entry(id(path)).or_insert_with(|| Arc::new(node));
+        }
+        let mut space = Self { nodes };
+        for path in tree.nodes.keys().filter(|path| !path.is_empty()) {
+            let (dir, name) = split(path);
+            space.entries(id(dir)).expect("a directory").insert(name.to_owned(), id(path));
+        }
+        space
+    }
+
+    pub(super) fn contains(&self, id: NodeId) -> bool {
+        self.nodes.contains_key(&id)
+    }
+
+    pub(super) fn body(&self, id: NodeId) -> &Body {
+        &self.nodes[&id].body
+    }
+
+    pub(super) fn edit(&mut self, id: NodeId) -> &mut Node {
+        Arc::make_mut(self.nodes.get_mut(&id).expect("a node of this space"))
+    }
+
+    fn entries(&mut self, id: NodeId) -> Result<&mut BTreeMap<String, NodeId>, Errno> {
+        match &mut self.edit(id).body {
+            Body::Dir(entries) => Ok(entries),
+            _ => Err(Errno::NOTDIR),
+        }
+    }
+
+    /// The inode that a path names; `follow` a symbolic link in the last place.
+    pub(super) fn resolve(&self, path: &str, follow: bool) -> Result<NodeId, Errno> {
+        let mut todo: Vec<String> = path.split('/').rev().map(str::to_owned).collect();
+        let mut trail = vec![ROOT];
+        let mut links = 0;
+        while let Some(name) = todo.pop() {
+            let here = *trail.last().expect("the root stays");
+            match name.as_str() {
+                "" | "." => continue,
+                ".." => {
+                    if trail.len() > 1 {
+                        trail.pop();
+                    }
+                    continue;
+                }
+                _ => {}
+            }
+            let Body::Dir(entries) = self.body(here) else { return Err(Errno::NOTDIR) };
+            let id = *entries.get(&name).ok_or(Errno::NOENT)?;
+            match self.body(id) {
+                Body::Symlink(target) if follow || !todo.is_empty() => {
+                    links += 1;
+                    if links > 40 {
+                        return Err(Errno::LOOP);
+                    }
+                    todo.extend(target.split('/').rev().map(str::to_owned));
+                }
+                _ => trail.push(id),
+            }
+        }
+        Ok(*trail.last().expect("the root stays"))
+    }
+
+    fn place<'a>(&self, path: &'a str) -> Result<(NodeId, &'a str), Errno> {
+        let (dir, name) = split(path);
+        Ok((self.resolve(dir, true)?, name))
+    }
+
+    /// Adds an inode; returns the directory.
+    pub(super) fn create(&mut self, id: NodeId, path: &str, body: Body, mode: u32) -> Result<NodeId, Errno> {
+        // A file created through a dangling link comes to be where the link leads.
+        if let (Ok(link), Body::File) = (self.resolve(path, false), &body)
+            && let Body::Symlink(target) = self.body(link).clone()
+        {
+            return self.create(id, &join(split(path).0, &target), body, mode);
+        }
+        let (dir, name) = self.place(path)?;
+        let parent = self.edit(dir);
+        let is_dir = matches!(body, Body::Dir(_));
+        let inherits = parent.mode & SETGID != 0;
+        let node = Node {
+            mode: if inherits && is_dir { mode | SETGID } else { mode },
+            uid: 0,
+            gid: if inherits { parent.gid } else { 0 },
+            nlink: if is_dir { 2 } else { 1 },
+            xattrs: BTreeMap::new(),
+            mtime: None,
+            body,
+        };
+        parent.mtime = None;
+        parent.nlink += u64::from(is_dir);
+        if self.entries(dir)?.insert(name.to_owned(), id).is_some() {
+            return Err(Errno::EXIST);
+        }
+        self.nodes.insert(id, Arc::new(node));
+        Ok(dir)
+    }
+
+    pub(super) fn link(&mut self, id: NodeId, to: &str) -> Result<NodeId, Errno> {
+        let (dir, name) = self.place(to)?;
+        self.edit(dir).mtime = None;
+        if self.entries(dir)?.insert(name.to_owned(), id).is_some() {
+            return Err(Errno::EXIST);
+        }
+        self.edit(id).nlink += 1;
+        Ok(dir)
+    }
+
+    /// Removes a name; returns the inode and the directory.
+    pub(super) fn unlink(&mut self, path: &str) -> Result<(NodeId, NodeId), Errno> {
+        let (dir, name) = self.place(path)?;
+        self.edit(dir).mtime = None;
+        let id = self.entries(dir)?.remove(name).ok_or(Errno::NOENT)?;
+        self.drop_link(id, dir)?;
+        Ok((id, dir))
+    }
+
+    /// One link less to an inode that was in `dir`; without links it is gone.
+    fn drop_link(&mut self, id: NodeId, dir: NodeId) -> Result<(), Errno> {
+        let node = self.edit(id);
+        match &node.body {
+            Body::Dir(entries) if !entries.is_empty() => return Err(Errno::NOTEMPTY),
+            Body::Dir(_) => {
+                node.nlink = 0;
+                self.edit(dir).nlink -= 1;
+            }
+            _ => node.nlink -= 1,
+        }
+        if self.nodes[&id].nlink == 0 {
+            self.nodes.remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Returns the two directories.
+    pub(super) fn rename(
+        &mut self,
+        from: &str,
+        to: &str,
+        mode: RenameMode,
+    ) -> Result<(NodeId, NodeId), Errno> {
+        let (old_dir, old_name) = self.place(from)?;
+        let (new_dir, new_name) = self.place(to)?;
+        let id = self.resolve(from, false)?;
+        let target = self.resolve(to, false).ok();
+        let is_dir = |space: &Self, id| matches!(space.body(id), Body::Dir(_));
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EXIST),
+            (RenameMode::Exchange, None) => return Err(Errno::NOENT),
+            _ => {}
+        }
+        self.edit(old_dir).mtime = None;
+        self.edit(new_dir).mtime = None;
+        if let (RenameMode::Exchange, Some(target)) = (mode, target) {
+            self.entries(old_dir)?.insert(old_name.to_owned(), target);
+            self.entries(new_dir)?.insert(new_name.to_owned(), id);
+            for (dir, delta) in [(old_dir, target), (new_dir, id)] {
+                self.edit(dir).nlink += u64::from(is_dir(self, delta));
+            }
+            for (dir, delta) in [(old_dir, id), (new_dir, target)] {
+                self.edit(dir).nlink -= u64::from(is_dir(self, delta));
+            }
+            return Ok((old_dir, new_dir));
+        }
+        if let Some(target) = target {
+            self.entries(new_dir)?.remove(new_name);
+            self.drop_link(target, new_dir)?;
+        }
+        self.entries(old_dir)?.remove(old_name).ok_or(Errno::NOENT)?;
+        self.entries(new_dir)?.insert(new_name.to_owned(), id);
+        if is_dir(self, id) {
+            self.edit(old_dir).nlink -= 1;
+            self.edit(new_dir).nlink += 1;
+        }
+        Ok((old_dir, new_dir))
+    }
+
+    pub(super) fn chown(&mut self, id: NodeId, uid: u32, gid: u32) {
+        let node = self.edit(id);
+        (node.uid, node.gid) = (uid, gid);
+        if !matches!(node.body, Body::Dir(_)) {
+            node.mode &= !SETUID;
+            // Without group execution the bit once meant mandatory locking.
+            if node.mode & 0o010 != 0 {
+                node.mode &= !SETGID;
+            }
+        }
+    }
+
+    /// Every path but the root's, with its inode.
+    pub(super) fn paths(&self) -> Vec<(String, NodeId)> {
+        let mut paths = Vec::new();
+        let mut todo = vec![(String::new(), ROOT)];
+        while let Some((path, id)) = todo.pop() {
+            if let Body::Dir(entries) = self.body(id) {
+                todo.extend(entries.iter().map(|(name, &id)| (join(&path, name), id)));
+            }
+            if !path.is_empty() {
+                paths.push((path, id));
+            }
+        }
+        paths
+    }
+
+    /// Differences of a tree, files' sizes and contents apart. `written(id, since)` says whether data may have changed
+    /// an inode's times after the operation `since`.
+    pub(super) fn compare(&self, tree: &Tree, written: impl Fn(NodeId, usize) -> bool) -> Vec<String> {
+        let mut complaints = Vec::new();
+        let mut aliases: BTreeMap<NodeId, u64> = BTreeMap::new();
+        let mut owners: BTreeMap<u64, NodeId> = BTreeMap::new();
+        let paths = self.paths();
+        for (path, id) in paths.iter().map(|(path, id)| (path.as_str(), *id)).chain([("", ROOT)]) {
+            let Some(found) = tree.nodes.get(path) else {
+                complaints.push(format!("/{path} is missing"));
+                continue;
+            };
+            let (node, stat) = (&self.nodes[&id], &found.stat);
+            let mut differ = |what: &str, have: String, want: String| {
+                if have != want {
+                    complaints.push(format!("/{path}: {what} is {have}, not {want}"));
+                }
+            };
+            let (kind, device, target) = node.body.describe();
+            differ("kind", format!("{:?}", stat.kind), format!("{kind:?}"));
+            differ("mode", format!("{:o}", stat.mode), format!("{:o}", node.mode));
+            differ("owner", format!("{}:{}", stat.uid, stat.gid), format!("{}:{}", node.uid, node.gid));
+            differ("link count", stat.nlink.to_string(), node.nlink.to_string());
+            differ("device", format!("{:?}", stat.device), format!("{device:?}"));
+            differ("target", format!("{:?}", found.target.as_deref()), format!("{target:?}"));
+            if found.xattrs != node.xattrs {
+                let short = |all: &BTreeMap<String, Vec<u8>>| {
+                    format!("{:?}", all.iter().map(|(name, value)| (name, value.len())).collect::<Vec<_>>())
+                };
+                differ("attributes", short(&found.xattrs) + " (or their values)", short(&node.xattrs));
+            }
+            if let Some((_, mtime)) = node.mtime.filter(|&(since, _)| !written(id, since)) {
+                differ("mtime", format!("{:?}", stat.mtime), format!("{mtime:?}"));
+            }
+            if *aliases.entry(id).or_insert(stat.inode) != stat.inode {
+                complaints.push(format!("/{path} is an inode of its own, not a link"));
+            }
+            if *owners.entry(stat.inode).or_insert(id) != id {
+                complaints.push(format!("/{path} shares inode {} with another file", stat.inode));
+            }
+        }
+        for path in tree.nodes.keys() {
+            if !path.is_empty() && !paths.iter().any(|(known, _)| known == path) {
+                complaints.push(format!("/{path} should not be there"));
+            }
+        }
+        complaints
+    }
+}
+
+impl Body {
+    fn describe(&self) -> (Kind, (u32, u32), Option<&str>) {
+        match self {
+            Self::File => (Kind::File, (0, 0), None),
+            Self::Dir(_) => (Kind::Dir, (0, 0), None),
+            Self::Symlink(target) => (Kind::Symlink, (0, 0), Some(target)),
+            Self::Special(Special::Fifo) => (Kind::Fifo, (0, 0), None),
+            Self::Special(Special::Socket) => (Kind::Socket, (0, 0), None),
+            Self::Special(Special::Char(major, minor)) => (Kind::Char, (*major, *minor), None),
+            Self::Special(Special::Block(major, minor)) => (Kind::Block, (*major, *minor), None),
+        }
+    }
+}

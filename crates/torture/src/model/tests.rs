@@ -1,0 +1,148 @@
+use super::*;
+use crate::{Found, Kind, Stat, Time, pattern};
+
+fn node(inode: u64, kind: Kind, mode: u32, nlink: u64, data: &[u8]) -> Found {
+    let mtime = Time { seconds: 0, nanos: 0 };
+    let size = data.len() as u64;
+    let stat = Stat { inode, kind, mode, uid: 0, gid: 0, nlink, size, device: (0, 0), mtime };
+    Found { stat, data: data.into(), target: None, xattrs: BTreeMap::new() }
+}
+
+fn root(nlink: u64) -> Found {
+    node(2, Kind::Dir, 0o755, nlink, &[])
+}
+
+fn tree(files: &[(&str, &[u8])]) -> Tree {
+    let mut nodes = BTreeMap::from([(String::new(), root(2))]);
+    for (inode, (path, data)) in files.iter().enumerate() {
+        nodes.insert((*path).to_owned(), node(10 + inode as u64, Kind::File, 0o644, 1, data));
+    }
+    Tree { nodes }
+}
+
+fn model(ops: &[Op]) -> Model {
+    let mut model = Model::new(&tree(&[]));
+    for op in ops {
+        let count = op.data().map_or(0, |data| data.len() as u64);
+        model.record(op, Ok(count)).unwrap();
+    }
+    model
+}
+
+fn create(path: &str) -> Op {
+    Op::Create { path: path.into(), mode: 0o644, exclusive: true }
+}
+
+fn fsync(path: &str) -> Op {
+    Op::Fsync { path: path.into() }
+}
+
+fn truncate(path: &str, size: u64) -> Op {
+    Op::Truncate { path: path.into(), size }
+}
+
+#[test]
+fn names_survive_in_order() {
+    let model = model(&[create("a"), create("b"), create("c")]);
+    for (names, explained) in [(&[][..], true), (&["a"], true), (&["a", "b"], true), (&["b"], false)] {
+        let files: Vec<(&str, &[u8])> = names.iter().map(|&name| (name, &[][..])).collect();
+        assert_eq!(model.explain(&tree(&files), 3, 3).is_ok(), explained, "{names:?}");
+    }
+}
+
+#[test]
+fn a_sync_brings_everything_before_its_file_along() {
+    let model = model(&[create("a"), create("b"), fsync("b"), create("c")]);
+    assert!(model.explain(&tree(&[("a", &[]), ("b", &[])]), 3, 4).is_ok());
+    assert!(model.explain(&tree(&[("a", &[])]), 2, 3).is_ok(), "the sync had not returned");
+    let violation = model.explain(&tree(&[("a", &[])]), 3, 4).unwrap_err();
+    assert_eq!(
+        violation.to_string(),
+        "no prefix of 2 to 4 operations explains it; after 2:\n  /b is missing"
+    );
+}
+
+#[test]
+fn unsynced_bytes_are_old_new_or_zero_and_synced_ones_are_there() {
+    let (old, new) = (pattern(1, 0, 8192), pattern(2, 4096, 4096));
+    let ops = [create("a"), Op::write("a", 0, 8192, 1), fsync("a"), Op::write("a", 4096, 4096, 2)];
+    let model = model(&ops);
+    let holds = |data: &[u8]| model.explain(&tree(&[("a", data)]), 4, 4).is_ok();
+    assert!(holds(&old));
+    assert!(holds(&[&old[..4096], &new].concat()));
+    assert!(holds(&[&old[..6000], &new[1904..]].concat()), "torn between sectors or even within");
+    assert!(holds(&[&old[..4096], &[0; 4096]].concat()));
+    assert!(!holds(&[&[0; 512], &old[512..]].concat()), "the first block was synced");
+    assert!(!holds(&[&old[..4096], &pattern(3, 4096, 4096)[..]].concat()), "another file's bytes");
+    assert!(!holds(&old[..4096]), "the size was synced");
+}
+
+#[test]
+fn the_size_grows_over_written_bytes_only() {
+    let ops = [create("a"), Op::write("a", 1000, 500, 1)];
+    let model = model(&ops);
+    let data = pattern(1, 1000, 500);
+    let holds = |data: &[u8]| model.explain(&tree(&[("a", data)]), 2, 2).is_ok();
+    assert!(holds(&[]));
+    assert!(holds(&[&[0; 1000], &data[..]].concat()));
+    assert!(holds(&[&[0; 1000], &data[..24]].concat()));
+    assert!(!holds(&[0; 700]), "nobody wrote there");
+    assert!(!holds(&[0; 1501]));
+}
+
+#[test]
+fn what_was_cut_off_does_not_come_back() {
+    let ops = [
+        create("a"),
+        Op::write("a", 0, 4096, 1),
+        fsync("a"),
+        truncate("a", 1000),
+        fsync("a"),
+        truncate("a", 4096),
+    ];
+    let model = model(&ops);
+    let old = pattern(1, 0, 4096);
+    let holds = |data: &[u8]| model.explain(&tree(&[("a", data)]), 6, 6).is_ok();
+    assert!(holds(&old[..1000]));
+    assert!(holds(&[&old[..1000], &[0; 3096]].concat()));
+    assert!(!holds(&old));
+}
+
+#[test]
+fn a_tail_may_read_zero_before_its_truncation_survives() {
+    let model = model(&[create("a"), Op::write("a", 0, 4096, 1), fsync("a"), truncate("a", 1000)]);
+    let old = pattern(1, 0, 4096);
+    let holds = |data: &[u8]| model.explain(&tree(&[("a", data)]), 4, 4).is_ok();
+    assert!(holds(&old) && holds(&old[..1000]));
+    assert!(holds(&[&old[..1000], &[0; 3096]].concat()));
+    assert!(!holds(&[&[0; 1000], &old[1000..]].concat()));
+}
+
+#[test]
+fn replacing_by_rename_carries_the_contents() {
+    let rename = Op::Rename { from: "new".into(), to: "old".into(), mode: RenameMode::Replace };
+    let model = model(&[
+        create("old"),
+        Op::write("old", 0, 100, 1),
+        fsync("old"),
+        create("new"),
+        Op::write("new", 0, 200, 2),
+        rename,
+    ]);
+    let (old, new) = (pattern(1, 0, 100), pattern(2, 0, 200));
+    assert!(model.explain(&tree(&[("old", &new)]), 6, 6).is_ok());
+    assert!(model.explain(&tree(&[("old", &old)]), 6, 6).is_ok());
+    assert!(model.explain(&tree(&[("old", &old), ("new", &[])]), 6, 6).is_ok());
+    assert!(model.explain(&tree(&[("old", &[])]), 6, 6).is_err(), "an empty file under the old name");
+    assert!(model.explain(&tree(&[("old", &[0; 200])]), 6, 6).is_err());
+}
+
+#[test]
+fn hard_links_are_one_inode() {
+    let model = model(&[create("a"), Op::Link { from: "a".into(), to: "b".into() }, Op::Sync]);
+    let mut two = tree(&[("a", &[]), ("b", &[])]);
+    two.nodes.values_mut().for_each(|found| found.stat.nlink = 2);
+    assert!(model.explain(&two, 3, 3).is_err());
+    two.nodes.get_mut("b").unwrap().stat.inode = two.nodes["a"].stat.inode;
+    assert!(model.explain(&two, 3, 3).is_ok());
+}

@@ -1,0 +1,257 @@
+//! Operations on a volume, as values: generated, recorded, replayed, printed.
+
+use crate::pattern;
+use std::fmt;
+
+/// When a write is durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// At the next sync.
+    #[default]
+    None,
+    /// When the call returns, as `O_DSYNC` promises.
+    Data,
+    /// When the call returns, attributes included, as `O_SYNC` promises.
+    All,
+}
+
+/// `fallocate(2)`'s modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Allocates and grows.
+    Allocate,
+    /// `FALLOC_FL_KEEP_SIZE`.
+    KeepSize,
+    /// `FALLOC_FL_ZERO_RANGE`.
+    Zero,
+    /// `FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE`.
+    ZeroKeepSize,
+    /// `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`.
+    Punch,
+}
+
+/// The fate of an existing target of a rename.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RenameMode {
+    /// It is replaced.
+    #[default]
+    Replace,
+    /// The call fails (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// Source and target swap places (`RENAME_EXCHANGE`).
+    Exchange,
+}
+
+/// The fate of an existing attribute in `setxattr`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Sets it either way.
+    #[default]
+    Any,
+    /// Fails where it exists (`XATTR_CREATE`).
+    Create,
+    /// Fails where it does not exist (`XATTR_REPLACE`).
+    Replace,
+}
+
+/// A device node, FIFO or socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// Named pipe.
+    Fifo,
+    /// Socket.
+    Socket,
+    /// Character device with major and minor number.
+    Char(u32, u32),
+    /// Block device with major and minor number.
+    Block(u32, u32),
+}
+
+/// A point in time as files keep it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time {
+    /// Seconds since 1970.
+    pub seconds: i64,
+    /// Nanoseconds of the second.
+    pub nanos: u32,
+}
+
+/// An operation. Paths are relative to the root of the volume; the root is the empty path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the fields are the arguments of the system call of the same name
+pub enum Op {
+    Create {
+        path: String,
+        mode: u32,
+        exclusive: bool,
+    },
+    Mkdir {
+        path: String,
+        mode: u32,
+    },
+    Symlink {
+        target: String,
+        path: String,
+    },
+    Mknod {
+        path: String,
+        special: Special,
+        mode: u32,
+    },
+    Link {
+        from: String,
+        to: String,
+    },
+    Unlink {
+        path: String,
+    },
+    Rmdir {
+        path: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+        mode: RenameMode,
+    },
+    Chmod {
+        path: String,
+        mode: u32,
+    },
+    Chown {
+        path: String,
+        uid: u32,
+        gid: u32,
+    },
+    Utimens {
+        path: String,
+        atime: Time,
+        mtime: Time,
+    },
+    SetXattr {
+        path: String,
+        name: String,
+        value: Vec<u8>,
+        mode: XattrMode,
+    },
+    RemoveXattr {
+        path: String,
+        name: String,
+    },
+    Truncate {
+        path: String,
+        size: u64,
+    },
+    /// Writes [`pattern`]`(tag, offset, len)`.
+    Write {
+        path: String,
+        offset: u64,
+        len: u64,
+        tag: u32,
+        direct: bool,
+        durability: Durability,
+    },
+    Fallocate {
+        path: String,
+        mode: Fallocate,
+        offset: u64,
+        len: u64,
+    },
+    /// Keeps a file open under a number, so that it outlives its names.
+    Hold {
+        slot: u8,
+        path: String,
+    },
+    /// Writes to a held file.
+    WriteHeld {
+        slot: u8,
+        offset: u64,
+        len: u64,
+        tag: u32,
+    },
+    /// Closes a held file.
+    Release {
+        slot: u8,
+    },
+    Fsync {
+        path: String,
+    },
+    Fdatasync {
+        path: String,
+    },
+    Sync,
+}
+
+impl Op {
+    /// A buffered write.
+    pub fn write(path: &str, offset: u64, len: u64, tag: u32) -> Self {
+        let (direct, durability) = (false, Durability::None);
+        Self::Write { path: path.into(), offset, len, tag, direct, durability }
+    }
+
+    /// The bytes that a write stores; `None` for other operations.
+    pub fn data(&self) -> Option<Vec<u8>> {
+        match *self {
+            Self::Write { offset, len, tag, .. } | Self::WriteHeld { offset, len, tag, .. } => {
+                Some(pattern(tag, offset, len as usize))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let p = |path: &str| format!("/{path}");
+        match self {
+            Self::Create { path, mode, exclusive } => {
+                write!(f, "{} {} {mode:o}", if *exclusive { "create" } else { "open-create" }, p(path))
+            }
+            Self::Mkdir { path, mode } => write!(f, "mkdir {} {mode:o}", p(path)),
+            Self::Symlink { target, path } => write!(f, "symlink {target:?} {}", p(path)),
+            Self::Mknod { path, special, mode } => write!(f, "mknod {} {special:?} {mode:o}", p(path)),
+            Self::Link { from, to } => write!(f, "link {} {}", p(from), p(to)),
+            Self::Unlink { path } => write!(f, "unlink {}", p(path)),
+            Self::Rmdir { path } => write!(f, "rmdir {}", p(path)),
+            Self::Rename { from, to, mode } => {
+                write!(f, "rename {} {}", p(from), p(to))?;
+                if *mode == RenameMode::Replace { Ok(()) } else { write!(f, " {mode:?}") }
+            }
+            Self::Chmod { path, mode } => write!(f, "chmod {} {mode:o}", p(path)),
+            Self::Chown { path, uid, gid } => write!(f, "chown {} {uid}:{gid}", p(path)),
+            Self::Utimens { path, atime, mtime } => write!(
+                f,
+                "utimens {} {}.{:09} {}.{:09}",
+                p(path),
+                atime.seconds,
+                atime.nanos,
+                mtime.seconds,
+                mtime.nanos
+            ),
+            Self::SetXattr { path, name, value, mode } => {
+                write!(f, "setxattr {} {name} {} bytes {mode:?}", p(path), value.len())
+            }
+            Self::RemoveXattr { path, name } => write!(f, "removexattr {} {name}", p(path)),
+            Self::Truncate { path, size } => write!(f, "truncate {} {size}", p(path)),
+            Self::Write { path, offset, len, tag, direct, durability } => {
+                let word = if *direct { "dwrite" } else { "write" };
+                write!(f, "{word} {} {offset}+{len} #{tag}", p(path))?;
+                match durability {
+                    Durability::None => Ok(()),
+                    Durability::Data => f.write_str(" O_DSYNC"),
+                    Durability::All => f.write_str(" O_SYNC"),
+                }
+            }
+            Self::Fallocate { path, mode, offset, len } => {
+                write!(f, "fallocate {} {mode:?} {offset}+{len}", p(path))
+            }
+            Self::Hold { slot, path } => write!(f, "hold {slot} {}", p(path)),
+            Self::WriteHeld { slot, offset, len, tag } => {
+                write!(f, "write-held {slot} {offset}+{len} #{tag}")
+            }
+            Self::Release { slot } => write!(f, "release {slot}"),
+            Self::Fsync { path } => write!(f, "fsync {}", p(path)),
+            Self::Fdatasync { path } => write!(f, "fdatasync {}", p(path)),
+            Self::Sync => f.write_str("sync"),
+        }
+    }
+}

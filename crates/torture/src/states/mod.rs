@@ -1,0 +1,216 @@
+//! Every disk that a power cut may leave behind, from a log of writes and flushes.
+//!
+//! The log is cut at every write. Of the writes that no flush covers yet each may have reached the medium or not, or some of
+//! its sectors only: all combinations where there are few, a sample where there are many. No state
+//! comes twice: a cut yields only the states with its newest write, except where the promise changes.
+
+mod prune;
+
+use crate::Image;
+use extant_block::{Change, Log, LogEvent, Op};
+use extant_rt::Rng;
+use std::fmt;
+
+pub use prune::Pruner;
+
+/// How many states are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Up to so many volatile writes, all of their combinations.
+    pub exhaustive: usize,
+    /// Beyond that, so many random ones, besides each write alone, each one missing, and every prefix.
+    pub sampled: usize,
+    /// So many states with torn writes for each cut.
+    pub torn: usize,
+    /// Of the sample.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { exhaustive: 10, sampled: 64, torn: 4, seed: 0 }
+    }
+}
+
+/// A disk after a power cut.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Its contents.
+    pub image: Image,
+    /// How many events of the log had happened.
+    pub cut: usize,
+    /// Indices of the writes that were submitted and are lost.
+    pub lost: Vec<usize>,
+    /// The write of which only some sectors arrived.
+    pub torn: Option<(usize, Vec<bool>)>,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "power cut after event {}", self.cut)?;
+        if !self.lost.is_empty() {
+            write!(f, ", writes {:?} lost", self.lost)?;
+        }
+        if let Some((index, sectors)) = &self.torn {
+            let arrived: String = sectors.iter().map(|&there| if there { '+' } else { '-' }).collect();
+            write!(f, ", write {index} torn ({arrived})")?;
+        }
+        Ok(())
+    }
+}
+
+/// The fate of one write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fate {
+    Arrives,
+    Lost,
+    Torn(Vec<bool>),
+}
+
+/// Calls `visit` for every state of `log` over `base` until it returns false. At the events in `promises` the volume
+/// promised more than before, so all states are visited there, old ones included.
+pub fn each(
+    log: &Log,
+    base: &Image,
+    promises: &[usize],
+    options: Options,
+    pruner: Option<&Pruner>,
+    visit: &mut dyn FnMut(State) -> bool,
+) {
+    let mut rng = Rng::labelled(options.seed, "crash states");
+    let mut settled = base.clone();
+    let mut settled_to = 0;
+    for cut in 0..=log.events.len() {
+        let newest = match cut.checked_sub(1).map(|last| log.events[last]) {
+            Some(LogEvent::Submitted(index)) if changes_something(&log.changes[index]) => Some(index),
+            _ => None,
+        };
+        let promised = cut == 0 || cut == log.events.len() || promises.contains(&cut);
+        if newest.is_none() && !promised {
+            continue;
+        }
+        let crash = log.crash(cut);
+        let mut fates: Vec<(usize, bool)> = crash.durable.iter().map(|&index| (index, true)).collect();
+        fates.extend(crash.volatile.iter().map(|&index| (index, false)));
+        fates.sort_unstable();
+        // Writes that are durable before anything volatile are so in every later state.
+        let early = fates.iter().take_while(|&&(_, durable)| durable);
+        for &(index, _) in early.filter(|&&(index, _)| index >= settled_to) {
+            settled.apply(&log.changes[index], 0..log.changes[index].sectors());
+        }
+        settled_to = fates.iter().find(|(_, durable)| !durable).map_or_else(
+            || fates.last().map_or(settled_to, |&(index, _)| index + 1),
+            |&(index, _)| settled_to.max(index),
+        );
+        let rest: Vec<(usize, bool)> = fates.into_iter().filter(|&(index, _)| index >= settled_to).collect();
+        let volatile: Vec<usize> =
+            rest.iter().filter(|(_, durable)| !durable).map(|&(index, _)| index).collect();
+        let must = if promised { None } else { newest };
+        let make = |fate: &dyn Fn(usize) -> Fate| State::new(log, &settled, cut, &rest, fate);
+        for state in choices(log, &volatile, must, options, pruner, &mut rng) {
+            let fate = |index: usize| match volatile.binary_search(&index) {
+                Ok(position) => state[position].clone(),
+                Err(_) => Fate::Arrives,
+            };
+            if !visit(make(&fate)) {
+                return;
+            }
+        }
+    }
+}
+
+fn changes_something(change: &Change) -> bool {
+    change.op != Op::Flush && change.bytes > 0
+}
+
+impl State {
+    fn new(
+        log: &Log,
+        settled: &Image,
+        cut: usize,
+        rest: &[(usize, bool)],
+        fate: &dyn Fn(usize) -> Fate,
+    ) -> Self {
+        let mut state = Self { image: settled.clone(), cut, lost: Vec::new(), torn: None };
+        for &(index, _) in rest {
+            let change = &log.changes[index];
+            match fate(index) {
+                Fate::Arrives => state.image.apply(change, 0..change.sectors()),
+                Fate::Lost => state.lost.push(index),
+                Fate::Torn(sectors) => {
+                    for (at, _) in sectors.iter().enumerate().filter(|&(_, &arrived)| arrived) {
+                        state.image.apply(change, at as u64..at as u64 + 1);
+                    }
+                    state.torn = Some((index, sectors));
+                }
+            }
+        }
+        state
+    }
+}
+
+/// Fates of the volatile writes; `must` arrives.
+fn choices(
+    log: &Log,
+    volatile: &[usize],
+    must: Option<usize>,
+    options: Options,
+    pruner: Option<&Pruner>,
+    rng: &mut Rng,
+) -> Vec<Vec<Fate>> {
+    // Writes that live and die together, as positions in `volatile`.
+    let units: Vec<Vec<usize>> = match pruner {
+        Some(pruner) => pruner.units(log, volatile),
+        None => (0..volatile.len()).map(|position| vec![position]).collect(),
+    };
+    let fixed = must.and_then(|must| {
+        let position = volatile.binary_search(&must).ok()?;
+        units.iter().position(|unit| unit.contains(&position))
+    });
+    let spread = |arrives: &dyn Fn(usize) -> bool| {
+        let mut fates = vec![Fate::Lost; volatile.len()];
+        for (number, unit) in units.iter().enumerate() {
+            if fixed == Some(number) || arrives(number) {
+                unit.iter().for_each(|&position| fates[position] = Fate::Arrives);
+            }
+        }
+        fates
+    };
+    let n = units.len();
+    let mut all = Vec::new();
+    if n <= options.exhaustive {
+        for mask in 0..1_u64 << n {
+            // The bit of what arrives anyway stays clear, so that no state comes twice.
+            if fixed.is_none_or(|fixed| mask >> fixed & 1 == 0) {
+                all.push(spread(&|number| mask >> number & 1 == 1));
+            }
+        }
+    } else {
+        for one in 0..n {
+            all.push(spread(&|number| number == one));
+            all.push(spread(&|number| number != one));
+            all.push(spread(&|number| number < one));
+        }
+        all.push(spread(&|_| true));
+        for _ in 0..options.sampled {
+            let seed = rng.next_u64();
+            all.push(spread(&|number| Rng::new(seed ^ number as u64).next_u64() & 1 == 1));
+        }
+    }
+    let divisible: Vec<usize> =
+        (0..volatile.len()).filter(|&at| log.changes[volatile[at]].sectors() > 1).collect();
+    if !divisible.is_empty() {
+        for _ in 0..options.torn {
+            let seed = rng.next_u64();
+            let mut fates = spread(&|number| Rng::new(seed ^ number as u64).next_u64() & 1 == 1);
+            let at = divisible[rng.below(divisible.len() as u64) as usize];
+            let sectors = log.changes[volatile[at]].sectors();
+            fates[at] = Fate::Torn((0..sectors).map(|_| rng.next_u64() & 1 == 1).collect());
+            all.push(fates);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! The seam to file systems under test: file operations that answer with an errno.
+
+use crate::{Durability, Fallocate, Op, RenameMode, Special, Time, XattrMode};
+pub use rustix::io::Errno;
+
+/// The result of one operation.
+pub type Outcome<T> = Result<T, Errno>;
+
+/// Kinds of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Kind {
+    File,
+    Dir,
+    Symlink,
+    Fifo,
+    Socket,
+    Char,
+    Block,
+}
+
+/// The part of `lstat`'s answer that is compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Inode number.
+    pub inode: u64,
+    /// Kind of file.
+    pub kind: Kind,
+    /// Permission bits, with setuid, setgid and sticky.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Hard links.
+    pub nlink: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Device numbers of a device node, zero otherwise.
+    pub device: (u32, u32),
+    /// Time of the last change of contents.
+    pub mtime: Time,
+}
+
+/// A file system under test. Paths are relative to its root, which is the empty path; symbolic links in the last place are
+/// not followed, except by `chmod`, `truncate`, `write` and other calls that open the file.
+#[allow(missing_docs)] // the system calls of the same names
+pub trait Subject {
+    fn create(&mut self, path: &str, mode: u32, exclusive: bool) -> Outcome<()>;
+    fn mkdir(&mut self, path: &str, mode: u32) -> Outcome<()>;
+    fn symlink(&mut self, target: &str, path: &str) -> Outcome<()>;
+    fn mknod(&mut self, path: &str, special: Special, mode: u32) -> Outcome<()>;
+    fn link(&mut self, from: &str, to: &str) -> Outcome<()>;
+    fn unlink(&mut self, path: &str) -> Outcome<()>;
+    fn rmdir(&mut self, path: &str) -> Outcome<()>;
+    fn rename(&mut self, from: &str, to: &str, mode: RenameMode) -> Outcome<()>;
+    fn chmod(&mut self, path: &str, mode: u32) -> Outcome<()>;
+    fn chown(&mut self, path: &str, uid: u32, gid: u32) -> Outcome<()>;
+    fn utimens(&mut self, path: &str, atime: Time, mtime: Time) -> Outcome<()>;
+    fn set_xattr(&mut self, path: &str, name: &str, value: &[u8], mode: XattrMode) -> Outcome<()>;
+    fn remove_xattr(&mut self, path: &str, name: &str) -> Outcome<()>;
+    fn truncate(&mut self, path: &str, size: u64) -> Outcome<()>;
+    /// Bytes written; fewer than asked for where the volume is full.
+    fn write(
+        &mut self,
+        path: &str,
+        offset: u64,
+        data: &[u8],
+        direct: bool,
+        durability: Durability,
+    ) -> Outcome<u64>;
+    fn fallocate(&mut self, path: &str, mode: Fallocate, offset: u64, len: u64) -> Outcome<()>;
+    fn hold(&mut self, slot: u8, path: &str) -> Outcome<()>;
+    fn write_held(&mut self, slot: u8, offset: u64, data: &[u8]) -> Outcome<u64>;
+    fn release(&mut self, slot: u8) -> Outcome<()>;
+    fn fsync(&mut self, path: &str) -> Outcome<()>;
+    fn fdatasync(&mut self, path: &str) -> Outcome<()>;
+    fn sync(&mut self) -> Outcome<()>;
+
+    fn stat(&mut self, path: &str) -> Outcome<Stat>;
+    /// Names of a directory without the dots, in any order.
+    fn list(&mut self, path: &str) -> Outcome<Vec<String>>;
+    /// The whole contents.
+    fn read(&mut self, path: &str) -> Outcome<Vec<u8>>;
+    fn read_held(&mut self, slot: u8) -> Outcome<Vec<u8>>;
+    fn read_link(&mut self, path: &str) -> Outcome<String>;
+    /// Extended attributes with their values, those of `user.` and `trusted.`, sorted by name.
+    fn xattrs(&mut self, path: &str) -> Outcome<Vec<(String, Vec<u8>)>>;
+}
+
+/// Does one operation. The number is what a write answered, zero for the others.
+pub fn apply(subject: &mut dyn Subject, op: &Op) -> Outcome<u64> {
+    let done = match op {
+        Op::Create { path, mode, exclusive } => subject.create(path, *mode, *exclusive),
+        Op::Mkdir { path, mode } => subject.mkdir(path, *mode),
+        Op::Symlink { target, path } => subject.symlink(target, path),
+        Op::Mknod { path, special, mode } => subject.mknod(path, *special, *mode),
+        Op::Link { from, to } => subject.link(from, to),
+        Op::Unlink { path } => subject.unlink(path),
+        Op::Rmdir { path } => subject.rmdir(path),
+        Op::Rename { from, to, mode } => subject.rename(from, to, *mode),
+        Op::Chmod { path, mode } => subject.chmod(path, *mode),
+        Op::Chown { path, uid, gid } => subject.chown(path, *uid, *gid),
+        Op::Utimens { path, atime, mtime } => subject.utimens(path, *atime, *mtime),
+        Op::SetXattr { path, name, value, mode } => subject.set_xattr(path, name, value, *mode),
+        Op::RemoveXattr { path, name } => subject.remove_xattr(path, name),
+        Op::Truncate { path, size } => subject.truncate(path, *size),
+        Op::Write { path, offset, direct, durability, .. } => {
+            return subject.write(path, *offset, &op.data().expect("a write"), *direct, *durability);
+        }
+        Op::Fallocate { path, mode, offset, len } => subject.fallocate(path, *mode, *offset, *len),
+        Op::Hold { slot, path } => subject.hold(*slot, path),
+        Op::WriteHeld { slot, offset, .. } => {
+            return subject.write_held(*slot, *offset, &op.data().expect("a write"));
+        }
+        Op::Release { slot } => subject.release(*slot),
+        Op::Fsync { path } => subject.fsync(path),
+        Op::Fdatasync { path } => subject.fdatasync(path),
+        Op::Sync => subject.sync(),
+    };
+    done.map(|()| 0)
+}
