@@ -25,6 +25,7 @@
 //! # }
 //! ```
 
+pub mod accounts;
 mod arena;
 mod audit;
 mod backing;

@@ -415,6 +415,9 @@ impl OpenFile {
     }
 }
 
+/// What clients are asked to give back when frames are short.
+const WANTED_BYTES: u64 = 256 << 10;
+
 /// Waits for `key`: the first time it only begins to listen, so that the caller looks once more before it waits.
 async fn wait_for(shared: &Shared, waiting: &mut Option<(Key, Listener)>, key: Key) {
     match waiting.take() {
@@ -425,7 +428,7 @@ async fn wait_for(shared: &Shared, waiting: &mut Option<(Key, Listener)>, key: K
 
 /// Waits for a frame. Nobody tells when a page that could be evicted is no longer in use, for as long as that may be: as a
 /// copy takes.
-async fn wait_for_frames(shared: &Shared, waiting: &mut Option<(Key, Listener)>) {
+async fn wait_for_frames(shared: &Arc<Shared>, waiting: &mut Option<(Key, Listener)>) {
     if shared.frame_counts().evictable > 0 {
         return shared.rt.yield_now().await;
     }
@@ -433,8 +436,9 @@ async fn wait_for_frames(shared: &Shared, waiting: &mut Option<(Key, Listener)>)
     wait_for(shared, waiting, Key::Frames).await;
 }
 
-/// Has every flusher work, because somebody waits for frames or room.
-fn want_frames(shared: &Shared) {
+/// Has flushers work and clients give memory back, because a caller waits for frames or room.
+fn want_frames(shared: &Arc<Shared>) {
+    shared.shrink_accounts(WANTED_BYTES);
     for disk in shared.disks.read().iter() {
         if disk.dirty.load(Ordering::Relaxed) > 0 {
             disk.want(shared);

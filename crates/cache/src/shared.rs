@@ -1,5 +1,6 @@
 //! What all mappings of a process share: frames, index, free frames, counters of dirty memory.
 
+use crate::accounts::Accounts;
 use crate::control::{Amounts, DeviceIndex, DirtyControl, DirtyLimits, Numbers};
 use crate::disk::DiskState;
 use crate::evict::{Eviction, Uses};
@@ -37,6 +38,9 @@ pub(crate) struct Shared {
     pub(crate) writeback: AtomicU64,
     /// Dirty, under write-back, or about to become dirty: what the limit is held against.
     charged: AtomicU64,
+    /// Dirty pages that the frames allow which are not set apart for accounts.
+    frames_limit: AtomicU64,
+    pub(crate) accounts: Accounts,
     pub(crate) settings: Settings,
     pub(crate) closed: AtomicBool,
 }
@@ -76,7 +80,12 @@ struct Pool {
     /// Free frames that the budget does not cover at present, chained likewise.
     parked_first: u32,
     parked: u32,
+    /// Frames that may be in use or free.
+    in_force: u32,
+    /// What the budget is without accounts …
     budget: u32,
+    /// … and what of it is set apart for them.
+    set_apart: u32,
 }
 
 /// What a frame is wanted for.
@@ -129,7 +138,9 @@ impl Shared {
                 fresh: 0,
                 parked_first: 0,
                 parked: 0,
+                in_force: frames,
                 budget: frames,
+                set_apart: 0,
             }),
             files: RwLock::new(Files { slots: vec![Weak::new()], free: Vec::new() }),
             disks: RwLock::default(),
@@ -139,6 +150,8 @@ impl Shared {
             dirty: AtomicU64::new(0),
             writeback: AtomicU64::new(0),
             charged: AtomicU64::new(0),
+            frames_limit: AtomicU64::new(u64::MAX),
+            accounts: Accounts::default(),
             settings,
             closed: AtomicBool::new(false),
         })
@@ -327,14 +340,33 @@ impl Shared {
 
     /// Changes how many frames may be in use; evicts what it can. Returns how many are still too many.
     pub(crate) fn set_budget(&self, frames: u32) -> u32 {
+        self.change_budget(|pool, count| pool.budget = frames.clamp(1, count));
+        self.fit_budget()
+    }
+
+    /// Sets pages of the budget apart for accounts; a quarter of the frames stays in any case.
+    pub(crate) fn set_apart(&self, pages: u64) {
+        self.change_budget(|pool, _| pool.set_apart = pages.try_into().unwrap_or(u32::MAX));
+    }
+
+    fn change_budget(&self, change: impl FnOnce(&mut Pool, u32)) {
         {
             let mut pool = self.pool.lock();
-            pool.budget = frames.clamp(1, self.frames.count());
+            change(&mut pool, self.frames.count());
+            let least = pool.budget.div_ceil(4);
+            pool.in_force = pool.budget.saturating_sub(pool.set_apart).max(least);
+            let limit = if pool.set_apart > 0 { u64::from(pool.in_force) * 3 / 4 } else { u64::MAX };
+            self.frames_limit.store(limit.max(1), Ordering::Relaxed);
             pool.park(&self.frames);
             pool.unpark(&self.frames);
         }
-        // Perhaps there are frames now for those who wait.
+        // Waiters look again: there may be frames now, or room.
         self.waits.wake_all(Key::Frames);
+        self.waits.wake_all(Key::Room(None));
+    }
+
+    /// Evicts what is beyond the budget, as far as it can. Returns how many frames still are.
+    pub(crate) fn fit_budget(&self) -> u32 {
         for _ in 0..self.frames.count().div_ceil(VICTIMS_MAX as u32) + ROUNDS_MAX as u32 {
             let over = self.pool.lock().excess() as usize;
             let mut taken = Vec::new();
@@ -347,6 +379,7 @@ impl Shared {
         self.pool.lock().excess()
     }
 
+    /// The budget in frames, what is set apart for accounts included.
     pub(crate) fn budget(&self) -> u32 {
         self.pool.lock().budget
     }
@@ -366,7 +399,8 @@ impl Shared {
 
     /// Allows up to `n` more dirty pages on a disk; says why not where it allows none.
     pub(crate) fn charge_dirty(&self, disk: &DiskState, n: u64) -> Result<u64, NoRoom> {
-        let got = add_up_to(&self.charged, n, self.limit_pages.load(Ordering::Relaxed));
+        let limit = self.limit_pages.load(Ordering::Relaxed).min(self.frames_limit.load(Ordering::Relaxed));
+        let got = add_up_to(&self.charged, n, limit);
         if got == 0 {
             return Err(NoRoom::Everywhere);
         }
@@ -493,7 +527,7 @@ impl Pool {
             self.free -= 1;
             return Some(frame);
         }
-        if self.fresh == frames.count() || self.fresh - self.parked >= self.budget {
+        if self.fresh == frames.count() || self.fresh - self.parked >= self.in_force {
             return None;
         }
         self.fresh += 1;
@@ -502,7 +536,7 @@ impl Pool {
 
     /// Frames in use or free beyond the budget.
     fn excess(&self) -> u32 {
-        (self.fresh - self.parked).saturating_sub(self.budget)
+        (self.fresh - self.parked).saturating_sub(self.in_force)
     }
 
     fn over_budget(&self) -> bool {
@@ -518,7 +552,7 @@ impl Pool {
     }
 
     fn unpark(&mut self, frames: &Frames) {
-        while self.fresh - self.parked < self.budget
+        while self.fresh - self.parked < self.in_force
             && let Some(frame) = FrameNo::new(self.parked_first)
         {
             self.parked_first = frames.chain(frame).load(Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! The cache from outside.
 
+mod accounts;
 mod behaviour;
 mod blocks;
 mod common;

@@ -1,0 +1,383 @@
+//! Memory outside frames, charged to the cache's budget: metadata blocks, inodes, extent caches, directory indexes.
+//!
+//! A client opens an [`Account`] and charges it for what it holds. Frames make room: free ones are parked, clean pages
+//! evicted, and the limit on dirty memory falls with the frames that are left. The other way round, an account that is over
+//! its limit, or a cache that runs out of frames, has clients shrink, through a callback that runs on a task of its own.
+//!
+//! ```
+//! use extant_cache::accounts::{AccountConfig, Shrink};
+//! use extant_cache::{CacheConfig, PageCache};
+//! use std::sync::{Arc, Weak};
+//!
+//! #[derive(Debug)]
+//! struct Inodes;
+//! impl Shrink for Inodes {
+//!     fn shrink(&self, _bytes: u64) -> u64 {
+//!         0 // bytes of clean inodes that were dropped, with their charges
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let rt = extant_rt::Rt::real(Default::default());
+//! let cache = PageCache::new(&rt, CacheConfig::with_budget(8 << 20))?;
+//! let inodes = Arc::new(Inodes);
+//! let account = cache.account(AccountConfig { limit_bytes: 1 << 20, ..AccountConfig::new("inodes", &cache) });
+//! account.set_shrinker(Arc::downgrade(&inodes) as Weak<dyn Shrink>);
+//! let charge = account.charge(300); // one inode
+//! assert_eq!(account.charged_bytes(), 300);
+//! drop(charge);
+//! assert_eq!(account.charged_bytes(), 0);
+//! # rt.block_on(cache.close())??;
+//! # Ok(())
+//! # }
+//! ```
+
+use crate::cache::PageCache;
+use crate::page::PAGE;
+use crate::shared::Shared;
+use crate::{Disk, waits};
+use extant_rt::{Class, Nanos};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Gives memory back on request.
+pub trait Shrink: Send + Sync {
+    /// Drops what can be built again, up to about `bytes` bytes, and returns how many bytes of charges went with it; less,
+    /// even none, where more is in use. Called on a task of the cache, with no lock held; it should not run longer than
+    /// some 100 µs, and is called again for the rest.
+    fn shrink(&self, bytes: u64) -> u64;
+}
+
+/// How an [`Account`] is opened.
+#[derive(Clone, Debug)]
+pub struct AccountConfig {
+    /// Its name, in errors and reports.
+    pub name: &'static str,
+    /// Above this the account is asked to shrink, however much memory there is.
+    pub limit_bytes: u64,
+    /// No more may be pinned at a time.
+    pub pinned_bytes: u64,
+}
+
+impl AccountConfig {
+    /// A quarter of the budget, half of that pinned at most.
+    pub fn new(name: &'static str, cache: &PageCache) -> Self {
+        let budget = cache.budget_bytes();
+        Self { name, limit_bytes: budget / 4, pinned_bytes: budget / 8 }
+    }
+}
+
+/// Memory of one client. Cheap to clone; what is charged is returned when the charges are dropped.
+#[derive(Clone)]
+pub struct Account {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    config: AccountConfig,
+    charged: AtomicU64,
+    pinned: AtomicU64,
+    shrinker: Mutex<Option<Weak<dyn Shrink>>>,
+}
+
+/// Bytes that are charged, until it is dropped.
+#[must_use = "dropping it returns the charge"]
+pub struct Charge {
+    account: Arc<Inner>,
+    bytes: u64,
+}
+
+/// Bytes that cannot be shrunk, until it is dropped. They are charged besides.
+#[must_use = "dropping it unpins"]
+pub struct Pin {
+    account: Arc<Inner>,
+    bytes: u64,
+}
+
+/// A pin would exceed its account's cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{name}: {asked_bytes} bytes more than the {pinned_bytes} that are pinned exceed the cap of {cap_bytes}"
+)]
+pub struct PinnedFull {
+    /// The account.
+    pub name: &'static str,
+    /// What was to be pinned.
+    pub asked_bytes: u64,
+    /// What is.
+    pub pinned_bytes: u64,
+    /// What may be.
+    pub cap_bytes: u64,
+}
+
+/// All accounts of a cache.
+#[derive(Default)]
+pub(crate) struct Accounts {
+    all: Mutex<Vec<Weak<Inner>>>,
+    charged: AtomicU64,
+    /// Pages of the budget that are set apart for what is charged: it, and a little more, so that a charge takes no lock.
+    granted_pages: Mutex<u64>,
+    granted_bytes: AtomicU64,
+    /// Bytes that frames are short of.
+    wanted: AtomicU64,
+    is_shrinking: AtomicBool,
+}
+
+impl fmt::Debug for Accounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Accounts({} bytes)", self.charged.load(Ordering::Relaxed))
+    }
+}
+
+impl PageCache {
+    /// Opens an account for memory outside frames.
+    pub fn account(&self, config: AccountConfig) -> Account {
+        Account::open(self.shared(), config)
+    }
+}
+
+impl Disk {
+    /// Opens an account for memory outside frames, with the cache of this disk.
+    pub fn account(&self, config: AccountConfig) -> Account {
+        Account::open(&self.shared, config)
+    }
+}
+
+impl Account {
+    fn open(shared: &Arc<Shared>, config: AccountConfig) -> Self {
+        let inner = Arc::new(Inner {
+            shared: shared.clone(),
+            config,
+            charged: AtomicU64::new(0),
+            pinned: AtomicU64::new(0),
+            shrinker: Mutex::default(),
+        });
+        let mut all = shared.accounts.all.lock();
+        all.retain(|account| account.strong_count() > 0);
+        all.push(Arc::downgrade(&inner));
+        Self { inner }
+    }
+
+    /// Sets what is called when memory is to be given back. Weak, so that the account does not keep its client alive.
+    pub fn set_shrinker(&self, shrinker: Weak<dyn Shrink>) {
+        *self.inner.shrinker.lock() = Some(shrinker);
+    }
+
+    /// Charges `bytes`. Never waits and never fails: where frames cannot make room at once, they do as they are written
+    /// back, and clients are asked to shrink meanwhile. May be called with locks of the client held.
+    pub fn charge(&self, bytes: u64) -> Charge {
+        self.inner.add(bytes);
+        Charge { account: self.inner.clone(), bytes }
+    }
+
+    /// Waits until the account has shrunk to its limit, as far as its client can shrink now: where a loop takes memory
+    /// faster than the shrinking task gives it back. To be called with no lock held.
+    pub async fn settle(&self) {
+        let shared = &self.inner.shared;
+        while self.inner.excess() > 0 {
+            if self.inner.shrink(self.inner.excess()) == 0 {
+                return;
+            }
+            shared.rt.resched().await;
+        }
+    }
+
+    /// Pins `bytes` of what is charged: they cannot be given back until the pin is dropped.
+    ///
+    /// # Errors
+    /// The cap would be exceeded.
+    pub fn pin(&self, bytes: u64) -> Result<Pin, PinnedFull> {
+        let AccountConfig { name, pinned_bytes: cap_bytes, .. } = self.inner.config;
+        let within = |pinned: u64| pinned.checked_add(bytes).filter(|sum| *sum <= cap_bytes);
+        match self.inner.pinned.fetch_update(Ordering::AcqRel, Ordering::Relaxed, within) {
+            Ok(_) => Ok(Pin { account: self.inner.clone(), bytes }),
+            Err(pinned_bytes) => Err(PinnedFull { name, asked_bytes: bytes, pinned_bytes, cap_bytes }),
+        }
+    }
+
+    /// As [`Account::pin`], past the cap if need be: for completions, which must not wait for what only they can unpin.
+    pub fn pin_exempt(&self, bytes: u64) -> Pin {
+        self.inner.pinned.fetch_add(bytes, Ordering::AcqRel);
+        Pin { account: self.inner.clone(), bytes }
+    }
+
+    /// Bytes charged now.
+    pub fn charged_bytes(&self) -> u64 {
+        self.inner.charged.load(Ordering::Acquire)
+    }
+
+    /// Bytes pinned now.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.inner.pinned.load(Ordering::Acquire)
+    }
+
+    /// How it was opened.
+    pub fn config(&self) -> &AccountConfig {
+        &self.inner.config
+    }
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Account({}, {} bytes)", self.inner.config.name, self.charged_bytes())
+    }
+}
+
+impl Inner {
+    fn add(&self, bytes: u64) {
+        self.charged.fetch_add(bytes, Ordering::AcqRel);
+        let accounts = &self.shared.accounts;
+        let sum = accounts.charged.fetch_add(bytes, Ordering::AcqRel) + bytes;
+        if sum > accounts.granted_bytes.load(Ordering::Acquire) {
+            self.shared.grant_accounts();
+        }
+        if self.excess() > 0 {
+            self.shared.shrink_accounts(0);
+        }
+    }
+
+    fn sub(&self, bytes: u64) {
+        self.charged.fetch_sub(bytes, Ordering::AcqRel);
+        let accounts = &self.shared.accounts;
+        let sum = accounts.charged.fetch_sub(bytes, Ordering::AcqRel) - bytes;
+        if accounts.granted_bytes.load(Ordering::Acquire) > sum + 3 * self.shared.grant_step() * PAGE {
+            self.shared.grant_accounts();
+        }
+    }
+
+    /// Bytes over the limit.
+    fn excess(&self) -> u64 {
+        self.charged.load(Ordering::Acquire).saturating_sub(self.config.limit_bytes)
+    }
+
+    fn shrink(&self, bytes: u64) -> u64 {
+        let shrinker = self.shrinker.lock().as_ref().and_then(Weak::upgrade);
+        shrinker.map_or(0, |shrinker| shrinker.shrink(bytes))
+    }
+}
+
+impl Charge {
+    /// Bytes charged.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Changes it to what its memory takes now.
+    pub fn resize(&mut self, bytes: u64) {
+        if bytes > self.bytes {
+            self.account.add(bytes - self.bytes);
+        } else {
+            self.account.sub(self.bytes - bytes);
+        }
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.sub(self.bytes);
+    }
+}
+
+impl fmt::Debug for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Charge({}, {} bytes)", self.account.config.name, self.bytes)
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.account.pinned.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+impl fmt::Debug for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pin({}, {} bytes)", self.account.config.name, self.bytes)
+    }
+}
+
+impl Shared {
+    /// Pages that are set apart, or given back to frames, at a time.
+    fn grant_step(&self) -> u64 {
+        u64::from(self.frames.count() / 256).clamp(8, 1024)
+    }
+
+    /// Sets apart what is charged, in steps; frames beyond what is left are parked or evicted.
+    fn grant_accounts(self: &Arc<Self>) {
+        let step = self.grant_step();
+        let grew = {
+            let mut granted = self.accounts.granted_pages.lock();
+            let pages =
+                self.accounts.charged.load(Ordering::Acquire).div_ceil(PAGE).next_multiple_of(step) + step;
+            let grew = pages > *granted;
+            if pages == *granted {
+                return;
+            }
+            *granted = pages;
+            self.accounts.granted_bytes.store((pages - step / 2) * PAGE, Ordering::Release);
+            self.set_apart(pages);
+            grew
+        };
+        if grew && self.fit_budget() > 0 {
+            // Frames cannot make room now.
+            self.shrink_accounts(step * PAGE);
+        }
+    }
+
+    /// Has the clients shrink: those over their limits, and by `bytes` more because frames are short.
+    pub(crate) fn shrink_accounts(self: &Arc<Self>, bytes: u64) {
+        if self.accounts.charged.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        // At least one, so that the task sees the request.
+        self.accounts.wanted.fetch_max(bytes.max(1), Ordering::AcqRel);
+        if !self.accounts.is_shrinking.swap(true, Ordering::AcqRel) {
+            drop(self.rt.spawn("memory", Class::Normal, shrink(self.clone())));
+        }
+    }
+}
+
+/// The shrinking task: runs until nothing is over its limit, frames are not short, or no client can give more.
+async fn shrink(shared: Arc<Shared>) {
+    let accounts = &shared.accounts;
+    let mut budget = shared.rt.budget(Nanos::from_micros(100));
+    loop {
+        let all: Vec<Arc<Inner>> = accounts.all.lock().iter().filter_map(Weak::upgrade).collect();
+        let mut wanted = accounts.wanted.swap(0, Ordering::AcqRel);
+        let mut freed = 0;
+        for account in &all {
+            let excess = account.excess();
+            if excess > 0 {
+                freed += account.shrink(excess);
+                budget.resched().await;
+            }
+        }
+        wanted = wanted.saturating_sub(freed);
+        // In proportion to what each holds.
+        let sum = accounts.charged.load(Ordering::Acquire).max(1);
+        for account in &all {
+            let holds = account.charged.load(Ordering::Acquire);
+            let share = (u128::from(wanted) * u128::from(holds) / u128::from(sum)) as u64;
+            if wanted > 0 && holds > 0 {
+                freed += account.shrink(share.max(1));
+                budget.resched().await;
+            }
+        }
+        let goes_on = freed > 0 && all.iter().any(|account| account.excess() > 0);
+        if goes_on {
+            continue;
+        }
+        accounts.is_shrinking.store(false, Ordering::SeqCst);
+        // Frames that freed memory was waited for.
+        shared.waits.wake_all(waits::Key::Frames);
+        // A request that came after the last look, and before the flag fell, finds nobody else.
+        let is_missed = accounts.wanted.load(Ordering::SeqCst) > 0;
+        if !is_missed || accounts.is_shrinking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+    }
+}
