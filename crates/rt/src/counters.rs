@@ -30,7 +30,7 @@ counters! {
     TasksSpawned = "tasks spawned",
     /// Tasks that ended, by themselves or by a panic.
     TasksEnded = "tasks ended",
-    /// Tasks that panicked.
+    /// Tasks and completions that panicked.
     TasksPanicked = "tasks panicked",
     /// Times that a thread in `block_on` drove the I/O itself.
     DriverSittings = "driver sittings",

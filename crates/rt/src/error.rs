@@ -61,8 +61,10 @@ pub enum RtError {
         /// What it asked for.
         span: Nanos,
     },
-    /// Virtual world: `block_on` was called by a task; only the thread that owns the world may call it.
-    #[error("block_on was called inside the virtual world; a task awaits instead")]
+    /// `block_on` was called inside a task, a completion or another `block_on`, where waiting would hold up others.
+    #[error(
+        "block_on was called inside a task or a completion, which must not wait; await the future instead"
+    )]
     Nested,
 }
 

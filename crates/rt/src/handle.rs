@@ -2,13 +2,13 @@
 
 use crate::budget::{Budget, MaybeYield, YieldNow};
 use crate::counters::Counters;
+use crate::panics::Panics;
 use crate::real::Real;
 use crate::task::{caught, pair};
 use crate::{
     Class, Cost, Counter, Driver, DriverHandle, Event, Nanos, Place, RealConfig, ReschedPoint, Rng, RtError,
     Sink, Task, TaskUsage, TimerId, Tracer, WaitsOn, World,
 };
-use parking_lot::Mutex;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -28,8 +28,8 @@ pub struct Rt {
 struct Shared {
     world: Which,
     tracer: Tracer,
-    counters: Counters,
-    panics: Mutex<Vec<(String, String)>>,
+    counters: Arc<Counters>,
+    panics: Arc<Panics>,
 }
 
 enum Which {
@@ -44,24 +44,29 @@ pub struct ShutdownReport {
     /// Names of the tasks that had not ended, in order of spawning. They were dropped; blocking work among them still
     /// runs, since nothing can stop it.
     pub in_flight: Vec<String>,
-    /// Tasks that panicked during the world's life, with the panic's message.
+    /// Tasks that panicked during the world's life, with the panic's message; a completion that panicked on a thread that
+    /// drove I/O is called "completion".
     pub panicked: Vec<(String, String)>,
 }
 
 impl Rt {
     /// A real world: threads and the system's clock. Threads start when they are first needed.
     pub fn real(config: RealConfig) -> Self {
-        Self::new(Which::Real(Real::new(config)), Tracer::default())
+        let counters = Arc::<Counters>::default();
+        let panics = Arc::new(Panics::new(counters.clone()));
+        let real = Real::new(config, panics.clone());
+        Self::new(Which::Real(real), Tracer::default(), counters, panics)
     }
 
     /// A world supplied from outside; `tracer` is the switch that the world itself reports to.
     pub fn from_world(world: Arc<dyn World>, tracer: Tracer) -> Self {
-        Self::new(Which::Virtual(world), tracer)
+        let counters = Arc::<Counters>::default();
+        let panics = Arc::new(Panics::new(counters.clone()));
+        Self::new(Which::Virtual(world), tracer, counters, panics)
     }
 
-    fn new(world: Which, tracer: Tracer) -> Self {
-        let shared = Shared { world, tracer, counters: Counters::default(), panics: Mutex::default() };
-        Self { shared: Arc::new(shared) }
+    fn new(world: Which, tracer: Tracer, counters: Arc<Counters>, panics: Arc<Panics>) -> Self {
+        Self { shared: Arc::new(Shared { world, tracer, counters, panics }) }
     }
 
     /// Whether this is a virtual world: time there is not the user's time.
@@ -137,18 +142,19 @@ impl Rt {
     ///
     /// A future that is ready at once costs some tens of nanoseconds: it meets neither the executor nor another thread.
     /// While the future waits, the thread drives I/O (see [`Driver`]) or parks. In the virtual world this is what makes
-    /// time pass, and only the thread that owns the world may call it. A task awaits instead, in both worlds: in the real
-    /// one its worker would run nobody else meanwhile, and once all workers wait for tasks nothing goes on.
+    /// time pass, and only the thread that owns the world may call it. Tasks and completions await instead, in both
+    /// worlds: a worker that waits runs no other task, and once all workers wait, nothing goes on.
     ///
     /// # Errors
-    /// The future panicked, or (virtual world only) the world cannot go on: deadlock, overflow, a task that never
-    /// yields.
+    /// [`RtError::Nested`] inside a task, a completion or another `block_on`, without polling the future. Otherwise the
+    /// future panicked, or (virtual world only) the world cannot go on: deadlock, overflow, a task that never yields.
     pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, RtError> {
         match &self.shared.world {
             Which::Real(real) => {
                 let mut future = std::pin::pin!(future);
                 // The whole wait is guarded at once: entering a guard per poll would cost more and tell nothing more.
-                caught(self, "block_on", || real.block_on(&self.shared.counters, future.as_mut()))
+                let run = || real.block_on(&self.shared.counters, future.as_mut());
+                caught(self, "block_on", run)?.ok_or(RtError::Nested)
             }
             Which::Virtual(world) => {
                 let mut result = None;
@@ -287,8 +293,7 @@ impl Rt {
     }
 
     pub(crate) fn note_panic(&self, name: &str, message: &str) {
-        self.count(Counter::TasksPanicked, 1);
-        self.shared.panics.lock().push((name.to_owned(), message.to_owned()));
+        self.shared.panics.note(name, message);
     }
 
     /// A future about to return `Pending` says what it waits for, for the report of a deadlock. Free in the real world.
@@ -322,7 +327,7 @@ impl Rt {
             Which::Real(real) => real.shutdown(grace),
             Which::Virtual(world) => world.shutdown(),
         };
-        report.panicked.extend(self.shared.panics.lock().iter().cloned());
+        report.panicked.extend(self.shared.panics.noted());
         report
     }
 

@@ -27,6 +27,7 @@ mod counters;
 mod error;
 mod handle;
 mod nanos;
+mod panics;
 mod real;
 mod rng;
 mod sync;

@@ -347,6 +347,68 @@ fn a_panic_in_what_a_dropped_task_held_is_reported_too() {
 }
 
 #[test]
+fn block_on_inside_a_task_a_completion_or_itself_is_refused() {
+    let rt = world();
+    let nested = |rt: &Rt| rt.block_on(async { 1 });
+    let inside = rt.clone();
+    let task = rt.spawn("task", Class::Normal, async move { nested(&inside) });
+    assert_eq!(rt.block_on(task).unwrap(), Ok(Err(RtError::Nested)));
+    assert_eq!(rt.block_on(async { nested(&rt) }).unwrap(), Err(RtError::Nested));
+    // Blocking work has a thread of its own and may wait.
+    let inside = rt.clone();
+    let work = rt.spawn_blocking("work", move || nested(&inside));
+    assert_eq!(rt.block_on(work).unwrap(), Ok(Ok(1)));
+    assert_eq!(nested(&rt), Ok(1), "and the thread may wait again");
+    let sentence = RtError::Nested.to_string();
+    assert!(sentence.ends_with("await the future instead"), "{sentence}");
+}
+
+/// A driver whose completions panic, one for each request.
+struct Broken(AtomicUsize, Arc<Lazy>);
+
+impl Driver for Broken {
+    fn drive(&self, _: Wait) {
+        if self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok() {
+            panic!("a completion's mistake");
+        }
+    }
+
+    fn interrupt(&self) {}
+
+    fn in_flight(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.1.poll_fd()
+    }
+}
+
+#[test]
+fn a_completion_that_panics_harms_neither_the_waiting_thread_nor_a_worker() {
+    let rt = world();
+    let broken = Arc::new(Broken(AtomicUsize::new(10), Lazy::new()));
+    let handle = rt.register_driver(broken.clone());
+    while broken.in_flight() > 5 {
+        assert_eq!(rt.block_on(rt.sleep(Nanos::from_micros(100))), Ok(()));
+    }
+    // The rest is left to the workers, of which each must survive.
+    let task = || rt.spawn("task", Class::Normal, async { 7 });
+    rt.block_on(task()).unwrap().unwrap();
+    while broken.in_flight() > 0 {
+        rt.ensure_driven();
+        std::thread::yield_now();
+    }
+    drop(handle);
+    let tasks: Vec<_> = (0..8).map(|_| task()).collect();
+    for task in tasks {
+        assert_eq!(rt.block_on(task).unwrap(), Ok(7));
+    }
+    let panicked = rt.shutdown(Nanos::from_secs(10)).panicked;
+    assert_eq!(panicked, vec![("completion".to_owned(), "a completion's mistake".to_owned()); 10]);
+}
+
+#[test]
 fn who_sleeps_after_the_shutdown_wakes_up() {
     let rt = world();
     rt.block_on(rt.sleep(Nanos::from_millis(1))).unwrap();

@@ -1,9 +1,12 @@
 //! I/O that is driven by whoever waits for it.
 
-use super::park::Parker;
+use super::park::{Interrupt, Parker};
+use crate::error::panic_message;
+use crate::panics::Panics;
 use parking_lot::{Mutex, RwLock};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -79,11 +82,12 @@ pub(super) struct Crew {
     /// Seats taken, to be read without the lock.
     seated: AtomicUsize,
     seats: Mutex<Seats>,
+    panics: Arc<Panics>,
 }
 
 /// The drivers at one time, waited for together.
 #[derive(Default)]
-pub(super) struct Helm {
+struct Helm {
     drivers: Vec<Arc<dyn Driver>>,
     /// Interrupts whoever polls, where there are several drivers.
     bell: Option<OwnedFd>,
@@ -114,8 +118,9 @@ impl Seats {
 }
 
 impl Crew {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(panics: Arc<Panics>) -> Self {
         Self {
+            panics,
             helm: RwLock::default(),
             any: AtomicBool::new(false),
             seated: AtomicUsize::new(0),
@@ -169,8 +174,8 @@ impl Crew {
             let _leave = LeaveSeat { crew: self, parker, role };
             // Taken after the seat: a change of drivers from here on finds us seated and notifies us.
             let helm = self.helm.read().clone();
-            if parker.begin_driving(&helm) {
-                helm.drive();
+            if parker.begin_driving(helm.clone()) {
+                self.contain(|| helm.drive());
             }
             true
         } else {
@@ -190,7 +195,15 @@ impl Crew {
             helm.drivers
                 .iter()
                 .filter(|driver| driver.in_flight() > 0)
-                .for_each(|driver| driver.drive(Wait::Not));
+                .for_each(|driver| self.contain(|| driver.drive(Wait::Not)));
+        }
+    }
+
+    /// Drives. A panic in a completion is noted and goes no further: neither the task that waits on this thread nor the
+    /// worker has anything to do with it.
+    fn contain(&self, drive: impl FnOnce()) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(drive)) {
+            self.panics.note("completion", &panic_message(&*payload));
         }
     }
 
@@ -212,16 +225,17 @@ impl Crew {
     }
 }
 
-impl Helm {
-    /// Gets a thread out of `drive`.
-    pub(super) fn interrupt(&self) {
+impl Interrupt for Helm {
+    fn interrupt(&self) {
         match &self.bell {
             // It can only fail when the counter is full, and then it rings already.
             Some(bell) => drop(rustix::io::write(bell, &1_u64.to_ne_bytes())),
             None => self.drivers.iter().for_each(|driver| driver.interrupt()),
         }
     }
+}
 
+impl Helm {
     fn drive(&self) {
         use rustix::event::{PollFd, PollFlags, poll};
         let Some(bell) = &self.bell else {
@@ -238,7 +252,6 @@ impl Helm {
     }
 }
 
-/// Leaves the seat, even if a completion panicked.
 struct LeaveSeat<'a> {
     crew: &'a Crew,
     parker: &'a Arc<Parker>,

@@ -9,6 +9,7 @@ mod timer;
 pub use driver::{Driver, DriverHandle, Wait};
 
 use crate::counters::Counters;
+use crate::panics::Panics;
 use crate::{Counter, Nanos, Place, Rng, Rt, ShutdownReport, TimerId};
 use async_executor::Executor;
 use blocking::Pool;
@@ -95,7 +96,7 @@ impl Drop for Birth {
 }
 
 impl Real {
-    pub(crate) fn new(config: RealConfig) -> Self {
+    pub(crate) fn new(config: RealConfig, panics: Arc<Panics>) -> Self {
         let origin = Instant::now();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
@@ -104,7 +105,7 @@ impl Real {
             worker_threads: config.worker_threads.unwrap_or(processors).max(1),
             engine: Arc::new(Engine {
                 executor: RwLock::new(Some(Arc::new(Executor::new()))),
-                crew: Arc::new(Crew::new()),
+                crew: Arc::new(Crew::new(panics)),
                 stop: AtomicBool::new(false),
                 parkers: Mutex::default(),
                 running: Mutex::default(),
@@ -186,7 +187,12 @@ impl Real {
         }
     }
 
-    pub(crate) fn block_on<F: Future>(&self, counters: &Counters, mut future: Pin<&mut F>) -> F::Output {
+    /// `None` where this thread must not wait, because it runs a task or a completion.
+    pub(crate) fn block_on<F: Future>(
+        &self,
+        counters: &Counters,
+        mut future: Pin<&mut F>,
+    ) -> Option<F::Output> {
         Berth::lend(|berth| {
             let crew = &self.engine.crew;
             let mut cx = Context::from_waker(&berth.waker);
@@ -274,7 +280,8 @@ impl Engine {
     fn run(&self) {
         let executor = self.executor.read().clone();
         if let Some(executor) = executor {
-            Berth::lend(|berth| self.run_tasks(berth, &executor));
+            let ran = Berth::lend(|berth| self.run_tasks(berth, &executor));
+            ran.expect("a thread of its own");
         }
         *self.running.lock() -= 1;
         self.left.notify_all();

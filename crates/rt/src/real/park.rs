@@ -1,6 +1,5 @@
 //! How a thread waits to be woken.
 
-use super::driver::Helm;
 use parking_lot::Mutex;
 use rustix::thread::futex;
 use std::cell::Cell;
@@ -14,18 +13,24 @@ const PARKED: u32 = 1;
 const DRIVING: u32 = 2;
 const NOTIFIED: u32 = 3;
 
+/// Something that a thread waits inside of and that another thread can make return.
+pub(super) trait Interrupt: Send + Sync {
+    /// Makes the waiting thread return, or the next one that would wait.
+    fn interrupt(&self);
+}
+
 /// One thread's place to wait. As a waker it ends the wait, wherever the thread waits.
 pub(super) struct Parker {
     state: AtomicU32,
     thread: ThreadId,
-    /// What the thread drives while `DRIVING`.
-    helm: Mutex<Option<Arc<Helm>>>,
+    /// The wait to interrupt while `DRIVING`.
+    driven: Mutex<Option<Arc<dyn Interrupt>>>,
 }
 
 impl Parker {
     fn new() -> Arc<Self> {
         let thread = std::thread::current().id();
-        Arc::new(Self { state: AtomicU32::new(EMPTY), thread, helm: Mutex::default() })
+        Arc::new(Self { state: AtomicU32::new(EMPTY), thread, driven: Mutex::default() })
     }
 
     /// Takes a pending notification.
@@ -52,15 +57,15 @@ impl Parker {
     }
 
     /// From here on a notification interrupts the drivers. False if one is pending already.
-    pub(super) fn begin_driving(&self, helm: &Arc<Helm>) -> bool {
-        *self.helm.lock() = Some(helm.clone());
+    pub(super) fn begin_driving(&self, driven: Arc<dyn Interrupt>) -> bool {
+        *self.driven.lock() = Some(driven);
         self.state.compare_exchange(EMPTY, DRIVING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// A notification that came meanwhile stays pending.
     pub(super) fn end_driving(&self) {
         let _ = self.state.compare_exchange(DRIVING, EMPTY, Ordering::SeqCst, Ordering::SeqCst);
-        *self.helm.lock() = None;
+        *self.driven.lock() = None;
     }
 
     pub(super) fn notify(&self) {
@@ -84,9 +89,9 @@ impl Parker {
     }
 
     fn interrupt(&self) {
-        let helm = self.helm.lock().clone();
-        if let Some(helm) = helm {
-            helm.interrupt();
+        let driven = self.driven.lock().clone();
+        if let Some(driven) = driven {
+            driven.interrupt();
         }
     }
 }
@@ -114,22 +119,32 @@ impl Berth {
         Self { parker, waker }
     }
 
-    /// Lends this thread's berth: made once a thread, since `block_on` must cost no allocation. A nested `block_on` finds
-    /// it lent out and makes another.
-    pub(super) fn lend<T>(work: impl FnOnce(&Berth) -> T) -> T {
+    /// Lends this thread's berth: made once per thread, since `block_on` must cost no allocation. `None` while it is lent
+    /// out: this thread runs a task, or a completion, which must not wait.
+    pub(super) fn lend<T>(work: impl FnOnce(&Berth) -> T) -> Option<T> {
+        enum Slot {
+            Unused,
+            Free(Berth),
+            Lent,
+        }
         thread_local! {
-            static BERTH: Cell<Option<Berth>> = const { Cell::new(None) };
+            static SLOT: Cell<Slot> = const { Cell::new(Slot::Unused) };
         }
         struct GiveBack(Option<Berth>);
         impl Drop for GiveBack {
             fn drop(&mut self) {
-                let berth = self.0.take();
-                // At a thread's end there is nowhere to put it, and no need to.
-                let _ = BERTH.try_with(|cell| cell.set(berth));
+                if let Some(berth) = self.0.take() {
+                    // At a thread's end there is nowhere to put it, and no need to.
+                    let _ = SLOT.try_with(|slot| slot.set(Slot::Free(berth)));
+                }
             }
         }
-        let lent = BERTH.try_with(Cell::take).ok().flatten().unwrap_or_else(Berth::new);
-        let guard = GiveBack(Some(lent));
-        work(guard.0.as_ref().expect("taken only on drop"))
+        let berth = match SLOT.try_with(|slot| slot.replace(Slot::Lent)) {
+            Ok(Slot::Lent) => return None,
+            Ok(Slot::Free(berth)) => berth,
+            Ok(Slot::Unused) | Err(_) => Berth::new(),
+        };
+        let guard = GiveBack(Some(berth));
+        Some(work(guard.0.as_ref().expect("taken only on drop")))
     }
 }
