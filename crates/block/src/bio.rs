@@ -4,6 +4,7 @@ use crate::{Buf, IoError, IoErrorKind};
 use bitflags::bitflags;
 use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::sync::{Arc, LazyLock};
 
@@ -257,7 +258,9 @@ impl Bio {
 
     /// A bio on a range, without memory.
     pub fn range(op: Op, start: Sector, bytes: u64) -> Self {
-        Self { bytes, ..Self::new(op, start, Vec::new()) }
+        let mut bio = Self::new(op, start, Vec::new());
+        bio.bytes = bytes;
+        bio
     }
 
     /// Whether it moves nothing and is there for a flush: [`Op::Flush`], or an empty write with `PREFLUSH`.
@@ -287,7 +290,8 @@ impl Bio {
         }));
     }
 
-    /// Ends the bio. A device calls this exactly once, from any thread.
+    /// Ends the bio. A device calls this exactly once, from any thread. A bio that is dropped instead ends with
+    /// [`IoErrorKind::Dropped`], so that its completion is called in any case.
     pub fn end(mut self, result: Result<(), IoError>) {
         if let Some(completion) = self.completion.take() {
             completion(self, result);
@@ -327,8 +331,89 @@ impl Bio {
     }
 }
 
+impl Drop for Bio {
+    fn drop(&mut self) {
+        let Some(completion) = self.completion.take() else { return };
+        let mut bio = Self::range(self.op, self.start, self.bytes);
+        bio.segments = std::mem::take(&mut self.segments);
+        (bio.flags, bio.stream) = (self.flags, self.stream);
+        let error = bio.error("unknown device", IoErrorKind::Dropped);
+        // Often dropped by a panic, during which a second one would end the process.
+        let ended = catch_unwind(AssertUnwindSafe(|| completion(bio, Err(error))));
+        if let Err(payload) = ended
+            && !std::thread::panicking()
+        {
+            resume_unwind(payload);
+        }
+    }
+}
+
+/// Ends bios one after the other, each with its own result. A completion that panics does not keep the others from ending;
+/// the first panic goes on afterwards.
+pub fn end_all(ended: impl IntoIterator<Item = (Bio, Result<(), IoError>)>) {
+    let mut first_panic = None;
+    for (bio, result) in ended {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| bio.end(result))) {
+            first_panic.get_or_insert(payload);
+        }
+    }
+    if let Some(payload) = first_panic {
+        resume_unwind(payload);
+    }
+}
+
 impl fmt::Debug for Bio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Bio({} {}+{} {:?})", self.op, self.start, self.bytes, self.flags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn a_dropped_bio_ends_with_an_error_and_an_ended_one_ends_once() {
+        static ENDED: AtomicUsize = AtomicUsize::new(0);
+        let bio = |expected: Result<(), IoErrorKind>| {
+            let mut bio = Bio::new(Op::Write, Sector(8), vec![Buf::zeroed(512).into()]);
+            bio.on_end(Box::new(move |bio, result| {
+                assert_eq!(result.map_err(|error| error.kind), expected);
+                assert_eq!((bio.start, bio.segments.len()), (Sector(8), 1), "with its memory");
+                ENDED.fetch_add(1, Ordering::SeqCst);
+            }));
+            bio
+        };
+        drop(bio(Err(IoErrorKind::Dropped)));
+        assert_eq!(ENDED.load(Ordering::SeqCst), 1);
+        bio(Ok(())).end(Ok(()));
+        assert_eq!(ENDED.load(Ordering::SeqCst), 2);
+        // Dropped by a panic, even if the completion panics as well.
+        let both = catch_unwind(|| {
+            let mut worse = bio(Ok(()));
+            worse.on_end(Box::new(|_, _| panic!("the second")));
+            let _held = [worse, bio(Err(IoErrorKind::Dropped))];
+            panic!("the first");
+        });
+        assert_eq!(both.unwrap_err().downcast_ref(), Some(&"the first"));
+        assert_eq!(ENDED.load(Ordering::SeqCst), 3);
+    }
+
+    #[test]
+    fn bios_that_end_together_all_end_and_the_first_panic_goes_on() {
+        static ENDED: AtomicUsize = AtomicUsize::new(0);
+        let bio = |n: u32| {
+            let mut bio = Bio::range(Op::Flush, Sector(0), 0);
+            bio.on_end(Box::new(move |_, result| {
+                ENDED.fetch_add(1, Ordering::SeqCst);
+                assert!(result.is_ok());
+                assert!(n.is_multiple_of(2), "{n}");
+            }));
+            (bio, Ok(()))
+        };
+        let panic = catch_unwind(|| end_all((0..8).map(bio))).unwrap_err();
+        assert_eq!(panic.downcast_ref(), Some(&"1".to_owned()));
+        assert_eq!(ENDED.load(Ordering::SeqCst), 8);
     }
 }

@@ -47,6 +47,10 @@ pub enum IoErrorKind {
     /// The device's server broke its protocol; whether the operation was done is unknown.
     #[error("{0}")]
     Protocol(String),
+    /// The bio was dropped before its device ended it, by a panic or with the world that it was in; whether the operation
+    /// was done is unknown.
+    #[error("dropped before it ended")]
+    Dropped,
     /// The device does not do this operation.
     #[error("not supported by the device")]
     Unsupported,

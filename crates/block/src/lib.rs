@@ -37,7 +37,7 @@ mod split;
 mod stripe;
 mod trace;
 
-pub use bio::{Bio, BioFlags, Completion, Op, Sector, Segment, StreamId};
+pub use bio::{Bio, BioFlags, Completion, Op, Sector, Segment, StreamId, end_all};
 pub use buf::{BUF_ALIGN, Buf};
 pub use device::{Device, Limits, discard, execute, flush, read, write, write_segments};
 pub use error::{IoError, IoErrorKind};

@@ -64,7 +64,7 @@ fn behaves_like_an_array(device: &dyn Device, requests: &[Request]) {
         if request.fill.is_multiple_of(3) && request.op == Op::Write {
             bio.flags = BioFlags::PREFLUSH | BioFlags::FUA;
         }
-        let (bio, result) = rt.block_on(execute(device, bio)).unwrap();
+        let (mut bio, result) = rt.block_on(execute(device, bio)).unwrap();
         result.unwrap();
         assert_eq!(bio.start, Sector(request.start), "a bio comes back as it went");
         assert_eq!(bio.segments.iter().map(Segment::len).collect::<Vec<_>>(), lengths);
@@ -76,7 +76,8 @@ fn behaves_like_an_array(device: &dyn Device, requests: &[Request]) {
             Op::Write => array[range].copy_from_slice(&before),
             _ => array[range].fill(0),
         }
-        assert!(bio.segments.into_iter().all(|s| s.into_buf().is_some()), "the memory comes back whole");
+        let memory = std::mem::take(&mut bio.segments);
+        assert!(memory.into_iter().all(|s| s.into_buf().is_some()), "the memory comes back whole");
     }
 }
 

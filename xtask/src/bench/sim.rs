@@ -44,8 +44,8 @@ impl Load {
         bio.stream = StreamId(stream + 1);
         bio.flags = BioFlags::SYNC;
         let me = self.clone();
-        bio.on_end(Box::new(move |bio, _| {
-            let buf = bio.segments.into_iter().next().and_then(Segment::into_buf);
+        bio.on_end(Box::new(move |mut bio, _| {
+            let buf = bio.segments.pop().and_then(Segment::into_buf);
             me.submit(stream, buf.expect("the device returns the buffer"));
         }));
         self.queue.submit(bio);

@@ -5,7 +5,7 @@
 
 use super::backing::Backing;
 use super::transfer::{Step, Transfer};
-use crate::IoErrorKind;
+use crate::{IoErrorKind, end_all};
 use extant_rt::{Driver, Wait};
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
@@ -233,12 +233,14 @@ impl Ring {
         }
         self.reaper.lock().completions = completions;
         let left = self.in_flight.fetch_sub(ended.len(), Ordering::SeqCst) - ended.len();
-        for (transfer, result) in ended {
-            transfer.bio.end_as(&self.backing.limits.name, result);
-        }
         if left == 0 && self.draining.load(Ordering::SeqCst) > 0 {
             self.interrupt();
         }
+        end_all(ended.into_iter().map(|(transfer, result)| {
+            let bio = transfer.bio;
+            let result = result.map_err(|kind| bio.error(&self.backing.limits.name, kind));
+            (bio, result)
+        }));
         count
     }
 

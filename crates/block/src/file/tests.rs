@@ -1,13 +1,15 @@
 use super::transfer::Step;
 use super::*;
 use crate::{Buf, IoErrorKind, Sector, Segment, discard, execute, flush, read, write};
-use extant_rt::RealConfig;
+use extant_rt::{Nanos, RealConfig};
 use rustix::fs::{CWD, FileType};
 use rustix::io::Errno;
 use std::io::{Read, Seek, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::Command;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::{NamedTempFile, TempDir};
 
 fn world() -> Rt {
@@ -322,6 +324,34 @@ fn a_media_error_is_tried_again_once_and_told() {
     assert_eq!(transfer.completed(&backing, Err(Errno::IO)), Some(Err(IoErrorKind::Os(5))));
 }
 
+/// What the page cache takes has not reached the medium, so a write that failed there must not end as done.
+#[test]
+fn a_direct_write_that_fails_with_a_media_error_fails() {
+    let file = temp_file(&[1; 8192]);
+    let fd = std::fs::File::options().read(true).write(true).open(file.path()).unwrap().into();
+    let backing = Backing::new(fd, file.path(), FileOptions { write: true, direct: true }).unwrap();
+    for op in [Op::Write, Op::WriteZeroes] {
+        let bio = match op {
+            Op::Write => Bio::new(op, Sector(0), vec![Buf::zeroed(8192).into()]),
+            _ => Bio::range(op, Sector(0), 8192),
+        };
+        let mut transfer = Transfer::new(bio, 0);
+        if op == Op::WriteZeroes {
+            assert_eq!(transfer.step(&backing), Step::PunchHole { offset: 0, len: 8192 });
+            assert_eq!(
+                transfer.completed(&backing, Err(Errno::OPNOTSUPP)),
+                None,
+                "zeroes are written instead"
+            );
+        }
+        let Step::Write { direct: true, .. } = transfer.step(&backing) else {
+            return println!("skipped: no direct I/O here");
+        };
+        assert_eq!(transfer.completed(&backing, Err(Errno::IO)), Some(Err(IoErrorKind::Os(5))), "{op}");
+        assert!(backing.direct_is_on());
+    }
+}
+
 #[test]
 fn the_rest_of_a_short_transfer_follows_and_a_cancelled_step_is_taken_again() {
     let file = temp_file(&[1; 8192]);
@@ -334,4 +364,39 @@ fn the_rest_of_a_short_transfer_follows_and_a_cancelled_step_is_taken_again() {
     assert_eq!(transfer.completed(&backing, Ok(1000)), None);
     assert_eq!(transfer.step(&backing), Step::Read { offset: 5096, direct: false });
     assert_eq!(transfer.completed(&backing, Ok(3096)), Some(Ok(())));
+}
+
+#[test]
+fn a_completion_that_panics_leaves_its_neighbours_their_results() {
+    let file = temp_file(&[7; 64 << 10]);
+    let rt = world();
+    on_every_engine(&rt, file.path(), false, |device| {
+        let ended = Arc::new(AtomicUsize::new(0));
+        let bio = |n: u64| {
+            let mut bio = Bio::new(Op::Read, Sector(n * 8), vec![Buf::zeroed(4096).into()]);
+            let ended = ended.clone();
+            bio.on_end(Box::new(move |bio, result| {
+                ended.fetch_add(1, Ordering::SeqCst);
+                assert!(n != 3, "a mistake in one completion");
+                assert!(n > 3 || (result.is_ok() && bio.segments[0].as_slice() == [7; 4096]));
+            }));
+            bio
+        };
+        // On the caller's own thread the panic is the caller's, and bios that were not started yet are dropped.
+        let submitted = catch_unwind(AssertUnwindSafe(|| {
+            device.submit_all(&mut (0..8).map(bio).collect::<Vec<_>>().into_iter())
+        }));
+        assert_eq!(submitted.is_err(), device.engine() == "caller");
+        while ended.load(Ordering::SeqCst) < 8 {
+            assert_eq!(
+                rt.block_on(rt.sleep(Nanos::from_micros(100))),
+                Ok(()),
+                "a task that waits is not harmed"
+            );
+        }
+        drop(device);
+        assert_eq!(ended.load(Ordering::SeqCst), 8);
+    });
+    let mistakes = rt.shutdown(Nanos::from_secs(10)).panicked.into_iter();
+    assert!(mistakes.map(|(_, message)| message).all(|message| message == "a mistake in one completion"));
 }

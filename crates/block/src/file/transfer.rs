@@ -234,14 +234,18 @@ impl Transfer {
     fn failed(&mut self, backing: &Backing, error: Errno) -> Option<Result<(), IoErrorKind>> {
         let unsupported = matches!(error, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY);
         match (self.stage, self.bio.op) {
+            // Some backings take O_DIRECT at open and refuse it here (overlayfs over tmpfs, FUSE, odd alignments); the host's
+            // page cache then does the work.
             (Stage::Data, Op::Read | Op::Write) | (Stage::Zeroes, _)
-                if self.tried_direct && matches!(error, Errno::INVAL | Errno::IO) =>
+                if self.tried_direct && error == Errno::INVAL =>
             {
-                // Some backings take O_DIRECT at open and refuse it here (overlayfs over tmpfs, FUSE, odd alignments);
-                // the host's page cache then does the work, and a real media error shows itself again there.
-                if error == Errno::INVAL {
-                    backing.refuse_direct();
-                }
+                backing.refuse_direct();
+                self.direct = false;
+                None
+            }
+            // A media error of a read shows itself again in the page cache. A write would end there as done, before the
+            // medium has seen it.
+            (Stage::Data, Op::Read) if self.tried_direct && error == Errno::IO => {
                 self.direct = false;
                 None
             }

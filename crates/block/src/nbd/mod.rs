@@ -14,7 +14,7 @@ pub use error::NbdError;
 pub use uri::{NbdAddress, NbdTarget};
 
 use crate::split::{Piece, split};
-use crate::{Bio, Buf, Device, IoErrorKind, Limits, Op, Sector, Segment};
+use crate::{Bio, Buf, Device, IoErrorKind, Limits, Op, Sector, Segment, end_all};
 use durable::Durability;
 use extant_rt::{Class, Driver, DriverHandle, Nanos, Rt, Wait};
 use handshake::Export;
@@ -346,12 +346,13 @@ impl Shared {
         }
         self.berths[index].load.fetch_sub(ended.len(), Ordering::Relaxed);
         let left = self.in_flight.fetch_sub(ended.len(), Ordering::SeqCst) - ended.len();
-        for (bio, result) in ended {
-            bio.end_as(&self.limits.name, result);
-        }
         if left == 0 && self.draining.load(Ordering::SeqCst) > 0 {
             self.interrupt();
         }
+        end_all(ended.into_iter().map(|(bio, result)| {
+            let result = result.map_err(|kind| bio.error(&self.limits.name, kind));
+            (bio, result)
+        }));
     }
 
     /// Puts a socket to use.

@@ -23,6 +23,7 @@ use requests::{Bounds, Ended, Next, Requests};
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// How a [`Queue`] is set up.
@@ -237,26 +238,17 @@ impl Shared {
         if !state.performing && !state.effects.is_empty() {
             state.performing = true;
             let mut effects = VecDeque::new();
+            let mut first_panic = None;
             while !state.effects.is_empty() {
                 std::mem::swap(&mut effects, &mut state.effects);
                 parking_lot::MutexGuard::unlocked(&mut state, || {
-                    let mut turn = Turn { shared: self, effects: &mut effects, over: false };
-                    while let Some(effect) = turn.effects.pop_front() {
-                        match effect {
-                            // Those that start one after the other start together, which some devices do for less.
-                            Effect::Send(id, bio)
-                                if matches!(turn.effects.front(), Some(Effect::Send(..))) =>
-                            {
-                                let mut first = Some((id, bio));
-                                self.below.submit_all(&mut std::iter::from_fn(|| {
-                                    let (id, bio) = first.take().or_else(|| take_send(turn.effects))?;
-                                    Some(self.prepare(id, bio))
-                                }));
-                            }
-                            effect => self.perform(effect),
+                    while let Some(effect) = effects.pop_front() {
+                        // A completion that panics must not keep the effects after it from being performed.
+                        let perform = || self.perform_next(effect, &mut effects);
+                        if let Err(payload) = catch_unwind(AssertUnwindSafe(perform)) {
+                            first_panic.get_or_insert(payload);
                         }
                     }
-                    turn.over = true;
                 });
             }
             // The larger of the two is worth keeping.
@@ -264,8 +256,27 @@ impl Shared {
                 state.effects = effects;
             }
             state.performing = false;
+            if let Some(payload) = first_panic {
+                drop(state);
+                resume_unwind(payload);
+            }
         }
         out
+    }
+
+    /// Performs `effect`, together with those of `rest` that go with it.
+    fn perform_next(self: &Arc<Self>, effect: Effect, rest: &mut VecDeque<Effect>) {
+        match effect {
+            // Those that start one after the other start together, which some devices do for less.
+            Effect::Send(id, bio) if matches!(rest.front(), Some(Effect::Send(..))) => {
+                let mut first = Some((id, bio));
+                self.below.submit_all(&mut std::iter::from_fn(|| {
+                    let (id, bio) = first.take().or_else(|| take_send(rest))?;
+                    Some(self.prepare(id, bio))
+                }));
+            }
+            effect => self.perform(effect),
+        }
     }
 
     fn ask_elevator(&self, state: &mut State, now: Nanos) {
@@ -383,24 +394,6 @@ fn take_send(effects: &mut VecDeque<Effect>) -> Option<(RequestId, Bio)> {
         other => {
             effects.push_front(other);
             None
-        }
-    }
-}
-
-/// One thread's turn at what is to be done. If somebody's completion panics, the rest is left to the next thread.
-struct Turn<'a> {
-    shared: &'a Shared,
-    effects: &'a mut VecDeque<Effect>,
-    over: bool,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        if !self.over {
-            let mut state = self.shared.state.lock();
-            self.effects.append(&mut state.effects);
-            std::mem::swap(self.effects, &mut state.effects);
-            state.performing = false;
         }
     }
 }

@@ -314,13 +314,14 @@ impl Slot {
     }
 
     /// Gives each bio its memory back.
-    fn take_back(&mut self, carried: Bio) {
+    fn take_back(&mut self, mut carried: Bio) {
+        let carried = std::mem::take(&mut carried.segments);
         let count = if self.retrying { 1 } else { self.bios.len() };
         if count == 1 {
-            self.bios[0].bio.segments = carried.segments;
+            self.bios[0].bio.segments = carried;
             return;
         }
-        let mut segments: std::vec::IntoIter<Segment> = carried.segments.into_iter();
+        let mut segments: std::vec::IntoIter<Segment> = carried.into_iter();
         for arrival in &mut self.bios {
             arrival.bio.segments = segments.by_ref().take(arrival.segments).collect();
         }

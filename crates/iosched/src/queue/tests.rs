@@ -519,6 +519,7 @@ fn a_completion_that_panics_takes_no_other_bio_with_it() {
     queue.submit(bio(Op::Read, 8, 8, &ends));
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| below.end_all()));
     assert!(caught.is_err());
+    assert_eq!(ends.lock().len(), 2, "its neighbour has ended, though nothing else came to the queue");
     queue.submit(bio(Op::Read, 100, 8, &ends));
     below.end_all();
     let sectors: Vec<u64> = ends.lock().iter().map(|end| end.1).collect();

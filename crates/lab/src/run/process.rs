@@ -198,8 +198,8 @@ impl Running {
                 let mut bio = Bio::new(op, Sector((self.p.place.file_byte + at) / 512), vec![buffer.into()]);
                 bio.stream = self.p.stream;
                 bio.flags = BioFlags::SYNC;
-                bio.on_end(Box::new(move |bio, result| {
-                    let buffer = bio.segments.into_iter().next().and_then(Segment::into_buf);
+                bio.on_end(Box::new(move |mut bio, result| {
+                    let buffer = bio.segments.pop().and_then(Segment::into_buf);
                     let buffer = buffer.expect("the device returns the buffer it was given");
                     port.end(Ended { slot, buffer, result: result.map_err(CacheError::Io), used: None });
                 }));
