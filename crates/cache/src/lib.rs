@@ -29,6 +29,7 @@ pub mod accounts;
 mod arena;
 mod audit;
 mod backing;
+pub mod blocks;
 mod cache;
 mod caught;
 pub mod control;

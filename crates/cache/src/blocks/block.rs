@@ -1,0 +1,293 @@
+//! One block: its versions, and who may change them.
+
+use extant_block::{Buf, IoError};
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// How long an edit may take before a debug build calls it a deadlock: an edit never waits for anything.
+const EDIT_TAKES_AT_MOST: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) number: u64,
+    /// Asked for since eviction looked at it last.
+    used: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    Reading(Vec<Waker>),
+    Failed(ReadFailed),
+    Held(Versions),
+}
+
+/// Why a block could not be read.
+#[derive(Clone, Debug)]
+pub(super) struct ReadFailed {
+    pub(super) error: IoError,
+    /// Other blocks were read with it: the fault may be theirs.
+    pub(super) others: bool,
+}
+
+#[derive(Debug)]
+struct Versions {
+    live: Arc<Buf>,
+    /// The last edit's; 0 as long as there was none.
+    epoch: u64,
+    /// The newest epoch whose version was taken.
+    taken: u64,
+    /// What an older epoch left, which had not been taken when a newer one began.
+    frozen: Option<(u64, Arc<Buf>)>,
+    /// What the contents were found to be, or 0.
+    role: u64,
+}
+
+impl Block {
+    pub(super) fn reading(number: u64) -> Self {
+        Self { number, used: AtomicBool::new(false), state: Mutex::new(State::Reading(Vec::new())) }
+    }
+
+    pub(super) fn held(number: u64, bytes: Buf) -> Self {
+        Self { number, used: AtomicBool::new(false), state: Mutex::new(State::Held(Versions::new(bytes))) }
+    }
+
+    pub(super) fn take_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
+
+    /// Ends a read, once.
+    pub(super) fn loaded(&self, result: Result<Buf, ReadFailed>) {
+        let state = match result {
+            Ok(bytes) => State::Held(Versions::new(bytes)),
+            Err(failed) => State::Failed(failed),
+        };
+        let before = std::mem::replace(&mut *self.state.lock(), state);
+        if let State::Reading(wakers) = before {
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Ready once the read has ended.
+    pub(super) fn poll_loaded(&self, waker: &Waker) -> Poll<Result<(), ReadFailed>> {
+        match &mut *self.state.lock() {
+            State::Reading(wakers) => {
+                if !wakers.iter().any(|known| known.will_wake(waker)) {
+                    wakers.push(waker.clone());
+                }
+                Poll::Pending
+            }
+            State::Failed(failed) => Poll::Ready(Err(failed.clone())),
+            State::Held(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn versions(&self) -> MappedMutexGuard<'_, Versions> {
+        let state = if cfg!(debug_assertions) {
+            let number = self.number;
+            let locked = self.state.try_lock_for(EDIT_TAKES_AT_MOST);
+            locked.unwrap_or_else(|| panic!("block {number} is asked for by the one who edits it"))
+        } else {
+            self.state.lock()
+        };
+        MutexGuard::map(state, |state| match state {
+            State::Held(versions) => versions,
+            State::Reading(_) | State::Failed(_) => unreachable!("references are to blocks that were read"),
+        })
+    }
+}
+
+impl Versions {
+    fn new(bytes: Buf) -> Self {
+        Self { live: Arc::new(bytes), epoch: 0, taken: 0, frozen: None, role: 0 }
+    }
+}
+
+/// The bytes of `version`, which nobody else sees: a copy takes its place if somebody does.
+fn own(version: &mut Arc<Buf>) -> &mut Buf {
+    if Arc::get_mut(version).is_none() {
+        *version = Arc::new(Buf::from_slice(version));
+    }
+    Arc::get_mut(version).expect("nobody else has had time to see it")
+}
+
+/// A block in memory, which stays there while this lives. A clone is another pin.
+#[derive(Clone)]
+pub struct BlockRef(Arc<Block>);
+
+/// Whoever edits: gives the epoch, and hears of each block that its epoch touches for the first time.
+pub trait EditToken {
+    /// The epoch of the edit: from 1, never less than that of an earlier edit of the same block.
+    fn epoch(&self) -> u64;
+    /// `block` was not dirty in this epoch before. Called while the block is locked: it must not be read or edited here.
+    fn first_touch(&mut self, block: &BlockRef);
+}
+
+impl BlockRef {
+    /// A reference to a block that has been read.
+    pub(super) fn of(block: Arc<Block>) -> Option<Self> {
+        if !matches!(*block.state.lock(), State::Held(_)) {
+            return None;
+        }
+        block.used.store(true, Ordering::Relaxed);
+        Some(Self(block))
+    }
+
+    /// Its number on the volume.
+    pub fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    /// Whether both are the same block in memory. A block that was forgotten and made anew is another one.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The live version as it is now. An edit that is going on, which never takes long, is seen whole or not at all; the
+    /// caller must not be the one who edits.
+    pub fn bytes(&self) -> BlockBytes {
+        let live = self.0.versions().live.clone();
+        BlockBytes { range: 0..live.len(), buf: live }
+    }
+
+    /// The epoch of the last edit, 0 for none.
+    pub fn epoch(&self) -> u64 {
+        self.0.versions().epoch
+    }
+
+    /// Begins a change of the live version, published when the result is dropped. Other readers and edits of this block
+    /// wait for it, so nothing may wait meanwhile. Blocks that are edited at the same time are locked in ascending order of
+    /// their numbers.
+    pub fn edit<'a>(&'a self, token: &mut impl EditToken) -> BlockEdit<'a> {
+        let mut versions = self.0.versions();
+        let epoch = token.epoch();
+        if versions.epoch != epoch {
+            assert!(epoch > versions.epoch, "block {}: epochs ascend", self.0.number);
+            if versions.epoch > versions.taken {
+                let left = (versions.epoch, versions.live.clone());
+                let older = versions.frozen.replace(left);
+                assert!(older.is_none(), "block {}: one epoch at a time waits to be taken", self.0.number);
+            }
+            versions.epoch = epoch;
+            token.first_touch(self);
+        }
+        own(&mut versions.live);
+        BlockEdit { versions }
+    }
+
+    /// The version that `epoch` left, after `seal` (which fills in checksums). Each dirty epoch is taken once, in order, and
+    /// not before its last edit has ended.
+    ///
+    /// # Panics
+    /// There was no edit in that epoch, or its version has been taken.
+    pub fn take(&self, epoch: u64, seal: impl FnOnce(&mut [u8])) -> Arc<Buf> {
+        let mut versions = self.0.versions();
+        assert!(versions.taken < epoch, "block {}: epoch {epoch} was taken before", self.0.number);
+        versions.taken = epoch;
+        if versions.epoch == epoch {
+            seal(own(&mut versions.live));
+            return versions.live.clone();
+        }
+        match versions.frozen.take() {
+            Some((left, mut version)) if left == epoch => {
+                seal(own(&mut version));
+                version
+            }
+            _ => panic!("block {}: epoch {epoch} left no version", self.0.number),
+        }
+    }
+
+    /// Drops what `epoch`, the newest, left to be taken: the block was freed in it.
+    pub fn discard(&self, epoch: u64) {
+        let mut versions = self.0.versions();
+        if versions.epoch == epoch && versions.taken < epoch {
+            versions.taken = epoch;
+        }
+    }
+
+    /// Has `check` look at the contents unless they are known to be good as `role` (a number of the caller's, not 0).
+    ///
+    /// # Errors
+    /// What `check` found.
+    pub fn verify_as<E>(&self, role: u64, check: impl FnOnce(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let bytes = {
+            let versions = self.0.versions();
+            if versions.role == role {
+                return Ok(());
+            }
+            versions.live.clone()
+        };
+        check(&bytes)?;
+        self.set_role(role);
+        Ok(())
+    }
+
+    /// Takes the contents for good as `role`: the caller made them.
+    pub fn set_role(&self, role: u64) {
+        self.0.versions().role = role;
+    }
+}
+
+impl fmt::Debug for BlockRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BlockRef({})", self.0.number)
+    }
+}
+
+/// A version of a block, or a part of it: what it shows never changes.
+#[derive(Clone, Debug)]
+pub struct BlockBytes {
+    buf: Arc<Buf>,
+    range: Range<usize>,
+}
+
+impl BlockBytes {
+    /// The first `len` bytes of it.
+    #[must_use]
+    pub fn truncated(mut self, len: usize) -> Self {
+        self.range.end = self.range.end.min(self.range.start + len);
+        self
+    }
+}
+
+impl From<Buf> for BlockBytes {
+    fn from(buf: Buf) -> Self {
+        Self { range: 0..buf.len(), buf: Arc::new(buf) }
+    }
+}
+
+impl Deref for BlockBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.buf[self.range.clone()]
+    }
+}
+
+/// A change of a block's live version; see [`BlockRef::edit`].
+pub struct BlockEdit<'a> {
+    versions: MappedMutexGuard<'a, Versions>,
+}
+
+impl Deref for BlockEdit<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.versions.live
+    }
+}
+
+impl DerefMut for BlockEdit<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        own(&mut self.versions.live)
+    }
+}
+
+impl fmt::Debug for BlockEdit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BlockEdit({} bytes)", self.len())
+    }
+}

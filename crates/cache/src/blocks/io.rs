@@ -1,0 +1,105 @@
+//! Reading blocks: one bio for a run of them, each into memory of its own.
+
+use super::block::{Block, BlockRef, ReadFailed};
+use super::{SHARDS, Shared};
+use extant_block::{Bio, BioFlags, Buf, IoError, IoErrorKind, Op, Sector, Segment};
+use std::future::poll_fn;
+use std::sync::Arc;
+
+impl Shared {
+    /// Block `n`, read together with up to `around` blocks of its neighbourhood if it is not in memory.
+    pub(super) async fn load(self: &Arc<Self>, n: u64, around: u64) -> Result<BlockRef, ReadFailed> {
+        let block = self.claim(n, around)?;
+        poll_fn(|cx| block.poll_loaded(cx.waker())).await?;
+        Ok(BlockRef::of(block).expect("a block that has been read stays so"))
+    }
+
+    /// The block's place in memory; starts its read if nobody has.
+    fn claim(self: &Arc<Self>, n: u64, around: u64) -> Result<Arc<Block>, ReadFailed> {
+        if n >= self.blocks {
+            return Err(ReadFailed { error: self.out_of_range(n), others: false });
+        }
+        let (block, run) = {
+            let mut shard = self.shard(n).lock();
+            if let Some(block) = shard.map.get(&n) {
+                return Ok(block.clone());
+            }
+            let first = n / around * around;
+            let absent = |at: &u64| !shard.map.contains_key(at);
+            let from = (first..n).rev().take_while(absent).last().unwrap_or(n);
+            let end = (n..(first + around).min(self.blocks)).take_while(absent).last().unwrap_or(n) + 1;
+            let run: Vec<_> = (from..end).map(|at| Arc::new(Block::reading(at))).collect();
+            for block in &run {
+                self.put(&mut shard, block.clone());
+            }
+            (run[(n - from) as usize].clone(), run)
+        };
+        self.device.submit(self.read_bio(run));
+        Ok(block)
+    }
+
+    /// `wanted` ascends.
+    pub(super) async fn prefetch(self: &Arc<Self>, wanted: &[u64]) {
+        let longest = (self.device.limits().max_bytes.min(1 << 20) / self.block_bytes as u64).max(1) as usize;
+        let longest = longest.min(self.device.limits().max_segments as usize).max(1);
+        let mut runs: Vec<Vec<Arc<Block>>> = Vec::new();
+        for &n in wanted.iter().filter(|&&n| n < self.blocks) {
+            let mut shard = self.shard(n).lock();
+            if shard.map.contains_key(&n) {
+                continue;
+            }
+            let block = Arc::new(Block::reading(n));
+            self.put(&mut shard, block.clone());
+            match runs.last_mut() {
+                Some(run) if run.len() < longest && run.last().is_some_and(|b| b.number + 1 == n) => {
+                    run.push(block);
+                }
+                _ => runs.push(vec![block]),
+            }
+        }
+        let all: Vec<_> = runs.iter().flatten().cloned().collect();
+        self.device.submit_all(&mut runs.into_iter().map(|run| self.read_bio(run)));
+        for block in all {
+            // Whoever asks for the block hears of its error.
+            let _ = poll_fn(|cx| block.poll_loaded(cx.waker())).await;
+        }
+    }
+
+    fn read_bio(self: &Arc<Self>, run: Vec<Arc<Block>>) -> Bio {
+        let start = self.sector(run[0].number);
+        let memory = run.iter().map(|_| Segment::from(Buf::zeroed(self.block_bytes))).collect();
+        let mut bio = Bio::new(Op::Read, start, memory);
+        bio.flags |= BioFlags::META | BioFlags::SYNC;
+        let this = self.clone();
+        bio.on_end(Box::new(move |bio, result| {
+            let others = run.len() > 1;
+            for (block, segment) in run.iter().zip(bio.segments) {
+                let loaded = match &result {
+                    Ok(()) => Ok(segment.into_buf().expect("a device returns the memory it was given")),
+                    Err(error) => {
+                        this.remove(block);
+                        Err(ReadFailed { error: error.clone(), others })
+                    }
+                };
+                block.loaded(loaded);
+            }
+        }));
+        bio
+    }
+
+    fn sector(&self, n: u64) -> Sector {
+        Sector(n.saturating_mul(self.block_bytes as u64 / Sector::BYTES))
+    }
+
+    fn out_of_range(&self, n: u64) -> IoError {
+        IoError {
+            device: self.device.limits().name.clone(),
+            op: Op::Read,
+            start: self.sector(n),
+            bytes: self.block_bytes as u64,
+            kind: IoErrorKind::OutOfRange,
+        }
+    }
+}
+
+const _: () = assert!(SHARDS.is_power_of_two());

@@ -1,0 +1,190 @@
+//! Metadata blocks of one volume in memory: a buffer cache with versions.
+//!
+//! A block is block-sized, contiguous memory in versions that are shared by reference. A reader takes the live version and
+//! keeps it; an edit changes it in place, or copies it first where a reader, the log or a home write still holds it.
+//! Edits carry an epoch (a transaction's number): the first edit of a later epoch saves the version that an earlier one
+//! left dirty, so that a commit takes each block as its transaction left it, without keeping anybody from going on.
+//!
+//! A block is pinned while a [`BlockRef`] to it lives; what is not pinned may be evicted at any time. Whoever makes a
+//! block dirty therefore keeps a reference until it is home. This module knows nothing of ext or of journals.
+
+mod block;
+mod io;
+#[cfg(test)]
+mod tests;
+
+pub use block::{BlockBytes, BlockEdit, BlockRef, EditToken};
+
+use block::Block;
+use extant_block::{Buf, Device, IoError};
+use parking_lot::Mutex;
+use rustc_hash::FxBuildHasher;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What lies together is wanted together: a read brings this much of its neighbourhood, in bytes.
+const READ_AROUND_BYTES: u64 = 64 << 10;
+const SHARDS: usize = 16;
+/// Places of the eviction queue that one insertion looks at.
+const LOOKED_AT: usize = 8;
+
+/// The blocks of one volume that are in memory. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Blocks {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    device: Arc<dyn Device>,
+    block_bytes: usize,
+    /// Blocks that lie wholly on the device.
+    blocks: u64,
+    around: u64,
+    /// Blocks that may stay in memory unpinned.
+    budget_blocks: AtomicUsize,
+    resident: AtomicUsize,
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    map: HashMap<u64, Arc<Block>, FxBuildHasher>,
+    /// Second-chance order of eviction.
+    queue: VecDeque<u64>,
+    /// Places of `queue` whose block is gone or stands in it twice.
+    stale: usize,
+}
+
+impl Blocks {
+    /// Blocks of `block_bytes` (a power of two from 1 to 64 KiB) of `device`; `budget_bytes` of them may stay in memory
+    /// unpinned.
+    pub fn new(device: Arc<dyn Device>, block_bytes: usize, budget_bytes: usize) -> Self {
+        assert!(block_bytes.is_power_of_two() && (1 << 10..=64 << 10).contains(&block_bytes));
+        let blocks = device.limits().capacity_bytes / block_bytes as u64;
+        let shared = Shared {
+            device,
+            block_bytes,
+            blocks,
+            around: (READ_AROUND_BYTES / block_bytes as u64).max(1),
+            budget_blocks: AtomicUsize::new((budget_bytes / block_bytes).max(SHARDS)),
+            resident: AtomicUsize::new(0),
+            shards: Default::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The device that they lie on.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.shared.device
+    }
+
+    /// Length of a block.
+    pub fn block_bytes(&self) -> usize {
+        self.shared.block_bytes
+    }
+
+    /// Memory that blocks take at present, pinned or not.
+    pub fn resident_bytes(&self) -> usize {
+        self.shared.resident.load(Ordering::Relaxed) * self.shared.block_bytes
+    }
+
+    /// Changes how much may stay in memory unpinned; takes effect as blocks come.
+    pub fn set_budget(&self, bytes: usize) {
+        self.shared.budget_blocks.store((bytes / self.shared.block_bytes).max(SHARDS), Ordering::Relaxed);
+    }
+
+    /// Block `n`, if it is in memory. Never waits for the device.
+    pub fn get(&self, n: u64) -> Option<BlockRef> {
+        let block = self.shared.shard(n).lock().map.get(&n).cloned()?;
+        BlockRef::of(block)
+    }
+
+    /// Block `n`; whoever asks for it while it is read shares that read.
+    ///
+    /// # Errors
+    /// The device's. A later call tries again.
+    pub async fn read(&self, n: u64) -> Result<BlockRef, IoError> {
+        match self.shared.load(n, self.shared.around).await {
+            // What failed may be a neighbour.
+            Err(failed) if failed.others => self.shared.load(n, 1).await.map_err(|failed| failed.error),
+            other => other.map_err(|failed| failed.error),
+        }
+    }
+
+    /// Block `n` as zeroes, without reading it: it has just been allocated. Whatever was known of it is forgotten.
+    pub fn create(&self, n: u64) -> BlockRef {
+        let block = Arc::new(Block::held(n, Buf::zeroed(self.shared.block_bytes)));
+        self.shared.put(&mut self.shared.shard(n).lock(), block.clone());
+        BlockRef::of(block).expect("it was made with its bytes")
+    }
+
+    /// Reads what is not in memory of these blocks, adjacent ones at once. Errors surface when a block is read.
+    pub async fn prefetch(&self, ns: impl Iterator<Item = u64>) {
+        let limit = self.shared.budget_blocks.load(Ordering::Relaxed) / 4;
+        let mut wanted: Vec<u64> = ns.take(limit.max(1)).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        self.shared.prefetch(&wanted).await;
+    }
+
+    /// Block `n` was freed: its contents are void. References to it stay what they are, but lead nowhere.
+    pub fn forget(&self, n: u64) {
+        let mut shard = self.shared.shard(n).lock();
+        if shard.map.remove(&n).is_some() {
+            shard.stale += 1;
+            self.shared.resident.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Shared {
+    /// Neighbours that are read together share a shard.
+    fn shard(&self, n: u64) -> &Mutex<Shard> {
+        &self.shards[(n / self.around) as usize % SHARDS]
+    }
+
+    /// Makes `block` the one with its number, and makes room for it.
+    fn put(&self, shard: &mut Shard, block: Arc<Block>) {
+        let n = block.number;
+        shard.queue.push_back(n);
+        if shard.map.insert(n, block).is_some() {
+            shard.stale += 1;
+        } else {
+            self.resident.fetch_add(1, Ordering::Relaxed);
+        }
+        let budget = self.budget_blocks.load(Ordering::Relaxed);
+        for _ in 0..LOOKED_AT {
+            if self.resident.load(Ordering::Relaxed) <= budget {
+                break;
+            }
+            let Some(oldest) = shard.queue.pop_front() else { break };
+            match shard.map.get(&oldest) {
+                None => shard.stale = shard.stale.saturating_sub(1),
+                // The table's own reference is the only one, and new ones come from the table, which is locked.
+                Some(block) if Arc::strong_count(block) == 1 && !block.take_used() => {
+                    shard.map.remove(&oldest);
+                    self.resident.fetch_sub(1, Ordering::Relaxed);
+                }
+                Some(_) => shard.queue.push_back(oldest),
+            }
+        }
+        if shard.stale > shard.map.len() + 64 {
+            let mut seen = BTreeSet::new();
+            let Shard { map, queue, stale } = shard;
+            queue.retain(|n| map.contains_key(n) && seen.insert(*n));
+            *stale = 0;
+        }
+    }
+
+    /// Forgets a block whose read failed, unless another has taken its place.
+    fn remove(&self, block: &Arc<Block>) {
+        let mut shard = self.shard(block.number).lock();
+        if shard.map.get(&block.number).is_some_and(|held| Arc::ptr_eq(held, block)) {
+            shard.map.remove(&block.number);
+            shard.stale += 1;
+            self.resident.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
