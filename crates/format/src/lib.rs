@@ -90,5 +90,5 @@ pub use timestamp::Timestamp;
 pub use xattr::{
     RawXattrBlockHeader, RawXattrEntry, ValueInode, XATTR_BLOCK_SHARES_MAX, XATTR_MAGIC, XATTR_VALUE_MAX,
     Xattr, XattrBlock, XattrIndex, XattrIter, XattrName, XattrValue, XattrWriteError, Xattrs,
-    verify_xattr_block, write_inode_xattrs, write_xattr_block, xattr_space,
+    verify_xattr_block, write_inode_xattrs, write_xattr_block, write_xattr_checksum, xattr_space,
 };

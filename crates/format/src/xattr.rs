@@ -15,7 +15,7 @@ mod name;
 mod value_inode;
 mod write;
 
-pub use block::{RawXattrBlockHeader, XattrBlock, verify_xattr_block};
+pub use block::{RawXattrBlockHeader, XattrBlock, verify_xattr_block, write_xattr_checksum};
 pub use entries::{RawXattrEntry, Xattr, XattrIter, XattrValue, Xattrs};
 pub use name::{XattrIndex, XattrName};
 pub use value_inode::ValueInode;

@@ -24,8 +24,10 @@ mod error;
 mod file;
 #[allow(dead_code)] // the flows that use it follow
 mod inode;
+#[allow(dead_code)] // the flows that use it follow
 mod journal;
 mod map;
+#[allow(dead_code)] // the flows that use it follow
 mod meta;
 mod names;
 mod volume;

@@ -42,9 +42,9 @@ struct Versions {
     epoch: u64,
     /// The newest epoch whose version was taken.
     taken: u64,
-    /// What an older epoch left, which had not been taken when a newer one began.
+    /// The version of an older epoch that had not been taken when a newer one began.
     frozen: Option<(u64, Arc<Buf>)>,
-    /// What the contents were found to be, or 0.
+    /// The role in which the contents were found to be good, or 0.
     role: u64,
 }
 
@@ -108,7 +108,7 @@ impl Versions {
     }
 }
 
-/// The bytes of `version`, which nobody else sees: a copy takes its place if somebody does.
+/// The bytes of `version`, which no one else sees: a copy takes its place if a reader holds it.
 fn own(version: &mut Arc<Buf>) -> &mut Buf {
     if Arc::get_mut(version).is_none() {
         *version = Arc::new(Buf::from_slice(version));
@@ -120,7 +120,7 @@ fn own(version: &mut Arc<Buf>) -> &mut Buf {
 #[derive(Clone)]
 pub struct BlockRef(Arc<Block>);
 
-/// Whoever edits: gives the epoch, and hears of each block that its epoch touches for the first time.
+/// The editing side: gives the epoch, and hears of each block that its epoch touches for the first time.
 pub trait EditToken {
     /// The epoch of the edit: from 1, never less than that of an earlier edit of the same block.
     fn epoch(&self) -> u64;

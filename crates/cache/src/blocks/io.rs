@@ -60,7 +60,7 @@ impl Shared {
         let all: Vec<_> = runs.iter().flatten().cloned().collect();
         self.device.submit_all(&mut runs.into_iter().map(|run| self.read_bio(run)));
         for block in all {
-            // Whoever asks for the block hears of its error.
+            // A reader that asks for the block gets its error.
             let _ = poll_fn(|cx| block.poll_loaded(cx.waker())).await;
         }
     }
@@ -71,11 +71,13 @@ impl Shared {
         let mut bio = Bio::new(Op::Read, start, memory);
         bio.flags |= BioFlags::META | BioFlags::SYNC;
         let this = self.clone();
-        bio.on_end(Box::new(move |bio, result| {
+        bio.on_end(Box::new(move |mut bio, result| {
             let others = run.len() > 1;
-            for (block, segment) in run.iter().zip(bio.segments) {
+            let mut memory = std::mem::take(&mut bio.segments).into_iter().map(Segment::into_buf);
+            for block in &run {
+                let bytes = memory.next().flatten();
                 let loaded = match &result {
-                    Ok(()) => Ok(segment.into_buf().expect("a device returns the memory it was given")),
+                    Ok(()) => Ok(bytes.expect("a device returns the memory it was given")),
                     Err(error) => {
                         this.remove(block);
                         Err(ReadFailed { error: error.clone(), others })

@@ -5,8 +5,8 @@
 //! Edits carry an epoch (a transaction's number): the first edit of a later epoch saves the version that an earlier one
 //! left dirty, so that a commit takes each block as its transaction left it, without keeping anybody from going on.
 //!
-//! A block is pinned while a [`BlockRef`] to it lives; what is not pinned may be evicted at any time. Whoever makes a
-//! block dirty therefore keeps a reference until it is home. This module knows nothing of ext or of journals.
+//! A block is pinned while a [`BlockRef`] to it lives; other blocks may be evicted at any time. The owner of a
+//! dirty block therefore keeps a reference until it is home. This module knows nothing of ext or of journals.
 
 mod block;
 mod io;
@@ -23,7 +23,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What lies together is wanted together: a read brings this much of its neighbourhood, in bytes.
+/// Neighbours are wanted together: a read brings this much of its neighbourhood, in bytes.
 const READ_AROUND_BYTES: u64 = 64 << 10;
 const SHARDS: usize = 16;
 /// Places of the eviction queue that one insertion looks at.
@@ -101,19 +101,19 @@ impl Blocks {
         BlockRef::of(block)
     }
 
-    /// Block `n`; whoever asks for it while it is read shares that read.
+    /// Block `n`; callers that ask for it while it is read share that read.
     ///
     /// # Errors
     /// The device's. A later call tries again.
     pub async fn read(&self, n: u64) -> Result<BlockRef, IoError> {
         match self.shared.load(n, self.shared.around).await {
-            // What failed may be a neighbour.
+            // The fault may be a neighbour's.
             Err(failed) if failed.others => self.shared.load(n, 1).await.map_err(|failed| failed.error),
             other => other.map_err(|failed| failed.error),
         }
     }
 
-    /// Block `n` as zeroes, without reading it: it has just been allocated. Whatever was known of it is forgotten.
+    /// Block `n` as zeroes, without reading it: it has just been allocated. Its old contents are forgotten.
     pub fn create(&self, n: u64) -> BlockRef {
         let block = Arc::new(Block::held(n, Buf::zeroed(self.shared.block_bytes)));
         self.shared.put(&mut self.shared.shard(n).lock(), block.clone());

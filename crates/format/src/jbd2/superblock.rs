@@ -208,7 +208,8 @@ impl JournalSuperblock {
         Ok(())
     }
 
-    fn is_v1(&self) -> bool {
+    /// Whether this is the superblock of version 1 (block type 3), which has neither features nor checksums.
+    pub fn is_v1(&self) -> bool {
         self.raw.s_header.h_blocktype.get() == JournalBlockKind::SuperblockV1.number()
     }
 
@@ -353,6 +354,25 @@ impl JournalSuperblock {
         assert!(start.is_none_or(|start| self.log().contains(&start)), "the log starts in the log");
         self.raw.s_start = start.unwrap_or(0).into();
         self.raw.s_sequence = sequence.into();
+    }
+
+    /// Sets where an empty log goes on (kernel: `s_head`), or `None` to leave that to the next writer.
+    ///
+    /// # Panics
+    /// If `head` is not a block of the log.
+    pub fn set_head(&mut self, head: Option<u32>) {
+        assert!(head.is_none_or(|head| self.log().contains(&head)), "the log goes on in the log");
+        self.raw.s_head = head.unwrap_or(0).into();
+    }
+
+    /// Sets features that do not matter to readers.
+    ///
+    /// # Panics
+    /// If they contradict the others, or the superblock is of version 1.
+    pub fn set_compat(&mut self, compat: JournalCompat) {
+        assert!(!self.is_v1(), "version 1 has no features");
+        self.raw.s_feature_compat = compat.bits().into();
+        assert!(self.check().is_ok(), "features {compat}");
     }
 
     /// Sets the error that readers are told of, an errno; 0 for none.

@@ -95,6 +95,15 @@ pub fn verify_xattr_block(
     if stored == computed { Ok(()) } else { Err(Corrupt::checksum(place, stored, computed)) }
 }
 
+/// Stores the checksum of a block that has been edited, on a volume with `metadata_csum`.
+///
+/// # Panics
+/// If the block is shorter than its header.
+pub fn write_xattr_checksum(block: &mut [u8], number: VolumeBlock, seed: ChecksumSeed) {
+    let sum = checksum(block, number, seed).expect("a block is longer than its header");
+    block[CHECKSUM..CHECKSUM + 4].copy_from_slice(&sum.to_le_bytes());
+}
+
 /// Over the block's number and the block, with its checksum field as 0.
 pub(super) fn checksum(block: &[u8], number: VolumeBlock, seed: ChecksumSeed) -> Option<u32> {
     let (before, rest) = block.split_at_checked(CHECKSUM)?;

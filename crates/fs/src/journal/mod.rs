@@ -1,5 +1,302 @@
-//! The journal (jbd2).
+//! The journal (jbd2): transactions, commit, checkpoint, and recovery.
+//!
+//! Kernel document: *Journal (jbd2)*. One transaction runs; operations join it through a [`Handle`], which promises at
+//! most so many blocks ([`Credits`]) and never waits. A commit closes the running transaction, takes the version of each
+//! block that it left, writes the log and then the commit block, behind a flush and through the device's cache. A
+//! checkpoint writes committed versions home and moves the log's tail.
+//!
+//! Modules: `state` decides (pure: admission, tails, what may be written home and what may be allocated again),
+//! `ring` is the log's arithmetic, `handle` what an operation sees; `commit` and `checkpoint` are the flows, driven by
+//! the tasks that wait for them (`relay`); `log` puts blocks into the log, `recover` reads them back.
+//!
+//! A volume without a journal has the same handles; its commit writes home, in phases (`unlogged`).
+
+mod checkpoint;
+mod commit;
+mod handle;
+mod log;
+mod relay;
+mod ring;
+mod state;
+mod unlogged;
 
 pub(crate) mod recover;
 
+pub(crate) use crate::meta::Tid;
+pub(crate) use handle::{Handle, Reserved};
+pub(crate) use log::LogDevice;
 pub use recover::{Recovery, recover};
+
+use crate::meta::{MetaStore, PhysicalRun};
+use crate::{Error, Result};
+use extant_rt::{Nanos, Rt};
+use parking_lot::{Mutex, MutexGuard};
+use relay::Relay;
+use state::{Admission, State};
+use std::future::poll_fn;
+use std::sync::{Arc, OnceLock};
+use std::task::{Poll, Waker};
+
+/// Blocks that an operation may dirty, worst case: each block, and one for each inode, group and the superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Credits(pub(crate) u32);
+
+/// Hears when a transaction is durable.
+pub(crate) trait Listener: Send + Sync {
+    /// `tid` is durable, and nothing is written to the blocks that it freed any more: they may be allocated again.
+    fn released(&self, tid: Tid, freed: &[PhysicalRun]);
+}
+
+/// How a journal is run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JournalOptions {
+    /// Blocks that transactions and checkpoints may keep in memory.
+    pub(crate) pinned_bytes_max: u64,
+    /// A transaction is committed at this age, and checkpoints run in the background; `None` for an offline batch, in
+    /// which nothing happens by itself.
+    pub(crate) commit_interval: Option<Nanos>,
+    /// Time stamps are this, seconds since 1970, instead of the clock's.
+    pub(crate) fixed_time: Option<i64>,
+}
+
+/// The journal of a volume that is open for writing, or what stands in for it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Journal {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    rt: Rt,
+    store: Arc<MetaStore>,
+    /// Where the log lies; `None` for a volume without a journal.
+    log: Option<LogDevice>,
+    options: JournalOptions,
+    state: Mutex<State>,
+    waiters: Mutex<Vec<Waker>>,
+    commits: Relay,
+    checkpoints: Relay,
+    listener: OnceLock<Arc<dyn Listener>>,
+    background: background::Signals,
+}
+
+mod background;
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Journal(running {})", self.state.lock().running.tid)
+    }
+}
+
+impl Journal {
+    /// A journal whose log is empty. `next` is the first transaction.
+    pub(crate) fn new(
+        rt: &Rt,
+        store: Arc<MetaStore>,
+        log: Option<LogDevice>,
+        next: Tid,
+        options: JournalOptions,
+    ) -> Self {
+        let block_bytes = store.blocks().block_bytes();
+        let budget = (options.pinned_bytes_max / block_bytes as u64).min(1 << 24) as u32;
+        let state = State::new(next, log.as_ref().map(|log| log.limits(block_bytes)), budget);
+        let inner = Arc::new(Inner {
+            rt: rt.clone(),
+            store,
+            log,
+            options,
+            state: Mutex::new(state),
+            waiters: Mutex::default(),
+            commits: Relay::default(),
+            checkpoints: Relay::default(),
+            listener: OnceLock::new(),
+            background: background::Signals::default(),
+        });
+        if let Some(interval) = options.commit_interval {
+            background::spawn(&inner, interval);
+        }
+        Self { inner }
+    }
+
+    /// Sets the listener for durable transactions; once, by the allocator.
+    pub(crate) fn set_listener(&self, listener: Arc<dyn Listener>) {
+        let set = self.inner.listener.set(listener);
+        assert!(set.is_ok(), "one listener");
+    }
+
+    /// Opens a handle for an operation that dirties at most `credits`. Waits for a commit, or for room in the log.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] after a failure; [`Error::NoSpace`] where no transaction is ever that large.
+    pub(crate) async fn start(&self, credits: Credits) -> Result<Handle> {
+        loop {
+            let admission = {
+                let mut state = self.inner.state.lock();
+                let admission = state.admit(credits.0)?;
+                if admission == Admission::Enter {
+                    return Ok(Handle::open(&self.inner, &mut state, credits));
+                }
+                admission
+            };
+            match admission {
+                Admission::Enter | Admission::Drain => self.inner.changed_from_locked().await,
+                Admission::Commit(tid) => self.commit(tid).await?,
+                Admission::Checkpoint => self.checkpoint().await?,
+            }
+        }
+    }
+
+    /// Opens a handle if that needs no waiting.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub(crate) fn try_start(&self, credits: Credits) -> Result<Option<Handle>> {
+        let mut state = self.inner.state.lock();
+        Ok(match state.admit(credits.0)? {
+            Admission::Enter => Some(Handle::open(&self.inner, &mut state, credits)),
+            _ => None,
+        })
+    }
+
+    /// Sets credits aside for a completion, which must not wait: [`Reserved::start`] opens its handle at any time.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub(crate) async fn reserve(&self, credits: Credits) -> Result<Reserved> {
+        loop {
+            let admission = {
+                let mut state = self.inner.state.lock();
+                let admission = state.admit_reserve(credits.0)?;
+                if admission == Admission::Enter {
+                    return Ok(Reserved::new(&self.inner, &mut state, credits));
+                }
+                admission
+            };
+            match admission {
+                Admission::Enter | Admission::Drain => self.inner.changed_from_locked().await,
+                Admission::Commit(tid) => self.commit(tid).await?,
+                Admission::Checkpoint => self.checkpoint().await?,
+            }
+        }
+    }
+
+    /// The transaction that an operation which starts now joins.
+    pub(crate) fn running(&self) -> Tid {
+        self.inner.state.lock().running.tid
+    }
+
+    /// The newest durable transaction.
+    pub(crate) fn committed(&self) -> Tid {
+        self.inner.state.lock().committed
+    }
+
+    /// Makes every operation up to those of `upto` durable. The commit runs on the caller's task; callers that come while
+    /// it runs share the next one. Costs nothing if `upto` is durable or empty; no flush either, then.
+    ///
+    /// # Errors
+    /// Why the journal gave up. Nothing is written from then on.
+    pub(crate) async fn commit(&self, upto: Tid) -> Result<()> {
+        loop {
+            {
+                let mut state = self.inner.state.lock();
+                if state.is_durable(upto) {
+                    return Ok(());
+                }
+                state.check_alive()?;
+                if state.close_running() {
+                    self.inner.commits.start(commit::run(self.inner.clone()));
+                }
+            }
+            self.inner.commits.join().await;
+        }
+    }
+
+    /// Writes home what is committed, and frees its room in the log.
+    ///
+    /// # Errors
+    /// Why the journal gave up.
+    pub(crate) async fn checkpoint(&self) -> Result<()> {
+        self.inner.clone().checkpoint_all().await
+    }
+
+    /// Gives up: nothing is written from now on, writers get [`Error::ReadOnly`] and waiting syncs `cause`.
+    pub(crate) fn latch(&self, cause: Error) {
+        self.inner.latch(cause);
+    }
+
+    /// Why the journal gave up, if it did.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.inner.state.lock().failure.clone()
+    }
+
+    /// Commits and writes home everything and leaves an empty log; the caller clears the volume's flags after that. No
+    /// handle may be open, and none is opened any more.
+    ///
+    /// # Errors
+    /// Why the journal gave up, now or before.
+    pub(crate) async fn close(&self) -> Result<()> {
+        let running = self.running();
+        self.commit(running).await?;
+        self.inner.background.close();
+        self.inner.clone().empty_log().await
+    }
+
+    /// Ends background work without writing anything: what a crash leaves.
+    pub(crate) fn abandon(&self) {
+        self.inner.background.close();
+    }
+
+    /// Seconds and nanoseconds since 1970 for time stamps on disk.
+    pub(crate) fn wall_clock(&self) -> i64 {
+        self.inner.wall_clock()
+    }
+}
+
+impl Inner {
+    fn wall_clock(&self) -> i64 {
+        self.options.fixed_time.unwrap_or_else(|| self.rt.wall_clock())
+    }
+
+    /// Something changed: everybody who waits looks again.
+    fn notify(&self) {
+        let waiters = std::mem::take(&mut *self.waiters.lock());
+        waiters.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits until `ready` says so of the state; asked at once and after each [`Self::notify`].
+    async fn wait_until<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> T {
+        poll_fn(|cx| {
+            let mut state = self.state.lock();
+            if let Some(value) = ready(&mut state) {
+                return Poll::Ready(value);
+            }
+            // Under the state's lock, so that no change is missed.
+            let mut waiters = self.waiters.lock();
+            if !waiters.iter().any(|waker| waker.will_wake(cx.waker())) {
+                waiters.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Waits until the running transaction admits handles again.
+    async fn changed_from_locked(&self) {
+        self.wait_until(|state| (!state.running.locked).then_some(())).await;
+    }
+
+    fn latch(&self, cause: Error) {
+        self.state.lock().latch(cause);
+        self.notify();
+    }
+
+    /// Tells the allocator what it may allocate again; without locks.
+    fn release(&self, tid: Tid, freed: &[PhysicalRun]) {
+        if let Some(listener) = self.listener.get().filter(|_| !freed.is_empty()) {
+            listener.released(tid, freed);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+}

@@ -1,6 +1,22 @@
-//! Metadata blocks in memory.
+//! Metadata blocks in memory, and the one way to change them.
+//!
+//! A [`MetaBlock`] is a pinned block whose kind is known: the kind says how its checksum is verified when it is read and
+//! filled in when a transaction commits it. Descriptors, the superblock and inodes live decoded, as [`Versioned`] values,
+//! and are encoded by the commit. The mutable form of any of them comes from a journal handle only.
 
+mod block;
 mod buffers;
+mod groups;
+mod kind;
+mod store;
+mod tid;
+mod versioned;
 
+pub(crate) use block::{MetaBlock, PhysicalRun};
 pub use buffers::BlockRef;
 pub(crate) use buffers::{Buffers, CHUNK_BYTES, Journaled};
+pub(crate) use groups::{GroupEdit, Groups};
+pub(crate) use kind::MetaKind;
+pub(crate) use store::{MetaStore, SuperblockEdit};
+pub(crate) use tid::Tid;
+pub(crate) use versioned::Versioned;

@@ -1,16 +1,16 @@
 //! The journal's blocks.
 
+use crate::journal::log::LogMap;
 use crate::map::RunWalker;
 use crate::{BlockRef, Error, Result, RunState, Volume};
 use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
-use extant_format::{Corrupt, Place, VolumeBlock};
+use extant_format::{Corrupt, Place};
 
 /// A volume's own journal.
 pub(crate) struct Log {
     pub(crate) volume: Volume,
     pub(crate) sb: JournalSuperblock,
-    /// First block in the journal, first block of the volume, length; in order.
-    runs: Vec<(u64, VolumeBlock, u64)>,
+    pub(crate) map: LogMap,
 }
 
 impl Log {
@@ -52,24 +52,14 @@ impl Log {
         if !unknown.is_empty() {
             return Err(Error::unsupported(format!("journal feature {unknown}")));
         }
-        Ok(Some(Self { volume: volume.clone(), sb, runs }))
-    }
-
-    /// Where block `n` of the journal lies on the volume.
-    pub(crate) fn home(&self, n: u32) -> Result<VolumeBlock> {
-        let n = u64::from(n);
-        let at = self.runs.partition_point(|run| run.0 <= n).checked_sub(1).map(|at| self.runs[at]);
-        match at {
-            Some((logical, first, len)) if n < logical + len => Ok(VolumeBlock(first.0 + n - logical)),
-            _ => Err(Corrupt::field(Place::JournalBlock(n as u32), "block", n, "mapped").into()),
-        }
+        Ok(Some(Self { volume: volume.clone(), sb, map: LogMap::new(runs) }))
     }
 
     /// Block `n` of the journal.
     pub(crate) async fn block(&self, n: u32) -> Result<BlockRef> {
-        let home = self.home(n)?;
+        let home = self.map.home(n)?;
         if n.is_multiple_of(256) {
-            let ahead = (n..n.saturating_add(256)).map_while(|n| self.home(n).ok());
+            let ahead = (n..n.saturating_add(256)).map_while(|n| self.map.home(n).ok());
             self.volume.buffers().prefetch(ahead).await;
         }
         self.volume.buffers().raw_block(home).await

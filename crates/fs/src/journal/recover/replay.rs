@@ -66,7 +66,7 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
     journal_sb.set_errno(0);
     let mut block = Buf::from_slice(&log.block(0).await?);
     journal_sb.write_to(&mut block);
-    let journal_block = (sector(&raw, log.home(0)?), block);
+    let journal_block = (sector(&raw, log.map.home(0)?), block);
 
     // The superblock as the replay left it, read anew.
     let home = VolumeBlock(1024 / block_bytes as u64);

@@ -144,7 +144,7 @@ async fn apply(log: &Log, found: &mut Scan, transaction: Open) -> Result<()> {
                 continue;
             }
         }
-        let journaled = Journaled { copy: log.home(at)?, escaped: tag.flags.contains(TagFlags::ESCAPE) };
+        let journaled = Journaled { copy: log.map.home(at)?, escaped: tag.flags.contains(TagFlags::ESCAPE) };
         found.copies.insert(tag.block, journaled);
     }
     for block in transaction.revokes {

@@ -1,0 +1,147 @@
+//! Committing a transaction.
+
+use super::state::Running;
+use super::{Inner, Tid};
+use crate::Result;
+use crate::meta::{MetaBlock, MetaStore};
+use extant_block::Buf;
+use extant_cache::blocks::{BlockEdit, BlockRef, EditToken};
+use extant_rt::{Nanos, Rt};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How long the encoding of a transaction runs without letting others go on.
+const STINT: Nanos = Nanos::from_micros(100);
+
+/// The blocks of a transaction, as they go to the device.
+pub(super) struct Versions {
+    pub(super) tid: Tid,
+    /// In order of place.
+    pub(super) blocks: Vec<(MetaBlock, Arc<Buf>)>,
+}
+
+/// Commits the transaction that was closed to new operations. Driven by those who wait for it.
+pub(super) async fn run(inner: Arc<Inner>) {
+    let Some(mut transaction) = inner.wait_until(|state| state.drained()).await else {
+        inner.notify();
+        return;
+    };
+    // Operations go on in the next transaction from here.
+    inner.notify();
+    let versions = encode(&inner.rt, &inner.store, &mut transaction).await;
+    let written = match &inner.log {
+        Some(_) => inner.write_log(&transaction, &versions).await,
+        None => inner.write_phases(&transaction, &versions).await,
+    };
+    if let Err(cause) = written {
+        return inner.latch(cause);
+    }
+    let tid = versions.tid;
+    let (freed, checkpoint) = {
+        let mut state = inner.lock();
+        let homes = if inner.log.is_some() { versions.blocks } else { Vec::new() };
+        let freed = state.finish(homes, transaction.freed);
+        (freed, state.wants_checkpoint())
+    };
+    inner.release(tid, &freed);
+    inner.notify();
+    if checkpoint {
+        inner.background.checkpoint();
+    }
+}
+
+/// Edits of blocks that only commits write.
+struct Encoder<'t> {
+    tid: Tid,
+    blocks: &'t mut BTreeMap<u64, MetaBlock>,
+}
+
+struct Token<'f>(Tid, &'f mut bool);
+
+impl EditToken for Token<'_> {
+    fn epoch(&self) -> u64 {
+        self.0.0
+    }
+    fn first_touch(&mut self, _: &BlockRef) {
+        *self.1 = true;
+    }
+}
+
+impl Encoder<'_> {
+    fn edit<'b>(&mut self, block: &'b MetaBlock) -> BlockEdit<'b> {
+        let mut first = false;
+        let edit = block.block().edit(&mut Token(self.tid, &mut first));
+        if first {
+            self.blocks.insert(block.number().0, block.clone());
+        }
+        edit
+    }
+}
+
+/// Encodes what the transaction changed of decoded structures, and takes every block's version with its checksum. Later
+/// operations change the live versions meanwhile.
+async fn encode(rt: &Rt, store: &MetaStore, transaction: &mut Running) -> Versions {
+    let tid = transaction.tid;
+    let shape = store.shape();
+    let mut budget = rt.budget(STINT);
+    let mut encoder = Encoder { tid, blocks: &mut transaction.blocks };
+    for inodes in transaction.inodes.chunks(16) {
+        for inode in inodes {
+            let (table, at) = inode.home();
+            let end = at + usize::from(shape.inode_size());
+            inode.encode(tid, &mut encoder.edit(table)[at..end], shape);
+        }
+        budget.resched().await;
+    }
+    // Bitmaps before the descriptors that hold their checksums.
+    let mut taken: BTreeMap<u64, Arc<Buf>> = BTreeMap::new();
+    for (&n, block) in &*encoder.blocks {
+        if block.kind().is_bitmap() {
+            taken.insert(n, store.take(block, tid));
+            budget.resched().await;
+        }
+    }
+    let groups = store.groups();
+    for &group in &transaction.groups {
+        let descriptor = groups.take(group, tid);
+        let (table, at) = groups.home(group);
+        descriptor.write_to(&mut encoder.edit(table)[at..at + groups.descriptor_bytes()], shape, group);
+    }
+    if transaction.superblock {
+        let mut superblock = store.take_superblock(tid);
+        superblock.update_checksum();
+        let (block, range) = store.superblock_home();
+        encoder.edit(block)[range].copy_from_slice(superblock.as_bytes());
+    }
+    let mut blocks = Vec::with_capacity(transaction.blocks.len());
+    for (n, block) in &transaction.blocks {
+        let version = match taken.remove(n) {
+            Some(version) => version,
+            None => store.take(block, tid),
+        };
+        blocks.push((block.clone(), version));
+        budget.resched().await;
+    }
+    Versions { tid, blocks }
+}
+
+impl Inner {
+    /// Writes the transaction into the log; durable when this returns.
+    async fn write_log(&self, transaction: &Running, versions: &Versions) -> Result<()> {
+        let log = self.log.as_ref().expect("a volume with a journal");
+        let image = log.image(versions.tid.sequence(), &transaction.revokes, &versions.blocks);
+        let count = image.blocks.len() as u32 + 1;
+        let (start, ring) = {
+            let mut state = self.lock();
+            let start = state.take_log(count);
+            (start, state.log.as_ref().expect("a volume with a journal").ring.clone())
+        };
+        if !log.superblock.lock().started {
+            // The commit's flush makes it durable; until then the log is empty.
+            log.write_superblock(Some(start), versions.tid.sequence(), None, false).await?;
+        }
+        log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
+        let commit = log.commit_block(&image, self.wall_clock());
+        log.write_commit(commit, ring.step(start, count - 1)).await
+    }
+}

@@ -1,0 +1,221 @@
+//! Handles: how operations change metadata.
+
+use super::state::State;
+use super::{Credits, Inner, Tid};
+use crate::inode::{InodeCell, InodeEdit};
+use crate::meta::{GroupEdit, MetaBlock, MetaKind, PhysicalRun, SuperblockEdit};
+use crate::{Error, Result};
+use extant_cache::blocks::{BlockEdit, BlockRef, EditToken};
+use extant_format::{Group, VolumeBlock};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// An operation's part in the running transaction; the mutable form of every metadata structure comes from here.
+///
+/// A handle never waits and never fails, and must not live across an `await`: a commit waits for it. Everything that the
+/// operation needs is loaded, pinned and reserved before. Its changes belong to the transaction when it is dropped;
+/// operations are ordered as their handles are dropped.
+#[must_use = "an operation without changes needs no handle"]
+pub(crate) struct Handle {
+    inner: Arc<Inner>,
+    tid: Tid,
+    credits: u32,
+    /// Structures that it was the first of its transaction to dirty.
+    used: u32,
+    /// In order; the kind of an edit may differ from that of an earlier one of the same block.
+    changes: Vec<Change>,
+    /// Not `Send`, so that no task that another thread may go on with holds one while it waits.
+    _stays: PhantomData<*const ()>,
+}
+
+enum Change {
+    Block(MetaBlock),
+    Inode(Arc<InodeCell>),
+    Group(Group),
+    Superblock,
+    Released(PhysicalRun, bool),
+}
+
+/// Hears of first touches on behalf of a handle.
+struct Token<'h> {
+    tid: Tid,
+    first: &'h mut bool,
+}
+
+impl EditToken for Token<'_> {
+    fn epoch(&self) -> u64 {
+        self.tid.0
+    }
+    fn first_touch(&mut self, _: &BlockRef) {
+        *self.first = true;
+    }
+}
+
+impl Handle {
+    /// Opens a handle that was admitted.
+    pub(super) fn open(inner: &Arc<Inner>, state: &mut State, credits: Credits) -> Self {
+        state.running.handles += 1;
+        state.running.outstanding += credits.0;
+        Self {
+            inner: inner.clone(),
+            tid: state.running.tid,
+            credits: credits.0,
+            used: 0,
+            changes: Vec::new(),
+            _stays: PhantomData,
+        }
+    }
+
+    /// The transaction: what the operation changes is durable when this is.
+    pub(crate) fn tid(&self) -> Tid {
+        self.tid
+    }
+
+    /// Begins a change of a block's bytes, which ends when the result is dropped; no two at a time unless in ascending
+    /// order of their numbers.
+    pub(crate) fn edit<'b>(&mut self, block: &'b MetaBlock) -> BlockEdit<'b> {
+        let mut first = false;
+        let edit = block.block().edit(&mut Token { tid: self.tid, first: &mut first });
+        if first {
+            self.enlist(Change::Block(block.clone()));
+        }
+        edit
+    }
+
+    /// A block that was allocated for metadata, as zeroes. It need not be journalled anew if it was freed before.
+    pub(crate) fn create(&mut self, n: VolumeBlock, kind: MetaKind) -> MetaBlock {
+        let block = self.inner.store.create(n, kind);
+        drop(self.edit(&block));
+        block
+    }
+
+    /// Blocks are free: they may be allocated again after this transaction is durable. Copies of `metadata` blocks in
+    /// the log become void.
+    pub(crate) fn release(&mut self, run: PhysicalRun, metadata: bool) {
+        self.inner.store.forget(run);
+        self.changes.push(Change::Released(run, metadata));
+    }
+
+    /// An inode's record, to be changed.
+    pub(crate) fn inode<'c>(&mut self, inode: &'c Arc<InodeCell>) -> InodeEdit<'c> {
+        let (edit, first) = inode.edit(self.tid);
+        if first {
+            self.enlist(Change::Inode(inode.clone()));
+        }
+        edit
+    }
+
+    /// A group's descriptor, to be changed.
+    pub(crate) fn group(&mut self, group: Group) -> GroupEdit<'_> {
+        let inner = &*self.inner;
+        let (edit, first) = inner.store.groups().edit(group, self.tid);
+        if first {
+            self.used += 1;
+            self.changes.push(Change::Group(group));
+        }
+        edit
+    }
+
+    /// The superblock, to be changed.
+    pub(crate) fn superblock(&mut self) -> SuperblockEdit<'_> {
+        let (edit, first) = self.inner.store.edit_superblock(self.tid);
+        if first {
+            self.used += 1;
+            self.changes.push(Change::Superblock);
+        }
+        edit
+    }
+
+    fn enlist(&mut self, change: Change) {
+        self.used += 1;
+        self.changes.push(change);
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        debug_assert!(self.used <= self.credits, "{} credits, {} used", self.credits, self.used);
+        let now = if self.changes.is_empty() { None } else { Some(self.inner.rt.now()) };
+        let mut began = false;
+        let drained = {
+            let mut state = self.inner.lock();
+            let running = &mut state.running;
+            for change in self.changes.drain(..) {
+                match change {
+                    Change::Block(block) => {
+                        running.revokes.remove(&block.number().0);
+                        running.blocks.insert(block.number().0, block);
+                    }
+                    Change::Inode(inode) => {
+                        running.tables.insert(inode.home().0.number().0);
+                        running.inodes.push(inode);
+                    }
+                    Change::Group(group) => {
+                        let home = self.inner.store.groups().home(group).0.number();
+                        running.descriptors.insert(home.0);
+                        running.groups.insert(group);
+                    }
+                    Change::Superblock => running.superblock = true,
+                    Change::Released(run, metadata) => {
+                        for n in run.start.0..run.end().0 {
+                            running.blocks.remove(&n);
+                            if metadata {
+                                running.revokes.insert(n);
+                            }
+                        }
+                        running.freed.push(run);
+                    }
+                }
+            }
+            if now.is_some() && running.began.is_none() {
+                running.began = now;
+                began = true;
+            }
+            running.handles -= 1;
+            running.outstanding -= self.credits;
+            running.locked && running.handles == 0
+        };
+        if drained {
+            self.inner.notify();
+        }
+        if began {
+            self.inner.background.dirty();
+        }
+    }
+}
+
+/// Credits that were set aside; dropping gives them back.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    inner: Arc<Inner>,
+    credits: Credits,
+}
+
+impl Reserved {
+    pub(super) fn new(inner: &Arc<Inner>, state: &mut State, credits: Credits) -> Self {
+        state.reserved += credits.0;
+        Self { inner: inner.clone(), credits }
+    }
+
+    /// Opens the handle, at once: it joins even a transaction that is closed and waits for its last handles.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] after a failure.
+    pub(crate) fn start(mut self) -> Result<Handle> {
+        let credits = std::mem::replace(&mut self.credits, Credits(0));
+        let mut state = self.inner.lock();
+        state.reserved -= credits.0;
+        if state.failure.is_some() {
+            return Err(Error::ReadOnly);
+        }
+        Ok(Handle::open(&self.inner, &mut state, credits))
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if self.credits.0 > 0 {
+            self.inner.lock().reserved -= self.credits.0;
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The log on the device: where its blocks lie, and what a transaction looks like in it.
+
+use super::state::LogLimits;
+use crate::meta::MetaBlock;
+use crate::{Error, Result};
+use extant_block::{Bio, BioFlags, Buf, Device, Op, Sector, Segment};
+use extant_format::jbd2::{
+    DescriptorWriter, JournalChecksums, JournalCommit, JournalLayout, JournalSuperblock, RevokeWriter,
+    crc32_be, needs_escape,
+};
+use extant_format::{Corrupt, Place, VolumeBlock};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Longest bio, in bytes.
+const BIO_BYTES: u64 = 1 << 20;
+
+/// Where the journal's blocks lie on the volume.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LogMap {
+    /// First block in the journal, first block of the volume, length; in order.
+    runs: Vec<(u64, VolumeBlock, u64)>,
+}
+
+impl LogMap {
+    /// From the runs of the journal's file: first block in it, first block of the volume, length; in order.
+    pub(crate) fn new(runs: Vec<(u64, VolumeBlock, u64)>) -> Self {
+        Self { runs }
+    }
+
+    /// Where block `n` of the journal lies.
+    ///
+    /// # Errors
+    /// The journal has no such block.
+    pub(crate) fn home(&self, n: u32) -> Result<VolumeBlock> {
+        let n = u64::from(n);
+        let at = self.runs.partition_point(|run| run.0 <= n).checked_sub(1).map(|at| self.runs[at]);
+        match at {
+            Some((logical, first, len)) if n < logical + len => Ok(VolumeBlock(first.0 + n - logical)),
+            _ => Err(Corrupt::field(Place::JournalBlock(n as u32), "block", n, "mapped").into()),
+        }
+    }
+
+    /// Whether a block of the volume belongs to the journal.
+    pub(crate) fn contains(&self, n: VolumeBlock) -> bool {
+        self.runs.iter().any(|&(_, first, len)| (first.0..first.0 + len).contains(&n.0))
+    }
+}
+
+/// The journal of a volume, on the volume's device.
+#[derive(Debug)]
+pub(crate) struct LogDevice {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) map: LogMap,
+    pub(super) superblock: Mutex<LogSuperblock>,
+    pub(super) layout: JournalLayout,
+    block_bytes: usize,
+}
+
+/// The journal's superblock as it is to be written next.
+#[derive(Debug)]
+pub(super) struct LogSuperblock {
+    pub(super) superblock: JournalSuperblock,
+    /// Its block, whose other bytes stay as they were read.
+    pub(super) block: Vec<u8>,
+    /// The log on disk is not empty: its superblock says where it starts.
+    pub(super) started: bool,
+    /// Time of the last commit, which never goes back.
+    pub(super) seconds: i64,
+}
+
+/// A transaction as it lies in the log.
+pub(super) struct Image {
+    /// Every block before the commit block, in order.
+    pub(super) blocks: Vec<Arc<Buf>>,
+    /// For [`JournalChecksums::Commit`].
+    crc: u32,
+    sequence: u32,
+}
+
+impl LogDevice {
+    /// A journal whose log is empty. `block` is its first block, which holds `superblock`.
+    ///
+    /// # Errors
+    /// Not all of the log is mapped.
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        map: LogMap,
+        superblock: JournalSuperblock,
+        block: Vec<u8>,
+    ) -> Result<Self> {
+        map.home(0)?;
+        superblock.log().try_for_each(|n| map.home(n).map(drop))?;
+        let (layout, block_bytes) = (superblock.layout(), superblock.block_size().byte_len());
+        let superblock = Mutex::new(LogSuperblock { superblock, block, started: false, seconds: 0 });
+        Ok(Self { device, map, superblock, layout, block_bytes })
+    }
+
+    pub(super) fn limits(&self, block_bytes: usize) -> LogLimits {
+        let superblock = &self.superblock.lock().superblock;
+        let head = Some(superblock.raw().s_head.get()).filter(|&head| head != 0);
+        LogLimits { log: superblock.log(), head, layout: self.layout, block_bytes }
+    }
+
+    /// Lays a transaction out: revokes first, then each descriptor with its blocks.
+    pub(super) fn image(
+        &self,
+        sequence: u32,
+        revokes: &BTreeSet<u64>,
+        versions: &[(MetaBlock, Arc<Buf>)],
+    ) -> Image {
+        let mut image = Image { blocks: Vec::with_capacity(versions.len() + 4), crc: !0, sequence };
+        let mut rest = revokes.iter().map(|&n| VolumeBlock(n)).peekable();
+        while rest.peek().is_some() {
+            let mut block = Buf::zeroed(self.block_bytes);
+            let mut writer = RevokeWriter::new(&mut block, &self.layout, sequence);
+            while rest.peek().is_some_and(|&n| writer.push(n)) {
+                rest.next();
+            }
+            writer.finish();
+            image.blocks.push(Arc::new(block));
+        }
+        let mut rest = versions.iter().map(|(block, version)| (block.number(), escape(version))).peekable();
+        while rest.peek().is_some() {
+            let mut descriptor = Buf::zeroed(self.block_bytes);
+            let mut writer = DescriptorWriter::new(&mut descriptor, &self.layout, sequence);
+            let mut copies = Vec::new();
+            while rest.peek().is_some_and(|(home, (copy, escaped))| writer.push(*home, *escaped, copy)) {
+                copies.extend(rest.next().map(|(_, (copy, _))| copy));
+            }
+            writer.finish();
+            let at = image.blocks.len();
+            image.blocks.push(Arc::new(descriptor));
+            image.blocks.append(&mut copies);
+            if self.layout.checksums == JournalChecksums::Commit {
+                image.crc = image.blocks[at..].iter().fold(image.crc, |crc, block| crc32_be(crc, block));
+            }
+        }
+        image
+    }
+
+    /// The commit block of a transaction, with a time that is `now` or, where the clock went back, the last one's.
+    pub(super) fn commit_block(&self, image: &Image, now: i64) -> Buf {
+        let seconds = {
+            let mut superblock = self.superblock.lock();
+            superblock.seconds = superblock.seconds.max(now);
+            superblock.seconds
+        };
+        let commit = JournalCommit {
+            sequence: image.sequence,
+            seconds: seconds.max(0) as u64,
+            nanoseconds: 0,
+            transaction_crc: Some(image.crc),
+        };
+        let mut block = Buf::zeroed(self.block_bytes);
+        commit.write_to(&mut block, &self.layout);
+        block
+    }
+
+    /// Writes blocks into the log; `place(i)` is where the `i`th goes. Not durable.
+    pub(super) async fn write(&self, blocks: &[Arc<Buf>], place: impl Fn(usize) -> u32) -> Result<()> {
+        let homes = (0..blocks.len()).map(|i| self.map.home(place(i)));
+        let homes: Vec<VolumeBlock> = homes.collect::<Result<_>>()?;
+        let list = homes.iter().map(|home| home.0).zip(blocks.iter().cloned()).collect();
+        write_blocks(&*self.device, self.block_bytes, list).await
+    }
+
+    /// Writes the commit block, behind a flush and through the device's cache.
+    pub(super) async fn write_commit(&self, block: Buf, at: u32) -> Result<()> {
+        let home = self.map.home(at)?;
+        self.write_durable(home, block).await
+    }
+
+    /// Writes the journal's superblock: the log starts at `start` with transaction `sequence`, or is empty.
+    pub(super) async fn write_superblock(
+        &self,
+        start: Option<u32>,
+        sequence: u32,
+        head: Option<u32>,
+        durable: bool,
+    ) -> Result<()> {
+        let block = {
+            let mut superblock = self.superblock.lock();
+            superblock.superblock.set_position(start, sequence);
+            superblock.superblock.set_head(head);
+            superblock.started = start.is_some();
+            let LogSuperblock { superblock, block, .. } = &mut *superblock;
+            superblock.write_to(block);
+            Buf::from_slice(block)
+        };
+        let home = self.map.home(0)?;
+        if durable {
+            self.write_durable(home, block).await
+        } else {
+            write_blocks(&*self.device, self.block_bytes, vec![(home.0, Arc::new(block))]).await
+        }
+    }
+
+    async fn write_durable(&self, home: VolumeBlock, block: Buf) -> Result<()> {
+        let start = sector(home.0, self.block_bytes);
+        let mut bio = Bio::new(Op::Write, start, vec![Segment::from(block)]);
+        bio.flags = BioFlags::PREFLUSH | BioFlags::FUA | BioFlags::SYNC | BioFlags::META;
+        extant_block::execute(&*self.device, bio).await.1.map_err(Error::from)
+    }
+}
+
+/// A block as it goes into the log, and whether its first bytes were replaced, for they look like the journal's.
+fn escape(version: &Arc<Buf>) -> (Arc<Buf>, bool) {
+    if !needs_escape(version) {
+        return (version.clone(), false);
+    }
+    let mut copy = Buf::from_slice(version);
+    copy[..4].fill(0);
+    (Arc::new(copy), true)
+}
+
+/// The first sector of block `n`.
+pub(super) fn sector(n: u64, block_bytes: usize) -> Sector {
+    Sector(n * (block_bytes as u64 / Sector::BYTES))
+}
+
+/// Writes blocks to their places, adjacent ones in one bio. Not durable.
+///
+/// # Errors
+/// The first that a bio met; the others have ended, too.
+pub(super) async fn write_blocks(
+    device: &dyn Device,
+    block_bytes: usize,
+    blocks: Vec<(u64, Arc<Buf>)>,
+) -> Result<()> {
+    let limits = device.limits();
+    let bytes_max = BIO_BYTES.min(limits.max_bytes).max(block_bytes as u64) as usize;
+    let longest = (bytes_max / block_bytes).min(limits.max_segments as usize).max(1);
+    let mut pending = Vec::new();
+    let mut submit = |first: u64, segments: Vec<Segment>| {
+        let mut bio = Bio::new(Op::Write, sector(first, block_bytes), segments);
+        bio.flags = BioFlags::SYNC | BioFlags::META;
+        pending.push(extant_block::execute(device, bio));
+    };
+    let mut run: Option<(u64, Vec<Segment>)> = None;
+    for (n, block) in blocks {
+        let segment = Segment::shared(block, 0, block_bytes);
+        match &mut run {
+            Some((first, segments)) if *first + segments.len() as u64 == n && segments.len() < longest => {
+                segments.push(segment);
+            }
+            _ => {
+                if let Some((first, segments)) = run.replace((n, vec![segment])) {
+                    submit(first, segments);
+                }
+            }
+        }
+    }
+    if let Some((first, segments)) = run {
+        submit(first, segments);
+    }
+    let mut result = Ok(());
+    for ended in pending {
+        let outcome = ended.await.1;
+        result = result.and(outcome);
+    }
+    result.map_err(Error::from)
+}

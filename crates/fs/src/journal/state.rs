@@ -1,0 +1,396 @@
+//! The journal's knowledge and decisions: no I/O, no clock, no waiting.
+
+use super::Tid;
+use super::ring::{Ring, log_cost};
+use crate::inode::InodeCell;
+use crate::meta::{MetaBlock, PhysicalRun};
+use crate::{Error, Result};
+use extant_block::Buf;
+use extant_format::Group;
+use extant_format::jbd2::JournalLayout;
+use extant_rt::Nanos;
+use rustc_hash::FxHashSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Blocks that admission keeps for what handles do not count: revoke blocks, descriptors that end early.
+const SLACK_BLOCKS: u32 = 32;
+
+/// The shape of a log.
+#[derive(Clone, Debug)]
+pub(super) struct LogLimits {
+    pub(super) log: Range<u32>,
+    pub(super) head: Option<u32>,
+    pub(super) layout: JournalLayout,
+    pub(super) block_bytes: usize,
+}
+
+/// The transaction that operations join.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) tid: Tid,
+    /// Closed to new operations: a commit waits for those that are in it.
+    pub(super) locked: bool,
+    /// Open handles.
+    pub(super) handles: u32,
+    /// Credits of open handles.
+    pub(super) outstanding: u32,
+    /// When the first operation changed something.
+    pub(super) began: Option<Nanos>,
+    pub(super) blocks: BTreeMap<u64, MetaBlock>,
+    /// In the order in which operations closed.
+    pub(super) inodes: Vec<Arc<InodeCell>>,
+    /// Blocks of inode tables that the commit will dirty.
+    pub(super) tables: FxHashSet<u64>,
+    pub(super) groups: BTreeSet<Group>,
+    /// Blocks of the descriptor table that the commit will dirty.
+    pub(super) descriptors: FxHashSet<u64>,
+    pub(super) superblock: bool,
+    /// Freed blocks whose copies in the log are void.
+    pub(super) revokes: BTreeSet<u64>,
+    pub(super) freed: Vec<PhysicalRun>,
+}
+
+impl Running {
+    fn new(tid: Tid) -> Self {
+        Self {
+            tid,
+            locked: false,
+            handles: 0,
+            outstanding: 0,
+            began: None,
+            blocks: BTreeMap::new(),
+            inodes: Vec::new(),
+            tables: FxHashSet::default(),
+            groups: BTreeSet::new(),
+            descriptors: FxHashSet::default(),
+            superblock: false,
+            revokes: BTreeSet::new(),
+            freed: Vec::new(),
+        }
+    }
+
+    /// Nothing was changed by the operations that have closed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+            && self.inodes.is_empty()
+            && self.groups.is_empty()
+            && !self.superblock
+            && self.revokes.is_empty()
+            && self.freed.is_empty()
+    }
+
+    /// Blocks that it dirties, as far as operations have closed.
+    fn dirty(&self) -> u32 {
+        let blocks = self.blocks.len() + self.tables.len() + self.descriptors.len();
+        blocks as u32 + u32::from(self.superblock)
+    }
+}
+
+/// A transaction that is being committed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Committing {
+    pub(super) tid: Tid,
+    /// Blocks of the log that it may take at most; 0 once it has taken them.
+    pub(super) cost: u32,
+    /// Its first block in the log, once it has taken them.
+    pub(super) start: Option<u32>,
+}
+
+/// A committed version that is not home yet.
+#[derive(Clone, Debug)]
+pub(super) struct Home {
+    pub(super) tid: Tid,
+    pub(super) version: Arc<Buf>,
+    /// Keeps the block in memory: what lies on the device is older.
+    pub(super) pin: MetaBlock,
+}
+
+/// A transaction in the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Logged {
+    pub(super) tid: Tid,
+    pub(super) start: u32,
+    /// Blocks of which it holds the newest committed version and which are not home.
+    pub(super) pending: u32,
+}
+
+/// The log's state.
+#[derive(Debug)]
+pub(super) struct Log {
+    pub(super) ring: Ring,
+    layout: JournalLayout,
+    block_bytes: usize,
+    /// Oldest first. Those at the front that have nothing pending only wait for the tail to move.
+    pub(super) logged: VecDeque<Logged>,
+}
+
+/// Answer of [`State::admit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// The operation may join.
+    Enter,
+    /// The running transaction is about to be committed: wait for the next.
+    Drain,
+    /// The running transaction is full.
+    Commit(Tid),
+    /// The log, or the memory for what is not home, is full.
+    Checkpoint,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) running: Running,
+    pub(super) committing: Option<Committing>,
+    /// The newest durable transaction.
+    pub(super) committed: Tid,
+    pub(super) failure: Option<Error>,
+    /// Credits set aside for completions.
+    pub(super) reserved: u32,
+    pub(super) log: Option<Log>,
+    /// By block.
+    pub(super) homes: BTreeMap<u64, Home>,
+    /// Home writes are in flight; blocks freed meanwhile are released when they have ended.
+    pub(super) writing_home: bool,
+    pub(super) unreleased: Vec<(Tid, Vec<PhysicalRun>)>,
+    /// A checkpoint is under way.
+    pub(super) checkpointing: bool,
+    /// Blocks of the largest transaction.
+    pub(super) transaction_max: u32,
+    /// Versions that may wait to be written home before a checkpoint begins by itself.
+    pub(super) homes_soft: usize,
+    /// Versions that may wait to be written home.
+    homes_hard: usize,
+}
+
+impl State {
+    pub(super) fn new(next: Tid, log: Option<LogLimits>, budget_blocks: u32) -> Self {
+        let log = log.map(|limits| Log {
+            ring: Ring::new(limits.log, limits.head),
+            layout: limits.layout,
+            block_bytes: limits.block_bytes,
+            logged: VecDeque::new(),
+        });
+        let by_log = log.as_ref().map_or(u32::MAX, |log| log.ring.len() / 3);
+        Self {
+            running: Running::new(next),
+            committing: None,
+            committed: next.previous(),
+            failure: None,
+            reserved: 0,
+            log,
+            homes: BTreeMap::new(),
+            writing_home: false,
+            unreleased: Vec::new(),
+            checkpointing: false,
+            transaction_max: by_log.min(budget_blocks / 8).max(64),
+            homes_soft: budget_blocks as usize / 4,
+            homes_hard: budget_blocks as usize / 2,
+        }
+    }
+
+    pub(super) fn check_alive(&self) -> Result<()> {
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    pub(super) fn latch(&mut self, cause: Error) {
+        self.failure.get_or_insert(cause);
+    }
+
+    /// Whether an operation of `credits` may join the running transaction now, or what to do first.
+    pub(super) fn admit(&self, credits: u32) -> Result<Admission> {
+        if self.failure.is_some() {
+            return Err(Error::ReadOnly);
+        }
+        if credits > self.transaction_max - SLACK_BLOCKS.min(self.transaction_max / 2) {
+            return Err(Error::NoSpace);
+        }
+        if self.running.locked {
+            return Ok(Admission::Drain);
+        }
+        let all = self.running.dirty() + self.running.outstanding + self.reserved + credits;
+        if all > self.transaction_max {
+            return Ok(Admission::Commit(self.running.tid));
+        }
+        if self.has_room(all) {
+            return Ok(Admission::Enter);
+        }
+        Ok(if self.homes.is_empty() && self.nothing_logged() {
+            Admission::Commit(self.running.tid)
+        } else {
+            Admission::Checkpoint
+        })
+    }
+
+    /// Whether `credits` may be set aside now. All that is set aside fits half a transaction.
+    pub(super) fn admit_reserve(&self, credits: u32) -> Result<Admission> {
+        if credits > self.transaction_max / 2 {
+            return Err(Error::NoSpace);
+        }
+        if self.reserved + credits > self.transaction_max / 2 {
+            // Completions end by themselves; what they wait for is not ours to hurry.
+            return Ok(Admission::Commit(self.running.tid));
+        }
+        self.admit(credits)
+    }
+
+    fn nothing_logged(&self) -> bool {
+        self.log.as_ref().is_none_or(|log| log.logged.is_empty())
+    }
+
+    /// Whether log and memory have room for a running transaction of `blocks`.
+    fn has_room(&self, blocks: u32) -> bool {
+        if self.homes.len() > self.homes_hard {
+            return false;
+        }
+        let Some(log) = &self.log else { return true };
+        let revokes = self.running.revokes.len() as u32;
+        let cost = log_cost(&log.layout, log.block_bytes, blocks, revokes) + SLACK_BLOCKS;
+        let committing = self.committing.map_or(0, |committing| committing.cost);
+        log.ring.free() >= cost + committing
+    }
+
+    /// Whether all operations up to those of `upto` are durable, or changed nothing.
+    pub(super) fn is_durable(&self, upto: Tid) -> bool {
+        self.committed >= upto
+            || (self.committing.is_none()
+                && self.running.is_empty()
+                && self.running.handles == 0
+                && !self.running.locked)
+    }
+
+    /// Closes the running transaction to new operations; false if a commit is under way.
+    pub(super) fn close_running(&mut self) -> bool {
+        if self.committing.is_some() || self.running.locked {
+            return false;
+        }
+        self.running.locked = true;
+        true
+    }
+
+    /// Once the closed transaction has no open handle: hands it out to be committed and begins the next.
+    /// `Some(None)` if it changed nothing.
+    pub(super) fn drained(&mut self) -> Option<Option<Running>> {
+        assert!(self.running.locked, "a transaction is closed before it is drained");
+        if self.running.handles > 0 {
+            return None;
+        }
+        if self.running.is_empty() {
+            self.running.locked = false;
+            return Some(None);
+        }
+        let tid = self.running.tid;
+        let transaction = std::mem::replace(&mut self.running, Running::new(tid.next()));
+        let cost = self.log.as_ref().map_or(0, |log| {
+            let revokes = transaction.revokes.len() as u32;
+            // A bitmap's checksum may dirty a descriptor of which the operations did not think.
+            log_cost(&log.layout, log.block_bytes, transaction.dirty(), revokes) + SLACK_BLOCKS / 2
+        });
+        self.committing = Some(Committing { tid, cost, start: None });
+        Some(Some(transaction))
+    }
+
+    /// Gives the committing transaction `blocks` of the log; returns the first.
+    pub(super) fn take_log(&mut self, blocks: u32) -> u32 {
+        let log = self.log.as_mut().expect("a volume with a journal");
+        let start = log.ring.take(blocks);
+        let committing = self.committing.as_mut().expect("a commit is under way");
+        (committing.cost, committing.start) = (0, Some(start));
+        start
+    }
+
+    /// The committing transaction is durable: its versions wait to be written home in place of older ones. Returns what
+    /// may be allocated again at once.
+    pub(super) fn finish(
+        &mut self,
+        versions: Vec<(MetaBlock, Arc<Buf>)>,
+        freed: Vec<PhysicalRun>,
+    ) -> Vec<PhysicalRun> {
+        let committing = self.committing.take().expect("a commit is under way");
+        let tid = committing.tid;
+        self.committed = tid;
+        if let (Some(log), Some(start)) = (&mut self.log, committing.start) {
+            log.logged.push_back(Logged { tid, start, pending: versions.len() as u32 });
+        }
+        for run in &freed {
+            let gone: Vec<u64> = self.homes.range(run.start.0..run.end().0).map(|(&n, _)| n).collect();
+            for n in gone {
+                let home = self.homes.remove(&n).expect("it was just seen");
+                self.is_home(home.tid);
+            }
+        }
+        for (pin, version) in versions {
+            let n = pin.number().0;
+            if let Some(older) = self.homes.insert(n, Home { tid, version, pin }) {
+                self.is_home(older.tid);
+            }
+        }
+        if self.writing_home {
+            self.unreleased.push((tid, freed));
+            Vec::new()
+        } else {
+            freed
+        }
+    }
+
+    /// One block fewer for which transaction `tid` must stay in the log.
+    fn is_home(&mut self, tid: Tid) {
+        let Some(log) = &mut self.log else { return };
+        let logged = log.logged.iter_mut().find(|logged| logged.tid == tid);
+        logged.expect("a transaction stays in the log while blocks of it are not home").pending -= 1;
+    }
+
+    /// Whether a checkpoint should begin by itself.
+    pub(super) fn wants_checkpoint(&self) -> bool {
+        self.homes.len() > self.homes_soft
+            || self.log.as_ref().is_some_and(|log| log.ring.used() > log.ring.len() / 2)
+    }
+
+    /// Versions to be written home, in order of place. Until [`Self::home_writes_ended`] freed blocks are not released.
+    pub(super) fn begin_home_writes(&mut self) -> Vec<(u64, Home)> {
+        self.writing_home = true;
+        self.homes.iter().map(|(&n, home)| (n, home.clone())).collect()
+    }
+
+    /// The home writes have ended; returns what may be allocated again.
+    pub(super) fn home_writes_ended(&mut self) -> Vec<(Tid, Vec<PhysicalRun>)> {
+        self.writing_home = false;
+        std::mem::take(&mut self.unreleased)
+    }
+
+    /// These versions are home, and flushed.
+    pub(super) fn homes_durable(&mut self, written: &[(u64, Tid)]) {
+        for &(n, tid) in written {
+            if self.homes.get(&n).is_some_and(|home| home.tid == tid) {
+                self.homes.remove(&n);
+                self.is_home(tid);
+            }
+        }
+    }
+
+    /// The tail on disk is where it may be: a checkpoint would gain nothing.
+    pub(super) fn tail_is_known(&self) -> bool {
+        self.log.as_ref().is_none_or(|log| log.logged.front().is_none_or(|logged| logged.pending > 0))
+    }
+
+    /// Where the log's tail may be: the oldest transaction of which blocks are not home, or the next one to come.
+    pub(super) fn tail(&self) -> (u32, Tid) {
+        let log = self.log.as_ref().expect("a volume with a journal");
+        let oldest = log.logged.iter().find(|logged| logged.pending > 0);
+        match (oldest, self.committing) {
+            (Some(logged), _) => (logged.start, logged.tid),
+            (None, Some(committing)) => (committing.start.unwrap_or(log.ring.head()), committing.tid),
+            (None, None) => (log.ring.head(), self.running.tid),
+        }
+    }
+
+    /// The tail on disk is at transaction `tid`, block `start`.
+    pub(super) fn tail_moved(&mut self, start: u32, tid: Tid) {
+        let log = self.log.as_mut().expect("a volume with a journal");
+        while log.logged.front().is_some_and(|logged| logged.tid < tid) {
+            log.logged.pop_front();
+        }
+        log.ring.release_to(start);
+    }
+}

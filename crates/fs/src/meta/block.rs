@@ -1,0 +1,57 @@
+//! A block whose kind is known.
+
+use super::MetaKind;
+use extant_cache::blocks::{BlockBytes, BlockRef};
+use extant_format::VolumeBlock;
+
+/// A pinned metadata block. A clone is another pin.
+#[derive(Clone, Debug)]
+pub(crate) struct MetaBlock {
+    pub(super) block: BlockRef,
+    pub(super) kind: MetaKind,
+}
+
+impl MetaBlock {
+    pub(super) fn new(block: BlockRef, kind: MetaKind) -> Self {
+        Self { block, kind }
+    }
+
+    /// Where it lies.
+    pub(crate) fn number(&self) -> VolumeBlock {
+        VolumeBlock(self.block.number())
+    }
+
+    /// Its kind.
+    pub(crate) fn kind(&self) -> MetaKind {
+        self.kind
+    }
+
+    /// Its live version as it is now; the caller must not be editing the block.
+    pub(crate) fn bytes(&self) -> BlockBytes {
+        self.block.bytes()
+    }
+
+    /// The block in memory, for the journal.
+    pub(crate) fn block(&self) -> &BlockRef {
+        &self.block
+    }
+}
+
+/// Adjacent blocks of the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PhysicalRun {
+    pub(crate) start: VolumeBlock,
+    /// At least 1.
+    pub(crate) blocks: u64,
+}
+
+impl PhysicalRun {
+    pub(crate) fn new(start: VolumeBlock, blocks: u64) -> Self {
+        Self { start, blocks }
+    }
+
+    /// One past its last block.
+    pub(crate) fn end(&self) -> VolumeBlock {
+        VolumeBlock(self.start.0 + self.blocks)
+    }
+}

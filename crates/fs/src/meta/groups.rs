@@ -1,0 +1,152 @@
+//! The group descriptors of a volume that is open for writing: decoded, all of them, for as long as it is open.
+
+use super::Tid;
+use super::kind::BitmapSum;
+use super::{MetaBlock, MetaKind, Versioned};
+use crate::Result;
+use extant_cache::blocks::Blocks;
+use extant_format::{Corrupt, Group, GroupDescriptor, Place, Superblock, VolumeBlock};
+use parking_lot::{Mutex, MutexGuard};
+use std::ops::{Deref, DerefMut};
+
+/// All group descriptors.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    list: Box<[Mutex<Entry>]>,
+    /// The blocks of the table, pinned.
+    table: Box<[MetaBlock]>,
+    per_block: u32,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    descriptor: Versioned<GroupDescriptor>,
+    /// The bitmaps' checksums as the last commit left them; the decoded ones do not count.
+    block_bitmap_csum: u32,
+    inode_bitmap_csum: u32,
+}
+
+impl Groups {
+    /// Reads every descriptor.
+    ///
+    /// # Errors
+    /// One is damaged: such a volume is not written.
+    pub(crate) async fn load(blocks: &Blocks, sb: &Superblock) -> Result<Self> {
+        let count = sb.descriptor_blocks();
+        let homes: Vec<VolumeBlock> = (0..count).map(|n| sb.descriptor_block(n)).collect();
+        if let Some(outside) = homes.iter().find(|at| !sb.is_valid_block(**at)) {
+            let place = Place::GroupDescriptor(Group(0));
+            return Err(Corrupt::field(place, "block", outside.0, "a block of the volume").into());
+        }
+        for batch in homes.chunks(1024) {
+            blocks.prefetch(batch.iter().map(|at| at.0)).await;
+        }
+        let (per_block, bytes) = (sb.descriptors_per_block(), sb.descriptor_size());
+        let mut list = Vec::with_capacity(sb.group_count() as usize);
+        let mut table = Vec::with_capacity(count as usize);
+        for (n, home) in homes.into_iter().enumerate() {
+            let block = blocks.read(home.0).await?;
+            let contents = block.bytes();
+            for slot in 0..per_block {
+                let group = Group(n as u32 * per_block + slot);
+                if group.0 >= sb.group_count() {
+                    break;
+                }
+                let descriptor = GroupDescriptor::parse(&contents[slot as usize * bytes..], sb, group)?;
+                list.push(Mutex::new(Entry {
+                    block_bitmap_csum: descriptor.block_bitmap_csum,
+                    inode_bitmap_csum: descriptor.inode_bitmap_csum,
+                    descriptor: Versioned::new(descriptor),
+                }));
+            }
+            table.push(MetaBlock::new(block, MetaKind::Descriptors(n as u32)));
+        }
+        Ok(Self { list: list.into(), table: table.into(), per_block, bytes })
+    }
+
+    /// How many groups there are.
+    pub(crate) fn count(&self) -> u32 {
+        self.list.len() as u32
+    }
+
+    /// A group's descriptor as it is now.
+    pub(crate) fn get(&self, group: Group) -> GroupDescriptor {
+        let entry = self.entry(group);
+        GroupDescriptor {
+            block_bitmap_csum: entry.block_bitmap_csum,
+            inode_bitmap_csum: entry.inode_bitmap_csum,
+            ..*entry.descriptor.live()
+        }
+    }
+
+    /// Free blocks (clusters) and inodes of all groups.
+    pub(crate) fn free_totals(&self) -> (u64, u64) {
+        self.list.iter().fold((0, 0), |(blocks, inodes), entry| {
+            let entry = entry.lock();
+            let descriptor = entry.descriptor.live();
+            (blocks + u64::from(descriptor.free_blocks), inodes + u64::from(descriptor.free_inodes))
+        })
+    }
+
+    fn entry(&self, group: Group) -> MutexGuard<'_, Entry> {
+        self.list[group.0 as usize].lock()
+    }
+
+    /// A group's descriptor to be changed by `tid`, and whether that is its first change of it.
+    pub(crate) fn edit(&self, group: Group, tid: Tid) -> (GroupEdit<'_>, bool) {
+        let mut entry = self.entry(group);
+        let (_, first) = entry.descriptor.edit(tid);
+        (GroupEdit { entry }, first)
+    }
+
+    /// Takes note of the checksum of a bitmap that is being committed.
+    pub(super) fn note_sum(&self, group: Group, sum: BitmapSum) {
+        let mut entry = self.entry(group);
+        match sum {
+            BitmapSum::Blocks(sum) => entry.block_bitmap_csum = sum,
+            BitmapSum::Inodes(sum) => entry.inode_bitmap_csum = sum,
+        }
+    }
+
+    /// The block of the table that holds a group's descriptor, and the descriptor's offset in it.
+    pub(crate) fn home(&self, group: Group) -> (&MetaBlock, usize) {
+        let block = &self.table[(group.0 / self.per_block) as usize];
+        (block, (group.0 % self.per_block) as usize * self.bytes)
+    }
+
+    /// Length of a descriptor.
+    pub(crate) fn descriptor_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The descriptor as `tid` left it, with the bitmaps' checksums.
+    pub(crate) fn take(&self, group: Group, tid: Tid) -> GroupDescriptor {
+        let mut entry = self.entry(group);
+        let descriptor = entry.descriptor.take(tid);
+        GroupDescriptor {
+            block_bitmap_csum: entry.block_bitmap_csum,
+            inode_bitmap_csum: entry.inode_bitmap_csum,
+            ..descriptor
+        }
+    }
+}
+
+/// A group's descriptor under change. Its checksums of bitmaps are filled in by the commit.
+#[derive(Debug)]
+pub(crate) struct GroupEdit<'a> {
+    entry: MutexGuard<'a, Entry>,
+}
+
+impl Deref for GroupEdit<'_> {
+    type Target = GroupDescriptor;
+    fn deref(&self) -> &GroupDescriptor {
+        self.entry.descriptor.live()
+    }
+}
+
+impl DerefMut for GroupEdit<'_> {
+    fn deref_mut(&mut self) -> &mut GroupDescriptor {
+        self.entry.descriptor.live_mut()
+    }
+}

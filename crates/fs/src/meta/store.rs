@@ -1,0 +1,162 @@
+//! The metadata of one volume that is open for writing.
+
+use super::Tid;
+use super::{Groups, MetaBlock, MetaKind, PhysicalRun, Versioned};
+use crate::Result;
+use extant_block::Buf;
+use extant_cache::blocks::Blocks;
+use extant_format::{Corrupt, Group, Place, SUPERBLOCK_BYTES, Superblock, VolumeBlock};
+use parking_lot::{Mutex, MutexGuard};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// Blocks, descriptors and superblock of a volume that is open for writing.
+#[derive(Debug)]
+pub(crate) struct MetaStore {
+    blocks: Blocks,
+    /// As the volume was opened: its shape, which never changes while it is open.
+    shape: Superblock,
+    groups: Groups,
+    superblock: Mutex<Versioned<Superblock>>,
+    superblock_home: MetaBlock,
+}
+
+impl MetaStore {
+    /// Loads descriptors and superblock.
+    pub(crate) async fn load(blocks: Blocks, sb: &Superblock) -> Result<Self> {
+        let groups = Groups::load(&blocks, sb).await?;
+        let home = blocks.read(1024 / blocks.block_bytes() as u64).await?;
+        Ok(Self {
+            groups,
+            shape: sb.clone(),
+            superblock: Mutex::new(Versioned::new(sb.clone())),
+            superblock_home: MetaBlock::new(home, MetaKind::Superblock),
+            blocks,
+        })
+    }
+
+    /// The blocks in memory.
+    pub(crate) fn blocks(&self) -> &Blocks {
+        &self.blocks
+    }
+
+    /// The superblock as it was when the volume was opened: for its shape (sizes, features, seeds), not for its counts.
+    pub(crate) fn shape(&self) -> &Superblock {
+        &self.shape
+    }
+
+    /// The descriptors.
+    pub(crate) fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    /// The superblock as it is now; its free counts are brought up to date by commits and at close only.
+    pub(crate) fn superblock(&self) -> Superblock {
+        self.superblock.lock().live().clone()
+    }
+
+    /// Reads a block, or finds it in memory; its checksum is verified once.
+    ///
+    /// # Errors
+    /// The device fails, the number is beyond the volume, or the checksum is wrong.
+    pub(crate) async fn read(&self, n: VolumeBlock, kind: MetaKind) -> Result<MetaBlock> {
+        self.check_range(n)?;
+        let block = MetaBlock::new(self.blocks.read(n.0).await?, kind);
+        self.verify(&block)?;
+        Ok(block)
+    }
+
+    /// The block if it is in memory, without waiting.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) fn get(&self, n: VolumeBlock, kind: MetaKind) -> Result<Option<MetaBlock>> {
+        let Some(block) = self.blocks.get(n.0) else { return Ok(None) };
+        let block = MetaBlock::new(block, kind);
+        self.verify(&block)?;
+        Ok(Some(block))
+    }
+
+    /// Reads what is not in memory of these blocks, many at a time; errors surface when a block is read.
+    pub(crate) async fn prefetch(&self, ns: impl Iterator<Item = VolumeBlock>) {
+        self.blocks.prefetch(ns.map(|n| n.0)).await;
+    }
+
+    /// A block that has just been allocated, as zeroes; for journal handles.
+    pub(crate) fn create(&self, n: VolumeBlock, kind: MetaKind) -> MetaBlock {
+        let block = self.blocks.create(n.0);
+        block.set_role(kind.role());
+        MetaBlock::new(block, kind)
+    }
+
+    /// These blocks were freed.
+    pub(crate) fn forget(&self, run: PhysicalRun) {
+        (run.start.0..run.end().0).for_each(|n| self.blocks.forget(n));
+    }
+
+    fn check_range(&self, n: VolumeBlock) -> Result<()> {
+        // Block 0 holds the superblock where blocks are larger than 1 KiB.
+        if n.0 < self.shape.blocks_count() {
+            return Ok(());
+        }
+        Err(Corrupt::field(Place::Superblock, "block", n.0, "a block of the volume").into())
+    }
+
+    fn verify(&self, block: &MetaBlock) -> Result<()> {
+        let (kind, number) = (block.kind, block.number());
+        let descriptor = |group: Group| self.groups.get(group);
+        block.block.verify_as(kind.role(), |bytes| kind.verify(bytes, number, &self.shape, descriptor))?;
+        Ok(())
+    }
+
+    /// The superblock to be changed by `tid`, and whether that is its first change of it.
+    pub(crate) fn edit_superblock(&self, tid: Tid) -> (SuperblockEdit<'_>, bool) {
+        let mut superblock = self.superblock.lock();
+        let (_, first) = superblock.edit(tid);
+        (SuperblockEdit { superblock }, first)
+    }
+
+    /// The superblock as `tid` left it.
+    pub(crate) fn take_superblock(&self, tid: Tid) -> Superblock {
+        self.superblock.lock().take(tid)
+    }
+
+    /// The superblock to be changed outside of transactions: by opening and closing alone.
+    pub(crate) fn superblock_unlogged(&self) -> SuperblockEdit<'_> {
+        SuperblockEdit { superblock: self.superblock.lock() }
+    }
+
+    /// The block that holds the superblock, and the superblock's range in it.
+    pub(crate) fn superblock_home(&self) -> (&MetaBlock, std::ops::Range<usize>) {
+        let at = 1024 % self.blocks.block_bytes();
+        (&self.superblock_home, at..at + SUPERBLOCK_BYTES)
+    }
+
+    /// The version of `block` that `tid` left, with its checksum; a bitmap's is noted for its descriptor.
+    pub(crate) fn take(&self, block: &MetaBlock, tid: Tid) -> Arc<Buf> {
+        let version = block.block.take(tid.0, |bytes| block.kind.seal(bytes, block.number(), &self.shape));
+        if let Some((group, sum)) = block.kind.bitmap_sum(&version, &self.shape) {
+            self.groups.note_sum(group, sum);
+        }
+        version
+    }
+}
+
+/// The superblock under change. Its checksum is filled in by the commit.
+#[derive(Debug)]
+pub(crate) struct SuperblockEdit<'a> {
+    superblock: MutexGuard<'a, Versioned<Superblock>>,
+}
+
+impl Deref for SuperblockEdit<'_> {
+    type Target = Superblock;
+    fn deref(&self) -> &Superblock {
+        self.superblock.live()
+    }
+}
+
+impl DerefMut for SuperblockEdit<'_> {
+    fn deref_mut(&mut self) -> &mut Superblock {
+        self.superblock.live_mut()
+    }
+}

@@ -1,0 +1,51 @@
+//! Transaction numbers.
+
+use std::fmt;
+
+/// A transaction's number. Its low 32 bits are the sequence number on disk, which wraps; this one never does, so that
+/// later transactions compare greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Tid(pub(crate) u64);
+
+impl Tid {
+    /// The number of the first transaction after opening, whose sequence number on disk is `sequence`.
+    pub(crate) const fn first(sequence: u32) -> Self {
+        // High enough that the one before it is a number, too, and that none is 0.
+        Self(1 << 32 | sequence as u64)
+    }
+
+    /// The transaction after this one.
+    #[must_use]
+    pub(crate) const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+
+    /// The transaction before this one.
+    pub(crate) const fn previous(self) -> Self {
+        Self(self.0 - 1)
+    }
+
+    /// As it stands in the log.
+    pub(crate) const fn sequence(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+impl fmt::Display for Tid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.sequence().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_ascend_across_the_wrap_of_the_sequence() {
+        let last = Tid::first(u32::MAX);
+        assert_eq!(last.next().sequence(), 0);
+        assert!(last < last.next());
+        assert_eq!(Tid::first(0).previous().sequence(), u32::MAX);
+    }
+}
