@@ -48,6 +48,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
                 words.join(" ")
             ))),
         },
+        LabCommand::Check(args) => Ok(command::check(&args.folders, args.update, out)?),
         LabCommand::Compare(args) => Ok(command::compare(&args.results, out)?),
         LabCommand::Report(args) => {
             let request =

@@ -11,6 +11,8 @@ use std::path::PathBuf;
 pub(crate) enum LabCommand {
     /// Run fio jobs on a modelled machine or on files, or run an experiment
     Run(Box<RunArgs>),
+    /// Run experiments and compare each table with the expected one
+    Check(CheckArgs),
     /// Compare two or more results: a table of changes in per cent
     Compare(CompareArgs),
     /// Summarise and draw a recorded run of the page cache: dirty memory over time, and each writer's pauses with their cause
@@ -85,6 +87,16 @@ fn dirty_control(name: &str) -> Result<String, String> {
 
 fn elevator(name: &str) -> Result<String, String> {
     extant_history::elevator(name).map(|_| name.to_owned()).map_err(|error| error.to_string())
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckArgs {
+    /// Folders of experiments, each with experiment.toml and expected.txt
+    #[arg(required = true, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) folders: Vec<PathBuf>,
+    /// Write expected.txt instead of comparing
+    #[arg(long)]
+    pub(crate) update: bool,
 }
 
 #[derive(Debug, clap::Args)]

@@ -84,6 +84,20 @@ pub enum LabError {
     /// A file could not be read or written.
     #[error("{0}: {1}")]
     File(String, String),
+    /// An experiment's table is not the expected one.
+    #[error(
+        "{file}:{line}: expected \"{expected}\", got \"{got}\"; if that is intended, run it again with --update and commit it"
+    )]
+    Differs {
+        /// The file with the expected table.
+        file: String,
+        /// The first line that differs.
+        line: usize,
+        /// That line.
+        expected: String,
+        /// The line that came out instead.
+        got: String,
+    },
 }
 
 /// Runs an experiment and prints its table.
@@ -98,6 +112,42 @@ pub fn experiment(selection: &Selection, out: &mut dyn Write) -> Result<(), LabE
     }
     let cells = experiment.run()?;
     print(out, &experiment.table(&cells))
+}
+
+/// Runs the checked part of experiments, each given as its folder, and compares its table with `expected.txt` there, or
+/// writes it there if `update`.
+///
+/// # Errors
+/// [`LabError::Differs`] for the first table that differs; else names the file, row or workload, and what is wrong.
+pub fn check(folders: &[PathBuf], update: bool, out: &mut dyn Write) -> Result<(), LabError> {
+    for folder in folders {
+        let experiment = Experiment::load(folder)?.checked_part()?;
+        let table = experiment.table(&experiment.run()?);
+        let file = folder.join("expected.txt");
+        if update {
+            std::fs::write(&file, &table).map_err(|error| in_file(&file, &error))?;
+        } else {
+            let expected = std::fs::read_to_string(&file).map_err(|error| in_file(&file, &error))?;
+            same_lines(&file, &expected, &table)?;
+        }
+        print(out, &format!("{}: {}\n", folder.display(), if update { "written" } else { "as expected" }))?;
+    }
+    Ok(())
+}
+
+fn same_lines(file: &Path, expected: &str, got: &str) -> Result<(), LabError> {
+    let (mut expected, mut got) = (expected.lines(), got.lines());
+    for line in 1.. {
+        match (expected.next(), got.next()) {
+            (None, None) => break,
+            (expected, got) if expected == got => {}
+            (expected, got) => {
+                let [expected, got] = [expected, got].map(|line| line.unwrap_or("the end").to_owned());
+                return Err(LabError::Differs { file: file.display().to_string(), line, expected, got });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Compares results, the first of which is the base, and prints a table of changes in per cent. Each is a file of fio's

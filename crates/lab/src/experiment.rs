@@ -1,6 +1,7 @@
 //! Experiments: a machine, workloads and policies, and what somebody else measured.
 //!
-//! An experiment is a file like `experiments/cfq-idle/cfq-idle.toml`. Every policy runs every workload; where a row was
+//! An experiment is a folder like `experiments/cfq-idle`: `experiment.toml` names machine, workloads and policies, `jobs/`
+//! holds the workloads, and `expected.txt` the table that comes out. Every policy runs every workload; where a row was
 //! published, the table says how far the model is from it.
 
 use crate::fio::{self, JobError};
@@ -24,6 +25,17 @@ pub struct Experiment {
     seeds: Vec<u64>,
     workloads: Vec<Load>,
     rows: Vec<Row>,
+    check: Part,
+}
+
+/// The part of an experiment whose table `expected.txt` holds: all of it, unless that takes long.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Part {
+    workloads: Vec<String>,
+    rows: Vec<String>,
+    /// How long each workload runs, without warm-up.
+    seconds: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -35,6 +47,8 @@ struct File {
     seeds: Vec<u64>,
     workload: Vec<Workload>,
     row: Vec<Row>,
+    #[serde(default)]
+    check: Part,
 }
 
 #[derive(Deserialize)]
@@ -155,7 +169,7 @@ impl Experiment {
     /// Names the file and what is wrong in it.
     pub fn load(path: &Path) -> Result<Self, ExperimentError> {
         let path = &if path.is_dir() { path.join("experiment.toml") } else { path.to_owned() };
-        let File { name, source, machine, seeds, workload, row } =
+        let File { name, source, machine, seeds, workload, row, check } =
             toml::from_str(&text(path, Kind::Experiment)?).map_err(|error| ExperimentError::Syntax {
                 file: path.display().to_string(),
                 problem: error.to_string().trim_end().to_owned(),
@@ -192,7 +206,8 @@ impl Experiment {
             let problem = format!("published.{stranger}: no workload has this name");
             return Err(ExperimentError::Syntax { file: path.display().to_string(), problem });
         }
-        Ok(Self { name, source, machine: Machine::load(&beside(&machine))?, seeds, workloads, rows: row })
+        let machine = Machine::load(&beside(&machine))?;
+        Ok(Self { name, source, machine, seeds, workloads, rows: row, check })
     }
 
     /// The same with these workloads and these rows only; an empty list is all of them.
@@ -211,6 +226,19 @@ impl Experiment {
             (job.ramp, job.runtime) = (Nanos::ZERO, Some(span));
         }
         self
+    }
+
+    /// The part whose table `expected.txt` in the experiment's folder holds.
+    ///
+    /// # Errors
+    /// [`ExperimentError::Unknown`] if the part names what the experiment does not have.
+    pub fn checked_part(self) -> Result<Self, ExperimentError> {
+        let Part { workloads, rows, seconds } = self.check.clone();
+        let part = self.only(&workloads, &rows)?;
+        Ok(match seconds {
+            Some(seconds) => part.for_only(Nanos::from_secs(seconds)),
+            None => part,
+        })
     }
 
     /// Runs every policy on every workload with every seed, each in a world of its own.
@@ -304,9 +332,9 @@ fn lines(out: &mut String, row: &Row, workload: &str, cells: &[&Cell]) {
                 (1..figures.len()).fold(cell(0, 10), |line, n| line + &cell(n, 12))
             };
             let plain = line(&|n, f| format!("{f:.*}", usize::from(n == 1 || n == 4)));
-            let _ = writeln!(out, "    {:<24}{plain}", "published");
+            let _ = writeln!(out, "    {:<24}{}", "published", plain.trim_end());
             let error = line(&|n, f| format!("{:+.0}%", (got[n] / f - 1.0) * 100.0));
-            let _ = writeln!(out, "    {:<24}{error}", "error");
+            let _ = writeln!(out, "    {:<24}{}", "error", error.trim_end());
         }
     }
 }

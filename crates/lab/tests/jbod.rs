@@ -1,5 +1,5 @@
 //! The write-back thread's experiment: what its file says and what its table has, and, on two of its ten disks, what it shows
-//! of our dirty controller. The whole of it takes minutes: `extant lab run experiments/jbod/jbod.toml`.
+//! of our dirty controller. The whole of it takes minutes: `extant lab run experiments/jbod`.
 
 use extant_lab::experiment::Experiment;
 use extant_lab::{Memory, Policy, fio, on_machine};
@@ -138,7 +138,7 @@ fn the_same_seed_gives_the_same_run() {
 }
 
 fn file() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/jbod/jbod.toml")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/jbod/experiment.toml")
 }
 
 #[test]
@@ -177,7 +177,9 @@ fn what_was_never_measured_is_refused_and_so_is_what_it_does_not_know() {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("jbod.toml");
     for jobs in ["dd-1.fio", "dd-10.fio", "dd-100.fio"] {
-        std::fs::copy(file().with_file_name(jobs), dir.path().join(jobs)).unwrap();
+        let jobs = Path::new("jobs").join(jobs);
+        std::fs::create_dir_all(dir.path().join("jobs")).unwrap();
+        std::fs::copy(file().with_file_name("").join(&jobs), dir.path().join(&jobs)).unwrap();
     }
     let good = std::fs::read_to_string(file()).unwrap();
     for (bad, problem) in [("nan", "NaN was never measured"), ("-3", "-3 was never measured")] {

@@ -175,7 +175,7 @@ fn our_json_has_the_keys_of_fio_s() {
 
 #[test]
 fn the_cfq_experiment_gives_the_published_rows_and_ours_is_better() {
-    let path = root().join("experiments/cfq-idle/cfq-idle.toml");
+    let path = root().join("experiments/cfq-idle");
     let experiment = Experiment::load(&path).unwrap();
     let cells = experiment.run().unwrap();
     println!("{}", experiment.table(&cells));
@@ -214,7 +214,7 @@ fn the_cfq_experiment_gives_the_published_rows_and_ours_is_better() {
 /// Nothing is calibrated here, so that nothing follows from the published rows.
 #[test]
 fn on_a_disk_as_its_data_sheet_has_it_ours_is_better_too() {
-    let experiment = Experiment::load(&root().join("experiments/cfq-idle/disk-of-2013.toml")).unwrap();
+    let experiment = Experiment::load(&root().join("experiments/cfq-idle-data-sheet")).unwrap();
     let cells = experiment.run().unwrap();
     let iops = |row: &str| {
         let of_row = |cell: &&extant_lab::experiment::Cell| cell.row == row && cell.workload == "500 readers";

@@ -188,7 +188,7 @@ fn results_compare_with_each_other_and_with_fio_s() {
 
 #[test]
 fn mistakes_in_an_experiment_are_refused_by_name_and_line() {
-    let good = std::fs::read_to_string(root().join("experiments/cfq-idle/cfq-idle.toml")).unwrap();
+    let good = std::fs::read_to_string(root().join("experiments/cfq-idle/experiment.toml")).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let refused = |from: &str, to: &str| {
         assert!(good.contains(from), "{from}");
@@ -206,4 +206,32 @@ fn mistakes_in_an_experiment_are_refused_by_name_and_line() {
     let error = refused("seeds = [1, 2, 3]", "seeds = []");
     assert!(error.ends_with("bad.toml: seeds: an experiment needs at least one"), "{error}");
     assert!(refused("", "").contains("readers.fio: No such file"));
+}
+
+#[test]
+fn an_experiment_that_gives_another_table_is_told_with_the_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("small");
+    std::fs::create_dir(&folder).unwrap();
+    let machine = root().join("machines/sata-7200-2013.toml").canonicalize().unwrap();
+    let experiment = format!(
+        "name = \"small\"\nsource = \"none\"\nmachine = \"{}\"\nseeds = [1]\n[check]\nrows = [\"none\"]\nseconds = 1\n\
+         [[workload]]\nname = \"reads\"\njobs = \"reads.fio\"\n\
+         [[row]]\nname = \"none\"\nelevator = \"none\"\nrequests = 128\n\
+         [[row]]\nname = \"cfq\"\nelevator = \"cfq\"\nrequests = 128\n",
+        machine.display()
+    );
+    std::fs::write(folder.join("experiment.toml"), experiment).unwrap();
+    std::fs::write(folder.join("reads.fio"), "[a]\nrw=randread\nsize=1g\ndirect=1\n").unwrap();
+    let folder = folder.to_str().unwrap();
+    let check = |words: &[&str]| lab(&[&["check"], words, &[folder]].concat());
+    assert!(check(&[]).unwrap_err().contains("expected.txt: No such file"));
+    assert_eq!(check(&["--update"]).unwrap(), format!("{folder}: written\n"));
+    assert_eq!(check(&[]).unwrap(), format!("{folder}: as expected\n"));
+    let file = format!("{folder}/expected.txt");
+    let expected = std::fs::read_to_string(&file).unwrap();
+    assert!(expected.contains("\n  none ") && !expected.contains("\n  cfq "), "{expected}");
+    std::fs::write(&file, expected.replace("\n  none ", "\n  nine ")).unwrap();
+    let error = check(&[]).unwrap_err();
+    assert!(error.starts_with(&format!("{file}:5: expected \"  nine ")), "{error}");
 }
