@@ -22,6 +22,21 @@ pub fn set_bits(bitmap: &mut [u8], start: u32, end: u32) {
     }
 }
 
+/// Clears bits `start..end`. Panics when they lie beyond the bitmap.
+pub fn clear_bits(bitmap: &mut [u8], start: u32, end: u32) {
+    let mut n = start;
+    while n < end {
+        if n.is_multiple_of(8) && end - n >= 8 {
+            let bytes = (end - n) / 8;
+            bitmap[n as usize / 8..(n + bytes * 8) as usize / 8].fill(0);
+            n += bytes * 8;
+        } else {
+            bitmap[n as usize / 8] &= !(1 << (n % 8));
+            n += 1;
+        }
+    }
+}
+
 /// Number of clear bits among the first `bits`; bits beyond the end count as set.
 pub fn count_free(bitmap: &[u8], bits: u32) -> u32 {
     let bits = bits.min((bitmap.len() * 8) as u32);

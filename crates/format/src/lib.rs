@@ -42,7 +42,7 @@ mod xattr;
 
 pub use acl::{Acl, AclEntry, AclTag, RawAclEntry, RawAclEntryShort};
 pub use bitmap::{
-    bit, block_bitmap_checksum, count_free, inode_bitmap_checksum, set_bits, verify_block_bitmap,
+    bit, block_bitmap_checksum, clear_bits, count_free, inode_bitmap_checksum, set_bits, verify_block_bitmap,
     verify_inode_bitmap,
 };
 pub use char_sign::CharSign;

@@ -16,13 +16,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
-#[allow(dead_code)] // the flows that use it follow
+#[allow(dead_code, unused_imports)] // the flows that use it follow
 mod alloc;
 mod dir;
 mod dump;
 mod error;
 mod file;
-#[allow(dead_code)] // the flows that use it follow
+#[allow(dead_code, unused_imports)] // the flows that use it follow
 mod inode;
 #[allow(dead_code)] // the flows that use it follow
 mod journal;

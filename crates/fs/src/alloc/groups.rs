@@ -6,26 +6,9 @@
 //! apart.
 
 use super::runs::{FreeRuns, Span};
+use crate::meta::PhysicalRun;
 use extant_format::{Group, InodeNumber, Superblock, VolumeBlock};
-use std::collections::BTreeMap;
-
-/// Blocks `start..start + blocks` of the volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PhysicalRun {
-    pub(crate) start: VolumeBlock,
-    pub(crate) blocks: u64,
-}
-
-impl PhysicalRun {
-    pub(crate) fn new(start: VolumeBlock, blocks: u64) -> Self {
-        Self { start, blocks }
-    }
-
-    /// The block behind the last.
-    pub(crate) fn end(&self) -> VolumeBlock {
-        VolumeBlock(self.start.0 + self.blocks)
-    }
-}
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Where blocks are wanted, and how many.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +61,7 @@ enum State {
 #[derive(Clone, Debug)]
 pub(crate) struct Groups {
     groups: Vec<State>,
+    loaded: BTreeSet<u32>,
     windows: BTreeMap<InodeNumber, (Group, Span)>,
     first_block: u64,
     blocks_per_group: u32,
@@ -88,6 +72,7 @@ impl Groups {
     pub(crate) fn new(sb: &Superblock, free: impl Iterator<Item = u32>) -> Self {
         Self {
             groups: free.map(|free| State::Unloaded { free, longest: free }).collect(),
+            loaded: BTreeSet::new(),
             windows: BTreeMap::new(),
             first_block: sb.first_data_block().0,
             blocks_per_group: sb.blocks_per_group(),
@@ -141,6 +126,7 @@ impl Groups {
         let state = &mut self.groups[group.0 as usize];
         if matches!(state, State::Unloaded { .. }) {
             *state = State::Loaded { runs: FreeRuns::from_bitmap(bitmap, blocks), users: 0 };
+            self.loaded.insert(group.0);
         }
     }
 
@@ -151,6 +137,7 @@ impl Groups {
         self.windows.retain(|_, (at, _)| *at != group);
         let lost = self.free(group) + windowed;
         self.groups[group.0 as usize] = State::Bad;
+        self.loaded.remove(&group.0);
         lost
     }
 
@@ -179,7 +166,7 @@ impl Groups {
             return None;
         }
         let taken = Span::new(at, span.len.min(request.want));
-        self.use_group(group);
+        self.pin(group);
         if taken.len == span.len {
             self.windows.remove(&file);
             self.release(group);
@@ -234,7 +221,7 @@ impl Groups {
         let wanted = Span::new(span.start, span.len.min(request.want));
         if let Some(file) = request.growing.filter(|_| wanted.len < span.len) {
             self.windows.insert(file, (group, Span::new(wanted.end(), span.len - wanted.len)));
-            self.use_group(group);
+            self.pin(group);
         }
         Step::Run(self.run(group, wanted))
     }
@@ -246,7 +233,9 @@ impl Groups {
         }
     }
 
-    fn use_group(&mut self, group: Group) {
+    /// Keeps a group loaded until [`Self::release`] or [`Self::give`]: its blocks are allocated and not logged, or freed by
+    /// a transaction that is not durable, or about to be freed.
+    pub(crate) fn pin(&mut self, group: Group) {
         if let State::Loaded { users, .. } = &mut self.groups[group.0 as usize] {
             *users += 1;
         }
@@ -257,11 +246,6 @@ impl Groups {
         if let State::Loaded { users, .. } = &mut self.groups[group.0 as usize] {
             *users -= 1;
         }
-    }
-
-    /// A span was freed by a transaction that is not durable yet; [`Self::give`] makes it allocatable.
-    pub(crate) fn freed(&mut self, group: Group) {
-        self.use_group(group);
     }
 
     /// Makes a span allocatable again. Returns `false` in a damaged group, where it is lost.
@@ -277,17 +261,43 @@ impl Groups {
         }
     }
 
+    /// Forgets indexes that nothing uses, that of `but` apart, until at most `keep` groups are loaded and their indexes
+    /// hold at most `runs_max` runs; returns their groups.
+    pub(crate) fn shrink(&mut self, keep: usize, runs_max: usize, but: Group) -> Vec<Group> {
+        let (mut loaded, mut runs) = (self.loaded.len(), self.runs());
+        let mut idle = Vec::new();
+        if loaded <= keep && runs <= runs_max {
+            return idle;
+        }
+        for group in self.loaded.iter().copied().map(Group).filter(|group| *group != but).collect::<Vec<_>>()
+        {
+            if loaded <= keep && runs <= runs_max {
+                break;
+            }
+            let before = self.runs_of(group);
+            if self.unload(group) {
+                (loaded, runs) = (loaded - 1, runs - before);
+                idle.push(group);
+            }
+        }
+        idle
+    }
+
+    fn runs_of(&self, group: Group) -> usize {
+        if let State::Loaded { runs, .. } = &self.groups[group.0 as usize] { runs.runs() } else { 0 }
+    }
+
     /// Runs in all indexes.
-    pub(crate) fn runs(&self) -> usize {
-        let runs = |state: &State| if let State::Loaded { runs, .. } = state { runs.runs() } else { 0 };
-        self.groups.iter().map(runs).sum()
+    fn runs(&self) -> usize {
+        self.loaded.iter().map(|&n| self.runs_of(Group(n))).sum()
     }
 
     /// Forgets the index of a group that nothing uses; `false` where something does, or there is none.
-    pub(crate) fn unload(&mut self, group: Group) -> bool {
+    fn unload(&mut self, group: Group) -> bool {
         let state = &mut self.groups[group.0 as usize];
         let State::Loaded { runs, users: 0 } = state else { return false };
         *state = State::Unloaded { free: runs.free(), longest: runs.longest() };
+        self.loaded.remove(&group.0);
         true
     }
 }

@@ -13,7 +13,13 @@ impl Model {
         let free =
             used.chunks(per_group as usize).map(|group| group.iter().filter(|used| !**used).count() as u32);
         let groups = free.map(|free| State::Unloaded { free, longest: free }).collect();
-        let groups = Groups { groups, windows: BTreeMap::new(), first_block: 1, blocks_per_group: per_group };
+        let groups = Groups {
+            groups,
+            loaded: BTreeSet::new(),
+            windows: BTreeMap::new(),
+            first_block: 1,
+            blocks_per_group: per_group,
+        };
         Self { groups, used, per_group }
     }
 

@@ -1,6 +1,6 @@
 //! Freed blocks that wait for I/O: a block is not allocated again while a data or home write to it is in flight.
 
-use super::groups::PhysicalRun;
+use crate::meta::PhysicalRun;
 use std::collections::BTreeMap;
 
 /// Runs with I/O in flight, and freed runs that wait for it. Pure.

@@ -151,10 +151,12 @@ impl InodeGroups {
         }
     }
 
-    /// Forgets the bitmaps of groups that nothing uses, until at most `keep` are loaded; returns those forgotten.
-    pub(crate) fn shrink(&mut self, keep: usize) -> Vec<Group> {
+    /// Forgets the bitmaps of groups that nothing uses, that of `but` apart, until at most `keep` are loaded; returns those
+    /// forgotten.
+    pub(crate) fn shrink(&mut self, keep: usize, but: Group) -> Vec<Group> {
         let excess = self.loaded.len().saturating_sub(keep);
-        let idle = self.loaded.iter().filter(|(_, loaded)| loaded.users == 0).map(|(&n, _)| n);
+        let idle =
+            self.loaded.iter().filter(|&(&n, loaded)| loaded.users == 0 && n != but.0).map(|(&n, _)| n);
         let idle: Vec<u32> = idle.take(excess).collect();
         idle.iter().for_each(|n| drop(self.loaded.remove(n)));
         idle.into_iter().map(Group).collect()
@@ -187,6 +189,6 @@ mod tests {
         groups.give(Group(0), 7);
         assert_eq!(groups.take(Group(0)), Some(7));
         assert_eq!(groups.totals(), (64 - 21, 19));
-        assert_eq!(groups.shrink(0), [], "two are not logged");
+        assert_eq!(groups.shrink(0, Group(9)), [], "two are not logged");
     }
 }

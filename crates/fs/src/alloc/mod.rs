@@ -2,11 +2,208 @@
 //!
 //! A group keeps three sets: *allocated* in memory, *logged*, and *freed but not committed*. Only what is logged is in the
 //! bitmap's bytes and in the descriptor's counts, so that no crash leaks a block and none shows another file's data.
+//!
+//! The pure core decides: `runs` and `groups` choose blocks, `inodes` and `spread` choose inodes, `space` keeps promises,
+//! `holds` keeps freed blocks away from writes in flight, `layout` knows the volume's own metadata. The flows load bitmaps
+//! and log: `blocks`, `numbers`; `nospace` is what happens before `ENOSPC`.
+//!
+//! An operation reserves ([`Allocator::reserve`]), allocates in memory ([`Allocator::blocks`]: may wait for a bitmap), opens
+//! its handle and logs ([`Allocator::log`]: never waits, never fails). What it frees it pins first ([`Allocator::pin`]).
 
+mod blocks;
 mod groups;
 mod holds;
 mod inodes;
 mod layout;
+mod nospace;
+mod numbers;
 mod runs;
 mod space;
 mod spread;
+
+pub(crate) use blocks::{Allocated, Hold, Pins};
+pub(crate) use nospace::GivesBack;
+pub(crate) use numbers::{InodePin, LoggedInode, NewInode};
+pub(crate) use space::{Privilege, Reservation};
+pub(crate) use spread::{Parent, Wanted};
+
+use crate::journal::{Listener, Tid};
+use crate::meta::{MetaBlock, MetaStore, PhysicalRun};
+use crate::{Error, Result};
+use extant_format::{
+    Corrupt, FileKind, Group, GroupDescriptor, GroupFlags, InodeNumber, Place, Superblock, VolumeBlock,
+};
+use groups::Groups;
+use holds::Holds;
+use inodes::InodeGroups;
+use layout::Layout;
+use parking_lot::Mutex;
+use space::Space;
+use spread::Shape;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Groups whose bitmaps and indexes stay in memory though nothing uses them.
+const GROUPS_KEPT: usize = 256;
+/// Free runs that the indexes of all groups may hold before unused ones are forgotten.
+const RUNS_KEPT: usize = 1 << 18;
+
+/// The allocator of a volume that is open for writing. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Allocator {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    store: Arc<MetaStore>,
+    layout: Layout,
+    shape: Shape,
+    space: Space,
+    /// Lock order: `inodes`, `groups`, then the bitmaps' tables.
+    inodes: Mutex<InodeGroups>,
+    groups: Mutex<Groups>,
+    block_bitmaps: Mutex<BTreeMap<u32, Bitmap>>,
+    inode_bitmaps: Mutex<BTreeMap<u32, Bitmap>>,
+    holds: Mutex<Holds>,
+    fresh_tables: Mutex<BTreeMap<u64, numbers::FreshTable>>,
+    /// Inodes freed by transactions that are not durable, on a volume without a journal.
+    freed_inodes: Mutex<Vec<(Tid, Group, u32)>>,
+    givers: Mutex<Vec<Arc<dyn GivesBack>>>,
+    /// Why groups are not allocated from.
+    problems: Mutex<Vec<Error>>,
+    reuses_inodes_at_once: bool,
+}
+
+/// A bitmap of a group in use.
+#[derive(Clone, Debug)]
+enum Bitmap {
+    Logged(MetaBlock),
+    /// It was never written (`BLOCK_UNINIT`, `INODE_UNINIT`): the first change writes all of it.
+    Unwritten,
+}
+
+/// Numbers for statfs, in blocks and inodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Statfs {
+    /// Blocks that files can have.
+    pub(crate) blocks: u64,
+    /// Free blocks that are promised to nobody; those freed by the running transaction among them.
+    pub(crate) free: u64,
+    /// Of these, what an ordinary caller can have.
+    pub(crate) available: u64,
+    pub(crate) inodes: u64,
+    pub(crate) free_inodes: u64,
+}
+
+impl Allocator {
+    /// The allocator of a volume whose descriptors `store` has loaded. Reads no bitmap.
+    pub(crate) fn new(store: Arc<MetaStore>) -> Self {
+        let sb = store.shape();
+        let descriptors: Vec<GroupDescriptor> =
+            (0..store.groups().count()).map(|n| store.groups().get(Group(n))).collect();
+        let free: u64 = descriptors.iter().map(|descriptor| u64::from(descriptor.free_blocks)).sum();
+        // Without group checksums nothing is lazy, and flags mean nothing.
+        let counts = descriptors.iter().map(|group| (group.free_inodes, group.used_dirs));
+        let shared = Shared {
+            layout: Layout::new(sb, &descriptors),
+            shape: Shape::new(sb),
+            space: Space::new(free, sb.reserved_blocks().min(sb.blocks_count())),
+            inodes: Mutex::new(InodeGroups::new(sb.inodes_per_group(), sb.first_inode().0 - 1, counts)),
+            groups: Mutex::new(Groups::new(sb, descriptors.iter().map(|group| group.free_blocks))),
+            block_bitmaps: Mutex::default(),
+            inode_bitmaps: Mutex::default(),
+            holds: Mutex::default(),
+            fresh_tables: Mutex::default(),
+            freed_inodes: Mutex::default(),
+            givers: Mutex::default(),
+            problems: Mutex::default(),
+            reuses_inodes_at_once: sb.journal_inode().is_some(),
+            store,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Promises blocks for data and, at worst, for their maps. Dropping the reservation gives back what was not allocated.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], at once; see [`Allocator::reserve_waiting`].
+    pub(crate) fn reserve(&self, data: u64, meta: u64, privilege: Privilege) -> Result<Reservation> {
+        self.shared.space.promise(data.saturating_add(meta), privilege).map_err(|_| Error::NoSpace)
+    }
+
+    /// Blocks that were freed and become allocatable by the next commit.
+    pub(crate) fn pending(&self) -> u64 {
+        self.shared.space.counts().pending
+    }
+
+    /// Numbers for statfs.
+    pub(crate) fn statfs(&self) -> Statfs {
+        let sb = self.shared.store.shape();
+        let counts = self.shared.space.counts();
+        let pending_inodes = self.shared.freed_inodes.lock().len() as u64;
+        Statfs {
+            blocks: sb.blocks_count() - sb.first_data_block().0.min(1) - self.shared.layout.blocks(),
+            free: counts.unpromised(),
+            available: counts.available(),
+            inodes: sb.inodes_count().into(),
+            free_inodes: self.shared.inodes.lock().totals().0 + pending_inodes,
+        }
+    }
+
+    /// Why groups are not allocated from: their bitmaps are damaged or unreadable.
+    pub(crate) fn problems(&self) -> Vec<Error> {
+        self.shared.problems.lock().clone()
+    }
+
+    /// Where the first data of an inode should lie.
+    pub(crate) fn data_goal(&self, inode: InodeNumber, kind: Option<FileKind>) -> VolumeBlock {
+        self.shared.shape.data_goal(self.shared.store.shape(), inode, kind)
+    }
+
+    /// Checks that a run which a file claims lies in the volume and holds none of the volume's own metadata.
+    ///
+    /// # Errors
+    /// Names the place that makes the claim.
+    pub(crate) fn check_claim(&self, run: PhysicalRun, place: Place) -> Result<()> {
+        let sb = self.shared.store.shape();
+        let inside = sb.is_valid_block(run.start)
+            && run.blocks > 0
+            && run.start.0.checked_add(run.blocks).is_some_and(|end| end <= sb.blocks_count());
+        if inside && !self.shared.layout.overlaps(run.start, run.blocks) {
+            return Ok(());
+        }
+        let rule = "blocks of the volume that hold none of its own metadata";
+        Err(Corrupt::field(place, "block", run.start.0, rule).into())
+    }
+}
+
+impl Shared {
+    fn sb(&self) -> &Superblock {
+        self.store.shape()
+    }
+
+    /// A group's descriptor; flags count only where group checksums make them trustworthy.
+    fn descriptor(&self, group: Group) -> GroupDescriptor {
+        let mut descriptor = self.store.groups().get(group);
+        if !self.sb().has_group_csum() {
+            descriptor.flags = GroupFlags::empty();
+            descriptor.unused_inodes = 0;
+        }
+        descriptor
+    }
+}
+
+impl Listener for Allocator {
+    fn released(&self, tid: Tid, freed: &[PhysicalRun]) {
+        self.settle_inodes(tid);
+        for &run in freed {
+            if self.shared.holds.lock().admits(run) {
+                self.shared.settle(run);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,14 @@
-//! Inodes in memory.
+//! Inodes by number, and their life: read, created, orphaned, deleted.
+//!
+//! An inode in memory is a [`InodeCell`](crate::meta::InodeCell), which holds the record decoded. Operations change it
+//! through a journal handle, commits encode it into the inode table; until then it stays in the table by number
+//! ([`Inodes`]).
 
-mod cell;
+mod orphans;
+mod table;
 mod times;
 
-pub(crate) use cell::{InodeCell, InodeEdit};
+pub(crate) use crate::meta::InodeCell;
+pub(crate) use orphans::Orphans;
+pub(crate) use table::Inodes;
+pub(crate) use times::Clock;

@@ -2,8 +2,7 @@
 
 use super::state::State;
 use super::{Credits, Inner, Tid};
-use crate::inode::{InodeCell, InodeEdit};
-use crate::meta::{GroupEdit, MetaBlock, MetaKind, PhysicalRun, SuperblockEdit};
+use crate::meta::{GroupEdit, InodeCell, InodeEdit, MetaBlock, MetaKind, PhysicalRun, SuperblockEdit};
 use crate::{Error, Result};
 use extant_cache::blocks::{BlockEdit, BlockRef, EditToken};
 use extant_format::{Group, VolumeBlock};

@@ -2,8 +2,7 @@
 
 use super::Tid;
 use super::ring::{Ring, log_cost};
-use crate::inode::InodeCell;
-use crate::meta::{MetaBlock, PhysicalRun};
+use crate::meta::{InodeCell, MetaBlock, PhysicalRun};
 use crate::{Error, Result};
 use extant_block::Buf;
 use extant_format::Group;

@@ -7,6 +7,7 @@
 mod block;
 mod buffers;
 mod groups;
+mod inode;
 mod kind;
 mod store;
 mod tid;
@@ -16,6 +17,7 @@ pub(crate) use block::{MetaBlock, PhysicalRun};
 pub use buffers::BlockRef;
 pub(crate) use buffers::{Buffers, CHUNK_BYTES, Journaled};
 pub(crate) use groups::{GroupEdit, Groups};
+pub(crate) use inode::{InodeCell, InodeEdit};
 pub(crate) use kind::MetaKind;
 pub(crate) use store::{MetaStore, SuperblockEdit};
 pub(crate) use tid::Tid;

@@ -2,6 +2,8 @@
 
 use crate::meta::Buffers;
 mod mmp;
+#[allow(dead_code)] // opening for writing follows
+mod writer;
 
 use crate::{BlockRef, Error, Result};
 use extant_block::{Device, Sector};
@@ -13,6 +15,8 @@ pub(crate) use mmp::refuse_in_use;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+#[allow(unused_imports)] // files and names follow
+pub(crate) use writer::Writer;
 
 /// What is done about a damaged structure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,0 +1,359 @@
+//! Blocks: loading bitmaps, allocating in memory, logging, freeing.
+
+use super::groups::{Request, Step};
+use super::space::Reservation;
+use super::{Allocator, Bitmap, GROUPS_KEPT, RUNS_KEPT, Shared};
+use crate::journal::Handle;
+use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
+use crate::{Error, Result};
+use extant_format::{
+    Corrupt, Group, GroupFlags, InodeNumber, Place, VolumeBlock, clear_bits, count_free, set_bits,
+};
+use std::sync::Arc;
+
+/// Adjacent blocks allocated in memory, of one group. Dropped without [`Allocator::log`] they are free again.
+#[derive(Debug)]
+pub(crate) struct Allocated {
+    shared: Arc<Shared>,
+    run: PhysicalRun,
+    logged: bool,
+}
+
+impl Allocated {
+    pub(crate) const fn run(&self) -> PhysicalRun {
+        self.run
+    }
+
+    /// Credits of [`Allocator::log`]: the bitmap and the descriptor.
+    pub(crate) const CREDITS: u32 = 2;
+}
+
+impl Drop for Allocated {
+    fn drop(&mut self) {
+        if !self.logged {
+            self.shared.space.abandoned(self.run.blocks);
+            self.shared.give(self.run);
+        }
+    }
+}
+
+/// Bitmaps that stay loaded for blocks that are about to be freed.
+#[derive(Debug)]
+pub(crate) struct Pins {
+    shared: Arc<Shared>,
+    groups: Vec<Group>,
+}
+
+impl Pins {
+    /// Credits of freeing everything that was pinned: a bitmap and a descriptor for each group.
+    pub(crate) fn credits(&self) -> u32 {
+        self.groups.len() as u32 * Allocated::CREDITS
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        let mut groups = self.shared.groups.lock();
+        self.groups.iter().for_each(|&group| groups.release(group));
+    }
+}
+
+/// Keeps blocks from being allocated again while data is written to them.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let released = self.shared.holds.lock().end(self.number);
+        released.into_iter().for_each(|run| self.shared.settle(run));
+    }
+}
+
+impl Allocator {
+    /// Allocates up to `want` adjacent blocks in memory, near `goal`, from a reservation; possibly fewer.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] where damaged groups hold what was promised; I/O errors end up in [`Allocator::problems`].
+    pub(crate) async fn blocks(
+        &self,
+        goal: VolumeBlock,
+        want: u32,
+        reservation: &mut Reservation,
+    ) -> Result<Allocated> {
+        self.allocate(Request { growing: None, goal, want, loads: 0 }, reservation).await
+    }
+
+    /// As [`Self::blocks`], for a file that grows: blocks behind what it gets are kept for its next allocation, until
+    /// [`Self::close_window`] or until the volume is otherwise full.
+    pub(crate) async fn growing(
+        &self,
+        file: InodeNumber,
+        goal: VolumeBlock,
+        want: u32,
+        reservation: &mut Reservation,
+    ) -> Result<Allocated> {
+        self.allocate(Request { growing: Some(file), goal, want, loads: 0 }, reservation).await
+    }
+
+    async fn allocate(&self, mut request: Request, reservation: &mut Reservation) -> Result<Allocated> {
+        request.want = request.want.min(u32::try_from(reservation.blocks()).unwrap_or(u32::MAX));
+        assert!(request.want > 0, "blocks are allocated from a reservation that has some");
+        loop {
+            let step = self.shared.groups.lock().step(request);
+            match step {
+                Step::Run(run) => {
+                    self.shared.space.allocated(reservation, run.blocks);
+                    return Ok(Allocated { shared: self.shared.clone(), run, logged: false });
+                }
+                Step::Load(group) => {
+                    request.loads += 1;
+                    // A damaged group is passed over; its problem is kept.
+                    let _ = self.shared.load(group).await;
+                }
+                Step::Full => return Err(Error::NoSpace),
+            }
+        }
+    }
+
+    /// Makes the rest of a file's window allocatable to all: nobody writes the file any more.
+    pub(crate) fn close_window(&self, file: InodeNumber) {
+        self.shared.groups.lock().close_window(file);
+    }
+
+    /// Logs an allocation under the handle of whatever points to it: bits and counts. [`Allocated::CREDITS`].
+    pub(crate) fn log(&self, handle: &mut Handle, mut allocated: Allocated) {
+        allocated.logged = true;
+        let parts: Vec<_> = self.shared.groups.lock().split(allocated.run).collect();
+        for (group, span) in parts {
+            let bitmap = self.shared.block_bitmap(handle, group);
+            {
+                let mut bytes = handle.edit(&bitmap);
+                let free = count_free_within(&bytes, span.start, span.end());
+                assert!(free == span.len, "an allocated block is in use: {:?}", allocated.run);
+                set_bits(&mut bytes, span.start, span.end());
+            }
+            handle.group(group).free_blocks -= span.len;
+            self.shared.groups.lock().release(group);
+        }
+    }
+
+    /// Loads the bitmaps of blocks that are to be freed, and checks that files may have such blocks. `place` claims them.
+    ///
+    /// # Errors
+    /// Blocks outside the volume or of its own metadata; a bitmap that is damaged or unreadable.
+    pub(crate) async fn pin(
+        &self,
+        runs: impl IntoIterator<Item = PhysicalRun>,
+        place: Place,
+    ) -> Result<Pins> {
+        let mut pins = Pins { shared: self.shared.clone(), groups: Vec::new() };
+        for run in runs {
+            self.check_claim(run, place)?;
+            let parts: Vec<_> = self.shared.groups.lock().split(run).collect();
+            for (group, _) in parts {
+                if pins.groups.contains(&group) {
+                    continue;
+                }
+                loop {
+                    {
+                        let mut groups = self.shared.groups.lock();
+                        if groups.is_loaded(group) && !groups.is_bad(group) {
+                            groups.pin(group);
+                            pins.groups.push(group);
+                            break;
+                        }
+                    }
+                    self.shared.load(group).await?;
+                }
+            }
+        }
+        Ok(pins)
+    }
+
+    /// Frees blocks whose groups are pinned. They may be allocated again once the handle's transaction is durable;
+    /// `metadata` has the journal void their copies in the log.
+    pub(crate) fn free(&self, handle: &mut Handle, pins: &Pins, run: PhysicalRun, metadata: bool) {
+        let parts: Vec<_> = self.shared.groups.lock().split(run).collect();
+        for (group, span) in parts {
+            assert!(pins.groups.contains(&group), "group {group} is pinned before its blocks are freed");
+            let bitmap = self.shared.block_bitmap(handle, group);
+            let free_before = {
+                let mut bytes = handle.edit(&bitmap);
+                let free = count_free_within(&bytes, span.start, span.end());
+                clear_bits(&mut bytes, span.start, span.end());
+                free
+            };
+            handle.group(group).free_blocks += span.len - free_before;
+            self.shared.space.freed(span.len.into());
+            self.shared.groups.lock().pin(group);
+            if free_before > 0 {
+                // Another file's, or none's: from now on nobody's.
+                let rule = "in use, as a file has them";
+                let start = self.shared.sb().group_first_block(group).0 + u64::from(span.start);
+                let place = Place::BlockBitmap(group);
+                self.shared.set_bad(group, Corrupt::field(place, "blocks from", start, rule).into());
+            }
+        }
+        handle.release(run, metadata);
+    }
+
+    /// Keeps `run` from being allocated again while data is written to it, should it be freed meanwhile.
+    pub(crate) fn hold(&self, run: PhysicalRun) -> Hold {
+        Hold { shared: self.shared.clone(), number: self.shared.holds.lock().begin(run) }
+    }
+}
+
+impl Shared {
+    /// Loads a group's block bitmap and index.
+    ///
+    /// # Errors
+    /// The bitmap is unreadable or damaged: nothing is allocated from the group any more.
+    pub(super) async fn load(&self, group: Group) -> Result<()> {
+        match self.read_block_bitmap(group).await {
+            Ok((bytes, bitmap)) => {
+                let mut groups = self.groups.lock();
+                if groups.is_bad(group) {
+                    let place = Place::BlockBitmap(group);
+                    return Err(Corrupt::field(place, "state", 0, "undamaged").into());
+                }
+                if !groups.is_loaded(group) {
+                    groups.load(group, &bytes, self.sb().group_blocks(group));
+                    self.block_bitmaps.lock().insert(group.0, bitmap);
+                    let idle = groups.shrink(GROUPS_KEPT, RUNS_KEPT, group);
+                    let mut bitmaps = self.block_bitmaps.lock();
+                    idle.iter().for_each(|group| drop(bitmaps.remove(&group.0)));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.set_bad(group, error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    async fn read_block_bitmap(&self, group: Group) -> Result<(Vec<u8>, Bitmap)> {
+        let sb = self.sb();
+        let descriptor = self.descriptor(group);
+        let own = self.layout.block_bitmap(sb, group);
+        let (bytes, bitmap) = if descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            (own, Bitmap::Unwritten)
+        } else {
+            let block = self.store.read(descriptor.block_bitmap, MetaKind::BlockBitmap(group)).await?;
+            let bytes = block.bytes().to_vec();
+            let used = sb.group_blocks(group).div_ceil(8) as usize;
+            if own[..used].iter().zip(&bytes).any(|(own, read)| own & !read != 0) {
+                let rule = "0: the volume's own metadata is in use";
+                return Err(
+                    Corrupt::field(Place::BlockBitmap(group), "free blocks of metadata", 1, rule).into()
+                );
+            }
+            (bytes, Bitmap::Logged(block))
+        };
+        let free = count_free(&bytes, sb.group_blocks(group));
+        // The descriptor as it is now: the bitmap may have changed since it was looked at.
+        if free != self.descriptor(group).free_blocks {
+            let rule = "what the descriptor says (bg_free_blocks_count)";
+            return Err(Corrupt::field(Place::BlockBitmap(group), "free blocks", free.into(), rule).into());
+        }
+        Ok((bytes, bitmap))
+    }
+
+    /// Nothing is allocated from a group any more, and `why` is kept.
+    pub(super) fn set_bad(&self, group: Group, why: Error) {
+        let lost = {
+            let mut groups = self.groups.lock();
+            if groups.is_bad(group) { None } else { Some(groups.set_bad(group)) }
+        };
+        if let Some(lost) = lost {
+            self.space.lost(lost.into());
+            self.problems.lock().push(why);
+        }
+    }
+
+    /// The bitmap of a loaded group, to be edited: written as a whole if it never was.
+    pub(super) fn block_bitmap(&self, handle: &mut Handle, group: Group) -> MetaBlock {
+        let mut bitmaps = self.block_bitmaps.lock();
+        match bitmaps.get(&group.0) {
+            Some(Bitmap::Logged(block)) => block.clone(),
+            _ => {
+                let block = self.write_block_bitmap(handle, group);
+                bitmaps.insert(group.0, Bitmap::Logged(block.clone()));
+                block
+            }
+        }
+    }
+
+    /// Writes the bitmap of a group that has `BLOCK_UNINIT`.
+    fn write_block_bitmap(&self, handle: &mut Handle, group: Group) -> MetaBlock {
+        let at = self.descriptor(group).block_bitmap;
+        let block = handle.create(at, MetaKind::BlockBitmap(group));
+        handle.edit(&block).copy_from_slice(&self.layout.block_bitmap(self.sb(), group));
+        handle.group(group).flags.remove(GroupFlags::BLOCK_UNINIT);
+        block
+    }
+
+    /// Writes a group's block bitmap if it never was: the kernel wants it once the group has inodes in use.
+    pub(super) fn ensure_block_bitmap(&self, handle: &mut Handle, group: Group) {
+        if self.descriptor(group).flags.contains(GroupFlags::BLOCK_UNINIT) {
+            let loaded = self.block_bitmaps.lock().contains_key(&group.0);
+            if loaded {
+                self.block_bitmap(handle, group);
+            } else {
+                self.write_block_bitmap(handle, group);
+            }
+        }
+    }
+
+    /// Freed blocks become allocatable.
+    pub(super) fn settle(&self, run: PhysicalRun) {
+        self.space.settled(run.blocks);
+        self.give(run);
+    }
+
+    fn give(&self, run: PhysicalRun) {
+        let mut groups = self.groups.lock();
+        let parts: Vec<_> = groups.split(run).collect();
+        for (group, span) in parts {
+            if !groups.give(group, span) {
+                self.space.lost(span.len.into());
+            }
+        }
+    }
+}
+
+/// Clear bits among `start..end`.
+fn count_free_within(bitmap: &[u8], start: u32, end: u32) -> u32 {
+    let last = (end - 1) / 8;
+    (start / 8..=last)
+        .map(|n| {
+            let mut byte = bitmap[n as usize];
+            if n == start / 8 {
+                byte |= (1 << (start % 8)) - 1;
+            }
+            if n == last && !end.is_multiple_of(8) {
+                byte |= 0xff << (end % 8);
+            }
+            byte.count_zeros()
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_bits_of_a_range_are_counted_at_any_offset() {
+        let bitmap = [0b0101_0110, 0, 0xff, 0b1000_0001];
+        for start in 0..32 {
+            for end in start + 1..=32 {
+                let expected = (start..end).filter(|&n| !extant_format::bit(&bitmap, n)).count() as u32;
+                assert_eq!(count_free_within(&bitmap, start, end), expected, "{start}..{end}");
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What happens before `ENOSPC` is returned: everything that may hold free blocks is asked for them.
+//!
+//! Files give back what they reserved too much, by writing back what is delayed; inodes that were deleted give up their
+//! blocks; a commit releases what was freed.
+
+use super::{Allocator, NewInode, Parent, Privilege, Reservation, Wanted};
+use crate::journal::Journal;
+use crate::{Error, Result};
+use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// Rounds of asking: what one gives back may let another give back more.
+const ROUNDS: u32 = 3;
+
+/// A part of the volume that may hold more blocks than it needs.
+pub(crate) trait GivesBack: Debug + Send + Sync {
+    /// Gives back what it can. Failures are its own affair: the caller only sees whether there is room afterwards.
+    fn give_back(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+}
+
+impl Allocator {
+    /// Has `giver` asked before a reservation fails; in the order in which they were added.
+    pub(crate) fn add_giver(&self, giver: Arc<dyn GivesBack>) {
+        self.shared.givers.lock().push(giver);
+    }
+
+    /// As [`Allocator::reserve`], after making room if need be. The caller holds neither a handle nor a page.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] where the blocks are in use; why the journal gave up.
+    pub(crate) async fn reserve_waiting(
+        &self,
+        journal: &Journal,
+        data: u64,
+        meta: u64,
+        privilege: Privilege,
+    ) -> Result<Reservation> {
+        for _ in 0..ROUNDS {
+            match self.reserve(data, meta, privilege) {
+                Err(Error::NoSpace) => {}
+                other => return other,
+            }
+            let givers = self.shared.givers.lock().clone();
+            for giver in givers {
+                giver.give_back().await;
+            }
+            if self.pending() > 0 {
+                journal.commit(journal.running()).await?;
+                self.settle_inodes(journal.committed());
+            }
+        }
+        self.reserve(data, meta, privilege)
+    }
+
+    /// As [`Allocator::inode`], after a commit if inodes were freed that only this makes free to take.
+    ///
+    /// # Errors
+    /// As there; why the journal gave up.
+    pub(crate) async fn inode_waiting(
+        &self,
+        journal: &Journal,
+        wanted: Wanted,
+        parent: Parent,
+    ) -> Result<NewInode> {
+        match self.inode(wanted, parent).await {
+            Err(Error::NoSpace) => {}
+            other => return other,
+        }
+        let givers = self.shared.givers.lock().clone();
+        for giver in givers {
+            giver.give_back().await;
+        }
+        if !self.shared.freed_inodes.lock().is_empty() {
+            journal.commit(journal.running()).await?;
+            self.settle_inodes(journal.committed());
+        }
+        self.inode(wanted, parent).await
+    }
+}

@@ -1,0 +1,369 @@
+//! Inode numbers: taking one in memory, logging it, freeing it.
+
+use super::layout::empty_inode_bitmap;
+use super::spread::{GroupCounts, Parent, Wanted};
+use super::{Allocator, Bitmap, GROUPS_KEPT, Shared};
+use crate::journal::{Handle, Tid};
+use crate::meta::{MetaBlock, MetaKind};
+use crate::{Error, Result};
+use extant_format::{
+    ChecksumSeed, Corrupt, Group, GroupDescriptor, GroupFlags, InodeNumber, Place, VolumeBlock, bit,
+    clear_bits, count_free, set_bits,
+};
+use std::sync::Arc;
+
+/// Where `i_generation` lies in a record.
+const GENERATION_AT: usize = 0x64;
+
+/// An inode number taken in memory. Dropped without [`Allocator::log_inode`] it is free again.
+#[derive(Debug)]
+pub(crate) struct NewInode {
+    shared: Arc<Shared>,
+    number: InodeNumber,
+    group: Group,
+    index: u32,
+    is_dir: bool,
+    table: Table,
+    at: usize,
+    generation: u32,
+    logged: bool,
+}
+
+/// The block of the inode table that a new inode's record lies in.
+#[derive(Debug)]
+enum Table {
+    Read(MetaBlock),
+    /// No inode of it was ever in use: it is made of zeroes, not read, because it may hold anything.
+    Fresh(VolumeBlock),
+}
+
+/// A fresh block of an inode table, for as long as inodes of it are being created.
+#[derive(Debug, Default)]
+pub(super) struct FreshTable {
+    made: Option<MetaBlock>,
+    users: u32,
+}
+
+/// A new inode that was logged: its record is still to be filled in.
+#[derive(Debug)]
+pub(crate) struct LoggedInode {
+    pub(crate) number: InodeNumber,
+    pub(crate) table: MetaBlock,
+    /// Offset of the record in `table`, in bytes.
+    pub(crate) at: usize,
+    /// Follows from the volume, the number and the generation before.
+    pub(crate) generation: u32,
+}
+
+impl NewInode {
+    pub(crate) const fn number(&self) -> InodeNumber {
+        self.number
+    }
+
+    pub(crate) const fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// The group of its record.
+    pub(crate) const fn group(&self) -> Group {
+        self.group
+    }
+
+    /// Credits of [`Allocator::log_inode`]: inode bitmap, descriptor, table, and the block bitmap if it was never written.
+    pub(crate) const CREDITS: u32 = 4;
+}
+
+impl Drop for NewInode {
+    fn drop(&mut self) {
+        if let Table::Fresh(at) = self.table {
+            let mut fresh = self.shared.fresh_tables.lock();
+            if let Some(entry) = fresh.get_mut(&at.0) {
+                entry.users -= 1;
+                if entry.users == 0 {
+                    fresh.remove(&at.0);
+                }
+            }
+        }
+        if !self.logged {
+            self.shared.inodes.lock().give(self.group, self.index);
+        }
+    }
+}
+
+/// The bitmap of an inode that is about to be freed stays loaded.
+#[derive(Debug)]
+pub(crate) struct InodePin {
+    shared: Arc<Shared>,
+    group: Group,
+}
+
+impl InodePin {
+    /// Credits of [`Allocator::free_inode`]: bitmap and descriptor.
+    pub(crate) const CREDITS: u32 = 2;
+}
+
+impl Drop for InodePin {
+    fn drop(&mut self) {
+        self.shared.inodes.lock().unpin(self.group);
+    }
+}
+
+impl Allocator {
+    /// Takes an inode number in memory and loads what logging it needs.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] where no group has a free inode; the device's.
+    pub(crate) async fn inode(&self, wanted: Wanted, parent: Parent) -> Result<NewInode> {
+        let is_dir = wanted != Wanted::File;
+        loop {
+            let group = self.shared.place(wanted, parent).ok_or(Error::NoSpace)?;
+            if !self.shared.inodes.lock().is_loaded(group) {
+                // A damaged group is passed over; its problem is kept.
+                let _ = self.shared.load_inodes(group).await;
+                continue;
+            }
+            let Some(index) = self.shared.inodes.lock().take(group) else {
+                let rule = "as many as the descriptor says (bg_free_inodes_count)";
+                let corrupt = Corrupt::field(Place::InodeBitmap(group), "free inodes", 0, rule);
+                self.shared.set_inodes_bad(group, corrupt.into());
+                continue;
+            };
+            return self.shared.clone().new_inode(group, index, is_dir).await;
+        }
+    }
+
+    /// Logs a new inode under the handle that gives it its name or puts it on the orphan list: bit and counts.
+    /// [`NewInode::CREDITS`].
+    pub(crate) fn log_inode(&self, handle: &mut Handle, mut new: NewInode) -> LoggedInode {
+        let shared = &self.shared;
+        let NewInode { group, index, is_dir, at, number, generation, .. } = new;
+        let bitmap = shared.inode_bitmap(handle, group);
+        {
+            let mut bytes = handle.edit(&bitmap);
+            assert!(!bit(&bytes, index), "inode {number} is in use");
+            set_bits(&mut bytes, index, index + 1);
+        }
+        let csum = shared.sb().has_group_csum();
+        {
+            let mut descriptor = handle.group(group);
+            descriptor.free_inodes -= 1;
+            descriptor.used_dirs += u32::from(is_dir);
+            if csum {
+                let unused = shared.sb().inodes_per_group() - index - 1;
+                descriptor.unused_inodes = descriptor.unused_inodes.min(unused);
+            }
+        }
+        shared.ensure_block_bitmap(handle, group);
+        let table = match &new.table {
+            Table::Read(block) => block.clone(),
+            Table::Fresh(home) => {
+                let mut fresh = shared.fresh_tables.lock();
+                let entry = fresh.get_mut(&home.0).expect("registered while the inode is new");
+                let make = || handle.create(*home, MetaKind::InodeTable(group));
+                entry.made.get_or_insert_with(make).clone()
+            }
+        };
+        shared.inodes.lock().logged(group, is_dir);
+        new.logged = true;
+        LoggedInode { number, table, at, generation }
+    }
+
+    /// Loads the bitmap of an inode that is to be freed.
+    ///
+    /// # Errors
+    /// The bitmap is damaged or unreadable.
+    pub(crate) async fn pin_inode(&self, number: InodeNumber) -> Result<InodePin> {
+        let (group, _) = self.shared.locate(number)?;
+        loop {
+            {
+                let mut inodes = self.shared.inodes.lock();
+                if inodes.is_loaded(group) {
+                    inodes.pin(group);
+                    return Ok(InodePin { shared: self.shared.clone(), group });
+                }
+            }
+            self.shared.load_inodes(group).await?;
+        }
+    }
+
+    /// Frees an inode: bit and counts; the record is the caller's. [`InodePin::CREDITS`].
+    pub(crate) fn free_inode(&self, handle: &mut Handle, pin: InodePin, number: InodeNumber, was_dir: bool) {
+        let shared = &self.shared;
+        let (group, index) = shared.sb().locate_inode(number).expect("its bitmap is pinned");
+        assert!(group == pin.group, "the bitmap of inode {number} is pinned");
+        let bitmap = shared.inode_bitmap(handle, group);
+        let was_used = {
+            let mut bytes = handle.edit(&bitmap);
+            let used = bit(&bytes, index);
+            clear_bits(&mut bytes, index, index + 1);
+            used
+        };
+        if !was_used {
+            let corrupt = Corrupt::field(Place::InodeBitmap(group), "bit of an inode in use", 0, "1");
+            shared.set_inodes_bad(group, corrupt.into());
+            return;
+        }
+        {
+            let mut descriptor = handle.group(group);
+            descriptor.free_inodes += 1;
+            descriptor.used_dirs = descriptor.used_dirs.saturating_sub(u32::from(was_dir));
+        }
+        let mut inodes = shared.inodes.lock();
+        inodes.freed(group, was_dir);
+        if shared.reuses_inodes_at_once {
+            inodes.give(group, index);
+        } else {
+            shared.freed_inodes.lock().push((handle.tid(), group, index));
+        }
+    }
+
+    /// On a volume without a journal: inodes freed up to transaction `durable` may be taken again.
+    pub(crate) fn settle_inodes(&self, durable: Tid) {
+        let mut inodes = self.shared.inodes.lock();
+        self.shared.freed_inodes.lock().retain(|&(tid, group, index)| {
+            if tid <= durable {
+                inodes.give(group, index);
+            }
+            tid > durable
+        });
+    }
+}
+
+impl Shared {
+    fn place(&self, wanted: Wanted, parent: Parent) -> Option<Group> {
+        let inodes = self.inodes.lock();
+        let groups = self.groups.lock();
+        let (free_inodes, used_dirs) = inodes.totals();
+        let total = GroupCounts { free_inodes, free_blocks: self.space.counts().free, used_dirs };
+        self.shape.place(wanted, parent, total, |group| GroupCounts {
+            free_inodes: inodes.free(group).into(),
+            free_blocks: groups.free(group).into(),
+            used_dirs: inodes.dirs(group).into(),
+        })
+    }
+
+    fn locate(&self, number: InodeNumber) -> Result<(Group, u32)> {
+        let rule = "an inode of the volume";
+        self.sb()
+            .locate_inode(number)
+            .ok_or_else(|| Corrupt::field(Place::Inode(number), "inode number", number.0.into(), rule).into())
+    }
+
+    async fn new_inode(self: Arc<Self>, group: Group, index: u32, is_dir: bool) -> Result<NewInode> {
+        let sb = self.sb();
+        let number = InodeNumber(group.0 * sb.inodes_per_group() + index + 1);
+        let (size, block) = (u32::from(sb.inode_size()), sb.block_size().bytes());
+        let per_block = block / size;
+        let descriptor = self.descriptor(group);
+        let home = VolumeBlock(descriptor.inode_table.0 + u64::from(index / per_block));
+        let at = (index % per_block * size) as usize;
+        let mut before = 0;
+        let table = if self.join_fresh_table(home, group, index / per_block * per_block) {
+            Table::Fresh(home)
+        } else {
+            let table = match self.store.read(home, MetaKind::InodeTable(group)).await {
+                Ok(table) => table,
+                Err(error) => {
+                    self.inodes.lock().give(group, index);
+                    return Err(error);
+                }
+            };
+            let record = &table.bytes()[at..at + size as usize];
+            before = record[GENERATION_AT..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+            Table::Read(table)
+        };
+        let generation = ChecksumSeed::from_uuid(&sb.uuid()).for_inode(number, before).0;
+        let shared = self.clone();
+        Ok(NewInode { shared, number, group, index, is_dir, table, at, generation, logged: false })
+    }
+
+    /// Joins the creation of a block of an inode table no inode of which was ever in use; `first` is its first inode's
+    /// index. `false` if the block must be read.
+    fn join_fresh_table(&self, home: VolumeBlock, group: Group, first: u32) -> bool {
+        let mut fresh = self.fresh_tables.lock();
+        if let Some(entry) = fresh.get_mut(&home.0) {
+            entry.users += 1;
+            return true;
+        }
+        if first < used_inodes(&self.descriptor(group), self.sb().inodes_per_group()) {
+            return false;
+        }
+        fresh.insert(home.0, FreshTable { made: None, users: 1 });
+        true
+    }
+
+    /// Loads a group's inode bitmap.
+    async fn load_inodes(&self, group: Group) -> Result<()> {
+        match self.read_inode_bitmap(group).await {
+            Ok((bytes, bitmap)) => {
+                let mut inodes = self.inodes.lock();
+                if inodes.is_bad(group) {
+                    let place = Place::InodeBitmap(group);
+                    return Err(Corrupt::field(place, "state", 0, "undamaged").into());
+                }
+                if !inodes.is_loaded(group) {
+                    inodes.load(group, &bytes);
+                    let mut bitmaps = self.inode_bitmaps.lock();
+                    bitmaps.insert(group.0, bitmap);
+                    for idle in inodes.shrink(GROUPS_KEPT, group) {
+                        bitmaps.remove(&idle.0);
+                    }
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.set_inodes_bad(group, error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    async fn read_inode_bitmap(&self, group: Group) -> Result<(Vec<u8>, Bitmap)> {
+        let sb = self.sb();
+        let descriptor = self.descriptor(group);
+        let (bytes, bitmap) = if descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
+            (empty_inode_bitmap(sb), Bitmap::Unwritten)
+        } else {
+            let block = self.store.read(descriptor.inode_bitmap, MetaKind::InodeBitmap(group)).await?;
+            (block.bytes().to_vec(), Bitmap::Logged(block))
+        };
+        let free = count_free(&bytes, sb.inodes_per_group());
+        if free != self.descriptor(group).free_inodes {
+            let rule = "what the descriptor says (bg_free_inodes_count)";
+            return Err(Corrupt::field(Place::InodeBitmap(group), "free inodes", free.into(), rule).into());
+        }
+        Ok((bytes, bitmap))
+    }
+
+    fn set_inodes_bad(&self, group: Group, why: Error) {
+        let mut inodes = self.inodes.lock();
+        if !inodes.is_bad(group) {
+            inodes.set_bad(group);
+            self.problems.lock().push(why);
+        }
+    }
+
+    /// The inode bitmap of a loaded group, to be edited: written as a whole if it never was.
+    fn inode_bitmap(&self, handle: &mut Handle, group: Group) -> MetaBlock {
+        let mut bitmaps = self.inode_bitmaps.lock();
+        match bitmaps.get(&group.0) {
+            Some(Bitmap::Logged(block)) => block.clone(),
+            _ => {
+                let at = self.descriptor(group).inode_bitmap;
+                let block = handle.create(at, MetaKind::InodeBitmap(group));
+                handle.edit(&block).copy_from_slice(&empty_inode_bitmap(self.sb()));
+                handle.group(group).flags.remove(GroupFlags::INODE_UNINIT);
+                bitmaps.insert(group.0, Bitmap::Logged(block.clone()));
+                block
+            }
+        }
+    }
+}
+
+/// Inodes at the front of a group's table that were ever in use.
+fn used_inodes(descriptor: &GroupDescriptor, per_group: u32) -> u32 {
+    if descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
+        return 0;
+    }
+    per_group - descriptor.unused_inodes.min(per_group)
+}

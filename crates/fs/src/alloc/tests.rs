@@ -1,0 +1,287 @@
+//! Random allocations, frees and abandoned plans on volumes that mke2fs made; e2fsck is the judge.
+
+use super::*;
+use crate::journal::{Credits, Journal, JournalOptions};
+use crate::meta::{InodeCell, MetaKind};
+use crate::volume::Writer;
+use extant_block::{FileDevice, FileOptions};
+use extant_cache::blocks::Blocks;
+use extant_format::{Extent, ExtentNode, FileBlock, Incompat, Inode, InodeFlags, Timestamp, write_dirent};
+use extant_rt::{Rng, Rt};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanos: 0 };
+
+fn run(command: &str, args: &[&str]) -> String {
+    let out = Command::new(command).args(args).stdin(Stdio::null()).output().unwrap();
+    String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
+}
+
+fn have_tools() -> bool {
+    let found = ["mke2fs", "e2fsck", "debugfs"].iter().all(|tool| {
+        Command::new(tool).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+    });
+    if !found {
+        println!("skipped: e2fsprogs is not installed (apt-get install e2fsprogs)");
+    }
+    found
+}
+
+/// A file or directory of the test: what it holds.
+struct Node {
+    cell: Arc<InodeCell>,
+    runs: Vec<PhysicalRun>,
+    is_dir: bool,
+}
+
+/// A volume without names.
+struct Bed {
+    writer: Writer,
+    extents: bool,
+}
+
+impl std::ops::Deref for Bed {
+    type Target = Writer;
+    fn deref(&self) -> &Writer {
+        &self.writer
+    }
+}
+
+impl Bed {
+    async fn open(rt: &Rt, image: &Path) -> Self {
+        let options = FileOptions { write: true, ..FileOptions::default() };
+        let device: Arc<dyn extant_block::Device> = Arc::new(FileDevice::open(image, options).unwrap());
+        let sb = crate::read_superblock(&*device, 1024).await.unwrap();
+        let blocks = Blocks::new(device, sb.block_size().byte_len(), 1 << 20);
+        let store = Arc::new(MetaStore::load(blocks, &sb).await.unwrap());
+        let options = JournalOptions {
+            pinned_bytes_max: 64 << 20,
+            commit_interval: None,
+            fixed_time: Some(NOW.seconds),
+        };
+        let journal = Journal::new(rt, store.clone(), None, Tid::first(1), options);
+        let (writer, left) = Writer::new(rt, store, journal, &[], Some(NOW.seconds)).await.unwrap();
+        assert!(left.is_empty());
+        Self { writer, extents: sb.incompat().contains(Incompat::EXTENTS) }
+    }
+
+    /// Allocates up to four runs in memory.
+    async fn allocate(&self, rng: &mut Rng, inode: InodeNumber, blocks_max: u64) -> Vec<Allocated> {
+        let mut all = Vec::new();
+        let mut goal = self.alloc.data_goal(inode, Some(FileKind::Regular));
+        for _ in 0..rng.below(if blocks_max > 1 { 4 } else { 1 }) + 1 {
+            let want = rng.below(blocks_max) + 1;
+            let reserved = self.alloc.reserve_waiting(&self.journal, want, 0, Privilege::Ordinary).await;
+            let Ok(mut reservation) = reserved else { break };
+            let allocated = if rng.below(2) == 0 {
+                self.alloc.growing(inode, goal, want as u32, &mut reservation).await
+            } else {
+                self.alloc.blocks(goal, want as u32, &mut reservation).await
+            };
+            let allocated = allocated.expect("promised blocks are there");
+            goal = allocated.run().end();
+            all.push(allocated);
+        }
+        all
+    }
+
+    async fn create(&self, rng: &mut Rng, is_dir: bool) -> Option<Node> {
+        let wanted = match is_dir {
+            true if rng.below(2) == 0 => Wanted::TopDirectory(rng.next_u64() as u32),
+            true => Wanted::Directory,
+            false => Wanted::File,
+        };
+        let parent = Parent { inode: InodeNumber::ROOT, group: Group(0), last: None };
+        let new = match self.alloc.inode_waiting(&self.journal, wanted, parent).await {
+            Ok(new) => new,
+            Err(Error::NoSpace) => return None,
+            Err(other) => panic!("{other}"),
+        };
+        let blocks_max = if is_dir {
+            1
+        } else if self.extents {
+            64
+        } else {
+            3
+        };
+        let blocks = self.allocate(rng, new.number(), blocks_max).await;
+        if rng.below(8) == 0 || (is_dir && blocks.is_empty()) {
+            return None; // all of it is abandoned
+        }
+        let root = self.inodes.get(InodeNumber::ROOT).await.unwrap();
+        let mut handle = self.journal.start(Credits(40)).await.unwrap();
+        let runs: Vec<_> = blocks.iter().map(Allocated::run).collect();
+        blocks.into_iter().for_each(|allocated| self.alloc.log(&mut handle, allocated));
+        let sb = self.store.shape();
+        let cell = self.inodes.create(&mut handle, &self.alloc, new, |inode| fill(inode, &runs, is_dir, sb));
+        if is_dir {
+            let (number, generation) = cell.read(|inode| (inode.number, inode.raw.i_generation.get()));
+            let kind = MetaKind::Directory { dir: number, generation, block: FileBlock(0) };
+            let block = handle.create(runs[0].start, kind);
+            let mut bytes = handle.edit(&block);
+            let tail = if sb.has_metadata_csum() { 12 } else { 0 };
+            let len = sb.block_size().byte_len() - tail;
+            write_dirent(&mut bytes[..12], number, b".", Some(FileKind::Directory));
+            write_dirent(&mut bytes[12..len], InodeNumber::ROOT, b"..", Some(FileKind::Directory));
+            if tail > 0 {
+                extant_format::write_dirent_tail(&mut bytes, sb.checksum_seed().unwrap());
+            }
+            drop(bytes);
+            let mut root = handle.inode(&root);
+            root.raw.i_links_count = (root.links() + 1).into();
+        }
+        Some(Node { cell, runs, is_dir })
+    }
+
+    async fn delete(&self, node: Node) {
+        let number = node.cell.number();
+        let root = self.inodes.get(InodeNumber::ROOT).await.unwrap();
+        let pins = self.alloc.pin(node.runs.iter().copied(), Place::Inode(number)).await.unwrap();
+        let pin = self.alloc.pin_inode(number).await.unwrap();
+        let mut handle = self.journal.start(Credits(40)).await.unwrap();
+        self.orphans.add(&mut handle, &node.cell);
+        node.runs.iter().for_each(|&run| self.alloc.free(&mut handle, &pins, run, node.is_dir));
+        self.orphans.remove(&mut handle, &node.cell);
+        {
+            let mut inode = handle.inode(&node.cell);
+            inode.raw.i_links_count = 0.into();
+            inode.raw.i_block = [0; 60];
+            inode.set_size(0);
+            inode.set_blocks_512(0, self.store.shape());
+            inode.raw.i_dtime = (NOW.seconds as u32).into();
+        }
+        if node.is_dir {
+            let mut root = handle.inode(&root);
+            root.raw.i_links_count = (root.links() - 1).into();
+        }
+        self.alloc.close_window(number);
+        self.alloc.free_inode(&mut handle, pin, number, node.is_dir);
+        self.inodes.forget(&node.cell);
+    }
+
+    async fn close(self) {
+        let (blocks, inodes) = self.store.groups().free_totals();
+        let counts = self.alloc.statfs();
+        assert_eq!((counts.free, counts.free_inodes), (blocks, inodes), "nothing is promised at the end");
+        {
+            let mut handle = self.journal.start(Credits(1)).await.unwrap();
+            let mut sb = handle.superblock();
+            sb.raw_mut().s_free_blocks_count_lo = (blocks as u32).into();
+            sb.raw_mut().s_free_inodes_count = (inodes as u32).into();
+        }
+        self.journal.commit(self.journal.running()).await.unwrap();
+        assert_eq!(self.alloc.problems().len(), 0);
+    }
+}
+
+fn fill(inode: &mut Inode, runs: &[PhysicalRun], is_dir: bool, sb: &Superblock) {
+    let kind = if is_dir { FileKind::Directory } else { FileKind::Regular };
+    inode.raw.i_mode = (kind.mode_bits() | 0o755).into();
+    inode.raw.i_links_count = (if is_dir { 2 } else { 1 }).into();
+    let blocks: u64 = runs.iter().map(|run| run.blocks).sum();
+    inode.set_size(blocks << sb.block_size().log2());
+    inode.set_blocks_512(blocks << (sb.block_size().log2() - 9), sb);
+    inode.set_times(NOW, NOW, NOW, NOW);
+    if sb.incompat().contains(Incompat::EXTENTS) {
+        inode.raw.i_flags = InodeFlags::EXTENTS.bits().into();
+        let mut logical = 0;
+        let extents = runs.iter().map(|run| {
+            let extent = Extent {
+                logical: FileBlock(logical),
+                blocks: run.blocks as u32,
+                physical: run.start,
+                unwritten: false,
+            };
+            logical += run.blocks as u32;
+            extent
+        });
+        ExtentNode::Leaf(extents.collect()).write_to(&mut inode.raw.i_block);
+    } else {
+        let blocks = runs.iter().flat_map(|run| run.start.0..run.end().0);
+        for (n, block) in blocks.enumerate() {
+            inode.raw.i_block[n * 4..][..4].copy_from_slice(&(block as u32).to_le_bytes());
+        }
+    }
+}
+
+/// A volume made by mke2fs over garbage, so that whatever is not written shows.
+fn make(image: &Path, mib: usize, args: &str) {
+    let mut file = std::fs::File::create(image).unwrap();
+    (0..mib).for_each(|_| file.write_all(&[0xa5; 1 << 20]).unwrap());
+    drop(file);
+    let mut all: Vec<&str> = args.split(' ').collect();
+    let path = image.to_str().unwrap();
+    all.extend(["-F", "-q", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1", path]);
+    let said = run("mke2fs", &all);
+    let made = said.is_empty() || said.starts_with("128-byte inodes");
+    assert!(made, "mke2fs {all:?}: {said}");
+}
+
+fn check_is_silent(image: &Path, what: &str) {
+    let said = run("e2fsck", &["-fn", image.to_str().unwrap()]);
+    let lines: Vec<_> = said.lines().filter(|line| !line.starts_with("e2fsck ")).collect();
+    assert!(lines.len() == 6 && lines[..5].iter().all(|line| line.starts_with("Pass ")), "{what}: {said}");
+}
+
+fn judge(name: &str, mib: usize, args: &str, seed: u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    make(&image, mib, args);
+    let rt = Rt::real(Default::default());
+    let live = rt
+        .block_on(async {
+            let bed = Bed::open(&rt, &image).await;
+            let mut rng = Rng::labelled(seed, name);
+            let mut live: Vec<Node> = Vec::new();
+            for _ in 0..300 {
+                match rng.below(10) {
+                    0..=4 if live.len() < 50 => {
+                        let is_dir = rng.below(4) == 0;
+                        live.extend(bed.create(&mut rng, is_dir).await);
+                    }
+                    0..=6 if !live.is_empty() => {
+                        let node = live.swap_remove(rng.below(live.len() as u64) as usize);
+                        bed.delete(node).await;
+                    }
+                    7 => bed.journal.commit(bed.journal.running()).await.unwrap(),
+                    _ => {}
+                }
+            }
+            live.iter().for_each(|node| bed.alloc.close_window(node.cell.number()));
+            let numbers: Vec<_> = live.iter().map(|node| node.cell.number()).collect();
+            drop(live);
+            bed.close().await;
+            numbers
+        })
+        .unwrap();
+    let script = dir.path().join("script");
+    let lines = live.iter().map(|number| format!("link <{number}> /f{number}\n"));
+    std::fs::write(&script, lines.collect::<String>()).unwrap();
+    run("debugfs", &["-w", "-f", script.to_str().unwrap(), image.to_str().unwrap()]);
+    check_is_silent(&image, &format!("{name}, seed {seed}"));
+    let names = run("debugfs", &["-R", "ls", image.to_str().unwrap()]);
+    assert!(live.len() > 5 && live.iter().all(|number| names.contains(&format!("f{number} "))), "{names}");
+}
+
+#[test]
+fn e2fsck_agrees_after_random_allocations_on_every_geometry() {
+    if !have_tools() {
+        return;
+    }
+    let seed = std::env::var("EXTANT_SEED").map_or(1, |seed| seed.parse().unwrap());
+    for (name, mib, args) in [
+        ("ext4 1k, 16 groups of 2 MiB", 32, "-t ext4 -b 1024 -g 2048 -N 2048"),
+        ("ext4 4k, flex of 4", 64, "-t ext4 -b 4096 -g 1024 -G 4 -N 2048"),
+        ("uninit_bg", 32, "-t ext4 -b 1024 -g 2048 -O ^metadata_csum,uninit_bg -N 4096"),
+        ("no group checksums", 32, "-t ext4 -b 1024 -g 2048 -O ^metadata_csum,^uninit_bg -N 4096"),
+        ("meta_bg", 64, "-t ext4 -b 1024 -g 1024 -O meta_bg,^resize_inode -N 4096"),
+        ("32-byte descriptors", 32, "-t ext4 -b 2048 -g 1024 -O ^64bit,^flex_bg -N 1024"),
+        ("ext3", 32, "-t ext3 -b 1024 -g 4096 -I 128"),
+        ("ext2", 16, "-t ext2 -b 1024 -I 128"),
+        ("full volume", 2, "-t ext4 -b 1024 -O ^has_journal -m 0 -N 64"),
+    ] {
+        judge(name, mib, args, seed);
+    }
+}

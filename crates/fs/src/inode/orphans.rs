@@ -1,0 +1,188 @@
+//! Orphans: inodes that a crash would leave deleted but not freed, or larger than they are meant to be.
+//!
+//! An inode is an orphan from the transaction that takes its last name, or begins to shrink it, to the one that finishes
+//! this. Kernel document: *Orphan file*; the older list runs through `s_last_orphan` and the `i_dtime` of each member. A
+//! volume with an orphan file uses the list when the file is full. A volume without a journal keeps neither.
+
+use super::Inodes;
+use crate::Result;
+use crate::journal::Handle;
+use crate::meta::{InodeCell, MetaBlock, MetaKind, MetaStore};
+use extant_format::{
+    Corrupt, FileBlock, InodeNumber, OrphanBlock, Place, VolumeBlock, orphans_per_block, set_orphan,
+};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The orphans of a volume.
+#[derive(Debug)]
+pub(crate) struct Orphans {
+    /// Without a journal no orphan is recorded.
+    recorded: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    members: BTreeMap<InodeNumber, Member>,
+    /// The list, oldest first: each member's `i_dtime` names the one before it, `s_last_orphan` the last.
+    list: BTreeMap<u64, Arc<InodeCell>>,
+    joined: u64,
+    blocks: Vec<Block>,
+    /// The block that had a free slot last.
+    hint: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Member {
+    Listed(u64),
+    Filed { block: usize, slot: usize },
+}
+
+#[derive(Debug)]
+struct Block {
+    block: MetaBlock,
+    free: usize,
+}
+
+impl Orphans {
+    /// Credits of [`Self::add`] and of [`Self::remove`] beyond the inode itself: a block of the orphan file; or the
+    /// superblock, or the inode that is next on the list.
+    pub(crate) const CREDITS: u32 = 1;
+
+    /// The orphans that a volume was left with, and the inodes themselves. `file` gives the blocks of the orphan file.
+    ///
+    /// # Errors
+    /// The list or the file is damaged, or an inode on it cannot be read.
+    pub(crate) async fn load(
+        store: &MetaStore,
+        inodes: &Inodes,
+        file: &[VolumeBlock],
+    ) -> Result<(Self, Vec<Arc<InodeCell>>)> {
+        let sb = store.superblock();
+        let mut state = State::default();
+        let mut found = Vec::new();
+        let mut next = InodeNumber(sb.raw().s_last_orphan.get());
+        let mut newest_first = Vec::new();
+        while next.0 != 0 {
+            let place = Place::Inode(next);
+            if state.members.insert(next, Member::Listed(0)).is_some() {
+                let corrupt =
+                    Corrupt::field(place, "i_dtime", next.0.into(), "an orphan list without a loop");
+                return Err(corrupt.into());
+            }
+            if next < sb.first_inode() {
+                return Err(
+                    Corrupt::field(place, "orphan", next.0.into(), "an inode that is not reserved").into()
+                );
+            }
+            let cell = inodes.get(next).await?;
+            next = InodeNumber(cell.read(|inode| inode.raw.i_dtime.get()));
+            newest_first.push(cell);
+        }
+        for cell in newest_first.into_iter().rev() {
+            state.join_list(cell.clone());
+            found.push(cell);
+        }
+        if let Some(number) = sb.orphan_file() {
+            let generation = inodes.get(number).await?.read(|inode| inode.raw.i_generation.get());
+            for (n, &at) in file.iter().enumerate() {
+                let index = FileBlock(n as u32);
+                let kind = MetaKind::Orphan { inode: number, generation, block: index };
+                let block = store.read(at, kind).await?;
+                let bytes = block.bytes();
+                let members: Vec<_> = OrphanBlock::parse(&bytes, index)?.orphans().collect();
+                state.blocks.push(Block { block, free: orphans_per_block(bytes.len()) - members.len() });
+                for (slot, number) in members {
+                    if number < sb.first_inode() {
+                        let rule = "an inode that is not reserved";
+                        let place = Place::OrphanFile(index);
+                        return Err(Corrupt::field(place, "orphan", number.0.into(), rule).into());
+                    }
+                    if state.members.insert(number, Member::Filed { block: n, slot }).is_some() {
+                        let rule = "an inode that is recorded once";
+                        let place = Place::OrphanFile(index);
+                        return Err(Corrupt::field(place, "orphan", number.0.into(), rule).into());
+                    }
+                    found.push(inodes.get(number).await?);
+                }
+            }
+        }
+        Ok((Self { recorded: sb.journal_inode().is_some(), state: Mutex::new(state) }, found))
+    }
+
+    /// Records an inode as an orphan. Does nothing for one that is recorded. The caller is editing no inode.
+    pub(crate) fn add(&self, handle: &mut Handle, cell: &Arc<InodeCell>) {
+        let number = cell.number();
+        let state = &mut *self.state.lock();
+        if !self.recorded || state.members.contains_key(&number) {
+            return;
+        }
+        let hint = state.hint;
+        let count = state.blocks.len();
+        let with_room = (0..count).map(|n| (hint + n) % count).find(|&n| state.blocks[n].free > 0);
+        if let Some(n) = with_room {
+            let block = &mut state.blocks[n];
+            let mut bytes = handle.edit(&block.block);
+            let slot = free_slot(&bytes).expect("it is counted");
+            set_orphan(&mut bytes, slot, number);
+            block.free -= 1;
+            state.hint = n;
+            state.members.insert(number, Member::Filed { block: n, slot });
+            // A value here would be taken for a link of the list.
+            handle.inode(cell).raw.i_dtime = 0.into();
+            return;
+        }
+        let before = state.list.last_key_value().map_or(0, |(_, cell)| cell.number().0);
+        handle.inode(cell).raw.i_dtime = before.into();
+        handle.superblock().raw_mut().s_last_orphan = number.0.into();
+        state.join_list(cell.clone());
+    }
+
+    /// An inode is no orphan any more: it was finished, or got a name. Its `i_dtime` becomes 0. The caller is editing no
+    /// inode.
+    pub(crate) fn remove(&self, handle: &mut Handle, cell: &Arc<InodeCell>) {
+        let state = &mut *self.state.lock();
+        match state.members.remove(&cell.number()) {
+            None => return,
+            Some(Member::Filed { block, slot }) => {
+                let entry = &mut state.blocks[block];
+                set_orphan(&mut handle.edit(&entry.block), slot, InodeNumber(0));
+                entry.free += 1;
+                state.hint = block;
+            }
+            Some(Member::Listed(at)) => {
+                state.list.remove(&at);
+                let before = state.list.range(..at).next_back().map_or(0, |(_, cell)| cell.number().0);
+                match state.list.range(at..).next() {
+                    Some((_, after)) => handle.inode(after).raw.i_dtime = before.into(),
+                    None => handle.superblock().raw_mut().s_last_orphan = before.into(),
+                }
+            }
+        }
+        handle.inode(cell).raw.i_dtime = 0.into();
+    }
+
+    /// Whether an inode is recorded.
+    pub(crate) fn contains(&self, number: InodeNumber) -> bool {
+        self.state.lock().members.contains_key(&number)
+    }
+
+    /// Whether there are none: a clean volume says so.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state.lock().members.is_empty()
+    }
+}
+
+impl State {
+    fn join_list(&mut self, cell: Arc<InodeCell>) {
+        self.joined += 1;
+        self.members.insert(cell.number(), Member::Listed(self.joined));
+        self.list.insert(self.joined, cell);
+    }
+}
+
+fn free_slot(block: &[u8]) -> Option<usize> {
+    (0..orphans_per_block(block.len())).find(|slot| block[slot * 4..slot * 4 + 4] == [0; 4])
+}

@@ -1,0 +1,162 @@
+//! The inodes that are in memory, by number.
+
+use crate::Result;
+use crate::alloc::{Allocator, LoggedInode, NewInode};
+use crate::journal::Handle;
+use crate::meta::{InodeCell, MetaKind, MetaStore};
+use extant_format::{Corrupt, Inode, InodeNumber, Place, VolumeBlock, inode_offset};
+use parking_lot::Mutex;
+use rustc_hash::FxBuildHasher;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+const SHARDS: usize = 16;
+/// Neighbours in an inode table share a shard.
+const NEIGHBOURS: u32 = 16;
+/// Places of the eviction queue that one insertion looks at.
+const LOOKED_AT: usize = 4;
+
+/// Inodes in memory. An inode that is referenced, or changed and not yet encoded by a commit, stays; of the others at most
+/// so many as were agreed.
+#[derive(Debug)]
+pub(crate) struct Inodes {
+    store: Arc<MetaStore>,
+    shards: [Mutex<Shard>; SHARDS],
+    kept_per_shard: usize,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    cells: HashMap<u32, Arc<InodeCell>, FxBuildHasher>,
+    /// Second-chance order of eviction. A number may stand in it after its cell is gone.
+    queue: VecDeque<u32>,
+}
+
+impl Inodes {
+    /// A table that keeps up to `kept` unused inodes.
+    pub(crate) fn new(store: Arc<MetaStore>, kept: usize) -> Self {
+        Self { store, shards: Default::default(), kept_per_shard: kept.div_ceil(SHARDS) }
+    }
+
+    fn shard(&self, number: InodeNumber) -> &Mutex<Shard> {
+        &self.shards[(number.0 / NEIGHBOURS) as usize % SHARDS]
+    }
+
+    /// The inode, if it is in memory. Never waits.
+    pub(crate) fn cached(&self, number: InodeNumber) -> Option<Arc<InodeCell>> {
+        let cell = self.shard(number).lock().cells.get(&number.0).cloned()?;
+        cell.touch();
+        Some(cell)
+    }
+
+    /// The inode, read if need be. It may be free, or deleted and still open: see [`InodeCell::is_live`].
+    ///
+    /// # Errors
+    /// The device's; a number beyond the volume; a wrong checksum.
+    pub(crate) async fn get(&self, number: InodeNumber) -> Result<Arc<InodeCell>> {
+        if let Some(cell) = self.cached(number) {
+            return Ok(cell);
+        }
+        let (table, at) = self.home(number)?;
+        let group = self.store.shape().locate_inode(number).expect("it has a home").0;
+        let table = self.store.read(table, MetaKind::InodeTable(group)).await?;
+        let mut shard = self.shard(number).lock();
+        // Another reader may have been first, and its cell may have been changed since.
+        if let Some(cell) = shard.cells.get(&number.0) {
+            return Ok(cell.clone());
+        }
+        // Under the shard's lock: the bytes are those of the last commit that encoded the inode, and no cell lives that
+        // knows better.
+        let inode = Inode::parse(&table.bytes()[at..], self.store.shape(), number)?;
+        Ok(self.insert(&mut shard, InodeCell::new(inode, table, at)))
+    }
+
+    /// As [`Self::get`], for an inode that a name or a table of the volume leads to.
+    ///
+    /// # Errors
+    /// As there, and for an inode that is free.
+    pub(crate) async fn get_live(&self, number: InodeNumber, place: Place) -> Result<Arc<InodeCell>> {
+        let cell = self.get(number).await?;
+        if cell.is_live() {
+            return Ok(cell);
+        }
+        Err(Corrupt::field(place, "inode", number.0.into(), "one that is in use").into())
+    }
+
+    /// Blocks of the inode table that these inodes need, brought into memory.
+    pub(crate) async fn prefetch(&self, numbers: impl Iterator<Item = InodeNumber>) {
+        let missing = numbers.filter(|&number| self.cached(number).is_none());
+        let blocks: Vec<VolumeBlock> =
+            missing.filter_map(|number| self.home(number).ok()).map(|home| home.0).collect();
+        self.store.prefetch(blocks.into_iter()).await;
+    }
+
+    /// Logs a new inode and fills in its record, which begins as zeroes with its generation.
+    pub(crate) fn create(
+        &self,
+        handle: &mut Handle,
+        allocator: &Allocator,
+        new: NewInode,
+        fill: impl FnOnce(&mut Inode),
+    ) -> Arc<InodeCell> {
+        let LoggedInode { number, table, at, generation } = allocator.log_inode(handle, new);
+        let sb = self.store.shape();
+        let mut inode = Inode::new(number, sb);
+        inode.raw.i_generation = generation.into();
+        let cell = {
+            let mut shard = self.shard(number).lock();
+            // The number's last owner, deleted by the same transaction perhaps, must not be encoded over the new one.
+            if let Some(old) = shard.cells.get(&number.0) {
+                old.supersede(handle.tid());
+            }
+            self.insert(&mut shard, InodeCell::new(inode, table, at))
+        };
+        fill(&mut handle.inode(&cell));
+        cell
+    }
+
+    /// The inode was deleted: whoever asks for its number next finds what the volume says.
+    pub(crate) fn forget(&self, cell: &Arc<InodeCell>) {
+        let mut shard = self.shard(cell.number()).lock();
+        // Kept until a commit has encoded it, or its number is given to another.
+        if shard.cells.get(&cell.number().0).is_some_and(|held| Arc::ptr_eq(held, cell)) && !cell.is_dirty() {
+            shard.cells.remove(&cell.number().0);
+        }
+    }
+
+    /// Inodes in memory.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().cells.len()).sum()
+    }
+
+    fn home(&self, number: InodeNumber) -> Result<(VolumeBlock, usize)> {
+        let sb = self.store.shape();
+        let Some((group, offset)) = inode_offset(sb, number) else {
+            let rule = "an inode of the volume";
+            return Err(Corrupt::field(Place::Inode(number), "inode number", number.0.into(), rule).into());
+        };
+        let block = self.store.groups().get(group).inode_table.0 + (offset >> sb.block_size().log2());
+        Ok((VolumeBlock(block), (offset & u64::from(sb.block_size().bytes() - 1)) as usize))
+    }
+
+    fn insert(&self, shard: &mut Shard, cell: InodeCell) -> Arc<InodeCell> {
+        let cell = Arc::new(cell);
+        shard.queue.push_back(cell.number().0);
+        shard.cells.insert(cell.number().0, cell.clone());
+        for _ in 0..LOOKED_AT {
+            if shard.cells.len() <= self.kept_per_shard && shard.queue.len() <= 2 * self.kept_per_shard {
+                break;
+            }
+            let Some(oldest) = shard.queue.pop_front() else { break };
+            match shard.cells.get(&oldest) {
+                None => {}
+                // The table's own reference is the only one, and new ones come from the table, which is locked.
+                Some(cell) if Arc::strong_count(cell) == 1 && !cell.is_dirty() && !cell.take_touched() => {
+                    shard.cells.remove(&oldest);
+                }
+                Some(_) => shard.queue.push_back(oldest),
+            }
+        }
+        cell
+    }
+}

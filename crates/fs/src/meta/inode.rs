@@ -1,0 +1,218 @@
+//! One inode in memory.
+
+use super::{MetaBlock, Tid, Versioned};
+use extant_format::{Inode, InodeNumber, Superblock, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Stamps advance on a tick of 4 ms, as Linux's do at 250 Hz: most changes of a busy inode then leave its times as they are.
+const TICK_NS: u32 = 4_000_000;
+
+/// An inode in memory: its live record, and the one that a transaction left until the commit has encoded it.
+pub(crate) struct InodeCell {
+    number: InodeNumber,
+    /// The block of the inode table that holds the record.
+    table: MetaBlock,
+    /// Offset of the record in `table`, in bytes.
+    at: usize,
+    /// The inode's lock, held across waits: a directory's names, a file's size and map. Its order: see `names`.
+    lock: async_lock::RwLock<()>,
+    /// Open files and other references that keep an inode without links from being deleted.
+    openers: AtomicU32,
+    /// Asked for since eviction looked at it last.
+    touched: AtomicBool,
+    record: Mutex<Record>,
+}
+
+struct Record {
+    versions: Versioned<Inode>,
+    /// The stamp of the last change was seen by a caller.
+    observed: bool,
+    /// The number belongs to another inode from this transaction on.
+    superseded: Option<Tid>,
+}
+
+impl InodeCell {
+    /// The inode whose record begins at byte `at` of `table`.
+    pub(crate) fn new(inode: Inode, table: MetaBlock, at: usize) -> Self {
+        Self {
+            number: inode.number,
+            table,
+            at,
+            lock: async_lock::RwLock::new(()),
+            openers: AtomicU32::new(0),
+            touched: AtomicBool::new(false),
+            record: Mutex::new(Record { versions: Versioned::new(inode), observed: false, superseded: None }),
+        }
+    }
+
+    pub(crate) fn number(&self) -> InodeNumber {
+        self.number
+    }
+
+    /// The block of the inode table that holds the record, and the record's offset in it.
+    pub(crate) fn home(&self) -> (&MetaBlock, usize) {
+        (&self.table, self.at)
+    }
+
+    /// The inode's lock.
+    pub(crate) fn lock(&self) -> &async_lock::RwLock<()> {
+        &self.lock
+    }
+
+    /// Looks at the live record.
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&Inode) -> T) -> T {
+        look(self.record.lock().versions.live())
+    }
+
+    /// As [`Self::read`], for a caller that is shown the times: the next change gets a stamp of its own.
+    pub(crate) fn observe<T>(&self, look: impl FnOnce(&Inode) -> T) -> T {
+        let mut record = self.record.lock();
+        record.observed = true;
+        look(record.versions.live())
+    }
+
+    /// Whether names lead to it.
+    pub(crate) fn is_live(&self) -> bool {
+        self.read(|inode| inode.links() > 0 && inode.kind().is_some())
+    }
+
+    /// A reference that keeps the inode from being deleted, until [`Self::close`].
+    pub(crate) fn open(&self) {
+        self.openers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends an [`Self::open`]. Returns whether it was the last of an inode without links, which is to be deleted now.
+    #[must_use]
+    pub(crate) fn close(&self) -> bool {
+        let before = self.openers.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "inode {} is closed as often as it is opened", self.number);
+        before == 1 && self.read(|inode| inode.links() == 0)
+    }
+
+    /// Open references.
+    pub(crate) fn openers(&self) -> u32 {
+        self.openers.load(Ordering::Acquire)
+    }
+
+    /// The live record to be changed by `tid`, and whether that is its first change of it; for journal handles.
+    pub(crate) fn edit(&self, tid: Tid) -> (InodeEdit<'_>, bool) {
+        let mut record = self.record.lock();
+        let (_, first) = record.versions.edit(tid);
+        (InodeEdit { record }, first)
+    }
+
+    /// Writes the record as `tid` left it into `to`, which begins at it; for commits.
+    pub(crate) fn encode(&self, tid: Tid, to: &mut [u8], sb: &Superblock) {
+        let (inode, superseded) = {
+            let mut record = self.record.lock();
+            (record.versions.take(tid), record.superseded)
+        };
+        if superseded.is_none_or(|by| tid < by) {
+            inode.write_to(to, sb);
+        }
+    }
+
+    /// Whether a change waits to be encoded by a commit.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.record.lock().versions.is_dirty()
+    }
+
+    /// The inode was deleted, and its number is another's from `tid` on.
+    pub(crate) fn supersede(&self, tid: Tid) {
+        self.record.lock().superseded = Some(tid);
+    }
+
+    pub(crate) fn touch(&self) {
+        self.touched.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take_touched(&self) -> bool {
+        self.touched.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for InodeCell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InodeCell({})", self.number)
+    }
+}
+
+/// An inode's live record under change. Its checksum is filled in by the commit.
+pub(crate) struct InodeEdit<'a> {
+    record: MutexGuard<'a, Record>,
+}
+
+impl InodeEdit<'_> {
+    /// The stamp of a change that happens at `now`: coarse, unless the last one was observed.
+    pub(crate) fn stamp(&mut self, now: Timestamp) -> Timestamp {
+        let last = self.record.versions.live().changed();
+        let stamp = stamp(now, last, self.record.observed);
+        self.record.observed = false;
+        stamp
+    }
+}
+
+impl Deref for InodeEdit<'_> {
+    type Target = Inode;
+    fn deref(&self) -> &Inode {
+        self.record.versions.live()
+    }
+}
+
+impl DerefMut for InodeEdit<'_> {
+    fn deref_mut(&mut self) -> &mut Inode {
+        self.record.versions.live_mut()
+    }
+}
+
+impl fmt::Debug for InodeEdit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+/// The stamp of a change at `now` of an inode whose last change is stamped `last`; `observed` if that was seen
+/// since: two versions that a caller told apart never carry the same time (multigrain timestamps,
+/// Documentation/filesystems/multigrain-ts.rst).
+fn stamp(now: Timestamp, last: Timestamp, observed: bool) -> Timestamp {
+    let tick = Timestamp { nanos: now.nanos - now.nanos % TICK_NS, ..now };
+    if tick > last {
+        return tick;
+    }
+    // A last stamp finer than the tick is not taken back within it; a clock that was set back is followed.
+    let within = last <= now;
+    match (within, observed) {
+        (true, true) => now,
+        (true, false) => last,
+        (false, _) => tick,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(nanos: u32) -> Timestamp {
+        Timestamp { seconds: 100, nanos }
+    }
+
+    #[test]
+    fn stamps_are_coarse_until_one_is_observed() {
+        let first = stamp(at(9_500_000), at(0), false);
+        assert_eq!(first, at(8_000_000));
+        assert_eq!(stamp(at(9_600_000), first, false), first);
+        let fine = stamp(at(9_700_000), first, true);
+        assert_eq!(fine, at(9_700_000));
+        assert_eq!(stamp(at(9_800_000), fine, false), fine, "never backwards within a tick");
+        assert_eq!(stamp(at(12_100_000), fine, false), at(12_000_000));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_is_followed() {
+        let later = Timestamp { seconds: 200, nanos: 0 };
+        assert_eq!(stamp(at(9_500_000), later, true), at(8_000_000));
+    }
+}
