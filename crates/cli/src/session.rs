@@ -126,6 +126,5 @@ impl Session {
 /// Bytes in use on a volume: about what reading all of it will move.
 pub(crate) fn used_bytes(volume: &Volume) -> u64 {
     let sb = volume.superblock();
-    let free = sb.free_blocks().saturating_mul(sb.blocks_per_cluster().into());
-    sb.blocks_count().saturating_sub(free) << sb.block_size().log2()
+    sb.blocks_count().saturating_sub(sb.free_blocks()) << sb.block_size().log2()
 }

@@ -304,7 +304,7 @@ impl Superblock {
         self.wide(self.raw.s_r_blocks_count_lo, self.raw.s_r_blocks_count_hi)
     }
 
-    /// `s_free_blocks_count`: blocks (clusters with `bigalloc`) that are free.
+    /// `s_free_blocks_count`: blocks that are free; whole clusters of them with `bigalloc`.
     pub fn free_blocks(&self) -> u64 {
         self.wide(self.raw.s_free_blocks_count_lo, self.raw.s_free_blocks_count_hi)
     }

@@ -1,11 +1,11 @@
 //! Structures as text, for people who look into a volume.
 
 use crate::map::Mapper;
-use crate::{Result, RunState, Volume};
+use crate::{Error, Result, RunState, Volume};
 use extant_format::jbd2::{JournalBlockHeader, JournalBlockKind, JournalRevokes, JournalTags};
 use extant_format::{
-    Corrupt, DirEntries, DxNode, DxRoot, ExtentContext, ExtentNode, FileBlock, FileKind, Group, HtreeContext,
-    Incompat, Inode, InodeFlags, InodeNumber, Place, VolumeBlock, XattrBlock, Xattrs, bit,
+    Compat, DirEntries, DxNode, DxRoot, ExtentContext, ExtentNode, FileBlock, FileKind, Group, HtreeContext,
+    Incompat, Inode, InodeFlags, InodeNumber, VolumeBlock, XattrBlock, Xattrs, bit,
 };
 use std::fmt::Write;
 
@@ -37,7 +37,12 @@ const NODES_MAX: usize = 100_000;
 
 impl Volume {
     /// A structure as text. What is damaged is printed as its error, in place.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a number beyond the volume and for a journal or tree that it does not have,
+    /// [`Error::NotADirectory`] for an inode that is none.
     pub async fn dump(&self, what: Dump) -> Result<String> {
+        self.check_number(what)?;
         let mut out = String::new();
         match what {
             Dump::Superblock => out = format!("{}\n", self.superblock()),
@@ -51,6 +56,25 @@ impl Volume {
             Dump::Block(at) => hex(&self.buffers().block(at).await?, &mut out),
         }
         Ok(out)
+    }
+
+    /// Refuses numbers beyond the volume: these are the caller's mistakes, not damage.
+    fn check_number(&self, what: Dump) -> Result<()> {
+        let sb = self.superblock();
+        let (what, number, first, last) = match what {
+            Dump::Superblock | Dump::Journal => return Ok(()),
+            Dump::Group(group) => ("group", u64::from(group.0), 0, u64::from(sb.group_count()) - 1),
+            Dump::Block(block) => ("block", block.0, 0, sb.blocks_count() - 1),
+            Dump::Inode(number)
+            | Dump::Map(number)
+            | Dump::Directory(number)
+            | Dump::Htree(number)
+            | Dump::Xattrs(number) => ("inode", number.0.into(), 1, sb.inodes_count().into()),
+        };
+        match (first..=last).contains(&number) {
+            true => Ok(()),
+            false => Err(Error::Invalid(format!("there is no {what} {number}; the volume's last is {last}"))),
+        }
     }
 
     async fn dump_group(&self, group: Group, out: &mut String) -> Result<()> {
@@ -119,6 +143,7 @@ impl Volume {
     }
 
     async fn dump_directory(&self, dir: &Inode, out: &mut String) -> Result<()> {
+        check_directory(dir)?;
         let sb = self.superblock();
         let filetype = sb.incompat().contains(Incompat::FILETYPE);
         let mut runs = self.runs(dir);
@@ -148,6 +173,12 @@ impl Volume {
     }
 
     async fn dump_htree(&self, dir: &Inode, out: &mut String) -> Result<()> {
+        check_directory(dir)?;
+        if !dir.flags().contains(InodeFlags::INDEX) {
+            let text =
+                format!("directory {} has no hash tree; `debug directory` prints its blocks", dir.number);
+            return Err(Error::Invalid(text));
+        }
         let sb = self.superblock();
         let mut mapper = Mapper::default();
         let mut todo = vec![(FileBlock(0), 0)];
@@ -215,15 +246,12 @@ impl Volume {
     }
 
     async fn dump_journal(&self, out: &mut String) -> Result<()> {
+        let sb = self.superblock();
+        if !sb.compat().contains(Compat::HAS_JOURNAL) {
+            return Err(Error::Invalid("the volume has no journal".into()));
+        }
         let Some(log) = crate::journal::recover::Log::open(self).await? else {
-            let place = Place::JournalSuperblock;
-            return Err(Corrupt::field(
-                place,
-                "s_journal_inum",
-                0,
-                "an inode: there is no journal in the volume",
-            )
-            .into());
+            return Err(Error::Invalid("the journal lies on another device".into()));
         };
         let _ = writeln!(out, "{}", log.sb);
         let layout = log.sb.layout();
@@ -243,6 +271,13 @@ impl Volume {
             };
         }
         Ok(())
+    }
+}
+
+fn check_directory(inode: &Inode) -> Result<()> {
+    match inode.kind() {
+        Some(FileKind::Directory) => Ok(()),
+        _ => Err(Error::NotADirectory(format!("inode {}", inode.number))),
     }
 }
 

@@ -8,8 +8,8 @@ mod writer;
 use crate::{BlockRef, Error, Result};
 use extant_block::{Device, Sector};
 use extant_format::{
-    Corrupt, Group, GroupDescriptor, Incompat, Inode, InodeNumber, Place, SUPERBLOCK_BYTES, Superblock,
-    VolumeBlock, inode_offset,
+    Corrupt, FileKind, Group, GroupDescriptor, Incompat, Inode, InodeNumber, Place, SUPERBLOCK_BYTES,
+    Superblock, VolumeBlock, inode_offset,
 };
 pub(crate) use mmp::refuse_in_use;
 use parking_lot::Mutex;
@@ -228,8 +228,23 @@ impl Volume {
     }
 
     /// The root directory.
+    ///
+    /// # Errors
+    /// Damage of its inode is named: without it, everything below would be missing without a word.
     pub async fn root(&self) -> Result<Inode> {
-        self.inode(InodeNumber::ROOT).await
+        let root = self.inode(InodeNumber::ROOT).await?;
+        let bad = |field, value, rule| Corrupt::field(Place::Inode(InodeNumber::ROOT), field, value, rule);
+        if root.kind() != Some(FileKind::Directory) {
+            let rule = "that of a directory, for it is the root";
+            return Err(bad("i_mode", root.mode().into(), rule).into());
+        }
+        if root.links() == 0 {
+            self.note(Err(bad("i_links_count", 0, "at least 1, for it is the root directory")))?;
+        }
+        if root.size() == 0 {
+            self.note(Err(bad("i_size", 0, "at least one block, for it is the root directory")))?;
+        }
+        Ok(root)
     }
 
     /// Brings the blocks of these inodes into the cache, many reads at a time.

@@ -7,6 +7,7 @@
 mod log;
 mod replay;
 mod scan;
+mod sums;
 
 pub use replay::{Recovery, recover};
 

@@ -26,7 +26,8 @@ pub struct Recovery {
 /// Replays a volume's dirty journal on disk and marks it clean.
 ///
 /// Copies are written home and flushed before the journal is emptied, and that is flushed before the volume stops asking
-/// for recovery: cut short anywhere, it can be run again.
+/// for recovery: cut short anywhere, it can be run again. The superblock's free counts are summed anew from the group
+/// descriptors, as e2fsck does.
 ///
 /// # Errors
 /// A journal on another device, with fast commits to replay, or with features that are not known is refused by name and
@@ -78,6 +79,7 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
     if failed {
         sb.raw_mut().s_state = (sb.raw().s_state.get() | STATE_ERROR).into();
     }
+    super::sums::refresh(&device, options, &mut sb).await;
     sb.update_checksum();
     bytes[at..at + SUPERBLOCK_BYTES].copy_from_slice(sb.as_bytes());
 
