@@ -278,6 +278,36 @@ fn resize2fs_grows_and_tune2fs_edits() {
     }
 }
 
+/// resize2fs moves what is in the way of new descriptors, and must not meet the orphan file or the resize inode's map there.
+#[test]
+fn volumes_grow_past_their_reserved_descriptors() {
+    const MIB: u64 = 1 << 20;
+    let without = FeatureChoices { resize_inode: Some(false), ..Default::default() };
+    for (bytes, size, features, grown) in [
+        (4096, 60 * MIB, FeatureChoices::default(), "300G"),
+        (1024, 60 * MIB, FeatureChoices::default(), "300G"),
+        (1024, 200 * MIB, without, "500M"),
+        (1024, 200 * MIB, FeatureChoices::default(), "500M"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, image) = (dir.path().join("source"), dir.path().join("image"));
+        fs::create_dir(&source).unwrap();
+        fs::write(source.join("file"), vec![b'x'; 5 << 20]).unwrap();
+        let volume = VolumeOptions {
+            size: SizePolicy::Fixed(size),
+            block_size: block(bytes),
+            features,
+            ..Default::default()
+        };
+        build_directory(&source, &image, volume);
+        if !must("resize2fs", &[image.to_str().unwrap(), grown]) {
+            return;
+        }
+        assert_clean(&image);
+        assert_kernel_sees(&image, &source);
+    }
+}
+
 #[test]
 fn mounted_volumes_grow_online() {
     let made = Made::full();

@@ -101,6 +101,59 @@ impl Geometry {
         }
     }
 
+    /// What resize2fs may claim when the volume grows, from the widest choice to the narrowest; each sorted, not overlapping.
+    ///
+    /// Where the reserved blocks do not suffice for the group descriptors, resize2fs 1.47 moves what lies behind them out of
+    /// their way: bitmaps and inode tables behind the other tables, and the data there elsewhere. Two things must not move. The
+    /// checksum of an orphan file's block covers the block's place and is not written anew, so that the volume does not mount
+    /// any more; and a map of the resize inode that moves beyond the old end of the volume makes resize2fs stop half-way
+    /// ("Illegal doubly indirect block").
+    pub(crate) fn growing_heads(&self) -> Vec<Vec<Run>> {
+        let per_group = u64::from(self.sb.blocks_per_group());
+        let groups_max = (1u64 << 32).div_ceil(per_group);
+        let descriptors_max = groups_max.div_ceil(self.sb.descriptors_per_block().into());
+        // More than half a group of descriptors belongs to a volume of larger blocks.
+        let widest = descriptors_max.min(per_group / 2);
+        let per_flex = self.groups_per_flex();
+        let narrower = |flex_groups| (0..6).map(move |n| self.heads_grown_by(widest >> n, flex_groups));
+        narrower(per_flex).chain(narrower(per_flex.min(self.groups()))).collect()
+    }
+
+    /// The zones where every copy of the descriptors grows by so many blocks and flex groups have the tables of so many.
+    fn heads_grown_by(&self, growth: u64, flex_groups: u32) -> Vec<Run> {
+        let per_flex = self.groups_per_flex();
+        let table_blocks = u64::from(self.table_blocks);
+        let heads: Vec<Run> = (0..self.groups())
+            .filter(|&group| self.head_blocks(group) > 0)
+            .map(|group| Run { start: self.first_block(group), blocks: self.head_blocks(group) + growth })
+            .collect();
+        let mut zones = heads.clone();
+        for first in (0..self.groups()).step_by(per_flex as usize) {
+            if per_flex == 1 && self.head_blocks(first) == 0 {
+                continue;
+            }
+            let start = self.tables[first as usize].block_bitmap;
+            // Groups that growth adds to the last flex group have their tables here, too.
+            let tables = u64::from(flex_groups) * (table_blocks + 2);
+            let mut end = start + tables + growth.next_multiple_of(table_blocks);
+            for head in heads.iter().filter(|head| head.start > start) {
+                if head.start < end {
+                    end += head.blocks;
+                }
+            }
+            zones.push(Run { start, blocks: end - start });
+        }
+        zones.sort_unstable_by_key(|zone| zone.start);
+        zones.dedup_by(|next, zone| {
+            let overlaps = next.start <= zone.end();
+            if overlaps {
+                zone.blocks = zone.end().max(next.end()) - zone.start;
+            }
+            overlaps
+        });
+        zones
+    }
+
     fn groups_per_flex(&self) -> u32 {
         if self.sb.incompat().contains(Incompat::FLEX_BG) { 1 << FLEX_LOG } else { 1 }
     }

@@ -4,7 +4,7 @@ use super::contents::{Contents, LogicalRun};
 use super::geometry::{Geometry, GeometryError, group_count, inodes_per_group};
 use super::map::FileMap;
 use super::params::Params;
-use super::space::{Run, Short};
+use super::space::{Run, Short, Space};
 use crate::tree::Kind;
 use extant_format::{Compat, Group, InodeNumber};
 
@@ -119,13 +119,25 @@ impl Plan {
 
     /// What the volume needs for itself.
     fn place_own(&mut self, params: &Params, blocks: u64) -> Result<(), Short> {
+        let heads = self.geometry.growing_heads();
         let space = &mut self.geometry.space;
+        let outside = |space: &mut Space, blocks| {
+            heads
+                .iter()
+                .find_map(|zones| space.take_run_outside(zones, blocks))
+                .or_else(|| space.take_run(blocks))
+        };
         if self.geometry.sb.compat().contains(Compat::RESIZE_INODE) {
-            self.resize_map = Some(space.take_run(1).ok_or(Short { missing: 1 })?);
+            self.resize_map = Some(outside(space, 1).ok_or(Short { missing: 1 })?);
         }
         let whole = |blocks| [LogicalRun { start: 0, blocks }];
         if let Some(blocks) = params.orphan_blocks(blocks) {
-            self.orphan_file = Some(FileMap::take(space, &whole(blocks), params)?);
+            // Without extents a map of its own would have to stand still, too; such volumes are rare enough.
+            let start = if params.has_extents() { outside(space, blocks.into()) } else { None };
+            self.orphan_file = Some(match start {
+                Some(start) => FileMap::single(start, blocks),
+                None => FileMap::take(space, &whole(blocks), params)?,
+            });
         }
         if let Some(blocks) = params.journal_blocks(blocks) {
             self.journal = Some(FileMap::take(space, &whole(blocks), params)?);

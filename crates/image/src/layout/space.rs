@@ -20,7 +20,7 @@ pub(crate) struct Short {
     pub(crate) missing: u64,
 }
 
-/// The free runs, in order. Blocks are only ever taken, from the front of a run.
+/// The free runs, in order. Blocks are only ever taken, and but for [`Space::take_run_outside`] from the front of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Space {
     runs: Vec<Run>,
@@ -72,6 +72,29 @@ impl Space {
         self.first_fit[class] = at;
         let fits = self.runs[at..].iter().position(|run| run.blocks >= blocks)?;
         Some(self.take_from(at + fits, blocks))
+    }
+
+    /// One run of `blocks` that touches none of `zones` (sorted, not overlapping), from wherever it lies; `None` where there
+    /// is none.
+    pub(crate) fn take_run_outside(&mut self, zones: &[Run], blocks: u64) -> Option<u64> {
+        let (at, start) = self.runs.iter().enumerate().find_map(|(at, run)| {
+            let first = zones.partition_point(|zone| zone.end() <= run.start);
+            let mut start = run.start;
+            for zone in zones[first..].iter().take_while(|zone| zone.start < run.end()) {
+                if start + blocks <= zone.start {
+                    break;
+                }
+                start = start.max(zone.end());
+            }
+            (start + blocks <= run.end()).then_some((at, start))
+        })?;
+        let run = self.runs[at];
+        self.runs[at].blocks = start - run.start;
+        self.runs.insert(at + 1, Run { start: start + blocks, blocks: run.end() - start - blocks });
+        self.free -= blocks;
+        // Runs moved: what was known of their places is void.
+        self.first_fit = [0; 65];
+        Some(start)
     }
 
     /// `blocks` in as few runs as the order of addresses gives; long ones where there is a choice.
@@ -126,6 +149,19 @@ mod tests {
         assert_eq!(space.take_run(1), Some(125));
         assert_eq!(space.take_run(5000), None);
         assert_eq!(space.runs_within(0, 1000).collect::<Vec<_>>(), [Run { start: 126, blocks: 874 }]);
+    }
+
+    #[test]
+    fn a_run_outside_zones_leaves_both_sides() {
+        let mut space = Space::between(0, 100, &[Run { start: 40, blocks: 10 }]);
+        let zones = [Run { start: 0, blocks: 20 }, Run { start: 30, blocks: 40 }];
+        assert_eq!(space.take_run_outside(&zones, 10), Some(20));
+        assert_eq!(space.take_run_outside(&zones, 10), Some(70));
+        assert_eq!(space.take_run_outside(&zones, 21), None);
+        assert_eq!(space.free(), 70);
+        assert_eq!(space.take_run(20), Some(0));
+        assert_eq!(space.take_run(20), Some(50));
+        assert_eq!(space.take_run(20), Some(80));
     }
 
     #[test]
