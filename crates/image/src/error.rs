@@ -146,9 +146,7 @@ pub enum BuildError {
         problem: String,
     },
     /// The contents do not fit the size that was asked for.
-    #[error(
-        "the contents need {needed} bytes, the volume was to have {given}; ask for {needed} or more, or for --size exact"
-    )]
+    #[error("the contents need {needed} bytes; a volume of {given} bytes is too small")]
     TooSmall {
         /// A size that would do.
         needed: u64,

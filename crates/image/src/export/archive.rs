@@ -61,7 +61,8 @@ impl Archive {
             // As open(2) would make it: the process's mask takes its part.
             let mut builder = Builder::new();
             let builder = builder.permissions(Permissions::from_mode(0o666));
-            let (file, temporary) = builder.tempfile_in(parent.unwrap_or(Path::new(".")))?.into_parts();
+            let temporary = builder.tempfile_in(parent.unwrap_or(Path::new("."))).map_err(cause)?;
+            let (file, temporary) = temporary.into_parts();
             (file, Some((temporary, path.to_path_buf())))
         };
         let file = BufWriter::with_capacity(256 << 10, file);
@@ -97,6 +98,13 @@ impl Archive {
             Encoder::Xz(encoder) => encoder,
         }
     }
+}
+
+/// The system's answer without the temporary name, which says nothing to the user.
+fn cause(error: io::Error) -> io::Error {
+    let source = error.get_ref().and_then(|path_error| path_error.source());
+    let errno = source.and_then(|e| e.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error);
+    errno.map_or(error, io::Error::from_raw_os_error)
 }
 
 impl Write for Archive {

@@ -82,10 +82,33 @@ impl HostDir {
         }
     }
 
-    /// Does what makes a new name; where the name is taken, once more after making room.
-    fn create<T>(&self, name: SafeName<'_>, make: impl Fn() -> Result<T, Errno>) -> io::Result<T> {
+    /// Fails where a device, pipe or socket has the name that something of another kind is to get: to replace `/dev/null` by
+    /// a file would break the host.
+    fn spare_special(&self, name: SafeName<'_>, kind: FileType) -> io::Result<()> {
+        let there = rustix::fs::statat(&self.0, name.0, AtFlags::SYMLINK_NOFOLLOW)?;
+        let what = match FileType::from_raw_mode(there.st_mode) {
+            there if there == kind => return Ok(()),
+            FileType::CharacterDevice | FileType::BlockDevice => "a device",
+            FileType::Fifo => "a named pipe",
+            FileType::Socket => "a socket",
+            _ => return Ok(()),
+        };
+        Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            format!("{what} of that name is there; remove it first"),
+        ))
+    }
+
+    /// Does what makes a new name for a file of this kind; where the name is taken, once more after making room.
+    fn create<T>(
+        &self,
+        name: SafeName<'_>,
+        kind: FileType,
+        make: impl Fn() -> Result<T, Errno>,
+    ) -> io::Result<T> {
         match make() {
             Err(Errno::EXIST) => {
+                self.spare_special(name, kind)?;
                 self.make_room(name)?;
                 Ok(make()?)
             }
@@ -96,13 +119,15 @@ impl HostDir {
     /// A new, empty file that only its owner may open.
     pub(super) fn create_file(&self, name: SafeName<'_>) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        self.create(name, || rustix::fs::openat(&self.0, name.0, flags, Mode::RUSR | Mode::WUSR))
-            .map(File::from)
+        self.create(name, FileType::RegularFile, || {
+            rustix::fs::openat(&self.0, name.0, flags, Mode::RUSR | Mode::WUSR)
+        })
+        .map(File::from)
     }
 
     /// A new symbolic link.
     pub(super) fn create_symlink(&self, name: SafeName<'_>, target: &[u8]) -> io::Result<()> {
-        self.create(name, || rustix::fs::symlinkat(target, &self.0, name.0))
+        self.create(name, FileType::Symlink, || rustix::fs::symlinkat(target, &self.0, name.0))
     }
 
     /// A new device node, named pipe or socket.
@@ -120,12 +145,16 @@ impl HostDir {
             FileKind::Regular | FileKind::Directory | FileKind::Symlink => return Err(Errno::INVAL.into()),
         };
         let device = device.map_or(0, |d| rustix::fs::makedev(d.major, d.minor));
-        self.create(name, || rustix::fs::mknodat(&self.0, name.0, kind, Mode::RUSR | Mode::WUSR, device))
+        self.create(name, kind, || {
+            rustix::fs::mknodat(&self.0, name.0, kind, Mode::RUSR | Mode::WUSR, device)
+        })
     }
 
     /// A further name for the file under a name in `of`, which may be this directory.
     pub(super) fn create_link(&self, name: SafeName<'_>, of: &HostDir, old: SafeName<'_>) -> io::Result<()> {
-        self.create(name, || rustix::fs::linkat(&of.0, old.0, &self.0, name.0, AtFlags::empty()))
+        let kind = rustix::fs::statat(&of.0, old.0, AtFlags::SYMLINK_NOFOLLOW)?.st_mode;
+        let kind = FileType::from_raw_mode(kind);
+        self.create(name, kind, || rustix::fs::linkat(&of.0, old.0, &self.0, name.0, AtFlags::empty()))
     }
 
     /// Takes a file away again.

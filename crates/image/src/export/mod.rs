@@ -1,6 +1,6 @@
-//! Out of a volume: to a tar archive, or to a directory of the host.
+//! Out of a volume: to a tar archive, to a directory of the host, or one file's contents to a stream.
 //!
-//! Both go through a volume once, in the order of [`extant_fs::Walk`], so that the same volume gives the same archive. What
+//! The first two go through a volume once, in the order of [`extant_fs::Walk`], so that the same volume gives the same archive. What
 //! cannot be read, or cannot be kept where it goes, is told to a [`Watch`] and left out, and the rest goes on.
 
 mod archive;
@@ -8,10 +8,12 @@ mod contents;
 mod header;
 mod host;
 mod links;
+mod stream;
 mod tar;
 mod tree;
 
 pub use archive::{Archive, Compression};
+pub use stream::to_writer;
 pub use tar::to_tar;
 pub use tree::to_directory;
 

@@ -15,7 +15,8 @@ use std::path::Path;
 
 /// Copies `top` to a directory of the host.
 ///
-/// With a `name`, `top` becomes that name in `directory`, which replaces a file there and fills a directory. Without one,
+/// With a `name`, `top` becomes that name in `directory`, which replaces a file there and fills a directory; a device, pipe or
+/// socket there is replaced by its own kind only. Without one,
 /// `top` must be a directory, and what is in it goes straight into `directory`, whose own attributes stay.
 ///
 /// Kept are permissions, times to the nanosecond, extended attributes, hard links among what is copied, holes, and, for

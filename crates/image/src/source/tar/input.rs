@@ -138,8 +138,17 @@ impl Input {
     }
 
     /// An error if the archive stopped without the zero blocks that end one. That is how an archive looks that was cut
-    /// between two entries; where a digest covers all of it, nobody needs to ask.
-    pub(super) fn expect_end_mark(&self) -> Result<(), BuildError> {
+    /// between two entries; where a digest covers all of it, the question does not arise. Also an error if there is no entry in
+    /// front of the zero blocks and something behind them, as in the image of a volume, which begins with an empty boot block.
+    pub(super) fn expect_end_mark(&mut self) -> Result<(), BuildError> {
+        if self.ended && self.entry.is_none() {
+            let mut rest = [0; 8 * BLOCK];
+            let there = self.fill(&mut rest)?;
+            if rest[..there].iter().any(|&b| b != 0) {
+                self.at = BLOCK as u64;
+                return Err(self.bad_header());
+            }
+        }
         match (self.ended, self.at) {
             (true, _) => Ok(()),
             (false, 0) => Err(self.bad("the archive is empty")),

@@ -72,8 +72,8 @@ fn load(
     let name = input.name.clone();
     let mut fresh = Tree::new();
     read(&mut fresh, stores, &mut input, None)?;
-    input.drain()?;
     input.expect_end_mark()?;
+    input.drain()?;
     stores.finish()?;
     if oci::is_layout(&fresh) {
         return oci::load_archived(tree, stores, fresh, name, platform);
