@@ -24,7 +24,7 @@ A path in an image is written IMAGE:/path and split at the last \":/\", so that 
 an image whose name holds \":/\", add a final \":/\" to mean its root. Names are printed with control characters, \
 backslashes and bytes that are not UTF-8 escaped.";
 
-/// Reads, builds and repairs ext2, ext3 and ext4 volumes in files and disks, without root and without mounting.
+/// Builds, reads, exports and recovers ext2, ext3 and ext4 volumes in files and disks, without root and without mounting.
 #[derive(Debug, Parser)]
 #[command(name = "extant", version, after_help = EXIT_CODES, after_long_help = format!("{PLACES}\n\n{EXIT_CODES}"))]
 pub(crate) struct Args {
@@ -218,7 +218,9 @@ pub(crate) enum DebugWhat {
 /// Copy files and directories out of an image, with their attributes
 ///
 /// Modes, times, extended attributes, hard links and holes are kept, and for root, owners and device nodes. A file at the
-/// destination is replaced, a directory is filled, and a symbolic link there is never followed.
+/// destination is replaced, a directory is filled, and a symbolic link there is not followed. HOST may be a device or named
+/// pipe: the contents of a regular file are written into it. Below HOST, devices, pipes and sockets are replaced by their own
+/// kind only.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CpArgs {
     /// What to copy
@@ -257,8 +259,8 @@ pub(crate) struct BuildArgs {
     /// Directories, tar files (plain, gzip, zstd, xz), OCI layouts; - is a tar on standard input
     #[arg(required = true, value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
     pub(crate) sources: Vec<PathBuf>,
-    /// The image to write
-    #[arg(short, long, value_name = "IMAGE", value_hint = ValueHint::FilePath)]
+    /// The image to write: a file, not standard output, for it is not written in order
+    #[arg(short, long, value_name = "IMAGE", value_hint = ValueHint::FilePath, value_parser = values::image_output())]
     pub(crate) output: PathBuf,
     /// Size of the volume: exact (as small as possible: nothing can be added), +N% (room for N% more), or a size such as 2G
     #[arg(long, default_value = "exact", value_parser = values::size_policy)]
@@ -286,7 +288,7 @@ pub(crate) struct BuildArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct MkfsArgs {
     /// The image to write; a file there is replaced
-    #[arg(value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath, value_parser = values::image_output())]
     pub(crate) image: PathBuf,
     /// Its size, such as 512M or 2G
     #[arg(value_parser = values::size)]

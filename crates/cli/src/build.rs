@@ -8,7 +8,8 @@ use crate::session::Session;
 use crate::values;
 use extant_fs::quote;
 use extant_image::{
-    BuildOptions, BuildReport, FeatureChoices, Ownership, SizePolicy, Source, Timestamp, VolumeOptions,
+    BuildError, BuildOptions, BuildReport, FeatureChoices, Ownership, SizePolicy, Source, Timestamp,
+    VolumeOptions,
 };
 use serde::Serialize;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -32,7 +33,13 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
     let progress = Progress::new(0, session.quiet);
     let report = extant_image::build(&options, &sources, &session.rt, progress.to_callback());
     progress.finish();
-    tell(session, &args.output, &report?, args.json)
+    let report = report.map_err(|error| match error {
+        BuildError::TooSmall { .. } => {
+            Failure::Advised { error, advice: "ask for that size or more, or for --size exact" }
+        }
+        error => error.into(),
+    })?;
+    tell(session, &args.output, &report, args.json)
 }
 
 pub(crate) fn mkfs(session: &mut Session, args: &MkfsArgs) -> Result<(), Failure> {
@@ -42,7 +49,11 @@ pub(crate) fn mkfs(session: &mut Session, args: &MkfsArgs) -> Result<(), Failure
     let progress = Progress::new(0, session.quiet);
     let report = extant_image::mkfs(&args.image, &options, created, &session.rt, progress.to_callback());
     progress.finish();
-    tell(session, &args.image, &report?, args.json)
+    let report = report.map_err(|error| match error {
+        BuildError::TooSmall { .. } => Failure::Advised { error, advice: "ask for that size or more" },
+        error => error.into(),
+    })?;
+    tell(session, &args.image, &report, args.json)
 }
 
 impl VolumeArgs {

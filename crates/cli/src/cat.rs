@@ -12,7 +12,13 @@ static ZEROES: [u8; 256 << 10] = [0; 256 << 10];
 
 pub(crate) fn run(session: &mut Session, args: &CatArgs) -> Result<(), Failure> {
     for place in &args.places {
-        let volume = session.volume(place, &args.open, Access::Contents)?;
+        let volume = match session.volume(place, &args.open, Access::Contents) {
+            Ok(volume) => volume,
+            Err(failure) => {
+                session.fail(failure);
+                continue;
+            }
+        };
         let rt = session.rt.clone();
         match rt.block_on(print(session, place, &volume))? {
             Err(failure @ (Failure::Closed | Failure::Stdout(_))) => return Err(failure),

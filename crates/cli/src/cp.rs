@@ -5,23 +5,32 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::report::{self, Reporter};
 use crate::session::{Access, Session, used_bytes};
+use extant_format::FileKind;
 use extant_fs::{Follow, quote};
-use extant_image::export::to_directory;
+use extant_image::export::{to_directory, to_writer};
 use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) fn run(session: &mut Session, args: &CpArgs) -> Result<(), Failure> {
     // Every directory on the way down stays open.
     let _ = raise_open_files();
     let volume = session.volume(&args.place, &args.open, Access::Contents)?;
-    let (directory, name) = destination(args)?;
     let rt = session.rt.clone();
+    let top = rt.block_on(volume.resolve(&args.place.path, Follow::No))?;
+    let top = top.map_err(|error| Failure::at(&args.place, error))?;
+    let destination = Destination::of(args, top.kind())?;
     let progress = Progress::new(used_bytes(&volume), session.quiet);
     let mut reporter = Reporter { session, place: &args.place, progress };
     let copied = rt.block_on(async {
-        let top = volume.resolve(&args.place.path, Follow::No).await?;
-        to_directory(&volume, &top, &directory, name.as_deref(), &mut reporter).await
+        match destination {
+            Destination::Name { directory, name } => {
+                to_directory(&volume, &top, &directory, name.as_deref(), &mut reporter).await
+            }
+            Destination::Special(mut file) => to_writer(&volume, &top, &mut file, &mut reporter).await,
+        }
     })?;
     reporter.progress.finish();
     let to = quote(args.to.as_os_str().as_bytes());
@@ -30,26 +39,54 @@ pub(crate) fn run(session: &mut Session, args: &CpArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The directory to copy into, and the name there; none for what is in an image's root, into a directory that is there.
-fn destination(args: &CpArgs) -> Result<(PathBuf, Option<Vec<u8>>), Failure> {
-    let of_source = args.place.file_name().map(|name| name.as_bytes().to_vec());
-    let host = |error| Failure::host(&args.to, error);
-    // With a slash behind it the user says that a symbolic link there is meant to be followed.
-    let slash = args.to.as_os_str().as_bytes().ends_with(b"/");
-    let there = if slash { args.to.metadata() } else { args.to.symlink_metadata() };
-    match (there, of_source) {
-        (Ok(there), of_source) if there.is_dir() => Ok((args.to.clone(), of_source)),
-        (Ok(there), _) if there.is_symlink() && args.to.is_dir() => Err(host(std::io::Error::other(
-            "is a symbolic link; write a slash behind it to copy into its target",
-        ))),
-        (Ok(_), None) => Err(host(std::io::ErrorKind::NotADirectory.into())),
-        (Err(error), _) if error.kind() != std::io::ErrorKind::NotFound => Err(host(error)),
-        (_, _) => {
-            let name = args.to.file_name().map(OsStr::as_bytes);
-            let name = name.ok_or_else(|| host(std::io::ErrorKind::NotFound.into()))?.to_vec();
-            let parent = args.to.parent().filter(|parent| !parent.as_os_str().is_empty());
-            // The parent may be reached through links: the user wrote it.
-            Ok((parent.unwrap_or(Path::new(".")).join(""), Some(name)))
+/// Where a copy goes.
+enum Destination {
+    /// A directory to copy into, and the name there; none for what is in an image's root, into a directory that is there.
+    Name { directory: PathBuf, name: Option<Vec<u8>> },
+    /// A device or named pipe, which takes a file's contents as `cp` of coreutils would write them.
+    Special(File),
+}
+
+impl Destination {
+    fn of(args: &CpArgs, source: Option<FileKind>) -> Result<Self, Failure> {
+        let of_source = args.place.file_name().map(|name| name.as_bytes().to_vec());
+        let host = |error| Failure::host(&args.to, error);
+        let refuse = |text: &str| Err(host(std::io::Error::other(text)));
+        // /dev/stdout and the like are links to devices and pipes.
+        if let Ok(there) = args.to.metadata() {
+            let kind = there.file_type();
+            if kind.is_socket() {
+                return refuse("is a socket, which nothing can be copied to");
+            }
+            if kind.is_char_device() || kind.is_block_device() || kind.is_fifo() {
+                if source != Some(FileKind::Regular) {
+                    return refuse("is a device or pipe, which takes the contents of a regular file only");
+                }
+                return Ok(Self::Special(OpenOptions::new().write(true).open(&args.to).map_err(host)?));
+            }
+        }
+        // With a slash behind it the user says that a symbolic link there is meant to be followed.
+        let slash = args.to.as_os_str().as_bytes().ends_with(b"/");
+        let there = if slash { args.to.metadata() } else { args.to.symlink_metadata() };
+        match (there, of_source) {
+            (Ok(there), name) if there.is_dir() => Ok(Self::Name { directory: args.to.clone(), name }),
+            (Ok(there), _) if there.is_symlink() && args.to.is_dir() => {
+                refuse("is a symbolic link; write a slash behind it to copy into its target")
+            }
+            (Ok(_), None) => Err(host(std::io::ErrorKind::NotADirectory.into())),
+            (Err(error), _) if error.kind() != std::io::ErrorKind::NotFound => Err(host(error)),
+            (_, _) => {
+                let name = args.to.file_name().map(OsStr::as_bytes);
+                let name = name.ok_or_else(|| host(std::io::ErrorKind::NotFound.into()))?.to_vec();
+                let parent = args.to.parent().filter(|parent| !parent.as_os_str().is_empty());
+                let parent = parent.unwrap_or(Path::new("."));
+                // The directory is what is missing then, not the name in it.
+                if let Err(error) = parent.metadata() {
+                    return Err(Failure::host(parent, error));
+                }
+                // The parent may be reached through links: the user wrote it.
+                Ok(Self::Name { directory: parent.join(""), name: Some(name) })
+            }
         }
     }
 }

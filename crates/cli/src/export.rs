@@ -9,6 +9,7 @@ use extant_fs::{Follow, Volume, quote};
 use extant_image::export::{Archive, Compression, Exported, to_tar};
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 pub(crate) fn run(session: &mut Session, args: &ExportArgs) -> Result<(), Failure> {
     let volume = session.volume(&args.place, &args.open, Access::Contents)?;
@@ -29,7 +30,13 @@ pub(crate) fn run(session: &mut Session, args: &ExportArgs) -> Result<(), Failur
     let host = |error| Failure::host(&args.output, error);
     let other = || Failure::Usage(format!("{output}: archives are compressed with gzip, zstd or xz only"));
     let compression = Compression::of(&args.output).ok_or_else(other)?;
-    let mut archive = Archive::create(&args.output, compression).map_err(host)?;
+    let create = |error| match args.output.parent().filter(|_| !args.output.exists()) {
+        // The file is made under another name: what failed is the directory.
+        Some(parent) if parent.as_os_str().is_empty() => Failure::host(Path::new("."), error),
+        Some(parent) => Failure::host(parent, error),
+        None => host(error),
+    };
+    let mut archive = Archive::create(&args.output, compression).map_err(create)?;
     let done = write(session, args, &volume, &output, &mut archive)?;
     archive.finish().map_err(host)?;
     session.summary(&format!("{output}: {done}"));

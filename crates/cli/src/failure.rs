@@ -43,15 +43,22 @@ pub(crate) enum Failure {
     Stdout(io::Error),
     #[error("{path}: {error}")]
     Host { path: String, error: io::Error },
+    /// There is no such image, but one whose name ends before a colon.
+    #[error("{place}: no such file; a path in an image begins with a slash: {meant}")]
+    Misspelt { place: String, meant: String },
     #[error("{place}: {error}")]
     Volume { place: String, error: extant_fs::Error },
     /// There is no superblock to begin with.
-    #[error(
-        "{image}: not an ext2, ext3 or ext4 volume, or a damaged one that --superblock may open: {error}"
-    )]
-    NoVolume { image: String, error: extant_fs::Error },
+    #[error("{image}: not an ext2, ext3 or ext4 volume, or one with a damaged superblock{advice}: {error}")]
+    NoVolume { image: String, advice: &'static str, error: extant_fs::Error },
+    /// The user named a place for the superblock, and there is none.
+    #[error("{image}: no superblock at byte {at}; `mke2fs -n` shows where backups lie: {error}")]
+    NoBackup { image: String, at: u64, error: extant_fs::Error },
     #[error(transparent)]
     Build(#[from] extant_image::BuildError),
+    /// What a build could not do, with what its caller can.
+    #[error("{error}; {advice}")]
+    Advised { error: extant_image::BuildError, advice: &'static str },
     #[error("{0}")]
     Usage(String),
     #[error("{place} {loss}")]
@@ -93,15 +100,20 @@ impl Failure {
         Self::Volume { place: if whole { place.image_quoted() } else { place.quoted() }, error }
     }
 
-    /// Why an image could not be opened.
-    pub(crate) fn open(image: String, error: extant_fs::Error) -> Self {
-        use extant_format::{Corrupt, Place, Problem};
-        match error {
-            extant_fs::Error::Corrupt(Corrupt {
-                place: Place::Superblock,
-                problem: Problem::Magic { .. } | Problem::Truncated { .. },
-            }) => Self::NoVolume { image, error },
-            _ => Self::Volume { place: image, error },
+    /// Why an image could not be opened for reading; `superblock` is the place that the user named for it.
+    pub(crate) fn open(image: String, superblock: Option<u64>, error: extant_fs::Error) -> Self {
+        match superblock {
+            Some(at) if lacks_superblock(&error) => Self::NoBackup { image, at, error },
+            _ => Self::open_whole(image, ", which --superblock may get round", error),
+        }
+    }
+
+    /// Why an image could not be opened; `advice` is what may help against a damaged superblock.
+    pub(crate) fn open_whole(image: String, advice: &'static str, error: extant_fs::Error) -> Self {
+        if lacks_superblock(&error) {
+            Self::NoVolume { image, advice, error }
+        } else {
+            Self::Volume { place: image, error }
         }
     }
 
@@ -113,6 +125,18 @@ impl Failure {
             _ => Exit::Failed,
         }
     }
+}
+
+/// Whether there is nothing at the superblock's place that could be one.
+fn lacks_superblock(error: &extant_fs::Error) -> bool {
+    use extant_format::{Corrupt, Place, Problem};
+    matches!(
+        error,
+        extant_fs::Error::Corrupt(Corrupt {
+            place: Place::Superblock,
+            problem: Problem::Magic { .. } | Problem::Truncated { .. },
+        })
+    )
 }
 
 /// What an error in a volume makes a command exit with.

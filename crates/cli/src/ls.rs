@@ -16,7 +16,13 @@ pub(crate) fn run(session: &mut Session, args: &LsArgs) -> Result<(), Failure> {
         session.out.write(b"[")?;
     }
     for (n, place) in args.places.iter().enumerate() {
-        let volume = session.volume(place, &args.open, Access::Metadata)?;
+        let volume = match session.volume(place, &args.open, Access::Metadata) {
+            Ok(volume) => volume,
+            Err(failure) => {
+                session.fail(failure);
+                continue;
+            }
+        };
         let headed = args.places.len() > 1 && !args.json && !args.directory;
         if headed {
             outln!(session.out, "{}{}:", if n > 0 { "\n" } else { "" }, place.quoted())?;

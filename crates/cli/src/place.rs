@@ -3,7 +3,7 @@
 use extant_fs::quote;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A path in an image: `IMAGE:/path`, split at the last `:/`; without one, the image's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +31,18 @@ impl Place {
 
     pub(crate) fn image_quoted(&self) -> String {
         quote(self.image.as_os_str().as_bytes())
+    }
+
+    /// The place that was probably meant where there is no such image: `IMAGE:path` lacks a slash.
+    pub(crate) fn misspelt(&self, error: &std::io::Error) -> Option<String> {
+        if error.kind() != std::io::ErrorKind::NotFound {
+            return None;
+        }
+        let bytes = self.image.as_os_str().as_bytes();
+        let colons = bytes.iter().enumerate().filter(|(_, b)| **b == b':').map(|(at, _)| at);
+        let image = |at: usize| Path::new(OsStr::from_bytes(&bytes[..at]));
+        let at = colons.into_iter().rev().find(|&at| at > 0 && image(at).exists() && !image(at).is_dir())?;
+        Some(format!("{}:/{}", quote(&bytes[..at]), quote(&bytes[at + 1..])))
     }
 
     /// Path of something below this place, from the image's root, with a leading slash.

@@ -17,7 +17,8 @@ pub(crate) fn run(session: &mut Session, args: &RecoverArgs) -> Result<(), Failu
     let image = Place { image: args.image.clone(), path: Vec::new() }.image_quoted();
     // A damaged superblock or journal must not be made worse: the first problem ends it.
     let done = session.rt.block_on(extant_fs::recover(&session.rt, device, OpenOptions::default()))?;
-    let done = done.map_err(|error| Failure::Volume { place: image.clone(), error })?;
+    let done =
+        done.map_err(|error| Failure::open_whole(image.clone(), ", which e2fsck -b can repair", error))?;
     if args.json {
         json::print(&mut session.out, &JsonRecovery::from(done))?;
     } else {
@@ -35,7 +36,9 @@ fn describe(done: &Recovery) -> String {
         ),
     };
     if done.has_orphans {
-        text.push_str("; files that were deleted while open are left to the next writable mount");
+        text.push_str(
+            "; files deleted or truncated while open remain: e2fsck or a writable mount finishes them",
+        );
     }
     text
 }

@@ -45,7 +45,11 @@ impl Session {
     /// Opens an image's file for reading.
     pub(crate) fn device(&self, place: &Place, access: Access) -> Result<Arc<dyn Device>, Failure> {
         let options = FileOptions { write: false, direct: access == Access::Contents };
-        let device = FileDevice::open(&place.image, options).map_err(|e| Failure::host(&place.image, e))?;
+        let failure = |error: std::io::Error| match place.misspelt(&error) {
+            Some(meant) => Failure::Misspelt { place: place.image_quoted(), meant },
+            None => Failure::host(&place.image, error),
+        };
+        let device = FileDevice::open(&place.image, options).map_err(failure)?;
         Ok(Arc::new(device.driven_by(&self.rt)))
     }
 
@@ -66,7 +70,7 @@ impl Session {
             ignore_journal: args.ignore_journal,
         };
         let opened = self.rt.block_on(Volume::open(device, options))?;
-        let volume = opened.map_err(|error| Failure::open(place.image_quoted(), error))?;
+        let volume = opened.map_err(|error| Failure::open(place.image_quoted(), args.superblock, error))?;
         self.volumes.push((place.image.clone(), volume.clone()));
         Ok(volume)
     }

@@ -16,7 +16,13 @@ const RUNS_MAX: usize = 1000;
 
 pub(crate) fn run(session: &mut Session, args: &StatArgs) -> Result<(), Failure> {
     for (n, place) in args.places.iter().enumerate() {
-        let volume = session.volume(place, &args.open, Access::Metadata)?;
+        let volume = match session.volume(place, &args.open, Access::Metadata) {
+            Ok(volume) => volume,
+            Err(failure) => {
+                session.fail(failure);
+                continue;
+            }
+        };
         let rt = session.rt.clone();
         match rt.block_on(examine(session, place, &volume))? {
             Ok(file) if args.json => json::print(&mut session.out, &file.to_json(place, &volume))?,

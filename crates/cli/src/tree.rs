@@ -7,7 +7,7 @@ use crate::output::{Output, outln};
 use crate::place::Place;
 use crate::session::{Access, Session};
 use extant_format::FileKind;
-use extant_fs::{Follow, Volume, WalkEntry, WalkOptions, quote};
+use extant_fs::{Error, Follow, Volume, WalkEntry, WalkOptions, quote};
 
 pub(crate) fn run(session: &mut Session, args: &TreeArgs) -> Result<(), Failure> {
     let volume = session.volume(&args.place, &args.open, Access::Metadata)?;
@@ -19,6 +19,9 @@ async fn show(session: &mut Session, args: &TreeArgs, volume: &Volume) -> Result
     let place = &args.place;
     let at = |error| Failure::at(place, error);
     let top = volume.resolve(&place.path, Follow::Yes).await.map_err(at)?;
+    if top.kind() != Some(FileKind::Directory) {
+        return Err(at(Error::NotADirectory(quote(&place.path))));
+    }
     let depth = args.depth.map(|depth| depth as usize);
     let mut walk = volume.walk(&top, WalkOptions { inodes: false, depth }).await.map_err(at)?;
     let mut drawing: Box<dyn Drawing> = match args.json {

@@ -1,7 +1,20 @@
 //! Values of options.
 
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use extant_format::BlockSize;
 use extant_image::{FeatureChoices, FsType, IdRange, JournalSize, OwnerMap, SizePolicy};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// The name of an image to write.
+pub(crate) fn image_output() -> ValueParser {
+    let parse = |path: OsString| match path.as_bytes() {
+        b"-" => Err("an image cannot be written to standard output; for a file of that name write ./-"),
+        _ => Ok(PathBuf::from(path)),
+    };
+    OsStringValueParser::new().try_map(parse).into()
+}
 
 /// Bytes, perhaps with a binary unit, as in 64K.
 pub(crate) fn size(text: &str) -> Result<u64, String> {

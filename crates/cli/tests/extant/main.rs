@@ -1,6 +1,7 @@
 //! The command as users meet it, on volumes that others made.
 
 mod corpus;
+mod damaged;
 mod exporting;
 mod hostile;
 mod reading;

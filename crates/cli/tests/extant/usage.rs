@@ -1,7 +1,8 @@
 //! Exit codes, pipes, and the shapes of answers.
 
-use crate::testbed::{assert_same, extant, have, look, mke2fs, noise, place, run};
+use crate::testbed::{assert_same, extant, have, is_root, look, mke2fs, noise, place, run};
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -115,6 +116,78 @@ fn copies_go_where_cp_would_put_them() {
     assert_eq!(fs::read(to.join("big")).unwrap(), noise(1, 4 << 20));
     assert_eq!(cp("/sub", &to.join("big")).code, Some(1), "a file is in the way");
     assert_eq!(cp("/", &to.join("big")).code, Some(1));
+}
+
+#[test]
+fn devices_and_pipes_are_written_into() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path()) else { return };
+    let cp = |from: &str, to: &Path| extant(["cp".as_ref(), place(&image, from).as_ref(), to.as_os_str()]);
+    let pipe = dir.path().join("pipe");
+    run("mkfifo", &[pipe.to_str().unwrap()]);
+    let through = dir.path().join("through");
+    let mut reader = Command::new("cp").args([&pipe, &through]).spawn().unwrap();
+    cp("/big", &pipe).clean();
+    assert!(reader.wait().unwrap().success());
+    assert!(fs::read(through).unwrap() == noise(1, 4 << 20));
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&pipe, &link).unwrap();
+    assert_eq!(cp("/sub", &pipe).code, Some(1), "a directory goes into no pipe");
+    assert_eq!(cp("/sub", &link).code, Some(1));
+    assert!(pipe.symlink_metadata().unwrap().file_type().is_fifo());
+
+    // Below a directory they are left where they are.
+    fs::create_dir(dir.path().join("sub")).unwrap();
+    run("mkfifo", &[dir.path().join("sub/small").to_str().unwrap()]);
+    let ran = cp("/sub", dir.path());
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("/sub/small cannot be created: a named pipe"), "{}", ran.stderr);
+
+    if !is_root() {
+        return;
+    }
+    let null = dir.path().join("null");
+    run("mknod", &[null.to_str().unwrap(), "c", "1", "3"]);
+    cp("/sub/small", &null).clean();
+    assert!(null.symlink_metadata().unwrap().file_type().is_char_device());
+}
+
+#[test]
+fn mistakes_are_answered_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path()) else { return };
+    let (image, at) = (image.to_str().unwrap(), dir.path().to_str().unwrap());
+    let new = format!("{at}/new.img");
+    for (code, args, told) in [
+        (1, &["ls", &format!("{image}:sub")][..], format!("begins with a slash: {image}:/sub\n")),
+        (1, &["tree", &format!("{image}:/big")], "/big: not a directory".into()),
+        (2, &["build", at, "-o", "-"], "cannot be written to standard output".into()),
+        (2, &["mkfs", "-", "8M"], "write ./-".into()),
+        (1, &["mkfs", &new, "10K"], "ask for that size or more\n".into()),
+        (1, &["build", at, "-o", &new, "--size", "1M"], "or for --size exact\n".into()),
+        (1, &["build", image, "-o", &new], "this is no tar archive".into()),
+        (1, &["cp", &format!("{image}:/big"), &format!("{at}/none/big")], format!("{at}/none: No such file")),
+        (1, &["export", image, "-o", &format!("{at}/none/a.tar")], format!("{at}/none: No such file")),
+    ] {
+        let ran = extant(args);
+        assert_eq!(ran.code, Some(code), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(&told), "{args:?}: {}", ran.stderr);
+    }
+    assert!(!Path::new("-").exists() && !Path::new(&new).exists());
+
+    let junk = format!("{at}/junk");
+    fs::write(&junk, vec![0; 1 << 20]).unwrap();
+    let refused = extant(["recover", &junk]);
+    assert_eq!(refused.code, Some(3));
+    assert!(!refused.stderr.contains("--superblock"), "recover has no such option: {}", refused.stderr);
+
+    // An array in any case, with what could be read.
+    for places in [&[junk.as_str()][..], &[&junk, image], &[&format!("{at}/none"), image]] {
+        let ran = extant([&["ls", "--json"], places].concat());
+        assert_ne!(ran.code, Some(0));
+        let listed: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+        assert_eq!(listed.as_array().unwrap().is_empty(), places.len() == 1);
+    }
 }
 
 #[test]

@@ -1,0 +1,72 @@
+//! Damage that loses a whole tree is told, and a caller's mistake is not called damage.
+
+use crate::testbed::{debugfs, extant, have, mke2fs, place};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn volume(dir: &Path, options: &[&str]) -> PathBuf {
+    let source = dir.join("source");
+    fs::create_dir_all(source.join("sub")).unwrap();
+    fs::write(source.join("sub/file"), b"contents").unwrap();
+    let image = dir.join("image");
+    let mut args = vec!["-b", "1024", "-d", source.to_str().unwrap()];
+    args.extend(options);
+    mke2fs(&image, "16M", &args);
+    image
+}
+
+#[test]
+fn a_damaged_root_is_told_by_every_command() {
+    if !have("mke2fs") || !have("debugfs") {
+        return;
+    }
+    for (field, value) in [("mode", "0100644"), ("mode", "0120777"), ("size", "0"), ("links_count", "0")] {
+        let dir = tempfile::tempdir().unwrap();
+        let image = volume(dir.path(), &["-t", "ext4"]);
+        debugfs(&image, &[format!("sif <2> {field} {value}")]);
+        let root = place(&image, "/");
+        let (archive, copy) = (dir.path().join("out.tar"), dir.path().join("copy"));
+        let commands: [&[&str]; 6] = [
+            &["ls", &root],
+            &["ls", "--json", "--recursive", &root],
+            &["tree", &root],
+            &["cat", &place(&image, "/sub/file")],
+            &["export", &root, "-o", archive.to_str().unwrap()],
+            &["cp", &root, copy.to_str().unwrap()],
+        ];
+        for command in commands {
+            let ran = extant(command);
+            assert_eq!(ran.code, Some(3), "{field} {value}: {command:?}: {}", ran.stderr);
+            assert!(ran.stderr.contains("inode 2: i_"), "{field} {value}: {command:?}: {}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_callers_mistake_is_no_damage() {
+    if !have("mke2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = volume(dir.path(), &["-t", "ext2"]);
+    let image = image.to_str().unwrap();
+    for (args, told) in [
+        (&["inode", "999999"][..], "there is no inode 999999; the volume's last is 4096"),
+        (&["inode", "0"], "there is no inode 0"),
+        (&["xattrs", "5000"], "there is no inode 5000"),
+        (&["group", "7"], "there is no group 7; the volume's last is 1"),
+        (&["block", "16384"], "there is no block 16384; the volume's last is 16383"),
+        (&["journal"], "the volume has no journal"),
+        (&["directory", "7"], "inode 7: not a directory"),
+        (&["htree", "2"], "directory 2 has no hash tree"),
+    ] {
+        let ran = extant([&["debug", image], args].concat());
+        assert_eq!(ran.code, Some(1), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(told), "{args:?}: {}", ran.stderr);
+    }
+    for at in ["4096", "99999999999"] {
+        let ran = extant(["ls", "--superblock", at, image]);
+        assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+        assert!(ran.stderr.contains(&format!("no superblock at byte {at}")), "{}", ran.stderr);
+    }
+}
