@@ -497,6 +497,37 @@ impl Inode {
         (self.extra.i_crtime, self.extra.i_crtime_extra) = crtime.to_raw();
     }
 
+    /// Sets the time of the last change of the contents, as finely as the inode has room for.
+    pub fn set_modified(&mut self, at: Timestamp) {
+        let (base, extra) = at.to_raw();
+        self.raw.i_mtime = base;
+        if self.has_extra(12) {
+            self.extra.i_mtime_extra = extra;
+        }
+    }
+
+    /// Sets the time of the last change of the inode, as finely as the inode has room for.
+    pub fn set_changed(&mut self, at: Timestamp) {
+        let (base, extra) = at.to_raw();
+        self.raw.i_ctime = base;
+        if self.has_extra(8) {
+            self.extra.i_ctime_extra = extra;
+        }
+    }
+
+    /// Counts a change (`i_version`).
+    pub fn bump_version(&mut self) {
+        let (low, carried) = self.raw.i_version_lo.get().overflowing_add(1);
+        self.raw.i_version_lo = low.into();
+        if carried && self.has_extra(28) {
+            self.extra.i_version_hi = self.extra.i_version_hi.get().wrapping_add(1).into();
+        }
+    }
+
+    fn has_extra(&self, end: usize) -> bool {
+        usize::from(self.extra.i_extra_isize.get()) >= end
+    }
+
     /// The project, where the inode has room for it.
     pub fn project(&self) -> Option<u32> {
         self.extra_field(32, self.extra.i_projid).map(U32::get)
