@@ -64,11 +64,6 @@ pub(crate) fn pointer_growth(range: Range<u64>, block: BlockSize) -> u64 {
     nodes
 }
 
-/// Blocks outside the inode that inserting one run may dirty in a tree: the way down, and a split of each level.
-pub(crate) fn tree_insert_blocks(shape: TreeShape) -> u32 {
-    2 * u32::from(shape.depth) + 1
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,6 +18,14 @@ pub(crate) enum NodeAt {
 }
 
 impl NodeAt {
+    /// The block of a node that has one already.
+    pub(crate) fn block(self) -> Option<VolumeBlock> {
+        match self {
+            Self::Block(at) => Some(at),
+            Self::Root | Self::New(_) => None,
+        }
+    }
+
     /// The node's block, once the new ones are known; `None` for the root.
     pub(crate) fn resolve(self, news: &[VolumeBlock]) -> Option<VolumeBlock> {
         match self {

@@ -199,7 +199,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
             let Entries::Index(children) = &root.entries else { return Ok(()) };
             let [child] = children[..] else { return Ok(()) };
             let cx = ExtentContext {
-                block: child.at.resolve(&[]),
+                block: child.at.block(),
                 depth: Some(root.depth - 1),
                 range: (child.logical.into(), MAP_END),
                 ..ExtentContext::root(self.sb, self.inode)
@@ -272,7 +272,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
             path.steps.push((path.leaf, n));
             path.leaf = child.at;
             let cx = ExtentContext {
-                block: child.at.resolve(&[]).filter(|_| matches!(child.at, NodeAt::Block(_))),
+                block: child.at.block(),
                 depth: Some(depth - 1),
                 range: (child.logical.into(), path.range.end),
                 ..ExtentContext::root(self.sb, self.inode)

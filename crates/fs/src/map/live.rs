@@ -5,9 +5,9 @@
 //! yet. They are authoritative; what is *known* is a cache and may be forgotten at any time.
 //!
 //! ```text
-//! hole      --write--> delayed   --place--> in flight (new)       --end--> written, logged
-//! unwritten --write--> converts  --place--> in flight (unwritten) --end--> written, logged
-//! written, not covered by the recorded size --write--> beyond --place--> in flight (written) --end--> size logged
+//! hole      --write--> delayed   --claim--> in flight (new), --place--> with a place --end--> written, logged
+//! unwritten --write--> converts  --claim--> in flight (unwritten)                     --end--> written, logged
+//! written, not covered by the recorded size --write--> beyond --claim--> in flight (written) --end--> size logged
 //! ```
 
 use super::runs::{RunMap, RunValue};
@@ -44,8 +44,8 @@ pub(crate) enum Pending {
     /// Dirty over a written block that the recorded size does not cover. On the device its bytes are valid up to this
     /// offset in the file.
     Beyond { at: VolumeBlock, valid_bytes: u64 },
-    /// Being written to its place; `again` if it was written to since.
-    InFlight { to: VolumeBlock, was: Was, again: bool },
+    /// Claimed by write-back: being written to its place, or about to get one. `again` if it was written to since.
+    InFlight { to: Option<VolumeBlock>, was: Was, again: bool },
 }
 
 impl RunValue for Known {
@@ -65,7 +65,7 @@ impl RunValue for Pending {
             Self::Delayed => Self::Delayed,
             Self::Converts(at) => Self::Converts(on(at)),
             Self::Beyond { at, valid_bytes } => Self::Beyond { at: on(at), valid_bytes },
-            Self::InFlight { to, was, again } => Self::InFlight { to: on(to), was, again },
+            Self::InFlight { to, was, again } => Self::InFlight { to: to.map(on), was, again },
         }
     }
 }
@@ -75,8 +75,8 @@ impl RunValue for Pending {
 pub(crate) enum WriteStep {
     /// Overwrites in place; the map does not change.
     Overwrite(VolumeBlock),
-    /// Writes in place; its end must be logged.
-    InPlace(VolumeBlock),
+    /// Writes in place, and its end must be logged. What lies around the dirty bytes of a *fresh* block is void.
+    InPlace { to: VolumeBlock, fresh: bool },
     /// Needs blocks, for which space is reserved.
     Allocate,
     /// Is dirty without a reservation.
@@ -146,12 +146,10 @@ impl LiveMap {
         if let Some((run, pending)) = self.pending.get(at) {
             let known = match pending {
                 Pending::Delayed | Pending::InFlight { was: Was::New, .. } => Known::Hole,
-                Pending::Converts(at) | Pending::InFlight { to: at, was: Was::Unwritten, .. } => {
-                    Known::Unwritten(at)
-                }
-                Pending::Beyond { at, .. } | Pending::InFlight { to: at, was: Was::Written, .. } => {
-                    Known::Written(at)
-                }
+                Pending::Converts(at) => Known::Unwritten(at),
+                Pending::Beyond { at, .. } => Known::Written(at),
+                Pending::InFlight { to, was: Was::Unwritten, .. } => to.map_or(Known::Hole, Known::Unwritten),
+                Pending::InFlight { to, was: Was::Written, .. } => to.map_or(Known::Hole, Known::Written),
             };
             return Some((run, known));
         }
@@ -236,7 +234,8 @@ impl LiveMap {
         if let Some((run, pending)) = self.pending.get(at) {
             let step = match pending {
                 Pending::Delayed => WriteStep::Allocate,
-                Pending::Converts(at) | Pending::Beyond { at, .. } => WriteStep::InPlace(at),
+                Pending::Converts(to) => WriteStep::InPlace { to, fresh: true },
+                Pending::Beyond { at: to, .. } => WriteStep::InPlace { to, fresh: false },
                 Pending::InFlight { .. } => WriteStep::Wait,
             };
             return Some((run, step));
@@ -249,32 +248,63 @@ impl LiveMap {
         Some((run, step))
     }
 
-    /// Delayed blocks got a place and are about to be written to it.
-    pub(crate) fn place(&mut self, range: Range<u64>, to: VolumeBlock) {
-        debug_assert!(self.is_all(range.clone(), |pending| pending == Pending::Delayed));
-        self.pending.insert(range, Pending::InFlight { to, was: Was::New, again: false });
-    }
-
-    /// Dirty blocks that have a place are about to be written to it.
-    pub(crate) fn start_in_place(&mut self, range: Range<u64>) {
+    /// Write-back takes dirty blocks of one kind: nobody else does until they have landed or failed.
+    pub(crate) fn claim(&mut self, range: Range<u64>) {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
             let (to, was) = match pending {
-                Pending::Converts(at) => (at, Was::Unwritten),
-                Pending::Beyond { at, .. } => (at, Was::Written),
-                Pending::Delayed | Pending::InFlight { .. } => continue,
+                Pending::Delayed => (None, Was::New),
+                Pending::Converts(at) => (Some(at), Was::Unwritten),
+                Pending::Beyond { at, .. } => (Some(at), Was::Written),
+                Pending::InFlight { .. } => continue,
             };
             self.pending.insert(run, Pending::InFlight { to, was, again: false });
         }
     }
 
+    /// Claimed blocks got a place and are about to be written to it.
+    pub(crate) fn place(&mut self, range: Range<u64>, to: VolumeBlock) {
+        let parts: Vec<_> = self.pending.iter_in(range.clone()).collect();
+        for (run, pending) in parts {
+            let Pending::InFlight { to: None, was, again } = pending else {
+                unreachable!("blocks are claimed before they get a place")
+            };
+            let to = Some(VolumeBlock(to.0 + (run.start - range.start)));
+            self.pending.insert(run, Pending::InFlight { to, was, again });
+        }
+    }
+
     /// The blocks of a range that are in flight, with their places and what they were.
     pub(crate) fn in_flight(&self, range: Range<u64>) -> Vec<(Range<u64>, VolumeBlock, Was)> {
-        let in_flight = |(run, pending)| match pending {
-            Pending::InFlight { to, was, .. } => Some((run, to, was)),
-            _ => None,
-        };
-        self.pending.iter_in(range).filter_map(in_flight).collect()
+        let mut parts: Vec<(Range<u64>, VolumeBlock, Was)> = Vec::new();
+        for (run, pending) in self.pending.iter_in(range) {
+            let Pending::InFlight { to: Some(to), was, .. } = pending else { continue };
+            match parts.last_mut() {
+                // Blocks that were written to again are no part of their own.
+                Some((before, at, same))
+                    if before.end == run.start
+                        && at.0 + (run.start - before.start) == to.0
+                        && *same == was =>
+                {
+                    before.end = run.end;
+                }
+                _ => parts.push((run, to, was)),
+            }
+        }
+        parts
+    }
+
+    /// The place of a block that has one.
+    pub(crate) fn place_of(&self, block: u64) -> Option<VolumeBlock> {
+        match self.pending.get(block) {
+            Some((_, Pending::InFlight { to, .. })) => to,
+            Some((_, Pending::Converts(at) | Pending::Beyond { at, .. })) => Some(at),
+            Some((_, Pending::Delayed)) => None,
+            None => match self.known.get(block) {
+                Some((_, Known::Written(at) | Known::Unwritten(at))) => Some(at),
+                _ => None,
+            },
+        }
     }
 
     /// Blocks in flight are on the device, and what points to them is being logged. Their run was taken when the file was
@@ -282,7 +312,7 @@ impl LiveMap {
     pub(crate) fn landed(&mut self, range: Range<u64>, size_bytes: u64) {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
-            let Pending::InFlight { to, was, again } = pending else { continue };
+            let Pending::InFlight { to: Some(to), was, again } = pending else { continue };
             if was != Was::Written {
                 self.reserved_blocks -= run.end - run.start;
             }
@@ -303,10 +333,10 @@ impl LiveMap {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
             let Pending::InFlight { to, was, .. } = pending else { continue };
-            let before = match was {
-                Was::New => Pending::Delayed,
-                Was::Unwritten => Pending::Converts(to),
-                Was::Written => Pending::Beyond { at: to, valid_bytes: recorded_bytes },
+            let before = match (was, to) {
+                (Was::Unwritten, Some(at)) => Pending::Converts(at),
+                (Was::Written, Some(at)) => Pending::Beyond { at, valid_bytes: recorded_bytes },
+                (Was::New, _) | (_, None) => Pending::Delayed,
             };
             self.pending.insert(run, before);
         }
@@ -378,17 +408,6 @@ impl LiveMap {
     pub(crate) fn is_clean(&self) -> bool {
         self.pending.len() == 0
     }
-
-    fn is_all(&self, range: Range<u64>, is: impl Fn(Pending) -> bool) -> bool {
-        let mut at = range.start;
-        for (run, pending) in self.pending.iter_in(range.clone()) {
-            if run.start != at || !is(pending) {
-                return false;
-            }
-            at = run.end;
-        }
-        at == range.end
-    }
 }
 
 #[cfg(test)]
@@ -432,6 +451,7 @@ mod tests {
         assert_eq!(map.reserved(), (3, 1));
         assert_eq!(map.write_step(2), Some((2..3, WriteStep::Overwrite(at(102)))));
         assert_eq!(map.write_step(3), Some((3..6, WriteStep::Allocate)));
+        map.claim(3..6);
         map.place(3..6, at(500));
         assert_eq!(map.read(4), Some((4..6, Known::Hole)), "not readable before it is on the device");
         assert_eq!(map.write_step(3), Some((3..6, WriteStep::Wait)));
@@ -446,6 +466,7 @@ mod tests {
     fn size_grows_only_over_what_is_on_the_device() {
         let mut map = map();
         map.mark_dirty(3..9, 3 * B);
+        map.claim(3..9);
         map.place(3..5, at(500));
         map.place(5..9, at(600));
         map.landed(5..9, 9 * B);
@@ -459,16 +480,17 @@ mod tests {
         let mut map = map();
         // 2 blocks and 100 bytes are recorded; the file grows to 2 blocks and 200 bytes.
         map.mark_dirty(2..3, 2 * B + 100);
-        assert_eq!(map.write_step(2), Some((2..3, WriteStep::InPlace(at(102)))));
-        map.start_in_place(2..3);
+        assert_eq!(map.write_step(2), Some((2..3, WriteStep::InPlace { to: at(102), fresh: false })));
+        map.claim(2..3);
         // Before that is on the device the file grows into the next block.
         map.mark_dirty(2..4, 2 * B + 100);
         map.landed(2..3, 2 * B + 200);
         assert_eq!(map.recordable_bytes(2 * B + 100), 2 * B + 200);
+        map.claim(3..4);
         map.place(3..4, at(700));
         map.landed(3..4, 3 * B + 50);
         assert_eq!(map.recordable_bytes(2 * B + 200), 2 * B + 200, "the block before is dirty again");
-        map.start_in_place(2..3);
+        map.claim(2..3);
         map.landed(2..3, 3 * B + 50);
         assert_eq!(map.recordable_bytes(2 * B + 200), 3 * B + 50);
     }
@@ -477,8 +499,9 @@ mod tests {
     fn a_block_wholly_written_stays_so_when_it_is_dirtied_in_flight() {
         let mut map = map();
         map.mark_dirty(3..4, 3 * B);
-        map.place(3..4, at(500));
+        map.claim(3..4);
         map.mark_dirty(3..4, 3 * B);
+        map.place(3..4, at(500));
         map.landed(3..4, 4 * B);
         assert!(map.is_clean());
         assert_eq!(map.recordable_bytes(3 * B), 4 * B);
@@ -490,10 +513,11 @@ mod tests {
         map.learn([(3..4, Known::Unwritten(at(40)))]);
         map.mark_dirty(3..5, 3 * B);
         assert_eq!(map.reserved(), (2, 2));
-        map.start_in_place(3..4);
+        map.claim(3..4);
+        map.claim(4..5);
         map.place(4..5, at(600));
         map.failed(3..5, 3 * B);
-        assert_eq!(map.write_step(3), Some((3..4, WriteStep::InPlace(at(40)))));
+        assert_eq!(map.write_step(3), Some((3..4, WriteStep::InPlace { to: at(40), fresh: true })));
         assert_eq!(map.write_step(4), Some((4..5, WriteStep::Allocate)));
         assert_eq!(map.abandon(0..10), 1);
         assert_eq!(map.reserved(), (0, 0));

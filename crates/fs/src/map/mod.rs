@@ -1,16 +1,11 @@
 //! Where a file's blocks lie.
 
-#[allow(dead_code)] // until write-back edits maps
+pub(crate) mod change;
 pub(crate) mod cost;
-#[allow(dead_code)]
 pub(crate) mod edit;
-#[allow(dead_code)]
 pub(crate) mod extents;
-#[allow(dead_code)]
 pub(crate) mod live;
-#[allow(dead_code)]
 pub(crate) mod pointers;
-#[allow(dead_code)]
 mod runs;
 #[cfg(test)]
 mod testing;

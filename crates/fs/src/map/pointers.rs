@@ -3,6 +3,8 @@
 //! A map has no unwritten state: a pointer is set once the block's data are on the device.
 
 use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
+use super::live::Known;
+use super::runs::RunValue;
 use extant_format::{
     DIRECT_POINTERS, Extent, FileBlock, InodeNumber, Place, Superblock, VolumeBlock, check_pointer,
     indirect_capacity, indirect_path, pointers_per_block,
@@ -64,6 +66,36 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
     ) -> Self {
         let (loaded, set) = (BTreeMap::new(), BTreeMap::new());
         Self { sb, inode, source, root: *root, loaded, set, news: 0, freed: Vec::new(), replaced: Vec::new() }
+    }
+
+    /// What is mapped around block `logical`: by the pointer block responsible for it, or by none.
+    pub(crate) fn leaf(&mut self, logical: u64) -> Result<Vec<(Range<u64>, Known)>, Stop> {
+        let size = self.sb.block_size();
+        let Some(path) = indirect_path(logical, size) else {
+            return Ok(vec![(indirect_capacity(size)..super::MAP_END, Known::Hole)]);
+        };
+        let bits = size.log2() - 2;
+        let (mut at, mut index) = (NodeAt::Root, path.root as u32);
+        for (level, &below) in path.indices[..path.levels].iter().enumerate() {
+            let Some(child) = self.node(at, index)? else {
+                let skip = path.indices[level..path.levels].iter().fold(0, |n, &i| n << bits | u64::from(i));
+                let reach = 1u64 << (bits * (path.levels - level) as u32);
+                return Ok(vec![(logical - skip..logical - skip + reach, Known::Hole)]);
+            };
+            (at, index) = (child, below);
+        }
+        let first = logical - u64::from(index);
+        let count = if path.levels == 0 { DIRECT_POINTERS } else { 1 << bits };
+        let mut runs: Vec<(Range<u64>, Known)> = Vec::new();
+        for n in 0..count {
+            let block = first + u64::from(n);
+            let known = self.block(at, n)?.map_or(Known::Hole, Known::Written);
+            match runs.last_mut() {
+                Some((run, last)) if last.advance(block - run.start) == known => run.end += 1,
+                _ => runs.push((block..block + 1, known)),
+            }
+        }
+        Ok(runs)
     }
 
     /// Maps `blocks` file blocks from `logical` on to the run at `physical`. What they were mapped to is in

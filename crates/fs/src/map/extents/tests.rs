@@ -57,6 +57,34 @@ impl Tree {
         }
     }
 
+    /// Maps several runs in one edit.
+    fn map_many(&mut self, starts: &[u64]) {
+        let next = self.next_physical;
+        let extents: Vec<_> = (next..)
+            .step_by(2)
+            .zip(starts)
+            .map(|(physical, &start)| Extent {
+                logical: FileBlock(start as u32),
+                physical: VolumeBlock(physical),
+                blocks: 1,
+                unwritten: false,
+            })
+            .collect();
+        self.next_physical += 2 * starts.len() as u64;
+        let shape = self.shape();
+        let edit = self
+            .edit(|draft| {
+                extents.iter().try_for_each(|extent| {
+                    let start = u64::from(extent.logical.0);
+                    draft.replace(start..start + 1, std::slice::from_ref(extent))
+                })
+            })
+            .unwrap();
+        let count = starts.len() as u64;
+        assert!(u64::from(edit.new_nodes) <= tree_growth(shape, count, count, self.sb.block_size()));
+        self.model.extend(extents.iter().map(|e| (u64::from(e.logical.0), (e.physical.0, false))));
+    }
+
     fn mark_written(&mut self, range: Range<u64>) {
         self.edit(|draft| draft.mark_written(range.clone())).unwrap();
         for (_, state) in self.model.range_mut(range) {
@@ -129,6 +157,7 @@ impl Tree {
 #[derive(Clone, Debug)]
 enum Op {
     Map { start: u64, blocks: u64, jump: u64, unwritten: bool },
+    MapMany { starts: Vec<u64> },
     MarkWritten { start: u64, blocks: u64 },
     Remove { start: u64, blocks: u64, budget: u32 },
 }
@@ -138,6 +167,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         20 => (0u64..3000, blocks.clone(), 0u64..3, any::<bool>())
             .prop_map(|(start, blocks, jump, unwritten)| Op::Map { start, blocks, jump, unwritten }),
+        2 => prop::collection::vec(0u64..3000, 1..12).prop_map(|starts| Op::MapMany { starts }),
         5 => (0u64..3000, blocks).prop_map(|(start, blocks)| Op::MarkWritten { start, blocks }),
         1 => (0u64..3000, 1u64..300, 1u32..6)
             .prop_map(|(start, blocks, budget)| Op::Remove { start, blocks, budget }),
@@ -152,6 +182,7 @@ proptest! {
         let mut tree = Tree::new();
         for (n, op) in ops.iter().enumerate() {
             match *op {
+                Op::MapMany { ref starts } => tree.map_many(starts),
                 Op::Map { start, blocks, jump, unwritten } => tree.map(start, blocks, jump, unwritten),
                 Op::MarkWritten { start, blocks } => tree.mark_written(start..start + blocks),
                 Op::Remove { start, blocks, budget } => tree.remove(start..start + blocks, budget),

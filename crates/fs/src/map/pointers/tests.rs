@@ -81,6 +81,20 @@ impl Map {
             }
         }
         assert!(found == self.model, "the map is the model's");
+        // And as a reader meets it.
+        let (mut read, mut at) = (BTreeMap::new(), 0);
+        while at < 1_002_000 {
+            let mut draft = PointerDraft::new(&self.store.root, &self.store, &self.sb, INODE);
+            let leaf = draft.leaf(at).unwrap();
+            assert!(leaf[0].0.start <= at);
+            for (run, known) in &leaf {
+                if let Known::Written(first) = known {
+                    read.extend(run.clone().map(|block| (block, first.0 + block - run.start)));
+                }
+            }
+            at = leaf.last().unwrap().0.end;
+        }
+        assert!(read == self.model, "leaves hold what the map holds");
         assert_eq!(nodes, self.store.nodes.len(), "every pointer block is in the map");
     }
 }

@@ -1,0 +1,320 @@
+//! Changing a file's map: its nodes loaded and pinned, the edit planned, then applied under a handle.
+
+use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
+use super::extents::{Draft, TreeNode};
+use super::live::Known;
+use super::pointers::{PointerDraft, PointerWrites};
+use crate::journal::Handle;
+use crate::meta::{InodeCell, MetaBlock, MetaKind, MetaStore, PhysicalRun};
+use crate::{Error, Result};
+use extant_cache::blocks::BlockBytes;
+use extant_format::{
+    Extent, ExtentNode, FileBlock, Incompat, Inode, InodeFlags, InodeNumber, Superblock, VolumeBlock,
+};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Groups and nodes that one step of a removal touches.
+const STEP_GROUPS: u32 = 48;
+
+/// The nodes of one file's map that are pinned.
+#[derive(Debug)]
+pub(crate) struct PinnedNodes {
+    kind: MetaKind,
+    nodes: BTreeMap<VolumeBlock, MetaBlock>,
+}
+
+impl Nodes for PinnedNodes {
+    type Bytes = BlockBytes;
+
+    fn node(&self, at: VolumeBlock) -> Option<BlockBytes> {
+        self.nodes.get(&at).map(MetaBlock::bytes)
+    }
+}
+
+impl PinnedNodes {
+    /// None of a file's nodes.
+    pub(crate) fn of(cell: &InodeCell, sb: &Superblock) -> Self {
+        let kind = cell.read(|inode| match form(inode, sb) {
+            Form::Tree => {
+                MetaKind::ExtentNode { inode: inode.number, generation: inode.raw.i_generation.get() }
+            }
+            Form::Pointers => MetaKind::Indirect { inode: inode.number },
+        });
+        Self { kind, nodes: BTreeMap::new() }
+    }
+
+    async fn load(&mut self, store: &MetaStore, at: VolumeBlock) -> Result<()> {
+        self.nodes.insert(at, store.read(at, self.kind).await?);
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Tree,
+    Pointers,
+}
+
+/// How the file is mapped, or will be once its contents leave the inode.
+fn form(inode: &Inode, sb: &Superblock) -> Form {
+    let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
+    let tree = match inline {
+        true => sb.incompat().contains(Incompat::EXTENTS),
+        false => inode.flags().contains(InodeFlags::EXTENTS),
+    };
+    if tree { Form::Tree } else { Form::Pointers }
+}
+
+/// The map's root; an empty one for contents in the inode.
+fn root(inode: &Inode, form: Form) -> [u8; 60] {
+    if !inode.flags().contains(InodeFlags::INLINE_DATA) {
+        return *inode.map();
+    }
+    let mut root = [0; 60];
+    if form == Form::Tree {
+        ExtentNode::Leaf(Vec::new()).write_to(&mut root);
+    }
+    root
+}
+
+/// What is to become of a map.
+#[derive(Clone, Debug)]
+pub(crate) enum Change<'a> {
+    /// These extents, in order, are mapped as written; what was unwritten at the same place is converted.
+    Map(&'a [Extent]),
+    /// The end of the range is unmapped, as far as one step goes.
+    Remove(Range<u64>),
+}
+
+/// A planned change.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    writes: Writes,
+    /// Blocks to allocate for new nodes.
+    pub(crate) new_nodes: u32,
+    /// Blocks of nodes to be freed.
+    pub(crate) freed_nodes: Vec<VolumeBlock>,
+    /// Runs of data to be freed.
+    pub(crate) removed: Vec<PhysicalRun>,
+    /// What is left of a removal.
+    pub(crate) rest: Rest,
+}
+
+#[derive(Debug)]
+enum Writes {
+    Tree(Vec<NodeWrite<TreeNode>>),
+    Pointers(Vec<NodeWrite<PointerWrites>>),
+}
+
+/// What is mapped around block `logical`: by the node responsible for it. Reads what is not in memory.
+///
+/// # Errors
+/// A damaged map, or one that cannot be read.
+pub(crate) async fn look_up(
+    store: &MetaStore,
+    cell: &InodeCell,
+    logical: u64,
+) -> Result<Vec<(Range<u64>, Known)>> {
+    let sb = store.shape();
+    let mut nodes = PinnedNodes::of(cell, sb);
+    loop {
+        let (root, form) = cell.read(|inode| {
+            let form = form(inode, sb);
+            (root(inode, form), form)
+        });
+        let found = match form {
+            Form::Tree => Draft::new(&root, &nodes, sb, cell.number()).and_then(|mut draft| {
+                let (range, extents) = draft.leaf(logical)?;
+                Ok(with_holes(range, extents))
+            }),
+            Form::Pointers => PointerDraft::new(&root, &nodes, sb, cell.number()).leaf(logical),
+        };
+        match found {
+            Ok(runs) => return Ok(runs),
+            Err(stop) => resume(stop, &mut nodes, store, cell.number()).await?,
+        }
+    }
+}
+
+fn with_holes(range: Range<u64>, extents: &[Extent]) -> Vec<(Range<u64>, Known)> {
+    let mut runs = Vec::with_capacity(2 * extents.len() + 1);
+    let mut at = range.start;
+    for extent in extents {
+        let start = u64::from(extent.logical.0);
+        if at < start {
+            runs.push((at..start, Known::Hole));
+        }
+        let known = match extent.unwritten {
+            true => Known::Unwritten(extent.physical),
+            false => Known::Written(extent.physical),
+        };
+        runs.push((start..extent.logical_end(), known));
+        at = extent.logical_end();
+    }
+    if at < range.end {
+        runs.push((at..range.end, Known::Hole));
+    }
+    runs
+}
+
+async fn resume(stop: Stop, nodes: &mut PinnedNodes, store: &MetaStore, inode: InodeNumber) -> Result<()> {
+    match stop {
+        Stop::Missing(at) => nodes.load(store, at).await,
+        Stop::Corrupt(corrupt) => Err(corrupt.into()),
+        Stop::TooBig => Err(Error::TooBig(format!("inode {inode}"))),
+    }
+}
+
+/// Plans a change, with the nodes that it edits loaded and pinned. Nobody else changes the map until it is applied.
+///
+/// # Errors
+/// A damaged map, or one that cannot be read; [`Error::TooBig`].
+pub(crate) async fn plan(
+    store: &MetaStore,
+    cell: &InodeCell,
+    nodes: &mut PinnedNodes,
+    change: &Change<'_>,
+) -> Result<Planned> {
+    loop {
+        match try_plan(store.shape(), cell, nodes, change) {
+            Ok(planned) => return Ok(planned),
+            Err(stop) => resume(stop, nodes, store, cell.number()).await?,
+        }
+    }
+}
+
+fn try_plan(
+    sb: &Superblock,
+    cell: &InodeCell,
+    nodes: &PinnedNodes,
+    change: &Change<'_>,
+) -> std::result::Result<Planned, Stop> {
+    let (root, form) = cell.read(|inode| {
+        let form = form(inode, sb);
+        (root(inode, form), form)
+    });
+    let mut budget = Budget::new(sb.blocks_per_group(), STEP_GROUPS);
+    let mut rest = None;
+    Ok(match form {
+        Form::Tree => {
+            let mut draft = Draft::new(&root, nodes, sb, cell.number())?;
+            match change {
+                Change::Map(extents) => {
+                    for extent in *extents {
+                        let range = u64::from(extent.logical.0)..extent.logical_end();
+                        draft.replace(range, std::slice::from_ref(extent))?;
+                    }
+                }
+                Change::Remove(range) => {
+                    rest = draft.remove_back(range.clone(), &mut budget)?;
+                    draft.shrink()?;
+                }
+            }
+            Planned::new(draft.finish(), rest, change, Writes::Tree)
+        }
+        Form::Pointers => {
+            let mut draft = PointerDraft::new(&root, nodes, sb, cell.number());
+            match change {
+                Change::Map(extents) => {
+                    for extent in *extents {
+                        draft.insert(extent.logical.0.into(), extent.physical, extent.blocks.into())?;
+                    }
+                }
+                Change::Remove(range) => rest = draft.remove_back(range.clone(), &mut budget)?,
+            }
+            Planned::new(draft.finish(), rest, change, Writes::Pointers)
+        }
+    })
+}
+
+impl Planned {
+    fn new<T>(
+        edit: Edit<T>,
+        rest: Rest,
+        change: &Change<'_>,
+        writes: impl FnOnce(Vec<NodeWrite<T>>) -> Writes,
+    ) -> Self {
+        // What `Map` replaces stays in use: it is the same blocks.
+        let replaced = if matches!(change, Change::Map(_)) { Vec::new() } else { edit.replaced };
+        let run = |extent: &Extent| PhysicalRun::new(extent.physical, extent.blocks.into());
+        Self {
+            writes: writes(edit.writes),
+            new_nodes: edit.new_nodes,
+            freed_nodes: edit.freed_nodes,
+            removed: replaced.iter().map(run).collect(),
+            rest,
+        }
+    }
+
+    /// Credits of [`Self::apply`]: the nodes and the inode.
+    pub(crate) fn credits(&self) -> u32 {
+        1 + match &self.writes {
+            Writes::Tree(writes) => writes.len() as u32,
+            Writes::Pointers(writes) => writes.len() as u32,
+        }
+    }
+
+    /// Everything that is to be freed, nodes apart from data.
+    pub(crate) fn freed(&self) -> impl Iterator<Item = (PhysicalRun, bool)> {
+        let nodes = self.freed_nodes.iter().map(|&at| (PhysicalRun::new(at, 1), true));
+        self.removed.iter().map(|&run| (run, false)).chain(nodes)
+    }
+
+    /// Writes the nodes. `news` are the blocks for new ones; `data_blocks` were mapped anew.
+    pub(crate) fn apply(
+        &self,
+        handle: &mut Handle,
+        cell: &Arc<InodeCell>,
+        nodes: &PinnedNodes,
+        news: &[VolumeBlock],
+        data_blocks: u64,
+        sb: &Superblock,
+    ) {
+        debug_assert_eq!(news.len(), self.new_nodes as usize);
+        match &self.writes {
+            Writes::Tree(writes) => write(handle, cell, nodes, news, writes, TreeNode::write_to),
+            Writes::Pointers(writes) => write(handle, cell, nodes, news, writes, PointerWrites::write_to),
+        }
+        let removed: u64 = self.removed.iter().map(|run| run.blocks).sum();
+        let more = data_blocks + u64::from(self.new_nodes);
+        let fewer = removed + self.freed_nodes.len() as u64;
+        if more != fewer {
+            let unit = sb.block_size().log2() - 9;
+            let mut inode = handle.inode(cell);
+            let blocks = (inode.blocks_512(sb) + (more << unit)).saturating_sub(fewer << unit);
+            inode.set_blocks_512(blocks, sb);
+        }
+    }
+}
+
+fn write<T>(
+    handle: &mut Handle,
+    cell: &Arc<InodeCell>,
+    nodes: &PinnedNodes,
+    news: &[VolumeBlock],
+    writes: &[NodeWrite<T>],
+    change: impl Fn(&T, &mut [u8], &[VolumeBlock]),
+) {
+    for node in writes {
+        match node.at {
+            NodeAt::Root => change(&node.change, &mut handle.inode(cell).raw.i_block, news),
+            NodeAt::Block(at) => change(&node.change, &mut handle.edit(&nodes.nodes[&at]), news),
+            NodeAt::New(n) => {
+                let block = handle.create(news[n as usize], nodes.kind);
+                change(&node.change, &mut handle.edit(&block), news);
+            }
+        }
+    }
+}
+
+/// A run of written blocks.
+pub(crate) fn written(range: &Range<u64>, physical: VolumeBlock) -> Extent {
+    Extent {
+        logical: FileBlock(range.start as u32),
+        physical,
+        blocks: (range.end - range.start) as u32,
+        unwritten: false,
+    }
+}
