@@ -21,11 +21,13 @@ mod alloc;
 mod dir;
 mod dump;
 mod error;
+#[allow(dead_code, unused_imports)] // volumes that are open for writing follow
 mod file;
 #[allow(dead_code, unused_imports)] // the flows that use it follow
 mod inode;
 #[allow(dead_code)] // the flows that use it follow
 mod journal;
+#[allow(dead_code)] // volumes that are open for writing follow
 mod map;
 #[allow(dead_code)] // the flows that use it follow
 mod meta;
@@ -36,7 +38,7 @@ mod xattr;
 pub use dir::{Cookie, DirItem, DirReader, Listed};
 pub use dump::Dump;
 pub use error::{Error, Result};
-pub use file::{Chunk, File, FileStream};
+pub use file::{Chunk, File, FileOptions, FileStream, OpenFile};
 pub use journal::{Recovery, recover};
 pub use map::{Run, RunState, Runs};
 pub use meta::BlockRef;

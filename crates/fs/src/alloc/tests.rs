@@ -6,6 +6,7 @@ use crate::meta::{InodeCell, MetaKind};
 use crate::volume::Writer;
 use extant_block::{FileDevice, FileOptions};
 use extant_cache::blocks::Blocks;
+use extant_cache::{CacheConfig, PageCache};
 use extant_format::{Extent, ExtentNode, FileBlock, Incompat, Inode, InodeFlags, Timestamp, write_dirent};
 use extant_rt::{Rng, Rt};
 use std::io::Write;
@@ -38,7 +39,8 @@ struct Node {
 
 /// A volume without names.
 struct Bed {
-    writer: Writer,
+    writer: Arc<Writer>,
+    _cache: PageCache,
     extents: bool,
 }
 
@@ -62,9 +64,11 @@ impl Bed {
             fixed_time: Some(NOW.seconds),
         };
         let journal = Journal::new(rt, store.clone(), None, Tid::first(1), options);
-        let (writer, left) = Writer::new(rt, store, journal, &[], Some(NOW.seconds)).await.unwrap();
+        let cache = PageCache::new(rt, CacheConfig::with_budget(1 << 20)).unwrap();
+        let disk = cache.attach(store.blocks().device().clone());
+        let (writer, left) = Writer::new(rt, store, journal, &disk, &[], Some(NOW.seconds)).await.unwrap();
         assert!(left.is_empty());
-        Self { writer, extents: sb.incompat().contains(Incompat::EXTENTS) }
+        Self { writer, _cache: cache, extents: sb.incompat().contains(Incompat::EXTENTS) }
     }
 
     /// Allocates up to four runs in memory.

@@ -115,6 +115,23 @@ impl InodeCell {
         }
     }
 
+    /// The transaction that changed it last, if one of this session did.
+    pub(crate) fn changed_by(&self) -> Option<Tid> {
+        self.record.lock().versions.changed_by()
+    }
+
+    /// Stamps a change of the contents at `now` in the live record alone: times that data changed follow the data, so that
+    /// the next transaction of the inode carries them.
+    pub(crate) fn touch_contents(&self, now: Timestamp) {
+        let mut record = InodeEdit { record: self.record.lock() };
+        let stamp = record.stamp(now);
+        if stamp != record.changed() || stamp != record.modified() {
+            record.set_modified(stamp);
+            record.set_changed(stamp);
+            record.bump_version();
+        }
+    }
+
     /// Whether a change waits to be encoded by a commit.
     pub(crate) fn is_dirty(&self) -> bool {
         self.record.lock().versions.is_dirty()

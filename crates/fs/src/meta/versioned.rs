@@ -60,6 +60,11 @@ impl<T: Clone> Versioned<T> {
         }
     }
 
+    /// The transaction of the last change.
+    pub(crate) fn changed_by(&self) -> Option<Tid> {
+        self.changed
+    }
+
     /// Whether a change waits to be encoded.
     pub(crate) fn is_dirty(&self) -> bool {
         self.changed > self.taken

@@ -15,7 +15,6 @@ pub(crate) use mmp::refuse_in_use;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-#[allow(unused_imports)] // files and names follow
 pub(crate) use writer::Writer;
 
 /// What is done about a damaged structure.

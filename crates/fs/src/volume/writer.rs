@@ -2,11 +2,14 @@
 
 use crate::Result;
 use crate::alloc::Allocator;
+use crate::file::{Files, WriteBackGiver};
 use crate::inode::{Clock, Inodes, Orphans};
 use crate::journal::Journal;
 use crate::meta::{InodeCell, MetaStore};
+use extant_cache::Disk;
 use extant_format::VolumeBlock;
 use extant_rt::Rt;
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Inodes that stay in memory though nothing uses them.
@@ -21,10 +24,13 @@ pub(crate) struct Writer {
     pub(crate) inodes: Inodes,
     pub(crate) orphans: Orphans,
     pub(crate) clock: Clock,
+    pub(crate) files: Files,
+    /// Inodes without links whose last opener is gone: to be deleted.
+    pub(crate) unused: Mutex<Vec<Arc<InodeCell>>>,
 }
 
 impl Writer {
-    /// The parts over a store and its journal, and the orphans that the volume was left with: the caller finishes them
+    /// The parts over a store, its journal and the cache of its device, and the orphans that the volume was left with: the caller finishes them
     /// before it hands the volume out. `orphan_file` gives the blocks of the orphan file, in order; `fixed_time` is every
     /// time stamp, in seconds since 1970.
     ///
@@ -34,14 +40,26 @@ impl Writer {
         rt: &Rt,
         store: Arc<MetaStore>,
         journal: Journal,
+        disk: &Disk,
         orphan_file: &[VolumeBlock],
         fixed_time: Option<i64>,
-    ) -> Result<(Self, Vec<Arc<InodeCell>>)> {
+    ) -> Result<(Arc<Self>, Vec<Arc<InodeCell>>)> {
         let alloc = Allocator::new(store.clone());
         journal.set_listener(Arc::new(alloc.clone()));
         let inodes = Inodes::new(store.clone(), INODES_KEPT);
         let (orphans, left) = Orphans::load(&store, &inodes, orphan_file).await?;
         let clock = Clock::new(rt, fixed_time);
-        Ok((Self { store, journal, alloc, inodes, orphans, clock }, left))
+        let files = Files::new(disk.clone());
+        let unused = Mutex::default();
+        let writer = Arc::new_cyclic(|weak| {
+            alloc.add_giver(Arc::new(WriteBackGiver(weak.clone())));
+            Self { store, journal, alloc, inodes, orphans, clock, files, unused }
+        });
+        Ok((writer, left))
+    }
+
+    /// Notes an inode without links or openers, to be deleted by the next operation that may wait.
+    pub(crate) fn delete_later(&self, cell: &Arc<InodeCell>) {
+        self.unused.lock().push(cell.clone());
     }
 }

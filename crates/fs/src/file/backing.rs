@@ -1,0 +1,388 @@
+//! What the cache asks of a file's contents: where to read, where to write back, and to log what was written.
+//!
+//! Write-back claims dirty blocks, allocates those that are delayed (in memory only), and writes; at its end the change of
+//! the map is planned, its nodes are allocated, and one handle logs bitmaps, nodes, map and size. Until then nothing on the
+//! volume points to what was written: no crash shows blocks without their data.
+
+use super::contents::{Contents, Live};
+use super::inline;
+use crate::alloc::{Allocated, Privilege};
+use crate::journal::Credits;
+use crate::map::change::{Change, PinnedNodes, plan, written};
+use crate::map::live::{Known, Was, WriteStep};
+use crate::{Error, Result};
+use extant_block::Sector;
+use extant_cache::{
+    Answer, Backing, BackingError, BackingErrorKind, ByteRange, DirtyRun, Extent, Place, Placed, WriteExtent,
+    WrittenRun,
+};
+use extant_format::{RoCompat, VolumeBlock};
+use parking_lot::MutexGuard;
+use std::ops::Range;
+use std::task::Waker;
+
+/// Runs of a file that one handle logs at most.
+const RUNS_PER_HANDLE: usize = 12;
+/// From this size on the volume must say that it has large files (`RO_COMPAT_LARGE_FILE`).
+pub(super) const LARGE_FILE_BYTES: u64 = 1 << 31;
+
+/// Blocks of the file whose write has ended, their place, and what they were.
+type Landed = (Range<u64>, VolumeBlock, Was);
+
+impl Backing for Contents {
+    fn block_bytes(&self) -> u32 {
+        self.block.bytes()
+    }
+
+    fn end_bytes(&self) -> u64 {
+        self.max_bytes()
+    }
+
+    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
+        if let Some(bytes) = self.inline_bytes() {
+            let bytes = bytes.get(range.start as usize..).unwrap_or_default();
+            return Answer::ok(Extent { place: Place::Inline(bytes.into()), bytes: range.len() });
+        }
+        match self.read_extent(range) {
+            Some(extent) => Answer::ok(extent),
+            None => Answer::later(async move {
+                let block = range.start >> self.block.log2();
+                loop {
+                    self.know(block..block + 1).await.map_err(refusal)?;
+                    if let Some(extent) = self.read_extent(range) {
+                        return Ok(extent);
+                    }
+                }
+            }),
+        }
+    }
+
+    fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {
+        match self.overwrites(&run) {
+            Some(placed) => Answer::ok(placed),
+            None => Answer::later(async move { self.place(&run).await.map_err(refusal) }),
+        }
+    }
+
+    fn finish_write<'a>(&'a self, run: &'a WrittenRun) -> Answer<'a, ()> {
+        Answer::later(async move { self.finish(run).await.map_err(refusal) })
+    }
+
+    fn abandoned(&self, range: ByteRange) {
+        // Of a block larger than a page, other pages may still be dirty.
+        let first = self.block.blocks_for(range.start);
+        let last = range.end >> self.block.log2();
+        if first < last {
+            self.unreserve(first..last);
+        }
+    }
+}
+
+/// The cache's form of an error; [`super::write`] takes the error itself out again.
+pub(super) fn refusal(error: Error) -> BackingError {
+    let kind = match &error {
+        Error::NoSpace => BackingErrorKind::NoSpace,
+        Error::TooBig(_) => BackingErrorKind::TooLarge,
+        Error::Corrupt(_) => BackingErrorKind::Corrupt,
+        Error::ReadOnly => BackingErrorKind::ReadOnly,
+        Error::Io(_) => BackingErrorKind::Io,
+        _ => BackingErrorKind::Other,
+    };
+    BackingError::new(kind, error)
+}
+
+impl Contents {
+    fn sector(&self, at: VolumeBlock, skip_bytes: u64) -> Sector {
+        Sector((at.0 << (self.block.log2() - 9)) + skip_bytes / Sector::BYTES)
+    }
+
+    fn bytes_at(&self, block: u64) -> u64 {
+        block << self.block.log2()
+    }
+
+    /// Where a range begins, if that is in memory.
+    fn read_extent(&self, range: ByteRange) -> Option<Extent> {
+        let block = range.start >> self.block.log2();
+        let (run, known) = self.live.lock().map.read(block)?;
+        let place = match known {
+            Known::Written(at) => Place::Device(self.sector(at, range.start - self.bytes_at(block))),
+            Known::Hole | Known::Unwritten(_) => Place::Hole,
+        };
+        Some(Extent { place, bytes: self.bytes_at(run.end) - range.start })
+    }
+
+    /// The places of a run that only overwrites what is mapped.
+    fn overwrites(&self, run: &DirtyRun<'_>) -> Option<Placed> {
+        let live = self.live.lock();
+        let mut placed = Placed::default();
+        for piece in run.pieces {
+            let mut at = piece.start;
+            while at < piece.end {
+                let block = at >> self.block.log2();
+                let (blocks, WriteStep::Overwrite(to)) = live.map.write_step(block)? else { return None };
+                let end = self.bytes_at(blocks.end).min(piece.end);
+                let sector = self.sector(to, at - self.bytes_at(block));
+                placed.extents.push(WriteExtent::new(ByteRange::new(at, end), sector));
+                at = end;
+            }
+        }
+        Some(placed)
+    }
+
+    /// Places the first blocks of a run, allocating in memory what is delayed.
+    async fn place(&self, run: &DirtyRun<'_>) -> Result<Placed> {
+        let mut placed = Placed { changes_map: true, ..Placed::default() };
+        for piece in run.pieces {
+            let mut at = piece.start;
+            while at < piece.end {
+                match self.place_at(at, piece.end, placed.extents.is_empty()).await {
+                    Ok(Some(extent)) => {
+                        at = extent.range.end;
+                        placed.extents.push(extent);
+                    }
+                    Ok(None) if placed.extents.is_empty() => {}
+                    // What is placed goes first: its end may be what the rest waits for. The next question meets an error
+                    // again.
+                    Ok(None) | Err(_) if !placed.extents.is_empty() => return Ok(placed),
+                    Ok(None) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(placed)
+    }
+
+    /// Places what begins at byte `at`; `None` if that needs another try, after a wait where the caller `may_wait`.
+    async fn place_at(&self, at: u64, end: u64, may_wait: bool) -> Result<Option<WriteExtent>> {
+        let (block, last) = (at >> self.block.log2(), self.block.blocks_for(end));
+        let step = {
+            let mut live = self.live.lock();
+            let step = live.map.write_step(block);
+            let step = step.map(|(blocks, step)| (blocks.start..blocks.end.min(last), step));
+            if let Some((blocks, WriteStep::Allocate | WriteStep::InPlace { .. })) = &step {
+                live.map.claim(blocks.clone());
+            }
+            step
+        };
+        let (blocks, to, fresh) = match step {
+            None => {
+                self.know(block..last).await?;
+                return Ok(None);
+            }
+            Some((_, WriteStep::Wait)) => {
+                if may_wait {
+                    self.wait_landed(block).await;
+                }
+                return Ok(None);
+            }
+            Some((blocks, WriteStep::Unreserved)) => {
+                self.reserve_now(blocks)?;
+                return Ok(None);
+            }
+            Some((blocks, WriteStep::Overwrite(to))) => (blocks, to, false),
+            Some((blocks, WriteStep::InPlace { to, fresh })) => (blocks, to, fresh),
+            Some((blocks, WriteStep::Allocate)) => {
+                let (to, got) = self.allocate(blocks.clone()).await?;
+                (blocks.start..blocks.start + got, to, true)
+            }
+        };
+        let range = ByteRange::new(at, self.bytes_at(blocks.end).min(end));
+        let mut extent = WriteExtent::new(range, self.sector(to, at - self.bytes_at(block)));
+        if fresh {
+            extent.zero_before = (at - self.bytes_at(block)) as u32;
+            extent.zero_after = (self.bytes_at(blocks.end) - range.end) as u32;
+        }
+        Ok(Some(extent))
+    }
+
+    /// Reserves for blocks that are dirty though nothing was reserved for them: the cache zeroed the rest of a page.
+    fn reserve_now(&self, blocks: Range<u64>) -> Result<()> {
+        let count = blocks.end - blocks.start;
+        let reservation = self.writer.alloc.reserve(count, 2, Privilege::Reserved)?;
+        let mut live = self.live.lock();
+        live.for_nodes += 2;
+        live.put_back(reservation);
+        live.map.mark_dirty(blocks, self.recorded_bytes());
+        Ok(())
+    }
+
+    /// Gives claimed blocks a place. Gives its first block and how many got one; the others are delayed again.
+    async fn allocate(&self, blocks: Range<u64>) -> Result<(VolumeBlock, u64)> {
+        let want = (blocks.end - blocks.start).min(u64::from(u32::MAX)) as u32;
+        let (reservation, goal) = {
+            let mut live = self.live.lock();
+            (live.take_reserved(want.into()), self.goal(&live, blocks.start))
+        };
+        let alloc = &self.writer.alloc;
+        let mut reservation = match reservation.filter(|reservation| reservation.blocks() > 0) {
+            Some(reservation) => Ok(reservation),
+            // A failed write's blocks were taken by another before they were reserved again.
+            None => alloc.reserve(want.into(), 0, Privilege::Reserved),
+        };
+        let allocated = match &mut reservation {
+            Ok(reservation) => alloc.growing(self.number(), goal, want, reservation).await,
+            Err(error) => Err(error.clone()),
+        };
+        let (got, wakers) = {
+            let mut live = self.live.lock();
+            if let Ok(rest) = reservation {
+                live.put_back(rest);
+            }
+            let got = allocated.map(|allocated| {
+                let run = allocated.run();
+                let placed = blocks.start..blocks.start + run.blocks;
+                live.map.place(placed.clone(), run.start);
+                live.last_placed = Some((placed.end, run.end()));
+                live.places.insert(placed.start, allocated);
+                (run.start, run.blocks)
+            });
+            let done = got.as_ref().map_or(0, |&(_, blocks)| blocks);
+            if blocks.start + done < blocks.end {
+                live.map.failed(blocks.start + done..blocks.end, self.recorded_bytes());
+            }
+            (got, live.wake())
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        got
+    }
+
+    /// Logs what has landed, and gives up what has failed.
+    async fn finish(&self, run: &WrittenRun) -> Result<()> {
+        let mut landed: Vec<Landed> = Vec::new();
+        for written in &run.extents {
+            let blocks = self.blocks_of(written.extent.range);
+            match written.result {
+                Ok(()) => landed.extend(self.live.lock().map.in_flight(blocks)),
+                Err(_) => self.give_up(blocks),
+            }
+        }
+        let mut result = Ok(());
+        for part in landed.chunks(RUNS_PER_HANDLE) {
+            if result.is_ok() {
+                result = self.log(part, run.size_bytes).await;
+            }
+            if result.is_err() {
+                part.iter().for_each(|(blocks, _, _)| self.give_up(blocks.clone()));
+            }
+        }
+        result
+    }
+
+    /// Blocks in flight did not reach the map: those that were delayed are so again.
+    fn give_up(&self, blocks: Range<u64>) {
+        let (gone, wakers) = {
+            let mut live = self.live.lock();
+            live.map.failed(blocks.clone(), self.recorded_bytes());
+            let starts: Vec<u64> = live.places.range(blocks).map(|(&start, _)| start).collect();
+            let gone: Vec<Allocated> = starts.iter().filter_map(|start| live.places.remove(start)).collect();
+            (gone, live.wake())
+        };
+        let count = gone.iter().map(|allocated| allocated.run().blocks).sum();
+        drop(gone);
+        if count > 0
+            && let Ok(reservation) = self.writer.alloc.reserve(count, 0, Privilege::Reserved)
+        {
+            self.live.lock().put_back(reservation);
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Logs blocks that are on the device: their bitmaps, what maps them, and the size that they let the file have.
+    async fn log(&self, landed: &[Landed], size_bytes: u64) -> Result<()> {
+        let writer = &*self.writer;
+        let sb = writer.store.shape();
+        let _edits = self.edits.lock().await;
+        let mapped: Vec<_> = landed
+            .iter()
+            .filter(|(_, _, was)| *was != Was::Written)
+            .map(|(blocks, to, _)| written(blocks, *to))
+            .collect();
+        let mut nodes = PinnedNodes::of(&self.cell, sb);
+        let planned = plan(&writer.store, &self.cell, &mut nodes, &Change::Map(&mapped)).await?;
+        let (places, news) = self.allocate_nodes(planned.new_nodes, &landed[0]).await?;
+        let bitmaps = (landed.len() + places.len()) as u32 * Allocated::CREDITS;
+        // The superblock may have to name a feature.
+        let credits = Credits(planned.credits() + bitmaps + 1);
+        let wakers = {
+            let mut handle = writer.journal.start(credits).await?;
+            let mut live = self.live.lock();
+            let mut data_blocks = 0;
+            for (blocks, _, was) in landed {
+                if *was == Was::New {
+                    data_blocks += blocks.end - blocks.start;
+                    let place = live.places.remove(&blocks.start).expect("new blocks in flight have a place");
+                    writer.alloc.log(&mut handle, place);
+                }
+            }
+            places.into_iter().for_each(|place| writer.alloc.log(&mut handle, place));
+            if std::mem::take(&mut live.leaves_inode) {
+                inline::leave(&mut handle, &self.cell, sb);
+            }
+            planned.apply(&mut handle, &self.cell, &nodes, &news, data_blocks, sb);
+            for (blocks, _, _) in landed {
+                live.map.landed(blocks.clone(), size_bytes);
+            }
+            live.version += 1;
+            let recorded = self.recorded_bytes();
+            let size = live.map.recordable_bytes(recorded);
+            if size != recorded {
+                handle.inode(&self.cell).set_size(size);
+            }
+            if size >= LARGE_FILE_BYTES {
+                ensure_large_file(&mut handle);
+            }
+            live.times_unlogged = false;
+            self.finish_live(live)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        Ok(())
+    }
+
+    /// Ends a change of the map in memory; gives whom to wake once no lock is held.
+    pub(super) fn finish_live(&self, mut live: MutexGuard<'_, Live>) -> Vec<Waker> {
+        let wakers = live.wake();
+        let given_back = live.give_back(0);
+        drop(live);
+        drop(given_back);
+        wakers
+    }
+
+    /// Blocks for new nodes, near the data that they map.
+    async fn allocate_nodes(&self, count: u32, near: &Landed) -> Result<(Vec<Allocated>, Vec<VolumeBlock>)> {
+        let (mut places, mut news) = (Vec::new(), Vec::new());
+        while news.len() < count as usize {
+            let want = count - news.len() as u32;
+            let alloc = &self.writer.alloc;
+            let reserved = {
+                let mut live = self.live.lock();
+                let from_nodes = u64::from(want).min(live.for_nodes);
+                live.for_nodes -= from_nodes;
+                live.take_reserved(from_nodes).filter(|reservation| reservation.blocks() > 0)
+            };
+            let mut reservation = match reserved {
+                Some(reservation) => reservation,
+                None => alloc.reserve(0, want.into(), Privilege::Reserved)?,
+            };
+            let got = alloc.blocks(VolumeBlock(near.1.0), want, &mut reservation).await;
+            if reservation.blocks() > 0 {
+                let mut live = self.live.lock();
+                live.for_nodes += reservation.blocks();
+                live.put_back(reservation);
+            }
+            let got = got?;
+            let run = got.run();
+            news.extend((run.start.0..run.end().0).map(VolumeBlock));
+            places.push(got);
+        }
+        Ok((places, news))
+    }
+}
+
+/// Names the feature that files of this size need.
+pub(super) fn ensure_large_file(handle: &mut crate::journal::Handle) {
+    let mut sb = handle.superblock();
+    if !sb.ro_compat().contains(RoCompat::LARGE_FILE) {
+        let features = sb.raw().s_feature_ro_compat.get() | RoCompat::LARGE_FILE.bits();
+        sb.raw_mut().s_feature_ro_compat = features.into();
+    }
+}

@@ -1,0 +1,300 @@
+//! One file's contents in memory: its pages and its map, the space that dirty pages have reserved, and what is in flight.
+
+use crate::alloc::{Allocated, Privilege, Reservation};
+use crate::map::change::look_up;
+use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
+use crate::map::live::{LiveMap, Need, WriteStep};
+use crate::meta::InodeCell;
+use crate::volume::Writer;
+use crate::{Error, Result};
+use extant_cache::ByteRange;
+use extant_format::{BlockSize, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Superblock, VolumeBlock};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+/// A regular file's contents, as the cache's backing of its pages.
+///
+/// Lock order within: `edits`, then `live`, then the inode's record; the last two are never held across a wait.
+pub(crate) struct Contents {
+    pub(super) writer: Arc<Writer>,
+    pub(super) cell: Arc<InodeCell>,
+    pub(super) block: BlockSize,
+    /// Held while the map on disk is changed, from loading its nodes to the end of the handle.
+    pub(super) edits: async_lock::Mutex<()>,
+    pub(super) live: Mutex<Live>,
+}
+
+/// What changes with each write.
+pub(super) struct Live {
+    pub(super) map: LiveMap,
+    /// Changes whenever the map on disk does, so that what was loaded before is known to be old.
+    pub(super) version: u64,
+    /// For delayed blocks and for nodes that mapping them may need.
+    pub(super) reservation: Option<Reservation>,
+    /// Blocks of it that are kept for nodes.
+    pub(super) for_nodes: u64,
+    /// Blocks allocated and not logged, by their place in the file.
+    pub(super) places: BTreeMap<u64, Allocated>,
+    /// The file block and the volume block behind what was placed last.
+    pub(super) last_placed: Option<(u64, VolumeBlock)>,
+    /// The inode's times are newer than any transaction knows.
+    pub(super) times_unlogged: bool,
+    /// The contents are in the inode until write-back has mapped them.
+    pub(super) leaves_inode: bool,
+    waiters: Vec<Waker>,
+}
+
+impl Contents {
+    pub(super) fn new(writer: Arc<Writer>, cell: Arc<InodeCell>) -> Self {
+        let block = writer.store.shape().block_size();
+        let live = Live {
+            map: LiveMap::new(block),
+            version: 0,
+            reservation: None,
+            for_nodes: 0,
+            places: BTreeMap::new(),
+            last_placed: None,
+            times_unlogged: false,
+            leaves_inode: false,
+            waiters: Vec::new(),
+        };
+        Self { writer, cell, block, edits: async_lock::Mutex::new(()), live: Mutex::new(live) }
+    }
+
+    pub(super) fn number(&self) -> InodeNumber {
+        self.cell.number()
+    }
+
+    pub(super) fn sb(&self) -> &Superblock {
+        self.writer.store.shape()
+    }
+
+    /// The size that the volume records; the cache's may be ahead of it.
+    pub(super) fn recorded_bytes(&self) -> u64 {
+        self.cell.read(Inode::size)
+    }
+
+    /// The blocks with at least one byte in a range.
+    pub(super) fn blocks_of(&self, range: ByteRange) -> Range<u64> {
+        range.start >> self.block.log2()..self.block.blocks_for(range.end)
+    }
+
+    pub(super) fn uses_extents(&self) -> bool {
+        self.cell.read(|inode| match inode.flags().contains(InodeFlags::INLINE_DATA) {
+            true => self.sb().incompat().contains(Incompat::EXTENTS),
+            false => inode.flags().contains(InodeFlags::EXTENTS),
+        })
+    }
+
+    /// Whether the contents are in the inode, and nothing else is newer.
+    pub(super) fn is_inline(&self) -> bool {
+        self.cell.read(|inode| inode.flags().contains(InodeFlags::INLINE_DATA))
+            && !self.live.lock().leaves_inode
+    }
+
+    /// Learns what the map says about a range of blocks.
+    ///
+    /// # Errors
+    /// A damaged map, or one that cannot be read.
+    pub(super) async fn know(&self, blocks: Range<u64>) -> Result<()> {
+        loop {
+            let (unknown, version) = {
+                let live = self.live.lock();
+                (live.map.first_unknown(blocks.clone()), live.version)
+            };
+            let Some(unknown) = unknown else { return Ok(()) };
+            let found = look_up(&self.writer.store, &self.cell, unknown).await?;
+            let mut live = self.live.lock();
+            if live.version == version {
+                live.map.learn(found);
+            }
+        }
+    }
+
+    /// Reserves what writing to these blocks may need, and marks them dirty. Gives how many blocks became delayed.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], with nothing marked; what [`Self::know`] meets; why the journal gave up.
+    pub(super) async fn reserve(&self, blocks: Range<u64>, privilege: Privilege) -> Result<u64> {
+        let mut in_hand: Option<(Reservation, u64, u64)> = None;
+        loop {
+            self.know(blocks.clone()).await?;
+            let (data, nodes) = {
+                let mut live = self.live.lock();
+                if live.map.first_unknown(blocks.clone()).is_some() {
+                    continue;
+                }
+                let need = live.map.need(blocks.clone());
+                let nodes = self.nodes_for(&live, &need);
+                let reserved = match in_hand.take() {
+                    Some((reservation, data, for_nodes))
+                        if need.delayed_blocks <= data && nodes <= for_nodes =>
+                    {
+                        live.for_nodes += for_nodes;
+                        Ok(Some(reservation))
+                    }
+                    _ if need.delayed_blocks + nodes == 0 => Ok(None),
+                    _ => {
+                        self.writer.alloc.reserve(need.delayed_blocks, nodes, privilege).map(|reservation| {
+                            live.for_nodes += nodes;
+                            Some(reservation)
+                        })
+                    }
+                };
+                match reserved {
+                    Ok(reservation) => {
+                        if let Some(reservation) = reservation {
+                            live.keep(reservation);
+                        }
+                        live.map.mark_dirty(blocks, self.recorded_bytes());
+                        return Ok(need.delayed_blocks);
+                    }
+                    Err(Error::NoSpace) => (need.delayed_blocks, nodes),
+                    Err(other) => return Err(other),
+                }
+            };
+            let Writer { alloc, journal, .. } = &*self.writer;
+            let reservation = alloc.reserve_waiting(journal, data, nodes, privilege).await?;
+            in_hand = Some((reservation, data, nodes));
+        }
+    }
+
+    /// Nodes to be reserved in addition when `need` is added to what is dirty.
+    fn nodes_for(&self, live: &Live, need: &Need) -> u64 {
+        if self.uses_extents() {
+            let more = need.delayed_blocks + need.converted_blocks;
+            if more == 0 {
+                return 0;
+            }
+            let (blocks, runs) = live.map.reserved();
+            let runs = runs + need.delayed.len() as u64 + u64::from(need.converted_blocks > 0);
+            let total = tree_growth(self.tree_shape(), blocks + more, runs, self.block);
+            return total.saturating_sub(live.for_nodes);
+        }
+        let growth = |range| pointer_growth(range, self.block);
+        need.delayed
+            .iter()
+            .map(|run| {
+                let around = live.map.delayed_around(run.clone());
+                let before = growth(around.start..run.start) + growth(run.end..around.end);
+                growth(around).saturating_sub(before)
+            })
+            .sum()
+    }
+
+    fn tree_shape(&self) -> TreeShape {
+        self.cell.read(|inode| {
+            if inode.flags().contains(InodeFlags::INLINE_DATA) {
+                return TreeShape::default();
+            }
+            let word = |at: usize| u16::from_le_bytes([inode.map()[at], inode.map()[at + 1]]);
+            TreeShape { depth: word(6), entries: word(2) }
+        })
+    }
+
+    /// Blocks that were marked dirty will not be written.
+    pub(super) fn unreserve(&self, blocks: Range<u64>) {
+        let given_back = {
+            let mut live = self.live.lock();
+            let delayed = live.map.abandon(blocks);
+            live.give_back(delayed)
+        };
+        drop(given_back);
+    }
+
+    /// Where the next block of the file should lie.
+    pub(super) fn goal(&self, live: &Live, block: u64) -> VolumeBlock {
+        if let Some(before) = block.checked_sub(1)
+            && let Some(at) = live.map.place_of(before)
+        {
+            return VolumeBlock(at.0 + 1);
+        }
+        match live.last_placed {
+            Some((logical, at)) if logical <= block => {
+                let goal = VolumeBlock(at.0.saturating_add(block - logical));
+                if self.sb().is_valid_block(goal) { goal } else { at }
+            }
+            _ => self.writer.alloc.data_goal(self.number(), Some(FileKind::Regular)),
+        }
+    }
+
+    /// Waits until block `block` is not in flight.
+    pub(super) async fn wait_landed(&self, block: u64) {
+        poll_fn(|cx| {
+            let mut live = self.live.lock();
+            if !matches!(live.map.write_step(block), Some((_, WriteStep::Wait))) {
+                return Poll::Ready(());
+            }
+            live.waiters.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// One of the openers is gone.
+    pub(super) fn close(&self) {
+        if self.cell.close() {
+            self.writer.delete_later(&self.cell);
+        } else if self.cell.openers() == 0 {
+            self.writer.alloc.close_window(self.number());
+        }
+    }
+
+    /// Whether nothing is dirty, in flight or unlogged.
+    pub(super) fn is_idle(&self) -> bool {
+        let live = self.live.lock();
+        live.map.is_clean() && !live.times_unlogged && !live.leaves_inode
+    }
+
+    /// Delayed blocks, which statistics count as the file's.
+    pub(crate) fn delayed_blocks(&self) -> u64 {
+        self.live.lock().map.reserved().0
+    }
+}
+
+impl Live {
+    fn keep(&mut self, more: Reservation) {
+        match &mut self.reservation {
+            Some(reservation) => reservation.merge(more),
+            none => *none = Some(more),
+        }
+    }
+
+    /// Takes up to `blocks` out of the reservation.
+    pub(super) fn take_reserved(&mut self, blocks: u64) -> Option<Reservation> {
+        self.reservation.as_mut().map(|reservation| reservation.split(blocks))
+    }
+
+    /// Puts back what of [`Self::take_reserved`] was not used.
+    pub(super) fn put_back(&mut self, rest: Reservation) {
+        self.keep(rest);
+    }
+
+    /// Gives up the reservation for `delayed` blocks, and that for nodes once nothing may need any; dropped without locks.
+    pub(super) fn give_back(&mut self, delayed: u64) -> (Option<Reservation>, Option<Reservation>) {
+        let part = self.take_reserved(delayed);
+        let rest = if self.map.reserved().0 == 0 {
+            self.for_nodes = 0;
+            self.reservation.take()
+        } else {
+            None
+        };
+        (part, rest)
+    }
+
+    /// Blocks have landed or failed: those who wait for them look again.
+    pub(super) fn wake(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.waiters)
+    }
+}
+
+impl fmt::Debug for Contents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Contents({})", self.number())
+    }
+}

@@ -1,0 +1,74 @@
+//! Contents kept in the inode (kernel document: *Inline Data*).
+//!
+//! They are read from there. The first write moves them into the cache, dirty; they leave the inode in the transaction that
+//! logs their block, so that a crash finds them in one place or the other.
+
+use super::contents::Contents;
+use super::write::cache_error;
+use crate::Result;
+use crate::alloc::Privilege;
+use crate::journal::Handle;
+use crate::meta::InodeCell;
+use crate::xattr::{in_inode, inline_data};
+use extant_cache::OpenFile as CachedFile;
+use extant_format::{
+    ExtentNode, Incompat, Inode, InodeFlags, Superblock, Xattr, XattrName, write_inode_xattrs,
+};
+use std::sync::Arc;
+
+impl Contents {
+    /// The contents, if they are in the inode and nothing newer is in the cache.
+    pub(super) fn inline_bytes(&self) -> Option<Vec<u8>> {
+        if !self.is_inline() {
+            return None;
+        }
+        // Opening the file has shown that they can be read.
+        self.cell.read(|inode| inline_data(inode).map(|data| data.to_vec())).ok()
+    }
+
+    /// Moves contents from the inode into the cache, before they change. The caller holds the inode's lock.
+    ///
+    /// # Errors
+    /// No space for their block.
+    pub(super) async fn leave_inode(&self, pages: &CachedFile, privilege: Privilege) -> Result<()> {
+        let Some(bytes) = self.inline_bytes() else { return Ok(()) };
+        let blocks = 0..self.block.blocks_for(bytes.len() as u64);
+        if !bytes.is_empty() {
+            self.reserve(blocks.clone(), privilege).await?;
+        }
+        self.live.lock().leaves_inode = true;
+        if let Err(stopped) = pages.write(0, &bytes).await {
+            self.live.lock().leaves_inode = false;
+            self.unreserve(blocks);
+            return Err(cache_error(stopped.error));
+        }
+        Ok(())
+    }
+}
+
+/// Makes the inode one whose contents are in blocks, of which none is mapped yet.
+pub(super) fn leave(handle: &mut Handle, cell: &Arc<InodeCell>, sb: &Superblock) {
+    let mut inode = handle.inode(cell);
+    let mut flags = inode.flags() - InodeFlags::INLINE_DATA;
+    inode.raw.i_block = [0; 60];
+    if sb.incompat().contains(Incompat::EXTENTS) {
+        flags |= InodeFlags::EXTENTS;
+        ExtentNode::Leaf(Vec::new()).write_to(&mut inode.raw.i_block);
+    }
+    inode.raw.i_flags = flags.bits().into();
+    remove_attribute(&mut inode);
+}
+
+/// Removes `system.data`, which only contents in the inode have.
+fn remove_attribute(inode: &mut Inode) {
+    let mut tail = vec![0; inode.tail.len()];
+    {
+        let Ok(xattrs) = in_inode(inode) else { return };
+        let others: Vec<Xattr<'_>> =
+            xattrs.iter().filter(|xattr| xattr.name != XattrName::INLINE_DATA).collect();
+        if !others.is_empty() && write_inode_xattrs(&mut tail, &others).is_err() {
+            return;
+        }
+    }
+    inode.tail.copy_from_slice(&tail);
+}

@@ -1,0 +1,285 @@
+//! Contents of files and symbolic links.
+
+use crate::map::{MAP_END, Mapper, RunWalker};
+use crate::meta::CHUNK_BYTES;
+use crate::xattr::inline_data;
+use crate::{BlockRef, Error, Result, Run, RunState, Volume};
+use extant_block::{Buf, IoError, Sector};
+use extant_format::{Corrupt, FileKind, Inode, InodeFlags, Place, VolumeBlock};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+
+/// Bytes of one read of a stream.
+const READ_BYTES: u64 = 1 << 20;
+/// Bytes that a stream asks for ahead of its consumer.
+const WINDOW_BYTES: u64 = 8 << 20;
+/// Longest target of a symbolic link, in bytes: what Linux allows in a path.
+const SYMLINK_MAX: u64 = 4096;
+
+/// A file open for reading at any offset.
+#[derive(Debug)]
+pub struct File {
+    volume: Volume,
+    inode: Inode,
+    mapper: Mapper,
+    inline: Option<Vec<u8>>,
+}
+
+/// A piece of a file, in order.
+#[derive(Debug)]
+pub enum Chunk {
+    /// Bytes from this offset on.
+    Data {
+        /// Offset in the file, in bytes.
+        offset: u64,
+        /// The bytes.
+        bytes: BlockRef,
+    },
+    /// A range that reads as zeroes and need not be stored.
+    Hole {
+        /// Offset in the file, in bytes.
+        offset: u64,
+        /// Length in bytes.
+        bytes: u64,
+    },
+}
+
+impl Volume {
+    /// Opens a regular file (or anything whose contents are mapped) for reading.
+    ///
+    /// # Errors
+    /// [`Error::Encrypted`] where only ciphertext could be had.
+    pub async fn open_file(&self, inode: Inode) -> Result<File> {
+        let inline = self.inline_contents(&inode)?;
+        Ok(File { volume: self.clone(), inode, mapper: Mapper::default(), inline })
+    }
+
+    /// Reads a regular file from start to end, sparse ranges told apart, several reads at a time.
+    pub async fn stream(&self, inode: Inode) -> Result<FileStream> {
+        let inline = self.inline_contents(&inode)?;
+        let size = inode.size();
+        let end = if inline.is_some() { 0 } else { self.superblock().block_size().blocks_for(size) };
+        Ok(FileStream {
+            volume: self.clone(),
+            walker: RunWalker::new(0, end),
+            inline: inline.map(|mut bytes| {
+                bytes.resize(size as usize, 0);
+                Buf::from_slice(&bytes)
+            }),
+            inode,
+            size,
+            current: None,
+            ahead: VecDeque::new(),
+            ahead_bytes: 0,
+            failed: None,
+            ended: false,
+        })
+    }
+
+    fn inline_contents(&self, inode: &Inode) -> Result<Option<Vec<u8>>> {
+        if inode.flags().contains(InodeFlags::ENCRYPT) {
+            return Err(Error::Encrypted(inode.number));
+        }
+        if !inode.flags().contains(InodeFlags::INLINE_DATA) {
+            // Otherwise a reader of a few stored bytes would be sent over exabytes of holes.
+            if self.superblock().block_size().blocks_for(inode.size()) > MAP_END {
+                let rule = "within 2^32 blocks, which is what a file's map can address";
+                return Err(Corrupt::field(Place::Inode(inode.number), "i_size", inode.size(), rule).into());
+            }
+            return Ok(None);
+        }
+        Ok(Some(inline_data(inode)?.to_vec()))
+    }
+
+    /// The target of a symbolic link.
+    pub async fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
+        let place = Place::Symlink(inode.number);
+        let size = inode.size();
+        if inode.kind() != Some(FileKind::Symlink) {
+            let rule = "that of a symbolic link";
+            return Err(Corrupt::field(place, "i_mode", inode.mode().into(), rule).into());
+        }
+        if size == 0 || size > SYMLINK_MAX {
+            return Err(Corrupt::field(place, "i_size", size, "from 1 to 4096").into());
+        }
+        let fast = inode.is_fast_symlink(self.superblock());
+        if fast && size >= 60 {
+            return Err(Corrupt::field(place, "i_size", size, "below 60 for a target in the inode").into());
+        }
+        if inode.flags().contains(InodeFlags::ENCRYPT) {
+            return Err(Error::Encrypted(inode.number));
+        }
+        let mut target = if fast {
+            inode.map()[..size as usize].to_vec()
+        } else {
+            let mut file = self.open_file(inode.clone()).await?;
+            let mut target = vec![0; size as usize];
+            file.read_at(0, &mut target).await?;
+            target
+        };
+        // The kernel stops at the first NUL.
+        target.truncate(target.iter().position(|&b| b == 0).unwrap_or(target.len()));
+        Ok(target)
+    }
+
+    /// Reads `bytes` bytes of volume blocks, whole blocks, as the journal leaves them. The read starts at once.
+    fn read_run(
+        &self,
+        at: VolumeBlock,
+        bytes: u64,
+    ) -> impl Future<Output = std::result::Result<Buf, IoError>> + use<> {
+        let start = Sector(at.0 << (self.superblock().block_size().log2() - 9));
+        extant_block::read(&**self.device(), start, bytes as usize)
+    }
+}
+
+impl File {
+    /// The inode.
+    pub fn inode(&self) -> &Inode {
+        &self.inode
+    }
+
+    /// Fills `to` from byte `offset` on and returns how many bytes there were before the end of the file.
+    pub async fn read_at(&mut self, offset: u64, to: &mut [u8]) -> Result<usize> {
+        let size = self.inode.size();
+        let len = size.saturating_sub(offset).min(to.len() as u64) as usize;
+        let to = &mut to[..len];
+        if let Some(inline) = &self.inline {
+            to.copy_from_slice(&inline[offset as usize..offset as usize + len]);
+            return Ok(len);
+        }
+        let block_bytes = u64::from(self.volume.superblock().block_size().bytes());
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let run = self.mapper.map(&self.volume, &self.inode, at / block_bytes).await?;
+            let skip = (at % block_bytes) as usize;
+            let left = run.blocks.saturating_mul(block_bytes) - skip as u64;
+            let n = left.min((len - done) as u64) as usize;
+            match run.state {
+                RunState::Hole | RunState::Unwritten(_) => {
+                    to[done..done + n].fill(0);
+                    done += n;
+                }
+                RunState::Written(first) => {
+                    let n = n.min(block_bytes as usize - skip);
+                    let block = self.volume.buffers().block(first).await?;
+                    to[done..done + n].copy_from_slice(&block[skip..skip + n]);
+                    done += n;
+                }
+            }
+        }
+        Ok(len)
+    }
+}
+
+type PendingRead = Pin<Box<dyn Future<Output = std::result::Result<Buf, IoError>> + Send>>;
+
+enum Ahead {
+    Read { offset: u64, bytes: u64, read: PendingRead },
+    Block { offset: u64, at: VolumeBlock },
+    Hole { offset: u64, bytes: u64 },
+}
+
+/// A file's contents from start to end.
+pub struct FileStream {
+    volume: Volume,
+    inode: Inode,
+    size: u64,
+    walker: RunWalker,
+    inline: Option<Buf>,
+    /// What is left of the run that reads are being made from.
+    current: Option<Run>,
+    ahead: VecDeque<Ahead>,
+    ahead_bytes: u64,
+    /// A map that could not be read, to be told when the reads before it are consumed.
+    failed: Option<Error>,
+    /// It has been told.
+    ended: bool,
+}
+
+impl FileStream {
+    /// The next piece; `None` at the end. Pieces lie end to end and together are as long as the file.
+    ///
+    /// After an error in the device the stream goes on behind the piece that could not be read; after an error in the map
+    /// it ends.
+    pub async fn next(&mut self) -> Result<Option<Chunk>> {
+        if let Some(inline) = self.inline.take() {
+            if inline.is_empty() {
+                return Ok(None);
+            }
+            let len = inline.len();
+            return Ok(Some(Chunk::Data { offset: 0, bytes: BlockRef::new(inline, len) }));
+        }
+        self.fill().await;
+        let block_bytes = u64::from(self.volume.superblock().block_size().bytes());
+        let in_file = |offset: u64, bytes: u64| bytes.min(self.size.saturating_sub(offset));
+        match self.ahead.pop_front() {
+            None => match self.failed.take() {
+                Some(error) => {
+                    self.ended = true;
+                    Err(error)
+                }
+                None => Ok(None),
+            },
+            Some(Ahead::Hole { offset, bytes }) => {
+                Ok(Some(Chunk::Hole { offset, bytes: in_file(offset, bytes) }))
+            }
+            Some(Ahead::Block { offset, at }) => {
+                let len = in_file(offset, block_bytes) as usize;
+                self.ahead_bytes -= block_bytes;
+                let bytes = self.volume.buffers().block(at).await?.truncated(len);
+                Ok(Some(Chunk::Data { offset, bytes }))
+            }
+            Some(Ahead::Read { offset, bytes, read }) => {
+                let len = in_file(offset, bytes) as usize;
+                self.ahead_bytes -= bytes;
+                Ok(Some(Chunk::Data { offset, bytes: BlockRef::new(read.await?, len) }))
+            }
+        }
+    }
+
+    /// Starts reads until the window is full.
+    async fn fill(&mut self) {
+        let block_bytes = u64::from(self.volume.superblock().block_size().bytes());
+        while self.ahead_bytes < WINDOW_BYTES && self.ahead.len() < 64 && self.failed.is_none() && !self.ended
+        {
+            let run = match self.current.take() {
+                Some(run) => run,
+                None => match self.walker.next(&self.volume, &self.inode).await {
+                    Ok(Some(run)) => run,
+                    Ok(None) => break,
+                    Err(error) => {
+                        self.failed = Some(error);
+                        break;
+                    }
+                },
+            };
+            let offset = run.logical * block_bytes;
+            let RunState::Written(first) = run.state else {
+                self.ahead.push_back(Ahead::Hole { offset, bytes: run.blocks * block_bytes });
+                continue;
+            };
+            let clean = self.volume.buffers().clean_run(first, run.blocks.min(READ_BYTES / block_bytes));
+            let small = self.size <= CHUNK_BYTES;
+            let blocks = if clean == 0 || small {
+                self.ahead.push_back(Ahead::Block { offset, at: first });
+                1
+            } else {
+                let bytes = clean * block_bytes;
+                let read = Box::pin(self.volume.read_run(first, bytes));
+                self.ahead.push_back(Ahead::Read { offset, bytes, read });
+                clean
+            };
+            self.ahead_bytes += blocks * block_bytes;
+            if blocks < run.blocks {
+                self.current = Some(Run {
+                    logical: run.logical + blocks,
+                    blocks: run.blocks - blocks,
+                    state: RunState::Written(VolumeBlock(first.0 + blocks)),
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Changing a file's size, and freeing what that cuts off.
+//!
+//! A file shrinks in steps that each fit one transaction and leave a valid file. Where there is more than one, the inode is
+//! an orphan from the first, which records the new size, to the last.
+
+use super::backing::{LARGE_FILE_BYTES, ensure_large_file};
+use super::contents::Contents;
+use super::write::{OpenFile, cache_error};
+use crate::inode::Orphans;
+use crate::journal::{Credits, Handle};
+use crate::map::MAP_END;
+use crate::map::change::{Change, PinnedNodes, plan};
+use crate::meta::InodeCell;
+use crate::volume::Writer;
+use crate::{Error, Result};
+use extant_cache::ByteRange;
+use extant_format::{FileKind, Inode, InodeFlags, Place};
+use std::sync::Arc;
+
+/// Where a step of a removal stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// Nothing was freed before.
+    pub(crate) first: bool,
+    /// Nothing is left.
+    pub(crate) last: bool,
+}
+
+/// Unmaps and frees what a file maps from block `from` on, in as many transactions as that takes; at least one. `beside` adds
+/// changes of at most `credits` to each. The caller keeps others from changing the map, and write-back of the blocks has
+/// ended.
+///
+/// # Errors
+/// A damaged map or bitmap, or one that cannot be read; why the journal gave up. What was freed before stays freed.
+pub(crate) async fn free_from(
+    writer: &Writer,
+    cell: &Arc<InodeCell>,
+    from: u64,
+    credits: Credits,
+    mut beside: impl FnMut(&mut Handle, Step),
+) -> Result<()> {
+    let sb = writer.store.shape();
+    let metadata = cell.read(|inode| {
+        inode.kind() != Some(FileKind::Regular) || inode.flags().contains(InodeFlags::JOURNAL_DATA)
+    });
+    let mut rest = Some(from..MAP_END);
+    let mut first = true;
+    while let Some(range) = rest.take() {
+        let mut nodes = PinnedNodes::of(cell, sb);
+        let planned = plan(&writer.store, cell, &mut nodes, &Change::Remove(range)).await?;
+        let place = Place::Inode(cell.number());
+        let pins = writer.alloc.pin(planned.freed().map(|(run, _)| run), place).await?;
+        let all = Credits(planned.credits() + pins.credits() + credits.0);
+        {
+            let mut handle = writer.journal.start(all).await?;
+            planned.apply(&mut handle, cell, &nodes, &[], 0, sb);
+            drop(nodes);
+            for (run, is_node) in planned.freed() {
+                writer.alloc.free(&mut handle, &pins, run, is_node || metadata);
+            }
+            beside(&mut handle, Step { first, last: planned.rest.is_none() });
+        }
+        first = false;
+        rest = planned.rest;
+    }
+    Ok(())
+}
+
+impl OpenFile {
+    /// Sets the size in bytes. What is cut off is gone, and the file reads as zeroes behind its old end; durable after
+    /// [`OpenFile::sync`].
+    ///
+    /// # Errors
+    /// [`Error::TooBig`]; [`Error::Permission`] for an immutable or append-only file; [`Error::ReadOnly`]; the last block
+    /// cannot be read or written; a damaged map. After an error the size may be the new one with blocks still in use, which
+    /// opening the volume again frees.
+    pub async fn set_size(&self, bytes: u64) -> Result<()> {
+        let contents = &*self.contents;
+        let _inode = contents.cell.lock().write().await;
+        self.check_may_write(u64::MAX)?;
+        if contents.cell.read(|inode| inode.flags().contains(InodeFlags::APPEND)) {
+            return Err(Error::Permission(format!("inode {}", self.inode())));
+        }
+        if bytes > contents.max_bytes() {
+            return Err(Error::TooBig(format!("inode {}", self.inode())));
+        }
+        if contents.cell.read(|inode| inode.flags().contains(InodeFlags::INLINE_DATA)) {
+            contents.leave_inode(&self.pages, self.privilege()).await?;
+            self.write_out(ByteRange::ALL).await?;
+        }
+        if bytes > self.size() { self.grow(bytes).await } else { self.shrink(bytes).await }
+    }
+
+    async fn grow(&self, bytes: u64) -> Result<()> {
+        let contents = &*self.contents;
+        let old = self.size();
+        self.zero_tail(u64::MAX).await?;
+        // Zeroes come to the device before the size that shows them.
+        self.write_out(ByteRange::new(old, old + u64::from(contents.block.bytes()))).await?;
+        {
+            let mut handle = contents.writer.journal.start(Credits(2)).await?;
+            contents.record(&mut handle, bytes);
+        }
+        self.mapping.set_size(bytes).await.map_err(cache_error)
+    }
+
+    async fn shrink(&self, bytes: u64) -> Result<()> {
+        let contents = &*self.contents;
+        let unit = u64::from(contents.block.bytes());
+        let from = contents.block.blocks_for(bytes);
+        // From the last block that stays on: its rest is zeroed, and no page of it is read meanwhile.
+        let cut = ByteRange::new(bytes, u64::MAX);
+        let exclusion = self.mapping.exclude(cut).await;
+        if bytes < self.size() && !bytes.is_multiple_of(unit) {
+            let block = bytes >> contents.block.log2();
+            contents.know(block..block + 1).await?;
+            if contents.has_data(block) {
+                contents.reserve(block..block + 1, self.privilege()).await?;
+            }
+        }
+        self.mapping.set_size(bytes).await.map_err(cache_error)?;
+        // The rest of the last block is zero on the device before the smaller size is.
+        self.write_out(ByteRange::new(bytes / unit * unit, bytes)).await?;
+        self.mapping.wait_written(cut).await;
+        let given_back = {
+            let mut live = contents.live.lock();
+            let delayed = live.map.truncate(from, bytes);
+            live.last_placed = None;
+            live.version += 1;
+            live.give_back(delayed)
+        };
+        drop(given_back);
+        let edits = contents.edits.lock().await;
+        let orphans = &contents.writer.orphans;
+        let result = free_from(
+            &contents.writer,
+            &contents.cell,
+            from,
+            Credits(2 + Orphans::CREDITS),
+            |handle, step| {
+                if step.first {
+                    contents.record(handle, bytes);
+                }
+                if step.first && !step.last {
+                    orphans.add(handle, &contents.cell);
+                }
+                if step.last && !step.first {
+                    orphans.remove(handle, &contents.cell);
+                }
+            },
+        )
+        .await;
+        contents.live.lock().version += 1;
+        drop((edits, exclusion));
+        result
+    }
+
+    /// Writes back what is dirty in a range and waits until it is logged.
+    async fn write_out(&self, bytes: ByteRange) -> Result<()> {
+        self.mapping.write_back(bytes).await.map_err(cache_error)
+    }
+}
+
+impl Contents {
+    /// Records a size that a caller asked for, with the times of the change.
+    fn record(&self, handle: &mut Handle, bytes: u64) {
+        let now = self.writer.clock.now();
+        {
+            let mut inode = handle.inode(&self.cell);
+            inode.set_size(bytes);
+            let stamp = inode.stamp(now);
+            inode.set_modified(stamp);
+            inode.set_changed(stamp);
+        }
+        if bytes >= LARGE_FILE_BYTES {
+            ensure_large_file(handle);
+        }
+    }
+
+    /// Gives up all that is dirty of a file that is being deleted; nothing reads or writes it any more.
+    pub(super) fn forget(&self) {
+        let given_back = {
+            let mut live = self.live.lock();
+            let delayed = live.map.abandon(0..MAP_END);
+            live.give_back(delayed)
+        };
+        drop(given_back);
+        self.writer.alloc.close_window(self.number());
+    }
+
+    /// Whether the recorded size covers `bytes`.
+    pub(super) fn has_recorded(&self, bytes: u64) -> bool {
+        self.cell.read(Inode::size) >= bytes
+    }
+}

@@ -1,0 +1,78 @@
+//! Making a file durable: its data, then the transaction that points to them.
+
+use super::contents::Contents;
+use super::write::{OpenFile, cache_error};
+use crate::Result;
+use crate::journal::Credits;
+use extant_cache::ByteRange;
+
+/// Rounds of write-back until the recorded size covers what was there at the beginning: a block that another writer dirties
+/// while it is in flight takes a second one.
+const ROUNDS: u32 = 4;
+
+impl OpenFile {
+    /// Makes the file's data, size, map, attributes and names durable.
+    ///
+    /// # Errors
+    /// What went wrong with its data since this open file was last told, once; why the journal gave up.
+    pub async fn sync(&self) -> Result<()> {
+        self.sync_range(ByteRange::ALL, false).await
+    }
+
+    /// Makes durable what is needed to read the file's data back: not its times.
+    ///
+    /// # Errors
+    /// As [`Self::sync`].
+    pub async fn datasync(&self) -> Result<()> {
+        self.sync_range(ByteRange::ALL, true).await
+    }
+
+    pub(super) async fn sync_range(&self, bytes: ByteRange, data_only: bool) -> Result<()> {
+        let contents = &*self.contents;
+        let end = bytes.end.min(self.size());
+        let range = ByteRange::new(bytes.start.min(end), bytes.end);
+        let written = self.pages.sync_range(range).await.map_err(cache_error);
+        let mut round = 0;
+        while written.is_ok() && !contents.has_recorded(end) && round < ROUNDS {
+            // Blocks before the range keep the size from being recorded.
+            self.pages.sync_range(ByteRange::ALL).await.map_err(cache_error)?;
+            round += 1;
+        }
+        let logged = contents.log_times(data_only).await;
+        let durable = contents.make_durable().await;
+        written.and(logged).and(durable)
+    }
+}
+
+impl Contents {
+    /// Logs times that changed with the data.
+    async fn log_times(&self, data_only: bool) -> Result<()> {
+        if data_only || !self.live.lock().times_unlogged {
+            return Ok(());
+        }
+        let mut handle = self.writer.journal.start(Credits(1)).await?;
+        drop(handle.inode(&self.cell));
+        self.live.lock().times_unlogged = false;
+        Ok(())
+    }
+
+    /// Commits the transaction that changed the inode last, or flushes the device where that is durable.
+    async fn make_durable(&self) -> Result<()> {
+        let journal = &self.writer.journal;
+        if let Some(tid) = self.cell.changed_by()
+            && tid > journal.committed()
+        {
+            return journal.commit(tid).await;
+        }
+        let device = self.writer.store.blocks().device();
+        if device.limits().volatile_cache {
+            extant_block::flush(&**device).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes back everything and logs the times, without a commit: for a sync of the volume.
+    pub(super) async fn settle(&self) -> Result<()> {
+        self.log_times(false).await
+    }
+}

@@ -1,0 +1,168 @@
+//! The files whose contents are in memory.
+
+use super::contents::Contents;
+use super::write::{FileOptions, OpenFile, cache_error};
+use crate::alloc::GivesBack;
+use crate::meta::InodeCell;
+use crate::volume::Writer;
+use crate::xattr::inline_data;
+use crate::{Error, Result};
+use extant_cache::{ByteRange, Disk, Mapping};
+use extant_format::{FileKind, Inode, InodeFlags, InodeNumber};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+
+/// Files without openers whose pages stay in memory.
+const KEPT: usize = 4096;
+
+/// Files with pages in memory, by inode.
+#[derive(Debug)]
+pub(crate) struct Files {
+    disk: Disk,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    files: BTreeMap<InodeNumber, Entry>,
+    /// Advances with every look-up.
+    turn: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    contents: Arc<Contents>,
+    mapping: Mapping,
+    used: u64,
+}
+
+impl Files {
+    /// None yet, with pages on `disk`.
+    pub(crate) fn new(disk: Disk) -> Self {
+        Self { disk, table: Mutex::default() }
+    }
+
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// Another kind of file; contents that are damaged or encrypted.
+    pub(crate) fn open(
+        &self,
+        writer: &Arc<Writer>,
+        cell: &Arc<InodeCell>,
+        options: FileOptions,
+    ) -> Result<OpenFile> {
+        cell.read(|inode| match inode.kind() {
+            Some(FileKind::Regular) if inode.flags().contains(InodeFlags::ENCRYPT) => {
+                Err(Error::Encrypted(inode.number))
+            }
+            Some(FileKind::Regular) if inode.flags().contains(InodeFlags::INLINE_DATA) => {
+                inline_data(inode).map(drop).map_err(Error::from)
+            }
+            Some(FileKind::Regular) => Ok(()),
+            Some(FileKind::Directory) => Err(Error::IsADirectory(format!("inode {}", inode.number))),
+            _ => Err(Error::NotAFile(format!("inode {}", inode.number))),
+        })?;
+        let mut table = self.table.lock();
+        table.turn += 1;
+        let turn = table.turn;
+        let entry = table.files.entry(cell.number()).or_insert_with(|| self.entry(writer, cell));
+        // The number belongs to another inode now.
+        if !Arc::ptr_eq(&entry.contents.cell, cell) {
+            *entry = self.entry(writer, cell);
+        }
+        entry.used = turn;
+        let file = OpenFile::new(entry.contents.clone(), entry.mapping.clone(), options);
+        let gone = table.evict();
+        drop(table);
+        drop(gone);
+        Ok(file)
+    }
+
+    fn entry(&self, writer: &Arc<Writer>, cell: &Arc<InodeCell>) -> Entry {
+        let contents = Arc::new(Contents::new(writer.clone(), cell.clone()));
+        let size = cell.read(Inode::size);
+        let mapping = self.disk.mapping(contents.clone(), cell.number().0.into(), size);
+        Entry { contents, mapping, used: 0 }
+    }
+
+    /// The size of a file in memory, which may be ahead of the recorded one, and its delayed blocks.
+    pub(crate) fn live_size(&self, cell: &InodeCell) -> Option<(u64, u64)> {
+        let table = self.table.lock();
+        let entry = table.files.get(&cell.number())?;
+        std::ptr::eq(&*entry.contents.cell, cell)
+            .then(|| (entry.mapping.size(), entry.contents.delayed_blocks()))
+    }
+
+    /// Writes back everything that is dirty and waits until it is logged. Not durable before a commit.
+    ///
+    /// # Errors
+    /// The first that was met; the others are written nevertheless.
+    pub(crate) async fn write_back(&self) -> Result<()> {
+        let all: Vec<Entry> = self.table.lock().files.values().cloned().collect();
+        let mut result = Ok(());
+        for Entry { contents, mapping, .. } in all {
+            let written = mapping.write_back(ByteRange::ALL).await.map_err(cache_error);
+            let logged = contents.settle().await;
+            result = result.and(written).and(logged);
+        }
+        result
+    }
+
+    /// Writes back one file, as a rename over another file wants it before it takes its locks.
+    ///
+    /// # Errors
+    /// The data could not be written.
+    pub(crate) async fn write_back_one(&self, cell: &InodeCell) -> Result<()> {
+        let entry = self.table.lock().files.get(&cell.number()).cloned();
+        match entry {
+            Some(entry) => entry.mapping.write_back(ByteRange::ALL).await.map_err(cache_error),
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets a file that is being deleted: dirty pages are dropped, and when this returns no write is under way.
+    pub(crate) async fn forget(&self, cell: &InodeCell) -> Result<()> {
+        let entry = self.table.lock().files.remove(&cell.number());
+        if let Some(entry) = entry {
+            entry.mapping.set_size(0).await.map_err(cache_error)?;
+            entry.contents.forget();
+        }
+        Ok(())
+    }
+}
+
+impl Table {
+    /// Files that nobody uses and that have nothing dirty, beyond those that are kept; to be dropped without the lock.
+    fn evict(&mut self) -> Vec<Entry> {
+        if self.files.len() <= KEPT {
+            return Vec::new();
+        }
+        let idle = |entry: &Entry| {
+            entry.contents.cell.openers() == 0 && entry.mapping.dirty_pages() == 0 && entry.contents.is_idle()
+        };
+        let mut idle: Vec<(u64, InodeNumber)> =
+            self.files.iter().filter(|(_, entry)| idle(entry)).map(|(&n, entry)| (entry.used, n)).collect();
+        idle.sort_unstable();
+        idle.truncate(self.files.len() - KEPT * 7 / 8);
+        idle.iter().filter_map(|(_, number)| self.files.remove(number)).collect()
+    }
+}
+
+/// Has delayed blocks allocated, so that what was reserved too much for them is free.
+#[derive(Debug)]
+pub(crate) struct WriteBackGiver(pub(crate) Weak<Writer>);
+
+impl GivesBack for WriteBackGiver {
+    fn give_back(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async {
+            if let Some(writer) = self.0.upgrade() {
+                // Failures are told to those who sync the files.
+                let _ = writer.files.write_back().await;
+            }
+        })
+    }
+}

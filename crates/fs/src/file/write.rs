@@ -1,0 +1,255 @@
+//! An open file of a volume that is open for writing: reading and writing through the cache.
+//!
+//! A write reserves its blocks, and the nodes that mapping them may need, before it is acknowledged; allocation comes with
+//! write-back. The file grows in memory at once, on the volume when its data are there.
+
+use super::contents::Contents;
+use crate::alloc::Privilege;
+use crate::{Error, Result};
+use extant_cache::{ByteRange, CacheError, Mapping, OpenFile as CachedFile};
+use extant_format::{InodeFlags, InodeNumber, indirect_capacity, pointers_per_block};
+use std::fmt;
+use std::sync::Arc;
+
+/// Bytes that are reserved and copied in one go.
+const STEP_BYTES: u64 = 1 << 20;
+
+/// How a file is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileOptions {
+    /// Every write goes to the end of the file (`O_APPEND`).
+    pub append: bool,
+    /// A write returns when it is durable (`O_SYNC`).
+    pub sync: bool,
+    /// As `sync`, for what is needed to read the data back (`O_DSYNC`).
+    pub datasync: bool,
+    /// The caller may use the blocks reserved for the superuser (`CAP_SYS_RESOURCE`).
+    pub reserved_blocks: bool,
+    /// The caller keeps the set-user-ID and set-group-ID bits of what it writes to (`CAP_FSETID`).
+    pub keeps_setid: bool,
+}
+
+/// A file open for reading and writing. Cheap operations complete on the caller's task without waiting.
+pub struct OpenFile {
+    pub(super) contents: Arc<Contents>,
+    pub(super) mapping: Mapping,
+    pub(super) pages: CachedFile,
+    pub(super) options: FileOptions,
+}
+
+impl OpenFile {
+    pub(super) fn new(contents: Arc<Contents>, mapping: Mapping, options: FileOptions) -> Self {
+        contents.cell.open();
+        let pages = mapping.open();
+        Self { contents, mapping, pages, options }
+    }
+
+    /// The file's inode.
+    pub fn inode(&self) -> InodeNumber {
+        self.contents.number()
+    }
+
+    /// The size in bytes, with what has been written and not yet recorded.
+    pub fn size(&self) -> u64 {
+        self.mapping.size()
+    }
+
+    /// Reads from byte `at` on; returns how many bytes there were before the end of the file.
+    ///
+    /// # Errors
+    /// Nothing could be read.
+    pub async fn read(&self, at: u64, to: &mut [u8]) -> Result<usize> {
+        self.pages.read(at, to).await.map_err(cache_error)
+    }
+
+    /// Writes from byte `at` on (with [`FileOptions::append`] at the end of the file), and returns how many bytes that was:
+    /// fewer where space ended. In memory when it returns, unless the options say otherwise; durable after
+    /// [`OpenFile::sync`].
+    ///
+    /// # Errors
+    /// Nothing was written: [`Error::NoSpace`]; [`Error::TooBig`] beyond the largest size; [`Error::Permission`] for an
+    /// immutable or append-only file; [`Error::ReadOnly`]; a page that is overwritten in part and cannot be read.
+    pub async fn write(&self, at: u64, bytes: &[u8]) -> Result<usize> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let (at, done) = {
+            let contents = &*self.contents;
+            let _inode = contents.cell.lock().write().await;
+            let at = if self.options.append { self.size() } else { at };
+            self.check_may_write(at)?;
+            let end = contents.max_bytes().min(at.saturating_add(bytes.len() as u64));
+            if at >= end {
+                return Err(Error::TooBig(format!("inode {}", self.inode())));
+            }
+            self.strip_setid().await?;
+            contents.leave_inode(&self.pages, self.privilege()).await?;
+            if at > self.size() {
+                self.zero_tail(at).await?;
+            }
+            contents.touch();
+            (at, self.write_steps(at, &bytes[..(end - at) as usize]).await?)
+        };
+        if self.options.sync || self.options.datasync {
+            let range = ByteRange::at(at, done as u64);
+            self.sync_range(range, !self.options.sync).await?;
+        }
+        Ok(done)
+    }
+
+    async fn write_steps(&self, at: u64, bytes: &[u8]) -> Result<usize> {
+        let mut done = 0;
+        let mut step = STEP_BYTES;
+        while done < bytes.len() {
+            let start = at + done as u64;
+            // Steps end on multiples of their length, so that no block is in two.
+            let end = ((start / step + 1) * step).min(at + bytes.len() as u64);
+            let part = &bytes[done..done + (end - start) as usize];
+            match self.write_step(start, part).await {
+                Ok(()) => done += part.len(),
+                // Fewer blocks may fit.
+                Err((0, Error::NoSpace)) if step > u64::from(self.contents.block.bytes()) => {
+                    step = (step / 2).max(self.contents.block.bytes().into());
+                }
+                Err((part, error)) => {
+                    done += part;
+                    return if done > 0 { Ok(done) } else { Err(error) };
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes bytes whose blocks are reserved together; an error says how many were written before it.
+    async fn write_step(&self, at: u64, bytes: &[u8]) -> std::result::Result<(), (usize, Error)> {
+        let blocks = self.contents.blocks_of(ByteRange::at(at, bytes.len() as u64));
+        let size = self.size();
+        self.contents.reserve(blocks.clone(), self.privilege()).await.map_err(|error| (0, error))?;
+        let Err(stopped) = self.pages.write(at, bytes).await else { return Ok(()) };
+        // Blocks behind what was written are as they were, unless older data in the cache is theirs.
+        let written = self.contents.block.blocks_for(at + stopped.done_bytes as u64);
+        let clean_from = written.max(self.contents.block.blocks_for(size)).max(blocks.start);
+        if clean_from < blocks.end {
+            self.contents.unreserve(clean_from..blocks.end);
+        }
+        Err((stopped.done_bytes, cache_error(stopped.error)))
+    }
+
+    /// Zeroes from the end of the file to the end of its last block, or to `until`, before the file grows over it: what
+    /// lies there may be the past of a larger file.
+    pub(super) async fn zero_tail(&self, until: u64) -> Result<()> {
+        let contents = &*self.contents;
+        let size = self.size();
+        let end = size.next_multiple_of(contents.block.bytes().into()).min(until);
+        if size >= end {
+            return Ok(());
+        }
+        let block = size >> contents.block.log2();
+        contents.know(block..block + 1).await?;
+        if !contents.has_data(block) {
+            return Ok(());
+        }
+        contents.reserve(block..block + 1, self.privilege()).await?;
+        let zeroes = vec![0; (end - size) as usize];
+        self.pages.write(size, &zeroes).await.map_err(|stopped| cache_error(stopped.error))
+    }
+
+    pub(super) fn check_may_write(&self, at: u64) -> Result<()> {
+        if self.contents.writer.journal.failure().is_some() {
+            return Err(Error::ReadOnly);
+        }
+        let flags = self.contents.cell.read(extant_format::Inode::flags);
+        let appends = self.options.append && at >= self.size();
+        if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !appends) {
+            return Err(Error::Permission(format!("inode {}", self.inode())));
+        }
+        if flags.contains(InodeFlags::VERITY) {
+            return Err(Error::Permission(format!("inode {}: sealed by fs-verity", self.inode())));
+        }
+        for (flag, feature) in [
+            (InodeFlags::ENCRYPT, "an encrypted file"),
+            (InodeFlags::JOURNAL_DATA, "a file with data=journal"),
+        ] {
+            if flags.contains(flag) {
+                return Err(Error::unsupported(format!("writing to {feature}")));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn privilege(&self) -> Privilege {
+        if self.options.reserved_blocks { Privilege::Reserved } else { Privilege::Ordinary }
+    }
+
+    /// Takes set-user-ID, and set-group-ID of a file that its group may execute, from a file that an ordinary caller writes.
+    async fn strip_setid(&self) -> Result<()> {
+        const SUID: u16 = 0o4000;
+        const SGID: u16 = 0o2000;
+        const GROUP_EXECUTES: u16 = 0o0010;
+        let cell = &self.contents.cell;
+        let strips = |mode: u16| {
+            let sgid = if mode & GROUP_EXECUTES != 0 { mode & SGID } else { 0 };
+            (mode & SUID) | sgid
+        };
+        if self.options.keeps_setid || strips(cell.read(extant_format::Inode::mode)) == 0 {
+            return Ok(());
+        }
+        let mut handle = self.contents.writer.journal.start(crate::journal::Credits(1)).await?;
+        let mut inode = handle.inode(cell);
+        let mode = inode.mode();
+        inode.raw.i_mode = (mode & !strips(mode)).into();
+        Ok(())
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.contents.close();
+    }
+}
+
+impl fmt::Debug for OpenFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OpenFile({}, {:?})", self.inode(), self.options)
+    }
+}
+
+impl Contents {
+    /// The largest size: what the map can address, and for a map of pointers what `i_blocks` can count without
+    /// `huge_file`.
+    pub(super) fn max_bytes(&self) -> u64 {
+        let bits = self.block.log2();
+        if self.uses_extents() {
+            return ((1 << 32) - 1) << bits;
+        }
+        // What `i_blocks` counts without `huge_file`, in units of 512 bytes, pointer blocks among them.
+        let countable = u64::from(u32::MAX) >> (bits - 9);
+        let per_block = u64::from(pointers_per_block(self.block));
+        let pointers = countable / per_block + countable / per_block / per_block + 4;
+        indirect_capacity(self.block).min(countable - pointers).min((1 << 32) - 1) << bits
+    }
+
+    /// Notes a change of the contents in the inode's times; the transaction that logs the data, or a sync, logs them.
+    pub(super) fn touch(&self) {
+        self.cell.touch_contents(self.writer.clock.now());
+        self.live.lock().times_unlogged = true;
+    }
+
+    /// Whether a block that is known holds data, or will.
+    pub(super) fn has_data(&self, block: u64) -> bool {
+        self.live.lock().map.place_of(block).is_some()
+    }
+}
+
+/// The error of this crate behind one of the cache.
+pub(super) fn cache_error(error: CacheError) -> Error {
+    match error {
+        CacheError::Io(error) => Error::Io(error),
+        CacheError::Backing(error) => match error.get::<Error>() {
+            Some(own) => own.clone(),
+            None => Error::Invalid(error.to_string()),
+        },
+        CacheError::TooLarge { bytes } => Error::TooBig(format!("a file of {bytes} bytes")),
+        other => Error::Invalid(other.to_string()),
+    }
+}
