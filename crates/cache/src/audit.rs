@@ -34,6 +34,8 @@ pub(crate) fn check(shared: &Shared) {
         assert_eq!(pages.listed.is_some(), !pages.dirty.is_empty(), "file {} is listed if dirty", file.inode);
     }
     let counts = shared.frame_counts();
+    let stuck = shared.stuck.load(Ordering::SeqCst);
+    let dirty = dirty - stuck;
     assert_eq!(dirty, shared.dirty.load(Ordering::SeqCst), "dirty pages are counted");
     assert_eq!(0, shared.writeback.load(Ordering::SeqCst), "nothing is under write-back");
     assert_eq!(dirty, shared.charged(), "what is charged is dirty");

@@ -10,8 +10,9 @@ use crate::flusher;
 use crate::mapping::Inner;
 use crate::page::PAGE;
 use crate::shared::{Settings, Shared};
+use crate::writeback::write_back_all;
 use crate::{CacheError, Result};
-use extant_block::{BioFlags, Device};
+use extant_block::{Device, IoError};
 use extant_rt::{Class, Nanos, Rt, Task, WaitConfig, WaitStats};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -21,9 +22,9 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnWriteError {
     /// It stays dirty, and is tried again at the next periodic pass and on demand. A writer that would have to wait for
-    /// room on a device that keeps failing gets the device's error. That counts by device: pages of one file to which its
-    /// backing gives no place keep the room, and the next writers to its device get that file's error, until they are
-    /// written or cut off.
+    /// room on a device that keeps failing gets the device's error. Where a file's backing has no place for its pages, the
+    /// file alone is concerned: they stay in memory until a sync succeeds or they are cut off, and writers that would
+    /// dirty more of the file get its error.
     #[default]
     KeepDirty,
     /// It counts as clean and may be evicted: its contents are lost then, as on Linux.
@@ -107,8 +108,10 @@ pub struct Usage {
     pub evictable: u64,
     /// Dirty pages.
     pub dirty: u64,
-    /// Pages on their way to a device.
+    /// Pages on their way to a device, until their backing has heard of the end.
     pub writeback: u64,
+    /// Dirty pages that their backing could not place; they are not among those above.
+    pub stuck: u64,
     /// What the limit on dirty memory is held against: dirty, on their way, or about to be written to. The two above are
     /// read one after the other, while pages go from one to the other.
     pub charged: u64,
@@ -205,6 +208,7 @@ impl PageCache {
             evictable: counts.evictable.into(),
             dirty: shared.dirty.load(Ordering::Relaxed),
             writeback: shared.writeback.load(Ordering::Relaxed),
+            stuck: shared.stuck.load(Ordering::Relaxed),
             charged: shared.charged(),
             parked: counts.parked.into(),
         }
@@ -268,13 +272,18 @@ impl PageCache {
     /// Writes everything back and ends the flushers. Files must not be used after this.
     ///
     /// # Errors
-    /// The first that write-back met. What a device still refuses is given up.
+    /// A failure of write-back or flush that no sync of a device has told yet. What a device or a backing still refuses is
+    /// given up.
     pub async fn close(self) -> Result<()> {
-        let result = self.sync().await;
+        let mut result = self.sync().await;
         self.shared().close();
         let flushers = std::mem::take(&mut *self.handle.flushers.lock());
         for flusher in flushers {
             flusher.await.map_err(|_| CacheError::ShutDown)?;
+        }
+        let disks = self.shared().disks.read().clone();
+        for disk in disks {
+            result = result.and(disk.errors.check(&mut disk.told.lock()));
         }
         result
     }
@@ -308,29 +317,36 @@ impl Disk {
         self.state.index
     }
 
-    /// Writes back every file of this device that is dirty now, and flushes it.
+    /// Writes back every file of this device that is dirty now, all at a time, and flushes it.
+    ///
+    /// # Errors
+    /// A failure of write-back or flush since this began, or since the last sync of this device.
     pub async fn sync(&self) -> Result<()> {
-        let mut result = Ok(());
-        let mut after = None;
-        let last = self.state.last_listed();
-        while let Some((place, file)) = self.state.next_file(after).filter(|(place, _)| Some(*place) <= last)
-        {
-            let outcome = file.write_back(0..u64::MAX, BioFlags::SYNC).await;
-            if result.is_ok() {
-                result = outcome;
-            }
-            after = Some(place);
+        let Self { shared, state } = self;
+        let mut since = state.errors.now();
+        write_back_all(shared, state).await;
+        if state.errors.peek(&mut since.clone()).is_ok() {
+            // A failure is in the log.
+            let _ = state.flush(&shared.rt).await;
         }
-        // Files that are clean but under write-back are on no list.
-        for file in self.shared.all_files() {
-            if file.disk.index == self.state.index {
-                file.wait_for_writeback(0..u64::MAX).await;
-            }
-        }
-        result?;
-        if self.state.device.limits().volatile_cache {
-            extant_block::flush(&*self.state.device).await?;
-        }
-        Ok(())
+        let told = state.errors.check(&mut state.told.lock());
+        told.and(state.errors.peek(&mut since))
+    }
+
+    /// Makes writes that have ended durable: flushes the device's cache. For a file system's own writes; every file that
+    /// was written since the last good flush is told of a failure.
+    pub async fn flush(&self) -> Result<()> {
+        self.state.flush(&self.shared.rt).await
+    }
+
+    /// Enters a failed flush that did not go through the cache: a journal's write with `PREFLUSH` or `FUA`.
+    pub fn flush_failed(&self, error: &IoError) {
+        self.state.flush_failed(error);
+    }
+
+    /// How many flushes of this device have failed. A file system reads it once at mount, and latches when it changes: what
+    /// it had written before may be gone.
+    pub fn flush_failures(&self) -> u64 {
+        self.state.flushes.failures()
     }
 }

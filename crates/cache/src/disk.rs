@@ -2,6 +2,8 @@
 
 use crate::CacheError;
 use crate::control::{Background, DeviceIndex};
+use crate::errseq::{ErrorLog, Told};
+use crate::flush::Flushes;
 use crate::mapping::Inner;
 use crate::shared::Shared;
 use crate::waits::Key;
@@ -37,6 +39,10 @@ pub(crate) struct DiskState {
     pub(crate) wanted: AtomicBool,
     /// When the trace last heard how much is dirty.
     pub(crate) traced_at: AtomicU64,
+    /// Every failure of write-back or flush, and how much of it a sync of the device has told.
+    pub(crate) errors: ErrorLog,
+    pub(crate) told: Mutex<Told>,
+    pub(crate) flushes: Flushes,
     failing: AtomicBool,
     last_error: Mutex<Option<CacheError>>,
     files: Mutex<DirtyFiles>,
@@ -48,7 +54,9 @@ pub(crate) struct DiskState {
 #[derive(Debug, Default)]
 struct DirtyFiles {
     next: u64,
-    by_age: BTreeMap<(Nanos, u64), Arc<Inner>>,
+    by_age: BTreeMap<Listed, Arc<Inner>>,
+    /// Those that the flusher passes over.
+    stuck: BTreeMap<Listed, Arc<Inner>>,
 }
 
 /// A file's place among the dirty ones.
@@ -59,6 +67,7 @@ impl DiskState {
     pub(crate) const NEVER: u64 = u64::MAX;
 
     pub(crate) fn new(index: DeviceIndex, device: Arc<dyn Device>) -> Self {
+        let errors = ErrorLog::default();
         Self {
             index,
             device,
@@ -72,6 +81,9 @@ impl DiskState {
             written_total: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
             traced_at: AtomicU64::new(Self::NEVER),
+            told: Mutex::new(errors.now()),
+            errors,
+            flushes: Flushes::default(),
             failing: AtomicBool::new(false),
             last_error: Mutex::new(None),
             files: Mutex::default(),
@@ -80,17 +92,34 @@ impl DiskState {
     }
 
     /// Lists a file as dirty since `now`, under its lock.
-    pub(crate) fn list(&self, now: Nanos, file: Arc<Inner>) -> Listed {
+    pub(crate) fn list(&self, now: Nanos, file: Arc<Inner>, is_stuck: bool) -> Listed {
         let mut files = self.files.lock();
         let place = (now, files.next);
         files.next += 1;
-        files.by_age.insert(place, file);
+        let list = if is_stuck { &mut files.stuck } else { &mut files.by_age };
+        list.insert(place, file);
         place
+    }
+
+    /// Has the flusher pass over a file, or not any more, under the file's lock.
+    pub(crate) fn set_stuck(&self, place: Listed, is_stuck: bool) {
+        let DirtyFiles { by_age, stuck, .. } = &mut *self.files.lock();
+        let (from, to) = if is_stuck { (by_age, stuck) } else { (stuck, by_age) };
+        if let Some(file) = from.remove(&place) {
+            to.insert(place, file);
+        }
+    }
+
+    /// All files with dirty pages, oldest first.
+    pub(crate) fn all_dirty(&self) -> Vec<Arc<Inner>> {
+        let files = self.files.lock();
+        files.by_age.values().chain(files.stuck.values()).cloned().collect()
     }
 
     /// Takes a file off the list, under its lock. The caller drops what it gets without that lock.
     pub(crate) fn unlist(&self, place: Listed) -> Option<Arc<Inner>> {
-        self.files.lock().by_age.remove(&place)
+        let mut files = self.files.lock();
+        files.by_age.remove(&place).or_else(|| files.stuck.remove(&place))
     }
 
     /// The first dirty file after `after`, or the first of all.
@@ -129,7 +158,10 @@ impl DiskState {
     /// Forgets what is dirty, which is lost with the last handle of its file: the device still fails, and nobody will try
     /// again.
     pub(crate) fn give_up(&self) {
-        let files = std::mem::take(&mut self.files.lock().by_age);
+        let files = {
+            let mut files = self.files.lock();
+            (std::mem::take(&mut files.by_age), std::mem::take(&mut files.stuck))
+        };
         // They take the lock when they go.
         drop(files);
     }
@@ -139,14 +171,10 @@ impl DiskState {
         self.files.lock().by_age.len()
     }
 
-    /// The file that became dirty last.
-    pub(crate) fn last_listed(&self) -> Option<Listed> {
-        self.files.lock().by_age.last_key_value().map(|(place, _)| *place)
-    }
-
-    /// Takes note of how a write-back ended.
+    /// Takes note of how a write-back ended. What a file's backing says against it is not the device's.
     pub(crate) fn note(&self, result: &Result<(), CacheError>) {
         match result {
+            Err(CacheError::Backing(_)) => {}
             Ok(()) if !self.is_failing() => {}
             Ok(()) => {
                 self.failing.store(false, Ordering::SeqCst);

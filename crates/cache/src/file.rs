@@ -144,6 +144,18 @@ impl Mapping {
         Ok(())
     }
 
+    /// Has the flusher try again to write back a file that its backing could not place: there is space again. Without
+    /// this it is tried by syncs only.
+    pub fn retry(&self) {
+        self.0.retry();
+    }
+
+    /// Tells the cache that the file was written past it, by direct I/O: should the device's next flush fail, its open
+    /// files are told.
+    pub fn written_directly(&self) {
+        self.0.disk.note_unflushed(&self.0);
+    }
+
     /// Tells the cache that the backing maps a range differently now, or no longer, though nothing was written through the
     /// cache: fills that are under way ask again. Cached pages stay; [`Mapping::invalidate`] or [`Mapping::punch`] removes
     /// them.

@@ -1,6 +1,5 @@
 //! One inode's pages.
 
-use crate::PageRange;
 use crate::backing::Backing;
 use crate::caught::shielded;
 use crate::disk::{DiskState, Listed};
@@ -12,7 +11,9 @@ use crate::page::{FileId, FrameNo, PAGE, PAGE_SHIFT, PageKey};
 use crate::pageset::PageSet;
 use crate::shared::Shared;
 use crate::state::After;
+use crate::stuck::Stuck;
 use crate::writeback::Writing;
+use crate::{CacheError, PageRange};
 use extant_rt::Key;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -48,6 +49,8 @@ pub(crate) struct Inner {
     size: AtomicU64,
     pub(crate) pages: Mutex<Pages>,
     pub(crate) errors: ErrorLog,
+    /// Why no page can become dirty, where the backing could not place those that are.
+    pub(crate) stuck: Stuck,
     /// Runs whose bios have ended and whose backing has not heard of it.
     pub(crate) ended: Mutex<VecDeque<Arc<Writing>>>,
 }
@@ -61,6 +64,8 @@ pub(crate) struct Pages {
     /// Pages on their way to the device; what is written to them meanwhile is in frames of its own.
     pub(crate) writeback: PageSet,
     pub(crate) listed: Option<Listed>,
+    /// See [`crate::stuck`].
+    pub(crate) is_stuck: bool,
     pub(crate) fills: Fills,
 }
 
@@ -93,6 +98,7 @@ impl Inner {
                 size: AtomicU64::new(size),
                 pages: Mutex::default(),
                 errors: ErrorLog::default(),
+                stuck: Stuck::default(),
                 ended: Mutex::default(),
             })
         })
@@ -178,8 +184,7 @@ impl Inner {
         let index = self.shared.frames.key(frame).index();
         self.unlink(pages, cursor, frame);
         if pages.dirty.remove(index..index + 1) > 0 {
-            self.no_longer_dirty(1);
-            after.uncharge += 1;
+            after.uncharge += self.no_longer_dirty(pages, 1);
             after.abandoned.push(index);
         }
         if self.shared.frames.state(frame).detach() == After::Freed {
@@ -194,6 +199,12 @@ impl Inner {
         if self.shared.frames.state(old).detach() == After::Freed {
             after.freed.push(old);
         }
+    }
+
+    /// Enters a failure of write-back.
+    pub(crate) fn record(&self, error: CacheError) {
+        self.disk.errors.record(error.clone());
+        self.errors.record(error);
     }
 
     /// The evictor, who has claimed clean frames of this file, removes them from the mapping.
@@ -214,33 +225,34 @@ impl Inner {
 
     /// Marks pages dirty that were not; their charge is paid.
     pub(crate) fn mark_dirty(self: &Arc<Self>, pages: &mut Pages, range: Range<u64>) {
-        self.disk.dirtied_total.fetch_add(range.end - range.start, Ordering::Relaxed);
+        let count = range.end - range.start;
+        self.disk.dirtied_total.fetch_add(count, Ordering::Relaxed);
         self.enter_dirty(pages, range);
+        if pages.is_stuck {
+            self.shared.uncharge_dirty(&self.disk, count);
+        }
     }
 
-    /// As [`Inner::mark_dirty`], for pages that nobody has written to again.
+    /// As [`Inner::mark_dirty`], for pages that were not written to again.
     pub(crate) fn enter_dirty(self: &Arc<Self>, pages: &mut Pages, range: Range<u64>) {
         let count = range.end - range.start;
         pages.dirty.insert(range);
-        self.shared.dirty.fetch_add(count, Ordering::Relaxed);
-        self.disk.dirty.fetch_add(count, Ordering::Relaxed);
+        self.count_dirty(pages, count);
         if pages.listed.is_none() {
-            pages.listed = Some(self.disk.list(self.shared.rt.now(), self.clone()));
+            pages.listed = Some(self.disk.list(self.shared.rt.now(), self.clone(), pages.is_stuck));
             // The flusher sets its alarm when there is something to be late with.
             self.disk.kick(&self.shared);
         }
     }
 
-    pub(crate) fn no_longer_dirty(&self, count: u64) {
-        self.shared.dirty.fetch_sub(count, Ordering::Relaxed);
-        self.disk.dirty.fetch_sub(count, Ordering::Relaxed);
-    }
-
     /// Takes the file off its disk's list if nothing is dirty any more.
     pub(crate) fn unlist_if_clean(&self, pages: &mut Pages, after: &mut Aftermath) {
-        if pages.dirty.is_empty()
-            && let Some(place) = pages.listed.take()
-        {
+        if !pages.dirty.is_empty() {
+            return;
+        }
+        // Nothing is left of what could not be placed.
+        self.unstick(pages);
+        if let Some(place) = pages.listed.take() {
             after.unlisted = self.disk.unlist(place);
         }
     }

@@ -10,7 +10,7 @@ use crate::read::ReadStop;
 use crate::readahead::{Plan, ReadAhead};
 use crate::shared::{NoRoom, Purpose, Shared};
 use crate::throttle::Pause;
-use crate::waits::{Key, Listener};
+use crate::waits::{Key, Waiting};
 use crate::write::{Source, Terms, WriteStop, Wrote};
 use crate::{ByteRange, CacheError, Result, WouldWait, WriteError};
 use extant_block::{BioFlags, StreamId};
@@ -117,7 +117,7 @@ impl OpenFile {
         let inner = &self.inner;
         // After an error a page at a time, so that a bad sector costs its own page only.
         let mut most = u64::MAX;
-        let mut waiting: Option<(Key, Listener)> = None;
+        let mut waiting = Waiting::No;
         loop {
             let offset = at + done as u64;
             let some = inner.read_cached(offset, &mut buf[done..], self.is_new_use(offset));
@@ -125,6 +125,9 @@ impl OpenFile {
             self.note_end(at + done as u64);
             if let Some(mark) = some.mark {
                 self.read_on_past(mark);
+            }
+            if !matches!(some.stop, ReadStop::Missing(_)) {
+                waiting.leave();
             }
             let error = match some.stop {
                 ReadStop::Done => return Ok(done),
@@ -162,7 +165,7 @@ impl OpenFile {
         &self,
         pages: Range<u64>,
         read_ahead: bool,
-        waiting: &mut Option<(Key, Listener)>,
+        waiting: &mut Waiting,
     ) -> Result<Option<Arc<Load>>> {
         let inner = &self.inner;
         let end = inner.size().div_ceil(PAGE);
@@ -175,6 +178,7 @@ impl OpenFile {
         };
         match inner.load(wanted).await? {
             Loading::Started(load) => {
+                waiting.took(|key| key == Key::Frames);
                 if read_ahead {
                     let plan =
                         self.ahead.lock().missed(pages.start..pages.end.min(end).max(pages.start + 1), end);
@@ -182,7 +186,10 @@ impl OpenFile {
                 }
                 Ok(Some(load))
             }
-            Loading::Present => Ok(None),
+            Loading::Present => {
+                waiting.leave();
+                Ok(None)
+            }
             Loading::NoFrames => {
                 wait_for_frames(&inner.shared, waiting).await;
                 Ok(None)
@@ -320,7 +327,7 @@ impl OpenFile {
 
     async fn write_on(&self, at: u64, source: Source<'_>, done_bytes: &mut usize) -> Result<()> {
         let inner = &self.inner;
-        let mut waiting: Option<(Key, Listener)> = None;
+        let mut waiting = Waiting::No;
         let mut refused = false;
         // Waits at the limits themselves, for the trace.
         let mut pause = None;
@@ -330,11 +337,16 @@ impl OpenFile {
             let asks = self.account(wrote);
             *done_bytes += wrote.bytes;
             if wrote.bytes > 0 {
-                waiting = None;
+                waiting.took(|key| if key == Key::Frames { wrote.frames > 0 } else { wrote.dirtied > 0 });
                 refused = false;
                 pause = None;
             }
-            if let (Some(_), None, WriteStop::NoRoom(_) | WriteStop::NoFrames) = (&waiting, &pause, stop) {
+            if !matches!(stop, WriteStop::NoRoom(_) | WriteStop::NoFrames | WriteStop::Missing(_)) {
+                waiting.leave();
+            }
+            if let (true, None, WriteStop::NoRoom(_) | WriteStop::NoFrames) =
+                (waiting.is_waiting(), &pause, stop)
+            {
                 let rule = match stop {
                     WriteStop::NoRoom(NoRoom::Everywhere) => "limit",
                     WriteStop::NoRoom(NoRoom::OnDevice(_)) => "device limit",
@@ -355,21 +367,29 @@ impl OpenFile {
                 }
                 WriteStop::Excluded(page) => inner.wait_admitted((page..page + 1).into()).await,
                 WriteStop::NoFrames => wait_for_frames(&inner.shared, &mut waiting).await,
+                WriteStop::NoRoom(NoRoom::Stuck) => {
+                    if let Some(error) = inner.stuck_error() {
+                        return Err(error);
+                    }
+                }
                 WriteStop::NoRoom(reason) => {
-                    // A device that fails gets one more try on behalf of whoever waits.
-                    let failure = inner.disk.failure();
+                    // A device that fails gets one more try on behalf of its writers.
+                    let failure = inner.disk.failure().or_else(|| inner.shared.stuck_everywhere());
                     if let (Some(error), true) = (&failure, refused) {
+                        // It has looked: passed on, its wake would go round among writers that are all refused.
+                        waiting.took(|_| true);
                         return Err(error.clone());
                     }
-                    refused = failure.is_some() && waiting.is_some();
+                    refused = failure.is_some() && waiting.is_waiting();
                     match reason {
-                        NoRoom::Everywhere => want_frames(&inner.shared),
                         NoRoom::OnDevice(_) => inner.disk.want(&inner.shared),
+                        _ => want_frames(&inner.shared),
                     }
-                    wait_for(&inner.shared, &mut waiting, Shared::room_key(reason)).await;
+                    waiting.wait(&inner.shared.waits, Shared::room_key(reason)).await;
                 }
             }
             if asks {
+                waiting.leave();
                 self.balance().await;
             }
             if stop == WriteStop::Done {
@@ -384,7 +404,9 @@ impl OpenFile {
     /// What went wrong since this open file was last told, once: also errors of background write-back.
     pub async fn sync(&self) -> Result<()> {
         self.sync_range(ByteRange::ALL).await?;
-        self.flush_device().await
+        // A failure is in the log, of this file and of every other that it concerns.
+        let _ = self.inner.disk.flush(&self.inner.shared.rt).await;
+        self.inner.errors.check(&mut self.told.lock())
     }
 
     /// As [`OpenFile::sync`], for ordinary threads.
@@ -405,35 +427,19 @@ impl OpenFile {
         let _ = self.inner.write_back(pages.indices(), BioFlags::SYNC).await;
         self.inner.errors.check(&mut self.told.lock())
     }
-
-    async fn flush_device(&self) -> Result<()> {
-        let device = &self.inner.disk.device;
-        if device.limits().volatile_cache {
-            extant_block::flush(&**device).await?;
-        }
-        Ok(())
-    }
 }
 
 /// What clients are asked to give back when frames are short.
 const WANTED_BYTES: u64 = 256 << 10;
 
-/// Waits for `key`: the first time it only begins to listen, so that the caller looks once more before it waits.
-async fn wait_for(shared: &Shared, waiting: &mut Option<(Key, Listener)>, key: Key) {
-    match waiting.take() {
-        Some((listened, listener)) if listened == key => listener.await,
-        _ => *waiting = Some((key, shared.waits.listen(key))),
-    }
-}
-
 /// Waits for a frame. Nobody tells when a page that could be evicted is no longer in use, for as long as that may be: as a
 /// copy takes.
-async fn wait_for_frames(shared: &Arc<Shared>, waiting: &mut Option<(Key, Listener)>) {
+async fn wait_for_frames(shared: &Arc<Shared>, waiting: &mut Waiting) {
     if shared.frame_counts().evictable > 0 {
         return shared.rt.yield_now().await;
     }
     want_frames(shared);
-    wait_for(shared, waiting, Key::Frames).await;
+    waiting.wait(&shared.waits, Key::Frames).await;
 }
 
 /// Has flushers work and clients give memory back, because a caller waits for frames or room.

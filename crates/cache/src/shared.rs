@@ -1,5 +1,6 @@
 //! What all mappings of a process share: frames, index, free frames, counters of dirty memory.
 
+use crate::CacheError;
 use crate::accounts::Accounts;
 use crate::control::{Amounts, DeviceIndex, DirtyControl, DirtyLimits, Numbers};
 use crate::disk::DiskState;
@@ -38,6 +39,9 @@ pub(crate) struct Shared {
     pub(crate) writeback: AtomicU64,
     /// Dirty, under write-back, or about to become dirty: what the limit is held against.
     charged: AtomicU64,
+    /// Dirty pages of stuck files, which are counted nowhere else, and the error of the last such file.
+    pub(crate) stuck: AtomicU64,
+    pub(crate) stuck_error: Mutex<Option<CacheError>>,
     /// Dirty pages that the frames allow which are not set apart for accounts.
     frames_limit: AtomicU64,
     pub(crate) accounts: Accounts,
@@ -102,6 +106,8 @@ pub(crate) enum Purpose {
 pub(crate) enum NoRoom {
     Everywhere,
     OnDevice(u32),
+    /// The file is stuck.
+    Stuck,
 }
 
 struct FrameUses<'a>(&'a Frames);
@@ -129,7 +135,7 @@ impl Shared {
             frames: Frames::new(frames, settings.phantom)?,
             index: Index::new(frames)?,
             pages: WaitTable::new(rt, settings.page_waits),
-            waits: Arc::new(Waits::new()),
+            waits: Arc::new(Waits::default()),
             pool: Mutex::new(Pool {
                 policy,
                 free_first: 0,
@@ -150,6 +156,8 @@ impl Shared {
             dirty: AtomicU64::new(0),
             writeback: AtomicU64::new(0),
             charged: AtomicU64::new(0),
+            stuck: AtomicU64::new(0),
+            stuck_error: Mutex::default(),
             frames_limit: AtomicU64::new(u64::MAX),
             accounts: Accounts::default(),
             settings,
@@ -399,7 +407,9 @@ impl Shared {
 
     /// Allows up to `n` more dirty pages on a disk; says why not where it allows none.
     pub(crate) fn charge_dirty(&self, disk: &DiskState, n: u64) -> Result<u64, NoRoom> {
+        let stuck = self.stuck.load(Ordering::Relaxed);
         let limit = self.limit_pages.load(Ordering::Relaxed).min(self.frames_limit.load(Ordering::Relaxed));
+        let limit = limit.min(self.settings.most_dirty_pages.saturating_sub(stuck));
         let got = add_up_to(&self.charged, n, limit);
         if got == 0 {
             return Err(NoRoom::Everywhere);
@@ -432,7 +442,7 @@ impl Shared {
 
     pub(crate) fn room_key(reason: NoRoom) -> Key {
         match reason {
-            NoRoom::Everywhere => Key::Room(None),
+            NoRoom::Everywhere | NoRoom::Stuck => Key::Room(None),
             NoRoom::OnDevice(device) => Key::Room(Some(device)),
         }
     }

@@ -1,7 +1,9 @@
-//! Waiting for things that come in numbers: frames, room for dirty pages, work for a flusher. Pages are waited for in the
-//! world's keyed wait table, where a wake is for everybody; here it is for as many as it brings, in order of arrival.
+//! Waiting for things that come in numbers: frames, room for dirty pages; and for what concerns every waiter: work for a
+//! flusher, the end of a write. Pages are waited for in the world's keyed wait table, where a wake is for all.
 //!
-//! A waiter listens first, looks at what it waits for, and then awaits; a wake in between is not lost.
+//! A waiter listens first, looks at what it waits for, and then awaits; a wake in between is not lost. A wake of a number
+//! is a [`Token`]: it stands for one frame, or room for one page. A waiter that leaves without having looked, or finds
+//! that it needs nothing any more, passes its token on to the next; one that looked, in vain or not, has spent it.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -26,27 +28,45 @@ pub(crate) enum Key {
     Closing,
 }
 
+/// Counters of listeners: keys share them, so that there is a fixed number.
+const COUNTERS: usize = 32;
+
+impl Key {
+    /// Whether a wake is for one waiter and stands for one thing.
+    fn is_counted(self) -> bool {
+        matches!(self, Self::Frames | Self::Room(_))
+    }
+
+    fn counter(self) -> usize {
+        let of_device = |kind: usize, device: u32| 5 + kind * 9 + device as usize % 9;
+        match self {
+            Self::Frames => 0,
+            Self::Room(None) => 1,
+            Self::Closing => 2,
+            Self::Room(Some(device)) => of_device(0, device),
+            Self::Written(device) => of_device(1, device),
+            Self::Flusher(device) => of_device(2, device),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Waiters {
     next: u64,
     by_key: BTreeMap<(Key, u64), Option<Waker>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Waits {
     waiters: Mutex<Waiters>,
     /// How many listen, to spare those who wake the lock.
-    listening: AtomicUsize,
+    listening: [AtomicUsize; COUNTERS],
 }
 
 impl Waits {
-    pub(crate) fn new() -> Self {
-        Self { waiters: Mutex::default(), listening: AtomicUsize::new(0) }
-    }
-
     /// Begins to wait.
     pub(crate) fn listen(self: &Arc<Self>, key: Key) -> Listener {
-        self.listening.fetch_add(1, Ordering::SeqCst);
+        self.listening[key.counter()].fetch_add(1, Ordering::SeqCst);
         let mut waiters = self.waiters.lock();
         let ticket = waiters.next;
         waiters.next += 1;
@@ -54,10 +74,10 @@ impl Waits {
         Listener { waits: self.clone(), key, ticket, heard: false }
     }
 
-    /// Wakes the `n` who have waited longest.
+    /// Wakes the `n` that have waited longest.
     pub(crate) fn wake(&self, key: Key, n: usize) {
         // Pairs with `listen`: a listener that is not seen here looks after this, and sees what the wake is about.
-        if self.listening.load(Ordering::SeqCst) == 0 {
+        if self.listening[key.counter()].load(Ordering::SeqCst) == 0 {
             return;
         }
         let mut wakers = Vec::new();
@@ -78,11 +98,11 @@ impl Waits {
 
     /// Waiters of all keys, for audits.
     pub(crate) fn len(&self) -> usize {
-        self.listening.load(Ordering::SeqCst)
+        self.listening.iter().map(|count| count.load(Ordering::SeqCst)).sum()
     }
 }
 
-/// Somebody who waits. A wake for one who leaves unheard goes to the next.
+/// A place among the waiters. A wake for one that leaves unheard goes to the next.
 #[derive(Debug)]
 pub(crate) struct Listener {
     waits: Arc<Waits>,
@@ -92,8 +112,8 @@ pub(crate) struct Listener {
 }
 
 impl Future for Listener {
-    type Output = ();
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+    type Output = Token;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Token> {
         let mut waiters = self.waits.waiters.lock();
         match waiters.by_key.get_mut(&(self.key, self.ticket)) {
             Some(waker) => {
@@ -103,7 +123,7 @@ impl Future for Listener {
             None => {
                 drop(waiters);
                 self.heard = true;
-                Poll::Ready(())
+                Poll::Ready(Token(self.key.is_counted().then(|| (self.waits.clone(), self.key))))
             }
         }
     }
@@ -112,9 +132,121 @@ impl Future for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let gone = self.waits.waiters.lock().by_key.remove(&(self.key, self.ticket)).is_none();
-        self.waits.listening.fetch_sub(1, Ordering::SeqCst);
+        self.waits.listening[self.key.counter()].fetch_sub(1, Ordering::SeqCst);
         if gone && !self.heard {
             self.waits.wake(self.key, 1);
         }
+    }
+}
+
+/// A wake that was heard. Dropped, it wakes the next.
+#[derive(Debug)]
+pub(crate) struct Token(Option<(Arc<Waits>, Key)>);
+
+impl Token {
+    /// Its owner looked for what it stands for.
+    pub(crate) fn spend(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        if let Some((waits, key)) = self.0.take() {
+            waits.wake(key, 1);
+        }
+    }
+}
+
+/// A caller that waits for a frame or for room, each time after a look that was in vain.
+#[derive(Debug, Default)]
+pub(crate) enum Waiting {
+    /// For nothing.
+    #[default]
+    No,
+    /// It is to look once more, and then waits.
+    Listening(Key, Listener),
+    /// It was woken, and is to look.
+    Woken(Key, Token),
+}
+
+impl Waiting {
+    /// Waits for `key`, which was looked for in vain: the first time it only begins to listen, so that the caller looks
+    /// once more.
+    pub(crate) async fn wait(&mut self, waits: &Arc<Waits>, key: Key) {
+        match std::mem::take(self) {
+            Self::Listening(listened, listener) if listened == key => {
+                *self = Self::Woken(key, listener.await);
+                return;
+            }
+            Self::Woken(woken, token) if woken == key => token.spend(),
+            _ => {}
+        }
+        *self = Self::Listening(key, waits.listen(key));
+    }
+
+    /// The caller has what it waited for, if that was `key`.
+    pub(crate) fn took(&mut self, key: impl Fn(Key) -> bool) {
+        if let Self::Woken(woken, token) = std::mem::take(self)
+            && key(woken)
+        {
+            token.spend();
+        }
+    }
+
+    /// The caller turns to something else.
+    pub(crate) fn leave(&mut self) {
+        *self = Self::No;
+    }
+
+    /// Whether it has waited, or is about to.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !matches!(self, Self::No)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+
+    fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_token_that_is_not_spent_goes_to_the_next() {
+        let waits = Arc::new(Waits::default());
+        let mut first = pin!(waits.listen(Key::Frames));
+        let mut second = pin!(waits.listen(Key::Frames));
+        assert!(poll(first.as_mut()).is_pending() && poll(second.as_mut()).is_pending());
+        waits.wake(Key::Frames, 1);
+        let Poll::Ready(token) = poll(first.as_mut()) else { panic!("it was woken") };
+        assert!(poll(second.as_mut()).is_pending());
+        drop(token);
+        let Poll::Ready(token) = poll(second.as_mut()) else { panic!("the token was passed on") };
+        token.spend();
+    }
+
+    #[test]
+    fn a_wake_for_all_is_not_passed_on() {
+        let waits = Arc::new(Waits::default());
+        let mut first = pin!(waits.listen(Key::Written(3)));
+        waits.wake_all(Key::Written(3));
+        let mut second = pin!(waits.listen(Key::Written(3)));
+        assert!(poll(first.as_mut()).is_ready(), "and its token is dropped");
+        assert!(poll(second.as_mut()).is_pending());
+    }
+
+    #[test]
+    fn a_listener_that_leaves_after_its_wake_passes_it_on() {
+        let waits = Arc::new(Waits::default());
+        let first = waits.listen(Key::Room(Some(1)));
+        let mut second = pin!(waits.listen(Key::Room(Some(1))));
+        waits.wake(Key::Room(Some(1)), 1);
+        assert!(poll(second.as_mut()).is_pending());
+        drop(first);
+        assert!(poll(second.as_mut()).is_ready());
+        assert_eq!(waits.len(), 1, "the second has not been dropped yet");
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct Wrote {
     pub(crate) bytes: usize,
     /// Pages that are dirty now and were not.
     pub(crate) dirtied: u64,
+    /// Frames that were taken.
+    pub(crate) frames: u64,
 }
 
 /// What a writer may do.
@@ -120,7 +122,7 @@ impl Piece<'_> {
 }
 
 enum Overwrite {
-    Done { dirtied: bool },
+    Done { dirtied: bool, frames: u64 },
     Absent,
     Stop(WriteStop),
 }
@@ -154,8 +156,9 @@ impl Inner {
             let (index, skip) = (offset / PAGE, (offset % PAGE) as usize);
             let n = (PAGE_BYTES - skip).min(left);
             match self.overwrite(Piece { index, skip, n, source, from: wrote.bytes }, terms) {
-                Overwrite::Done { dirtied } => {
+                Overwrite::Done { dirtied, frames } => {
                     wrote.bytes += n;
+                    wrote.frames += frames;
                     wrote.dirtied += u64::from(dirtied);
                 }
                 Overwrite::Stop(stop) => break stop,
@@ -207,7 +210,7 @@ impl Inner {
                         self.grow_to(piece.end());
                         shared.frames.state(frame).used(page.seen);
                         shared.settle(frame, page.end());
-                        return Overwrite::Done { dirtied: false };
+                        return Overwrite::Done { dirtied: false, frames: 0 };
                     }
                     let clean = dirty_before == 0;
                     if clean && let Err(reason) = self.charge(1, terms) {
@@ -220,7 +223,7 @@ impl Inner {
                     let attached = self.make_dirty(index, frame, mask, clean);
                     shared.settle(frame, page.end());
                     if attached {
-                        return Overwrite::Done { dirtied: clean };
+                        return Overwrite::Done { dirtied: clean, frames: 0 };
                     }
                     if clean {
                         shared.uncharge_dirty(&self.disk, 1);
@@ -321,7 +324,7 @@ impl Inner {
         }
         shared.rt.charge(Cost::PageInsert(1));
         unpin();
-        Some(Overwrite::Done { dirtied: !was_dirty })
+        Some(Overwrite::Done { dirtied: !was_dirty, frames: 1 })
     }
 
     /// Writes to pages that have no frame, at most so many: whole ones, and those past the file's end. `Some` is why it wrote
@@ -408,12 +411,16 @@ impl Inner {
             let (_, start, n) = piece(entered - 1);
             wrote.bytes += start + n;
             wrote.dirtied += entered as u64;
+            wrote.frames += entered as u64;
         }
         excluded.then_some(WriteStop::Excluded(first))
     }
 
     /// Room for up to `n` more dirty pages.
     fn charge(&self, n: u64, terms: Terms) -> Result<u64, NoRoom> {
+        if self.is_stuck() && !terms.exempt && !terms.in_exclusion {
+            return Err(NoRoom::Stuck);
+        }
         if terms.exempt {
             self.shared.charge_exempt(&self.disk, n);
             return Ok(n);

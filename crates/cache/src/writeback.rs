@@ -2,6 +2,7 @@
 
 use crate::backing::{DirtyRun, Placed, WriteExtent, WriteTo, WrittenExtent, WrittenRun};
 use crate::caught::caught;
+use crate::disk::DiskState;
 use crate::load::neighbours;
 use crate::mapping::{Aftermath, Inner, written};
 use crate::page::{FrameNo, PAGE};
@@ -21,8 +22,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-/// Processor time that the completion task takes in one go.
-const COMPLETION_STINT: Nanos = Nanos::from_micros(100);
+/// Processor time that a loop over runs takes in one go.
+const STINT: Nanos = Nanos::from_micros(100);
 
 /// A run of pages under write-back.
 #[derive(Debug)]
@@ -83,7 +84,10 @@ impl Inner {
         self.shared.writeback.fetch_add(count, Ordering::Relaxed);
         self.disk.writeback.fetch_add(count, Ordering::SeqCst);
         self.disk.in_flight.fetch_add(count, Ordering::SeqCst);
-        self.no_longer_dirty(count);
+        if self.no_longer_dirty(&pages, count) < count {
+            // Stuck pages are not charged, but those under write-back are.
+            self.shared.charge_exempt(&self.disk, count);
+        }
         let mut after = Aftermath::default();
         self.unlist_if_clean(&mut pages, &mut after);
         drop(pages);
@@ -327,6 +331,7 @@ impl Writing {
         }
         let inner = &self.run.inner;
         inner.disk.in_flight.fetch_sub(self.run.frames.len() as u64, Ordering::SeqCst);
+        inner.disk.note_unflushed(inner);
         let outcome = {
             let mut outcome = self.outcome.lock();
             let must_finish = outcome.changes_map && !outcome.extents.is_empty();
@@ -398,8 +403,8 @@ pub(crate) struct Completions {
 }
 
 /// The completion task of a device: finishes what has ended until there is nothing left.
-async fn complete(rt: Rt, disk: Arc<crate::disk::DiskState>) {
-    let mut budget = rt.budget(COMPLETION_STINT);
+async fn complete(rt: Rt, disk: Arc<DiskState>) {
+    let mut budget = rt.budget(STINT);
     loop {
         let file = {
             let mut completions = disk.completions.lock();
@@ -417,9 +422,16 @@ async fn complete(rt: Rt, disk: Arc<crate::disk::DiskState>) {
 }
 
 /// Work that is done here; where the caller leaves, it goes on as a task.
-struct Unstoppable {
+pub(crate) struct Unstoppable {
     rt: Rt,
+    name: &'static str,
     work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl Unstoppable {
+    pub(crate) fn new(rt: &Rt, name: &'static str, work: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { rt: rt.clone(), name, work: Some(Box::pin(work)) }
+    }
 }
 
 impl Future for Unstoppable {
@@ -437,7 +449,7 @@ impl Future for Unstoppable {
 impl Drop for Unstoppable {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
-            drop(self.rt.spawn("write-back completion", Class::Normal, work));
+            drop(self.rt.spawn(self.name, Class::Normal, work));
         }
     }
 }
@@ -451,8 +463,9 @@ impl WriteRun {
         let keep = result.is_err() && shared.settings.on_write_error == OnWriteError::KeepDirty;
         inner.disk.note(result);
         if let Err(error) = result {
-            inner.errors.record(error.clone());
+            inner.record(error.clone());
         }
+        let sticks = matches!(result, Err(CacheError::Backing(_))) && keep;
         shared.rt.charge(Cost::BioComplete(1));
         let mut clean = Vec::with_capacity(self.frames.len());
         let mut freed = Vec::new();
@@ -464,6 +477,11 @@ impl WriteRun {
             let mut pages = inner.pages.lock();
             if outcome.changes_map {
                 pages.fills.remapped(self.pages().into());
+            }
+            if sticks {
+                inner.stick(&mut pages, result.clone().err());
+            } else if result.is_ok() {
+                inner.unstick(&mut pages);
             }
             for (slot, &frame) in self.frames.iter().enumerate() {
                 let index = self.first + slot as u64;
@@ -488,8 +506,9 @@ impl WriteRun {
                         _ => {}
                     }
                 } else {
-                    inner.mark_redirtied(&mut pages, index);
-                    redirtied += 1;
+                    // In a stuck file the page's charge has gone back.
+                    redirtied += u64::from(!pages.is_stuck);
+                    inner.enter_dirty(&mut pages, index..index + 1);
                 }
             }
         }
@@ -579,11 +598,6 @@ impl Shared {
 }
 
 impl Inner {
-    /// A page whose write-back failed is dirty again; its charge was never given back.
-    fn mark_redirtied(self: &Arc<Self>, pages: &mut crate::mapping::Pages, index: u64) {
-        self.enter_dirty(pages, index..index + 1);
-    }
-
     /// Whether a run has ended that its backing has not heard of.
     pub(crate) fn has_ended(&self) -> bool {
         !self.ended.lock().is_empty()
@@ -596,7 +610,7 @@ impl Inner {
     /// Finishes the runs of this file that have ended, on the caller's thread.
     pub(crate) async fn finish_ended(&self) {
         while let Some(ended) = self.next_ended() {
-            Unstoppable { rt: self.shared.rt.clone(), work: Some(Box::pin(ended.finish())) }.await;
+            Unstoppable::new(&self.shared.rt, "write-back completion", ended.finish()).await;
         }
     }
 
@@ -641,6 +655,44 @@ impl Inner {
             let Some(index) = self.pages.lock().writeback.first_in(at..pages.end) else { break };
             self.wait_written(index).await;
             at = index + 1;
+        }
+    }
+}
+
+/// Writes back every file of a device that is dirty now, all at a time, and waits for them and for what was under way.
+pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
+    let most = shared.settings.run_pages;
+    let mut window = Window::new();
+    let mut left = Vec::new();
+    let mut budget = shared.rt.budget(STINT);
+    for file in disk.all_dirty() {
+        let mut at = 0;
+        loop {
+            match file.take_dirty(at..u64::MAX, most) {
+                Taken::Run(run) => {
+                    at = run.pages().end;
+                    window.push(run, BioFlags::SYNC);
+                    window.drain_to(16 * most, &file).await;
+                }
+                Taken::Clean => break,
+                // Waiting for one page must not keep other files waiting.
+                Taken::InFlight(_) | Taken::Busy(_) => {
+                    left.push(file.clone());
+                    break;
+                }
+            }
+            budget.resched().await;
+        }
+    }
+    for file in left {
+        // Errors are in the logs.
+        let _ = file.write_back(0..u64::MAX, BioFlags::SYNC).await;
+    }
+    // Files that are clean but under write-back are on no list. The window is waited for with them.
+    for file in shared.all_files() {
+        if file.disk.index == disk.index {
+            file.wait_for_writeback(0..u64::MAX).await;
+            budget.resched().await;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Devices that tests control, and a world to run in.
 
-use extant_block::{Bio, Device, IoErrorKind, Limits, MemDevice, Op};
+use extant_block::{Bio, BioFlags, Device, IoErrorKind, Limits, MemDevice, Op};
 use extant_cache::{CacheConfig, Disk, FlatFile, Mapping, PageCache};
 use extant_rt::{RealConfig, Rt};
 use parking_lot::Mutex;
@@ -11,17 +11,32 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[derive(Debug)]
 pub(crate) struct Gate {
     pub(crate) mem: MemDevice,
+    limits: Limits,
     held: Mutex<Option<Vec<Bio>>>,
     pub(crate) fail_reads: AtomicBool,
     pub(crate) fail_writes: AtomicBool,
+    /// So many of the next flushes fail.
+    pub(crate) fail_flushes: AtomicUsize,
     pub(crate) reads: AtomicUsize,
     pub(crate) writes: AtomicUsize,
 }
 
 impl Gate {
     pub(crate) fn new(bytes: usize) -> Arc<Self> {
+        Self::make(bytes, false)
+    }
+
+    /// One with a volatile cache, as far as it says.
+    pub(crate) fn volatile(bytes: usize) -> Arc<Self> {
+        Self::make(bytes, true)
+    }
+
+    fn make(bytes: usize, volatile_cache: bool) -> Arc<Self> {
+        let mem = MemDevice::new(bytes);
         Arc::new(Self {
-            mem: MemDevice::new(bytes),
+            limits: Limits { volatile_cache, ..mem.limits().clone() },
+            mem,
+            fail_flushes: AtomicUsize::new(0),
             held: Mutex::new(None),
             fail_reads: AtomicBool::new(false),
             fail_writes: AtomicBool::new(false),
@@ -40,6 +55,11 @@ impl Gate {
         self.held.lock().as_ref().map_or(0, Vec::len)
     }
 
+    /// The flags of the bios held back.
+    pub(crate) fn held_flags(&self) -> Vec<BioFlags> {
+        self.held.lock().as_ref().map_or(Vec::new(), |bios| bios.iter().map(|bio| bio.flags).collect())
+    }
+
     /// Lets those pass that are held back, and all later ones.
     pub(crate) fn release(&self) {
         let bios = self.held.lock().take().unwrap_or_default();
@@ -53,8 +73,15 @@ impl Gate {
     }
 
     fn run(&self, bio: Bio) {
+        let one_less = |left: usize| left.checked_sub(1);
+        if bio.op == Op::Flush
+            && self.fail_flushes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
+        {
+            return bio.end_as("gate", Err(IoErrorKind::Os(5)));
+        }
         let fails = match bio.op {
             Op::Read => &self.fail_reads,
+            Op::Flush => return self.mem.submit(bio),
             _ => &self.fail_writes,
         };
         if fails.load(Ordering::SeqCst) {
@@ -66,7 +93,7 @@ impl Gate {
 
 impl Device for Gate {
     fn limits(&self) -> &Limits {
-        self.mem.limits()
+        &self.limits
     }
 
     fn submit(&self, bio: Bio) {

@@ -5,6 +5,7 @@ mod behaviour;
 mod blocks;
 mod common;
 mod corners;
+mod defects;
 mod eviction;
 mod faults;
 mod herd;

@@ -1,0 +1,103 @@
+//! Files whose dirty pages their backing could not place: no space, a quota, damage, an aborted journal.
+//!
+//! Such a file keeps its pages and its error. It is not tried again by the flusher, only on demand: by a sync, by
+//! [`crate::Mapping::write_back`], when the cache is closed, or after [`crate::Mapping::retry`]. Its pages return their
+//! charges, so that they take no room from files of the same device that can be written back; they lower the limit for
+//! all instead, and no further page of the file can become dirty meanwhile, so that they cannot fill the memory.
+
+use crate::CacheError;
+use crate::mapping::{Inner, Pages};
+use crate::shared::Shared;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether a file is stuck, and why.
+#[derive(Debug, Default)]
+pub(crate) struct Stuck {
+    is_stuck: AtomicBool,
+    error: Mutex<Option<CacheError>>,
+}
+
+impl Inner {
+    /// Whether no page can become dirty.
+    #[inline]
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck.is_stuck.load(Ordering::Relaxed)
+    }
+
+    /// Why; `None` if it no longer is so.
+    pub(crate) fn stuck_error(&self) -> Option<CacheError> {
+        self.stuck.error.lock().clone()
+    }
+
+    /// The backing could not place a run.
+    pub(crate) fn stick(&self, pages: &mut Pages, error: Option<CacheError>) {
+        *self.shared.stuck_error.lock() = error.clone();
+        *self.stuck.error.lock() = error;
+        if std::mem::replace(&mut pages.is_stuck, true) {
+            return;
+        }
+        self.stuck.is_stuck.store(true, Ordering::Relaxed);
+        let count = pages.dirty.len();
+        self.shared.dirty.fetch_sub(count, Ordering::Relaxed);
+        self.disk.dirty.fetch_sub(count, Ordering::Relaxed);
+        self.shared.stuck.fetch_add(count, Ordering::SeqCst);
+        self.shared.uncharge_dirty(&self.disk, count);
+        if let Some(place) = pages.listed {
+            self.disk.set_stuck(place, true);
+        }
+    }
+
+    /// It has placed one, or says that it can again.
+    pub(crate) fn unstick(&self, pages: &mut Pages) {
+        if !std::mem::replace(&mut pages.is_stuck, false) {
+            return;
+        }
+        self.stuck.is_stuck.store(false, Ordering::Relaxed);
+        *self.stuck.error.lock() = None;
+        let count = pages.dirty.len();
+        self.shared.dirty.fetch_add(count, Ordering::Relaxed);
+        self.disk.dirty.fetch_add(count, Ordering::Relaxed);
+        self.shared.stuck.fetch_sub(count, Ordering::SeqCst);
+        self.shared.charge_exempt(&self.disk, count);
+        if let Some(place) = pages.listed {
+            self.disk.set_stuck(place, false);
+            self.disk.kick(&self.shared);
+        }
+    }
+
+    /// Counts pages that became dirty.
+    pub(crate) fn count_dirty(&self, pages: &Pages, count: u64) {
+        if pages.is_stuck {
+            self.shared.stuck.fetch_add(count, Ordering::SeqCst);
+        } else {
+            self.shared.dirty.fetch_add(count, Ordering::Relaxed);
+            self.disk.dirty.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts pages that no longer are dirty; returns how many of them are charged.
+    pub(crate) fn no_longer_dirty(&self, pages: &Pages, count: u64) -> u64 {
+        if pages.is_stuck {
+            self.shared.stuck.fetch_sub(count, Ordering::SeqCst);
+            return 0;
+        }
+        self.shared.dirty.fetch_sub(count, Ordering::Relaxed);
+        self.disk.dirty.fetch_sub(count, Ordering::Relaxed);
+        count
+    }
+
+    /// Has the flusher try again.
+    pub(crate) fn retry(self: &Arc<Self>) {
+        self.unstick(&mut self.pages.lock());
+    }
+}
+
+impl Shared {
+    /// The error of a stuck file, where such files leave no room for others.
+    pub(crate) fn stuck_everywhere(&self) -> Option<CacheError> {
+        let is_full = self.stuck.load(Ordering::SeqCst) >= self.settings.most_dirty_pages;
+        is_full.then(|| self.stuck_error.lock().clone()).flatten()
+    }
+}

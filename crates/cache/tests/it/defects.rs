@@ -1,0 +1,391 @@
+//! Ways in which data was lost, callers hung, or one file's trouble became another's.
+
+use crate::common::{Gate, one_file, run, world};
+use crate::seam::{sleep, toy};
+use extant_block::{BioFlags, Sector};
+use extant_cache::{
+    Answer, Backing, ByteRange, CacheConfig, CacheError, DirtyRun, Disk, Extent, FlatFile, Mapping,
+    OnWriteError, OpenFile, PAGE_BYTES, PageCache, Place, Placed, WriteExtent, WrittenRun,
+};
+use extant_rt::{Nanos, Rt, Task};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// Files of 64 KiB beside each other.
+fn files(disk: &Disk, count: u64) -> Vec<Mapping> {
+    let file = |n| disk.mapping(Arc::new(FlatFile::new(Sector(n * 128), 65_536)), n, 0);
+    (0..count).map(file).collect()
+}
+
+fn wait_for_held(rt: &Rt, gate: &Gate) {
+    while gate.held() == 0 {
+        sleep(rt, 1);
+    }
+    sleep(rt, 20);
+}
+
+#[test]
+fn a_failed_flush_is_told_once_to_every_open_file_that_it_concerns() {
+    let rt = world();
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).unwrap();
+    let gate = Gate::volatile(4 << 20);
+    let disk = cache.attach(gate.clone());
+    let mappings = files(&disk, 3);
+    let opened: Vec<OpenFile> = mappings.iter().map(Mapping::open).collect();
+    let second_of_b = mappings[1].open();
+    opened[2].write_blocking(0, b"c").unwrap();
+    opened[2].sync_blocking().unwrap();
+    // Both go to the device's volatile cache. Its next flush fails, and it says so once.
+    for file in &opened[..2] {
+        file.write_blocking(0, b"data").unwrap();
+        run(&rt, file.sync_range(..)).unwrap();
+    }
+    assert_eq!(disk.flush_failures(), 0);
+    gate.fail_flushes.store(1, Ordering::SeqCst);
+    assert!(opened[0].sync_blocking().is_err());
+    assert_eq!(disk.flush_failures(), 1);
+    for file in [&opened[1], &second_of_b] {
+        assert!(matches!(file.sync_blocking(), Err(CacheError::Io(_))), "its data may be lost");
+        file.sync_blocking().unwrap();
+    }
+    opened[0].sync_blocking().unwrap();
+    opened[2].sync_blocking().unwrap();
+    assert!(run(&rt, cache.sync()).is_err(), "no sync of the device has told it");
+    run(&rt, cache.sync()).unwrap();
+    // A good flush has ended the matter.
+    gate.fail_flushes.store(1, Ordering::SeqCst);
+    assert!(run(&rt, disk.flush()).is_err());
+    assert!(opened.iter().all(|file| file.sync_blocking().is_ok()));
+}
+
+#[test]
+fn a_flush_whose_caller_leaves_is_told_all_the_same() {
+    let rt = world();
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).unwrap();
+    let gate = Gate::volatile(4 << 20);
+    let disk = cache.attach(gate.clone());
+    let file = files(&disk, 1)[0].open();
+    file.write_blocking(0, b"data").unwrap();
+    run(&rt, file.sync_range(..)).unwrap();
+    gate.hold();
+    gate.fail_flushes.store(1, Ordering::SeqCst);
+    let mut sync = Box::pin(file.sync());
+    run(&rt, std::future::poll_fn(|cx| std::task::Poll::Ready(sync.as_mut().poll(cx).is_pending())));
+    assert_eq!(gate.held(), 1);
+    drop(sync);
+    gate.release();
+    while disk.flush_failures() == 0 {
+        sleep(&rt, 1);
+    }
+    assert!(file.sync_blocking().is_err());
+}
+
+#[test]
+fn syncs_tell_of_writes_that_were_in_flight_when_they_began() {
+    for on_write_error in [OnWriteError::KeepDirty, OnWriteError::MarkClean] {
+        let rt = world();
+        let config = CacheConfig { on_write_error, ..CacheConfig::with_budget(1 << 20) };
+        let (cache, disk, gate, mapping) = one_file(&rt, config, 4 << 20, 1 << 20);
+        gate.hold();
+        gate.fail_writes.store(true, Ordering::SeqCst);
+        mapping.open().write_blocking(0, &[7; 8 * PAGE_BYTES]).unwrap();
+        let early = mapping.clone();
+        let early = rt.spawn("early", Default::default(), async move { early.write_back(..).await });
+        wait_for_held(&rt, &gate);
+        let tasks: Vec<Task<Result<(), CacheError>>> = {
+            let (a, b, c, d) = (cache.clone(), disk.clone(), mapping.clone(), mapping.clone());
+            vec![
+                early,
+                rt.spawn("cache", Default::default(), async move { a.sync().await }),
+                rt.spawn("disk", Default::default(), async move { b.sync().await }),
+                rt.spawn("write_back", Default::default(), async move { c.write_back(..).await }),
+                rt.spawn("forget", Default::default(), async move { d.forget().await }),
+            ]
+        };
+        sleep(&rt, 50);
+        gate.release();
+        for task in tasks {
+            let name = task.name().to_owned();
+            assert!(run(&rt, task).unwrap().is_err(), "{on_write_error:?}: {name}");
+        }
+    }
+}
+
+#[test]
+fn close_tells_of_data_that_was_lost_in_the_background() {
+    for on_write_error in [OnWriteError::KeepDirty, OnWriteError::MarkClean] {
+        let rt = world();
+        let config = CacheConfig { on_write_error, ..CacheConfig::with_budget(1 << 20) };
+        let (cache, _disk, gate, mapping) = one_file(&rt, config, 4 << 20, 1 << 20);
+        gate.hold();
+        gate.fail_writes.store(true, Ordering::SeqCst);
+        mapping.open().write_blocking(0, &[7; 8 * PAGE_BYTES]).unwrap();
+        let early = mapping.clone();
+        drop(rt.spawn("early", Default::default(), async move { early.write_back(..).await }));
+        wait_for_held(&rt, &gate);
+        drop(mapping);
+        if on_write_error == OnWriteError::MarkClean {
+            // It fails before anybody closes anything.
+            gate.release();
+            while cache.usage().writeback > 0 {
+                sleep(&rt, 1);
+            }
+        }
+        let closing = rt.spawn("close", Default::default(), async move { cache.close().await });
+        sleep(&rt, 50);
+        gate.release();
+        assert!(run(&rt, closing).unwrap().is_err(), "{on_write_error:?}");
+    }
+}
+
+#[test]
+fn a_wake_for_a_frame_reaches_a_reader_that_needs_one() {
+    let rt = world();
+    let config = CacheConfig { read_ahead_bytes: 0, bio_bytes: PAGE, ..CacheConfig::with_budget(16 * PAGE) };
+    let (cache, _disk, gate, mapping) = one_file(&rt, config, 4 << 20, 4 << 20);
+    gate.hold();
+    let reader =
+        |page: u64| {
+            let file = mapping.open();
+            rt.spawn("reader", Default::default(), async move {
+                file.read(page * PAGE, &mut [0; 10]).await.unwrap()
+            })
+        };
+    let mut readers: Vec<_> = (0..16).map(reader).collect();
+    while gate.held() < 16 {
+        sleep(&rt, 1);
+    }
+    // One loads their page, and has no use for the wakes of the others.
+    readers.extend((0..40).map(|_| reader(100)));
+    sleep(&rt, 100);
+    readers.push(reader(200));
+    sleep(&rt, 100);
+    gate.release();
+    for reader in readers {
+        run(&rt, reader).unwrap();
+    }
+    cache.audit();
+}
+
+#[test]
+fn a_wake_for_room_reaches_a_writer_that_needs_it() {
+    let rt = world();
+    let config = CacheConfig {
+        dirty_bytes: Some(2 * PAGE),
+        background_bytes: Some(PAGE),
+        bio_bytes: PAGE,
+        ..CacheConfig::with_budget(64 * PAGE)
+    };
+    let (cache, _disk, gate, mapping) = one_file(&rt, config, 4 << 20, 4 << 20);
+    mapping.open().read_blocking(0, &mut [0; 20 * PAGE_BYTES]).unwrap();
+    gate.hold();
+    let writer = |page: u64| {
+        let file = mapping.open();
+        rt.spawn(
+            "writer",
+            Default::default(),
+            async move { file.write(page * PAGE, &[1; 10]).await.unwrap() },
+        )
+    };
+    let mut writers = vec![writer(0), writer(1)];
+    sleep(&rt, 300);
+    writers.extend((0..10).map(|_| writer(5)));
+    sleep(&rt, 200);
+    writers.push(writer(9));
+    sleep(&rt, 200);
+    gate.release();
+    for writer in writers {
+        run(&rt, writer).unwrap();
+    }
+    run(&rt, cache.sync()).unwrap();
+    cache.audit();
+}
+
+#[test]
+fn a_file_without_a_place_takes_nothing_from_files_that_have_one() {
+    let rt = world();
+    let config = CacheConfig {
+        dirty_bytes: Some(64 * PAGE),
+        background_bytes: Some(16 * PAGE),
+        ..CacheConfig::with_budget(256 * PAGE)
+    };
+    let (cache, disk, _gate, backing, stuck) = toy(&rt, config);
+    backing.refuses.store(true, Ordering::SeqCst);
+    let healthy = disk.mapping(Arc::new(FlatFile::new(Sector(8192), 8 << 20)), 2, 0);
+    // The first fills the room, until its writers are told.
+    let told = (0..64).any(|page| stuck.open().write_blocking(page * PAGE, &[1; PAGE_BYTES]).is_err());
+    if !told {
+        while cache.usage().stuck == 0 {
+            sleep(&rt, 1);
+        }
+    }
+    let refused = stuck.open().write_blocking(1000 * PAGE, &[1; PAGE_BYTES]).unwrap_err();
+    assert!(matches!(refused.error, CacheError::Backing(_)), "{refused}");
+    let file = healthy.open();
+    for turn in 0..20 {
+        file.write_blocking(turn * 128 * PAGE / 16, &[2; 128 * PAGE_BYTES]).unwrap();
+        file.sync_blocking().unwrap();
+    }
+    assert!(backing.prepared.lock().is_empty());
+    let usage = cache.usage();
+    assert!(usage.stuck > 0 && usage.charged == 0, "{usage:?}");
+    // It is tried again when told to, and by syncs.
+    assert!(stuck.open().sync_blocking().is_err());
+    backing.refuses.store(false, Ordering::SeqCst);
+    stuck.retry();
+    stuck.open().write_blocking(1000 * PAGE, &[1; PAGE_BYTES]).unwrap();
+    let file = stuck.open();
+    let _ = file.sync_blocking();
+    file.sync_blocking().unwrap();
+    assert_eq!((stuck.dirty_pages(), cache.usage().stuck), (0, 0));
+    let _ = run(&rt, cache.sync());
+    cache.audit();
+}
+
+#[test]
+fn a_stuck_file_that_is_cut_off_is_stuck_no_longer() {
+    let rt = world();
+    let (cache, _disk, _gate, backing, mapping) = toy(&rt, CacheConfig::with_budget(1 << 20));
+    backing.refuses.store(true, Ordering::SeqCst);
+    let file = mapping.open();
+    file.write_blocking(0, &[1; 10 * PAGE_BYTES]).unwrap();
+    assert!(file.sync_blocking().is_err());
+    assert!(file.write_blocking(20 * PAGE, &[1]).is_err());
+    file.write_blocking(PAGE, &[2; 10]).unwrap();
+    run(&rt, mapping.set_size(0)).unwrap();
+    backing.refuses.store(false, Ordering::SeqCst);
+    file.write_blocking(20 * PAGE, &[1]).unwrap();
+    file.sync_blocking().unwrap();
+    assert_eq!(cache.usage().stuck, 0);
+    cache.audit();
+}
+
+#[test]
+fn a_stuck_file_is_not_tried_every_period() {
+    let rt = world();
+    let config = CacheConfig {
+        periodic: Nanos::from_millis(5),
+        expire: Nanos::ZERO,
+        ..CacheConfig::with_budget(1 << 20)
+    };
+    let (cache, _disk, _gate, backing, mapping) = toy(&rt, config);
+    backing.panics.store(true, Ordering::SeqCst);
+    mapping.open().write_blocking(0, &[1; PAGE_BYTES]).unwrap();
+    while cache.usage().stuck == 0 {
+        sleep(&rt, 1);
+    }
+    sleep(&rt, 50);
+    assert_eq!(backing.prepared.lock().len(), 1);
+}
+
+/// Blocks of 64 KiB on one run.
+#[derive(Debug, Default)]
+struct Big {
+    /// Look-ups take so long.
+    delay: Option<(Rt, Nanos)>,
+    lookups: AtomicUsize,
+    /// Whether runs change the map, as far as the cache is told.
+    changes_map: AtomicBool,
+}
+
+impl Backing for Big {
+    fn block_bytes(&self) -> u32 {
+        65_536
+    }
+    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
+        self.lookups.fetch_add(1, Ordering::SeqCst);
+        let sleep = self.delay.as_ref().map(|(rt, span)| rt.sleep(*span));
+        Answer::later(async move {
+            if let Some(sleep) = sleep {
+                sleep.await;
+            }
+            Ok(Extent { place: Place::Device(Sector(range.start / 512)), bytes: range.len() })
+        })
+    }
+    fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {
+        let extent = WriteExtent::new(run.range(), Sector(run.range().start / 512));
+        let changes_map = self.changes_map.load(Ordering::SeqCst);
+        Answer::ok(Placed { changes_map, ..Placed::overwrite(extent) })
+    }
+    fn finish_write<'a>(&'a self, _run: &'a WrittenRun) -> Answer<'a, ()> {
+        Answer::ok(())
+    }
+}
+
+#[test]
+fn a_sync_writes_the_zeroed_tail_of_a_block_larger_than_a_page() {
+    let rt = world();
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).unwrap();
+    let gate = Gate::new(1 << 20);
+    let disk = cache.attach(gate.clone());
+    let mapping = disk.mapping(Arc::new(Big::default()), 1, 0);
+    let file = mapping.open();
+    file.write_blocking(0, &[0xee; 65_536]).unwrap();
+    file.sync_blocking().unwrap();
+    run(&rt, mapping.set_size(100)).unwrap();
+    file.sync_blocking().unwrap();
+    assert_eq!(mapping.dirty_pages(), 0);
+    let bytes = gate.mem.to_bytes();
+    assert_eq!((bytes[99], bytes[100], bytes[5_000], bytes[65_535]), (0xee, 0, 0, 0));
+}
+
+#[test]
+fn a_cold_read_asks_for_its_place_once_beside_write_back_of_other_pages() {
+    for changes_map in [false, true] {
+        let rt = world();
+        let cache = PageCache::new(&rt, CacheConfig::with_budget(8 << 20)).unwrap();
+        let disk = cache.attach(Gate::new(16 << 20));
+        let backing = Arc::new(Big { delay: Some((rt.clone(), Nanos::from_millis(50))), ..Big::default() });
+        backing.changes_map.store(changes_map, Ordering::SeqCst);
+        let mapping = disk.mapping(backing.clone(), 1, 8 << 20);
+        let writer = mapping.open();
+        writer.write_blocking(0, &[1; PAGE_BYTES]).unwrap();
+        let file = mapping.open();
+        let reader = rt.spawn("reader", Default::default(), async move {
+            file.read(500 * PAGE, &mut [0; 10]).await.unwrap()
+        });
+        let mut syncs = 0;
+        while !reader.is_finished() {
+            writer.write_blocking(100, &[1; 10]).unwrap();
+            writer.sync_blocking().unwrap();
+            syncs += 1;
+        }
+        // One look-up for the reader, and some for its read-ahead.
+        assert!(syncs > 10 && backing.lookups.load(Ordering::SeqCst) < 5, "{syncs} syncs, {backing:?}");
+    }
+}
+
+#[test]
+fn a_sync_of_many_files_writes_them_all_at_a_time_and_says_that_it_waits() {
+    let rt = world();
+    let config = CacheConfig { background_bytes: Some(4 << 20), ..CacheConfig::with_budget(8 << 20) };
+    let cache = PageCache::new(&rt, config).unwrap();
+    let gate = Gate::new(16 << 20);
+    let disk = cache.attach(gate.clone());
+    let files = files(&disk, 200);
+    for file in &files {
+        file.open().write_blocking(0, &[1; PAGE_BYTES]).unwrap();
+    }
+    gate.hold();
+    let all = cache.clone();
+    let sync = rt.spawn("sync", Default::default(), async move { all.sync().await });
+    while gate.held() < 200 {
+        assert!(!sync.is_finished());
+        sleep(&rt, 1);
+    }
+    gate.release();
+    run(&rt, sync).unwrap().unwrap();
+    files[0].open().write_blocking(0, &[1; PAGE_BYTES]).unwrap();
+    gate.hold();
+    let file = files[0].open();
+    let sync = rt.spawn("fsync", Default::default(), async move { file.sync().await });
+    while gate.held() == 0 {
+        sleep(&rt, 1);
+    }
+    assert_eq!(gate.held_flags(), [BioFlags::SYNC]);
+    gate.release();
+    run(&rt, sync).unwrap().unwrap();
+    cache.audit();
+}
