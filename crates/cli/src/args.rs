@@ -274,6 +274,12 @@ pub(crate) struct BuildArgs {
     /// Leave out what is mounted below a directory source: the directories that it is mounted on stay, empty
     #[arg(short = 'x', long)]
     pub(crate) one_file_system: bool,
+    /// Tar sources are layers of an image: .wh.NAME removes NAME of the sources before it, .wh..wh..opq a whole directory
+    ///
+    /// Layers of OCI layouts are applied in any case. Without this option such names in a tar become files, and a message
+    /// says so.
+    #[arg(long)]
+    pub(crate) layers: bool,
     /// Which image of an OCI layout that holds several
     #[arg(long, value_name = "OS/ARCHITECTURE")]
     pub(crate) platform: Option<String>,

@@ -8,7 +8,7 @@ use crate::session::Session;
 use crate::values;
 use extant_fs::quote;
 use extant_image::{
-    BuildError, BuildOptions, BuildReport, FeatureChoices, Ownership, SizePolicy, Source, Timestamp,
+    BuildError, BuildOptions, BuildReport, FeatureChoices, Note, Ownership, SizePolicy, Source, Timestamp,
     VolumeOptions,
 };
 use serde::Serialize;
@@ -29,6 +29,7 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
         clamp_time: source_date_epoch()?,
         one_file_system: args.one_file_system,
         platform: args.platform.clone(),
+        layers: args.layers,
     };
     let progress = Progress::new(0, session.quiet);
     let report = extant_image::build(&options, &sources, &session.rt, progress.to_callback());
@@ -88,6 +89,9 @@ fn source_date_epoch() -> Result<Option<Timestamp>, Failure> {
 }
 
 fn tell(session: &mut Session, image: &Path, report: &BuildReport, as_json: bool) -> Result<(), Failure> {
+    for note in &report.notes {
+        session.summary(&describe(note));
+    }
     if as_json {
         return json::print(&mut session.out, &JsonReport::new(report));
     }
@@ -97,6 +101,13 @@ fn tell(session: &mut Session, image: &Path, report: &BuildReport, as_json: bool
         quote(image.as_os_str().as_bytes())
     ));
     Ok(())
+}
+
+fn describe(note: &Note) -> String {
+    match note {
+        Note::Whiteouts { .. } => format!("{note}; --layers applies them"),
+        note => note.to_string(),
+    }
 }
 
 #[derive(Serialize)]
@@ -109,6 +120,8 @@ struct JsonReport {
     files: u32,
     directories: u32,
     uuid: String,
+    /// What the volume does not keep as the sources have it, in words.
+    notes: Vec<String>,
 }
 
 impl JsonReport {
@@ -122,6 +135,7 @@ impl JsonReport {
             files: report.files,
             directories: report.directories,
             uuid: json::uuid(&report.uuid),
+            notes: report.notes.iter().map(describe).collect(),
         }
     }
 }

@@ -3,15 +3,12 @@
 use crate::layout::{self, Contents, Params};
 use crate::source::{FileIdentity, LoadOptions, Stores, load};
 use crate::tree::{Timestamp, Tree};
-use crate::write::{Image, Output, directory_of, pump};
-use crate::{BuildError, BuildOptions, Source, VolumeOptions, owner};
+use crate::write::{Image, Output, Progress, directory_of, pump};
+use crate::{BuildError, BuildOptions, Note, Source, VolumeOptions, owner};
 use extant_rt::Rt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Told, now and then and from any thread, how many bytes of how many are written.
-pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// What came out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +29,8 @@ pub struct BuildReport {
     pub directories: u32,
     /// The volume's UUID.
     pub uuid: [u8; 16],
+    /// What the volume does not keep as the sources have it.
+    pub notes: Vec<Note>,
 }
 
 /// Builds a volume from the sources, laid over each other in order, and puts it at the output's name.
@@ -50,10 +49,13 @@ pub fn build(
         one_file_system: options.one_file_system,
         replaced: identity_of(&options.output),
         platform: options.platform.as_deref(),
+        layers: options.layers,
     };
-    let (mut tree, stores) = load(sources, &load_options, rt)?;
+    let mut notes = Vec::new();
+    let (mut tree, stores) = load(sources, &load_options, rt, &mut notes)?;
     owner::apply(&mut tree, &options.ownership)?;
-    write(&options.output, &options.volume, tree, stores, options.clamp_time, rt, progress)
+    let source = Loaded { tree, stores, notes, clamp: options.clamp_time };
+    write(&options.output, &options.volume, source, rt, progress)
 }
 
 /// The regular file that has this name, if there is one.
@@ -85,22 +87,29 @@ pub fn mkfs(
     };
     volume.uuid.get_or_insert_with(&mut random);
     volume.hash_seed.get_or_insert_with(&mut random);
-    let tree = Tree::new();
     let stores = Stores::new(directory_of(path));
-    write(path, &volume, tree, stores, Some(created), rt, progress)
+    let source = Loaded { tree: Tree::new(), stores, notes: Vec::new(), clamp: Some(created) };
+    write(path, &volume, source, rt, progress)
+}
+
+/// The sources, read.
+struct Loaded {
+    tree: Tree,
+    stores: Stores,
+    notes: Vec<Note>,
+    clamp: Option<Timestamp>,
 }
 
 fn write(
     path: &Path,
     volume: &VolumeOptions,
-    tree: Tree,
-    stores: Stores,
-    clamp: Option<Timestamp>,
+    source: Loaded,
     rt: &Rt,
     progress: Progress,
 ) -> Result<BuildReport, BuildError> {
+    let Loaded { tree, stores, mut notes, clamp } = source;
     let mut params = Params::resolve(volume)?;
-    let contents = Contents::new(tree, &mut params, clamp)?;
+    let contents = Contents::new(tree, &mut params, clamp, &mut notes)?;
     let plan = layout::plan(&contents, &params)?;
     let image = Arc::new(Image::new(contents, params, plan, stores, clamp));
     let output = Output::create(path, image.bytes(), rt)?;
@@ -108,15 +117,16 @@ fn write(
     output.commit(rt)?;
     let sb = image.superblock();
     let used_inodes = sb.inodes_count() - sb.raw().s_free_inodes_count.get();
-    let directories = image.contents.directories;
+    let directories = image.contents.inodes.directories;
     Ok(BuildReport {
         image_bytes: image.bytes(),
         block_bytes: image.params.block.bytes(),
         free_bytes: sb.free_blocks() << image.params.block.log2(),
         used_inodes,
         free_inodes: sb.raw().s_free_inodes_count.get(),
-        files: image.contents.inodes().count() as u32 - directories,
+        files: image.contents.inodes.all().count() as u32 - directories,
         directories,
         uuid: sb.uuid(),
+        notes,
     })
 }

@@ -86,6 +86,20 @@ pub enum BuildError {
         /// The attribute's name, quoted.
         name: String,
     },
+    /// An attribute with a longer value than Linux hands out.
+    #[error(
+        "the extended attribute {name} of {path} has {bytes} bytes; Linux reads values of at most {limit}"
+    )]
+    XattrTooLong {
+        /// Path, quoted.
+        path: String,
+        /// The attribute's name, quoted.
+        name: String,
+        /// Bytes of the value.
+        bytes: u64,
+        /// Most that are read.
+        limit: u64,
+    },
     /// A symbolic link to nothing, which Linux does not have either.
     #[error("the target of symbolic link {path} is empty")]
     TargetEmpty {

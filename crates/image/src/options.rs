@@ -170,6 +170,10 @@ pub struct BuildOptions {
     pub one_file_system: bool,
     /// Which image of an OCI layout that holds several: `os/architecture` or `os/architecture/variant`.
     pub platform: Option<String>,
+    /// Archives are layers of an image: a name `.wh.NAME` removes `NAME` that sources before it brought, and
+    /// `.wh..wh..opq` everything that they brought to its directory (OCI image-spec, layer.md). Without this such names are
+    /// taken as files, with a note; layers of OCI layouts are applied in any case.
+    pub layers: bool,
 }
 
 impl BuildOptions {
@@ -182,6 +186,7 @@ impl BuildOptions {
             clamp_time: None,
             one_file_system: false,
             platform: None,
+            layers: false,
         }
     }
 }

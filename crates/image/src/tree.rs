@@ -55,6 +55,11 @@ pub struct Timestamp {
     pub nanos: u32,
 }
 
+/// A time as the volume's structures have it.
+pub(crate) fn timestamp(time: extant_format::Timestamp) -> Timestamp {
+    Timestamp { seconds: time.seconds, nanos: time.nanos }
+}
+
 /// What a source says about a node besides its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
@@ -132,6 +137,14 @@ pub(crate) struct Xattr {
     pub name: Box<[u8]>,
     /// Value.
     pub value: Box<[u8]>,
+}
+
+/// Whether ext has a place for an attribute of this name; there is none for others (`com.apple.…`, `system.nfs4_acl`).
+pub(crate) fn is_storable(name: &[u8]) -> bool {
+    let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    prefixes.iter().any(|p| name.len() > p.len() && name.starts_with(p))
+        || name == b"system.posix_acl_access"
+        || name == b"system.posix_acl_default"
 }
 
 /// A range of a sparse file that holds data, in bytes.

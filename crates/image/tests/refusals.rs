@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::entries::{checksummed, file, header, pax, with_link};
 use common::*;
 use extant_image::{BuildError, IdRange, OwnerMap, Ownership, SizePolicy, Source, VolumeOptions, build};
 use extant_rt::Rt;
@@ -9,53 +10,6 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// A header of the given type; its name may be any bytes.
-fn header(name: &[u8], kind: u8, size: u64) -> Vec<u8> {
-    let mut block = vec![0; 512];
-    block[..name.len()].copy_from_slice(name);
-    block[100..107].copy_from_slice(b"0000644");
-    block[108..115].copy_from_slice(b"0000000");
-    block[116..123].copy_from_slice(b"0000000");
-    block[124..135].copy_from_slice(format!("{size:011o}").as_bytes());
-    block[136..147].copy_from_slice(b"14000000000");
-    block[156] = kind;
-    block[257..265].copy_from_slice(b"ustar\x0000");
-    checksummed(block)
-}
-
-fn checksummed(mut block: Vec<u8>) -> Vec<u8> {
-    block[148..156].fill(b' ');
-    let sum: u32 = block.iter().map(|b| u32::from(*b)).sum();
-    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    block
-}
-
-fn with_link(mut block: Vec<u8>, target: &[u8]) -> Vec<u8> {
-    block[157..157 + target.len()].copy_from_slice(target);
-    checksummed(block)
-}
-
-fn file(name: &[u8], content: &[u8]) -> Vec<u8> {
-    let mut out = header(name, b'0', content.len() as u64);
-    out.extend(content);
-    out.resize(out.len().next_multiple_of(512), 0);
-    out
-}
-
-fn pax(key: &str, value: &[u8]) -> Vec<u8> {
-    let mut len = key.len() + value.len() + 3;
-    while len.to_string().len() + key.len() + value.len() + 3 != len {
-        len = len.to_string().len() + key.len() + value.len() + 3;
-    }
-    let mut record = format!("{len} {key}=").into_bytes();
-    record.extend(value);
-    record.push(b'\n');
-    let mut out = header(b"pax", b'x', record.len() as u64);
-    out.extend(record);
-    out.resize(out.len().next_multiple_of(512), 0);
-    out
-}
 
 struct Case {
     dir: tempfile::TempDir,
@@ -399,4 +353,17 @@ fn gzip_is_checked_to_its_end() {
     }
     // What pads a tape, or a block device.
     case.raw_tar(&[packed, vec![0; 700]].concat()).unwrap();
+}
+
+#[test]
+fn attributes_that_linux_does_not_hand_out_are_refused() {
+    let case = Case::new();
+    let archive =
+        |bytes: usize| [pax("SCHILY.xattr.user.long", &vec![b'v'; bytes]), file(b"a/long", b"x")].concat();
+    case.tar(&archive(64 << 10)).unwrap();
+    assert_clean(&case.image());
+    fs::remove_file(case.image()).unwrap();
+    let refused = case.tar(&archive((64 << 10) + 1)).unwrap_err();
+    let told = refused.to_string();
+    assert!(told.contains("\"user.long\" of \"/a/long\" has 65537 bytes"), "{told}");
 }

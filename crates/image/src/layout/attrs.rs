@@ -1,6 +1,6 @@
 //! Which extended attributes go into the inode, which into a shared block, which into inodes of their own.
 
-use super::contents::Contents;
+use super::inodes::Inodes;
 use super::params::Params;
 use crate::tree::XattrSetId;
 use crate::{BuildError, quoted};
@@ -14,6 +14,9 @@ const EXTRA_ISIZE: usize = 32;
 const BLOCK_HEADER: usize = 32;
 /// Longest name that programs can ask for, prefix and all (xattr(7)).
 const XATTR_NAME_MAX: usize = 255;
+
+/// Longest value that programs can ask for (`XATTR_SIZE_MAX`, xattr(7)).
+const XATTR_VALUE_MAX: usize = 64 << 10;
 
 /// Where the attributes of every set go.
 #[derive(Debug, Default)]
@@ -123,18 +126,18 @@ impl Attr {
 /// What [`xattr_space`] counts for the end of a list.
 const END_MARK: usize = 4;
 
-/// Plans the sets that inodes of the contents use, in the order of the inodes.
-pub(crate) fn plan_attrs(contents: &Contents, params: &mut Params) -> Result<AttrPlan, BuildError> {
+/// Plans the sets that the inodes use, in the order of the inodes.
+pub(crate) fn plan_attrs(inodes: &Inodes, params: &mut Params) -> Result<AttrPlan, BuildError> {
     let mut plan = AttrPlan::default();
     // The block that a set's next user shares.
     let mut open: BTreeMap<XattrSetId, u32> = BTreeMap::new();
-    for inode in contents.inodes() {
-        let set = contents.tree.node(contents.node_of(inode)).xattrs;
+    for inode in inodes.all() {
+        let set = inodes.tree.node(inodes.node_of(inode)).xattrs;
         if set == XattrSetId::EMPTY {
             continue;
         }
         if !plan.sets.contains_key(&set) {
-            let placed = place(contents, params, inode, set, &mut plan.values)?;
+            let placed = place(inodes, params, inode, set, &mut plan.values)?;
             plan.sets.insert(set, placed);
         }
         let placed = &plan.sets[&set];
@@ -171,23 +174,31 @@ fn count_references(attrs: &[Attr], values: &mut [Value]) {
 }
 
 fn place(
-    contents: &Contents,
+    inodes: &Inodes,
     params: &Params,
     inode: InodeNumber,
     set: XattrSetId,
     values: &mut Vec<Value>,
 ) -> Result<SetPlan, BuildError> {
     let mut attrs = Vec::new();
-    for xattr in contents.tree.xattrs(set) {
-        let Some(name) = XattrName::from_full(&xattr.name) else { continue };
+    for xattr in inodes.tree.xattrs(set) {
+        let name = XattrName::from_full(&xattr.name).expect("others were taken out of the tree");
         if xattr.name.len() > XATTR_NAME_MAX || xattr.name.contains(&0) {
-            let (path, name) = (contents.quoted_path_of(inode), quoted(&xattr.name));
+            let (path, name) = (inodes.quoted_path_of(inode), quoted(&xattr.name));
             return Err(BuildError::XattrName { path, name });
+        }
+        if xattr.value.len() > XATTR_VALUE_MAX {
+            return Err(BuildError::XattrTooLong {
+                path: inodes.quoted_path_of(inode),
+                name: quoted(&xattr.name),
+                bytes: xattr.value.len() as u64,
+                limit: XATTR_VALUE_MAX as u64,
+            });
         }
         let mut value = xattr.value.to_vec();
         if matches!(name.index, XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT) {
             let acl = Acl::parse_xattr(&value, inode).map_err(|e| BuildError::Acl {
-                path: contents.quoted_path_of(inode),
+                path: inodes.quoted_path_of(inode),
                 name: String::from_utf8_lossy(&xattr.name).into_owned(),
                 reason: e.problem.to_string(),
             })?;
@@ -217,7 +228,7 @@ fn place(
             _ => 0,
         };
         let Some(largest) = plan.in_block.iter_mut().max_by_key(here).filter(|attr| here(attr) > 0) else {
-            let path = contents.quoted_path_of(inode);
+            let path = inodes.quoted_path_of(inode);
             return Err(BuildError::XattrsTooLarge { path, bytes: wanted as u64, limit: room as u64 });
         };
         needed -= largest.space();

@@ -1,6 +1,6 @@
 //! Blocks of directories: one linear block, or a hash tree over full leaves.
 
-use super::contents::{Contents, LOST_AND_FOUND};
+use super::inodes::{Inodes, LOST_AND_FOUND};
 use super::params::Params;
 use crate::BuildError;
 use crate::tree::{EntryId, Kind, NodeId};
@@ -35,13 +35,13 @@ enum ShapeKind {
 impl Shape {
     /// Sorts a directory's names into blocks. The same for the same contents, so that it can be done again when the blocks
     /// are written.
-    pub(crate) fn of(contents: &Contents, params: &Params, dir: InodeNumber) -> Result<Self, BuildError> {
-        let id = contents.node_of(dir);
-        let tree = &contents.tree;
+    pub(crate) fn of(inodes: &Inodes, params: &Params, dir: InodeNumber) -> Result<Self, BuildError> {
+        let id = inodes.node_of(dir);
+        let tree = &inodes.tree;
         let space = params.dirent_space();
         let linear_bytes: usize =
             DOTS + tree.children(id).map(|e| dirent_bytes(tree.entry_name(e).len())).sum::<usize>();
-        let spare = spare_blocks(contents, params, dir);
+        let spare = spare_blocks(inodes, params, dir);
         let bytes = |name: &Name| dirent_bytes(tree.entry_name(name.entry).len());
         if linear_bytes <= space || !params.compat.contains(Compat::DIR_INDEX) || spare > 1 {
             let names: Vec<_> =
@@ -50,13 +50,13 @@ impl Shape {
             let blocks = spare.max(firsts.len() as u32);
             return Ok(Self { dir, names, kind: ShapeKind::Linear { firsts, blocks } });
         }
-        let names = hashed(contents, params, id);
+        let names = hashed(inodes, params, id);
         let firsts = pack(&names, 0, space, bytes);
         let levels = levels(params, firsts.len());
         if levels.len() > 1 + usize::from(params.may_add_large_dir) {
             return Err(BuildError::Options(format!(
                 "{} has more entries than a directory of this volume holds; use larger blocks or large_dir",
-                contents.quoted_path_of(dir)
+                inodes.quoted_path_of(dir)
             )));
         }
         Ok(Self { dir, names, kind: ShapeKind::Tree { firsts, levels } })
@@ -74,17 +74,15 @@ impl Shape {
         matches!(&self.kind, ShapeKind::Tree { levels, .. } if levels.len() > 1)
     }
 
-    /// Whether the directory has a hash tree.
-    pub(crate) fn is_indexed(contents: &Contents, params: &Params, dir: InodeNumber) -> bool {
-        params.compat.contains(Compat::DIR_INDEX)
-            && spare_blocks(contents, params, dir) <= 1
-            && contents.blocks[dir.0 as usize] > 1
+    /// Whether the directory, of so many blocks, has a hash tree.
+    pub(crate) fn is_indexed(inodes: &Inodes, params: &Params, dir: InodeNumber, blocks: u32) -> bool {
+        params.compat.contains(Compat::DIR_INDEX) && spare_blocks(inodes, params, dir) <= 1 && blocks > 1
     }
 
     /// Writes block `index` of the directory into `block`, which is zeroed.
     pub(crate) fn write(
         &self,
-        contents: &Contents,
+        inodes: &Inodes,
         params: &Params,
         seed: Option<ChecksumSeed>,
         index: u32,
@@ -92,16 +90,16 @@ impl Shape {
     ) {
         match &self.kind {
             ShapeKind::Linear { firsts, .. } => {
-                let parent = (index == 0).then(|| contents.parent_of(self.dir));
-                self.write_names(contents, seed, block, parent, part(firsts, &self.names, index as usize));
+                let parent = (index == 0).then(|| inodes.parent_of(self.dir));
+                self.write_names(inodes, seed, block, parent, part(firsts, &self.names, index as usize));
             }
             ShapeKind::Tree { firsts, levels } => {
                 let inner: u32 = levels.iter().sum();
                 if index > inner {
                     let names = part(firsts, &self.names, (index - 1 - inner) as usize);
-                    self.write_names(contents, seed, block, None, names);
+                    self.write_names(inodes, seed, block, None, names);
                 } else {
-                    self.write_inner(contents, params, seed, index, block);
+                    self.write_inner(inodes, params, seed, index, block);
                 }
             }
         }
@@ -109,7 +107,7 @@ impl Shape {
 
     fn write_names(
         &self,
-        contents: &Contents,
+        inodes: &Inodes,
         seed: Option<ChecksumSeed>,
         block: &mut [u8],
         parent: Option<InodeNumber>,
@@ -121,9 +119,9 @@ impl Shape {
             [(self.dir, &b"."[..], dir), (parent, &b".."[..], dir)]
         });
         let entries = names.iter().map(|name| {
-            let node = contents.tree.entry_node(name.entry);
-            let kind = file_kind(contents.tree.node(node).kind);
-            (contents.number_of(node), contents.tree.entry_name(name.entry), Some(kind))
+            let node = inodes.tree.entry_node(name.entry);
+            let kind = file_kind(inodes.tree.node(node).kind);
+            (inodes.number_of(node), inodes.tree.entry_name(name.entry), Some(kind))
         });
         let mut at = 0;
         let mut all = dots.into_iter().flatten().chain(entries).peekable();
@@ -143,7 +141,7 @@ impl Shape {
 
     fn write_inner(
         &self,
-        contents: &Contents,
+        inodes: &Inodes,
         params: &Params,
         seed: Option<ChecksumSeed>,
         index: u32,
@@ -177,7 +175,7 @@ impl Shape {
         if level == 0 {
             let info = DxRootInfo {
                 dir: self.dir,
-                parent: contents.parent_of(self.dir),
+                parent: inodes.parent_of(self.dir),
                 filetype: true,
                 hash_version: HashVersion::HalfMd4,
                 levels: levels.len() as u8,
@@ -198,19 +196,19 @@ impl Shape {
 }
 
 /// e2fsck puts what it finds into lost+found without having to allocate: 16 KiB are kept ready.
-fn spare_blocks(contents: &Contents, params: &Params, dir: InodeNumber) -> u32 {
+fn spare_blocks(inodes: &Inodes, params: &Params, dir: InodeNumber) -> u32 {
     let is_lost_and_found = dir != InodeNumber::ROOT
-        && contents.parent_of(dir) == InodeNumber::ROOT
-        && contents.tree.entry_name(contents.entry_of(dir)) == LOST_AND_FOUND;
+        && inodes.parent_of(dir) == InodeNumber::ROOT
+        && inodes.tree.entry_name(inodes.entry_of(dir)) == LOST_AND_FOUND;
     if is_lost_and_found { ((16 << 10) / params.block.bytes()).clamp(2, 12) } else { 1 }
 }
 
-fn hashed(contents: &Contents, params: &Params, dir: NodeId) -> Vec<Name> {
+fn hashed(inodes: &Inodes, params: &Params, dir: NodeId) -> Vec<Name> {
     let mut seed = [0; 4];
     for (word, bytes) in seed.iter_mut().zip(params.hash_seed.chunks_exact(4)) {
         *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     }
-    let tree = &contents.tree;
+    let tree = &inodes.tree;
     let mut names: Vec<_> = tree
         .children(dir)
         .map(|entry| {

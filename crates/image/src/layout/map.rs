@@ -1,6 +1,5 @@
 //! Block maps of files: extent trees of any depth, and the indirect blocks of ext2 and ext3.
 
-use super::contents::LogicalRun;
 use super::params::Params;
 use super::space::{Run, Short, Space};
 use extant_format::{
@@ -12,6 +11,19 @@ use extant_format::{
 pub(crate) const ROOT_BYTES: usize = 60;
 /// Extents in an inode.
 const ROOT_EXTENTS: usize = 4;
+
+/// A run of file blocks that hold data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogicalRun {
+    pub(crate) start: u32,
+    pub(crate) blocks: u32,
+}
+
+impl LogicalRun {
+    pub(crate) fn end(self) -> u64 {
+        u64::from(self.start) + u64::from(self.blocks)
+    }
+}
 
 /// A run of file blocks in one run of volume blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ mod attrs;
 mod contents;
 mod dirs;
 mod geometry;
+mod inodes;
 mod map;
 mod params;
 mod plan;

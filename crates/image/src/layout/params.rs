@@ -97,6 +97,14 @@ impl Params {
         })
     }
 
+    /// The first and the last second since 1970 that an inode stores: 128 bytes have no room for the two further bits.
+    pub(crate) fn time_range(&self) -> (i64, i64) {
+        match self.inode_size {
+            ..=128 => (i32::MIN.into(), i32::MAX.into()),
+            _ => (Timestamp::MIN_SECONDS, Timestamp::MAX_SECONDS),
+        }
+    }
+
     pub(crate) fn has_extents(&self) -> bool {
         self.incompat.contains(Incompat::EXTENTS)
     }

@@ -1,8 +1,8 @@
 //! Where every block of a volume of known size lies.
 
-use super::contents::{Contents, LogicalRun};
+use super::contents::Contents;
 use super::geometry::{Geometry, GeometryError, group_count, inodes_per_group};
-use super::map::FileMap;
+use super::map::{FileMap, LogicalRun};
 use super::params::Params;
 use super::space::{Run, Short, Space};
 use crate::tree::Kind;
@@ -147,8 +147,8 @@ impl Plan {
 
     /// Directories, attributes and long symbolic links: together, so that walking the volume reads one place.
     fn place_names(&mut self, contents: &Contents, params: &Params) -> Result<(), Short> {
-        for inode in contents.inodes() {
-            let kind = contents.tree.node(contents.node_of(inode)).kind;
+        for inode in contents.inodes.all() {
+            let kind = contents.inodes.tree.node(contents.inodes.node_of(inode)).kind;
             let blocks = contents.blocks[inode.0 as usize];
             if matches!(kind, Kind::Directory | Kind::Symlink) && blocks > 0 {
                 self.place_runs(inode, &[LogicalRun { start: 0, blocks }], params)?;
@@ -159,10 +159,10 @@ impl Plan {
     }
 
     fn place_data(&mut self, contents: &Contents, params: &Params) -> Result<(), Short> {
-        for inode in contents.inodes() {
-            let id = contents.node_of(inode);
+        for inode in contents.inodes.all() {
+            let id = contents.inodes.node_of(inode);
             let blocks = contents.blocks[inode.0 as usize];
-            if contents.tree.node(id).kind != Kind::File || blocks == 0 {
+            if contents.inodes.tree.node(id).kind != Kind::File || blocks == 0 {
                 continue;
             }
             self.place_runs(inode, &contents.logical_runs_of(params, inode, blocks), params)?;

@@ -1,6 +1,7 @@
 //! Filling a [`Tree`] from directories, archives and OCI layouts.
 
 mod acl_text;
+mod archive;
 mod decode;
 mod oci;
 mod pax;
@@ -13,7 +14,7 @@ mod walk;
 pub(crate) use store::Stores;
 
 use crate::tree::Tree;
-use crate::{BuildError, Source};
+use crate::{BuildError, Note, Source};
 use extant_rt::Rt;
 use std::path::Path;
 
@@ -26,6 +27,8 @@ pub(crate) struct LoadOptions<'a> {
     pub(crate) replaced: Option<FileIdentity>,
     /// Which image of an OCI layout, as `os/architecture[/variant]`.
     pub(crate) platform: Option<&'a str>,
+    /// Whether archives are layers, whose whiteouts are applied.
+    pub(crate) layers: bool,
 }
 
 /// Major and minor number of a file's device, and its inode.
@@ -36,6 +39,7 @@ pub(crate) fn load(
     sources: &[Source],
     options: &LoadOptions<'_>,
     rt: &Rt,
+    notes: &mut Vec<Note>,
 ) -> Result<(Tree, Stores), BuildError> {
     let mut tree = Tree::new();
     let mut stores = Stores::new(options.spool_dir.to_path_buf());
@@ -45,8 +49,12 @@ pub(crate) fn load(
                 let root = stores.add_root(&path)?;
                 tree = walk::walk(tree, &stores, root, options, rt)?;
             }
-            Source::Tar(path) => tar::load_file(&mut tree, &mut stores, &path, options.platform)?,
-            Source::Stdin => tar::load_stdin(&mut tree, &mut stores, options.platform)?,
+            Source::Stdin => archive::load_stdin(&mut tree, &mut stores, options, notes)?,
+            Source::Tar(path) => archive::load_file(&mut tree, &mut stores, &path, options, notes)?,
+            // A layout that is packed as a tar is known by what is in it.
+            Source::Oci(path) if !path.is_dir() => {
+                archive::load_file(&mut tree, &mut stores, &path, options, notes)?;
+            }
             Source::Oci(path) => oci::load(&mut tree, &mut stores, &path, options.platform)?,
             Source::Guess(_) => unreachable!("resolved above"),
         }
@@ -64,12 +72,4 @@ fn resolve(source: &Source) -> Source {
         return if oci { Source::Oci(path.clone()) } else { Source::Directory(path.clone()) };
     }
     Source::Tar(path.clone())
-}
-
-/// Whether ext has a place for an attribute of this name; others (`com.apple.…`) stay behind.
-fn is_kept_xattr(name: &[u8]) -> bool {
-    let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-    prefixes.iter().any(|p| name.len() > p.len() && name.starts_with(p))
-        || name == b"system.posix_acl_access"
-        || name == b"system.posix_acl_default"
 }

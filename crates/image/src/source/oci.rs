@@ -71,9 +71,6 @@ pub(crate) fn load(
     path: &Path,
     platform: Option<&str>,
 ) -> Result<(), BuildError> {
-    if !path.is_dir() {
-        return tar::load_file(tree, stores, path, platform);
-    }
     let mut layout = Layout { name: quoted_path(path), place: Place::Directory(path.to_path_buf()), stores };
     layout.load(tree, platform)
 }

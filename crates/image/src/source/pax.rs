@@ -3,7 +3,6 @@
 //! Records are taken apart by their length, not by line ends: the values of binary attributes hold any byte.
 
 use super::acl_text::acl_from_text;
-use super::is_kept_xattr;
 use crate::tree::{Timestamp, Xattr};
 
 /// What extended headers say about the next entry; `None` and empty where they say nothing.
@@ -90,9 +89,7 @@ impl Pax {
         } else {
             return Ok(());
         };
-        if is_kept_xattr(&name) {
-            self.xattrs.push(Xattr { name: name.into(), value: value.into() });
-        }
+        self.xattrs.push(Xattr { name: name.into(), value: value.into() });
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! A directory of the host into the tree.
 
 use super::{FileIdentity, LoadOptions, Stores};
-use crate::tree::{DataRange, Kind, Meta, NodeId, Payload, Timestamp, Tree, Xattr, XattrSetId};
+use crate::tree::{DataRange, Kind, Meta, NodeId, Payload, Timestamp, Tree, Xattr, XattrSetId, is_storable};
 use crate::{BuildError, quoted, quoted_path, workers};
 use extant_rt::Rt;
 use parking_lot::{Condvar, Mutex};
@@ -346,7 +346,12 @@ fn read_xattrs(from: &Attrs<'_>) -> Result<Vec<Xattr>, Errno> {
         Err(e) => return Err(e),
     };
     let mut set = Vec::new();
-    for name in names.split(|b| *b == 0).filter(|name| !name.is_empty() && super::is_kept_xattr(name)) {
+    for name in names.split(|b| *b == 0).filter(|name| !name.is_empty()) {
+        if !is_storable(name) {
+            // It will be left out, by name: its value is not needed.
+            set.push(Xattr { name: name.into(), value: Box::default() });
+            continue;
+        }
         let value = match get(name, &mut small) {
             Ok(n) => small[..n].to_vec(),
             Err(Errno::RANGE) => {

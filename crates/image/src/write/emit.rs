@@ -134,27 +134,27 @@ impl<'i> Emitter<'i> {
         let image = self.image;
         let contents = &image.contents;
         let offset = u64::from(logical) << image.params.block.log2();
-        if !contents.is_from_tree(inode) {
+        if !contents.inodes.is_from_tree(inode) {
             let value = &contents.attrs.values[(inode.0 - contents.first_value_inode) as usize];
             copy_padded(&value.bytes[offset as usize..], to);
             return Ok(());
         }
-        let id = contents.node_of(inode);
-        match contents.tree.node(id).kind {
+        let id = contents.inodes.node_of(inode);
+        match contents.inodes.tree.node(id).kind {
             Kind::Directory => {
                 if self.shape.as_ref().is_none_or(|(of, _)| *of != inode) {
-                    self.shape = Some((inode, Shape::of(contents, &image.params, inode)?));
+                    self.shape = Some((inode, Shape::of(&contents.inodes, &image.params, inode)?));
                 }
                 let (_, shape) = self.shape.as_ref().expect("set above");
                 let seed = image.inode_seed(inode);
                 to.fill(0);
                 for (index, block) in (logical..).zip(to.chunks_exact_mut(image.params.block.byte_len())) {
-                    shape.write(contents, &image.params, seed, index, block);
+                    shape.write(&contents.inodes, &image.params, seed, index, block);
                 }
                 Ok(())
             }
             Kind::Symlink => {
-                copy_padded(contents.tree.symlink_target(id), to);
+                copy_padded(contents.inodes.tree.symlink_target(id), to);
                 Ok(())
             }
             _ => self.reader.read(image, inode, offset, to),

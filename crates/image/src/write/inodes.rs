@@ -13,7 +13,7 @@ impl Image {
     pub(super) fn write_inode(&self, number: InodeNumber, to: &mut [u8]) {
         to.fill(0);
         let contents = &self.contents;
-        let inode = if contents.is_from_tree(number) {
+        let inode = if contents.inodes.is_from_tree(number) {
             self.tree_inode(number)
         } else if number == InodeNumber::JOURNAL
             && let Some(map) = &self.plan.journal
@@ -63,12 +63,12 @@ impl Image {
 
     fn tree_inode(&self, number: InodeNumber) -> Inode {
         let contents = &self.contents;
-        let id = contents.node_of(number);
-        let node = contents.tree.node(id);
+        let id = contents.inodes.node_of(number);
+        let node = contents.inodes.tree.node(id);
         let time = Timestamp { seconds: node.mtime.seconds, nanos: node.mtime.nanos };
         let mut inode = self.new_inode(number, file_kind(node.kind), node.mode, time);
         inode.set_owner(node.uid, node.gid);
-        inode.raw.i_links_count = contents.links(id).into();
+        inode.raw.i_links_count = contents.inodes.links(id).into();
         let mut other_blocks = contents.attrs.value_blocks(node.xattrs, self.params.block);
         if node.xattrs != XattrSetId::EMPTY {
             if let Some(block) = contents.attrs.block_of(number) {
@@ -85,7 +85,7 @@ impl Image {
                 if node.kind == Kind::Directory {
                     let blocks = contents.blocks[number.0 as usize];
                     inode.set_size(u64::from(blocks) << self.params.block.log2());
-                    if Shape::is_indexed(contents, &self.params, number) {
+                    if Shape::is_indexed(&contents.inodes, &self.params, number, blocks) {
                         inode.raw.i_flags = InodeFlags::INDEX.bits().into();
                     }
                 }
@@ -93,7 +93,7 @@ impl Image {
             }
             (Kind::Symlink, _) => {
                 inode.set_size(node.size);
-                let target = contents.tree.symlink_target(id);
+                let target = contents.inodes.tree.symlink_target(id);
                 if contents.blocks[number.0 as usize] == 0 {
                     inode.raw.i_block[..target.len()].copy_from_slice(target);
                     self.set_blocks(&mut inode, other_blocks);

@@ -8,6 +8,7 @@ mod reader;
 mod tables;
 
 pub(crate) use output::{Output, directory_of};
+pub use pump::Progress;
 pub(crate) use pump::pump;
 
 use crate::layout::{Contents, FileMap, Params, Plan};

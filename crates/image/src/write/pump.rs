@@ -3,7 +3,7 @@
 use super::Image;
 use super::emit::Emitter;
 use crate::layout::Piece;
-use crate::{BuildError, Progress, workers};
+use crate::{BuildError, workers};
 use extant_block::{Bio, Buf, Device, IoError, Op, Sector, Segment, execute};
 use extant_rt::Rt;
 use parking_lot::Mutex;
@@ -11,6 +11,9 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+
+/// Called now and then, from any thread, with the bytes written and the bytes that there are to write.
+pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// Bytes of a buffer: large enough for the disk's full speed, small enough that a few of them are always on their way.
 const BUFFER: usize = 2 << 20;

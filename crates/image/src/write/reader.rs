@@ -27,8 +27,8 @@ impl Reader {
         offset: u64,
         to: &mut [u8],
     ) -> Result<(), BuildError> {
-        let tree = &image.contents.tree;
-        let id = image.contents.node_of(inode);
+        let tree = &image.contents.inodes.tree;
+        let id = image.contents.inodes.node_of(inode);
         let node = tree.node(id);
         let len = (node.size.saturating_sub(offset)).min(to.len() as u64) as usize;
         let (data, padding) = to.split_at_mut(len);
@@ -58,9 +58,9 @@ impl Reader {
         to: &mut [u8],
     ) -> Result<(), BuildError> {
         let path = || host_path(image, root, inode);
-        let entry = image.contents.entry_of(inode);
+        let entry = image.contents.inodes.entry_of(inode);
         let dir = self.directory(image, root, entry).map_err(|e| BuildError::source("open", &path(), e))?;
-        let name = image.contents.tree.entry_name(entry);
+        let name = image.contents.inodes.tree.entry_name(entry);
         // A file that became a fifo must not make this wait.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let fd = match rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::empty()) {
@@ -78,8 +78,10 @@ impl Reader {
             }
         }
         let stat = rustix::fs::fstat(&fd).map_err(|e| BuildError::source("read", &path(), e))?;
-        let node = image.contents.tree.node(image.contents.node_of(inode));
+        let node = image.contents.inodes.tree.node(image.contents.inodes.node_of(inode));
         let seconds = image.clamp.map_or(stat.st_mtime, |clamp| stat.st_mtime.min(clamp.seconds));
+        let (first, last) = image.params.time_range();
+        let seconds = seconds.clamp(first, last);
         let change = if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             "it is no longer a regular file"
         } else if stat.st_size as u64 > node.size {
@@ -98,7 +100,7 @@ impl Reader {
 
     /// The directory that holds an entry.
     fn directory(&mut self, image: &Image, root: u16, entry: EntryId) -> Result<&OwnedFd, Errno> {
-        let tree = &image.contents.tree;
+        let tree = &image.contents.inodes.tree;
         let dir = tree.entry_parent(entry);
         if self.dir.as_ref().is_none_or(|(of, at, _)| *of != dir || *at != root) {
             let start = &image.stores.roots[usize::from(root)].fd;
@@ -129,7 +131,7 @@ fn open_beneath(start: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
 
 fn host_path(image: &Image, root: u16, inode: InodeNumber) -> Vec<u8> {
     let mut path = image.stores.roots[usize::from(root)].path.as_os_str().as_bytes().to_vec();
-    path.extend(image.contents.path_of(inode));
+    path.extend(image.contents.inodes.path_of(inode));
     path
 }
 
@@ -148,7 +150,7 @@ fn read_archive(
     let archive = &archives[usize::from(archive)];
     archive.file.read_exact_at(to, offset).map_err(|error| {
         if error.kind() == std::io::ErrorKind::UnexpectedEof {
-            let change = format!("it shrank; {} is cut off", image.contents.quoted_path_of(inode));
+            let change = format!("it shrank; {} is cut off", image.contents.inodes.quoted_path_of(inode));
             BuildError::Changed { path: archive.name.clone(), change }
         } else {
             BuildError::Source { action: "read", path: archive.name.clone(), error }

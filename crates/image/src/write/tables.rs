@@ -18,8 +18,8 @@ impl Tables {
     pub(crate) fn new(contents: &Contents, params: &Params, plan: &Plan) -> Self {
         let sb = finished(contents, params, plan);
         let mut dirs = vec![0u32; plan.geometry.groups() as usize];
-        for inode in contents.inodes() {
-            if contents.tree.node(contents.node_of(inode)).kind == Kind::Directory {
+        for inode in contents.inodes.all() {
+            if contents.inodes.tree.node(contents.inodes.node_of(inode)).kind == Kind::Directory {
                 let (group, _) = sb.locate_inode(inode).expect("inodes are numbered within the volume");
                 dirs[group.0 as usize] += 1;
             }

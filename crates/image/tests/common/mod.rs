@@ -1,6 +1,8 @@
 //! What the tests of built images share: source trees, the oracles' tools, and a comparison path by path.
 #![allow(dead_code)] // each test binary uses its part
 
+pub(crate) mod entries;
+
 use extant_image::{BuildError, BuildOptions, BuildReport, Source, VolumeOptions, build};
 use extant_rt::Rt;
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@ use super::super::Stores;
 use super::super::decode::Stream;
 use super::super::store::SpoolError;
 use super::header::BLOCK;
-use crate::{BuildError, quoted};
+use crate::{BuildError, Note, quoted};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -21,6 +21,8 @@ pub(crate) struct Input {
     in_entry: bool,
     /// Whether the zero block that ends an archive was seen.
     ended: bool,
+    /// The first name of a whiteout, and how many there were.
+    whiteouts: Option<(Vec<u8>, u64)>,
 }
 
 enum Bytes {
@@ -42,7 +44,7 @@ impl Input {
     }
 
     fn new(name: String, bytes: Bytes) -> Self {
-        Self { name, bytes, at: 0, entry: None, in_entry: false, ended: false }
+        Self { name, bytes, at: 0, entry: None, in_entry: false, ended: false, whiteouts: None }
     }
 
     /// The next header's block; `None` at the end of the archive.
@@ -66,6 +68,18 @@ impl Input {
         entry.clear();
         entry.extend_from_slice(path);
         self.in_entry = true;
+    }
+
+    /// Notes that the entry being read is a whiteout that is not applied.
+    pub(super) fn count_whiteout(&mut self) {
+        let path = self.entry.clone().unwrap_or_default();
+        self.whiteouts.get_or_insert((path, 0)).1 += 1;
+    }
+
+    /// The whiteouts that were not applied.
+    pub(crate) fn whiteouts(&self) -> Option<Note> {
+        let (path, names) = self.whiteouts.as_ref()?;
+        Some(Note::Whiteouts { archive: self.name.clone(), path: quoted(path), names: *names })
     }
 
     /// An error at this place.
@@ -140,7 +154,7 @@ impl Input {
     /// An error if the archive stopped without the zero blocks that end one. That is how an archive looks that was cut
     /// between two entries; where a digest covers all of it, the question does not arise. Also an error if there is no entry in
     /// front of the zero blocks and something behind them, as in the image of a volume, which begins with an empty boot block.
-    pub(super) fn expect_end_mark(&mut self) -> Result<(), BuildError> {
+    pub(crate) fn expect_end_mark(&mut self) -> Result<(), BuildError> {
         if self.ended && self.entry.is_none() {
             let mut rest = [0; 8 * BLOCK];
             let there = self.fill(&mut rest)?;

@@ -10,82 +10,16 @@ pub(crate) use input::Input;
 
 use super::pax::Pax;
 use super::sparse::{SparseMap, TextMap};
-use super::{Stores, decode, oci, place};
+use super::{Stores, place};
 use crate::tree::{DataRange, EntryId, Kind, Meta, NodeId, Payload, Timestamp, Tree};
-use crate::{BuildError, quoted, quoted_path};
+use crate::{BuildError, quoted};
 use header::{BLOCK, Header};
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::sync::Arc;
 
 /// Longest extended header or long name that is read into memory.
 const MAX_EXTENDED: u64 = 16 << 20;
 
-/// Adds a tar file, or the image in a tar of an OCI layout.
-pub(crate) fn load_file(
-    tree: &mut Tree,
-    stores: &mut Stores,
-    path: &Path,
-    platform: Option<&str>,
-) -> Result<(), BuildError> {
-    let name = quoted_path(path);
-    let fail = |action, error| BuildError::Source { action, path: quoted_path(path), error };
-    let file = File::open(path).map_err(|e| fail("open", e))?;
-    let is_regular = file.metadata().map_err(|e| fail("read", e))?.is_file();
-    let mut start = [0; 16];
-    let n = if is_regular { file.read_at(&mut start, 0).map_err(|e| fail("read", e))? } else { 0 };
-    let plain = is_regular
-        && decode::Compression::of(&start[..n]).map_err(|e| fail("read", e))? == decode::Compression::Plain;
-    let input = if plain {
-        let len = file.metadata().map_err(|e| fail("read", e))?.len();
-        let file = Arc::new(file);
-        let archive = stores.add_archive(file.clone(), name.clone())?;
-        Input::file(file, archive, 0, len, name)
-    } else {
-        Input::stream(decode::decoded(file).map_err(|e| fail("read", e))?, name)
-    };
-    load(tree, stores, input, platform)
-}
-
-/// Adds an archive from standard input.
-pub(crate) fn load_stdin(
-    tree: &mut Tree,
-    stores: &mut Stores,
-    platform: Option<&str>,
-) -> Result<(), BuildError> {
-    let stream = decode::decoded(std::io::stdin()).map_err(|error| BuildError::Source {
-        action: "read",
-        path: "standard input".into(),
-        error,
-    })?;
-    load(tree, stores, Input::stream(stream, "standard input".into()), platform)
-}
-
-fn load(
-    tree: &mut Tree,
-    stores: &mut Stores,
-    mut input: Input,
-    platform: Option<&str>,
-) -> Result<(), BuildError> {
-    let name = input.name.clone();
-    let mut fresh = Tree::new();
-    read(&mut fresh, stores, &mut input, None)?;
-    input.expect_end_mark()?;
-    input.drain()?;
-    stores.finish()?;
-    if oci::is_layout(&fresh) {
-        return oci::load_archived(tree, stores, fresh, name, platform);
-    }
-    if tree.is_empty() {
-        *tree = fresh;
-        return Ok(());
-    }
-    tree.graft(&fresh)
-}
-
-/// What one layer of an OCI image has done so far: its whiteouts hide only what lower layers brought.
+/// The state of one layer of an image: its whiteouts hide only what lower layers brought.
 pub(crate) struct Layer {
     first_entry: EntryId,
     /// Directories of lower layers that this one lists too.
@@ -135,7 +69,7 @@ impl Layer {
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// Reads an archive to its end. With a layer, whiteouts are obeyed.
+/// Reads an archive to its end. With a layer, whiteouts are applied; without one they are counted.
 pub(crate) fn read(
     tree: &mut Tree,
     stores: &mut Stores,
@@ -239,6 +173,9 @@ impl Entry<'_> {
                 }
                 return input.skip_padded(self.size(input)?);
             }
+        }
+        if layer.is_none() && name.starts_with(WHITEOUT) {
+            input.count_whiteout();
         }
         match flag {
             b'1' => self.hard_link(tree, input, dir, &name),

@@ -1,0 +1,75 @@
+//! Differences between a volume and its sources that are no errors, each told once with the first path that it concerns.
+
+use extant_format::Timestamp;
+use std::fmt;
+
+/// Something that the volume does not keep as the sources have it. Names and paths are quoted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Note {
+    /// An extended attribute that ext has no place for was left out.
+    XattrLeftOut {
+        /// The attribute.
+        name: String,
+        /// The first file that has it.
+        path: String,
+        /// Files that have it.
+        files: u64,
+    },
+    /// Times of change lie outside the range that inodes of the volume's size store; the nearest is stored.
+    TimeClamped {
+        /// The first file.
+        path: String,
+        /// Files with such times.
+        files: u64,
+        /// The first and the last second that can be stored, since 1970.
+        range: (i64, i64),
+    },
+    /// Names that an image layer uses to remove files were taken as files.
+    Whiteouts {
+        /// The archive.
+        archive: String,
+        /// The first of the names, with its path.
+        path: String,
+        /// How many there are.
+        names: u64,
+    },
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::XattrLeftOut { name, path, files } => write!(
+                f,
+                "extended attribute {name} of {path}{} left out: ext stores user., trusted. and security. attributes and \
+                 POSIX access control lists",
+                More(*files)
+            ),
+            Self::TimeClamped { path, files, range } => {
+                let second = |seconds| Timestamp { seconds, nanos: 0 };
+                write!(
+                    f,
+                    "time of {path}{} replaced by the nearest that an inode of this size stores: {} to {}",
+                    More(*files),
+                    second(range.0),
+                    second(range.1)
+                )
+            }
+            Self::Whiteouts { archive, path, names } => {
+                write!(f, "{archive}: whiteout {path}{} taken as a file, not applied", More(*names))
+            }
+        }
+    }
+}
+
+/// Those beside the one that is named.
+struct More(u64);
+
+impl fmt::Display for More {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 | 1 => Ok(()),
+            n => write!(f, " and {} more", n - 1),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Archives as sources: a plain tar, one of an image's layers, or an OCI layout packed as a tar.
+
+use super::tar::{self, Input, Layer};
+use super::{LoadOptions, Stores, decode, oci};
+use crate::tree::Tree;
+use crate::{BuildError, Note, quoted_path};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Adds a tar file, or the image in a tar of an OCI layout.
+pub(crate) fn load_file(
+    tree: &mut Tree,
+    stores: &mut Stores,
+    path: &Path,
+    options: &LoadOptions<'_>,
+    notes: &mut Vec<Note>,
+) -> Result<(), BuildError> {
+    let name = quoted_path(path);
+    let fail = |action, error| BuildError::Source { action, path: quoted_path(path), error };
+    let file = File::open(path).map_err(|e| fail("open", e))?;
+    let is_regular = file.metadata().map_err(|e| fail("read", e))?.is_file();
+    let mut start = [0; 16];
+    let n = if is_regular { file.read_at(&mut start, 0).map_err(|e| fail("read", e))? } else { 0 };
+    let plain = is_regular
+        && decode::Compression::of(&start[..n]).map_err(|e| fail("read", e))? == decode::Compression::Plain;
+    let input = if plain {
+        let len = file.metadata().map_err(|e| fail("read", e))?.len();
+        let file = Arc::new(file);
+        let archive = stores.add_archive(file.clone(), name.clone())?;
+        Input::file(file, archive, 0, len, name)
+    } else {
+        Input::stream(decode::decoded(file).map_err(|e| fail("read", e))?, name)
+    };
+    load(tree, stores, input, options, notes)
+}
+
+/// Adds an archive from standard input.
+pub(crate) fn load_stdin(
+    tree: &mut Tree,
+    stores: &mut Stores,
+    options: &LoadOptions<'_>,
+    notes: &mut Vec<Note>,
+) -> Result<(), BuildError> {
+    let stream = decode::decoded(std::io::stdin()).map_err(|error| BuildError::Source {
+        action: "read",
+        path: "standard input".into(),
+        error,
+    })?;
+    load(tree, stores, Input::stream(stream, "standard input".into()), options, notes)
+}
+
+fn load(
+    tree: &mut Tree,
+    stores: &mut Stores,
+    mut input: Input,
+    options: &LoadOptions<'_>,
+    notes: &mut Vec<Note>,
+) -> Result<(), BuildError> {
+    let name = input.name.clone();
+    if options.layers {
+        let is_first = tree.is_empty();
+        let mut layer = Layer::begin(tree);
+        read(tree, stores, &mut input, Some(&mut layer))?;
+        if is_first && oci::is_layout(tree) {
+            let text = format!(
+                "{name} is an OCI image layout, not one layer; its layers are applied without asking for it"
+            );
+            return Err(BuildError::Options(text));
+        }
+        return Ok(());
+    }
+    let mut fresh = Tree::new();
+    read(&mut fresh, stores, &mut input, None)?;
+    if oci::is_layout(&fresh) {
+        return oci::load_archived(tree, stores, fresh, name, options.platform);
+    }
+    notes.extend(input.whiteouts());
+    if tree.is_empty() {
+        *tree = fresh;
+        return Ok(());
+    }
+    tree.graft(&fresh)
+}
+
+fn read(
+    tree: &mut Tree,
+    stores: &mut Stores,
+    input: &mut Input,
+    layer: Option<&mut Layer>,
+) -> Result<(), BuildError> {
+    tar::read(tree, stores, input, layer)?;
+    input.expect_end_mark()?;
+    input.drain()?;
+    stores.finish()
+}

@@ -1,0 +1,82 @@
+//! What a volume cannot keep of its sources is told, once for each thing, and nothing else is.
+
+mod common;
+
+use common::entries::{file, pax};
+use common::*;
+use extant_image::{BuildOptions, BuildReport, Source, VolumeOptions};
+use std::fs;
+use std::path::Path;
+
+fn build_archives(dir: &Path, archives: &[Vec<u8>], inode_size: u16, layers: bool) -> BuildReport {
+    let sources: Vec<Source> = archives
+        .iter()
+        .enumerate()
+        .map(|(n, entries)| {
+            let path = dir.join(format!("{n}.tar"));
+            fs::write(&path, [&entries[..], &[0; 1024]].concat()).unwrap();
+            Source::Tar(path)
+        })
+        .collect();
+    let volume = VolumeOptions { inode_size, ..Default::default() };
+    let image = dir.join("image");
+    let report = try_build(&BuildOptions { volume, layers, ..options(image.clone()) }, &sources).unwrap();
+    assert_clean(&image);
+    report
+}
+
+fn notes(report: &BuildReport) -> Vec<String> {
+    report.notes.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn attributes_without_a_place_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let quarantine = pax("LIBARCHIVE.xattr.com.apple.quarantine", b"eA");
+    let kept = [pax("SCHILY.xattr.user.kept", b"v"), file(b"b", b"2")].concat();
+    let archive = [&quarantine[..], &file(b"a", b"1"), &kept, &quarantine, &file(b"d/c", b"3")].concat();
+    let told = notes(&build_archives(dir.path(), &[archive], 256, false));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].starts_with("extended attribute \"com.apple.quarantine\" of \"/a\" and 1 more left out"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn times_that_do_not_fit_are_told() {
+    for (inode_size, mtime, nearest) in [
+        (128, "4102444800", "2038-01-19 03:14:07 UTC"),
+        (256, "4102444800", ""),
+        (256, "99999999999", "2446-05-10 22:38:55 UTC"),
+        (256, "-99999999999.5", "1901-12-13 20:45:52 UTC"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let archive = [pax("mtime", mtime.as_bytes()), file(b"then", b"1")].concat();
+        let told = notes(&build_archives(dir.path(), &[archive], inode_size, false));
+        assert_eq!(told.len(), usize::from(!nearest.is_empty()), "{inode_size}, {mtime}: {told:?}");
+        if let Some(told) = told.first() {
+            assert!(told.starts_with("time of \"/then\" replaced") && told.contains(nearest), "{told}");
+            let shown = tool("debugfs", &["-R", "stat /then", dir.path().join("image").to_str().unwrap()]);
+            let year = format!(" {}\n", &nearest[..4]);
+            assert!(shown.is_none_or(|shown| text(&shown).contains(&year)), "{inode_size}, {mtime}");
+        }
+    }
+}
+
+#[test]
+fn whiteouts_are_applied_or_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let lower = [file(b"etc/gone", b"1"), file(b"etc/kept", b"2"), file(b"opaque/hidden", b"3")].concat();
+    let upper = [file(b"etc/.wh.gone", b""), file(b"opaque/.wh..wh..opq", b""), file(b"opaque/new", b"4")];
+    let archives = [lower, upper.concat()];
+    let report = build_archives(dir.path(), &archives, 256, true);
+    assert_eq!(notes(&report), [] as [String; 0]);
+    assert_eq!(report.files, 2, "etc/kept and opaque/new");
+
+    let report = build_archives(dir.path(), &archives, 256, false);
+    let told = notes(&report);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("1.tar\": whiteout \"etc/.wh.gone\" and 1 more taken as a file"), "{told:?}");
+    assert_eq!(report.files, 6);
+}
