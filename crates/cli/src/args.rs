@@ -15,9 +15,9 @@ Exit codes:
   0  done
   1  the operation failed
   2  the command line was wrong
-  3  the volume is damaged: nothing could be done, or what is readable was read and each problem told on standard error
-  4  the volume uses a feature that is not supported, told by name
-141  nobody reads standard output any more";
+  3  the volume is damaged; its readable parts were read, and each problem is named on standard error
+  4  the volume uses a feature that is not supported; its name is on standard error
+141  the reader of standard output closed it";
 
 const PLACES: &str = "\
 A path in an image is written IMAGE:/path and split at the last \":/\", so that the image's own name may hold colons; for \
@@ -72,7 +72,7 @@ pub(crate) struct ImageArgs {
     #[arg(long, value_name = "BYTE")]
     pub(crate) superblock: Option<u64>,
 
-    /// Read the volume as it lies there, without what its journal holds
+    /// Read the volume without replaying its journal
     #[arg(long)]
     pub(crate) ignore_journal: bool,
 }
@@ -81,12 +81,12 @@ fn place() -> ValueParser {
     OsStringValueParser::new().map(Place::parse).into()
 }
 
-/// Show what a volume is: label, features, sizes, state, journal
+/// Show label, features, sizes, state and journal of a volume
 #[derive(Debug, clap::Args)]
 pub(crate) struct InfoArgs {
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,
-    /// Show every block group, too
+    /// Show every block group as well
     #[arg(short, long)]
     pub(crate) verbose: bool,
     /// Print JSON
@@ -99,19 +99,19 @@ pub(crate) struct InfoArgs {
 /// List directories
 #[derive(Debug, clap::Args)]
 pub(crate) struct LsArgs {
-    /// What to list
+    /// Files and directories to list
     #[arg(required = true, value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
     pub(crate) places: Vec<Place>,
     /// Show mode, links, owner, size and time of change
     #[arg(short, long)]
     pub(crate) long: bool,
-    /// Show names that begin with a dot, too
+    /// Show names that begin with a dot as well
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// List what is in sub-directories, too, by path
+    /// List sub-directories as well, by path
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
-    /// List a directory itself, not what is in it
+    /// List a directory itself, not its contents
     #[arg(short, long)]
     pub(crate) directory: bool,
     /// Print JSON: one array of all entries
@@ -137,10 +137,10 @@ pub(crate) struct TreeArgs {
     pub(crate) open: ImageArgs,
 }
 
-/// Show everything about files: inode, times, attributes, where the blocks lie
+/// Show inode, times, attributes and block map of files
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatArgs {
-    /// What to show; symbolic links are not followed
+    /// Files to show; symbolic links are not followed
     #[arg(required = true, value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
     pub(crate) places: Vec<Place>,
     /// Print JSON: one object for each place
@@ -153,14 +153,14 @@ pub(crate) struct StatArgs {
 /// Print files
 #[derive(Debug, clap::Args)]
 pub(crate) struct CatArgs {
-    /// What to print
+    /// Files to print
     #[arg(required = true, value_parser = place(), value_name = "IMAGE:/PATH", value_hint = ValueHint::FilePath)]
     pub(crate) places: Vec<Place>,
     #[command(flatten)]
     pub(crate) open: ImageArgs,
 }
 
-/// Print structures of a volume as they lie on disk
+/// Print on-disk structures of a volume
 #[derive(Debug, clap::Args)]
 pub(crate) struct DebugArgs {
     #[arg(value_hint = ValueHint::FilePath)]
@@ -223,23 +223,23 @@ pub(crate) enum DebugWhat {
 /// kind only.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CpArgs {
-    /// What to copy
+    /// File or directory to copy
     #[arg(value_parser = place(), value_name = "IMAGE:/PATH", value_hint = ValueHint::FilePath)]
     pub(crate) place: Place,
-    /// Where to: into it, if it is a directory; else under this name
+    /// Destination: a directory to copy into, or a new name
     #[arg(value_name = "HOST", value_hint = ValueHint::AnyPath)]
     pub(crate) to: PathBuf,
     #[command(flatten)]
     pub(crate) open: ImageArgs,
 }
 
-/// Write what is in an image as a tar archive
+/// Write the contents of an image as a tar archive
 ///
 /// The format is POSIX (pax) with GNU tar's sparse files and star's extended attributes; GNU tar and bsdtar read it. The
 /// same volume gives the same archive.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
-    /// What to export; paths in the archive are relative to it
+    /// File or directory to export; paths in the archive are relative to it
     #[arg(value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
     pub(crate) place: Place,
     /// The archive, compressed if it ends in .gz, .tgz, .zst, .tzst, .xz or .txz; - is standard output
@@ -251,9 +251,9 @@ pub(crate) struct ExportArgs {
 
 /// Build a volume from directories, tar archives and OCI image layouts, without root
 ///
-/// The sources are laid over each other in order. The image appears under its name when it is whole and on disk. The same
-/// sources and SOURCE_DATE_EPOCH (which no time on the volume is later than) give the same bytes. An older image of that
-/// name within a source is left out.
+/// The sources are laid over each other in order. The image appears under its name once it is complete and durable. The
+/// same sources and the same SOURCE_DATE_EPOCH, the latest time on the volume, give the same bytes. An older image of that
+/// name within a source is left out. Attributes that ext cannot store and times that it cannot represent are reported.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BuildArgs {
     /// Directories, tar files (plain, gzip, zstd, xz), OCI layouts; - is a tar on standard input
@@ -265,13 +265,13 @@ pub(crate) struct BuildArgs {
     /// Size of the volume: exact (as small as possible: nothing can be added), +N% (room for N% more), or a size such as 2G
     #[arg(long, default_value = "exact", value_parser = values::size_policy)]
     pub(crate) size: SizePolicy,
-    /// Everything belongs to root
+    /// Make root the owner of every file
     #[arg(long, conflicts_with = "owner_map")]
     pub(crate) all_root: bool,
-    /// COUNT ids from FROM on become those from TO on: of users (u:), groups (g:), or both; may be given again
+    /// Map COUNT ids from FROM to TO: of users (u:), groups (g:), or both; repeatable
     #[arg(long, value_name = "[u:|g:]FROM:TO:COUNT", value_parser = values::id_rule)]
     pub(crate) owner_map: Vec<values::IdRule>,
-    /// Leave out what is mounted below a directory source: the directories that it is mounted on stay, empty
+    /// Leave out file systems mounted below a directory source; their mount points stay, empty
     #[arg(short = 'x', long)]
     pub(crate) one_file_system: bool,
     /// Tar sources are layers of an image: .wh.NAME removes NAME of the sources before it, .wh..wh..opq a whole directory
@@ -280,7 +280,7 @@ pub(crate) struct BuildArgs {
     /// says so.
     #[arg(long)]
     pub(crate) layers: bool,
-    /// Which image of an OCI layout that holds several
+    /// Image to take from an OCI layout with several
     #[arg(long, value_name = "OS/ARCHITECTURE")]
     pub(crate) platform: Option<String>,
     /// Print JSON
@@ -321,10 +321,10 @@ pub(crate) struct VolumeArgs {
     /// Number of inodes
     #[arg(short = 'N', long, value_name = "COUNT")]
     pub(crate) inodes: Option<u32>,
-    /// One inode for so many bytes of the volume
+    /// Bytes of the volume per inode
     #[arg(short = 'i', long, value_name = "BYTES", value_parser = values::size)]
     pub(crate) bytes_per_inode: Option<u64>,
-    /// Percentage of the blocks that only root may use
+    /// Percentage of blocks reserved for root
     #[arg(short = 'm', long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(..=50))]
     pub(crate) reserved: Option<u8>,
     /// Journal: auto, none, or its size such as 64M
@@ -347,7 +347,7 @@ pub(crate) struct VolumeArgs {
 
 /// Replay the journal of a volume that was not unmounted, and mark it clean
 ///
-/// This is what mounting it would do first. It can be cut short anywhere and run again.
+/// The replay is that of a mount, with the free counts recomputed as e2fsck does. An interrupted run can be repeated.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RecoverArgs {
     /// The image or disk, which must not be mounted

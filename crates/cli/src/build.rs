@@ -120,7 +120,7 @@ struct JsonReport {
     files: u32,
     directories: u32,
     uuid: String,
-    /// What the volume does not keep as the sources have it, in words.
+    /// Differences between the volume and its sources, in words.
     notes: Vec<String>,
 }
 

@@ -31,12 +31,12 @@ impl Exit {
     }
 }
 
-/// What `cat` and `ls` end with when nobody reads any more: 128 and the number of SIGPIPE.
+/// Exit code once the reader of standard output has closed it: 128 and the number of SIGPIPE.
 pub(crate) const EXIT_CLOSED: u8 = 128 + 13;
 
 #[derive(Debug, Error)]
 pub(crate) enum Failure {
-    /// Nobody reads standard output any more.
+    /// The reader of standard output has closed it.
     #[error("standard output is closed")]
     Closed,
     #[error("standard output: {0}")]
@@ -56,7 +56,7 @@ pub(crate) enum Failure {
     NoBackup { image: String, at: u64, error: extant_fs::Error },
     #[error(transparent)]
     Build(#[from] extant_image::BuildError),
-    /// What a build could not do, with what its caller can.
+    /// A failed build, with advice to its user.
     #[error("{error}; {advice}")]
     Advised { error: extant_image::BuildError, advice: &'static str },
     #[error("{0}")]
@@ -139,7 +139,7 @@ fn lacks_superblock(error: &extant_fs::Error) -> bool {
     )
 }
 
-/// What an error in a volume makes a command exit with.
+/// Exit code for an error in a volume.
 pub(crate) fn exit_of(error: &extant_fs::Error) -> Exit {
     use extant_block::IoErrorKind;
     use extant_fs::Error as E;

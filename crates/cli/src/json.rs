@@ -23,7 +23,7 @@ fn write(out: &mut Output, value: &impl Serialize, formatter: impl Formatter) ->
     value.serialize(&mut serializer).map_err(|error| Failure::stdout(error.into()))
 }
 
-/// Escapes what JSON would let pass and a terminal might obey: `DEL`, the C1 controls, and marks that reorder text.
+/// Escapes characters that JSON allows and a terminal obeys: `DEL`, the C1 controls, and marks that reorder text.
 struct Harmless<F>(F);
 
 macro_rules! forward {
@@ -105,7 +105,7 @@ impl From<Timestamp> for Time {
     }
 }
 
-/// What a file is, in one word.
+/// The kind of a file in one word.
 pub(crate) fn kind_name(kind: Option<FileKind>) -> &'static str {
     match kind {
         None => "unknown",

@@ -1,4 +1,4 @@
-//! The `extant` command: arguments in, answers out. What it does is in the libraries below it.
+//! The `extant` command: arguments in, answers out. The work is done by the libraries below it.
 #![forbid(unsafe_code)]
 
 mod args;

@@ -1,4 +1,4 @@
-//! A progress bar, where somebody watches.
+//! A progress bar on a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// For so many bytes in all, perhaps.
+    /// For an estimated total of bytes.
     pub(crate) fn new(total_bytes: u64, quiet: bool) -> Self {
         let shown = !quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -33,7 +33,7 @@ impl Progress {
         })
     }
 
-    /// Does something that prints, with the bar out of the way.
+    /// Runs a function that prints, with the bar hidden.
     pub(crate) fn suspend(&self, print: impl FnOnce()) {
         self.0.suspend(print);
     }

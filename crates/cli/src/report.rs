@@ -1,4 +1,4 @@
-//! Telling how an export gets on.
+//! Progress and losses of an export.
 
 use crate::failure::Failure;
 use crate::place::Place;
@@ -8,7 +8,7 @@ use extant_fs::{Error, WalkError, quote};
 use extant_image::export::{ExportError, Loss, Watch};
 use std::io::ErrorKind;
 
-/// Prints what goes wrong as it does.
+/// Prints losses as they occur.
 pub(crate) struct Reporter<'a> {
     pub(crate) session: &'a mut Session,
     pub(crate) place: &'a Place,

@@ -84,13 +84,13 @@ impl Session {
         }
     }
 
-    /// As [`Self::fail`], for what a walk could not read.
+    /// As [`Self::fail`], for a path that a walk could not read.
     pub(crate) fn fail_walk(&mut self, place: &Place, WalkError { path, error }: WalkError) {
         let place = Place { image: place.image.clone(), path: place.below(&path) };
         self.fail(Failure::at(&place, error));
     }
 
-    /// Tells what was done, unless `--quiet`.
+    /// Prints a summary, unless `--quiet`.
     pub(crate) fn summary(&self, message: &str) {
         if !self.quiet {
             self.complain(message);
@@ -98,7 +98,7 @@ impl Session {
     }
 
     pub(crate) fn complain(&self, message: &str) {
-        // Where standard error is closed nobody wants to know.
+        // A closed standard error is the user's choice.
         let _ = writeln!(std::io::stderr(), "extant: {message}");
     }
 
@@ -127,7 +127,7 @@ impl Session {
     }
 }
 
-/// Bytes in use on a volume: about what reading all of it will move.
+/// Bytes in use on a volume: about as many as reading all of it moves.
 pub(crate) fn used_bytes(volume: &Volume) -> u64 {
     let sb = volume.superblock();
     sb.blocks_count().saturating_sub(sb.free_blocks()) << sb.block_size().log2()

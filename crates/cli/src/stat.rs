@@ -38,7 +38,7 @@ pub(crate) fn run(session: &mut Session, args: &StatArgs) -> Result<(), Failure>
     Ok(())
 }
 
-/// All there is to know about a file.
+/// Everything that `stat` shows of a file.
 struct Examined {
     inode: Inode,
     target: Option<Vec<u8>>,

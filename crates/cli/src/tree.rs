@@ -47,7 +47,7 @@ trait Drawing {
 /// For people.
 #[derive(Default)]
 struct Lines {
-    /// What stands in front of names at each depth.
+    /// The branches in front of the names of each depth.
     indent: String,
     /// Lengths of `indent` by depth.
     lengths: Vec<usize>,

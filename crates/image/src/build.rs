@@ -1,4 +1,4 @@
-//! The whole way from sources to a finished image.
+//! From sources to a finished image: load, plan, write, rename.
 
 use crate::layout::{self, Contents, Params};
 use crate::source::{FileIdentity, LoadOptions, Stores, load};
@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What came out.
+/// Size, counts and notes of a finished volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuildReport {
     /// Length of the image in bytes.
@@ -29,7 +29,7 @@ pub struct BuildReport {
     pub directories: u32,
     /// The volume's UUID.
     pub uuid: [u8; 16],
-    /// What the volume does not keep as the sources have it.
+    /// Differences between the volume and its sources.
     pub notes: Vec<Note>,
 }
 

@@ -1,17 +1,17 @@
-//! What can keep a volume from being built.
+//! Reasons for which a build fails.
 
 use std::io;
 use std::path::Path;
 use thiserror::Error;
 
-/// Why a build, or a mkfs, did not happen. Nothing is left under the output's name then.
+/// Why a build or a mkfs failed. Nothing is left under the output's name then.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// A source could not be read.
     #[error("cannot {action} {path}: {error}")]
     Source {
-        /// What was tried, as in "open".
+        /// The operation, as in "open".
         action: &'static str,
         /// Path of the file or directory, quoted.
         path: String,
@@ -23,7 +23,7 @@ pub enum BuildError {
     Changed {
         /// Path of the file, quoted.
         path: String,
-        /// What was noticed.
+        /// The difference.
         change: String,
     },
     /// A name that ext cannot store.
@@ -100,7 +100,7 @@ pub enum BuildError {
         /// Most that are read.
         limit: u64,
     },
-    /// A symbolic link to nothing, which Linux does not have either.
+    /// A symbolic link with an empty target, which Linux does not have either.
     #[error("the target of symbolic link {path} is empty")]
     TargetEmpty {
         /// Path of the link, quoted.
@@ -116,14 +116,14 @@ pub enum BuildError {
         /// Its minor number.
         minor: u32,
     },
-    /// An access control list that is none.
+    /// A malformed access control list.
     #[error("{path}: {name} is not an access control list: {reason}")]
     Acl {
         /// Path, quoted.
         path: String,
         /// The attribute.
         name: String,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// More names than fit 32 bits.
@@ -139,7 +139,7 @@ pub enum BuildError {
         /// The id.
         id: u32,
     },
-    /// A tar archive that cannot be what it claims to be.
+    /// A malformed tar archive.
     #[error("{archive}: {problem}, at byte {offset}, {place}")]
     Tar {
         /// Name of the archive.
@@ -148,15 +148,15 @@ pub enum BuildError {
         offset: u64,
         /// "in entry …" or "after entry …".
         place: String,
-        /// What is wrong.
+        /// The fault.
         problem: String,
     },
-    /// An OCI layout that cannot be what it claims to be.
+    /// A malformed OCI layout.
     #[error("{layout}: {problem}")]
     Oci {
         /// Path of the layout.
         layout: String,
-        /// What is wrong.
+        /// The fault.
         problem: String,
     },
     /// The contents do not fit the size that was asked for.
@@ -183,7 +183,7 @@ pub enum BuildError {
     /// The image could not be written.
     #[error("cannot {action} {path}: {error}")]
     Output {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
         /// The image, or the directory that it lies in.
         path: String,

@@ -1,4 +1,4 @@
-//! What a user may ask for.
+//! Options of a build.
 
 use crate::Timestamp;
 use extant_format::BlockSize;
@@ -27,7 +27,7 @@ pub enum FsType {
     Ext2,
     /// Journal, block maps.
     Ext3,
-    /// What mke2fs 1.47 gives by default.
+    /// Features and sizes of mke2fs 1.47's default.
     #[default]
     Ext4,
 }
@@ -44,7 +44,7 @@ pub enum SizePolicy {
     Fixed(u64),
 }
 
-/// Who owns what on the volume.
+/// Owners on the volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Ownership {
     /// As the source says.

@@ -1,11 +1,11 @@
-//! Who owns what on the volume.
+//! Owners on the volume: the source's, root, or mapped ids.
 
 use crate::tree::{NodeId, Tree, Xattr, XattrSetId};
 use crate::{BuildError, IdRange, OwnerMap, Ownership};
 use extant_format::{Acl, AclTag, InodeNumber};
 use std::collections::BTreeMap;
 
-/// Applies the user's wish to the whole tree.
+/// Applies an ownership to the whole tree.
 pub(crate) fn apply(tree: &mut Tree, ownership: &Ownership) -> Result<(), BuildError> {
     let map = match ownership {
         Ownership::Source => return Ok(()),

@@ -60,7 +60,7 @@ pub(crate) fn timestamp(time: extant_format::Timestamp) -> Timestamp {
     Timestamp { seconds: time.seconds, nanos: time.nanos }
 }
 
-/// What a source says about a node besides its contents.
+/// Attributes of a node in its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
     /// Permission bits, set-id bits and sticky bit: 12 bits.

@@ -1,4 +1,4 @@
-//! What a volume cannot keep of its sources is told, once for each thing, and nothing else is.
+//! Each difference between a volume and its sources is noted once, and nothing else is.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What cannot be built is refused by name, and nothing is left under the image's name.
+//! Sources that cannot be built are refused by name, and nothing is left under the image's name.
 
 mod common;
 
@@ -351,7 +351,7 @@ fn gzip_is_checked_to_its_end() {
         bad[packed.len() - cut] ^= 1;
         case.raw_tar(&bad).unwrap_err();
     }
-    // What pads a tape, or a block device.
+    // As on tapes and block devices, which pad.
     case.raw_tar(&[packed, vec![0; 700]].concat()).unwrap();
 }
 

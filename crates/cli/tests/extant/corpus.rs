@@ -17,7 +17,7 @@ const MEMORY_BYTES: u64 = 256 << 20;
 const SECONDS_PER_MIB: u64 = 2;
 const SECONDS_MIN: u64 = 10;
 
-/// What an error must name when it says that a volume is damaged.
+/// Structures of which an error about a damaged volume names one.
 const STRUCTURES: [&str; 16] = [
     "superblock",
     "descriptor of group",

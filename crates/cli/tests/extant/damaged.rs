@@ -1,4 +1,4 @@
-//! Damage that loses a whole tree is told, and a caller's mistake is not called damage.
+//! Damage that loses a whole tree is reported, and a caller's mistake is not called damage.
 
 use crate::testbed::{debugfs, extant, have, mke2fs, place};
 use std::fs;

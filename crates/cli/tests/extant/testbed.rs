@@ -1,4 +1,4 @@
-//! What the tests of the command line stand on: images made by others, and two ways to look at a tree.
+//! Shared by the tests of the command line: images made by other tools, and two ways to look at a tree.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// What a command printed, and its exit code.
+/// Output of a command, and its exit code.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,

@@ -40,7 +40,7 @@ impl Allowance {
     }
 }
 
-/// Where a file has data: ascending, not adjacent, within its size; as far as the map can be read, which [`send`] tells.
+/// Where a file has data: ascending, not adjacent, within its size; as far as the map can be read: [`send`] reports the rest.
 pub(super) async fn regions(volume: &Volume, inode: &Inode) -> Vec<Range<u64>> {
     let size = inode.size();
     if inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -73,7 +73,7 @@ pub(super) trait Sink {
     fn data(&mut self, offset: u64, bytes: &[u8]) -> std::io::Result<()>;
 }
 
-/// Sends all data of a file to `sink`. What cannot be read is told to `watch`, once, and left out.
+/// Sends all data of a file to `sink`. The first piece that cannot be read is reported to `watch`; all such pieces are left out.
 pub(super) async fn send(
     mut stream: FileStream,
     path: &[u8],

@@ -20,7 +20,7 @@ pub(super) struct Entry<'a> {
     pub(super) contents: Contents<'a>,
 }
 
-/// What follows an entry's headers.
+/// The part of an entry behind its headers.
 pub(super) enum Contents<'a> {
     None,
     Whole {
@@ -113,7 +113,7 @@ impl Records {
             self.add(b"GNU.sparse.minor", b"0");
             self.add(b"GNU.sparse.name", path);
             self.add(b"GNU.sparse.realsize", real_bytes.to_string().as_bytes());
-            // What a reader without sparse files would make of it.
+            // The name under which a reader without sparse files unpacks it.
             return field(header, &[b"GNUSparseFile.0/", last_component(path)].concat());
         }
         if path.len() > header.as_old().name.len() {

@@ -1,4 +1,4 @@
-//! Directories of the host as a destination that nothing leads out of.
+//! Directories of the host as a destination; no name and no link leads out of it.
 //!
 //! Every step is relative to an open directory and follows no symbolic link, neither one that the volume brought nor one
 //! that was there before, and every name is a single component.
@@ -30,7 +30,7 @@ impl<'a> SafeName<'a> {
     }
 }
 
-/// What a file's attributes are set on.
+/// The object that attributes are set on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target<'a> {
     /// An open file or directory.
@@ -159,7 +159,7 @@ impl HostDir {
 
     /// Takes a file away again.
     pub(super) fn remove(&self, name: SafeName<'_>) {
-        // What is left then is told by the failure that led here.
+        // The failure that led here is reported; a file that stays is its consequence.
         let _ = self.make_room(name);
     }
 }

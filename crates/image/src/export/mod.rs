@@ -1,7 +1,7 @@
 //! Out of a volume: to a tar archive, to a directory of the host, or one file's contents to a stream.
 //!
-//! The first two go through a volume once, in the order of [`extant_fs::Walk`], so that the same volume gives the same archive. What
-//! cannot be read, or cannot be kept where it goes, is told to a [`Watch`] and left out, and the rest goes on.
+//! The first two go through a volume once, in the order of [`extant_fs::Walk`], so that the same volume gives the same archive. A
+//! file that cannot be read, or not be kept at the destination, is reported to a [`Watch`] and left out.
 
 mod archive;
 mod contents;
@@ -23,17 +23,17 @@ use std::fmt;
 use std::io;
 use thiserror::Error as ThisError;
 
-/// Who wants to know how an export gets on. Paths are relative to where it began; empty for the beginning itself.
+/// Receives progress and losses of an export. Paths are relative to the exported file; its own is empty.
 pub trait Watch {
-    /// So many bytes of files' contents are through since the last call.
+    /// Bytes of files' contents copied since the last call.
     fn advanced(&mut self, bytes: u64);
     /// Something could not be read.
     fn unreadable(&mut self, path: &[u8], error: Error);
-    /// Something was read but could not be kept, or not all of it: why, and in how far.
+    /// A file was read but could not be kept, or not as a whole.
     fn not_kept(&mut self, path: &[u8], loss: Loss);
 }
 
-/// What an export cannot keep of a file.
+/// A property of a file that an export cannot keep.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum Loss {
@@ -68,8 +68,8 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// Whether nobody would miss it: a socket without its process, or an attribute that the user or the destination cannot
-    /// have.
+    /// Whether the loss is normal: a socket without its process, or an attribute that needs privileges or support that the
+    /// destination lacks.
     pub fn is_expected(&self) -> bool {
         match self {
             Self::Socket => true,
@@ -93,7 +93,7 @@ pub enum ExportError {
     Volume(#[from] Error),
 }
 
-/// What an export begins with must at least be some kind of file.
+/// Fails where the mode of the exported inode is that of no kind of file.
 fn check_top(top: &Inode) -> Result<(), ExportError> {
     match top.kind() {
         Some(_) => Ok(()),
@@ -105,7 +105,7 @@ fn check_top(top: &Inode) -> Result<(), ExportError> {
     }
 }
 
-/// What came through.
+/// Counts of a finished export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
     /// Directories.

@@ -20,12 +20,12 @@ use std::path::Path;
 /// `top` must be a directory, and what is in it goes straight into `directory`, whose own attributes stay.
 ///
 /// Kept are permissions, times to the nanosecond, extended attributes, hard links among what is copied, holes, and, for
-/// root, owners and device nodes. Others cannot give files away; then set-user-id and set-group-id bits of files that were
-/// somebody else's are not set. Nothing outside `directory` is touched, whatever the volume's names and links are and
-/// whatever symbolic links lie in `directory`.
+/// root, owners and device nodes. Other users cannot change owners; set-user-id and set-group-id bits of files that belong
+/// to another owner are not set then. Nothing outside `directory` is touched, neither through names and links of the volume
+/// nor through symbolic links in `directory`.
 ///
 /// # Errors
-/// Only what ends the whole copy: a full disk, or a directory that cannot be written to; the rest is told to `watch`.
+/// Only what ends the whole copy: a full disk, or a directory that cannot be written to; other failures are reported to `watch`.
 pub async fn to_directory(
     volume: &Volume,
     top: &Inode,
@@ -90,7 +90,7 @@ struct Copy<'a> {
 
 struct Level {
     dir: HostDir,
-    /// What its attributes come from, once it is full.
+    /// Source of its attributes, which are set once it is full.
     inode: Option<Inode>,
     /// Its name on the host; empty for the destination.
     name: Vec<u8>,

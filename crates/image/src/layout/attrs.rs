@@ -95,7 +95,7 @@ impl AttrPlan {
     }
 }
 
-/// What an entry says of a value in an inode.
+/// Reference of an entry to a value in an inode.
 pub(crate) struct ValueRef {
     pub(crate) inode: InodeNumber,
     pub(crate) size: u32,
@@ -123,7 +123,7 @@ impl Attr {
     }
 }
 
-/// What [`xattr_space`] counts for the end of a list.
+/// Bytes that [`xattr_space`] counts for the end of a list.
 const END_MARK: usize = 4;
 
 /// Plans the sets that the inodes use, in the order of the inodes.

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 const DEVICE_MAJOR_MAX: u32 = 0xfff;
 const DEVICE_MINOR_MAX: u32 = 0xf_ffff;
 
-/// What the volume will hold.
+/// The contents of the volume, measured.
 pub(crate) struct Contents {
     pub(crate) inodes: Inodes,
     /// Blocks of data by inode number, holes apart; of a directory its blocks.
@@ -30,7 +30,7 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    /// Checks what ext cannot hold, and adds what the contents need to the features.
+    /// Refuses contents that ext cannot hold, and adds the features that they need.
     pub(crate) fn new(
         mut tree: Tree,
         params: &mut Params,
@@ -230,7 +230,7 @@ fn derive_ids(inodes: &Inodes, params: &mut Params) {
 
 /// Takes attributes that the volume has no place for out of the tree.
 fn leave_out_xattrs(inodes: &mut Inodes, notes: &mut Vec<Note>) {
-    // The sets without them, and how often and where first each name was met.
+    // Sets without them by old set; for each name its first inode and the number of files.
     let mut sets: BTreeMap<XattrSetId, XattrSetId> = BTreeMap::new();
     let mut names: BTreeMap<Box<[u8]>, (InodeNumber, u64)> = BTreeMap::new();
     for inode in inodes.all() {

@@ -28,11 +28,11 @@ pub(crate) struct Geometry {
     pub(crate) reserved_gdt: u32,
     /// Blocks of fixed metadata.
     pub(crate) overhead: u64,
-    /// What is left.
+    /// The remaining blocks.
     pub(crate) space: Space,
 }
 
-/// Why there is no such volume.
+/// Why a volume of this size cannot be laid out.
 #[derive(Debug)]
 pub(crate) enum GeometryError {
     /// The last group has fewer blocks than its metadata needs; one with `at_least` blocks in all would do, or `at_most`.
@@ -101,7 +101,7 @@ impl Geometry {
         }
     }
 
-    /// What resize2fs may claim when the volume grows, from the widest choice to the narrowest; each sorted, not overlapping.
+    /// Zones that resize2fs may claim when the volume grows, from the widest choice to the narrowest; each sorted and disjoint.
     ///
     /// Where the reserved blocks do not suffice for the group descriptors, resize2fs 1.47 moves what lies behind them out of
     /// their way: bitmaps and inode tables behind the other tables, and the data there elsewhere. Two things must not move. The

@@ -110,7 +110,7 @@ impl Inodes {
         self.tree.children(dir).filter(is_dir).count() as u64
     }
 
-    /// What `i_links_count` says; directories past the limit say 1 (`dir_nlink`).
+    /// Value of `i_links_count`; 1 for directories past the limit (`dir_nlink`).
     pub(crate) fn links(&self, id: NodeId) -> u16 {
         let node = self.tree.node(id);
         let links =

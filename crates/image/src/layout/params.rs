@@ -1,4 +1,4 @@
-//! From what a user asks for to the features and sizes of a volume.
+//! From the user's options to the features and sizes of a volume.
 
 use crate::{BuildError, FsType, JournalSize, SizePolicy, VolumeOptions};
 use extant_format::{BlockSize, Compat, Incompat, RoCompat, Timestamp};
@@ -54,7 +54,7 @@ impl Params {
             return refuse("at most 50 percent of the blocks can be reserved");
         }
         let journal = match options.journal {
-            // What does not fit 32 bits is refused as too many blocks.
+            // Sizes beyond 32 bits of blocks are refused later, as too many blocks.
             JournalSize::Bytes(bytes) => {
                 JournalSize::Blocks(u32::try_from(bytes >> block.log2()).unwrap_or(u32::MAX))
             }

@@ -21,7 +21,7 @@ pub(crate) struct Plan {
     /// The double indirect block of the resize inode.
     pub(crate) resize_map: Option<u64>,
     pub(crate) attr_blocks: Vec<Run>,
-    /// What there is to write, in order of addresses.
+    /// Pieces to write, in order of addresses.
     pub(crate) pieces: Vec<Piece>,
 }
 
@@ -117,7 +117,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// What the volume needs for itself.
+    /// Places resize map, orphan file and journal.
     fn place_own(&mut self, params: &Params, blocks: u64) -> Result<(), Short> {
         let heads = self.geometry.growing_heads();
         let space = &mut self.geometry.space;
@@ -213,7 +213,7 @@ impl Plan {
         panic!("as many attribute blocks were taken as were counted")
     }
 
-    /// Lists what there is to write.
+    /// Lists the pieces to write.
     pub(crate) fn list_pieces(&mut self, contents: &Contents, params: &Params) {
         let mut pieces = Vec::with_capacity(self.places.len() + 64);
         let mut push = |start: u64, blocks: u64, what: What| {

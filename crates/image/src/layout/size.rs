@@ -181,7 +181,7 @@ fn smallest_of_groups(contents: &Contents, params: &Params, percent: u64) -> Res
             }
             Err(Misfit::Short(short)) => {
                 too_small = too_small.max(tried);
-                // What is missing may be more than was noticed; the search comes back from too large.
+                // The shortage may be larger than it seems; the search comes back from too large.
                 stride *= 2;
                 next = tried + short.missing + stride;
             }

@@ -30,7 +30,7 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// What `used` (sorted, not overlapping) leaves of `first..end`.
+    /// The blocks of `first..end` outside `used`, which is sorted and disjoint.
     pub(crate) fn between(first: u64, end: u64, used: &[Run]) -> Self {
         let mut runs = Vec::new();
         let mut at = first;

@@ -46,7 +46,7 @@ impl Compression {
     }
 }
 
-/// Members of gzip, one after the other. What follows the last one and is no member is passed over, as gzip does: tapes
+/// Members of gzip, one after the other. Bytes behind the last one that are no member are skipped, as gzip does: tapes
 /// and block devices pad.
 struct Gzip<R> {
     /// `None` at the end.
@@ -71,7 +71,7 @@ impl<R: BufRead> Read for Gzip<R> {
     }
 }
 
-/// Decompresses `input`, whatever it is compressed with; concatenated members are one stream.
+/// Decompresses `input` by the format of its first bytes; concatenated members are one stream.
 pub(crate) fn decoded(mut input: impl Read + Send + 'static) -> io::Result<Stream> {
     let mut start = Vec::with_capacity(MAGIC_BYTES);
     input.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut start)?;

@@ -18,7 +18,7 @@ use crate::{BuildError, Note, Source};
 use extant_rt::Rt;
 use std::path::Path;
 
-/// What loading needs to know.
+/// Options of loading.
 pub(crate) struct LoadOptions<'a> {
     /// Where spool files go: the directory of the output.
     pub(crate) spool_dir: &'a Path,
@@ -34,7 +34,7 @@ pub(crate) struct LoadOptions<'a> {
 /// Major and minor number of a file's device, and its inode.
 pub(crate) type FileIdentity = (u32, u32, u64);
 
-/// The sources, laid over each other in order, and what their contents are read from.
+/// The sources, laid over each other in order, and the stores of their contents.
 pub(crate) fn load(
     sources: &[Source],
     options: &LoadOptions<'_>,

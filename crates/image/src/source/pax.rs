@@ -5,7 +5,7 @@
 use super::acl_text::acl_from_text;
 use crate::tree::{Timestamp, Xattr};
 
-/// What extended headers say about the next entry; `None` and empty where they say nothing.
+/// Values of extended headers for the next entry; `None` and empty where they say nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pax {
     pub(crate) path: Option<Vec<u8>>,

@@ -29,8 +29,8 @@ pub(crate) fn split(path: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((parents.join(&b'/'), name.to_vec()))
 }
 
-/// The directory at `path`; symbolic links on the way are followed as if the tree were the whole file system. What is
-/// missing is made where `create` says so.
+/// The directory at `path`; symbolic links on the way are followed as if the tree were the whole file system. Missing
+/// directories are made where `create` says so.
 pub(crate) fn directory(tree: &mut Tree, path: &[u8], create: bool) -> Result<Option<NodeId>, BuildError> {
     let mut rest: VecDeque<Vec<u8>> = path.split(|b| *b == b'/').map(<[u8]>::to_vec).collect();
     let mut above = Vec::new();

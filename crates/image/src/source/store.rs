@@ -1,4 +1,4 @@
-//! What file contents are read from when the volume is written.
+//! Stores that file contents are read from when the volume is written.
 
 use crate::{BuildError, quoted_path};
 use rustix::fs::{Mode, OFlags};

@@ -91,7 +91,7 @@ struct Found {
 
 struct Item {
     name: CString,
-    /// What is below is not wanted: another file system is mounted here.
+    /// Another file system is mounted here, whose files are left out.
     mount_point: bool,
     stat: Statx,
     target: Option<CString>,
@@ -99,7 +99,7 @@ struct Item {
     sparse: Option<Vec<DataRange>>,
 }
 
-/// One of the workers reads a directory; the others learn when it does no longer, even by a panic.
+/// Counts a worker as busy with a directory until dropped, by a panic too.
 struct Busy<'w>(&'w Walk);
 
 impl Drop for Busy<'_> {

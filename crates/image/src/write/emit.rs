@@ -1,4 +1,4 @@
-//! What any run of blocks holds.
+//! The bytes of any run of blocks.
 
 use super::Image;
 use super::reader::Reader;
@@ -12,7 +12,7 @@ use extant_format::{ChecksumSeed, InodeNumber, SUPERBLOCK_BYTES, VolumeBlock, wr
 /// `EXT4_ORPHAN_BLOCK_MAGIC`.
 const ORPHAN_MAGIC: u32 = 0x0b10_ca04;
 
-/// What one writer keeps between runs: the directory and the map that it last wrote, and an open directory.
+/// State that one writer keeps between runs: the directory and the map that it last wrote, and an open directory.
 pub(super) struct Emitter<'i> {
     image: &'i Image,
     reader: Reader,

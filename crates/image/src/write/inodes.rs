@@ -36,7 +36,7 @@ impl Image {
         inode.write_to(to, self.superblock());
     }
 
-    /// What the checksums of an inode's blocks start from.
+    /// Seed of the checksums of an inode's blocks.
     pub(super) fn inode_seed(&self, number: InodeNumber) -> Option<ChecksumSeed> {
         self.superblock().checksum_seed().map(|seed| seed.for_inode(number, 0))
     }
@@ -156,7 +156,7 @@ impl Image {
         ValueInode::hash_of(bytes, seed.unwrap_or_else(|| ChecksumSeed::from_uuid(&self.params.uuid)))
     }
 
-    /// What an attribute's entry says of value `index`.
+    /// Reference of an attribute's entry to value `index`.
     pub(super) fn value_ref(&self, index: u32) -> ValueRef {
         let value = &self.contents.attrs.values[index as usize];
         ValueRef {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Called now and then, from any thread, with the bytes written and the bytes that there are to write.
 pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
-/// Bytes of a buffer: large enough for the disk's full speed, small enough that a few of them are always on their way.
+/// Bytes of a buffer: large enough for the disk's full speed, small enough that a few of them are always in flight.
 const BUFFER: usize = 2 << 20;
 /// Buffers of one thread.
 const BUFFERS: usize = 3;
@@ -60,7 +60,7 @@ struct State {
     failed: Option<BuildError>,
 }
 
-/// The next block that nobody has taken.
+/// The next block that no job covers.
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
     piece: usize,
@@ -78,7 +78,7 @@ struct Job {
 /// A bio that has ended, and how.
 type Ended = (Bio, Result<(), IoError>);
 
-/// A write on its way, and its buffer.
+/// A write in flight, and its buffer.
 struct InFlight {
     buf: Arc<Buf>,
     write: Pin<Box<dyn Future<Output = Ended> + Send>>,
@@ -88,7 +88,7 @@ impl Pump {
     fn work(&self, _worker: usize) {
         let mut in_flight: VecDeque<InFlight> = VecDeque::new();
         let mut result = self.fill_and_write(&mut in_flight);
-        // Whatever happened, nothing may still be written when this returns.
+        // No write may be in flight when this returns, after a failure too.
         for write in in_flight {
             let ended = self.finish(write).map(drop);
             result = result.and(ended);

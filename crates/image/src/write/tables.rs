@@ -7,7 +7,7 @@ use extant_format::{
     inode_bitmap_checksum, set_bits,
 };
 
-/// What a volume says about itself.
+/// Superblock and group descriptors of the volume.
 pub(crate) struct Tables {
     pub(crate) sb: Superblock,
     /// All group descriptors, in whole blocks.

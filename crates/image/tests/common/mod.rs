@@ -1,4 +1,4 @@
-//! What the tests of built images share: source trees, the oracles' tools, and a comparison path by path.
+//! Shared by the tests of built images: source trees, the oracles' tools, and a comparison path by path.
 #![allow(dead_code)] // each test binary uses its part
 
 pub(crate) mod entries;
@@ -282,7 +282,7 @@ impl Bytes {
     }
 }
 
-/// A source with one of everything. What needs root is left out for others.
+/// A source with one of everything. Parts that need root are left out for other users.
 pub(crate) fn make_source(root: &Path) {
     let mut bytes = Bytes(0x5eed);
     let dir = |name: &str| {

@@ -139,7 +139,7 @@ impl Input {
         self.fill(&mut block[..padding as usize]).map(drop)
     }
 
-    /// Passes over contents that nobody wants.
+    /// Skips contents.
     pub(super) fn skip_padded(&mut self, bytes: u64) -> Result<(), BuildError> {
         let mut left = bytes;
         let mut buf = [0; 8 * BLOCK];
@@ -173,8 +173,7 @@ impl Input {
         }
     }
 
-    /// Reads a stream to its end, so that all of it has been seen: its checksums are checked, and who writes to a pipe is
-    /// not cut off.
+    /// Reads a stream to its end, so that its checksums are checked and the writer of a pipe does not get SIGPIPE.
     pub(crate) fn drain(&mut self) -> Result<(), BuildError> {
         let mut buf = vec![0; 64 << 10];
         while matches!(self.bytes, Bytes::Stream(_)) && self.fill(&mut buf)? > 0 {}

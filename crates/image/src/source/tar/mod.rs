@@ -85,7 +85,7 @@ pub(crate) fn read(
         // Extended headers describe the header that follows them.
         let block = loop {
             let Some(block) = input.header()? else {
-                // What describes an entry is never the last thing in an archive.
+                // A header that describes an entry is never the last one in an archive.
                 return if announced { Err(input.bad("the archive is cut short")) } else { Ok(()) };
             };
             let header = Header(&block);
