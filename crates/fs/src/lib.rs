@@ -43,5 +43,5 @@ pub use journal::{Recovery, recover};
 pub use map::{Run, RunState, Runs};
 pub use meta::BlockRef;
 pub use names::{DEPTH_MAX, Follow, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions, quote};
-pub use volume::{Damage, OpenOptions, Volume, read_superblock};
+pub use volume::{Damage, OpenOptions, Volume, WriteOptions, read_superblock};
 pub use xattr::{Attribute, SetMode};

@@ -210,7 +210,7 @@ impl FileStream {
                 return Ok(None);
             }
             let len = inline.len();
-            return Ok(Some(Chunk::Data { offset: 0, bytes: BlockRef::new(inline, len) }));
+            return Ok(Some(Chunk::Data { offset: 0, bytes: BlockRef::from(inline).truncated(len) }));
         }
         self.fill().await;
         let block_bytes = u64::from(self.volume.superblock().block_size().bytes());
@@ -235,7 +235,7 @@ impl FileStream {
             Some(Ahead::Read { offset, bytes, read }) => {
                 let len = in_file(offset, bytes) as usize;
                 self.ahead_bytes -= bytes;
-                Ok(Some(Chunk::Data { offset, bytes: BlockRef::new(read.await?, len) }))
+                Ok(Some(Chunk::Data { offset, bytes: BlockRef::from(read.await?).truncated(len) }))
             }
         }
     }
@@ -262,7 +262,8 @@ impl FileStream {
                 continue;
             };
             let clean = self.volume.buffers().clean_run(first, run.blocks.min(READ_BYTES / block_bytes));
-            let small = self.size <= CHUNK_BYTES;
+            // A file's data stay out of the blocks of a volume that is written: they would grow stale there.
+            let small = self.size <= CHUNK_BYTES && self.volume.writer().is_none();
             let blocks = if clean == 0 || small {
                 self.ahead.push_back(Ahead::Block { offset, at: first });
                 1

@@ -32,7 +32,8 @@ enum Change {
     Inode(Arc<InodeCell>),
     Group(Group),
     Superblock,
-    Released(PhysicalRun, bool),
+    Revoked(PhysicalRun),
+    Freed(PhysicalRun),
 }
 
 /// Hears of first touches on behalf of a handle.
@@ -91,8 +92,17 @@ impl Handle {
     /// Blocks are free: they may be allocated again after this transaction is durable. Copies of `metadata` blocks in
     /// the log become void.
     pub(crate) fn release(&mut self, run: PhysicalRun, metadata: bool) {
+        // Data blocks that a read brought along are harmless: metadata come there through [`Self::create`] only.
+        if metadata {
+            self.revoke(run);
+        }
+        self.changes.push(Change::Freed(run));
+    }
+
+    /// Copies of these blocks in the log become void.
+    pub(super) fn revoke(&mut self, run: PhysicalRun) {
         self.inner.store.forget(run);
-        self.changes.push(Change::Released(run, metadata));
+        self.changes.push(Change::Revoked(run));
     }
 
     /// An inode's record, to be changed.
@@ -155,15 +165,13 @@ impl Drop for Handle {
                         running.groups.insert(group);
                     }
                     Change::Superblock => running.superblock = true,
-                    Change::Released(run, metadata) => {
+                    Change::Revoked(run) => {
                         for n in run.start.0..run.end().0 {
                             running.blocks.remove(&n);
-                            if metadata {
-                                running.revokes.insert(n);
-                            }
+                            running.revokes.insert(n);
                         }
-                        running.freed.push(run);
                     }
+                    Change::Freed(run) => running.freed.push(run),
                 }
             }
             if now.is_some() && running.began.is_none() {

@@ -18,6 +18,8 @@ mod log;
 mod relay;
 mod ring;
 mod state;
+#[cfg(test)]
+mod tests;
 mod unlogged;
 
 pub(crate) mod recover;
@@ -245,7 +247,7 @@ impl Journal {
         self.inner.background.close();
     }
 
-    /// Seconds and nanoseconds since 1970 for time stamps on disk.
+    /// Seconds since 1970 for time stamps on disk.
     pub(crate) fn wall_clock(&self) -> i64 {
         self.inner.wall_clock()
     }

@@ -13,8 +13,9 @@ mod store;
 mod tid;
 mod versioned;
 
+pub use extant_cache::blocks::BlockBytes as BlockRef;
+
 pub(crate) use block::{MetaBlock, PhysicalRun};
-pub use buffers::BlockRef;
 pub(crate) use buffers::{Buffers, CHUNK_BYTES, Journaled};
 pub(crate) use groups::{GroupEdit, Groups};
 pub(crate) use inode::{InodeCell, InodeEdit};

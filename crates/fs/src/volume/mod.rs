@@ -1,10 +1,12 @@
 //! Opening a volume and finding its inodes.
 
-use crate::meta::Buffers;
+mod features;
 mod mmp;
-#[allow(dead_code)] // opening for writing follows
+mod mount;
+#[allow(dead_code)] // the flows that use it follow
 mod writer;
 
+use crate::meta::Buffers;
 use crate::{BlockRef, Error, Result};
 use extant_block::{Device, Sector};
 use extant_format::{
@@ -12,6 +14,7 @@ use extant_format::{
     Superblock, VolumeBlock, inode_offset,
 };
 pub(crate) use mmp::refuse_in_use;
+pub use mount::WriteOptions;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -54,6 +57,9 @@ struct Inner {
     buffers: Buffers,
     options: OpenOptions,
     problems: Mutex<Problems>,
+    /// On a volume that is open for writing.
+    writer: Option<Arc<Writer>>,
+    mount: Option<mount::Mount>,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +82,7 @@ impl Volume {
                 Damage::Report => problems.add(corrupt),
             }
         }
-        check_features(&sb)?;
+        features::check_readable(&sb)?;
         let room = device.limits().capacity_bytes >> sb.block_size().log2();
         if sb.blocks_count() > room {
             let rule = "at most the blocks of the device";
@@ -87,7 +93,8 @@ impl Volume {
             }
         }
         let buffers = Buffers::new(device, sb.block_size());
-        let mut inner = Inner { sb, buffers, options, problems: Mutex::new(problems) };
+        let mut inner =
+            Inner { sb, buffers, options, problems: Mutex::new(problems), writer: None, mount: None };
         if inner.sb.incompat().contains(Incompat::RECOVER) && !options.ignore_journal {
             let volume = Self { inner: Arc::new(inner) };
             let overlay = match crate::journal::recover::overlay(&volume).await {
@@ -117,7 +124,7 @@ impl Volume {
                 )
                 .into());
             }
-            check_features(&newer)?;
+            features::check_readable(&newer)?;
             inner.sb = newer;
         }
         Ok(Self { inner: Arc::new(inner) })
@@ -165,6 +172,9 @@ impl Volume {
                 "a group of the volume",
             )
             .into());
+        }
+        if let Some(writer) = self.writer() {
+            return Ok(writer.store.groups().get(group));
         }
         let (block, at) = self.descriptor(group).await?;
         match GroupDescriptor::parse(&block[at..], sb, group) {
@@ -279,16 +289,4 @@ pub async fn read_superblock(device: &dyn Device, offset: u64) -> Result<Superbl
     let len = len.min((limits.capacity_bytes - start).next_multiple_of(Sector::BYTES));
     let bytes = extant_block::read(device, Sector::containing(start), len as usize).await?;
     Ok(Superblock::parse(&bytes[(offset - start) as usize..])?)
-}
-
-fn check_features(sb: &Superblock) -> Result<()> {
-    let unknown = sb.incompat() - Incompat::READABLE;
-    if unknown.contains(Incompat::JOURNAL_DEV) {
-        let hint = "; this is an external journal, not a volume";
-        return Err(Error::Unsupported { feature: "journal_dev".into(), hint });
-    }
-    match unknown.names().next() {
-        Some(feature) => Err(Error::unsupported(feature)),
-        None => Ok(()),
-    }
 }

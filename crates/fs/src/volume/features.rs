@@ -1,0 +1,55 @@
+//! Features that a volume may have to be read, and to be written.
+
+use crate::{Error, Result};
+use extant_format::{Compat, Incompat, RoCompat, STATE_VALID, Superblock};
+
+/// Fails, by name, for features without which nothing can be read.
+pub(super) fn check_readable(sb: &Superblock) -> Result<()> {
+    let unknown = sb.incompat() - Incompat::READABLE;
+    if unknown.contains(Incompat::JOURNAL_DEV) {
+        let hint = "; this is an external journal, not a volume";
+        return Err(Error::Unsupported { feature: "journal_dev".into(), hint });
+    }
+    match unknown.names().next() {
+        Some(feature) => Err(Error::unsupported(feature)),
+        None => Ok(()),
+    }
+}
+
+/// Features that writing keeps exact.
+const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
+    .union(RoCompat::LARGE_FILE)
+    .union(RoCompat::HUGE_FILE)
+    .union(RoCompat::GDT_CSUM)
+    .union(RoCompat::DIR_NLINK)
+    .union(RoCompat::EXTRA_ISIZE)
+    .union(RoCompat::METADATA_CSUM)
+    .union(RoCompat::VERITY)
+    .union(RoCompat::ORPHAN_PRESENT);
+
+/// Fails, by name, for what can be read but not written yet.
+pub(super) fn check_writable(sb: &Superblock) -> Result<()> {
+    const HINT: &str = "; it can be opened for reading only";
+    let refuse = |feature: String| Err(Error::Unsupported { feature, hint: HINT });
+    let incompat = sb.incompat() & (Incompat::MMP | Incompat::EA_INODE);
+    if let Some(feature) = incompat.names().next() {
+        return refuse(feature);
+    }
+    if let Some(feature) = (sb.ro_compat() - WRITABLE).names().next() {
+        return refuse(feature);
+    }
+    let compat = sb.compat();
+    if compat.contains(Compat::HAS_JOURNAL) && sb.journal_inode().is_none() {
+        return refuse("a journal on another device".into());
+    }
+    if !compat.contains(Compat::HAS_JOURNAL) {
+        if sb.incompat().contains(Incompat::RECOVER) {
+            return refuse("needs_recovery without a journal".into());
+        }
+        if sb.raw().s_state.get() & STATE_VALID == 0 {
+            let feature = "no journal and was not closed cleanly".into();
+            return Err(Error::Unsupported { feature, hint: "; run e2fsck first" });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,291 @@
+//! Opening for writing: mount state, sync, close.
+
+use super::features::check_writable;
+use super::{OpenOptions, Volume, Writer, read_superblock};
+use crate::journal::recover::Log;
+use crate::journal::{Journal, JournalOptions, LogDevice, recover};
+use crate::map::RunWalker;
+use crate::meta::{Buffers, InodeCell, MetaStore, Tid};
+use crate::{Error, Result, RunState};
+use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment};
+use extant_cache::Disk;
+use extant_cache::blocks::Blocks;
+use extant_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
+use extant_format::{
+    Compat, Corrupt, Incompat, Place, RoCompat, STATE_ERROR, STATE_VALID, Superblock, VolumeBlock,
+};
+use extant_rt::{Nanos, Rt};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// How to open a volume for writing.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteOptions {
+    /// Age at which changes are committed without a sync; 5 s by default, as Linux has it. `None` for an offline batch:
+    /// nothing happens by itself, and mount time and count stay, so that the same edits give the same bytes.
+    pub commit_interval: Option<Nanos>,
+    /// All time stamps, in seconds since 1970, instead of the clock's.
+    pub fixed_time: Option<i64>,
+    /// Memory for metadata blocks, in bytes; half of that may wait to be written home.
+    pub metadata_bytes: u64,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self { commit_interval: Some(Nanos::from_secs(5)), fixed_time: None, metadata_bytes: 64 << 20 }
+    }
+}
+
+/// How a volume is mounted for writing.
+#[derive(Debug)]
+pub(super) struct Mount {
+    disk: Disk,
+    options: WriteOptions,
+    /// `s_state` as the volume was found.
+    state: u16,
+    /// Orphans that the volume was left with, until they are finished.
+    orphans: Mutex<Vec<Arc<InodeCell>>>,
+}
+
+impl Volume {
+    /// Opens the volume on `disk` for reading and writing. A dirty journal is replayed first. From here until
+    /// [`Volume::close`] the volume is marked as in use; dropping it instead equals a crash.
+    ///
+    /// # Errors
+    /// Refuses, by name, features that it cannot write; a damaged superblock, group descriptor or journal; a volume
+    /// without a journal that was not closed cleanly.
+    pub async fn open_writable(rt: &Rt, disk: &Disk, options: WriteOptions) -> Result<Self> {
+        let device = disk.device().clone();
+        if device.limits().read_only {
+            return Err(Error::ReadOnly);
+        }
+        let found = read_superblock(&*device, 1024).await?;
+        found.verify_checksum()?;
+        super::features::check_readable(&found)?;
+        check_writable(&found)?;
+        if found.incompat().contains(Incompat::RECOVER) {
+            recover(rt, device.clone(), OpenOptions::default()).await?;
+        }
+        let raw =
+            Self::open(device.clone(), OpenOptions { ignore_journal: true, ..Default::default() }).await?;
+        let sb = raw.superblock().clone();
+        check_writable(&sb)?;
+        let (log, next) = match open_log(&raw).await? {
+            Some((log, next)) => (Some(log), next),
+            None => (None, Tid::first(1)),
+        };
+        let block_bytes = sb.block_size().byte_len();
+        let blocks = Blocks::new(device, block_bytes, options.metadata_bytes as usize);
+        let store = Arc::new(MetaStore::load(blocks.clone(), &sb).await?);
+        let journal_options = JournalOptions {
+            pinned_bytes_max: options.metadata_bytes,
+            commit_interval: options.commit_interval,
+            fixed_time: options.fixed_time,
+        };
+        let journal = Journal::new(rt, store.clone(), log, next, journal_options);
+        let mount =
+            Mount { disk: disk.clone(), options, state: sb.raw().s_state.get(), orphans: Mutex::default() };
+        mount.mark_open(&store, &journal).await?;
+        let orphan_file = orphan_file(&raw).await?;
+        let (writer, orphans) =
+            Writer::new(rt, store, journal, disk, &orphan_file, options.fixed_time).await?;
+        *mount.orphans.lock() = orphans;
+        let mut volume = raw;
+        let inner = Arc::get_mut(&mut volume.inner).expect("no other handle has been made");
+        inner.buffers = Buffers::over(blocks);
+        (inner.writer, inner.mount) = (Some(writer), Some(mount));
+        Ok(volume)
+    }
+
+    /// The disk in the page cache, on a volume that is open for writing.
+    #[allow(dead_code)] // the flows that use it follow
+    pub(crate) fn disk(&self) -> Option<&Disk> {
+        self.inner.mount.as_ref().map(|mount| &mount.disk)
+    }
+
+    /// Takes the orphans that the volume was left with, to be finished.
+    #[allow(dead_code)] // the flows that use it follow
+    pub(crate) fn take_orphans(&self) -> Vec<Arc<InodeCell>> {
+        self.inner.mount.as_ref().map_or_else(Vec::new, |mount| std::mem::take(&mut mount.orphans.lock()))
+    }
+
+    /// The parts that only writing needs; `None` on a volume that is open for reading.
+    pub(crate) fn writer(&self) -> Option<&Arc<Writer>> {
+        self.inner.writer.as_ref()
+    }
+
+    /// Makes everything durable that was done before.
+    ///
+    /// # Errors
+    /// Why writing has ended.
+    pub async fn sync(&self) -> Result<()> {
+        let Some(writer) = self.writer() else { return Ok(()) };
+        let before = writer.journal.committed();
+        writer.journal.commit(writer.journal.running()).await?;
+        if writer.journal.committed() == before {
+            extant_block::flush(&**self.device()).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable, writes the log home and leaves the volume clean: an empty journal, right free counts, no
+    /// mark of use.
+    ///
+    /// # Errors
+    /// Why writing has ended, now or before; the volume then stays as after a crash.
+    pub async fn close(self) -> Result<()> {
+        let (Some(writer), Some(mount)) = (self.writer(), &self.inner.mount) else { return Ok(()) };
+        writer.journal.close().await?;
+        mount.mark_closed(writer).await
+    }
+}
+
+impl Mount {
+    /// Marks the volume as in use, durably, before anything else is written.
+    async fn mark_open(&self, store: &MetaStore, journal: &Journal) -> Result<()> {
+        let (now, has_journal) = (journal.wall_clock(), has_journal(store));
+        {
+            let mut sb = store.superblock_unlogged();
+            let orphan_file = sb.compat().contains(Compat::ORPHAN_FILE);
+            let raw = sb.raw_mut();
+            if has_journal {
+                raw.s_feature_incompat = (raw.s_feature_incompat.get() | Incompat::RECOVER.bits()).into();
+                if orphan_file {
+                    let bits = raw.s_feature_ro_compat.get() | RoCompat::ORPHAN_PRESENT.bits();
+                    raw.s_feature_ro_compat = bits.into();
+                }
+            } else {
+                raw.s_state = (self.state & !STATE_VALID).into();
+            }
+            if self.options.commit_interval.is_some() {
+                let (low, high) = seconds(now);
+                (raw.s_mtime, raw.s_mtime_hi) = (low.into(), high);
+                (raw.s_wtime, raw.s_wtime_hi) = (low.into(), high);
+                raw.s_mnt_count = raw.s_mnt_count.get().wrapping_add(1).into();
+            }
+        }
+        self.write_superblock(store, journal, BioFlags::FUA).await
+    }
+
+    /// Marks the volume as clean, durably, after everything else is.
+    async fn mark_closed(&self, writer: &Writer) -> Result<()> {
+        let (store, journal) = (&*writer.store, &writer.journal);
+        let (now, has_journal) = (journal.wall_clock(), has_journal(store));
+        let (blocks, inodes) = store.groups().free_totals();
+        {
+            let mut sb = store.superblock_unlogged();
+            let (wide, per_cluster) =
+                (sb.incompat().contains(Incompat::BIT64), u64::from(sb.blocks_per_cluster()));
+            let raw = sb.raw_mut();
+            let blocks = blocks * per_cluster;
+            raw.s_free_blocks_count_lo = (blocks as u32).into();
+            if wide {
+                raw.s_free_blocks_count_hi = ((blocks >> 32) as u32).into();
+            }
+            raw.s_free_inodes_count = (inodes as u32).into();
+            let (low, high) = seconds(now);
+            (raw.s_wtime, raw.s_wtime_hi) = (low.into(), high);
+            if has_journal {
+                raw.s_feature_incompat = (raw.s_feature_incompat.get() & !Incompat::RECOVER.bits()).into();
+                if writer.orphans.is_empty() {
+                    let bits = raw.s_feature_ro_compat.get() & !RoCompat::ORPHAN_PRESENT.bits();
+                    raw.s_feature_ro_compat = bits.into();
+                }
+            } else {
+                let error = raw.s_state.get() & STATE_ERROR;
+                raw.s_state = (self.state | error).into();
+            }
+        }
+        self.write_superblock(store, journal, BioFlags::PREFLUSH | BioFlags::FUA).await
+    }
+
+    /// Writes the superblock outside of transactions.
+    async fn write_superblock(&self, store: &MetaStore, journal: &Journal, flags: BioFlags) -> Result<()> {
+        let (home, range) = store.superblock_home();
+        let mut block = Buf::from_slice(&home.bytes());
+        {
+            let mut sb = store.superblock_unlogged();
+            sb.update_checksum();
+            block[range].copy_from_slice(sb.as_bytes());
+        }
+        let start = Sector(home.number().0 * (block.len() as u64 / Sector::BYTES));
+        let mut bio = Bio::new(Op::Write, start, vec![Segment::from(block)]);
+        bio.flags = flags | BioFlags::SYNC | BioFlags::META;
+        let written = extant_block::execute(&**self.disk.device(), bio).await.1;
+        written.map_err(|error| {
+            journal.latch(error.clone().into());
+            Error::from(error)
+        })
+    }
+}
+
+fn has_journal(store: &MetaStore) -> bool {
+    store.shape().compat().contains(Compat::HAS_JOURNAL)
+}
+
+/// The blocks of the orphan file, in order; none without one.
+async fn orphan_file(raw: &Volume) -> Result<Vec<VolumeBlock>> {
+    let mut blocks = Vec::new();
+    let Some(number) = raw.superblock().orphan_file() else { return Ok(blocks) };
+    let inode = raw.inode(number).await?;
+    let mut walker = RunWalker::new(0, raw.superblock().block_size().blocks_for(inode.size()));
+    while let Some(run) = walker.next(raw, &inode).await? {
+        match run.state {
+            RunState::Written(at) => blocks.extend((at.0..at.0 + run.blocks).map(VolumeBlock)),
+            RunState::Unwritten(_) | RunState::Hole => {
+                let rule = "without holes, for it is the orphan file";
+                return Err(Corrupt::field(Place::Inode(number), "i_block", run.logical, rule).into());
+            }
+        }
+    }
+    Ok(blocks)
+}
+
+/// The low and high parts of a time in the superblock.
+fn seconds(at: i64) -> (u32, u8) {
+    (at as u32, (at >> 32) as u8)
+}
+
+/// The journal of a volume that needs no recovery, with the features that writing uses, and its first transaction.
+async fn open_log(raw: &Volume) -> Result<Option<(LogDevice, Tid)>> {
+    let sb = raw.superblock();
+    if !sb.compat().contains(Compat::HAS_JOURNAL) {
+        return Ok(None);
+    }
+    let Some(log) = Log::open(raw).await? else {
+        return Err(Error::unsupported("a journal on another device"));
+    };
+    let mut journal = log.sb.clone();
+    if journal.is_v1() {
+        let hint = "; it can be opened for reading only";
+        return Err(Error::Unsupported { feature: "a journal of version 1".into(), hint });
+    }
+    if journal.start().is_some() {
+        let feature = "a journal that holds changes of which the superblock does not tell".into();
+        return Err(Error::Unsupported { feature, hint: "; run e2fsck first" });
+    }
+    if journal.ro_compat() != 0 || journal.users().len() > 1 {
+        return Err(Error::unsupported("a journal of several volumes"));
+    }
+    set_features(&mut journal, sb);
+    // The number in an empty journal was never used, but a torn transaction may have had it.
+    let next = Tid::first(journal.sequence().wrapping_add(1));
+    let block = raw.buffers().raw_block(log.map.home(0)?).await?.to_vec();
+    Ok(Some((LogDevice::new(raw.device().clone(), log.map.clone(), journal, block)?, next)))
+}
+
+/// Features of an empty journal, as Linux sets them: revokes, wide numbers on `64bit` volumes, and checksums of version 3
+/// on volumes with `metadata_csum` whose journal has none of every block. Fast commits are never written.
+fn set_features(journal: &mut JournalSuperblock, sb: &Superblock) {
+    let every_block = JournalIncompat::CHECKSUM_V2 | JournalIncompat::CHECKSUM_V3;
+    let mut incompat = journal.incompat() | JournalIncompat::REVOKE;
+    incompat -= JournalIncompat::FAST_COMMIT | JournalIncompat::ASYNC_COMMIT;
+    if sb.incompat().contains(Incompat::BIT64) {
+        incompat |= JournalIncompat::WIDE;
+    }
+    if sb.has_metadata_csum() && !incompat.intersects(every_block) {
+        journal.set_compat(journal.compat() - JournalCompat::CHECKSUM);
+        incompat |= JournalIncompat::CHECKSUM_V3;
+    }
+    journal.set_incompat(incompat);
+}
