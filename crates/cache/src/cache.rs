@@ -191,7 +191,7 @@ impl PageCache {
             disks.push(state.clone());
             state
         };
-        shared.rt.name_device(state.index.0, &state.device.limits().name);
+        shared.rt.trace_name("device", state.index.0, &state.device.limits().name);
         let name = format!("flusher of {}", state.device.limits().name);
         let task = shared.rt.spawn(&name, Class::Normal, flusher::run(shared.clone(), state.clone()));
         self.handle.flushers.lock().push(task);

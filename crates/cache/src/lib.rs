@@ -33,10 +33,12 @@ pub mod blocks;
 mod cache;
 mod caught;
 pub mod control;
+mod cost;
 pub mod dirty;
 mod disk;
 mod error;
 mod errseq;
+mod event;
 pub mod evict;
 mod exclude;
 mod file;
@@ -68,7 +70,9 @@ pub use backing::{
     WriteTo, WrittenExtent, WrittenRun,
 };
 pub use cache::{CacheConfig, Disk, OnWriteError, PageCache, Usage};
+pub use cost::Cost;
 pub use error::{BackingError, BackingErrorKind, CacheError, Result, WouldWait, WriteError};
+pub use event::Event;
 pub use exclude::Exclusion;
 pub use file::Mapping;
 pub use open::OpenFile;

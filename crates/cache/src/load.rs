@@ -7,8 +7,8 @@ use crate::mapping::{Aftermath, Inner, loaded};
 use crate::page::{FrameNo, PAGE, PAGE_BYTES};
 use crate::shared::Purpose;
 use crate::{ByteRange, Result};
+use crate::{Cost, Event};
 use extant_block::{Bio, BioFlags, IoError, Op, Sector, StreamId};
-use extant_rt::{Cost, Event};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::ops::Range;
@@ -204,7 +204,6 @@ impl Load {
             }
         }
         self.left.fetch_add(bios.len(), Ordering::Relaxed);
-        shared.rt.charge(Cost::BioSubmit(bios.len() as u64));
         device.submit_all(&mut bios.into_iter());
         self.piece_ended(Ok(()));
     }
@@ -264,7 +263,6 @@ impl Load {
     /// All bios have ended.
     fn finish(&self) {
         let shared = &self.inner.shared;
-        shared.rt.charge(Cost::BioComplete(1));
         if self.error.lock().is_some() {
             let mut after = Aftermath::default();
             let mut pages = self.inner.pages.lock();

@@ -1,9 +1,9 @@
 //! Reading: the part that never waits.
 
+use crate::Cost;
 use crate::index::Found;
 use crate::mapping::Inner;
 use crate::page::{PAGE, PAGE_BYTES};
-use extant_rt::Cost;
 
 /// How often a reader looks again at a page that somebody is changing: as long as a copy may take.
 pub(crate) const SPINS: u32 = 4096;

@@ -1,11 +1,12 @@
 //! Writers that wait because too much is dirty, and what the trace hears of it.
 
+use crate::Event;
 use crate::control::{ControlState, Numbers, Verdict};
 use crate::disk::DiskState;
 use crate::flusher;
 use crate::open::OpenFile;
 use crate::shared::Shared;
-use extant_rt::{Event, Nanos};
+use extant_rt::Nanos;
 use std::sync::atomic::Ordering;
 
 /// Levels of dirty memory are traced no more often than this for each device.

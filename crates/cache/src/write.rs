@@ -5,7 +5,7 @@ use crate::mapping::{Aftermath, Inner};
 use crate::page::{FrameNo, PAGE, PAGE_BYTES};
 use crate::read::SPINS;
 use crate::shared::{NoRoom, Purpose};
-use extant_rt::{Cost, Event};
+use crate::{Cost, Event};
 use std::sync::Arc;
 
 /// Pages that are written in one go: their frames are taken, filled, and entered together.

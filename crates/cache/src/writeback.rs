@@ -9,8 +9,9 @@ use crate::page::{FrameNo, PAGE};
 use crate::shared::Shared;
 use crate::waits::Key;
 use crate::{BackingError, ByteRange, CacheError, OnWriteError, Result};
+use crate::{Cost, Event};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment};
-use extant_rt::{Class, Cost, Event, Nanos, Rt};
+use extant_rt::{Class, Nanos, Rt};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::any::Any;
@@ -281,7 +282,6 @@ impl Writing {
     }
 
     fn submit_extent(self: &Arc<Self>, nth: usize, extent: &WriteExtent, sector: Sector) {
-        let shared = &self.run.inner.shared;
         let device = &self.run.inner.disk.device;
         let (most, most_segments) = (self.most_bytes(), device.limits().max_segments as usize);
         let zeroes = |bytes: u32| (bytes > 0).then(|| Segment::from(Buf::zeroed(bytes as usize)));
@@ -321,7 +321,6 @@ impl Writing {
         }
         flush(&mut batch, &mut bytes);
         self.left.fetch_add(bios.len(), Ordering::Relaxed);
-        shared.rt.charge(Cost::BioSubmit(bios.len() as u64));
         device.submit_all(&mut bios.into_iter());
     }
 
@@ -466,7 +465,6 @@ impl WriteRun {
             inner.record(error.clone());
         }
         let sticks = matches!(result, Err(CacheError::Backing(_))) && keep;
-        shared.rt.charge(Cost::BioComplete(1));
         let mut clean = Vec::with_capacity(self.frames.len());
         let mut freed = Vec::new();
         let mut redirtied = 0;

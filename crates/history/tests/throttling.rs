@@ -1,11 +1,12 @@
 //! Dirty controllers at work: what they are asked, what writers feel, what the trace tells; in virtual worlds.
 
 use extant_block::{Bio, Device, Limits, Sector};
+use extant_cache::Event;
 use extant_cache::control::{Background, DirtyControl, Numbers, Verdict, Writer};
 use extant_cache::{CacheConfig, Disk, FlatFile, Mapping, PageCache};
 use extant_history::{DIRTY_CONTROLS, Host, dirty_control};
 use extant_rt::trace::RingSink;
-use extant_rt::{Event, Nanos, Rng, Rt};
+use extant_rt::{Nanos, Rng, Rt};
 use extant_sim::disk::Disks;
 use extant_sim::{DeviceClock, Machine, Preemption, Sim};
 use parking_lot::Mutex;
@@ -166,7 +167,8 @@ fn every_pause_is_traced_with_its_rule_and_the_state_that_it_rests_on() {
     let (mut pauses, mut levels) = ([0; 2], [0; 2]);
     let mut last = [Nanos::ZERO; 2];
     for record in ring.records() {
-        match record.event {
+        let Some(event) = record.event.of::<Event>() else { continue };
+        match *event {
             Event::WriterPaused { rule, device, took, limit, background, reclaimable, writeback, .. } => {
                 assert!(rule.starts_with("extant: "), "{rule}");
                 assert!(took <= Nanos::from_millis(200), "{rule} took {took}");
@@ -231,7 +233,7 @@ fn a_caller_that_leaves_in_a_pause_is_traced_and_holds_nobody_up() {
         })
         .unwrap();
     let cut_short = ring.records().iter().any(|record| {
-        matches!(record.event, Event::WriterPaused { took, .. } if took > Nanos::ZERO && took < Nanos::from_millis(8))
+        matches!(record.event.of(), Some(Event::WriterPaused { took, .. }) if *took > Nanos::ZERO && *took < Nanos::from_millis(8))
     });
     assert!(cut_short, "pauses that were left are in the trace");
 }

@@ -25,9 +25,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod cost;
 pub mod elevator;
+mod event;
 mod plug;
 mod queue;
 
+pub use cost::Cost;
+pub use event::Event;
 pub use plug::Plug;
 pub use queue::{Queue, QueueConfig, StreamInfo, StreamStats};

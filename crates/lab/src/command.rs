@@ -9,7 +9,7 @@ use crate::text::{self, Kind};
 use crate::trace::{self, Trace, TraceError, TraceFile};
 use extant_rt::trace::ChromeSink;
 use extant_rt::{Nanos, Sink};
-use extant_sim::{Machine, ModelError};
+use extant_sim::ModelError;
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -250,7 +250,7 @@ pub fn jobs(request: &Jobs, out: &mut dyn Write) -> Result<(), LabError> {
     let control = policy.memory.control.as_deref().unwrap_or(extant_history::OUR_DIRTY_CONTROL);
     let (outcome, recorder) = match machine {
         Some(path) => {
-            let machine = Machine::load(path)?;
+            let machine = crate::machine::load(path)?;
             let about = format!("{}; elevator {}; dirty control {control}", machine.name, policy.elevator);
             let recorder = Recorder::new(trace.as_deref(), &about)?;
             (on_machine(&line.jobs, machine, policy, *seed, recorder.sink())?, recorder)

@@ -206,7 +206,7 @@ impl Experiment {
             let problem = format!("published.{stranger}: no workload has this name");
             return Err(ExperimentError::Syntax { file: path.display().to_string(), problem });
         }
-        let machine = Machine::load(&beside(&machine))?;
+        let machine = crate::machine::load(&beside(&machine))?;
         Ok(Self { name, source, machine, seeds, workloads, rows: row, check })
     }
 

@@ -18,13 +18,16 @@
 
 pub mod command;
 pub mod compare;
+mod cost;
 pub mod experiment;
 pub mod fio;
+mod machine;
 pub mod report;
 mod run;
 mod text;
 pub mod trace;
 
+pub use cost::Cost;
 pub use run::{
     Direction, Latency, Measured, Memory, Outcome, Policy, Report, RunError, Samples, on_files, on_machine,
 };

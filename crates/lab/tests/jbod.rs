@@ -1,10 +1,11 @@
 //! The write-back thread's experiment: what its file says and what its table has, and, on two of its ten disks, what it shows
 //! of our dirty controller. The whole of it takes minutes: `extant lab run experiments/jbod`.
 
+use extant_cache::Event;
 use extant_lab::experiment::Experiment;
 use extant_lab::{Memory, Policy, fio, on_machine};
 use extant_rt::trace::Record;
-use extant_rt::{Event, Nanos, Sink};
+use extant_rt::{Nanos, Sink};
 use extant_sim::Machine;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -34,7 +35,8 @@ impl Sink for Watch {
     fn record(&self, record: &Record) {
         let Self(counted, seen) = self;
         let seen = &mut *seen.lock();
-        match record.event {
+        let Some(event) = record.event.of::<Event>() else { return };
+        match *event {
             Event::WriterPaused { rule, took, .. } => {
                 let longest = seen.pauses.entry(rule).or_default();
                 *longest = took.max(*longest);

@@ -1,69 +1,106 @@
-//! What work on the path costs.
+//! The price of work on the path.
 
+use crate::Nanos;
+
+/// The kinds of work that a layer charges for: keys of the table `[costs]` in a machine's model.
+#[derive(Debug)]
+pub struct CostTable {
+    /// The layer's name, for errors.
+    pub layer: &'static str,
+    /// A key for each kind of work.
+    pub keys: &'static [&'static str],
+}
+
+/// An amount of work, as a world is charged with it.
+#[derive(Clone, Copy, Debug)]
+pub enum Charge {
+    /// Processor time as such.
+    Time(Nanos),
+    /// Units of a kind of work.
+    Units {
+        /// The layer's kinds.
+        table: &'static CostTable,
+        /// Which of them: an index into its keys.
+        index: usize,
+        /// How many units.
+        units: u64,
+    },
+}
+
+/// Work that can be charged: a value of an enum that [`costs!`](crate::costs) declares.
+///
+/// The virtual world's machine model gives the price of one unit; the real world charges nothing, since there the work
+/// itself takes the time.
+pub trait Work: Copy {
+    /// The kind and the amount.
+    fn charge(self) -> Charge;
+}
+
+/// Declares the kinds of work that a layer charges for, each with its key in a machine's model.
+///
+/// ```
+/// extant_rt::costs! {
+///     /// Work of the bakery.
+///     pub enum Cost of "bakery" {
+///         /// Kneading, per kilogram.
+///         Knead = "knead_ns",
+///     }
+/// }
+/// assert_eq!(Cost::table().keys, ["knead_ns"]);
+/// extant_rt::Rt::real(Default::default()).charge(Cost::Knead(3)); // free in the real world
+/// ```
+#[macro_export]
 macro_rules! costs {
-    ($($(#[$doc:meta])* $variant:ident = $key:literal,)*) => {
-        /// Work that code on the path does, counted in units.
-        ///
-        /// The virtual world's machine model gives the price of one unit of each; the real world charges nothing, since
-        /// there the work itself takes the time.
+    (
+        $(#[$enum_doc:meta])* $vis:vis enum $name:ident of $layer:literal {
+            $($(#[$doc:meta])* $variant:ident = $key:literal,)*
+        }
+    ) => {
+        $(#[$enum_doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Cost {
-            /// Processor time as such.
-            Cpu(crate::Nanos),
+        $vis enum $name {
             $($(#[$doc])* $variant(u64),)*
         }
 
-        impl Cost {
-            /// The keys of a machine model's `[costs]` table, in the order of [`Cost::units`].
-            pub const KEYS: &'static [&'static str] = &[$($key),*];
+        impl $name {
+            /// All kinds, for the check that a machine's model has a price for each.
+            pub fn table() -> &'static $crate::CostTable {
+                static TABLE: $crate::CostTable = $crate::CostTable { layer: $layer, keys: &[$($key),*] };
+                &TABLE
+            }
+        }
 
-            /// Which price applies (an index into [`Cost::KEYS`]) and how many units; `None` for plain time.
+        impl $crate::Work for $name {
             #[inline]
-            pub fn units(self) -> Option<(usize, u64)> {
+            fn charge(self) -> $crate::Charge {
                 #[repr(usize)]
                 enum Index { $($variant),* }
-                match self {
-                    Cost::Cpu(_) => None,
-                    $(Cost::$variant(n) => Some((Index::$variant as usize, n)),)*
-                }
+                let (index, units) = match self {
+                    $(Self::$variant(units) => (Index::$variant as usize, units),)*
+                };
+                $crate::Charge::Units { table: Self::table(), index, units }
             }
         }
     };
 }
 
+/// Processor time as such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cpu(pub Nanos);
+
+impl Work for Cpu {
+    #[inline]
+    fn charge(self) -> Charge {
+        Charge::Time(self.0)
+    }
+}
+
 costs! {
-    /// Crossing from user to kernel and back, or a request through FUSE.
-    Syscall = "syscall_ns",
-    /// Copying pages of 4 KiB between a user's buffer and the cache.
-    PageCopy = "page_copy_ns",
-    /// Finding pages in a mapping, one look-up each.
-    PageLookup = "page_lookup_ns",
-    /// Adding pages to, or removing them from, a mapping.
-    PageInsert = "page_insert_ns",
-    /// Marking pages dirty, or clean for write-back.
-    PageDirty = "page_dirty_ns",
-    /// Locking, looking at and redirtying pages that a write-back pass cannot write yet.
-    PageRedirty = "page_redirty_ns",
-    /// Checksumming, per KiB.
-    ChecksumKib = "checksum_kib_ns",
-    /// Allocating blocks: one search of the allocator.
-    BlockSearch = "block_search_ns",
-    /// One look-up of a file's block mapping.
-    MapLookup = "map_lookup_ns",
-    /// Starting and stopping a journal handle.
-    JournalHandle = "journal_handle_ns",
-    /// Building a bio and handing it to its queue.
-    BioSubmit = "bio_submit_ns",
-    /// Adding segments to a bio.
-    BioSegment = "bio_segment_ns",
-    /// Trying to merge a bio, sorting it in, or choosing the next.
-    ElevatorStep = "elevator_step_ns",
-    /// Starting a command on a device.
-    DeviceStart = "device_start_ns",
-    /// Completing a bio, interrupt included.
-    BioComplete = "bio_complete_ns",
-    /// Putting a task on a wait queue.
-    WaitQueue = "wait_queue_ns",
-    /// Looking at waiters while waking.
-    WaitScan = "wait_scan_ns",
+    /// Work of the keyed wait tables.
+    pub enum Cost of "rt" {
+        /// Putting a task on a wait queue.
+        WaitQueue = "wait_queue_ns",
+        /// Examining waiters on a wake-up, one unit for each.
+        WaitScan = "wait_scan_ns",
+    }
 }

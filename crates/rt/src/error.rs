@@ -61,6 +61,14 @@ pub enum RtError {
         /// What it asked for.
         span: Nanos,
     },
+    /// Virtual world: work was charged for which the machine's model has no price.
+    #[error("the machine's model has no price for {key}, which {layer} charges; add it to the table [costs]")]
+    Unpriced {
+        /// The layer that charged.
+        layer: &'static str,
+        /// The key that is missing.
+        key: &'static str,
+    },
     /// `block_on` was called inside a task, a completion or another `block_on`, where waiting would hold up others.
     #[error(
         "block_on was called inside a task or a completion, which must not wait; await the future instead"

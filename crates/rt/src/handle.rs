@@ -5,9 +5,10 @@ use crate::counters::Counters;
 use crate::panics::Panics;
 use crate::real::Real;
 use crate::task::{caught, pair};
+use crate::trace::Event;
 use crate::{
-    Class, Cost, Counter, Driver, DriverHandle, Event, Nanos, Place, RealConfig, ReschedPoint, Rng, RtError,
-    Sink, Task, TaskUsage, TimerId, Tracer, WaitsOn, World,
+    Class, Counter, Driver, DriverHandle, Nanos, Place, RealConfig, ReschedPoint, Rng, RtError, Sink, Task,
+    TaskUsage, TimerId, Tracer, WaitsOn, Work, World,
 };
 use std::fmt;
 use std::future::Future;
@@ -179,9 +180,9 @@ impl Rt {
 
     /// Accounts for work done by the running task. Free in the real world, where the work itself takes the time.
     #[inline]
-    pub fn charge(&self, cost: Cost) {
+    pub fn charge(&self, work: impl Work) {
         if let Which::Virtual(world) = &self.shared.world {
-            world.charge(cost);
+            world.charge(work.charge());
         }
     }
 
@@ -249,20 +250,20 @@ impl Rt {
 
     /// Reports an event to whoever traces.
     #[inline]
-    pub fn trace(&self, event: Event) {
+    pub fn trace(&self, event: impl Event) {
         if self.shared.tracer.is_on() {
             self.trace_slow(event);
         }
     }
 
     #[cold]
-    fn trace_slow(&self, event: Event) {
+    fn trace_slow(&self, event: impl Event) {
         self.shared.tracer.record(self.now(), self.place(), event);
     }
 
-    /// Tells whoever traces what a page cache's device is called.
-    pub fn name_device(&self, device: u32, name: &str) {
-        self.shared.tracer.device_name(device, name);
+    /// Tells the sink the name of an object of a kind, such as "device", that events show by its number.
+    pub fn trace_name(&self, kind: &'static str, number: u32, name: &str) {
+        self.shared.tracer.name(kind, number, name);
     }
 
     /// Whether anybody traces: guards work that only a trace needs.

@@ -5,13 +5,13 @@
 //! crate never knows about blocks or files, and it has no globals: whoever needs a world is handed one.
 //!
 //! ```
-//! use extant_rt::{Class, Cost, Nanos, Rt};
+//! use extant_rt::{Class, Cpu, Nanos, Rt};
 //!
 //! let rt = Rt::real(Default::default());
 //! let task = rt.spawn("copier", Class::Normal, {
 //!     let rt = rt.clone();
 //!     async move {
-//!         rt.charge(Cost::PageCopy(1)); // free here; processor time in the virtual world
+//!         rt.charge(Cpu(Nanos(500))); // free here; processor time in the virtual world
 //!         rt.sleep(Nanos::from_micros(50)).await;
 //!         42
 //!     }
@@ -37,7 +37,7 @@ pub mod wait;
 mod world;
 
 pub use budget::Budget;
-pub use cost::Cost;
+pub use cost::{Charge, Cost, CostTable, Cpu, Work};
 pub use counters::Counter;
 pub use error::RtError;
 pub use handle::{Rt, ShutdownReport, Sleep};
@@ -45,6 +45,6 @@ pub use nanos::Nanos;
 pub use real::{Driver, DriverHandle, RealConfig, Wait};
 pub use rng::Rng;
 pub use task::Task;
-pub use trace::{Event, Sink, Tracer};
+pub use trace::{Sink, TaskEvent, Tracer};
 pub use wait::{Flag, Key, WaitConfig, WaitStats, WaitTable};
 pub use world::{Class, Place, ReschedPoint, TaskFuture, TaskUsage, TimerId, WaitsOn, World};

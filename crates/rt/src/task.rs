@@ -1,7 +1,7 @@
 //! A spawned task's result.
 
 use crate::error::panic_message;
-use crate::{Event, Rt, RtError, WaitsOn};
+use crate::{Rt, RtError, TaskEvent, WaitsOn};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -124,7 +124,7 @@ pub(crate) fn caught<T>(rt: &Rt, name: &str, work: impl FnOnce() -> T) -> Result
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
         let message = panic_message(&*payload);
         rt.note_panic(name, &message);
-        rt.trace(Event::TaskPanicked {});
+        rt.trace(TaskEvent::Panicked {});
         RtError::Panicked { name: name.to_owned(), message }
     })
 }

@@ -1,6 +1,6 @@
 //! What a world other than the real one provides.
 
-use crate::{Cost, Nanos, RtError, ShutdownReport};
+use crate::{Charge, Nanos, RtError, ShutdownReport};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -110,7 +110,7 @@ pub trait World: Send + Sync {
     /// Runs the world until `main` is done.
     fn block_on(&self, main: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Result<(), RtError>;
     /// Makes the running task pay.
-    fn charge(&self, cost: Cost);
+    fn charge(&self, charge: Charge);
     /// Arms a timer.
     fn timer(&self, at: Nanos, waker: &Waker) -> TimerId;
     /// Disarms a timer; one that has fired is left alone.

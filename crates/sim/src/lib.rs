@@ -6,7 +6,7 @@
 //! thread or draws from the system's randomness. Its disks are in [`disk`].
 //!
 //! ```
-//! use extant_rt::{Class, Cost, Nanos};
+//! use extant_rt::{Class, Cpu, Nanos};
 //! use extant_sim::{Machine, Preemption, Sim};
 //!
 //! let sim = Sim::new(Machine::free(1, Preemption::None), 7);
@@ -15,7 +15,7 @@
 //!     let alarm = { let rt = rt.clone(); async move { rt.sleep(Nanos::from_millis(5)).await; rt.now() } };
 //!     let alarm = rt.spawn("alarm", Class::RealTime(80), alarm);
 //!     rt.yield_now().await; // the alarm is set
-//!     rt.charge(Cost::Cpu(Nanos::from_millis(70))); // a long loop holds the only processor
+//!     rt.charge(Cpu(Nanos::from_millis(70))); // a long loop holds the only processor
 //!     alarm.await
 //! });
 //! assert_eq!(late.unwrap().unwrap(), Nanos::from_millis(70));
@@ -24,12 +24,15 @@
 
 mod core;
 pub mod disk;
+mod event;
 mod machine;
+mod prices;
 mod queue;
 mod table;
 mod world;
 
 pub use crate::core::Stats;
+pub use event::Event;
 pub use machine::{Machine, MemorySpec, Preemption, Processors};
 pub use table::ModelError;
 pub use world::SimConfig;

@@ -1,8 +1,9 @@
 //! A modelled machine: its processors and what work costs on them.
 
 use crate::disk::{BusSpec, DiskModel};
+use crate::prices::{PriceList, Prices};
 use crate::table::{self, ModelError, Table};
-use extant_rt::{Cost, Nanos};
+use extant_rt::{CostTable, Nanos, Work};
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
@@ -36,8 +37,8 @@ impl fmt::Display for Preemption {
 /// Longer files are something else, or have no end.
 const MOST_FILE_BYTES: u64 = 1 << 20;
 
-/// A machine model, read from a file in `machines/`. Every key must be there: a cost that nobody thought of must not be
-/// zero by accident.
+/// A machine model, read from a file in `machines/`. Every key must be there, and a price for all work that is charged
+/// ([`Machine::check_costs`]): nothing is free by accident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// What it models.
@@ -52,8 +53,8 @@ pub struct Machine {
     pub memory: Option<MemorySpec>,
     /// The link that disks with [`DiskModel::on_bus`] share.
     pub bus: Option<BusSpec>,
-    /// Picoseconds per unit of work, in the order of [`Cost::KEYS`].
-    prices_ps: Vec<u64>,
+    /// The prices of work.
+    pub(crate) prices: Prices,
 }
 
 /// The processors of a machine.
@@ -183,17 +184,15 @@ impl Machine {
                 return Err(t.error("timeslice_ns", "a time slice of nothing lets nobody run"));
             }
             t.finish()?;
-            let mut t = root.table("costs")?;
-            let prices_ps = Cost::KEYS.iter().map(|key| t.picoseconds(key)).collect::<Result<_, _>>()?;
-            t.finish()?;
+            let prices = Prices::read(root.table("costs")?)?;
             let memory = root.maybe_table("memory")?.map(read_memory).transpose()?;
             let (disks, bus) = crate::disk::read_models(&mut root)?;
             root.finish()?;
-            Ok(Self { name, source, processors, memory, disks, bus, prices_ps })
+            Ok(Self { name, source, processors, memory, disks, bus, prices })
         })
     }
 
-    /// A machine on which nothing costs anything but [`Cost::Cpu`]: for tests of logic and for arithmetic.
+    /// A machine on which nothing costs anything but [`extant_rt::Cpu`]: for tests of logic and for arithmetic.
     pub fn free(count: usize, preemption: Preemption) -> Self {
         assert!((1..=1024).contains(&count), "a machine has 1 to 1024 processors, not {count}");
         Self {
@@ -211,7 +210,7 @@ impl Machine {
             memory: None,
             disks: Vec::new(),
             bus: None,
-            prices_ps: vec![0; Cost::KEYS.len()],
+            prices: Prices::Free,
         }
     }
 
@@ -227,16 +226,18 @@ impl Machine {
         self
     }
 
-    /// What this much work takes, rounded to the nearest nanosecond; `None` if that is beyond counting.
-    pub fn price(&self, cost: Cost) -> Option<Nanos> {
-        match (cost, cost.units()) {
-            (Cost::Cpu(span), _) => Some(span),
-            (_, Some((index, units))) => {
-                let picoseconds = self.prices_ps[index].checked_mul(units)?;
-                Some(Nanos(picoseconds.checked_add(500)? / 1_000))
-            }
-            (_, None) => Some(Nanos::ZERO),
-        }
+    /// Checks that there is a price for all work that these layers charge. A model may have prices beyond those.
+    ///
+    /// # Errors
+    /// Names the file and the first key that is missing.
+    pub fn check_costs(&self, tables: &[&CostTable]) -> Result<(), ModelError> {
+        self.prices.missing(tables).map_or(Ok(()), Err)
+    }
+
+    /// The time that this work takes, rounded to the nearest nanosecond; `None` if the model has no price for it, or if that
+    /// is beyond counting.
+    pub fn price(&self, work: impl Work) -> Option<Nanos> {
+        PriceList::new(self.prices.clone()).price(work.charge()).ok()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Reading TOML so that every mistake is named with file, line and key.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeInteger, DeTable, DeValue};
 
 /// Why a machine model was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,6 +78,18 @@ impl<'a> Table<'a> {
 
     fn wrong(&self, key: &str, wanted: &str, found: &DeValue<'_>) -> ModelError {
         self.error(key, format!("expected {wanted}, found {}", found.type_str()))
+    }
+
+    /// The file, and the line of this table in it.
+    pub(crate) fn place(&self) -> (String, usize) {
+        let ModelError { file, line, .. } = self.source.error(self.span.start, "", "");
+        (file, line)
+    }
+
+    /// All keys with their values, which are numbers of nanoseconds with up to three decimals; as picoseconds.
+    pub(crate) fn all_picoseconds(&self) -> Result<BTreeMap<String, u64>, ModelError> {
+        let keys = self.table.keys().map(|key| key.get_ref().as_ref());
+        keys.map(|key| Ok((key.to_owned(), self.picoseconds_at(key)?))).collect()
     }
 
     /// A table inside this one.
@@ -168,15 +181,21 @@ impl<'a> Table<'a> {
     /// A whole number that is not negative.
     pub(crate) fn whole(&mut self, key: &'static str) -> Result<u64, ModelError> {
         match self.get(key)?.get_ref() {
-            DeValue::Integer(n) => match u64::from_str_radix(n.as_str(), n.radix()) {
-                Ok(n) => Ok(n),
-                Err(_) if n.as_str().starts_with('-') => {
-                    Err(self.error(key, format!("{} is negative", n.as_str())))
-                }
-                Err(_) => Err(self.error(key, format!("{} is too large", n.as_str()))),
-            },
+            DeValue::Integer(n) => self.whole_of(key, n),
             other => Err(self.wrong(key, "a whole number", other)),
         }
+    }
+
+    fn whole_of(&self, key: &str, n: &DeInteger<'_>) -> Result<u64, ModelError> {
+        u64::from_str_radix(n.as_str(), n.radix()).map_err(|_| {
+            let wrong = if n.as_str().starts_with('-') { "negative" } else { "too large" };
+            self.error(key, format!("{} is {wrong}", n.as_str()))
+        })
+    }
+
+    fn nanoseconds_of(&self, key: &str, n: &DeInteger<'_>) -> Result<u64, ModelError> {
+        let ns = self.whole_of(key, n)?;
+        if ns <= MOST_NS { Ok(ns) } else { Err(self.error(key, format!("{ns} ns is longer than an hour"))) }
     }
 
     /// A whole number that need not be there.
@@ -192,11 +211,14 @@ impl<'a> Table<'a> {
 
     /// A number of nanoseconds, with up to three decimals; as picoseconds.
     pub(crate) fn picoseconds(&mut self, key: &'static str) -> Result<u64, ModelError> {
-        let value = match self.get(key)?.get_ref() {
+        self.get(key)?;
+        self.picoseconds_at(key)
+    }
+
+    fn picoseconds_at(&self, key: &str) -> Result<u64, ModelError> {
+        let value = match self.table[key].get_ref() {
             DeValue::Float(n) => n.as_str().replace('_', "").parse::<f64>().unwrap_or(f64::NAN),
-            DeValue::Integer(_) => {
-                return Ok(self.nanoseconds(key)? * 1_000);
-            }
+            DeValue::Integer(n) => return Ok(self.nanoseconds_of(key, n)? * 1_000),
             other => return Err(self.wrong(key, "a number of nanoseconds", other)),
         };
         if value < 0.0 {

@@ -1,9 +1,11 @@
 //! The world behind the handle: runs what the core decides.
 
 use crate::core::{After, Call, Core, Stats, Step, TaskId};
+use crate::event::Event;
 use crate::machine::{Machine, Preemption};
+use crate::prices::{NoPrice, PriceList};
 use extant_rt::{
-    Class, Cost, Event, Nanos, Place, ReschedPoint, RtError, ShutdownReport, TaskFuture, TaskUsage, TimerId,
+    Charge, Class, Nanos, Place, ReschedPoint, RtError, ShutdownReport, TaskFuture, TaskUsage, TimerId,
     Tracer, WaitsOn, World,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -48,6 +50,7 @@ const MOST_CLOCK_READS: u64 = 100_000_000;
 
 pub(crate) struct SimWorld {
     config: SimConfig,
+    prices: PriceList,
     me: Weak<SimWorld>,
     core: Mutex<Core>,
     tracer: Tracer,
@@ -81,8 +84,10 @@ impl Wake for TaskWaker {
 impl SimWorld {
     pub(crate) fn new(config: SimConfig, tracer: Tracer) -> Arc<Self> {
         let core = Core::new(config.machine.processors.clone(), tracer.clone());
+        let prices = PriceList::new(config.machine.prices.clone());
         Arc::new_cyclic(|me| Self {
             config,
+            prices,
             me: me.clone(),
             core: Mutex::new(core),
             tracer,
@@ -301,14 +306,18 @@ impl World for SimWorld {
         self.run(main)
     }
 
-    fn charge(&self, cost: Cost) {
+    fn charge(&self, charge: Charge) {
         let clock = self.clock.load(Relaxed);
-        let Some(span) = self.config.machine.price(cost) else { return self.overflow(Nanos::MAX) };
-        let Some(after) = clock.checked_add(span.0) else { return self.overflow(span) };
         if !self.running.load(Relaxed) {
             // Set-up code outside the world has time of its own.
             return;
         }
+        let span = match self.prices.price(charge) {
+            Ok(span) => span,
+            Err(NoPrice::TooMuch) => return self.overflow(Nanos::MAX),
+            Err(NoPrice::Unlisted { layer, key }) => return self.fail(RtError::Unpriced { layer, key }),
+        };
+        let Some(after) = clock.checked_add(span.0) else { return self.overflow(span) };
         if after > self.limit.load(Relaxed) {
             let start = self.limit.load(Relaxed).saturating_sub(self.config.longest_stretch.0);
             return self.too_long(Nanos(after.saturating_sub(start)));

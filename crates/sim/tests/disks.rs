@@ -352,7 +352,7 @@ fn a_crash_fails_what_is_under_way_and_the_disk_goes_on_after() {
 
 #[test]
 fn bios_arrive_in_order_of_time_though_processors_run_ahead() {
-    use extant_rt::{Class, Cost};
+    use extant_rt::{Class, Cpu};
     let ram = RamSpec { capacity_bytes: 1 << 20, latency_ns: 1_000, bytes_s: 1 << 30, queue_depth: 8 };
     let sim = Sim::new(small(DiskKind::Ram(ram)), 1);
     let rt = sim.rt().clone();
@@ -360,7 +360,7 @@ fn bios_arrive_in_order_of_time_though_processors_run_ahead() {
     let ends = |after: Nanos| {
         let (rt, disk) = (rt.clone(), disk.clone());
         async move {
-            rt.charge(Cost::Cpu(after));
+            rt.charge(Cpu(after));
             read(&*disk, Sector(0), 512).await.unwrap();
             rt.now()
         }

@@ -4,7 +4,7 @@
 //! C that has one loop, a share L/C of the samples waits, each L/2 on average: the mean is L²/2C. That is the arithmetic
 //! behind the latency that the ext4 thread of March 2010 reports.
 
-use extant_rt::{Class, Cost, Nanos, Rt};
+use extant_rt::{Class, Cpu, Nanos, Rt};
 use extant_sim::{Machine, Preemption, Sim};
 
 /// What `cyclictest -i` prints, in nanoseconds.
@@ -45,7 +45,7 @@ fn beside_a_loop(preemption: Preemption, length: u64, step: u64, cycle: u64, pol
             let mut start = Nanos::ZERO;
             loop {
                 for _ in 0..length / step {
-                    rt.charge(Cost::Cpu(Nanos(step)));
+                    rt.charge(Cpu(Nanos(step)));
                     if polite {
                         rt.might_sleep().await;
                     }
@@ -128,7 +128,7 @@ fn the_rounds_of_one_writeback_pass_add_up() {
             loop {
                 for round in 1..16 {
                     let pages = 32_768 - 2_048 * round;
-                    rt.charge(Cost::Cpu(Nanos(pages * redirty)));
+                    rt.charge(Cpu(Nanos(pages * redirty)));
                     rt.might_sleep().await;
                     rt.sleep(Nanos::from_millis(130)).await;
                 }

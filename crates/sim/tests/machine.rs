@@ -1,8 +1,18 @@
 //! Machine models: what is read, and how mistakes are refused.
 
-use extant_rt::{Cost, Nanos};
-use extant_sim::{Machine, Preemption};
+use extant_rt::{Cpu, Nanos, RtError};
+use extant_sim::{Machine, Preemption, Sim};
 use std::path::{Path, PathBuf};
+
+extant_rt::costs! {
+    /// Work of a kernel that only these tests know.
+    enum Cost of "tests" {
+        /// Redirtying pages that a write-back pass cannot write yet.
+        PageRedirty = "page_redirty_ns",
+        /// Milling, for which no model has a price.
+        Milling = "milling_ns",
+    }
+}
 
 fn machines() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines")
@@ -42,21 +52,38 @@ fn prices_are_per_unit_and_in_nanoseconds() {
     assert_eq!(machine.processors.count, 1);
     assert_eq!(machine.processors.preemption, Preemption::Voluntary);
     assert_eq!(machine.price(Cost::PageRedirty(30_720)), Some(Nanos(30_720 * 2_300)));
-    assert_eq!(machine.price(Cost::WaitScan(10)), Some(Nanos(3)), "2.5 ns, rounded");
-    assert_eq!(machine.price(Cost::Cpu(Nanos(5))), Some(Nanos(5)));
-    assert_eq!(machine.price(Cost::PageCopy(u64::MAX)), None);
+    assert_eq!(machine.price(extant_rt::Cost::WaitScan(10)), Some(Nanos(3)), "2.5 ns, rounded");
+    assert_eq!(machine.price(Cpu(Nanos(5))), Some(Nanos(5)));
+    assert_eq!(machine.price(Cost::PageRedirty(u64::MAX)), None);
 }
 
 #[test]
 fn an_unknown_key_is_refused_by_name_and_line() {
-    let error = refused("page_copy_ns = 1_500", "page_copy_ns = 1_500\npage_copi_ns = 3");
-    let line = line_of("page_copy_ns") + 1;
+    let error = refused("timeslice_ns = ", "timeslize_ns = 3\ntimeslice_ns = ");
+    let line = line_of("timeslice_ns");
     assert!(
-        error.starts_with(&format!("bad.toml:{line}: costs.page_copi_ns: unknown key; known are ")),
+        error.starts_with(&format!("bad.toml:{line}: processors.timeslize_ns: unknown key; known are ")),
         "{error}"
     );
     let error = refused("[costs]", "[prices]\na = 1\n[costs]");
     assert!(error.starts_with(&format!("bad.toml:{}: prices: unknown key", line_of("[costs]"))), "{error}");
+}
+
+/// A model may price work that only other layers charge, and must price all that is charged.
+#[test]
+fn work_without_a_price_is_named_before_a_run_and_stops_one() {
+    let machine = Machine::parse("turion.toml", &turion()).unwrap();
+    machine.check_costs(&[extant_rt::Cost::table()]).unwrap();
+    let error = machine.check_costs(&[extant_rt::Cost::table(), Cost::table()]).unwrap_err().to_string();
+    assert_eq!(error, format!("turion.toml:{}: costs.milling_ns: missing", line_of("[costs]")));
+    let sim = Sim::new(machine, 1);
+    let rt = sim.rt().clone();
+    let milled = sim.rt().block_on(async move {
+        rt.charge(Cost::PageRedirty(1));
+        rt.charge(Cost::Milling(1));
+    });
+    assert_eq!(milled, Err(RtError::Unpriced { layer: "tests", key: "milling_ns" }));
+    Machine::free(1, Preemption::None).check_costs(&[Cost::table()]).unwrap();
 }
 
 #[test]
@@ -73,9 +100,8 @@ fn a_negative_cost_is_refused_by_name_and_line() {
 
 #[test]
 fn a_missing_key_is_refused_by_name_and_the_tables_line() {
-    let line = line_of("[costs]");
-    let error = refused("page_copy_ns = 1_500\n", "");
-    assert_eq!(error, format!("bad.toml:{line}: costs.page_copy_ns: missing"));
+    let error = refused("timeslice_ns = 100_000_000\n", "");
+    assert_eq!(error, format!("bad.toml:{}: processors.timeslice_ns: missing", line_of("[processors]")));
     let error = Machine::parse("bad.toml", turion().split("[costs]").next().unwrap()).unwrap_err();
     assert_eq!(error.to_string(), "bad.toml:1: costs: missing");
 }

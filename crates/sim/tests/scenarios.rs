@@ -2,11 +2,19 @@
 
 use extant_rt::trace::ChromeSink;
 use extant_rt::wait::Discipline;
-use extant_rt::{Class, Cost, Flag, Nanos, Rt, Task, WaitConfig, WaitTable};
+use extant_rt::{Class, Cpu, Flag, Nanos, Rt, Task, WaitConfig, WaitTable};
 use extant_sim::{Machine, Preemption, Sim};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+
+extant_rt::costs! {
+    /// Work of a kernel that only these tests know.
+    enum Cost of "scenarios" {
+        /// Redirtying pages that a write-back pass cannot write yet.
+        PageRedirty = "page_redirty_ns",
+    }
+}
 
 fn machine(name: &str) -> Machine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines").join(name);
@@ -65,8 +73,8 @@ fn crowd(rt: &Rt) -> Vec<Task<()>> {
                     3 => rt.might_sleep().await,
                     4 => {
                         let (rt2, work) = (rt.clone(), rng.below(50_000));
-                        let child = rt
-                            .spawn("child", Class::Normal, async move { rt2.charge(Cost::Cpu(Nanos(work))) });
+                        let child =
+                            rt.spawn("child", Class::Normal, async move { rt2.charge(Cpu(Nanos(work))) });
                         child.await.unwrap();
                     }
                     _ => {}

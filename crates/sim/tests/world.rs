@@ -1,6 +1,6 @@
 //! What tasks see of the virtual world.
 
-use extant_rt::{Class, Cost, Flag, Key, Nanos, Rt, RtError, WaitConfig, WaitTable};
+use extant_rt::{Class, Cpu, Flag, Key, Nanos, Rt, RtError, WaitConfig, WaitTable};
 use extant_sim::{Machine, Preemption, Sim, SimConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -14,7 +14,7 @@ fn free(processors: usize, preemption: Preemption) -> Sim {
 /// Charges `spans` milliseconds, yielding after each.
 async fn work(rt: Rt, spans: impl IntoIterator<Item = u64>) -> Nanos {
     for span in spans {
-        rt.charge(Cost::Cpu(Nanos::from_millis(span)));
+        rt.charge(Cpu(Nanos::from_millis(span)));
         rt.yield_now().await;
     }
     rt.now()
@@ -26,7 +26,7 @@ fn time_passes_only_as_it_is_charged_or_slept_away() {
     let rt = sim.rt();
     let end = rt.block_on(async {
         assert_eq!(rt.now(), Nanos::ZERO);
-        rt.charge(Cost::Cpu(Nanos(30)));
+        rt.charge(Cpu(Nanos(30)));
         assert_eq!(rt.now(), Nanos(30));
         rt.sleep_until(Nanos::from_secs(3600)).await;
         rt.now()
@@ -93,7 +93,7 @@ fn lateness(preemption: Preemption, offer: &'static str) -> Nanos {
         let rt = rt.clone();
         rt.clone().spawn("hog", Class::Normal, async move {
             for _ in 0..10 {
-                rt.charge(Cost::Cpu(Nanos::from_millis(7)));
+                rt.charge(Cpu(Nanos::from_millis(7)));
                 match offer {
                     "might_sleep" => rt.might_sleep().await,
                     "resched" => rt.resched().await,
@@ -131,7 +131,7 @@ fn under_full_preemption_normal_tasks_take_turns_within_a_long_stretch() {
         let long = rt.spawn("long", Class::Normal, work(rt.clone(), [350]));
         let rt2 = rt.clone();
         let short = rt.spawn("short", Class::Normal, async move {
-            rt2.charge(Cost::Cpu(Nanos::from_millis(10)));
+            rt2.charge(Cpu(Nanos::from_millis(10)));
             rt2.now()
         });
         rt.block_on(async { (long.await.unwrap(), short.await.unwrap()) }).unwrap()
@@ -160,7 +160,7 @@ fn a_budget_bounds_how_long_others_wait() {
     let worst = rt.block_on(async {
         let mut budget = rt.budget(Nanos::from_micros(100));
         for _ in 0..30_000 {
-            rt.charge(Cost::Cpu(Nanos(2_300)));
+            rt.charge(Cpu(Nanos(2_300)));
             budget.resched().await;
         }
         alarm.await.unwrap()
@@ -267,7 +267,7 @@ fn a_task_that_never_yields_is_named() {
     let error = rt.block_on(async {
         rt.spawn("spinner", Class::Normal, async move {
             loop {
-                rt2.charge(Cost::Cpu(Nanos::from_millis(1)));
+                rt2.charge(Cpu(Nanos::from_millis(1)));
             }
         })
         .await
@@ -288,7 +288,7 @@ fn a_task_that_offers_its_processor_is_not_one_that_never_yields() {
         let rt = sim.rt();
         let ended = rt.block_on(async {
             for _ in 0..25 {
-                rt.charge(Cost::Cpu(Nanos::from_secs(1)));
+                rt.charge(Cpu(Nanos::from_secs(1)));
                 rt.resched().await;
             }
             rt.now()
@@ -302,7 +302,7 @@ fn an_interrupt_that_takes_too_long_is_an_error_and_one_that_panics_panics() {
     let sim = free(1, Preemption::None);
     let rt = sim.rt();
     let rt2 = rt.clone();
-    sim.call_at(Nanos::from_millis(1), move || rt2.charge(Cost::Cpu(Nanos::from_secs(60))));
+    sim.call_at(Nanos::from_millis(1), move || rt2.charge(Cpu(Nanos::from_secs(60))));
     let error = rt.block_on(rt.sleep(Nanos::from_millis(2)));
     let expected = RtError::NeverYields {
         name: "(interrupt)".into(),
@@ -356,7 +356,7 @@ fn time_that_overflows_is_detected_and_named() {
     let rt = sim.rt();
     let error = rt.block_on(async {
         rt.sleep_until(Nanos(1 << 63)).await;
-        rt.charge(Cost::Cpu(Nanos(1 << 63)));
+        rt.charge(Cpu(Nanos(1 << 63)));
     });
     let span = Nanos(1 << 63);
     assert_eq!(error, Err(RtError::TimeOverflow { name: "main".into(), at: span, span }));
@@ -387,14 +387,14 @@ fn a_device_calls_back_at_its_time_and_its_work_is_taken_from_a_processor() {
     let (seen2, rt2, devices) = (seen.clone(), rt.clone(), sim.devices());
     sim.call_at(Nanos::from_millis(2), move || {
         seen2.store(rt2.now().0, SeqCst);
-        rt2.charge(Cost::Cpu(Nanos::from_millis(1)));
+        rt2.charge(Cpu(Nanos::from_millis(1)));
         let again = seen2.clone();
         devices.call_at(Nanos::from_millis(9), move || {
             again.fetch_add(1, SeqCst);
         });
     });
     let end = rt.block_on(async {
-        rt.charge(Cost::Cpu(Nanos::from_millis(10)));
+        rt.charge(Cpu(Nanos::from_millis(10)));
         rt.yield_now().await;
         rt.now()
     });
@@ -445,7 +445,7 @@ fn a_task_knows_what_it_has_used() {
             async move {
                 work(rt.clone(), [1, 2, 3]).await;
                 rt.sleep(Nanos::from_secs(1)).await;
-                rt.charge(Cost::Cpu(Nanos(7)));
+                rt.charge(Cpu(Nanos(7)));
                 rt.task_usage()
             }
         });

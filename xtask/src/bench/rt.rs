@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a bench reads the clock and starts threads itself
 
 use super::{Result, median};
-use extant_rt::{Class, Cost, Event, Flag, Key, Nanos, RealConfig, Rt, WaitConfig, WaitTable};
+use extant_rt::{Class, Cost, Cpu, Flag, Key, Nanos, RealConfig, Rt, TaskEvent, WaitConfig, WaitTable};
 use extant_sim::{Machine, Preemption, Sim};
 use parking_lot::{Condvar, Mutex};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -88,11 +88,11 @@ fn each(n: u64, mut work: impl FnMut(u64)) -> f64 {
 }
 
 fn charge(rt: &Rt) -> f64 {
-    each(50_000_000, |n| black_box(rt).charge(Cost::PageCopy(black_box(n))))
+    each(50_000_000, |n| black_box(rt).charge(Cost::WaitScan(black_box(n))))
 }
 
 fn trace(rt: &Rt) -> f64 {
-    each(50_000_000, |n| black_box(rt).trace(Event::Mark { what: "bench", number: black_box(n) }))
+    each(50_000_000, |n| black_box(rt).trace(TaskEvent::Woke { key: black_box(n), examined: 1, woken: 1 }))
 }
 
 fn ready(rt: &Rt) -> f64 {
@@ -270,7 +270,7 @@ fn events(machine: Machine) -> [f64; 2] {
             async move {
                 for _ in 0..2_000 {
                     rt.sleep(Nanos(1_000_000 + n * 977)).await;
-                    rt.charge(Cost::Cpu(Nanos(300)));
+                    rt.charge(Cpu(Nanos(300)));
                 }
             }
         };

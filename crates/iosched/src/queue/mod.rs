@@ -11,11 +11,12 @@ mod waiters;
 
 pub use account::{StreamInfo, StreamStats};
 
+use crate::Cost;
 use crate::elevator::{Elevator, RequestId};
 use extant_block::blktrace::{Action, Blktrace};
 use extant_block::split;
 use extant_block::{Bio, BioFlags, Device, IoError, Limits, Op, Sector, StreamId};
-use extant_rt::{Class, Cost, Nanos, Rt};
+use extant_rt::{Class, Nanos, Rt};
 use flush::FlushSharing;
 use observe::Observer;
 use parking_lot::Mutex;

@@ -1,8 +1,9 @@
 //! Whom the queue tells what it does.
 
+use crate::Event;
 use extant_block::blktrace::{Action, Blktrace, Subject};
 use extant_block::{IoError, Op};
-use extant_rt::{Event, Nanos, Rt};
+use extant_rt::{Nanos, Rt};
 
 /// Passes what happens to a blktrace and to the world's own trace.
 #[derive(Debug)]

@@ -3,10 +3,11 @@
 use super::measure::Measured;
 use super::offsets::Permutation;
 use super::place::Place;
+use crate::cost::Cost;
 use crate::fio::{Engine, Job, SyncCall};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment, StreamId, flush};
 use extant_cache::{CacheError, OpenFile};
-use extant_rt::{Class, Cost, Nanos, Rng, Rt, TaskUsage, WaitsOn};
+use extant_rt::{Class, Nanos, Rng, Rt, TaskUsage, WaitsOn};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -1,20 +1,20 @@
 //! The sink that writes the file.
 
 use super::{MAGIC, plain};
-use extant_rt::trace::{EventKind, Record, Value};
+use extant_rt::trace::{Record, Value};
 use extant_rt::{Nanos, Sink};
 use parking_lot::Mutex;
 use std::io::{self, Write};
 
 /// What is kept: what a report is made from.
-const KINDS: [EventKind; 2] = [EventKind::WriterPaused, EventKind::DirtyLevels];
+const KINDS: [&str; 2] = ["cache/pause", "cache/levels"];
 
 /// Writes the cache's events as they come. Call [`TraceFile::finish`] to learn whether all of them were written.
 pub struct TraceFile<W>(Mutex<State<W>>);
 
 struct State<W> {
     out: W,
-    kinds: Vec<EventKind>,
+    kinds: Vec<&'static str>,
     words: Vec<&'static str>,
     at: Nanos,
     error: Option<io::Error>,
@@ -47,12 +47,12 @@ impl<W: Write> State<W> {
 
     /// The number of a kind or a word, which is defined first if need be.
     fn kind(&mut self, record: &Record) -> usize {
-        let kind = record.event.kind();
+        let kind = record.event.name();
         if let Some(number) = self.kinds.iter().position(|known| *known == kind) {
             return number;
         }
-        let mut line = format!("kind {}", kind.name());
-        record.event.fields(|name, value| {
+        let mut line = format!("kind {kind}");
+        record.event.fields(&mut |name, value| {
             line.push(' ');
             line.push_str(name);
             line.push_str(match value {
@@ -77,12 +77,15 @@ impl<W: Write> State<W> {
 }
 
 impl<W: Write + Send> Sink for TraceFile<W> {
-    fn device_name(&self, device: u32, name: &str) {
+    fn name(&self, kind: &'static str, device: u32, name: &str) {
+        if kind != "device" {
+            return;
+        }
         self.0.lock().line(&format!("device {device} {}", plain(name)));
     }
 
     fn record(&self, record: &Record) {
-        if !KINDS.contains(&record.event.kind()) {
+        if !KINDS.contains(&record.event.name()) {
             return;
         }
         let mut state = self.0.lock();
@@ -91,7 +94,7 @@ impl<W: Write + Send> Sink for TraceFile<W> {
         let since = record.at.0 as i64 - state.at.0 as i64;
         state.at = record.at;
         let mut line = format!("{kind} {since}");
-        record.event.fields(|_, value| {
+        record.event.fields(&mut |_, value| {
             let number = match value {
                 Value::Number(number) => number,
                 Value::Span(span) => span.0,

@@ -62,7 +62,7 @@ fn micros(at: Nanos) -> String {
 impl<W: Write + Send> Sink for ChromeSink<W> {
     fn record(&self, record: &Record) {
         self.line(|out| {
-            let name = record.event.kind().name();
+            let name = record.event.name();
             let category = name.split('/').next().unwrap_or(name);
             let (pid, tid) = (1, record.place.task);
             write!(out, r#"{{"name":"{name}","cat":"{category}","pid":{pid},"tid":{tid},"#)?;
@@ -75,7 +75,7 @@ impl<W: Write + Send> Sink for ChromeSink<W> {
             }
             write!(out, r#""args":{{"lane":{}"#, record.place.lane)?;
             let mut result = Ok(());
-            record.event.fields(|field, value| {
+            record.event.fields(&mut |field, value| {
                 if result.is_ok() && field != "took" {
                     result = match value {
                         Value::Word(word) => write!(out, r#","{field}":"{}""#, escaped(word)),
@@ -88,7 +88,10 @@ impl<W: Write + Send> Sink for ChromeSink<W> {
         });
     }
 
-    fn task_name(&self, task: u32, name: &str) {
+    fn name(&self, kind: &'static str, task: u32, name: &str) {
+        if kind != "task" {
+            return;
+        }
         self.line(|out| {
             let name = escaped(name);
             write!(

@@ -1,11 +1,11 @@
-//! What happened, when, and where: typed events and where they go.
+//! Typed events with time and place, and the sinks that they go to.
 
 mod chrome;
 mod event;
 mod sinks;
 
 pub use chrome::ChromeSink;
-pub use event::{Event, EventKind, Value};
+pub use event::{Event, TaskEvent, Value};
 pub use sinks::{CountingSink, RingSink, Tee};
 
 use crate::{Nanos, Place};
@@ -15,14 +15,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An event with its time and place.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Record {
     /// When it happened; for an event that took time, when it ended.
     pub at: Nanos,
     /// Where it happened.
     pub place: Place,
-    /// What happened.
-    pub event: Event,
+    /// The event, as its layer declared it: `record.event.of::<extant_cache::Event>()`.
+    pub event: Arc<dyn Event>,
 }
 
 /// Where events go.
@@ -31,13 +31,9 @@ pub struct Record {
 pub trait Sink: Send + Sync {
     /// Takes one event.
     fn record(&self, record: &Record);
-    /// A task, as later records number it, has a name.
-    fn task_name(&self, task: u32, name: &str) {
-        let _ = (task, name);
-    }
-    /// A page cache's device, as later records number it, has a name.
-    fn device_name(&self, device: u32, name: &str) {
-        let _ = (device, name);
+    /// An object of this kind ("task", "device") has a name; later records show it by its number.
+    fn name(&self, kind: &'static str, number: u32, name: &str) {
+        let _ = (kind, number, name);
     }
 }
 
@@ -66,23 +62,16 @@ impl Tracer {
     }
 
     /// Passes one event on.
-    pub fn record(&self, at: Nanos, place: Place, event: Event) {
+    pub fn record(&self, at: Nanos, place: Place, event: impl Event) {
         if let Some(sink) = &*self.0.sink.read() {
-            sink.record(&Record { at, place, event });
+            sink.record(&Record { at, place, event: Arc::new(event) });
         }
     }
 
-    /// Tells the sink a task's name.
-    pub fn task_name(&self, task: u32, name: &str) {
+    /// Tells the sink the name of an object; see [`Sink::name`].
+    pub fn name(&self, kind: &'static str, number: u32, name: &str) {
         if let Some(sink) = &*self.0.sink.read() {
-            sink.task_name(task, name);
-        }
-    }
-
-    /// Tells the sink the name of a page cache's device.
-    pub fn device_name(&self, device: u32, name: &str) {
-        if let Some(sink) = &*self.0.sink.read() {
-            sink.device_name(device, name);
+            sink.name(kind, number, name);
         }
     }
 }

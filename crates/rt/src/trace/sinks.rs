@@ -1,44 +1,39 @@
 //! Sinks that keep events in memory.
 
-use super::{EventKind, Record, Sink};
+use super::{Record, Sink};
 use crate::Nanos;
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
 /// Counts events of each kind and keeps a histogram (HDR, two significant digits) of how long they took.
-pub struct CountingSink(Mutex<Vec<Tally>>);
+#[derive(Default)]
+pub struct CountingSink(Mutex<BTreeMap<&'static str, Tally>>);
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Tally {
     count: u64,
     took: Option<Histogram<u64>>,
 }
 
-impl Default for CountingSink {
-    fn default() -> Self {
-        Self(Mutex::new(vec![Tally { count: 0, took: None }; EventKind::ALL.len()]))
-    }
-}
-
 impl CountingSink {
-    /// How many events of this kind came.
-    pub fn count(&self, kind: EventKind) -> u64 {
-        self.0.lock()[kind as usize].count
+    /// How many events of this name came.
+    pub fn count(&self, name: &str) -> u64 {
+        self.0.lock().get(name).map_or(0, |tally| tally.count)
     }
 
-    /// How long events of this kind took, in nanoseconds; `None` where none came, or none took time.
-    pub fn took(&self, kind: EventKind) -> Option<Histogram<u64>> {
-        self.0.lock()[kind as usize].took.clone()
+    /// How long events of this name took, in nanoseconds; `None` where none came, or none took time.
+    pub fn took(&self, name: &str) -> Option<Histogram<u64>> {
+        self.0.lock().get(name)?.took.clone()
     }
 }
 
 impl Sink for CountingSink {
     fn record(&self, record: &Record) {
         let mut tallies = self.0.lock();
-        let tally = &mut tallies[record.event.kind() as usize];
+        let tally = tallies.entry(record.event.name()).or_default();
         tally.count += 1;
         if let Some(Nanos(took)) = record.event.took() {
             let histogram = tally.took.get_or_insert_with(|| {
@@ -52,11 +47,8 @@ impl Sink for CountingSink {
 
 impl fmt::Display for CountingSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (kind, tally) in EventKind::ALL.iter().zip(&*self.0.lock()) {
-            if tally.count == 0 {
-                continue;
-            }
-            write!(f, "{:<18} {:>12}", kind.name(), tally.count)?;
+        for (name, tally) in &*self.0.lock() {
+            write!(f, "{:<18} {:>12}", name, tally.count)?;
             if let Some(took) = &tally.took {
                 let at = |q| Nanos(took.value_at_quantile(q));
                 write!(f, "  p50 {}  p99 {}  max {}", at(0.5), at(0.99), Nanos(took.max()))?;
@@ -82,7 +74,7 @@ impl RingSink {
 
     /// The events kept, oldest first.
     pub fn records(&self) -> Vec<Record> {
-        self.ring.lock().0.iter().copied().collect()
+        self.ring.lock().0.iter().cloned().collect()
     }
 
     /// How many events had to go.
@@ -98,7 +90,7 @@ impl Sink for RingSink {
             ring.0.pop_front();
             ring.1 += 1;
         }
-        ring.0.push_back(*record);
+        ring.0.push_back(record.clone());
     }
 }
 
@@ -110,11 +102,7 @@ impl Sink for Tee {
         self.0.iter().for_each(|sink| sink.record(record));
     }
 
-    fn task_name(&self, task: u32, name: &str) {
-        self.0.iter().for_each(|sink| sink.task_name(task, name));
-    }
-
-    fn device_name(&self, device: u32, name: &str) {
-        self.0.iter().for_each(|sink| sink.device_name(device, name));
+    fn name(&self, kind: &'static str, number: u32, name: &str) {
+        self.0.iter().for_each(|sink| sink.name(kind, number, name));
     }
 }

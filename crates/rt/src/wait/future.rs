@@ -4,7 +4,7 @@ use super::bucket::{Fate, Want};
 use super::table::State;
 use super::{Flag, Key, WaitTable};
 use crate::sync::{AtomicU32, Ordering};
-use crate::{Cost, Event, Nanos, WaitsOn};
+use crate::{Cost, Nanos, TaskEvent, WaitsOn};
 use std::future::Future;
 use std::ops::DerefMut;
 use std::pin::Pin;
@@ -93,7 +93,7 @@ impl<'a> Ticket<'a> {
         if let Some(since) = self.since {
             let rt = &self.table.rt;
             let took = rt.now().saturating_sub(since);
-            rt.trace(Event::Waited { key: self.key.object, took, spurious: self.spurious });
+            rt.trace(TaskEvent::Waited { key: self.key.object, took, spurious: self.spurious });
         }
     }
 

@@ -4,7 +4,7 @@ use super::bucket::{Progress, Waiters};
 use super::future::{Lock, Ticket, Wait, WaitWhile};
 use super::{Discipline, WaitConfig};
 use crate::sync::{AtomicU32, Mutex, Ordering};
-use crate::{Cost, Event, Rt};
+use crate::{Cost, Rt, TaskEvent};
 use std::fmt;
 use std::task::Waker;
 
@@ -265,7 +265,7 @@ impl WakeBatch<'_> {
         drop(state);
         let rt = &self.table.rt;
         rt.charge(Cost::WaitScan(u64::from(examined)));
-        rt.trace(Event::Woke { key: key.object, examined, woken });
+        rt.trace(TaskEvent::Woke { key: key.object, examined, woken });
     }
 
     /// Keeps a waker; false when there is no room for another.

@@ -9,9 +9,10 @@ mod events;
 mod processors;
 mod tasks;
 
+use crate::event::Event;
 use crate::machine::Processors;
 use crate::queue::EventQueue;
-use extant_rt::{Class, Event, Nanos, Place, RtError, TaskFuture, TaskUsage, Tracer, WaitsOn};
+use extant_rt::{Class, Nanos, Place, RtError, TaskFuture, TaskUsage, Tracer, WaitsOn};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;

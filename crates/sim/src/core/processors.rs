@@ -1,8 +1,9 @@
 //! Processors: who has them, for how long, and who loses them to whom.
 
 use super::{After, Core, Happening, Phase, State, TaskId};
+use crate::event::Event;
 use crate::machine::Preemption;
-use extant_rt::{Class, Event, Nanos, TaskFuture, TaskUsage};
+use extant_rt::{Class, Nanos, TaskFuture, TaskUsage};
 
 impl Core {
     pub(super) fn idle_processor(&self, preferred: u32) -> Option<u32> {

@@ -1,8 +1,9 @@
 //! Tasks: made, queued by class, woken, ended.
 
 use super::{Core, Happening, State, Task, TaskId};
+use crate::event::Event;
 use crate::machine::Preemption;
-use extant_rt::{Class, Event, Nanos, TaskFuture, TaskUsage, WaitsOn};
+use extant_rt::{Class, Nanos, TaskFuture, TaskUsage, WaitsOn};
 use std::cmp::Reverse;
 use std::task::Waker;
 
@@ -39,7 +40,7 @@ impl Core {
             waits_on: None,
         });
         if self.tracer.is_on() {
-            self.tracer.task_name(id.serial, name);
+            self.tracer.name("task", id.serial, name);
         }
         id
     }

@@ -1,0 +1,65 @@
+//! Every bio is paid for once, whichever layer submits it: by the request queue.
+
+use extant_block::{Bio, Buf, Device, Op, Record, Sector, execute};
+use extant_cache::{CacheConfig, FlatFile, PageCache};
+use extant_iosched::{Queue, QueueConfig};
+use extant_rt::Nanos;
+use extant_sim::disk::Disks;
+use extant_sim::{Machine, Sim};
+use std::sync::Arc;
+
+/// A machine where nothing but this costs anything, and this a millisecond.
+fn machine(key: &str) -> Machine {
+    let text = include_str!("../../../machines/sata-7200-2013.toml");
+    let free = |line: &str| match line.split_once(" = ") {
+        Some((name, _)) if name == key => format!("{name} = 1_000_000"),
+        Some((name @ ("context_switch_ns" | "wake_ns" | "idle_exit_ns" | "timer_interrupt_ns"), _)) => {
+            format!("{name} = 0")
+        }
+        Some((name, value)) if name.ends_with("_ns") && !value.contains('#') && name != "timeslice_ns" => {
+            format!("{name} = 0")
+        }
+        _ => line.to_owned(),
+    };
+    let text: Vec<String> = text.lines().map(free).collect();
+    Machine::parse("priced", &text.join("\n")).unwrap()
+}
+
+/// Milliseconds of processor time that `key` costs a job, and the bios that came to the queue.
+fn paid(key: &str, through_the_cache: bool) -> (u64, u64) {
+    let sim = Sim::new(machine(key), 1);
+    let rt = sim.rt().clone();
+    let disk = Disks::attach(&sim).device(0);
+    let elevator = extant_history::elevator("none").unwrap();
+    let queue: Arc<dyn Device> = Arc::new(Queue::new(&rt, disk, elevator, QueueConfig::default()));
+    let record = Arc::new(Record::new(queue));
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(8 << 20)).unwrap();
+    let attached = cache.attach(record.clone());
+    let done = rt.block_on(async {
+        if through_the_cache {
+            let mapping = attached.mapping(Arc::new(FlatFile::new(Sector(0), 1 << 20)), 1, 0);
+            let file = mapping.open();
+            file.write(0, &[1; 300_000]).await.unwrap();
+            file.sync().await.unwrap();
+        } else {
+            for n in 0..7 {
+                let bio = Bio::new(Op::Write, Sector(n * 800), vec![Buf::zeroed(4096).into()]);
+                execute(&*record, bio).await.1.unwrap();
+            }
+        }
+    });
+    done.unwrap();
+    let bios = record.log().changes.len() as u64;
+    (sim.stats().busy.iter().map(|busy| busy.0).sum::<u64>() / Nanos::from_millis(1).0, bios)
+}
+
+#[test]
+fn every_bio_is_paid_for_once_with_and_without_the_cache() {
+    for through_the_cache in [false, true] {
+        for key in ["bio_submit_ns", "bio_complete_ns"] {
+            let (paid_ms, bios) = paid(key, through_the_cache);
+            assert!(bios > 0);
+            assert_eq!(paid_ms, bios, "{key}, through the cache: {through_the_cache}");
+        }
+    }
+}
