@@ -18,8 +18,11 @@ pub(crate) struct RacyCopy {
 
 impl RacyCopy {
     pub(crate) fn detect() -> Self {
+        // SAFETY: every x86-64 processor has the instruction. (Rust 1.88 calls it unsafe, later versions do not.)
+        #[allow(unused_unsafe)]
+        let cpuid = |leaf| unsafe { __cpuid_count(leaf, 0) };
         // Leaf 7: EBX bit 9.
-        let erms = __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).ebx >> 9 & 1 == 1;
+        let erms = cpuid(0).eax >= 7 && cpuid(7).ebx >> 9 & 1 == 1;
         let avx512 = std::is_x86_feature_detected!("avx512f");
         Self { avx: std::is_x86_feature_detected!("avx"), avx512, erms }
     }
@@ -54,7 +57,7 @@ impl RacyCopy {
 ///
 /// # Safety
 /// `from` is readable and `to` writable, for `n` bytes, and the processor has AVX-512.
-#[target_feature(enable = "avx512f")]
+// Without `#[target_feature]`, which knows AVX-512 since Rust 1.89 only: the assembly needs no leave of the compiler.
 unsafe fn copy_avx512(from: *const u8, to: *mut u8, n: usize) {
     debug_assert!(n > 0 && n.is_multiple_of(256));
     // SAFETY: touches the two ranges only, and the registers named.
