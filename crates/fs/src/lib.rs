@@ -32,6 +32,8 @@ mod map;
 #[allow(dead_code)] // the flows that use it follow
 mod meta;
 mod names;
+#[cfg(test)]
+mod testbed;
 mod volume;
 mod xattr;
 

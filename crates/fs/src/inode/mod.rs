@@ -12,3 +12,6 @@ pub(crate) use crate::meta::InodeCell;
 pub(crate) use orphans::Orphans;
 pub(crate) use table::Inodes;
 pub(crate) use times::Clock;
+
+#[cfg(test)]
+mod tests;

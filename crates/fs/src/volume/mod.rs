@@ -3,6 +3,7 @@
 mod features;
 mod mmp;
 mod mount;
+mod orphans;
 #[allow(dead_code)] // the flows that use it follow
 mod writer;
 
@@ -15,6 +16,7 @@ use extant_format::{
 };
 pub(crate) use mmp::refuse_in_use;
 pub use mount::WriteOptions;
+pub(crate) use orphans::orphan_file_blocks;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -4,16 +4,13 @@ use super::features::check_writable;
 use super::{OpenOptions, Volume, Writer, read_superblock};
 use crate::journal::recover::Log;
 use crate::journal::{Journal, JournalOptions, LogDevice, recover};
-use crate::map::RunWalker;
 use crate::meta::{Buffers, InodeCell, MetaStore, Tid};
-use crate::{Error, Result, RunState};
+use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment};
 use extant_cache::Disk;
 use extant_cache::blocks::Blocks;
 use extant_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
-use extant_format::{
-    Compat, Corrupt, Incompat, Place, RoCompat, STATE_ERROR, STATE_VALID, Superblock, VolumeBlock,
-};
+use extant_format::{Compat, Incompat, RoCompat, STATE_ERROR, STATE_VALID, Superblock};
 use extant_rt::{Nanos, Rt};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -86,7 +83,7 @@ impl Volume {
         let mount =
             Mount { disk: disk.clone(), options, state: sb.raw().s_state.get(), orphans: Mutex::default() };
         mount.mark_open(&store, &journal).await?;
-        let orphan_file = orphan_file(&raw).await?;
+        let orphan_file = super::orphan_file_blocks(&raw).await?;
         let (writer, orphans) =
             Writer::new(rt, store, journal, disk, &orphan_file, options.fixed_time).await?;
         *mount.orphans.lock() = orphans;
@@ -221,24 +218,6 @@ impl Mount {
 
 fn has_journal(store: &MetaStore) -> bool {
     store.shape().compat().contains(Compat::HAS_JOURNAL)
-}
-
-/// The blocks of the orphan file, in order; none without one.
-async fn orphan_file(raw: &Volume) -> Result<Vec<VolumeBlock>> {
-    let mut blocks = Vec::new();
-    let Some(number) = raw.superblock().orphan_file() else { return Ok(blocks) };
-    let inode = raw.inode(number).await?;
-    let mut walker = RunWalker::new(0, raw.superblock().block_size().blocks_for(inode.size()));
-    while let Some(run) = walker.next(raw, &inode).await? {
-        match run.state {
-            RunState::Written(at) => blocks.extend((at.0..at.0 + run.blocks).map(VolumeBlock)),
-            RunState::Unwritten(_) | RunState::Hole => {
-                let rule = "without holes, for it is the orphan file";
-                return Err(Corrupt::field(Place::Inode(number), "i_block", run.logical, rule).into());
-            }
-        }
-    }
-    Ok(blocks)
 }
 
 /// The low and high parts of a time in the superblock.

@@ -1,0 +1,89 @@
+//! Orphans that are left behind: e2fsck finishes them, and finds nothing else.
+
+use crate::journal::Credits;
+use crate::testbed::{Bed, check_is_silent, have_tools, make, run};
+use extant_format::{InodeNumber, RoCompat};
+use extant_rt::{Rng, Rt};
+use std::path::Path;
+
+/// What is left of `count` orphans, made and taken off in random order, after a crash.
+async fn leave_orphans(rt: &Rt, image: &Path, seed: u64, count: usize) -> Vec<InodeNumber> {
+    let bed = Bed::open(rt, image).await;
+    assert!(bed.left.is_empty());
+    let mut rng = Rng::new(seed);
+    let mut live = Vec::new();
+    while live.len() < count {
+        if let Some(node) = bed.create(&mut rng, false).await {
+            let mut handle = bed.journal.start(Credits(4)).await.unwrap();
+            handle.inode(&node.cell).raw.i_links_count = 0.into();
+            bed.orphans.add(&mut handle, &node.cell);
+            drop(handle);
+            live.push(node);
+        }
+        if live.len() > 3 && rng.below(3) == 0 {
+            let node = live.swap_remove(rng.below(live.len() as u64) as usize);
+            bed.delete(node).await;
+        }
+    }
+    {
+        let mut handle = bed.journal.start(Credits(1)).await.unwrap();
+        let mut sb = handle.superblock();
+        if sb.orphan_file().is_some() {
+            let bits = sb.raw().s_feature_ro_compat.get() | RoCompat::ORPHAN_PRESENT.bits();
+            sb.raw_mut().s_feature_ro_compat = bits.into();
+        }
+    }
+    bed.commit().await;
+    assert_eq!(bed.alloc.problems().len(), 0);
+    let mut numbers: Vec<_> = live.iter().map(|node| node.cell.number()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+fn orphans_are_understood(args: &str, seed: u64, count: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    make(&image, 32, args);
+    let rt = Rt::real(Default::default());
+    rt.block_on(async {
+        let left = leave_orphans(&rt, &image, seed, count).await;
+        let bed = Bed::open(&rt, &image).await;
+        let mut found: Vec<_> = bed.left.iter().map(|cell| cell.number()).collect();
+        found.sort_unstable();
+        assert_eq!(found, left, "{args}: what was left is found");
+    })
+    .unwrap();
+    let path = image.to_str().unwrap();
+    let said = run("e2fsck", &["-fy", path]);
+    let cleared = said.lines().filter(|line| line.starts_with("Clearing orphaned inode")).count();
+    assert_eq!(cleared, count, "{args}: {said}");
+    let expected = |line: &str| {
+        // e2fsck empties the file by itself, after it has finished what stands in it.
+        ["Clearing orphaned", "Orphan file (", "Clear?", "Free ", "Fix", "Pass", "e2fsck"]
+            .iter()
+            .any(|start| line.starts_with(start))
+            || line.is_empty()
+            || line.contains("FILE SYSTEM WAS MODIFIED")
+            || line.contains(" blocks")
+    };
+    let others: Vec<_> = said.lines().filter(|line| !expected(line)).collect();
+    assert!(others.is_empty(), "{args}: {others:#?}");
+    check_is_silent(&image, args);
+}
+
+#[test]
+fn e2fsck_finishes_what_stands_on_the_orphan_list() {
+    if have_tools() {
+        orphans_are_understood("-t ext4 -b 1024 -N 512 -O ^orphan_file", 1, 40);
+        orphans_are_understood("-t ext3 -b 1024 -N 512", 2, 40);
+    }
+}
+
+#[test]
+fn e2fsck_finishes_what_stands_in_the_orphan_file_and_what_did_not_fit() {
+    if have_tools() {
+        orphans_are_understood("-t ext4 -b 4096 -N 512 -O orphan_file", 3, 40);
+        // More than the 4 blocks of the file hold.
+        orphans_are_understood("-t ext4 -b 1024 -N 2048 -O orphan_file -E orphan_file_size=4", 4, 1100);
+    }
+}

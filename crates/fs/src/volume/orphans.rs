@@ -1,0 +1,31 @@
+//! The orphans that a volume was left with.
+
+use super::Volume;
+use crate::{Result, RunState};
+use extant_format::{Corrupt, FileBlock, Place, VolumeBlock};
+
+/// Blocks of an orphan file at most, as Linux accepts it.
+const FILE_BLOCKS_MAX: u64 = 512;
+
+/// The blocks of the orphan file, in order; none on a volume without one.
+///
+/// # Errors
+/// It has holes, or is longer than Linux makes it.
+pub(crate) async fn orphan_file_blocks(volume: &Volume) -> Result<Vec<VolumeBlock>> {
+    let Some(number) = volume.superblock().orphan_file() else { return Ok(Vec::new()) };
+    let inode = volume.inode(number).await?;
+    let mut blocks = Vec::new();
+    let mut runs = volume.runs(&inode);
+    while let Some(run) = runs.next().await? {
+        let place = Place::OrphanFile(FileBlock(run.logical as u32));
+        let RunState::Written(first) = run.state else {
+            return Err(Corrupt::field(place, "block", 0, "mapped and written").into());
+        };
+        if run.logical + run.blocks > FILE_BLOCKS_MAX {
+            let rule = "at most 512 blocks long";
+            return Err(Corrupt::field(place, "length", run.logical + run.blocks, rule).into());
+        }
+        blocks.extend((first.0..first.0 + run.blocks).map(VolumeBlock));
+    }
+    Ok(blocks)
+}
