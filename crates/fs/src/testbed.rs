@@ -47,7 +47,7 @@ pub(crate) struct Bed {
     pub(crate) writer: Arc<Writer>,
     /// Orphans that it was left with.
     pub(crate) left: Vec<Arc<InodeCell>>,
-    pub(crate) cache: PageCache,
+    _cache: PageCache,
     pub(crate) extents: bool,
 }
 
@@ -75,9 +75,8 @@ impl Bed {
         let file = orphan_file_blocks(&volume).await.unwrap();
         let cache = PageCache::new(rt, CacheConfig::with_budget(1 << 20)).unwrap();
         let disk = cache.attach(store.blocks().device().clone());
-        let (writer, left) =
-            Writer::new(rt, store, journal, &disk, &file, Some(NOW.seconds)).await.unwrap();
-        Self { writer, left, cache, extents: sb.incompat().contains(Incompat::EXTENTS) }
+        let (writer, left) = Writer::new(rt, store, journal, &disk, &file, Some(NOW.seconds)).await.unwrap();
+        Self { writer, left, _cache: cache, extents: sb.incompat().contains(Incompat::EXTENTS) }
     }
 
     pub(crate) async fn commit(&self) {

@@ -4,25 +4,37 @@ use crate::Result;
 use crate::alloc::{Allocator, LoggedInode, NewInode};
 use crate::journal::Handle;
 use crate::meta::{InodeCell, MetaKind, MetaStore};
+use extant_cache::accounts::{Account, Shrink};
 use extant_format::{Corrupt, Inode, InodeNumber, Place, VolumeBlock, inode_offset};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 const SHARDS: usize = 16;
 /// Neighbours in an inode table share a shard.
 const NEIGHBOURS: u32 = 16;
 /// Places of the eviction queue that one insertion looks at.
 const LOOKED_AT: usize = 4;
+/// Places of each shard's queue that one call to shrink looks at: all of them take some 100 µs.
+const SHRINK_LOOKS: usize = 128;
 
 /// Inodes in memory. An inode that is referenced, or changed and not yet encoded by a commit, stays; of the others at most
 /// so many as were agreed.
-#[derive(Debug)]
+///
+/// Cheap to clone.
+#[derive(Clone, Debug)]
 pub(crate) struct Inodes {
+    table: Arc<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
     store: Arc<MetaStore>,
     shards: [Mutex<Shard>; SHARDS],
     kept_per_shard: usize,
+    /// What inodes in memory are charged to, if to anything.
+    account: OnceLock<Account>,
 }
 
 #[derive(Debug, Default)]
@@ -35,11 +47,29 @@ struct Shard {
 impl Inodes {
     /// A table that keeps up to `kept` unused inodes.
     pub(crate) fn new(store: Arc<MetaStore>, kept: usize) -> Self {
-        Self { store, shards: Default::default(), kept_per_shard: kept.div_ceil(SHARDS) }
+        let (shards, account) = Default::default();
+        let kept_per_shard = kept.div_ceil(SHARDS);
+        Self { table: Arc::new(Table { store, shards, kept_per_shard, account }) }
+    }
+
+    /// Charges inodes that come into memory from now on to `account`, which may have unused ones dropped. Once.
+    pub(crate) fn charge_to(&self, account: Account) {
+        account.set_shrinker(Arc::downgrade(&self.table) as Weak<dyn Shrink>);
+        let set = self.table.account.set(account);
+        assert!(set.is_ok(), "one account");
+    }
+
+    /// What inodes in memory are charged to, if to anything.
+    pub(crate) fn account(&self) -> Option<&Account> {
+        self.table.account.get()
+    }
+
+    fn store(&self) -> &MetaStore {
+        &self.table.store
     }
 
     fn shard(&self, number: InodeNumber) -> &Mutex<Shard> {
-        &self.shards[(number.0 / NEIGHBOURS) as usize % SHARDS]
+        self.table.shard(number)
     }
 
     /// The inode, if it is in memory. Never waits.
@@ -58,8 +88,8 @@ impl Inodes {
             return Ok(cell);
         }
         let (table, at) = self.home(number)?;
-        let group = self.store.shape().locate_inode(number).expect("it has a home").0;
-        let table = self.store.read(table, MetaKind::InodeTable(group)).await?;
+        let group = self.store().shape().locate_inode(number).expect("it has a home").0;
+        let table = self.store().read(table, MetaKind::InodeTable(group)).await?;
         let mut shard = self.shard(number).lock();
         // Another reader may have been first, and its cell may have been changed since.
         if let Some(cell) = shard.cells.get(&number.0) {
@@ -67,8 +97,8 @@ impl Inodes {
         }
         // Under the shard's lock: the bytes are those of the last commit that encoded the inode, and no cell lives that
         // knows better.
-        let inode = Inode::parse(&table.bytes()[at..], self.store.shape(), number)?;
-        Ok(self.insert(&mut shard, InodeCell::new(inode, table, at)))
+        let inode = Inode::parse(&table.bytes()[at..], self.store().shape(), number)?;
+        Ok(self.table.insert(&mut shard, InodeCell::new(inode, table, at)))
     }
 
     /// As [`Self::get`], for an inode that a name or a table of the volume leads to.
@@ -88,7 +118,7 @@ impl Inodes {
         let missing = numbers.filter(|&number| self.cached(number).is_none());
         let blocks: Vec<VolumeBlock> =
             missing.filter_map(|number| self.home(number).ok()).map(|home| home.0).collect();
-        self.store.prefetch(blocks.into_iter()).await;
+        self.store().prefetch(blocks.into_iter()).await;
     }
 
     /// Logs a new inode and fills in its record, which begins as zeroes with its generation.
@@ -100,7 +130,7 @@ impl Inodes {
         fill: impl FnOnce(&mut Inode),
     ) -> Arc<InodeCell> {
         let LoggedInode { number, table, at, generation } = allocator.log_inode(handle, new);
-        let sb = self.store.shape();
+        let sb = self.store().shape();
         let mut inode = Inode::new(number, sb);
         inode.raw.i_generation = generation.into();
         let cell = {
@@ -109,7 +139,7 @@ impl Inodes {
             if let Some(old) = shard.cells.get(&number.0) {
                 old.supersede(handle.tid());
             }
-            self.insert(&mut shard, InodeCell::new(inode, table, at))
+            self.table.insert(&mut shard, InodeCell::new(inode, table, at))
         };
         fill(&mut handle.inode(&cell));
         cell
@@ -124,22 +154,36 @@ impl Inodes {
         }
     }
 
+    /// Drops unused inodes, up to about so many bytes; returns how many.
+    pub(crate) fn shrink(&self, bytes: u64) -> u64 {
+        self.table.shrink(bytes)
+    }
+
     /// Inodes in memory.
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().cells.len()).sum()
+        self.table.shards.iter().map(|shard| shard.lock().cells.len()).sum()
     }
 
     fn home(&self, number: InodeNumber) -> Result<(VolumeBlock, usize)> {
-        let sb = self.store.shape();
+        let sb = self.store().shape();
         let Some((group, offset)) = inode_offset(sb, number) else {
             let rule = "an inode of the volume";
             return Err(Corrupt::field(Place::Inode(number), "inode number", number.0.into(), rule).into());
         };
-        let block = self.store.groups().get(group).inode_table.0 + (offset >> sb.block_size().log2());
+        let block = self.store().groups().get(group).inode_table.0 + (offset >> sb.block_size().log2());
         Ok((VolumeBlock(block), (offset & u64::from(sb.block_size().bytes() - 1)) as usize))
+    }
+}
+
+impl Table {
+    fn shard(&self, number: InodeNumber) -> &Mutex<Shard> {
+        &self.shards[(number.0 / NEIGHBOURS) as usize % SHARDS]
     }
 
     fn insert(&self, shard: &mut Shard, cell: InodeCell) -> Arc<InodeCell> {
+        if let Some(account) = self.account.get() {
+            cell.keep_charge(account.charge(cell.memory_bytes()));
+        }
         let cell = Arc::new(cell);
         shard.queue.push_back(cell.number().0);
         shard.cells.insert(cell.number().0, cell.clone());
@@ -147,16 +191,44 @@ impl Inodes {
             if shard.cells.len() <= self.kept_per_shard && shard.queue.len() <= 2 * self.kept_per_shard {
                 break;
             }
-            let Some(oldest) = shard.queue.pop_front() else { break };
-            match shard.cells.get(&oldest) {
-                None => {}
-                // The table's own reference is the only one, and new ones come from the table, which is locked.
-                Some(cell) if Arc::strong_count(cell) == 1 && !cell.is_dirty() && !cell.take_touched() => {
-                    shard.cells.remove(&oldest);
-                }
-                Some(_) => shard.queue.push_back(oldest),
-            }
+            shard.evict_one();
         }
         cell
+    }
+}
+
+impl Shard {
+    /// Looks at the oldest place of the queue; returns the bytes of the inode that it drops.
+    fn evict_one(&mut self) -> u64 {
+        let Some(oldest) = self.queue.pop_front() else { return 0 };
+        match self.cells.get(&oldest) {
+            None => 0,
+            // The table's own reference is the only one, and new ones come from the table, which is locked.
+            Some(cell) if Arc::strong_count(cell) == 1 && !cell.is_dirty() && !cell.take_touched() => {
+                let bytes = cell.memory_bytes();
+                self.cells.remove(&oldest);
+                bytes
+            }
+            Some(_) => {
+                self.queue.push_back(oldest);
+                0
+            }
+        }
+    }
+}
+
+impl Shrink for Table {
+    fn shrink(&self, bytes: u64) -> u64 {
+        let mut freed = 0;
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            for _ in 0..shard.queue.len().min(SHRINK_LOOKS) {
+                if freed >= bytes {
+                    return freed;
+                }
+                freed += shard.evict_one();
+            }
+        }
+        freed
     }
 }

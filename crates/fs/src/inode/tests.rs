@@ -87,3 +87,40 @@ fn e2fsck_finishes_what_stands_in_the_orphan_file_and_what_did_not_fit() {
         orphans_are_understood("-t ext4 -b 1024 -N 2048 -O orphan_file -E orphan_file_size=4", 4, 1100);
     }
 }
+
+fn drop_unused(bed: &Bed) {
+    bed.inodes.shrink(u64::MAX);
+}
+
+#[test]
+fn unused_inodes_are_dropped_when_memory_is_wanted_and_changed_ones_stay() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    make(&image, 8, "-t ext4 -b 1024 -N 512");
+    let rt = Rt::real(Default::default());
+    rt.block_on(async {
+        let bed = Bed::open(&rt, &image).await;
+        let charged = |bed: &Bed| bed.inodes.account().unwrap().charged_bytes();
+        // Those that mke2fs made.
+        for number in 1..=11 {
+            bed.inodes.get(InodeNumber(number)).await.unwrap();
+        }
+        let changed = bed.inodes.get(InodeNumber::ROOT).await.unwrap();
+        {
+            let mut handle = bed.journal.start(Credits(1)).await.unwrap();
+            handle.inode(&changed).raw.i_atime = 1_700_000_000.into();
+        }
+        drop(changed);
+        assert!(charged(&bed) >= 11 * 256);
+        // Twice: what was asked for since the last look is spared once.
+        (0..2).for_each(|_| drop_unused(&bed));
+        assert_eq!(bed.inodes.len(), 1, "the changed one");
+        bed.commit().await;
+        (0..2).for_each(|_| drop_unused(&bed));
+        assert_eq!((bed.inodes.len(), charged(&bed)), (0, 0));
+    })
+    .unwrap();
+}

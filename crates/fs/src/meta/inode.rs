@@ -1,10 +1,12 @@
 //! One inode in memory.
 
 use super::{MetaBlock, Tid, Versioned};
+use extant_cache::accounts::Charge;
 use extant_format::{Inode, InodeNumber, Superblock, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Stamps advance on a tick of 4 ms, as Linux's do at 250 Hz: most changes of a busy inode then leave its times as they are.
@@ -24,6 +26,8 @@ pub(crate) struct InodeCell {
     /// Asked for since eviction looked at it last.
     touched: AtomicBool,
     record: Mutex<Record>,
+    /// The memory that it is charged for.
+    charge: OnceLock<Charge>,
 }
 
 struct Record {
@@ -45,6 +49,7 @@ impl InodeCell {
             openers: AtomicU32::new(0),
             touched: AtomicBool::new(false),
             record: Mutex::new(Record { versions: Versioned::new(inode), observed: false, superseded: None }),
+            charge: OnceLock::new(),
         }
     }
 
@@ -140,6 +145,18 @@ impl InodeCell {
     /// The inode was deleted, and its number is another's from `tid` on.
     pub(crate) fn supersede(&self, tid: Tid) {
         self.record.lock().superseded = Some(tid);
+    }
+
+    /// Memory that it takes, about.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        // Its record's tail, and its place in the table by number.
+        size_of::<Self>() as u64 + self.read(|inode| inode.tail.len() as u64) + 64
+    }
+
+    /// Keeps what its memory is charged with for as long as it lives.
+    pub(crate) fn keep_charge(&self, charge: Charge) {
+        let set = self.charge.set(charge);
+        assert!(set.is_ok(), "charged once");
     }
 
     pub(crate) fn touch(&self) {

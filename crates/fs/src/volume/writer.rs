@@ -7,6 +7,7 @@ use crate::inode::{Clock, Inodes, Orphans};
 use crate::journal::Journal;
 use crate::meta::{InodeCell, MetaStore};
 use extant_cache::Disk;
+use extant_cache::accounts::AccountConfig;
 use extant_format::VolumeBlock;
 use extant_rt::Rt;
 use parking_lot::Mutex;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 
 /// Inodes that stay in memory though nothing uses them.
 const INODES_KEPT: usize = 16 << 10;
+/// Memory of inodes above which unused ones are dropped, however much memory there is.
+const INODES_BYTES: u64 = 64 << 20;
 
 /// The parts of a volume that change it. Operations share it by reference.
 #[derive(Debug)]
@@ -30,8 +33,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// The parts over a store, its journal and the cache of its device, and the orphans that the volume was left with: the caller finishes them
-    /// before it hands the volume out. `orphan_file` gives the blocks of the orphan file, in order; `fixed_time` is every
+    /// The parts over a store, its journal and the cache of its device, and the orphans that the volume was left with: the
+    /// caller finishes them before it hands the volume out. `orphan_file` gives the blocks of the orphan file, in order; `fixed_time` is every
     /// time stamp, in seconds since 1970.
     ///
     /// # Errors
@@ -47,6 +50,11 @@ impl Writer {
         let alloc = Allocator::new(store.clone());
         journal.set_listener(Arc::new(alloc.clone()));
         let inodes = Inodes::new(store.clone(), INODES_KEPT);
+        inodes.charge_to(disk.account(AccountConfig {
+            name: "inodes",
+            limit_bytes: INODES_BYTES,
+            pinned_bytes: INODES_BYTES,
+        }));
         let (orphans, left) = Orphans::load(&store, &inodes, orphan_file).await?;
         let clock = Clock::new(rt, fixed_time);
         let files = Files::new(disk.clone());
