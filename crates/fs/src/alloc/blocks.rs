@@ -6,9 +6,7 @@ use super::{Allocator, Bitmap, GROUPS_KEPT, RUNS_KEPT, Shared};
 use crate::journal::Handle;
 use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
 use crate::{Error, Result};
-use extant_format::{
-    Corrupt, Group, GroupFlags, InodeNumber, Place, VolumeBlock, clear_bits, count_free, set_bits,
-};
+use extant_format::{Corrupt, Group, GroupFlags, InodeNumber, Place, VolumeBlock, clear_bits, set_bits};
 use std::sync::Arc;
 
 /// Adjacent blocks allocated in memory, of one group. Dropped without [`Allocator::log`] they are free again.
@@ -212,54 +210,68 @@ impl Shared {
     /// # Errors
     /// The bitmap is unreadable or damaged: nothing is allocated from the group any more.
     pub(super) async fn load(&self, group: Group) -> Result<()> {
-        match self.read_block_bitmap(group).await {
-            Ok((bytes, bitmap)) => {
-                let mut groups = self.groups.lock();
-                if groups.is_bad(group) {
-                    let place = Place::BlockBitmap(group);
-                    return Err(Corrupt::field(place, "state", 0, "undamaged").into());
+        let descriptor = self.descriptor(group);
+        let bitmap = if descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            Bitmap::Unwritten
+        } else {
+            match self.store.read(descriptor.block_bitmap, MetaKind::BlockBitmap(group)).await {
+                Ok(block) => Bitmap::Logged(block),
+                Err(error) => {
+                    self.set_bad(group, error.clone());
+                    return Err(error);
                 }
-                if !groups.is_loaded(group) {
-                    groups.load(group, &bytes, self.sb().group_blocks(group));
-                    self.block_bitmaps.lock().insert(group.0, bitmap);
-                    let idle = groups.shrink(GROUPS_KEPT, RUNS_KEPT, group);
-                    let mut bitmaps = self.block_bitmaps.lock();
-                    idle.iter().for_each(|group| drop(bitmaps.remove(&group.0)));
-                }
-                Ok(())
             }
-            Err(error) => {
-                self.set_bad(group, error.clone());
-                Err(error)
-            }
-        }
+        };
+        self.install(group, bitmap).map_err(|corrupt| {
+            self.set_bad(group, corrupt.into());
+            corrupt.into()
+        })
     }
 
-    async fn read_block_bitmap(&self, group: Group) -> Result<(Vec<u8>, Bitmap)> {
+    /// Builds the index of a group that has none. Looks at bitmap and descriptor under the lock: as long as the group is
+    /// not loaded, no operation changes them.
+    fn install(&self, group: Group, bitmap: Bitmap) -> std::result::Result<(), Corrupt> {
+        let place = Place::BlockBitmap(group);
+        let mut groups = self.groups.lock();
+        if groups.is_bad(group) {
+            return Err(Corrupt::field(place, "state", 0, "undamaged"));
+        }
+        if groups.is_loaded(group) {
+            return Ok(());
+        }
         let sb = self.sb();
+        let blocks = sb.group_blocks(group);
         let descriptor = self.descriptor(group);
         let own = self.layout.block_bitmap(sb, group);
-        let (bytes, bitmap) = if descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
-            (own, Bitmap::Unwritten)
-        } else {
-            let block = self.store.read(descriptor.block_bitmap, MetaKind::BlockBitmap(group)).await?;
-            let bytes = block.bytes().to_vec();
-            let used = sb.group_blocks(group).div_ceil(8) as usize;
-            if own[..used].iter().zip(&bytes).any(|(own, read)| own & !read != 0) {
-                let rule = "0: the volume's own metadata is in use";
-                return Err(
-                    Corrupt::field(Place::BlockBitmap(group), "free blocks of metadata", 1, rule).into()
-                );
+        let free = match &bitmap {
+            Bitmap::Logged(block) => {
+                let bytes = block.bytes();
+                let used = blocks.div_ceil(8) as usize;
+                if own[..used].iter().zip(&*bytes).any(|(own, read)| own & !read != 0) {
+                    let rule = "0: the volume's own metadata is in use";
+                    return Err(Corrupt::field(place, "free blocks of metadata", 1, rule));
+                }
+                groups.load(group, &bytes, blocks);
+                groups.free(group)
             }
-            (bytes, Bitmap::Logged(block))
+            // Written by somebody else while this one did not look.
+            Bitmap::Unwritten if !descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) => return Ok(()),
+            Bitmap::Unwritten => {
+                groups.load(group, &own, blocks);
+                groups.free(group)
+            }
         };
-        let free = count_free(&bytes, sb.group_blocks(group));
-        // The descriptor as it is now: the bitmap may have changed since it was looked at.
-        if free != self.descriptor(group).free_blocks {
+        if free != descriptor.free_blocks {
+            groups.unload(group);
             let rule = "what the descriptor says (bg_free_blocks_count)";
-            return Err(Corrupt::field(Place::BlockBitmap(group), "free blocks", free.into(), rule).into());
+            return Err(Corrupt::field(place, "free blocks", free.into(), rule));
         }
-        Ok((bytes, bitmap))
+        let mut bitmaps = self.block_bitmaps.lock();
+        bitmaps.insert(group.0, bitmap);
+        for idle in groups.shrink(GROUPS_KEPT, RUNS_KEPT, group) {
+            bitmaps.remove(&idle.0);
+        }
+        Ok(())
     }
 
     /// Nothing is allocated from a group any more, and `why` is kept.

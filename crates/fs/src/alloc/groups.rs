@@ -293,7 +293,7 @@ impl Groups {
     }
 
     /// Forgets the index of a group that nothing uses; `false` where something does, or there is none.
-    fn unload(&mut self, group: Group) -> bool {
+    pub(crate) fn unload(&mut self, group: Group) -> bool {
         let state = &mut self.groups[group.0 as usize];
         let State::Loaded { runs, users: 0 } = state else { return false };
         *state = State::Unloaded { free: runs.free(), longest: runs.longest() };

@@ -1,5 +1,6 @@
 //! Inode numbers: taking one in memory, logging it, freeing it.
 
+use super::inodes::InodeGroups;
 use super::layout::empty_inode_bitmap;
 use super::spread::{GroupCounts, Parent, Wanted};
 use super::{Allocator, Bitmap, GROUPS_KEPT, Shared};
@@ -294,45 +295,58 @@ impl Shared {
 
     /// Loads a group's inode bitmap.
     async fn load_inodes(&self, group: Group) -> Result<()> {
-        match self.read_inode_bitmap(group).await {
-            Ok((bytes, bitmap)) => {
-                let mut inodes = self.inodes.lock();
-                if inodes.is_bad(group) {
-                    let place = Place::InodeBitmap(group);
-                    return Err(Corrupt::field(place, "state", 0, "undamaged").into());
+        let descriptor = self.descriptor(group);
+        let bitmap = if descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
+            Bitmap::Unwritten
+        } else {
+            match self.store.read(descriptor.inode_bitmap, MetaKind::InodeBitmap(group)).await {
+                Ok(block) => Bitmap::Logged(block),
+                Err(error) => {
+                    self.set_inodes_bad(group, error.clone());
+                    return Err(error);
                 }
-                if !inodes.is_loaded(group) {
-                    inodes.load(group, &bytes);
-                    let mut bitmaps = self.inode_bitmaps.lock();
-                    bitmaps.insert(group.0, bitmap);
-                    for idle in inodes.shrink(GROUPS_KEPT, group) {
-                        bitmaps.remove(&idle.0);
-                    }
-                }
-                Ok(())
             }
-            Err(error) => {
-                self.set_inodes_bad(group, error.clone());
-                Err(error)
-            }
-        }
+        };
+        self.install_inodes(group, bitmap).map_err(|corrupt| {
+            self.set_inodes_bad(group, corrupt.into());
+            corrupt.into()
+        })
     }
 
-    async fn read_inode_bitmap(&self, group: Group) -> Result<(Vec<u8>, Bitmap)> {
+    /// Takes the bitmap of a group that has none in memory. Looks at bitmap and descriptor under the lock: as long as the
+    /// group is not loaded, no operation changes them.
+    fn install_inodes(&self, group: Group, bitmap: Bitmap) -> std::result::Result<(), Corrupt> {
+        let place = Place::InodeBitmap(group);
+        let mut inodes = self.inodes.lock();
+        if inodes.is_bad(group) {
+            return Err(Corrupt::field(place, "state", 0, "undamaged"));
+        }
+        if inodes.is_loaded(group) {
+            return Ok(());
+        }
         let sb = self.sb();
         let descriptor = self.descriptor(group);
-        let (bytes, bitmap) = if descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
-            (empty_inode_bitmap(sb), Bitmap::Unwritten)
-        } else {
-            let block = self.store.read(descriptor.inode_bitmap, MetaKind::InodeBitmap(group)).await?;
-            (block.bytes().to_vec(), Bitmap::Logged(block))
+        let load = |bytes: &[u8], inodes: &mut InodeGroups| {
+            let free = count_free(bytes, sb.inodes_per_group());
+            if free != descriptor.free_inodes {
+                let rule = "what the descriptor says (bg_free_inodes_count)";
+                return Err(Corrupt::field(place, "free inodes", free.into(), rule));
+            }
+            inodes.load(group, bytes);
+            Ok(())
         };
-        let free = count_free(&bytes, sb.inodes_per_group());
-        if free != self.descriptor(group).free_inodes {
-            let rule = "what the descriptor says (bg_free_inodes_count)";
-            return Err(Corrupt::field(Place::InodeBitmap(group), "free inodes", free.into(), rule).into());
+        match &bitmap {
+            Bitmap::Logged(block) => load(&block.bytes(), &mut inodes)?,
+            // Written by somebody else while this one did not look.
+            Bitmap::Unwritten if !descriptor.flags.contains(GroupFlags::INODE_UNINIT) => return Ok(()),
+            Bitmap::Unwritten => load(&empty_inode_bitmap(sb), &mut inodes)?,
         }
-        Ok((bytes, bitmap))
+        let mut bitmaps = self.inode_bitmaps.lock();
+        bitmaps.insert(group.0, bitmap);
+        for idle in inodes.shrink(GROUPS_KEPT, group) {
+            bitmaps.remove(&idle.0);
+        }
+        Ok(())
     }
 
     fn set_inodes_bad(&self, group: Group, why: Error) {
