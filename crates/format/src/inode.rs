@@ -497,22 +497,35 @@ impl Inode {
         (self.extra.i_crtime, self.extra.i_crtime_extra) = crtime.to_raw();
     }
 
+    /// Sets the time of the last access, as finely as the inode has room for.
+    pub fn set_accessed(&mut self, at: Timestamp) {
+        let (base, extra) = self.stored(at, 16);
+        self.raw.i_atime = base;
+        self.extra.i_atime_extra = extra.unwrap_or(self.extra.i_atime_extra);
+    }
+
     /// Sets the time of the last change of the contents, as finely as the inode has room for.
     pub fn set_modified(&mut self, at: Timestamp) {
-        let (base, extra) = at.to_raw();
+        let (base, extra) = self.stored(at, 12);
         self.raw.i_mtime = base;
-        if self.has_extra(12) {
-            self.extra.i_mtime_extra = extra;
-        }
+        self.extra.i_mtime_extra = extra.unwrap_or(self.extra.i_mtime_extra);
     }
 
     /// Sets the time of the last change of the inode, as finely as the inode has room for.
     pub fn set_changed(&mut self, at: Timestamp) {
-        let (base, extra) = at.to_raw();
+        let (base, extra) = self.stored(at, 8);
         self.raw.i_ctime = base;
-        if self.has_extra(8) {
-            self.extra.i_ctime_extra = extra;
+        self.extra.i_ctime_extra = extra.unwrap_or(self.extra.i_ctime_extra);
+    }
+
+    /// The fields of a time whose extra field ends at `end`. Without one it has whole seconds up to 2038.
+    fn stored(&self, at: Timestamp, end: usize) -> (U32, Option<U32>) {
+        if self.has_extra(end) {
+            let (base, extra) = at.to_raw();
+            return (base, Some(extra));
         }
+        let seconds = at.seconds.clamp(i32::MIN.into(), i32::MAX.into());
+        (U32::new(seconds as i32 as u32), None)
     }
 
     /// Counts a change (`i_version`).

@@ -44,6 +44,9 @@ pub use file::{Chunk, File, FileOptions, FileStream, OpenFile};
 pub use journal::{Recovery, recover};
 pub use map::{Run, RunState, Runs};
 pub use meta::BlockRef;
-pub use names::{DEPTH_MAX, Follow, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions, quote};
+pub use names::{
+    Attributes, Caller, Capabilities, DEPTH_MAX, Follow, Node, PATH_MAX, RenameMode, SetAttributes, SetTime,
+    Walk, WalkEntry, WalkError, WalkOptions, quote,
+};
 pub use volume::{Damage, OpenOptions, Volume, WriteOptions, read_superblock};
 pub use xattr::{Attribute, SetMode};

@@ -63,11 +63,6 @@ impl NameIndex {
         }
         self.room.set(at, room);
     }
-
-    /// Memory in use, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        self.names.allocation_size() + self.room.most.capacity() * size_of::<u32>()
-    }
 }
 
 fn hash_of(name: &[u8]) -> u32 {

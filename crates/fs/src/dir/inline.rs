@@ -149,11 +149,3 @@ pub(crate) fn write_block(format: LeafFormat, dir: &Inode, block: &mut [u8]) -> 
     }
     Ok(())
 }
-
-/// Makes an inode an empty directory within itself. The attribute `system.data`, which may be empty, is the caller's.
-pub(crate) fn init(dir: &mut Inode, parent: InodeNumber) {
-    dir.raw.i_block = [0; INLINE_HEAD_BYTES];
-    set_parent(dir, parent);
-    extant_format::write_inline_entries(&mut dir.raw.i_block[INLINE_PARENT_BYTES..], std::iter::empty());
-    dir.set_size(INLINE_HEAD_BYTES as u64);
-}

@@ -3,8 +3,9 @@
 //! The areas of a directory kept in its inode have the same form, without the checksum's pseudo-entry.
 
 use extant_format::{
-    Corrupt, DIRENT_HEADER_BYTES, DIRENT_TAIL_BYTES, DirEntries, FileBlock, FileKind, InodeNumber, NameHash,
-    Place, decode_record_bytes, dirent_bytes, encode_record_bytes, init_dirent_tail, write_dirent,
+    Corrupt, DIRENT_HEADER_BYTES, DIRENT_TAIL_BYTES, DirEntries, FileBlock, FileKind, Incompat, InodeNumber,
+    NameHash, Place, Superblock, decode_record_bytes, dirent_bytes, encode_record_bytes, init_dirent_tail,
+    write_dirent,
 };
 
 /// What the volume says of the form of entries.
@@ -70,6 +71,14 @@ impl RawEntry<'_> {
 }
 
 impl LeafFormat {
+    pub(crate) fn of(sb: &Superblock) -> Self {
+        Self {
+            filetype: sb.incompat().contains(Incompat::FILETYPE),
+            checksums: sb.has_metadata_csum(),
+            max_inode: sb.inodes_count(),
+        }
+    }
+
     /// As this format, for the areas of a directory in its inode.
     pub(crate) const fn inline(self) -> Self {
         Self { checksums: false, ..self }

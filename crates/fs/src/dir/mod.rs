@@ -1,21 +1,14 @@
 //! Directories.
 
-#[allow(dead_code)] // until names are changed
-mod cookie;
-#[allow(dead_code)]
-mod edit;
+pub(crate) mod cookie;
+pub(crate) mod edit;
 mod htree;
-#[allow(dead_code)]
-mod index;
-#[allow(dead_code)]
-mod inline;
-#[allow(dead_code)]
-mod leaf;
-#[allow(dead_code)]
-mod shape;
+pub(crate) mod index;
+pub(crate) mod inline;
+pub(crate) mod leaf;
+pub(crate) mod shape;
 #[cfg(test)]
 mod tests;
-#[allow(dead_code)]
 mod tree;
 
 pub use cookie::{Cookie, Listed};

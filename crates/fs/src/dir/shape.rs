@@ -42,11 +42,7 @@ impl Shape {
             dir: dir.number,
             block_bytes: sb.block_size().byte_len(),
             blocks: dir.size_in_blocks(sb).map_or(u32::MAX, |blocks| blocks.0),
-            leaf: LeafFormat {
-                filetype: sb.incompat().contains(Incompat::FILETYPE),
-                checksums: sb.has_metadata_csum(),
-                max_inode: sb.inodes_count(),
-            },
+            leaf: LeafFormat::of(sb),
             tree: indexable && flagged && plain,
             new_tree: usable.filter(|_| indexable),
             frozen: if flags.contains(InodeFlags::ENCRYPT) {

@@ -4,6 +4,7 @@ use super::{MetaBlock, Tid, Versioned};
 use extant_cache::accounts::Charge;
 use extant_format::{Inode, InodeNumber, Superblock, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
+use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
@@ -28,6 +29,8 @@ pub(crate) struct InodeCell {
     record: Mutex<Record>,
     /// The memory that it is charged for.
     charge: OnceLock<Charge>,
+    /// What the operations on it remember beside the record.
+    attached: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 struct Record {
@@ -50,6 +53,7 @@ impl InodeCell {
             touched: AtomicBool::new(false),
             record: Mutex::new(Record { versions: Versioned::new(inode), observed: false, superseded: None }),
             charge: OnceLock::new(),
+            attached: OnceLock::new(),
         }
     }
 
@@ -77,6 +81,12 @@ impl InodeCell {
         let mut record = self.record.lock();
         record.observed = true;
         look(record.versions.live())
+    }
+
+    /// What the operations on the inode remember beside its record, for as long as it is in memory; of one type.
+    pub(crate) fn attached<T: Any + Send + Sync + Default>(&self) -> &T {
+        let attached = self.attached.get_or_init(|| Box::new(T::default()));
+        attached.downcast_ref().expect("what is attached to an inode has one type")
     }
 
     /// Whether names lead to it.

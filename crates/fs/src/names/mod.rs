@@ -1,7 +1,119 @@
-//! Names: paths and walks over a whole tree.
+//! Names: paths, walks over a whole tree, and the operations that look names up and change them.
+//!
+//! # Locks
+//! In this order, and never one from further up while holding one from further down:
+//!
+//! 1. the volume's rename lock ([`State::renames`]): a rename between two directories;
+//! 2. directories: one above another first, others by number;
+//! 3. other inodes, by number;
+//! 4. the lock of shared attribute blocks ([`State::shared_xattrs`]);
+//! 5. a range of a file, pages;
+//! 6. the handle, the allocator's and the journal's own locks, a block under change.
+//!
+//! Nothing waits from the handle on. Every operation has the same steps: take the locks, look (which reads what is not in
+//! memory), check, prepare what it needs (blocks, inodes, bitmaps), open the handle, change memory, close the handle. What
+//! can fail fails before the first change.
 
+mod attributes;
+mod caller;
+mod create;
+mod delete;
+mod extended;
+mod link;
+mod node;
+mod open_dir;
 mod path;
+mod remove;
+mod rename;
 mod walk;
 
+#[cfg(test)]
+mod tests;
+
+pub use attributes::{SetAttributes, SetTime};
+pub use caller::{Caller, Capabilities};
+pub use node::{Attributes, Node};
 pub use path::{Follow, quote};
+pub use rename::RenameMode;
 pub use walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
+
+use crate::Result;
+use crate::alloc::{GivesBack, Privilege};
+use crate::meta::{InodeCell, InodeEdit};
+use crate::volume::Writer;
+use extant_format::InodeNumber;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+
+/// What the operations of a volume share.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Held while a name moves between directories: the hierarchy stands still.
+    pub(crate) renames: async_lock::Mutex<()>,
+    /// Held while an inode leaves an attribute block.
+    pub(crate) shared_xattrs: async_lock::Mutex<()>,
+    /// Files made without a name, which may still get one.
+    pub(crate) unnamed: Mutex<BTreeSet<InodeNumber>>,
+}
+
+impl Writer {
+    /// What `caller` may allocate.
+    pub(crate) fn privilege(&self, caller: &Caller) -> Privilege {
+        let sb = self.store.shape().raw();
+        let reserved_for = caller.uid == u32::from(sb.s_def_resuid.get())
+            || (sb.s_def_resgid.get() != 0 && caller.in_group(sb.s_def_resgid.get().into()));
+        if reserved_for || caller.can(Capabilities::SYS_RESOURCE) {
+            Privilege::Reserved
+        } else {
+            Privilege::Ordinary
+        }
+    }
+
+    /// Deletes an inode that lost its last name, unless something holds it.
+    pub(crate) async fn delete_unused(&self, cell: &Arc<InodeCell>) -> Result<()> {
+        if cell.openers() > 0 || cell.is_live() {
+            return Ok(());
+        }
+        delete::delete(self, cell).await
+    }
+
+    /// Deletes what lost its last node since.
+    pub(crate) async fn delete_doomed(&self) -> Result<()> {
+        loop {
+            let Some(cell) = self.unused.lock().pop() else { return Ok(()) };
+            self.delete_unused(&cell).await?;
+        }
+    }
+}
+
+/// Has inodes deleted that nothing holds any more, so that their blocks are free.
+#[derive(Debug)]
+pub(crate) struct DeletionGiver(pub(crate) Weak<Writer>);
+
+impl GivesBack for DeletionGiver {
+    fn give_back(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async {
+            if let Some(writer) = self.0.upgrade() {
+                // An inode that cannot be deleted stays an orphan.
+                let _ = writer.delete_doomed().await;
+            }
+        })
+    }
+}
+
+/// Notes a change of an inode that does not change its contents: `ctime`.
+pub(crate) fn touch_inode(inode: &mut InodeEdit<'_>, writer: &Writer) {
+    let now = inode.stamp(writer.clock.now());
+    inode.set_changed(now);
+}
+
+/// Notes a change of a directory's names: `mtime`, `ctime` and version.
+pub(crate) fn touch(dir: &mut InodeEdit<'_>, writer: &Writer) {
+    let now = dir.stamp(writer.clock.now());
+    dir.set_changed(now);
+    dir.set_modified(now);
+    dir.bump_version();
+}

@@ -117,6 +117,7 @@ impl Volume {
     /// Why writing has ended.
     pub async fn sync(&self) -> Result<()> {
         let Some(writer) = self.writer() else { return Ok(()) };
+        writer.files.write_back().await?;
         let before = writer.journal.committed();
         writer.journal.commit(writer.journal.running()).await?;
         if writer.journal.committed() == before {
@@ -132,6 +133,8 @@ impl Volume {
     /// Why writing has ended, now or before; the volume then stays as after a crash.
     pub async fn close(self) -> Result<()> {
         let (Some(writer), Some(mount)) = (self.writer(), &self.inner.mount) else { return Ok(()) };
+        writer.files.write_back().await?;
+        writer.delete_doomed().await?;
         writer.journal.close().await?;
         mount.mark_closed(writer).await
     }

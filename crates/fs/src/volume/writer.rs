@@ -6,6 +6,7 @@ use crate::file::{Files, WriteBackGiver};
 use crate::inode::{Clock, Inodes, Orphans};
 use crate::journal::Journal;
 use crate::meta::{InodeCell, MetaStore};
+use crate::names::DeletionGiver;
 use extant_cache::Disk;
 use extant_cache::accounts::AccountConfig;
 use extant_format::VolumeBlock;
@@ -28,6 +29,8 @@ pub(crate) struct Writer {
     pub(crate) orphans: Orphans,
     pub(crate) clock: Clock,
     pub(crate) files: Files,
+    /// What the operations on names share.
+    pub(crate) names: crate::names::State,
     /// Inodes without links whose last opener is gone: to be deleted.
     pub(crate) unused: Mutex<Vec<Arc<InodeCell>>>,
 }
@@ -58,10 +61,11 @@ impl Writer {
         let (orphans, left) = Orphans::load(&store, &inodes, orphan_file).await?;
         let clock = Clock::new(rt, fixed_time);
         let files = Files::new(disk.clone());
-        let unused = Mutex::default();
+        let (unused, names) = Default::default();
         let writer = Arc::new_cyclic(|weak| {
             alloc.add_giver(Arc::new(WriteBackGiver(weak.clone())));
-            Self { store, journal, alloc, inodes, orphans, clock, files, unused }
+            alloc.add_giver(Arc::new(DeletionGiver(weak.clone())));
+            Self { store, journal, alloc, inodes, orphans, clock, files, unused, names }
         });
         Ok((writer, left))
     }

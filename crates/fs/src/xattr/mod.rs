@@ -1,9 +1,8 @@
 //! Extended attributes, and the data that they hold for an inode.
 
-#[allow(dead_code)] // until names are changed
-mod acl;
-#[allow(dead_code)]
-mod edit;
+pub(crate) mod acl;
+pub(crate) mod edit;
+pub(crate) mod live;
 
 pub use edit::SetMode;
 
@@ -148,4 +147,15 @@ pub(crate) fn in_inode(inode: &Inode) -> std::result::Result<Xattrs<'_>, Corrupt
 /// The contents of an inode with `EXT4_INLINE_DATA_FL`.
 pub(crate) fn inline_data(inode: &Inode) -> std::result::Result<InlineData<'_>, Corrupt> {
     InlineData::parse(inode.map(), &in_inode(inode)?, inode.size(), inode.number)
+}
+
+/// The bytes behind an inode's fields without the attribute that holds inline data.
+pub(crate) fn without_inline_data(inode: &Inode) -> std::result::Result<Box<[u8]>, Corrupt> {
+    let change = edit::Change { name: XattrName::INLINE_DATA, value: None, mode: SetMode::Any };
+    match edit::plan(inode, None, 0, &change) {
+        Ok(plan) => Ok(plan.body.unwrap_or_else(|| inode.tail.clone())),
+        Err(edit::Refused::Corrupt(corrupt)) => Err(corrupt),
+        // An empty area has nothing to take away.
+        Err(_) => Ok(inode.tail.clone()),
+    }
 }

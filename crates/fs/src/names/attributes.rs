@@ -1,0 +1,176 @@
+//! Mode, owner, times and flags.
+
+use super::caller::{SET_GID, Want, mode_after_chown};
+use super::node::permit;
+use super::{Caller, Capabilities, Node, touch_inode};
+use crate::journal::Credits;
+use crate::xattr::{acl, live};
+use crate::{Error, Result};
+use extant_format::{FileKind, InodeFlags, Timestamp, XattrIndex, XattrName};
+
+/// A time to be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// To the clock's.
+    Now,
+    /// To this one; what the inode has no bits for is cut off.
+    To(Timestamp),
+}
+
+/// Attributes to be changed; all of them in one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    /// Permissions, set-ID bits and the sticky bit.
+    pub permissions: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Last access.
+    pub accessed: Option<SetTime>,
+    /// Last change of the contents.
+    pub modified: Option<SetTime>,
+}
+
+/// Flags that `chattr` changes.
+const CHANGEABLE: InodeFlags = InodeFlags::SECRM
+    .union(InodeFlags::UNRM)
+    .union(InodeFlags::COMPR)
+    .union(InodeFlags::SYNC)
+    .union(InodeFlags::IMMUTABLE)
+    .union(InodeFlags::APPEND)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::NOTAIL)
+    .union(InodeFlags::DIRSYNC)
+    .union(InodeFlags::TOPDIR)
+    .union(InodeFlags::PROJINHERIT);
+
+impl Node {
+    /// Changes attributes. A change of owner takes the set-ID bits away; one of the mode changes the access list with it.
+    ///
+    /// # Errors
+    /// [`Error::Permission`] for those who do not own the inode, and on an immutable or append-only one;
+    /// [`Error::Access`] for the present time without write permission.
+    pub async fn set_attributes(&self, caller: &Caller, set: &SetAttributes) -> Result<()> {
+        if *set == SetAttributes::default() {
+            return Ok(());
+        }
+        let writer = self.writer();
+        let cell = self.cell();
+        let _inode = cell.lock().write().await;
+        self.check_set(caller, set).await?;
+        // The access list follows the mode.
+        let mut xattrs = None;
+        if let Some(permissions) = set.permissions {
+            if self.kind() == Some(FileKind::Symlink) {
+                return Err(Error::NotSupported(format!("the mode of symbolic link {}", cell.number())));
+            }
+            if let Some(list) = live::acl_of(writer, cell, XattrIndex::ACL_ACCESS).await? {
+                let list = acl::with_mode(&list, permissions).to_stored();
+                let name = XattrName { index: XattrIndex::ACL_ACCESS, suffix: b"" };
+                let change = live::Change { name, value: Some(&list), mode: crate::xattr::SetMode::Any };
+                xattrs = Some(live::prepare(writer, cell, &change, writer.privilege(caller)).await?);
+            }
+        }
+        let credits = 1 + xattrs.as_ref().map_or(0, live::Prepared::credits);
+        let mut handle = writer.journal.start(Credits(credits)).await?;
+        if let Some(xattrs) = xattrs {
+            xattrs.apply(writer, &mut handle, cell);
+        }
+        let now = writer.clock.now();
+        let mut inode = handle.inode(cell);
+        if let Some(permissions) = set.permissions {
+            let gid = set.gid.unwrap_or(inode.gid());
+            let kept = if caller.in_group_or_can_set_id(gid) { 0o7777 } else { 0o7777 & !SET_GID };
+            inode.raw.i_mode = (inode.mode() & !0o7777 | permissions & kept).into();
+        }
+        if set.uid.is_some() || set.gid.is_some() {
+            let mode = mode_after_chown(caller, &inode);
+            let (uid, gid) = (set.uid.unwrap_or(inode.uid()), set.gid.unwrap_or(inode.gid()));
+            inode.raw.i_mode = mode.into();
+            inode.set_owner(uid, gid);
+        }
+        let time = |set: SetTime| match set {
+            SetTime::Now => now,
+            SetTime::To(time) => time,
+        };
+        if let Some(set) = set.accessed {
+            inode.set_accessed(time(set));
+        }
+        if let Some(set) = set.modified {
+            inode.set_modified(time(set));
+        }
+        touch_inode(&mut inode, writer);
+        drop(inode);
+        drop(handle);
+        Ok(())
+    }
+
+    async fn check_set(&self, caller: &Caller, set: &SetAttributes) -> Result<()> {
+        let (writer, cell) = (self.writer(), self.cell());
+        let denied = || Error::Permission(format!("inode {}", cell.number()));
+        let explicit = [set.accessed, set.modified].iter().any(|time| matches!(time, Some(SetTime::To(_))));
+        let sets_times = set.accessed.is_some() || set.modified.is_some();
+        // Setting one time alone is not what `touch` does, whatever the time.
+        let touches = set.accessed == Some(SetTime::Now) && set.modified == Some(SetTime::Now);
+        let owner_only = explicit || (sets_times && !touches);
+        let (flags, owns, uid, gid) =
+            cell.read(|inode| (inode.flags(), caller.owns(inode), inode.uid(), inode.gid()));
+        let fixed = flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
+        let changes = set.permissions.is_some() || set.uid.is_some() || set.gid.is_some();
+        if (fixed && (changes || owner_only)) || (flags.contains(InodeFlags::IMMUTABLE) && sets_times) {
+            return Err(denied());
+        }
+        if sets_times && !owner_only && !owns {
+            permit(writer, caller, cell, Want::WRITE).await?;
+        }
+        let is_owner = caller.uid == uid;
+        let may_chown = caller.can(Capabilities::CHOWN);
+        if set.uid.is_some_and(|new| !(may_chown || is_owner && new == uid)) {
+            return Err(denied());
+        }
+        if set.gid.is_some_and(|new| !(may_chown || is_owner && (new == gid || caller.in_group(new)))) {
+            return Err(denied());
+        }
+        if (set.permissions.is_some() || owner_only) && !owns {
+            return Err(denied());
+        }
+        Ok(())
+    }
+
+    /// Sets the flags that `chattr` changes to those of `flags`; the others stay.
+    ///
+    /// # Errors
+    /// [`Error::Access`] for those who do not own the inode; [`Error::Permission`] without the capability for the
+    /// immutable and append-only flags; [`Error::NotSupported`] on anything but files and directories, and for flags
+    /// that this volume is not written with.
+    pub async fn set_flags(&self, caller: &Caller, flags: InodeFlags) -> Result<()> {
+        let writer = self.writer();
+        let cell = self.cell();
+        let _inode = cell.lock().write().await;
+        let subject = || format!("inode {}", cell.number());
+        if !matches!(self.kind(), Some(FileKind::Regular | FileKind::Directory)) {
+            return Err(Error::NotSupported(subject()));
+        }
+        let (old, owns) = cell.read(|inode| (inode.flags(), caller.owns(inode)));
+        if !owns {
+            return Err(Error::Access(subject()));
+        }
+        let changed = old ^ flags;
+        if changed.intersects(InodeFlags::JOURNAL_DATA | InodeFlags::DAX | InodeFlags::CASEFOLD) {
+            return Err(Error::NotSupported(format!("a flag of inode {}", cell.number())));
+        }
+        let guarded = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+        if changed.intersects(guarded) && !caller.can(Capabilities::LINUX_IMMUTABLE) {
+            return Err(Error::Permission(subject()));
+        }
+        let mut handle = writer.journal.start(Credits(1)).await?;
+        let mut inode = handle.inode(cell);
+        inode.raw.i_flags = ((old - CHANGEABLE) | (flags & CHANGEABLE)).bits().into();
+        touch_inode(&mut inode, writer);
+        drop(inode);
+        drop(handle);
+        Ok(())
+    }
+}

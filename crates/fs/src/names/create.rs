@@ -1,0 +1,478 @@
+//! New inodes: files, directories, symbolic links, device nodes, pipes and sockets; with a name, or without one yet.
+
+use super::caller::{Want, new_mode};
+use super::node::{check_new_name, default_acl, not_found, permit};
+use super::open_dir::OpenDir;
+use super::{Caller, Node, quote, touch};
+use crate::alloc::{Allocated, NewInode, Parent, Wanted};
+use crate::dir::leaf::LeafFormat;
+use crate::inode::{InodeCell, Orphans};
+use crate::journal::{Credits, Handle};
+use crate::map::change::look_up;
+use crate::map::live::Known;
+use crate::meta::MetaKind;
+use crate::volume::Writer;
+use crate::xattr::{acl, edit};
+use crate::{Error, Result};
+use extant_format::{
+    Acl, CharSign, Compat, DeviceNumber, Extent, ExtentNode, FileBlock, FileKind, HashVersion, Incompat,
+    Inode, InodeFlags, Place, RoCompat, VolumeBlock, XattrIndex, XattrName, hash_name,
+};
+use std::sync::Arc;
+
+/// Targets of symbolic links below this length lie in the inode.
+const FAST_SYMLINK_MAX: usize = 60;
+/// Longest target of a symbolic link (`PATH_MAX`, without the NUL).
+const TARGET_MAX: usize = 4095;
+/// Flags that a directory hands down to what is made in it (`EXT4_FL_INHERITED`).
+const INHERITED: InodeFlags = InodeFlags::SECRM
+    .union(InodeFlags::UNRM)
+    .union(InodeFlags::COMPR)
+    .union(InodeFlags::SYNC)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::JOURNAL_DATA)
+    .union(InodeFlags::NOTAIL)
+    .union(InodeFlags::DIRSYNC)
+    .union(InodeFlags::PROJINHERIT);
+
+/// What is to be made.
+#[derive(Clone, Copy, Debug)]
+enum What<'a> {
+    File,
+    Directory,
+    Symlink(&'a [u8]),
+    Special(FileKind, DeviceNumber),
+}
+
+impl What<'_> {
+    const fn kind(&self) -> FileKind {
+        match self {
+            Self::File => FileKind::Regular,
+            Self::Directory => FileKind::Directory,
+            Self::Symlink(_) => FileKind::Symlink,
+            Self::Special(kind, _) => *kind,
+        }
+    }
+}
+
+impl Node {
+    /// Makes an empty file. `mode`: permissions, set-ID bits and the sticky bit.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] before [`Error::Access`]; [`Error::NoSpace`]; [`Error::NotFound`] in a removed directory.
+    pub async fn create(&self, caller: &Caller, name: &[u8], mode: u16) -> Result<Self> {
+        self.make(caller, name, mode, What::File).await
+    }
+
+    /// Makes an empty directory.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; [`Error::TooManyLinks`].
+    pub async fn mkdir(&self, caller: &Caller, name: &[u8], mode: u16) -> Result<Self> {
+        self.make(caller, name, mode & 0o1777, What::Directory).await
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; [`Error::NotFound`] for an empty target, [`Error::NameTooLong`] for one that no block holds.
+    pub async fn symlink(&self, caller: &Caller, name: &[u8], target: &[u8]) -> Result<Self> {
+        if target.is_empty() {
+            return Err(not_found(target));
+        }
+        self.make(caller, name, 0o777, What::Symlink(target)).await
+    }
+
+    /// Makes a pipe, a socket, a device node or an empty file.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; [`Error::Permission`] for a directory, and for a device without the capability;
+    /// [`Error::Invalid`] for a symbolic link.
+    pub async fn mknod(
+        &self,
+        caller: &Caller,
+        name: &[u8],
+        kind: FileKind,
+        mode: u16,
+        device: DeviceNumber,
+    ) -> Result<Self> {
+        let what = match kind {
+            FileKind::Regular => What::File,
+            FileKind::Directory => return Err(Error::Permission(quote(name))),
+            FileKind::Symlink => {
+                return Err(Error::Invalid(format!("{}: a symbolic link needs a target", quote(name))));
+            }
+            kind => What::Special(kind, device),
+        };
+        self.make(caller, name, mode, what).await
+    }
+
+    /// Makes an empty file without a name in this directory's group of inodes (`O_TMPFILE`). [`Node::link`] may give it one;
+    /// otherwise it is gone with its last node.
+    ///
+    /// # Errors
+    /// [`Error::Access`]; [`Error::NoSpace`].
+    pub async fn create_unnamed(&self, caller: &Caller, mode: u16) -> Result<Self> {
+        let writer = self.writer();
+        let cell = self.cell();
+        let names = cell.lock().read().await;
+        let dir = OpenDir::new(writer, cell)?;
+        permit(writer, caller, cell, Want::CHANGE_NAMES).await?;
+        dir.check_changeable()?;
+        if !cell.is_live() {
+            return Err(not_found(b"."));
+        }
+        let draft = Draft::prepare(writer, caller, cell, What::File, mode, b"").await?;
+        drop(names);
+        let mut handle = writer.journal.start(Credits(draft.credits() + Orphans::CREDITS)).await?;
+        let made = draft.log(writer, &mut handle, cell);
+        handle.inode(&made).raw.i_links_count = 0.into();
+        writer.orphans.add(&mut handle, &made);
+        writer.names.unnamed.lock().insert(made.number());
+        drop(handle);
+        Ok(Self::new(self.writer(), made))
+    }
+
+    async fn make(&self, caller: &Caller, name: &[u8], mode: u16, what: What<'_>) -> Result<Self> {
+        let writer = self.writer();
+        writer.delete_doomed().await?;
+        let cell = self.cell();
+        let names = cell.lock().write().await;
+        let mut dir = OpenDir::new(writer, cell)?;
+        permit(writer, caller, cell, Want::SEARCH).await?;
+        check_new_name(name)?;
+        let Err(slot) = dir.look(name).await? else { return Err(Error::Exists(quote(name))) };
+        if let What::Symlink(target) = what {
+            // With its terminator it has to fit a block.
+            let most = TARGET_MAX.min(writer.store.shape().block_size().byte_len() - 1);
+            if target.len() > most {
+                return Err(Error::NameTooLong(quote(target)));
+            }
+        }
+        if !cell.is_live() {
+            return Err(not_found(name));
+        }
+        permit(writer, caller, cell, Want::CHANGE_NAMES).await?;
+        let is_device = matches!(what.kind(), FileKind::CharDevice | FileKind::BlockDevice);
+        if is_device && !caller.can(super::Capabilities::MKNOD) {
+            return Err(Error::Permission(quote(name)));
+        }
+        dir.check_changeable()?;
+        let adds_link = what.kind() == FileKind::Directory;
+        if adds_link && links_full(&cell.read(Inode::clone), writer) {
+            return Err(Error::TooManyLinks(format!("inode {}", cell.number())));
+        }
+        let privilege = writer.privilege(caller);
+        let growth = dir.prepare(&slot, privilege).await?;
+        let draft = Draft::prepare(writer, caller, cell, what, mode, name).await?;
+        let credits = LEAF_CREDITS + growth.credits() + draft.credits();
+        let mut handle = writer.journal.start(Credits(credits)).await?;
+        dir.insert(&mut handle, &slot, growth, draft.inode.number(), name, what.kind())?;
+        let made = draft.log(writer, &mut handle, cell);
+        {
+            let mut parent = handle.inode(cell);
+            if adds_link {
+                add_dir_link(&mut parent, writer);
+            }
+            touch(&mut parent, writer);
+        }
+        drop(handle);
+        drop(names);
+        Ok(Self::new(self.writer(), made))
+    }
+}
+
+/// Credits of changing a name in place: the leaf, and the directory's inode.
+pub(crate) const LEAF_CREDITS: u32 = 2;
+
+/// A new inode with everything that logging it needs.
+struct Draft<'a> {
+    inode: NewInode,
+    what: What<'a>,
+    mode: u16,
+    uid: u32,
+    gid: u32,
+    /// The first block of a directory, or that of a long target.
+    block: Option<Allocated>,
+    /// Inherited lists.
+    access: Option<Acl>,
+    default: Option<Acl>,
+    /// A block for attributes that do not fit the inode.
+    xattrs: Option<(Vec<u8>, Allocated)>,
+    /// The inode's own attributes.
+    body: Option<Box<[u8]>>,
+}
+
+impl<'a> Draft<'a> {
+    async fn prepare(
+        writer: &Writer,
+        caller: &Caller,
+        parent: &Arc<InodeCell>,
+        what: What<'a>,
+        mode: u16,
+        name: &[u8],
+    ) -> Result<Self> {
+        let sb = writer.store.shape();
+        let kind = what.kind();
+        let default = match kind {
+            FileKind::Symlink => None,
+            _ => default_acl(writer, parent).await?,
+        };
+        let (mut mode, gid, top) = parent.read(|dir| {
+            let (mode, gid) = new_mode(caller, dir, kind, mode);
+            let top =
+                dir.number == extant_format::InodeNumber::ROOT || dir.flags().contains(InodeFlags::TOPDIR);
+            (mode, gid, top)
+        });
+        let mut access = None;
+        match &default {
+            Some(list) => (access, mode) = acl::inherit(list, mode),
+            None if kind != FileKind::Symlink => mode &= !(caller.umask & 0o777),
+            None => {}
+        }
+        let wanted = match kind {
+            FileKind::Directory if top => {
+                let hash = hash_name(HashVersion::HalfMd4, CharSign::Unsigned, &sb.hash_seed(), name);
+                Wanted::TopDirectory(hash.map_or(0, |hash| hash.major))
+            }
+            FileKind::Directory => Wanted::Directory,
+            _ => Wanted::File,
+        };
+        let group = sb.locate_inode(parent.number()).map_or_else(Default::default, |(group, _)| group);
+        let near = Parent { inode: parent.number(), group, last: None };
+        let inode = writer.alloc.inode_waiting(&writer.journal, wanted, near).await?;
+        let mut draft = Self {
+            inode,
+            what,
+            mode,
+            uid: caller.uid,
+            gid,
+            block: None,
+            access,
+            default: default.filter(|_| kind == FileKind::Directory),
+            xattrs: None,
+            body: None,
+        };
+        let needs_block = match what {
+            What::Directory => true,
+            What::Symlink(target) => target.len() >= FAST_SYMLINK_MAX,
+            _ => false,
+        };
+        if needs_block {
+            draft.block = Some(draft.allocate(writer, caller).await?);
+        }
+        draft.prepare_xattrs(writer, caller).await?;
+        Ok(draft)
+    }
+
+    async fn allocate(&self, writer: &Writer, caller: &Caller) -> Result<Allocated> {
+        let privilege = writer.privilege(caller);
+        let mut reservation = writer.alloc.reserve_waiting(&writer.journal, 1, 0, privilege).await?;
+        let goal = writer.alloc.data_goal(self.inode.number(), Some(self.what.kind()));
+        writer.alloc.blocks(goal, 1, &mut reservation).await
+    }
+
+    /// Decides where inherited lists go.
+    async fn prepare_xattrs(&mut self, writer: &Writer, caller: &Caller) -> Result<()> {
+        let lists = [
+            (XattrIndex::ACL_ACCESS, self.access.as_ref().map(Acl::to_stored)),
+            (XattrIndex::ACL_DEFAULT, self.default.as_ref().map(Acl::to_stored)),
+        ];
+        if lists.iter().all(|(_, list)| list.is_none()) {
+            return Ok(());
+        }
+        let sb = writer.store.shape();
+        let block_bytes = sb.block_size().byte_len();
+        let mut inode = Inode::new(self.inode.number(), sb);
+        let mut block: Option<Box<[u8]>> = None;
+        for (index, list) in &lists {
+            let Some(list) = list else { continue };
+            let name = XattrName { index: *index, suffix: b"" };
+            let change = edit::Change { name, value: Some(list), mode: edit::SetMode::Any };
+            let plan = {
+                let parsed = block
+                    .as_deref()
+                    .map(|bytes| extant_format::XattrBlock::parse(bytes, inode.number, VolumeBlock(0)))
+                    .transpose()?;
+                edit::plan(&inode, parsed.as_ref(), block_bytes, &change).map_err(|_| Error::NoSpace)?
+            };
+            if let Some(body) = plan.body {
+                inode.tail = body;
+            }
+            if let edit::BlockPlan::Write(bytes) = plan.block {
+                block = Some(bytes);
+            }
+        }
+        if let Some(bytes) = block {
+            self.xattrs = Some((bytes.into_vec(), self.allocate(writer, caller).await?));
+        }
+        self.body = Some(inode.tail);
+        Ok(())
+    }
+
+    fn credits(&self) -> u32 {
+        let blocks = u32::from(self.block.is_some()) + u32::from(self.xattrs.is_some());
+        // The inode itself, and the superblock for a feature.
+        NewInode::CREDITS + 2 + blocks * (Allocated::CREDITS + 1)
+    }
+
+    /// Logs the inode. Its name is the caller's.
+    fn log(self, writer: &Writer, handle: &mut Handle, parent: &Arc<InodeCell>) -> Arc<InodeCell> {
+        let sb = writer.store.shape();
+        let Self { inode: new, what, mode, uid, gid, block, xattrs, body, .. } = self;
+        let (number, generation) = (new.number(), new.generation());
+        let unit = u64::from(sb.block_size().bytes() / 512);
+        let mut blocks = 0;
+        let place = block.map(|allocated| {
+            let at = allocated.run().start;
+            writer.alloc.log(handle, allocated);
+            blocks += unit;
+            at
+        });
+        if let (What::Directory, Some(at)) = (what, place) {
+            let kind = MetaKind::Directory { dir: number, generation, block: FileBlock(0) };
+            let block = handle.create(at, kind);
+            let leaf = LeafFormat::of(sb);
+            leaf.init_first(&mut handle.edit(&block), number, parent.number());
+        }
+        if let (What::Symlink(target), Some(at)) = (what, place) {
+            let block = handle.create(at, MetaKind::Raw);
+            handle.edit(&block)[..target.len()].copy_from_slice(target);
+        }
+        let xattr_block = xattrs.map(|(bytes, allocated)| {
+            let at = allocated.run().start;
+            writer.alloc.log(handle, allocated);
+            let block = handle.create(at, MetaKind::Xattr { inode: number });
+            handle.edit(&block).copy_from_slice(&bytes);
+            blocks += unit;
+            at
+        });
+        if body.is_some() && !handle.superblock().compat().contains(Compat::EXT_ATTR) {
+            let mut sb = handle.superblock();
+            let compat = sb.compat() | Compat::EXT_ATTR;
+            sb.raw_mut().s_feature_compat = compat.bits().into();
+        }
+        let (inherited, project, extents) = parent.read(|dir| {
+            let flags = dir.flags() & INHERITED;
+            let flags = match what.kind() {
+                FileKind::Directory => flags,
+                FileKind::Regular => flags - (InodeFlags::DIRSYNC | InodeFlags::PROJINHERIT),
+                _ => flags & (InodeFlags::NODUMP | InodeFlags::NOATIME),
+            };
+            let inherits = dir.flags().contains(InodeFlags::PROJINHERIT);
+            let project = if inherits { dir.project() } else { None };
+            (flags, project, sb.incompat().contains(Incompat::EXTENTS))
+        });
+        let made = writer.inodes.create(handle, &writer.alloc, new, |inode| {
+            inode.raw.i_mode = mode.into();
+            inode.raw.i_links_count = if what.kind() == FileKind::Directory { 2.into() } else { 1.into() };
+            inode.set_owner(uid, gid);
+            let mapped = matches!(what.kind(), FileKind::Regular) || place.is_some();
+            let tree = extents && mapped;
+            let flags = inherited | if tree { InodeFlags::EXTENTS } else { InodeFlags::empty() };
+            inode.raw.i_flags = flags.bits().into();
+            if let Some(project) = project.filter(|_| sb.ro_compat().contains(RoCompat::PROJECT)) {
+                inode.extra.i_projid = project.into();
+            }
+            match (tree, place) {
+                (true, place) => {
+                    let extent =
+                        |physical| Extent { logical: FileBlock(0), physical, blocks: 1, unwritten: false };
+                    ExtentNode::Leaf(place.map(extent).into_iter().collect())
+                        .write_to(&mut inode.raw.i_block);
+                }
+                (false, Some(at)) => inode.raw.i_block[..4].copy_from_slice(&(at.0 as u32).to_le_bytes()),
+                (false, None) => {}
+            }
+            match what {
+                What::Directory => inode.set_size(sb.block_size().bytes().into()),
+                What::Symlink(target) => {
+                    inode.set_size(target.len() as u64);
+                    if place.is_none() {
+                        inode.raw.i_block[..target.len()].copy_from_slice(target);
+                    }
+                }
+                What::Special(_, device) if inode.kind().is_some_and(is_device) => inode.set_device(device),
+                What::Special(..) | What::File => {}
+            }
+            inode.set_blocks_512(blocks, sb);
+            if let Some(at) = xattr_block {
+                inode.set_xattr_block(at);
+            }
+            if let Some(body) = body {
+                inode.tail = body;
+            }
+        });
+        let mut record = handle.inode(&made);
+        let now = record.stamp(writer.clock.now());
+        record.set_times(now, now, now, now);
+        drop(record);
+        made
+    }
+}
+
+const fn is_device(kind: FileKind) -> bool {
+    matches!(kind, FileKind::CharDevice | FileKind::BlockDevice)
+}
+
+/// Most links to an inode (`EXT4_LINK_MAX`).
+pub(crate) const LINKS_MAX: u16 = 65_000;
+
+/// Whether a directory cannot have another directory in it: one with a tree can, on a volume with `dir_nlink`.
+pub(crate) fn links_full(dir: &Inode, writer: &Writer) -> bool {
+    dir.links() >= LINKS_MAX && !counts_without_end(dir, writer)
+}
+
+fn counts_without_end(dir: &Inode, writer: &Writer) -> bool {
+    let sb = writer.store.shape();
+    sb.ro_compat().contains(RoCompat::DIR_NLINK)
+        && sb.compat().contains(Compat::DIR_INDEX)
+        && dir.flags().contains(InodeFlags::INDEX)
+}
+
+/// Counts another directory in a directory. Beyond [`LINKS_MAX`] the count is 1, and stays that.
+pub(crate) fn add_dir_link(dir: &mut Inode, writer: &Writer) {
+    let links = dir.links().saturating_add(1);
+    let overflows = counts_without_end(dir, writer) && (links > LINKS_MAX || links == 2);
+    dir.raw.i_links_count = if overflows { 1 } else { links }.into();
+}
+
+/// Counts one directory less in a directory.
+pub(crate) fn drop_dir_link(dir: &mut Inode) {
+    if dir.links() > 2 {
+        dir.raw.i_links_count = (dir.links() - 1).into();
+    }
+}
+
+/// The target of a symbolic link.
+pub(super) async fn read_link(writer: &Writer, cell: &Arc<InodeCell>) -> Result<Vec<u8>> {
+    let sb = writer.store.shape();
+    let inode = cell.read(Inode::clone);
+    if inode.kind() != Some(FileKind::Symlink) {
+        return Err(Error::Invalid(format!("inode {} is no symbolic link", cell.number())));
+    }
+    if inode.flags().contains(InodeFlags::ENCRYPT) {
+        return Err(Error::Encrypted(cell.number()));
+    }
+    let place = Place::Inode(cell.number());
+    let bad = || {
+        let rule = "the length of a target that its place can hold";
+        extant_format::Corrupt::field(place, "i_size", inode.size(), rule)
+    };
+    let len = usize::try_from(inode.size()).map_err(|_| bad())?;
+    if inode.flags().contains(InodeFlags::INLINE_DATA) {
+        return Ok(crate::xattr::inline_data(&inode)?.to_vec());
+    }
+    if inode.is_fast_symlink(sb) {
+        return Ok(inode.map().get(..len).ok_or_else(bad)?.to_vec());
+    }
+    let found = look_up(&writer.store, cell, 0).await?;
+    let at = found.into_iter().find_map(|(range, known)| match known {
+        Known::Written(at) if range.start == 0 => Some(at),
+        _ => None,
+    });
+    let at = at.ok_or_else(|| extant_format::Corrupt::field(place, "i_block", 0, "a map of one block"))?;
+    let block = writer.store.read(at, MetaKind::Raw).await?;
+    Ok(block.bytes().get(..len).ok_or_else(bad)?.to_vec())
+}

@@ -1,0 +1,71 @@
+//! Deleting an inode that has neither a name nor a holder.
+
+use super::open_dir::state;
+use crate::Result;
+use crate::alloc::InodePin;
+use crate::file::free_from;
+use crate::inode::{InodeCell, Orphans};
+use crate::journal::{Credits, Handle};
+use crate::volume::Writer;
+use crate::xattr::live::Release;
+use extant_format::{FileKind, Inode, InodeFlags};
+use std::sync::Arc;
+
+/// Frees all that an inode has, in as many transactions as that takes, and then the inode. Until the last of them it is an
+/// orphan, which opening the volume after a crash deletes.
+///
+/// # Errors
+/// A damaged map, bitmap or attribute block, or one that cannot be read; why the journal gave up. The inode stays an orphan.
+pub(super) async fn delete(writer: &Writer, cell: &Arc<InodeCell>) -> Result<()> {
+    let _inode = cell.lock().write().await;
+    if cell.is_live() || cell.openers() > 0 || state(cell).is_gone() {
+        return Ok(());
+    }
+    writer.files.forget(cell).await?;
+    writer.names.unnamed.lock().remove(&cell.number());
+    let mut pin = Some(writer.alloc.pin_inode(cell.number()).await?);
+    let mut release = Release::prepare(writer, cell).await?;
+    let credits = 1 + Orphans::CREDITS + InodePin::CREDITS + release.as_ref().map_or(0, Release::credits);
+    let mut finish = |handle: &mut Handle| {
+        if let Some(release) = release.take() {
+            release.apply(writer, handle, cell);
+        }
+        writer.orphans.remove(handle, cell);
+        let was_dir = cell.read(Inode::kind) == Some(FileKind::Directory);
+        {
+            let mut inode = handle.inode(cell);
+            // e2fsck takes a time below the number of inodes for a link of the orphan list.
+            let now = writer.clock.now().seconds.clamp(0, u32::MAX.into()) as u32;
+            let first = writer.store.shape().inodes_count().saturating_add(1);
+            inode.raw.i_dtime = now.max(first).into();
+            inode.set_size(0);
+        }
+        if let Some(pin) = pin.take() {
+            writer.alloc.free_inode(handle, pin, cell.number(), was_dir);
+        }
+    };
+    if has_map(cell, writer) {
+        free_from(writer, cell, 0, Credits(credits), |handle, step| {
+            if step.last {
+                finish(handle);
+            }
+        })
+        .await?;
+    } else {
+        let mut handle = writer.journal.start(Credits(credits)).await?;
+        finish(&mut handle);
+    }
+    state(cell).set_gone();
+    writer.inodes.forget(cell);
+    Ok(())
+}
+
+fn has_map(cell: &InodeCell, writer: &Writer) -> bool {
+    cell.read(|inode| match inode.kind() {
+        Some(FileKind::Regular | FileKind::Directory) => !inode.flags().contains(InodeFlags::INLINE_DATA),
+        Some(FileKind::Symlink) => {
+            !inode.flags().contains(InodeFlags::INLINE_DATA) && !inode.is_fast_symlink(writer.store.shape())
+        }
+        _ => false,
+    })
+}

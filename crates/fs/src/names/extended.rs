@@ -1,0 +1,208 @@
+//! Extended attributes by name.
+
+use super::caller::{SET_GID, Want};
+use super::node::permit;
+use super::{Caller, Capabilities, Node, quote, touch_inode};
+use crate::journal::Credits;
+use crate::xattr::SetMode;
+use crate::xattr::{acl, edit, live};
+use crate::{Error, Result};
+use extant_format::{Acl, FileKind, InodeFlags, XattrIndex, XattrName};
+
+impl Node {
+    /// Sets an attribute. Access control lists have the form of Linux's `system.posix_acl_*`.
+    ///
+    /// # Errors
+    /// [`Error::Range`] for the name's length, [`Error::ValueTooBig`], [`Error::NotSupported`] for an unknown prefix,
+    /// [`Error::Exists`] and [`Error::NoData`] as `mode` says, [`Error::NoSpace`] where neither the inode nor a block has
+    /// room, [`Error::Permission`], [`Error::Access`], [`Error::Invalid`] for a list that is none.
+    pub async fn set_xattr(&self, caller: &Caller, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
+        check_length(name)?;
+        if value.len() > edit::VALUE_MAX {
+            return Err(Error::ValueTooBig(quote(name)));
+        }
+        self.change_xattr(caller, name, Some(value), mode).await
+    }
+
+    /// Removes an attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] if there is none; as [`Self::set_xattr`].
+    pub async fn remove_xattr(&self, caller: &Caller, name: &[u8]) -> Result<()> {
+        check_length(name)?;
+        self.change_xattr(caller, name, None, SetMode::Any).await
+    }
+
+    /// The value of an attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoData`]; [`Error::Access`] without read permission.
+    pub async fn xattr(&self, caller: &Caller, name: &[u8]) -> Result<Vec<u8>> {
+        check_length(name)?;
+        let (writer, cell) = (self.writer(), self.cell());
+        let missing = || Error::NoData(quote(name));
+        let parsed = parse(name)?;
+        match parsed.index {
+            XattrIndex::TRUSTED if !caller.can(Capabilities::SYS_ADMIN) => return Err(missing()),
+            XattrIndex::USER if !self.has_user_xattrs() => return Err(missing()),
+            XattrIndex::USER => permit(writer, caller, cell, Want::READ).await?,
+            _ => {}
+        }
+        let _inode = cell.lock().read().await;
+        let value = live::get(writer, cell, parsed).await?.ok_or_else(missing)?;
+        match parsed.index {
+            XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT => {
+                Ok(Acl::parse_stored(&value, cell.number())?.to_xattr())
+            }
+            _ => Ok(value),
+        }
+    }
+
+    /// The names of the attributes that the caller may know of.
+    ///
+    /// # Errors
+    /// A damaged inode or attribute block.
+    pub async fn xattrs(&self, caller: &Caller) -> Result<Vec<Vec<u8>>> {
+        let (writer, cell) = (self.writer(), self.cell());
+        let _inode = cell.lock().read().await;
+        let trusted = caller.can(Capabilities::SYS_ADMIN);
+        live::names(writer, cell, |name| name.index != XattrIndex::TRUSTED || trusted).await
+    }
+
+    /// Only what has contents of its own keeps what users attach to it.
+    fn has_user_xattrs(&self) -> bool {
+        matches!(self.kind(), Some(FileKind::Regular | FileKind::Directory))
+    }
+
+    async fn change_xattr(
+        &self,
+        caller: &Caller,
+        name: &[u8],
+        value: Option<&[u8]>,
+        mode: SetMode,
+    ) -> Result<()> {
+        let (writer, cell) = (self.writer(), self.cell());
+        writer.delete_doomed().await?;
+        let _inode = cell.lock().write().await;
+        let denied = || Error::Permission(quote(name));
+        let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+        if cell.read(|inode| inode.flags().intersects(fixed)) {
+            return Err(denied());
+        }
+        if name.starts_with(b"trusted.") && !caller.can(Capabilities::SYS_ADMIN) {
+            return Err(denied());
+        }
+        if name.starts_with(b"user.") {
+            let sticky =
+                self.is_dir() && cell.read(|inode| inode.mode() & 0o1000 != 0 && !caller.owns(inode));
+            if !self.has_user_xattrs() || sticky {
+                return Err(denied());
+            }
+            permit(writer, caller, cell, Want::WRITE).await?;
+        }
+        let parsed = parse(name)?;
+        let stored = match parsed.index {
+            XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT => {
+                return self.change_acl(caller, parsed, name, value).await;
+            }
+            XattrIndex::SECURITY if !caller.can(Capabilities::SYS_ADMIN) => return Err(denied()),
+            XattrIndex::SYSTEM | XattrIndex::RICHACL | XattrIndex::HURD => {
+                return Err(Error::NotSupported(quote(name)));
+            }
+            _ => value,
+        };
+        self.apply_xattr(caller, parsed, name, stored, mode, None).await
+    }
+
+    /// Sets or removes a list. The access list changes the mode; one that says no more than the mode is not kept.
+    async fn change_acl(
+        &self,
+        caller: &Caller,
+        parsed: XattrName<'_>,
+        name: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<()> {
+        let cell = self.cell();
+        if self.kind() == Some(FileKind::Symlink) {
+            return Err(Error::NotSupported(quote(name)));
+        }
+        let bad = |_| Error::Invalid(format!("{} is no access control list", quote(name)));
+        let list = match value {
+            // A list without entries is none.
+            Some(bytes) if bytes.len() > 4 => Some(Acl::parse_xattr(bytes, cell.number()).map_err(bad)?),
+            _ => None,
+        };
+        let is_access = parsed.index == XattrIndex::ACL_ACCESS;
+        if !is_access && !self.is_dir() {
+            return if list.is_some() { Err(Error::Access(quote(name))) } else { Ok(()) };
+        }
+        if !cell.read(|inode| caller.owns(inode)) {
+            return Err(Error::Permission(quote(name)));
+        }
+        let mut new_mode = None;
+        let mut kept = list;
+        if let Some(list) = kept.take_if(|_| is_access) {
+            let (bits, exact) = acl::mode_of(&list);
+            new_mode = Some(cell.read(|inode| {
+                let mode = inode.mode() & !0o777 | bits;
+                if caller.in_group_or_can_set_id(inode.gid()) { mode } else { mode & !SET_GID }
+            }));
+            kept = (!exact).then_some(list);
+        }
+        let stored = kept.map(|list| list.to_stored());
+        self.apply_xattr(caller, parsed, name, stored.as_deref(), SetMode::Any, new_mode).await
+    }
+
+    async fn apply_xattr(
+        &self,
+        caller: &Caller,
+        parsed: XattrName<'_>,
+        name: &[u8],
+        value: Option<&[u8]>,
+        mode: SetMode,
+        new_mode: Option<u16>,
+    ) -> Result<()> {
+        let (writer, cell) = (self.writer(), self.cell());
+        let is_list = matches!(parsed.index, XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT);
+        let change = live::Change { name: parsed, value, mode };
+        let prepared = match live::prepare(writer, cell, &change, writer.privilege(caller)).await {
+            Ok(prepared) => Some(prepared),
+            // Removing a list that is not there is no error.
+            Err(Error::NoData(_)) if is_list => None,
+            Err(Error::NoData(_)) => return Err(Error::NoData(quote(name))),
+            Err(Error::Exists(_)) => return Err(Error::Exists(quote(name))),
+            Err(other) => return Err(other),
+        };
+        let credits = 1 + prepared.as_ref().map_or(0, live::Prepared::credits);
+        let mut handle = writer.journal.start(Credits(credits)).await?;
+        if let Some(prepared) = prepared {
+            prepared.apply(writer, &mut handle, cell);
+        }
+        let mut inode = handle.inode(cell);
+        if let Some(mode) = new_mode {
+            inode.raw.i_mode = mode.into();
+        }
+        touch_inode(&mut inode, writer);
+        drop(inode);
+        drop(handle);
+        Ok(())
+    }
+}
+
+fn check_length(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > edit::NAME_MAX { Err(Error::Range(quote(name))) } else { Ok(()) }
+}
+
+/// # Errors
+/// [`Error::NotSupported`] for an unknown prefix, [`Error::Invalid`] for one without anything behind it.
+fn parse(name: &[u8]) -> Result<XattrName<'_>> {
+    if let Some(parsed) = XattrName::from_full(name).filter(|name| name.index.is_visible()) {
+        return Ok(parsed);
+    }
+    match name {
+        b"user." | b"trusted." | b"security." => {
+            Err(Error::Invalid(format!("{} is only the prefix of a name", quote(name))))
+        }
+        _ => Err(Error::NotSupported(quote(name))),
+    }
+}

@@ -1,0 +1,316 @@
+//! Nodes: files and directories by which a program holds on to inodes.
+
+use super::caller::{Want, check};
+use super::open_dir::OpenDir;
+use super::{Caller, quote};
+use crate::dir::{Cookie, Listed};
+use crate::inode::InodeCell;
+use crate::volume::Writer;
+use crate::xattr::live::acl_of;
+use crate::{Error, Result, Volume};
+use extant_format::{
+    Acl, DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Place, Timestamp, XattrIndex,
+};
+use std::fmt;
+use std::sync::Arc;
+
+/// An inode in use. Cheap to clone. As long as one is held the inode exists, even without a name; the last one that is
+/// dropped of such an inode has it deleted by the next operation that waits, or at once by [`Node::release`].
+#[derive(Clone)]
+pub struct Node {
+    held: Arc<Held>,
+}
+
+struct Held {
+    writer: Arc<Writer>,
+    cell: Arc<InodeCell>,
+    generation: u32,
+}
+
+/// What `stat` says of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// The inode's number.
+    pub inode: InodeNumber,
+    /// Tells inodes apart that had the number one after the other.
+    pub generation: u32,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permissions, set-ID bits and the sticky bit; without the kind.
+    pub permissions: u16,
+    /// Names that lead to it; of a directory 2 and one for each directory in it, or 1 for more than the volume can count.
+    pub links: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Space in use, in units of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub accessed: Timestamp,
+    /// Last change of the contents.
+    pub modified: Timestamp,
+    /// Last change of the inode.
+    pub changed: Timestamp,
+    /// Creation, where the inode has room for it.
+    pub created: Option<Timestamp>,
+    /// The number of a device node.
+    pub device: Option<DeviceNumber>,
+    /// Flags, as `lsattr` shows them.
+    pub flags: InodeFlags,
+    /// Counts the changes.
+    pub version: u64,
+}
+
+impl Attributes {
+    fn of(inode: &Inode, writer: &Writer) -> Result<Self> {
+        let Some(kind) = inode.kind() else {
+            let place = Place::Inode(inode.number);
+            let mode = inode.mode().into();
+            return Err(extant_format::Corrupt::field(place, "i_mode", mode, "the kind of a file").into());
+        };
+        Ok(Self {
+            inode: inode.number,
+            generation: inode.raw.i_generation.get(),
+            kind,
+            permissions: inode.mode() & 0o7777,
+            links: inode.links(),
+            uid: inode.uid(),
+            gid: inode.gid(),
+            size: inode.size(),
+            blocks: inode.blocks_512(writer.store.shape()),
+            accessed: inode.accessed(),
+            modified: inode.modified(),
+            changed: inode.changed(),
+            created: inode.created(),
+            device: inode.device(),
+            flags: inode.flags(),
+            version: u64::from(inode.extra.i_version_hi.get()) << 32
+                | u64::from(inode.raw.i_version_lo.get()),
+        })
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({}, generation {})", self.inode(), self.held.generation)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.cell.close() {
+            self.writer.delete_later(&self.cell);
+        }
+    }
+}
+
+impl Volume {
+    /// The root directory of a volume that is open for writing.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; a damaged inode.
+    pub async fn root_node(&self) -> Result<Node> {
+        let writer = self.writer().ok_or(Error::ReadOnly)?;
+        let cell = writer.inodes.get_live(InodeNumber::ROOT, Place::Superblock).await?;
+        Ok(Node::new(writer, cell))
+    }
+
+    /// The inode that had `number` and `generation` when it was last seen, on a volume that is open for writing.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; [`Error::Stale`] if it was deleted since.
+    pub async fn node(&self, number: InodeNumber, generation: u32) -> Result<Node> {
+        let writer = self.writer().ok_or(Error::ReadOnly)?;
+        let cell = writer.inodes.get(number).await?;
+        let same = cell.read(|inode| inode.raw.i_generation.get() == generation);
+        if !same || !cell.is_live() {
+            return Err(Error::Stale(number));
+        }
+        Ok(Node::new(writer, cell))
+    }
+}
+
+impl Node {
+    pub(crate) fn new(writer: &Arc<Writer>, cell: Arc<InodeCell>) -> Self {
+        cell.open();
+        let generation = cell.read(|inode| inode.raw.i_generation.get());
+        Self { held: Arc::new(Held { writer: writer.clone(), cell, generation }) }
+    }
+
+    pub(crate) fn cell(&self) -> &Arc<InodeCell> {
+        &self.held.cell
+    }
+
+    pub(crate) fn writer(&self) -> &Arc<Writer> {
+        &self.held.writer
+    }
+
+    /// Its number.
+    pub fn inode(&self) -> InodeNumber {
+        self.held.cell.number()
+    }
+
+    /// Tells it apart from inodes that had its number before.
+    pub fn generation(&self) -> u32 {
+        self.held.generation
+    }
+
+    /// What it is; `None` of a damaged inode.
+    pub fn kind(&self) -> Option<FileKind> {
+        self.cell().read(Inode::kind)
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.kind() == Some(FileKind::Directory)
+    }
+
+    /// What `stat` says. Never waits.
+    ///
+    /// # Errors
+    /// A mode that means nothing.
+    pub fn attributes(&self) -> Result<Attributes> {
+        let writer = self.writer();
+        // A file in use may be larger than what has been recorded of it, and have delayed blocks.
+        let live = writer.files.live_size(self.cell());
+        let mut seen = self.cell().observe(|inode| Attributes::of(inode, writer))?;
+        if let Some((size, delayed)) = live {
+            seen.size = size;
+            seen.blocks += delayed * u64::from(writer.store.shape().block_size().bytes() / 512);
+        }
+        Ok(seen)
+    }
+
+    /// Lets go of the inode, and deletes it here and now if nothing else holds it.
+    ///
+    /// # Errors
+    /// Why it could not be deleted; it stays an orphan then, and is deleted when the volume is opened next.
+    pub async fn release(self) -> Result<()> {
+        let writer = self.writer().clone();
+        drop(self);
+        writer.delete_doomed().await
+    }
+
+    /// Whether `caller` may do all of `want`: bits 4 read, 2 write, 1 execute or search.
+    ///
+    /// # Errors
+    /// [`Error::Access`] or, on an immutable inode, [`Error::Permission`].
+    pub async fn check_access(&self, caller: &Caller, want: u8) -> Result<()> {
+        self.check(caller, Want::from_bits(want)).await
+    }
+
+    pub(crate) async fn check(&self, caller: &Caller, want: Want) -> Result<()> {
+        permit(self.writer(), caller, self.cell(), want).await
+    }
+
+    /// The node of a name; `.` and `..` too.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NameTooLong`], [`Error::NotADirectory`], [`Error::Access`] without search permission.
+    pub async fn lookup(&self, caller: &Caller, name: &[u8]) -> Result<Self> {
+        let writer = self.writer();
+        if !self.is_dir() {
+            return Err(Error::NotADirectory(format!("inode {}", self.inode())));
+        }
+        self.check(caller, Want::SEARCH).await?;
+        check_name_length(name)?;
+        let names = self.cell().lock().read().await;
+        let mut dir = OpenDir::new(writer, self.cell())?;
+        let entry = match dir.look_cached(name)? {
+            Some(entry) => entry,
+            None => dir.look(name).await?.ok().map(|spot| *spot.entry()),
+        };
+        let number = match entry {
+            Some(entry) => entry.inode,
+            // A directory in its inode has no entries for these.
+            None if name == b"." => self.inode(),
+            None if name == b".." => dir.parent().await?,
+            None => return Err(not_found(name)),
+        };
+        let cell = writer.inodes.get_live(number, Place::Inode(self.inode())).await?;
+        drop(names);
+        Ok(Self::new(self.writer(), cell))
+    }
+
+    /// Hands the names of a directory from `from` on to `emit`, until it returns false; gives where to go on, or
+    /// [`Cookie::END`]. Names that are added or removed meanwhile may or may not be among them; all others are, once.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`]; a damaged directory.
+    pub async fn read_dir(
+        &self,
+        from: Cookie,
+        emit: &mut (dyn FnMut(Listed<'_>) -> bool + Send),
+    ) -> Result<Cookie> {
+        let writer = self.writer();
+        let names = self.cell().lock().read().await;
+        let next = OpenDir::new(writer, self.cell())?.list(from, emit).await;
+        drop(names);
+        next
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] on another kind of file.
+    pub async fn read_link(&self) -> Result<Vec<u8>> {
+        super::create::read_link(self.writer(), self.cell()).await
+    }
+}
+
+/// Whether `caller` may do what it wants with an inode.
+pub(crate) async fn permit(
+    writer: &Writer,
+    caller: &Caller,
+    cell: &Arc<InodeCell>,
+    want: Want,
+) -> Result<()> {
+    let subject = || format!("inode {}", cell.number());
+    // Most checks need no list.
+    if cell.read(|inode| check(caller, inode, None, want, String::new).is_ok() && !may_have_acl(inode)) {
+        return Ok(());
+    }
+    let acl = acl_of(writer, cell, XattrIndex::ACL_ACCESS).await?;
+    cell.read(|inode| check(caller, inode, acl.as_ref(), want, subject))
+}
+
+fn may_have_acl(inode: &Inode) -> bool {
+    inode.xattr_block().is_some() || inode.tail.iter().take(4).any(|&byte| byte != 0)
+}
+
+/// The default list of a directory.
+pub(crate) async fn default_acl(writer: &Writer, dir: &Arc<InodeCell>) -> Result<Option<Acl>> {
+    if !dir.read(may_have_acl) {
+        return Ok(None);
+    }
+    acl_of(writer, dir, XattrIndex::ACL_DEFAULT).await
+}
+
+/// # Errors
+/// [`Error::NameTooLong`].
+pub(crate) fn check_name_length(name: &[u8]) -> Result<()> {
+    if name.len() > extant_format::NAME_MAX { Err(Error::NameTooLong(quote(name))) } else { Ok(()) }
+}
+
+/// Checks a name that is to be created.
+///
+/// # Errors
+/// [`Error::NameTooLong`]; [`Error::NotFound`] of an empty one, [`Error::Exists`] of `.` and `..`, [`Error::Invalid`] of
+/// one with bytes that no name has.
+pub(crate) fn check_new_name(name: &[u8]) -> Result<()> {
+    check_name_length(name)?;
+    match name {
+        b"" => Err(not_found(name)),
+        b"." | b".." => Err(Error::Exists(quote(name))),
+        _ if name.iter().any(|&byte| byte == b'/' || byte == 0) => {
+            Err(Error::Invalid(format!("{} is no name: it has a slash or a NUL byte", quote(name))))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn not_found(name: &[u8]) -> Error {
+    Error::NotFound(quote(name))
+}

@@ -1,0 +1,622 @@
+//! A directory in use by an operation: its blocks pinned, its growth prepared.
+
+use crate::alloc::{Allocated, Privilege};
+use crate::dir::edit::{self, Found, Gap, Looked};
+use crate::dir::index::NameIndex;
+use crate::dir::inline::{self, Area, InlineLooked};
+use crate::dir::leaf::Entry;
+use crate::dir::shape::{Blocks, BlocksMut, Form, Shape, Stop};
+use crate::dir::{Cookie, Listed, cookie};
+use crate::inode::InodeCell;
+use crate::journal::Handle;
+use crate::map::change::{self, Change, PinnedNodes, Planned};
+use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
+use crate::map::live::Known;
+use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
+use crate::volume::Writer;
+use crate::{Error, Result};
+use extant_cache::blocks::BlockBytes;
+use extant_format::{
+    Corrupt, Extent, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock,
+    VolumeBlock,
+};
+use parking_lot::{Mutex, MutexGuard};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Blocks that a scan of a whole directory keeps pinned.
+const SCAN_PINS: usize = 64;
+/// Blocks that are read ahead in a scan.
+const READ_AHEAD: u64 = 32;
+/// A linear directory of so many blocks gets an index in memory when it is used.
+const INDEXED_FROM: u32 = 2;
+
+/// What is remembered of a directory while its inode is in memory. A directory's blocks never move, and never leave it.
+#[derive(Debug, Default)]
+pub(crate) struct DirState {
+    /// First block, length and place of the runs of blocks that are known, in order.
+    runs: Vec<(u32, u32, VolumeBlock)>,
+    index: Option<NameIndex>,
+    /// The inode was deleted.
+    gone: bool,
+}
+
+impl DirState {
+    pub(super) const fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    pub(super) fn set_gone(&mut self) {
+        *self = Self { gone: true, ..Self::default() };
+    }
+
+    fn place(&self, at: FileBlock) -> Option<VolumeBlock> {
+        let n = self.runs.partition_point(|(start, ..)| *start <= at.0).checked_sub(1)?;
+        let (start, blocks, place) = self.runs[n];
+        (at.0 - start < blocks).then(|| VolumeBlock(place.0 + u64::from(at.0 - start)))
+    }
+
+    fn learn(&mut self, start: u32, blocks: u32, place: VolumeBlock) {
+        let n = self.runs.partition_point(|(known, ..)| *known < start);
+        if let Some((before, len, at)) = n.checked_sub(1).map(|n| self.runs[n]) {
+            if before + len > start {
+                return;
+            }
+            if before + len == start && at.0 + u64::from(len) == place.0 {
+                self.runs[n - 1].1 += blocks;
+                return;
+            }
+        }
+        if self.runs.get(n).is_none_or(|(next, ..)| start + blocks <= *next) {
+            self.runs.insert(n, (start, blocks, place));
+        }
+    }
+}
+
+/// What is remembered of an inode that is or was a directory.
+pub(super) fn state(cell: &InodeCell) -> MutexGuard<'_, DirState> {
+    cell.attached::<Mutex<DirState>>().lock()
+}
+
+/// Where a name is, or would go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Spot {
+    Block(Found),
+    Inline(Area, Entry),
+}
+
+impl Spot {
+    pub(crate) const fn entry(&self) -> &Entry {
+        match self {
+            Self::Block(found) => &found.entry,
+            Self::Inline(_, entry) => entry,
+        }
+    }
+}
+
+/// Where a name may be added.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Slot {
+    Block(Gap),
+    Inline(Area, u32),
+    /// The directory must move from its inode to a block first.
+    MoveOut,
+}
+
+/// A directory whose lock the operation holds.
+#[derive(Debug)]
+pub(crate) struct OpenDir<'w> {
+    writer: &'w Writer,
+    cell: Arc<InodeCell>,
+    generation: u32,
+    pub(crate) shape: Shape,
+    /// Its names are in the inode.
+    pub(crate) is_inline: bool,
+    pins: RefCell<Vec<(FileBlock, MetaBlock)>>,
+    /// Blocks are only looked at: few stay pinned.
+    scanning: bool,
+}
+
+impl Blocks for OpenDir<'_> {
+    type Bytes = BlockBytes;
+
+    fn get(&self, at: FileBlock) -> std::result::Result<BlockBytes, Stop> {
+        let mut pins = self.pins.borrow_mut();
+        if let Some((_, block)) = pins.iter().rev().find(|(pinned, _)| *pinned == at) {
+            return Ok(block.bytes());
+        }
+        let Some(place) = state(&self.cell).place(at) else { return Err(Stop::Missing(at)) };
+        let Some(block) = self.writer.store.get(place, self.kind(at))? else { return Err(Stop::Missing(at)) };
+        let bytes = block.bytes();
+        if self.scanning && pins.len() >= SCAN_PINS {
+            pins.clear();
+        }
+        pins.push((at, block));
+        Ok(bytes)
+    }
+}
+
+impl<'w> OpenDir<'w> {
+    /// # Errors
+    /// The inode is not a directory.
+    pub(crate) fn new(writer: &'w Writer, cell: &Arc<InodeCell>) -> Result<Self> {
+        let (generation, shape, kind, is_inline) = cell.read(|inode| {
+            let is_inline = inode.flags().contains(InodeFlags::INLINE_DATA);
+            let shape = Shape::new(inode, writer.store.shape());
+            (inode.raw.i_generation.get(), shape, inode.kind(), is_inline)
+        });
+        if kind != Some(FileKind::Directory) {
+            return Err(Error::NotADirectory(format!("inode {}", cell.number())));
+        }
+        let pins = RefCell::new(Vec::with_capacity(4));
+        Ok(Self { writer, cell: cell.clone(), generation, shape, is_inline, pins, scanning: false })
+    }
+
+    pub(crate) fn cell(&self) -> &Arc<InodeCell> {
+        &self.cell
+    }
+
+    /// # Errors
+    /// Why the directory's names may not be changed.
+    pub(crate) fn check_changeable(&self) -> Result<()> {
+        match self.shape.frozen {
+            Some(reason) => Err(Error::unsupported(reason)),
+            None => Ok(()),
+        }
+    }
+
+    fn kind(&self, block: FileBlock) -> MetaKind {
+        MetaKind::Directory { dir: self.cell.number(), generation: self.generation, block }
+    }
+
+    /// Reads a block that a step missed.
+    async fn load(&mut self, at: FileBlock) -> Result<()> {
+        if at.0 >= self.shape.blocks {
+            let place = Place::DirectoryBlock(self.cell.number(), at);
+            return Err(Corrupt::field(place, "block", at.0.into(), "a block of the directory").into());
+        }
+        let known = state(&self.cell).place(at);
+        let place = match known {
+            Some(place) => place,
+            None => self.find(at).await?,
+        };
+        if self.scanning {
+            let ahead = (at.0..self.shape.blocks).take(READ_AHEAD as usize);
+            let places: Vec<_> = {
+                let state = state(&self.cell);
+                ahead.map_while(|at| state.place(FileBlock(at))).collect()
+            };
+            self.writer.store.prefetch(places.into_iter()).await;
+        }
+        let block = self.writer.store.read(place, self.kind(at)).await?;
+        self.pins.get_mut().push((at, block));
+        Ok(())
+    }
+
+    /// Looks up where a block lies, and remembers the runs around it.
+    async fn find(&self, at: FileBlock) -> Result<VolumeBlock> {
+        let claim = Place::DirectoryBlock(self.cell.number(), at);
+        for (range, known) in change::look_up(&self.writer.store, &self.cell, at.0.into()).await? {
+            let Known::Written(place) = known else { continue };
+            let (Ok(start), Ok(end)) = (u32::try_from(range.start), u32::try_from(range.end)) else {
+                continue;
+            };
+            self.writer.alloc.check_claim(PhysicalRun::new(place, range.end - range.start), claim)?;
+            state(&self.cell).learn(start, end - start, place);
+        }
+        let place = state(&self.cell).place(at);
+        place.ok_or_else(|| Corrupt::field(claim, "block", at.0.into(), "a written block").into())
+    }
+
+    /// Runs a step to its end, reading what it misses.
+    pub(crate) async fn run<T>(
+        &mut self,
+        mut step: impl FnMut(&Self) -> std::result::Result<T, Stop>,
+    ) -> Result<T> {
+        loop {
+            let at = match step(self) {
+                Ok(value) => return Ok(value),
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::Missing(at)) => at,
+            };
+            self.load(at).await?;
+        }
+    }
+
+    /// Builds the index of a linear directory of several blocks, if it has none.
+    async fn ensure_index(&mut self) -> Result<()> {
+        if self.shape.tree
+            || self.is_inline
+            || self.shape.blocks < INDEXED_FROM
+            || self.shape.frozen.is_some()
+        {
+            return Ok(());
+        }
+        if state(&self.cell).index.is_some() {
+            return Ok(());
+        }
+        self.scanning = true;
+        let index = self.run(|dir| NameIndex::build(&dir.shape, dir)).await?;
+        self.scanning = false;
+        self.pins.get_mut().clear();
+        state(&self.cell).index = Some(index);
+        Ok(())
+    }
+
+    /// Looks for a name.
+    ///
+    /// # Errors
+    /// A damaged directory; the device's.
+    pub(crate) async fn look(&mut self, name: &[u8]) -> Result<std::result::Result<Spot, Slot>> {
+        if self.is_inline {
+            let looked = self.cell.read(|inode| inline::look(self.shape.leaf, inode, name))?;
+            return Ok(match looked {
+                InlineLooked::Found(area, entry) => Ok(Spot::Inline(area, entry)),
+                InlineLooked::Absent(Some((area, at))) => Err(Slot::Inline(area, at)),
+                InlineLooked::Absent(None) => Err(Slot::MoveOut),
+            });
+        }
+        self.ensure_index().await?;
+        let looked = self
+            .run(|dir| {
+                // Out of the inode for as long as the step takes, which locks it for each block.
+                let index = state(&dir.cell).index.take();
+                let looked = edit::look(&dir.shape, dir, name, index.as_ref());
+                state(&dir.cell).index = index;
+                looked
+            })
+            .await?;
+        Ok(match looked {
+            Looked::Found(found) => Ok(Spot::Block(found)),
+            Looked::Absent(gap) => Err(Slot::Block(gap)),
+        })
+    }
+
+    /// Looks for a name in what is in memory; `None` where something must be read first.
+    pub(crate) fn look_cached(&self, name: &[u8]) -> Result<Option<Option<Entry>>> {
+        if self.is_inline {
+            let looked = self.cell.read(|inode| inline::look(self.shape.leaf, inode, name))?;
+            return Ok(Some(match looked {
+                InlineLooked::Found(_, entry) => Some(entry),
+                InlineLooked::Absent(_) => None,
+            }));
+        }
+        if !self.shape.tree && self.shape.blocks >= INDEXED_FROM {
+            return Ok(None);
+        }
+        match edit::look(&self.shape, self, name, None) {
+            Ok(Looked::Found(found)) => Ok(Some(Some(found.entry))),
+            Ok(Looked::Absent(_)) => Ok(Some(None)),
+            Err(Stop::Missing(_)) => Ok(None),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
+    /// The directory that `..` names.
+    pub(crate) async fn parent(&mut self) -> Result<InodeNumber> {
+        if self.is_inline {
+            return Ok(self.cell.read(inline::parent));
+        }
+        self.run(|dir| edit::parent(&dir.shape, dir)).await
+    }
+
+    /// Whether it has no names but `.` and `..`.
+    pub(crate) async fn is_empty(&mut self) -> Result<bool> {
+        if self.is_inline {
+            return Ok(self.cell.read(|inode| inline::is_empty(self.shape.leaf, inode))?);
+        }
+        self.scanning = true;
+        let empty = self.run(|dir| edit::is_empty(&dir.shape, dir)).await;
+        self.scanning = false;
+        self.pins.get_mut().clear();
+        empty
+    }
+
+    /// Hands names from `from` on to `emit`; gives where to go on.
+    pub(crate) async fn list(
+        &mut self,
+        from: Cookie,
+        emit: &mut (dyn FnMut(Listed<'_>) -> bool + Send),
+    ) -> Result<Cookie> {
+        self.scanning = true;
+        if self.is_inline {
+            let inode = self.cell.read(Inode::clone);
+            return match cookie::list_inline(&self.shape, &inode, from, emit) {
+                Ok(next) => Ok(next),
+                Err(Stop::Failed(error)) => Err(error),
+                Err(Stop::Missing(at)) => unreachable!("block {at} of a directory without blocks"),
+            };
+        }
+        let mut stopped = false;
+        let mut next = from;
+        while next < Cookie::END && !stopped {
+            next = self
+                .run(|dir| {
+                    cookie::list(&dir.shape, dir, next, &mut |listed| {
+                        let more = emit(listed);
+                        stopped |= !more;
+                        more
+                    })
+                })
+                .await?;
+        }
+        Ok(next)
+    }
+
+    /// Prepares what adding a name at `slot` needs: the blocks by which the directory grows.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], also where the directory cannot grow.
+    pub(crate) async fn prepare(&mut self, slot: &Slot, privilege: Privilege) -> Result<Growth> {
+        let new = match slot {
+            Slot::Block(gap) => gap.new_blocks(&self.shape).ok_or(Error::NoSpace)?,
+            Slot::Inline(..) => 0,
+            Slot::MoveOut => 1,
+        };
+        if new == 0 { Ok(Growth::NONE) } else { self.grow(new, privilege).await }
+    }
+
+    async fn grow(&mut self, new: u32, privilege: Privilege) -> Result<Growth> {
+        let writer = self.writer;
+        let sb = writer.store.shape();
+        // Contents in the inode give way to an empty map.
+        let first = if self.is_inline { 0 } else { self.shape.blocks };
+        let nodes = self.cell.read(|inode| node_growth(inode, sb, first..first + new));
+        let mut reservation =
+            writer.alloc.reserve_waiting(&writer.journal, new.into(), nodes, privilege).await?;
+        let last = first.checked_sub(1).and_then(|last| state(&self.cell).place(FileBlock(last)));
+        let goal = match last {
+            Some(last) => VolumeBlock(last.0 + 1),
+            None => writer.alloc.data_goal(self.cell.number(), Some(FileKind::Directory)),
+        };
+        let mut growth = Growth { first, ..Growth::NONE };
+        let mut extents = Vec::new();
+        while (growth.places.len() as u32) < new {
+            let at = growth.places.last().map_or(goal, |last| VolumeBlock(last.0 + 1));
+            let want = new - growth.places.len() as u32;
+            let allocated = writer.alloc.blocks(at, want, &mut reservation).await?;
+            let run = allocated.run();
+            extents.push(Extent {
+                logical: FileBlock(first + growth.places.len() as u32),
+                physical: run.start,
+                blocks: run.blocks as u32,
+                unwritten: false,
+            });
+            growth.places.extend((run.start.0..run.end().0).map(VolumeBlock));
+            growth.allocated.push(allocated);
+        }
+        let mut nodes = PinnedNodes::of(&self.cell, sb);
+        let planned = change::plan(&writer.store, &self.cell, &mut nodes, &Change::Map(&extents)).await?;
+        while (growth.new_nodes.len() as u32) < planned.new_nodes {
+            let want = planned.new_nodes - growth.new_nodes.len() as u32;
+            let at = *growth.places.last().expect("a growing directory gets blocks");
+            let allocated = writer.alloc.blocks(at, want, &mut reservation).await?;
+            let run = allocated.run();
+            growth.new_nodes.extend((run.start.0..run.end().0).map(VolumeBlock));
+            growth.allocated.push(allocated);
+        }
+        growth.map = Some((planned, nodes));
+        Ok(growth)
+    }
+
+    /// Adds a name where [`Self::look`] found room for it. Without an error this and what follows in the handle holds;
+    /// with one nothing was changed.
+    pub(crate) fn insert(
+        &mut self,
+        handle: &mut Handle,
+        slot: &Slot,
+        growth: Growth,
+        inode: InodeNumber,
+        name: &[u8],
+        kind: FileKind,
+    ) -> Result<()> {
+        let cell = self.cell.clone();
+        match *slot {
+            Slot::Inline(area, at) => {
+                let mut dir = handle.inode(&cell);
+                inline::insert(self.shape.leaf, &mut dir, (area, at), inode, name, kind);
+                return Ok(());
+            }
+            Slot::MoveOut => {
+                let place = growth.places[0];
+                let mut bytes = vec![0; self.shape.block_bytes];
+                cell.read(|dir| inline::write_block(self.shape.leaf, dir, &mut bytes))?;
+                let damaged = |_| Error::from(self.shape.leaf.diagnose(&bytes, cell.number(), FileBlock(0)));
+                let need = extant_format::dirent_bytes(name.len());
+                let room =
+                    self.shape.leaf.scan(&bytes, name, need).map_err(damaged)?.room.ok_or(Error::NoSpace)?;
+                let bare = cell.read(crate::xattr::without_inline_data)?;
+                self.shape.leaf.insert(&mut bytes, room, inode, name, kind);
+                let block = handle.create(place, self.kind(FileBlock(0)));
+                handle.edit(&block).copy_from_slice(&bytes);
+                growth.apply_map(self.writer, handle, &cell);
+                {
+                    let mut dir = handle.inode(&cell);
+                    dir.tail = bare;
+                    let tree = self.writer.store.shape().incompat().contains(Incompat::EXTENTS);
+                    let flags = (dir.flags() - InodeFlags::INLINE_DATA)
+                        | if tree { InodeFlags::EXTENTS } else { InodeFlags::empty() };
+                    dir.raw.i_flags = flags.bits().into();
+                    dir.set_size(self.shape.block_bytes as u64);
+                }
+                self.pins.get_mut().push((FileBlock(0), block));
+                self.is_inline = false;
+                self.shape.blocks = 1;
+                return Ok(());
+            }
+            Slot::Block(_) => {}
+        }
+        let Slot::Block(gap) = slot else { unreachable!("the other places are handled above") };
+        let shape = self.shape;
+        let mut index = state(&cell).index.take();
+        let planted = {
+            let mut blocks = DirEdit { dir: self, handle, growth: &growth };
+            edit::insert(&shape, &mut blocks, gap, inode, name, kind, index.as_mut())
+        };
+        state(&cell).index = index;
+        let planted = planted?;
+        if !growth.places.is_empty() {
+            self.shape.blocks += growth.places.len() as u32;
+            let size = u64::from(self.shape.blocks) * self.shape.block_bytes as u64;
+            growth.apply_map(self.writer, handle, &cell);
+            let mut dir = handle.inode(&cell);
+            dir.set_size(size);
+            if planted {
+                dir.raw.i_flags = (dir.flags() | InodeFlags::INDEX).bits().into();
+                self.shape.tree = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes an entry that [`Self::look`] has found.
+    pub(crate) fn remove(&mut self, handle: &mut Handle, spot: &Spot, name: &[u8]) {
+        let cell = self.cell.clone();
+        match spot {
+            Spot::Inline(area, entry) => {
+                inline::remove(self.shape.leaf, &mut handle.inode(&cell), *area, entry);
+            }
+            Spot::Block(found) => {
+                let shape = self.shape;
+                let mut index = state(&cell).index.take();
+                let mut blocks = DirEdit { dir: self, handle, growth: &Growth::NONE };
+                edit::remove(&shape, &mut blocks, found, name, index.as_mut());
+                state(&cell).index = index;
+            }
+        }
+    }
+
+    /// Makes an entry that [`Self::look`] has found name another inode.
+    pub(crate) fn set(&mut self, handle: &mut Handle, spot: &Spot, inode: InodeNumber, kind: FileKind) {
+        let cell = self.cell.clone();
+        match spot {
+            Spot::Inline(area, entry) => {
+                inline::set(self.shape.leaf, &mut handle.inode(&cell), *area, entry, inode, kind);
+            }
+            Spot::Block(found) => {
+                let shape = self.shape;
+                edit::set(
+                    &shape,
+                    &mut DirEdit { dir: self, handle, growth: &Growth::NONE },
+                    found,
+                    inode,
+                    kind,
+                );
+            }
+        }
+    }
+
+    /// Makes `..` name another directory; [`Self::parent`] was asked before.
+    pub(crate) fn set_parent(&mut self, handle: &mut Handle, parent: InodeNumber) {
+        let cell = self.cell.clone();
+        if self.is_inline {
+            inline::set_parent(&mut handle.inode(&cell), parent);
+        } else {
+            let shape = self.shape;
+            edit::set_parent(&shape, &mut DirEdit { dir: self, handle, growth: &Growth::NONE }, parent);
+        }
+    }
+
+    /// Finds an entry again whose block is pinned: adding another name may have moved it.
+    pub(crate) fn find_again(&self, name: &[u8]) -> Option<Spot> {
+        if self.is_inline {
+            return match self.cell.read(|inode| inline::look(self.shape.leaf, inode, name)) {
+                Ok(InlineLooked::Found(area, entry)) => Some(Spot::Inline(area, entry)),
+                _ => None,
+            };
+        }
+        let index = state(&self.cell).index.take();
+        let looked = edit::look(&self.shape, self, name, index.as_ref());
+        state(&self.cell).index = index;
+        match looked {
+            Ok(Looked::Found(found)) => Some(Spot::Block(found)),
+            _ => None,
+        }
+    }
+}
+
+/// Most blocks by which the map of a directory grows.
+fn node_growth(dir: &Inode, sb: &Superblock, blocks: Range<u32>) -> u64 {
+    let is_inline = dir.flags().contains(InodeFlags::INLINE_DATA);
+    let tree = match is_inline {
+        true => sb.incompat().contains(Incompat::EXTENTS),
+        false => dir.flags().contains(InodeFlags::EXTENTS),
+    };
+    if !tree {
+        return pointer_growth(blocks.start.into()..blocks.end.into(), sb.block_size());
+    }
+    let [_, _, entries_lo, entries_hi, _, _, depth_lo, depth_hi, ..] = *dir.map();
+    let shape = match is_inline {
+        true => TreeShape::default(),
+        false => TreeShape {
+            depth: u16::from_le_bytes([depth_lo, depth_hi]),
+            entries: u16::from_le_bytes([entries_lo, entries_hi]),
+        },
+    };
+    tree_growth(shape, u64::from(blocks.end - blocks.start), 1, sb.block_size())
+}
+
+/// The blocks by which a directory grows, allocated in memory. Dropped unused they are free again.
+#[derive(Debug)]
+pub(crate) struct Growth {
+    first: u32,
+    places: Vec<VolumeBlock>,
+    new_nodes: Vec<VolumeBlock>,
+    allocated: Vec<Allocated>,
+    map: Option<(Planned, PinnedNodes)>,
+}
+
+impl Growth {
+    pub(crate) const NONE: Self =
+        Self { first: 0, places: Vec::new(), new_nodes: Vec::new(), allocated: Vec::new(), map: None };
+
+    /// Blocks that an operation may dirty because of it.
+    pub(crate) fn credits(&self) -> u32 {
+        let map = self.map.as_ref().map_or(0, |(planned, _)| planned.credits());
+        self.places.len() as u32 + map + self.allocated.len() as u32 * Allocated::CREDITS
+    }
+
+    /// Logs the allocations, and enters the blocks into the directory's map.
+    fn apply_map(self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
+        let Some((planned, nodes)) = self.map else { return };
+        for allocated in self.allocated {
+            writer.alloc.log(handle, allocated);
+        }
+        let sb = writer.store.shape();
+        planned.apply(handle, cell, &nodes, &self.new_nodes, self.places.len() as u64, sb);
+        for (at, place) in (self.first..).zip(self.places) {
+            state(cell).learn(at, 1, place);
+        }
+    }
+}
+
+/// A directory's blocks under a handle.
+struct DirEdit<'a, 'w> {
+    dir: &'a mut OpenDir<'w>,
+    handle: &'a mut Handle,
+    growth: &'a Growth,
+}
+
+impl Blocks for DirEdit<'_, '_> {
+    type Bytes = BlockBytes;
+
+    fn get(&self, at: FileBlock) -> std::result::Result<BlockBytes, Stop> {
+        self.dir.get(at)
+    }
+}
+
+impl BlocksMut for DirEdit<'_, '_> {
+    fn edit(&mut self, at: FileBlock, _: Form, change: impl FnOnce(&mut [u8])) {
+        let pins = self.dir.pins.get_mut();
+        let (_, block) = pins.iter().rev().find(|(pinned, _)| *pinned == at).expect("looked at, so pinned");
+        change(&mut self.handle.edit(block));
+    }
+
+    fn create(&mut self, at: FileBlock, _: Form, change: impl FnOnce(&mut [u8])) {
+        let place = self.growth.places[(at.0 - self.growth.first) as usize];
+        let block = self.handle.create(place, self.dir.kind(at));
+        change(&mut self.handle.edit(&block));
+        self.dir.pins.get_mut().push((at, block));
+    }
+}

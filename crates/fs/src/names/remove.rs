@@ -1,0 +1,95 @@
+//! Taking names away: unlink and rmdir.
+
+use super::caller::{Want, check_removal};
+use super::create::{LEAF_CREDITS, drop_dir_link};
+use super::node::{check_name_length, not_found, permit};
+use super::open_dir::OpenDir;
+use super::{Caller, Node, quote, touch, touch_inode};
+use crate::inode::{InodeCell, Orphans};
+use crate::journal::{Credits, Handle};
+use crate::volume::Writer;
+use crate::{Error, Result};
+use extant_format::{FileKind, Inode, InodeNumber, Place};
+use std::sync::Arc;
+
+impl Node {
+    /// Removes a name of anything but a directory. The inode is deleted with its last name and its last node.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Access`] or [`Error::Permission`]; [`Error::IsADirectory`].
+    pub async fn unlink(&self, caller: &Caller, name: &[u8]) -> Result<()> {
+        if matches!(name, b"." | b"..") {
+            return Err(Error::IsADirectory(quote(name)));
+        }
+        self.remove_name(caller, name, false).await
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Access`] or [`Error::Permission`]; [`Error::NotADirectory`]; [`Error::NotEmpty`].
+    pub async fn rmdir(&self, caller: &Caller, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => Err(Error::Invalid("a directory cannot be removed as `.`".into())),
+            b".." => Err(Error::NotEmpty(quote(name))),
+            _ => self.remove_name(caller, name, true).await,
+        }
+    }
+
+    async fn remove_name(&self, caller: &Caller, name: &[u8], directory: bool) -> Result<()> {
+        let writer = self.writer();
+        writer.delete_doomed().await?;
+        let parent = self.cell();
+        let victim = {
+            let _names = parent.lock().write().await;
+            let mut dir = OpenDir::new(writer, parent)?;
+            permit(writer, caller, parent, Want::SEARCH).await?;
+            check_name_length(name)?;
+            let Ok(spot) = dir.look(name).await? else { return Err(not_found(name)) };
+            permit(writer, caller, parent, Want::CHANGE_NAMES).await?;
+            let number = spot.entry().inode;
+            let victim = writer.inodes.get_live(number, Place::Inode(parent.number())).await?;
+            let records = (parent.read(Inode::clone), victim.read(Inode::clone));
+            check_removal(caller, &records.0, &records.1, directory, || quote(name))?;
+            if number == InodeNumber::ROOT || number == parent.number() {
+                return Err(Error::Busy(quote(name)));
+            }
+            dir.check_changeable()?;
+            let _inode = victim.lock().write().await;
+            if directory && !OpenDir::new(writer, &victim)?.is_empty().await? {
+                return Err(Error::NotEmpty(quote(name)));
+            }
+            let credits = LEAF_CREDITS + DROP_CREDITS;
+            let mut handle = writer.journal.start(Credits(credits)).await?;
+            dir.remove(&mut handle, &spot, name);
+            drop_name(writer, &mut handle, &victim);
+            let mut record = handle.inode(parent);
+            if directory {
+                drop_dir_link(&mut record);
+            }
+            touch(&mut record, writer);
+            drop(record);
+            drop(handle);
+            victim.clone()
+        };
+        writer.delete_unused(&victim).await
+    }
+}
+
+/// Credits of [`drop_name`].
+pub(super) const DROP_CREDITS: u32 = 1 + Orphans::CREDITS;
+
+/// Counts one name less of an inode, all of a directory; one that has none left becomes an orphan.
+pub(super) fn drop_name(writer: &Writer, handle: &mut Handle, victim: &Arc<InodeCell>) {
+    let left = {
+        let mut inode = handle.inode(victim);
+        let directory = inode.kind() == Some(FileKind::Directory);
+        let left = if directory { 0 } else { inode.links().saturating_sub(1) };
+        inode.raw.i_links_count = left.into();
+        touch_inode(&mut inode, writer);
+        left
+    };
+    if left == 0 {
+        writer.orphans.add(handle, victim);
+    }
+}

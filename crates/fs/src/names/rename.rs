@@ -1,0 +1,374 @@
+//! Moving a name: within a directory, to another one, over another name, or in exchange for one.
+
+use super::caller::{Want, check_removal};
+use super::create::{LEAF_CREDITS, add_dir_link, drop_dir_link, links_full};
+use super::link::same_project;
+use super::node::{check_name_length, not_found, permit};
+use super::open_dir::{Growth, OpenDir, Slot, Spot};
+use super::remove::{DROP_CREDITS, drop_name};
+use super::{Caller, Node, quote, touch, touch_inode};
+use crate::inode::InodeCell;
+use crate::journal::{Credits, Handle};
+use crate::volume::Writer;
+use crate::{Error, Result};
+use extant_format::{Corrupt, FileKind, Inode, InodeNumber, Place};
+use std::sync::Arc;
+
+/// What a rename does about a name that is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RenameMode {
+    /// It is replaced.
+    #[default]
+    Replace,
+    /// The rename fails (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// It gets the old name (`RENAME_EXCHANGE`); it has to be there.
+    Exchange,
+}
+
+/// One rename, with both names looked up and both directories locked.
+struct Move<'a> {
+    writer: &'a Writer,
+    /// The directory of the old name; of the new one, too, unless that is another.
+    from: OpenDir<'a>,
+    to: Option<OpenDir<'a>>,
+    old: &'a [u8],
+    new: &'a [u8],
+    source: Arc<InodeCell>,
+    source_kind: FileKind,
+    target: Option<Arc<InodeCell>>,
+}
+
+impl Node {
+    /// Moves `name` of this directory to `new_name` of `new_dir`, in one step: after a crash one of the two names is there,
+    /// and `new_name` leads to the old file or the new one. Two names of one inode stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Exists`] if asked for; [`Error::Access`], [`Error::Permission`];
+    /// [`Error::IsADirectory`], [`Error::NotADirectory`], [`Error::NotEmpty`]; [`Error::Invalid`] into a directory's own
+    /// tree; [`Error::Busy`] for `.` and `..`; [`Error::TooManyLinks`]; [`Error::CrossDevice`]; [`Error::NoSpace`].
+    pub async fn rename(
+        &self,
+        caller: &Caller,
+        name: &[u8],
+        new_dir: &Self,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        let writer = self.writer();
+        writer.delete_doomed().await?;
+        if !Arc::ptr_eq(writer, new_dir.writer()) {
+            return Err(Error::CrossDevice(quote(new_name)));
+        }
+        let dots = |name: &[u8]| matches!(name, b"." | b"..");
+        if dots(name) || (dots(new_name) && mode != RenameMode::NoReplace) {
+            return Err(Error::Busy(quote(if dots(name) { name } else { new_name })));
+        }
+        if dots(new_name) {
+            return Err(Error::Exists(quote(new_name)));
+        }
+        if mode == RenameMode::Replace {
+            self.write_back_replacement(name, new_dir, new_name).await?;
+        }
+        let (from, to) = (self.cell(), new_dir.cell());
+        let replaced = {
+            let cross = !Arc::ptr_eq(from, to);
+            let _renames = if cross { Some(writer.names.renames.lock().await) } else { None };
+            // The hierarchy stands still while the volume's rename lock is held.
+            let (above_from, above_to) = match cross {
+                true => (ancestors(writer, from).await?, ancestors(writer, to).await?),
+                false => Default::default(),
+            };
+            let (first, second) = if !cross {
+                (from, None)
+            } else if above_from.contains(&to.number())
+                || (!above_to.contains(&from.number()) && to.number() < from.number())
+            {
+                (to, Some(from))
+            } else {
+                (from, Some(to))
+            };
+            let _first = first.lock().write().await;
+            let _second = match second {
+                Some(second) => Some(second.lock().write().await),
+                None => None,
+            };
+            rename_locked(writer, caller, (from, name), (to, new_name), mode, &above_from, &above_to).await?
+        };
+        match replaced {
+            Some(replaced) => writer.delete_unused(&replaced).await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl Node {
+    /// Before one file replaces another, its data is written and logged: after a crash the name leads to the old contents
+    /// or the new ones. The names are looked up without locks; if they change meanwhile, the order is not promised.
+    async fn write_back_replacement(&self, name: &[u8], new_dir: &Self, new_name: &[u8]) -> Result<()> {
+        let caller = &Caller::root();
+        let (Ok(source), Ok(_)) = (self.lookup(caller, name).await, new_dir.lookup(caller, new_name).await)
+        else {
+            return Ok(());
+        };
+        self.writer().files.write_back_one(source.cell()).await
+    }
+}
+
+/// The directories above one, itself not included.
+async fn ancestors(writer: &Writer, dir: &Arc<InodeCell>) -> Result<Vec<InodeNumber>> {
+    let mut above = Vec::new();
+    let mut at = dir.clone();
+    while at.number() != InodeNumber::ROOT {
+        let parent = OpenDir::new(writer, &at)?.parent().await?;
+        if above.contains(&parent) || parent == dir.number() {
+            let place = Place::Inode(at.number());
+            return Err(Corrupt::field(place, "..", parent.0.into(), "a directory above this one").into());
+        }
+        above.push(parent);
+        at = writer.inodes.get_live(parent, Place::Inode(at.number())).await?;
+    }
+    Ok(above)
+}
+
+async fn rename_locked(
+    writer: &Writer,
+    caller: &Caller,
+    (from_cell, old): (&Arc<InodeCell>, &[u8]),
+    (to_cell, new): (&Arc<InodeCell>, &[u8]),
+    mode: RenameMode,
+    above_from: &[InodeNumber],
+    above_to: &[InodeNumber],
+) -> Result<Option<Arc<InodeCell>>> {
+    let cross = !Arc::ptr_eq(from_cell, to_cell);
+    let mut from = OpenDir::new(writer, from_cell)?;
+    let mut to = if cross { Some(OpenDir::new(writer, to_cell)?) } else { None };
+    permit(writer, caller, from_cell, Want::SEARCH).await?;
+    permit(writer, caller, to_cell, Want::SEARCH).await?;
+    check_name_length(old)?;
+    let Ok(old_spot) = from.look(old).await? else { return Err(not_found(old)) };
+    check_name_length(new)?;
+    if new.is_empty() || new.contains(&b'/') || new.contains(&0) {
+        return Err(not_found(new));
+    }
+    let looked = to.as_mut().unwrap_or(&mut from).look(new).await?;
+    match (&looked, mode) {
+        (Ok(_), RenameMode::NoReplace) => return Err(Error::Exists(quote(new))),
+        (Err(_), RenameMode::Exchange) => return Err(not_found(new)),
+        _ => {}
+    }
+    let source = writer.inodes.get_live(old_spot.entry().inode, Place::Inode(from_cell.number())).await?;
+    let target = match &looked {
+        Ok(spot) => Some(writer.inodes.get_live(spot.entry().inode, Place::Inode(to_cell.number())).await?),
+        Err(_) => None,
+    };
+    if source.number() == to_cell.number() || above_to.contains(&source.number()) {
+        return Err(Error::Invalid(format!("{} cannot be moved into itself", quote(old))));
+    }
+    if let Some(target) = &target
+        && (target.number() == from_cell.number() || above_from.contains(&target.number()))
+    {
+        return Err(match mode {
+            RenameMode::Exchange => Error::Invalid(format!("{} is above {}", quote(new), quote(old))),
+            _ => Error::NotEmpty(quote(new)),
+        });
+    }
+    if target.as_ref().is_some_and(|target| Arc::ptr_eq(target, &source)) {
+        return Ok(None);
+    }
+    let kind_of = |cell: &Arc<InodeCell>| cell.read(Inode::kind).unwrap_or(FileKind::Regular);
+    let source_kind = kind_of(&source);
+    let is_dir = source_kind == FileKind::Directory;
+    let target_is_dir = target.as_ref().is_some_and(|target| kind_of(target) == FileKind::Directory);
+    let removable = |dir: &Arc<InodeCell>, victim: &Arc<InodeCell>, directory: bool, name: &[u8]| {
+        let (dir, victim) = (dir.read(Inode::clone), victim.read(Inode::clone));
+        check_removal(caller, &dir, &victim, directory, || quote(name))
+    };
+    permit(writer, caller, from_cell, Want::CHANGE_NAMES).await?;
+    removable(from_cell, &source, is_dir, old)?;
+    permit(writer, caller, to_cell, Want::CHANGE_NAMES).await?;
+    if let Some(target) = &target {
+        let directory = if mode == RenameMode::Exchange { target_is_dir } else { is_dir };
+        removable(to_cell, target, directory, new)?;
+    } else if !to_cell.is_live() {
+        return Err(not_found(new));
+    }
+    if cross {
+        // What `..` says changes.
+        if is_dir {
+            permit(writer, caller, &source, Want::WRITE).await?;
+        }
+        if let Some(target) = target.as_ref().filter(|_| mode == RenameMode::Exchange && target_is_dir) {
+            permit(writer, caller, target, Want::WRITE).await?;
+        }
+        let fits = |dir: &Arc<InodeCell>, inode: &Arc<InodeCell>| {
+            same_project(&dir.read(Inode::clone), &inode.read(Inode::clone))
+        };
+        let back =
+            mode != RenameMode::Exchange || target.as_ref().is_none_or(|target| fits(from_cell, target));
+        if !fits(to_cell, &source) || !back {
+            return Err(Error::CrossDevice(quote(new)));
+        }
+    }
+    from.check_changeable()?;
+    to.iter().try_for_each(OpenDir::check_changeable)?;
+    let (first, second) = lock_order(&source, is_dir, target.as_ref(), target_is_dir);
+    let _first = first.lock().write().await;
+    let _second = match second {
+        Some(second) => Some(second.lock().write().await),
+        None => None,
+    };
+    let (source, target) = (source.clone(), target.clone());
+    let moved = Move { writer, from, to, old, new, source, source_kind, target };
+    match (looked, mode) {
+        (Ok(new_spot), RenameMode::Exchange) => {
+            moved.exchange(old_spot, new_spot, target_is_dir).await?;
+            Ok(None)
+        }
+        (looked, _) => moved.replace(caller, looked, target_is_dir).await,
+    }
+}
+
+/// The order in which what is moved and what is replaced are locked: directories first, then by number.
+fn lock_order<'a>(
+    source: &'a Arc<InodeCell>,
+    is_dir: bool,
+    target: Option<&'a Arc<InodeCell>>,
+    target_is_dir: bool,
+) -> (&'a Arc<InodeCell>, Option<&'a Arc<InodeCell>>) {
+    let rank = |cell: &Arc<InodeCell>, is_dir: bool| (!is_dir, cell.number());
+    match target {
+        Some(target) if rank(target, target_is_dir) < rank(source, is_dir) => (target, Some(source)),
+        target => (source, target),
+    }
+}
+
+impl Move<'_> {
+    fn is_dir(&self) -> bool {
+        self.source_kind == FileKind::Directory
+    }
+
+    fn to_cell(&self) -> Arc<InodeCell> {
+        self.to.as_ref().unwrap_or(&self.from).cell().clone()
+    }
+
+    /// The directory that is moved, its block with `..` pinned; `None` if `..` stays as it is.
+    async fn moved_dir<'w>(
+        writer: &'w Writer,
+        cell: &Arc<InodeCell>,
+        moves: bool,
+    ) -> Result<Option<OpenDir<'w>>> {
+        if !moves {
+            return Ok(None);
+        }
+        let mut dir = OpenDir::new(writer, cell)?;
+        dir.parent().await?;
+        Ok(Some(dir))
+    }
+
+    async fn replace(
+        mut self,
+        caller: &Caller,
+        looked: std::result::Result<Spot, Slot>,
+        target_is_dir: bool,
+    ) -> Result<Option<Arc<InodeCell>>> {
+        let writer = self.writer;
+        let cross = self.to.is_some();
+        if target_is_dir {
+            let target = self.target.as_ref().expect("it is a directory");
+            if !OpenDir::new(writer, target)?.is_empty().await? {
+                return Err(Error::NotEmpty(quote(self.new)));
+            }
+        } else if self.is_dir() && cross && links_full(&self.to_cell().read(Inode::clone), writer) {
+            return Err(Error::TooManyLinks(format!("inode {}", self.to_cell().number())));
+        }
+        let growth = match &looked {
+            Ok(_) => Growth::NONE,
+            Err(slot) => {
+                let privilege = writer.privilege(caller);
+                self.to.as_mut().unwrap_or(&mut self.from).prepare(slot, privilege).await?
+            }
+        };
+        let mut moved = Self::moved_dir(writer, &self.source, self.is_dir() && cross).await?;
+        // Both leaves and directories, the block with `..`, the inode that moves.
+        let credits = 2 * LEAF_CREDITS + growth.credits() + 2 + DROP_CREDITS;
+        let mut handle = writer.journal.start(Credits(credits)).await?;
+        let (source, kind) = (self.source.number(), self.source_kind);
+        let to = self.to.as_mut().unwrap_or(&mut self.from);
+        match &looked {
+            Ok(spot) => to.set(&mut handle, spot, source, kind),
+            Err(slot) => to.insert(&mut handle, slot, growth, source, self.new, kind)?,
+        }
+        // The new name may have split the old one's block.
+        let spot = self.from.find_again(self.old).expect("the old name is in a block that is pinned");
+        self.from.remove(&mut handle, &spot, self.old);
+        touch_inode(&mut handle.inode(&self.source), writer);
+        if let Some(target) = &self.target {
+            drop_name(writer, &mut handle, target);
+        }
+        let to_cell = self.to_cell();
+        if let Some(moved) = &mut moved {
+            moved.set_parent(&mut handle, to_cell.number());
+        }
+        {
+            let mut dir = handle.inode(self.from.cell());
+            if self.is_dir() && (cross || target_is_dir) {
+                drop_dir_link(&mut dir);
+            }
+            touch(&mut dir, writer);
+        }
+        if cross {
+            let mut dir = handle.inode(&to_cell);
+            if self.is_dir() && !target_is_dir {
+                add_dir_link(&mut dir, writer);
+            }
+            touch(&mut dir, writer);
+        }
+        drop(handle);
+        Ok(self.target.filter(|target| !target.is_live()))
+    }
+
+    async fn exchange(mut self, old_spot: Spot, new_spot: Spot, target_is_dir: bool) -> Result<()> {
+        let writer = self.writer;
+        let cross = self.to.is_some();
+        let target = self.target.clone().expect("an exchange has two names");
+        let target_kind = target.read(Inode::kind).unwrap_or(FileKind::Regular);
+        let (is_dir, to_cell) = (self.is_dir(), self.to_cell());
+        if cross && is_dir != target_is_dir {
+            let gains = if is_dir { &to_cell } else { self.from.cell() };
+            if links_full(&gains.read(Inode::clone), writer) {
+                return Err(Error::TooManyLinks(format!("inode {}", gains.number())));
+            }
+        }
+        let mut source_dir = Self::moved_dir(writer, &self.source, is_dir && cross).await?;
+        let mut target_dir = Self::moved_dir(writer, &target, target_is_dir && cross).await?;
+        let mut handle = writer.journal.start(Credits(2 * LEAF_CREDITS + 4)).await?;
+        self.from.set(&mut handle, &old_spot, target.number(), target_kind);
+        let to = self.to.as_mut().unwrap_or(&mut self.from);
+        to.set(&mut handle, &new_spot, self.source.number(), self.source_kind);
+        if let Some(dir) = &mut source_dir {
+            dir.set_parent(&mut handle, to_cell.number());
+        }
+        if let Some(dir) = &mut target_dir {
+            dir.set_parent(&mut handle, self.from.cell().number());
+        }
+        touch_inode(&mut handle.inode(&self.source), writer);
+        touch_inode(&mut handle.inode(&target), writer);
+        let counts = cross && is_dir != target_is_dir;
+        let change = |handle: &mut Handle, cell: &Arc<InodeCell>, gains: bool| {
+            let mut dir = handle.inode(cell);
+            if counts && gains {
+                add_dir_link(&mut dir, writer);
+            } else if counts {
+                drop_dir_link(&mut dir);
+            }
+            touch(&mut dir, writer);
+        };
+        change(&mut handle, self.from.cell(), target_is_dir);
+        if cross {
+            change(&mut handle, &to_cell, is_dir);
+        }
+        drop(handle);
+        Ok(())
+    }
+}

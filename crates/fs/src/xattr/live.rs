@@ -1,0 +1,285 @@
+//! Attributes of inodes in memory: reading them, changing them under a handle, and giving up the block that holds them.
+//!
+//! Inodes may share a block. Counting its references, and leaving it, happens under one lock of the volume, so that two
+//! inodes that leave a block at once do not both believe that the other keeps it.
+
+pub(crate) use super::edit::Change;
+use super::edit::{self, BlockPlan, Plan, Refused, set_references};
+use super::in_inode;
+use crate::alloc::{Allocated, Pins, Privilege};
+use crate::inode::InodeCell;
+use crate::journal::Handle;
+use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
+use crate::volume::Writer;
+use crate::{Error, Result};
+use extant_format::{
+    Acl, Compat, Inode, Place, VolumeBlock, XATTR_BLOCK_SHARES_MAX, XattrBlock, XattrIndex, XattrName,
+    XattrValue,
+};
+use std::sync::Arc;
+
+/// The attribute block of an inode.
+async fn block_of(writer: &Writer, cell: &InodeCell) -> Result<Option<MetaBlock>> {
+    let Some(at) = cell.read(Inode::xattr_block) else { return Ok(None) };
+    writer.alloc.check_claim(PhysicalRun::new(at, 1), Place::Inode(cell.number()))?;
+    Ok(Some(writer.store.read(at, MetaKind::Xattr { inode: cell.number() }).await?))
+}
+
+/// The stored value of an attribute.
+///
+/// # Errors
+/// A damaged inode or block; a value in an inode of its own is not supported.
+pub(crate) async fn get(writer: &Writer, cell: &InodeCell, name: XattrName<'_>) -> Result<Option<Vec<u8>>> {
+    let value = |value: XattrValue<'_>| match value {
+        XattrValue::Bytes(bytes) => Ok(bytes.to_vec()),
+        XattrValue::Inode { .. } => Err(Error::unsupported("ea_inode")),
+    };
+    let found = cell.read(|inode| -> Result<_> {
+        in_inode(inode)?.get(name).map(|xattr| value(xattr.value)).transpose()
+    })?;
+    if found.is_some() {
+        return Ok(found);
+    }
+    let Some(block) = block_of(writer, cell).await? else { return Ok(None) };
+    let bytes = block.bytes();
+    let parsed = XattrBlock::parse(&bytes, cell.number(), block.number())?;
+    parsed.xattrs.get(name).map(|xattr| value(xattr.value)).transpose()
+}
+
+/// The full names of the attributes that `shown` lets pass, but for those that the file system keeps to itself.
+///
+/// # Errors
+/// A damaged inode or block.
+pub(crate) async fn names(
+    writer: &Writer,
+    cell: &InodeCell,
+    shown: impl Fn(&XattrName<'_>) -> bool,
+) -> Result<Vec<Vec<u8>>> {
+    let full = |name: XattrName<'_>| {
+        if name.index.is_visible() && shown(&name) { name.to_full() } else { None }
+    };
+    let mut all: Vec<_> = cell.read(|inode| -> Result<Vec<_>> {
+        Ok(in_inode(inode)?.iter().filter_map(|xattr| full(xattr.name)).collect())
+    })?;
+    if let Some(block) = block_of(writer, cell).await? {
+        let bytes = block.bytes();
+        let parsed = XattrBlock::parse(&bytes, cell.number(), block.number())?;
+        all.extend(parsed.xattrs.iter().filter_map(|xattr| full(xattr.name)));
+    }
+    Ok(all)
+}
+
+/// An access control list of an inode.
+///
+/// # Errors
+/// A damaged list, inode or block.
+pub(crate) async fn acl_of(writer: &Writer, cell: &InodeCell, index: XattrIndex) -> Result<Option<Acl>> {
+    let stored = get(writer, cell, XattrName { index, suffix: b"" }).await?;
+    stored.map(|stored| Ok(Acl::parse_stored(&stored, cell.number())?)).transpose()
+}
+
+/// How an inode gives up its attribute block.
+#[derive(Debug)]
+struct Leave {
+    block: MetaBlock,
+    /// Inodes that share the block.
+    references: u32,
+    /// The bitmap of a block that nobody else shares.
+    pins: Option<Pins>,
+}
+
+impl Leave {
+    async fn prepare(writer: &Writer, cell: &InodeCell, block: MetaBlock) -> Result<Self> {
+        let references = XattrBlock::parse(&block.bytes(), cell.number(), block.number())?.references;
+        let run = PhysicalRun::new(block.number(), 1);
+        let pins = match references {
+            0 | 1 => Some(writer.alloc.pin([run], Place::Inode(cell.number())).await?),
+            _ => None,
+        };
+        Ok(Self { block, references, pins })
+    }
+
+    fn credits(&self) -> u32 {
+        1 + self.pins.as_ref().map_or(0, Pins::credits)
+    }
+
+    fn apply(self, writer: &Writer, handle: &mut Handle) {
+        match &self.pins {
+            Some(pins) => {
+                writer.alloc.free(handle, pins, PhysicalRun::new(self.block.number(), 1), true);
+            }
+            None => set_references(&mut handle.edit(&self.block), self.references - 1),
+        }
+    }
+}
+
+/// What becomes of the block in a change.
+#[derive(Debug)]
+enum BlockChange {
+    Keep,
+    Leave(Leave),
+    /// The inode's own block gets other contents.
+    Rewrite(MetaBlock, Box<[u8]>),
+    /// The inode gets a block of its own, and leaves the one that it shared.
+    Replace(Option<Leave>, Allocated, Box<[u8]>),
+}
+
+/// A change of an inode's attributes with everything that it needs. The inode's lock is held until it is applied.
+pub(crate) struct Prepared<'w> {
+    body: Option<Box<[u8]>>,
+    block: BlockChange,
+    _shared: async_lock::MutexGuard<'w, ()>,
+}
+
+/// Prepares a change. The caller holds the inode's lock.
+///
+/// # Errors
+/// [`Error::Exists`], [`Error::NoData`], [`Error::NoSpace`]; a damaged inode or block; a value in an inode of its own.
+pub(crate) async fn prepare<'w>(
+    writer: &'w Writer,
+    cell: &InodeCell,
+    change: &Change<'_>,
+    privilege: Privilege,
+) -> Result<Prepared<'w>> {
+    let shared = writer.names.shared_xattrs.lock().await;
+    let block = block_of(writer, cell).await?;
+    let (plan, references) = {
+        let bytes = block.as_ref().map(MetaBlock::bytes);
+        let parsed = match (&block, &bytes) {
+            (Some(block), Some(bytes)) => Some(XattrBlock::parse(bytes, cell.number(), block.number())?),
+            _ => None,
+        };
+        let references = parsed.as_ref().map_or(0, |block| block.references);
+        let block_bytes = writer.store.shape().block_size().byte_len();
+        let plan = cell.read(|inode| edit::plan(inode, parsed.as_ref(), block_bytes, change));
+        (plan.map_err(|refused| error_of(refused, cell))?, references)
+    };
+    let Plan { body, block: planned } = plan;
+    let block = match (planned, block) {
+        (BlockPlan::Keep, _) | (BlockPlan::Release, None) => BlockChange::Keep,
+        (BlockPlan::Release, Some(block)) => BlockChange::Leave(Leave::prepare(writer, cell, block).await?),
+        (BlockPlan::Write(bytes), Some(block)) if references <= 1 => BlockChange::Rewrite(block, bytes),
+        (BlockPlan::Write(bytes), block) => {
+            let leave = match block {
+                Some(block) => Some(Leave::prepare(writer, cell, block).await?),
+                None => None,
+            };
+            let mut reservation = writer.alloc.reserve_waiting(&writer.journal, 1, 0, privilege).await?;
+            let goal = writer.alloc.data_goal(cell.number(), cell.read(Inode::kind));
+            let allocated = writer.alloc.blocks(goal, 1, &mut reservation).await?;
+            BlockChange::Replace(leave, allocated, bytes)
+        }
+    };
+    Ok(Prepared { body, block, _shared: shared })
+}
+
+fn error_of(refused: Refused, cell: &InodeCell) -> Error {
+    let subject = || format!("inode {}", cell.number());
+    match refused {
+        Refused::Exists => Error::Exists(subject()),
+        Refused::NoData => Error::NoData(subject()),
+        Refused::NoSpace => Error::NoSpace,
+        Refused::LargeValue => Error::unsupported("ea_inode"),
+        Refused::Corrupt(corrupt) => corrupt.into(),
+    }
+}
+
+impl Prepared<'_> {
+    /// Credits of [`Self::apply`]: the inode, the superblock for a feature, and the blocks.
+    pub(crate) fn credits(&self) -> u32 {
+        2 + match &self.block {
+            BlockChange::Keep => 0,
+            BlockChange::Leave(leave) => leave.credits(),
+            BlockChange::Rewrite(..) => 1,
+            BlockChange::Replace(leave, ..) => {
+                Allocated::CREDITS + 1 + leave.as_ref().map_or(0, Leave::credits)
+            }
+        }
+    }
+
+    pub(crate) fn apply(self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
+        ensure_feature(handle);
+        let unit = i64::from(writer.store.shape().block_size().bytes() / 512);
+        let (mut at, mut more) = (cell.read(Inode::xattr_block), 0);
+        match self.block {
+            BlockChange::Keep => {}
+            BlockChange::Leave(leave) => {
+                leave.apply(writer, handle);
+                (at, more) = (None, -unit);
+            }
+            BlockChange::Rewrite(block, bytes) => handle.edit(&block).copy_from_slice(&bytes),
+            BlockChange::Replace(leave, allocated, bytes) => {
+                more = if leave.is_some() { 0 } else { unit };
+                if let Some(leave) = leave {
+                    leave.apply(writer, handle);
+                }
+                let place = allocated.run().start;
+                writer.alloc.log(handle, allocated);
+                let block = handle.create(place, MetaKind::Xattr { inode: cell.number() });
+                handle.edit(&block).copy_from_slice(&bytes);
+                at = Some(place);
+            }
+        }
+        let mut inode = handle.inode(cell);
+        if let Some(body) = self.body {
+            inode.tail = body;
+        }
+        set_block(&mut inode, at, more, writer);
+    }
+}
+
+/// Notes in the superblock that inodes have attributes.
+pub(crate) fn ensure_feature(handle: &mut Handle) {
+    let compat = handle.superblock().compat();
+    if !compat.contains(Compat::EXT_ATTR) {
+        let compat = compat | Compat::EXT_ATTR;
+        handle.superblock().raw_mut().s_feature_compat = compat.bits().into();
+    }
+}
+
+fn set_block(inode: &mut Inode, at: Option<VolumeBlock>, more_512: i64, writer: &Writer) {
+    let sb = writer.store.shape();
+    inode.set_xattr_block(at.unwrap_or(VolumeBlock(0)));
+    if more_512 != 0 {
+        let blocks = inode.blocks_512(sb).saturating_add_signed(more_512);
+        inode.set_blocks_512(blocks, sb);
+    }
+}
+
+/// The attribute block of an inode that is deleted, to be given up.
+pub(crate) struct Release<'w> {
+    leave: Leave,
+    _shared: async_lock::MutexGuard<'w, ()>,
+}
+
+impl<'w> Release<'w> {
+    /// Prepares it; `None` if the inode has no attribute block.
+    ///
+    /// # Errors
+    /// A damaged block or bitmap; a value in an inode of its own.
+    pub(crate) async fn prepare(writer: &'w Writer, cell: &InodeCell) -> Result<Option<Self>> {
+        if cell.read(|inode| inode.xattr_block().is_none()) {
+            return Ok(None);
+        }
+        let shared = writer.names.shared_xattrs.lock().await;
+        let Some(block) = block_of(writer, cell).await? else { return Ok(None) };
+        let leave = Leave::prepare(writer, cell, block).await?;
+        if leave.references > XATTR_BLOCK_SHARES_MAX {
+            let place = Place::XattrBlock(cell.number(), leave.block.number());
+            let references = leave.references.into();
+            return Err(extant_format::Corrupt::field(place, "h_refcount", references, "at most 1024").into());
+        }
+        Ok(Some(Self { leave, _shared: shared }))
+    }
+
+    /// Credits of [`Self::apply`], the inode among them.
+    pub(crate) fn credits(&self) -> u32 {
+        1 + self.leave.credits()
+    }
+
+    pub(crate) fn apply(self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
+        let unit = i64::from(writer.store.shape().block_size().bytes() / 512);
+        self.leave.apply(writer, handle);
+        set_block(&mut handle.inode(cell), None, -unit, writer);
+    }
+}
