@@ -10,7 +10,7 @@ pub(crate) fn check(shared: &Shared) {
     for file in &files {
         let pages = file.pages.lock();
         assert!(pages.writeback.is_empty(), "pages of file {} are under write-back", file.inode);
-        let frames = file.frames_in(&pages, 0..u64::MAX);
+        let frames = file.frames(&pages);
         assert_eq!(frames.len() as u64, pages.cached, "the list of file {} is whole", file.inode);
         for frame in frames {
             let key = shared.frames.key(frame);

@@ -9,6 +9,7 @@ use crate::file::Mapping;
 use crate::flusher;
 use crate::mapping::Inner;
 use crate::page::PAGE;
+use crate::pass::{ByRuns, WriteBackPass};
 use crate::shared::{Settings, Shared};
 use crate::writeback::write_back_all;
 use crate::{CacheError, Result};
@@ -58,6 +59,8 @@ pub struct CacheConfig {
     pub phantom_frames: bool,
     /// The dirty controller: who may dirty how much, and when flushers work. [`Extant`] by default.
     pub control: Box<dyn DirtyControl>,
+    /// How a pass of write-back goes over a file's dirty pages. [`ByRuns`] by default.
+    pub pass: Box<dyn WriteBackPass>,
     /// The table in which tasks wait for pages; the lab puts older ones here.
     pub page_waits: WaitConfig,
     /// The eviction policy; [`S3Fifo`] if not given.
@@ -79,6 +82,7 @@ impl CacheConfig {
             on_write_error: OnWriteError::default(),
             phantom_frames: false,
             control: Box::new(Extant::new()),
+            pass: Box::new(ByRuns),
             page_waits: WaitConfig::new("pages"),
             eviction: None,
         }
@@ -174,7 +178,8 @@ impl PageCache {
             Some(policy) => policy,
             None => Box::new(S3Fifo::new(frames)?),
         };
-        let shared = Arc::new(Shared::new(rt, frames, policy, config.control, limits, settings)?);
+        let shared =
+            Arc::new(Shared::new(rt, frames, policy, config.control, limits, config.pass, settings)?);
         Ok(Self { handle: Arc::new(Handle { shared, flushers: Mutex::default() }) })
     }
 

@@ -11,6 +11,8 @@ extant_rt::costs! {
         PageInsert = "page_insert_ns",
         /// Marking pages dirty, or clean for write-back.
         PageDirty = "page_dirty_ns",
+        /// Locking, looking at and leaving dirty pages that a pass of write-back cannot take yet.
+        PageRedirty = "page_redirty_ns",
         /// Looking up a run of blocks in a file's block map.
         MapLookup = "map_lookup_ns",
     }

@@ -7,6 +7,7 @@ use crate::mapping::Inner;
 use crate::open::OpenFile;
 use crate::page::{MAX_FILE_BYTES, PAGE};
 use crate::readahead::ReadAhead;
+use crate::sweep::Which;
 use crate::write::Source;
 use crate::{ByteRange, CacheError, OnWriteError, Result};
 use extant_block::{BioFlags, StreamId};
@@ -72,7 +73,7 @@ impl Mapping {
                 self.zero(tail).await?;
             }
             inner.store_size(size);
-            inner.drop_pages(end / PAGE..u64::MAX);
+            inner.sweep(end / PAGE..u64::MAX, Which::All).await;
             inner.wait_for_writeback(end / PAGE..u64::MAX).await;
         } else {
             inner.store_size(size);
@@ -97,7 +98,7 @@ impl Mapping {
             self.zero(ByteRange::new(last, end)).await?;
         }
         if first < last {
-            self.0.drop_pages(first / PAGE..last / PAGE);
+            self.0.sweep(first / PAGE..last / PAGE, Which::All).await;
             self.0.wait_for_writeback(first / PAGE..last / PAGE).await;
         }
         Ok(())
@@ -129,7 +130,7 @@ impl Mapping {
         if is_dirty {
             self.0.write_back(pages.clone(), BioFlags::SYNC).await?;
         }
-        self.0.drop_clean_pages(pages, true);
+        self.0.sweep(pages, Which::Clean { and_loading: true }).await;
         Ok(())
     }
 
@@ -140,7 +141,7 @@ impl Mapping {
     /// A write-back failed while this waited.
     pub async fn forget(&self) -> Result<()> {
         self.0.write_back(0..u64::MAX, BioFlags::empty()).await?;
-        self.0.drop_clean_pages(0..u64::MAX, false);
+        self.0.sweep(0..u64::MAX, Which::Clean { and_loading: false }).await;
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use crate::control::Background;
 use crate::disk::{DiskState, Listed};
 use crate::mapping::Inner;
+use crate::pass::Visiting;
 use crate::shared::Shared;
 use crate::waits::{Key, Listener};
 use crate::writeback::Taken;
@@ -163,9 +164,10 @@ async fn write_chunk(
     in_flight: u64,
 ) -> u64 {
     let (mut at, mut left) = (0, pages);
+    let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
     while left > 0 {
         wait_for_queue(shared, disk, in_flight.max(1)).await;
-        match file.take_dirty(at..u64::MAX, left.min(shared.settings.run_pages)) {
+        match file.take_step(at..u64::MAX, left, &mut visiting).await {
             Taken::Run(run) => {
                 let taken = run.pages();
                 at = taken.end;

@@ -51,6 +51,7 @@ mod mapping;
 mod open;
 mod page;
 mod pageset;
+pub mod pass;
 pub mod pressure;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod racy;
@@ -60,6 +61,7 @@ pub mod readahead;
 mod shared;
 mod state;
 mod stuck;
+mod sweep;
 mod throttle;
 mod waits;
 mod write;

@@ -12,6 +12,7 @@ use crate::pageset::PageSet;
 use crate::shared::Shared;
 use crate::state::After;
 use crate::stuck::Stuck;
+use crate::sweep::Which;
 use crate::writeback::Writing;
 use crate::{CacheError, PageRange};
 use extant_rt::Key;
@@ -57,8 +58,10 @@ pub(crate) struct Inner {
 
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
-    /// The first frame of the list of all.
-    first: u32,
+    /// A frame of the ring of all.
+    pub(crate) first: u32,
+    /// Whether a [sweep](crate::sweep) goes round it.
+    pub(crate) is_swept: bool,
     pub(crate) cached: u64,
     pub(crate) dirty: PageSet,
     /// Pages on their way to the device; what is written to them meanwhile is in frames of its own.
@@ -144,16 +147,23 @@ impl Inner {
         self.shared.index.cursor(&self.shared.frames)
     }
 
-    /// Enters a frame for a page that has none.
+    /// Enters a frame for a page that has none: at the end of the list, which is a ring.
     pub(crate) fn attach(&self, pages: &mut Pages, cursor: &mut Cursor<'_>, frame: FrameNo) {
         let siblings = &self.shared.frames.siblings;
         let links = &siblings[frame.slot()];
-        links.next.store(pages.first, Ordering::Relaxed);
-        links.prev.store(0, Ordering::Relaxed);
-        if let Some(next) = FrameNo::new(pages.first) {
-            siblings[next.slot()].prev.store(frame.get(), Ordering::Relaxed);
+        match FrameNo::new(pages.first) {
+            None => {
+                links.next.store(frame.get(), Ordering::Relaxed);
+                links.prev.store(frame.get(), Ordering::Relaxed);
+                pages.first = frame.get();
+            }
+            Some(first) => {
+                let last = siblings[first.slot()].prev.swap(frame.get(), Ordering::Relaxed);
+                links.next.store(first.get(), Ordering::Relaxed);
+                links.prev.store(last, Ordering::Relaxed);
+                siblings[last as usize].next.store(frame.get(), Ordering::Relaxed);
+            }
         }
-        pages.first = frame.get();
         pages.cached += 1;
         cursor.insert(frame);
     }
@@ -162,12 +172,10 @@ impl Inner {
         let siblings = &self.shared.frames.siblings;
         let links = &siblings[frame.slot()];
         let (next, prev) = (links.next.load(Ordering::Relaxed), links.prev.load(Ordering::Relaxed));
-        match FrameNo::new(prev) {
-            Some(prev) => siblings[prev.slot()].next.store(next, Ordering::Relaxed),
-            None => pages.first = next,
-        }
-        if let Some(next) = FrameNo::new(next) {
-            siblings[next.slot()].prev.store(prev, Ordering::Relaxed);
+        siblings[prev as usize].next.store(next, Ordering::Relaxed);
+        siblings[next as usize].prev.store(prev, Ordering::Relaxed);
+        if pages.first == frame.get() {
+            pages.first = if next == frame.get() { 0 } else { next };
         }
         pages.cached -= 1;
         cursor.remove(frame);
@@ -302,78 +310,25 @@ impl Inner {
         }
     }
 
-    /// The frames of `range`, in no particular order.
-    pub(crate) fn frames_in(&self, pages: &Pages, range: Range<u64>) -> Vec<FrameNo> {
-        if range.end.saturating_sub(range.start) < pages.cached {
-            let mut cursor = self.cursor(pages);
-            return range.filter_map(|index| cursor.find(self.key(index))).collect();
-        }
+    /// All frames, in no particular order, for audits.
+    pub(crate) fn frames(&self, pages: &Pages) -> Vec<FrameNo> {
         let mut found = Vec::new();
         let mut at = pages.first;
         while let Some(frame) = FrameNo::new(at) {
-            if range.contains(&self.shared.frames.key(frame).index()) {
-                found.push(frame);
-            }
+            found.push(frame);
             at = self.shared.frames.siblings[frame.slot()].next.load(Ordering::Relaxed);
+            if at == pages.first {
+                break;
+            }
         }
         found
-    }
-
-    /// Removes all pages of `range`, dirty or not, from the mapping.
-    pub(crate) fn drop_pages(&self, range: Range<u64>) {
-        let mut after = Aftermath::default();
-        let mut pages = self.pages.lock();
-        pages.fills.remapped(range.clone().into());
-        let frames = self.frames_in(&pages, range);
-        let mut cursor = self.cursor(&pages);
-        let mut loading = Vec::new();
-        for frame in frames {
-            if self.shared.frames.state(frame).snapshot().is_loading() {
-                loading.push(self.shared.frames.key(frame));
-            }
-            self.detach(&mut pages, &mut cursor, frame, &mut after);
-        }
-        drop(cursor);
-        self.unlist_if_clean(&mut pages, &mut after);
-        drop(pages);
-        self.settle(after);
-        self.wake_loaders(loading);
-    }
-
-    /// Removes those pages of `range` that are clean and, if so wanted, those on their way from the device.
-    pub(crate) fn drop_clean_pages(&self, range: Range<u64>, and_loading: bool) {
-        let mut after = Aftermath::default();
-        let mut pages = self.pages.lock();
-        let frames = self.frames_in(&pages, range);
-        let mut cursor = self.cursor(&pages);
-        let mut loading = Vec::new();
-        for frame in frames {
-            let seen = self.shared.frames.state(frame).snapshot();
-            let page = self.shared.frames.key(frame);
-            if seen.is_loading() && and_loading {
-                loading.push(page);
-            } else if !seen.is_uptodate() || seen.is_writeback() || pages.dirty.contains(page.index()) {
-                continue;
-            }
-            self.detach(&mut pages, &mut cursor, frame, &mut after);
-        }
-        drop(cursor);
-        drop(pages);
-        self.settle(after);
-        self.wake_loaders(loading);
-    }
-
-    /// Has whoever waits for pages that are gone look again.
-    fn wake_loaders(&self, pages: Vec<PageKey>) {
-        let mut batch = self.shared.pages.batch();
-        pages.into_iter().for_each(|page| batch.wake(loaded(page)));
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         // Nothing is dirty or under write-back, since the disk's list and the bios hold the file: unless its world ended.
-        self.drop_pages(0..u64::MAX);
+        self.sweep_now(&(0..u64::MAX), Which::All);
         self.shared.unregister(self.file);
     }
 }

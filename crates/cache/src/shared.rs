@@ -1,6 +1,6 @@
 //! What all mappings of a process share: frames, index, free frames, counters of dirty memory.
 
-use crate::CacheError;
+use crate::{CacheError, Cost};
 use crate::accounts::Accounts;
 use crate::control::{Amounts, DeviceIndex, DirtyControl, DirtyLimits, Numbers};
 use crate::disk::DiskState;
@@ -9,6 +9,7 @@ use crate::frames::Frames;
 use crate::index::Index;
 use crate::mapping::Inner;
 use crate::page::{FileId, FrameNo};
+use crate::pass::WriteBackPass;
 use crate::state::After;
 use crate::waits::{Key, Waits};
 use extant_rt::{Rt, WaitConfig, WaitTable};
@@ -46,6 +47,7 @@ pub(crate) struct Shared {
     frames_limit: AtomicU64,
     pub(crate) accounts: Accounts,
     pub(crate) settings: Settings,
+    pub(crate) pass: Box<dyn WriteBackPass>,
     pub(crate) closed: AtomicBool,
 }
 
@@ -128,6 +130,7 @@ impl Shared {
         policy: Box<dyn Eviction>,
         control: Box<dyn DirtyControl>,
         limits: DirtyLimits,
+        pass: Box<dyn WriteBackPass>,
         settings: Settings,
     ) -> std::io::Result<Self> {
         Ok(Self {
@@ -161,6 +164,7 @@ impl Shared {
             frames_limit: AtomicU64::new(u64::MAX),
             accounts: Accounts::default(),
             settings,
+            pass,
             closed: AtomicBool::new(false),
         })
     }
@@ -326,6 +330,7 @@ impl Shared {
                 file.forget_claimed(run);
             }
         }
+        self.rt.charge(Cost::PageInsert(claims.len() as u64));
         let mut freed = Vec::with_capacity(claims.len());
         for claimed in claims {
             let frame = claimed.frame;

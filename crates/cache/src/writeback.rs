@@ -6,6 +6,7 @@ use crate::disk::DiskState;
 use crate::load::neighbours;
 use crate::mapping::{Aftermath, Inner, written};
 use crate::page::{FrameNo, PAGE};
+use crate::pass::{ByRuns, DirtyAhead, Visiting};
 use crate::shared::Shared;
 use crate::waits::Key;
 use crate::{BackingError, ByteRange, CacheError, OnWriteError, Result};
@@ -23,9 +24,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-/// Processor time that a loop over runs takes in one go.
-const STINT: Nanos = Nanos::from_micros(100);
-
 /// A run of pages under write-back.
 #[derive(Debug)]
 pub(crate) struct WriteRun {
@@ -38,6 +36,8 @@ pub(crate) struct WriteRun {
     size_bytes: u64,
     /// … and in whole blocks: nothing past it is written.
     end_bytes: u64,
+    /// The longest bio, in pages.
+    bio_pages: u64,
     started: Nanos,
 }
 
@@ -55,6 +55,30 @@ pub(crate) enum Taken {
 }
 
 impl Inner {
+    /// Takes the next run of `range`, of which `left` pages may still be written, as the visit has it.
+    pub(crate) async fn take_step(
+        self: &Arc<Self>,
+        range: Range<u64>,
+        left: u64,
+        visiting: &mut Visiting<'_>,
+    ) -> Taken {
+        let most_pages = self.shared.settings.run_pages;
+        let look_pages = visiting.visit.look_pages(left, most_pages);
+        let run_pages = {
+            let pages = self.pages.lock();
+            let Some(first) = pages.dirty.first_in(range.clone()) else { return Taken::Clean };
+            pages.dirty.run_end(first..range.end.min(first.saturating_add(look_pages))) - first
+        };
+        let step = visiting.visit.step(DirtyAhead { run_pages, left_pages: left, most_pages });
+        // Nothing is taken before the last yield: a caller may leave there.
+        visiting.before_taking(step).await;
+        let mut taken = self.take_dirty(range, step.take_pages);
+        if let (Taken::Run(run), Some(bio_pages)) = (&mut taken, step.bio_pages) {
+            run.bio_pages = bio_pages.max(1);
+        }
+        taken
+    }
+
     /// Puts the first run of dirty pages in `range` under write-back, at most `max_pages` of them.
     pub(crate) fn take_dirty(self: &Arc<Self>, range: Range<u64>, max_pages: u64) -> Taken {
         let mut pages = self.pages.lock();
@@ -99,8 +123,9 @@ impl Inner {
         let end_bytes =
             size.next_multiple_of(self.backing.block_bytes().into()).min(self.backing.end_bytes().max(size));
         let started = self.shared.rt.now();
-        let inner = self.clone();
-        Taken::Run(WriteRun { inner, first, frames, masks, size_bytes: size, end_bytes, started })
+        self.shared.rt.charge(Cost::PageDirty(count));
+        let (inner, bio_pages) = (self.clone(), self.shared.settings.bio_pages);
+        Taken::Run(WriteRun { inner, first, frames, masks, size_bytes: size, end_bytes, bio_pages, started })
     }
 }
 
@@ -277,7 +302,7 @@ impl Writing {
     /// Most bytes of a bio.
     fn most_bytes(&self) -> u64 {
         let inner = &self.run.inner;
-        let most = inner.disk.device.limits().max_bytes.min(inner.shared.settings.bio_pages * PAGE);
+        let most = inner.disk.device.limits().max_bytes.min(self.run.bio_pages * PAGE);
         (most / PAGE * PAGE).max(PAGE)
     }
 
@@ -403,7 +428,7 @@ pub(crate) struct Completions {
 
 /// The completion task of a device: finishes what has ended until there is nothing left.
 async fn complete(rt: Rt, disk: Arc<DiskState>) {
-    let mut budget = rt.budget(STINT);
+    let mut budget = rt.budget(ByRuns::STINT);
     loop {
         let file = {
             let mut completions = disk.completions.lock();
@@ -465,6 +490,7 @@ impl WriteRun {
             inner.record(error.clone());
         }
         let sticks = matches!(result, Err(CacheError::Backing(_))) && keep;
+        shared.rt.charge(Cost::PageLookup(count));
         let mut clean = Vec::with_capacity(self.frames.len());
         let mut freed = Vec::new();
         let mut redirtied = 0;
@@ -622,9 +648,10 @@ impl Inner {
         let most = shared.settings.run_pages;
         let mut since = self.errors.now();
         let mut window = Window::new();
+        let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
         let mut at = pages.start;
         while at < pages.end {
-            match self.take_dirty(at..pages.end, most) {
+            match self.take_step(at..pages.end, u64::MAX, &mut visiting).await {
                 Taken::Run(run) => {
                     at = run.pages().end;
                     window.push(run, flags);
@@ -662,11 +689,12 @@ pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
     let most = shared.settings.run_pages;
     let mut window = Window::new();
     let mut left = Vec::new();
-    let mut budget = shared.rt.budget(STINT);
+    let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
     for file in disk.all_dirty() {
+        visiting.next(&*shared.pass);
         let mut at = 0;
         loop {
-            match file.take_dirty(at..u64::MAX, most) {
+            match file.take_step(at..u64::MAX, u64::MAX, &mut visiting).await {
                 Taken::Run(run) => {
                     at = run.pages().end;
                     window.push(run, BioFlags::SYNC);
@@ -679,13 +707,13 @@ pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
                     break;
                 }
             }
-            budget.resched().await;
         }
     }
     for file in left {
         // Errors are in the logs.
         let _ = file.write_back(0..u64::MAX, BioFlags::SYNC).await;
     }
+    let mut budget = shared.rt.budget(ByRuns::STINT);
     // Files that are clean but under write-back are on no list. The window is waited for with them.
     for file in shared.all_files() {
         if file.disk.index == disk.index {

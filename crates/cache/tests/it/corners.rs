@@ -274,3 +274,27 @@ impl SyncRange for extant_cache::OpenFile {
         run(rt, self.sync_range(at..at + 8 * PAGE)).unwrap();
     }
 }
+
+#[test]
+fn dropping_a_file_of_many_pages_leaves_other_tasks_their_turns() {
+    let sim = extant_sim::Sim::new(extant_sim::Machine::free(1, extant_sim::Preemption::None), 5);
+    let rt = sim.rt().clone();
+    let (cache, _disk, _gate, mapping) =
+        one_file(&rt, CacheConfig::with_budget(32 * MIB), 16 << 20, 16 * MIB);
+    run(&rt, async {
+        let mut buf = vec![0; 16 << 20];
+        mapping.open().read(0, &mut buf).await.unwrap();
+        assert_eq!(mapping.cached_pages(), 4096);
+        // Two sweeps of the list at a time, and one by page.
+        let (forget, size) = (mapping.clone(), mapping.clone());
+        let forget = rt.spawn("forget", Default::default(), async move { forget.forget().await });
+        let size = rt.spawn("size", Default::default(), async move { size.set_size(5 * PAGE).await });
+        mapping.punch(100 * PAGE..200 * PAGE).await.unwrap();
+        forget.await.unwrap().unwrap();
+        size.await.unwrap().unwrap();
+        assert!(mapping.cached_pages() <= 5);
+        mapping.set_size(0).await.unwrap();
+        assert_eq!(mapping.cached_pages(), 0);
+    });
+    cache.audit();
+}

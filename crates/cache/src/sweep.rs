@@ -1,0 +1,134 @@
+//! Removing many pages of a mapping, a batch at a time.
+//!
+//! A file may have millions of pages. Each batch takes the mapping's lock once and costs some tens of microseconds; between
+//! two batches the task yields when it has used its time.
+
+use crate::mapping::{Aftermath, Inner, Pages, loaded};
+use crate::page::FrameNo;
+use crate::pass::ByRuns;
+use crate::Cost;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// Frames that are visited under one hold of the mapping's lock.
+const BATCH: u64 = 256;
+
+/// Which pages of a range are removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// All, dirty or not.
+    All,
+    /// Clean ones and, if so wanted, those that are being loaded.
+    Clean { and_loading: bool },
+}
+
+/// How far a sweep has come.
+enum Place {
+    /// It looks pages up, from this one on.
+    Page(u64),
+    /// It goes round the mapping's list, with so many frames to go; in one go where another sweep goes round, whose place
+    /// the list's head is.
+    List { left: u64, at_once: bool },
+}
+
+/// A sweep that goes round a mapping's list: the list's head is its place.
+struct Round<'a>(&'a Inner);
+
+impl Drop for Round<'_> {
+    fn drop(&mut self) {
+        self.0.pages.lock().is_swept = false;
+    }
+}
+
+impl Inner {
+    /// Removes pages of `range` from the mapping.
+    pub(crate) async fn sweep(&self, range: Range<u64>, which: Which) {
+        let (mut place, _round) = self.begin_sweep(&range, which);
+        let mut budget = self.shared.rt.budget(ByRuns::STINT);
+        while self.sweep_some(&range, which, &mut place, BATCH) {
+            budget.resched().await;
+        }
+    }
+
+    /// As [`Inner::sweep`], where nobody can wait: of a file that nobody uses any more.
+    pub(crate) fn sweep_now(&self, range: &Range<u64>, which: Which) {
+        let (mut place, _round) = self.begin_sweep(range, which);
+        while self.sweep_some(range, which, &mut place, BATCH) {}
+    }
+
+    fn begin_sweep(&self, range: &Range<u64>, which: Which) -> (Place, Option<Round<'_>>) {
+        let mut pages = self.pages.lock();
+        if which == Which::All {
+            pages.fills.remapped(range.clone().into());
+        }
+        if range.end.saturating_sub(range.start) < pages.cached {
+            return (Place::Page(range.start), None);
+        }
+        let left = pages.cached;
+        let is_alone = !std::mem::replace(&mut pages.is_swept, true);
+        (Place::List { left, at_once: !is_alone }, is_alone.then_some(Round(self)))
+    }
+
+    /// One batch; says whether there is more.
+    fn sweep_some(&self, range: &Range<u64>, which: Which, place: &mut Place, batch: u64) -> bool {
+        let shared = &*self.shared;
+        let mut after = Aftermath::default();
+        let mut loading = Vec::new();
+        let mut removed = 0;
+        let mut pages = self.pages.lock();
+        let (frames, more) = match place {
+            Place::Page(at) => {
+                let end = range.end.min(*at + batch);
+                let mut cursor = self.cursor(&pages);
+                let frames: Vec<FrameNo> =
+                    (*at..end).filter_map(|index| cursor.find(self.key(index))).collect();
+                *at = end;
+                (frames, end < range.end)
+            }
+            Place::List { left, at_once } => {
+                let visited = if *at_once { *left } else { (*left).min(batch) };
+                *left -= visited;
+                (self.next_frames(&mut pages, visited, range), *left > 0)
+            }
+        };
+        let mut cursor = self.cursor(&pages);
+        for frame in frames {
+            let seen = shared.frames.state(frame).snapshot();
+            let page = shared.frames.key(frame);
+            if let Which::Clean { and_loading } = which {
+                let is_kept =
+                    !seen.is_uptodate() || seen.is_writeback() || pages.dirty.contains(page.index());
+                if is_kept && !(and_loading && seen.is_loading()) {
+                    continue;
+                }
+            }
+            if seen.is_loading() {
+                loading.push(page);
+            }
+            self.detach(&mut pages, &mut cursor, frame, &mut after);
+            removed += 1;
+        }
+        drop(cursor);
+        self.unlist_if_clean(&mut pages, &mut after);
+        drop(pages);
+        shared.rt.charge(Cost::PageInsert(removed));
+        self.settle(after);
+        // Waiters for pages that are gone look again.
+        let mut wakes = shared.pages.batch();
+        loading.into_iter().for_each(|page| wakes.wake(loaded(page)));
+        more
+    }
+
+    /// The next `count` frames of the list that are in `range`; the list's head moves past all of them.
+    fn next_frames(&self, pages: &mut Pages, count: u64, range: &Range<u64>) -> Vec<FrameNo> {
+        let mut found = Vec::new();
+        for _ in 0..count {
+            let Some(frame) = FrameNo::new(pages.first) else { break };
+            if range.contains(&self.shared.frames.key(frame).index()) {
+                found.push(frame);
+            }
+            pages.first = self.shared.frames.siblings[frame.slot()].next.load(Ordering::Relaxed);
+        }
+        found
+    }
+}
