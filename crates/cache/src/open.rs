@@ -6,6 +6,7 @@ use crate::file::{Mapping, check_size};
 use crate::load::{Load, Loading, Wanted};
 use crate::mapping::Inner;
 use crate::page::PAGE;
+use crate::pass::ByRuns;
 use crate::read::ReadStop;
 use crate::readahead::{Plan, ReadAhead};
 use crate::shared::{NoRoom, Purpose, Shared};
@@ -117,10 +118,12 @@ impl OpenFile {
         let inner = &self.inner;
         // After an error a page at a time, so that a bad sector costs its own page only.
         let mut most = u64::MAX;
+        let mut budget = inner.shared.rt.budget(ByRuns::STINT);
         let mut waiting = Waiting::No;
         loop {
             let offset = at + done as u64;
-            let some = inner.read_cached(offset, &mut buf[done..], self.is_new_use(offset));
+            let asked = (buf.len() - done).min(stretch(offset));
+            let some = inner.read_cached(offset, &mut buf[done..done + asked], self.is_new_use(offset));
             done += some.bytes;
             self.note_end(at + done as u64);
             if let Some(mark) = some.mark {
@@ -130,6 +133,10 @@ impl OpenFile {
                 waiting.leave();
             }
             let error = match some.stop {
+                ReadStop::Done if some.bytes == asked && done < buf.len() => {
+                    budget.resched().await;
+                    continue;
+                }
                 ReadStop::Done => return Ok(done),
                 ReadStop::Busy => {
                     inner.shared.rt.yield_now().await;
@@ -327,13 +334,16 @@ impl OpenFile {
 
     async fn write_on(&self, at: u64, source: Source<'_>, done_bytes: &mut usize) -> Result<()> {
         let inner = &self.inner;
+        let mut budget = inner.shared.rt.budget(ByRuns::STINT);
         let mut waiting = Waiting::No;
         let mut refused = false;
         // Waits at the limits themselves, for the trace.
         let mut pause = None;
         loop {
-            let (wrote, stop) =
-                inner.write_cached(at + *done_bytes as u64, source.skip(*done_bytes), self.terms());
+            budget.resched().await;
+            let offset = at + *done_bytes as u64;
+            let piece = source.skip(*done_bytes).first(stretch(offset));
+            let (wrote, stop) = inner.write_cached(offset, piece, self.terms());
             let asks = self.account(wrote);
             *done_bytes += wrote.bytes;
             if wrote.bytes > 0 {
@@ -392,7 +402,7 @@ impl OpenFile {
                 waiting.leave();
                 self.balance().await;
             }
-            if stop == WriteStop::Done {
+            if stop == WriteStop::Done && *done_bytes == source.len() {
                 return Ok(());
             }
         }
@@ -427,6 +437,14 @@ impl OpenFile {
         let _ = self.inner.write_back(pages.indices(), BioFlags::SYNC).await;
         self.inner.errors.check(&mut self.told.lock())
     }
+}
+
+/// What a task copies before it looks whether it should yield.
+const STRETCH_BYTES: usize = 256 << 10;
+
+/// Likewise from `offset` on: up to the end of a page, which is not to be read because it is written in two parts.
+fn stretch(offset: u64) -> usize {
+    STRETCH_BYTES - (offset % PAGE) as usize
 }
 
 /// What clients are asked to give back when frames are short.

@@ -1,6 +1,5 @@
 //! What all mappings of a process share: frames, index, free frames, counters of dirty memory.
 
-use crate::{CacheError, Cost};
 use crate::accounts::Accounts;
 use crate::control::{Amounts, DeviceIndex, DirtyControl, DirtyLimits, Numbers};
 use crate::disk::DiskState;
@@ -12,6 +11,7 @@ use crate::page::{FileId, FrameNo};
 use crate::pass::WriteBackPass;
 use crate::state::After;
 use crate::waits::{Key, Waits};
+use crate::{CacheError, Cost};
 use extant_rt::{Rt, WaitConfig, WaitTable};
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

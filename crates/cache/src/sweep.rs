@@ -3,15 +3,15 @@
 //! A file may have millions of pages. Each batch takes the mapping's lock once and costs some tens of microseconds; between
 //! two batches the task yields when it has used its time.
 
+use crate::Cost;
 use crate::mapping::{Aftermath, Inner, Pages, loaded};
 use crate::page::FrameNo;
 use crate::pass::ByRuns;
-use crate::Cost;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Frames that are visited under one hold of the mapping's lock.
-const BATCH: u64 = 256;
+const BATCH: u64 = 64;
 
 /// Which pages of a range are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

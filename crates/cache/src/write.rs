@@ -78,6 +78,15 @@ impl Source<'_> {
         }
     }
 
+    /// At most its first `n` bytes.
+    pub(crate) fn first(&self, n: usize) -> Self {
+        match *self {
+            Self::Bytes(bytes) => Self::Bytes(&bytes[..n.min(bytes.len())]),
+            Self::Zeroes(len) => Self::Zeroes(len.min(n)),
+            Self::Phantom(len) => Self::Phantom(len.min(n)),
+        }
+    }
+
     #[inline]
     fn copy_to(&self, from: usize, to: &mut [u8]) {
         match self {

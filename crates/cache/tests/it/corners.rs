@@ -5,7 +5,9 @@ use extant_block::Sector;
 use extant_cache::control::DirtyLimits;
 use extant_cache::{CacheConfig, FlatFile, MAX_FILE_BYTES, PAGE_BYTES, PageCache};
 use extant_rt::{Nanos, Rng, Rt};
+use extant_sim::{Machine, Preemption, Sim};
 use parking_lot::RwLock;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -276,8 +278,8 @@ impl SyncRange for extant_cache::OpenFile {
 }
 
 #[test]
-fn dropping_a_file_of_many_pages_leaves_other_tasks_their_turns() {
-    let sim = extant_sim::Sim::new(extant_sim::Machine::free(1, extant_sim::Preemption::None), 5);
+fn sweeps_that_meet_each_other_leave_no_page_behind() {
+    let sim = Sim::new(Machine::free(1, Preemption::None), 5);
     let rt = sim.rt().clone();
     let (cache, _disk, _gate, mapping) =
         one_file(&rt, CacheConfig::with_budget(32 * MIB), 16 << 20, 16 * MIB);
@@ -297,4 +299,37 @@ fn dropping_a_file_of_many_pages_leaves_other_tasks_their_turns() {
         assert_eq!(mapping.cached_pages(), 0);
     });
     cache.audit();
+}
+
+#[test]
+fn no_task_waits_longer_than_200_us_for_a_processor_that_writes_back_or_drops_pages() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/sata-7200-2013.toml");
+    let mut machine = Machine::load(&model).unwrap().with_preemption(Preemption::None);
+    machine.processors.count = 1;
+    let sim = Sim::new(machine, 5);
+    let rt = sim.rt().clone();
+    let (_cache, _disk, _gate, mapping) = one_file(&rt, CacheConfig::with_budget(64 * MIB), 32 << 20, 0);
+    run(&rt, async {
+        let ticker = rt.clone();
+        let ticks = rt.spawn("ticker", Default::default(), async move {
+            let mut longest = Nanos::ZERO;
+            let end = Nanos::from_millis(100);
+            while ticker.now() < end {
+                let due = ticker.now().saturating_add(Nanos::from_micros(50));
+                ticker.sleep_until(due).await;
+                longest = longest.max(ticker.now().saturating_sub(due));
+            }
+            longest
+        });
+        let work = rt.spawn("work", Default::default(), async move {
+            let file = mapping.open();
+            file.write(0, &vec![1; 16 << 20]).await.unwrap();
+            file.read(0, &mut vec![1; 16 << 20]).await.unwrap();
+            file.sync().await.unwrap();
+            mapping.set_size(0).await.unwrap();
+        });
+        work.await.unwrap();
+        let longest = ticks.await.unwrap();
+        assert!(longest <= Nanos::from_micros(200), "{longest:?}");
+    });
 }
