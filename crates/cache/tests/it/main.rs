@@ -9,4 +9,5 @@ mod defects;
 mod eviction;
 mod faults;
 mod herd;
+mod journalled;
 mod seam;
