@@ -2,6 +2,7 @@
 
 use crate::{Bio, Buf, IoError, IoErrorKind, Op, Sector, Segment};
 use parking_lot::Mutex;
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
@@ -73,6 +74,24 @@ impl Limits {
     }
 }
 
+/// A device that belongs to one writer, until this is dropped; see [`Device::claim`].
+#[derive(Default)]
+#[must_use = "dropping it ends the claim"]
+pub struct Claim(Option<Box<dyn Any + Send + Sync>>);
+
+impl Claim {
+    /// A claim that ends when `held` is dropped.
+    pub fn holding(held: impl Any + Send + Sync) -> Self {
+        Self(Some(Box::new(held)))
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Claim({})", if self.0.is_some() { "exclusive" } else { "shared" })
+    }
+}
+
 /// Something that completes bios.
 ///
 /// `submit` never waits for the medium: it queues or starts the bio and returns; [`Bio::end`] is called exactly once,
@@ -85,6 +104,14 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Takes several bios over at once, in order; cheaper than one by one where starting them costs a system call.
     fn submit_all(&self, bios: &mut dyn Iterator<Item = Bio>) {
         bios.for_each(|bio| self.submit(bio));
+    }
+    /// Claims the device for one that changes it as a whole, a file system, until the claim is dropped. Devices that others
+    /// cannot reach let everyone have it.
+    ///
+    /// # Errors
+    /// [`IoErrorKind::Claimed`] while another claim lives, here or in another process.
+    fn claim(&self) -> Result<Claim, IoError> {
+        Ok(Claim::default())
     }
     /// The first run of bytes at or after `from_bytes` that may hold anything but zeroes, or `None` where only holes
     /// follow; lets a reader skip holes. Devices that do not know answer with all that follows.

@@ -32,6 +32,9 @@ pub enum IoErrorKind {
     /// The backing returned fewer bytes than asked for.
     #[error("short transfer: {0} bytes done")]
     Short(u64),
+    /// Another writer has claimed the device; see [`crate::Device::claim`].
+    #[error("in use by another writer")]
+    Claimed,
     /// A write to a device opened read-only.
     #[error("the device is read-only")]
     ReadOnly,

@@ -1,7 +1,7 @@
 //! A device that fails on purpose.
 
 use crate::split::{Piece, split};
-use crate::{Bio, Device, IoError, IoErrorKind, Limits, Op, Sector};
+use crate::{Bio, Claim, Device, IoError, IoErrorKind, Limits, Op, Sector};
 use extant_rt::{Class, Nanos, Rng, Rt};
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -210,6 +210,10 @@ impl Device for Fault {
             carry_out(&*inner, bio, verdict);
         };
         drop(self.rt.spawn("delayed bio", Class::Normal, late));
+    }
+
+    fn claim(&self) -> Result<Claim, IoError> {
+        self.inner.claim()
     }
 
     fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {

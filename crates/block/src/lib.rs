@@ -39,7 +39,7 @@ mod trace;
 
 pub use bio::{Bio, BioFlags, Completion, Op, Sector, Segment, StreamId, end_all};
 pub use buf::{BUF_ALIGN, Buf};
-pub use device::{Device, Limits, discard, execute, flush, read, write, write_segments};
+pub use device::{Claim, Device, Limits, discard, execute, flush, read, write, write_segments};
 pub use error::{IoError, IoErrorKind};
 pub use fault::{Fault, FaultConfig, Injected};
 pub use file::{FileDevice, FileOptions};

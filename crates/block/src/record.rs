@@ -1,6 +1,6 @@
 //! A log of what was asked of a device, for crash testing.
 
-use crate::{Bio, BioFlags, Device, IoError, Limits, Op, Sector};
+use crate::{Bio, BioFlags, Claim, Device, IoError, Limits, Op, Sector};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
@@ -170,6 +170,10 @@ impl Device for Record {
             });
         }
         self.inner.submit(bio);
+    }
+
+    fn claim(&self) -> Result<Claim, IoError> {
+        self.inner.claim()
     }
 
     fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {

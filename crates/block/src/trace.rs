@@ -1,7 +1,7 @@
 //! A blktrace of what passes.
 
 use crate::blktrace::{Action, Blktrace, Subject};
-use crate::{Bio, Device, IoError, Limits};
+use crate::{Bio, Claim, Device, IoError, Limits};
 use extant_rt::Rt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,6 +37,10 @@ impl Device for Trace {
             trace.record(rt.now(), Action::Completed, &subject, result.as_ref().copied());
         });
         self.inner.submit(bio);
+    }
+
+    fn claim(&self) -> Result<Claim, IoError> {
+        self.inner.claim()
     }
 
     fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {

@@ -2,8 +2,10 @@
 
 use super::FileOptions;
 use super::transfer::{Step, Transfer};
-use crate::{Bio, IoError, IoErrorKind, Limits, Op, Sector};
-use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags};
+use crate::{Bio, Claim, IoError, IoErrorKind, Limits, Op, Sector};
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags,
+};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -154,6 +156,23 @@ pub(super) fn check_kind(stat: &Stat) -> std::io::Result<FileType> {
             std::io::ErrorKind::InvalidInput,
             "it is neither a regular file nor a block device",
         )),
+    }
+}
+
+impl Backing {
+    /// Locks the file (flock(2)), through a description of its own, so that a second claim meets the first. A block device
+    /// was claimed when it was opened.
+    pub(super) fn claim(&self) -> Result<Claim, IoErrorKind> {
+        if self.is_block_device {
+            return Ok(Claim::default());
+        }
+        let Some(own) = reopen(&self.buffered, OFlags::RDONLY) else { return Ok(Claim::default()) };
+        match rustix::fs::flock(&own, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Claim::holding(own)),
+            Err(Errno::WOULDBLOCK) => Err(IoErrorKind::Claimed),
+            // A file system without locks: others cannot be told.
+            Err(_) => Ok(Claim::default()),
+        }
     }
 }
 

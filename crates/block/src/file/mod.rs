@@ -7,7 +7,7 @@ mod ring;
 mod tests;
 mod transfer;
 
-use crate::{Bio, Device, IoError, Limits, Op};
+use crate::{Bio, Claim, Device, IoError, Limits, Op, Sector};
 use backing::{Backing, check_kind};
 use extant_rt::{DriverHandle, Rt};
 use ring::Ring;
@@ -38,8 +38,8 @@ pub struct FileOptions {
 /// Discard and write-zeroes punch holes into files (`fallocate(2)`) and are `BLKDISCARD` and a zeroing `fallocate` on
 /// block devices; where the file system cannot punch, zeroes are written and a discard is
 /// [`crate::IoErrorKind::Unsupported`]. A flush is `fdatasync(2)`, and [`crate::BioFlags::FUA`] is `RWF_DSYNC`. Reads of
-/// the last, partial sector of a file return zeroes past its end. No lock is taken on the file, but a block device opened
-/// for writing is claimed.
+/// the last, partial sector of a file return zeroes past its end. No lock is taken on the file before
+/// [`Device::claim`], but a block device opened for writing is claimed.
 ///
 /// Over io_uring, bios end on threads that wait ([`extant_rt::Driver`]): whoever submits outside of [`Rt::block_on`] and
 /// goes on to something else calls [`Rt::ensure_driven`]. Dropping the device waits until all its bios have ended.
@@ -164,6 +164,16 @@ impl Device for FileDevice {
         let (threads, ours): (Vec<_>, Vec<_>) = transfers.into_iter().partition(|t| self.needs_thread(t));
         ring.submit(ours);
         threads.into_iter().for_each(|transfer| self.on_thread(rt, transfer));
+    }
+
+    fn claim(&self) -> Result<Claim, IoError> {
+        self.backing.claim().map_err(|kind| IoError {
+            device: self.backing.limits.name.clone(),
+            op: Op::Write,
+            start: Sector(0),
+            bytes: self.backing.limits.capacity_bytes,
+            kind,
+        })
     }
 
     fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {

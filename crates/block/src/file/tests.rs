@@ -42,6 +42,19 @@ fn on_every_engine(rt: &Rt, path: &Path, write: bool, check: impl Fn(FileDevice)
 }
 
 #[test]
+fn one_writer_at_a_time_claims_a_file() {
+    let file = temp_file(&pattern(4096));
+    let open = || FileDevice::open(file.path(), FileOptions { write: true, direct: false }).unwrap();
+    let (first, second) = (open(), open());
+    let claim = first.claim().unwrap();
+    for device in [&first, &second] {
+        assert_eq!(device.claim().unwrap_err().kind, IoErrorKind::Claimed);
+    }
+    drop(claim);
+    drop(second.claim().unwrap());
+}
+
+#[test]
 fn what_is_written_is_in_the_file() {
     let rt = world();
     let file = temp_file(&pattern(1 << 20));

@@ -15,7 +15,7 @@ use crate::Cost;
 use crate::elevator::{Elevator, RequestId};
 use extant_block::blktrace::{Action, Blktrace};
 use extant_block::split;
-use extant_block::{Bio, BioFlags, Device, IoError, Limits, Op, Sector, StreamId};
+use extant_block::{Bio, BioFlags, Claim, Device, IoError, Limits, Op, Sector, StreamId};
 use extant_rt::{Class, Nanos, Rt};
 use flush::FlushSharing;
 use observe::Observer;
@@ -195,6 +195,10 @@ impl Device for Queue {
         self.shared.rt.charge(Cost::ElevatorStep(admitted.len() as u64));
         self.shared
             .change(|state, now| admitted.into_iter().for_each(|bio| self.shared.arrive(state, bio, now)));
+    }
+
+    fn claim(&self) -> Result<Claim, IoError> {
+        self.shared.below.claim()
     }
 
     fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
