@@ -34,6 +34,7 @@ impl Shared {
             }
             (run[(n - from) as usize].clone(), run)
         };
+        self.settle();
         self.device.submit(self.read_bio(run));
         Ok(block)
     }
@@ -57,6 +58,7 @@ impl Shared {
                 _ => runs.push(vec![block]),
             }
         }
+        self.settle();
         let all: Vec<_> = runs.iter().flatten().cloned().collect();
         self.device.submit_all(&mut runs.into_iter().map(|run| self.read_bio(run)));
         for block in all {

@@ -15,19 +15,22 @@ mod tests;
 
 pub use block::{BlockBytes, BlockEdit, BlockRef, EditToken};
 
+use crate::accounts::{Account, Charge, Shrink};
 use block::Block;
 use extant_block::{Buf, Device, IoError};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Neighbours are wanted together: a read brings this much of its neighbourhood, in bytes.
 const READ_AROUND_BYTES: u64 = 64 << 10;
 const SHARDS: usize = 16;
 /// Places of the eviction queue that one insertion looks at.
 const LOOKED_AT: usize = 8;
+/// The charge to the account follows the memory in steps of this, in bytes.
+const CHARGE_STEP_BYTES: u64 = 256 << 10;
 
 /// The blocks of one volume that are in memory. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -45,6 +48,7 @@ struct Shared {
     /// Blocks that may stay in memory unpinned.
     budget_blocks: AtomicUsize,
     resident: AtomicUsize,
+    charge: OnceLock<Mutex<Charge>>,
     shards: [Mutex<Shard>; SHARDS],
 }
 
@@ -70,6 +74,7 @@ impl Blocks {
             around: (READ_AROUND_BYTES / block_bytes as u64).max(1),
             budget_blocks: AtomicUsize::new((budget_bytes / block_bytes).max(SHARDS)),
             resident: AtomicUsize::new(0),
+            charge: OnceLock::new(),
             shards: Default::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -95,6 +100,13 @@ impl Blocks {
         self.shared.budget_blocks.store((bytes / self.shared.block_bytes).max(SHARDS), Ordering::Relaxed);
     }
 
+    /// Charges the memory to an account, once, which may shrink it.
+    pub fn charge_to(&self, account: &Account) {
+        let charge = account.charge(self.resident_bytes() as u64);
+        assert!(self.shared.charge.set(Mutex::new(charge)).is_ok(), "blocks are charged to one account");
+        account.set_shrinker(Arc::downgrade(&self.shared) as Weak<dyn Shrink>);
+    }
+
     /// Block `n`, if it is in memory. Never waits for the device.
     pub fn get(&self, n: u64) -> Option<BlockRef> {
         let block = self.shared.shard(n).lock().map.get(&n).cloned()?;
@@ -117,6 +129,7 @@ impl Blocks {
     pub fn create(&self, n: u64) -> BlockRef {
         let block = Arc::new(Block::held(n, Buf::zeroed(self.shared.block_bytes)));
         self.shared.put(&mut self.shared.shard(n).lock(), block.clone());
+        self.shared.settle();
         BlockRef::of(block).expect("it was made with its bytes")
     }
 
@@ -143,6 +156,15 @@ impl Shared {
     /// Neighbours that are read together share a shard.
     fn shard(&self, n: u64) -> &Mutex<Shard> {
         &self.shards[(n / self.around) as usize % SHARDS]
+    }
+
+    /// Has the account's charge follow the memory; without locks.
+    fn settle(&self) {
+        let Some(mut charge) = self.charge.get().and_then(Mutex::try_lock) else { return };
+        let bytes = (self.resident.load(Ordering::Relaxed) * self.block_bytes) as u64;
+        if bytes.abs_diff(charge.bytes()) >= CHARGE_STEP_BYTES {
+            charge.resize(bytes);
+        }
     }
 
     /// Makes `block` the one with its number, and makes room for it.
@@ -186,5 +208,33 @@ impl Shared {
             shard.stale += 1;
             self.resident.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+}
+
+impl Shrink for Shared {
+    fn shrink(&self, bytes: u64) -> u64 {
+        let wanted = (bytes as usize).div_ceil(self.block_bytes);
+        let mut freed = 0;
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            // Half of a shard at most: what is used most is found again at the next call.
+            for _ in 0..shard.queue.len() / 2 {
+                if freed >= wanted {
+                    break;
+                }
+                let Some(oldest) = shard.queue.pop_front() else { break };
+                match shard.map.get(&oldest) {
+                    None => shard.stale = shard.stale.saturating_sub(1),
+                    Some(block) if Arc::strong_count(block) == 1 && !block.take_used() => {
+                        shard.map.remove(&oldest);
+                        freed += 1;
+                    }
+                    Some(_) => shard.queue.push_back(oldest),
+                }
+            }
+        }
+        self.resident.fetch_sub(freed, Ordering::Relaxed);
+        self.settle();
+        (freed * self.block_bytes) as u64
     }
 }
