@@ -112,6 +112,12 @@ impl Files {
         result
     }
 
+    /// Forgets all files, whatever is dirty: the volume is dropped.
+    pub(crate) fn clear(&self) {
+        let files = std::mem::take(&mut self.table.lock().files);
+        drop(files);
+    }
+
     /// Writes back one file, as a rename over another file wants it before it takes its locks.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use crate::Result;
 use crate::meta::{MetaBlock, MetaStore};
 use extant_block::Buf;
 use extant_cache::blocks::{BlockEdit, BlockRef, EditToken};
+use extant_format::InodeNumber;
 use extant_rt::{Nanos, Rt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,22 @@ pub(super) struct Versions {
     pub(super) tid: Tid,
     /// In order of place.
     pub(super) blocks: Vec<(MetaBlock, Arc<Buf>)>,
+    /// Inodes without links, as their table had them before; on a volume without a journal.
+    pub(super) deleted: Vec<Deleted>,
 }
+
+/// The record of an inode as it was before it was deleted.
+pub(super) struct Deleted {
+    pub(super) number: InodeNumber,
+    /// The block of the inode table.
+    pub(super) table: u64,
+    /// Offset of the record in it.
+    pub(super) at: usize,
+    pub(super) record: Vec<u8>,
+}
+
+/// Offset of `i_links_count` in a record, in bytes.
+const LINKS_AT: usize = 0x1a;
 
 /// Commits the transaction that was closed to new operations. Driven by those who wait for it.
 pub(super) async fn run(inner: Arc<Inner>) {
@@ -28,7 +44,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
     };
     // Operations go on in the next transaction from here.
     inner.notify();
-    let versions = encode(&inner.rt, &inner.store, &mut transaction).await;
+    let versions = encode(&inner.rt, &inner.store, &mut transaction, inner.log.is_none()).await;
     let written = match &inner.log {
         Some(_) => inner.write_log(&transaction, &versions).await,
         None => inner.write_phases(&transaction, &versions).await,
@@ -80,23 +96,32 @@ impl Encoder<'_> {
 
 /// Encodes what the transaction changed of decoded structures, and takes every block's version with its checksum. Later
 /// operations change the live versions meanwhile.
-async fn encode(rt: &Rt, store: &MetaStore, transaction: &mut Running) -> Versions {
+async fn encode(rt: &Rt, store: &MetaStore, transaction: &mut Running, keeps_deleted: bool) -> Versions {
     let tid = transaction.tid;
     let shape = store.shape();
     let mut budget = rt.budget(STINT);
+    let mut deleted = Vec::new();
     let mut encoder = Encoder { tid, blocks: &mut transaction.blocks };
     for inodes in transaction.inodes.chunks(16) {
         for inode in inodes {
             let (table, at) = inode.home();
             let end = at + usize::from(shape.inode_size());
-            inode.encode(tid, &mut encoder.edit(table)[at..end], shape);
+            let mut edit = encoder.edit(table);
+            let record = &mut edit[at..end];
+            let before = if keeps_deleted { record.to_vec() } else { Vec::new() };
+            inode.encode(tid, record, shape);
+            if keeps_deleted && record[LINKS_AT..LINKS_AT + 2] == [0, 0] {
+                let (number, table) = (inode.number(), table.number().0);
+                deleted.push(Deleted { number, table, at, record: before });
+            }
         }
         budget.resched().await;
     }
     // Bitmaps before the descriptors that hold their checksums.
     let mut taken: BTreeMap<u64, Arc<Buf>> = BTreeMap::new();
     for (&n, block) in &*encoder.blocks {
-        if block.kind().is_bitmap() {
+        if let Some(group) = block.kind().bitmap_of() {
+            debug_assert!(transaction.groups.contains(&group), "a bitmap changes with its group's counts");
             taken.insert(n, store.take(block, tid));
             budget.resched().await;
         }
@@ -122,7 +147,7 @@ async fn encode(rt: &Rt, store: &MetaStore, transaction: &mut Running) -> Versio
         blocks.push((block.clone(), version));
         budget.resched().await;
     }
-    Versions { tid, blocks }
+    Versions { tid, blocks, deleted }
 }
 
 impl Inner {

@@ -210,12 +210,16 @@ impl Reserved {
     /// [`Error::ReadOnly`] after a failure.
     pub(crate) fn start(mut self) -> Result<Handle> {
         let credits = std::mem::replace(&mut self.credits, Credits(0));
-        let mut state = self.inner.lock();
-        state.reserved -= credits.0;
-        if state.failure.is_some() {
-            return Err(Error::ReadOnly);
-        }
-        Ok(Handle::open(&self.inner, &mut state, credits))
+        let opened = {
+            let mut state = self.inner.lock();
+            state.reserved -= credits.0;
+            match state.failure {
+                None => Ok(Handle::open(&self.inner, &mut state, credits)),
+                Some(_) => Err(Error::ReadOnly),
+            }
+        };
+        self.inner.notify();
+        opened
     }
 }
 
@@ -223,6 +227,7 @@ impl Drop for Reserved {
     fn drop(&mut self) {
         if self.credits.0 > 0 {
             self.inner.lock().reserved -= self.credits.0;
+            self.inner.notify();
         }
     }
 }

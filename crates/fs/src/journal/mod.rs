@@ -139,11 +139,7 @@ impl Journal {
                 }
                 admission
             };
-            match admission {
-                Admission::Enter | Admission::Drain => self.inner.changed_from_locked().await,
-                Admission::Commit(tid) => self.commit(tid).await?,
-                Admission::Checkpoint => self.checkpoint().await?,
-            }
+            self.make_room(admission).await?;
         }
     }
 
@@ -173,10 +169,24 @@ impl Journal {
                 }
                 admission
             };
-            match admission {
-                Admission::Enter | Admission::Drain => self.inner.changed_from_locked().await,
-                Admission::Commit(tid) => self.commit(tid).await?,
-                Admission::Checkpoint => self.checkpoint().await?,
+            self.make_room(admission).await?;
+        }
+    }
+
+    /// Does what an admission asks for.
+    async fn make_room(&self, admission: Admission) -> Result<()> {
+        match admission {
+            Admission::Enter | Admission::Drain => {
+                self.inner.wait_until(|state| (!state.running.locked).then_some(())).await;
+                Ok(())
+            }
+            Admission::Commit(tid) => self.commit(tid).await,
+            Admission::Checkpoint => self.checkpoint().await,
+            Admission::Wait => {
+                let reserved = self.inner.lock().reserved;
+                let returned = |state: &mut State| state.reserved < reserved || state.failure.is_some();
+                self.inner.wait_until(|state| returned(state).then_some(())).await;
+                Ok(())
             }
         }
     }
@@ -242,9 +252,10 @@ impl Journal {
         self.inner.clone().empty_log().await
     }
 
-    /// Ends background work without writing anything: what a crash leaves.
+    /// Ends writing as a crash does: nothing is written from now on.
     pub(crate) fn abandon(&self) {
         self.inner.background.close();
+        self.inner.latch(Error::ReadOnly);
     }
 
     /// Seconds since 1970 for time stamps on disk.
@@ -279,11 +290,6 @@ impl Inner {
             Poll::Pending
         })
         .await
-    }
-
-    /// Waits until the running transaction admits handles again.
-    async fn changed_from_locked(&self) {
-        self.wait_until(|state| (!state.running.locked).then_some(())).await;
     }
 
     fn latch(&self, cause: Error) {

@@ -80,6 +80,11 @@ impl Running {
             && self.freed.is_empty()
     }
 
+    /// A commit of it would do nothing.
+    fn is_idle(&self) -> bool {
+        self.is_empty() && self.handles == 0 && !self.locked
+    }
+
     /// Blocks that it dirties, as far as operations have closed.
     fn dirty(&self) -> u32 {
         let blocks = self.blocks.len() + self.tables.len() + self.descriptors.len();
@@ -134,8 +139,10 @@ pub(super) enum Admission {
     Drain,
     /// The running transaction is full.
     Commit(Tid),
-    /// The log, or the memory for what is not home, is full.
+    /// The log, or the memory for versions that are not home, is full.
     Checkpoint,
+    /// Completions must return credits first.
+    Wait,
 }
 
 #[derive(Debug)]
@@ -209,16 +216,18 @@ impl State {
             return Ok(Admission::Drain);
         }
         let all = self.running.dirty() + self.running.outstanding + self.reserved + credits;
-        if all > self.transaction_max {
+        let idle = self.running.is_idle();
+        if all > self.transaction_max && !idle {
             return Ok(Admission::Commit(self.running.tid));
         }
         if self.has_room(all) {
             return Ok(Admission::Enter);
         }
-        Ok(if self.homes.is_empty() && self.nothing_logged() {
-            Admission::Commit(self.running.tid)
-        } else {
-            Admission::Checkpoint
+        Ok(match self.committing {
+            _ if !self.homes.is_empty() || !self.nothing_logged() => Admission::Checkpoint,
+            Some(committing) => Admission::Commit(committing.tid),
+            None if !idle => Admission::Commit(self.running.tid),
+            None => Admission::Wait,
         })
     }
 
@@ -227,9 +236,8 @@ impl State {
         if credits > self.transaction_max / 2 {
             return Err(Error::NoSpace);
         }
-        if self.reserved + credits > self.transaction_max / 2 {
-            // Completions end by themselves; what they wait for is not ours to hurry.
-            return Ok(Admission::Commit(self.running.tid));
+        if self.failure.is_none() && self.reserved + credits > self.transaction_max / 2 {
+            return Ok(Admission::Wait);
         }
         self.admit(credits)
     }
@@ -252,11 +260,7 @@ impl State {
 
     /// Whether all operations up to those of `upto` are durable, or changed nothing.
     pub(super) fn is_durable(&self, upto: Tid) -> bool {
-        self.committed >= upto
-            || (self.committing.is_none()
-                && self.running.is_empty()
-                && self.running.handles == 0
-                && !self.running.locked)
+        self.committed >= upto || (self.committing.is_none() && self.running.is_idle())
     }
 
     /// Closes the running transaction to new operations; false if a commit is under way.

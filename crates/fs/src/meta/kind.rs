@@ -36,9 +36,12 @@ pub(crate) enum MetaKind {
 }
 
 impl MetaKind {
-    /// Whether its checksum is in a group's descriptor.
-    pub(crate) fn is_bitmap(self) -> bool {
-        matches!(self, Self::BlockBitmap(_) | Self::InodeBitmap(_))
+    /// The group of a bitmap, whose descriptor has the bitmap's checksum.
+    pub(crate) fn bitmap_of(self) -> Option<Group> {
+        match self {
+            Self::BlockBitmap(group) | Self::InodeBitmap(group) => Some(group),
+            _ => None,
+        }
     }
 
     /// A number for the role in which a block's contents were found to be good: the same for the same role.

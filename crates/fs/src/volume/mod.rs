@@ -64,6 +64,16 @@ struct Inner {
     mount: Option<mount::Mount>,
 }
 
+impl Drop for Inner {
+    /// Without [`Volume::close`] this equals a crash: nothing is written any more.
+    fn drop(&mut self) {
+        if let Some(writer) = &self.writer {
+            writer.journal.abandon();
+            writer.files.clear();
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Problems {
     list: Vec<Corrupt>,
@@ -107,7 +117,7 @@ impl Volume {
                 }
                 other => other?,
             };
-            inner = Arc::into_inner(volume.inner).expect("nobody else has seen this volume");
+            inner = Arc::into_inner(volume.inner).expect("no other handle has been made");
             inner.buffers.set_overlay(overlay);
             // The journal may hold a newer superblock.
             let block =

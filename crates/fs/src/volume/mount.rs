@@ -6,8 +6,9 @@ use crate::journal::recover::Log;
 use crate::journal::{Journal, JournalOptions, LogDevice, recover};
 use crate::meta::{Buffers, InodeCell, MetaStore, Tid};
 use crate::{Error, Result};
-use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment};
+use extant_block::{Bio, BioFlags, Buf, Claim, IoErrorKind, Op, Sector, Segment};
 use extant_cache::Disk;
+use extant_cache::accounts::AccountConfig;
 use extant_cache::blocks::Blocks;
 use extant_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
 use extant_format::{Compat, Incompat, RoCompat, STATE_ERROR, STATE_VALID, Superblock};
@@ -42,6 +43,7 @@ pub(super) struct Mount {
     state: u16,
     /// Orphans that the volume was left with, until they are finished.
     orphans: Mutex<Vec<Arc<InodeCell>>>,
+    _claim: Claim,
 }
 
 impl Volume {
@@ -49,13 +51,17 @@ impl Volume {
     /// [`Volume::close`] the volume is marked as in use; dropping it instead equals a crash.
     ///
     /// # Errors
-    /// Refuses, by name, features that it cannot write; a damaged superblock, group descriptor or journal; a volume
+    /// [`Error::Busy`] while the device is claimed by another writer. Refuses, by name, features that it cannot write; a damaged superblock, group descriptor or journal; a volume
     /// without a journal that was not closed cleanly.
     pub async fn open_writable(rt: &Rt, disk: &Disk, options: WriteOptions) -> Result<Self> {
         let device = disk.device().clone();
         if device.limits().read_only {
             return Err(Error::ReadOnly);
         }
+        let claim = device.claim().map_err(|error| match error.kind {
+            IoErrorKind::Claimed => Error::Busy(crate::quote(error.device.as_bytes())),
+            _ => error.into(),
+        })?;
         let found = read_superblock(&*device, 1024).await?;
         found.verify_checksum()?;
         super::features::check_readable(&found)?;
@@ -73,6 +79,11 @@ impl Volume {
         };
         let block_bytes = sb.block_size().byte_len();
         let blocks = Blocks::new(device, block_bytes, options.metadata_bytes as usize);
+        blocks.charge_to(&disk.account(AccountConfig {
+            name: "metadata blocks",
+            limit_bytes: options.metadata_bytes,
+            pinned_bytes: options.metadata_bytes,
+        }));
         let store = Arc::new(MetaStore::load(blocks.clone(), &sb).await?);
         let journal_options = JournalOptions {
             pinned_bytes_max: options.metadata_bytes,
@@ -80,8 +91,13 @@ impl Volume {
             fixed_time: options.fixed_time,
         };
         let journal = Journal::new(rt, store.clone(), log, next, journal_options);
-        let mount =
-            Mount { disk: disk.clone(), options, state: sb.raw().s_state.get(), orphans: Mutex::default() };
+        let mount = Mount {
+            disk: disk.clone(),
+            options,
+            state: sb.raw().s_state.get(),
+            orphans: Mutex::default(),
+            _claim: claim,
+        };
         mount.mark_open(&store, &journal).await?;
         let orphan_file = super::orphan_file_blocks(&raw).await?;
         let (writer, orphans) =
@@ -130,13 +146,16 @@ impl Volume {
     /// mark of use.
     ///
     /// # Errors
-    /// Why writing has ended, now or before; the volume then stays as after a crash.
+    /// Why writing has ended, now or before; the volume then stays as after a crash. Also a file's data that could not be
+    /// written, although the volume is clean.
     pub async fn close(self) -> Result<()> {
         let (Some(writer), Some(mount)) = (self.writer(), &self.inner.mount) else { return Ok(()) };
-        writer.files.write_back().await?;
+        // Data that cannot be written are lost, but the volume is not.
+        let written = writer.files.write_back().await;
         writer.delete_doomed().await?;
         writer.journal.close().await?;
-        mount.mark_closed(writer).await
+        mount.mark_closed(writer).await?;
+        written
     }
 }
 

@@ -225,6 +225,22 @@ fn opening_for_writing_refuses_by_name() {
     assert_eq!(refused("-t ext4 -O mmp"), "mmp");
 }
 
+#[test]
+fn a_second_open_for_writing_is_refused_until_the_first_is_closed() {
+    let (_dir, path) = file(&image("-t ext4", 16));
+    let rt = rt();
+    let cache = extant_cache::PageCache::new(&rt, extant_cache::CacheConfig::with_budget(1 << 20)).unwrap();
+    let open = || {
+        let options = extant_block::FileOptions { write: true, direct: false };
+        let disk = cache.attach(Arc::new(extant_block::FileDevice::open(&path, options).unwrap()));
+        rt.block_on(crate::Volume::open_writable(&rt, &disk, offline())).unwrap()
+    };
+    let first = open().unwrap();
+    assert!(matches!(open().unwrap_err(), Error::Busy(_)));
+    rt.block_on(first.close()).unwrap().unwrap();
+    rt.block_on(open().unwrap().close()).unwrap().unwrap();
+}
+
 /// A device whose writes fail from one of them on.
 #[derive(Debug)]
 struct Failing {
