@@ -1,5 +1,6 @@
 //! The unit of block I/O.
 
+use crate::op::{Op, Sector};
 use crate::{Buf, IoError, IoErrorKind};
 use bitflags::bitflags;
 use std::any::Any;
@@ -8,63 +9,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::sync::{Arc, LazyLock};
 
-/// A 512-byte unit of a device, counted from its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Sector(pub u64);
-
-impl Sector {
-    /// Bytes in a sector.
-    pub const BYTES: u64 = 512;
-
-    /// The sector that holds byte `offset_bytes`.
-    pub const fn containing(offset_bytes: u64) -> Self {
-        Self(offset_bytes / Self::BYTES)
-    }
-
-    /// Offset of the sector's first byte, or `None` where it does not fit 64 bits.
-    pub const fn byte_offset(self) -> Option<u64> {
-        self.0.checked_mul(Self::BYTES)
-    }
-}
-
-impl fmt::Display for Sector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// What a bio asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Op {
-    /// Fill the segments from the device.
-    Read,
-    /// Store the segments on the device.
-    Write,
-    /// Make every write that completed before durable.
-    Flush,
-    /// Tell the device that the range's contents are no longer needed.
-    Discard,
-    /// Make the range read as zeroes.
-    WriteZeroes,
-}
-
-impl fmt::Display for Op {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Flush => "flush",
-            Self::Discard => "discard",
-            Self::WriteZeroes => "write-zeroes",
-        })
-    }
-}
-
 bitflags! {
     /// Hints and demands that travel with a bio; names as in Linux's `req_flag_bits`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct BioFlags: u8 {
-        /// Somebody waits for it.
+        /// A task waits for it.
         const SYNC = 1 << 0;
         /// File-system metadata.
         const META = 1 << 1;
@@ -77,7 +26,7 @@ bitflags! {
     }
 }
 
-/// Whom a bio is charged to.
+/// The stream that a bio is charged to: a task or a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
 
@@ -95,7 +44,7 @@ enum Owner {
     Zeroes { _keep: Arc<dyn Any + Send + Sync> },
 }
 
-/// What every [`Segment::zeroes`] shows.
+/// The memory behind every [`Segment::zeroes`].
 static ZEROES: LazyLock<Arc<Buf>> = LazyLock::new(|| Arc::new(Buf::zeroed(Segment::MAX_ZEROES)));
 
 // SAFETY: the owner is Send, keeps the memory alive, and `ptr` is only dereferenced through methods that borrow `self`.
@@ -128,7 +77,7 @@ impl Segment {
         matches!(self.owner, Owner::Zeroes { .. })
     }
 
-    /// Memory of somebody else that this segment alone may touch until it is dropped: page frames, a caller's buffer.
+    /// Memory of another owner that this segment alone may touch until it is dropped: page frames, a caller's buffer.
     ///
     /// # Safety
     /// `ptr..ptr + len` is initialised and stays valid while `owner` lives, and until the segment is dropped nothing
@@ -137,7 +86,7 @@ impl Segment {
         Self { ptr: ptr.as_ptr(), len, owner: Owner::Exclusive { _keep: owner } }
     }
 
-    /// Memory of somebody else that nobody changes until this segment is dropped; for writes only.
+    /// Memory of another owner that nothing changes until this segment is dropped; for writes only.
     ///
     /// # Safety
     /// `ptr..ptr + len` is initialised and stays valid while `owner` lives, and until the segment is dropped nothing
@@ -226,7 +175,7 @@ pub type Completion = Box<dyn FnOnce(Bio, Result<(), IoError>) + Send>;
 
 /// One operation on one run of sectors.
 pub struct Bio {
-    /// What to do.
+    /// The operation.
     pub op: Op,
     /// First sector.
     pub start: Sector,
@@ -236,7 +185,7 @@ pub struct Bio {
     pub segments: Vec<Segment>,
     /// Hints and demands.
     pub flags: BioFlags,
-    /// Whom it is charged to.
+    /// The stream that it is charged to.
     pub stream: StreamId,
     completion: Option<Completion>,
 }
@@ -273,7 +222,7 @@ impl Bio {
         self.completion = Some(completion);
     }
 
-    /// What was set with [`Bio::on_end`]; a device that puts a completion of its own in its place calls it later.
+    /// Takes the completion that was set with [`Bio::on_end`]; a device that puts a completion of its own in its place calls it later.
     pub fn take_completion(&mut self) -> Option<Completion> {
         self.completion.take()
     }

@@ -23,7 +23,7 @@ const RECORD_BYTES: usize = 48;
 /// Where the category bits of an action start.
 const CATEGORY_SHIFT: u32 = 16;
 
-/// What happens to a bio or request, by the letters that blkparse prints.
+/// An action on a bio or request, by the letters that blkparse prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Q: a bio came to the queue.
@@ -94,7 +94,7 @@ mod category {
     pub(super) const FUA: u32 = 1 << 15;
 }
 
-/// What an action is about.
+/// The subject of an action.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject {
     /// Operation.
@@ -160,7 +160,7 @@ impl Blktrace {
         Ok(Self::new(Box::new(BufWriter::with_capacity(1 << 20, file)), major, minor))
     }
 
-    /// Writes to `out`, which had better be buffered.
+    /// Writes to `out`, which should be buffered.
     pub fn new(out: Box<dyn Write + Send>, major: u32, minor: u32) -> Self {
         let state = Mutex::new(State { out, sequence: 0, error: None });
         Self(Arc::new(Shared { device: major << 20 | minor, state }))

@@ -1,4 +1,4 @@
-//! What completes bios.
+//! Devices, which complete bios.
 
 use crate::{Bio, Buf, IoError, IoErrorKind, Op, Sector, Segment};
 use parking_lot::Mutex;
@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// What a device can take.
+/// The limits of a device.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Name for errors and traces.
@@ -97,7 +97,7 @@ impl fmt::Debug for Claim {
 /// `submit` never waits for the medium: it queues or starts the bio and returns; [`Bio::end`] is called exactly once,
 /// perhaps before `submit` returns, perhaps from another thread, in any order among bios.
 pub trait Device: Send + Sync + fmt::Debug {
-    /// What the device can take.
+    /// The limits of the device.
     fn limits(&self) -> &Limits;
     /// Takes a bio over; ends it sometime.
     fn submit(&self, bio: Bio);

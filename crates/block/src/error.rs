@@ -1,6 +1,6 @@
-//! What can go wrong between a bio and its device.
+//! Errors of bios.
 
-use crate::{Op, Sector};
+use crate::op::{Op, Sector};
 use thiserror::Error;
 
 /// A bio that failed: which device, which operation, where, and why.

@@ -38,7 +38,7 @@ pub struct Injected {
     pub start: Sector,
     /// Its length.
     pub bytes: u64,
-    /// What the bio ended with.
+    /// The error that the bio ended with.
     pub kind: IoErrorKind,
 }
 
@@ -58,7 +58,7 @@ struct Dice {
     injected: Vec<Injected>,
 }
 
-/// What becomes of a bio.
+/// The fate of a bio.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     Pass,

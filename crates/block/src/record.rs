@@ -25,7 +25,7 @@ pub struct Change {
     pub bytes: u64,
     /// `PREFLUSH` and `FUA` matter here.
     pub flags: BioFlags,
-    /// What a write stores; empty for the others.
+    /// The bytes that a write stores; empty for the others.
     pub data: Vec<u8>,
 }
 
@@ -48,11 +48,11 @@ pub enum LogEvent {
 pub struct Log {
     /// Everything that was asked for, by index.
     pub changes: Vec<Change>,
-    /// What happened, in order.
+    /// Submissions and ends, in order.
     pub events: Vec<LogEvent>,
 }
 
-/// What a crash after some event leaves: indices of [`Log::changes`], in order of submission.
+/// The state that a crash after some event leaves: indices of [`Log::changes`], in order of submission.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crash {
     /// Changes that are on the medium whatever happens.
@@ -79,7 +79,7 @@ impl Record {
 }
 
 impl Log {
-    /// What a crash leaves when only the first `events` events happened.
+    /// The state that a crash leaves when only the first `events` events happened.
     ///
     /// A change is durable once a flush (or a write with `PREFLUSH`) that was submitted after the change had ended has
     /// itself ended well, or once it has ended well with `FUA`. Everything else that was submitted is volatile,

@@ -182,7 +182,7 @@ fn start_pieces<S: Spread>(over: &S, bio: Bio, start: u64, end: u64) {
     }
 }
 
-/// What a device over several others can take, apart from its size: what all of them can.
+/// The limits of a device over several others, apart from its size: those that hold for all of them.
 pub(crate) fn common_limits(name: &str, devices: &[Arc<dyn Device>], capacity_bytes: u64) -> Limits {
     let mut limits = Limits::new(name, capacity_bytes);
     limits.max_bytes = u64::MAX;

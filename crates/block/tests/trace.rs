@@ -1,4 +1,4 @@
-//! What blkparse and btt make of our traces.
+//! Our traces as blkparse and btt read them.
 
 use extant_block::blktrace::Blktrace;
 use extant_block::{Bio, BioFlags, Buf, Device, MemDevice, Op, Sector, StreamId, Trace, execute};

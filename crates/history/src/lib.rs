@@ -26,9 +26,9 @@ use extant_iosched::elevator::{Cfq, Deadline, Elevator, Fifo};
 /// A policy that can be chosen by its name; `make` is the function that makes one.
 #[derive(Debug)]
 pub struct Named<F> {
-    /// What experiments and command lines call it.
+    /// The name in experiments and command lines.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// A description in one line.
     pub about: &'static str,
     make: F,
 }
@@ -39,7 +39,7 @@ pub type MakeElevator = fn() -> Box<dyn Elevator>;
 /// Makes a dirty controller for a host.
 pub type MakeDirtyControl = fn(&Host) -> Box<dyn DirtyControl>;
 
-/// What some policies want to know of where they work.
+/// Properties of the host that some policies depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
     /// Processors.
@@ -54,7 +54,7 @@ pub struct Host {
 pub struct UnknownPolicy {
     /// The name.
     pub name: String,
-    /// What it should have been one of.
+    /// The kind of policy that was looked up.
     pub kind: &'static str,
     /// The names that there are.
     pub known: String,

@@ -61,7 +61,7 @@ fn crowd(name: &str, control: Box<dyn DirtyControl>, fails_in_1000: u64) {
                 let file = mapping.open();
                 rt.spawn("writer", Default::default(), async move {
                     for turn in 0..4 {
-                        // An error is of somebody's write-back: the bytes were not taken, or stay dirty.
+                        // An error is of some file's write-back: the bytes were not taken, or stay dirty.
                         while file.write(turn * 10_001, &vec![(n + 1) as u8; 30_000]).await.is_err() {}
                     }
                 })

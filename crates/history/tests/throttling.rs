@@ -286,7 +286,7 @@ fn phantom_frames_read_as_zeroes_and_cost_what_others_cost() {
     assert_eq!(finish(true), finish(false));
 }
 
-/// What two devices of the same rate write in 20 s under the same load, in MiB.
+/// Amounts that two devices of the same rate write in 20 s under the same load, in MiB.
 fn shares(seed: u64, control: Box<dyn DirtyControl>, writers: u64, limit: u64) -> [u64; 2] {
     let sim = Sim::new(Machine::free(2, Preemption::None), seed);
     let cache = cache(sim.rt(), 2 * limit, limit, Some(control));

@@ -2,7 +2,7 @@
 //!
 //! Each schedule picks an elevator, the queue's bounds, the device's limits and the rates of faults from its seed. A few
 //! workers, each with some sectors of its own, then read, write, zero, discard and flush at once, and the device ends what
-//! it holds in random order. Whatever happens: every bio ends once, an error names the device and an operation that was
+//! it holds in random order. In every case each bio ends once, an error names the device and an operation that was
 //! asked for, what a read returns is what was written (a failed write may have left each of its sectors old or new), and
 //! what ended before a flush that succeeded survives a crash after it.
 
@@ -66,7 +66,7 @@ impl Lagging {
     }
 }
 
-/// What a worker knows about its sectors: for each, the bytes that it may be filled with.
+/// A worker's knowledge of its sectors: for each, the bytes that it may be filled with.
 type Model = Vec<Vec<u8>>;
 
 struct Shared {

@@ -1,4 +1,4 @@
-//! What blkparse and btt make of a queue's trace.
+//! A queue's trace as blkparse and btt read it.
 
 use extant_block::blktrace::Blktrace;
 use extant_block::{Bio, BioFlags, Buf, Device, FileDevice, FileOptions, MemDevice, Op, Sector, execute};

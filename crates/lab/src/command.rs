@@ -78,7 +78,7 @@ pub enum LabError {
     /// I/O errors in a run; the report has been printed.
     #[error("{0} of the jobs stopped at an I/O error")]
     Failed(usize),
-    /// What there is to say could not be said.
+    /// The output could not be written.
     #[error("output: {0}")]
     Output(std::io::Error),
     /// A file could not be read or written.

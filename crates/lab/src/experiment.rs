@@ -1,4 +1,4 @@
-//! Experiments: a machine, workloads and policies, and what somebody else measured.
+//! Experiments: a machine, workloads and policies, and published measurements to compare with.
 //!
 //! An experiment is a folder like `experiments/cfq-idle`: `experiment.toml` names machine, workloads and policies, `jobs/`
 //! holds the workloads, and `expected.txt` the table that comes out. Every policy runs every workload; where a row was
@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 /// An experiment, read from its file.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What it models and where the published numbers come from.
+    /// A description of the model and the source of the published numbers.
     pub source: String,
     machine: Machine,
     seeds: Vec<u64>,
@@ -79,7 +79,7 @@ struct Row {
     requests: usize,
     /// Controller of dirty memory; ours if not given.
     dirty_control: Option<String>,
-    /// What was measured, by workload.
+    /// Published measurements, by workload.
     #[serde(default)]
     published: BTreeMap<String, Published>,
 }
@@ -127,9 +127,9 @@ pub enum ExperimentError {
     Unknown {
         /// A row, or a workload.
         kind: &'static str,
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
-        /// What there is.
+        /// The names that there are.
         known: String,
     },
     /// A run did not come to its end.
@@ -144,7 +144,7 @@ pub enum ExperimentError {
     },
 }
 
-/// What a policy did with a workload, once.
+/// One run of a workload under a policy.
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// The policy's row.
@@ -153,7 +153,7 @@ pub struct Cell {
     pub workload: String,
     /// The seed of its world.
     pub seed: u64,
-    /// What came out.
+    /// The outcome.
     pub outcome: Outcome,
 }
 

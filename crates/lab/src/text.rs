@@ -3,14 +3,14 @@
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-/// What such a file should be.
+/// The expected contents of a file.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     /// Jobs, as fio takes them.
     Jobs,
     /// An experiment.
     Experiment,
-    /// What a run printed as JSON.
+    /// The JSON report of a run.
     Result,
 }
 
@@ -23,7 +23,7 @@ impl Kind {
         }
     }
 
-    /// What is longer is a disk image given by mistake, or has no end.
+    /// A longer file is a disk image given by mistake, or has no end.
     fn most_bytes(self) -> u64 {
         match self {
             Self::Jobs | Self::Experiment => 16 << 20,

@@ -88,7 +88,7 @@ fn reads_are_read_ahead_and_read_once() {
     assert!(warm.read.completion.min_ns > 300, "a call and a copy are not free");
     let ratio = read_rate(forgotten) / read_rate(cold);
     assert!((0.9..1.1).contains(&ratio), "invalidate=1, fio's default, makes it cold again: {ratio}");
-    // What is read at random is not read ahead.
+    // Random reads have no read-ahead.
     let [random] = &on_a_disk("[a]\nrw=randread\nbs=4k\nsize=4g\nruntime=5\n")[..] else { panic!("one job") };
     let [bare] = &on_a_disk("[a]\nrw=randread\nbs=4k\nsize=4g\nruntime=5\ndirect=1\n")[..] else {
         panic!("one job")

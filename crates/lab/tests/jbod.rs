@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 const DISKS: u64 = 2;
 const RAMP: Nanos = Nanos::from_secs(3);
 
-/// What the trace tells; amounts, of this time.
+/// Sums over the trace; amounts, of this time.
 #[derive(Debug)]
 struct Watch(std::ops::Range<Nanos>, Mutex<Seen>);
 
@@ -96,7 +96,7 @@ fn ours_loses_nothing_where_memory_is_short_and_holds_nobody_up() {
             assert!(rate >= 0.95 * large, "{rate} MiB/s, with memory enough {large}");
             assert!(seen.most_dirty <= limit_mib * 256 * DISKS / 10, "{} pages dirty", seen.most_dirty);
             for (rule, pause) in &seen.pauses {
-                // And a moment until whoever is woken has a processor.
+                // And a moment until the woken task has a processor.
                 assert!(*pause <= Nanos::from_millis(201), "{rule}: {pause:?}");
             }
             // Turns are of 4 MiB or come round in 3 s, whichever is less; and a pause more.
@@ -113,7 +113,7 @@ fn ours_loses_nothing_where_memory_is_short_and_holds_nobody_up() {
             for disk in 0..DISKS {
                 let each = || of_disk(disk).map(|inode| seen.dirtied[&inode]);
                 let (least, most) = (each().min().unwrap(), each().max().unwrap());
-                // Whoever is next has had two turns of 4 MiB less at most.
+                // The next writer has had two turns of 4 MiB less at most.
                 assert!(most <= least + 2 * 1024, "of disk {disk} equal writers got {least} to {most} pages");
             }
         }

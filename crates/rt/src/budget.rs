@@ -1,9 +1,37 @@
 //! Giving the processor back in time.
 
-use crate::{Nanos, ReschedPoint, Rt};
+use crate::handle::{Rt, Which};
+use crate::{Nanos, ReschedPoint};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+
+impl Rt {
+    /// An allowance of processor time for a long loop; see [`Budget`].
+    pub fn budget(&self, limit: Nanos) -> Budget<'_> {
+        Budget::new(self, limit)
+    }
+
+    /// Lets every other task that can run go first, those included whose I/O has completed unnoticed.
+    pub fn yield_now(&self) -> impl Future<Output = ()> + Send + use<> {
+        if let Which::Real(real) = self.world() {
+            real.before_yield();
+        }
+        YieldNow::default()
+    }
+
+    /// Yields if another task should have this processor (Linux's `cond_resched`). Costs nothing in the real world and
+    /// does nothing there: nobody knows who waits. A long loop that must be fair in both worlds uses a [`Budget`].
+    pub fn resched(&self) -> impl Future<Output = ()> + Send + '_ {
+        MaybeYield { rt: self, point: ReschedPoint::Explicit }.run()
+    }
+
+    /// A place where a kernel function might sleep (Linux's `might_sleep`): under voluntary and full preemption the
+    /// same as [`Rt::resched`], nothing otherwise.
+    pub fn might_sleep(&self) -> impl Future<Output = ()> + Send + '_ {
+        MaybeYield { rt: self, point: ReschedPoint::MightSleep }.run()
+    }
+}
 
 /// An allowance of processor time that a long loop checks itself against.
 ///

@@ -1,4 +1,4 @@
-//! What can go wrong with a task or with its world.
+//! Errors of tasks and of their world.
 
 use crate::Nanos;
 use std::any::Any;
@@ -58,7 +58,7 @@ pub enum RtError {
         name: String,
         /// When.
         at: Nanos,
-        /// What it asked for.
+        /// The span that it asked for.
         span: Nanos,
     },
     /// Virtual world: work was charged for which the machine's model has no price.

@@ -1,13 +1,11 @@
 //! The handle itself.
 
-use crate::budget::{Budget, MaybeYield, YieldNow};
 use crate::counters::Counters;
 use crate::panics::Panics;
 use crate::real::Real;
-use crate::task::{caught, pair};
 use crate::trace::Event;
 use crate::{
-    Class, Counter, Driver, DriverHandle, Nanos, Place, RealConfig, ReschedPoint, Rng, RtError, Sink, Task,
+    Counter, Driver, DriverHandle, Nanos, Place, RealConfig, ReschedPoint, Rng, ShutdownReport, Sink,
     TaskUsage, TimerId, Tracer, WaitsOn, Work, World,
 };
 use std::fmt;
@@ -33,21 +31,9 @@ struct Shared {
     panics: Arc<Panics>,
 }
 
-enum Which {
+pub(crate) enum Which {
     Real(Real),
     Virtual(Arc<dyn World>),
-}
-
-/// How a world ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[must_use = "it says what did not end"]
-pub struct ShutdownReport {
-    /// Names of the tasks that had not ended, in order of spawning. They were dropped; blocking work among them still
-    /// runs, since nothing can stop it.
-    pub in_flight: Vec<String>,
-    /// Tasks that panicked during the world's life, with the panic's message; a completion that panicked on a thread that
-    /// drove I/O is called "completion".
-    pub panicked: Vec<(String, String)>,
 }
 
 impl Rt {
@@ -55,7 +41,7 @@ impl Rt {
     pub fn real(config: RealConfig) -> Self {
         let counters = Arc::<Counters>::default();
         let panics = Arc::new(Panics::new(counters.clone()));
-        let real = Real::new(config, panics.clone());
+        let real = Real::new(config, counters.clone(), panics.clone());
         Self::new(Which::Real(real), Tracer::default(), counters, panics)
     }
 
@@ -101,83 +87,6 @@ impl Rt {
         self.sleep_until(self.now().saturating_add(span))
     }
 
-    /// Starts a task. Its name appears in errors, traces and reports; names need not be unique.
-    ///
-    /// A panic ends this task alone. What it shared with others stays as it left it: use locks that do not poison, and
-    /// keep what they guard consistent across anything that may panic.
-    pub fn spawn<T, F>(&self, name: &str, class: Class, future: F) -> Task<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = T> + Send + 'static,
-    {
-        let (promise, task) = pair(self, name);
-        let whole = promise.fulfil(future);
-        self.count(Counter::TasksSpawned, 1);
-        match &self.shared.world {
-            Which::Real(real) => real.spawn(name, self.clone(), whole),
-            Which::Virtual(world) => world.spawn(name, class, Box::pin(whole)),
-        }
-        task
-    }
-
-    /// Runs blocking code beside the caller: in the real world on one of a bounded pool of threads, in order of arrival;
-    /// in the virtual world at once, before this returns.
-    pub fn spawn_blocking<T, F>(&self, name: &str, work: F) -> Task<T>
-    where
-        T: Send + 'static,
-        F: FnOnce() -> T + Send + 'static,
-    {
-        let (promise, task) = pair(self, name);
-        self.count(Counter::TasksSpawned, 1);
-        match &self.shared.world {
-            Which::Real(real) => real.spawn_blocking(name, self.clone(), move || promise.run(work)),
-            Which::Virtual(_) => {
-                promise.run(work);
-                self.count(Counter::TasksEnded, 1);
-            }
-        }
-        task
-    }
-
-    /// Runs a future to its end on the caller's thread, and returns its result or why there is none.
-    ///
-    /// A future that is ready at once costs some tens of nanoseconds: it meets neither the executor nor another thread.
-    /// While the future waits, the thread drives I/O (see [`Driver`]) or parks. In the virtual world this is what makes
-    /// time pass, and only the thread that owns the world may call it. Tasks and completions await instead, in both
-    /// worlds: a worker that waits runs no other task, and once all workers wait, nothing goes on.
-    ///
-    /// # Errors
-    /// [`RtError::Nested`] inside a task, a completion or another `block_on`, without polling the future. Otherwise the
-    /// future panicked, or (virtual world only) the world cannot go on: deadlock, overflow, a task that never yields.
-    pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, RtError> {
-        match &self.shared.world {
-            Which::Real(real) => {
-                let mut future = std::pin::pin!(future);
-                // The whole wait is guarded at once: entering a guard per poll would cost more and tell nothing more.
-                let run = || real.block_on(&self.shared.counters, future.as_mut());
-                caught(self, "block_on", run)?.ok_or(RtError::Nested)
-            }
-            Which::Virtual(world) => {
-                let mut result = None;
-                {
-                    let main = async {
-                        let mut future = std::pin::pin!(future);
-                        let outcome = std::future::poll_fn(|cx| {
-                            match caught(self, "main", || future.as_mut().poll(cx)) {
-                                Ok(Poll::Pending) => Poll::Pending,
-                                Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
-                                Err(error) => Poll::Ready(Err(error)),
-                            }
-                        });
-                        result = Some(outcome.await);
-                    };
-                    world.block_on(std::pin::pin!(main))?;
-                }
-                result.expect("a world's block_on ends well only when main has ended")
-            }
-        }
-    }
-
     /// Accounts for work done by the running task. Free in the real world, where the work itself takes the time.
     #[inline]
     pub fn charge(&self, work: impl Work) {
@@ -186,29 +95,8 @@ impl Rt {
         }
     }
 
-    /// An allowance of processor time for a long loop; see [`Budget`].
-    pub fn budget(&self, limit: Nanos) -> Budget<'_> {
-        Budget::new(self, limit)
-    }
-
-    /// Lets every other task that can run go first, those included whose I/O has completed unnoticed.
-    pub fn yield_now(&self) -> impl Future<Output = ()> + Send + use<> {
-        if let Which::Real(real) = &self.shared.world {
-            real.before_yield();
-        }
-        YieldNow::default()
-    }
-
-    /// Yields if somebody else should have this processor (Linux's `cond_resched`). Costs nothing in the real world and
-    /// does nothing there: nobody knows who waits. A long loop that must be fair in both worlds uses a [`Budget`].
-    pub fn resched(&self) -> impl Future<Output = ()> + Send + '_ {
-        MaybeYield { rt: self, point: ReschedPoint::Explicit }.run()
-    }
-
-    /// A place where a kernel function might sleep (Linux's `might_sleep`): under voluntary and full preemption the
-    /// same as [`Rt::resched`], nothing otherwise.
-    pub fn might_sleep(&self) -> impl Future<Output = ()> + Send + '_ {
-        MaybeYield { rt: self, point: ReschedPoint::MightSleep }.run()
+    pub(crate) fn world(&self) -> &Which {
+        &self.shared.world
     }
 
     pub(crate) fn should_yield(&self, point: ReschedPoint) -> bool {
@@ -226,7 +114,7 @@ impl Rt {
         }
     }
 
-    /// What the running task has used of the processors since it began; `None` in the real world, where tasks share
+    /// Processor time and turns that the running task has used since it began; `None` in the real world, where tasks share
     /// threads and nobody counts.
     pub fn task_usage(&self) -> Option<TaskUsage> {
         match &self.shared.world {
@@ -248,7 +136,7 @@ impl Rt {
         }
     }
 
-    /// Reports an event to whoever traces.
+    /// Reports an event to the sink.
     #[inline]
     pub fn trace(&self, event: impl Event) {
         if self.shared.tracer.is_on() {
@@ -312,7 +200,7 @@ impl Rt {
         }
     }
 
-    /// Makes sure that somebody reaps what is in flight. For code that starts I/O outside of `block_on` and does not wait
+    /// Makes sure that a thread reaps the I/O in flight. For code that starts I/O outside of `block_on` and does not wait
     /// for it; `block_on` itself does this when it returns.
     pub fn ensure_driven(&self) {
         if let Which::Real(real) = &self.shared.world {

@@ -2,7 +2,7 @@
 //!
 //! The same code runs in two worlds. In the real one [`Rt`] wraps a small executor, threads and the system's clock; in a
 //! virtual one (crate `sim`) time, processors and randomness are modelled, and the same seed gives the same run. This
-//! crate never knows about blocks or files, and it has no globals: whoever needs a world is handed one.
+//! crate never knows about blocks or files, and it has no globals: code that needs a world is handed one.
 //!
 //! ```
 //! use extant_rt::{Class, Cpu, Nanos, Rt};
@@ -40,11 +40,11 @@ pub use budget::Budget;
 pub use cost::{Charge, Cost, CostTable, Cpu, Work};
 pub use counters::Counter;
 pub use error::RtError;
-pub use handle::{Rt, ShutdownReport, Sleep};
+pub use handle::{Rt, Sleep};
 pub use nanos::Nanos;
 pub use real::{Driver, DriverHandle, RealConfig, Wait};
 pub use rng::Rng;
 pub use task::Task;
 pub use trace::{Sink, TaskEvent, Tracer};
 pub use wait::{Flag, Key, WaitConfig, WaitStats, WaitTable};
-pub use world::{Class, Place, ReschedPoint, TaskFuture, TaskUsage, TimerId, WaitsOn, World};
+pub use world::{Class, Place, ReschedPoint, ShutdownReport, TaskFuture, TaskUsage, TimerId, WaitsOn, World};

@@ -1,7 +1,8 @@
 //! A spawned task's result.
 
 use crate::error::panic_message;
-use crate::{Rt, RtError, TaskEvent, WaitsOn};
+use crate::handle::{Rt, Which};
+use crate::{Class, Counter, RtError, TaskEvent, WaitsOn};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,9 +10,95 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+impl Rt {
+    /// Starts a task. Its name appears in errors, traces and reports; names need not be unique.
+    ///
+    /// A panic ends this task alone. State that it shared with others stays as it left it: use locks that do not poison, and
+    /// keep what they guard consistent across anything that may panic.
+    pub fn spawn<T, F>(&self, name: &str, class: Class, future: F) -> Task<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let (promise, task) = pair(self, name);
+        let whole = promise.fulfil(future);
+        self.count(Counter::TasksSpawned, 1);
+        match self.world() {
+            // The task keeps its world.
+            Which::Real(real) => real.spawn(name, self.clone(), whole),
+            Which::Virtual(world) => world.spawn(name, class, Box::pin(whole)),
+        }
+        task
+    }
+
+    /// Runs blocking code beside the caller: in the real world on one of a bounded pool of threads, in order of arrival;
+    /// in the virtual world at once, before this returns.
+    pub fn spawn_blocking<T, F>(&self, name: &str, work: F) -> Task<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let (promise, task) = pair(self, name);
+        self.count(Counter::TasksSpawned, 1);
+        match self.world() {
+            Which::Real(real) => {
+                let rt = self.clone();
+                real.spawn_blocking(name, rt.clone(), move || {
+                    promise.run(work);
+                    rt.ensure_driven();
+                });
+            }
+            Which::Virtual(_) => {
+                promise.run(work);
+                self.count(Counter::TasksEnded, 1);
+            }
+        }
+        task
+    }
+
+    /// Runs a future to its end on the caller's thread, and returns its result or why there is none.
+    ///
+    /// A future that is ready at once costs some tens of nanoseconds: it meets neither the executor nor another thread.
+    /// While the future waits, the thread drives I/O (see [`Driver`]) or parks. In the virtual world this is what makes
+    /// time pass, and only the thread that owns the world may call it. Tasks and completions await instead, in both
+    /// worlds: a worker that waits runs no other task, and once all workers wait, nothing goes on.
+    ///
+    /// # Errors
+    /// [`RtError::Nested`] inside a task, a completion or another `block_on`, without polling the future. Otherwise the
+    /// future panicked, or (virtual world only) the world cannot go on: deadlock, overflow, a task that never yields.
+    pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, RtError> {
+        match self.world() {
+            Which::Real(real) => {
+                let mut future = std::pin::pin!(future);
+                // The whole wait is guarded at once: entering a guard per poll would cost more and tell nothing more.
+                let run = || real.block_on(future.as_mut());
+                caught(self, "block_on", run)?.ok_or(RtError::Nested)
+            }
+            Which::Virtual(world) => {
+                let mut result = None;
+                {
+                    let main = async {
+                        let mut future = std::pin::pin!(future);
+                        let outcome = std::future::poll_fn(|cx| {
+                            match caught(self, "main", || future.as_mut().poll(cx)) {
+                                Ok(Poll::Pending) => Poll::Pending,
+                                Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
+                                Err(error) => Poll::Ready(Err(error)),
+                            }
+                        });
+                        result = Some(outcome.await);
+                    };
+                    world.block_on(std::pin::pin!(main))?;
+                }
+                result.expect("a world's block_on ends well only when main has ended")
+            }
+        }
+    }
+}
+
 /// A spawned task; await it for its result.
 ///
-/// Dropping it detaches the task, which runs on; only [`Rt::shutdown`] ends tasks early. A task's panic reaches whoever
+/// Dropping it detaches the task, which runs on; only [`Rt::shutdown`] ends tasks early. A task's panic reaches the task that
 /// awaits it as [`RtError::Panicked`]; where nobody does, it is counted, traced and in the report of the shutdown.
 #[must_use = "a dropped task runs on, and nobody hears how it ends"]
 #[derive(Debug)]

@@ -1,6 +1,6 @@
-//! What a world other than the real one provides.
+//! The interface of a world other than the real one.
 
-use crate::{Charge, Nanos, RtError, ShutdownReport};
+use crate::{Charge, Nanos, RtError};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ pub enum Class {
     RealTime(u8),
 }
 
-/// What a task that sleeps waits for, told to whoever asks why nothing happens.
+/// The object of a task's wait, for the report of a deadlock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitsOn {
     /// A key of a wait table.
@@ -58,7 +58,7 @@ impl fmt::Display for WaitsOn {
     }
 }
 
-/// A place in a task's code where it can give its processor to somebody else.
+/// A place in a task's code where it can give its processor to another task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReschedPoint {
     /// An explicit one (`cond_resched`): honoured in every preemption mode.
@@ -76,7 +76,7 @@ pub struct Place {
     pub task: u32,
 }
 
-/// What a task has used of the processors.
+/// A task's use of the processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskUsage {
     /// Processor time that it was charged.
@@ -90,6 +90,18 @@ impl std::ops::AddAssign for TaskUsage {
         self.cpu += other.cpu;
         self.turns += other.turns;
     }
+}
+
+/// How a world ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "it says what did not end"]
+pub struct ShutdownReport {
+    /// Names of the tasks that had not ended, in order of spawning. They were dropped; blocking work among them still
+    /// runs, since nothing can stop it.
+    pub in_flight: Vec<String>,
+    /// Tasks that panicked during the world's life, with the panic's message; a completion that panicked on a thread that
+    /// drove I/O is called "completion".
+    pub panicked: Vec<(String, String)>,
 }
 
 /// A task's code, its result already bound to go where it belongs.
@@ -117,13 +129,13 @@ pub trait World: Send + Sync {
     fn cancel_timer(&self, id: TimerId);
     /// Processor time that the running task has used since it was last given a processor.
     fn stint(&self) -> Nanos;
-    /// What the running task has used since it began.
+    /// The running task's use of the processors since it began.
     fn task_usage(&self) -> TaskUsage;
     /// Whether the running task should yield at such a point.
     fn should_yield(&self, point: ReschedPoint) -> bool;
     /// The running task is about to wait for this.
     fn waits_on(&self, what: WaitsOn);
-    /// Who is asking.
+    /// The processor and the task that run.
     fn place(&self) -> Place;
     /// Drops what has not ended and names it.
     fn shutdown(&self) -> ShutdownReport;

@@ -101,7 +101,7 @@ fn blocking_work_is_bounded_and_all_of_it_is_done() {
     assert!(most.load(Ordering::SeqCst) <= 2);
 }
 
-/// A device whose requests complete, in order, only when somebody drives it.
+/// A device whose requests complete, in order, only while a thread drives it.
 struct Lazy {
     state: Mutex<LazyState>,
     changed: Condvar,
@@ -316,7 +316,7 @@ fn a_driving_thread_hears_a_wake_up_from_elsewhere() {
     let rt = world();
     let lazy = Lazy::new();
     let _handle = rt.register_driver(lazy.clone());
-    // Something is in flight for ever, so whoever waits sits down to drive.
+    // Something is in flight for ever, so a thread that waits sits down to drive.
     lazy.in_flight.fetch_add(1, Ordering::SeqCst);
     let rt2 = rt.clone();
     let task = rt.spawn("sleeper", Class::Normal, async move { rt2.sleep(Nanos::from_millis(5)).await });

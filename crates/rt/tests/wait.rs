@@ -125,7 +125,7 @@ fn a_lock_goes_to_its_waiters_one_at_a_time_in_order() {
     }
     for n in 0..5 {
         table.unlock(9, &word, LOCKED);
-        assert!(!table.try_lock(&word, LOCKED), "it never is free while somebody waits");
+        assert!(!table.try_lock(&word, LOCKED), "it never is free while it has waiters");
         let rung: Vec<_> = bells.iter().map(|bell| bell.0.load(Ordering::SeqCst)).collect();
         assert_eq!(rung, (0..5).map(|m| u64::from(m <= n)).collect::<Vec<_>>(), "only the next is woken");
         assert!(poll(Pin::new(&mut locks[n]), &wakers[n]).is_ready());

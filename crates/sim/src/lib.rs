@@ -1,6 +1,6 @@
 //! The virtual world: processors, time and randomness as a model, so that the same seed gives the same run.
 //!
-//! Code that takes an [`Rt`] runs here as it runs in the real world. What it charges ([`Rt::charge`]) becomes time on a
+//! Code that takes an [`Rt`] runs here as it runs in the real world. Work that it charges ([`Rt::charge`]) becomes time on a
 //! modelled processor; who runs when follows from classes, run queues and the machine's preemption mode. A run is one
 //! thread's work; an hour takes seconds. Production code never needs this crate, and nothing here reads a clock, starts a
 //! thread or draws from the system's randomness. Its disks are in [`disk`].
@@ -67,7 +67,7 @@ impl Sim {
         &self.rt
     }
 
-    /// Has `call` run at `at` (now, if that is past), as an interrupt: outside of any task. What it charges is taken from
+    /// Has `call` run at `at` (now, if that is past), as an interrupt: outside of any task. Work that it charges is taken from
     /// the first processor, whatever that does. For modelled devices: cheaper than a task that sleeps.
     pub fn call_at(&self, at: Nanos, call: impl FnOnce() + Send + 'static) {
         self.world.call_at(at, Box::new(call));
@@ -83,7 +83,7 @@ impl Sim {
         self.world.machine()
     }
 
-    /// What happened so far, in numbers.
+    /// Counts of events so far.
     pub fn stats(&self) -> Stats {
         self.world.stats()
     }

@@ -41,7 +41,7 @@ const MOST_FILE_BYTES: u64 = 1 << 20;
 /// ([`Machine::check_costs`]): nothing is free by accident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// What it models.
+    /// A description of the modelled machine.
     pub name: String,
     /// Where its numbers come from.
     pub source: String,
@@ -49,7 +49,7 @@ pub struct Machine {
     pub processors: Processors,
     /// Its disks, in the order of the file; a machine may have none.
     pub disks: Vec<DiskModel>,
-    /// What its kernel keeps pages in; not every machine's file says.
+    /// The memory of its page cache; not every machine's file says.
     pub memory: Option<MemorySpec>,
     /// The link that disks with [`DiskModel::on_bus`] share.
     pub bus: Option<BusSpec>,

@@ -1,4 +1,4 @@
-//! What is going to happen, in order of time.
+//! Events to come, in order of time.
 
 use extant_rt::Nanos;
 use std::cmp::Reverse;

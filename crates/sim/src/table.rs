@@ -15,7 +15,7 @@ pub struct ModelError {
     pub line: usize,
     /// The key, with its table's name before it.
     pub key: String,
-    /// What is wrong with it, and what is expected.
+    /// The mistake, and the expected form.
     pub problem: String,
 }
 

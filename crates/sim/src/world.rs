@@ -327,7 +327,7 @@ impl World for SimWorld {
 
     fn timer(&self, at: Nanos, waker: &Waker) -> TimerId {
         if at == Nanos::MAX {
-            // What a sleep beyond the end of time saturates to.
+            // A sleep beyond the end of time saturates to this.
             self.overflow(at.saturating_sub(self.local_time()));
         }
         let mut core = self.core.lock();
@@ -360,7 +360,7 @@ impl World for SimWorld {
             return false;
         }
         let Some(id) = self.current() else { return false };
-        // Whoever offers is not one that never yields, even if nobody ever takes the offer: before it could be taken for
+        // A task that offers is not one that never yields, even if the offer is never taken: before it could be taken for
         // one it goes through the scheduler, where time catches up with it.
         let long = Nanos(self.config.longest_stretch.0 / 2);
         self.core.lock().offers(id, self.local_time(), long)

@@ -1,7 +1,7 @@
 //! The thundering herd of "[0/2] filtered wakeups" (linux-kernel, 2 May 2004), by counts.
 //!
 //! 512 tasks read random pages from one slow disk, each waiting for its own page in a hashed table of wait queues. A
-//! completion that wakes the whole bucket wakes (W − 1)/N tasks in vain, where W tasks wait and N buckets are in use: with
+//! completion that wakes the whole bucket wakes (W − 1)/N tasks spuriously, where W tasks wait and N buckets are in use: with
 //! the hash and the page structure of that kernel N is 128 of 2,048, and (512 − 1)/128 = 3.99.
 
 use extant_rt::wait::{Discipline, Hash, WaitStats};
@@ -84,7 +84,7 @@ fn linux_2_6_6(discipline: Discipline) -> WaitConfig {
     WaitConfig { name: "pages", bucket_bits: 11, discipline, hash }
 }
 
-/// Wake-ups in vain by the arithmetic, if `W` wait at every completion but the last ones, when the readers leave.
+/// Spurious wake-ups by the arithmetic, if `W` wait at every completion but the last ones, when the readers leave.
 fn expected(usable: f64) -> f64 {
     let full = (READERS * READS_EACH - READERS) as f64 * (READERS as f64 - 1.0);
     let leaving: f64 = (0..READERS).map(|w| w as f64).sum();

@@ -7,7 +7,7 @@
 use extant_rt::{Class, Cpu, Nanos, Rt};
 use extant_sim::{Machine, Preemption, Sim};
 
-/// What `cyclictest -i` prints, in nanoseconds.
+/// The figures that `cyclictest -i` prints, in nanoseconds.
 #[derive(Debug)]
 struct Latency {
     mean: f64,

@@ -22,7 +22,7 @@ fn turion() -> String {
     std::fs::read_to_string(machines().join("turion-2010.toml")).unwrap()
 }
 
-/// What is said about the model after `from` was replaced by `to`.
+/// The error about the model after `from` was replaced by `to`.
 #[track_caller]
 fn refused(from: &str, to: &str) -> String {
     let good = turion();

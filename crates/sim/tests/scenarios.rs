@@ -36,7 +36,7 @@ fn trace(machine: &Machine, seed: u64, scenario: fn(&Rt) -> Vec<Task<()>>) -> Ve
     rt.set_sink(None);
     sink.finish().unwrap();
     drop(sim);
-    Arc::into_inner(sink).expect("the world lets go of its sink").into_inner()
+    Arc::into_inner(sink).expect("the world has dropped its sink").into_inner()
 }
 
 fn repeats(scenario: fn(&Rt) -> Vec<Task<()>>) {

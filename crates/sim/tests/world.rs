@@ -1,4 +1,4 @@
-//! What tasks see of the virtual world.
+//! The virtual world as tasks see it.
 
 use extant_rt::{Class, Cpu, Flag, Key, Nanos, Rt, RtError, WaitConfig, WaitTable};
 use extant_sim::{Machine, Preemption, Sim, SimConfig};

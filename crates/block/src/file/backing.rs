@@ -1,12 +1,9 @@
-//! The open file or block device under a [`super::FileDevice`], and its blocking system calls.
+//! The open file or block device under a [`super::FileDevice`].
 
 use super::FileOptions;
-use super::transfer::{Step, Transfer};
 use crate::{Bio, Claim, IoError, IoErrorKind, Limits, Op, Sector};
-use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags,
-};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags};
+use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -91,39 +88,6 @@ impl Backing {
         }
     }
 
-    /// Runs a transfer to its end on this thread.
-    pub(super) fn run(&self, mut transfer: Transfer) {
-        let result = loop {
-            let step = transfer.step(self);
-            let outcome = self.take_step(step, &mut transfer);
-            if let Some(result) = transfer.completed(self, outcome) {
-                break result;
-            }
-        };
-        transfer.bio.end_as(&self.limits.name, result);
-    }
-
-    pub(super) fn take_step(&self, step: Step, transfer: &mut Transfer) -> Result<usize, Errno> {
-        match step {
-            Step::Sync => rustix::fs::fdatasync(&self.buffered).map(|()| 0),
-            Step::Read { offset, direct } => {
-                rustix::io::preadv(self.fd(direct), &mut transfer.slices_mut(), offset)
-            }
-            Step::Write { offset, direct, dsync: false } => {
-                rustix::io::pwritev(self.fd(direct), &transfer.slices(), offset)
-            }
-            Step::Write { offset, direct, dsync: true } => {
-                rustix::io::pwritev2(self.fd(direct), &transfer.slices(), offset, ReadWriteFlags::DSYNC)
-            }
-            Step::PunchHole { offset, len } => {
-                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                rustix::fs::fallocate(&self.buffered, mode, offset, len).map(|()| 0)
-            }
-            Step::Discard { len: 0, .. } => Ok(0),
-            Step::Discard { offset, len } => discard(self.buffered.as_fd(), offset, len).map(|()| 0),
-        }
-    }
-
     /// The first run of bytes at or after `from` that the file system does not know to be a hole.
     pub(super) fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, IoError> {
         let capacity = self.limits.capacity_bytes;
@@ -148,7 +112,7 @@ impl Backing {
     }
 }
 
-/// What kind of file it is, of those that hold sectors.
+/// The kind of file, of those that hold sectors.
 pub(super) fn check_kind(stat: &Stat) -> std::io::Result<FileType> {
     match FileType::from_raw_mode(stat.st_mode) {
         kind @ (FileType::RegularFile | FileType::BlockDevice) => Ok(kind),
@@ -194,11 +158,4 @@ fn alignment(fd: &OwnedFd, is_block_device: bool) -> (u32, u32) {
         }
         _ => (SAFE_ALIGN, SAFE_ALIGN),
     }
-}
-
-fn discard(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
-    /// `_IO(0x12, 119)` of linux/fs.h, an exception to the usual encoding: the argument is two 64-bit numbers.
-    const BLKDISCARD: rustix::ioctl::Opcode = 0x1277;
-    // SAFETY: BLKDISCARD reads an array of two u64, first byte and length, from its argument, and writes nothing.
-    unsafe { rustix::ioctl::ioctl(fd, rustix::ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) }
 }

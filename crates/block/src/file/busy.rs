@@ -1,4 +1,4 @@
-//! What the host's kernel has in use is not written behind its back.
+//! Refusal to write a disk or image that the host's kernel has in use.
 
 use rustix::fs::{FileType, OFlags};
 use std::io::{Error, ErrorKind, Result};

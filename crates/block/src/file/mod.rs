@@ -1,6 +1,7 @@
 //! A regular file or block device of the host.
 
 mod backing;
+mod blocking;
 mod busy;
 mod ring;
 #[cfg(test)]
@@ -23,7 +24,7 @@ use transfer::Transfer;
 pub struct FileOptions {
     /// Allow writes.
     pub write: bool,
-    /// Bypass the host's page cache where the backing allows it (`O_DIRECT`). What direct I/O cannot take, such as a
+    /// Bypass the host's page cache where the backing allows it (`O_DIRECT`). Requests that direct I/O cannot take, such as a
     /// range that is not a multiple of [`Limits::physical_block_bytes`], goes through the page cache all the same;
     /// memory that is not aligned is copied.
     pub direct: bool,
@@ -41,7 +42,7 @@ pub struct FileOptions {
 /// the last, partial sector of a file return zeroes past its end. No lock is taken on the file before
 /// [`Device::claim`], but a block device opened for writing is claimed.
 ///
-/// Over io_uring, bios end on threads that wait ([`extant_rt::Driver`]): whoever submits outside of [`Rt::block_on`] and
+/// Over io_uring, bios end on threads that wait ([`extant_rt::Driver`]): a thread that submits outside of [`Rt::block_on`] and
 /// goes on to something else calls [`Rt::ensure_driven`]. Dropping the device waits until all its bios have ended.
 #[derive(Debug)]
 pub struct FileDevice {
@@ -105,7 +106,7 @@ impl FileDevice {
         self.backing.direct_is_on()
     }
 
-    /// What completes the bios: `"caller"`, `"io_uring"` or `"threads"`.
+    /// The engine that completes the bios: `"caller"`, `"io_uring"` or `"threads"`.
     pub fn engine(&self) -> &'static str {
         match self.engine {
             Engine::Caller => "caller",
@@ -136,7 +137,7 @@ impl FileDevice {
 
     fn on_thread(&self, rt: &Rt, transfer: Transfer) {
         let backing = self.backing.clone();
-        drop(rt.spawn_blocking("file I/O", move || backing.run(transfer)));
+        drop(rt.spawn_blocking("file I/O", move || blocking::run(&backing, transfer)));
     }
 }
 
@@ -148,7 +149,7 @@ impl Device for FileDevice {
     fn submit(&self, bio: Bio) {
         let Some(transfer) = self.admit(bio) else { return };
         match &self.engine {
-            Engine::Caller => self.backing.run(transfer),
+            Engine::Caller => blocking::run(&self.backing, transfer),
             Engine::Threads { rt } => self.on_thread(rt, transfer),
             Engine::Ring { rt, .. } if self.needs_thread(&transfer) => self.on_thread(rt, transfer),
             Engine::Ring { ring, .. } => ring.submit([transfer]),

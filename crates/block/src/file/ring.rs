@@ -1,6 +1,6 @@
 //! The io_uring engine.
 //!
-//! Any thread submits; any thread that has to wait may drive, and whoever reaps ends the bios of all. Nothing here starts
+//! Any thread submits; any thread that has to wait may drive, and the thread that reaps ends all bios that it finds. Nothing here starts
 //! a thread.
 
 use super::backing::Backing;
@@ -58,7 +58,7 @@ struct Slots {
 
 struct Slot {
     transfer: Transfer,
-    /// What the kernel reads the vector of a scattered step from.
+    /// The memory that the kernel reads the vector of a scattered step from.
     vector: Vector,
 }
 
@@ -194,7 +194,7 @@ impl Ring {
                 Ok(_) => return,
                 Err(e) => match Errno::from_io_error(&e) {
                     Some(Errno::INTR) => {}
-                    // The kernel is short of memory or of room for completions: whoever drives next enters the rest.
+                    // The kernel is short of memory or of room for completions: the next drive enters the rest.
                     Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => return,
                     _ => panic!("io_uring_enter on {}: {e}", self.backing.limits.name),
                 },
@@ -263,7 +263,7 @@ impl Ring {
         false
     }
 
-    /// Waits until nothing is in flight, and lets go of the files. The kernel takes a ring down some time after its last
+    /// Waits until nothing is in flight, and releases the files. The kernel takes a ring down some time after its last
     /// descriptor is closed; a claim on a block device must not last until then.
     pub(super) fn close(&self) {
         self.drain();

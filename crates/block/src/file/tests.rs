@@ -258,7 +258,7 @@ fn block_devices_have_their_size_and_discard() {
     });
 }
 
-/// What the kernel takes in whole blocks only is asked of it in whole blocks.
+/// Requests that the kernel takes in whole blocks only are made in whole blocks.
 #[test]
 fn sectors_within_the_blocks_of_a_block_device_are_zeroed_and_discarded() {
     let rt = world();
@@ -298,7 +298,7 @@ fn an_empty_write_with_preflush_is_a_sync_and_nothing_more() {
     assert_eq!(transfer.completed(&backing, Ok(0)), Some(Ok(())));
 }
 
-/// A direct read of a file that has direct I/O, one step on its way; `None` where this place has none.
+/// A direct read of a file that has direct I/O, with its first step in flight; `None` where this place has none.
 fn direct_read(file: &NamedTempFile) -> Option<(Backing, Transfer)> {
     let fd = std::fs::File::open(file.path()).unwrap().into();
     let backing = Backing::new(fd, file.path(), FileOptions { write: false, direct: true }).unwrap();
@@ -318,7 +318,7 @@ fn a_backing_that_refuses_direct_io_after_all_is_read_through_the_page_cache() {
     let Some((backing, mut first)) = direct_read(&file) else { return };
     let mut second = Transfer::new(Bio::new(Op::Read, Sector(0), vec![Buf::zeroed(8192).into()]), 0);
     assert_eq!(second.step(&backing), Step::Read { offset: 0, direct: true });
-    // Both were on their way when it was found out.
+    // Both were in flight at the refusal.
     for transfer in [&mut first, &mut second] {
         assert_eq!(transfer.completed(&backing, Err(Errno::INVAL)), None);
         assert_eq!(transfer.step(&backing), Step::Read { offset: 0, direct: false });
@@ -337,7 +337,7 @@ fn a_media_error_is_tried_again_once_and_told() {
     assert_eq!(transfer.completed(&backing, Err(Errno::IO)), Some(Err(IoErrorKind::Os(5))));
 }
 
-/// What the page cache takes has not reached the medium, so a write that failed there must not end as done.
+/// The page cache has taken data that never reached the medium, so a write that failed must not end there as done.
 #[test]
 fn a_direct_write_that_fails_with_a_media_error_fails() {
     let file = temp_file(&[1; 8192]);

@@ -9,9 +9,9 @@ use crate::{Bio, BioFlags, Buf, IoErrorKind, Op};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 
-/// What `IOV_MAX` is on Linux (limits.h): the kernel refuses longer vectors.
+/// `IOV_MAX` of Linux (limits.h): the kernel refuses longer vectors.
 const MAX_SLICES: usize = 1024;
-/// What one system call moves at most (read(2), Notes), rounded down to whole megabytes.
+/// The most that one system call moves (read(2), Notes), rounded down to whole megabytes.
 const MAX_STEP_BYTES: usize = 0x7ff0_0000;
 /// Memory that a transfer may take for itself.
 const MAX_BOUNCE_BYTES: usize = 1 << 20;
@@ -67,7 +67,7 @@ impl Transfer {
         Self { bio, stage, start, done: 0, direct: true, tried_direct: false, bounce: None }
     }
 
-    /// What to do next. Not to be asked again before [`Transfer::completed`].
+    /// The next step. Not to be asked again before [`Transfer::completed`].
     pub(super) fn step(&mut self, backing: &Backing) -> Step {
         let offset = self.start + self.done;
         let len = self.bio.bytes - self.done;

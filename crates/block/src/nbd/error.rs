@@ -1,4 +1,4 @@
-//! What can go wrong with a server.
+//! Errors of NBD servers and their URIs.
 
 use std::io;
 
@@ -9,9 +9,9 @@ pub enum NbdError {
     /// The address cannot be understood.
     #[error("{uri} is not an NBD URI: {why}")]
     Uri {
-        /// What was given.
+        /// The address as given.
         uri: String,
-        /// What is wrong with it.
+        /// The mistake in it.
         why: &'static str,
     },
     /// The server cannot be reached, or the connection broke.
@@ -33,9 +33,9 @@ pub enum NbdError {
     Refused {
         /// The export's name.
         export: String,
-        /// What the protocol says.
+        /// The protocol's name of it.
         reason: &'static str,
-        /// What the server says.
+        /// The server's message.
         message: String,
     },
     /// After a reconnection the export is not what it was.
@@ -49,7 +49,7 @@ pub enum NbdError {
     Magic {
         /// Which message.
         what: &'static str,
-        /// What it starts with.
+        /// The bytes that it starts with.
         found: u64,
     },
     /// A reply to an option that was not asked last.

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 /// Longer option replies are no use to us and a danger to our memory.
 const MAX_OPTION_REPLY: u32 = 64 << 10;
 
-/// What server and client have agreed on.
+/// The parameters that server and client have agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Export {
     pub(super) bytes: u64,
@@ -156,7 +156,7 @@ fn read_reply(stream: &mut impl Read, option: u32) -> Result<(u32, Vec<u8>), Nbd
     Ok((kind, data))
 }
 
-/// What an error reply to an option means.
+/// The meaning of an error reply to an option.
 fn reason(kind: u32) -> &'static str {
     match kind & !wire::REP_IS_ERROR {
         2 => "the server's policy forbids it",

@@ -17,7 +17,7 @@ const _: () = assert!(INBOX_BYTES > wire::MAX_SMALL_CHUNK);
 /// Answers of so many bytes are read straight into the bio's memory: reading ahead past one into the buffer would only
 /// have the next copied once more.
 const LARGE_BYTES: u32 = 16 << 10;
-/// What is read ahead then: the next header, and little else.
+/// Bytes that are read ahead then: the next header, and little else.
 const SIP_BYTES: usize = 1 << 10;
 /// How often to look again for the rest of an answer that has come in part, before going to sleep for it: servers send
 /// header and data one after the other, and being woken for each costs more than looking.
@@ -30,7 +30,7 @@ const MAX_SLICES: usize = 1024;
 /// A bio and how it went.
 pub(super) type Ended = (Bio, Result<(), IoErrorKind>);
 
-/// What was agreed on that matters here.
+/// The agreed parameters that matter here.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     pub(super) structured: bool,
@@ -57,7 +57,7 @@ enum Stage {
     Postflush,
 }
 
-/// A bio on its way.
+/// A bio in flight.
 #[derive(Debug)]
 struct Flight {
     bio: Bio,

@@ -42,7 +42,7 @@ pub struct NbdOptions {
     pub reconnect_for: Nanos,
     /// How long the server may take for an answer, or for all of a handshake, before the connection counts as lost.
     pub answer_within: Nanos,
-    /// What the server has acknowledged is safe even if the connection is lost. Unless this is set, the first flush after
+    /// A write that the server has acknowledged is safe even if the connection is lost. Unless this is set, the first flush after
     /// a reconnection fails if anything was written since the last flush, because the server may have died with it.
     pub server_never_forgets: bool,
 }
@@ -88,7 +88,7 @@ struct Shared {
     berths: Vec<Berth>,
     durability: Durability,
     epoll: OwnedFd,
-    /// Interrupts whoever waits.
+    /// Interrupts the thread that waits.
     bell: OwnedFd,
     /// Rings now and then, to look for late answers.
     alarm: OwnedFd,
@@ -111,7 +111,7 @@ struct Berth {
 struct Line {
     link: Link,
     socket: Option<Socket>,
-    /// Somebody is getting a new socket.
+    /// A task is connecting a new socket.
     mending: bool,
     /// The socket is full, and epoll will tell when it is not.
     full: bool,
@@ -130,7 +130,7 @@ const LOOK_FIRST: Nanos = Nanos(4_000);
 const LOOK_MOST: Nanos = Nanos(32_000);
 /// Zeroes to send at a time to a server that has no command for them.
 const ZEROES_BYTES: u64 = 1 << 20;
-/// What a server takes that does not tell (proto.md, "Block size constraints").
+/// The longest command for a server that names no limit (proto.md, "Block size constraints").
 const DEFAULT_MAX_BYTES: u32 = 32 << 20;
 
 impl NbdDevice {
@@ -239,7 +239,7 @@ impl NbdDevice {
     }
 }
 
-/// What a thread waits on: epoll with a bell and an alarm in it.
+/// Descriptors that a thread waits on: epoll with a bell and an alarm in it.
 fn events(answer_within: Nanos) -> rustix::io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;

@@ -61,7 +61,7 @@ fn hole(flags: u64, cookie: u64, offset: u64, bytes: u64) -> Vec<u8> {
     chunk(flags, 2, cookie, &be(&[(offset, 8), (bytes, 4)]))
 }
 
-/// A link with one command on its way, sent, whose cookie the caller is given.
+/// A link with one command in flight, whose cookie the caller is given.
 fn one(structured: bool, op: Op) -> (Link, Durability, u64) {
     let terms = Terms { structured, fua: true, flush: true };
     let (mut link, durability) = (Link::new(terms), Durability::default());
@@ -76,7 +76,7 @@ fn one(structured: bool, op: Op) -> (Link, Durability, u64) {
     (link, durability, cookie)
 }
 
-/// What becomes of the command when the server answers this.
+/// The fate of the command when the server answers this.
 fn answer(structured: bool, op: Op, reply: impl FnOnce(u64) -> Vec<u8>) -> Result<Vec<Ended>, String> {
     let (mut link, durability, cookie) = one(structured, op);
     let mut script = Script { incoming: reply(cookie).into(), ..Script::default() };

@@ -95,7 +95,7 @@ const CHUNK_ERROR_OFFSET: u16 = CHUNK_IS_ERROR | 2;
 /// The longest message of an error chunk is 65535 bytes; with what stands around it.
 pub(super) const MAX_SMALL_CHUNK: usize = CHUNK_HEADER_BYTES + 4 + 2 + 65_535 + 8;
 
-/// What a server says, up to but without the data of a read.
+/// A server's message, up to but without the data of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// An answer without structure; the data of a read that went well follows.

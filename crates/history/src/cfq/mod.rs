@@ -1,5 +1,5 @@
 //! CFQ's rules for idling: as Linux 3.10 had it, and the two changes that were proposed for it on the list in 2013 (the
-//! thread "cfq-iosched: limit slice_idle when many busy queues are in idle window"). What else CFQ did is in
+//! thread "cfq-iosched: limit slice_idle when many busy queues are in idle window"). The rest of CFQ is in
 //! [`extant_iosched::elevator::cfq`], where our rule is.
 
 mod earned;

@@ -5,7 +5,7 @@ use extant_rt::Nanos;
 
 /// Estimates are made this often (kernel: `BANDWIDTH_INTERVAL`).
 pub(super) const INTERVAL: Nanos = Nanos::from_millis(200);
-/// What an estimate looks back on: 3 s, rounded up to a power of two in milliseconds.
+/// The span that an estimate looks back on: 3 s, rounded up to a power of two in milliseconds.
 const WINDOW_MS: u64 = 4096;
 
 /// The kernel's estimate: pages written in the last few seconds, idle times included (`bdi_update_write_bandwidth()`).

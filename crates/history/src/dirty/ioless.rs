@@ -73,7 +73,7 @@ impl Ioless {
         }
     }
 
-    /// What is known of the device so far.
+    /// The device's measurements so far.
     fn known(&self, numbers: &Numbers) -> Device {
         self.devices.get(numbers.device.0 as usize).copied().unwrap_or_default()
     }
@@ -137,7 +137,7 @@ impl DirtyControl for Ioless {
         let pages = writer.dirtied_pages;
         let period_ms = 1000 * pages / task;
         let began = if writer.paused_at == Nanos::ZERO { now } else { writer.paused_at };
-        // What it spent elsewhere since comes off, what it was let off before is added.
+        // Time that it spent elsewhere since comes off, time that it was let off before is added.
         let (thought_ms, owed_ms) = (now.saturating_sub(began).0 / MS, began.saturating_sub(now).0 / MS);
         let pause_ms = (period_ms + owed_ms).saturating_sub(thought_ms);
         if pause_ms < plan.min_ms {

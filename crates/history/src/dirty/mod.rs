@@ -29,5 +29,5 @@ pub use linux_3_1::Linux31;
 
 /// Linux' flusher writes multiples of this from one file: 4 MiB (kernel: `MIN_WRITEBACK_PAGES`).
 const CHUNK_UNIT: u64 = 4 << 20 >> 12;
-/// What a request queue of Linux takes before whoever submits must wait: 128 requests of 512 KiB.
+/// Pages that a request queue of Linux takes before a submitter must wait: 128 requests of 512 KiB.
 const QUEUE_PAGES: u64 = 128 * 128;

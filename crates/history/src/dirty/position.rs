@@ -3,7 +3,7 @@
 /// Ratios are fixed-point numbers with ten bits after the point (kernel: `RATELIMIT_CALC_SHIFT`).
 pub(super) const RATIO_ONE: u64 = 1 << 10;
 
-/// What the position ratio depends on, in pages (kernel: `bdi_position_ratio()`).
+/// The inputs of the position ratio, in pages (kernel: `bdi_position_ratio()`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
     /// Up to here nobody is held back: halfway between the background threshold and the limit.
@@ -18,7 +18,7 @@ pub(super) struct Position {
     pub(super) device_threshold: u64,
     /// Dirty and under write-back on the device.
     pub(super) device_dirty: u64,
-    /// What the device writes, in pages per second.
+    /// The device's write bandwidth, in pages per second.
     pub(super) write_rate: u64,
 }
 

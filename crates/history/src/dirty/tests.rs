@@ -276,7 +276,7 @@ fn io_less_pauses_that_are_too_short_to_take_are_made_up_for() {
     let numbers = numbers(12_400, 10_000);
     // The only device that writes: all of the threshold is its part.
     control.written(now, &numbers, 1_000, Nanos::from_millis(1));
-    // Whatever the pages between two looks, 100,000 pages take the time that the rate limit gives them.
+    // However many pages lie between two looks, 100,000 pages take the time that the rate limit gives them.
     let (mut paused, mut dirtied) = (Nanos::ZERO, 0);
     while dirtied < 100_000 {
         writer.dirtied_pages += 8;

@@ -66,7 +66,7 @@ impl Stream {
     }
 }
 
-/// What a stream got.
+/// The service that a stream got.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Got {
     pub(crate) requests: u64,
@@ -74,7 +74,7 @@ pub(crate) struct Got {
     pub(crate) latencies: Vec<Nanos>,
 }
 
-/// What a run gave.
+/// The outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) streams: Vec<Got>,

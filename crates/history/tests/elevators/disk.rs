@@ -185,7 +185,7 @@ impl Disk {
         g.overhead_ns + seek + wait + self.transfer_ns(command.start, command.sectors)
     }
 
-    /// What the head has read ahead until now.
+    /// Sectors that the head has read ahead until now.
     fn look_ahead(&mut self, now: Nanos) {
         let g = &self.geometry;
         if let (Some(since), Some((s, e))) = (self.ahead_since, self.segments.last_mut()) {

@@ -1,4 +1,4 @@
-//! Who gets how much, in the manner of Seastar's fair_queue tests: a sentence, then ratios.
+//! Shares of the streams, in the manner of Seastar's fair_queue tests: a sentence, then ratios.
 
 use crate::closed_loop::{ClosedLoop, Outcome, Run, Stream};
 use crate::disk::Geometry;

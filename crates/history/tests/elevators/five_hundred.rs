@@ -11,7 +11,7 @@
 //! Calibrated on the "before" row alone are the disk's service time at depth 1 and the number of request slots. With
 //! Linux's default of 128 the readers that CFQ does not see wait in line, few queues are close to each other, and each
 //! process pays for both of its idle windows: 216 requests a second. The published mean follows only if CFQ sees
-//! (nearly) all of the waiting readers. What then does not follow are the maxima: in the model, readers that came with
+//! (nearly) all of the waiting readers. The maxima do not follow then: in the model, readers that came with
 //! the crowd are overtaken for longer (their places in the tree lie 80 ms apart for each queue that was there).
 
 use crate::closed_loop::{ClosedLoop, Outcome, Run, Stream};

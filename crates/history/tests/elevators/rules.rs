@@ -19,7 +19,7 @@ fn ms(ms: u64) -> Nanos {
     Nanos::from_millis(ms)
 }
 
-/// What is dispatched now, without completions, until the elevator says otherwise.
+/// Requests dispatched now, without completions, until the elevator says otherwise.
 fn burst(elevator: &mut dyn Elevator, now: Nanos) -> Vec<u32> {
     std::iter::from_fn(|| match elevator.next(now) {
         Decision::Dispatch(id) => Some(id.0),

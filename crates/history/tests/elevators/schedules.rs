@@ -145,7 +145,7 @@ impl Schedule<'_> {
             let queued = self.slots.iter().filter(|s| matches!(s, State::Queued(_))).count();
             assert_eq!(self.elevator.queued(), queued);
         }
-        // Whatever is left drains.
+        // The rest drains.
         for _ in 0..100_000 {
             if self.elevator.queued() == 0 && self.device.is_empty() {
                 assert_eq!(self.dispatched, made);

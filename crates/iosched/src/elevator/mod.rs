@@ -1,8 +1,8 @@
 //! Elevators: which request goes to the device next, and whether to wait for a better one.
 //!
-//! An elevator is a pure state machine. It is told of requests ([`Elevator::add`]), asked for one ([`Elevator::next`])
-//! and told of completions ([`Elevator::completed`]); it sees plain numbers and the time, never a bio, a task, a clock
-//! or a device. Whoever drives it (the request queue, a simulator, a test) keeps the contract below.
+//! An elevator is a pure state machine. It receives requests ([`Elevator::add`]), is asked for one ([`Elevator::next`])
+//! and hears of completions ([`Elevator::completed`]); it sees plain numbers and the time, never a bio, a task, a clock
+//! or a device. Its driver (the request queue, a simulator, a test) keeps the contract below.
 //!
 //! 1. A [`RequestId`] is the driver's slot number. It is free again after [`Elevator::completed`], or after the
 //!    request was [absorbed](Elevator::absorbed) by another. Small numbers are best: elevators index tables with them.
@@ -53,7 +53,7 @@ pub struct ProgramId(pub u64);
 pub enum IoClass {
     /// Served before every other class.
     RealTime,
-    /// What a process has unless it asks for something else.
+    /// The class of a process that asks for no other.
     #[default]
     BestEffort,
     /// Served only when nobody else wants the disk.
@@ -86,7 +86,7 @@ impl Default for Priority {
     }
 }
 
-/// What an elevator knows of a request.
+/// A request as an elevator sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The driver's name for it.
@@ -95,9 +95,9 @@ pub struct Request {
     pub start: Sector,
     /// Length in sectors of 512 bytes.
     pub sectors: u64,
-    /// What it does; never [`Op::Flush`].
+    /// The operation; never [`Op::Flush`].
     pub op: Op,
-    /// Whether somebody waits for it. Always so for reads.
+    /// Whether a task waits for it; always set for reads.
     pub sync: bool,
     /// File-system metadata: merged with its like only.
     pub meta: bool,
@@ -105,9 +105,9 @@ pub struct Request {
     pub prio: bool,
     /// The submitter does not expect to follow up soon (Linux: `REQ_NOIDLE`, set by fsync's writes).
     pub noidle: bool,
-    /// Whom it is charged to.
+    /// The stream that it is charged to.
     pub stream: StreamId,
-    /// What kind of stream that is.
+    /// The program that the stream belongs to.
     pub program: ProgramId,
     /// The stream's class and level when it submitted this.
     pub priority: Priority,
@@ -137,10 +137,10 @@ impl Request {
     }
 }
 
-/// What [`Elevator::next`] wants done.
+/// The decision of [`Elevator::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Send this request to the device. The elevator has let go of it and waits for its completion.
+    /// Send this request to the device. The elevator no longer holds it and waits for its completion.
     Dispatch(RequestId),
     /// Requests are queued, but the elevator keeps the device idle for a better one. Ask again at this time (it is
     /// later than `now`), or earlier after an `add` or a `completed`.
@@ -164,7 +164,7 @@ pub trait Elevator: Send + fmt::Debug {
     /// Queues a request.
     fn add(&mut self, request: Request, now: Nanos);
 
-    /// What to do now.
+    /// Decides what to do now.
     fn next(&mut self, now: Nanos) -> Decision;
 
     /// A dispatched request has ended.
@@ -194,7 +194,7 @@ pub trait Elevator: Send + fmt::Debug {
         false
     }
 
-    /// The stream has ended (its process exited): nothing more will come from it. What it has queued is still served.
+    /// The stream has ended (its process exited): nothing more will come from it. Its queued requests are still served.
     /// Until then an elevator may keep what it learned of the stream.
     fn exited(&mut self, stream: StreamId, now: Nanos);
 }

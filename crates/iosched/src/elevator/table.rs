@@ -1,4 +1,4 @@
-//! What the policies keep requests in: a table by slot, lists in order of arrival threaded through it, and lists
+//! The containers in which the policies keep requests: a table by slot, lists in order of arrival threaded through it, and lists
 //! sorted by sector.
 
 use super::{Request, RequestId};

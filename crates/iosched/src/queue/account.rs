@@ -1,11 +1,11 @@
-//! What each stream has had.
+//! Accounts of streams.
 
 use crate::elevator::{Priority, ProgramId};
 use extant_block::{Bio, Op, StreamId};
 use extant_rt::Nanos;
 use rustc_hash::FxHashMap;
 
-/// What the elevator is told about a stream.
+/// The facts about a stream that the elevator sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamInfo {
     /// Scheduling class and level.
@@ -14,7 +14,7 @@ pub struct StreamInfo {
     pub program: ProgramId,
 }
 
-/// What a stream has asked for and got.
+/// Requests and service of a stream so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamStats {
     /// Bios submitted.

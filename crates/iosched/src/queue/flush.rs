@@ -2,7 +2,7 @@
 
 /// Shares flushes of a volatile cache among those who need one.
 ///
-/// One flush is in flight at a time. Whoever asks while it is has to wait for the next one, because writes that ended
+/// One flush is in flight at a time. A request that comes meanwhile waits for the next one, because writes that ended
 /// after the first was issued are not covered by it; all who wait then share that one. (Linux: block/blk-flush.c.)
 #[derive(Debug)]
 pub(super) struct FlushSharing<T> {

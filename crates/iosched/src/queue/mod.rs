@@ -77,7 +77,7 @@ struct Shared {
 struct State {
     requests: Requests,
     flushes: FlushSharing<NeedsFlush>,
-    /// What is to be done outside of the lock, in order, by whoever is at it.
+    /// Effects to perform outside of the lock, in order, by the thread that performs at the time.
     effects: VecDeque<Effect>,
     performing: bool,
     /// Memory for bios that end together.
@@ -143,7 +143,7 @@ impl Queue {
         self.shared.change(|state, now| state.requests.exited(stream, now))
     }
 
-    /// What each stream has asked for and got, in order of their numbers.
+    /// Requests and service of each stream so far, in order of their numbers.
     pub fn stats(&self) -> Vec<(StreamId, StreamStats)> {
         self.shared.state.lock().requests.accounts.stats()
     }
@@ -392,7 +392,7 @@ impl Shared {
     }
 }
 
-/// What is to be sent, if that comes next.
+/// The next effect, if that is to send.
 fn take_send(effects: &mut VecDeque<Effect>) -> Option<(RequestId, Bio)> {
     match effects.pop_front()? {
         Effect::Send(id, bio) => Some((id, bio)),

@@ -1,4 +1,4 @@
-//! Whom the queue tells what it does.
+//! Reports of the queue's actions to its traces.
 
 use crate::Event;
 use extant_block::blktrace::{Action, Blktrace, Subject};

@@ -20,7 +20,7 @@ pub(super) struct Bounds {
     pub(super) depth: usize,
 }
 
-/// What to do with the device.
+/// The next action on the device.
 #[derive(Debug)]
 pub(super) enum Next {
     /// Send this; report its end under this number.
@@ -216,7 +216,7 @@ impl Requests {
         slot
     }
 
-    /// What to send now, if the device has room.
+    /// The bio to send now, if the device has room.
     pub(super) fn next(&mut self, now: Nanos) -> Next {
         if self.in_device >= self.bounds.depth {
             return Next::Nothing;
@@ -267,7 +267,7 @@ impl Requests {
             let stats = &mut self.accounts.of(arrival.bio.stream).stats;
             stats.settle(&arrival.bio, result.is_ok(), arrival.at, slot.dispatched, now);
             if self.accounts.close_if_left(arrival.bio.stream) {
-                // What waited for a request when the stream ended came to the elevator after that.
+                // Bios that waited for a request when the stream ended came to the elevator after that.
                 self.elevator.exited(arrival.bio.stream, now);
             }
             ended.push((arrival.bio, result.clone()));

@@ -14,7 +14,7 @@ struct Held {
     disk: MemDevice,
     limits: Limits,
     held: Mutex<VecDeque<Bio>>,
-    /// What came, as (operation, sector, bytes).
+    /// Bios that came, as (operation, sector, bytes).
     seen: Mutex<Vec<(Op, u64, u64)>>,
     /// Sectors that cannot be read or written.
     bad: Mutex<Range<u64>>,
@@ -440,7 +440,7 @@ fn the_awaited_bio_does_not_stand_in_line() {
     assert_eq!(open, [StreamId(3)], "accounts go with the last bio of a stream that has ended");
 }
 
-/// What a rule is told of streams: a request of this one, of this program; this one has ended.
+/// A rule's news of streams: a request of this one, of this program; this one has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Arrival(u64, u64),

@@ -1,4 +1,4 @@
-//! Who gets the next free request.
+//! Turns of the streams that wait for a free request.
 
 use extant_block::StreamId;
 use std::collections::{BTreeMap, VecDeque};

@@ -1,6 +1,6 @@
 //! fio's job files and command lines: a subset, read strictly.
 //!
-//! What is understood means what `fio(1)` 3.33 says it means; anything else is refused by name and place, because a key
+//! Every key that is understood has the meaning of `fio(1)` 3.33; any other is refused by name and place, because a key
 //! that is silently ignored makes another experiment of a job.
 
 mod options;
@@ -16,6 +16,6 @@ pub use parse::{CommandLine, OutputFormat, command_line, job_file};
 pub struct JobError {
     /// File and line, or the word of the command line.
     pub place: String,
-    /// What is wrong, and what is expected.
+    /// The mistake, and the expected form.
     pub problem: String,
 }

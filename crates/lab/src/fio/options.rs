@@ -1,4 +1,4 @@
-//! What a job is told to do.
+//! The options of a job.
 
 use super::units::{bytes, count, flag, time};
 use extant_rt::Nanos;
@@ -44,7 +44,7 @@ impl Pattern {
     }
 }
 
-/// How a process submits (`ioengine`). What differs here is who may have several under way.
+/// How a process submits (`ioengine`). Engines differ here in how many requests they may have in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// One at a time, whatever `iodepth` says: `sync`, `psync`, `vsync`, `pvsync`, `pvsync2`.
@@ -94,7 +94,7 @@ pub struct Job {
     pub think_blocks: u64,
     /// No I/O is begun after so long.
     pub runtime: Option<Nanos>,
-    /// What happens in this time is not counted.
+    /// I/O in this time is not counted.
     pub ramp: Nanos,
     /// Go on until the runtime is over, from the start again if need be.
     pub time_based: bool,
@@ -116,7 +116,7 @@ pub struct Job {
     pub rate_bytes_s: u64,
     /// Percentage of reads in a mix.
     pub read_percent: u64,
-    /// What to read and write; made up from the job's name if not given.
+    /// The file to read and write; made up from the job's name if not given.
     pub filename: Option<String>,
     /// Where files without a directory are.
     pub directory: Option<String>,
@@ -237,7 +237,7 @@ impl Job {
         Ok(())
     }
 
-    /// What the keys say together that makes no sense.
+    /// Finds keys that contradict each other.
     pub(super) fn contradiction(&self) -> Option<String> {
         if self.time_based && self.runtime.is_none() {
             return Some("time_based without a runtime never ends; add runtime=".into());

@@ -3,7 +3,7 @@
 use super::{Job, JobError};
 use std::path::{Path, PathBuf};
 
-/// What to print.
+/// The format of the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutputFormat {
     /// fio's report for people.

@@ -1,4 +1,4 @@
-//! What a process saw.
+//! Measurements of a process.
 
 use extant_cache::CacheError;
 use extant_rt::{Nanos, TaskUsage};
@@ -125,7 +125,7 @@ const SAMPLED_EVERY: Nanos = Nanos::from_millis(500);
 pub struct Direction {
     /// I/Os that ended.
     pub ios: u64,
-    /// What they transferred.
+    /// Bytes transferred.
     pub bytes: u64,
     /// From the decision to the submission; of asynchronous engines only.
     pub submission: Latency,
@@ -179,7 +179,7 @@ impl Direction {
     }
 }
 
-/// What one process, or several together, saw.
+/// Measurements of one process, or of several together.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// Reads.
@@ -192,7 +192,7 @@ pub struct Measured {
     pub runtime: Nanos,
     /// By how many were under way when an I/O was submitted, itself included: 1, from 2, 4, 8, 16, 32, and from 64 on.
     pub depths: [u64; 7],
-    /// What the processes used of the processors; `None` in the real world, where nobody counts.
+    /// The processes' use of the processors; `None` in the real world, where nobody counts.
     pub used: Option<TaskUsage>,
     /// Their runtimes, added up.
     pub run_total: Nanos,

@@ -1,4 +1,4 @@
-//! The page cache of a run: what is told of it, and by whom.
+//! The page cache of a run: its settings and their defaults.
 
 use super::RunError;
 use extant_cache::{CacheConfig, PageCache};
@@ -8,7 +8,7 @@ use extant_sim::MemorySpec;
 /// Memory for pages where neither the machine's file nor an option says how much.
 const CACHE_BYTES: u64 = 256 << 20;
 
-/// What a run is told about its page cache; what is not given is the machine's, or the default.
+/// Settings of a run's page cache; those not given are the machine's, or the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     /// Memory for cached pages, in bytes.
@@ -22,7 +22,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// What holds in the end. The default limits are Linux's 20 % and 10 % (kernel: `vm.dirty_ratio`,
+    /// The settings in effect. The default limits are Linux's 20 % and 10 % (kernel: `vm.dirty_ratio`,
     /// `vm.dirty_background_ratio`).
     fn spec(&self, machine: Option<MemorySpec>) -> Result<MemorySpec, RunError> {
         let cache_bytes = self.cache_bytes.or(machine.map(|spec| spec.cache_bytes)).unwrap_or(CACHE_BYTES);
@@ -50,7 +50,7 @@ impl Memory {
         let spec = self.spec(machine)?;
         let name = self.control.as_deref().unwrap_or(extant_history::OUR_DIRTY_CONTROL);
         let config = CacheConfig {
-            // What a modelled disk holds is nobody's data.
+            // A modelled disk holds no user's data.
             phantom_frames: rt.is_virtual(),
             dirty_bytes: Some(spec.dirty_limit_bytes),
             background_bytes: Some(spec.dirty_background_bytes),

@@ -33,12 +33,12 @@ pub enum RunError {
     /// A page cache that cannot be.
     #[error("{key}: {problem}")]
     Memory {
-        /// What was told of it, by its name in a machine's file.
+        /// The setting, by its name in a machine's file.
         key: &'static str,
-        /// What is wrong with it.
+        /// The mistake in it.
         problem: String,
     },
-    /// What the jobs left dirty could not be written.
+    /// Pages that the jobs left dirty could not be written.
     #[error("writing back what the jobs left in the page cache: {0}")]
     WriteBack(String),
     /// A file of unknown length on a modelled machine.
@@ -92,7 +92,7 @@ impl From<RtError> for RunError {
     }
 }
 
-/// What a job, or with `group_reporting` a group of jobs, saw.
+/// Measurements of a job, or with `group_reporting` of a group of jobs.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The job; the first of a group.
@@ -101,11 +101,11 @@ pub struct Report {
     pub group: usize,
     /// How many processes are in it.
     pub processes: u32,
-    /// What they saw.
+    /// The measurements.
     pub measured: Measured,
 }
 
-/// What came out of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// In order of the jobs.
@@ -117,7 +117,7 @@ pub struct Outcome {
 }
 
 /// Runs jobs on a modelled machine. The same machine, jobs, policy and seed give the same outcome, to the last digit.
-/// What happens is told to `sink`.
+/// Events go to `sink`.
 ///
 /// # Errors
 /// What does not fit together, before anything is run; what stops the world, at once. I/O errors stop their process only

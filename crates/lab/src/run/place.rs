@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// A part of a file, past the page cache or through it.
 #[derive(Clone)]
 pub(super) struct Place {
-    /// What direct I/O goes to.
+    /// The device of direct I/O.
     pub(super) device: Arc<dyn Device>,
     /// Where the file begins on it.
     pub(super) file_byte: u64,

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// What a process needs.
+/// The parameters of a process.
 pub(super) struct Process {
     pub(super) rt: Rt,
     pub(super) job: Arc<Job>,
@@ -34,7 +34,7 @@ struct Ended {
     slot: usize,
     buffer: Buf,
     result: Result<(), CacheError>,
-    /// What a task that did it used.
+    /// Processor use of the task that did it.
     used: Option<TaskUsage>,
 }
 
@@ -56,7 +56,7 @@ struct Running {
     /// Slots that are free, each with its memory.
     free: Vec<(usize, Buf)>,
     under_way: usize,
-    /// What was written since the last `sync_file_range`.
+    /// The range written since the last `sync_file_range`.
     unsynced: Option<Range<u64>>,
     counted_from: Nanos,
     measured: Measured,

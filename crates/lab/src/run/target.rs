@@ -1,4 +1,4 @@
-//! What jobs run on: a modelled machine, or files of the host.
+//! Targets of jobs: a modelled machine, or files of the host.
 
 use super::RunError;
 use super::memory::Memory;

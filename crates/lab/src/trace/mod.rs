@@ -1,4 +1,4 @@
-//! What a run tells of its page cache, kept in a file, and reports from it.
+//! Events of a run's page cache, kept in a file, and reports from it.
 //!
 //! The file is text, so that a mistake in it has a line: a head, then a line for each event. `kind` names an event's
 //! fields and `word` a word that occurs in them, both before their first use and counted from 0; an event is its kind,

@@ -16,7 +16,7 @@ fn ms(span: Nanos) -> f64 {
     span.0 as f64 / 1e6
 }
 
-/// Who waited how often and how long, by cause and device, and how long the waits were.
+/// Number and lengths of writers' pauses, by cause and device.
 pub fn summary(trace: &Trace) -> String {
     let mut out = String::new();
     let end_s = trace.end().as_secs_f64();

@@ -9,7 +9,7 @@ use std::path::Path;
 /// A recorded run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
-    /// What was run.
+    /// A description of the run.
     pub about: String,
     /// Names of devices by their number in the cache.
     pub devices: BTreeMap<u32, String>,
@@ -26,15 +26,15 @@ pub struct Levels {
     pub at: Nanos,
     /// The device whose levels changed.
     pub device: u32,
-    /// Dirty on it and not on its way.
+    /// Dirty on it and not under write-back.
     pub device_reclaimable: u64,
-    /// On its way to it.
+    /// Under write-back on it.
     pub device_writeback: u64,
     /// Most that it may hold.
     pub device_limit: u64,
-    /// Dirty on all devices and not on its way.
+    /// Dirty on all devices and not under write-back.
     pub reclaimable: u64,
-    /// On its way to all devices.
+    /// Under write-back on all devices.
     pub writeback: u64,
     /// Flushers work while more than this is dirty.
     pub background: u64,
@@ -53,7 +53,7 @@ pub struct Pause {
     pub rule: String,
     /// The device that was written to.
     pub device: u32,
-    /// All else that was told of it: the state of the controller that decided it.
+    /// The other fields: the state of the controller that decided it.
     pub state: Vec<(String, u64)>,
 }
 
@@ -63,14 +63,14 @@ pub struct Pause {
 pub struct TraceError {
     /// File and line.
     pub place: String,
-    /// What is wrong, and what to do.
+    /// The mistake, and the remedy.
     pub problem: String,
 }
 
 /// No line of a trace is longer.
 const MOST_LINE_BYTES: u64 = 64 << 10;
 
-/// What a kind's fields are called, and which of them are words.
+/// Names of a kind's fields, and which of them are words.
 struct Kind {
     name: String,
     fields: Vec<(String, bool)>,

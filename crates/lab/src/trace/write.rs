@@ -6,7 +6,7 @@ use extant_rt::{Nanos, Sink};
 use parking_lot::Mutex;
 use std::io::{self, Write};
 
-/// What is kept: what a report is made from.
+/// The events to keep: those that a report is made from.
 const KINDS: [&str; 2] = ["cache/pause", "cache/levels"];
 
 /// Writes the cache's events as they come. Call [`TraceFile::finish`] to learn whether all of them were written.
@@ -21,7 +21,7 @@ struct State<W> {
 }
 
 impl<W: Write + Send> TraceFile<W> {
-    /// Writes to `out`, which had better be buffered; `about` says in a line what is run.
+    /// Writes to `out`, which should be buffered; `about` describes the run in a line.
     pub fn new(out: W, about: &str) -> Self {
         let mut state = State { out, kinds: Vec::new(), words: Vec::new(), at: Nanos::ZERO, error: None };
         state.line(&format!("{MAGIC}\nabout {}", plain(about)));
@@ -90,7 +90,7 @@ impl<W: Write + Send> Sink for TraceFile<W> {
         }
         let mut state = self.0.lock();
         let kind = state.kind(record);
-        // Processors of a virtual world are told of one after the other: time may go back a little.
+        // Processors of a virtual world report one after the other: time may go back a little.
         let since = record.at.0 as i64 - state.at.0 as i64;
         state.at = record.at;
         let mut line = format!("{kind} {since}");

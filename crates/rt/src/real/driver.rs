@@ -1,4 +1,4 @@
-//! I/O that is driven by whoever waits for it.
+//! I/O that is driven by the threads that wait for it.
 
 use super::park::{Interrupt, Parker};
 use crate::error::panic_message;
@@ -66,7 +66,7 @@ impl fmt::Debug for DriverHandle {
     }
 }
 
-/// What a thread that waits is otherwise for.
+/// The other job of a thread that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// An ordinary thread in `block_on`.
@@ -89,7 +89,7 @@ pub(super) struct Crew {
 #[derive(Default)]
 struct Helm {
     drivers: Vec<Arc<dyn Driver>>,
-    /// Interrupts whoever polls, where there are several drivers.
+    /// Interrupts the thread that polls, where there are several drivers.
     bell: Option<OwnedFd>,
 }
 
@@ -142,7 +142,7 @@ impl Crew {
             let bell = (drivers.len() > 1).then(new_bell);
             *helm = Arc::new(Helm { drivers, bell });
         }
-        // Who sits there drives the old list: let them look again.
+        // The seated threads drive the old list: let them look again.
         let seats = self.seats.lock();
         let seated = [seats.caller.clone(), seats.worker.clone()];
         drop(seats);
@@ -161,7 +161,7 @@ impl Crew {
     /// whether the thread sat down.
     pub(super) fn wait(&self, parker: &Arc<Parker>, role: Role) -> bool {
         if !self.has_drivers() {
-            // Not on any list: whoever registers the first driver wakes the workers.
+            // Not on any list: registering the first driver wakes the workers.
             parker.park();
             return false;
         }
@@ -207,7 +207,7 @@ impl Crew {
         }
     }
 
-    /// If something is in flight and nobody sits there, wakes somebody to do it. False if there is nobody to wake.
+    /// If something is in flight and no thread is seated, wakes one to drive. False if there is none to wake.
     pub(super) fn ensure_driven(&self) -> bool {
         if !self.has_drivers() || self.seated.load(Ordering::SeqCst) > 0 || !self.in_flight() {
             return true;
@@ -270,8 +270,8 @@ impl Drop for LeaveSeat<'_> {
                 // We may have reaped the interrupt that was meant for the other one.
                 other.interrupt_again();
             }
-            // What this thread waited for has come, and it may now be busy for long: another one that waits follows. A
-            // thread that was woken by somebody else's completion comes back by itself, and with nobody waiting the
+            // This thread's wait is over, and it may now be busy for long: another one that waits follows. A
+            // thread that was woken by another's completion comes back by itself, and with nobody waiting the
             // next wait, or `ensure_driven` when this thread leaves for good, settles the succession.
             None if self.parker.is_notified() => {
                 let next = seats.parked_callers.first().cloned();

@@ -10,7 +10,7 @@ pub use driver::{Driver, DriverHandle, Wait};
 
 use crate::counters::Counters;
 use crate::panics::Panics;
-use crate::{Counter, Nanos, Place, Rng, Rt, ShutdownReport, TimerId};
+use crate::{Counter, Nanos, Place, Rng, ShutdownReport, TimerId};
 use async_executor::Executor;
 use blocking::Pool;
 use driver::{Crew, Role};
@@ -50,9 +50,10 @@ pub(crate) struct Real {
     workers: Mutex<Vec<JoinHandle<()>>>,
     started: AtomicBool,
     live: Arc<Live>,
+    counters: Arc<Counters>,
 }
 
-/// What the workers run.
+/// The executor and the state that its workers share.
 struct Engine {
     /// Taken out when the world ends: its drop drops the tasks, which hold handles to the world.
     executor: RwLock<Option<Arc<Executor<'static>>>>,
@@ -77,16 +78,17 @@ struct LiveState {
     closed: bool,
 }
 
-/// A task's entry among the living.
-struct Birth {
+/// A task's entry among the living, and a value that lives as long.
+struct Birth<K> {
     live: Arc<Live>,
     id: u64,
-    rt: Rt,
+    counters: Arc<Counters>,
+    _keep: K,
 }
 
-impl Drop for Birth {
+impl<K> Drop for Birth<K> {
     fn drop(&mut self) {
-        self.rt.count(Counter::TasksEnded, 1);
+        self.counters.add(Counter::TasksEnded, 1);
         let mut state = self.live.state.lock();
         state.names.remove(&self.id);
         if state.names.is_empty() {
@@ -96,7 +98,7 @@ impl Drop for Birth {
 }
 
 impl Real {
-    pub(crate) fn new(config: RealConfig, panics: Arc<Panics>) -> Self {
+    pub(crate) fn new(config: RealConfig, counters: Arc<Counters>, panics: Arc<Panics>) -> Self {
         let origin = Instant::now();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
@@ -116,6 +118,7 @@ impl Real {
             workers: Mutex::default(),
             started: AtomicBool::new(false),
             live: Arc::default(),
+            counters,
         }
     }
 
@@ -140,7 +143,7 @@ impl Real {
         Place { lane: LANE.try_with(Cell::get).unwrap_or(u32::MAX), task: 0 }
     }
 
-    fn birth(&self, name: &str, rt: Rt) -> Option<Birth> {
+    fn birth<K>(&self, name: &str, keep: K) -> Option<Birth<K>> {
         let mut state = self.live.state.lock();
         if state.closed {
             return None;
@@ -148,11 +151,16 @@ impl Real {
         let id = state.next;
         state.next += 1;
         state.names.insert(id, name.into());
-        Some(Birth { live: self.live.clone(), id, rt })
+        Some(Birth { live: self.live.clone(), id, counters: self.counters.clone(), _keep: keep })
     }
 
-    pub(crate) fn spawn(&self, name: &str, rt: Rt, future: impl Future<Output = ()> + Send + 'static) {
-        let Some(birth) = self.birth(name, rt) else { return };
+    pub(crate) fn spawn<K: Send + 'static>(
+        &self,
+        name: &str,
+        keep: K,
+        future: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let Some(birth) = self.birth(name, keep) else { return };
         if !self.started.load(Ordering::Acquire) {
             self.start_workers();
         }
@@ -165,11 +173,15 @@ impl Real {
         }
     }
 
-    pub(crate) fn spawn_blocking(&self, name: &str, rt: Rt, work: impl FnOnce() + Send + 'static) {
-        let Some(birth) = self.birth(name, rt) else { return };
+    pub(crate) fn spawn_blocking<K: Send + 'static>(
+        &self,
+        name: &str,
+        keep: K,
+        work: impl FnOnce() + Send + 'static,
+    ) {
+        let Some(birth) = self.birth(name, keep) else { return };
         self.pool.submit(Box::new(move || {
             work();
-            birth.rt.ensure_driven();
             drop(birth);
         }));
     }
@@ -188,11 +200,7 @@ impl Real {
     }
 
     /// `None` where this thread must not wait, because it runs a task or a completion.
-    pub(crate) fn block_on<F: Future>(
-        &self,
-        counters: &Counters,
-        mut future: Pin<&mut F>,
-    ) -> Option<F::Output> {
+    pub(crate) fn block_on<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
         Berth::lend(|berth| {
             let crew = &self.engine.crew;
             let mut cx = Context::from_waker(&berth.waker);
@@ -201,7 +209,7 @@ impl Real {
                     break out;
                 }
                 if !berth.parker.take_notice() && crew.wait(&berth.parker, Role::Caller) {
-                    counters.add(Counter::DriverSittings, 1);
+                    self.counters.add(Counter::DriverSittings, 1);
                 }
             };
             self.ensure_driven();
@@ -230,7 +238,7 @@ impl Real {
 
     pub(crate) fn ensure_driven(&self) {
         if !self.engine.crew.ensure_driven() && !self.started.load(Ordering::Acquire) {
-            // Without workers nothing would happen until somebody waits. Busy ones look when they have done.
+            // Without workers nothing would happen until a thread waits. Busy ones look when they have done.
             self.start_workers();
         }
     }

@@ -84,7 +84,7 @@ impl Timers {
         };
         drop(wakers);
         super::join(thread);
-        // Who sleeps after the end is woken all the same; its timer starts a thread anew.
+        // A sleep after the end is woken all the same; its timer starts a thread anew.
         self.state.lock().stop = false;
     }
 }

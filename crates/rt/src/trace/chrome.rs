@@ -19,7 +19,7 @@ struct State<W> {
 }
 
 impl<W: Write + Send> ChromeSink<W> {
-    /// Writes to `out`, which had better be buffered.
+    /// Writes to `out`, which should be buffered.
     pub fn new(out: W) -> Self {
         Self(Mutex::new(State { out, started: false, error: None }))
     }

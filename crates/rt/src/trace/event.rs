@@ -140,10 +140,10 @@ events! {
             key: u64,
             /// How long.
             took: Nanos,
-            /// How often it was woken in vain meanwhile.
+            /// Number of spurious wake-ups meanwhile.
             spurious: u32,
         },
-        /// Somebody woke the waiters of a key.
+        /// A wake-up of a key's waiters.
         Woke = "wait/wake" {
             /// The key.
             key: u64,

@@ -1,6 +1,7 @@
 //! The waiters of one bucket: queues of nodes in a slab. Knows nothing of threads.
 
-use super::{Discipline, Key};
+use super::Discipline;
+use super::key::Key;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::task::Waker;
@@ -8,7 +9,7 @@ use std::task::Waker;
 /// No node.
 const NIL: u32 = u32::MAX;
 
-/// What a waiter wants.
+/// The goal of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Want {
     /// To hear that something happened, with everybody else.
@@ -17,12 +18,12 @@ pub(super) enum Want {
     Lock,
 }
 
-/// What has become of a waiter.
+/// The state of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It is queued.
     Waiting,
-    /// What it waited for has happened; a lock is its own.
+    /// Its event has happened; a lock is its own.
     Served,
     /// Woken to look for itself (older disciplines).
     Poked,
@@ -50,7 +51,7 @@ struct Queue {
 
 const EMPTY: Queue = Queue { first: NIL, last: NIL };
 
-/// What a queue of the keyed discipline is for.
+/// The key and goal of a queue of the keyed discipline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Whole(Key, Want);
 

@@ -1,8 +1,8 @@
 //! Those who wait.
 
 use super::bucket::{Fate, Want};
-use super::table::State;
-use super::{Flag, Key, WaitTable};
+use super::key::{Flag, Key};
+use super::table::{State, WaitTable};
 use crate::sync::{AtomicU32, Ordering};
 use crate::{Cost, Nanos, TaskEvent, WaitsOn};
 use std::future::Future;
@@ -15,12 +15,12 @@ pub(super) struct Ticket<'a> {
     table: &'a WaitTable,
     key: Key,
     slot: Option<u32>,
-    /// Known only while somebody traces.
+    /// Known only while a sink listens.
     since: Option<Nanos>,
     spurious: u32,
 }
 
-/// What it means to have been served.
+/// The meaning of having been served.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Served {
     /// The wait is over.
@@ -120,6 +120,28 @@ impl<'a> Ticket<'a> {
     }
 }
 
+impl WaitTable {
+    /// Waits until `ready` says so. It is asked at once, again under the bucket's lock, where it must neither wait nor use
+    /// the table, and then after each [`wake`](Self::wake) of the key.
+    ///
+    /// The code that makes it true does that first, with an atomic or under a lock that `ready` takes, and wakes afterwards.
+    pub fn wait_until<F: FnMut() -> bool + Unpin>(&self, key: Key, ready: F) -> Wait<'_, F> {
+        Wait { ticket: Ticket::new(self, key), ready }
+    }
+
+    /// Waits while the flag is set: until it is [cleared](Self::clear), even if it is set again by the time that the
+    /// waiter runs.
+    pub fn wait_while<'a>(&'a self, object: u64, word: &'a AtomicU32, flag: Flag) -> WaitWhile<'a> {
+        WaitWhile { ticket: Ticket::new(self, flag.key(object)), word, flag }
+    }
+
+    /// Waits for the lock and takes it. Waiters get it one at a time, in order of arrival, handed over by the unlock.
+    /// A future that is dropped after it was given the lock, but before it was polled again, passes the lock on.
+    pub fn lock<'a>(&'a self, object: u64, word: &'a AtomicU32, flag: Flag) -> Lock<'a> {
+        Lock { ticket: Ticket::new(self, flag.key(object)), word, flag }
+    }
+}
+
 /// See [`WaitTable::wait_until`].
 #[must_use = "nobody waits who does not await"]
 pub struct Wait<'a, F> {
@@ -163,7 +185,7 @@ impl Future for WaitWhile<'_> {
             if word.fetch_or(flag.waited_mask(), Ordering::Acquire) & flag.mask() != 0 {
                 return false;
             }
-            // Nobody else waits for what is not set, and nobody can begin to before we let go of the bucket.
+            // Nothing else waits for a flag that is not set, and no wait can begin before the bucket is unlocked.
             word.fetch_and(!flag.waited_mask(), Ordering::Relaxed);
             true
         })

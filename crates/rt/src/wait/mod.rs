@@ -1,6 +1,6 @@
-//! The keyed wait table: many things that can be waited for, few buckets, and nobody woken in vain.
+//! The keyed wait table: many things that can be waited for, few buckets, and no spurious wake-ups.
 //!
-//! Whoever waits says for what ([`Key`]); a wake-up visits the waiters of its key and no others, however many share the
+//! A waiter names its [`Key`]; a wake-up visits the waiters of its key and no others, however many share the
 //! bucket. A waiter occupies a node in its bucket's slab, so a wait costs no allocation once the slab has grown to the
 //! most waiters that there ever were at a time (some 80 bytes each). Futures may be dropped at any time.
 //!
@@ -8,7 +8,7 @@
 //! use extant_rt::{Flag, Key, Rt, WaitConfig, WaitTable};
 //! use std::sync::atomic::{AtomicU32, Ordering};
 //!
-//! const LOCKED: Flag = Flag::new(0, 1); // bit 0 is the lock, bit 1 says that somebody waits for it
+//! const LOCKED: Flag = Flag::new(0, 1); // bit 0 is the lock, bit 1 says that it has waiters
 //! let rt = Rt::real(Default::default());
 //! let table = WaitTable::new(&rt, WaitConfig::new("pages"));
 //! let page = AtomicU32::new(0);
@@ -23,9 +23,11 @@
 
 mod bucket;
 mod future;
+mod key;
 mod policy;
 mod table;
 
 pub use future::{Lock, Wait, WaitWhile};
+pub use key::{Flag, Key};
 pub use policy::{Discipline, Hash, WaitConfig};
-pub use table::{Flag, Key, WaitStats, WaitTable, WakeBatch};
+pub use table::{WaitStats, WaitTable, WakeBatch};

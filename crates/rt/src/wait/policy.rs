@@ -1,4 +1,4 @@
-//! Who is looked at and who is woken: ours, and the older rules for comparison.
+//! Rules for which waiters a wake-up examines and wakes: ours, and the older ones for comparison.
 
 /// Which waiters a wake-up touches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Hash {
     /// Multiplication by 2^64 over the golden ratio (Knuth, The Art of Computer Programming 3, 6.4).
     #[default]
     Golden,
-    /// What Linux 2.6 had on 64 bits: the key counts pages, each known by the address of a structure in an array, times
+    /// The hash of Linux 2.6 on 64 bits: the key counts pages, each known by the address of a structure in an array, times
     /// 0x9e37fffffffc0001. With a structure of 64 bytes most buckets are never used.
     Linux26 {
         /// Address of the first structure (`mem_map`).
@@ -49,7 +49,7 @@ pub struct WaitConfig {
     pub name: &'static str,
     /// Binary logarithm of the number of buckets, 1 to 16.
     pub bucket_bits: u32,
-    /// Who is woken.
+    /// The waiters that a wake-up examines.
     pub discipline: Discipline,
     /// Which bucket.
     pub hash: Hash,

@@ -1,65 +1,17 @@
 //! The table: buckets, and how wakers find waiters.
 
 use super::bucket::{Progress, Waiters};
-use super::future::{Lock, Ticket, Wait, WaitWhile};
+use super::key::{Flag, Key};
 use super::{Discipline, WaitConfig};
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::{Cost, Rt, TaskEvent};
 use std::fmt;
 use std::task::Waker;
 
-/// What can be waited for: something that happens to an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    /// The object: a page's or a buffer's number, the same in every run.
-    pub object: u64,
-    /// Which of the things that can happen to it. Flags use their bit's number.
-    pub event: u8,
-}
-
-impl Key {
-    /// The only thing that happens to this object; not to be mixed with flags.
-    pub const fn new(object: u64) -> Self {
-        Self { object, event: u8::MAX }
-    }
-}
-
-/// A bit of a word that can be waited for, and another that says that somebody does.
-///
-/// The word belongs to the object; other bits of it are left alone. A waiter sets the second bit, so that nobody looks
-/// into the table where nobody waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flag {
-    bit: u8,
-    waited: u32,
-}
-
-impl Flag {
-    /// Two different bits of a word, by number. Each flag of a word has two of its own.
-    pub const fn new(bit: u8, waited_bit: u8) -> Self {
-        assert!(bit < 32 && waited_bit < 32 && bit != waited_bit);
-        Self { bit, waited: 1 << waited_bit }
-    }
-
-    /// The bit as a mask.
-    pub const fn mask(self) -> u32 {
-        1 << self.bit
-    }
-
-    /// The bit that says that somebody waits, as a mask.
-    pub const fn waited_mask(self) -> u32 {
-        self.waited
-    }
-
-    pub(super) const fn key(self, object: u64) -> Key {
-        Key { object, event: self.bit }
-    }
-}
-
-/// What a table has done so far.
+/// Counts of a table so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitStats {
-    /// Times that somebody had to wait.
+    /// Waits.
     pub waits: u64,
     /// Wake-ups that looked into the table.
     pub wakes: u64,
@@ -67,7 +19,7 @@ pub struct WaitStats {
     pub examined: u64,
     /// Waiters that they woke.
     pub woken: u64,
-    /// Wake-ups in vain: the waiter looked for itself and had to go on waiting.
+    /// Spurious wake-ups: the waiter looked for itself and had to go on waiting.
     pub spurious: u64,
     /// Locks handed from holder to waiter.
     pub handed_over: u64,
@@ -110,7 +62,7 @@ impl WaitTable {
         &self.buckets[self.config.hash.bucket(key.object, self.config.bucket_bits)]
     }
 
-    /// What the table has done so far, all buckets together.
+    /// Counts of the table so far, all buckets together.
     pub fn stats(&self) -> WaitStats {
         let mut sum = WaitStats::default();
         for bucket in &self.buckets {
@@ -126,26 +78,12 @@ impl WaitTable {
         sum
     }
 
-    /// Waits until `ready` says so. It is asked at once, again under the bucket's lock, where it must neither wait nor use
-    /// the table, and then after each [`wake`](Self::wake) of the key.
-    ///
-    /// Whoever makes it true does that first, with an atomic or under a lock that `ready` takes, and wakes afterwards.
-    pub fn wait_until<F: FnMut() -> bool + Unpin>(&self, key: Key, ready: F) -> Wait<'_, F> {
-        Wait { ticket: Ticket::new(self, key), ready }
-    }
-
     /// Wakes all who [wait](Self::wait_until) for the key. Some 30 ns where nobody does.
     pub fn wake(&self, key: Key) {
         self.batch().wake(key);
     }
 
-    /// Waits while the flag is set: until somebody [clears](Self::clear) it, even if it is set again by the time that the
-    /// waiter runs.
-    pub fn wait_while<'a>(&'a self, object: u64, word: &'a AtomicU32, flag: Flag) -> WaitWhile<'a> {
-        WaitWhile { ticket: Ticket::new(self, flag.key(object)), word, flag }
-    }
-
-    /// Clears the flag and wakes all who [wait](Self::wait_while) for that. What the caller did before is seen by them.
+    /// Clears the flag and wakes all who [wait](Self::wait_while) for that. Writes of the caller before this are seen by them.
     pub fn clear(&self, object: u64, word: &AtomicU32, flag: Flag) {
         self.batch().clear(object, word, flag);
     }
@@ -153,12 +91,6 @@ impl WaitTable {
     /// Takes the lock if it is free. Never overtakes: a lock with waiters is not free.
     pub fn try_lock(&self, word: &AtomicU32, flag: Flag) -> bool {
         word.fetch_or(flag.mask(), Ordering::Acquire) & flag.mask() == 0
-    }
-
-    /// Waits for the lock and takes it. Waiters get it one at a time, in order of arrival, handed over by whoever unlocks.
-    /// A future that is dropped after it was given the lock, but before it was polled again, passes the lock on.
-    pub fn lock<'a>(&'a self, object: u64, word: &'a AtomicU32, flag: Flag) -> Lock<'a> {
-        Lock { ticket: Ticket::new(self, flag.key(object)), word, flag }
     }
 
     /// Gives the lock back: to the first who waits for it, if anybody does. Those who wait
@@ -196,7 +128,7 @@ pub struct WakeBatch<'a> {
 impl WakeBatch<'_> {
     /// As [`WaitTable::wake`].
     pub fn wake(&mut self, key: Key) {
-        // The lock is taken even where nobody waits: whoever waits asks once more under it, and so either sees what our
+        // The lock is taken even where there are no waiters: a waiter asks once more under it, and so either sees what our
         // caller did, or is seen.
         self.wake_in(self.table.bucket(key), key, |_, _| None);
     }

@@ -1,4 +1,4 @@
-//! What is to happen at a time: timers, and calls of modelled devices.
+//! Events with a time: timers, and calls of modelled devices.
 
 use super::{Call, Core, Happening, Target, TaskId, Timer};
 use extant_rt::{Nanos, TimerId};

@@ -3,7 +3,7 @@
 //! A task that gets a processor is polled at that instant; what it is charged during the poll becomes a *stretch*: the
 //! processor is busy with it from the poll to the poll's time plus the charges. Only then does the task count as waiting
 //! or ready again, and only then (or, under full preemption, anywhere in between) can another task have the processor.
-//! What a task does to others during its poll happens at the instant that its charges had reached.
+//! An effect of a task on others during its poll happens at the instant that its charges had reached.
 
 mod events;
 mod processors;
@@ -31,7 +31,7 @@ enum State {
     OnProcessor,
 }
 
-/// What a task wants once the stretch of its last poll is over.
+/// A task's wish once the stretch of its last poll is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     /// To wait, unless it was woken meanwhile.
@@ -58,7 +58,7 @@ struct Task {
     processor: u32,
     /// Processor time used since it was last given a processor, up to the last poll.
     stint: Nanos,
-    /// What it used since it began, up to the last poll.
+    /// Its use of the processors since it began, up to the last poll.
     usage: TaskUsage,
     ready_at: Nanos,
     waits_on: Option<WaitsOn>,
@@ -108,7 +108,7 @@ enum Target {
 /// Code of a modelled device, run at its time.
 pub(crate) type Call = Box<dyn FnOnce() + Send>;
 
-/// What the world has to do next.
+/// The world's next step.
 pub(crate) enum Step {
     /// Poll this task on this processor.
     Poll { id: TaskId, processor: u32 },

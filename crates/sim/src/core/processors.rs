@@ -99,7 +99,7 @@ impl Core {
         if end == now {
             self.settle(number);
         } else if self.model.preemption == Preemption::Full && self.most_urgent_class() > Some(class) {
-            // Somebody more urgent came at this very instant, before the poll.
+            // A more urgent task came at this very instant, before the poll.
             self.stats.preemptions += 1;
             self.release(number, id.index, true);
         } else {
@@ -238,7 +238,7 @@ impl Core {
     pub(crate) fn offers(&mut self, id: TaskId, at: Nanos, long: Nanos) -> bool {
         let task = self.task(id.index);
         let (class, stint) = (task.class, task.stint.saturating_add(at - self.now));
-        // What happens until `at` may wake somebody more urgent.
+        // Events until `at` may wake a more urgent task.
         let wanted = at - self.now >= long.max(Nanos(1))
             || self.is_wanted(class, stint)
             || (at > self.now && self.events.next_time().is_some_and(|t| t <= at));
@@ -252,7 +252,7 @@ impl Core {
         self.task(id.index).stint.saturating_add(at - now)
     }
 
-    /// What the running task has used, when its poll has been charged up to `at`.
+    /// The running task's use of the processors, when its poll has been charged up to `at`.
     pub(crate) fn usage(&mut self, id: TaskId, at: Nanos) -> TaskUsage {
         let now = self.now;
         let TaskUsage { cpu, turns } = self.task(id.index).usage;

@@ -120,7 +120,7 @@ impl Core {
         })
     }
 
-    /// Somebody wakes a task, at `at`, which is now or later.
+    /// A task is woken at `at`, which is now or later.
     pub(crate) fn wake(&mut self, id: TaskId, at: Nanos) {
         if at > self.now {
             self.events.push(at, Happening::Wake(id));

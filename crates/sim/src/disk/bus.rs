@@ -43,7 +43,7 @@ impl Bus {
 pub struct Rack {
     slots: Vec<Slot>,
     bus: Option<Bus>,
-    /// Commands on their way to a drive.
+    /// Commands in transfer to a drive.
     going: Vec<(Nanos, u64, usize, Command)>,
     sent: u64,
     reports: Vec<Report>,
@@ -54,9 +54,9 @@ struct Slot {
     drive: Box<dyn Drive>,
     /// The drive's next event, kept so that finding the earliest is a scan of numbers.
     next: Option<Nanos>,
-    /// What is to go back over the link for each read under way.
+    /// Bytes to go back over the link for each read in flight.
     reading: Vec<(Tag, u64)>,
-    /// Reads on their way back.
+    /// Reads in transfer to the host.
     returning: Promises,
 }
 

@@ -1,4 +1,4 @@
-//! What a modelled disk holds: only what is not zero, with what a crash would take kept apart.
+//! The contents of a modelled disk: only what is not zero, with what a crash would take kept apart.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -121,7 +121,7 @@ impl Contents {
     pub fn zero(&mut self, range: Range<u64>, volatile: bool) {
         const ZEROES: [u8; PAGE] = [0; PAGE];
         let mut at = range.start;
-        // What reads as zeroes now and after a crash stays out of memory.
+        // Sectors that read as zeroes now and after a crash stay out of memory.
         while let Some(run) = self.next_data(at).filter(|run| run.start < range.end) {
             at = run.start;
             let end = run.end.min(range.end);
@@ -180,7 +180,7 @@ impl Contents {
                 Some(_) => 1,
             };
             let end = (at / skip + 1) * skip;
-            // Whatever is volatile in between ends the skip.
+            // A volatile sector in between ends the skip.
             at = self.volatile.range(at..end).next().map_or(end, |(page, _)| *page);
         }
         let start = at;

@@ -39,7 +39,7 @@ struct State {
     reports: Vec<(usize, Report)>,
     /// Memory for bios that end together.
     ended: Vec<Bio>,
-    /// Bios on their way, in order of time: a task submits at its own time, which may be ahead of others'.
+    /// Bios not yet arrived, in order of time: a task submits at its own time, which may be ahead of others'.
     arriving: VecDeque<(Nanos, usize, Bio)>,
     /// When this looks at the racks next.
     armed: Option<Nanos>,
@@ -316,7 +316,7 @@ impl Disk {
 }
 
 impl ModelDisk {
-    /// What a request queue does, for a bio that comes without one.
+    /// Does the work of a request queue for a bio that comes without one.
     fn flush_before(&self, mut bio: Bio) {
         bio.flags.remove(BioFlags::PREFLUSH);
         let disk = self.clone();

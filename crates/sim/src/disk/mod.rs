@@ -49,7 +49,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u32);
 
-/// What a drive is asked to do.
+/// A command to a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     /// The submitter's name for it.
@@ -75,7 +75,7 @@ impl Command {
     }
 }
 
-/// What happened in a drive.
+/// An event in a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
     /// The command has ended.
@@ -85,7 +85,7 @@ pub enum Report {
         /// When.
         at: Nanos,
     },
-    /// What was last written to these sectors is on the medium: a crash no longer takes it.
+    /// The last write to these sectors is on the medium: a crash no longer takes it.
     Durable {
         /// First sector.
         start: Sector,

@@ -9,7 +9,7 @@ use crate::table::{MOST_NS, ModelError, Table};
 /// Times are in nanoseconds, rates in bytes a second, sizes in bytes; every key of the kind must be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskModel {
-    /// What they are called; several have a number appended.
+    /// Their name; several have a number appended.
     pub name: String,
     /// Where the numbers come from.
     pub source: String,
@@ -23,7 +23,7 @@ pub struct DiskModel {
     pub kind: DiskKind,
 }
 
-/// What kind of disk it is.
+/// The kind of disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiskKind {
     /// Platters and an arm.
@@ -59,7 +59,7 @@ impl DiskModel {
         matches!(self.kind, DiskKind::Rotating(_))
     }
 
-    /// One of them, idle. What is random about it follows from `seed`.
+    /// One of them, idle. Its randomness follows from `seed`.
     pub fn build(&self, seed: u64) -> Box<dyn Drive> {
         match &self.kind {
             DiskKind::Rotating(spec) => Box::new(Rotating::new(spec.clone())),

@@ -11,7 +11,7 @@ pub struct SsdSpec {
     pub capacity_bytes: u64,
     /// Units that work at the same time.
     pub channels: u32,
-    /// What a channel moves at once; consecutive ones lie on consecutive channels.
+    /// Bytes that a channel moves at once; consecutive ones lie on consecutive channels.
     pub page_bytes: u64,
     /// Quantiles of the time that reading a page takes: parts per million and nanoseconds, rising.
     pub read_ns: Vec<(u32, u64)>,
@@ -36,7 +36,7 @@ pub struct SsdSpec {
 }
 
 impl SsdSpec {
-    /// What is wrong with it, with the name of the parameter to look at.
+    /// The mistake in it, with the name of the parameter to look at.
     pub fn fault(&self) -> Option<(&'static str, &'static str)> {
         let rising = |table: &[(u32, u64)]| {
             table.first().is_some_and(|first| first.0 == 0)
@@ -72,7 +72,7 @@ pub struct Ssd {
     channels: Vec<Channel>,
     interface_free_at: Nanos,
     promises: Promises,
-    /// What becomes durable with the end of a command.
+    /// Sectors that become durable with the end of a command.
     hardening: Vec<(Tag, Sector, u64)>,
 }
 

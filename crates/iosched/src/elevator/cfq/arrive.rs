@@ -1,9 +1,10 @@
-//! What a new request changes: the habits noted of its stream, and perhaps whose turn it is.
+//! A new request: it changes the habits noted of its stream, and perhaps whose turn it is.
 
+use super::Cfq;
 use super::idle_rule::Arrival;
-use super::queue::{Note, QueueId, better};
-use super::tree::Type;
-use super::{Cfq, context::ContextId};
+use super::ids::ContextId;
+use super::ids::{QueueId, Type};
+use super::queue::{Note, better};
 use crate::elevator::{Request, RequestId};
 use extant_block::Sector;
 use extant_rt::Nanos;
@@ -148,7 +149,7 @@ impl Cfq {
     }
 }
 
-/// What a new request may claim against the queue that is served.
+/// The claim of a new request against the queue that is served.
 #[derive(Clone, Copy, Debug)]
 enum Claim {
     /// Nothing.

@@ -1,6 +1,7 @@
 //! Streams: which queue each one feeds, and how long it thinks.
 
-use super::queue::{Queue, QueueId};
+use super::ids::{ContextId, QueueId};
+use super::queue::Queue;
 use super::think::ThinkTime;
 use super::{Cfq, slab::Slab};
 use crate::elevator::{IoClass, Priority, ProgramId, Request};
@@ -8,11 +9,7 @@ use extant_block::{Sector, StreamId};
 use extant_rt::Nanos;
 use rustc_hash::FxHashMap;
 
-/// Index of a [`Context`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ContextId(u32);
-
-/// What CFQ knows of a stream (the kernel's `cfq_io_cq`).
+/// CFQ's knowledge of a stream (the kernel's `cfq_io_cq`).
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) stream: StreamId,

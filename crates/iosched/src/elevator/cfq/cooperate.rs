@@ -1,8 +1,8 @@
 //! Queues that work on the same part of the disk: finding them, making them one, and taking them apart again.
 
 use super::Cfq;
-use super::context::ContextId;
-use super::queue::QueueId;
+use super::ids::ContextId;
+use super::ids::QueueId;
 
 impl Cfq {
     /// Notes where a queue's next request lies. Of two queues with the same sector only the first is noted.

@@ -7,7 +7,7 @@ const QUEUEING_DEPTH: u32 = 5;
 /// Samples under load before a device is said not to queue.
 const SAMPLES: u32 = 50;
 
-/// What was seen so far.
+/// The depth seen so far.
 #[derive(Debug, Default)]
 pub(super) struct DepthEstimate {
     most: u32,

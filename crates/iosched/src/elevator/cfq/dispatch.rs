@@ -2,7 +2,7 @@
 
 use super::Cfq;
 use super::idle_rule::Service;
-use super::queue::QueueId;
+use super::ids::QueueId;
 use crate::elevator::{Decision, IoClass, Priority, RequestId};
 
 impl Cfq {

@@ -30,6 +30,7 @@ mod cooperate;
 mod depth;
 mod dispatch;
 pub mod idle_rule;
+mod ids;
 mod queue;
 mod select;
 mod slab;
@@ -43,14 +44,15 @@ pub use tunables::Tunables;
 
 use super::table::{Table, mergeable};
 use super::{Decision, Elevator, Priority, Request, RequestId};
-use context::{ASYNC_QUEUES, ContextId, Contexts};
+use context::{ASYNC_QUEUES, Contexts};
 use depth::DepthEstimate;
 use extant_block::{Sector, StreamId};
 use extant_rt::Nanos;
-use queue::{Note, Queue, QueueId};
+use ids::{Class, ContextId, QueueId, Type};
+use queue::{Note, Queue};
 use slab::Slab;
 use std::collections::BTreeMap;
-use tree::{Class, Group, Type};
+use tree::Group;
 use tunables::Tick;
 
 /// See the [module](self).

@@ -1,18 +1,14 @@
 //! One queue of requests: those of one stream, of several cooperating ones, or the asynchronous ones of a level.
 
+use super::Tunables;
+use super::ids::{Class, ContextId, QueueId, TreeId, Type};
 use super::think::SeekHistory;
-use super::tree::{Class, TreeId, Type};
-use super::{ContextId, Tunables};
 use crate::elevator::table::{Arrivals, Sorted, Table};
 use crate::elevator::{IoClass, Priority, RequestId};
 use extant_block::Sector;
 use extant_rt::Nanos;
 
-/// Index of a [`Queue`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct QueueId(pub(super) u32);
-
-/// What CFQ notes beside a request.
+/// CFQ's notes on a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Note {
     pub(super) queue: QueueId,
@@ -36,7 +32,7 @@ pub(super) struct Queue {
 
     pub(super) sorted: Sorted,
     pub(super) arrivals: Arrivals,
-    /// What to serve next, unless the oldest is past its expiry.
+    /// The request to serve next, unless the oldest is past its expiry.
     pub(super) next: Option<RequestId>,
     pub(super) queued: u32,
     /// Queued requests with `prio`.
@@ -72,7 +68,7 @@ pub(super) struct Queue {
     pub(super) slice_new: bool,
     pub(super) slice_start: Option<i64>,
     pub(super) slice_end: i64,
-    /// What was left of the slice when it was cut short; negative for an overrun.
+    /// The rest of the slice when it was cut short; negative for an overrun.
     pub(super) slice_residual: i64,
     /// The device idles for its next request.
     pub(super) wait_request: bool,

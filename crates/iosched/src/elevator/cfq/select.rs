@@ -1,8 +1,7 @@
-//! Who is served: the class and kind of load whose turn it is, and within it the queue.
+//! Selection: the class and kind of load whose turn it is, and within it the queue to serve.
 
 use super::idle_rule::Lull;
-use super::queue::QueueId;
-use super::tree::{Class, TreeId, Type};
+use super::ids::{Class, QueueId, TreeId, Type};
 use super::{Cfq, Turn};
 use crate::elevator::{Priority, RequestId};
 use extant_rt::Nanos;
@@ -228,7 +227,7 @@ impl Cfq {
             if !queue.is_empty() {
                 return;
             }
-            // The depth counts as outlived only when waiting was in vain.
+            // The depth counts as outlived only when the wait ended without a request.
             queue.deep = false;
         }
         self.expire_slice(false);

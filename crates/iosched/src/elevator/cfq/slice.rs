@@ -1,7 +1,6 @@
 //! Time slices: how long a queue may run, where it stands in its tree, and what happens at the end.
 
-use super::queue::QueueId;
-use super::tree::{Class, TreeId};
+use super::ids::{Class, QueueId, TreeId};
 use super::{Cfq, Tunables};
 
 /// On how many others a place depends where waits are bounded.

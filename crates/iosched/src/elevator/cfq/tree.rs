@@ -1,44 +1,9 @@
 //! The service trees: who comes next within a class and a kind of load.
 
 use super::Tunables;
-use super::queue::QueueId;
+use super::ids::{Class, QueueId, TreeId, Type};
 use super::think::ThinkTime;
 use std::collections::BTreeSet;
-
-/// Class whose turn it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
-    BestEffort = 0,
-    RealTime = 1,
-    Idle = 2,
-}
-
-/// Kind of load, which decides whether to idle for a queue alone, for its tree, or not at all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Type {
-    Async = 0,
-    SyncNoIdle = 1,
-    Sync = 2,
-}
-
-impl Type {
-    pub(super) const ALL: [Self; 3] = [Self::Async, Self::SyncNoIdle, Self::Sync];
-}
-
-/// One of the seven trees of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TreeId(u8);
-
-impl TreeId {
-    pub(super) const IDLE: Self = Self(6);
-
-    pub(super) fn of(class: Class, kind: Type) -> Self {
-        match class {
-            Class::Idle => Self::IDLE,
-            _ => Self(class as u8 * 3 + kind as u8),
-        }
-    }
-}
 
 /// Queues in the order in which they are served: by key (a tick, moved by priority and by what is left of the last
 /// slice), equal keys in order of arrival.
@@ -101,7 +66,7 @@ pub(super) struct Group {
     /// Requests in the device.
     pub(super) dispatched: u32,
     pub(super) think: ThinkTime,
-    /// What was left of the load's turn when the last queue was put down.
+    /// The rest of the load's turn when the last queue was put down.
     pub(super) saved_turn: i64,
 }
 

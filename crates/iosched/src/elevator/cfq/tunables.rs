@@ -2,7 +2,7 @@
 
 use extant_rt::Nanos;
 
-/// What Linux keeps under `/sys/block/*/queue/iosched`, converted to ticks as the kernel does it: integer division, so
+/// The tunables that Linux keeps under `/sys/block/*/queue/iosched`, converted to ticks as the kernel does it: integer division, so
 /// that at a coarse tick the short times round to one tick or none.
 #[derive(Clone, Copy, Debug)]
 pub struct Tunables {

@@ -45,7 +45,7 @@ pub struct RotatingSpec {
     pub seek_average_ns: u64,
     /// From edge to edge.
     pub seek_full_ns: u64,
-    /// What a write's positioning takes longer than a read's.
+    /// Time by which a write's positioning takes longer than a read's.
     pub write_settle_ns: u64,
     /// Decoding a command and reporting its end.
     pub overhead_ns: u64,
@@ -79,7 +79,7 @@ impl RotatingSpec {
         })
     }
 
-    /// What is wrong with it, with the name of the parameter to look at.
+    /// The mistake in it, with the name of the parameter to look at.
     pub fn fault(&self) -> Option<(&'static str, &'static str)> {
         let checks = [
             capacity_check(self.capacity_bytes),
@@ -100,7 +100,7 @@ impl RotatingSpec {
 
 /// A rotating disk.
 ///
-/// What is modelled, and what is not. The arm moves along the published seek curve; the platters' angle is a function of
+/// The scope of the model. The arm moves along the published seek curve; the platters' angle is a function of
 /// time, so that rotational delay follows from where things are; zones have their own track lengths. Queued commands are
 /// taken in the order of shortest positioning time, none passed over for longer than the drive's patience. After a read
 /// the head reads on into a cache segment until something else is to do. Writes land in the write cache, if there is one,

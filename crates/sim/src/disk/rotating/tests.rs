@@ -40,7 +40,7 @@ fn a_read_of_what_the_head_read_ahead_needs_no_mechanics() {
     disk.submit(later, Command::new(Tag(1), Op::Read, Sector((1 << 20) + 8), 256));
     let took = done(&drain(&mut disk))[0].1 - later;
     assert!(took < Nanos::from_millis(1), "{took}");
-    // What is behind the head is not there.
+    // Sectors behind the head are not there.
     let later = later + Nanos::from_millis(5);
     disk.submit(later, Command::new(Tag(2), Op::Read, Sector((1 << 20) - 800), 8));
     let took = done(&drain(&mut disk))[0].1 - later;
@@ -140,7 +140,7 @@ fn a_write_past_the_cache_is_durable_when_done_and_outdates_what_the_cache_has()
     assert_eq!(disk.next_event(), None, "nothing is left to write");
 }
 
-/// Whatever is done becomes durable, after it is done; and before a flush is done that was submitted after that.
+/// Every write that is done becomes durable, after it is done; and before a flush is done that was submitted after that.
 #[test]
 fn no_write_is_lost_between_the_cache_and_the_platters() {
     for seed in 0..200 {

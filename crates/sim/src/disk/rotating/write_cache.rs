@@ -22,7 +22,7 @@ const CHOICE: usize = 32;
 #[derive(Debug)]
 pub(super) struct WriteCache {
     capacity: u64,
-    /// On their way from the host, and the room that they will need.
+    /// Writes in transfer from the host, and the room that they will need.
     coming: Vec<Command>,
     coming_sectors: u64,
     /// Not yet on the platters.
@@ -154,7 +154,7 @@ impl WriteCache {
     /// It has been written.
     pub(super) fn written(&mut self, now: Nanos) {
         self.writing = None;
-        // What was oldest may be gone; counting from now keeps the promise within a factor of two.
+        // The oldest may be gone; counting from now keeps the promise within a factor of two.
         self.dirty_since = now;
     }
 

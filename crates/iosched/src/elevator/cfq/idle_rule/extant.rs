@@ -5,14 +5,14 @@ use crate::elevator::ProgramId;
 use extant_block::StreamId;
 use rustc_hash::FxHashMap;
 
-/// Upper bounds of the think times that are told apart, in microseconds. Whatever comes later than the last is not
+/// Upper bounds of the think times that are told apart, in microseconds. A request that comes later than the last is not
 /// worth waiting for.
 const BOUNDS_US: [f64; 8] = [125.0, 250.0, 500.0, 1_000.0, 2_000.0, 4_000.0, 8_000.0, 16_000.0];
 
 /// How much an observation outweighs the one before it.
 const DECAY: f64 = 7.0 / 8.0;
 
-/// What the weights of many observations add up to.
+/// The sum that the weights of many observations approach.
 const SETTLED: f64 = 1.0 / (1.0 - DECAY);
 
 /// With how many observations the program's habit counts beside the stream's own.
@@ -21,7 +21,7 @@ const PRIOR: f64 = 2.0;
 /// A request that begins within this many sectors of the end of the last one goes on where that stopped (64 KiB).
 const NEAR_SECTORS: u64 = 128;
 
-/// What a request that goes on, and one elsewhere, take on a disk that nothing is known of yet: a 7200 rpm one.
+/// Times that a sequential request and one elsewhere take on a disk that nothing is known of yet: a 7200 rpm one.
 const NEAR_US: f64 = 500.0;
 const FAR_US: f64 = 8_000.0;
 
@@ -66,7 +66,7 @@ struct Stream {
     outlook: Outlook,
 }
 
-/// What requests of a stream, or of a program's streams, were like; older ones weigh less.
+/// Habits of a stream, or of a program's streams; older requests weigh less.
 #[derive(Clone, Copy, Debug, Default)]
 struct Habit {
     /// Weight of think times up to each bound.
@@ -94,7 +94,7 @@ impl Habit {
     /// This habit, with that of the program as if it had been observed [`PRIOR`] times; less the more is known of the
     /// stream itself, and nothing once that is settled.
     fn with_prior(&self, program: &Habit) -> Outlook {
-        // What each observation of either counts.
+        // The weight of each observation of either.
         let shares = |own_total: f64, their_total: f64| {
             let prior = if their_total > 0.0 { PRIOR } else { PRIOR / 4.0 };
             let weight = prior * (1.0 - own_total / SETTLED).max(0.0);
@@ -108,7 +108,7 @@ impl Habit {
     }
 }
 
-/// What is expected of the next request.
+/// The expectation of the next request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outlook {
     /// Chance that it comes up to each bound.
@@ -167,7 +167,7 @@ impl Extant {
         }
     }
 
-    /// What a wait is expected to save the disk with `waiting` others queued, less what it costs.
+    /// Time that a wait is expected to save the disk with `waiting` others queued, less what it costs.
     fn gain(&self, outlook: &Outlook, waiting: u32) -> impl Fn(&Plan) -> f64 {
         // Fewer to choose from cannot be quicker: what was seen deeper bounds what is rarely seen.
         let far_us = self.far_us[step(waiting.min(self.depth))..].iter().fold(0.0_f64, |a, b| a.max(*b));

@@ -1,0 +1,47 @@
+//! The blocking engine: a transfer's system calls, one after the other, on the caller's thread.
+
+use super::backing::Backing;
+use super::transfer::{Step, Transfer};
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Runs a transfer to its end on this thread.
+pub(super) fn run(backing: &Backing, mut transfer: Transfer) {
+    let result = loop {
+        let step = transfer.step(backing);
+        let outcome = take_step(backing, step, &mut transfer);
+        if let Some(result) = transfer.completed(backing, outcome) {
+            break result;
+        }
+    };
+    transfer.bio.end_as(&backing.limits.name, result);
+}
+
+fn take_step(backing: &Backing, step: Step, transfer: &mut Transfer) -> Result<usize, Errno> {
+    match step {
+        Step::Sync => rustix::fs::fdatasync(&backing.buffered).map(|()| 0),
+        Step::Read { offset, direct } => {
+            rustix::io::preadv(backing.fd(direct), &mut transfer.slices_mut(), offset)
+        }
+        Step::Write { offset, direct, dsync: false } => {
+            rustix::io::pwritev(backing.fd(direct), &transfer.slices(), offset)
+        }
+        Step::Write { offset, direct, dsync: true } => {
+            rustix::io::pwritev2(backing.fd(direct), &transfer.slices(), offset, ReadWriteFlags::DSYNC)
+        }
+        Step::PunchHole { offset, len } => {
+            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&backing.buffered, mode, offset, len).map(|()| 0)
+        }
+        Step::Discard { len: 0, .. } => Ok(0),
+        Step::Discard { offset, len } => discard(backing.buffered.as_fd(), offset, len).map(|()| 0),
+    }
+}
+
+fn discard(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+    /// `_IO(0x12, 119)` of linux/fs.h, an exception to the usual encoding: the argument is two 64-bit numbers.
+    const BLKDISCARD: rustix::ioctl::Opcode = 0x1277;
+    // SAFETY: BLKDISCARD reads an array of two u64, first byte and length, from its argument, and writes nothing.
+    unsafe { rustix::ioctl::ioctl(fd, rustix::ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) }
+}

@@ -1,0 +1,49 @@
+//! Keys and flags: the objects of waits.
+
+/// The key of a wait: an event of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The object: a page's or a buffer's number, the same in every run.
+    pub object: u64,
+    /// Which of the things that can happen to it. Flags use their bit's number.
+    pub event: u8,
+}
+
+impl Key {
+    /// The only thing that happens to this object; not to be mixed with flags.
+    pub const fn new(object: u64) -> Self {
+        Self { object, event: u8::MAX }
+    }
+}
+
+/// A bit of a word that can be waited for, and another that says that it has waiters.
+///
+/// The word belongs to the object; other bits of it are left alone. A waiter sets the second bit, so that nobody looks
+/// into the table where nobody waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flag {
+    bit: u8,
+    pub(super) waited: u32,
+}
+
+impl Flag {
+    /// Two different bits of a word, by number. Each flag of a word has two of its own.
+    pub const fn new(bit: u8, waited_bit: u8) -> Self {
+        assert!(bit < 32 && waited_bit < 32 && bit != waited_bit);
+        Self { bit, waited: 1 << waited_bit }
+    }
+
+    /// The bit as a mask.
+    pub const fn mask(self) -> u32 {
+        1 << self.bit
+    }
+
+    /// The bit that says that the flag has waiters, as a mask.
+    pub const fn waited_mask(self) -> u32 {
+        self.waited
+    }
+
+    pub(super) const fn key(self, object: u64) -> Key {
+        Key { object, event: self.bit }
+    }
+}
