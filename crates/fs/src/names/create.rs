@@ -12,6 +12,7 @@ use crate::map::change::look_up;
 use crate::map::live::Known;
 use crate::meta::MetaKind;
 use crate::volume::Writer;
+use crate::xattr::live::ensure_feature;
 use crate::xattr::{acl, edit};
 use crate::{Error, Result};
 use extant_format::{
@@ -136,7 +137,7 @@ impl Node {
 
     async fn make(&self, caller: &Caller, name: &[u8], mode: u16, what: What<'_>) -> Result<Self> {
         let writer = self.writer();
-        writer.delete_doomed().await?;
+        writer.delete_doomed().await;
         let cell = self.cell();
         let names = cell.lock().write().await;
         let mut dir = OpenDir::new(writer, cell)?;
@@ -348,10 +349,8 @@ impl<'a> Draft<'a> {
             blocks += unit;
             at
         });
-        if body.is_some() && !handle.superblock().compat().contains(Compat::EXT_ATTR) {
-            let mut sb = handle.superblock();
-            let compat = sb.compat() | Compat::EXT_ATTR;
-            sb.raw_mut().s_feature_compat = compat.bits().into();
+        if body.is_some() {
+            ensure_feature(handle);
         }
         let (inherited, project, extents) = parent.read(|dir| {
             let flags = dir.flags() & INHERITED;

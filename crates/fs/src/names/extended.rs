@@ -82,7 +82,7 @@ impl Node {
         mode: SetMode,
     ) -> Result<()> {
         let (writer, cell) = (self.writer(), self.cell());
-        writer.delete_doomed().await?;
+        writer.delete_doomed().await;
         let _inode = cell.lock().write().await;
         let denied = || Error::Permission(quote(name));
         let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;

@@ -20,7 +20,7 @@ impl Node {
     /// [`Error::CrossDevice`] for another volume or project.
     pub async fn link(&self, caller: &Caller, target: &Self, name: &[u8]) -> Result<()> {
         let writer = self.writer();
-        writer.delete_doomed().await?;
+        writer.delete_doomed().await;
         let (parent, inode) = (self.cell(), target.cell());
         let _names = parent.lock().write().await;
         let mut dir = OpenDir::new(writer, parent)?;

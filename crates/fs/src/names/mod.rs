@@ -37,7 +37,6 @@ pub use path::{Follow, quote};
 pub use rename::RenameMode;
 pub use walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
 
-use crate::Result;
 use crate::alloc::{GivesBack, Privilege};
 use crate::meta::{InodeCell, InodeEdit};
 use crate::volume::Writer;
@@ -72,19 +71,19 @@ impl Writer {
         }
     }
 
-    /// Deletes an inode that lost its last name, unless something holds it.
-    pub(crate) async fn delete_unused(&self, cell: &Arc<InodeCell>) -> Result<()> {
-        if cell.openers() > 0 || cell.is_live() {
-            return Ok(());
+    /// Deletes an inode that lost its last name, unless something holds it. One that cannot be deleted stays an orphan, to
+    /// be deleted when the volume is opened next: the operation that took its last name has succeeded.
+    pub(crate) async fn delete_unused(&self, cell: &Arc<InodeCell>) {
+        if cell.openers() == 0 && !cell.is_live() {
+            let _ = delete::delete(self, cell).await;
         }
-        delete::delete(self, cell).await
     }
 
     /// Deletes what lost its last node since.
-    pub(crate) async fn delete_doomed(&self) -> Result<()> {
+    pub(crate) async fn delete_doomed(&self) {
         loop {
-            let Some(cell) = self.unused.lock().pop() else { return Ok(()) };
-            self.delete_unused(&cell).await?;
+            let Some(cell) = self.unused.lock().pop() else { return };
+            self.delete_unused(&cell).await;
         }
     }
 }
@@ -97,8 +96,7 @@ impl GivesBack for DeletionGiver {
     fn give_back(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async {
             if let Some(writer) = self.0.upgrade() {
-                // An inode that cannot be deleted stays an orphan.
-                let _ = writer.delete_doomed().await;
+                writer.delete_doomed().await;
             }
         })
     }

@@ -2,8 +2,10 @@
 
 use super::caller::{Want, check};
 use super::open_dir::OpenDir;
-use super::{Caller, quote};
+use super::{Caller, Capabilities, quote};
+use crate::alloc::Privilege;
 use crate::dir::{Cookie, Listed};
+use crate::file::{FileOptions, OpenFile};
 use crate::inode::InodeCell;
 use crate::volume::Writer;
 use crate::xattr::live::acl_of;
@@ -183,14 +185,35 @@ impl Node {
         Ok(seen)
     }
 
-    /// Lets go of the inode, and deletes it here and now if nothing else holds it.
-    ///
-    /// # Errors
-    /// Why it could not be deleted; it stays an orphan then, and is deleted when the volume is opened next.
-    pub async fn release(self) -> Result<()> {
+    /// Lets go of the inode. If it has no name and nothing else holds it, its space is free when this returns.
+    pub async fn release(self) {
         let writer = self.writer().clone();
         drop(self);
         writer.delete_doomed().await
+    }
+
+    /// Opens a file for reading and writing. Whether the caller may do either is not asked: see [`Self::check_access`].
+    ///
+    /// # Errors
+    /// As [`Error::NotAFile`] for anything but a regular file.
+    pub fn open(&self, caller: &Caller, options: FileOptions) -> Result<OpenFile> {
+        let options = FileOptions {
+            reserved_blocks: options.reserved_blocks
+                || self.writer().privilege(caller) == Privilege::Reserved,
+            keeps_setid: options.keeps_setid || caller.can(Capabilities::FSETID),
+            ..options
+        };
+        self.writer().files.open(self.writer(), self.cell(), options)
+    }
+
+    /// Makes durable what was done to a directory, a link or a special file: its names, with all directories above, and its
+    /// attributes. Data of files is made durable by [`OpenFile::sync`].
+    ///
+    /// # Errors
+    /// Why writing has ended.
+    pub async fn sync(&self) -> Result<()> {
+        let journal = &self.writer().journal;
+        journal.commit(journal.running()).await
     }
 
     /// Whether `caller` may do all of `want`: bits 4 read, 2 write, 1 execute or search.

@@ -32,6 +32,9 @@ const READ_AHEAD: u64 = 32;
 /// A linear directory of so many blocks gets an index in memory when it is used.
 const INDEXED_FROM: u32 = 2;
 
+/// Nodes of a hash tree above a leaf, all of which a split may change.
+const TREE_NODES: u32 = 3;
+
 /// What is remembered of a directory while its inode is in memory. A directory's blocks never move, and never leave it.
 #[derive(Debug, Default)]
 pub(crate) struct DirState {
@@ -573,8 +576,9 @@ impl Growth {
 
     /// Blocks that an operation may dirty because of it.
     pub(crate) fn credits(&self) -> u32 {
-        let map = self.map.as_ref().map_or(0, |(planned, _)| planned.credits());
-        self.places.len() as u32 + map + self.allocated.len() as u32 * Allocated::CREDITS
+        let Some((planned, _)) = &self.map else { return 0 };
+        let new = self.places.len() as u32;
+        new + TREE_NODES + planned.credits() + self.allocated.len() as u32 * Allocated::CREDITS
     }
 
     /// Logs the allocations, and enters the blocks into the directory's map.

@@ -38,7 +38,7 @@ impl Node {
 
     async fn remove_name(&self, caller: &Caller, name: &[u8], directory: bool) -> Result<()> {
         let writer = self.writer();
-        writer.delete_doomed().await?;
+        writer.delete_doomed().await;
         let parent = self.cell();
         let victim = {
             let _names = parent.lock().write().await;
@@ -72,7 +72,8 @@ impl Node {
             drop(handle);
             victim.clone()
         };
-        writer.delete_unused(&victim).await
+        writer.delete_unused(&victim).await;
+        Ok(())
     }
 }
 

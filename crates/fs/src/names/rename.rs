@@ -56,7 +56,7 @@ impl Node {
         mode: RenameMode,
     ) -> Result<()> {
         let writer = self.writer();
-        writer.delete_doomed().await?;
+        writer.delete_doomed().await;
         if !Arc::ptr_eq(writer, new_dir.writer()) {
             return Err(Error::CrossDevice(quote(new_name)));
         }
@@ -74,6 +74,10 @@ impl Node {
         let replaced = {
             let cross = !Arc::ptr_eq(from, to);
             let _renames = if cross { Some(writer.names.renames.lock().await) } else { None };
+            // A directory that was removed has nothing above it.
+            if !from.is_live() || !to.is_live() {
+                return Err(not_found(if from.is_live() { new_name } else { name }));
+            }
             // The hierarchy stands still while the volume's rename lock is held.
             let (above_from, above_to) = match cross {
                 true => (ancestors(writer, from).await?, ancestors(writer, to).await?),
@@ -95,10 +99,10 @@ impl Node {
             };
             rename_locked(writer, caller, (from, name), (to, new_name), mode, &above_from, &above_to).await?
         };
-        match replaced {
-            Some(replaced) => writer.delete_unused(&replaced).await,
-            None => Ok(()),
+        if let Some(replaced) = replaced {
+            writer.delete_unused(&replaced).await;
         }
+        Ok(())
     }
 }
 

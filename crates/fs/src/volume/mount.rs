@@ -152,7 +152,7 @@ impl Volume {
         let (Some(writer), Some(mount)) = (self.writer(), &self.inner.mount) else { return Ok(()) };
         // Data that cannot be written are lost, but the volume is not.
         let written = writer.files.write_back().await;
-        writer.delete_doomed().await?;
+        writer.delete_doomed().await;
         writer.journal.close().await?;
         mount.mark_closed(writer).await?;
         written

@@ -30,6 +30,17 @@ async fn block_of(writer: &Writer, cell: &InodeCell) -> Result<Option<MetaBlock>
 /// # Errors
 /// A damaged inode or block; a value in an inode of its own is not supported.
 pub(crate) async fn get(writer: &Writer, cell: &InodeCell, name: XattrName<'_>) -> Result<Option<Vec<u8>>> {
+    loop {
+        let before = cell.read(Inode::xattr_block);
+        let found = look(writer, cell, name).await;
+        // Without the inode's lock the block may have been given up, and be another's by now.
+        if cell.read(Inode::xattr_block) == before {
+            return found;
+        }
+    }
+}
+
+async fn look(writer: &Writer, cell: &InodeCell, name: XattrName<'_>) -> Result<Option<Vec<u8>>> {
     let value = |value: XattrValue<'_>| match value {
         XattrValue::Bytes(bytes) => Ok(bytes.to_vec()),
         XattrValue::Inode { .. } => Err(Error::unsupported("ea_inode")),

@@ -1,10 +1,13 @@
 //! Operations on volumes that mke2fs made, beside the same ones on a directory of the host: errno by errno, then name by
 //! name, as e2fsck, our reader and, where it may be mounted, the kernel see the volume.
 
+mod errnos;
+mod kernel;
+
 use super::*;
 use crate::dir::Cookie;
 use crate::xattr::SetMode;
-use crate::{Error, Volume, WriteOptions};
+use crate::{Error, Result, Volume, WriteOptions};
 use extant_block::{Device, FileDevice, FileOptions};
 use extant_cache::{CacheConfig, PageCache};
 use extant_format::{DeviceNumber, FileKind, InodeFlags};
@@ -70,7 +73,7 @@ impl Bed {
 
     async fn close(self) {
         let writer = self.writer();
-        writer.delete_doomed().await.unwrap();
+        writer.delete_doomed().await;
         let (counts, totals) = (writer.alloc.statfs(), writer.store.groups().free_totals());
         assert_eq!((counts.free, counts.free_inodes), totals, "nothing is promised at the end");
         assert!(writer.alloc.problems().is_empty(), "{:?}", writer.alloc.problems());

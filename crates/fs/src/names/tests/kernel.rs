@@ -1,0 +1,132 @@
+//! What only the kernel makes, changed by us: shared attribute blocks and directories in their inodes.
+
+use super::*;
+
+/// Lets the kernel work on an image; false where it may not be mounted.
+fn in_kernel(image: &Path, work: impl FnOnce(&Path)) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("mounted");
+    std::fs::create_dir(&at).unwrap();
+    if !is_root() || !run("mount", &["-o", "loop", image.to_str().unwrap(), at.to_str().unwrap()]).is_empty()
+    {
+        println!("skipped: no loop mounts here");
+        return false;
+    }
+    let mount = Mount(at);
+    work(&mount.0);
+    true
+}
+
+fn change(image: &Path, test: impl AsyncFnOnce(&Node)) {
+    let rt = Rt::real(Default::default());
+    rt.block_on(async {
+        let bed = Bed::open(&rt, device(image)).await;
+        let root = bed.volume.root_node().await.unwrap();
+        test(&root).await;
+        drop(root);
+        bed.close().await;
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_shared_attribute_block_is_left_by_one_inode_after_the_other() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), "-t ext4 -b 1024 -I 128 16M");
+    let mounted = in_kernel(&image, |at| {
+        for n in 1..=4 {
+            let file = at.join(format!("f{n}"));
+            std::fs::write(&file, b"").unwrap();
+            rustix::fs::lsetxattr(&file, "user.x", b"shared", XattrFlags::empty()).unwrap();
+        }
+    });
+    if !mounted {
+        return;
+    }
+    change(&image, async |root| {
+        let caller = &Caller::root();
+        let blocks: Vec<_> = {
+            let mut blocks = Vec::new();
+            for n in 1..=4 {
+                let file = root.lookup(caller, format!("f{n}").as_bytes()).await.unwrap();
+                blocks.push(file.cell().read(extant_format::Inode::xattr_block).unwrap());
+            }
+            blocks
+        };
+        assert!(blocks.windows(2).all(|pair| pair[0] == pair[1]), "the kernel shares the block: {blocks:?}");
+        let f1 = root.lookup(caller, b"f1").await.unwrap();
+        f1.set_xattr(caller, b"user.y", b"of its own", SetMode::Any).await.unwrap();
+        let f2 = root.lookup(caller, b"f2").await.unwrap();
+        f2.remove_xattr(caller, b"user.x").await.unwrap();
+        root.unlink(caller, b"f3").await.unwrap();
+        let f4 = root.lookup(caller, b"f4").await.unwrap();
+        assert_eq!(f4.xattr(caller, b"user.x").await.unwrap(), b"shared");
+        assert_eq!(f1.xattr(caller, b"user.x").await.unwrap(), b"shared");
+    });
+    check_is_silent(&image, "three of four left the block");
+    change(&image, async |root| {
+        let caller = &Caller::root();
+        let f4 = root.lookup(caller, b"f4").await.unwrap();
+        f4.remove_xattr(caller, b"user.x").await.unwrap();
+    });
+    check_is_silent(&image, "all left the block");
+}
+
+#[test]
+fn directories_in_their_inodes_are_changed_there_and_move_out() {
+    if !have_tools() {
+        return;
+    }
+    for args in ["-t ext4 -b 1024 -O inline_data 16M", "-t ext4 -b 4096 -I 512 -O inline_data,^dir_index 32M"]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let image = make(dir.path(), args);
+        let mounted = in_kernel(&image, |at| {
+            for dir in ["a", "b", "c", "b/sub", "c/moves"] {
+                std::fs::create_dir(at.join(dir)).unwrap();
+            }
+            for file in ["a/one", "a/two", "b/one"] {
+                std::fs::write(at.join(file), b"").unwrap();
+            }
+        });
+        if !mounted {
+            return;
+        }
+        change(&image, async |root| {
+            let caller = &Caller::root();
+            let lookup = async |name: &[u8]| root.lookup(caller, name).await.unwrap();
+            let (a, b, c) = (lookup(b"a").await, lookup(b"b").await, lookup(b"c").await);
+            assert!(a.attributes().unwrap().flags.contains(InodeFlags::INLINE_DATA));
+            a.unlink(caller, b"one").await.unwrap();
+            a.create(caller, b"three", 0o644).await.unwrap();
+            assert_eq!(errno(root.rmdir(caller, b"b").await), 39);
+            c.rename(caller, b"moves", &b, b"moved", RenameMode::Replace).await.unwrap();
+            let moved = b.lookup(caller, b"moved").await.unwrap();
+            assert_eq!(moved.lookup(caller, b"..").await.unwrap().inode(), b.inode());
+            root.rmdir(caller, b"c").await.unwrap();
+            for n in 0..40 {
+                a.create(caller, format!("file number {n}").as_bytes(), 0o644).await.unwrap();
+            }
+            assert!(!a.attributes().unwrap().flags.contains(InodeFlags::INLINE_DATA));
+            let mut names = Vec::new();
+            let end = a
+                .read_dir(Cookie::START, &mut |listed| {
+                    names.push(listed.name.to_vec());
+                    true
+                })
+                .await;
+            assert_eq!(end.unwrap(), Cookie::END);
+            assert_eq!(names.len(), 44);
+        });
+        check_is_silent(&image, args);
+        let dir = tempfile::tempdir().unwrap();
+        if let Some(mount) = Mount::new(&image, &dir.path().join("mounted")) {
+            let tree = host_tree(&mount.0);
+            assert_eq!(tree.keys().filter(|path| path.starts_with("a")).count(), 43);
+            assert!(tree.contains_key(Path::new("b/moved")));
+        }
+    }
+}
