@@ -1,5 +1,6 @@
 //! One block: its versions, and who may change them.
 
+use super::life::Frozen;
 use extant_block::{Buf, IoError};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use std::fmt;
@@ -185,18 +186,18 @@ impl BlockRef {
     ///
     /// # Panics
     /// There was no edit in that epoch, or its version has been taken.
-    pub fn take(&self, epoch: u64, seal: impl FnOnce(&mut [u8])) -> Arc<Buf> {
+    pub fn take(&self, epoch: u64, seal: impl FnOnce(&mut [u8])) -> Frozen {
         let mut versions = self.0.versions();
         assert!(versions.taken < epoch, "block {}: epoch {epoch} was taken before", self.0.number);
         versions.taken = epoch;
         if versions.epoch == epoch {
             seal(own(&mut versions.live));
-            return versions.live.clone();
+            return Frozen::new(self.clone(), epoch, versions.live.clone());
         }
         match versions.frozen.take() {
             Some((left, mut version)) if left == epoch => {
                 seal(own(&mut version));
-                version
+                Frozen::new(self.clone(), epoch, version)
             }
             _ => panic!("block {}: epoch {epoch} left no version", self.0.number),
         }

@@ -10,10 +10,12 @@
 
 mod block;
 mod io;
+pub mod life;
 #[cfg(test)]
 mod tests;
 
 pub use block::{BlockBytes, BlockEdit, BlockRef, EditToken};
+pub use life::{Committed, Durable, Frozen};
 
 use crate::accounts::{Account, Charge, Shrink};
 use block::Block;

@@ -69,7 +69,8 @@ fn an_epoch_is_taken_as_it_was_left_though_a_later_one_goes_on() {
     assert_eq!(first.1, [3], "each block is touched first once in an epoch");
     let mut second = Epoch(2, vec![]);
     block.edit(&mut second)[0] = 2;
-    let taken = block.take(1, |bytes| bytes[9] = 0xcc);
+    let frozen = block.take(1, |bytes| bytes[9] = 0xcc);
+    let taken = frozen.bytes();
     assert_eq!((taken[0], taken[1], taken[9]), (1, 1, 0xcc));
     assert_eq!(
         (block.bytes()[0], block.bytes()[1], block.bytes()[9]),
@@ -77,7 +78,8 @@ fn an_epoch_is_taken_as_it_was_left_though_a_later_one_goes_on() {
         "what one seals, another does not see"
     );
     block.edit(&mut second)[1] = 2;
-    let newer = block.take(2, |_| {});
+    let frozen = block.take(2, |_| {});
+    let newer = frozen.bytes();
     assert_eq!((taken[1], newer[0], newer[1]), (1, 2, 2));
     block.edit(&mut Epoch(3, vec![]))[0] = 3;
     assert_eq!(newer[0], 2, "what was taken never changes");

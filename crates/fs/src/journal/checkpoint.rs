@@ -26,7 +26,7 @@ impl Inner {
     async fn write_home(&self) -> Result<Vec<(u64, Tid)>> {
         let homes = self.lock().begin_home_writes();
         let (device, block_bytes) = (self.store.blocks().device(), self.store.blocks().block_bytes());
-        let list = homes.iter().map(|(n, home)| (*n, home.version.clone())).collect();
+        let list = homes.iter().map(|(n, home)| (*n, home.version.bytes().clone())).collect();
         let result = write_blocks(&**device, block_bytes, list).await;
         let released = self.lock().home_writes_ended();
         for (tid, freed) in released {

@@ -4,8 +4,7 @@ use super::state::Running;
 use super::{Inner, Tid};
 use crate::Result;
 use crate::meta::{MetaBlock, MetaStore};
-use extant_block::Buf;
-use extant_cache::blocks::{BlockEdit, BlockRef, EditToken};
+use extant_cache::blocks::{BlockEdit, BlockRef, Durable, EditToken, Frozen};
 use extant_format::InodeNumber;
 use extant_rt::{Nanos, Rt};
 use std::collections::BTreeMap;
@@ -18,7 +17,7 @@ const STINT: Nanos = Nanos::from_micros(100);
 pub(super) struct Versions {
     pub(super) tid: Tid,
     /// In order of place.
-    pub(super) blocks: Vec<(MetaBlock, Arc<Buf>)>,
+    pub(super) blocks: Vec<(MetaBlock, Frozen)>,
     /// Inodes without links, as their table had them before; on a volume without a journal.
     pub(super) deleted: Vec<Deleted>,
 }
@@ -46,16 +45,20 @@ pub(super) async fn run(inner: Arc<Inner>) {
     inner.notify();
     let versions = encode(&inner.rt, &inner.store, &mut transaction, inner.log.is_none()).await;
     let written = match &inner.log {
-        Some(_) => inner.write_log(&transaction, &versions).await,
-        None => inner.write_phases(&transaction, &versions).await,
+        Some(_) => inner.write_log(&transaction, &versions).await.map(Some),
+        None => inner.write_phases(&transaction, &versions).await.map(|()| None),
     };
-    if let Err(cause) = written {
-        return inner.latch(cause);
-    }
+    let durable = match written {
+        Ok(durable) => durable,
+        Err(cause) => return inner.latch(cause),
+    };
     let tid = versions.tid;
     let (freed, checkpoint) = {
         let mut state = inner.lock();
-        let homes = if inner.log.is_some() { versions.blocks } else { Vec::new() };
+        // Without a log they are home.
+        let homes = durable.map_or_else(Vec::new, |durable| {
+            versions.blocks.into_iter().map(|(_, version)| version.committed(&durable)).collect()
+        });
         let freed = state.finish(homes, transaction.freed);
         (freed, state.wants_checkpoint())
     };
@@ -118,7 +121,7 @@ async fn encode(rt: &Rt, store: &MetaStore, transaction: &mut Running, keeps_del
         budget.resched().await;
     }
     // Bitmaps before the descriptors that hold their checksums.
-    let mut taken: BTreeMap<u64, Arc<Buf>> = BTreeMap::new();
+    let mut taken: BTreeMap<u64, Frozen> = BTreeMap::new();
     for (&n, block) in &*encoder.blocks {
         if let Some(group) = block.kind().bitmap_of() {
             debug_assert!(transaction.groups.contains(&group), "a bitmap changes with its group's counts");
@@ -152,7 +155,7 @@ async fn encode(rt: &Rt, store: &MetaStore, transaction: &mut Running, keeps_del
 
 impl Inner {
     /// Writes the transaction into the log; durable when this returns.
-    async fn write_log(&self, transaction: &Running, versions: &Versions) -> Result<()> {
+    async fn write_log(&self, transaction: &Running, versions: &Versions) -> Result<Durable> {
         let log = self.log.as_ref().expect("a volume with a journal");
         let image = log.image(versions.tid.sequence(), &transaction.revokes, &versions.blocks);
         let count = image.blocks.len() as u32 + 1;
@@ -167,6 +170,7 @@ impl Inner {
         }
         log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
         let commit = log.commit_block(&image, self.wall_clock());
-        log.write_commit(commit, ring.step(start, count - 1)).await
+        log.write_commit(commit, ring.step(start, count - 1)).await?;
+        Ok(Durable::new(versions.tid.0))
     }
 }

@@ -4,6 +4,7 @@ use super::state::LogLimits;
 use crate::meta::MetaBlock;
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Device, Op, Sector, Segment};
+use extant_cache::blocks::Frozen;
 use extant_format::jbd2::{
     DescriptorWriter, JournalChecksums, JournalCommit, JournalLayout, JournalSuperblock, RevokeWriter,
     crc32_be, needs_escape,
@@ -108,7 +109,7 @@ impl LogDevice {
         &self,
         sequence: u32,
         revokes: &BTreeSet<u64>,
-        versions: &[(MetaBlock, Arc<Buf>)],
+        versions: &[(MetaBlock, Frozen)],
     ) -> Image {
         let mut image = Image { blocks: Vec::with_capacity(versions.len() + 4), crc: !0, sequence };
         let mut rest = revokes.iter().map(|&n| VolumeBlock(n)).peekable();
@@ -121,7 +122,8 @@ impl LogDevice {
             writer.finish();
             image.blocks.push(Arc::new(block));
         }
-        let mut rest = versions.iter().map(|(block, version)| (block.number(), escape(version))).peekable();
+        let mut rest =
+            versions.iter().map(|(block, version)| (block.number(), escape(version.bytes()))).peekable();
         while rest.peek().is_some() {
             let mut descriptor = Buf::zeroed(self.block_bytes);
             let mut writer = DescriptorWriter::new(&mut descriptor, &self.layout, sequence);

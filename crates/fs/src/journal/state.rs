@@ -4,7 +4,7 @@ use super::Tid;
 use super::ring::{Ring, log_cost};
 use crate::meta::{InodeCell, MetaBlock, PhysicalRun};
 use crate::{Error, Result};
-use extant_block::Buf;
+use extant_cache::blocks::Committed;
 use extant_format::Group;
 use extant_format::jbd2::JournalLayout;
 use extant_rt::Nanos;
@@ -106,9 +106,7 @@ pub(super) struct Committing {
 #[derive(Clone, Debug)]
 pub(super) struct Home {
     pub(super) tid: Tid,
-    pub(super) version: Arc<Buf>,
-    /// Keeps the block in memory: what lies on the device is older.
-    pub(super) pin: MetaBlock,
+    pub(super) version: Committed,
 }
 
 /// A transaction in the log.
@@ -305,11 +303,7 @@ impl State {
 
     /// The committing transaction is durable: its versions wait to be written home in place of older ones. Returns what
     /// may be allocated again at once.
-    pub(super) fn finish(
-        &mut self,
-        versions: Vec<(MetaBlock, Arc<Buf>)>,
-        freed: Vec<PhysicalRun>,
-    ) -> Vec<PhysicalRun> {
+    pub(super) fn finish(&mut self, versions: Vec<Committed>, freed: Vec<PhysicalRun>) -> Vec<PhysicalRun> {
         let committing = self.committing.take().expect("a commit is under way");
         let tid = committing.tid;
         self.committed = tid;
@@ -320,12 +314,12 @@ impl State {
             let gone: Vec<u64> = self.homes.range(run.start.0..run.end().0).map(|(&n, _)| n).collect();
             for n in gone {
                 let home = self.homes.remove(&n).expect("it was just seen");
+                home.version.checkpointed();
                 self.is_home(home.tid);
             }
         }
-        for (pin, version) in versions {
-            let n = pin.number().0;
-            if let Some(older) = self.homes.insert(n, Home { tid, version, pin }) {
+        for version in versions {
+            if let Some(older) = self.homes.insert(version.number(), Home { tid, version }) {
                 self.is_home(older.tid);
             }
         }
@@ -366,7 +360,9 @@ impl State {
     pub(super) fn homes_durable(&mut self, written: &[(u64, Tid)]) {
         for &(n, tid) in written {
             if self.homes.get(&n).is_some_and(|home| home.tid == tid) {
-                self.homes.remove(&n);
+                if let Some(home) = self.homes.remove(&n) {
+                    home.version.checkpointed();
+                }
                 self.is_home(tid);
             }
         }

@@ -26,16 +26,18 @@ impl Inner {
         for (block, version) in &versions.blocks {
             let n = block.number().0;
             if is_name(block.kind()) {
-                names.push((n, version.clone()));
+                names.push((n, version.bytes().clone()));
                 continue;
             }
             let shape = self.store.shape();
-            match has_names.then(|| still_in_use(block.kind(), n, version, transaction, versions, shape)) {
+            match has_names
+                .then(|| still_in_use(block.kind(), n, version.bytes(), transaction, versions, shape))
+            {
                 Some(Some(before)) => {
                     objects.push((n, Arc::new(before)));
-                    frees.push((n, version.clone()));
+                    frees.push((n, version.bytes().clone()));
                 }
-                _ => objects.push((n, version.clone())),
+                _ => objects.push((n, version.bytes().clone())),
             }
         }
         let (device, block_bytes) = (self.store.blocks().device(), self.store.blocks().block_bytes());

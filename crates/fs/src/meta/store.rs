@@ -3,12 +3,10 @@
 use super::Tid;
 use super::{Groups, MetaBlock, MetaKind, PhysicalRun, Versioned};
 use crate::Result;
-use extant_block::Buf;
-use extant_cache::blocks::Blocks;
+use extant_cache::blocks::{Blocks, Frozen};
 use extant_format::{Corrupt, Group, Place, SUPERBLOCK_BYTES, Superblock, VolumeBlock};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 
 /// Blocks, descriptors and superblock of a volume that is open for writing.
 #[derive(Debug)]
@@ -133,9 +131,9 @@ impl MetaStore {
     }
 
     /// The version of `block` that `tid` left, with its checksum; a bitmap's is noted for its descriptor.
-    pub(crate) fn take(&self, block: &MetaBlock, tid: Tid) -> Arc<Buf> {
+    pub(crate) fn take(&self, block: &MetaBlock, tid: Tid) -> Frozen {
         let version = block.block.take(tid.0, |bytes| block.kind.seal(bytes, block.number(), &self.shape));
-        if let Some((group, sum)) = block.kind.bitmap_sum(&version, &self.shape) {
+        if let Some((group, sum)) = block.kind.bitmap_sum(version.bytes(), &self.shape) {
             self.groups.note_sum(group, sum);
         }
         version

@@ -1,0 +1,160 @@
+//! The life of a version: reserved, dirty, frozen, committed, checkpointed. Each state is a type, and leads to the next only.
+//!
+//! | state | type | what may be done |
+//! |-|-|-|
+//! | reserved | [`EditToken`](super::EditToken) | edit |
+//! | dirty | [`BlockEdit`](super::BlockEdit), then the block's live version | edit again, take |
+//! | frozen | [`Frozen`] | write into the log |
+//! | committed | [`Committed`] | write home |
+//! | checkpointed | none: the version is dropped | forget its place in the log |
+//!
+//! Mistakes do not compile. A block is changed under a token only:
+//! ```compile_fail,E0061
+//! # fn f(block: &extant_cache::blocks::BlockRef) {
+//! block.edit()[0] = 1;
+//! # }
+//! ```
+//! A reader's version never changes:
+//! ```compile_fail,E0594
+//! # fn f(block: &extant_cache::blocks::BlockRef) {
+//! let mut bytes = block.bytes();
+//! bytes[0] = 1;
+//! # }
+//! ```
+//! An edit does not outlive its pin:
+//! ```compile_fail,E0505
+//! # use extant_cache::blocks::{BlockRef, EditToken};
+//! # fn f(block: BlockRef, token: &mut impl EditToken) {
+//! let mut edit = block.edit(token);
+//! drop(block);
+//! edit[0] = 1;
+//! # }
+//! ```
+//! An edit does not wait: a task that other threads may go on with cannot hold one across an `await`:
+//! ```compile_fail
+//! # use extant_cache::blocks::{BlockRef, EditToken};
+//! # fn spawn(task: impl Future + Send) {}
+//! # fn f(block: &'static BlockRef, token: &'static mut (impl EditToken + Send)) {
+//! spawn(async move {
+//!     let mut edit = block.edit(token);
+//!     std::future::ready(()).await;
+//!     edit[0] = 1;
+//! });
+//! # }
+//! ```
+//! A frozen version is not edited:
+//! ```compile_fail,E0594
+//! # fn f(frozen: extant_cache::blocks::Frozen) {
+//! frozen.bytes()[0] = 1;
+//! # }
+//! ```
+//! A frozen version is not made up:
+//! ```compile_fail,E0451
+//! # use extant_cache::blocks::{BlockRef, Frozen};
+//! # fn f(block: BlockRef, bytes: std::sync::Arc<extant_block::Buf>) {
+//! let frozen = Frozen { block, epoch: 1, bytes };
+//! # }
+//! ```
+//! A frozen version is not written home, where a crash would show it without its transaction:
+//! ```compile_fail,E0308
+//! # use extant_cache::blocks::{Committed, Frozen};
+//! # fn write_home(version: &Committed) {}
+//! # fn f(frozen: Frozen) {
+//! write_home(&frozen);
+//! # }
+//! ```
+//! A version is committed by a durable epoch, not by a promise of one:
+//! ```compile_fail,E0061
+//! # fn f(frozen: extant_cache::blocks::Frozen) {
+//! let committed = frozen.committed();
+//! # }
+//! ```
+//! A version is committed once:
+//! ```compile_fail,E0382
+//! # use extant_cache::blocks::{Durable, Frozen};
+//! # fn f(frozen: Frozen, durable: &Durable) {
+//! let (first, second) = (frozen.committed(durable), frozen.committed(durable));
+//! # }
+//! ```
+//! A committed version does not go back into the log:
+//! ```compile_fail,E0308
+//! # use extant_cache::blocks::{Committed, Frozen};
+//! # fn log(version: &Frozen) {}
+//! # fn f(committed: Committed) {
+//! log(&committed);
+//! # }
+//! ```
+//! A checkpointed version is gone:
+//! ```compile_fail,E0382
+//! # fn f(committed: extant_cache::blocks::Committed) {
+//! committed.checkpointed();
+//! committed.bytes();
+//! # }
+//! ```
+
+use super::BlockRef;
+use extant_block::Buf;
+use std::sync::Arc;
+
+/// The version of a block that an epoch left, with its checksum. It may be written into the log.
+#[derive(Debug)]
+#[must_use = "a version that was taken is lost if it is not committed"]
+pub struct Frozen {
+    block: BlockRef,
+    epoch: u64,
+    bytes: Arc<Buf>,
+}
+
+impl Frozen {
+    pub(super) fn new(block: BlockRef, epoch: u64, bytes: Arc<Buf>) -> Self {
+        Self { block, epoch, bytes }
+    }
+
+    /// The bytes for the log.
+    pub fn bytes(&self) -> &Arc<Buf> {
+        &self.bytes
+    }
+
+    /// The log holds the version durably.
+    ///
+    /// # Panics
+    /// If it is another epoch that is durable.
+    pub fn committed(self, durable: &Durable) -> Committed {
+        assert_eq!(self.epoch, durable.0, "block {}: its own epoch is durable", self.block.number());
+        Committed { block: self.block, bytes: self.bytes }
+    }
+}
+
+/// Evidence that all of an epoch is durable in the log.
+#[derive(Debug)]
+pub struct Durable(u64);
+
+impl Durable {
+    /// To be made where the commit block of `epoch` has been written through the device's cache.
+    pub fn new(epoch: u64) -> Self {
+        Self(epoch)
+    }
+}
+
+/// A version that is durable in the log. It may be written home, and keeps the block in memory until it is there: the
+/// device's contents are older.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    block: BlockRef,
+    bytes: Arc<Buf>,
+}
+
+impl Committed {
+    /// The bytes for the block's own place.
+    pub fn bytes(&self) -> &Arc<Buf> {
+        &self.bytes
+    }
+
+    /// The block's number.
+    pub fn number(&self) -> u64 {
+        self.block.number()
+    }
+
+    /// The version is home and flushed, or void: the block may be evicted.
+    pub fn checkpointed(self) {}
+}
