@@ -303,7 +303,7 @@ impl fmt::Debug for Pin {
 impl Shared {
     /// Pages that are set apart, or given back to frames, at a time.
     fn grant_step(&self) -> u64 {
-        u64::from(self.frames.count() / 256).clamp(8, 1024)
+        u64::from(self.pool.frames.count() / 256).clamp(8, 1024)
     }
 
     /// Sets apart what is charged, in steps; frames beyond what is left are parked or evicted.
@@ -319,7 +319,7 @@ impl Shared {
             }
             *granted = pages;
             self.accounts.granted_bytes.store((pages - step / 2) * PAGE, Ordering::Release);
-            self.set_apart(pages);
+            self.pool.set_apart(pages);
             grew
         };
         if grew && self.fit_budget() > 0 {

@@ -13,10 +13,14 @@ pub(crate) fn check(shared: &Shared) {
         let frames = file.frames(&pages);
         assert_eq!(frames.len() as u64, pages.cached, "the list of file {} is whole", file.inode);
         for frame in frames {
-            let key = shared.frames.key(frame);
-            let state = shared.frames.state(frame).snapshot();
+            let key = shared.pool.frames.key(frame);
+            let state = shared.pool.frames.state(frame).snapshot();
             assert_eq!(key.file(), file.file, "frame {} is in its own file's list", frame.get());
-            assert_eq!(shared.index.find(&shared.frames, key), Some(frame), "the index knows {key:?}");
+            assert_eq!(
+                shared.pool.index.find(&shared.pool.frames, key),
+                Some(frame),
+                "the index knows {key:?}"
+            );
             assert_eq!(state.pins(), 0, "nobody holds {key:?}: {state:?}");
             assert!(
                 state.is_uptodate()
@@ -33,14 +37,15 @@ pub(crate) fn check(shared: &Shared) {
         }
         assert_eq!(pages.listed.is_some(), !pages.dirty.is_empty(), "file {} is listed if dirty", file.inode);
     }
-    let counts = shared.frame_counts();
+    let counts = shared.pool.frame_counts();
     let stuck = shared.stuck.load(Ordering::SeqCst);
     let dirty = dirty - stuck;
     assert_eq!(dirty, shared.dirty.load(Ordering::SeqCst), "dirty pages are counted");
     assert_eq!(0, shared.writeback.load(Ordering::SeqCst), "nothing is under write-back");
     assert_eq!(dirty, shared.charged(), "what is charged is dirty");
-    let on_disks =
-        |pick: fn(&crate::disk::DiskState) -> u64| shared.disks.read().iter().map(|d| pick(d)).sum::<u64>();
+    let on_disks = |pick: fn(&crate::writeback::disk::DiskState) -> u64| {
+        shared.disks.read().iter().map(|d| pick(d)).sum::<u64>()
+    };
     assert_eq!(dirty, on_disks(|d| d.dirty.load(Ordering::SeqCst)), "dirty pages are counted by device");
     assert_eq!(dirty, on_disks(|d| d.charged.load(Ordering::SeqCst)), "and charged by device");
     assert_eq!(clean, u64::from(counts.evictable), "every clean page can be evicted");
@@ -49,8 +54,12 @@ pub(crate) fn check(shared: &Shared) {
         u64::from(counts.total),
         "every frame is in a file, free or parked: {counts:?}"
     );
-    let used =
-        shared.frames.all().filter(|&f| shared.frames.state(f).snapshot() != Default::default()).count();
+    let used = shared
+        .pool
+        .frames
+        .all()
+        .filter(|&f| shared.pool.frames.state(f).snapshot() != Default::default())
+        .count();
     assert_eq!(used as u64, attached, "free frames are blank");
     // And one that may follow the memory pressure.
     let flushers = shared.disks.read().len() + 1;

@@ -1,16 +1,16 @@
 //! The cache of a process.
 
-use crate::backing::Backing;
-use crate::control::{DeviceIndex, DirtyControl, DirtyLimits};
 use crate::dirty::Extant;
-use crate::disk::DiskState;
-use crate::evict::{Eviction, S3Fifo};
-use crate::file::Mapping;
-use crate::flusher;
+use crate::dirty::control::{DeviceIndex, DirtyControl, DirtyLimits};
 use crate::mapping::Inner;
+use crate::mapping::backing::Backing;
+use crate::mapping::file::Mapping;
 use crate::page::PAGE;
-use crate::pass::{ByRuns, WriteBackPass};
+use crate::pool::evict::{Eviction, S3Fifo};
 use crate::shared::{Settings, Shared};
+use crate::writeback::disk::DiskState;
+use crate::writeback::flusher;
+use crate::writeback::pass::{ByRuns, WriteBackPass};
 use crate::writeback::write_back_all;
 use crate::{CacheError, Result};
 use extant_block::{Device, IoError};
@@ -206,7 +206,7 @@ impl PageCache {
     /// What it holds.
     pub fn usage(&self) -> Usage {
         let shared = self.shared();
-        let counts = shared.frame_counts();
+        let counts = shared.pool.frame_counts();
         Usage {
             frames: counts.total.into(),
             free: counts.free.into(),
@@ -226,7 +226,7 @@ impl PageCache {
 
     /// Bytes that describe frames, on top of the budget, whatever the frames hold.
     pub fn overhead_bytes(&self) -> u64 {
-        self.shared().overhead_bytes() as u64
+        self.shared().pool.overhead_bytes() as u64
     }
 
     /// Changes the budget, within what the cache was made with; a smaller one takes effect by eviction at once, and gives
@@ -238,7 +238,7 @@ impl PageCache {
 
     /// The budget at present, in bytes.
     pub fn budget_bytes(&self) -> u64 {
-        u64::from(self.shared().budget()) * PAGE
+        u64::from(self.shared().pool.budget()) * PAGE
     }
 
     /// Changes the limits on dirty memory: at least a page, at most three quarters of what the cache was made with; a

@@ -26,57 +26,37 @@
 //! ```
 
 pub mod accounts;
-mod arena;
 mod audit;
-mod backing;
 pub mod blocks;
 mod cache;
 mod caught;
-pub mod control;
 mod cost;
 pub mod dirty;
-mod disk;
 mod error;
-mod errseq;
 mod event;
-pub mod evict;
-mod exclude;
-mod file;
-mod flush;
-mod flusher;
-mod frames;
-mod index;
-mod load;
 mod mapping;
-mod open;
 mod page;
-mod pageset;
-pub mod pass;
+mod pool;
 pub mod pressure;
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-mod racy;
 mod range;
-mod read;
-pub mod readahead;
 mod shared;
-mod state;
-mod stuck;
-mod sweep;
-mod throttle;
 mod waits;
-mod write;
 mod writeback;
 
-pub use backing::{
+pub use cache::{CacheConfig, Disk, OnWriteError, PageCache, Usage};
+pub use cost::Cost;
+pub use dirty::control;
+pub use error::{BackingError, BackingErrorKind, CacheError, Result, WouldWait, WriteError};
+pub use event::Event;
+pub use mapping::backing::{
     Answer, Answering, Backing, BeyondFlatFile, DirtyRun, Extent, FlatFile, Place, Placed, WriteExtent,
     WriteTo, WrittenExtent, WrittenRun,
 };
-pub use cache::{CacheConfig, Disk, OnWriteError, PageCache, Usage};
-pub use cost::Cost;
-pub use error::{BackingError, BackingErrorKind, CacheError, Result, WouldWait, WriteError};
-pub use event::Event;
-pub use exclude::Exclusion;
-pub use file::Mapping;
-pub use open::OpenFile;
+pub use mapping::exclude::Exclusion;
+pub use mapping::file::Mapping;
+pub use mapping::open::OpenFile;
+pub use mapping::readahead;
 pub use page::{FrameNo, MAX_FILE_BYTES, PAGE_BYTES};
+pub use pool::evict;
 pub use range::{ByteRange, PageRange};
+pub use writeback::pass;

@@ -1,9 +1,9 @@
 //! Giving memory back when the machine is short of it.
 
 use crate::cache::PageCache;
-use crate::flusher::first_of;
 use crate::shared::Shared;
 use crate::waits::Key;
+use crate::writeback::flusher::first_of;
 use extant_rt::{Class, Nanos};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -48,8 +48,8 @@ async fn follow(shared: Weak<Shared>) {
             return;
         }
         if let Some(stalled) = std::fs::read_to_string(PSI).ok().as_deref().and_then(stalled_percent) {
-            let budget = shared.budget();
-            let next = next_budget(stalled, budget, shared.frames.count());
+            let budget = shared.pool.budget();
+            let next = next_budget(stalled, budget, shared.pool.frames.count());
             if next != budget {
                 shared.set_budget(next);
             }

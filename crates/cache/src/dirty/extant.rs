@@ -2,7 +2,7 @@
 
 use super::turns::Turns;
 use super::{BusyRate, MAX_PAUSE, pages_in, time_for};
-use crate::control::{
+use crate::dirty::control::{
     Amounts, Background, ControlState, DeviceIndex, DirtyControl, Numbers, Verdict, Writer,
 };
 use extant_rt::Nanos;

@@ -1,6 +1,6 @@
 //! The limits as users state them.
 
-use crate::control::DirtyLimits;
+use crate::dirty::control::DirtyLimits;
 use std::str::FromStr;
 
 const PAGE: u64 = crate::PAGE_BYTES as u64;

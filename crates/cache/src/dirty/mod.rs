@@ -1,6 +1,6 @@
 //! Our dirty controller: how fast writers may dirty memory, and when and how flushers write it back.
 //!
-//! [`Extant`] is a [`DirtyControl`](crate::control::DirtyControl): numbers in, decisions out. Those that Linux had are in the
+//! [`Extant`] is a [`DirtyControl`](crate::dirty::control::DirtyControl): numbers in, decisions out. Those that Linux had are in the
 //! crate `extant-history`.
 //!
 //! ```
@@ -29,8 +29,10 @@
 //! Memory is counted in pages of 4 KiB, rates in pages per second.
 
 mod bandwidth;
+pub mod control;
 mod extant;
 mod limits;
+pub(crate) mod throttle;
 mod turns;
 
 pub use bandwidth::BusyRate;

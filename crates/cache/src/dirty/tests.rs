@@ -2,7 +2,9 @@
 //! controller are with all of them, in the lab.
 
 use super::*;
-use crate::control::{Amounts, Background, DeviceIndex, DirtyControl, DirtyLimits, Numbers, Verdict, Writer};
+use crate::dirty::control::{
+    Amounts, Background, DeviceIndex, DirtyControl, DirtyLimits, Numbers, Verdict, Writer,
+};
 
 /// 100 MiB, half of it in the background: freerun 19200, setpoint 22400.
 const LIMITS: DirtyLimits = DirtyLimits { background_pages: 12_800, limit_pages: 25_600 };

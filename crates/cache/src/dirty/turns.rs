@@ -1,6 +1,6 @@
 //! Writers of one device that take turns.
 
-use crate::control::Writer;
+use crate::dirty::control::Writer;
 use extant_rt::Nanos;
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,14 +1,14 @@
 //! A file of the cache: what its owner does with its pages.
 
-use crate::backing::Place;
 use crate::caught::caught;
-use crate::exclude::Exclusion;
 use crate::mapping::Inner;
-use crate::open::OpenFile;
+use crate::mapping::backing::Place;
+use crate::mapping::exclude::Exclusion;
+use crate::mapping::open::OpenFile;
+use crate::mapping::readahead::ReadAhead;
+use crate::mapping::sweep::Which;
+use crate::mapping::write::Source;
 use crate::page::{MAX_FILE_BYTES, PAGE};
-use crate::readahead::ReadAhead;
-use crate::sweep::Which;
-use crate::write::Source;
 use crate::{ByteRange, CacheError, OnWriteError, Result};
 use extant_block::{BioFlags, StreamId};
 use parking_lot::Mutex;

@@ -1,10 +1,11 @@
 //! Writing: the part that never waits.
 
 use crate::PageRange;
+use crate::mapping::read::SPINS;
 use crate::mapping::{Aftermath, Inner};
 use crate::page::{FrameNo, PAGE, PAGE_BYTES};
-use crate::read::SPINS;
-use crate::shared::{NoRoom, Purpose};
+use crate::pool::Purpose;
+use crate::shared::NoRoom;
 use crate::{Cost, Event};
 use std::sync::Arc;
 
@@ -148,7 +149,7 @@ impl Inner {
     ) -> (Wrote, WriteStop) {
         let most = terms.most;
         debug_assert!(most > 0);
-        let source = match self.shared.frames.are_phantoms() {
+        let source = match self.shared.pool.frames.are_phantoms() {
             true => Source::Phantom(source.len()),
             false => source,
         };
@@ -202,14 +203,14 @@ impl Inner {
         let key = self.key(index);
         for _ in 0..SPINS {
             // A guess that misses is made certain; one that hits is checked by the claim and the key.
-            let guess = shared.index.guess(&shared.frames, key);
-            let Some(frame) = guess.or_else(|| shared.index.find(&shared.frames, key)) else {
+            let guess = shared.pool.index.guess(&shared.pool.frames, key);
+            let Some(frame) = guess.or_else(|| shared.pool.index.find(&shared.pool.frames, key)) else {
                 return Overwrite::Absent;
             };
-            match shared.frames.claim(frame) {
+            match shared.pool.frames.claim(frame) {
                 Ok(mut page) => {
                     if page.key() != key {
-                        shared.settle(frame, page.end());
+                        shared.pool.settle(frame, page.end());
                         continue;
                     }
                     let mask = self.dirty_mask(skip..skip + n);
@@ -217,20 +218,20 @@ impl Inner {
                     if dirty_before & mask == mask {
                         piece.copy_to(&mut page);
                         self.grow_to(piece.end());
-                        shared.frames.state(frame).used(page.seen);
-                        shared.settle(frame, page.end());
+                        shared.pool.frames.state(frame).used(page.seen);
+                        shared.pool.settle(frame, page.end());
                         return Overwrite::Done { dirtied: false, frames: 0 };
                     }
                     let clean = dirty_before == 0;
                     if clean && let Err(reason) = self.charge(1, terms) {
-                        shared.settle(frame, page.end());
+                        shared.pool.settle(frame, page.end());
                         return Overwrite::Stop(WriteStop::NoRoom(reason));
                     }
                     piece.copy_to(&mut page);
                     self.grow_to(piece.end());
-                    shared.frames.state(frame).used(page.seen);
+                    shared.pool.frames.state(frame).used(page.seen);
                     let attached = self.make_dirty(index, frame, mask, clean);
-                    shared.settle(frame, page.end());
+                    shared.pool.settle(frame, page.end());
                     if attached {
                         return Overwrite::Done { dirtied: clean, frames: 0 };
                     }
@@ -239,7 +240,7 @@ impl Inner {
                     }
                 }
                 Err(seen) if seen.is_loading() => {
-                    if shared.frames.key(frame) == key {
+                    if shared.pool.frames.key(frame) == key {
                         return Overwrite::Stop(WriteStop::Loading(index));
                     }
                 }
@@ -258,16 +259,16 @@ impl Inner {
     fn make_dirty(self: &Arc<Self>, index: u64, frame: FrameNo, mask: u8, clean: bool) -> bool {
         let shared = &*self.shared;
         let mut pages = self.pages.lock();
-        if shared.frames.state(frame).snapshot().is_detached() {
+        if shared.pool.frames.state(frame).snapshot().is_detached() {
             return false;
         }
-        shared.frames.state(frame).set_dirty(mask);
+        shared.pool.frames.state(frame).set_dirty(mask);
         if clean {
             self.mark_dirty(&mut pages, index..index + 1);
         }
         drop(pages);
         if clean {
-            shared.not_evictable([frame]);
+            shared.pool.not_evictable([frame]);
         }
         true
     }
@@ -278,16 +279,16 @@ impl Inner {
         let Piece { index, skip, n, .. } = piece;
         let shared = &*self.shared;
         let key = self.key(index);
-        let pinned = match shared.frames.pin(old, key) {
+        let pinned = match shared.pool.frames.pin(old, key) {
             Ok(pinned) => pinned,
             Err(failure) => {
-                shared.settle(old, failure.after);
+                shared.pool.settle(old, failure.after);
                 return None;
             }
         };
         let unpin = || {
-            let after = shared.frames.state(old).unpin();
-            shared.settle(old, after);
+            let after = shared.pool.frames.state(old).unpin();
+            shared.pool.settle(old, after);
         };
         let mut taken = Vec::new();
         shared.take_frames(1, Purpose::Demand, &mut taken);
@@ -297,25 +298,25 @@ impl Inner {
         };
         // Not needed where the page is dirty already, which only the lock tells for certain.
         if let Err(reason) = self.charge(1, terms) {
-            shared.return_frames([new]);
+            shared.pool.return_frames([new]);
             unpin();
             return Some(Overwrite::Stop(WriteStop::NoRoom(reason)));
         }
-        let mut fresh = shared.frames.take_free(new, key);
-        if n < PAGE_BYTES && !shared.frames.are_phantoms() {
+        let mut fresh = shared.pool.frames.take_free(new, key);
+        if n < PAGE_BYTES && !shared.pool.frames.are_phantoms() {
             fresh.copy_from_slice(&pinned);
         }
         piece.copy_to(&mut fresh);
         let mut after = Aftermath::default();
         let mut pages = self.pages.lock();
-        if shared.frames.state(old).snapshot().is_detached() {
+        if shared.pool.frames.state(old).snapshot().is_detached() {
             drop(pages);
-            shared.return_frames([fresh.give_back()]);
+            shared.pool.return_frames([fresh.give_back()]);
             shared.uncharge_dirty(&self.disk, 1);
             unpin();
             return None;
         }
-        let seen = shared.frames.state(old).snapshot();
+        let seen = shared.pool.frames.state(old).snapshot();
         let was_dirty = seen.dirty() != 0;
         self.grow_to(piece.end());
         self.replace(&mut pages, old, &mut after);
@@ -367,11 +368,11 @@ impl Inner {
         let allowed = match self.charge(frames.len() as u64, terms) {
             Ok(n) => n as usize,
             Err(reason) => {
-                shared.return_frames(frames);
+                shared.pool.return_frames(frames);
                 return Some(WriteStop::NoRoom(reason));
             }
         };
-        shared.return_frames(frames.drain(allowed..));
+        shared.pool.return_frames(frames.drain(allowed..));
         // A page's range of bytes, within the page and within the source.
         let piece = |slot: usize| {
             let skip = if slot == 0 { skip } else { 0 };
@@ -379,7 +380,7 @@ impl Inner {
             (skip, start, (PAGE_BYTES - skip).min(left - start))
         };
         // All are taken before the first is filled: each taking waits for the stores before it to reach their cache lines.
-        let take = |(slot, frame)| shared.frames.take_free(frame, self.key(first + slot as u64));
+        let take = |(slot, frame)| shared.pool.frames.take_free(frame, self.key(first + slot as u64));
         let mut fresh: Vec<_> = frames.into_iter().enumerate().map(take).collect();
         for (slot, page) in fresh.iter_mut().enumerate() {
             let (skip, start, n) = piece(slot);
@@ -414,7 +415,7 @@ impl Inner {
             }
         }
         shared.uncharge_dirty(&self.disk, unused.len() as u64);
-        shared.return_frames(unused);
+        shared.pool.return_frames(unused);
         shared.rt.charge(Cost::PageInsert(entered as u64));
         if entered > 0 {
             let (_, start, n) = piece(entered - 1);

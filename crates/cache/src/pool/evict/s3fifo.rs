@@ -5,8 +5,8 @@
 
 use super::lists::Lists;
 use super::{Eviction, Uses};
-use crate::arena::Table;
 use crate::page::{FrameNo, mix};
+use crate::pool::arena::Table;
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;

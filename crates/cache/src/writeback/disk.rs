@@ -1,13 +1,13 @@
 //! A device with its dirty files.
 
 use crate::CacheError;
-use crate::control::{Background, DeviceIndex};
-use crate::errseq::{ErrorLog, Told};
-use crate::flush::Flushes;
+use crate::dirty::control::{Background, DeviceIndex};
 use crate::mapping::Inner;
 use crate::shared::Shared;
 use crate::waits::Key;
-use crate::writeback::Completions;
+use crate::writeback::complete::Completions;
+use crate::writeback::errseq::{ErrorLog, Told};
+use crate::writeback::flush::Flushes;
 use extant_block::Device;
 use extant_rt::Nanos;
 use parking_lot::Mutex;

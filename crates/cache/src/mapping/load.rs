@@ -1,11 +1,11 @@
 //! Filling pages from the device.
 
 use crate::PageRange;
-use crate::backing::{Extent, Place};
 use crate::caught::caught;
+use crate::mapping::backing::{Extent, Place};
 use crate::mapping::{Aftermath, Inner, loaded};
 use crate::page::{FrameNo, PAGE, PAGE_BYTES};
-use crate::shared::Purpose;
+use crate::pool::Purpose;
 use crate::{ByteRange, Result};
 use crate::{Cost, Event};
 use extant_block::{Bio, BioFlags, IoError, Op, Sector, StreamId};
@@ -102,7 +102,7 @@ impl Inner {
                             break;
                         }
                         let Some(frame) = unused.next() else { break };
-                        let fresh = self.shared.frames.take_free(frame, self.key(index));
+                        let fresh = self.shared.pool.frames.take_free(frame, self.key(index));
                         fresh.start_loading(mark == Some(index), purpose == Purpose::Ahead);
                         self.attach(&mut pages, &mut cursor, frame);
                         frames.push(frame);
@@ -110,7 +110,7 @@ impl Inner {
                 }
                 (size.saturating_sub(start * PAGE), valid_end <= start)
             };
-            self.shared.return_frames(unused);
+            self.shared.pool.return_frames(unused);
             if stale {
                 continue;
             }
@@ -213,7 +213,7 @@ impl Load {
         self.for_each_part(range, |frame, skip, n, _| {
             // SAFETY: the frame is loading, and this part of it is not in a bio: either none was made for it, or all have
             // ended.
-            unsafe { self.inner.shared.frames.zero_loading(frame, skip, n) };
+            unsafe { self.inner.shared.pool.frames.zero_loading(frame, skip, n) };
         });
     }
 
@@ -222,7 +222,7 @@ impl Load {
         self.for_each_part(offset..offset + bytes.len() as u64, |frame, skip, n, from| {
             let from = (from - offset) as usize;
             // SAFETY: as in `zero`.
-            unsafe { self.inner.shared.frames.fill_loading(frame, skip, &bytes[from..from + n]) };
+            unsafe { self.inner.shared.pool.frames.fill_loading(frame, skip, &bytes[from..from + n]) };
         });
     }
 
@@ -246,7 +246,7 @@ impl Load {
             .map(|(frame, count, skip, len)| {
                 // SAFETY: the frames are loading until every bio of this load has ended and been dropped, and the pieces
                 // of a load do not overlap.
-                unsafe { self.inner.shared.frames.to_fill(frame, count, skip, len, owner.clone()) }
+                unsafe { self.inner.shared.pool.frames.to_fill(frame, count, skip, len, owner.clone()) }
             })
             .collect()
     }
@@ -268,7 +268,7 @@ impl Load {
             let mut pages = self.inner.pages.lock();
             let mut cursor = self.inner.cursor(&pages);
             for &frame in &self.frames {
-                if !shared.frames.state(frame).snapshot().is_detached() {
+                if !shared.pool.frames.state(frame).snapshot().is_detached() {
                     self.inner.detach(&mut pages, &mut cursor, frame, &mut after);
                 }
             }
@@ -276,16 +276,16 @@ impl Load {
             drop(pages);
             self.inner.settle(after);
             for &frame in &self.frames {
-                shared.settle(frame, shared.frames.state(frame).load_failed());
+                shared.pool.settle(frame, shared.pool.frames.state(frame).load_failed());
             }
         } else {
             let end = (self.first + self.frames.len() as u64) * PAGE;
             let valid = (self.first * PAGE + self.valid_bytes).min(end);
             self.zero(valid..end);
             // Candidates before anybody can have changed them: who dirties one withdraws it.
-            shared.evictable(self.frames.iter().copied());
+            shared.pool.evictable(self.frames.iter().copied());
             for &frame in &self.frames {
-                shared.settle(frame, shared.frames.state(frame).loaded());
+                shared.pool.settle(frame, shared.pool.frames.state(frame).loaded());
             }
         }
         self.over.store(true, Ordering::Release);

@@ -4,10 +4,10 @@
 //! good flush takes the error into its log, where each of its open files is told once; and the device counts failures, for
 //! a file system to latch on.
 
-use crate::disk::DiskState;
 use crate::mapping::Inner;
 use crate::page::FileId;
-use crate::writeback::Unstoppable;
+use crate::writeback::complete::Unstoppable;
+use crate::writeback::disk::DiskState;
 use crate::{CacheError, Result};
 use extant_block::IoError;
 use extant_rt::Rt;

@@ -1,12 +1,12 @@
 //! The task that writes back, one for each device.
 
-use crate::control::Background;
-use crate::disk::{DiskState, Listed};
+use crate::dirty::control::Background;
 use crate::mapping::Inner;
-use crate::pass::Visiting;
 use crate::shared::Shared;
 use crate::waits::{Key, Listener};
-use crate::writeback::Taken;
+use crate::writeback::disk::{DiskState, Listed};
+use crate::writeback::pass::Visiting;
+use crate::writeback::run::Taken;
 use extant_block::BioFlags;
 use extant_rt::{Nanos, Sleep};
 use std::future::Future;

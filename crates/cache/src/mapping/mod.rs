@@ -1,19 +1,30 @@
 //! One inode's pages.
 
-use crate::backing::Backing;
+pub(crate) mod backing;
+pub(crate) mod exclude;
+pub(crate) mod file;
+pub(crate) mod load;
+pub(crate) mod open;
+mod pageset;
+mod read;
+pub mod readahead;
+pub(crate) mod sweep;
+mod write;
+
 use crate::caught::shielded;
-use crate::disk::{DiskState, Listed};
-use crate::errseq::ErrorLog;
-use crate::exclude::Fills;
-use crate::frames::Claimed;
-use crate::index::Cursor;
+use crate::mapping::backing::Backing;
+use crate::mapping::exclude::Fills;
+use crate::mapping::pageset::PageSet;
+use crate::mapping::sweep::Which;
 use crate::page::{FileId, FrameNo, PAGE, PAGE_SHIFT, PageKey};
-use crate::pageset::PageSet;
+use crate::pool::frames::Claimed;
+use crate::pool::index::Cursor;
+use crate::pool::state::After;
 use crate::shared::Shared;
-use crate::state::After;
-use crate::stuck::Stuck;
-use crate::sweep::Which;
-use crate::writeback::Writing;
+use crate::writeback::disk::{DiskState, Listed};
+use crate::writeback::errseq::ErrorLog;
+use crate::writeback::stuck::Stuck;
+use crate::writeback::submit::Writing;
 use crate::{CacheError, PageRange};
 use extant_rt::Key;
 use parking_lot::Mutex;
@@ -60,14 +71,14 @@ pub(crate) struct Inner {
 pub(crate) struct Pages {
     /// A frame of the ring of all.
     pub(crate) first: u32,
-    /// Whether a [sweep](crate::sweep) goes round it.
+    /// Whether a [sweep](crate::mapping::sweep) goes round it.
     pub(crate) is_swept: bool,
     pub(crate) cached: u64,
     pub(crate) dirty: PageSet,
     /// Pages on their way to the device; what is written to them meanwhile is in frames of its own.
     pub(crate) writeback: PageSet,
     pub(crate) listed: Option<Listed>,
-    /// See [`crate::stuck`].
+    /// See [`crate::writeback::stuck`].
     pub(crate) is_stuck: bool,
     pub(crate) fills: Fills,
 }
@@ -139,17 +150,17 @@ impl Inner {
 
     /// The frame of a page, for certain; the caller holds the lock.
     pub(crate) fn frame(&self, _pages: &Pages, index: u64) -> Option<FrameNo> {
-        self.shared.index.find(&self.shared.frames, self.key(index))
+        self.shared.pool.index.find(&self.shared.pool.frames, self.key(index))
     }
 
     /// Where pages are looked up one after another; the caller holds the lock.
     pub(crate) fn cursor(&self, _pages: &Pages) -> Cursor<'_> {
-        self.shared.index.cursor(&self.shared.frames)
+        self.shared.pool.index.cursor(&self.shared.pool.frames)
     }
 
     /// Enters a frame for a page that has none: at the end of the list, which is a ring.
     pub(crate) fn attach(&self, pages: &mut Pages, cursor: &mut Cursor<'_>, frame: FrameNo) {
-        let siblings = &self.shared.frames.siblings;
+        let siblings = &self.shared.pool.frames.siblings;
         let links = &siblings[frame.slot()];
         match FrameNo::new(pages.first) {
             None => {
@@ -169,7 +180,7 @@ impl Inner {
     }
 
     fn unlink(&self, pages: &mut Pages, cursor: &mut Cursor<'_>, frame: FrameNo) {
-        let siblings = &self.shared.frames.siblings;
+        let siblings = &self.shared.pool.frames.siblings;
         let links = &siblings[frame.slot()];
         let (next, prev) = (links.next.load(Ordering::Relaxed), links.prev.load(Ordering::Relaxed));
         siblings[prev as usize].next.store(next, Ordering::Relaxed);
@@ -189,13 +200,13 @@ impl Inner {
         frame: FrameNo,
         after: &mut Aftermath,
     ) {
-        let index = self.shared.frames.key(frame).index();
+        let index = self.shared.pool.frames.key(frame).index();
         self.unlink(pages, cursor, frame);
         if pages.dirty.remove(index..index + 1) > 0 {
             after.uncharge += self.no_longer_dirty(pages, 1);
             after.abandoned.push(index);
         }
-        if self.shared.frames.state(frame).detach() == After::Freed {
+        if self.shared.pool.frames.state(frame).detach() == After::Freed {
             after.freed.push(frame);
         }
     }
@@ -204,7 +215,7 @@ impl Inner {
     /// page counts as dirty from now on, and its charge was paid unless `old` was dirty.
     pub(crate) fn replace(&self, pages: &mut Pages, old: FrameNo, after: &mut Aftermath) {
         self.unlink(pages, &mut self.cursor(pages), old);
-        if self.shared.frames.state(old).detach() == After::Freed {
+        if self.shared.pool.frames.state(old).detach() == After::Freed {
             after.freed.push(old);
         }
     }
@@ -220,7 +231,7 @@ impl Inner {
         let mut pages = self.pages.lock();
         let mut cursor = self.cursor(&pages);
         for claimed in run {
-            let state = self.shared.frames.state(claimed.frame);
+            let state = self.shared.pool.frames.state(claimed.frame);
             if state.snapshot().is_detached() {
                 continue;
             }
@@ -271,7 +282,7 @@ impl Inner {
         if !freed.is_empty() {
             // Neighbours beside each other, as they will be taken.
             freed.sort_unstable();
-            self.shared.free_all(freed);
+            self.shared.pool.free_all(freed);
         }
         self.shared.uncharge_dirty(&self.disk, uncharge);
         drop(unlisted);
@@ -291,8 +302,8 @@ impl Inner {
     pub(crate) async fn wait_loaded(&self, index: u64) {
         let (shared, key) = (&self.shared, self.key(index));
         let is_over = || {
-            let frame = shared.index.guess(&shared.frames, key);
-            frame.is_none_or(|frame| !shared.frames.state(frame).snapshot().is_loading())
+            let frame = shared.pool.index.guess(&shared.pool.frames, key);
+            frame.is_none_or(|frame| !shared.pool.frames.state(frame).snapshot().is_loading())
         };
         shared.pages.wait_until(loaded(key), is_over).await;
     }
@@ -316,7 +327,7 @@ impl Inner {
         let mut at = pages.first;
         while let Some(frame) = FrameNo::new(at) {
             found.push(frame);
-            at = self.shared.frames.siblings[frame.slot()].next.load(Ordering::Relaxed);
+            at = self.shared.pool.frames.siblings[frame.slot()].next.load(Ordering::Relaxed);
             if at == pages.first {
                 break;
             }

@@ -5,10 +5,10 @@
 //! stray into another bucket's chain, but never gives a wrong frame. The table has a fixed size and nothing is ever
 //! freed, so there is nothing to reclaim.
 
-use crate::arena::{Table, Zeroable};
-use crate::frames::{Frames, Pinned};
 use crate::page::{FrameNo, PageKey, mix};
-use crate::state::After;
+use crate::pool::arena::{Table, Zeroable};
+use crate::pool::frames::{Frames, Pinned};
+use crate::pool::state::After;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -6,7 +6,7 @@
 use crate::Cost;
 use crate::mapping::{Aftermath, Inner, Pages, loaded};
 use crate::page::FrameNo;
-use crate::pass::ByRuns;
+use crate::writeback::pass::ByRuns;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -93,8 +93,8 @@ impl Inner {
         };
         let mut cursor = self.cursor(&pages);
         for frame in frames {
-            let seen = shared.frames.state(frame).snapshot();
-            let page = shared.frames.key(frame);
+            let seen = shared.pool.frames.state(frame).snapshot();
+            let page = shared.pool.frames.key(frame);
             if let Which::Clean { and_loading } = which {
                 let is_kept =
                     !seen.is_uptodate() || seen.is_writeback() || pages.dirty.contains(page.index());
@@ -124,10 +124,10 @@ impl Inner {
         let mut found = Vec::new();
         for _ in 0..count {
             let Some(frame) = FrameNo::new(pages.first) else { break };
-            if range.contains(&self.shared.frames.key(frame).index()) {
+            if range.contains(&self.shared.pool.frames.key(frame).index()) {
                 found.push(frame);
             }
-            pages.first = self.shared.frames.siblings[frame.slot()].next.load(Ordering::Relaxed);
+            pages.first = self.shared.pool.frames.siblings[frame.slot()].next.load(Ordering::Relaxed);
         }
         found
     }

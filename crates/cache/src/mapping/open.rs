@@ -1,18 +1,19 @@
 //! An open file: reading, writing, syncing.
 
-use crate::control::Writer;
-use crate::errseq::Told;
-use crate::file::{Mapping, check_size};
-use crate::load::{Load, Loading, Wanted};
+use crate::dirty::control::Writer;
+use crate::dirty::throttle::Pause;
 use crate::mapping::Inner;
+use crate::mapping::file::{Mapping, check_size};
+use crate::mapping::load::{Load, Loading, Wanted};
+use crate::mapping::read::ReadStop;
+use crate::mapping::readahead::{Plan, ReadAhead};
+use crate::mapping::write::{Source, Terms, WriteStop, Wrote};
 use crate::page::PAGE;
-use crate::pass::ByRuns;
-use crate::read::ReadStop;
-use crate::readahead::{Plan, ReadAhead};
-use crate::shared::{NoRoom, Purpose, Shared};
-use crate::throttle::Pause;
+use crate::pool::Purpose;
+use crate::shared::{NoRoom, Shared};
 use crate::waits::{Key, Waiting};
-use crate::write::{Source, Terms, WriteStop, Wrote};
+use crate::writeback::errseq::Told;
+use crate::writeback::pass::ByRuns;
 use crate::{ByteRange, CacheError, Result, WouldWait, WriteError};
 use extant_block::{BioFlags, StreamId};
 use parking_lot::Mutex;
@@ -453,7 +454,7 @@ const WANTED_BYTES: u64 = 256 << 10;
 /// Waits for a frame. Nobody tells when a page that could be evicted is no longer in use, for as long as that may be: as a
 /// copy takes.
 async fn wait_for_frames(shared: &Arc<Shared>, waiting: &mut Waiting) {
-    if shared.frame_counts().evictable > 0 {
+    if shared.pool.frame_counts().evictable > 0 {
         return shared.rt.yield_now().await;
     }
     want_frames(shared);

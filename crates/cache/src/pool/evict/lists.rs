@@ -1,7 +1,7 @@
 //! Doubly linked lists through an array: a frame is on one of them or on none.
 
-use crate::arena::{Table, Zeroable};
 use crate::page::FrameNo;
+use crate::pool::arena::{Table, Zeroable};
 
 /// A frame's neighbours; 0 is none.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! Reading: the part that never waits.
 
 use crate::Cost;
-use crate::index::Found;
 use crate::mapping::Inner;
 use crate::page::{PAGE, PAGE_BYTES};
+use crate::pool::index::Found;
 
 /// How often a reader looks again at a page that somebody is changing: as long as a copy may take.
 pub(crate) const SPINS: u32 = 4096;
@@ -45,19 +45,19 @@ impl Inner {
             let n = (PAGE_BYTES - skip).min(wanted - out.bytes);
             let key = self.key(index);
             let to = &mut buf[out.bytes..out.bytes + n];
-            if let Some(frame) = shared.index.guess(&shared.frames, key)
-                && let Some(seen) = shared.frames.read(frame, key, skip, to, wanted > PAGE_BYTES)
+            if let Some(frame) = shared.pool.index.guess(&shared.pool.frames, key)
+                && let Some(seen) = shared.pool.frames.read(frame, key, skip, to, wanted > PAGE_BYTES)
             {
                 if seen.is_mark() {
                     out.mark = Some(index);
                 }
                 if counts || out.bytes > 0 {
-                    shared.frames.state(frame).used(seen);
+                    shared.pool.frames.state(frame).used(seen);
                 }
                 out.bytes += n;
                 continue;
             }
-            match shared.index.pin(&shared.frames, key, |frame| shared.free(frame)) {
+            match shared.pool.index.pin(&shared.pool.frames, key, |frame| shared.pool.free(frame)) {
                 Found::Pinned(page) => {
                     to.copy_from_slice(&page[skip..skip + n]);
                     if page.seen.is_mark() {
@@ -67,7 +67,7 @@ impl Inner {
                         page.used();
                     }
                     let frame = page.frame;
-                    shared.settle(frame, page.end());
+                    shared.pool.settle(frame, page.end());
                     out.bytes += n;
                 }
                 Found::Absent => {
@@ -75,7 +75,7 @@ impl Inner {
                     break;
                 }
                 Found::Busy(frame) => {
-                    if shared.frames.state(frame).snapshot().is_loading() {
+                    if shared.pool.frames.state(frame).snapshot().is_loading() {
                         out.stop = ReadStop::Loading(index);
                         break;
                     }

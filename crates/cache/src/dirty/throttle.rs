@@ -1,11 +1,11 @@
 //! Writers that wait because too much is dirty, and what the trace hears of it.
 
 use crate::Event;
-use crate::control::{ControlState, Numbers, Verdict};
-use crate::disk::DiskState;
-use crate::flusher;
-use crate::open::OpenFile;
+use crate::dirty::control::{ControlState, Numbers, Verdict};
+use crate::mapping::open::OpenFile;
 use crate::shared::Shared;
+use crate::writeback::disk::DiskState;
+use crate::writeback::flusher;
 use extant_rt::Nanos;
 use std::sync::atomic::Ordering;
 

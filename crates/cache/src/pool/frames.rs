@@ -2,9 +2,9 @@
 //!
 //! `unsafe` in this file turns the promises of `state.rs` into slices: a pin gives `&[u8]`, a claim gives `&mut [u8]`.
 
-use crate::arena::{Region, Table, Zeroable};
 use crate::page::{FrameNo, PAGE_BYTES, PageKey};
-use crate::state::{After, Snapshot, State, Version};
+use crate::pool::arena::{Region, Table, Zeroable};
+use crate::pool::state::{After, Snapshot, State, Version};
 use extant_block::{Buf, Segment};
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
@@ -45,7 +45,7 @@ pub(crate) struct Frames {
     /// The frames have no bytes: nothing is ever written to them, so that they take no memory and read as zeroes.
     phantom: bool,
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    racy: crate::racy::RacyCopy,
+    racy: crate::pool::racy::RacyCopy,
 }
 
 impl Frames {
@@ -59,7 +59,7 @@ impl Frames {
             count,
             phantom,
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            racy: crate::racy::RacyCopy::detect(),
+            racy: crate::pool::racy::RacyCopy::detect(),
         })
     }
 
@@ -145,7 +145,11 @@ impl Frames {
 
     /// Counts the caller in on a frame that holds page `key`.
     #[inline]
-    pub(crate) fn pin(&self, frame: FrameNo, key: PageKey) -> Result<Pinned<'_>, crate::state::PinFailure> {
+    pub(crate) fn pin(
+        &self,
+        frame: FrameNo,
+        key: PageKey,
+    ) -> Result<Pinned<'_>, crate::pool::state::PinFailure> {
         let head = self.head(frame);
         let seen = head.state.pin(|| head.key.load(Ordering::Relaxed) == key.0)?;
         Ok(Pinned { frames: self, frame, seen })

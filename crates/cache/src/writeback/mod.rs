@@ -1,0 +1,165 @@
+//! Write-back: dirty pages on their way to the device, and the end of that.
+
+pub(crate) mod complete;
+pub(crate) mod disk;
+pub(crate) mod errseq;
+mod flush;
+pub(crate) mod flusher;
+pub mod pass;
+mod run;
+pub(crate) mod stuck;
+pub(crate) mod submit;
+
+use crate::Result;
+use crate::mapping::Inner;
+use crate::shared::Shared;
+use crate::writeback::disk::DiskState;
+use crate::writeback::pass::{ByRuns, Visiting};
+use crate::writeback::run::{Taken, WriteRun};
+use extant_block::BioFlags;
+use parking_lot::Mutex;
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+/// Runs that were put on their way together. They come to their ends whether somebody waits or not.
+#[derive(Debug)]
+struct Window(Arc<Mutex<InFlight>>);
+
+#[derive(Debug)]
+struct InFlight {
+    pages: u64,
+    /// Who waits until no more than so many pages are on their way.
+    waiter: Option<(u64, Waker)>,
+}
+
+impl Window {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(InFlight { pages: 0, waiter: None })))
+    }
+
+    /// Starts a run.
+    fn push(&mut self, run: WriteRun, flags: BioFlags) {
+        self.0.lock().pages += run.frames.len() as u64;
+        run.start_in(flags, Some(self));
+    }
+
+    /// Waits until at most `pages` pages are on their way, and finishes what of `file`'s has ended meanwhile.
+    async fn drain_to(&mut self, pages: u64, file: &Arc<Inner>) {
+        loop {
+            file.finish_ended().await;
+            let is_over = std::future::poll_fn(|cx| {
+                let mut in_flight = self.0.lock();
+                if in_flight.pages <= pages {
+                    return Poll::Ready(true);
+                }
+                // A run is enlisted before its window's waiter is looked for.
+                if file.has_ended() {
+                    return Poll::Ready(false);
+                }
+                in_flight.waiter = Some((pages, cx.waker().clone()));
+                Poll::Pending
+            });
+            if is_over.await {
+                return;
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Does here and now what need not wait, the rest on a task of its own.
+    fn see_off(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut work = Box::pin(work);
+        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            drop(self.rt.spawn("write-back", extant_rt::Class::Normal, work));
+        }
+    }
+}
+
+impl Inner {
+    /// Writes back what is dirty in `pages` now, and waits for it and for what of it was under way; what is dirtied
+    /// meanwhile may be left.
+    ///
+    /// # Errors
+    /// The last that the mapping's log took in since this began; it stays in the log.
+    pub(crate) async fn write_back(self: &Arc<Self>, pages: Range<u64>, flags: BioFlags) -> Result<()> {
+        let shared = self.shared.clone();
+        let most = shared.settings.run_pages;
+        let mut since = self.errors.now();
+        let mut window = Window::new();
+        let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
+        let mut at = pages.start;
+        while at < pages.end {
+            match self.take_step(at..pages.end, u64::MAX, &mut visiting).await {
+                Taken::Run(run) => {
+                    at = run.pages().end;
+                    window.push(run, flags);
+                    window.drain_to(16 * most, self).await;
+                }
+                Taken::Clean => break,
+                Taken::InFlight(index) => {
+                    at = index;
+                    self.wait_written(index).await;
+                }
+                Taken::Busy(index) => {
+                    at = index;
+                    shared.rt.yield_now().await;
+                }
+            }
+        }
+        window.drain_to(0, self).await;
+        self.wait_for_writeback(pages).await;
+        self.errors.peek(&mut since)
+    }
+
+    /// Waits until nothing of `pages` that is on its way now is.
+    pub(crate) async fn wait_for_writeback(self: &Arc<Self>, pages: Range<u64>) {
+        let mut at = pages.start;
+        loop {
+            let Some(index) = self.pages.lock().writeback.first_in(at..pages.end) else { break };
+            self.wait_written(index).await;
+            at = index + 1;
+        }
+    }
+}
+
+/// Writes back every file of a device that is dirty now, all at a time, and waits for them and for what was under way.
+pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
+    let most = shared.settings.run_pages;
+    let mut window = Window::new();
+    let mut left = Vec::new();
+    let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
+    for file in disk.all_dirty() {
+        visiting.next(&*shared.pass);
+        let mut at = 0;
+        loop {
+            match file.take_step(at..u64::MAX, u64::MAX, &mut visiting).await {
+                Taken::Run(run) => {
+                    at = run.pages().end;
+                    window.push(run, BioFlags::SYNC);
+                    window.drain_to(16 * most, &file).await;
+                }
+                Taken::Clean => break,
+                // Waiting for one page must not keep other files waiting.
+                Taken::InFlight(_) | Taken::Busy(_) => {
+                    left.push(file.clone());
+                    break;
+                }
+            }
+        }
+    }
+    for file in left {
+        // Errors are in the logs.
+        let _ = file.write_back(0..u64::MAX, BioFlags::SYNC).await;
+    }
+    let mut budget = shared.rt.budget(ByRuns::STINT);
+    // Files that are clean but under write-back are on no list. The window is waited for with them.
+    for file in shared.all_files() {
+        if file.disk.index == disk.index {
+            file.wait_for_writeback(0..u64::MAX).await;
+            budget.resched().await;
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Runs of dirty pages: how they are taken, and how their pages leave write-back.
+
+use crate::mapping::{Aftermath, Inner, written};
+use crate::page::{FrameNo, PAGE};
+use crate::waits::Key;
+use crate::writeback::Window;
+use crate::writeback::pass::{DirtyAhead, Visiting};
+use crate::writeback::submit::{Outcome, Writing};
+use crate::{ByteRange, CacheError, Cost, Event, OnWriteError, Result};
+use extant_block::BioFlags;
+use extant_rt::Nanos;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A run of pages under write-back.
+#[derive(Debug)]
+pub(crate) struct WriteRun {
+    pub(super) inner: Arc<Inner>,
+    pub(super) first: u64,
+    pub(super) frames: Vec<FrameNo>,
+    /// Which quarters of each page are to be written; empty where all are.
+    pub(super) masks: Vec<u8>,
+    /// The file's size before the run was taken …
+    pub(super) size_bytes: u64,
+    /// … and in whole blocks: nothing past it is written.
+    pub(super) end_bytes: u64,
+    /// The longest bio, in pages.
+    pub(super) bio_pages: u64,
+    pub(super) started: Nanos,
+}
+
+/// What a search for dirty pages came upon.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// A run, under write-back from now on.
+    Run(WriteRun),
+    /// This page is dirty, but its predecessor is on its way to the device.
+    InFlight(u64),
+    /// This page is dirty, but somebody is changing it.
+    Busy(u64),
+    /// Nothing is dirty.
+    Clean,
+}
+
+impl Inner {
+    /// Takes the next run of `range`, of which `left` pages may still be written, as the visit has it.
+    pub(crate) async fn take_step(
+        self: &Arc<Self>,
+        range: Range<u64>,
+        left: u64,
+        visiting: &mut Visiting<'_>,
+    ) -> Taken {
+        let most_pages = self.shared.settings.run_pages;
+        let look_pages = visiting.visit.look_pages(left, most_pages);
+        let run_pages = {
+            let pages = self.pages.lock();
+            let Some(first) = pages.dirty.first_in(range.clone()) else { return Taken::Clean };
+            pages.dirty.run_end(first..range.end.min(first.saturating_add(look_pages))) - first
+        };
+        let step = visiting.visit.step(DirtyAhead { run_pages, left_pages: left, most_pages });
+        // Nothing is taken before the last yield: a caller may leave there.
+        visiting.before_taking(step).await;
+        let mut taken = self.take_dirty(range, step.take_pages);
+        if let (Taken::Run(run), Some(bio_pages)) = (&mut taken, step.bio_pages) {
+            run.bio_pages = bio_pages.max(1);
+        }
+        taken
+    }
+
+    /// Puts the first run of dirty pages in `range` under write-back, at most `max_pages` of them.
+    pub(crate) fn take_dirty(self: &Arc<Self>, range: Range<u64>, max_pages: u64) -> Taken {
+        let mut pages = self.pages.lock();
+        // Before the first page is taken: what grows the file from now on is not in the run.
+        let size = self.size();
+        let Some(first) = pages.dirty.first_in(range.clone()) else { return Taken::Clean };
+        if pages.writeback.contains(first) {
+            return Taken::InFlight(first);
+        }
+        let end = pages.dirty.run_end(first..range.end.min(first.saturating_add(max_pages.max(1))));
+        let end = pages.writeback.first_in(first..end).unwrap_or(end);
+        let (mut frames, mut masks) =
+            (Vec::with_capacity((end - first) as usize), Vec::with_capacity((end - first) as usize));
+        let mut cursor = self.cursor(&pages);
+        for index in first..end {
+            let frame = cursor.find(self.key(index)).expect("a dirty page has a frame");
+            let Some(mask) = self.shared.pool.frames.state(frame).start_writeback() else { break };
+            frames.push(frame);
+            masks.push(mask);
+        }
+        drop(cursor);
+        if frames.is_empty() {
+            return Taken::Busy(first);
+        }
+        let count = frames.len() as u64;
+        pages.dirty.remove(first..first + count);
+        pages.writeback.insert(first..first + count);
+        self.shared.writeback.fetch_add(count, Ordering::Relaxed);
+        self.disk.writeback.fetch_add(count, Ordering::SeqCst);
+        self.disk.in_flight.fetch_add(count, Ordering::SeqCst);
+        if self.no_longer_dirty(&pages, count) < count {
+            // Stuck pages are not charged, but those under write-back are.
+            self.shared.charge_exempt(&self.disk, count);
+        }
+        let mut after = Aftermath::default();
+        self.unlist_if_clean(&mut pages, &mut after);
+        drop(pages);
+        self.settle(after);
+        if masks.iter().all(|&mask| mask == 0xf) {
+            masks.clear();
+        }
+        let end_bytes =
+            size.next_multiple_of(self.backing.block_bytes().into()).min(self.backing.end_bytes().max(size));
+        let started = self.shared.rt.now();
+        self.shared.rt.charge(Cost::PageDirty(count));
+        let (inner, bio_pages) = (self.clone(), self.shared.settings.bio_pages);
+        Taken::Run(WriteRun { inner, first, frames, masks, size_bytes: size, end_bytes, bio_pages, started })
+    }
+}
+
+impl WriteRun {
+    /// Starts the write and leaves it to itself. Errors are in the file's log.
+    pub(crate) fn start(self, flags: BioFlags) {
+        self.start_in(flags, None);
+    }
+
+    pub(super) fn start_in(self, flags: BioFlags, window: Option<&Window>) {
+        let shared = self.inner.shared.clone();
+        let writing = Writing {
+            run: self,
+            flags,
+            window: window.map(|window| window.0.clone()),
+            left: AtomicUsize::new(1),
+            outcome: Mutex::default(),
+        };
+        shared.see_off(Arc::new(writing).submit());
+    }
+
+    /// The pages.
+    pub(crate) fn pages(&self) -> Range<u64> {
+        self.first..self.first + self.frames.len() as u64
+    }
+
+    /// The ranges of the file to be written.
+    pub(super) fn pieces(&self) -> Pieces {
+        let start = self.first * PAGE;
+        if self.masks.is_empty() {
+            let end = (start + self.frames.len() as u64 * PAGE).min(self.end_bytes.max(start));
+            return (start < end).then_some(ByteRange::new(start, end)).into_iter().collect();
+        }
+        let mut pieces = Pieces::new();
+        for (slot, mask) in self.masks.iter().enumerate() {
+            for quarter in (0..4).filter(|quarter| mask >> quarter & 1 == 1) {
+                let at = start + slot as u64 * PAGE + quarter * (PAGE / 4);
+                let end = (at + PAGE / 4).min(self.end_bytes);
+                match pieces.last_mut() {
+                    Some(last) if last.end == at => last.end = end.max(at),
+                    _ if at < end => pieces.push(ByteRange::new(at, end)),
+                    _ => {}
+                }
+            }
+        }
+        pieces
+    }
+}
+
+/// Ranges of a run, in order.
+pub(super) type Pieces = SmallVec<[ByteRange; 1]>;
+
+impl WriteRun {
+    /// The pages leave write-back: clean, or as the configuration has it after an error.
+    pub(super) fn end(&self, result: &Result<()>, outcome: &Outcome) {
+        let inner = &self.inner;
+        let shared = &inner.shared;
+        let count = self.frames.len() as u64;
+        let keep = result.is_err() && shared.settings.on_write_error == OnWriteError::KeepDirty;
+        inner.disk.note(result);
+        if let Err(error) = result {
+            inner.record(error.clone());
+        }
+        let sticks = matches!(result, Err(CacheError::Backing(_))) && keep;
+        shared.rt.charge(Cost::PageLookup(count));
+        let mut clean = Vec::with_capacity(self.frames.len());
+        let mut freed = Vec::new();
+        let mut redirtied = 0;
+        // What was not placed is given up with its reservation.
+        let gives_up = !keep && outcome.not_placed.is_some();
+        let mut abandoned = Vec::new();
+        {
+            let mut pages = inner.pages.lock();
+            if outcome.changes_map {
+                pages.fills.remapped(self.pages().into());
+            }
+            if sticks {
+                inner.stick(&mut pages, result.clone().err());
+            } else if result.is_ok() {
+                inner.unstick(&mut pages);
+            }
+            for (slot, &frame) in self.frames.iter().enumerate() {
+                let index = self.first + slot as u64;
+                let mask = self.masks.get(slot).copied().unwrap_or(0xf);
+                let (after, before) =
+                    shared.pool.frames.state(frame).end_writeback(if keep { mask } else { 0 });
+                if after == crate::pool::state::After::Freed {
+                    freed.push(frame);
+                }
+                if !keep {
+                    if !before.is_detached() {
+                        clean.push(frame);
+                        abandoned.extend(gives_up.then_some(index));
+                    }
+                    continue;
+                }
+                // What was written to the page meanwhile is in another frame, which takes over what was not written.
+                if before.is_detached() {
+                    match inner.frame(&pages, index) {
+                        Some(newer) if pages.dirty.contains(index) => {
+                            shared.pool.frames.state(newer).set_dirty(mask);
+                        }
+                        _ => {}
+                    }
+                } else {
+                    // In a stuck file the page's charge has gone back.
+                    redirtied += u64::from(!pages.is_stuck);
+                    inner.enter_dirty(&mut pages, index..index + 1);
+                }
+            }
+        }
+        shared.writeback.fetch_sub(count, Ordering::Relaxed);
+        inner.disk.writeback.fetch_sub(count, Ordering::SeqCst);
+        inner.abandon(abandoned);
+        if !freed.is_empty() {
+            shared.pool.free_all(freed);
+        }
+        if !clean.is_empty() {
+            shared.pool.evictable(clean);
+        }
+        if result.is_ok() {
+            inner.disk.written_total.fetch_add(count, Ordering::Relaxed);
+            shared.rt.trace(Event::PagesWritten { inode: inner.inode, page: self.first, pages: count });
+            let now = shared.rt.now();
+            let numbers = shared.numbers(&inner.disk);
+            shared.control.lock().written(now, &numbers, count, now.saturating_sub(self.started));
+        } else {
+            // Whoever waits for room looks again, and hears that there will be none.
+            shared.waits.wake_all(Key::Room(None));
+            shared.waits.wake_all(Key::Room(Some(inner.disk.index.0)));
+            shared.waits.wake_all(Key::Frames);
+        }
+        shared.trace_levels(&inner.disk);
+        shared.uncharge_dirty(&inner.disk, count - redirtied);
+        shared.waits.wake_all(Key::Written(inner.disk.index.0));
+        // The last thing, so that whoever waited for it finds everything settled.
+        inner.pages.lock().writeback.remove(self.pages());
+        shared.pages.wake(written(inner.file));
+    }
+}

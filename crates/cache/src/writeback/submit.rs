@@ -1,0 +1,259 @@
+//! A run on its way: placed by its backing, submitted as bios, and handed to its completion.
+
+use crate::caught::caught;
+use crate::mapping::backing::{DirtyRun, Placed, WriteExtent, WriteTo, WrittenExtent, WrittenRun};
+use crate::mapping::load::neighbours;
+use crate::mapping::written;
+use crate::page::PAGE;
+use crate::waits::Key;
+use crate::writeback::InFlight;
+use crate::writeback::complete::complete;
+use crate::writeback::run::{Pieces, WriteRun};
+use crate::{BackingError, ByteRange, CacheError, Cost, Result};
+use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment};
+use extant_rt::Class;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Cuts the extents of an answer to the pieces that were asked about, and these to what is not placed yet.
+///
+/// # Panics
+/// The answer does not begin where the pieces do, or leaves something out.
+fn match_up(pieces: &mut Pieces, placed: &mut Placed) {
+    assert!(!placed.extents.is_empty(), "a backing's answer is never empty");
+    for extent in &mut placed.extents {
+        let piece = pieces.first_mut().expect("no more is placed than was asked for");
+        assert_eq!(extent.range.start, piece.start, "an extent begins where the one before it ended");
+        assert!(!extent.range.is_empty(), "an extent is never empty");
+        extent.range = extent.range.intersect(*piece);
+        piece.start = extent.range.end;
+        if piece.is_empty() {
+            pieces.remove(0);
+        }
+    }
+}
+/// A run on its way to the device. It comes to its end whether or not its starter waits: on the thread that reaps its last
+/// bio where the backing has nothing to do then; else it is enlisted, for the device's completion task or for a waiter.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    pub(super) run: WriteRun,
+    pub(super) flags: BioFlags,
+    pub(super) window: Option<Arc<Mutex<InFlight>>>,
+    /// Bios that have not ended, and one for the submission.
+    pub(super) left: AtomicUsize,
+    pub(super) outcome: Mutex<Outcome>,
+}
+
+/// What was placed and how it went.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) extents: SmallVec<[WrittenExtent; 2]>,
+    pub(super) changes_map: bool,
+    /// Why the rest was not placed.
+    pub(super) not_placed: Option<BackingError>,
+}
+
+impl Outcome {
+    /// The first error.
+    fn result(&self) -> Result<()> {
+        let io = self.extents.iter().find_map(|extent| extent.result.clone().err());
+        match (io, &self.not_placed) {
+            (Some(error), _) => Err(CacheError::Io(error)),
+            (None, Some(error)) => Err(CacheError::Backing(error.clone())),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+impl Writing {
+    pub(super) async fn submit(self: Arc<Self>) {
+        let inner = &self.run.inner;
+        let mut pieces = self.run.pieces();
+        while !pieces.is_empty() {
+            inner.shared.rt.charge(Cost::MapLookup(1));
+            let answer = caught(async {
+                let run = DirtyRun { pieces: &pieces, size_bytes: self.run.size_bytes };
+                let mut placed = inner.backing.prepare_write(run).await?;
+                match_up(&mut pieces, &mut placed);
+                Ok(placed)
+            });
+            match answer.await {
+                Ok(placed) => self.submit_placed(&placed),
+                Err(error) => {
+                    self.outcome.lock().not_placed = Some(error);
+                    break;
+                }
+            }
+        }
+        self.part_ended();
+    }
+
+    fn submit_placed(self: &Arc<Self>, placed: &Placed) {
+        let first = {
+            let mut outcome = self.outcome.lock();
+            outcome.changes_map |= placed.changes_map;
+            let first = outcome.extents.len();
+            let not_ended = |&extent| WrittenExtent { extent, result: Ok(()), bytes: None };
+            outcome.extents.extend(placed.extents.iter().map(not_ended));
+            first
+        };
+        for (nth, extent) in placed.extents.iter().enumerate() {
+            match extent.to {
+                WriteTo::Device(sector) => self.submit_extent(first + nth, extent, sector),
+                WriteTo::Backing => {
+                    let memory = self.memory(extent.range);
+                    let bytes = memory.iter().flat_map(|segment| segment.as_slice()).copied().collect();
+                    let mut outcome = self.outcome.lock();
+                    outcome.extents[first + nth].bytes = Some(bytes);
+                    outcome.changes_map = true;
+                }
+            }
+        }
+    }
+
+    /// The memory of a range of the run.
+    fn memory(&self, range: ByteRange) -> Vec<Segment> {
+        let shared = &self.run.inner.shared;
+        let mut segments = Vec::new();
+        if shared.pool.frames.are_phantoms() {
+            let most = self.most_bytes().min(Segment::MAX_ZEROES as u64);
+            let mut left = range.len();
+            while left > 0 {
+                let len = left.min(most);
+                segments.push(Segment::zeroes(len as usize));
+                left -= len;
+            }
+            return segments;
+        }
+        let owner: Arc<dyn Any + Send + Sync> = shared.clone();
+        for (frame, count, skip, len) in
+            neighbours(&self.run.frames, range.start - self.run.first * PAGE, range.len())
+        {
+            // SAFETY: the frames are pinned for write-back until `WriteRun::end`, which comes after every bio has ended
+            // and been dropped.
+            segments.push(unsafe { shared.pool.frames.to_write(frame, count, skip, len, owner.clone()) });
+        }
+        segments
+    }
+
+    /// Most bytes of a bio.
+    fn most_bytes(&self) -> u64 {
+        let inner = &self.run.inner;
+        let most = inner.disk.device.limits().max_bytes.min(self.run.bio_pages * PAGE);
+        (most / PAGE * PAGE).max(PAGE)
+    }
+
+    fn submit_extent(self: &Arc<Self>, nth: usize, extent: &WriteExtent, sector: Sector) {
+        let device = &self.run.inner.disk.device;
+        let (most, most_segments) = (self.most_bytes(), device.limits().max_segments as usize);
+        let zeroes = |bytes: u32| (bytes > 0).then(|| Segment::from(Buf::zeroed(bytes as usize)));
+        let segments = zeroes(extent.zero_before)
+            .into_iter()
+            .chain(self.memory(extent.range))
+            .chain(zeroes(extent.zero_after));
+        let mut start = sector.0 - u64::from(extent.zero_before) / Sector::BYTES;
+        let mut bios = Vec::new();
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        let mut flush = |batch: &mut Vec<Segment>, bytes: &mut u64| {
+            if batch.is_empty() {
+                return;
+            }
+            let mut bio = Bio::new(Op::Write, Sector(start), std::mem::take(batch));
+            bio.flags = self.flags;
+            start += *bytes / Sector::BYTES;
+            *bytes = 0;
+            let writing = self.clone();
+            bio.on_end(Box::new(move |bio, result| {
+                drop(bio);
+                if let Err(error) = result {
+                    let io = &mut writing.outcome.lock().extents[nth].result;
+                    *io = std::mem::replace(io, Ok(())).and(Err(error));
+                }
+                writing.part_ended();
+            }));
+            bios.push(bio);
+        };
+        for segment in segments {
+            if bytes > 0 && (bytes + segment.len() as u64 > most || batch.len() >= most_segments) {
+                flush(&mut batch, &mut bytes);
+            }
+            bytes += segment.len() as u64;
+            batch.push(segment);
+        }
+        flush(&mut batch, &mut bytes);
+        self.left.fetch_add(bios.len(), Ordering::Relaxed);
+        device.submit_all(&mut bios.into_iter());
+    }
+
+    fn part_ended(self: &Arc<Self>) {
+        if self.left.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let inner = &self.run.inner;
+        inner.disk.in_flight.fetch_sub(self.run.frames.len() as u64, Ordering::SeqCst);
+        inner.disk.note_unflushed(inner);
+        let outcome = {
+            let mut outcome = self.outcome.lock();
+            let must_finish = outcome.changes_map && !outcome.extents.is_empty();
+            (!must_finish).then(|| std::mem::take(&mut *outcome))
+        };
+        match outcome {
+            Some(outcome) => self.settle(&outcome.result(), &outcome),
+            None => self.enlist(),
+        }
+    }
+
+    /// Leaves the run to the device's completion task, or to a caller that waits for the file.
+    fn enlist(self: &Arc<Self>) {
+        let inner = &self.run.inner;
+        let shared = &inner.shared;
+        inner.ended.lock().push_back(self.clone());
+        let starts = {
+            let mut completions = inner.disk.completions.lock();
+            completions.files.push_back(inner.clone());
+            !std::mem::replace(&mut completions.is_running, true)
+        };
+        if let Some(window) = &self.window {
+            let waker = window.lock().waiter.take();
+            if let Some((_, waker)) = waker {
+                waker.wake();
+            }
+        }
+        shared.pages.wake(written(inner.file));
+        shared.waits.wake_all(Key::Written(inner.disk.index.0));
+        if starts {
+            let name = "write-back completion";
+            drop(shared.rt.spawn(name, Class::Normal, complete(shared.rt.clone(), inner.disk.clone())));
+        }
+    }
+
+    /// Tells the backing, and has the pages leave write-back.
+    pub(super) async fn finish(self: Arc<Self>) {
+        let mut outcome = std::mem::take(&mut *self.outcome.lock());
+        let mut result = outcome.result();
+        let run =
+            WrittenRun { extents: std::mem::take(&mut outcome.extents), size_bytes: self.run.size_bytes };
+        let finished = caught(async { self.run.inner.backing.finish_write(&run).await }).await;
+        if result.is_ok() {
+            result = finished.map_err(CacheError::Backing);
+        }
+        self.settle(&result, &outcome);
+    }
+
+    fn settle(&self, result: &Result<()>, outcome: &Outcome) {
+        self.run.end(result, outcome);
+        let Some(window) = &self.window else { return };
+        let mut window = window.lock();
+        window.pages -= self.run.frames.len() as u64;
+        let pages = window.pages;
+        let waker = window.waiter.take_if(|(most, _)| pages <= *most);
+        drop(window);
+        if let Some((_, waker)) = waker {
+            waker.wake();
+        }
+    }
+}
