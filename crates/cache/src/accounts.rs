@@ -105,11 +105,11 @@ pub struct Pin {
 pub struct PinnedFull {
     /// The account.
     pub name: &'static str,
-    /// What was to be pinned.
+    /// Bytes that were to be pinned.
     pub asked_bytes: u64,
-    /// What is.
+    /// Bytes that are pinned.
     pub pinned_bytes: u64,
-    /// What may be.
+    /// The cap.
     pub cap_bytes: u64,
 }
 

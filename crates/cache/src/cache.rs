@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What happens to a page that could not be written back.
+/// The fate of a page that could not be written back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnWriteError {
     /// It stays dirty, and is tried again at the next periodic pass and on demand. A writer that would have to wait for
@@ -51,7 +51,7 @@ pub struct CacheConfig {
     pub periodic: Nanos,
     /// Age at which a periodic pass writes a file back (kernel: `dirty_expire_centisecs`).
     pub expire: Nanos,
-    /// What happens to pages that cannot be written.
+    /// The fate of pages that cannot be written.
     pub on_write_error: OnWriteError,
     /// Frames without bytes, for virtual worlds: a write copies nothing, a read finds zeroes, the device is sent
     /// [zeroes](extant_block::Segment::zeroes) and what it answers is dropped. All else is as ever, costs included, so
@@ -101,7 +101,7 @@ fn most_dirty(frames: u64) -> u64 {
     (frames * 3 / 4).max(1)
 }
 
-/// What a cache holds at one moment, in pages.
+/// Contents of a cache at one moment, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// All frames.
@@ -112,11 +112,11 @@ pub struct Usage {
     pub evictable: u64,
     /// Dirty pages.
     pub dirty: u64,
-    /// Pages on their way to a device, until their backing has heard of the end.
+    /// Pages in flight, until their backing has heard of the end.
     pub writeback: u64,
     /// Dirty pages that their backing could not place; they are not among those above.
     pub stuck: u64,
-    /// What the limit on dirty memory is held against: dirty, on their way, or about to be written to. The two above are
+    /// What the limit on dirty memory is held against: dirty, in flight, or about to be written to. The two above are
     /// read one after the other, while pages go from one to the other.
     pub charged: u64,
     /// Frames that the budget does not cover at present.
@@ -203,7 +203,7 @@ impl PageCache {
         Disk { shared: shared.clone(), state }
     }
 
-    /// What it holds.
+    /// Its contents at this moment.
     pub fn usage(&self) -> Usage {
         let shared = self.shared();
         let counts = shared.pool.frame_counts();

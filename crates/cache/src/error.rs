@@ -26,7 +26,7 @@ pub struct BackingError {
     own: Arc<dyn Error + Send + Sync>,
 }
 
-/// What kind of failure a [`BackingError`] is.
+/// The kind of failure a [`BackingError`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BackingErrorKind {

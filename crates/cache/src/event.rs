@@ -31,15 +31,15 @@ extant_rt::events! {
             limit: u32,
             /// Flushers work while more than this is dirty.
             background: u32,
-            /// Dirty on all devices and not on its way.
+            /// Dirty on all devices and not in flight.
             reclaimable: u32,
-            /// On its way to all devices.
+            /// In flight to all devices.
             writeback: u32,
             /// Most that the device may hold.
             device_limit: u32,
-            /// Dirty on the device and not on its way.
+            /// Dirty on the device and not in flight.
             device_reclaimable: u32,
-            /// On its way to the device (kernel: `bdi_dirty` is the sum of both).
+            /// In flight to the device (kernel: `bdi_dirty` is the sum of both).
             device_writeback: u32,
             /// Where the controller wants the sum of all dirty pages to be (kernel: `setpoint`).
             setpoint: u32,
@@ -64,15 +64,15 @@ extant_rt::events! {
         DirtyLevels = "cache/levels" {
             /// The device's number in its cache.
             device: u32,
-            /// Dirty on the device and not on its way (kernel: `BDI_RECLAIMABLE`).
+            /// Dirty on the device and not in flight (kernel: `BDI_RECLAIMABLE`).
             device_reclaimable: u32,
-            /// On its way to the device (kernel: `BDI_WRITEBACK`).
+            /// In flight to the device (kernel: `BDI_WRITEBACK`).
             device_writeback: u32,
             /// Most that the device may hold.
             device_limit: u32,
-            /// Dirty on all devices and not on its way.
+            /// Dirty on all devices and not in flight.
             reclaimable: u32,
-            /// On its way to all devices.
+            /// In flight to all devices.
             writeback: u32,
             /// Flushers work while more than this is dirty.
             background: u32,

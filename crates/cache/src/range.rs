@@ -45,7 +45,7 @@ impl ByteRange {
         self.start >= self.end
     }
 
-    /// What both ranges have in common; may be empty.
+    /// The intersection of both ranges; may be empty.
     #[must_use]
     pub fn intersect(self, other: Self) -> Self {
         Self { start: self.start.max(other.start), end: self.end.min(other.end) }

@@ -1,4 +1,4 @@
-//! What all mappings of a process share: frames, index, free frames, counters of dirty memory.
+//! State that all mappings of a process share: the pool, the files by number, counters of dirty memory.
 
 use crate::CacheError;
 use crate::accounts::Accounts;
@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 pub(crate) struct Shared {
     pub(crate) rt: Rt,
     pub(crate) pool: Pool,
-    /// Who waits for a page, by [`crate::mapping::loaded`] and [`crate::mapping::written`].
+    /// Waiters for pages, by [`crate::mapping::loaded`] and [`crate::mapping::written`].
     pub(crate) pages: WaitTable,
     pub(crate) waits: Arc<Waits>,
     files: RwLock<Files>,
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     pub(crate) closed: AtomicBool,
 }
 
-/// What does not change.
+/// Settings, which do not change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) on_write_error: crate::OnWriteError,

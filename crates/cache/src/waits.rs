@@ -3,7 +3,7 @@
 //!
 //! A waiter listens first, looks at what it waits for, and then awaits; a wake in between is not lost. A wake of a number
 //! is a [`Token`]: it stands for one frame, or room for one page. A waiter that leaves without having looked, or finds
-//! that it needs nothing any more, passes its token on to the next; one that looked, in vain or not, has spent it.
+//! that it needs nothing any more, passes its token on to the next; one that looked has spent it.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-/// What is waited for.
+/// An object of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
     /// Frames became free, or evictable.
@@ -158,7 +158,7 @@ impl Drop for Token {
     }
 }
 
-/// A caller that waits for a frame or for room, each time after a look that was in vain.
+/// A caller that waits for a frame or for room, each time after it has looked and found none.
 #[derive(Debug, Default)]
 pub(crate) enum Waiting {
     /// For nothing.
@@ -171,7 +171,7 @@ pub(crate) enum Waiting {
 }
 
 impl Waiting {
-    /// Waits for `key`, which was looked for in vain: the first time it only begins to listen, so that the caller looks
+    /// Waits for `key`, after the caller has looked for it and found none: the first time it only begins to listen, so that the caller looks
     /// once more.
     pub(crate) async fn wait(&mut self, waits: &Arc<Waits>, key: Key) {
         match std::mem::take(self) {

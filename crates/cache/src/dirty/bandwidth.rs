@@ -44,7 +44,7 @@ impl BusyRate {
         (self.busy, self.pages) = (Nanos::ZERO, 0);
     }
 
-    /// Pages per second, where `in_flight` pages have been on their way since `since` at least: a device that ends
+    /// Pages per second, where `in_flight` pages have been in flight since `since` at least: a device that ends
     /// nothing is taken to be as slow as that shows it to be.
     pub fn rate(&self, now: Nanos, in_flight: u64, since: Nanos) -> u64 {
         let silent = now.saturating_sub(self.last_end.max(since));

@@ -29,9 +29,9 @@ impl DirtyLimits {
 /// Pages in two states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
-    /// Changed and not on their way to the device (kernel: reclaimable).
+    /// Changed and not in flight (kernel: reclaimable).
     pub dirty_pages: u64,
-    /// On their way to the device.
+    /// In flight.
     pub writeback_pages: u64,
 }
 
@@ -106,7 +106,7 @@ pub enum Verdict {
         pages: u64,
         /// At most so many of one file before it turns to the next.
         chunk_pages: u64,
-        /// It waits while so many are on their way to the device.
+        /// It waits while so many are in flight.
         in_flight_pages: u64,
         /// The rule that decided it, for the trace.
         rule: &'static str,
@@ -122,7 +122,7 @@ pub enum Background {
     Run {
         /// At most so many pages of one file before it turns to the next.
         chunk_pages: u64,
-        /// At most so many pages on their way to the device at a time.
+        /// At most so many pages in flight at a time.
         in_flight_pages: u64,
     },
 }

@@ -10,7 +10,7 @@ use extant_rt::Nanos;
 /// A file's dirty pages are written at a time, and finding the next file costs a disk a seek: with less than this for each
 /// writer, memory is short, and writers take turns with long runs. 4 MiB.
 const AMPLE_PAGES: u64 = 4 << 20 >> 12;
-/// What a device has on its way at a time: as much as it writes meanwhile.
+/// What a device has in flight at a time: as much as it writes meanwhile.
 const IN_FLIGHT: Nanos = Nanos::from_millis(100);
 /// Where memory is ample, every writer has a turn within this …
 const ROUND: Nanos = Nanos::from_millis(100);
@@ -31,7 +31,7 @@ const FLOOR_PAGES: u64 = 16;
 /// Dirty control by credits and turns.
 ///
 /// Each device has a part of the pool, half of it by number and half by what each writes; what the others do not use is
-/// lent to it at once, as far as it can give it back in time. The flusher keeps 100 ms of the device's work on its way. A
+/// lent to it at once, as far as it can give it back in time. The flusher keeps 100 ms of the device's work in flight. A
 /// writer goes on as long as half of the device's memory is free; then the writers take turns, in the order of their due
 /// times, each of the same number of pages. Where there is little memory for each writer, turns are long and seldom, and the
 /// flusher writes the files whose turn it was, so that a disk of many small parts still writes long runs. Whoever waits
@@ -49,9 +49,9 @@ struct Device {
     busy: BusyRate,
     /// As last seen.
     amounts: Amounts,
-    /// When something was last dirty or on its way.
+    /// When something was last dirty or in flight.
     active_at: Nanos,
-    /// Since when something is on its way without a break.
+    /// Since when something is in flight without a break.
     in_flight_since: Nanos,
     turns: Turns,
     /// The count of writers: its number, when it began, how many so far and how many the last time.
@@ -214,7 +214,7 @@ impl Extant {
         )
     }
 
-    /// What the device is given to do. Devices that share a link have of it what they have on their way of all that is: if
+    /// What the device is given to do. Devices that share a link have of it what they have in flight of all that is: if
     /// that were what each wrote before, one that has fallen behind would stay there. So whoever writes less than the
     /// average is given work for the average, or for twice what it writes.
     fn credit_rate(&self, now: Nanos, numbers: &Numbers) -> u64 {

@@ -1,4 +1,4 @@
-//! What lies under a mapping: where a file's bytes are on its device.
+//! The backing of a mapping: where a file's bytes are on its device.
 //!
 //! A [`Backing`] is asked three things. *Reading*: where a range is ([`Backing::map_read`]). *Writing back*: where a whole
 //! run of dirty pages is to go ([`Backing::prepare_write`]), asked once for the run, before the first of its bios; and, once
@@ -107,7 +107,7 @@ pub struct Extent {
 /// Dirty bytes of a file that are to be written back together.
 #[derive(Clone, Copy, Debug)]
 pub struct DirtyRun<'a> {
-    /// What is dirty, in ascending order: one range, or several where blocks are smaller than pages and some of them are
+    /// The dirty ranges, in ascending order: one range, or several where blocks are smaller than pages and some of them are
     /// clean. Each begins and ends on a multiple of the smaller of page and block; the last may end past the file's size,
     /// but not past the end of the block in which the file ends.
     pub pieces: &'a [ByteRange],
@@ -186,7 +186,7 @@ pub struct WrittenExtent {
     pub bytes: Option<Box<[u8]>>,
 }
 
-/// A run that has ended: what was placed, and how each part went. What could not be placed is not in it.
+/// A run that has ended: what was placed, and how each part went. Parts that could not be placed are not in it.
 #[derive(Clone, Debug)]
 pub struct WrittenRun {
     /// The extents, in order.
@@ -221,7 +221,7 @@ pub trait Backing: Send + Sync + fmt::Debug + 'static {
     /// A block that was given a place anew is not answered again before that; a second caller waits.
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed>;
 
-    /// Every bio of the run has ended: now the file system logs what points to it. What is read after this is read from
+    /// Every bio of the run has ended: now the file system logs what points to it. Reads after this are from
     /// the new places, and only after this the run's pages are clean. Called by the device's one completion task, or by
     /// a caller that waits for this file's write-back, on its own thread; never by a reader that reaps a bio. Runs of a
     /// file may be finished at the same time and in any order.
@@ -229,7 +229,7 @@ pub trait Backing: Send + Sync + fmt::Debug + 'static {
     /// Writing to cached files from here needs [`crate::OpenFile::exempt`]: the run's own room is returned after it.
     fn finish_write<'a>(&'a self, run: &'a WrittenRun) -> Answer<'a, ()>;
 
-    /// Dirty bytes were given up and will not be written back: truncated, punched, or lost to an error. What was reserved
+    /// Dirty bytes were given up and will not be written back: truncated, punched, or lost to an error. Reservations
     /// for them is free. Ranges are whole pages and may end past the file's size.
     fn abandoned(&self, range: ByteRange) {
         let _ = range;

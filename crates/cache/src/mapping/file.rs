@@ -36,7 +36,7 @@ impl Mapping {
         self.0.pages.lock().cached
     }
 
-    /// Pages that are dirty and not on their way to the device.
+    /// Pages that are dirty and not in flight.
     pub fn dirty_pages(&self) -> u64 {
         self.0.pages.lock().dirty.len()
     }
@@ -56,7 +56,7 @@ impl Mapping {
         }
     }
 
-    /// Sets the size. What is cut off is gone, and when this returns no write to it is under way, so that its blocks may
+    /// Sets the size. Pages past it are gone, and when this returns no write to it is under way, so that its blocks may
     /// be given to others. The rest of the last page or block is zeroed and will be written back. The caller keeps writers
     /// out, and, where it frees blocks afterwards, holds the [exclusion](Mapping::exclude) of what is cut off.
     ///
@@ -105,8 +105,8 @@ impl Mapping {
     }
 
     /// Keeps everybody else from bringing pages of a range in until the answer is dropped (Linux: `invalidate_lock`), and
-    /// waits for others that do the same. Fills that have asked the backing already ask again afterwards. What is cached
-    /// stays, and may be overwritten: a caller that must have the range for itself keeps writers out first, then takes the
+    /// waits for others that do the same. Fills that have asked the backing already ask again afterwards. Cached pages
+    /// stay, and may be overwritten: a caller that must have the range for itself keeps writers out first, then takes the
     /// exclusion, then calls [`Mapping::set_size`], [`Mapping::punch`] or [`Mapping::invalidate`], and changes the map or
     /// the device before it lets go. The holder itself must not read or write the range through an [`OpenFile`].
     pub async fn exclude(&self, bytes: impl Into<ByteRange>) -> Exclusion {

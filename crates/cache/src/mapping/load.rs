@@ -27,10 +27,10 @@ pub(crate) struct Wanted {
     pub(crate) in_exclusion: bool,
 }
 
-/// What became of an attempt to load.
+/// The outcome of an attempt to load.
 #[derive(Debug)]
 pub(crate) enum Loading {
-    /// These pages are on their way.
+    /// These pages are being loaded.
     Started(Arc<Load>),
     /// The first page has a frame already.
     Present,
@@ -38,7 +38,7 @@ pub(crate) enum Loading {
     NoFrames,
 }
 
-/// Pages on their way from the device. Whatever happens to whoever asked for them, they end loaded or gone.
+/// Pages being loaded. Whatever happens to whoever asked for them, they end loaded or gone.
 #[derive(Debug)]
 pub(crate) struct Load {
     inner: Arc<Inner>,

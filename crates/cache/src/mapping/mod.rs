@@ -75,7 +75,7 @@ pub(crate) struct Pages {
     pub(crate) is_swept: bool,
     pub(crate) cached: u64,
     pub(crate) dirty: PageSet,
-    /// Pages on their way to the device; what is written to them meanwhile is in frames of its own.
+    /// Pages in flight; what is written to them meanwhile is in frames of its own.
     pub(crate) writeback: PageSet,
     pub(crate) listed: Option<Listed>,
     /// See [`crate::writeback::stuck`].
@@ -83,7 +83,7 @@ pub(crate) struct Pages {
     pub(crate) fills: Fills,
 }
 
-/// What is to be done once the lock is released.
+/// Work that waits for the lock's release.
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct Aftermath {
@@ -192,7 +192,7 @@ impl Inner {
         cursor.remove(frame);
     }
 
-    /// Removes a frame from the mapping. What was dirty in it is lost.
+    /// Removes a frame from the mapping. Its dirty bytes are lost.
     pub(crate) fn detach(
         &self,
         pages: &mut Pages,

@@ -38,7 +38,7 @@ pub struct OpenFile {
     pub(crate) last_end: AtomicU64,
     pub(crate) stream: StreamId,
     pub(crate) exempt: bool,
-    /// Its pages are excluded by whoever opened it.
+    /// Its pages are excluded by its opener.
     pub(crate) in_exclusion: bool,
 }
 
@@ -167,7 +167,7 @@ impl OpenFile {
         }
     }
 
-    /// Has missing pages loaded, and with them what read-ahead wants. `None` if somebody else was first, or after waiting
+    /// Has missing pages loaded, and with them what read-ahead wants. `None` if another task was first, or after waiting
     /// for a frame.
     async fn fill(
         &self,
@@ -232,7 +232,7 @@ impl OpenFile {
                     match inner.load(wanted).await {
                         Ok(Loading::Started(load)) => at = load.pages().end,
                         Ok(Loading::Present) => at += 1,
-                        // Nobody waits for it: whoever needs the page hears of the error.
+                        // No task waits for it: the reader that needs the page gets the error.
                         Ok(Loading::NoFrames) | Err(_) => return,
                     }
                 }
@@ -440,7 +440,7 @@ impl OpenFile {
     }
 }
 
-/// What a task copies before it looks whether it should yield.
+/// Bytes that a task copies before it checks its budget.
 const STRETCH_BYTES: usize = 256 << 10;
 
 /// Likewise from `offset` on: up to the end of a page, which is not to be read because it is written in two parts.
@@ -448,7 +448,7 @@ fn stretch(offset: u64) -> usize {
     STRETCH_BYTES - (offset % PAGE) as usize
 }
 
-/// What clients are asked to give back when frames are short.
+/// Bytes that clients are asked to give back when frames are short.
 const WANTED_BYTES: u64 = 256 << 10;
 
 /// Waits for a frame. Nobody tells when a page that could be evicted is no longer in use, for as long as that may be: as a

@@ -21,7 +21,7 @@ pub(crate) enum ReadStop {
     Busy,
 }
 
-/// What a cached read did.
+/// The outcome of a cached read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadSome {
     pub(crate) bytes: usize,

@@ -33,7 +33,7 @@ pub(crate) enum WriteStop {
     Asks,
 }
 
-/// What a cached write did.
+/// The outcome of a cached write.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wrote {
     pub(crate) bytes: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Wrote {
     pub(crate) frames: u64,
 }
 
-/// What a writer may do.
+/// The terms of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     /// Pages that may become dirty; one at least.
@@ -54,7 +54,7 @@ pub(crate) struct Terms {
     pub(crate) in_exclusion: bool,
 }
 
-/// What to write: a caller's bytes, or zeroes.
+/// The source of a write: a caller's bytes, or zeroes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
     Bytes(&'a [u8]),
@@ -108,7 +108,7 @@ impl Source<'_> {
     }
 }
 
-/// What goes to one page.
+/// The piece of a write that goes to one page.
 #[derive(Clone, Copy)]
 struct Piece<'a> {
     index: u64,

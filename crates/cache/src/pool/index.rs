@@ -89,7 +89,7 @@ impl Place {
     }
 }
 
-/// What a look-up gave.
+/// The outcome of a look-up.
 pub(crate) enum Found<'a> {
     Pinned(Pinned<'a>),
     /// There is a frame, but it cannot be read at the moment.

@@ -57,16 +57,16 @@ struct Lists {
     parked: u32,
     /// Frames that may be in use or free.
     in_force: u32,
-    /// What the budget is without accounts …
+    /// The budget without accounts …
     budget: u32,
-    /// … and what of it is set apart for them.
+    /// … and the part of it that is set apart for them.
     set_apart: u32,
 }
 
-/// What a frame is wanted for.
+/// The purpose of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Somebody waits for it.
+    /// A task waits for it.
     Demand,
     /// Read-ahead, which takes nothing from anybody.
     Ahead,

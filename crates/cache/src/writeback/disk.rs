@@ -35,7 +35,7 @@ pub(crate) struct DiskState {
     pub(crate) limit_pages: AtomicU64,
     pub(crate) dirtied_total: AtomicU64,
     pub(crate) written_total: AtomicU64,
-    /// Somebody waits for frames or room, whatever the controller says.
+    /// A task waits for frames or room, whatever the controller says.
     pub(crate) wanted: AtomicBool,
     /// When the trace last heard how much is dirty.
     pub(crate) traced_at: AtomicU64,
@@ -171,7 +171,7 @@ impl DiskState {
         self.files.lock().by_age.len()
     }
 
-    /// Takes note of how a write-back ended. What a file's backing says against it is not the device's.
+    /// Takes note of how a write-back ended. An error of a file's backing is not the device's.
     pub(crate) fn note(&self, result: &Result<(), CacheError>) {
         match result {
             Err(CacheError::Backing(_)) => {}
@@ -208,7 +208,7 @@ impl DiskState {
         }
     }
 
-    /// Has the flusher work even below the background threshold, because somebody waits. While something is on its way
+    /// Has the flusher work even below the background threshold, because a task waits. While something is in flight
     /// there is no need: what waits looks again when that ends.
     pub(crate) fn want(&self, shared: &Shared) {
         if self.in_flight.load(Ordering::SeqCst) > 0 {
@@ -224,7 +224,7 @@ impl DiskState {
         shared.control.lock().least_run(shared.rt.now(), &numbers)
     }
 
-    /// What the controller has the flusher do; takes over the device's limit.
+    /// The controller's order to the flusher; takes over the device's limit.
     pub(crate) fn background(&self, shared: &Shared) -> Background {
         let numbers = shared.numbers(self);
         let now = shared.rt.now();

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// What a device's flushes are to cover.
+/// The writes that a device's flushes are to cover.
 #[derive(Debug, Default)]
 pub(crate) struct Flushes(Mutex<State>);
 

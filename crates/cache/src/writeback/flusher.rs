@@ -22,7 +22,7 @@ enum Pass {
     Background,
     /// Files that became dirty before this, and what was dirty of them when the pass began.
     Expired(Nanos),
-    /// Somebody waits for frames or room: one round.
+    /// A task waits for frames or room: one round.
     Wanted,
     /// The cache is being closed.
     All,
@@ -30,7 +30,7 @@ enum Pass {
 
 /// Pages of one file in one go, where the controller does not say.
 const CHUNK_PAGES: u64 = 4 << 20 >> 12;
-/// Pages on their way at a time, likewise.
+/// Pages in flight at a time, likewise.
 const IN_FLIGHT_PAGES: u64 = 16 << 20 >> 12;
 
 /// When to look again at what others have in their hands.
@@ -45,7 +45,7 @@ pub(crate) async fn run(shared: Arc<Shared>, disk: Arc<DiskState>) {
         let dirty = disk.next_file(None).is_some();
         if closing && (!dirty || disk.is_failing()) {
             wait_for_write_back(&shared, &disk).await;
-            // What failed on its way is dirty again.
+            // Failed pages are dirty again.
             if disk.next_file(None).is_none() || disk.is_failing() {
                 disk.give_up();
                 return;

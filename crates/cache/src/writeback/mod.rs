@@ -1,4 +1,4 @@
-//! Write-back: dirty pages on their way to the device, and the end of that.
+//! Write-back: dirty pages in flight, and the end of that.
 
 pub(crate) mod complete;
 pub(crate) mod disk;
@@ -23,14 +23,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Runs that were put on their way together. They come to their ends whether somebody waits or not.
+/// Runs that were submitted together. They complete whether or not a task waits.
 #[derive(Debug)]
 struct Window(Arc<Mutex<InFlight>>);
 
 #[derive(Debug)]
 struct InFlight {
     pages: u64,
-    /// Who waits until no more than so many pages are on their way.
+    /// Who waits until no more than so many pages are in flight.
     waiter: Option<(u64, Waker)>,
 }
 
@@ -45,7 +45,7 @@ impl Window {
         run.start_in(flags, Some(self));
     }
 
-    /// Waits until at most `pages` pages are on their way, and finishes what of `file`'s has ended meanwhile.
+    /// Waits until at most `pages` pages are in flight, and finishes what of `file`'s has ended meanwhile.
     async fn drain_to(&mut self, pages: u64, file: &Arc<Inner>) {
         loop {
             file.finish_ended().await;
@@ -114,7 +114,7 @@ impl Inner {
         self.errors.peek(&mut since)
     }
 
-    /// Waits until nothing of `pages` that is on its way now is.
+    /// Waits until nothing of `pages` that is in flight now is.
     pub(crate) async fn wait_for_writeback(self: &Arc<Self>, pages: Range<u64>) {
         let mut at = pages.start;
         loop {

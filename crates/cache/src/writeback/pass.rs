@@ -8,7 +8,7 @@ use crate::Cost;
 use extant_rt::{Budget, Nanos, Rt};
 use std::fmt;
 
-/// What a pass finds at its place in a file.
+/// The dirty pages ahead of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirtyAhead {
     /// Dirty pages that follow each other from here on, as far as [`Visit::look_pages`] goes.

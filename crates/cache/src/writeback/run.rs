@@ -32,14 +32,14 @@ pub(crate) struct WriteRun {
     pub(super) started: Nanos,
 }
 
-/// What a search for dirty pages came upon.
+/// The outcome of a search for dirty pages.
 #[derive(Debug)]
 pub(crate) enum Taken {
     /// A run, under write-back from now on.
     Run(WriteRun),
-    /// This page is dirty, but its predecessor is on its way to the device.
+    /// This page is dirty, but its predecessor is in flight.
     InFlight(u64),
-    /// This page is dirty, but somebody is changing it.
+    /// This page is dirty, but a task is changing it.
     Busy(u64),
     /// Nothing is dirty.
     Clean,
@@ -244,7 +244,7 @@ impl WriteRun {
             let numbers = shared.numbers(&inner.disk);
             shared.control.lock().written(now, &numbers, count, now.saturating_sub(self.started));
         } else {
-            // Whoever waits for room looks again, and hears that there will be none.
+            // Waiters for room look again, and get the error.
             shared.waits.wake_all(Key::Room(None));
             shared.waits.wake_all(Key::Room(Some(inner.disk.index.0)));
             shared.waits.wake_all(Key::Frames);
@@ -252,7 +252,7 @@ impl WriteRun {
         shared.trace_levels(&inner.disk);
         shared.uncharge_dirty(&inner.disk, count - redirtied);
         shared.waits.wake_all(Key::Written(inner.disk.index.0));
-        // The last thing, so that whoever waited for it finds everything settled.
+        // Last, so that its waiters find everything settled.
         inner.pages.lock().writeback.remove(self.pages());
         shared.pages.wake(written(inner.file));
     }

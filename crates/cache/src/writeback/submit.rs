@@ -1,4 +1,4 @@
-//! A run on its way: placed by its backing, submitted as bios, and handed to its completion.
+//! A run in flight: placed by its backing, submitted as bios, and handed to its completion.
 
 use crate::caught::caught;
 use crate::mapping::backing::{DirtyRun, Placed, WriteExtent, WriteTo, WrittenExtent, WrittenRun};
@@ -35,7 +35,7 @@ fn match_up(pieces: &mut Pieces, placed: &mut Placed) {
         }
     }
 }
-/// A run on its way to the device. It comes to its end whether or not its starter waits: on the thread that reaps its last
+/// A run in flight. It comes to its end whether or not its starter waits: on the thread that reaps its last
 /// bio where the backing has nothing to do then; else it is enlisted, for the device's completion task or for a waiter.
 #[derive(Debug)]
 pub(crate) struct Writing {
@@ -47,7 +47,7 @@ pub(crate) struct Writing {
     pub(super) outcome: Mutex<Outcome>,
 }
 
-/// What was placed and how it went.
+/// The placed extents and their results.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) extents: SmallVec<[WrittenExtent; 2]>,

@@ -23,7 +23,7 @@ struct Blocks {
 #[derive(Debug, Default)]
 struct Map {
     written: BTreeMap<u64, u64>,
-    /// Given, and on their way.
+    /// Given, and in flight.
     given: BTreeMap<u64, u64>,
     next: u64,
 }

@@ -189,7 +189,7 @@ fn a_cache_closed_over_a_dead_device_says_so_and_gives_its_memory_back() {
     mapping.open().write_blocking(0, &[1; 64 * PAGE_BYTES]).unwrap();
     drop((mapping, disk));
     assert!(run(&rt, cache.close()).is_err());
-    // The flusher's task may still be on its way out.
+    // The flusher's task may not have ended yet.
     let is_alone = (0..100_000).any(|_| {
         run(&rt, rt.yield_now());
         Arc::strong_count(&gate) == 1
@@ -208,7 +208,7 @@ fn threads_that_write_read_and_cut_off_see_whole_records_and_none_that_were_over
     let rt = world();
     let config = CacheConfig { read_ahead_bytes: 4 * PAGE, ..CacheConfig::with_budget(16 * PAGE) };
     let (cache, _disk, gate, mapping) = one_file(&rt, config, (PAGES * PAGE) as usize, PAGES * PAGE);
-    // Who cuts off keeps writers out.
+    // A truncating task keeps writers out.
     let writers = RwLock::new(());
     let cut = PAGES * PAGE / 2;
     let records = PAGES * PAGE / RECORD as u64;

@@ -23,7 +23,7 @@ const SECTOR: u64 = Sector::BYTES;
 const LOG: u64 = 16;
 const DATA: u64 = 64;
 
-/// What a file's home block holds.
+/// The contents of a file's home block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Meta {
     size: u64,
@@ -191,7 +191,7 @@ impl Journalled {
     }
 }
 
-/// What a crash leaves, by the log: home blocks with the committed transactions over them.
+/// The state after a crash, by the log: home blocks with the committed transactions over them.
 fn recover(mut image: Vec<u8>, files: usize) -> (Vec<Meta>, Vec<u8>) {
     let mut found = BTreeMap::new();
     for slot in [LOG, LOG + 16] {
@@ -213,7 +213,7 @@ fn recover(mut image: Vec<u8>, files: usize) -> (Vec<Meta>, Vec<u8>) {
     ((0..files).map(meta).collect(), image)
 }
 
-/// What was promised of a file when a sync of it ended, and cuts since.
+/// The contents of a file when a sync of it ended.
 #[derive(Clone, Debug, Default)]
 struct Promise {
     position: usize,

@@ -1,4 +1,4 @@
-//! What a file system is asked and told: placing of runs, completion, exclusion, errors.
+//! The seam of a file system: placing of runs, completion, exclusion, errors.
 
 use crate::common::{Gate, run, world};
 use extant_block::Sector;
@@ -29,7 +29,7 @@ pub(crate) struct Toy {
     pub(crate) panics: AtomicBool,
     /// Thread of the last `finish_write`.
     pub(crate) finished_on: Mutex<Option<std::thread::ThreadId>>,
-    /// What `finish_write` dirties: a file of metadata, exempt.
+    /// The file that `finish_write` dirties: a file of metadata, exempt.
     pub(crate) meta: Mutex<Option<Mapping>>,
 }
 
