@@ -187,7 +187,9 @@ impl WriteRun {
         let mut redirtied = 0;
         // What was not placed is given up with its reservation.
         let gives_up = !keep && outcome.not_placed.is_some();
-        let mut abandoned = Vec::new();
+        // Pages that a truncation has overtaken were taken and not written.
+        let cut = self.end_bytes.div_ceil(PAGE).clamp(self.first, self.pages().end);
+        let mut abandoned: Vec<u64> = if keep { Vec::new() } else { (cut..self.pages().end).collect() };
         {
             let mut pages = inner.pages.lock();
             if outcome.changes_map {
@@ -209,7 +211,7 @@ impl WriteRun {
                 if !keep {
                     if !before.is_detached() {
                         clean.push(frame);
-                        abandoned.extend(gives_up.then_some(index));
+                        abandoned.extend((gives_up && index < cut).then_some(index));
                     }
                     continue;
                 }
@@ -255,5 +257,51 @@ impl WriteRun {
         // Last, so that its waiters find everything settled.
         inner.pages.lock().writeback.remove(self.pages());
         shared.pages.wake(written(inner.file));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Answer, Backing, CacheConfig, DirtyRun, Extent, PAGE_BYTES, PageCache, Place, Placed, WrittenRun,
+    };
+    use extant_block::MemDevice;
+
+    /// Places nothing, and notes the pages that are given up.
+    #[derive(Debug, Default)]
+    struct Nothing(Mutex<Vec<ByteRange>>);
+
+    impl Backing for Nothing {
+        fn block_bytes(&self) -> u32 {
+            4096
+        }
+        fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
+            Answer::ok(Extent { place: Place::Hole, bytes: range.len() })
+        }
+        fn prepare_write<'a>(&'a self, _run: DirtyRun<'a>) -> Answer<'a, Placed> {
+            unreachable!("nothing below the size is dirty")
+        }
+        fn finish_write<'a>(&'a self, _run: &'a WrittenRun) -> Answer<'a, ()> {
+            Answer::ok(())
+        }
+        fn abandoned(&self, range: ByteRange) {
+            self.0.lock().push(range);
+        }
+    }
+
+    #[test]
+    fn pages_that_are_taken_while_the_file_is_cut_off_are_given_up() {
+        let rt = extant_rt::Rt::real(extant_rt::RealConfig::default());
+        let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).expect("memory");
+        let disk = cache.attach(Arc::new(MemDevice::new(1 << 20)));
+        let backing = Arc::new(Nothing::default());
+        let mapping = disk.mapping(backing.clone(), 1, 0);
+        mapping.open().write_blocking(0, &[1; 3 * PAGE_BYTES]).expect("room");
+        // As a truncation does first, and then the flusher comes.
+        mapping.0.store_size(0);
+        rt.block_on(mapping.write_back(..)).expect("no panic").expect("nothing fails");
+        assert_eq!(*backing.0.lock(), [ByteRange::new(0, 3 * PAGE)]);
+        assert_eq!(mapping.dirty_pages(), 0);
     }
 }
