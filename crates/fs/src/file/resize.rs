@@ -119,8 +119,9 @@ impl OpenFile {
             }
         }
         self.mapping.set_size(bytes).await.map_err(cache_error)?;
-        // The rest of the last block is zero on the device before the smaller size is.
-        self.write_out(ByteRange::new(bytes / unit * unit, bytes)).await?;
+        // The rest of the last block is zero on the device before the smaller size is. Memory has the smaller size by now:
+        // a failure is told by the next sync, whose write-back tries again.
+        let _ = self.write_out(ByteRange::new(bytes / unit * unit, bytes)).await;
         self.mapping.wait_written(cut).await;
         let given_back = {
             let mut live = contents.live.lock();

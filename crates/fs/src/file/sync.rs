@@ -29,13 +29,13 @@ impl OpenFile {
 
     pub(super) async fn sync_range(&self, bytes: ByteRange, data_only: bool) -> Result<()> {
         let contents = &*self.contents;
-        let end = bytes.end.min(self.size());
-        let range = ByteRange::new(bytes.start.min(end), bytes.end);
-        let written = self.pages.sync_range(range).await.map_err(cache_error);
+        // All of it: a small write that is synced shows the file no shorter than it was when it began.
+        let size = self.size();
+        let mut written = self.pages.sync_range(bytes).await.map_err(cache_error);
         let mut round = 0;
-        while written.is_ok() && !contents.has_recorded(end) && round < ROUNDS {
-            // Blocks before the range keep the size from being recorded.
-            self.pages.sync_range(ByteRange::ALL).await.map_err(cache_error)?;
+        while written.is_ok() && !contents.has_recorded(size) && round < ROUNDS {
+            // Blocks outside the range keep the size from being recorded.
+            written = self.pages.sync_range(ByteRange::ALL).await.map_err(cache_error);
             round += 1;
         }
         let logged = contents.log_times(data_only).await;

@@ -1,5 +1,8 @@
 //! Files on volumes that mke2fs made, over free space full of garbage; a vector, debugfs and e2fsck are the judges.
 
+mod faults;
+mod promises;
+
 use super::*;
 use crate::journal::{Credits, Journal, JournalOptions};
 use crate::meta::{InodeCell, MetaStore, Tid};

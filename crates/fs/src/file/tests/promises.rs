@@ -1,0 +1,212 @@
+//! What callers are promised, one by one.
+
+use super::*;
+use extant_rt::Class;
+
+fn with_file(
+    mib: usize,
+    args: &str,
+    contents: Vec<u8>,
+    budget: u64,
+    work: impl AsyncFnOnce(&Bed, InodeNumber, &Path),
+) {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), mib, args, &[contents]);
+    let rt = Rt::real(Default::default());
+    rt.block_on(async {
+        let number = numbers(&image, 1).await[0];
+        let bed = Bed::open(&rt, device(&image), budget).await;
+        work(&bed, number, &image).await;
+        bed.close().await;
+    })
+    .unwrap();
+    check_is_silent(&image, args);
+}
+
+/// What is on the device now.
+fn crashed(image: &Path) -> PathBuf {
+    let copy = image.with_extension("crashed");
+    std::fs::copy(image, &copy).unwrap();
+    run("e2fsck", &["-fy", copy.to_str().unwrap()]);
+    copy
+}
+
+#[test]
+fn a_small_synchronous_write_makes_the_whole_size_durable() {
+    // Linux leaves 4,096 bytes: the size of what the range of the second write covers.
+    with_file(8, "-t ext4 -b 4096 -O ^has_journal -N 64", vec![], 8 << 20, async |bed, number, image| {
+        let (_, file) = bed.file(number, FileOptions::default()).await;
+        let (_, synchronous) = bed.file(number, FileOptions { sync: true, ..Default::default() }).await;
+        let mut model = vec![7; 5000];
+        file.write(0, &model).await.unwrap();
+        synchronous.write(100, b"small").await.unwrap();
+        model[100..105].copy_from_slice(b"small");
+        assert!(dumped(&crashed(image), number) == model);
+    });
+}
+
+#[test]
+fn a_sync_makes_what_was_written_durable_and_nothing_else_is_written() {
+    with_file(
+        16,
+        "-t ext4 -b 1024 -O ^has_journal -N 64",
+        vec![1; 3000],
+        16 << 20,
+        async |bed, number, image| {
+            let (_, file) = bed.file(number, FileOptions { append: true, ..Default::default() }).await;
+            let mut model = vec![1; 3000];
+            for n in 2..40 {
+                file.write(0, &vec![n; 700]).await.unwrap();
+                model.extend(vec![n; 700]);
+                if n % 5 == 0 {
+                    file.datasync().await.unwrap();
+                    assert!(dumped(&crashed(image), number) == model, "after append {n}");
+                }
+            }
+        },
+    );
+}
+
+#[test]
+fn the_last_block_can_be_written_and_no_more_is_acknowledged_than_fits() {
+    for args in ["-t ext4 -b 1024 -O ^has_journal -m 0 -N 64", "-t ext2 -b 1024 -m 0 -N 64"] {
+        with_file(4, args, vec![], 16 << 20, async |bed, number, _| {
+            let (_, file) = bed.file(number, FileOptions::default()).await;
+            let mut counts = Vec::new();
+            for round in 0..3u8 {
+                let free = bed.writer.alloc.statfs().free;
+                let mut written = 0u64;
+                loop {
+                    match file.write(written << 10, &[round; 1024]).await {
+                        Ok(done) => assert_eq!(done, 1024),
+                        Err(Error::NoSpace) => break,
+                        Err(other) => panic!("{other}"),
+                    }
+                    written += 1;
+                }
+                file.sync().await.unwrap();
+                let left = bed.writer.alloc.statfs().free;
+                assert!(left <= 1, "{left} blocks of {free} are left after {written}");
+                let mut read = vec![0; (written << 10) as usize];
+                assert_eq!(file.read(0, &mut read).await.unwrap(), read.len());
+                assert!(read.iter().all(|&byte| byte == round));
+                counts.push(written);
+                file.set_size(0).await.unwrap();
+            }
+            assert!(counts.windows(2).all(|pair| pair[0] == pair[1]), "nothing leaks: {counts:?}");
+        });
+    }
+}
+
+#[test]
+fn a_write_that_fits_in_part_says_how_much() {
+    with_file(4, "-t ext4 -b 1024 -O ^has_journal -m 0 -N 64", vec![], 16 << 20, async |bed, number, _| {
+        let (_, file) = bed.file(number, FileOptions::default()).await;
+        let data = vec![9; 6 << 20];
+        let done = file.write(0, &data).await.unwrap();
+        assert!(done > 2 << 20 && done < data.len() && done.is_multiple_of(1024), "{done}");
+        assert_eq!(file.size(), done as u64);
+        assert!(matches!(file.write(done as u64, b"x").await, Err(Error::NoSpace)));
+        file.sync().await.unwrap();
+    });
+}
+
+#[test]
+fn writers_of_one_file_and_of_many_do_not_disturb_each_other() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), 64, "-t ext4 -b 4096 -O ^has_journal -N 64", &vec![vec![]; 4]);
+    let rt = Rt::real(Default::default());
+    const PART: usize = 3 << 20;
+    let numbers = rt
+        .block_on(async {
+            let numbers = numbers(&image, 4).await;
+            let bed = Bed::open(&rt, device(&image), 6 << 20).await;
+            let mut tasks = Vec::new();
+            for task in 0..6usize {
+                // Three write parts of the first file, three a file of their own.
+                let number = numbers[task.saturating_sub(2)];
+                let start = if task < 3 { task * PART } else { 0 };
+                let file = bed.file(number, FileOptions::default()).await.1;
+                tasks.push(bed.rt.spawn("writer", Class::Normal, async move {
+                    let mut rng = Rng::labelled(task as u64, "writers");
+                    let mut at = 0;
+                    while at < PART {
+                        let len = (rng.below(70_000) as usize + 1).min(PART - at);
+                        let part = vec![task as u8 + 1; len];
+                        assert_eq!(file.write((start + at) as u64, &part).await.unwrap(), len);
+                        at += len;
+                        if rng.below(8) == 0 {
+                            file.sync().await.unwrap();
+                        }
+                        if task > 2 && rng.below(16) == 0 {
+                            at = rng.below(at as u64) as usize;
+                            file.set_size(at as u64).await.unwrap();
+                        }
+                    }
+                }));
+            }
+            for task in tasks {
+                task.await.unwrap();
+            }
+            bed.close().await;
+            numbers
+        })
+        .unwrap();
+    check_is_silent(&image, "six writers");
+    for (n, &number) in numbers.iter().enumerate() {
+        let found = dumped(&image, number);
+        let parts = if n == 0 { vec![1, 2, 3] } else { vec![n as u8 + 3] };
+        assert_eq!(found.len(), parts.len() * PART);
+        for (chunk, part) in found.chunks(PART).zip(parts) {
+            assert!(chunk.iter().all(|&byte| byte == part), "file {n}, part {part}");
+        }
+    }
+}
+
+#[test]
+fn flags_are_obeyed() {
+    with_file(8, "-t ext4 -b 4096 -O ^has_journal -N 64", vec![1; 100], 8 << 20, async |bed, number, _| {
+        let (cell, file) = bed.file(number, FileOptions::default()).await;
+        let (_, appender) = bed.file(number, FileOptions { append: true, ..Default::default() }).await;
+        let set = async |flags: extant_format::InodeFlags| {
+            let mut handle = bed.writer.journal.start(Credits(1)).await.unwrap();
+            let mut inode = handle.inode(&cell);
+            let kept = inode.flags() & extant_format::InodeFlags::EXTENTS;
+            inode.raw.i_flags = (kept | flags).bits().into();
+        };
+        set(extant_format::InodeFlags::APPEND).await;
+        assert!(matches!(file.write(0, b"x").await, Err(Error::Permission(_))));
+        assert!(matches!(file.set_size(0).await, Err(Error::Permission(_))));
+        assert_eq!(appender.write(0, b"x").await.unwrap(), 1);
+        set(extant_format::InodeFlags::IMMUTABLE).await;
+        assert!(matches!(appender.write(0, b"x").await, Err(Error::Permission(_))));
+        set(extant_format::InodeFlags::empty()).await;
+        assert_eq!(file.size(), 101);
+    });
+}
+
+#[test]
+fn an_ordinary_writer_strips_setuid() {
+    with_file(8, "-t ext4 -b 4096 -O ^has_journal -N 64", vec![1; 100], 8 << 20, async |bed, number, _| {
+        let (cell, file) = bed.file(number, FileOptions::default()).await;
+        let (_, privileged) = bed.file(number, FileOptions { keeps_setid: true, ..Default::default() }).await;
+        let set = async |mode: u16| {
+            let mut handle = bed.writer.journal.start(Credits(1)).await.unwrap();
+            handle.inode(&cell).raw.i_mode = (0o100_000 | mode).into();
+        };
+        set(0o6755).await;
+        privileged.write(0, b"x").await.unwrap();
+        assert_eq!(cell.read(Inode::mode) & 0o7777, 0o6755);
+        file.write(0, b"x").await.unwrap();
+        assert_eq!(cell.read(Inode::mode) & 0o7777, 0o755);
+        set(0o2745).await;
+        file.write(0, b"x").await.unwrap();
+        assert_eq!(cell.read(Inode::mode) & 0o7777, 0o2745, "a mark of mandatory locking stays");
+    });
+}
