@@ -1,7 +1,9 @@
 //! What callers are promised, one by one.
 
 use super::*;
-use extant_rt::Class;
+use extant_block::{Fault, FaultConfig, MemDevice};
+use extant_rt::{Class, Nanos};
+use extant_sim::{Machine, Preemption, Sim};
 
 fn with_file(
     mib: usize,
@@ -114,58 +116,85 @@ fn a_write_that_fits_in_part_says_how_much() {
     });
 }
 
+const PART: usize = 1 << 20;
+
+/// Six writers over a cache that holds little of what they write; gives the inodes.
+async fn six_writers(rt: &Rt, device: Arc<dyn Device>, numbers: &[InodeNumber], seed: u64) {
+    let bed = Bed::open(rt, device, 4 << 20).await;
+    let mut tasks = Vec::new();
+    for task in 0..6usize {
+        // Three write parts of the first file, three a file of their own.
+        let number = numbers[task.saturating_sub(2)];
+        let start = if task < 3 { task * PART } else { 0 };
+        let file = bed.file(number, FileOptions::default()).await.1;
+        let mut rng = Rng::labelled(seed, &format!("writer {task}"));
+        tasks.push(bed.rt.spawn("writer", Class::Normal, async move {
+            let mut at = 0;
+            while at < PART {
+                let len = (rng.below(70_000) as usize + 1).min(PART - at);
+                let part = vec![task as u8 + 1; len];
+                assert_eq!(file.write((start + at) as u64, &part).await.unwrap(), len);
+                at += len;
+                if rng.below(8) == 0 {
+                    file.sync().await.unwrap();
+                }
+                if task > 2 && rng.below(16) == 0 {
+                    at = rng.below(at as u64) as usize;
+                    file.set_size(at as u64).await.unwrap();
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    bed.close().await;
+}
+
+fn check_writers(image: &Path, numbers: &[InodeNumber]) {
+    check_is_silent(image, "six writers");
+    for (n, &number) in numbers.iter().enumerate() {
+        let found = dumped(image, number);
+        let parts = if n == 0 { vec![1, 2, 3] } else { vec![n as u8 + 3] };
+        assert_eq!(found.len(), parts.len() * PART);
+        for (chunk, part) in found.chunks(PART).zip(parts) {
+            assert!(chunk.iter().all(|&byte| byte == part), "file {n}, part {part}");
+        }
+    }
+}
+
 #[test]
 fn writers_of_one_file_and_of_many_do_not_disturb_each_other() {
     if !have_tools() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let image = make(dir.path(), 64, "-t ext4 -b 4096 -O ^has_journal -N 64", &vec![vec![]; 4]);
+    let made = make(dir.path(), 16, "-t ext4 -b 4096 -O ^has_journal -N 64", &vec![vec![]; 4]);
+    let fresh = std::fs::read(&made).unwrap();
     let rt = Rt::real(Default::default());
-    const PART: usize = 3 << 20;
-    let numbers = rt
-        .block_on(async {
-            let numbers = numbers(&image, 4).await;
-            let bed = Bed::open(&rt, device(&image), 6 << 20).await;
-            let mut tasks = Vec::new();
-            for task in 0..6usize {
-                // Three write parts of the first file, three a file of their own.
-                let number = numbers[task.saturating_sub(2)];
-                let start = if task < 3 { task * PART } else { 0 };
-                let file = bed.file(number, FileOptions::default()).await.1;
-                tasks.push(bed.rt.spawn("writer", Class::Normal, async move {
-                    let mut rng = Rng::labelled(task as u64, "writers");
-                    let mut at = 0;
-                    while at < PART {
-                        let len = (rng.below(70_000) as usize + 1).min(PART - at);
-                        let part = vec![task as u8 + 1; len];
-                        assert_eq!(file.write((start + at) as u64, &part).await.unwrap(), len);
-                        at += len;
-                        if rng.below(8) == 0 {
-                            file.sync().await.unwrap();
-                        }
-                        if task > 2 && rng.below(16) == 0 {
-                            at = rng.below(at as u64) as usize;
-                            file.set_size(at as u64).await.unwrap();
-                        }
-                    }
-                }));
-            }
-            for task in tasks {
-                task.await.unwrap();
-            }
-            bed.close().await;
-            numbers
-        })
-        .unwrap();
-    check_is_silent(&image, "six writers");
-    for (n, &number) in numbers.iter().enumerate() {
-        let found = dumped(&image, number);
-        let parts = if n == 0 { vec![1, 2, 3] } else { vec![n as u8 + 3] };
-        assert_eq!(found.len(), parts.len() * PART);
-        for (chunk, part) in found.chunks(PART).zip(parts) {
-            assert!(chunk.iter().all(|&byte| byte == part), "file {n}, part {part}");
-        }
+    let numbers = rt.block_on(numbers(&made, 4)).unwrap();
+    rt.block_on(six_writers(&rt, device(&made), &numbers, 0)).unwrap();
+    check_writers(&made, &numbers);
+    // In the virtual world every seed is another order of events.
+    let seeds = std::env::var("EXTANT_SEEDS").map_or(6, |seeds| seeds.parse().unwrap());
+    for seed in 0..seeds {
+        println!("seed {seed}");
+        let sim = Sim::new(Machine::free(4, Preemption::None), seed);
+        let disk = Arc::new(MemDevice::from_bytes(fresh.clone()));
+        let delays = FaultConfig {
+            seed,
+            delay_ppm: 1_000_000,
+            delay_max: Nanos::from_micros(200),
+            ..Default::default()
+        };
+        let slow = Arc::new(Fault::new(disk.clone(), sim.rt(), delays));
+        sim.rt()
+            .block_on(async {
+                six_writers(sim.rt(), slow, &numbers, seed).await;
+            })
+            .unwrap();
+        std::fs::write(&made, disk.to_bytes()).unwrap();
+        check_writers(&made, &numbers);
     }
 }
 
