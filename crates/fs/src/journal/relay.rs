@@ -20,6 +20,8 @@ pub(super) struct Relay {
 #[derive(Default)]
 struct State {
     work: Stage,
+    /// Put in while the last piece had done its work and its driver had yet to say so.
+    next: Option<Work>,
     waiters: Vec<Waker>,
 }
 
@@ -33,11 +35,15 @@ enum Stage {
 }
 
 impl Relay {
-    /// Puts a future in. There must be none.
+    /// Puts a future in. The one before it has ended, in the eyes of those who wait for what it did, if not in its
+    /// driver's.
     pub(super) fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut state = self.state.lock();
-        assert!(matches!(state.work, Stage::Idle), "one piece of work at a time");
-        state.work = Stage::Parked(Box::pin(work));
+        match state.work {
+            Stage::Idle => state.work = Stage::Parked(Box::pin(work)),
+            Stage::Driven(_) if state.next.is_none() => state.next = Some(Box::pin(work)),
+            _ => panic!("one piece of work at a time"),
+        }
     }
 
     /// Ready when no work is left.
@@ -67,6 +73,11 @@ impl Relay {
             let mut state = self.state.lock();
             let again = matches!(state.work, Stage::Driven(true));
             if polled.is_ready() {
+                if let Some(next) = state.next.take() {
+                    work = next;
+                    state.work = Stage::Driven(false);
+                    continue;
+                }
                 state.work = Stage::Idle;
                 let waiters = std::mem::take(&mut state.waiters);
                 drop(state);
@@ -127,6 +138,22 @@ mod tests {
     use extant_rt::{Class, Nanos, Rt};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn work_that_follows_at_once_is_driven_on() {
+        let rt = Rt::real(Default::default());
+        let relay = Arc::new(Relay::default());
+        let done = Arc::new(AtomicU32::new(0));
+        let (inside, next) = (done.clone(), relay.clone());
+        relay.start(async move {
+            // As another thread does that sees the end before the driver does.
+            next.start(async move {
+                inside.fetch_add(1, Ordering::SeqCst);
+            });
+        });
+        rt.block_on(relay.join()).unwrap();
+        assert_eq!(done.load(Ordering::SeqCst), 1);
+    }
 
     #[test]
     fn work_goes_on_though_the_task_that_began_it_is_dropped() {
