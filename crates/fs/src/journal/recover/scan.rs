@@ -26,6 +26,9 @@ use extant_format::jbd2::{
 use extant_format::{Corrupt, Place, VolumeBlock};
 use std::collections::BTreeMap;
 
+/// What of a commit block the smallest write of a device holds: everything but zeroes.
+const COMMIT_SECTOR_BYTES: usize = 512;
+
 /// What the log holds.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
@@ -104,7 +107,13 @@ pub(crate) async fn scan(log: &Log) -> Result<Scan> {
                     }
                     break; // @E
                 }
-                let checked = JournalCommit::verify_block(&block, &layout, here).and_then(|()| {
+                let whole = JournalCommit::verify_block(&block, &layout, here).or_else(|corrupt| {
+                    // Power may fail within the block: its first sector says all, the rest is zeroes (as Linux since 6.12).
+                    let mut torn = block.to_vec();
+                    torn[COMMIT_SECTOR_BYTES..].fill(0);
+                    JournalCommit::verify_block(&torn, &layout, here).map_err(|_| corrupt)
+                });
+                let checked = whole.and_then(|()| {
                     if layout.checksums == JournalChecksums::Commit {
                         commit.verify_transaction(open.crc, here)
                     } else {
