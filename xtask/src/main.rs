@@ -1,13 +1,15 @@
 //! Development tasks: `cargo xtask TASK`.
 
 mod bench;
+mod torture;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match args[..] {
         ["bench", what, ref rest @ ..] => bench::run(what, rest),
-        _ => Err("usage: cargo xtask bench WHAT".into()),
+        ["torture", ref rest @ ..] => torture::run(rest),
+        _ => Err("usage: cargo xtask bench WHAT, cargo xtask torture [OPTION]...".into()),
     };
     if let Err(error) = result {
         eprintln!("xtask: {error}");

@@ -1,5 +1,6 @@
 //! The command line. Help, completions and man pages are all made from here.
 
+use crate::edit::{EditArgs, EditCommand};
 use crate::lab_args::LabCommand;
 use crate::place::Place;
 use crate::values;
@@ -49,6 +50,9 @@ pub(crate) enum Command {
     Export(ExportArgs),
     Recover(RecoverArgs),
     Debug(DebugArgs),
+    #[command(flatten)]
+    Change(EditCommand),
+    Edit(EditArgs),
     /// Run experiments on I/O paths: fio's jobs, on modelled machines or real files
     #[command(subcommand)]
     Lab(LabCommand),

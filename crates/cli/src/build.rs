@@ -79,7 +79,7 @@ impl VolumeArgs {
 }
 
 /// `SOURCE_DATE_EPOCH`, as <https://reproducible-builds.org/specs/source-date-epoch/> defines it.
-fn source_date_epoch() -> Result<Option<Timestamp>, Failure> {
+pub(crate) fn source_date_epoch() -> Result<Option<Timestamp>, Failure> {
     let Some(value) = std::env::var_os("SOURCE_DATE_EPOCH").filter(|value| !value.is_empty()) else {
         return Ok(None);
     };

@@ -61,6 +61,9 @@ pub(crate) enum Failure {
     Advised { error: extant_image::BuildError, advice: &'static str },
     #[error("{0}")]
     Usage(String),
+    /// A command of a script failed; those before it were done.
+    #[error("line {number}: {failure}")]
+    Line { number: usize, failure: Box<Failure> },
     #[error("{place} {loss}")]
     NotKept { place: String, loss: Loss },
     #[error(transparent)]
@@ -120,6 +123,7 @@ impl Failure {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Volume { error, .. } | Self::NoVolume { error, .. } => exit_of(error),
+            Self::Line { failure, .. } => failure.exit(),
             Self::Usage(_) | Self::Build(extant_image::BuildError::Options(_)) => Exit::Usage,
             Self::Lab(LabError::Job(_) | LabError::Machine(_) | LabError::Trace(_)) => Exit::Usage,
             _ => Exit::Failed,

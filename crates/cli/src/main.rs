@@ -7,6 +7,7 @@ mod cat;
 mod cp;
 mod debug;
 mod docs;
+mod edit;
 mod export;
 mod failure;
 mod info;
@@ -41,6 +42,8 @@ fn main() -> ExitCode {
         Command::Stat(args) => stat::run(&mut session, args),
         Command::Cat(args) => cat::run(&mut session, args),
         Command::Debug(args) => debug::run(&mut session, args),
+        Command::Change(command) => edit::run(&mut session, command),
+        Command::Edit(args) => edit::run_script(&mut session, args),
         Command::Cp(args) => cp::run(&mut session, args),
         Command::Export(args) => export::run(&mut session, args),
         Command::Recover(args) => recover::run(&mut session, args),

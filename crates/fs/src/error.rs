@@ -72,6 +72,9 @@ pub enum Error {
     /// The two names are not on one volume, or not in one project (EXDEV).
     #[error("{0}: lies elsewhere")]
     CrossDevice(String),
+    /// The file was not opened for this (EBADF).
+    #[error("the file is not open for {0}")]
+    BadFile(&'static str),
     /// The request makes no sense (EINVAL).
     #[error("{0}")]
     Invalid(String),
@@ -107,6 +110,13 @@ pub enum Error {
     Encrypted(extant_format::InodeNumber),
 }
 
+impl From<Error> for std::io::Error {
+    /// The kind follows from the errno; the message is the error's own.
+    fn from(error: Error) -> Self {
+        Self::new(Self::from_raw_os_error(error.errno()).kind(), error)
+    }
+}
+
 impl Error {
     /// The number by which Linux's system calls report it (asm-generic/errno.h; ext4 uses EUCLEAN for a damaged structure
     /// and EBADMSG for a wrong checksum).
@@ -116,6 +126,7 @@ impl Error {
             Self::NotFound(_) => 2,
             Self::Io(_) => 5,
             Self::ValueTooBig(_) => 7,
+            Self::BadFile(_) => 9,
             Self::Access(_) => 13,
             Self::Busy(_) | Self::InUse { .. } => 16,
             Self::Exists(_) => 17,

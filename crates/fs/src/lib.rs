@@ -48,5 +48,5 @@ pub use names::{
     Attributes, Caller, Capabilities, DEPTH_MAX, Follow, Node, PATH_MAX, RenameMode, SetAttributes, SetTime,
     Walk, WalkEntry, WalkError, WalkOptions, quote,
 };
-pub use volume::{Damage, OpenOptions, Volume, WriteOptions, read_superblock};
+pub use volume::{Damage, OpenOptions, Space, Volume, WriteOptions, read_superblock};
 pub use xattr::{Attribute, SetMode};

@@ -17,12 +17,16 @@
 #![forbid(unsafe_code)]
 
 pub mod ace;
+pub mod campaign;
 pub mod check;
 pub mod diff;
+mod faults;
 mod host;
 mod image;
+mod meddle;
 mod model;
 mod op;
+mod ours;
 mod pattern;
 pub mod states;
 mod subject;
@@ -30,10 +34,13 @@ mod tree;
 
 pub use ace::{Ace, Workload};
 pub use check::{Filesystem, Recovered, Run};
+pub use faults::{FailOne, FailingDevice};
 pub use host::Host;
 pub use image::{Image, ImageDevice};
+pub use meddle::{Meddler, Meddling};
 pub use model::{Model, Violation};
 pub use op::{Durability, Fallocate, Op, RenameMode, Special, Time, XattrMode};
+pub use ours::{OurVolume, Ours, SlowDevice};
 pub use pattern::pattern;
 pub use subject::{Errno, Kind, Outcome, Stat, Subject, apply};
 pub use tree::{Found, Tree, Unreadable, join, split};

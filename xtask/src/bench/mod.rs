@@ -3,6 +3,7 @@
 mod block;
 mod build;
 mod cache;
+mod meta;
 mod read;
 mod rt;
 mod sim;
@@ -16,6 +17,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("block", block::run),
     ("build", build::run),
     ("cache", cache::run),
+    ("meta", meta::run),
     ("read", read::run),
     ("rt", rt::run),
     ("sim", sim::run),

@@ -66,6 +66,20 @@ pub(crate) async fn free_from(
     Ok(())
 }
 
+/// Frees what lies beyond the size of an inode that a crash left with more, and takes it off the orphans.
+///
+/// # Errors
+/// As [`free_from`].
+pub(crate) async fn finish_shrink(writer: &Writer, cell: &Arc<InodeCell>) -> Result<()> {
+    let from = writer.store.shape().block_size().blocks_for(cell.read(Inode::size));
+    free_from(writer, cell, from, Credits(Orphans::CREDITS), |handle, step| {
+        if step.last {
+            writer.orphans.remove(handle, cell);
+        }
+    })
+    .await
+}
+
 impl OpenFile {
     /// Sets the size in bytes. What is cut off is gone, and the file reads as zeroes behind its old end; durable after
     /// [`OpenFile::sync`].

@@ -1,6 +1,7 @@
 //! Opening a volume and finding its inodes.
 
 mod features;
+mod live;
 mod mmp;
 mod mount;
 mod orphans;
@@ -14,6 +15,7 @@ use extant_format::{
     Corrupt, FileKind, Group, GroupDescriptor, Incompat, Inode, InodeNumber, Place, SUPERBLOCK_BYTES,
     Superblock, VolumeBlock, inode_offset,
 };
+pub use live::Space;
 pub(crate) use mmp::refuse_in_use;
 pub use mount::WriteOptions;
 pub(crate) use orphans::orphan_file_blocks;

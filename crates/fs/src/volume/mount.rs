@@ -4,7 +4,7 @@ use super::features::check_writable;
 use super::{OpenOptions, Volume, Writer, read_superblock};
 use crate::journal::recover::Log;
 use crate::journal::{Journal, JournalOptions, LogDevice, recover};
-use crate::meta::{Buffers, InodeCell, MetaStore, Tid};
+use crate::meta::{Buffers, MetaStore, Tid};
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Claim, IoErrorKind, Op, Sector, Segment};
 use extant_cache::Disk;
@@ -13,7 +13,6 @@ use extant_cache::blocks::Blocks;
 use extant_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
 use extant_format::{Compat, Incompat, RoCompat, STATE_ERROR, STATE_VALID, Superblock};
 use extant_rt::{Nanos, Rt};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// How to open a volume for writing.
@@ -41,8 +40,6 @@ pub(super) struct Mount {
     options: WriteOptions,
     /// `s_state` as the volume was found.
     state: u16,
-    /// Orphans that the volume was left with, until they are finished.
-    orphans: Mutex<Vec<Arc<InodeCell>>>,
     _claim: Claim,
 }
 
@@ -91,35 +88,17 @@ impl Volume {
             fixed_time: options.fixed_time,
         };
         let journal = Journal::new(rt, store.clone(), log, next, journal_options);
-        let mount = Mount {
-            disk: disk.clone(),
-            options,
-            state: sb.raw().s_state.get(),
-            orphans: Mutex::default(),
-            _claim: claim,
-        };
+        let mount = Mount { disk: disk.clone(), options, state: sb.raw().s_state.get(), _claim: claim };
         mount.mark_open(&store, &journal).await?;
         let orphan_file = super::orphan_file_blocks(&raw).await?;
         let (writer, orphans) =
             Writer::new(rt, store, journal, disk, &orphan_file, options.fixed_time).await?;
-        *mount.orphans.lock() = orphans;
+        Self::finish_orphans(&writer, orphans).await?;
         let mut volume = raw;
         let inner = Arc::get_mut(&mut volume.inner).expect("no other handle has been made");
         inner.buffers = Buffers::over(blocks);
         (inner.writer, inner.mount) = (Some(writer), Some(mount));
         Ok(volume)
-    }
-
-    /// The disk in the page cache, on a volume that is open for writing.
-    #[allow(dead_code)] // the flows that use it follow
-    pub(crate) fn disk(&self) -> Option<&Disk> {
-        self.inner.mount.as_ref().map(|mount| &mount.disk)
-    }
-
-    /// Takes the orphans that the volume was left with, to be finished.
-    #[allow(dead_code)] // the flows that use it follow
-    pub(crate) fn take_orphans(&self) -> Vec<Arc<InodeCell>> {
-        self.inner.mount.as_ref().map_or_else(Vec::new, |mount| std::mem::take(&mut mount.orphans.lock()))
     }
 
     /// The parts that only writing needs; `None` on a volume that is open for reading.

@@ -105,7 +105,9 @@ impl Generator {
             return self.fresh();
         }
         let any = self.chance(7);
-        match self.known_of(|kind| any || wanted(kind)) {
+        // Opening a device node of the host asks the device, not the file system.
+        let opens = |kind| matches!(kind, Kind::File | Kind::Dir | Kind::Symlink);
+        match self.known_of(|kind| wanted(kind) || (any && opens(kind))) {
             Some(path) if !path.is_empty() => path,
             _ => self.fresh(),
         }

@@ -12,6 +12,7 @@ use extant_rt::Rng;
 use std::fmt;
 
 pub use prune::Pruner;
+pub(crate) use prune::tags;
 
 /// How many states are made.
 #[derive(Clone, Copy, Debug)]

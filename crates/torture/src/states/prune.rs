@@ -180,7 +180,7 @@ fn kind(block: &[u8]) -> Option<u32> {
 }
 
 /// The volume blocks that a descriptor of checksum version 3 names: 16 bytes each, 16 more after the first.
-fn tags(block: &[u8]) -> Vec<u64> {
+pub(crate) fn tags(block: &[u8]) -> Vec<u64> {
     const SAME_UUID: u32 = 2;
     const LAST: u32 = 8;
     let word =

@@ -1,0 +1,222 @@
+//! Arguments of the commands that change a volume. A script's lines have the same ones.
+
+use crate::values;
+use clap::{Args, Parser, Subcommand, ValueHint};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const TARGETS: &str = "IMAGE:/PATH";
+
+/// A change of a volume.
+#[derive(Debug, Subcommand)]
+pub(crate) enum EditCommand {
+    Put(PutArgs),
+    Mkdir(MkdirArgs),
+    Rm(RmArgs),
+    Mv(MvArgs),
+    Ln(LnArgs),
+    Chmod(ChmodArgs),
+    Chown(ChownArgs),
+    Xattr(XattrArgs),
+    Truncate(TruncateArgs),
+}
+
+/// Make the changes of a script in one batch, each line a command without the image: put notes.txt /etc/motd
+#[derive(Debug, Args)]
+pub(crate) struct EditArgs {
+    /// The image to change
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// The script; standard input by default, as for -
+    #[arg(default_value = "-", value_hint = ValueHint::FilePath)]
+    pub(crate) script: PathBuf,
+}
+
+/// A line of a script.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, disable_help_flag = true, disable_help_subcommand = true)]
+pub(crate) struct ScriptLine {
+    #[command(subcommand)]
+    pub(crate) command: EditCommand,
+}
+
+/// Copy files and directories of the host into an image, with their modes, owners, times and attributes
+#[derive(Debug, Args)]
+pub(crate) struct PutArgs {
+    /// Copy directories with everything in them
+    #[arg(short, long)]
+    pub(crate) recursive: bool,
+    /// Everything belongs to root
+    #[arg(long)]
+    pub(crate) all_root: bool,
+    /// Files of the host, and where to put them: a directory of the image, or (for one file) its new name
+    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", TARGETS], value_hint = ValueHint::AnyPath)]
+    pub(crate) paths: Vec<OsString>,
+}
+
+/// Make directories
+#[derive(Debug, Args)]
+pub(crate) struct MkdirArgs {
+    /// Make the directories above, too, and be content with those that exist
+    #[arg(short, long)]
+    pub(crate) parents: bool,
+    /// Permissions, in octal
+    #[arg(short, long, default_value = "755", value_parser = mode)]
+    pub(crate) mode: u32,
+    #[arg(required = true, value_name = TARGETS)]
+    pub(crate) paths: Vec<OsString>,
+}
+
+/// Remove files
+#[derive(Debug, Args)]
+pub(crate) struct RmArgs {
+    /// Remove directories with everything in them
+    #[arg(short, long)]
+    pub(crate) recursive: bool,
+    /// Be content where there is no such file
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    #[arg(required = true, value_name = TARGETS)]
+    pub(crate) paths: Vec<OsString>,
+}
+
+/// Rename a file, or move files into a directory of the same image
+#[derive(Debug, Args)]
+pub(crate) struct MvArgs {
+    /// Fail where the new name exists
+    #[arg(short, long)]
+    pub(crate) no_clobber: bool,
+    #[arg(required = true, num_args = 2.., value_name = TARGETS)]
+    pub(crate) paths: Vec<OsString>,
+}
+
+/// Give a file another name, or make a symbolic link
+#[derive(Debug, Args)]
+pub(crate) struct LnArgs {
+    /// Make a symbolic link; TARGET is kept as it is written
+    #[arg(short, long)]
+    pub(crate) symbolic: bool,
+    /// Replace what has the new name
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// The file in the image; with -s any text
+    pub(crate) target: OsString,
+    /// The new name
+    #[arg(value_name = TARGETS)]
+    pub(crate) name: OsString,
+}
+
+/// Set permissions
+#[derive(Debug, Args)]
+pub(crate) struct ChmodArgs {
+    /// Change everything below directories, too
+    #[arg(short = 'R', long)]
+    pub(crate) recursive: bool,
+    /// Permissions, in octal, as in 644 or 4755
+    #[arg(value_parser = mode)]
+    pub(crate) mode: u32,
+    #[arg(required = true, value_name = TARGETS)]
+    pub(crate) paths: Vec<OsString>,
+}
+
+/// Set owner and group
+#[derive(Debug, Args)]
+pub(crate) struct ChownArgs {
+    /// Change everything below directories, too
+    #[arg(short = 'R', long)]
+    pub(crate) recursive: bool,
+    /// Numbers: UID, UID:GID or :GID
+    #[arg(value_parser = owner)]
+    pub(crate) owner: Owner,
+    #[arg(required = true, value_name = TARGETS)]
+    pub(crate) paths: Vec<OsString>,
+}
+
+/// Set or remove extended attributes
+#[derive(Debug, Args)]
+pub(crate) struct XattrArgs {
+    /// Set an attribute; the value begins behind the first =
+    #[arg(short, long, value_name = "NAME=VALUE", required_unless_present = "remove")]
+    pub(crate) set: Vec<OsString>,
+    /// Remove an attribute
+    #[arg(short = 'x', long, value_name = "NAME")]
+    pub(crate) remove: Vec<OsString>,
+    #[arg(required = true, value_name = TARGETS)]
+    pub(crate) paths: Vec<OsString>,
+}
+
+/// Set the size of files: what lies beyond is gone, what is new is zeroes
+#[derive(Debug, Args)]
+pub(crate) struct TruncateArgs {
+    /// The new size, such as 0 or 64K
+    #[arg(short, long, value_parser = values::size)]
+    pub(crate) size: u64,
+    /// Do not create files that do not exist
+    #[arg(short = 'c', long)]
+    pub(crate) no_create: bool,
+    #[arg(required = true, value_name = TARGETS)]
+    pub(crate) paths: Vec<OsString>,
+}
+
+/// An owner, a group, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o7777 => Ok(mode),
+        _ => Err("permissions are written in octal, from 0 to 7777".into()),
+    }
+}
+
+fn owner(text: &str) -> Result<Owner, String> {
+    let number = |text: &str| match text {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| format!("{text} is no number: names mean nothing here")),
+    };
+    let (uid, gid) = text.split_once(':').unwrap_or((text, ""));
+    match (number(uid)?, number(gid)?) {
+        (None, None) => Err("an owner is UID, UID:GID or :GID".into()),
+        (uid, gid) => Ok(Owner { uid, gid }),
+    }
+}
+
+impl EditCommand {
+    /// The paths in the image that the command names.
+    pub(crate) fn targets(&self) -> Vec<&OsString> {
+        match self {
+            Self::Put(args) => args.paths.last().into_iter().collect(),
+            Self::Mkdir(args) => args.paths.iter().collect(),
+            Self::Rm(args) => args.paths.iter().collect(),
+            Self::Mv(args) => args.paths.iter().collect(),
+            Self::Ln(args) if args.symbolic => vec![&args.name],
+            Self::Ln(args) => vec![&args.target, &args.name],
+            Self::Chmod(args) => args.paths.iter().collect(),
+            Self::Chown(args) => args.paths.iter().collect(),
+            Self::Xattr(args) => args.paths.iter().collect(),
+            Self::Truncate(args) => args.paths.iter().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_are_numbers() {
+        assert_eq!(owner("1:2"), Ok(Owner { uid: Some(1), gid: Some(2) }));
+        assert_eq!(owner(":2"), Ok(Owner { uid: None, gid: Some(2) }));
+        assert_eq!(owner("1"), Ok(Owner { uid: Some(1), gid: None }));
+        assert!(owner("root").is_err() && owner(":").is_err() && owner("-1").is_err());
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!((mode("644"), mode("4755")), (Ok(0o644), Ok(0o4755)));
+        assert!(mode("8").is_err() && mode("10000").is_err() && mode("u+x").is_err());
+    }
+}

@@ -1,0 +1,273 @@
+//! Commands that change a volume: `put`, `mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `xattr`, `truncate`, and `edit`, which
+//! makes many changes in one batch.
+//!
+//! A batch opens the volume once, does its commands in order, stops at the first that fails, and closes the volume, so that
+//! the image is whole and clean either way. It succeeds only if every command and the close did.
+
+mod args;
+mod put;
+mod script;
+
+pub(crate) use args::{EditArgs, EditCommand};
+
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::session::Session;
+use args::{Owner, ScriptLine};
+use clap::Parser;
+use extant::{Dir, Error, FileOptions, FileType, OpenOptions, RenameMode, Volume, XattrMode};
+use extant_block::{FileDevice, FileOptions as DeviceOptions};
+use extant_fs::quote;
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A command on the command line: its paths name the image, all the same.
+pub(crate) fn run(session: &mut Session, command: &EditCommand) -> Result<(), Failure> {
+    let mut image: Option<PathBuf> = None;
+    for target in command.targets() {
+        if !target.as_bytes().windows(2).any(|pair| pair == b":/") {
+            let word = quote(target.as_bytes());
+            return Err(Failure::Usage(format!("{word}: a path in an image is written IMAGE:/PATH")));
+        }
+        let place = Place::parse(target.clone());
+        match &image {
+            Some(image) if *image != place.image => {
+                return Err(Failure::Usage("one call changes one image".into()));
+            }
+            _ => image = Some(place.image),
+        }
+    }
+    let image = image.expect("every command has a target");
+    batch(session, &image, |volume| {
+        let edit = Edit { image: &image, root: volume.root(), in_script: false };
+        edit.run(command)
+    })
+}
+
+/// `extant edit`.
+pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), Failure> {
+    let mut text = Vec::new();
+    if args.script == Path::new("-") {
+        std::io::stdin().read_to_end(&mut text).map_err(|e| Failure::host(Path::new("standard input"), e))?;
+    } else {
+        text = std::fs::read(&args.script).map_err(|e| Failure::host(&args.script, e))?;
+    }
+    // Mistakes of the script are told before anything is changed.
+    let mut commands = Vec::new();
+    for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
+        let wrong = |what: &dyn std::fmt::Display| Failure::Usage(format!("line {number}: {what}"));
+        let words = script::words(line).map_err(|what| wrong(&what))?;
+        if words.is_empty() {
+            continue;
+        }
+        let ScriptLine { command } = ScriptLine::try_parse_from(words).map_err(|error| {
+            let text = error.to_string();
+            wrong(&text.lines().next().unwrap_or_default().trim_start_matches("error: "))
+        })?;
+        for target in command.targets() {
+            if !target.as_bytes().starts_with(b"/") {
+                return Err(wrong(&format!(
+                    "{}: a path in the image begins with /",
+                    quote(target.as_bytes())
+                )));
+            }
+        }
+        commands.push((number, command));
+    }
+    let count = commands.len();
+    batch(session, &args.image, |volume| {
+        for (number, command) in &commands {
+            let edit = Edit { image: &args.image, root: volume.root(), in_script: true };
+            edit.run(command)
+                .map_err(|failure| Failure::Line { number: *number, failure: Box::new(failure) })?;
+        }
+        Ok(())
+    })?;
+    let image = quote(args.image.as_os_str().as_bytes());
+    session.summary(&format!("{image}: {count} commands done"));
+    Ok(())
+}
+
+/// Opens the image, has `work` change it, and closes it.
+fn batch(
+    session: &Session,
+    image: &Path,
+    work: impl FnOnce(&Volume) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let options = DeviceOptions { write: true, direct: false };
+    let device = FileDevice::open(image, options).map_err(|error| Failure::host(image, error))?;
+    let device = Arc::new(device.driven_by(&session.rt));
+    let name = quote(image.as_os_str().as_bytes());
+    let fixed_time = crate::build::source_date_epoch()?.map(|time| time.seconds);
+    let options = OpenOptions::new().write(true).offline(true).fixed_time(fixed_time);
+    let volume = Volume::open_device(&session.rt, device, &options)
+        .map_err(|error| Failure::open(name.clone(), error))?;
+    let done = work(&volume);
+    let closed = volume.close().map_err(|error| Failure::Volume { place: name, error });
+    done.and(closed)
+}
+
+/// The volume that commands change.
+struct Edit<'a> {
+    image: &'a Path,
+    root: Dir,
+    in_script: bool,
+}
+
+impl Edit<'_> {
+    fn place(&self, target: &OsStr) -> Place {
+        match self.in_script {
+            true => Place { image: self.image.to_owned(), path: target.as_bytes().to_vec() },
+            false => Place::parse(target.to_owned()),
+        }
+    }
+
+    /// Runs a call on a path and tells a failure with it.
+    fn at<T>(
+        &self,
+        target: &OsStr,
+        call: impl FnOnce(&Dir, &[u8]) -> Result<T, Error>,
+    ) -> Result<T, Failure> {
+        let place = self.place(target);
+        call(&self.root, &place.path).map_err(|error| Failure::at(&place, error))
+    }
+
+    fn is_dir(&self, path: &[u8]) -> bool {
+        self.root.metadata(path).is_ok_and(|metadata| metadata.is_dir())
+    }
+
+    /// `path`, or in the directory that it names, the last name of `source`.
+    fn into_dir(&self, path: &[u8], source: &[u8]) -> Vec<u8> {
+        let name = source.split(|&byte| byte == b'/').rfind(|name| !name.is_empty());
+        match name {
+            Some(name) if self.is_dir(path) => join(path, name),
+            _ => path.to_vec(),
+        }
+    }
+
+    fn run(&self, command: &EditCommand) -> Result<(), Failure> {
+        match command {
+            EditCommand::Put(args) => self.put(args),
+            EditCommand::Mkdir(args) => self.each(&args.paths, |root, path| match args.parents {
+                false => root.create_dir_with(path, args.mode),
+                true if root.try_exists(path)? => root.create_dir_all(path),
+                true => {
+                    root.create_dir_all(path)?;
+                    root.set_mode(path, args.mode)
+                }
+            }),
+            EditCommand::Rm(args) => self.each(&args.paths, |root, path| {
+                let kind = match root.symlink_metadata(path) {
+                    Err(Error::NotFound(_)) if args.force => return Ok(()),
+                    found => found?.file_type(),
+                };
+                match kind {
+                    FileType::Dir if args.recursive => root.remove_dir_all(path),
+                    _ => root.remove_file(path),
+                }
+            }),
+            EditCommand::Mv(args) => {
+                let (target, sources) = args.paths.split_last().expect("clap wants two");
+                let to = self.place(target).path;
+                self.wants_dir(sources, target)?;
+                let mode = if args.no_clobber { RenameMode::NoReplace } else { RenameMode::Replace };
+                self.each(sources, |root, path| root.rename_with(path, self.into_dir(&to, path), mode))
+            }
+            EditCommand::Ln(args) => {
+                if args.force {
+                    self.at(&args.name, |root, path| match root.remove_file(path) {
+                        Err(Error::NotFound(_)) => Ok(()),
+                        other => other,
+                    })?;
+                }
+                let from = match args.symbolic {
+                    true => args.target.as_bytes().to_vec(),
+                    false => self.place(&args.target).path,
+                };
+                self.at(&args.name, |root, path| match args.symbolic {
+                    true => root.symlink(&from, path),
+                    false => root.hard_link(&from, self.into_dir(path, &from)),
+                })
+            }
+            EditCommand::Chmod(args) => self.below(&args.paths, args.recursive, |root, path| {
+                // The mode of a symbolic link means nothing.
+                if args.recursive && root.symlink_metadata(path)?.file_type() == FileType::Symlink {
+                    return Ok(());
+                }
+                root.set_mode(path, args.mode)
+            }),
+            EditCommand::Chown(args) => {
+                let Owner { uid, gid } = args.owner;
+                self.below(&args.paths, args.recursive, |root, path| root.set_owner(path, uid, gid))
+            }
+            EditCommand::Xattr(args) => self.each(&args.paths, |root, path| {
+                for set in &args.set {
+                    let set = set.as_bytes();
+                    let at = set.iter().position(|&byte| byte == b'=');
+                    let at = at.ok_or_else(|| Error::Invalid("an attribute is set as NAME=VALUE".into()))?;
+                    root.set_xattr(path, &set[..at], &set[at + 1..], XattrMode::Any)?;
+                }
+                args.remove.iter().try_for_each(|name| root.remove_xattr(path, name.as_bytes()))
+            }),
+            EditCommand::Truncate(args) => self.each(&args.paths, |root, path| {
+                let mut options = FileOptions::new();
+                options.write(true).create(!args.no_create).mode(0o644);
+                root.open_with(path, &options)?.set_len(args.size)
+            }),
+        }
+    }
+
+    /// Refuses several sources where the target is no directory.
+    fn wants_dir(&self, sources: &[OsString], target: &OsStr) -> Result<(), Failure> {
+        let place = self.place(target);
+        if sources.len() > 1 && !self.is_dir(&place.path) {
+            return Err(Failure::at(&place, Error::NotADirectory(quote(&place.path))));
+        }
+        Ok(())
+    }
+
+    fn each(
+        &self,
+        targets: &[OsString],
+        call: impl Fn(&Dir, &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Failure> {
+        targets.iter().try_for_each(|target| self.at(target, &call))
+    }
+
+    /// Calls for every target and, with `recursive`, everything below, directories before their contents.
+    fn below(
+        &self,
+        targets: &[OsString],
+        recursive: bool,
+        call: impl Fn(&Dir, &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Failure> {
+        for target in targets {
+            let mut todo = vec![self.place(target)];
+            while let Some(place) = todo.pop() {
+                let failed = |error| Failure::at(&place, error);
+                call(&self.root, &place.path).map_err(failed)?;
+                let kind = self.root.symlink_metadata(&place.path).map_err(failed)?.file_type();
+                if recursive && kind == FileType::Dir {
+                    let dir = self.root.open_dir(&place.path).map_err(failed)?;
+                    for entry in dir.entries().map_err(failed)? {
+                        let path = join(&place.path, &entry.name);
+                        todo.push(Place { image: place.image.clone(), path });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut path = dir.to_vec();
+    if path.last() != Some(&b'/') {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+    path
+}

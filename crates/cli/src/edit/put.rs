@@ -1,0 +1,191 @@
+//! Copies of the host's files into a volume.
+
+use super::args::PutArgs;
+use super::{Edit, join};
+use crate::failure::Failure;
+use crate::place::Place;
+use extant::{Error, FileOptions, Special, Time, XattrMode};
+use rustix::fs::{major, minor};
+use std::collections::BTreeMap;
+use std::fs::{self, Metadata};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes read from the host at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+impl Edit<'_> {
+    pub(super) fn put(&self, args: &PutArgs) -> Result<(), Failure> {
+        let (target, sources) = args.paths.split_last().expect("clap wants two");
+        self.wants_dir(sources, target)?;
+        let target = self.place(target);
+        let mut put = Put { edit: self, args, links: BTreeMap::new() };
+        for source in sources {
+            let path = self.into_dir(&target.path, source.as_bytes());
+            put.tree(Path::new(source), Place { image: target.image.clone(), path })?;
+        }
+        Ok(())
+    }
+}
+
+struct Put<'a> {
+    edit: &'a Edit<'a>,
+    args: &'a PutArgs,
+    /// The first path of each file with several names, by device and inode.
+    links: BTreeMap<(u64, u64), Vec<u8>>,
+}
+
+impl Put<'_> {
+    /// Copies a file and, if it is a directory, everything below it.
+    fn tree(&mut self, source: &Path, target: Place) -> Result<(), Failure> {
+        let mut todo = vec![(source.to_owned(), target)];
+        // Directories get their times last: filling them changes those.
+        let mut dirs: Vec<(Place, Metadata)> = Vec::new();
+        while let Some((source, target)) = todo.pop() {
+            let metadata = fs::symlink_metadata(&source).map_err(|error| Failure::host(&source, error))?;
+            if !metadata.is_dir() {
+                self.file(&source, &target, &metadata)?;
+                continue;
+            }
+            if !self.args.recursive {
+                let error = io::Error::other("is a directory; copy it with --recursive");
+                return Err(Failure::host(&source, error));
+            }
+            match self.edit.root.create_dir_with(&target.path, metadata.mode() & 0o7777) {
+                Err(Error::Exists(_)) if self.edit.is_dir(&target.path) => {}
+                other => other.map_err(|error| Failure::at(&target, error))?,
+            }
+            let mut names: Vec<PathBuf> = fs::read_dir(&source)
+                .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
+                .map_err(|error| Failure::host(&source, error))?;
+            // The last one comes first from the stack; the order makes the image reproducible.
+            names.sort_unstable_by(|a, b| b.cmp(a));
+            for path in names {
+                let name = path.file_name().expect("a directory's entry has a name").as_bytes();
+                let below = Place { image: target.image.clone(), path: join(&target.path, name) };
+                todo.push((path, below));
+            }
+            self.attributes(&source, &target, &metadata)?;
+            dirs.push((target, metadata));
+        }
+        dirs.iter().rev().try_for_each(|(target, metadata)| self.times(target, metadata))
+    }
+
+    fn file(&mut self, source: &Path, target: &Place, metadata: &Metadata) -> Result<(), Failure> {
+        let root = &self.edit.root;
+        let path = &target.path;
+        let failed = |error| Failure::at(target, error);
+        let kind = metadata.file_type();
+        if metadata.nlink() > 1 {
+            match self.links.get(&(metadata.dev(), metadata.ino())) {
+                Some(first) => {
+                    self.replace(target)?;
+                    return root.hard_link(first, path).map_err(failed);
+                }
+                None => {
+                    self.links.insert((metadata.dev(), metadata.ino()), path.clone());
+                }
+            }
+        }
+        let mode = metadata.mode() & 0o7777;
+        let device = (major(metadata.rdev()), minor(metadata.rdev()));
+        if kind.is_file() {
+            self.contents(source, target)?;
+            root.set_mode(path, mode).map_err(failed)?;
+        } else {
+            self.replace(target)?;
+            if kind.is_symlink() {
+                let link = fs::read_link(source).map_err(|error| Failure::host(source, error))?;
+                root.symlink(link.as_os_str().as_bytes(), path)
+            } else if kind.is_fifo() {
+                root.create_special(path, Special::Fifo, mode)
+            } else if kind.is_socket() {
+                root.create_special(path, Special::Socket, mode)
+            } else if kind.is_char_device() {
+                root.create_special(path, Special::Char(device.0, device.1), mode)
+            } else {
+                root.create_special(path, Special::Block(device.0, device.1), mode)
+            }
+            .map_err(failed)?;
+        }
+        self.attributes(source, target, metadata)?;
+        self.times(target, metadata)
+    }
+
+    /// Makes room for something that cannot overwrite a file.
+    fn replace(&self, target: &Place) -> Result<(), Failure> {
+        match self.edit.root.remove_file(&target.path) {
+            Ok(()) | Err(Error::NotFound(_)) => Ok(()),
+            Err(error) => Err(Failure::at(target, error)),
+        }
+    }
+
+    fn contents(&self, source: &Path, target: &Place) -> Result<(), Failure> {
+        let read = |error| Failure::host(source, error);
+        let failed = |error| Failure::at(target, error);
+        let mut from = fs::File::open(source).map_err(read)?;
+        let mut options = FileOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let file = self.edit.root.open_with(&target.path, &options).map_err(failed)?;
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut at = 0;
+        loop {
+            let n = match from.read(&mut chunk) {
+                Ok(0) => return Ok(()),
+                Ok(n) => n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(read(error)),
+            };
+            file.write_all_at(at, &chunk[..n]).map_err(failed)?;
+            at += n as u64;
+        }
+    }
+
+    /// Owner and extended attributes. The owner comes before the mode's set-ID bits, which it takes away.
+    fn attributes(&self, source: &Path, target: &Place, metadata: &Metadata) -> Result<(), Failure> {
+        let root = &self.edit.root;
+        let failed = |error| Failure::at(target, error);
+        let (uid, gid) = if self.args.all_root { (0, 0) } else { (metadata.uid(), metadata.gid()) };
+        root.set_owner(&target.path, Some(uid), Some(gid)).map_err(failed)?;
+        if !metadata.is_symlink() {
+            root.set_mode(&target.path, metadata.mode() & 0o7777).map_err(failed)?;
+        }
+        for (name, value) in xattrs(source).map_err(|error| Failure::host(source, error))? {
+            root.set_xattr(&target.path, name, value, XattrMode::Any).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn times(&self, target: &Place, metadata: &Metadata) -> Result<(), Failure> {
+        let latest = crate::build::source_date_epoch()?.map(|time| time.seconds);
+        let time = |seconds: i64, nanos: i64| match latest {
+            Some(latest) if seconds >= latest => Time { seconds: latest, nanos: 0 },
+            _ => Time { seconds, nanos: nanos as u32 },
+        };
+        let modified = time(metadata.mtime(), metadata.mtime_nsec());
+        // Reading the source changes its time of access: the time of change stands for it, so that copies are alike.
+        let done = self.edit.root.set_times(&target.path, Some(modified), Some(modified));
+        done.map_err(|error| Failure::at(target, error))
+    }
+}
+
+type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn xattrs(source: &Path) -> io::Result<Xattrs> {
+    let mut names = vec![0_u8; 64 << 10];
+    let len = match rustix::fs::llistxattr(source, &mut names) {
+        Err(rustix::io::Errno::NOTSUP) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut all = Vec::new();
+    for name in names[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        let mut value = vec![0_u8; 64 << 10];
+        let len = rustix::fs::lgetxattr(source, name, &mut value)?;
+        value.truncate(len);
+        all.push((name.to_vec(), value));
+    }
+    all.sort();
+    Ok(all)
+}

@@ -1,0 +1,443 @@
+//! Directories, and everything that is done to names.
+
+use super::File;
+use super::path::{place, resolve};
+use crate::sys::{Node, Sys};
+use crate::{Error, FileOptions, FileType, Metadata, RenameMode, Result, Special, Time, XattrMode};
+use extant_fs::quote;
+
+/// A directory. Paths are relative to it; one that begins with a slash is relative to the volume's root.
+///
+/// Paths are bytes, as volumes keep them: anything but NUL and, within a name, `/`.
+#[derive(Clone, Debug)]
+pub struct Dir {
+    pub(crate) sys: Sys,
+    pub(crate) node: Node,
+}
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name.
+    pub name: Vec<u8>,
+    /// Number of its inode.
+    pub inode: u32,
+    /// Its kind, where the directory says it.
+    pub file_type: Option<FileType>,
+}
+
+impl Dir {
+    pub(crate) fn new(sys: Sys, node: Node) -> Self {
+        Self { sys, node }
+    }
+
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// There is none, it is a directory, or it may not be read.
+    pub async fn open(&self, path: impl AsRef<[u8]>) -> Result<File> {
+        self.open_with(path, FileOptions::new().read(true)).await
+    }
+
+    /// Opens a file for writing; creates it with mode 0666 without the umask, or empties it.
+    ///
+    /// # Errors
+    /// As [`Dir::open_with`].
+    pub async fn create(&self, path: impl AsRef<[u8]>) -> Result<File> {
+        self.open_with(path, FileOptions::new().write(true).create(true).truncate(true)).await
+    }
+
+    /// Opens a file as the options say.
+    ///
+    /// # Errors
+    /// As `open(2)`: there is no such file and none is to be created; there is one and a new one was asked for; it is a
+    /// directory or no regular file; permissions; no space.
+    pub async fn open_with(&self, path: impl AsRef<[u8]>, options: &FileOptions) -> Result<File> {
+        let path = path.as_ref();
+        if options.creates_new() {
+            let place = place(&self.sys, &self.node, path).await?;
+            if place.wants_dir {
+                return Err(Error::IsADirectory(quote(path)));
+            }
+            let node = self.sys.create(&place.dir, place.name, options.mode_bits()).await?;
+            return self.sys.open_file(&node, options, true).await;
+        }
+        if options.creates() {
+            let mut at = path.to_vec();
+            // A dangling symbolic link in the last place is created where it leads.
+            for _ in 0..40 {
+                let place = place(&self.sys, &self.node, &at).await?;
+                if place.wants_dir {
+                    return Err(Error::IsADirectory(quote(path)));
+                }
+                match self.sys.lookup(&place.dir, place.name).await {
+                    Err(Error::NotFound(_)) => {
+                        let node = self.sys.create(&place.dir, place.name, options.mode_bits()).await?;
+                        return self.sys.open_file(&node, options, true).await;
+                    }
+                    Err(error) => return Err(error),
+                    Ok(node) if node.kind()? != FileType::Symlink => {
+                        return self.sys.open_file(&node, options, false).await;
+                    }
+                    Ok(node) => {
+                        let target = self.sys.read_link(&node).await?;
+                        let dir_len = at.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+                        if target.starts_with(b"/") {
+                            at = target;
+                        } else {
+                            at.truncate(dir_len);
+                            at.extend_from_slice(&target);
+                        }
+                    }
+                }
+            }
+            return Err(Error::Loop(quote(path)));
+        }
+        let node = resolve(&self.sys, &self.node, path, true).await?;
+        self.sys.open_file(&node, options, false).await
+    }
+
+    /// A directory below this one.
+    ///
+    /// # Errors
+    /// There is none, or the path leads to something else.
+    pub async fn open_dir(&self, path: impl AsRef<[u8]>) -> Result<Self> {
+        let path = path.as_ref();
+        let node = resolve(&self.sys, &self.node, path, true).await?;
+        match node.kind()? {
+            FileType::Dir => Ok(Self::new(self.sys.clone(), node)),
+            _ => Err(Error::NotADirectory(quote(path))),
+        }
+    }
+
+    /// Attributes of the file that a path leads to, symbolic links followed.
+    ///
+    /// # Errors
+    /// There is none, or a directory on the way may not be searched.
+    pub async fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
+        self.sys.metadata(&resolve(&self.sys, &self.node, path.as_ref(), true).await?).await
+    }
+
+    /// As [`Dir::metadata`], of the symbolic link itself where the path names one.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
+        self.sys.metadata(&resolve(&self.sys, &self.node, path.as_ref(), false).await?).await
+    }
+
+    /// Whether a path leads to anything.
+    ///
+    /// # Errors
+    /// Anything but its absence.
+    pub async fn try_exists(&self, path: impl AsRef<[u8]>) -> Result<bool> {
+        match self.metadata(path).await {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The names in this directory, without the dots, in the volume's order.
+    ///
+    /// # Errors
+    /// The directory may not be read, or is damaged.
+    pub async fn entries(&self) -> Result<Vec<DirEntry>> {
+        self.sys.read_dir(&self.node).await
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// The path leads to something else.
+    pub async fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let path = path.as_ref();
+        let node = resolve(&self.sys, &self.node, path, false).await?;
+        match node.kind()? {
+            FileType::Symlink => self.sys.read_link(&node).await,
+            _ => Err(Error::Invalid(format!("{}: not a symbolic link", quote(path)))),
+        }
+    }
+
+    /// Makes a directory with mode 0777 without the umask.
+    ///
+    /// # Errors
+    /// The name exists; no permission; no space.
+    pub async fn create_dir(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        self.create_dir_with(path, 0o777).await
+    }
+
+    /// Makes a directory with this mode without the umask.
+    ///
+    /// # Errors
+    /// As [`Dir::create_dir`].
+    pub async fn create_dir_with(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
+        let place = place(&self.sys, &self.node, path.as_ref()).await?;
+        self.sys.mkdir(&place.dir, place.name, mode).await
+    }
+
+    /// Makes a directory and those above it that are missing.
+    ///
+    /// # Errors
+    /// As [`Dir::create_dir`], except that the directory may exist.
+    pub async fn create_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let path = path.as_ref();
+        let ends = path.iter().enumerate().filter(|&(_, &byte)| byte == b'/').map(|(at, _)| at);
+        for end in ends.chain([path.len()]).filter(|&end| end > 0 && path[end - 1] != b'/') {
+            match self.create_dir(&path[..end]).await {
+                Err(Error::Exists(_)) if end < path.len() || self.metadata(path).await?.is_dir() => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a symbolic link at `path` that leads to `target`.
+    ///
+    /// # Errors
+    /// As [`Dir::create_dir`]; a target that is empty or does not fit a block.
+    pub async fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
+        let place = place(&self.sys, &self.node, path.as_ref()).await?;
+        if place.wants_dir {
+            return Err(Error::NotFound(quote(path.as_ref())));
+        }
+        self.sys.symlink(&place.dir, place.name, target.as_ref()).await
+    }
+
+    /// Makes a device node, named pipe or socket.
+    ///
+    /// # Errors
+    /// As [`Dir::create_dir`].
+    pub async fn create_special(&self, path: impl AsRef<[u8]>, special: Special, mode: u32) -> Result<()> {
+        let place = place(&self.sys, &self.node, path.as_ref()).await?;
+        if place.wants_dir {
+            return Err(Error::NotFound(quote(path.as_ref())));
+        }
+        self.sys.mknod(&place.dir, place.name, special, mode).await
+    }
+
+    /// Gives a file another name. A symbolic link is linked itself, not followed.
+    ///
+    /// # Errors
+    /// The new name exists; the file is a directory, or has as many links as an inode can have.
+    pub async fn hard_link(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
+        let node = resolve(&self.sys, &self.node, from.as_ref(), false).await?;
+        let place = place(&self.sys, &self.node, to.as_ref()).await?;
+        if place.wants_dir {
+            return Err(Error::NotFound(quote(to.as_ref())));
+        }
+        self.sys.link(&node, &place.dir, place.name).await
+    }
+
+    /// Gives a file that has none a name, or any open file another one.
+    ///
+    /// # Errors
+    /// As [`Dir::hard_link`].
+    pub async fn link_file(&self, file: &File, to: impl AsRef<[u8]>) -> Result<()> {
+        let place = place(&self.sys, &self.node, to.as_ref()).await?;
+        self.sys.link(file.node(), &place.dir, place.name).await
+    }
+
+    /// Removes a name of anything but a directory. The contents go with the last name and the last open file.
+    ///
+    /// # Errors
+    /// There is none; it is a directory; no permission.
+    pub async fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let place = place(&self.sys, &self.node, path.as_ref()).await?;
+        if place.wants_dir {
+            return Err(Error::NotADirectory(quote(path.as_ref())));
+        }
+        self.sys.unlink(&place.dir, place.name).await
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// There is none; it is not empty, or no directory; no permission.
+    pub async fn remove_dir(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let place = place(&self.sys, &self.node, path.as_ref()).await?;
+        self.sys.rmdir(&place.dir, place.name).await
+    }
+
+    /// Removes a directory and everything below it. Symbolic links are removed, not followed.
+    ///
+    /// # Errors
+    /// As [`Dir::remove_dir`] and [`Dir::remove_file`]; what was removed before stays removed.
+    pub async fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let top = path.as_ref().to_vec();
+        // Directories whose contents are still there, the deepest last.
+        let mut todo = vec![top.clone()];
+        while let Some(path) = todo.last().cloned() {
+            let dir = self.open_dir(&path).await?;
+            let before = todo.len();
+            for entry in dir.entries().await? {
+                let mut below = path.clone();
+                below.push(b'/');
+                below.extend_from_slice(&entry.name);
+                let kind = match entry.file_type {
+                    Some(kind) => kind,
+                    None => self.symlink_metadata(&below).await?.file_type(),
+                };
+                match kind {
+                    FileType::Dir => todo.push(below),
+                    _ => self.remove_file(&below).await?,
+                }
+            }
+            if todo.len() == before {
+                self.remove_dir(&path).await?;
+                todo.pop();
+            }
+        }
+        Ok(())
+    }
+
+    /// Renames; an existing target is replaced.
+    ///
+    /// # Errors
+    /// As `rename(2)`.
+    pub async fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
+        self.rename_with(from, to, RenameMode::Replace).await
+    }
+
+    /// Renames as the flags say.
+    ///
+    /// # Errors
+    /// As `renameat2(2)`.
+    pub async fn rename_with(
+        &self,
+        from: impl AsRef<[u8]>,
+        to: impl AsRef<[u8]>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        let source = place(&self.sys, &self.node, from.as_ref()).await?;
+        let target = place(&self.sys, &self.node, to.as_ref()).await?;
+        if source.wants_dir || target.wants_dir {
+            // With a slash at the end of either path the source must be a directory.
+            let node = self.sys.lookup(&source.dir, source.name).await?;
+            if node.kind()? != FileType::Dir {
+                return Err(Error::NotADirectory(quote(from.as_ref())));
+            }
+        }
+        self.sys.rename((&source.dir, source.name), (&target.dir, target.name), mode).await
+    }
+
+    /// Sets the permission bits, setuid, setgid and sticky of the file that a path leads to.
+    ///
+    /// # Errors
+    /// The caller is not its owner.
+    pub async fn set_mode(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
+        let node = resolve(&self.sys, &self.node, path.as_ref(), true).await?;
+        self.sys.set_mode(&node, mode).await
+    }
+
+    /// Sets owner and group; `None` leaves one as it is. A symbolic link is changed itself.
+    ///
+    /// # Errors
+    /// The caller may not.
+    pub async fn set_owner(&self, path: impl AsRef<[u8]>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        let node = resolve(&self.sys, &self.node, path.as_ref(), false).await?;
+        self.sys.set_owner(&node, uid, gid).await
+    }
+
+    /// Sets times of last access and change; `None` leaves one as it is. A symbolic link is changed itself.
+    ///
+    /// # Errors
+    /// The caller is not its owner.
+    pub async fn set_times(
+        &self,
+        path: impl AsRef<[u8]>,
+        accessed: Option<Time>,
+        modified: Option<Time>,
+    ) -> Result<()> {
+        let node = resolve(&self.sys, &self.node, path.as_ref(), false).await?;
+        self.sys.set_times(&node, accessed, modified).await
+    }
+
+    /// Sets the size of a file: what lies beyond is gone, what is new reads as zeroes.
+    ///
+    /// # Errors
+    /// It is no regular file, or may not be written.
+    pub async fn set_len(&self, path: impl AsRef<[u8]>, size: u64) -> Result<()> {
+        let file = self.open_with(path, FileOptions::new().write(true)).await?;
+        file.set_len(size).await
+    }
+
+    /// The value of an extended attribute; its name has a prefix such as `user.`.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] where there is none.
+    pub async fn xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let node = resolve(&self.sys, &self.node, path.as_ref(), false).await?;
+        self.sys.xattr(&node, name.as_ref()).await
+    }
+
+    /// Names of the extended attributes that the caller may see.
+    ///
+    /// # Errors
+    /// The attributes are damaged.
+    pub async fn xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<Vec<u8>>> {
+        let node = resolve(&self.sys, &self.node, path.as_ref(), false).await?;
+        self.sys.xattrs(&node).await
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// As `setxattr(2)`.
+    pub async fn set_xattr(
+        &self,
+        path: impl AsRef<[u8]>,
+        name: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        mode: XattrMode,
+    ) -> Result<()> {
+        let node = resolve(&self.sys, &self.node, path.as_ref(), false).await?;
+        self.sys.set_xattr(&node, name.as_ref(), value.as_ref(), mode).await
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] where there is none.
+    pub async fn remove_xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<()> {
+        let node = resolve(&self.sys, &self.node, path.as_ref(), false).await?;
+        self.sys.remove_xattr(&node, name.as_ref()).await
+    }
+
+    /// Makes this directory's names and attributes durable.
+    ///
+    /// # Errors
+    /// Something could not be written.
+    pub async fn sync(&self) -> Result<()> {
+        self.sys.sync_dir(&self.node).await
+    }
+
+    /// A file without a name, open for reading and writing.
+    ///
+    /// # Errors
+    /// As [`Dir::create`].
+    pub async fn tempfile(&self, mode: u32) -> Result<File> {
+        let node = self.sys.tempfile(&self.node, mode).await?;
+        self.sys.open_file(&node, FileOptions::new().read(true).write(true), true).await
+    }
+
+    /// The whole contents of a file.
+    ///
+    /// # Errors
+    /// As [`Dir::open`].
+    pub async fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let file = self.open(path).await?;
+        let mut bytes = vec![0; file.len() as usize];
+        let n = file.read_at(0, &mut bytes).await?;
+        bytes.truncate(n);
+        Ok(bytes)
+    }
+
+    /// Creates or replaces a file with these contents.
+    ///
+    /// # Errors
+    /// As [`Dir::create`]; [`Error::NoSpace`], with what fits written.
+    pub async fn write(&self, path: impl AsRef<[u8]>, contents: impl AsRef<[u8]>) -> Result<()> {
+        self.create(path).await?.write_all_at(0, contents.as_ref()).await
+    }
+}

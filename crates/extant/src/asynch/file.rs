@@ -1,0 +1,106 @@
+//! Open files.
+
+use crate::sys::{Node, OpenNode};
+use crate::{Error, Metadata, Result};
+use std::fmt;
+use std::sync::Arc;
+
+/// An open regular file. Clones are the same open file.
+#[derive(Clone)]
+pub struct File {
+    pub(crate) open: Arc<OpenNode>,
+}
+
+impl File {
+    pub(crate) fn node(&self) -> &Node {
+        self.open.node()
+    }
+
+    /// The size in bytes.
+    pub fn len(&self) -> u64 {
+        self.open.size()
+    }
+
+    /// Whether the size is zero.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Attributes.
+    ///
+    /// # Errors
+    /// The inode cannot be read.
+    pub fn metadata(&self) -> Result<Metadata> {
+        self.open.metadata()
+    }
+
+    /// Reads from byte `at` on until `to` is full or the file ends; returns how many bytes that was.
+    ///
+    /// # Errors
+    /// The file is not open for reading; nothing could be read.
+    pub async fn read_at(&self, at: u64, to: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        while done < to.len() {
+            match self.open.read(at + done as u64, &mut to[done..]).await {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes from byte `at` on, or at the end of a file open for appending; returns how many bytes that was, fewer than
+    /// asked for where space ended. Durable after [`File::sync_all`].
+    ///
+    /// # Errors
+    /// The file is not open for writing; nothing could be written.
+    pub async fn write_at(&self, at: u64, bytes: &[u8]) -> Result<usize> {
+        self.open.write(at, bytes).await
+    }
+
+    /// As [`File::write_at`], of all bytes.
+    ///
+    /// # Errors
+    /// As there, with some bytes written.
+    pub async fn write_all_at(&self, mut at: u64, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            match self.write_at(at, bytes).await? {
+                0 => return Err(Error::NoSpace),
+                n => (at, bytes) = (at + n as u64, &bytes[n..]),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the size: what lies beyond is gone, what is new reads as zeroes.
+    ///
+    /// # Errors
+    /// The file is not open for writing; the size is beyond the largest of a file.
+    pub async fn set_len(&self, size: u64) -> Result<()> {
+        self.open.set_size(size).await
+    }
+
+    /// Makes contents, size, attributes and names durable.
+    ///
+    /// # Errors
+    /// Something could not be written, now or since the last call.
+    pub async fn sync_all(&self) -> Result<()> {
+        self.open.sync(false).await
+    }
+
+    /// Makes durable what is needed to read the contents back.
+    ///
+    /// # Errors
+    /// As [`File::sync_all`].
+    pub async fn sync_data(&self) -> Result<()> {
+        self.open.sync(true).await
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "File({:?})", self.node())
+    }
+}

@@ -1,0 +1,79 @@
+//! From a path to an inode, name by name, with the permissions of a caller.
+
+use crate::sys::{Node, Sys};
+use crate::{Error, FileType, Result};
+use extant_fs::quote;
+
+/// Symbolic links that one path may lead through (Linux: `MAXSYMLINKS`).
+const LINKS_MAX: u32 = 40;
+/// Longest path, with the byte that ends it in C (`PATH_MAX`).
+const PATH_MAX: usize = 4096;
+
+/// A name in a directory that exists; the name itself may not.
+pub(crate) struct Place<'a> {
+    pub(crate) dir: Node,
+    pub(crate) name: &'a [u8],
+    /// The path ended in a slash: only a directory will do.
+    pub(crate) wants_dir: bool,
+}
+
+fn check_length(path: &[u8]) -> Result<()> {
+    match path.len() {
+        0 => Err(Error::NotFound(quote(path))),
+        1..PATH_MAX => Ok(()),
+        _ => Err(Error::NameTooLong(quote(path))),
+    }
+}
+
+/// The inode that `path` leads to from `start`; `follow` a symbolic link in the last place.
+pub(crate) async fn resolve(sys: &Sys, start: &Node, path: &[u8], follow: bool) -> Result<Node> {
+    check_length(path)?;
+    let mut here = if path[0] == b'/' { sys.root().clone() } else { start.clone() };
+    // Names still to go, the next one last; a symbolic link puts those of its target on top.
+    let mut todo: Vec<Vec<u8>> = names(path).rev().map(<[u8]>::to_vec).collect();
+    let mut wants_dir = path.ends_with(b"/");
+    let mut links = 0;
+    while let Some(name) = todo.pop() {
+        let next = sys.lookup(&here, &name).await?;
+        let last = todo.is_empty();
+        if next.kind()? == FileType::Symlink && (!last || follow || wants_dir) {
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(Error::Loop(quote(path)));
+            }
+            let target = sys.read_link(&next).await?;
+            check_length(&target)?;
+            if target[0] == b'/' {
+                here = sys.root().clone();
+            }
+            wants_dir |= last && target.ends_with(b"/");
+            todo.extend(names(&target).rev().map(<[u8]>::to_vec));
+        } else {
+            here = next;
+        }
+    }
+    if wants_dir && here.kind()? != FileType::Dir {
+        return Err(Error::NotADirectory(quote(path)));
+    }
+    Ok(here)
+}
+
+/// The directory in which the last name of `path` stands.
+pub(crate) async fn place<'a>(sys: &Sys, start: &Node, path: &'a [u8]) -> Result<Place<'a>> {
+    check_length(path)?;
+    let wants_dir = path.ends_with(b"/");
+    let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    let trimmed = &path[..end];
+    let at = trimmed.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+    let name = &trimmed[at..];
+    let dir = match &path[..at] {
+        b"" if name.is_empty() => sys.root().clone(),
+        b"" => start.clone(),
+        before => resolve(sys, start, before, true).await?,
+    };
+    Ok(Place { dir, name: if name.is_empty() { b"." } else { name }, wants_dir })
+}
+
+fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/').filter(|name| !name.is_empty())
+}

@@ -1,0 +1,66 @@
+//! A volume and its states: open, synced, closed.
+
+use super::{Dir, File};
+use crate::sys::Sys;
+use crate::{Caller, OpenOptions, Result, Statfs};
+use extant_block::Device;
+use extant_rt::Rt;
+use std::sync::Arc;
+
+/// A volume, open for reading or writing. Cheap to clone; clones are the same volume.
+///
+/// Dropping the last clone without [`Volume::close`] is what a power cut is: synced changes stay, others may be lost.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    pub(crate) sys: Sys,
+}
+
+impl Volume {
+    /// Opens the volume on a device; see [`OpenOptions`].
+    ///
+    /// # Errors
+    /// The device fails; what lies on it is damaged, is no volume, or uses a feature that is not supported.
+    pub async fn open(rt: &Rt, device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self> {
+        Ok(Self { sys: Sys::open(rt, device, options).await? })
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Dir {
+        Dir::new(self.sys.clone(), self.sys.root().clone())
+    }
+
+    /// The same volume as another caller sees it.
+    pub fn as_caller(&self, caller: Caller) -> Self {
+        Self { sys: self.sys.with_caller(caller) }
+    }
+
+    /// Makes durable all that was done before the call.
+    ///
+    /// # Errors
+    /// Something could not be written.
+    pub async fn sync(&self) -> Result<()> {
+        self.sys.sync().await
+    }
+
+    /// Sizes and what is free.
+    pub fn statfs(&self) -> Statfs {
+        self.sys.statfs()
+    }
+
+    /// Writes everything, leaves an empty journal and ends. Later operations through clones fail.
+    ///
+    /// # Errors
+    /// Something could not be written; the volume is as after a power cut then.
+    pub async fn close(self) -> Result<()> {
+        self.sys.close().await
+    }
+
+    /// A file without a name in the directory `dir`, open for reading and writing; it is gone when it is closed, unless
+    /// [`Dir::link_file`] gives it a name.
+    ///
+    /// # Errors
+    /// As [`Dir::create`].
+    pub async fn tempfile(&self, dir: &Dir, mode: u32) -> Result<File> {
+        dir.tempfile(mode).await
+    }
+}

@@ -1,0 +1,149 @@
+//! Open files, for code that blocks.
+
+use crate::world::World;
+use crate::{Error, Metadata, Result, asynch};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+/// An open regular file, with a position for [`Read`], [`Write`] and [`Seek`].
+///
+/// Clones share the open file, each with a position of its own.
+///
+/// ```
+/// use std::io::{Read, Seek, Write};
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("disk.img");
+/// # let (options, created) = (extant_image::VolumeOptions { size: extant_image::SizePolicy::Fixed(16 << 20), ..Default::default() },
+/// #     extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 });
+/// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()), std::sync::Arc::new(|_, _| {})).unwrap();
+/// # let volume = extant::Volume::open(&path, &extant::OpenOptions::new().write(true)).unwrap();
+/// let mut file = volume.root().open_with("log", extant::FileOptions::new().read(true).write(true).create(true))?;
+/// file.write_all(b"one\ntwo\n")?;
+/// file.sync_all()?;
+/// file.rewind()?;
+/// let mut text = String::new();
+/// file.read_to_string(&mut text)?;
+/// assert_eq!(text, "one\ntwo\n");
+/// # drop(file);
+/// # volume.close()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct File {
+    world: World,
+    inner: asynch::File,
+    position: u64,
+}
+
+impl File {
+    pub(crate) fn new(world: World, inner: asynch::File) -> Self {
+        Self { world, inner, position: 0 }
+    }
+
+    /// The same open file for code that awaits.
+    pub fn asynch(&self) -> &asynch::File {
+        &self.inner
+    }
+
+    /// The size in bytes.
+    pub fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    /// Whether the size is zero.
+    pub fn is_empty(&self) -> bool {
+        self.inner.is_empty()
+    }
+
+    /// Attributes.
+    ///
+    /// # Errors
+    /// The inode cannot be read.
+    pub fn metadata(&self) -> Result<Metadata> {
+        self.inner.metadata()
+    }
+
+    /// Reads from byte `at` on until `to` is full or the file ends; returns how many bytes that was.
+    ///
+    /// # Errors
+    /// The file is not open for reading; nothing could be read.
+    pub fn read_at(&self, at: u64, to: &mut [u8]) -> Result<usize> {
+        self.world.wait(self.inner.read_at(at, to))
+    }
+
+    /// Writes from byte `at` on, or at the end of a file open for appending; returns how many bytes that was, fewer than
+    /// asked for where space ended. Durable after [`File::sync_all`].
+    ///
+    /// # Errors
+    /// The file is not open for writing; nothing could be written.
+    pub fn write_at(&self, at: u64, bytes: &[u8]) -> Result<usize> {
+        self.world.wait(self.inner.write_at(at, bytes))
+    }
+
+    /// As [`File::write_at`], of all bytes.
+    ///
+    /// # Errors
+    /// As there, with some bytes written.
+    pub fn write_all_at(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.world.wait(self.inner.write_all_at(at, bytes))
+    }
+
+    /// Sets the size: what lies beyond is gone, what is new reads as zeroes.
+    ///
+    /// # Errors
+    /// The file is not open for writing; the size is beyond the largest of a file.
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        self.world.wait(self.inner.set_len(size))
+    }
+
+    /// Makes contents, size, attributes and names durable.
+    ///
+    /// # Errors
+    /// Something could not be written, now or since the last call.
+    pub fn sync_all(&self) -> Result<()> {
+        self.world.wait(self.inner.sync_all())
+    }
+
+    /// Makes durable what is needed to read the contents back.
+    ///
+    /// # Errors
+    /// As [`File::sync_all`].
+    pub fn sync_data(&self) -> Result<()> {
+        self.world.wait(self.inner.sync_data())
+    }
+}
+
+impl Read for File {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let n = self.read_at(self.position, to)?;
+        self.position += n as u64;
+        Ok(n)
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.write_at(self.position, bytes)?;
+        self.position += n as u64;
+        Ok(n)
+    }
+
+    /// Nothing is kept back here; see [`File::sync_all`] for what a power cut takes.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.len().checked_add_signed(by),
+            SeekFrom::Current(by) => self.position.checked_add_signed(by),
+        };
+        let before = || Error::Invalid("seek to a position before the first byte".into());
+        self.position = at.ok_or_else(before)?;
+        Ok(self.position)
+    }
+}

@@ -1,0 +1,50 @@
+//! Volumes for programs: ext2, ext3 and ext4 with the shape of `std::fs`, without mounting and without root.
+//!
+//! [`Volume`], [`Dir`] and [`File`] block the calling thread; their twins in [`asynch`] await instead. All are cheap to
+//! clone and may be used from many threads at once. Paths belong to a [`Dir`], as in cap-std. Every error has the errno that
+//! Linux would give ([`Error::errno`]).
+//!
+//! ```
+//! # fn main() -> Result<(), extant::Error> {
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let path = folder.path().join("disk.img");
+//! # let (volume, created) = (extant_image::VolumeOptions { size: extant_image::SizePolicy::Fixed(16 << 20), ..Default::default() },
+//! #     extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 });
+//! # extant_image::mkfs(&path, &volume, created, &extant_rt::Rt::real(Default::default()), std::sync::Arc::new(|_, _| {})).unwrap();
+//! use extant::{OpenOptions, Volume};
+//!
+//! let volume = Volume::open(&path, &OpenOptions::new().write(true))?;
+//! let root = volume.root();
+//! root.create_dir("etc")?;
+//! root.write("etc/hostname", "box\n")?;
+//! root.open("etc/hostname")?.sync_all()?; // durable from here on
+//! volume.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Durability
+//! After a power cut names, links, modes, owners, attributes, explicit times and sizes are as after some prefix of the
+//! operations, no shorter than what was synced. Contents written since the last sync read old, new or zero, never as those
+//! of another file. See `docs/crash-safety.md`.
+#![forbid(unsafe_code)]
+
+pub mod asynch;
+mod copy;
+mod dir;
+mod file;
+mod metadata;
+mod options;
+mod sys;
+mod volume;
+mod world;
+
+pub use asynch::DirEntry;
+pub use copy::copy_tree;
+pub use dir::Dir;
+pub use extant_fs::{Caller, Capabilities, Error, RenameMode, Result, SetMode as XattrMode};
+pub use file::File;
+pub use metadata::{FileType, Metadata, Time};
+pub use options::{FileOptions, OpenOptions};
+pub use sys::{Special, Statfs};
+pub use volume::Volume;

@@ -1,0 +1,203 @@
+//! Attributes of files.
+
+use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Timestamp};
+use extant_fs::Attributes;
+use std::time::Duration;
+
+/// Kind of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileType {
+    /// Regular file.
+    File,
+    /// Directory.
+    Dir,
+    /// Symbolic link.
+    Symlink,
+    /// Named pipe.
+    Fifo,
+    /// Socket.
+    Socket,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+}
+
+impl From<FileKind> for FileType {
+    fn from(kind: FileKind) -> Self {
+        match kind {
+            FileKind::Regular => Self::File,
+            FileKind::Directory => Self::Dir,
+            FileKind::Symlink => Self::Symlink,
+            FileKind::Fifo => Self::Fifo,
+            FileKind::Socket => Self::Socket,
+            FileKind::CharDevice => Self::CharDevice,
+            FileKind::BlockDevice => Self::BlockDevice,
+        }
+    }
+}
+
+impl FileType {
+    /// Whether it is a regular file.
+    pub fn is_file(self) -> bool {
+        self == Self::File
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(self) -> bool {
+        self == Self::Dir
+    }
+
+    /// Whether it is a symbolic link.
+    pub fn is_symlink(self) -> bool {
+        self == Self::Symlink
+    }
+}
+
+/// A point in time as volumes keep it; may lie before 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time {
+    /// Seconds since 1970.
+    pub seconds: i64,
+    /// Nanoseconds of that second, below 1,000,000,000.
+    pub nanos: u32,
+}
+
+impl From<Timestamp> for Time {
+    fn from(time: Timestamp) -> Self {
+        Self { seconds: time.seconds, nanos: time.nanos }
+    }
+}
+
+impl From<Time> for Timestamp {
+    fn from(time: Time) -> Self {
+        Self { seconds: time.seconds, nanos: time.nanos }
+    }
+}
+
+impl From<Duration> for Time {
+    /// The time so long after the beginning of 1970.
+    fn from(since: Duration) -> Self {
+        Self { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() }
+    }
+}
+
+/// Attributes of a file, as they were when it was asked for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metadata(Attributes);
+
+impl From<Attributes> for Metadata {
+    fn from(attributes: Attributes) -> Self {
+        Self(attributes)
+    }
+}
+
+impl Metadata {
+    /// Of an inode on a volume that is open for reading.
+    pub(crate) fn of(inode: &Inode, kind: FileKind, blocks: u64) -> Self {
+        Self(Attributes {
+            inode: inode.number,
+            generation: inode.raw.i_generation.get(),
+            kind,
+            permissions: inode.mode() & 0o7777,
+            links: inode.links(),
+            uid: inode.uid(),
+            gid: inode.gid(),
+            size: inode.size(),
+            blocks,
+            accessed: inode.accessed(),
+            modified: inode.modified(),
+            changed: inode.changed(),
+            created: inode.created(),
+            device: inode.device(),
+            flags: inode.flags(),
+            version: u64::from(inode.extra.i_version_hi.get()) << 32
+                | u64::from(inode.raw.i_version_lo.get()),
+        })
+    }
+
+    /// Number of the inode.
+    pub fn inode(&self) -> InodeNumber {
+        self.0.inode
+    }
+
+    /// Kind of the file.
+    pub fn file_type(&self) -> FileType {
+        self.0.kind.into()
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.file_type().is_dir()
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.file_type().is_file()
+    }
+
+    /// Size in bytes, with bytes that are written and not yet recorded.
+    pub fn len(&self) -> u64 {
+        self.0.size
+    }
+
+    /// Whether the size is zero.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Space in use, in units of 512 bytes.
+    pub fn blocks(&self) -> u64 {
+        self.0.blocks
+    }
+
+    /// Permission bits, with setuid, setgid and sticky.
+    pub fn mode(&self) -> u32 {
+        self.0.permissions.into()
+    }
+
+    /// Owner.
+    pub fn uid(&self) -> u32 {
+        self.0.uid
+    }
+
+    /// Group.
+    pub fn gid(&self) -> u32 {
+        self.0.gid
+    }
+
+    /// Names that lead to the inode; of a directory with more than 64,999 subdirectories, 1.
+    pub fn links(&self) -> u32 {
+        self.0.links.into()
+    }
+
+    /// Flags, as `lsattr` shows them.
+    pub fn flags(&self) -> InodeFlags {
+        self.0.flags
+    }
+
+    /// Time of the last change of the contents.
+    pub fn modified(&self) -> Time {
+        self.0.modified.into()
+    }
+
+    /// Time of the last read, as far as it is kept.
+    pub fn accessed(&self) -> Time {
+        self.0.accessed.into()
+    }
+
+    /// Time of the last change of contents or attributes.
+    pub fn changed(&self) -> Time {
+        self.0.changed.into()
+    }
+
+    /// Time of creation, where the volume's inodes have room for it.
+    pub fn created(&self) -> Option<Time> {
+        self.0.created.map(Time::from)
+    }
+
+    /// Major and minor number of a device node.
+    pub fn device(&self) -> Option<(u32, u32)> {
+        self.0.device.map(|DeviceNumber { major, minor }| (major, minor))
+    }
+}

@@ -1,0 +1,141 @@
+//! How volumes and files are opened.
+
+use crate::Caller;
+
+/// How a volume is opened. The default reads, and changes nothing.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    pub(crate) write: bool,
+    pub(crate) cache_bytes: u64,
+    pub(crate) caller: Option<Caller>,
+    pub(crate) offline: bool,
+    pub(crate) fixed_time: Option<i64>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { write: false, cache_bytes: 64 << 20, caller: None, offline: false, fixed_time: None }
+    }
+}
+
+impl OpenOptions {
+    /// Reading only, 64 MiB of cache, no permission checks.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Opens for writing: a dirty journal is replayed first, and the volume is marked as in use until it is closed.
+    #[must_use]
+    pub fn write(mut self, write: bool) -> Self {
+        self.write = write;
+        self
+    }
+
+    /// Memory for contents and metadata, in bytes.
+    #[must_use]
+    pub fn cache_bytes(mut self, bytes: u64) -> Self {
+        self.cache_bytes = bytes;
+        self
+    }
+
+    /// Checks permissions as for this caller; without one nothing is checked and new files belong to root.
+    #[must_use]
+    pub fn caller(mut self, caller: Caller) -> Self {
+        self.caller = Some(caller);
+        self
+    }
+
+    /// For a batch of edits: nothing is committed because of its age, so that the same edits of the same volume give the
+    /// same bytes.
+    #[must_use]
+    pub fn offline(mut self, offline: bool) -> Self {
+        self.offline = offline;
+        self
+    }
+
+    /// Time stamps are this, in seconds since 1970, instead of the clock's; what `SOURCE_DATE_EPOCH` asks for.
+    #[must_use]
+    pub fn fixed_time(mut self, seconds: Option<i64>) -> Self {
+        self.fixed_time = seconds;
+        self
+    }
+}
+
+/// How a file is opened, as `std::fs::OpenOptions`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileOptions {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) append: bool,
+    pub(crate) truncate: bool,
+    create: bool,
+    create_new: bool,
+    pub(crate) sync: bool,
+    pub(crate) datasync: bool,
+    mode: Option<u32>,
+}
+
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident),*) => {
+        $(
+            $(#[$doc])*
+            pub fn $name(&mut self, $name: bool) -> &mut Self {
+                self.$name = $name;
+                self
+            }
+        )*
+    };
+}
+
+impl FileOptions {
+    /// Nothing is allowed yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    setters! {
+        /// For reading.
+        read,
+        /// For writing.
+        write,
+        /// Every write goes to the end (`O_APPEND`).
+        append,
+        /// Empties the file (`O_TRUNC`).
+        truncate,
+        /// Creates the file if there is none (`O_CREAT`).
+        create,
+        /// Creates the file, and fails if there is one (`O_EXCL`).
+        create_new,
+        /// A write returns when it is durable (`O_SYNC`).
+        sync,
+        /// A write returns when it can be read back after a power cut (`O_DSYNC`).
+        datasync
+    }
+
+    /// Mode of a file that is created, without the umask; 0666 by default.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        self.mode = Some(mode);
+        self
+    }
+
+    pub(crate) fn creates(&self) -> bool {
+        self.create || self.create_new
+    }
+
+    pub(crate) fn creates_new(&self) -> bool {
+        self.create_new
+    }
+
+    pub(crate) fn mode_bits(&self) -> u32 {
+        self.mode.unwrap_or(0o666)
+    }
+
+    pub(crate) fn to_fs(self) -> extant_fs::FileOptions {
+        let Self { append, sync, datasync, .. } = self;
+        extant_fs::FileOptions { append, sync, datasync, ..Default::default() }
+    }
+
+    pub(crate) fn writes(&self) -> bool {
+        self.write || self.append || self.truncate
+    }
+}

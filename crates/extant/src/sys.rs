@@ -1,0 +1,421 @@
+//! The calls to `fs` that this crate is made of: on a volume that is open for writing those with permissions, on one that is
+//! open for reading those that see through a dirty journal.
+
+use crate::asynch::{DirEntry, File};
+use crate::{
+    Caller, Error, FileOptions, FileType, Metadata, OpenOptions, RenameMode, Result, Time, XattrMode,
+};
+use extant_block::Device;
+use extant_cache::{CacheConfig, PageCache};
+use extant_format::{DeviceNumber, FileKind, Inode};
+use extant_fs::{Cookie, SetAttributes, SetTime, Volume, WriteOptions, quote};
+use extant_rt::Rt;
+use std::fmt;
+use std::sync::Arc;
+
+/// A device node, named pipe or socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// Named pipe.
+    Fifo,
+    /// Socket.
+    Socket,
+    /// Character device with major and minor number.
+    Char(u32, u32),
+    /// Block device with major and minor number.
+    Block(u32, u32),
+}
+
+/// Sizes of a volume, and what is free, in blocks and inodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Statfs {
+    /// Bytes in a block.
+    pub block_bytes: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Free blocks for callers without privilege.
+    pub blocks_available: u64,
+    /// Inodes in all.
+    pub inodes: u64,
+    /// Free inodes.
+    pub inodes_free: u64,
+}
+
+/// An open volume as a caller sees it.
+#[derive(Clone)]
+pub(crate) struct Sys {
+    volume: Volume,
+    root: Node,
+    caller: Arc<Caller>,
+    /// Its frames hold contents of files.
+    cache: Option<Arc<PageCache>>,
+}
+
+/// An inode in use.
+#[derive(Clone)]
+pub(crate) enum Node {
+    Live(extant_fs::Node),
+    /// Of a volume that is open for reading.
+    Still(Arc<Inode>),
+}
+
+impl Node {
+    pub(crate) fn kind(&self) -> Result<FileType> {
+        let (kind, number) = match self {
+            Self::Live(node) => (node.kind(), node.inode()),
+            Self::Still(inode) => (inode.kind(), inode.number),
+        };
+        kind.map(FileType::from).ok_or_else(|| Error::Invalid(format!("inode {number} is free")))
+    }
+
+    fn live(&self) -> Result<&extant_fs::Node> {
+        match self {
+            Self::Live(node) => Ok(node),
+            Self::Still(_) => Err(Error::ReadOnly),
+        }
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Live(node) => write!(f, "{}", node.inode()),
+            Self::Still(inode) => write!(f, "{}", inode.number),
+        }
+    }
+}
+
+impl fmt::Debug for Sys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Volume({})", if self.cache.is_some() { "writable" } else { "read-only" })
+    }
+}
+
+fn no_checks() -> Caller {
+    Caller { checked: false, ..Caller::root() }
+}
+
+impl Sys {
+    pub(crate) async fn open(rt: &Rt, device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self> {
+        let caller = Arc::new(options.caller.clone().unwrap_or_else(no_checks));
+        if !options.write {
+            let volume = Volume::open(device, extant_fs::OpenOptions::default()).await?;
+            let root = Node::Still(Arc::new(volume.root().await?));
+            return Ok(Self { volume, root, caller, cache: None });
+        }
+        let config = CacheConfig::with_budget(options.cache_bytes);
+        let cache = PageCache::new(rt, config).map_err(|error| Error::Invalid(format!("cache: {error}")))?;
+        let disk = cache.attach(device);
+        let mut write = WriteOptions { fixed_time: options.fixed_time, ..WriteOptions::default() };
+        write.metadata_bytes = write.metadata_bytes.min(options.cache_bytes);
+        if options.offline {
+            write.commit_interval = None;
+        }
+        let volume = Volume::open_writable(rt, &disk, write).await?;
+        let root = Node::Live(volume.root_node().await?);
+        Ok(Self { volume, root, caller, cache: Some(Arc::new(cache)) })
+    }
+
+    pub(crate) fn with_caller(&self, caller: Caller) -> Self {
+        Self { caller: Arc::new(caller), ..self.clone() }
+    }
+
+    pub(crate) fn root(&self) -> &Node {
+        &self.root
+    }
+
+    pub(crate) async fn lookup(&self, dir: &Node, name: &[u8]) -> Result<Node> {
+        match dir {
+            Node::Live(dir) => Ok(Node::Live(dir.lookup(&self.caller, name).await?)),
+            Node::Still(dir) => match self.volume.lookup(dir, name).await? {
+                Some(number) => Ok(Node::Still(Arc::new(self.volume.inode(number).await?))),
+                None => Err(Error::NotFound(quote(name))),
+            },
+        }
+    }
+
+    pub(crate) async fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
+        match node {
+            Node::Live(node) => node.read_link().await,
+            Node::Still(inode) => self.volume.read_link(inode).await,
+        }
+    }
+
+    pub(crate) async fn metadata(&self, node: &Node) -> Result<Metadata> {
+        metadata(&self.volume, node)
+    }
+
+    pub(crate) async fn read_dir(&self, dir: &Node) -> Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        match dir {
+            Node::Live(dir) => {
+                dir.check_access(&self.caller, 4).await?;
+                let mut from = Cookie::START;
+                while from != Cookie::END {
+                    let emit = &mut |listed: extant_fs::Listed<'_>| {
+                        let file_type = listed.kind.map(FileType::from);
+                        let (name, inode) = (listed.name.to_vec(), listed.inode.0);
+                        entries.push(DirEntry { name, inode, file_type });
+                        true
+                    };
+                    from = dir.read_dir(from, emit).await?;
+                }
+            }
+            Node::Still(dir) => {
+                entries.extend(self.volume.list(dir).await?.into_iter().map(|item| DirEntry {
+                    name: item.name,
+                    inode: item.inode.0,
+                    file_type: item.kind.map(FileType::from),
+                }));
+            }
+        }
+        entries.retain(|entry| entry.name != b"." && entry.name != b"..");
+        Ok(entries)
+    }
+
+    pub(crate) async fn create(&self, dir: &Node, name: &[u8], mode: u32) -> Result<Node> {
+        Ok(Node::Live(dir.live()?.create(&self.caller, name, mode as u16).await?))
+    }
+
+    pub(crate) async fn tempfile(&self, dir: &Node, mode: u32) -> Result<Node> {
+        Ok(Node::Live(dir.live()?.create_unnamed(&self.caller, mode as u16).await?))
+    }
+
+    pub(crate) async fn mkdir(&self, dir: &Node, name: &[u8], mode: u32) -> Result<()> {
+        dir.live()?.mkdir(&self.caller, name, mode as u16).await.map(drop)
+    }
+
+    pub(crate) async fn symlink(&self, dir: &Node, name: &[u8], target: &[u8]) -> Result<()> {
+        dir.live()?.symlink(&self.caller, name, target).await.map(drop)
+    }
+
+    pub(crate) async fn mknod(&self, dir: &Node, name: &[u8], special: Special, mode: u32) -> Result<()> {
+        let none = DeviceNumber { major: 0, minor: 0 };
+        let (kind, device) = match special {
+            Special::Fifo => (FileKind::Fifo, none),
+            Special::Socket => (FileKind::Socket, none),
+            Special::Char(major, minor) => (FileKind::CharDevice, DeviceNumber { major, minor }),
+            Special::Block(major, minor) => (FileKind::BlockDevice, DeviceNumber { major, minor }),
+        };
+        dir.live()?.mknod(&self.caller, name, kind, mode as u16, device).await.map(drop)
+    }
+
+    pub(crate) async fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+        dir.live()?.link(&self.caller, node.live()?, name).await
+    }
+
+    pub(crate) async fn unlink(&self, dir: &Node, name: &[u8]) -> Result<()> {
+        dir.live()?.unlink(&self.caller, name).await
+    }
+
+    pub(crate) async fn rmdir(&self, dir: &Node, name: &[u8]) -> Result<()> {
+        dir.live()?.rmdir(&self.caller, name).await
+    }
+
+    pub(crate) async fn rename(
+        &self,
+        (from, name): (&Node, &[u8]),
+        (to, new_name): (&Node, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        from.live()?.rename(&self.caller, name, to.live()?, new_name, mode).await
+    }
+
+    async fn set(&self, node: &Node, set: SetAttributes) -> Result<()> {
+        node.live()?.set_attributes(&self.caller, &set).await
+    }
+
+    pub(crate) async fn set_mode(&self, node: &Node, mode: u32) -> Result<()> {
+        self.set(node, SetAttributes { permissions: Some(mode as u16), ..Default::default() }).await
+    }
+
+    pub(crate) async fn set_owner(&self, node: &Node, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.set(node, SetAttributes { uid, gid, ..Default::default() }).await
+    }
+
+    pub(crate) async fn set_times(
+        &self,
+        node: &Node,
+        accessed: Option<Time>,
+        modified: Option<Time>,
+    ) -> Result<()> {
+        let to = |time: Time| SetTime::To(time.into());
+        let (accessed, modified) = (accessed.map(to), modified.map(to));
+        self.set(node, SetAttributes { accessed, modified, ..Default::default() }).await
+    }
+
+    pub(crate) async fn xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+        match node {
+            Node::Live(node) => node.xattr(&self.caller, name).await,
+            Node::Still(inode) => {
+                let all = self.volume.xattrs(inode).await?;
+                let found = all.into_iter().find(|attribute| attribute.name == name);
+                found.map(|attribute| attribute.value).ok_or_else(|| Error::NoData(quote(name)))
+            }
+        }
+    }
+
+    pub(crate) async fn xattrs(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
+        match node {
+            Node::Live(node) => node.xattrs(&self.caller).await,
+            Node::Still(inode) => {
+                Ok(self.volume.xattrs(inode).await?.into_iter().map(|attribute| attribute.name).collect())
+            }
+        }
+    }
+
+    pub(crate) async fn set_xattr(
+        &self,
+        node: &Node,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        node.live()?.set_xattr(&self.caller, name, value, mode).await
+    }
+
+    pub(crate) async fn remove_xattr(&self, node: &Node, name: &[u8]) -> Result<()> {
+        node.live()?.remove_xattr(&self.caller, name).await
+    }
+
+    /// Opens a regular file; `fresh` if the caller has just created it and may do anything with it.
+    pub(crate) async fn open_file(&self, node: &Node, options: &FileOptions, fresh: bool) -> Result<File> {
+        match node.kind()? {
+            FileType::Dir => return Err(Error::IsADirectory(format!("inode {node:?}"))),
+            FileType::Symlink => return Err(Error::Loop(format!("inode {node:?}"))),
+            FileType::File => {}
+            _ => return Err(Error::NotAFile(format!("inode {node:?}"))),
+        }
+        let contents = match node {
+            Node::Live(live) => {
+                if !fresh {
+                    let want = u8::from(options.read) * 4 + u8::from(options.writes()) * 2;
+                    live.check_access(&self.caller, want).await?;
+                }
+                let file = live.open(&self.caller, options.to_fs())?;
+                if options.truncate && !fresh {
+                    file.set_size(0).await?;
+                }
+                Contents::Live(file)
+            }
+            Node::Still(_) if options.writes() => return Err(Error::ReadOnly),
+            Node::Still(_) => Contents::Still,
+        };
+        let (volume, options) = (self.volume.clone(), *options);
+        Ok(File { open: Arc::new(OpenNode { volume, node: node.clone(), options, contents }) })
+    }
+
+    pub(crate) async fn sync_dir(&self, dir: &Node) -> Result<()> {
+        match dir {
+            Node::Live(dir) => dir.sync().await,
+            Node::Still(_) => Ok(()),
+        }
+    }
+
+    pub(crate) async fn sync(&self) -> Result<()> {
+        self.volume.sync().await
+    }
+
+    pub(crate) async fn close(self) -> Result<()> {
+        let Self { volume, root, cache, .. } = self;
+        drop(root);
+        volume.close().await?;
+        drop(cache);
+        Ok(())
+    }
+
+    pub(crate) fn statfs(&self) -> Statfs {
+        let sb = self.volume.superblock();
+        let space = self.volume.space();
+        Statfs {
+            block_bytes: sb.block_size().bytes(),
+            blocks: space.blocks,
+            blocks_free: space.blocks_free,
+            blocks_available: space.blocks_available,
+            inodes: space.inodes,
+            inodes_free: space.inodes_free,
+        }
+    }
+}
+
+fn metadata(volume: &Volume, node: &Node) -> Result<Metadata> {
+    match node {
+        Node::Live(node) => Ok(node.attributes()?.into()),
+        Node::Still(inode) => {
+            let number = inode.number;
+            let kind = inode.kind().ok_or_else(|| Error::Invalid(format!("inode {number} is free")))?;
+            Ok(Metadata::of(inode, kind, inode.blocks_512(volume.superblock())))
+        }
+    }
+}
+
+/// An open file.
+pub(crate) struct OpenNode {
+    volume: Volume,
+    node: Node,
+    options: FileOptions,
+    contents: Contents,
+}
+
+enum Contents {
+    Live(extant_fs::OpenFile),
+    /// Of a volume that is open for reading.
+    Still,
+}
+
+impl OpenNode {
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        match (&self.contents, &self.node) {
+            (Contents::Live(file), _) => file.size(),
+            (Contents::Still, Node::Still(inode)) => inode.size(),
+            (Contents::Still, Node::Live(_)) => unreachable!("files of live nodes are live"),
+        }
+    }
+
+    pub(crate) fn metadata(&self) -> Result<Metadata> {
+        metadata(&self.volume, &self.node)
+    }
+
+    fn writable(&self) -> Result<&extant_fs::OpenFile> {
+        match &self.contents {
+            _ if !self.options.writes() => Err(Error::BadFile("writing")),
+            Contents::Live(file) => Ok(file),
+            Contents::Still => Err(Error::ReadOnly),
+        }
+    }
+
+    pub(crate) async fn read(&self, at: u64, to: &mut [u8]) -> Result<usize> {
+        if !self.options.read {
+            return Err(Error::BadFile("reading"));
+        }
+        match (&self.contents, &self.node) {
+            (Contents::Live(file), _) => file.read(at, to).await,
+            (Contents::Still, Node::Still(inode)) => {
+                self.volume.open_file(Inode::clone(inode)).await?.read_at(at, to).await
+            }
+            (Contents::Still, Node::Live(_)) => unreachable!("files of live nodes are live"),
+        }
+    }
+
+    pub(crate) async fn write(&self, at: u64, bytes: &[u8]) -> Result<usize> {
+        self.writable()?.write(at, bytes).await
+    }
+
+    pub(crate) async fn set_size(&self, size: u64) -> Result<()> {
+        self.writable()?.set_size(size).await
+    }
+
+    pub(crate) async fn sync(&self, data_only: bool) -> Result<()> {
+        match &self.contents {
+            Contents::Live(file) if data_only => file.datasync().await,
+            Contents::Live(file) => file.sync().await,
+            Contents::Still => Ok(()),
+        }
+    }
+}

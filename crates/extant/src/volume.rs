@@ -1,0 +1,98 @@
+//! A volume, for code that blocks.
+
+use crate::world::World;
+use crate::{Caller, Dir, Error, OpenOptions, Result, Statfs, asynch};
+use extant_block::{Device, FileDevice};
+use extant_rt::Rt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A volume, open for reading or writing. Cheap to clone; clones are the same volume, from any thread.
+///
+/// Dropping the last clone without [`Volume::close`] is what a power cut is: synced changes stay, others may be lost.
+///
+/// ```
+/// # fn main() -> Result<(), extant::Error> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("disk.img");
+/// # let (options, created) = (extant_image::VolumeOptions { size: extant_image::SizePolicy::Fixed(16 << 20), ..Default::default() },
+/// #     extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 });
+/// # extant_image::mkfs(&path, &options, created, &extant_rt::Rt::real(Default::default()), std::sync::Arc::new(|_, _| {})).unwrap();
+/// use extant::{OpenOptions, Volume};
+///
+/// let volume = Volume::open(&path, &OpenOptions::new().write(true))?;
+/// volume.root().write("hello", "world")?;
+/// volume.close()?;
+///
+/// let volume = Volume::open(&path, &OpenOptions::new())?;
+/// assert_eq!(volume.root().read("hello")?, b"world");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Volume {
+    world: World,
+    inner: asynch::Volume,
+}
+
+impl Volume {
+    /// Opens the volume in a file or on a disk of the host.
+    ///
+    /// # Errors
+    /// The file cannot be opened; what it holds is damaged, is no volume, or uses a feature that is not supported.
+    pub fn open(path: &Path, options: &OpenOptions) -> Result<Self> {
+        let rt = Rt::real(extant_rt::RealConfig::default());
+        let file = extant_block::FileOptions { write: options.write, ..extant_block::FileOptions::default() };
+        let device = FileDevice::open(path, file)
+            .map_err(|error| Error::Invalid(format!("{}: {error}", path.display())))?
+            .driven_by(&rt);
+        Self::open_device(&rt, Arc::new(device), options)
+    }
+
+    /// Opens the volume on a device.
+    ///
+    /// # Errors
+    /// The device fails; what lies on it is damaged, is no volume, or uses a feature that is not supported.
+    pub fn open_device(rt: &Rt, device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self> {
+        let world = World::new(rt);
+        let inner = world.wait(asynch::Volume::open(rt, device, options))?;
+        Ok(Self { world, inner })
+    }
+
+    /// The same volume for code that awaits.
+    pub fn asynch(&self) -> &asynch::Volume {
+        &self.inner
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Dir {
+        Dir::new(self.world.clone(), self.inner.root())
+    }
+
+    /// The same volume as another caller sees it.
+    #[must_use]
+    pub fn as_caller(&self, caller: Caller) -> Self {
+        Self { world: self.world.clone(), inner: self.inner.as_caller(caller) }
+    }
+
+    /// Sizes and what is free.
+    pub fn statfs(&self) -> Statfs {
+        self.inner.statfs()
+    }
+
+    /// Writes everything, leaves an empty journal and ends. Later operations through clones fail.
+    ///
+    /// # Errors
+    /// Something could not be written; the volume is as after a power cut then.
+    pub fn close(self) -> Result<()> {
+        self.world.wait(self.inner.close())
+    }
+
+    /// Makes durable all that was done before the call.
+    ///
+    /// # Errors
+    /// Something could not be written.
+    pub fn sync(&self) -> Result<()> {
+        self.world.wait(self.inner.sync())
+    }
+}

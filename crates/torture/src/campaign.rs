@@ -1,0 +1,270 @@
+//! Whole campaigns: volumes to start from, ranges of workloads, and the oracles beside our own recovery.
+
+use crate::check::{Checker, Failure, Fsck, LoopMount, Tally, Verdict};
+use crate::diff::Generator;
+use crate::states::{Options, Pruner};
+use crate::{Ace, Filesystem, Image, Ours, Recovered, Tree, Workload};
+use std::io;
+use std::ops::Range;
+use std::process::{Command, Stdio};
+
+/// A kind of volume that workloads start from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Arguments of mke2fs.
+    pub mke2fs: &'static [&'static str],
+    /// Size in KiB.
+    pub kib: u32,
+}
+
+/// The volumes that campaigns know. All have a journal: without one there is no prefix to keep.
+pub const PROFILES: [Profile; 5] = [
+    Profile { name: "ext4", mke2fs: &["-t", "ext4", "-b", "1024", "-J", "size=1"], kib: 6 << 10 },
+    Profile { name: "ext4-4k", mke2fs: &["-t", "ext4", "-b", "4096", "-J", "size=4"], kib: 16 << 10 },
+    Profile {
+        name: "ext4-orphan-file",
+        mke2fs: &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "orphan_file"],
+        kib: 6 << 10,
+    },
+    Profile {
+        name: "ext4-plain",
+        mke2fs: &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-I",
+            "128",
+            "-J",
+            "size=1",
+            "-O",
+            "^64bit,^metadata_csum,^flex_bg",
+        ],
+        kib: 6 << 10,
+    },
+    Profile { name: "ext3", mke2fs: &["-t", "ext3", "-b", "1024", "-J", "size=1"], kib: 6 << 10 },
+];
+
+/// A fresh volume.
+#[derive(Clone, Debug)]
+pub struct Base {
+    /// Its disk.
+    pub image: Image,
+    /// Bytes in a block.
+    pub block_bytes: u64,
+    /// Where the journal lies: runs of blocks, in order.
+    pub journal: Vec<Range<u64>>,
+}
+
+impl Profile {
+    /// The profile of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        PROFILES.into_iter().find(|profile| profile.name == name)
+    }
+
+    /// Makes the volume with mke2fs, the same bytes each time.
+    ///
+    /// # Errors
+    /// mke2fs or debugfs cannot be run, or fail.
+    pub fn make(&self) -> io::Result<Base> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("image");
+        std::fs::File::create(&path)?.set_len(u64::from(self.kib) << 10)?;
+        let uuid = "9d3b2b8e-6f4c-4b1e-8a57-0123456789ab";
+        let seed = format!("hash_seed={uuid},lazy_itable_init=0,lazy_journal_init=0,root_owner=0:0");
+        let mut mke2fs = tool("mke2fs");
+        mke2fs
+            .args(["-q", "-F", "-m", "0", "-N", "256", "-U", uuid, "-E", &seed])
+            .args(self.mke2fs)
+            .arg(&path);
+        run(&mut mke2fs)?;
+        let listed = run(tool("debugfs").args(["-R", "blocks <8>"]).arg(&path))?;
+        let mut journal: Vec<Range<u64>> = Vec::new();
+        for block in listed.split_whitespace().filter_map(|word| word.parse::<u64>().ok()) {
+            match journal.last_mut() {
+                Some(run) if run.end == block => run.end += 1,
+                _ => journal.push(block..block + 1),
+            }
+        }
+        let block_bytes = if self.mke2fs.contains(&"4096") { 4096 } else { 1024 };
+        Ok(Base { image: Image::new(std::fs::read(&path)?.into()), block_bytes, journal })
+    }
+}
+
+fn tool(name: &str) -> Command {
+    let mut command = Command::new(name);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("E2FSPROGS_FAKE_TIME", "1700000000");
+    command.env("MKE2FS_CONFIG", "/dev/null").stdin(Stdio::null());
+    command
+}
+
+fn run(command: &mut Command) -> io::Result<String> {
+    let output = command.output()?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(io::Error::other(format!("{command:?}: {text}")));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Where workloads come from.
+#[derive(Debug)]
+pub enum Source {
+    /// ACE's.
+    Ace(Ace),
+    /// Random sequences of so many operations, one for each seed.
+    Random(usize),
+}
+
+impl Source {
+    /// How many there are.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Ace(ace) => ace.len(),
+            Self::Random(_) => u64::MAX,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The workload with this index.
+    pub fn workload(&self, index: u64) -> Workload {
+        match self {
+            Self::Ace(ace) => ace.workload(index),
+            Self::Random(count) => {
+                let mut generator = Generator::new(index);
+                Workload { name: format!("random {index}"), ops: generator.take(*count) }
+            }
+        }
+    }
+}
+
+/// How thoroughly states are looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// How many states.
+    pub options: Options,
+    /// Reorders only what no mechanism protects.
+    pub pruned: bool,
+    /// e2fsck looks at one distinct state of so many, both after our recovery and instead of it; 0 for none.
+    pub fsck_every: u64,
+    /// The kernel looks at one distinct state of so many; 0 for none.
+    pub kernel_every: u64,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { options: Options::default(), pruned: false, fsck_every: 1, kernel_every: 0 }
+    }
+}
+
+/// Checks workloads of a source on one kind of volume.
+#[derive(Debug)]
+pub struct Campaign {
+    base: Base,
+    seed: u64,
+    effort: Effort,
+    fsck: Option<Fsck>,
+    kernel: Option<LoopMount>,
+}
+
+impl Campaign {
+    /// On a volume of this kind. Oracles that are not there are left out: see [`Campaign::oracles`].
+    ///
+    /// # Errors
+    /// The volume cannot be made.
+    pub fn new(profile: Profile, seed: u64, effort: Effort) -> io::Result<Self> {
+        let fsck = match effort.fsck_every > 0 && Fsck::is_installed() {
+            true => Some(Fsck::new()?),
+            false => None,
+        };
+        let kernel = match effort.kernel_every > 0 && LoopMount::is_possible() {
+            true => Some(LoopMount::new()?),
+            false => None,
+        };
+        Ok(Self { base: profile.make()?, seed, effort, fsck, kernel })
+    }
+
+    /// The volume that workloads start from.
+    pub fn base(&self) -> &Base {
+        &self.base
+    }
+
+    /// Names of the oracles in use beside our own recovery.
+    pub fn oracles(&self) -> Vec<&'static str> {
+        let fsck = self.fsck.as_ref().map(|_| "e2fsck");
+        fsck.into_iter().chain(self.kernel.as_ref().map(|_| "kernel")).collect()
+    }
+
+    /// Checks one workload.
+    ///
+    /// # Errors
+    /// The first broken promise.
+    pub fn check(&self, workload: &Workload) -> Result<Tally, Box<Failure>> {
+        self.check_with(&Ours::new(self.seed), workload)
+    }
+
+    /// As [`Campaign::check`], of another implementation: a mutant.
+    ///
+    /// # Errors
+    /// The first broken promise.
+    pub fn check_with(
+        &self,
+        filesystem: &dyn Filesystem,
+        workload: &Workload,
+    ) -> Result<Tally, Box<Failure>> {
+        let Self { base, effort, fsck, kernel, .. } = self;
+        let due = |every: u64, tally: &Tally| every > 0 && tally.distinct.is_multiple_of(every);
+        let mut by_fsck = |image: &Image, recovered: &Recovered, tally: &mut Tally| match fsck
+            .as_ref()
+            .filter(|_| due(effort.fsck_every, tally))
+        {
+            Some(fsck) => ask_fsck(fsck, filesystem, image, recovered, tally).map(Some),
+            None => Ok(None),
+        };
+        let mut by_kernel = |image: &Image, _: &Recovered, tally: &mut Tally| {
+            let Some(kernel) = kernel.as_ref().filter(|_| due(effort.kernel_every, tally)) else {
+                return Ok(None);
+            };
+            tally.kernel += 1;
+            kernel.tree(image).map_err(|error| format!("loop mount: {error}"))?.map(Some)
+        };
+        let pruner = effort.pruned.then(|| Pruner::new(base.block_bytes, base.journal.clone()));
+        let options = Options { seed: self.seed, ..effort.options };
+        let mut checker = Checker {
+            filesystem,
+            base: base.image.clone(),
+            options,
+            pruner,
+            oracles: vec![&mut by_fsck, &mut by_kernel],
+        };
+        checker.check(workload)
+    }
+}
+
+/// e2fsck says nothing of what we recovered, and repairs the same disk to something that the model explains, too.
+fn ask_fsck(
+    fsck: &Fsck,
+    filesystem: &dyn Filesystem,
+    image: &Image,
+    recovered: &Recovered,
+    tally: &mut Tally,
+) -> Result<Tree, String> {
+    tally.fsck += 1;
+    let failed = |error: io::Error| format!("e2fsck: {error}");
+    if let Verdict::Complains(words) = fsck.check(&recovered.image).map_err(failed)? {
+        return Err(format!("after our recovery: {words}"));
+    }
+    let (repaired, verdict) = fsck.repair(image).map_err(failed)?;
+    if let Verdict::Complains(words) = verdict {
+        return Err(format!("instead of our recovery: {words}"));
+    }
+    let read = filesystem.recover(&Image::new(repaired.into()));
+    Ok(read.map_err(|error| format!("after e2fsck's repair: {error}"))?.tree)
+}

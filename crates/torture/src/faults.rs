@@ -1,0 +1,77 @@
+//! A device on which exactly one bio fails: the nth read, write or flush.
+
+use extant_block::{Bio, Device, IoError, IoErrorKind, Limits, Op};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Which bio fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailOne {
+    /// Of this operation; write-zeroes and discards count as writes.
+    pub op: Op,
+    /// Its number, from 0.
+    pub nth: u64,
+    /// Whether every later bio of the operation fails too.
+    pub and_later: bool,
+}
+
+/// Passes bios on, but for those that [`FailOne`] names, which end with EIO and do nothing.
+pub struct FailingDevice {
+    inner: Arc<dyn Device>,
+    fail: FailOne,
+    seen: Mutex<u64>,
+}
+
+impl FailingDevice {
+    /// Stands before `inner`.
+    pub fn new(inner: Arc<dyn Device>, fail: FailOne) -> Self {
+        Self { inner, fail, seen: Mutex::new(0) }
+    }
+
+    /// Bios of the operation so far.
+    pub fn seen(&self) -> u64 {
+        *self.seen.lock()
+    }
+
+    fn strikes(&self, bio: &Bio) -> bool {
+        let op = match bio.op {
+            Op::WriteZeroes | Op::Discard => Op::Write,
+            op => op,
+        };
+        if op != self.fail.op {
+            return false;
+        }
+        let mut seen = self.seen.lock();
+        let number = *seen;
+        *seen += 1;
+        number == self.fail.nth || (self.fail.and_later && number > self.fail.nth)
+    }
+}
+
+impl Device for FailingDevice {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn submit(&self, bio: Bio) {
+        if self.strikes(&bio) {
+            let name = self.limits().name.clone();
+            bio.end_as(&name, Err(IoErrorKind::Os(Errno::IO.raw_os_error())));
+        } else {
+            self.inner.submit(bio);
+        }
+    }
+
+    fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
+        self.inner.next_data(from_bytes)
+    }
+}
+
+impl fmt::Debug for FailingDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FailingDevice({:?} {})", self.fail.op, self.fail.nth)
+    }
+}

@@ -1,0 +1,353 @@
+//! Extant itself as the file system under test.
+
+use crate::{
+    Durability, Errno, Fallocate, Filesystem, Image, ImageDevice, Kind, Meddler, Meddling, Op, Outcome,
+    Recovered, RenameMode, Run, Special, Stat, Subject, Time, Tree, XattrMode, apply,
+};
+use extant::{Dir, Error, File, FileOptions, FileType, OpenOptions, Volume};
+use extant_block::{Bio, Device, IoError, Limits, Record};
+use extant_rt::{Nanos, Rng, Rt};
+use extant_sim::{DeviceClock, Machine, Preemption, Sim};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// An open volume as a subject. No permissions are checked; the umask is zero.
+#[derive(Debug)]
+pub struct OurVolume {
+    volume: Volume,
+    root: Dir,
+    held: BTreeMap<u8, File>,
+}
+
+impl OurVolume {
+    /// The volume on `device`, opened for writing.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(rt: &Rt, device: Arc<dyn Device>) -> Result<Self, Error> {
+        let options = OpenOptions::new().write(true).cache_bytes(8 << 20).offline(true);
+        let volume = Volume::open_device(rt, device, &options)?;
+        let root = volume.root();
+        Ok(Self { volume, root, held: BTreeMap::new() })
+    }
+
+    /// Closes the volume.
+    ///
+    /// # Errors
+    /// Something could not be written.
+    pub fn close(self) -> Result<(), Error> {
+        let Self { volume, root, held } = self;
+        drop((root, held));
+        volume.close()
+    }
+
+    fn open_for(&self, path: &str, read: bool, write: bool) -> Outcome<File> {
+        self.root.open_with(at(path), FileOptions::new().read(read).write(write)).map_err(errno)
+    }
+}
+
+fn errno(error: Error) -> Errno {
+    Errno::from_raw_os_error(error.errno())
+}
+
+/// The root itself is `.`.
+fn at(path: &str) -> &[u8] {
+    if path.is_empty() { b"." } else { path.as_bytes() }
+}
+
+fn time(time: Time) -> extant::Time {
+    extant::Time { seconds: time.seconds, nanos: time.nanos }
+}
+
+fn contents(file: &File) -> Outcome<Vec<u8>> {
+    let mut bytes = vec![0; file.len() as usize];
+    let n = file.read_at(0, &mut bytes).map_err(errno)?;
+    bytes.truncate(n);
+    Ok(bytes)
+}
+
+impl Subject for OurVolume {
+    fn create(&mut self, path: &str, mode: u32, exclusive: bool) -> Outcome<()> {
+        let mut options = FileOptions::new();
+        options.read(true).write(true).create(true).create_new(exclusive).mode(mode);
+        self.root.open_with(at(path), &options).map(drop).map_err(errno)
+    }
+
+    fn mkdir(&mut self, path: &str, mode: u32) -> Outcome<()> {
+        self.root.create_dir_with(at(path), mode).map_err(errno)
+    }
+
+    fn symlink(&mut self, target: &str, path: &str) -> Outcome<()> {
+        self.root.symlink(target, at(path)).map_err(errno)
+    }
+
+    fn mknod(&mut self, path: &str, special: Special, mode: u32) -> Outcome<()> {
+        let special = match special {
+            Special::Fifo => extant::Special::Fifo,
+            Special::Socket => extant::Special::Socket,
+            Special::Char(major, minor) => extant::Special::Char(major, minor),
+            Special::Block(major, minor) => extant::Special::Block(major, minor),
+        };
+        self.root.create_special(at(path), special, mode).map_err(errno)
+    }
+
+    fn link(&mut self, from: &str, to: &str) -> Outcome<()> {
+        self.root.hard_link(at(from), at(to)).map_err(errno)
+    }
+
+    fn unlink(&mut self, path: &str) -> Outcome<()> {
+        self.root.remove_file(at(path)).map_err(errno)
+    }
+
+    fn rmdir(&mut self, path: &str) -> Outcome<()> {
+        self.root.remove_dir(at(path)).map_err(errno)
+    }
+
+    fn rename(&mut self, from: &str, to: &str, mode: RenameMode) -> Outcome<()> {
+        let mode = match mode {
+            RenameMode::Replace => extant::RenameMode::Replace,
+            RenameMode::NoReplace => extant::RenameMode::NoReplace,
+            RenameMode::Exchange => extant::RenameMode::Exchange,
+        };
+        self.root.rename_with(at(from), at(to), mode).map_err(errno)
+    }
+
+    fn chmod(&mut self, path: &str, mode: u32) -> Outcome<()> {
+        self.root.set_mode(at(path), mode).map_err(errno)
+    }
+
+    fn chown(&mut self, path: &str, uid: u32, gid: u32) -> Outcome<()> {
+        self.root.set_owner(at(path), Some(uid), Some(gid)).map_err(errno)
+    }
+
+    fn utimens(&mut self, path: &str, accessed: Time, modified: Time) -> Outcome<()> {
+        self.root.set_times(at(path), Some(time(accessed)), Some(time(modified))).map_err(errno)
+    }
+
+    fn set_xattr(&mut self, path: &str, name: &str, value: &[u8], mode: XattrMode) -> Outcome<()> {
+        let mode = match mode {
+            XattrMode::Any => extant::XattrMode::Any,
+            XattrMode::Create => extant::XattrMode::Create,
+            XattrMode::Replace => extant::XattrMode::Replace,
+        };
+        self.root.set_xattr(at(path), name, value, mode).map_err(errno)
+    }
+
+    fn remove_xattr(&mut self, path: &str, name: &str) -> Outcome<()> {
+        self.root.remove_xattr(at(path), name).map_err(errno)
+    }
+
+    fn truncate(&mut self, path: &str, size: u64) -> Outcome<()> {
+        self.root.set_len(at(path), size).map_err(errno)
+    }
+
+    fn write(
+        &mut self,
+        path: &str,
+        offset: u64,
+        data: &[u8],
+        _direct: bool,
+        durability: Durability,
+    ) -> Outcome<u64> {
+        let mut options = FileOptions::new();
+        options.write(true).sync(durability == Durability::All).datasync(durability == Durability::Data);
+        let file = self.root.open_with(at(path), &options).map_err(errno)?;
+        file.write_at(offset, data).map(|n| n as u64).map_err(errno)
+    }
+
+    fn fallocate(&mut self, path: &str, _mode: Fallocate, _offset: u64, _len: u64) -> Outcome<()> {
+        self.open_for(path, false, true)?;
+        Err(Errno::OPNOTSUPP)
+    }
+
+    fn hold(&mut self, slot: u8, path: &str) -> Outcome<()> {
+        let file = self.open_for(path, true, true)?;
+        self.held.insert(slot, file);
+        Ok(())
+    }
+
+    fn write_held(&mut self, slot: u8, offset: u64, data: &[u8]) -> Outcome<u64> {
+        let file = self.held.get(&slot).ok_or(Errno::BADF)?;
+        file.write_at(offset, data).map(|n| n as u64).map_err(errno)
+    }
+
+    fn release(&mut self, slot: u8) -> Outcome<()> {
+        self.held.remove(&slot).map(drop).ok_or(Errno::BADF)
+    }
+
+    fn fsync(&mut self, path: &str) -> Outcome<()> {
+        match self.root.metadata(at(path)).map_err(errno)?.is_dir() {
+            true => self.root.open_dir(at(path)).and_then(|dir| dir.sync()).map_err(errno),
+            false => self.open_for(path, true, false)?.sync_all().map_err(errno),
+        }
+    }
+
+    fn fdatasync(&mut self, path: &str) -> Outcome<()> {
+        match self.root.metadata(at(path)).map_err(errno)?.is_dir() {
+            true => self.root.open_dir(at(path)).and_then(|dir| dir.sync()).map_err(errno),
+            false => self.open_for(path, true, false)?.sync_data().map_err(errno),
+        }
+    }
+
+    fn sync(&mut self) -> Outcome<()> {
+        self.volume.sync().map_err(errno)
+    }
+
+    fn stat(&mut self, path: &str) -> Outcome<Stat> {
+        let metadata = self.root.symlink_metadata(at(path)).map_err(errno)?;
+        let kind = match metadata.file_type() {
+            FileType::File => Kind::File,
+            FileType::Dir => Kind::Dir,
+            FileType::Symlink => Kind::Symlink,
+            FileType::Fifo => Kind::Fifo,
+            FileType::Socket => Kind::Socket,
+            FileType::CharDevice => Kind::Char,
+            FileType::BlockDevice => Kind::Block,
+        };
+        let modified = metadata.modified();
+        Ok(Stat {
+            inode: metadata.inode().0.into(),
+            kind,
+            mode: metadata.mode(),
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+            nlink: metadata.links().into(),
+            size: metadata.len(),
+            device: metadata.device().unwrap_or_default(),
+            mtime: Time { seconds: modified.seconds, nanos: modified.nanos },
+        })
+    }
+
+    fn list(&mut self, path: &str) -> Outcome<Vec<String>> {
+        let entries = self.root.open_dir(at(path)).and_then(|dir| dir.entries()).map_err(errno)?;
+        let text = |name| String::from_utf8(name).map_err(|_| Errno::ILSEQ);
+        entries.into_iter().map(|entry| text(entry.name)).collect()
+    }
+
+    fn read(&mut self, path: &str) -> Outcome<Vec<u8>> {
+        contents(&self.open_for(path, true, false)?)
+    }
+
+    fn read_held(&mut self, slot: u8) -> Outcome<Vec<u8>> {
+        contents(self.held.get(&slot).ok_or(Errno::BADF)?)
+    }
+
+    fn read_link(&mut self, path: &str) -> Outcome<String> {
+        let target = self.root.read_link(at(path)).map_err(errno)?;
+        String::from_utf8(target).map_err(|_| Errno::ILSEQ)
+    }
+
+    fn xattrs(&mut self, path: &str) -> Outcome<Vec<(String, Vec<u8>)>> {
+        let mut all = Vec::new();
+        for name in self.root.xattrs(at(path)).map_err(errno)? {
+            let value = self.root.xattr(at(path), &name).map_err(errno)?;
+            let name = String::from_utf8(name).map_err(|_| Errno::ILSEQ)?;
+            if name.starts_with("user.") || name.starts_with("trusted.") {
+                all.push((name, value));
+            }
+        }
+        all.sort();
+        Ok(all)
+    }
+}
+
+/// Extant in the virtual world, over a disk whose bios take random times and end in any order.
+#[derive(Debug)]
+pub struct Ours {
+    rt: Rt,
+    seed: u64,
+    /// What stands between the volume and its disk, and what it has to know of the volume.
+    meddling: Option<(Meddling, u64, Vec<Range<u64>>)>,
+}
+
+impl Ours {
+    /// `seed` draws the times that bios take.
+    pub fn new(seed: u64) -> Self {
+        Self { rt: Rt::real(extant_rt::RealConfig::default()), seed, meddling: None }
+    }
+
+    /// With a fault between the volume and its disk: blocks of `block_bytes`, a journal in these runs of them.
+    #[must_use]
+    pub fn meddled(mut self, meddling: Meddling, block_bytes: u64, journal: Vec<Range<u64>>) -> Self {
+        self.meddling = Some((meddling, block_bytes, journal));
+        self
+    }
+}
+
+impl Filesystem for Ours {
+    fn run(&self, image: &Image, ops: &[Op]) -> Result<Run, String> {
+        let sim = Sim::new(Machine::free(1, Preemption::None), self.seed);
+        let disk = Arc::new(SlowDevice::new(&sim, Arc::new(ImageDevice::new(image.clone())), self.seed));
+        let record = Arc::new(Record::new(disk));
+        let device: Arc<dyn Device> = match &self.meddling {
+            None => record.clone(),
+            Some((meddling, block_bytes, journal)) => {
+                Arc::new(Meddler::new(record.clone(), *meddling, *block_bytes, journal.clone()))
+            }
+        };
+        let mut volume = OurVolume::open(sim.rt(), device).map_err(|error| format!("open: {error}"))?;
+        let before = Tree::of(&mut volume).map_err(|error| error.to_string())?;
+        let mut marks = Vec::with_capacity(ops.len());
+        for op in ops {
+            let began = record.position();
+            let result = apply(&mut volume, op);
+            marks.push((began, record.position(), result));
+        }
+        let after = match self.meddling {
+            None => Some(Tree::of(&mut volume).map_err(|error| error.to_string())?),
+            Some(_) => None,
+        };
+        let log = record.log();
+        drop(volume);
+        Ok(Run { before, log, marks, after })
+    }
+
+    fn recover(&self, image: &Image) -> Result<Recovered, String> {
+        let device = Arc::new(ImageDevice::new(image.clone()));
+        let mut volume =
+            OurVolume::open(&self.rt, device.clone()).map_err(|error| format!("our recovery: {error}"))?;
+        let tree = Tree::of(&mut volume).map_err(|error| format!("after our recovery: {error}"))?;
+        volume.close().map_err(|error| format!("close after our recovery: {error}"))?;
+        Ok(Recovered { tree, image: device.image() })
+    }
+}
+
+/// Holds each bio back for a random time, so that many are in flight and end in any order.
+pub struct SlowDevice {
+    inner: Arc<dyn Device>,
+    clock: DeviceClock,
+    rng: Mutex<Rng>,
+}
+
+impl SlowDevice {
+    /// Stands before `inner`.
+    pub fn new(sim: &Sim, inner: Arc<dyn Device>, seed: u64) -> Self {
+        let rng = Mutex::new(Rng::labelled(seed, "slow device"));
+        Self { inner, clock: sim.devices(), rng }
+    }
+}
+
+impl Device for SlowDevice {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn submit(&self, bio: Bio) {
+        let delay = Nanos(1_000 + self.rng.lock().below(100_000));
+        let inner = self.inner.clone();
+        self.clock.call_at(self.clock.now().saturating_add(delay), move || inner.submit(bio));
+    }
+
+    fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
+        self.inner.next_data(from_bytes)
+    }
+}
+
+impl fmt::Debug for SlowDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SlowDevice({:?})", self.inner)
+    }
+}

@@ -1,0 +1,176 @@
+//! `cargo xtask torture`: crash campaigns beyond those of the tests, and mutants that they must catch.
+
+use extant_torture::campaign::{Campaign, Effort, PROFILES, Profile, Source};
+use extant_torture::check::Tally;
+use extant_torture::diff::shrink;
+use extant_torture::{Ace, Meddling, Ours, Workload};
+use std::time::Duration;
+
+const USAGE: &str = "\
+usage: cargo xtask torture [OPTION]...
+  --seq N          workloads of ACE with N operations (default 1)
+  --random N       random workloads of N operations instead; their indices are seeds
+  --profile NAME   the volume: ext4 (default), ext4-4k, ext4-orphan-file, ext4-plain, ext3
+  --from I --to J  workloads with these indices; --from resumes
+  --part I/N       every Nth workload, beginning with the Ith
+  --seed S         of sampled states and of the disk's timing
+  --minutes M      stop after so long, and say where to resume
+  --prune          reorder only what the journal does not protect
+  --torn N         torn states for each cut (default 4)
+  --fsck N         e2fsck looks at one distinct state of N (default 1, 0 for none)
+  --kernel N       the kernel looks at one distinct state of N (default 0; needs root)
+  --keep           go on after a failure
+  --shrink         shorten a failing workload
+  --mutants        run the mutants instead: each must be caught";
+
+struct Arguments {
+    source: Source,
+    profile: Profile,
+    from: u64,
+    to: u64,
+    part: (u64, u64),
+    seed: u64,
+    limit: Option<Duration>,
+    effort: Effort,
+    keep: bool,
+    shrink: bool,
+    mutants: bool,
+}
+
+fn parse(args: &[&str]) -> Result<Arguments, String> {
+    let mut parsed = Arguments {
+        source: Source::Ace(Ace::new(1)),
+        profile: PROFILES[0],
+        from: 0,
+        to: u64::MAX,
+        part: (0, 1),
+        seed: 1,
+        limit: None,
+        effort: Effort::default(),
+        keep: false,
+        shrink: false,
+        mutants: false,
+    };
+    let mut args = args.iter();
+    while let Some(&arg) = args.next() {
+        let mut value = || args.next().copied().ok_or_else(|| format!("{arg} needs a value\n{USAGE}"));
+        let number =
+            |text: &str| text.parse::<u64>().map_err(|_| format!("{arg} needs a number, not {text}"));
+        match arg {
+            "--seq" => match number(value()?)? {
+                length @ 1..=3 => parsed.source = Source::Ace(Ace::new(length as usize)),
+                _ => return Err("ACE's workloads have 1 to 3 operations".into()),
+            },
+            "--random" => parsed.source = Source::Random(number(value()?)? as usize),
+            "--profile" => {
+                let name = value()?;
+                parsed.profile = Profile::named(name).ok_or_else(|| format!("no profile {name}\n{USAGE}"))?;
+            }
+            "--from" => parsed.from = number(value()?)?,
+            "--to" => parsed.to = number(value()?)?,
+            "--part" => {
+                let (at, of) = value()?.split_once('/').ok_or("--part is written as 0/2")?;
+                parsed.part = (number(at)?, number(of)?.max(1));
+            }
+            "--seed" => parsed.seed = number(value()?)?,
+            "--minutes" => parsed.limit = Some(Duration::from_secs(60 * number(value()?)?)),
+            "--prune" => parsed.effort.pruned = true,
+            "--torn" => parsed.effort.options.torn = number(value()?)? as usize,
+            "--fsck" => parsed.effort.fsck_every = number(value()?)?,
+            "--kernel" => parsed.effort.kernel_every = number(value()?)?,
+            "--keep" => parsed.keep = true,
+            "--shrink" => parsed.shrink = true,
+            "--mutants" => parsed.mutants = true,
+            _ => return Err(format!("{arg}?\n{USAGE}")),
+        }
+    }
+    Ok(parsed)
+}
+
+pub(crate) fn run(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
+    let args = parse(args)?;
+    let campaign = Campaign::new(args.profile, args.seed, args.effort).map_err(|e| e.to_string())?;
+    println!(
+        "{}, seed {}, oracles: ours{}",
+        args.profile.name,
+        args.seed,
+        campaign.oracles().iter().map(|name| format!(", {name}")).collect::<String>()
+    );
+    match args.mutants {
+        true => mutants(&campaign, &args)?,
+        false => torture(&campaign, &args)?,
+    }
+    Ok(())
+}
+
+fn indices(args: &Arguments) -> impl Iterator<Item = u64> {
+    let (at, of) = args.part;
+    (args.from..args.to.min(args.source.len())).filter(move |index| index % of == at)
+}
+
+fn torture(campaign: &Campaign, args: &Arguments) -> Result<(), String> {
+    let rt = extant_rt::Rt::real(extant_rt::RealConfig::default());
+    let start = rt.now();
+    let elapsed = || Duration::from_nanos(rt.now().0 - start.0);
+    let (mut total, mut failures, mut told) = (Tally::default(), 0_u64, 0);
+    for index in indices(args) {
+        if args.limit.is_some_and(|limit| elapsed() > limit) {
+            println!("time is up: resume with --from {index}");
+            break;
+        }
+        let workload = args.source.workload(index);
+        match campaign.check(&workload) {
+            Ok(tally) => total += tally,
+            Err(failure) => {
+                failures += 1;
+                println!("FAILED: {failure}\n");
+                if args.shrink {
+                    shorten(campaign, &workload);
+                }
+                if !args.keep {
+                    break;
+                }
+            }
+        }
+        if elapsed().as_secs() / 30 > told {
+            told = elapsed().as_secs() / 30;
+            println!("{} s: workload {index}, {total}, {failures} failed", elapsed().as_secs());
+        }
+    }
+    println!("{total}, {failures} failed, {:.1} s", elapsed().as_secs_f64());
+    if failures > 0 { Err(format!("{failures} workloads failed")) } else { Ok(()) }
+}
+
+fn shorten(campaign: &Campaign, workload: &Workload) {
+    let fails = |ops: &[extant_torture::Op]| {
+        campaign.check(&Workload { name: workload.name.clone(), ops: ops.to_vec() }).is_err()
+    };
+    let name = format!("{}, shortened", workload.name);
+    let short = Workload { name, ops: shrink(&workload.ops, fails) };
+    if let Err(failure) = campaign.check(&short) {
+        println!("{failure}\n");
+    }
+}
+
+/// Every mutant must be caught by some workload.
+fn mutants(campaign: &Campaign, args: &Arguments) -> Result<(), String> {
+    let base = campaign.base();
+    let mut missed = Vec::new();
+    for meddling in Meddling::ALL {
+        let mutant = Ours::new(args.seed).meddled(meddling, base.block_bytes, base.journal.clone());
+        let caught = indices(args).find_map(|index| {
+            let failure = campaign.check_with(&mutant, &args.source.workload(index)).err()?;
+            Some((index, failure.complaint.lines().next().unwrap_or_default().to_owned()))
+        });
+        match caught {
+            Some((index, complaint)) => {
+                println!("{meddling:?}: caught by workload {index}: {complaint:.120}")
+            }
+            None => {
+                println!("{meddling:?}: MISSED");
+                missed.push(meddling);
+            }
+        }
+    }
+    if missed.is_empty() { Ok(()) } else { Err(format!("missed: {missed:?}")) }
+}
