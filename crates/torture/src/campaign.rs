@@ -4,6 +4,7 @@ use crate::check::{Checker, Failure, Fsck, LoopMount, Tally, Verdict};
 use crate::diff::Generator;
 use crate::states::{Options, Pruner};
 use crate::{Ace, Filesystem, Image, Ours, Recovered, Tree, Workload};
+use std::cell::Cell;
 use std::io;
 use std::ops::Range;
 use std::process::{Command, Stdio};
@@ -172,6 +173,8 @@ pub struct Campaign {
     effort: Effort,
     fsck: Option<Fsck>,
     kernel: Option<LoopMount>,
+    /// Distinct states so far.
+    looked: Cell<u64>,
 }
 
 impl Campaign {
@@ -188,7 +191,7 @@ impl Campaign {
             true => Some(LoopMount::new()?),
             false => None,
         };
-        Ok(Self { base: profile.make()?, seed, effort, fsck, kernel })
+        Ok(Self { base: profile.make()?, seed, effort, fsck, kernel, looked: Cell::new(0) })
     }
 
     /// The volume that workloads start from.
@@ -220,7 +223,7 @@ impl Campaign {
         workload: &Workload,
     ) -> Result<Tally, Box<Failure>> {
         let Self { base, effort, fsck, kernel, .. } = self;
-        let due = |every: u64, tally: &Tally| every > 0 && tally.distinct.is_multiple_of(every);
+        let due = |every: u64| every > 0 && self.looked.get().is_multiple_of(every);
         let mut by_fsck = |image: &Image, recovered: &Recovered, tally: &mut Tally| match fsck
             .as_ref()
             .filter(|_| due(effort.fsck_every, tally))
@@ -229,7 +232,7 @@ impl Campaign {
             None => Ok(None),
         };
         let mut by_kernel = |image: &Image, _: &Recovered, tally: &mut Tally| {
-            let Some(kernel) = kernel.as_ref().filter(|_| due(effort.kernel_every, tally)) else {
+            let Some(kernel) = kernel.as_ref().filter(|_| due(effort.kernel_every)) else {
                 return Ok(None);
             };
             tally.kernel += 1;

@@ -8,7 +8,7 @@ pub use kernel::LoopMount;
 
 use crate::states::{self, Options, Pruner, State};
 use crate::{Errno, Image, Model, Op, Tree, Workload};
-use extant_block::Log;
+use extant_block::{Change, Log, LogEvent};
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::BuildHasherDefault;
@@ -101,6 +101,8 @@ pub struct Failure {
     pub progress: (usize, usize),
     /// The broken promise, and the oracle that found it.
     pub complaint: String,
+    /// The last writes and flushes before the power cut.
+    pub trace: Vec<String>,
 }
 
 impl fmt::Display for Failure {
@@ -110,8 +112,24 @@ impl fmt::Display for Failure {
             let (completed, started) = self.progress;
             writeln!(f, "{state}; {completed} operations had returned, {started} had begun")?;
         }
-        f.write_str(&self.complaint)
+        f.write_str(&self.complaint)?;
+        self.trace.iter().try_for_each(|line| write!(f, "\n    {line}"))
     }
+}
+
+/// Events of a log up to `cut`, the last ones, one line each.
+fn trace(log: &Log, cut: usize) -> Vec<String> {
+    let line = |at: usize| match log.events[at] {
+        LogEvent::Submitted(index) => {
+            let Change { op, start, bytes, flags, .. } = &log.changes[index];
+            format!("event {at}: write {index} submitted: {op} of {bytes} bytes at sector {start} {flags:?}")
+        }
+        LogEvent::Ended { change, ok } => {
+            format!("event {at}: write {change} ended{}", if ok { "" } else { " with an error" })
+        }
+    };
+    let cut = cut.min(log.events.len());
+    (cut.saturating_sub(TRACED_EVENTS)..cut).map(line).collect()
 }
 
 /// An extra look at a disk beside our own recovery: e2fsck, the kernel. Returns what it sees after its own recovery, or
@@ -132,6 +150,9 @@ pub struct Checker<'a> {
     pub oracles: Vec<Oracle<'a>>,
 }
 
+/// Events that a failure shows.
+const TRACED_EVENTS: usize = 40;
+
 type Seen = HashMap<u128, Rc<Result<Vec<Tree>, String>>, BuildHasherDefault<rustc_hash::FxHasher>>;
 
 impl Checker<'_> {
@@ -142,7 +163,13 @@ impl Checker<'_> {
     pub fn check(&mut self, workload: &Workload) -> Result<Tally, Box<Failure>> {
         let mut tally = Tally { workloads: 1, ..Tally::default() };
         let failure = |state: Option<&State>, progress, complaint| {
-            Box::new(Failure { workload: workload.clone(), state: state.cloned(), progress, complaint })
+            Box::new(Failure {
+                workload: workload.clone(),
+                state: state.cloned(),
+                progress,
+                complaint,
+                trace: Vec::new(),
+            })
         };
         let run = self.filesystem.run(&self.base, &workload.ops).map_err(|e| failure(None, (0, 0), e))?;
         let mut model = Model::new(&run.before);
@@ -188,7 +215,9 @@ impl Checker<'_> {
                 }),
             };
             if let Some(complaint) = complaint {
-                found = Some(failure(Some(&state), progress, complaint));
+                let mut failure = failure(Some(&state), progress, complaint);
+                failure.trace = trace(&run.log, state.cut);
+                found = Some(failure);
             }
             found.is_none()
         });

@@ -7,7 +7,7 @@
 mod prune;
 
 use crate::Image;
-use extant_block::{Change, Log, LogEvent, Op};
+use extant_block::{BioFlags, Change, Log, LogEvent, Op};
 use extant_rt::Rng;
 use std::fmt;
 
@@ -107,8 +107,14 @@ pub fn each(
         let volatile: Vec<usize> =
             rest.iter().filter(|(_, durable)| !durable).map(|&(index, _)| index).collect();
         let must = if promised { None } else { newest };
+        let covered = covered_by_preflush(log, cut, &volatile);
         let make = |fate: &dyn Fn(usize) -> Fate| State::new(log, &settled, cut, &rest, fate);
-        for state in choices(log, &volatile, must, options, pruner, &mut rng) {
+        for mut state in choices(log, &volatile, must, options, pruner, &mut rng) {
+            for (write, before) in &covered {
+                if state[*write] != Fate::Lost {
+                    before.iter().for_each(|&position| state[position] = Fate::Arrives);
+                }
+            }
             let fate = |index: usize| match volatile.binary_search(&index) {
                 Ok(position) => state[position].clone(),
                 Err(_) => Fate::Arrives,
@@ -118,6 +124,26 @@ pub fn each(
             }
         }
     }
+}
+
+/// For each volatile write with `PREFLUSH`, from the last to the first, those that had ended when it came, as positions: it
+/// reaches the medium, whole or in part, only after them.
+fn covered_by_preflush(log: &Log, cut: usize, volatile: &[usize]) -> Vec<(usize, Vec<usize>)> {
+    let mut ended = Vec::new();
+    let mut covered = Vec::new();
+    for event in &log.events[..cut] {
+        match *event {
+            LogEvent::Ended { change, ok: true } => ended.extend(volatile.binary_search(&change)),
+            LogEvent::Submitted(index) if log.changes[index].flags.contains(BioFlags::PREFLUSH) => {
+                if let Ok(position) = volatile.binary_search(&index) {
+                    covered.push((position, ended.clone()));
+                }
+            }
+            _ => {}
+        }
+    }
+    covered.reverse();
+    covered
 }
 
 fn changes_something(change: &Change) -> bool {

@@ -55,6 +55,15 @@ fn what_was_flushed_stays() {
 }
 
 #[test]
+fn a_write_with_preflush_comes_after_what_it_flushes() {
+    let log = log(vec![write(0, 2, 1, NONE), write(2, 1, 2, BioFlags::PREFLUSH | BioFlags::FUA)]);
+    let options = Options { torn: 32, ..Options::default() };
+    for (cut, state) in visit(&log, options) {
+        assert!(state[2] == 0 || state[..2] == [1, 1], "cut {cut}: {state:?}");
+    }
+}
+
+#[test]
 fn a_lost_write_does_not_undo_a_later_one_to_the_same_place() {
     let log = log(vec![write(0, 1, 1, NONE), write(0, 1, 2, BioFlags::FUA)]);
     let last: BTreeSet<u8> =
