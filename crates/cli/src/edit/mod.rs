@@ -104,7 +104,7 @@ fn batch(
     let fixed_time = crate::build::source_date_epoch()?.map(|time| time.seconds);
     let options = OpenOptions::new().write(true).offline(true).fixed_time(fixed_time);
     let volume = Volume::open_device(&session.rt, device, &options)
-        .map_err(|error| Failure::open(name.clone(), error))?;
+        .map_err(|error| Failure::open(name.clone(), None, error))?;
     let done = work(&volume);
     let closed = volume.close().map_err(|error| Failure::Volume { place: name, error });
     done.and(closed)
