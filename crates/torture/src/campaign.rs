@@ -224,12 +224,12 @@ impl Campaign {
     ) -> Result<Tally, Box<Failure>> {
         let Self { base, effort, fsck, kernel, .. } = self;
         let due = |every: u64| every > 0 && self.looked.get().is_multiple_of(every);
-        let mut by_fsck = |image: &Image, recovered: &Recovered, tally: &mut Tally| match fsck
-            .as_ref()
-            .filter(|_| due(effort.fsck_every, tally))
-        {
-            Some(fsck) => ask_fsck(fsck, filesystem, image, recovered, tally).map(Some),
-            None => Ok(None),
+        let mut by_fsck = |image: &Image, recovered: &Recovered, tally: &mut Tally| {
+            self.looked.set(self.looked.get() + 1);
+            match fsck.as_ref().filter(|_| due(effort.fsck_every)) {
+                Some(fsck) => ask_fsck(fsck, filesystem, image, recovered, tally).map(Some),
+                None => Ok(None),
+            }
         };
         let mut by_kernel = |image: &Image, _: &Recovered, tally: &mut Tally| {
             let Some(kernel) = kernel.as_ref().filter(|_| due(effort.kernel_every)) else {

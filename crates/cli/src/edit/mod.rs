@@ -140,7 +140,7 @@ impl Edit<'_> {
     }
 
     /// `path`, or in the directory that it names, the last name of `source`.
-    fn into_dir(&self, path: &[u8], source: &[u8]) -> Vec<u8> {
+    fn inside(&self, path: &[u8], source: &[u8]) -> Vec<u8> {
         let name = source.split(|&byte| byte == b'/').rfind(|name| !name.is_empty());
         match name {
             Some(name) if self.is_dir(path) => join(path, name),
@@ -174,7 +174,7 @@ impl Edit<'_> {
                 let to = self.place(target).path;
                 self.wants_dir(sources, target)?;
                 let mode = if args.no_clobber { RenameMode::NoReplace } else { RenameMode::Replace };
-                self.each(sources, |root, path| root.rename_with(path, self.into_dir(&to, path), mode))
+                self.each(sources, |root, path| root.rename_with(path, self.inside(&to, path), mode))
             }
             EditCommand::Ln(args) => {
                 if args.force {
@@ -189,7 +189,7 @@ impl Edit<'_> {
                 };
                 self.at(&args.name, |root, path| match args.symbolic {
                     true => root.symlink(&from, path),
-                    false => root.hard_link(&from, self.into_dir(path, &from)),
+                    false => root.hard_link(&from, self.inside(path, &from)),
                 })
             }
             EditCommand::Chmod(args) => self.below(&args.paths, args.recursive, |root, path| {

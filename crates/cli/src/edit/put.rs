@@ -23,7 +23,7 @@ impl Edit<'_> {
         let target = self.place(target);
         let mut put = Put { edit: self, args, links: BTreeMap::new() };
         for source in sources {
-            let path = self.into_dir(&target.path, source.as_bytes());
+            let path = self.inside(&target.path, source.as_bytes());
             put.tree(Path::new(source), Place { image: target.image.clone(), path })?;
         }
         Ok(())
