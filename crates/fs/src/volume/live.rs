@@ -1,11 +1,9 @@
-//! A volume that is open for writing, as callers see it: its nodes and files, what is free, sync and close.
+//! A volume that is open for writing: free space, and orphans that a crash left.
 
 use super::{Volume, Writer};
 use crate::Result;
-use crate::alloc::Privilege;
-use crate::file::{FileOptions, OpenFile, finish_shrink};
+use crate::file::finish_shrink;
 use crate::meta::InodeCell;
-use crate::names::{Caller, Capabilities, Node};
 use std::sync::Arc;
 
 /// Sizes of a volume, and its free space, in blocks and inodes.
@@ -62,38 +60,9 @@ impl Volume {
         for cell in orphans {
             match cell.is_live() {
                 true => finish_shrink(writer, &cell).await?,
-                false => writer.delete_unused(&cell).await?,
+                false => writer.delete_unused(&cell).await,
             }
         }
         Ok(())
-    }
-}
-
-impl Node {
-    /// Opens a regular file. Permissions are the caller's business: see [`Node::check_access`].
-    ///
-    /// # Errors
-    /// Another kind of file; contents that are encrypted or damaged.
-    pub fn open(&self, caller: &Caller, options: FileOptions) -> Result<OpenFile> {
-        let writer = self.writer();
-        let options = FileOptions {
-            reserved_blocks: writer.privilege(caller) == Privilege::Reserved,
-            keeps_setid: caller.can(Capabilities::FSETID),
-            ..options
-        };
-        writer.files.open(writer, self.cell(), options)
-    }
-
-    /// Makes a directory's names and an inode's attributes durable.
-    ///
-    /// # Errors
-    /// Why writing has ended.
-    pub async fn sync(&self) -> Result<()> {
-        let (writer, cell) = (self.writer(), self.cell());
-        if let Some(tid) = cell.changed_by().filter(|&tid| tid > writer.journal.committed()) {
-            return writer.journal.commit(tid).await;
-        }
-        let device = writer.store.blocks().device();
-        if device.limits().volatile_cache { Ok(extant_block::flush(&**device).await?) } else { Ok(()) }
     }
 }
