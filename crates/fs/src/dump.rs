@@ -9,7 +9,7 @@ use extant_format::{
 };
 use std::fmt::Write;
 
-/// What to print.
+/// The structure to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dump {
     /// The superblock.
@@ -36,7 +36,7 @@ pub enum Dump {
 const NODES_MAX: usize = 100_000;
 
 impl Volume {
-    /// A structure as text. What is damaged is printed as its error, in place.
+    /// A structure as text. A damaged part is printed as its error, in place.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a number beyond the volume and for a journal or tree that it does not have,

@@ -1,4 +1,4 @@
-//! What can go wrong with a volume.
+//! Errors of operations on a volume.
 
 use extant_block::IoError;
 use extant_format::{Corrupt, Problem};
@@ -22,15 +22,15 @@ pub enum Error {
     Unsupported {
         /// Name of the feature, as `mke2fs -O` spells it, or a short description.
         feature: String,
-        /// What to do instead; empty or beginning with a separator.
+        /// Advice for the user; empty or beginning with a separator.
         hint: &'static str,
     },
-    /// Somebody else uses a volume that would have been written.
+    /// Another mount or a checker uses a volume that was to be written (multiple-mount protection).
     #[error("the volume is in use by {by} on {host}; end that first")]
     InUse {
-        /// What uses it.
+        /// Kind of the user: a mount or a checker.
         by: String,
-        /// The host that says so, quoted for printing.
+        /// The host recorded in the protection block, quoted for printing.
         host: String,
     },
     /// A path names nothing. The path is quoted for printing.

@@ -1,5 +1,5 @@
-//! Volumes with bytes changed at random: opened, walked, read to the last byte and recovered. Whatever they say, that ends
-//! in values and errors, within a bound of work.
+//! Volumes with bytes changed at random: opened, walked, read to the last byte and recovered. Each operation
+//! ends in a value or an error, within a bound of work.
 //!
 //! A failure prints the seed; `EXTANT_SEED=<seed> EXTANT_ROUNDS=1 cargo test -p extant-fs --test hostile` replays it.
 

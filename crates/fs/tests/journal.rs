@@ -194,7 +194,7 @@ fn revokes() {
     }
 }
 
-/// What has no commit block did not happen.
+/// A transaction without a commit block is not replayed.
 #[test]
 fn uncommitted_transactions_are_dropped() {
     if !have("debugfs") {

@@ -34,7 +34,7 @@ impl Drop for Mount {
     }
 }
 
-/// What a path is: mode, owner, links, size, time, and contents or target.
+/// The state of a path: mode, owner, links, size, time, and contents or target.
 type Entry = (u32, u32, u16, u64, i64, Vec<u8>);
 
 fn theirs(dir: &Path, root: &Path, into: &mut BTreeMap<PathBuf, Entry>) {

@@ -43,14 +43,14 @@ fn left_mounted() -> Option<(Vec<u8>, u64)> {
     Some((bytes, number))
 }
 
-/// What a mount does to the block now and then.
+/// Updates the block as a mount does periodically.
 fn count(block: &mut [u8], n: u32, seed: u32) {
     block[4..8].copy_from_slice(&n.to_le_bytes());
     let sum = crc32c(seed, &block[..1020]);
     block[1020..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Recovers it while, perhaps, somebody counts once a second.
+/// Recovers the volume; with `counting`, another host increments the block's sequence once a second.
 fn recover_beside(counting: bool) -> Option<(Result<Recovery, Error>, Nanos)> {
     let (bytes, number) = left_mounted()?;
     let sim = Sim::new(Machine::free(1, Preemption::None), 1);

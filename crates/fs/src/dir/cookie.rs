@@ -45,7 +45,7 @@ pub struct Listed<'a> {
     pub name: &'a [u8],
     /// Its inode.
     pub inode: InodeNumber,
-    /// What the inode is, where the entry says so.
+    /// The inode's kind, where the entry records it.
     pub kind: Option<FileKind>,
     /// Where to go on. Names that share a position are read from the first of them again.
     pub next: Cookie,

@@ -1,7 +1,7 @@
 //! Finding a name in a directory of blocks, and adding, removing and changing one.
 //!
-//! [`look`] reads and decides; nothing has changed when it stops for a block that is not in memory. What it found or where
-//! a name may go is then applied to blocks that are all held, which cannot fail.
+//! [`look`] reads and decides; nothing has changed when it stops for a block that is not in memory. The entry
+//! it found, or the place for a new name, is then changed in blocks that are all held, which cannot fail.
 
 use super::index::NameIndex;
 use super::leaf::{Entry, RawEntry};
@@ -20,7 +20,7 @@ pub(crate) struct Found {
     pub(crate) entry: Entry,
 }
 
-/// What [`look`] says of a name.
+/// The result of [`look`] for a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Looked {
     Found(Found),

@@ -20,7 +20,7 @@ pub(crate) enum Area {
     Attribute,
 }
 
-/// What [`look`] says of a name.
+/// The result of [`look`] for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InlineLooked {
     Found(Area, Entry),

@@ -8,7 +8,7 @@ use extant_format::{
     write_dirent,
 };
 
-/// What the volume says of the form of entries.
+/// The form of directory entries on this volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeafFormat {
     /// Entries say what their inode is (`filetype`).
@@ -30,7 +30,7 @@ pub(crate) struct Entry {
     pub(crate) previous: Option<u32>,
 }
 
-/// What one pass over a block finds.
+/// The result of one pass over a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scan {
     /// The entry of the name; then the pass ended there.
@@ -312,7 +312,7 @@ impl LeafFormat {
         Ok(SplitLeaf { low: filled(low), high: filled(high), hash: high[0].0 | u32::from(continues) })
     }
 
-    /// What is wrong with a damaged block.
+    /// The first error in a damaged block.
     pub(crate) fn diagnose(&self, block: &[u8], dir: InodeNumber, at: FileBlock) -> Corrupt {
         DirEntries::new(block, self.filetype, self.max_inode, dir, at).find_map(Result::err).unwrap_or_else(
             || {

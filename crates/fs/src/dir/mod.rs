@@ -31,7 +31,7 @@ pub struct DirItem {
     pub name: Vec<u8>,
     /// The inode.
     pub inode: InodeNumber,
-    /// What it is, where the entry says so.
+    /// Its kind, where the entry records it.
     pub kind: Option<FileKind>,
 }
 
@@ -73,7 +73,7 @@ impl Volume {
     pub async fn prefetch_dirs(&self, numbers: &[InodeNumber]) {
         let mut blocks = Vec::with_capacity(numbers.len());
         for &number in numbers {
-            // What is wrong with them is told when they are read.
+            // Errors are reported when the directories are read.
             let Ok(inode) = self.inode_quietly(number).await else { continue };
             let in_blocks =
                 inode.kind() == Some(FileKind::Directory) && !inode.flags().contains(InodeFlags::INLINE_DATA);

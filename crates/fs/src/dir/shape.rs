@@ -1,4 +1,4 @@
-//! What finding and changing names needs to know of a directory, and where it gets the directory's blocks from.
+//! The geometry of a directory for finding and changing names, and the source of its blocks.
 
 use super::leaf::{Damaged, LeafFormat};
 use crate::Error;

@@ -33,7 +33,7 @@ struct Table {
     store: Arc<MetaStore>,
     shards: [Mutex<Shard>; SHARDS],
     kept_per_shard: usize,
-    /// What inodes in memory are charged to, if to anything.
+    /// The account to which inodes in memory are charged, if any.
     account: OnceLock<Account>,
 }
 
@@ -59,7 +59,7 @@ impl Inodes {
         assert!(set.is_ok(), "one account");
     }
 
-    /// What inodes in memory are charged to, if to anything.
+    /// The account to which inodes in memory are charged, if any.
     pub(crate) fn account(&self) -> Option<&Account> {
         self.table.account.get()
     }
@@ -145,7 +145,7 @@ impl Inodes {
         cell
     }
 
-    /// The inode was deleted: whoever asks for its number next finds what the volume says.
+    /// Drops a deleted inode from the table: the next lookup of its number reads the inode from the volume.
     pub(crate) fn forget(&self, cell: &Arc<InodeCell>) {
         let mut shard = self.shard(cell.number()).lock();
         // Kept until a commit has encoded it, or its number is given to another.

@@ -6,7 +6,7 @@ use extant_format::{InodeNumber, RoCompat};
 use extant_rt::{Rng, Rt};
 use std::path::Path;
 
-/// What is left of `count` orphans, made and taken off in random order, after a crash.
+/// The orphans that a crash leaves of `count`, added and removed in random order.
 async fn leave_orphans(rt: &Rt, image: &Path, seed: u64, count: usize) -> Vec<InodeNumber> {
     let bed = Bed::open(rt, image).await;
     assert!(bed.left.is_empty());

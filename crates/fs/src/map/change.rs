@@ -79,10 +79,10 @@ fn root(inode: &Inode, form: Form) -> [u8; 60] {
     root
 }
 
-/// What is to become of a map.
+/// A change requested of a map.
 #[derive(Clone, Debug)]
 pub(crate) enum Change<'a> {
-    /// These extents, in order, are mapped as written; what was unwritten at the same place is converted.
+    /// These extents, in order, are mapped as written; unwritten extents at the same place are converted.
     Map(&'a [Extent]),
     /// The end of the range is unmapped, as far as one step goes.
     Remove(Range<u64>),
@@ -98,7 +98,7 @@ pub(crate) struct Planned {
     pub(crate) freed_nodes: Vec<VolumeBlock>,
     /// Runs of data to be freed.
     pub(crate) removed: Vec<PhysicalRun>,
-    /// What is left of a removal.
+    /// The part of a removal that remains to be done.
     pub(crate) rest: Rest,
 }
 
@@ -108,7 +108,7 @@ enum Writes {
     Pointers(Vec<NodeWrite<PointerWrites>>),
 }
 
-/// What is mapped around block `logical`: by the node responsible for it. Reads what is not in memory.
+/// The mappings around block `logical`: all those in the leaf node that covers it. Reads nodes that are not in memory.
 ///
 /// # Errors
 /// A damaged map, or one that cannot be read.
@@ -236,7 +236,7 @@ impl Planned {
         change: &Change<'_>,
         writes: impl FnOnce(Vec<NodeWrite<T>>) -> Writes,
     ) -> Self {
-        // What `Map` replaces stays in use: it is the same blocks.
+        // The extents that `Map` replaces stay in use: they are the same blocks.
         let replaced = if matches!(change, Change::Map(_)) { Vec::new() } else { edit.replaced };
         let run = |extent: &Extent| PhysicalRun::new(extent.physical, extent.blocks.into());
         Self {

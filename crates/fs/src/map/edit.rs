@@ -1,6 +1,6 @@
-//! What edits of extent trees and of indirect maps share.
+//! The parts common to edits of extent trees and of indirect maps.
 //!
-//! An edit is planned on copies of the nodes on its way and written afterwards: until [`Edit::new_nodes`] blocks are allocated
+//! An edit is planned on copies of the nodes on its path and written afterwards: until [`Edit::new_nodes`] blocks are allocated
 //! and every node it names is pinned, nothing has changed, and from then on nothing can fail.
 
 use extant_format::{Corrupt, Extent, VolumeBlock};
@@ -141,5 +141,5 @@ impl Budget {
     }
 }
 
-/// What is left of a removal after one step.
+/// The range of a removal that remains after one step.
 pub(crate) type Rest = Option<std::ops::Range<u64>>;

@@ -152,7 +152,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
         Ok(())
     }
 
-    /// Marks what is mapped in `range` as written. What is not mapped stays a hole.
+    /// Marks the mapped blocks in `range` as written. Holes stay holes.
     pub(crate) fn mark_written(&mut self, range: Range<u64>) -> Result<(), Stop> {
         let mut start = range.start;
         while start < range.end {

@@ -17,7 +17,7 @@ use std::ops::Range;
 /// Runs that are remembered of the map on disk.
 const KNOWN_MAX: usize = 2048;
 
-/// What the map on disk says, with what has been logged and not yet written home.
+/// A run's state in the map on disk, including changes that are logged and not yet checkpointed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     Hole,
@@ -25,7 +25,7 @@ pub(crate) enum Known {
     Unwritten(VolumeBlock),
 }
 
-/// What a block in flight was before.
+/// The state of a block before its write was issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Was {
     /// Delayed: its place was allocated for this write.
@@ -70,12 +70,12 @@ impl RunValue for Pending {
     }
 }
 
-/// What write-back does with a run of dirty blocks.
+/// The way in which write-back handles a run of dirty blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteStep {
     /// Overwrites in place; the map does not change.
     Overwrite(VolumeBlock),
-    /// Writes in place, and its end must be logged. What lies around the dirty bytes of a *fresh* block is void.
+    /// Writes in place, and its end must be logged. The bytes of a *fresh* block outside its dirty ones are undefined.
     InPlace { to: VolumeBlock, fresh: bool },
     /// Needs blocks, for which space is reserved.
     Allocate,
@@ -85,7 +85,7 @@ pub(crate) enum WriteStep {
     Wait,
 }
 
-/// What marking a range dirty adds to the file's reservation.
+/// The addition to the file's reservation when a range is marked dirty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Need {
     /// Runs of holes that become delayed.
@@ -170,7 +170,7 @@ impl LiveMap {
         None
     }
 
-    /// What writing to a range would reserve. All of the range is known or pending.
+    /// The reservation that a write to a range needs. All of the range is known or pending.
     pub(crate) fn need(&self, range: Range<u64>) -> Need {
         let mut need = Need::default();
         let mut at = range.start;
@@ -229,7 +229,7 @@ impl LiveMap {
         }
     }
 
-    /// What write-back does with the blocks from `at` on, and for which of them that holds. `None` if the map must be loaded.
+    /// The step of write-back for the blocks from `at` on, and the run for which it holds. `None` if the map must be loaded.
     pub(crate) fn write_step(&self, at: u64) -> Option<(Range<u64>, WriteStep)> {
         if let Some((run, pending)) = self.pending.get(at) {
             let step = match pending {

@@ -16,7 +16,7 @@ use extant_format::{
     indirect_path, verify_extent_checksum,
 };
 
-/// What a run of file blocks holds.
+/// The state of a run of file blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunState {
     /// Data at this block of the volume and those behind it.
@@ -34,7 +34,7 @@ pub struct Run {
     pub logical: u64,
     /// Length in blocks, at least 1.
     pub blocks: u64,
-    /// What it holds.
+    /// Its state.
     pub state: RunState,
 }
 

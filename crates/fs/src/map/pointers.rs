@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Bytes of the pointers in the inode.
 const ROOT_BYTES: usize = 60;
 
-/// What a pointer leads to.
+/// The target of a pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pointer {
     Hole,
@@ -68,7 +68,7 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
         Self { sb, inode, source, root: *root, loaded, set, news: 0, freed: Vec::new(), replaced: Vec::new() }
     }
 
-    /// What is mapped around block `logical`: by the pointer block responsible for it, or by none.
+    /// The mappings around block `logical`: those in the pointer block that covers it, or a hole where there is none.
     pub(crate) fn leaf(&mut self, logical: u64) -> Result<Vec<(Range<u64>, Known)>, Stop> {
         let size = self.sb.block_size();
         let Some(path) = indirect_path(logical, size) else {
@@ -98,8 +98,8 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
         Ok(runs)
     }
 
-    /// Maps `blocks` file blocks from `logical` on to the run at `physical`. What they were mapped to is in
-    /// [`Edit::replaced`].
+    /// Maps `blocks` file blocks from `logical` on to the run at `physical`. Their former
+    /// mappings are in [`Edit::replaced`].
     pub(crate) fn insert(&mut self, logical: u64, physical: VolumeBlock, blocks: u64) -> Result<(), Stop> {
         if logical + blocks > indirect_capacity(self.sb.block_size())
             || u32::try_from(physical.0 + blocks).is_err()

@@ -1,9 +1,9 @@
-//! A map from ranges of file blocks to what they are.
+//! A map from ranges of file blocks to values.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What a run of blocks is, given for its first block.
+/// The value of a run of blocks, given for its first block.
 pub(crate) trait RunValue: Copy + PartialEq {
     /// For the block `skip` blocks on.
     fn advance(self, skip: u64) -> Self;

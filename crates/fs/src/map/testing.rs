@@ -1,4 +1,4 @@
-//! What the tests of map edits share: a volume's superblock and a store of nodes.
+//! Fixtures of the tests of map edits: a volume's superblock and a store of nodes.
 
 use super::edit::{Edit, NodeAt, Nodes};
 use extant_format::{InodeNumber, Superblock, VolumeBlock};

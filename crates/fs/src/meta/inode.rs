@@ -29,7 +29,7 @@ pub(crate) struct InodeCell {
     record: Mutex<Record>,
     /// The memory that it is charged for.
     charge: OnceLock<Charge>,
-    /// What the operations on it remember beside the record.
+    /// State that operations on the inode keep beside the record.
     attached: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -83,7 +83,8 @@ impl InodeCell {
         look(record.versions.live())
     }
 
-    /// What the operations on the inode remember beside its record, for as long as it is in memory; of one type.
+    /// State of type `T` that operations keep beside the record for as long as the inode is in memory. An inode has one
+    /// such type.
     pub(crate) fn attached<T: Any + Send + Sync + Default>(&self) -> &T {
         let attached = self.attached.get_or_init(|| Box::new(T::default()));
         attached.downcast_ref().expect("what is attached to an inode has one type")

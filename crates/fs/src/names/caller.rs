@@ -1,4 +1,4 @@
-//! Who asks, and what they may do.
+//! The caller of an operation, and the permission checks.
 //!
 //! The checks and their order are Linux's (fs/namei.c: `generic_permission`, `may_create_dentry`, `may_delete_dentry`;
 //! fs/attr.c: `setattr_prepare`), so that a program sees the errno that it sees on a mount.
@@ -42,11 +42,11 @@ pub struct Caller {
     pub gid: u32,
     /// Further groups.
     pub groups: Vec<u32>,
-    /// What it may do beyond the permissions of files.
+    /// Capabilities, which override the permissions of files.
     pub capabilities: Capabilities,
-    /// Permissions that files it creates do not get.
+    /// Permission bits cleared in the files that it creates.
     pub umask: u16,
-    /// Whether permissions are checked at all; where not, whoever calls has done so.
+    /// Whether permissions are checked; if not, the caller has checked them.
     pub checked: bool,
 }
 
@@ -82,7 +82,7 @@ impl Caller {
     }
 }
 
-/// What is to be done with an inode.
+/// Access requested to an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Want(u8);
 

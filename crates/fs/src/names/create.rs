@@ -37,7 +37,7 @@ const INHERITED: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::DIRSYNC)
     .union(InodeFlags::PROJINHERIT);
 
-/// What is to be made.
+/// The kind of file to create.
 #[derive(Clone, Copy, Debug)]
 enum What<'a> {
     File,

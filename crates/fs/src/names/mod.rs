@@ -11,8 +11,8 @@
 //! 6. the handle, the allocator's and the journal's own locks, a block under change.
 //!
 //! Nothing waits from the handle on. Every operation has the same steps: take the locks, look (which reads what is not in
-//! memory), check, prepare what it needs (blocks, inodes, bitmaps), open the handle, change memory, close the handle. What
-//! can fail fails before the first change.
+//! memory), check, prepare what it needs (blocks, inodes, bitmaps), open the handle, change memory, close the handle. All
+//! failures come before the first change.
 
 mod attributes;
 mod caller;
@@ -47,7 +47,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
-/// What the operations of a volume share.
+/// State shared by the operations on names of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     /// Held while a name moves between directories: the hierarchy stands still.
@@ -59,7 +59,7 @@ pub(crate) struct State {
 }
 
 impl Writer {
-    /// What `caller` may allocate.
+    /// The allocation privilege of `caller`.
     pub(crate) fn privilege(&self, caller: &Caller) -> Privilege {
         let sb = self.store.shape().raw();
         let reserved_for = caller.uid == u32::from(sb.s_def_resuid.get())

@@ -29,14 +29,14 @@ struct Held {
     generation: u32,
 }
 
-/// What `stat` says of an inode.
+/// The attributes of an inode, as in `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// The inode's number.
     pub inode: InodeNumber,
-    /// Tells inodes apart that had the number one after the other.
+    /// Distinguishes successive inodes of the same number.
     pub generation: u32,
-    /// What it is.
+    /// The kind of file.
     pub kind: FileKind,
     /// Permissions, set-ID bits and the sticky bit; without the kind.
     pub permissions: u16,
@@ -160,7 +160,7 @@ impl Node {
         self.held.generation
     }
 
-    /// What it is; `None` of a damaged inode.
+    /// The kind of file; `None` for a damaged inode.
     pub fn kind(&self) -> Option<FileKind> {
         self.cell().read(Inode::kind)
     }
@@ -169,7 +169,7 @@ impl Node {
         self.kind() == Some(FileKind::Directory)
     }
 
-    /// What `stat` says. Never waits.
+    /// The inode's attributes, as in `stat`. Never waits.
     ///
     /// # Errors
     /// A mode that means nothing.
@@ -185,7 +185,7 @@ impl Node {
         Ok(seen)
     }
 
-    /// Lets go of the inode. If it has no name and nothing else holds it, its space is free when this returns.
+    /// Releases the inode. If it has no name and nothing else holds it, its space is free when this returns.
     pub async fn release(self) {
         let writer = self.writer().clone();
         drop(self);

@@ -35,7 +35,8 @@ const INDEXED_FROM: u32 = 2;
 /// Nodes of a hash tree above a leaf, all of which a split may change.
 const TREE_NODES: u32 = 3;
 
-/// What is remembered of a directory while its inode is in memory. A directory's blocks never move, and never leave it.
+/// State cached for a directory while its inode is in memory. A directory's blocks never move and are never freed before
+/// the directory.
 #[derive(Debug, Default)]
 pub(crate) struct DirState {
     /// First block, length and place of the runs of blocks that are known, in order.
@@ -77,7 +78,7 @@ impl DirState {
     }
 }
 
-/// What is remembered of an inode that is or was a directory.
+/// The cached state of an inode that is or was a directory.
 pub(super) fn state(cell: &InodeCell) -> MutexGuard<'_, DirState> {
     cell.attached::<Mutex<DirState>>().lock()
 }

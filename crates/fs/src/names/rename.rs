@@ -14,7 +14,7 @@ use crate::{Error, Result};
 use extant_format::{Corrupt, FileKind, Inode, InodeNumber, Place};
 use std::sync::Arc;
 
-/// What a rename does about a name that is there.
+/// The treatment of a target name that exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
     /// It is replaced.
@@ -198,7 +198,7 @@ async fn rename_locked(
         return Err(not_found(new));
     }
     if cross {
-        // What `..` says changes.
+        // The entry `..` changes.
         if is_dir {
             permit(writer, caller, &source, Want::WRITE).await?;
         }

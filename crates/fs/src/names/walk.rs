@@ -17,7 +17,7 @@ const NAMES_BYTES: usize = 64 << 20;
 const WINDOW_INODES: usize = 4096;
 const WINDOW_DIRS: usize = 512;
 
-/// What a walk reads of what it meets.
+/// The parts of each file that a walk reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WalkOptions {
     /// Read every inode; otherwise only those of directories, and of names whose entry does not say what they are.
@@ -35,7 +35,7 @@ pub struct WalkEntry {
     pub depth: usize,
     /// The inode.
     pub number: InodeNumber,
-    /// What it is; of an inode that was read, what the inode says.
+    /// Its kind, from the inode where that was read, otherwise from the entry.
     pub kind: Option<FileKind>,
     /// The inode, where it was read.
     pub inode: Option<Inode>,
@@ -64,7 +64,7 @@ pub struct Walk {
 pub struct WalkError {
     /// Path from where the walk began; empty for that directory itself.
     pub path: Vec<u8>,
-    /// What is wrong.
+    /// The error.
     pub error: Error,
 }
 
@@ -146,7 +146,8 @@ impl Walk {
         &self.path
     }
 
-    /// The next name; `None` at the end. What cannot be read is returned once as an error, and the walk goes on.
+    /// The next name; `None` at the end. A file or directory that cannot be read is returned once as an error, and the
+    /// walk goes on.
     pub async fn next(&mut self) -> Option<std::result::Result<WalkEntry, WalkError>> {
         loop {
             if let Some(failure) = self.failures.pop_front() {

@@ -13,7 +13,7 @@ pub(crate) const VALUE_MAX: usize = 64 << 10;
 /// Longest name of an attribute with its prefix (`XATTR_NAME_MAX`).
 pub(crate) const NAME_MAX: usize = 255;
 
-/// What there may be before an attribute is set.
+/// The precondition for setting an attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetMode {
     /// Anything.
@@ -34,7 +34,7 @@ pub(crate) struct Change<'a> {
     pub(crate) mode: SetMode,
 }
 
-/// What a change makes of an inode's attributes.
+/// The result of a change of an inode's attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// The bytes behind the inode's fields, if they change.
@@ -42,7 +42,7 @@ pub(crate) struct Plan {
     pub(crate) block: BlockPlan,
 }
 
-/// What becomes of the attribute block.
+/// The change of the attribute block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BlockPlan {
     Keep,

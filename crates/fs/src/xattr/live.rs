@@ -124,7 +124,7 @@ impl Leave {
     }
 }
 
-/// What becomes of the block in a change.
+/// The effect of a change on the attribute block.
 #[derive(Debug)]
 enum BlockChange {
     Keep,

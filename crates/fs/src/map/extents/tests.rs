@@ -3,7 +3,7 @@ use super::super::testing::{INODE, NODES_AT, Store, superblock};
 use super::*;
 use proptest::prelude::*;
 
-/// What each file block is mapped to, and whether it is unwritten.
+/// The volume block that each file block is mapped to, and whether it is unwritten.
 type Model = BTreeMap<u64, (u64, bool)>;
 
 #[derive(Debug)]

@@ -9,7 +9,7 @@ fn user() -> Caller {
     Caller::user(USER, USER, vec![])
 }
 
-/// What the cases work on, made by root.
+/// The files on which the cases operate, made by root.
 struct Yard {
     root: Node,
     /// Root's, mode 755, with the file `f`, the directory `d`, the link `l`.

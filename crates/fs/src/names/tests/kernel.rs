@@ -1,4 +1,4 @@
-//! What only the kernel makes, changed by us: shared attribute blocks and directories in their inodes.
+//! Changes of structures that only the kernel creates: shared attribute blocks and directories in their inodes.
 
 use super::*;
 

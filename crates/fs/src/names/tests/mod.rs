@@ -96,7 +96,7 @@ fn check_is_silent(image: &Path, what: &str) {
     assert!(spoke.is_empty(), "{what}: {:#?} of {} lines", &spoke[..spoke.len().min(8)], spoke.len());
 }
 
-/// What a program sees of one name.
+/// The attributes of one name that a program can see.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Seen {
     mode: u32,
