@@ -12,7 +12,7 @@ use crate::{CacheError, Result};
 use extant_block::IoError;
 use extant_rt::Rt;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 /// The writes that a device's flushes are to cover.
@@ -23,9 +23,21 @@ pub(crate) struct Flushes(Mutex<State>);
 struct State {
     /// Flushes that were begun.
     begun: u64,
-    /// Files that were written to the device since its last good flush, and how many flushes had begun by then.
-    unflushed: BTreeMap<FileId, (Weak<Inner>, u64)>,
+    /// Those of them that have not ended.
+    in_flight: BTreeSet<u64>,
+    /// Files that were written to the device, until no flush can lose their data any more.
+    unflushed: BTreeMap<FileId, Unflushed>,
     failures: u64,
+}
+
+#[derive(Debug)]
+struct Unflushed {
+    file: Weak<Inner>,
+    /// Flushes that had begun when it was written last.
+    written_at: u64,
+    /// A later flush ended well when so many had begun. One of these that is still in flight may have failed on the device
+    /// before, with the file's data.
+    covered_at: Option<u64>,
 }
 
 impl Flushes {
@@ -37,19 +49,45 @@ impl Flushes {
     fn begin(&self) -> u64 {
         let mut state = self.0.lock();
         state.begun += 1;
-        state.begun
+        let nth = state.begun;
+        state.in_flight.insert(nth);
+        nth
     }
 
     /// Flush number `nth` ended well: it covers what was written before it began.
     fn succeeded(&self, nth: u64) {
-        self.0.lock().unflushed.retain(|_, (_, begun)| *begun >= nth);
+        let mut state = self.0.lock();
+        let begun = state.begun;
+        for entry in state.unflushed.values_mut().filter(|entry| entry.written_at < nth) {
+            entry.covered_at.get_or_insert(begun);
+        }
+        state.ended(nth);
     }
 
-    /// Files that may have lost data.
-    fn failed(&self) -> Vec<Arc<Inner>> {
+    /// A flush failed, number `nth` if it is one of these. Gives the files that may have lost data.
+    fn failed(&self, nth: Option<u64>) -> Vec<Arc<Inner>> {
         let mut state = self.0.lock();
         state.failures += 1;
-        state.unflushed.values().filter_map(|(file, _)| file.upgrade()).collect()
+        let is_lost = |entry: &&Unflushed| match (nth, entry.covered_at) {
+            (Some(nth), Some(covered_at)) => nth <= covered_at,
+            _ => true,
+        };
+        let files = state.unflushed.values().filter(is_lost).filter_map(|entry| entry.file.upgrade());
+        let files = files.collect();
+        if let Some(nth) = nth {
+            state.ended(nth);
+        }
+        files
+    }
+}
+
+impl State {
+    fn ended(&mut self, nth: u64) {
+        self.in_flight.remove(&nth);
+        let oldest = self.in_flight.first().copied();
+        self.unflushed.retain(|_, entry| {
+            entry.covered_at.is_none_or(|until| oldest.is_some_and(|oldest| oldest <= until))
+        });
     }
 }
 
@@ -58,18 +96,25 @@ impl DiskState {
     pub(crate) fn note_unflushed(&self, file: &Arc<Inner>) {
         if self.device.limits().volatile_cache {
             let mut state = self.flushes.0.lock();
-            let begun = state.begun;
-            let entry = state.unflushed.entry(file.file);
-            let entry = entry.or_insert_with(|| (Arc::downgrade(file), begun));
+            let written_at = state.begun;
+            let fresh = || Unflushed { file: Arc::downgrade(file), written_at, covered_at: None };
+            let entry = state.unflushed.entry(file.file).or_insert_with(fresh);
             // The number may have been another file's before.
-            *entry = (if entry.0.strong_count() > 0 { entry.0.clone() } else { Arc::downgrade(file) }, begun);
+            if entry.file.strong_count() == 0 {
+                entry.file = Arc::downgrade(file);
+            }
+            (entry.written_at, entry.covered_at) = (written_at, None);
         }
     }
 
     /// A flush failed: enters it where it is to be reported.
     pub(crate) fn flush_failed(&self, error: &IoError) {
+        self.enter_failure(None, error);
+    }
+
+    fn enter_failure(&self, nth: Option<u64>, error: &IoError) {
         self.errors.record(CacheError::Io(error.clone()));
-        for file in self.flushes.failed() {
+        for file in self.flushes.failed(nth) {
             file.errors.record(CacheError::Io(error.clone()));
         }
     }
@@ -88,7 +133,7 @@ impl DiskState {
             let result = flush.await;
             match &result {
                 Ok(()) => disk.flushes.succeeded(nth),
-                Err(error) => disk.flush_failed(error),
+                Err(error) => disk.enter_failure(Some(nth), error),
             }
             *told.lock() = result;
         };
