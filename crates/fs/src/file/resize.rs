@@ -136,7 +136,9 @@ impl OpenFile {
         // The rest of the last block is zero on the device before the smaller size is. Memory has the smaller size by now:
         // a failure is told by the next sync, whose write-back tries again.
         let _ = self.write_out(ByteRange::new(bytes / unit * unit, bytes)).await;
-        self.mapping.wait_written(cut).await;
+        // All write-back, not only that of what is cut off: a run that was taken before has the larger size, and would record
+        // it when it lands. Runs taken from now on have the smaller one, since writers are kept out.
+        self.mapping.wait_written(ByteRange::ALL).await;
         let given_back = {
             let mut live = contents.live.lock();
             let delayed = live.map.truncate(from, bytes);
@@ -165,7 +167,14 @@ impl OpenFile {
             },
         )
         .await;
-        contents.live.lock().version += 1;
+        {
+            let mut live = contents.live.lock();
+            live.version += 1;
+            if result.is_err() {
+                // The tail may still be mapped: later writes must not take it for a hole.
+                live.map.forget();
+            }
+        }
         drop((edits, exclusion));
         result
     }
