@@ -10,7 +10,7 @@ use crate::alloc::Privilege;
 use crate::journal::Handle;
 use crate::meta::InodeCell;
 use crate::xattr::{in_inode, inline_data};
-use extant_cache::OpenFile as CachedFile;
+use extant_cache::{ByteRange, Mapping, OpenFile as CachedFile};
 use extant_format::{
     ExtentNode, Incompat, Inode, InodeFlags, Superblock, Xattr, XattrName, write_inode_xattrs,
 };
@@ -26,11 +26,27 @@ impl Contents {
         self.cell.read(|inode| inline_data(inode).map(|data| data.to_vec())).ok()
     }
 
-    /// Moves contents from the inode into the cache, before they change. The caller holds the inode's lock.
+    /// Moves contents from the inode to blocks, before they change. The caller holds the inode's lock.
     ///
     /// # Errors
-    /// No space for their block.
-    pub(super) async fn leave_inode(&self, pages: &CachedFile, privilege: Privilege) -> Result<()> {
+    /// No space for their block, or it cannot be written.
+    pub(super) async fn leave_inode(
+        &self,
+        mapping: &Mapping,
+        pages: &CachedFile,
+        privilege: Privilege,
+    ) -> Result<()> {
+        self.move_to_cache(pages, privilege).await?;
+        // The first run that lands takes the contents out of the inode. If there are any, it must be theirs: another run
+        // may land before it.
+        if self.live.lock().leaves_inode && self.recorded_bytes() > 0 {
+            let bytes = ByteRange::new(0, self.recorded_bytes());
+            mapping.write_back(bytes).await.map_err(cache_error)?;
+        }
+        Ok(())
+    }
+
+    async fn move_to_cache(&self, pages: &CachedFile, privilege: Privilege) -> Result<()> {
         let Some(bytes) = self.inline_bytes() else { return Ok(()) };
         let blocks = 0..self.block.blocks_for(bytes.len() as u64);
         if !bytes.is_empty() {

@@ -99,7 +99,7 @@ impl OpenFile {
             return Err(Error::TooBig(format!("inode {}", self.inode())));
         }
         if contents.cell.read(|inode| inode.flags().contains(InodeFlags::INLINE_DATA)) {
-            contents.leave_inode(&self.pages, self.privilege()).await?;
+            contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
             self.write_out(ByteRange::ALL).await?;
         }
         if bytes > self.size() { self.grow(bytes).await } else { self.shrink(bytes).await }

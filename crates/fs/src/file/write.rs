@@ -83,7 +83,7 @@ impl OpenFile {
                 return Err(Error::TooBig(format!("inode {}", self.inode())));
             }
             self.strip_setid().await?;
-            contents.leave_inode(&self.pages, self.privilege()).await?;
+            contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
             if at > self.size() {
                 self.zero_tail(at).await?;
             }
