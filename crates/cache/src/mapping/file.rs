@@ -41,6 +41,13 @@ impl Mapping {
         self.0.pages.lock().dirty.len()
     }
 
+    /// Whether the file can be forgotten: nothing of it is dirty or under write-back, and an open file has been told of every
+    /// error.
+    pub fn is_settled(&self) -> bool {
+        let pages = self.0.pages.lock();
+        pages.dirty.is_empty() && pages.writeback.is_empty() && self.0.errors.is_told()
+    }
+
     /// Opens the file: a place for what each opener has of its own.
     pub fn open(&self) -> OpenFile {
         OpenFile {

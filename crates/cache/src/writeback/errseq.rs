@@ -38,6 +38,12 @@ impl ErrorLog {
         Told(self.0.lock().count)
     }
 
+    /// Whether nothing is left that an open file would be the first to be told of.
+    pub(crate) fn is_told(&self) -> bool {
+        let log = self.0.lock();
+        log.seen || log.count == 0
+    }
+
     /// As [`ErrorLog::check`], but no open file counts as told.
     pub(crate) fn peek(&self, told: &mut Told) -> Result<(), CacheError> {
         let log = self.0.lock();

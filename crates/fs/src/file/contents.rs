@@ -49,6 +49,16 @@ pub(super) struct Live {
     waiters: Vec<Waker>,
 }
 
+/// What of a file is not logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    Idle,
+    /// Its times alone: it was overwritten in place.
+    TimesUnlogged,
+    /// Blocks are dirty or in flight.
+    Busy,
+}
+
 impl Contents {
     pub(super) fn new(writer: Arc<Writer>, cell: Arc<InodeCell>) -> Self {
         let block = writer.store.shape().block_size();
@@ -245,10 +255,14 @@ impl Contents {
         }
     }
 
-    /// Whether nothing is dirty, in flight or unlogged.
-    pub(super) fn is_idle(&self) -> bool {
+    /// What of it is not logged yet.
+    pub(super) fn rest(&self) -> Rest {
         let live = self.live.lock();
-        live.map.is_clean() && !live.times_unlogged && !live.leaves_inode
+        match live.map.is_clean() && !live.leaves_inode {
+            false => Rest::Busy,
+            true if live.times_unlogged => Rest::TimesUnlogged,
+            true => Rest::Idle,
+        }
     }
 
     /// Delayed blocks, which statistics count as the file's.

@@ -63,7 +63,15 @@ impl Contents {
             && tid > journal.committed()
         {
             return journal.commit(tid).await;
+        self.live.lock().times_unlogged = false;
         }
+        Ok(())
+    }
+
+    /// As [`Self::log_times`], as far as no wait is needed for the log.
+    pub(super) fn try_log_times(&self) -> Result<()> {
+        let Some(mut handle) = self.writer.journal.try_start(Credits(1))? else { return Ok(()) };
+        // First: a write that comes meanwhile sets it again.
         let device = self.writer.store.blocks().device();
         if device.limits().volatile_cache {
             extant_block::flush(&**device).await?;

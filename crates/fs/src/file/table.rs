@@ -1,6 +1,6 @@
 //! The files whose contents are in memory.
 
-use super::contents::Contents;
+use super::contents::{Contents, Rest};
 use super::write::{FileOptions, OpenFile, cache_error};
 use crate::alloc::GivesBack;
 use crate::meta::InodeCell;
@@ -30,6 +30,8 @@ struct Table {
     files: BTreeMap<InodeNumber, Entry>,
     /// Advances with every look-up.
     turn: u64,
+    /// Files that came since the last search for those that can go.
+    came: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -69,16 +71,21 @@ impl Files {
         let mut table = self.table.lock();
         table.turn += 1;
         let turn = table.turn;
-        let entry = table.files.entry(cell.number()).or_insert_with(|| self.entry(writer, cell));
+        let before = table.files.len();
+        table.files.entry(cell.number()).or_insert_with(|| self.entry(writer, cell));
+        table.came += table.files.len() - before;
+        let entry = table.files.get_mut(&cell.number()).expect("it is there");
         // The number belongs to another inode now.
         if !Arc::ptr_eq(&entry.contents.cell, cell) {
             *entry = self.entry(writer, cell);
         }
         entry.used = turn;
         let file = OpenFile::new(entry.contents.clone(), entry.mapping.clone(), options);
-        let gone = table.evict();
+        let (gone, unlogged) = table.evict();
         drop(table);
         drop(gone);
+        // They can go next time.
+        let _ = unlogged.iter().try_for_each(|contents| contents.try_log_times());
         Ok(file)
     }
 
@@ -154,19 +161,27 @@ impl Volume {
 }
 
 impl Table {
-    /// Files that nobody uses and that have nothing dirty, beyond those that are kept; to be dropped without the lock.
-    fn evict(&mut self) -> Vec<Entry> {
-        if self.files.len() <= KEPT {
-            return Vec::new();
+    /// Files that nobody uses and that have nothing dirty, beyond those that are kept, to be dropped without the lock; and
+    /// those that would be among them if their times were logged.
+    fn evict(&mut self) -> (Vec<Entry>, Vec<Arc<Contents>>) {
+        // Not with every file: those that cannot go are looked at each time.
+        if self.files.len() <= KEPT || self.came < KEPT / 8 {
+            return Default::default();
         }
-        let idle = |entry: &Entry| {
-            entry.contents.cell.openers() == 0 && entry.mapping.dirty_pages() == 0 && entry.contents.is_idle()
-        };
-        let mut idle: Vec<(u64, InodeNumber)> =
-            self.files.iter().filter(|(_, entry)| idle(entry)).map(|(&n, entry)| (entry.used, n)).collect();
+        self.came = 0;
+        // A second mapping beside a write in flight would read the block's past, and might write it home first.
+        let unused = |entry: &Entry| entry.contents.cell.openers() == 0 && entry.mapping.is_settled();
+        let (mut idle, mut unlogged) = (Vec::new(), Vec::new());
+        for (&number, entry) in self.files.iter().filter(|(_, entry)| unused(entry)) {
+            match entry.contents.rest() {
+                Rest::Idle => idle.push((entry.used, number)),
+                Rest::TimesUnlogged => unlogged.push(entry.contents.clone()),
+                Rest::Busy => {}
+            }
+        }
         idle.sort_unstable();
         idle.truncate(self.files.len() - KEPT * 7 / 8);
-        idle.iter().filter_map(|(_, number)| self.files.remove(number)).collect()
+        (idle.iter().filter_map(|(_, number)| self.files.remove(number)).collect(), unlogged)
     }
 }
 
