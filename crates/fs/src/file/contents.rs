@@ -126,11 +126,12 @@ impl Contents {
         }
     }
 
-    /// Reserves what writing to these blocks may need, and marks them dirty. Gives how many blocks became delayed.
+    /// Reserves what writing to these blocks may need, and marks them dirty. Gives those that are pending only since then,
+    /// for [`Self::unreserve`] where the write fails.
     ///
     /// # Errors
     /// [`Error::NoSpace`], with nothing marked; what [`Self::know`] meets; why the journal gave up.
-    pub(super) async fn reserve(&self, blocks: Range<u64>, privilege: Privilege) -> Result<u64> {
+    pub(super) async fn reserve(&self, blocks: Range<u64>, privilege: Privilege) -> Result<Vec<Range<u64>>> {
         let mut in_hand: Option<(Reservation, u64, u64)> = None;
         loop {
             self.know(blocks.clone()).await?;
@@ -161,8 +162,7 @@ impl Contents {
                         if let Some(reservation) = reservation {
                             live.keep(reservation);
                         }
-                        live.map.mark_dirty(blocks, self.recorded_bytes());
-                        return Ok(need.delayed_blocks);
+                        return Ok(live.map.mark_dirty(blocks, self.recorded_bytes()));
                     }
                     Err(Error::NoSpace) => (need.delayed_blocks, nodes),
                     Err(other) => return Err(other),
@@ -215,6 +215,13 @@ impl Contents {
             live.give_back(delayed)
         };
         drop(given_back);
+    }
+
+    /// Blocks of a failed write, as [`Self::reserve`] gave them, will not be written from block `from` on.
+    pub(super) fn unreserve_all(&self, pending: &[Range<u64>], from: u64) {
+        for blocks in pending.iter().filter(|blocks| blocks.end > from) {
+            self.unreserve(blocks.start.max(from)..blocks.end);
+        }
     }
 
     /// Where the next block of the file should lie.

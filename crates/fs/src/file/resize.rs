@@ -125,14 +125,18 @@ impl OpenFile {
         // From the last block that stays on: its rest is zeroed, and no page of it is read meanwhile.
         let cut = ByteRange::new(bytes, u64::MAX);
         let exclusion = self.mapping.exclude(cut).await;
+        let mut pending = Vec::new();
         if bytes < self.size() && !bytes.is_multiple_of(unit) {
             let block = bytes >> contents.block.log2();
             contents.know(block..block + 1).await?;
             if contents.has_data(block) {
-                contents.reserve(block..block + 1, self.privilege()).await?;
+                pending = contents.reserve(block..block + 1, self.privilege()).await?;
             }
         }
-        self.mapping.set_size(bytes).await.map_err(cache_error)?;
+        if let Err(error) = self.mapping.set_size(bytes).await {
+            contents.unreserve_all(&pending, 0);
+            return Err(cache_error(error));
+        }
         // The rest of the last block is zero on the device before the smaller size is. Memory has the smaller size by now:
         // a failure is told by the next sync, whose write-back tries again.
         let _ = self.write_out(ByteRange::new(bytes / unit * unit, bytes)).await;

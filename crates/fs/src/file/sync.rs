@@ -2,8 +2,8 @@
 
 use super::contents::Contents;
 use super::write::{OpenFile, cache_error};
-use crate::Result;
 use crate::journal::Credits;
+use crate::{Error, Result};
 use extant_cache::ByteRange;
 
 /// Rounds of write-back until the recorded size covers what was there at the beginning: a block that another writer dirties
@@ -38,6 +38,18 @@ impl OpenFile {
             written = self.pages.sync_range(ByteRange::ALL).await.map_err(cache_error);
             round += 1;
         }
+        if written.is_ok() && !contents.has_recorded(size.min(self.size())) {
+            // Once more, without other writers.
+            let _inode = contents.cell.lock().write().await;
+            written = self.pages.sync_range(ByteRange::ALL).await.map_err(cache_error);
+            if written.is_ok() && !contents.has_recorded(size.min(self.size())) {
+                let recorded = contents.recorded_bytes();
+                written = Err(Error::Invalid(format!(
+                    "inode {}: its size of {size} bytes is not recorded, only {recorded}",
+                    self.inode()
+                )));
+            }
+        }
         let logged = contents.log_times(data_only).await;
         let durable = contents.make_durable().await;
         written.and(logged).and(durable)
@@ -51,8 +63,17 @@ impl Contents {
             return Ok(());
         }
         let mut handle = self.writer.journal.start(Credits(1)).await?;
-        drop(handle.inode(&self.cell));
         self.live.lock().times_unlogged = false;
+        drop(handle.inode(&self.cell));
+        Ok(())
+    }
+
+    /// As [`Self::log_times`], as far as no wait is needed for the log.
+    pub(super) fn try_log_times(&self) -> Result<()> {
+        let Some(mut handle) = self.writer.journal.try_start(Credits(1))? else { return Ok(()) };
+        // First: a write that comes meanwhile sets it again.
+        self.live.lock().times_unlogged = false;
+        drop(handle.inode(&self.cell));
         Ok(())
     }
 
@@ -63,15 +84,7 @@ impl Contents {
             && tid > journal.committed()
         {
             return journal.commit(tid).await;
-        self.live.lock().times_unlogged = false;
         }
-        Ok(())
-    }
-
-    /// As [`Self::log_times`], as far as no wait is needed for the log.
-    pub(super) fn try_log_times(&self) -> Result<()> {
-        let Some(mut handle) = self.writer.journal.try_start(Credits(1))? else { return Ok(()) };
-        // First: a write that comes meanwhile sets it again.
         let device = self.writer.store.blocks().device();
         if device.limits().volatile_cache {
             extant_block::flush(&**device).await?;

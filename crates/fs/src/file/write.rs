@@ -123,15 +123,15 @@ impl OpenFile {
     /// Writes bytes whose blocks are reserved together; an error says how many were written before it.
     async fn write_step(&self, at: u64, bytes: &[u8]) -> std::result::Result<(), (usize, Error)> {
         let blocks = self.contents.blocks_of(ByteRange::at(at, bytes.len() as u64));
-        let size = self.size();
-        self.contents.reserve(blocks.clone(), self.privilege()).await.map_err(|error| (0, error))?;
+        let pending = self.contents.reserve(blocks, self.privilege()).await.map_err(|error| (0, error))?;
         let Err(stopped) = self.pages.write(at, bytes).await else { return Ok(()) };
-        // Blocks behind what was written are as they were, unless older data in the cache is theirs.
-        let written = self.contents.block.blocks_for(at + stopped.done_bytes as u64);
-        let clean_from = written.max(self.contents.block.blocks_for(size)).max(blocks.start);
-        if clean_from < blocks.end {
-            self.contents.unreserve(clean_from..blocks.end);
-        }
+        // Blocks behind what was written are as they were. Left pending without a dirty page, they would keep the size from
+        // ever growing over them.
+        let written = match stopped.done_bytes {
+            0 => 0,
+            done => self.contents.block.blocks_for(at + done as u64),
+        };
+        self.contents.unreserve_all(&pending, written);
         Err((stopped.done_bytes, cache_error(stopped.error)))
     }
 
@@ -149,9 +149,14 @@ impl OpenFile {
         if !contents.has_data(block) {
             return Ok(());
         }
-        contents.reserve(block..block + 1, self.privilege()).await?;
+        let pending = contents.reserve(block..block + 1, self.privilege()).await?;
         let zeroes = vec![0; (end - size) as usize];
-        self.pages.write(size, &zeroes).await.map_err(|stopped| cache_error(stopped.error))
+        self.pages.write(size, &zeroes).await.map_err(|stopped| {
+            if stopped.done_bytes == 0 {
+                contents.unreserve_all(&pending, 0);
+            }
+            cache_error(stopped.error)
+        })
     }
 
     pub(super) fn check_may_write(&self, at: u64) -> Result<()> {

@@ -194,8 +194,10 @@ impl LiveMap {
         need
     }
 
-    /// Marks a range dirty, whose space is reserved. `recorded_bytes` is the file's recorded size.
-    pub(crate) fn mark_dirty(&mut self, range: Range<u64>, recorded_bytes: u64) {
+    /// Marks a range dirty, whose space is reserved. `recorded_bytes` is the file's recorded size. Gives what of it was not
+    /// pending before.
+    pub(crate) fn mark_dirty(&mut self, range: Range<u64>, recorded_bytes: u64) -> Vec<Range<u64>> {
+        let mut new: Vec<Range<u64>> = Vec::new();
         let covered = recorded_bytes >> self.block.log2();
         let mut at = range.start;
         while at < range.end {
@@ -210,6 +212,13 @@ impl LiveMap {
             let Some((run, known)) = self.read(at) else { break };
             let run = run.start..run.end.min(range.end);
             at = run.end;
+            let pending_from = match known {
+                Known::Written(_) => run.start.max(covered).min(run.end),
+                _ => run.start,
+            };
+            if pending_from < run.end {
+                new.push(pending_from..run.end);
+            }
             match known {
                 Known::Hole => {
                     self.reserved_blocks += run.end - run.start;
@@ -227,6 +236,7 @@ impl LiveMap {
                 Known::Written(_) => {}
             }
         }
+        new
     }
 
     /// The step of write-back for the blocks from `at` on, and the run for which it holds. `None` if the map must be loaded.
