@@ -1,6 +1,7 @@
 //! Files on volumes that mke2fs made, over free space full of garbage; a vector, debugfs and e2fsck are the judges.
 
 mod crash;
+mod durable;
 mod faults;
 mod promises;
 
@@ -11,7 +12,7 @@ use crate::volume::Writer;
 use crate::{Error, Volume};
 use extant_block::{Device, FileDevice};
 use extant_cache::blocks::Blocks;
-use extant_cache::{CacheConfig, PageCache};
+use extant_cache::{ByteRange, CacheConfig, PageCache};
 use extant_format::{Inode, InodeNumber};
 use extant_rt::{Rng, Rt};
 use std::io::Write;

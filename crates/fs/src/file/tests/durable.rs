@@ -1,0 +1,223 @@
+//! What syncs and changes of size leave on the device while write-back is at work, or after it failed.
+
+use super::*;
+use extant_block::{Bio, IoErrorKind, Limits, MemDevice, Op, Sector};
+use extant_rt::{Class, Nanos};
+use extant_sim::{Machine, Preemption, Sim};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A device that holds writes back, and fails reads of some sectors.
+#[derive(Debug)]
+struct Gate {
+    inner: Arc<dyn Device>,
+    holds: AtomicBool,
+    held: Mutex<Vec<Bio>>,
+    unreadable: Mutex<Option<std::ops::Range<u64>>>,
+}
+
+impl Gate {
+    fn new(inner: Arc<dyn Device>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            holds: AtomicBool::new(false),
+            held: Mutex::default(),
+            unreadable: Mutex::default(),
+        })
+    }
+
+    fn release(&self) {
+        self.holds.store(false, Ordering::Relaxed);
+        let held = std::mem::take(&mut *self.held.lock());
+        held.into_iter().for_each(|bio| self.inner.submit(bio));
+    }
+}
+
+impl Device for Gate {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn submit(&self, bio: Bio) {
+        let bad = self.unreadable.lock().clone();
+        if bio.op == Op::Read && bad.is_some_and(|bad| bad.contains(&bio.start.0)) {
+            return bio.end_as("gate", Err(IoErrorKind::Os(5)));
+        }
+        if bio.op == Op::Write && self.holds.load(Ordering::Relaxed) {
+            self.held.lock().push(bio);
+            return;
+        }
+        self.inner.submit(bio);
+    }
+}
+
+const PLAIN: &str = "-t ext4 -b 4096 -O ^has_journal -N 64";
+const B: u64 = 4096;
+
+/// Runs `work` in the virtual world over the only file of a new volume; gives its inode and what the device then holds.
+fn with_gate(
+    args: &str,
+    contents: Vec<u8>,
+    debugfs: impl Fn(InodeNumber) -> Vec<String>,
+    work: impl AsyncFnOnce(&Rt, &Bed, &Gate, InodeNumber),
+) -> Option<(tempfile::TempDir, PathBuf, InodeNumber)> {
+    if !have_tools() {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), 8, args, &[contents]);
+    let sim = Sim::new(Machine::free(2, Preemption::None), 1);
+    let number = sim.rt().block_on(async { numbers(&image, 1).await[0] }).unwrap();
+    for request in debugfs(number) {
+        run("debugfs", &["-w", "-R", &request, image.to_str().unwrap()]);
+    }
+    let memory = Arc::new(MemDevice::from_bytes(std::fs::read(&image).unwrap()));
+    sim.rt()
+        .block_on(async {
+            let gate = Gate::new(memory.clone());
+            let bed = Bed::open(sim.rt(), gate.clone(), 8 << 20).await;
+            work(sim.rt(), &bed, &gate, number).await;
+        })
+        .unwrap();
+    std::fs::write(&image, memory.to_bytes()).unwrap();
+    Some((dir, image, number))
+}
+
+/// Ten unwritten blocks with holes between them: their extents fill a node outside the inode.
+fn unwritten(number: InodeNumber) -> Vec<String> {
+    let runs = (0..10).map(|n| format!("fallocate <{number}> {0} {0}", 2 * n));
+    runs.chain([format!("sif <{number}> size {}", 20 * B)]).collect()
+}
+
+async fn commit(bed: &Bed) {
+    bed.writer.journal.commit(bed.writer.journal.running()).await.unwrap();
+}
+
+#[test]
+fn a_sync_makes_conversions_durable_that_change_a_leaf_alone() {
+    let data = vec![7; B as usize];
+    let written = data.clone();
+    let found = with_gate(PLAIN, vec![], unwritten, async |_, bed, _, number| {
+        let (cell, file) = bed.file(number, FileOptions::default()).await;
+        assert_eq!(cell.read(|inode| inode.map()[6]), 1, "the extents are in a leaf");
+        file.write(4 * B, &written).await.unwrap();
+        file.datasync().await.unwrap();
+    });
+    let Some((_dir, image, number)) = found else { return };
+    check_is_silent(&image, "after the sync");
+    assert!(dumped(&image, number)[4 * B as usize..][..data.len()] == data);
+}
+
+#[test]
+fn a_truncation_is_not_undone_by_writes_that_land_later() {
+    let found = with_gate(
+        PLAIN,
+        vec![],
+        |_| vec![],
+        async |rt, bed, gate, number| {
+            let (_, file) = bed.file(number, FileOptions::default()).await;
+            let file = Arc::new(file);
+            file.write(0, &vec![7; 16 * B as usize]).await.unwrap();
+            gate.holds.store(true, Ordering::Relaxed);
+            let writing = file.clone();
+            let writing = rt.spawn("write-back", Class::Normal, async move {
+                writing.mapping.write_back(ByteRange::new(0, B)).await.unwrap();
+            });
+            rt.sleep(Nanos::from_millis(1)).await;
+            assert_eq!(gate.held.lock().len(), 1);
+            let cutting = file.clone();
+            let cutting =
+                rt.spawn("cut", Class::Normal, async move { cutting.set_size(4 * B).await.unwrap() });
+            rt.sleep(Nanos::from_millis(100)).await;
+            gate.release();
+            cutting.await.unwrap();
+            writing.await.unwrap();
+            file.sync().await.unwrap();
+            assert_eq!(file.size(), 4 * B);
+        },
+    );
+    let Some((_dir, image, number)) = found else { return };
+    assert!(dumped(&image, number) == vec![7; 4 * B as usize]);
+}
+
+#[test]
+fn contents_leave_the_inode_only_for_their_block() {
+    let args = "-t ext4 -b 4096 -O ^has_journal,inline_data -I 512 -N 64";
+    let found = with_gate(
+        args,
+        vec![3; 100],
+        |_| vec![],
+        async |_, bed, _, number| {
+            let (_, file) = bed.file(number, FileOptions::default()).await;
+            file.write(64 * B, &[7; B as usize]).await.unwrap();
+            // What lies behind lands, and is committed, while block 0 is not written back.
+            file.mapping.write_back(ByteRange::new(64 * B, 65 * B)).await.unwrap();
+            commit(bed).await;
+        },
+    );
+    let Some((_dir, image, number)) = found else { return };
+    assert!(dumped(&image, number).starts_with(&[3; 100]));
+}
+
+#[test]
+fn a_write_that_fails_in_a_hole_leaves_nothing_behind() {
+    let start = vec![3; 2 * B as usize];
+    let found = with_gate(
+        PLAIN,
+        start,
+        |_| vec![],
+        async |_, bed, gate, number| {
+            let (_, file) = bed.file(number, FileOptions::default()).await;
+            file.set_size(40 * B).await.unwrap();
+            // Block 0 is to be overwritten in part; the holes behind it are reserved with it.
+            file.contents.know(0..1).await.unwrap();
+            let at = file.contents.live.lock().map.place_of(0).unwrap().0 * (B / Sector::BYTES);
+            *gate.unreadable.lock() = Some(at..at + 8);
+            let free = bed.writer.alloc.statfs().free;
+            assert!(matches!(file.write(100, &vec![7; 10 * B as usize]).await, Err(Error::Io(_))));
+            *gate.unreadable.lock() = None;
+            assert_eq!(bed.writer.alloc.statfs().free, free, "the reservation is given back");
+            file.write(40 * B, b"end").await.unwrap();
+            file.sync().await.unwrap();
+            drop(file);
+        },
+    );
+    let Some((_dir, image, number)) = found else { return };
+    assert_eq!(dumped(&image, number).len() as u64, 40 * B + 3);
+}
+
+#[test]
+fn a_truncation_that_finds_a_damaged_map_does_not_make_holes_of_it() {
+    let found = with_gate(PLAIN, vec![], unwritten, async |_, bed, gate, number| {
+        let (_, file) = bed.file(number, FileOptions::default()).await;
+        // The leaf was not read before.
+        *gate.unreadable.lock() = Some(0..u64::MAX);
+        file.set_size(4 * B).await.unwrap_err();
+        assert!(file.write(8 * B, &[7; B as usize]).await.is_err(), "nobody knows what is mapped there");
+    });
+    assert!(found.is_none_or(|(_dir, image, _)| image.exists()));
+}
+
+#[test]
+fn a_file_is_kept_while_a_write_to_it_is_in_flight() {
+    with_gate(
+        PLAIN,
+        vec![3; B as usize],
+        |_| vec![],
+        async |rt, bed, gate, number| {
+            let (_, file) = bed.file(number, FileOptions::default()).await;
+            file.write(0, &[7; 100]).await.unwrap();
+            gate.holds.store(true, Ordering::Relaxed);
+            let writing = file.mapping.clone();
+            let writing = rt.spawn("write-back", Class::Normal, async move {
+                writing.write_back(ByteRange::ALL).await.unwrap();
+            });
+            rt.sleep(Nanos::from_millis(1)).await;
+            assert_eq!(gate.held.lock().len(), 1);
+            assert!(!file.mapping.is_settled());
+            gate.release();
+            writing.await.unwrap();
+            assert!(file.mapping.is_settled());
+        },
+    );
+}
