@@ -1,0 +1,46 @@
+//! Crash tests of every change: all of ACE's seq-1, every state recovered by ours, one in a few by e2fsck, and mutants of the
+//! device that must be caught. `cargo xtask torture` goes further.
+
+use extant_torture::campaign::{Campaign, Effort, PROFILES, Source};
+use extant_torture::check::{Fsck, Tally};
+use extant_torture::{Ace, Meddling, Ours};
+
+fn campaign(effort: Effort) -> Option<Campaign> {
+    if !Fsck::is_installed() {
+        println!("skipped: e2fsck is not installed (apt-get install e2fsprogs)");
+        return None;
+    }
+    Some(Campaign::new(PROFILES[0], 1, effort).unwrap())
+}
+
+#[test]
+fn every_crash_of_seq_1_leaves_what_was_promised() {
+    let Some(campaign) = campaign(Effort { fsck_every: 10, ..Effort::default() }) else { return };
+    let workloads = Source::Ace(Ace::new(1));
+    let mut total = Tally::default();
+    for index in 0..workloads.len() {
+        total += campaign.check(&workloads.workload(index)).unwrap_or_else(|failure| panic!("{failure}"));
+    }
+    println!("{total}");
+    assert!(total.distinct > 2000 && total.fsck > 200, "{total}");
+}
+
+#[test]
+fn broken_devices_are_caught() {
+    let Some(campaign) = campaign(Effort { fsck_every: 0, ..Effort::default() }) else { return };
+    let (workloads, base) = (Source::Ace(Ace::new(1)), campaign.base().clone());
+    for meddling in [
+        Meddling::NoFlush,
+        Meddling::NoPreflush,
+        Meddling::NoFua,
+        Meddling::LateLog,
+        Meddling::NoCommit,
+        Meddling::ShortLog,
+        Meddling::NoRevoke,
+    ] {
+        let mutant = Ours::new(1).meddled(meddling, base.block_bytes, base.journal.clone());
+        let caught = (0..workloads.len())
+            .any(|index| campaign.check_with(&mutant, &workloads.workload(index)).is_err());
+        assert!(caught, "{meddling:?} was not caught");
+    }
+}
