@@ -29,12 +29,19 @@ pub(crate) fn run(session: &mut Session, args: &RecoverArgs) -> Result<(), Failu
 
 fn describe(done: &Recovery) -> String {
     let mut text = match done.was_clean {
-        true => "the journal is clean; nothing was written".to_string(),
+        true if done.orphans == 0 => "the journal is clean; nothing was written".to_string(),
+        true => "the journal is clean".to_string(),
         false => format!(
             "replayed {} transactions: {} blocks written, {} revoked",
             done.transactions, done.blocks, done.revoked
         ),
     };
+    if done.orphans > 0 {
+        text.push_str(&format!(
+            "; finished {} files that were deleted or truncated while open",
+            done.orphans
+        ));
+    }
     if done.has_orphans {
         text.push_str(
             "; files deleted or truncated while open remain: e2fsck or a writable mount finishes them",
@@ -49,12 +56,13 @@ struct JsonRecovery {
     transactions: u32,
     blocks: u64,
     revoked: u64,
+    orphans: u32,
     has_orphans: bool,
 }
 
 impl From<Recovery> for JsonRecovery {
     fn from(done: Recovery) -> Self {
-        let Recovery { was_clean, transactions, blocks, revoked, has_orphans } = done;
-        Self { was_clean, transactions, blocks, revoked, has_orphans }
+        let Recovery { was_clean, transactions, blocks, revoked, orphans, has_orphans } = done;
+        Self { was_clean, transactions, blocks, revoked, orphans, has_orphans }
     }
 }

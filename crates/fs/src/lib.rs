@@ -41,12 +41,12 @@ pub use dir::{Cookie, DirItem, DirReader, Listed};
 pub use dump::Dump;
 pub use error::{Error, Result};
 pub use file::{Chunk, File, FileOptions, FileStream, OpenFile};
-pub use journal::{Recovery, recover};
+pub use journal::Recovery;
 pub use map::{Run, RunState, Runs};
 pub use meta::BlockRef;
 pub use names::{
     Attributes, Caller, Capabilities, DEPTH_MAX, Follow, Node, PATH_MAX, RenameMode, SetAttributes, SetTime,
     Walk, WalkEntry, WalkError, WalkOptions, quote,
 };
-pub use volume::{Damage, OpenOptions, Space, Volume, WriteOptions, read_superblock};
+pub use volume::{Damage, OpenOptions, Space, Volume, WriteOptions, read_superblock, recover};
 pub use xattr::{Attribute, SetMode};

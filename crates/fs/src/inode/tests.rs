@@ -2,9 +2,22 @@
 
 use crate::journal::Credits;
 use crate::testbed::{Bed, check_is_silent, have_tools, make, run};
+use crate::{OpenOptions, recover};
+use extant_block::{FileDevice, FileOptions};
 use extant_format::{InodeNumber, RoCompat};
 use extant_rt::{Rng, Rt};
 use std::path::Path;
+use std::sync::Arc;
+
+/// A mounted volume with an orphan file says so.
+async fn mark_in_use(bed: &Bed) {
+    let mut handle = bed.journal.start(Credits(1)).await.unwrap();
+    let mut sb = handle.superblock();
+    if sb.orphan_file().is_some() {
+        let bits = sb.raw().s_feature_ro_compat.get() | RoCompat::ORPHAN_PRESENT.bits();
+        sb.raw_mut().s_feature_ro_compat = bits.into();
+    }
+}
 
 /// The orphans that a crash leaves of `count`, added and removed in random order.
 async fn leave_orphans(rt: &Rt, image: &Path, seed: u64, count: usize) -> Vec<InodeNumber> {
@@ -25,14 +38,7 @@ async fn leave_orphans(rt: &Rt, image: &Path, seed: u64, count: usize) -> Vec<In
             bed.delete(node).await;
         }
     }
-    {
-        let mut handle = bed.journal.start(Credits(1)).await.unwrap();
-        let mut sb = handle.superblock();
-        if sb.orphan_file().is_some() {
-            let bits = sb.raw().s_feature_ro_compat.get() | RoCompat::ORPHAN_PRESENT.bits();
-            sb.raw_mut().s_feature_ro_compat = bits.into();
-        }
-    }
+    mark_in_use(&bed).await;
     bed.commit().await;
     assert_eq!(bed.alloc.problems().len(), 0);
     let mut numbers: Vec<_> = live.iter().map(|node| node.cell.number()).collect();
@@ -123,4 +129,62 @@ fn unused_inodes_are_dropped_when_memory_is_wanted_and_changed_ones_stay() {
         assert_eq!((bed.inodes.len(), charged(&bed)), (0, 0));
     })
     .unwrap();
+}
+
+/// Files with names to come, whose truncation a crash cut short.
+async fn leave_truncations(rt: &Rt, image: &Path, seed: u64, count: usize) -> Vec<InodeNumber> {
+    let bed = Bed::open(rt, image).await;
+    let mut rng = Rng::new(seed);
+    let mut left = Vec::new();
+    while left.len() < count {
+        let Some(node) = bed.create(&mut rng, false).await else { continue };
+        let mut handle = bed.journal.start(Credits(4)).await.unwrap();
+        {
+            let mut inode = handle.inode(&node.cell);
+            let size = rng.below(inode.size() + 1);
+            inode.set_size(size);
+        }
+        bed.orphans.add(&mut handle, &node.cell);
+        left.push(node.cell.number());
+    }
+    mark_in_use(&bed).await;
+    bed.commit().await;
+    left
+}
+
+fn recovery_finishes_orphans(args: &str, seed: u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    make(&image, 32, args);
+    let rt = Rt::real(Default::default());
+    let truncated = rt
+        .block_on(async {
+            let truncated = leave_truncations(&rt, &image, seed, 20).await;
+            let options = FileOptions { write: true, ..FileOptions::default() };
+            let device = Arc::new(FileDevice::open(&image, options).unwrap());
+            let done = recover(&rt, device, OpenOptions::default()).await.unwrap();
+            assert_eq!((done.orphans, done.has_orphans), (20, false), "{args}: truncations");
+            let left = leave_orphans(&rt, &image, seed, 30).await;
+            let device = Arc::new(FileDevice::open(&image, options).unwrap());
+            let done = recover(&rt, device.clone(), OpenOptions::default()).await.unwrap();
+            assert_eq!((done.orphans as usize, done.has_orphans), (left.len(), false), "{args}: deletions");
+            let again = recover(&rt, device, OpenOptions::default()).await.unwrap();
+            assert!(again.was_clean && again.orphans == 0);
+            truncated
+        })
+        .unwrap();
+    let script = dir.path().join("script");
+    let lines = truncated.iter().map(|number| format!("link <{number}> /f{number}\n"));
+    std::fs::write(&script, lines.collect::<String>()).unwrap();
+    run("debugfs", &["-w", "-f", script.to_str().unwrap(), image.to_str().unwrap()]);
+    check_is_silent(&image, args);
+}
+
+#[test]
+fn recovery_leaves_no_orphan_and_nothing_for_e2fsck() {
+    if have_tools() {
+        recovery_finishes_orphans("-t ext4 -b 1024 -N 512 -O ^orphan_file", 11);
+        recovery_finishes_orphans("-t ext4 -b 4096 -N 512 -O orphan_file", 12);
+        recovery_finishes_orphans("-t ext3 -b 1024 -N 512", 13);
+    }
 }

@@ -27,7 +27,8 @@ pub(crate) mod recover;
 pub(crate) use crate::meta::Tid;
 pub(crate) use handle::{Handle, Reserved};
 pub(crate) use log::LogDevice;
-pub use recover::{Recovery, recover};
+pub use recover::Recovery;
+pub(crate) use recover::replay;
 
 use crate::meta::{MetaStore, PhysicalRun};
 use crate::{Error, Result};

@@ -1,9 +1,9 @@
 //! A volume that is open for writing: free space, and orphans that a crash left.
 
 use super::{Volume, Writer};
-use crate::Result;
 use crate::file::finish_shrink;
 use crate::meta::InodeCell;
+use crate::{Error, Result};
 use std::sync::Arc;
 
 /// Sizes of a volume, and its free space, in blocks and inodes.
@@ -55,14 +55,24 @@ impl Volume {
         }
     }
 
-    /// Finishes the orphans that a crash left: inodes without links are deleted, others cut to their size.
-    pub(super) async fn finish_orphans(writer: &Arc<Writer>, orphans: Vec<Arc<InodeCell>>) -> Result<()> {
+    /// Finishes the orphans that a crash left: inodes without links are deleted, others cut to their size. Each is finished
+    /// in transactions of its own; one that is damaged stays an orphan. Returns how many were finished.
+    pub(super) async fn finish_orphans(writer: &Arc<Writer>, orphans: Vec<Arc<InodeCell>>) -> Result<u32> {
+        let mut finished = 0;
         for cell in orphans {
-            match cell.is_live() {
-                true => finish_shrink(writer, &cell).await?,
-                false => writer.delete_unused(&cell).await,
+            let done = match cell.is_live() {
+                true => finish_shrink(writer, &cell).await,
+                false => {
+                    writer.delete_unused(&cell).await;
+                    Ok(())
+                }
+            };
+            match done {
+                Ok(()) => finished += u32::from(!writer.orphans.contains(cell.number())),
+                Err(Error::Corrupt(_)) => {}
+                Err(other) => return Err(other),
             }
         }
-        Ok(())
+        Ok(finished)
     }
 }

@@ -5,6 +5,7 @@ mod live;
 mod mmp;
 mod mount;
 mod orphans;
+mod recover;
 #[allow(dead_code)] // the flows that use it follow
 mod writer;
 
@@ -20,6 +21,7 @@ pub(crate) use mmp::refuse_in_use;
 pub use mount::WriteOptions;
 pub(crate) use orphans::orphan_file_blocks;
 use parking_lot::Mutex;
+pub use recover::recover;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 pub(crate) use writer::Writer;

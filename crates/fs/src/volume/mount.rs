@@ -3,7 +3,7 @@
 use super::features::check_writable;
 use super::{OpenOptions, Volume, Writer, read_superblock};
 use crate::journal::recover::Log;
-use crate::journal::{Journal, JournalOptions, LogDevice, recover};
+use crate::journal::{Journal, JournalOptions, LogDevice, replay};
 use crate::meta::{Buffers, MetaStore, Tid};
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Claim, IoErrorKind, Op, Sector, Segment};
@@ -40,6 +40,8 @@ pub(super) struct Mount {
     options: WriteOptions,
     /// `s_state` as the volume was found.
     state: u16,
+    /// Orphans that the volume was left with and that were finished.
+    orphans: u32,
     _claim: Claim,
 }
 
@@ -64,7 +66,7 @@ impl Volume {
         super::features::check_readable(&found)?;
         check_writable(&found)?;
         if found.incompat().contains(Incompat::RECOVER) {
-            recover(rt, device.clone(), OpenOptions::default()).await?;
+            replay(rt, device.clone(), OpenOptions::default()).await?;
         }
         let raw =
             Self::open(device.clone(), OpenOptions { ignore_journal: true, ..Default::default() }).await?;
@@ -88,17 +90,28 @@ impl Volume {
             fixed_time: options.fixed_time,
         };
         let journal = Journal::new(rt, store.clone(), log, next, journal_options);
-        let mount = Mount { disk: disk.clone(), options, state: sb.raw().s_state.get(), _claim: claim };
+        let mut mount =
+            Mount { disk: disk.clone(), options, state: sb.raw().s_state.get(), orphans: 0, _claim: claim };
         mount.mark_open(&store, &journal).await?;
         let orphan_file = super::orphan_file_blocks(&raw).await?;
         let (writer, orphans) =
             Writer::new(rt, store, journal, disk, &orphan_file, options.fixed_time).await?;
-        Self::finish_orphans(&writer, orphans).await?;
+        // As Linux has it: with known errors, only a check finishes them.
+        if mount.state & STATE_ERROR == 0 {
+            mount.orphans = Self::finish_orphans(&writer, orphans).await?;
+        }
         let mut volume = raw;
         let inner = Arc::get_mut(&mut volume.inner).expect("no other handle has been made");
         inner.buffers = Buffers::over(blocks);
         (inner.writer, inner.mount) = (Some(writer), Some(mount));
         Ok(volume)
+    }
+
+    /// How many of the orphans that the volume was left with were finished when it was opened for writing, and whether
+    /// there are any now.
+    pub(super) fn orphans(&self) -> (u32, bool) {
+        let finished = self.inner.mount.as_ref().map_or(0, |mount| mount.orphans);
+        (finished, self.writer().is_some_and(|writer| !writer.orphans.is_empty()))
     }
 
     /// The parts that only writing needs; `None` on a volume that is open for reading.

@@ -2,14 +2,15 @@
 //!
 //! Kernel document: *Journal (jbd2)*. The walk over the log is a decision table (see [`scan`]); its result is a map from
 //! blocks of the volume to their newest copies. Opening a volume read-only puts that map over the volume in memory;
-//! [`recover`](replay::recover) writes the copies home.
+//! [`replay`](replay::replay) writes the copies home.
 
 mod log;
 mod replay;
 mod scan;
 mod sums;
 
-pub use replay::{Recovery, recover};
+pub use replay::Recovery;
+pub(crate) use replay::replay;
 
 use crate::meta::Journaled;
 use crate::{Error, Result, Volume};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// What a recovery did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// The volume did not need recovery; nothing was written.
+    /// The journal did not need to be replayed.
     pub was_clean: bool,
     /// Committed transactions in the log.
     pub transactions: u32,
@@ -19,21 +19,18 @@ pub struct Recovery {
     pub blocks: u64,
     /// Copies that a revoke made void.
     pub revoked: u64,
-    /// The volume has inodes that were deleted or truncated while open; the next writable mount finishes them.
+    /// Inodes that had been deleted or truncated while open, and were finished.
+    pub orphans: u32,
+    /// There are such inodes left; e2fsck or the next writable mount finishes them.
     pub has_orphans: bool,
 }
 
-/// Replays a volume's dirty journal on disk and marks it clean.
-///
-/// Copies are written home and flushed before the journal is emptied, and that is flushed before the volume stops asking
-/// for recovery: cut short anywhere, it can be run again. The superblock's free counts are summed anew from the group
-/// descriptors, as e2fsck does.
+/// Replays a volume's dirty journal on disk and marks it clean, with free counts summed anew. Cut short anywhere, it can be
+/// run again.
 ///
 /// # Errors
-/// A journal on another device, with fast commits to replay, or with features that are not known is refused by name and
-/// nothing is written. So is a volume with multiple-mount protection that is mounted elsewhere, which takes a wait of
-/// some seconds to tell.
-pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
+/// Those of [`recover`](crate::recover), of which this is the first half.
+pub(crate) async fn replay(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
     let raw = Volume::open(device.clone(), OpenOptions { ignore_journal: true, ..options }).await?;
     if !raw.superblock().incompat().contains(Incompat::RECOVER) {
         return Ok(Recovery {
@@ -92,6 +89,7 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
         transactions: found.transactions,
         blocks: found.copies.len() as u64,
         revoked: found.revoked,
+        orphans: 0,
         has_orphans: has_orphans(&sb),
     })
 }

@@ -1,7 +1,7 @@
 //! A volume made by mke2fs in memory, changed through handles, and what others make of it.
 
 use super::super::recover::Log;
-use crate::journal::{Credits, Journal, recover};
+use crate::journal::{Credits, Journal, replay};
 use crate::meta::{InodeCell, MetaKind};
 use crate::{OpenOptions, Volume, WriteOptions};
 use extant_block::{Buf, Device, MemDevice, Record, Sector};
@@ -178,7 +178,7 @@ pub(super) fn prefix(image: &[u8]) -> u32 {
 pub(super) fn recovered(image: &[u8]) -> Vec<u8> {
     let rt = rt();
     let device = memory(&rt, image);
-    rt.block_on(recover(&rt, device.clone(), OpenOptions::default())).unwrap().unwrap();
+    rt.block_on(replay(&rt, device.clone(), OpenOptions::default())).unwrap().unwrap();
     contents(&rt, &*device)
 }
 

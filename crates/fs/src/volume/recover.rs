@@ -1,0 +1,58 @@
+//! Recovering a volume: the journal replayed, and the orphans finished.
+
+use super::{OpenOptions, Volume, WriteOptions};
+use crate::journal::{Recovery, replay};
+use crate::{Error, Result};
+use extant_block::{Device, IoError, IoErrorKind, Op, Sector};
+use extant_cache::{CacheConfig, PageCache};
+use extant_format::STATE_ERROR;
+use extant_rt::Rt;
+use std::sync::Arc;
+
+/// Memory of the cache that finishing orphans works in, in bytes.
+const CACHE_BYTES: u64 = 8 << 20;
+
+/// Replays a volume's dirty journal on disk, finishes inodes that were deleted or truncated while open, and marks the
+/// volume clean.
+///
+/// Copies are written home and flushed before the journal is emptied, and that is flushed before the volume stops asking
+/// for recovery; each orphan is finished in transactions of its own. Cut short anywhere, it can be run again. The
+/// superblock's free counts are summed anew from the group descriptors, as e2fsck does.
+///
+/// Orphans stay ([`Recovery::has_orphans`]) on a volume that has known errors or features that are not written; those that
+/// are damaged stay, too.
+///
+/// # Errors
+/// A journal on another device, with fast commits to replay, or with features that are not known is refused by name and
+/// nothing is written. So is a volume with multiple-mount protection that is mounted elsewhere, which takes a wait of
+/// some seconds to tell.
+pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
+    let mut recovery = replay(rt, device.clone(), options).await?;
+    if !recovery.has_orphans || options.superblock_offset.is_some() {
+        return Ok(recovery);
+    }
+    let raw = Volume::open(device.clone(), OpenOptions { ignore_journal: true, ..options }).await?;
+    if raw.superblock().raw().s_state.get() & STATE_ERROR != 0 {
+        return Ok(recovery);
+    }
+    drop(raw);
+    let cache = PageCache::new(rt, CacheConfig::with_budget(CACHE_BYTES)).map_err(|error| {
+        let kind = IoErrorKind::Os(error.raw_os_error().unwrap_or(0));
+        let device = device.limits().name.clone();
+        IoError { device, op: Op::Read, start: Sector(0), bytes: CACHE_BYTES, kind }
+    })?;
+    let disk = cache.attach(device);
+    // Nothing but the orphans is to change: no mount time, no count.
+    let options = WriteOptions { commit_interval: None, ..WriteOptions::default() };
+    match Volume::open_writable(rt, &disk, options).await {
+        Ok(volume) => {
+            (recovery.orphans, recovery.has_orphans) = volume.orphans();
+            volume.close().await?;
+        }
+        Err(Error::Unsupported { .. }) => {}
+        Err(other) => return Err(other),
+    }
+    // Whatever it has to tell, closing the volume told before.
+    let _ = cache.close().await;
+    Ok(recovery)
+}
