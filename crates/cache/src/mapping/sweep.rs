@@ -66,7 +66,7 @@ impl Inner {
         }
         let left = pages.cached;
         let is_alone = !std::mem::replace(&mut pages.is_swept, true);
-        (Place::List { left, at_once: !is_alone }, is_alone.then_some(Round(self)))
+        (Place::List { left, at_once: !is_alone }, is_alone.then(|| Round(self)))
     }
 
     /// One batch; says whether there is more.

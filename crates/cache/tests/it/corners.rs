@@ -279,7 +279,11 @@ impl SyncRange for extant_cache::OpenFile {
 
 #[test]
 fn sweeps_that_meet_each_other_leave_no_page_behind() {
-    let sim = Sim::new(Machine::free(1, Preemption::None), 5);
+    // With costs, so that each sweep yields and the next one finds it half done.
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/sata-7200-2013.toml");
+    let mut machine = Machine::load(&model).unwrap().with_preemption(Preemption::None);
+    machine.processors.count = 1;
+    let sim = Sim::new(machine, 5);
     let rt = sim.rt().clone();
     let (cache, _disk, _gate, mapping) =
         one_file(&rt, CacheConfig::with_budget(32 * MIB), 16 << 20, 16 * MIB);
