@@ -259,7 +259,7 @@ impl Subject for OurVolume {
 pub struct Ours {
     rt: Rt,
     seed: u64,
-    /// What stands between the volume and its disk, and what it has to know of the volume.
+    /// The change of requests between the volume and its disk, with the volume's block size and its journal's place.
     meddling: Option<(Meddling, u64, Vec<Range<u64>>)>,
 }
 

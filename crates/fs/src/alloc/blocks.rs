@@ -254,7 +254,7 @@ impl Shared {
                 groups.load(group, &bytes, blocks);
                 groups.free(group)
             }
-            // Written by somebody else while this one did not look.
+            // Initialised by another task in the meantime.
             Bitmap::Unwritten if !descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) => return Ok(()),
             Bitmap::Unwritten => {
                 groups.load(group, &own, blocks);

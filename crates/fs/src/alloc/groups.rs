@@ -23,7 +23,7 @@ pub(crate) struct Request {
     pub(crate) loads: u32,
 }
 
-/// What is to be done for a request.
+/// The next step for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// It was answered: these blocks are no longer allocatable.

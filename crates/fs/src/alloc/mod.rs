@@ -8,7 +8,8 @@
 //! and log: `blocks`, `numbers`; `nospace` is what happens before `ENOSPC`.
 //!
 //! An operation reserves ([`Allocator::reserve`]), allocates in memory ([`Allocator::blocks`]: may wait for a bitmap), opens
-//! its handle and logs ([`Allocator::log`]: never waits, never fails). What it frees it pins first ([`Allocator::pin`]).
+//! its handle and logs ([`Allocator::log`]: never waits, never fails). It pins the blocks that it
+//! will free first ([`Allocator::pin`]).
 
 mod blocks;
 mod groups;

@@ -1,4 +1,4 @@
-//! What happens before `ENOSPC` is returned: everything that may hold free blocks is asked for them.
+//! Reclaim of blocks before `ENOSPC` is returned, from everything that may hold free ones.
 //!
 //! Files give back what they reserved too much, by writing back what is delayed; inodes that were deleted give up their
 //! blocks; a commit releases what was freed.

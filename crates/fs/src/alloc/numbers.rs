@@ -337,7 +337,7 @@ impl Shared {
         };
         match &bitmap {
             Bitmap::Logged(block) => load(&block.bytes(), &mut inodes)?,
-            // Written by somebody else while this one did not look.
+            // Initialised by another task in the meantime.
             Bitmap::Unwritten if !descriptor.flags.contains(GroupFlags::INODE_UNINIT) => return Ok(()),
             Bitmap::Unwritten => load(&empty_inode_bitmap(sb), &mut inodes)?,
         }

@@ -6,7 +6,7 @@
 
 use extant_format::{FileKind, Group, InodeNumber, Superblock, VolumeBlock};
 
-/// What placing needs to know of a group or a flexible group.
+/// Counters of a group or a flexible group on which placement decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GroupCounts {
     pub(crate) free_inodes: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Shape {
     blocks_per_group: u32,
 }
 
-/// What is to be placed.
+/// The inode to place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// A directory in the root or in one with the flag `TOPDIR`; with a hash of its name.

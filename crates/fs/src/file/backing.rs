@@ -1,4 +1,4 @@
-//! What the cache asks of a file's contents: where to read, where to write back, and to log what was written.
+//! The cache's backing for a file's contents: places to read, places to write back, and the log of completed writes.
 //!
 //! Write-back claims dirty blocks, allocates those that are delayed (in memory only), and writes; at its end the change of
 //! the map is planned, its nodes are allocated, and one handle logs bitmaps, nodes, map and size. Until then nothing on the
@@ -141,8 +141,8 @@ impl Contents {
                         placed.extents.push(extent);
                     }
                     Ok(None) if placed.extents.is_empty() => {}
-                    // What is placed goes first: its end may be what the rest waits for. The next question meets an error
-                    // again.
+                    // Blocks already placed are written first: the rest may wait for their completion. The next call meets
+                    // the error again.
                     Ok(None) | Err(_) if !placed.extents.is_empty() => return Ok(placed),
                     Ok(None) => {}
                     Err(error) => return Err(error),

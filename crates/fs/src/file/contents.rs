@@ -29,7 +29,7 @@ pub(crate) struct Contents {
     pub(super) live: Mutex<Live>,
 }
 
-/// What changes with each write.
+/// State that changes with each write.
 pub(super) struct Live {
     pub(super) map: LiveMap,
     /// Changes whenever the map on disk does, so that what was loaded before is known to be old.
@@ -49,7 +49,7 @@ pub(super) struct Live {
     waiters: Vec<Waker>,
 }
 
-/// What of a file is not logged.
+/// The changes of a file that are not logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
     Idle,
@@ -262,7 +262,7 @@ impl Contents {
         }
     }
 
-    /// What of it is not logged yet.
+    /// The changes of the file that are not logged yet.
     pub(super) fn rest(&self) -> Rest {
         let live = self.live.lock();
         match live.map.is_clean() && !live.leaves_inode {

@@ -189,7 +189,7 @@ pub struct FileStream {
     size: u64,
     walker: RunWalker,
     inline: Option<Buf>,
-    /// What is left of the run that reads are being made from.
+    /// The rest of the run from which reads are being made.
     current: Option<Run>,
     ahead: VecDeque<Ahead>,
     ahead_bytes: u64,

@@ -31,7 +31,7 @@ pub(crate) struct Step {
 /// ended.
 ///
 /// # Errors
-/// A damaged map or bitmap, or one that cannot be read; why the journal gave up. What was freed before stays freed.
+/// A damaged map or bitmap, or one that cannot be read; why the journal gave up. Blocks freed before the error stay freed.
 pub(crate) async fn free_from(
     writer: &Writer,
     cell: &Arc<InodeCell>,
@@ -81,8 +81,8 @@ pub(crate) async fn finish_shrink(writer: &Writer, cell: &Arc<InodeCell>) -> Res
 }
 
 impl OpenFile {
-    /// Sets the size in bytes. What is cut off is gone, and the file reads as zeroes behind its old end; durable after
-    /// [`OpenFile::sync`].
+    /// Sets the size in bytes. A smaller size discards the data past it; a larger one extends the file with zeroes. Durable
+    /// after [`OpenFile::sync`].
     ///
     /// # Errors
     /// [`Error::TooBig`]; [`Error::Permission`] for an immutable or append-only file; [`Error::ReadOnly`]; the last block

@@ -227,7 +227,7 @@ impl Contents {
         if self.uses_extents() {
             return ((1 << 32) - 1) << bits;
         }
-        // What `i_blocks` counts without `huge_file`, in units of 512 bytes, pointer blocks among them.
+        // The limit of `i_blocks` without `huge_file`, in units of 512 bytes; pointer blocks count.
         let countable = u64::from(u32::MAX) >> (bits - 9);
         let per_block = u64::from(pointers_per_block(self.block));
         let pointers = countable / per_block + countable / per_block / per_block + 4;

@@ -1,7 +1,7 @@
 //! The parts common to edits of extent trees and of indirect maps.
 //!
-//! An edit is planned on copies of the nodes on its path and written afterwards: until [`Edit::new_nodes`] blocks are allocated
-//! and every node it names is pinned, nothing has changed, and from then on nothing can fail.
+//! An edit is planned on copies of the nodes on its path and written afterwards: until [`Edit::new_nodes`] blocks are
+//! allocated and every node it names is pinned, nothing has changed, and from then on nothing can fail.
 
 use extant_format::{Corrupt, Extent, VolumeBlock};
 use std::ops::Deref;

@@ -1,4 +1,4 @@
-//! Keeping off volumes that somebody else has mounted.
+//! Multiple-mount protection: refusal of volumes that are mounted elsewhere.
 
 use crate::{Error, Result, Volume, quote};
 use extant_block::Sector;
@@ -31,7 +31,7 @@ pub(crate) async fn refuse_in_use(rt: &Rt, volume: &Volume) -> Result<()> {
     if later.state() == mmp.state() { Ok(()) } else { Err(in_use(&later, "a mount")) }
 }
 
-/// Reads the block from the device, not from the cache: somebody else writes it.
+/// Reads the block from the device, not from the cache: another host writes it.
 async fn read(volume: &Volume, number: VolumeBlock) -> Result<Mmp> {
     let size = volume.superblock().block_size();
     let start = Sector(number.0.saturating_mul(u64::from(size.bytes()) / Sector::BYTES));

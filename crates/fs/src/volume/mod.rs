@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 pub(crate) use writer::Writer;
 
-/// What is done about a damaged structure.
+/// The treatment of a damaged structure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Damage {
     /// The operation that meets it fails.
@@ -40,7 +40,7 @@ pub enum Damage {
 /// How to open a volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
-    /// What is done about damaged structures.
+    /// The treatment of damaged structures.
     pub damage: Damage,
     /// Where the superblock lies, in bytes; the primary one, at 1,024, by default.
     pub superblock_offset: Option<u64>,
@@ -114,7 +114,7 @@ impl Volume {
         if inner.sb.incompat().contains(Incompat::RECOVER) && !options.ignore_journal {
             let volume = Self { inner: Arc::new(inner) };
             let overlay = match crate::journal::recover::overlay(&volume).await {
-                // What lies in place can be read, if not the newest of it.
+                // Blocks at their home locations can be read, though perhaps not their newest versions.
                 Err(Error::Corrupt(corrupt)) => {
                     volume.note(Err(corrupt))?;
                     BTreeMap::new()

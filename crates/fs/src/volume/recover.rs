@@ -52,7 +52,7 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
         Err(Error::Unsupported { .. }) => {}
         Err(other) => return Err(other),
     }
-    // Whatever it has to tell, closing the volume told before.
+    // Its errors were returned when the volume was closed.
     let _ = cache.close().await;
     Ok(recovery)
 }

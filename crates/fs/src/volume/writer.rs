@@ -1,4 +1,4 @@
-//! What a volume has while it is open for writing.
+//! The state of a volume while it is open for writing.
 
 use crate::Result;
 use crate::alloc::Allocator;
@@ -29,7 +29,7 @@ pub(crate) struct Writer {
     pub(crate) orphans: Orphans,
     pub(crate) clock: Clock,
     pub(crate) files: Files,
-    /// What the operations on names share.
+    /// State shared by the operations on names.
     pub(crate) names: crate::names::State,
     /// Inodes without links whose last opener is gone: to be deleted.
     pub(crate) unused: Mutex<Vec<Arc<InodeCell>>>,

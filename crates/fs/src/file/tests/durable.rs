@@ -1,4 +1,4 @@
-//! What syncs and changes of size leave on the device while write-back is at work, or after it failed.
+//! The state of the device after syncs and changes of size while write-back is at work, or after it failed.
 
 use super::*;
 use extant_block::{Bio, IoErrorKind, Limits, MemDevice, Op, Sector};
@@ -150,7 +150,7 @@ fn contents_leave_the_inode_only_for_their_block() {
         async |_, bed, _, number| {
             let (_, file) = bed.file(number, FileOptions::default()).await;
             file.write(64 * B, &[7; B as usize]).await.unwrap();
-            // What lies behind lands, and is committed, while block 0 is not written back.
+            // A later block is written and committed, while block 0 is not written back.
             file.mapping.write_back(ByteRange::new(64 * B, 65 * B)).await.unwrap();
             commit(bed).await;
         },

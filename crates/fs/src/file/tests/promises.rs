@@ -1,4 +1,4 @@
-//! What callers are promised, one by one.
+//! Promises to callers, one by one.
 
 use super::*;
 use extant_block::{Fault, FaultConfig, MemDevice};
@@ -28,7 +28,7 @@ fn with_file(
     check_is_silent(&image, args);
 }
 
-/// What is on the device now.
+/// A copy of the device's present contents, as after a crash.
 fn crashed(image: &Path) -> PathBuf {
     let copy = image.with_extension("crashed");
     std::fs::copy(image, &copy).unwrap();

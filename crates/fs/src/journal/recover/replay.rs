@@ -8,7 +8,7 @@ use extant_format::{Compat, Incompat, STATE_ERROR, SUPERBLOCK_BYTES, Superblock,
 use extant_rt::Rt;
 use std::sync::Arc;
 
-/// What a recovery did.
+/// The result of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// The journal did not need to be replayed.

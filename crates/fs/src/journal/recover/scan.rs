@@ -1,6 +1,6 @@
 //! The walk over the log.
 //!
-//! From the log's start, each block is met with an expected transaction number. What it is decides:
+//! From the log's start, each block is met with an expected transaction number. The kind of block decides:
 //!
 //! | row | the block | what follows |
 //! |-|-|-|
@@ -26,10 +26,10 @@ use extant_format::jbd2::{
 use extant_format::{Corrupt, Place, VolumeBlock};
 use std::collections::BTreeMap;
 
-/// What of a commit block the smallest write of a device holds: everything but zeroes.
+/// The part of a commit block within the smallest write of a device: everything but zeroes.
 const COMMIT_SECTOR_BYTES: usize = 512;
 
-/// What the log holds.
+/// The contents of the log.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     /// Newest copy of each block.
@@ -48,7 +48,7 @@ struct Open {
     /// Tags with the journal's block of their data.
     tags: Vec<(JournalTag, u32)>,
     revokes: Vec<VolumeBlock>,
-    /// What is wrong with one of its blocks (row @D).
+    /// The error in one of its blocks (row @D).
     suspect: Option<Corrupt>,
     /// Version 1 checksum so far.
     crc: u32,
