@@ -45,7 +45,7 @@ const XATTR_VERSION: u32 = 2;
 /// `ACL_UNDEFINED_ID`.
 const NO_ID: u32 = u32::MAX;
 
-/// Whom an entry is about. The order is that of a list.
+/// The subject of an entry. The order is that of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AclTag {
     /// The file's owner, `ACL_USER_OBJ`.
@@ -97,9 +97,9 @@ impl AclTag {
 /// One line of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// The entry's subject.
     pub tag: AclTag,
-    /// What they may: 4 read, 2 write, 1 execute.
+    /// Permissions of the subject: 4 read, 2 write, 1 execute.
     pub permissions: u8,
 }
 

@@ -18,7 +18,7 @@ pub struct DirEntry<'a> {
     pub inode: InodeNumber,
     /// The name, without terminator; any bytes but, by rule, NUL and `/`.
     pub name: &'a [u8],
-    /// What the inode is, where the volume has `filetype` and the code is known.
+    /// The inode's kind, where the volume has `filetype` and the code is known.
     pub kind: Option<FileKind>,
     /// Byte offset within the block.
     pub offset: usize,

@@ -1,4 +1,4 @@
-//! What is wrong with bytes, and where.
+//! Errors in the bytes of a structure, with its place.
 
 use crate::{FileBlock, Group, InodeNumber, VolumeBlock};
 use std::fmt;
@@ -10,7 +10,7 @@ use thiserror::Error;
 pub struct Corrupt {
     /// The structure, and where it lies.
     pub place: Place,
-    /// What is wrong with it.
+    /// The error in it.
     pub problem: Problem,
 }
 
@@ -105,22 +105,22 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong.
+/// The kind of error in a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
     /// The magic number is another one.
     Magic {
-        /// What is there.
+        /// The value found.
         found: u32,
-        /// What should be.
+        /// The value required.
         expected: u32,
     },
     /// The stored checksum is not that of the contents.
     Checksum {
-        /// What is there.
+        /// The stored checksum.
         stored: u32,
-        /// What the contents give.
+        /// The checksum computed from the contents.
         computed: u32,
     },
     /// There are fewer bytes than the structure needs.

@@ -90,7 +90,7 @@ pub enum ExtentNode {
     },
 }
 
-/// What a node must agree with.
+/// The properties with which a node must agree.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtentContext<'a> {
     /// The volume.
@@ -131,7 +131,7 @@ impl<'a> ExtentContext<'a> {
 impl ExtentNode {
     /// Parses a node: the 60 bytes of an inode's map, or a whole block.
     ///
-    /// What is accepted has entries in order without overlap, within the parent's range and the volume.
+    /// An accepted node has entries in order without overlap, within the parent's range and the volume.
     pub fn parse(bytes: &[u8], cx: &ExtentContext<'_>) -> Result<Self, Corrupt> {
         let place = cx.place();
         let bad = |field, value: u64, rule| Err(Corrupt::field(place, field, value, rule));

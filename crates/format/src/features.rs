@@ -108,7 +108,7 @@ features! {
 }
 
 impl Incompat {
-    /// What this crate's readers understand.
+    /// Features that this crate's readers understand.
     pub const READABLE: Self = Self::FILETYPE
         .union(Self::RECOVER)
         .union(Self::META_BG)

@@ -232,7 +232,7 @@ impl fmt::Display for DxEntries<'_> {
     }
 }
 
-/// What the root says besides its entries.
+/// The fields of the root besides its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DxRootInfo {
     /// The directory, as `.` says.
@@ -250,7 +250,7 @@ pub struct DxRootInfo {
 /// The root of a tree, in the directory's block 0.
 #[derive(Clone, Copy, Debug)]
 pub struct DxRoot<'a> {
-    /// What it says of the tree.
+    /// Its fields about the tree.
     pub info: DxRootInfo,
     /// Its entries.
     pub entries: DxEntries<'a>,

@@ -111,7 +111,7 @@ bitflags! {
     }
 }
 
-/// What an inode is, from `i_mode`.
+/// The kind of file of an inode, from `i_mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileKind {
     /// Named pipe.
@@ -314,12 +314,12 @@ impl Inode {
             .0
     }
 
-    /// What the checksums of this inode's blocks start from.
+    /// The seed of the checksums of this inode's blocks.
     pub fn checksum_seed(&self, seed: ChecksumSeed) -> ChecksumSeed {
         seed.for_inode(self.number, self.raw.i_generation.get())
     }
 
-    /// What it is; `None` for a mode that means nothing.
+    /// The kind of file; `None` for an unknown one.
     pub fn kind(&self) -> Option<FileKind> {
         FileKind::from_mode(self.raw.i_mode.get())
     }

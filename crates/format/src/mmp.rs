@@ -41,14 +41,14 @@ pub struct RawMmp {
     pub mmp_checksum: U32,
 }
 
-/// What `mmp_seq` says.
+/// The state recorded in `mmp_seq`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MmpState {
     /// Nobody uses the volume.
     Clean,
     /// A checker uses it, and does not count.
     Checking,
-    /// Somebody has mounted it and counts.
+    /// A host has mounted it and counts.
     Mounted(u32),
 }
 
@@ -101,7 +101,7 @@ impl Mmp {
         seed.over(&self.raw.as_bytes()[..offset_of!(RawMmp, mmp_checksum)]).0
     }
 
-    /// Who uses the volume.
+    /// The use of the volume.
     pub fn state(&self) -> MmpState {
         self.state
     }

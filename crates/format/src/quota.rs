@@ -91,7 +91,7 @@ pub struct RawQuotaEntry {
     pub dqb_itime: U64,
 }
 
-/// What the ids of a quota file are.
+/// The kind of ids in a quota file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QuotaKind {
     /// Users.
@@ -125,7 +125,7 @@ impl fmt::Display for QuotaKind {
 /// Block 0 of a quota file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaHeader {
-    /// What its ids are.
+    /// The kind of its ids.
     pub kind: QuotaKind,
     /// Seconds that usage may stay above the soft limit of space.
     pub space_grace_s: u32,

@@ -428,7 +428,7 @@ impl Superblock {
         self.ro_compat().intersects(RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM)
     }
 
-    /// What metadata checksums start from; `None` without `metadata_csum`.
+    /// The seed of metadata checksums; `None` without `metadata_csum`.
     pub fn checksum_seed(&self) -> Option<ChecksumSeed> {
         if !self.has_metadata_csum() {
             None

@@ -1,4 +1,4 @@
-//! Whatever the bytes are, parsing ends in a value or an error, and values print.
+//! With any bytes, parsing ends in a value or an error, and values print.
 
 use extant_format::*;
 use proptest::prelude::*;

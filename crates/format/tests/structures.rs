@@ -303,7 +303,7 @@ fn block_pointers_beyond_the_volume_are_refused() {
     );
 }
 
-/// What the kernel calls it: sparse_super keeps copies in groups 0, 1 and powers of 3, 5 and 7.
+/// By the kernel's documentation, sparse_super keeps copies in groups 0, 1 and powers of 3, 5 and 7.
 #[test]
 fn backups_lie_where_sparse_super_puts_them() {
     let sb = sb();

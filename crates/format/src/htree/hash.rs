@@ -98,7 +98,7 @@ fn chunks(name: &[u8], len: usize) -> impl Iterator<Item = (&[u8], usize)> {
     name.chunks(len).enumerate().map(move |(i, chunk)| (chunk, name.len() - i * len))
 }
 
-/// Packs bytes into words, the first byte highest. What is missing is filled with the count of bytes that are left.
+/// Packs bytes into words, the first byte highest. Missing bytes are filled with the count of bytes that are left.
 fn words<const N: usize>(chunk: &[u8], left: usize, sign: CharSign) -> [u32; N] {
     let pad = (left as u8 as u32) * 0x0101_0101;
     let mut words = [pad; N];
@@ -170,7 +170,7 @@ mod tests {
         (major, minor)
     }
 
-    /// What debugfs 1.47.0 `dx_hash` prints.
+    /// The hashes that debugfs 1.47.0 `dx_hash` prints.
     #[test]
     fn known_hashes() {
         let high = b"he\xe9llo";

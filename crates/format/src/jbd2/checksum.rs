@@ -23,7 +23,7 @@ impl JournalChecksums {
     }
 }
 
-/// What the journal's features mean for the shape of its blocks.
+/// The layout of the journal's blocks that follows from its features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalLayout {
     /// Whether block numbers have 64 bits (`journal_64bit`).
@@ -84,7 +84,7 @@ impl JournalLayout {
         }
     }
 
-    /// What a tag says of its data block, as that lies in the journal: 0 without checksums of blocks.
+    /// The checksum in a tag for its data block, as that lies in the journal: 0 without checksums of blocks.
     pub fn data_checksum(&self, sequence: u32, data: &[u8]) -> u32 {
         let whole = || self.seed.over(&sequence.to_be_bytes()).over(data).0;
         match self.checksums {

@@ -100,7 +100,7 @@ pub fn unescape(data: &mut [u8]) {
 pub struct JournalTags<'a> {
     /// The transaction.
     pub sequence: u32,
-    /// What is left of the tags.
+    /// The tags not yet parsed.
     rest: &'a [u8],
     layout: JournalLayout,
 }

@@ -117,7 +117,7 @@ pub struct FastCommitName<'a> {
 /// A record with what its checksum needs.
 #[derive(Clone, Copy, Debug)]
 pub struct FastCommitItem<'a> {
-    /// What it says.
+    /// The record, parsed.
     pub record: FastCommitRecord<'a>,
     /// The whole record.
     bytes: &'a [u8],

@@ -1,4 +1,4 @@
-//! What every block of the log that is not data starts with.
+//! The header of every block of the log that is not data.
 
 use super::JOURNAL_MAGIC;
 use crate::{Corrupt, Place, Problem};
@@ -61,7 +61,7 @@ impl JournalBlockKind {
     }
 }
 
-/// What a block of the log is, and which transaction it belongs to.
+/// The kind of a block of the log, and the transaction it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalBlockHeader {
     /// `None` for a number that jbd2 does not know.

@@ -375,7 +375,7 @@ impl JournalSuperblock {
         assert!(self.check().is_ok(), "features {compat}");
     }
 
-    /// Sets the error that readers are told of, an errno; 0 for none.
+    /// Sets the error reported to later users of the journal, an errno; 0 for none.
     pub fn set_errno(&mut self, errno: i32) {
         self.raw.s_errno = (errno.saturating_neg() as u32).into();
     }

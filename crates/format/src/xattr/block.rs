@@ -64,7 +64,7 @@ impl<'a> XattrBlock<'a> {
         })
     }
 
-    /// What `h_hash` must be for these entries.
+    /// The value that `h_hash` must have for these entries.
     pub fn computed_hash(&self) -> u32 {
         hash_entries(self.xattrs.iter().map(|xattr| xattr.hash))
     }

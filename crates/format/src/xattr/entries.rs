@@ -113,7 +113,7 @@ impl fmt::Display for Xattr<'_> {
 /// so that a small area cannot unfold into a large one. As in Linux, the order is not held against it.
 #[derive(Clone, Copy, Debug)]
 pub struct Xattrs<'a> {
-    /// What value offsets count from.
+    /// The bytes from whose start value offsets count.
     base: &'a [u8],
     /// Where the first entry is.
     first: usize,

@@ -62,7 +62,7 @@ impl XattrIndex {
 pub struct XattrName<'a> {
     /// The prefix, `e_name_index`.
     pub index: XattrIndex,
-    /// What follows the prefix, `e_name`: up to 255 bytes, none of them 0.
+    /// The name after the prefix, `e_name`: up to 255 bytes, none of them 0.
     pub suffix: &'a [u8],
 }
 

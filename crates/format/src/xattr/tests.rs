@@ -29,7 +29,7 @@ fn kernel_block() -> XattrBlock<'static> {
     XattrBlock::parse(KERNEL_BLOCK, INODE, BLOCK).unwrap()
 }
 
-/// What the inode of the value of `user.huge` says.
+/// The fields of the inode of the value of `user.huge`.
 fn kernel_value() -> ValueInode {
     let field = |at: usize| u32::from_le_bytes(KERNEL_VALUE[at..at + 4].try_into().unwrap());
     ValueInode::from_fields(field(0x8), field(0xc), field(0x24))

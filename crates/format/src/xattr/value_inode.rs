@@ -3,8 +3,8 @@
 use crate::ChecksumSeed;
 use std::fmt;
 
-/// What an inode with `EXT4_EA_INODE_FL` says of the value that is its contents. Inodes may share it; it has no name and
-/// its time stamps have other meanings.
+/// The fields of an inode with `EXT4_EA_INODE_FL` about the value that is its contents. Inodes may share it; it has no
+/// name and its time stamps have other meanings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueInode {
     /// [`ValueInode::hash_of`] the value, in `i_atime`.
