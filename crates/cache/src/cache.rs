@@ -35,7 +35,7 @@ pub enum OnWriteError {
 /// How a [`PageCache`] is set up.
 #[derive(Debug)]
 pub struct CacheConfig {
-    /// Memory for pages. What describes them comes on top: less than 2 %.
+    /// Memory for pages. Their descriptors come on top: less than 2 %.
     pub budget_bytes: u64,
     /// Flushers work while more than this is dirty; a quarter of the budget if not given.
     pub background_bytes: Option<u64>,
@@ -116,7 +116,7 @@ pub struct Usage {
     pub writeback: u64,
     /// Dirty pages that their backing could not place; they are not among those above.
     pub stuck: u64,
-    /// What the limit on dirty memory is held against: dirty, in flight, or about to be written to. The two above are
+    /// Pages that count against the limit on dirty memory: dirty, in flight, or about to be written to. The two above are
     /// read one after the other, while pages go from one to the other.
     pub charged: u64,
     /// Frames that the budget does not cover at present.
@@ -219,7 +219,7 @@ impl PageCache {
         }
     }
 
-    /// What happened in the table in which tasks wait for pages.
+    /// Counters of the table in which tasks wait for pages.
     pub fn wait_stats(&self) -> WaitStats {
         self.shared().pages.stats()
     }
@@ -277,8 +277,8 @@ impl PageCache {
     /// Writes everything back and ends the flushers. Files must not be used after this.
     ///
     /// # Errors
-    /// A failure of write-back or flush that no sync of a device has told yet. What a device or a backing still refuses is
-    /// given up.
+    /// A failure of write-back or flush that no sync of a device has returned yet. Pages that a device or a backing still
+    /// refuses are given up.
     pub async fn close(self) -> Result<()> {
         let mut result = self.sync().await;
         self.shared().close();
@@ -339,7 +339,7 @@ impl Disk {
     }
 
     /// Makes writes that have ended durable: flushes the device's cache. For a file system's own writes; every file that
-    /// was written since the last good flush is told of a failure.
+    /// was written since the last good flush reports a failure.
     pub async fn flush(&self) -> Result<()> {
         self.state.flush(&self.shared.rt).await
     }

@@ -17,7 +17,7 @@ extant_rt::events! {
         /// A writer was made to wait because too much is dirty: by its dirty controller, or at the limits themselves.
         ///
         /// The numbers are those on which the decision rested, as in the kernel's trace point `balance_dirty_pages`. Amounts
-        /// are in pages of 4 KiB, rates in pages per second. What a controller does not have is 0.
+        /// are in pages of 4 KiB, rates in pages per second. Figures that a controller does not have are 0.
         WriterPaused = "cache/pause" {
             /// Which rule decided it.
             rule: &'static str,
@@ -25,7 +25,7 @@ extant_rt::events! {
             device: u32,
             /// Inode number of the file that was written to.
             inode: u64,
-            /// What the writer had dirtied since it was last looked at (kernel: `dirtied`).
+            /// Pages that the writer had dirtied since the last check (kernel: `dirtied`).
             dirtied: u32,
             /// Most that may be dirty or under write-back (kernel: `limit`).
             limit: u32,
@@ -47,11 +47,11 @@ extant_rt::events! {
             device_setpoint: u32,
             /// The factor to the rate limit, times 1024 (kernel: `pos_ratio`).
             position_ratio: u32,
-            /// What the device is taken to write.
+            /// The estimated write rate of the device.
             write_rate: u32,
-            /// What each writer may dirty, before the factor (kernel: `dirty_ratelimit`).
+            /// The rate at which each writer may dirty, before the factor (kernel: `dirty_ratelimit`).
             rate_limit: u32,
-            /// What this writer may dirty (kernel: `task_ratelimit`).
+            /// The rate at which this writer may dirty (kernel: `task_ratelimit`).
             task_rate: u32,
             /// Pages of a turn, where writers take turns.
             turn: u32,

@@ -52,7 +52,7 @@ pub(crate) struct Settings {
     pub(crate) expire: extant_rt::Nanos,
     pub(crate) phantom: bool,
     pub(crate) page_waits: WaitConfig,
-    /// Whatever the limits are, no more is dirty or under write-back.
+    /// Upper bound on pages dirty or under write-back, whatever the limits are.
     pub(crate) most_dirty_pages: u64,
 }
 

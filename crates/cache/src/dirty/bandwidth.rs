@@ -3,7 +3,7 @@
 use super::{INITIAL_RATE, time_for};
 use extant_rt::Nanos;
 
-/// What a device writes while it has something to write. Unlike an estimate over time it does not fall because writers
+/// The write rate of a device while it has something to write. Unlike an estimate over time it does not fall because writers
 /// are held back, so that it can be used to decide how far to hold them back.
 #[derive(Clone, Copy, Debug)]
 pub struct BusyRate {

@@ -1,4 +1,4 @@
-//! Who may dirty how much, and when write-back runs: the seam of the dirty controller.
+//! The interface of the dirty controller, which decides how much a writer may dirty and when write-back runs.
 //!
 //! The cache itself enforces one thing: dirty and write-back pages together never exceed the limits (the process's, as the
 //! controller has it, and what the controller grants each device). How writers are slowed down before they run into that
@@ -36,7 +36,7 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    /// What counts against a limit.
+    /// Pages that count against a limit.
     pub fn total(&self) -> u64 {
         self.dirty_pages + self.writeback_pages
     }
@@ -46,7 +46,7 @@ impl Amounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceIndex(pub u32);
 
-/// What the cache knows when it asks.
+/// The cache's figures at the time of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
     /// The limits in force.
@@ -65,7 +65,7 @@ pub struct Numbers {
     pub devices: u32,
 }
 
-/// What a writer remembers between calls; one per open file or task. The cache adds to `dirtied_pages`, the controller
+/// A writer's state between calls; one per open file or task. The cache adds to `dirtied_pages`, the controller
 /// owns the rest (kernel: `nr_dirtied`, `nr_dirtied_pause`, `dirty_paused_when`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Writer {
@@ -87,7 +87,7 @@ pub struct Writer {
     pub counted: u64,
 }
 
-/// What a writer that has just dirtied pages does next.
+/// The next step of a writer that has just dirtied pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Goes on.
@@ -113,7 +113,7 @@ pub enum Verdict {
     },
 }
 
-/// What a device's flusher does next, apart from its periodic work.
+/// The next step of a device's flusher, apart from its periodic work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
     /// Rests.
@@ -127,8 +127,8 @@ pub enum Background {
     },
 }
 
-/// What a controller thinks of a device, for the trace. Amounts are in pages, rates in pages per second; what a controller
-/// does not have is 0.
+/// A controller's state for a device, for the trace. Amounts are in pages, rates in pages per second; figures that a
+/// controller does not have are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ControlState {
     /// Where it wants the sum of all dirty pages to be (kernel: `setpoint`).
@@ -137,11 +137,11 @@ pub struct ControlState {
     pub device_setpoint_pages: u64,
     /// The factor to the rate limit, times 1024 (kernel: `pos_ratio`).
     pub position_ratio: u64,
-    /// What the device is taken to write.
+    /// The estimated write rate of the device.
     pub write_rate: u64,
-    /// What each writer may dirty, before the factor (kernel: `dirty_ratelimit`).
+    /// The rate at which each writer may dirty, before the factor (kernel: `dirty_ratelimit`).
     pub rate_limit: u64,
-    /// What a writer may dirty (kernel: `task_ratelimit`).
+    /// The rate at which a writer may dirty (kernel: `task_ratelimit`).
     pub task_rate: u64,
     /// Pages of a turn.
     pub turn_pages: u64,
@@ -188,7 +188,7 @@ pub trait DirtyControl: Send + fmt::Debug {
         numbers.limits.limit_pages
     }
 
-    /// What it thinks of the device, for the trace: asked after [`DirtyControl::balance`], and only where somebody traces.
+    /// The controller's state for the device, for the trace: read after [`DirtyControl::balance`], and only when tracing.
     fn state(&self, now: Nanos, numbers: &Numbers) -> ControlState {
         let _ = (now, numbers);
         ControlState::default()

@@ -10,7 +10,7 @@ use extant_rt::Nanos;
 /// A file's dirty pages are written at a time, and finding the next file costs a disk a seek: with less than this for each
 /// writer, memory is short, and writers take turns with long runs. 4 MiB.
 const AMPLE_PAGES: u64 = 4 << 20 >> 12;
-/// What a device has in flight at a time: as much as it writes meanwhile.
+/// Work that a device has in flight at a time: as much as it writes in this time.
 const IN_FLIGHT: Nanos = Nanos::from_millis(100);
 /// Where memory is ample, every writer has a turn within this …
 const ROUND: Nanos = Nanos::from_millis(100);
@@ -23,7 +23,7 @@ const HOLD: Nanos = Nanos::from_secs(5);
 const IDLE: Nanos = Nanos::from_secs(1);
 /// The shortest pause worth taking.
 const LEAST_PAUSE: Nanos = Nanos::from_millis(1);
-/// Writers are counted anew this often: longer than any pause, so that whoever writes is counted.
+/// Writers are counted anew this often: longer than any pause, so that every active writer is counted.
 const CENSUS: Nanos = Nanos::from_millis(500);
 /// Any device may hold this much, that it can begin.
 const FLOOR_PAGES: u64 = 16;
@@ -34,7 +34,7 @@ const FLOOR_PAGES: u64 = 16;
 /// lent to it at once, as far as it can give it back in time. The flusher keeps 100 ms of the device's work in flight. A
 /// writer goes on as long as half of the device's memory is free; then the writers take turns, in the order of their due
 /// times, each of the same number of pages. Where there is little memory for each writer, turns are long and seldom, and the
-/// flusher writes the files whose turn it was, so that a disk of many small parts still writes long runs. Whoever waits
+/// flusher writes the files whose turn it was, so that a disk of many small parts still writes long runs. A waiting writer
 /// sleeps until its turn is predicted to come, at most 200 ms at a time, and gets on a little each time.
 ///
 /// The rules of [`Verdict::Pause`]: `extant: turn`, it is not the writer's turn yet; `extant: room`, it is next, but the
@@ -94,9 +94,9 @@ impl Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     limit: u64,
-    /// What the device writes.
+    /// The write rate of the device.
     rate: u64,
-    /// What it is given to do, at least as much as it writes.
+    /// The rate at which work is issued to it, at least the rate at which it writes.
     credit_rate: u64,
     writers: u64,
     /// Whether memory is short.
@@ -105,7 +105,7 @@ struct Plan {
     turn: u64,
     /// Turns begin as long as no more than this is dirty or promised.
     target: u64,
-    /// What each writer may dirty while it waits, in pages per 1000 s.
+    /// The rate at which each writer may dirty while it waits, in pages per 1000 s.
     drip_milli: u64,
 }
 
@@ -127,7 +127,7 @@ impl Plan {
         Self { limit, rate, credit_rate, writers, short, turn, target, drip_milli }
     }
 
-    /// What a writer may have dirtied while it waited for `span`.
+    /// The pages that a writer may have dirtied while it waited for `span`.
     fn dripped(&self, span: Nanos) -> u64 {
         pages_in(self.drip_milli, span) / 1000
     }
@@ -162,7 +162,7 @@ impl Extant {
         device
     }
 
-    /// What the devices in use write together, and how many they are.
+    /// The total write rate of the devices in use, and their number.
     fn in_use(&self, now: Nanos) -> (u128, u64) {
         let active = self.devices.iter().filter(|device| device.is_active(now));
         active.fold((0, 0), |(rates, count), device| (rates + u128::from(device.rate(now)), count + 1))
@@ -214,9 +214,9 @@ impl Extant {
         )
     }
 
-    /// What the device is given to do. Devices that share a link have of it what they have in flight of all that is: if
-    /// that were what each wrote before, one that has fallen behind would stay there. So whoever writes less than the
-    /// average is given work for the average, or for twice what it writes.
+    /// The rate at which work is issued to the device. A device's share of a shared link is its share of all work in flight:
+    /// if that followed each device's past rate, a device that has fallen behind would stay behind. So a device that writes
+    /// less than the average is given work for the average, or for twice its rate.
     fn credit_rate(&self, now: Nanos, numbers: &Numbers) -> u64 {
         let at = numbers.device.0 as usize;
         let rate = self.devices[at].rate(now);
@@ -264,14 +264,14 @@ impl DirtyControl for Extant {
         let room = plan.target.saturating_sub(used);
         let pool = (limit - limit / 16).saturating_sub(numbers.global.total() + promised);
         let needed = plan.turn * (ahead + 1);
-        // Whoever is awake takes no more than a turn before those that still sleep.
+        // A writer that is awake takes no more than a turn before those that still sleep.
         let in_order = writer.due <= turns.first_due().saturating_add(apart).saturating_add(apart);
         if room.min(pool) >= needed && in_order || used == 0 {
             turns.begin(now, writer, plan.turn);
             return go(now, writer, plan.turn);
         }
         if !waited {
-            // What it dirtied was in its turn; from now on it waits.
+            // Its dirtied pages belong to its turn; from now on it waits.
             writer.dirtied_pages = 0;
             writer.paused_at = now;
         }
@@ -328,7 +328,7 @@ impl DirtyControl for Extant {
     fn device_limit(&mut self, now: Nanos, numbers: &Numbers) -> u64 {
         self.note(now, numbers);
         let limit = self.limit_of(now, numbers);
-        // Memory that was lent goes back as it is written. Until then the device is over its limit, and whoever was promised
+        // Memory that was lent goes back as it is written. Until then the device is over its limit, and a writer that was promised
         // a turn before still has it.
         match self.devices[numbers.device.0 as usize].turns.open_pages() {
             0 => limit,

@@ -34,7 +34,7 @@ pub enum BoundError {
         "a limit of {bytes} bytes of dirty memory does not fit a cache of {budget_bytes} bytes: give 4096 to {budget_bytes}"
     )]
     Bytes {
-        /// What was asked for.
+        /// The limit requested.
         bytes: u64,
         /// The cache's budget.
         budget_bytes: u64,

@@ -47,7 +47,7 @@ mod tests;
 /// No writer sleeps longer in one go (kernel: `MAX_PAUSE`).
 pub const MAX_PAUSE: Nanos = Nanos::from_millis(200);
 
-/// What a device is taken to write until it has shown, in pages per second: 100 MiB/s (kernel: `INIT_BW`).
+/// The assumed write rate of a device before any measurement, in pages per second: 100 MiB/s (kernel: `INIT_BW`).
 pub const INITIAL_RATE: u64 = 100 << 20 >> 12;
 
 /// How many pages come at `rate` pages per second in `span`.

@@ -138,7 +138,7 @@ fn writers_that_begin_together_are_not_promised_more_memory_than_there_is() {
         promised += writer.ask_after_pages;
     }
     assert!((2_000..=LIMITS.limit_pages * 7 / 8).contains(&promised), "{promised} pages");
-    // Who has what was promised keeps it where the device's part becomes smaller.
+    // Writers keep pages that were promised to them when the device's part becomes smaller.
     let shared = Numbers { devices: 10, ..numbers(0, 0) };
     assert!(control.device_limit(now, &shared) >= promised);
 }

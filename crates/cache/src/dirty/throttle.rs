@@ -145,7 +145,8 @@ impl OpenFile {
         goes_on
     }
 
-    /// Does what the controller says until it lets the writer go. Who leaves in a pause is asked again at its next write.
+    /// Follows the controller's verdicts until the writer may go on. A writer that is cancelled in a pause is examined again at
+    /// its next write.
     pub(crate) async fn balance(&self) {
         let shared = &self.inner.shared;
         let disk = &self.inner.disk;
@@ -170,7 +171,7 @@ impl OpenFile {
                 Verdict::Pause { .. } if disk.is_failing() => return,
                 Verdict::Pause { until, rule } => {
                     let _pause = Pause::begin(self, rule, dirtied);
-                    // That somebody waits may be a reason to write back.
+                    // A waiting writer may be a reason to write back.
                     disk.kick_if_due(shared);
                     shared.rt.sleep_until(until).await;
                 }

@@ -4,7 +4,8 @@ use crate::dirty::control::Writer;
 use extant_rt::Nanos;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Who waits for a device's memory, in the order in which they are due, and what those whose turn it is may still dirty.
+/// Writers that wait for a device's memory, in the order in which they are due, and the pages that those whose turn it is may
+/// still dirty.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     /// By due time and ticket: when it was last seen.
@@ -18,7 +19,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Who was not seen for so long has gone away: no pause is longer than 200 ms.
+    /// A writer not seen for so long has gone away: no pause is longer than 200 ms.
     const GONE: Nanos = Nanos::from_millis(500);
     /// A turn not used up by then is over.
     const TURN: Nanos = Nanos::from_millis(200);

@@ -41,8 +41,8 @@ impl Mapping {
         self.0.pages.lock().dirty.len()
     }
 
-    /// Whether the file can be forgotten: nothing of it is dirty or under write-back, and an open file has been told of every
-    /// error.
+    /// Whether the file can be forgotten: nothing of it is dirty or under write-back, and every error has been reported to an
+    /// open file.
     pub fn is_settled(&self) -> bool {
         let pages = self.0.pages.lock();
         pages.dirty.is_empty() && pages.writeback.is_empty() && self.0.errors.is_told()

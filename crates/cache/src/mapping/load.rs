@@ -38,7 +38,7 @@ pub(crate) enum Loading {
     NoFrames,
 }
 
-/// Pages being loaded. Whatever happens to whoever asked for them, they end loaded or gone.
+/// Pages being loaded. They end loaded or removed, even if the task that asked for them is cancelled.
 #[derive(Debug)]
 pub(crate) struct Load {
     inner: Arc<Inner>,

@@ -50,7 +50,7 @@ pub(crate) fn excluded(file: FileId) -> Key {
 
 /// A mapping's state. Its lock is held for bookkeeping only: never across an await, never while waiting for a frame.
 ///
-/// Who holds the lock only *tries* to claim frames; who holds a claim may take the lock.
+/// A task that holds the lock only *tries* to claim frames; a task that holds a claim may take the lock.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,

@@ -21,8 +21,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An open file: the pages, and what an opener has of its own: which errors it was told of, its read-ahead, and how much
-/// it has dirtied.
+/// An open file: the pages, and the opener's own state: the errors already reported to it, its read-ahead, and how much it
+/// has dirtied.
 ///
 /// Reads and writes of different callers are atomic by page, not beyond; who needs more holds a lock, as a file system
 /// does.
@@ -248,7 +248,7 @@ impl OpenFile {
 
     /// Writes from byte `at` on, into the cache; the file grows as needed. May pause when much is dirty.
     ///
-    /// Durable after [`OpenFile::sync`]. What a dropped future had written stays written.
+    /// Durable after [`OpenFile::sync`]. Bytes that a dropped future had written stay written.
     ///
     /// # Errors
     /// The file would be too large, a page that is overwritten in part cannot be read, or no more may be dirtied and the

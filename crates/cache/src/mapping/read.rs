@@ -5,7 +5,7 @@ use crate::mapping::Inner;
 use crate::page::{PAGE, PAGE_BYTES};
 use crate::pool::index::Found;
 
-/// How often a reader looks again at a page that somebody is changing: as long as a copy may take.
+/// How often a reader looks again at a page that is being changed: as long as a copy may take.
 pub(crate) const SPINS: u32 = 4096;
 
 /// Why a cached read stopped.

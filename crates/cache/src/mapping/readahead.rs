@@ -1,4 +1,4 @@
-//! What to read before anybody asks: a pure state machine, one for each open file.
+//! Choice of pages to read ahead: a pure state machine, one for each open file.
 //!
 //! It hears of misses and of marks (pages that it asked to be told about), not of hits, so that cached reads cost nothing.
 //! It follows several streams at a time, each forwards, backwards or in strides; a stream's window doubles while its
@@ -16,7 +16,7 @@ const STRIDE_MAX: u64 = 4096;
 /// Requests at one distance from each other that make a stride.
 const STRIDE_CONFIRMED: u8 = 2;
 
-/// What to read.
+/// Pages to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Runs of pages to read ahead, in order of need.

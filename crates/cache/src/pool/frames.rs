@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What a reader needs to know of a frame, and no more: four to a cache line.
+/// The fields of a frame that a reader needs, and no more: four heads to a cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Head {

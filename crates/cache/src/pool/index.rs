@@ -60,7 +60,7 @@ impl Hint {
         let seen = self.0.load(Ordering::Relaxed);
         let first = frame.get().wrapping_sub(place.slot() as u32);
         let row = u64::from(first) << 32 | u64::from(place.tag) << 16;
-        // Who came first stays: others are found in their buckets.
+        // The first one stays: others are found in their buckets.
         if seen & 0xffff == 0 {
             self.0.store(row | 1 << place.slot(), Ordering::Relaxed);
         } else if seen & !0xffff == row {
@@ -153,7 +153,7 @@ impl Index {
         match frames.pin(frame, key) {
             Ok(pinned) => Found::Pinned(pinned),
             Err(failure) => {
-                // Whoever is in the table is attached but for an instant, so this is not the last user.
+                // A frame in the table is attached but for an instant, so this is not the last user.
                 if failure.after == After::Freed {
                     freed(frame);
                 }

@@ -3,7 +3,7 @@
 //! The protocol that everything else rests on:
 //! - *Shared use*: [`State::pin`] counts a reader in, if the frame is up to date, attached and nobody changes it. While
 //!   there is a pin the bytes and the identity stay as they are.
-//! - *Exclusive use*: [`State::claim`] needs a frame without pins; whoever holds it may change bytes and identity. It is
+//! - *Exclusive use*: [`State::claim`] needs a frame without pins; its holder may change bytes and identity. It is
 //!   held for a copy at most, never across an await.
 //! - *Loading*: the device has the bytes; nobody else does until [`State::loaded`].
 //! - *Write-back*: a pin of the device's, with a flag.
@@ -72,7 +72,7 @@ impl Word for AtomicU32 {
     }
 }
 
-/// What the word said at one moment.
+/// The word's value at one moment.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot(u32);
 
@@ -115,7 +115,7 @@ impl Snapshot {
     pub(crate) fn uses(self) -> u8 {
         ((self.0 & USES) >> USES_SHIFT) as u8
     }
-    /// Detached and without users: whoever sees this tries to free it.
+    /// Detached and without users: a task that sees this tries to free it.
     fn is_garbage(self) -> bool {
         self.0 & (DETACHED | PINS | EXCLUSIVE | LOADING) == DETACHED
     }
@@ -183,7 +183,7 @@ impl<W: Word> State<W> {
         if old & DETACHED == 0 { After::InUse } else { self.try_free() }
     }
 
-    /// Counts a use; `seen` spares the frame's cache line where nothing changes. Who has no hold may come late: a frame that
+    /// Counts a use; `seen` spares the frame's cache line where nothing changes. A caller without a hold may come late: a frame that
     /// was freed meanwhile stays blank, one that is being loaded keeps its mark.
     #[inline]
     pub(crate) fn used(&self, seen: Snapshot) {
@@ -323,7 +323,7 @@ impl<W: Word> State<W> {
     }
 }
 
-/// A number that changes whenever somebody is about to change a frame's bytes or identity: the sequence of a sequence lock
+/// A number that changes before each change of a frame's bytes or identity: the sequence of a sequence lock
 /// (Linux: `seqcount_t`), whose writers exclude each other by [`State`].
 #[derive(Debug, Default)]
 pub(crate) struct Version<W = AtomicU32>(W);
@@ -334,17 +334,17 @@ impl<W: Word> Version<W> {
         Self(word)
     }
 
-    /// Whoever has just excluded everybody else announces a change, before the first byte.
+    /// Announces a change, before its first byte. The caller has exclusive use of the frame.
     #[inline]
     pub(crate) fn announce_change(&self) {
-        // Nobody else writes it. Release: who sees the new number sees that somebody excluded everybody else.
+        // Nobody else writes it. Release: a reader that sees the new number sees the exclusive use.
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         // Pairs with the fence in `read`: who sees a byte of the change sees that it was announced.
         W::fence(Ordering::Release);
     }
 
     /// Has `copy` copy a frame that others may be changing, if it can be read and, as `is_wanted` tells, is the one that the
-    /// reader looks for. `None` if somebody interfered: what was copied is worthless.
+    /// reader looks for. `None` if a writer interfered: the copy is worthless.
     #[cfg(any(test, all(target_arch = "x86_64", not(miri))))]
     #[inline]
     pub(crate) fn read(

@@ -27,7 +27,7 @@ impl ErrorLog {
         log.seen = false;
     }
 
-    /// For a file being opened: an error that nobody has been told of is still news to it.
+    /// For a file being opened: an error not yet reported to any open file will be reported to it.
     pub(crate) fn sample(&self) -> Told {
         let log = self.0.lock();
         Told(if log.seen { log.count } else { log.count.saturating_sub(1) })
@@ -38,7 +38,7 @@ impl ErrorLog {
         Told(self.0.lock().count)
     }
 
-    /// Whether nothing is left that an open file would be the first to be told of.
+    /// Whether every error has been reported to some open file.
     pub(crate) fn is_told(&self) -> bool {
         let log = self.0.lock();
         log.seen || log.count == 0

@@ -118,7 +118,7 @@ async fn background(shared: &Arc<Shared>, disk: &Arc<DiskState>, until: Nanos) -
 
 /// Goes over the dirty files, oldest first. Says whether it wrote anything.
 async fn pass_over(shared: &Arc<Shared>, disk: &Arc<DiskState>, pass: Pass) -> bool {
-    // What others dirty meanwhile must not keep the pass going for ever.
+    // Pages dirtied by others meanwhile must not keep the pass going for ever.
     let mut most = match pass {
         Pass::Expired(_) => disk.dirty.load(Ordering::Relaxed),
         _ => u64::MAX,
@@ -134,7 +134,7 @@ async fn pass_over(shared: &Arc<Shared>, disk: &Arc<DiskState>, pass: Pass) -> b
         }
         let expired = |place: Listed| !matches!(pass, Pass::Expired(before) if place.0 > before);
         let Some((place, file)) = disk.next_file(after).filter(|(place, _)| expired(*place)) else {
-            // Once around. Who needs all of it goes on while there is something that nobody has in his hands.
+            // Once around. A pass that needs all of it goes on while there are files that no task is writing.
             if in_round == 0 || pass == Pass::Wanted {
                 break;
             }

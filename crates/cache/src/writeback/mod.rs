@@ -30,7 +30,7 @@ struct Window(Arc<Mutex<InFlight>>);
 #[derive(Debug)]
 struct InFlight {
     pages: u64,
-    /// Who waits until no more than so many pages are in flight.
+    /// The task that waits until no more than so many pages are in flight.
     waiter: Option<(u64, Waker)>,
 }
 

@@ -185,7 +185,7 @@ impl WriteRun {
         let mut clean = Vec::with_capacity(self.frames.len());
         let mut freed = Vec::new();
         let mut redirtied = 0;
-        // What was not placed is given up with its reservation.
+        // Pages that were not placed are given up with their reservation.
         let gives_up = !keep && outcome.not_placed.is_some();
         // Pages that a truncation has overtaken were taken and not written.
         let cut = self.end_bytes.div_ceil(PAGE).clamp(self.first, self.pages().end);
@@ -215,7 +215,7 @@ impl WriteRun {
                     }
                     continue;
                 }
-                // What was written to the page meanwhile is in another frame, which takes over what was not written.
+                // Newer contents of the page are in another frame, which takes over the dirty parts not written.
                 if before.is_detached() {
                     match inner.frame(&pages, index) {
                         Some(newer) if pages.dirty.contains(index) => {

@@ -1,4 +1,4 @@
-//! What a user of the cache sees.
+//! Behaviour that a user of the cache sees.
 
 use crate::common::{one_file, run, world};
 use extant_cache::{CacheConfig, CacheError, OnWriteError, PAGE_BYTES};

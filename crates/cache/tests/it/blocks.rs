@@ -113,7 +113,7 @@ fn against_a_vector(block_bytes: u64) {
     let rt = world();
     let cache = PageCache::new(&rt, CacheConfig::with_budget(32 * PAGE_BYTES as u64)).unwrap();
     let gate = Gate::new(2 << 20);
-    // What a block held before it was given to the file must never show.
+    // A block's contents from before its allocation to the file must never show.
     run(&rt, extant_block::write(&gate.mem, Sector(0), extant_block::Buf::from_slice(&[0xee; 2 << 20])))
         .unwrap();
     let disk = cache.attach(gate);

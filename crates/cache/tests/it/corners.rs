@@ -100,7 +100,7 @@ fn pages_on_their_way_are_forgotten_before_direct_io() {
         assert!(waits(&rt, read.as_mut()).await);
         assert!(mapping.cached_pages() > 0);
         mapping.forget().await.unwrap();
-        assert!(mapping.cached_pages() > 0, "somebody waits for it");
+        assert!(mapping.cached_pages() > 0, "a task waits for it");
         mapping.invalidate(0..1 << 16).await.unwrap();
         assert_eq!(mapping.cached_pages(), 0, "what the device answers now may be old");
         gate.release();

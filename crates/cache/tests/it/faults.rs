@@ -79,7 +79,7 @@ impl Device for Slow {
     }
 }
 
-/// What byte `at` of file `file` is, once it has been written.
+/// The value of byte `at` of file `file`, once it has been written.
 fn byte(file: u64, at: u64) -> u8 {
     ((at / 512 * 37 + file * 101) as u8) | 1
 }

@@ -1,8 +1,8 @@
 //! 512 readers and writers on one page wait table: the counts of "[0/2] filtered wakeups" (linux-kernel, 2 May 2004), through
 //! the cache.
 //!
-//! All wait for pages of one slow disk, which serves one after the other. A completion that wakes the whole bucket wakes
-//! (W - 1)/N tasks in vain, where W wait and N buckets are in use: 128 of that kernel's 2,048.
+//! All wait for pages of one slow disk, which serves one after the other. A completion that wakes the whole bucket causes
+//! (W - 1)/N spurious wake-ups, where W wait and N buckets are in use: 128 of that kernel's 2,048.
 
 use extant_block::{Bio, Device, Limits, Sector};
 use extant_cache::{CacheConfig, FlatFile, PageCache};
@@ -45,7 +45,7 @@ impl Device for SlowDisk {
     }
 }
 
-/// What happened in the table until each task had its pages: half of the tasks read them, half overwrite them in part.
+/// Counters of the table when each task has its pages: half of the tasks read them, half overwrite them in part.
 fn readers_and_writers(page_waits: WaitConfig) -> WaitStats {
     let sim = Sim::new(Machine::free(6, Preemption::None), 42);
     let rt = sim.rt();

@@ -26,7 +26,7 @@ pub trait Eviction: Send + fmt::Debug {
     fn remove(&mut self, frame: FrameNo);
     /// Chooses a frame and forgets it; `None` where there is no candidate. `page_of` names what a frame holds.
     fn victim(&mut self, uses: &dyn Uses, page_of: &dyn Fn(FrameNo) -> u64) -> Option<FrameNo>;
-    /// A victim could not be taken, because somebody used it at that moment.
+    /// A victim could not be taken, because it was in use at that moment.
     fn put_back(&mut self, frame: FrameNo);
     /// Candidates.
     fn len(&self) -> usize;

@@ -1,7 +1,7 @@
 //! S3-FIFO (Yang et al., SOSP 2023): a small queue on trial, a main queue, and a memory of who was just evicted.
 //!
 //! New pages enter the small queue; those used again while there move to the main queue, the others leave after one pass,
-//! so that a scan displaces a tenth of the cache at most. Whoever comes back soon after enters the main queue at once.
+//! so that a scan displaces a tenth of the cache at most. A page that comes back soon after enters the main queue at once.
 
 use super::lists::Lists;
 use super::{Eviction, Uses};

@@ -66,7 +66,7 @@ impl Frame {
         }
     }
 
-    /// What a reader of page `key` sees, if anything.
+    /// The value that a reader of page `key` sees, if any.
     fn read(&self, key: u64) -> Option<u64> {
         match self.state.pin(|| self.key.load(Ordering::Relaxed) == key) {
             Ok(seen) => {
@@ -83,7 +83,7 @@ impl Frame {
         }
     }
 
-    /// What evicting does: claims, detaches, lets go.
+    /// Evicts as the pool does: claims, detaches, releases.
     fn evict(&self) -> bool {
         if self.state.claim().is_err() {
             return false;
@@ -236,7 +236,7 @@ impl Open {
         self.bytes.iter().for_each(|byte| byte.store(value, Ordering::Relaxed));
     }
 
-    /// What a reader of page `key` takes for its contents, if anything.
+    /// The contents that a reader of page `key` accepts, if any.
     fn read(&self, key: u64) -> Option<[u64; 2]> {
         let mut copied = [0; 2];
         let copy = || copied = [0, 1].map(|n: usize| self.bytes[n].load(Ordering::Relaxed));
