@@ -31,7 +31,7 @@ const JOBS: [Job; 3] = [
     Job { name: "1 MiB sequential write, QD8", op: Op::Write, random: false, bytes: 1 << 20, depth: 8 },
 ];
 
-/// What came out of one run.
+/// The result of one run.
 #[derive(Clone, Copy, Debug)]
 struct Outcome {
     iops: f64,

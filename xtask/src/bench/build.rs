@@ -57,7 +57,7 @@ struct Bench {
     runs: usize,
 }
 
-/// What is timed: a name, the command, and what of the scratch directory it fills.
+/// A command to time: its name, the command, and the times of its runs.
 struct Contender {
     name: &'static str,
     command: Box<dyn Fn() -> Command>,
@@ -82,7 +82,7 @@ impl Bench {
         let peaks = [tree, &tar].map(|source| output_of(&mut ours(source.into(), image.clone())()));
         let image_bytes = fs::metadata(&image)?.len();
         must(Command::new("e2fsck").args(["-fn"]).arg(&image))?;
-        // What a user would guess for mke2fs: a third more than it takes.
+        // A user's guess of the size for mke2fs: a third more than needed.
         let guess = image_bytes / 3 * 4 + (64 << 20);
         let mut contenders = vec![
             Contender { name: "extant, directory", command: ours(tree.into(), image.clone()), times: vec![] },
@@ -101,7 +101,7 @@ impl Bench {
             for contender in &mut contenders {
                 let _ = fs::remove_file(&image);
                 let _ = fs::remove_dir_all(&copy);
-                // What others left to write is not this one's to wait for.
+                // Data that earlier contenders left dirty must not slow this one down.
                 must(Command::new("sync").arg("-f").arg(&self.scratch))?;
                 let mut command = (contender.command)();
                 let start = self.rt.now();

@@ -270,7 +270,7 @@ impl Memory {
 
 // SAFETY: the memory is only read after `new`.
 unsafe impl Sync for Memory {}
-// SAFETY: as above; whoever drops it unmaps it, from any thread.
+// SAFETY: as above; the drop, on any thread, unmaps it.
 unsafe impl Send for Memory {}
 
 impl Drop for Memory {
@@ -346,7 +346,7 @@ fn streaming(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What this process has used so far.
+/// Processor time that this process has used so far.
 fn processor_ms() -> f64 {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     used.tv_sec as f64 * 1e3 + used.tv_nsec as f64 / 1e6

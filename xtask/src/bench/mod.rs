@@ -1,4 +1,4 @@
-//! Benches: ours and somebody else's, alternated in one run, as ratios of medians.
+//! Benches: ours and another program's, alternated in one run, as ratios of medians.
 
 mod block;
 mod build;
