@@ -22,11 +22,19 @@ pub struct Profile {
 
 /// The volumes that campaigns know. All have a journal: without one there is no prefix to keep.
 pub const PROFILES: [Profile; 5] = [
-    Profile { name: "ext4", mke2fs: &["-t", "ext4", "-b", "1024", "-J", "size=1"], kib: 6 << 10 },
-    Profile { name: "ext4-4k", mke2fs: &["-t", "ext4", "-b", "4096", "-J", "size=4"], kib: 16 << 10 },
+    Profile {
+        name: "ext4",
+        mke2fs: &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1"],
+        kib: 6 << 10,
+    },
+    Profile {
+        name: "ext4-4k",
+        mke2fs: &["-t", "ext4", "-b", "4096", "-I", "256", "-J", "size=4"],
+        kib: 16 << 10,
+    },
     Profile {
         name: "ext4-orphan-file",
-        mke2fs: &["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "orphan_file"],
+        mke2fs: &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "orphan_file"],
         kib: 6 << 10,
     },
     Profile {

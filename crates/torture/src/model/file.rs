@@ -18,6 +18,10 @@ pub(super) enum Event {
     Resize {
         size: u64,
     },
+    /// What lies there is durable once the operation returns, as `O_SYNC` promises of what it writes.
+    Pin {
+        range: Range<u64>,
+    },
     /// Zeroes what lies there, and grows the file to `size` at most; may be cut anywhere between its steps.
     Zero {
         range: Range<u64>,
@@ -72,6 +76,7 @@ impl FileHistory {
                 }
             }
             Event::Resize { size } => self.live.resize(*size as usize, 0),
+            Event::Pin { .. } => {}
             Event::Zero { range, size } => {
                 let len = self.live.len().max(*size as usize);
                 self.live.resize(len, 0);
@@ -112,8 +117,12 @@ impl FileHistory {
             Since::Ever => true,
         };
         let (_, from, base) = self.bases.iter().rfind(|(since, ..)| holds(*since)).expect("the first holds");
+        let counts = |op: usize, event: &Event| {
+            let until = if matches!(event, Event::Pin { .. }) { completed } else { started };
+            op >= *from && op < until
+        };
         let pending: Vec<&(usize, Event)> =
-            self.events.iter().filter(|&&(op, _)| op >= *from && op < started).collect();
+            self.events.iter().filter(|(op, event)| counts(*op, event)).collect();
         let sizes = allowed_sizes(base.len() as u64, &pending, prefix);
         if !sizes.iter().any(|size| size.contains(&(found.len() as u64))) {
             let sizes: Vec<String> = sizes.iter().map(describe).collect();
@@ -146,6 +155,10 @@ fn allowed_sizes(base: u64, pending: &[&(usize, Event)], prefix: usize) -> Sizes
             // Writes after a size that did not survive did not grow the file either: they were logged later.
             Event::Resize { .. } if *op >= prefix => break,
             Event::Resize { size } => sizes = vec![*size..=*size],
+            Event::Pin { range } => {
+                let clip = |size: std::ops::RangeInclusive<u64>| range.end.max(*size.start())..=*size.end();
+                sizes = sizes.into_iter().map(clip).filter(|size| !size.is_empty()).collect();
+            }
             Event::Write { data, .. } if data.is_empty() => {}
             Event::Write { offset, data } => {
                 let end = offset + data.len() as u64;
@@ -174,7 +187,7 @@ fn check_bytes(found: &[u8], base: &[u8], pending: &[&(usize, Event)], prefix: u
         let (from, to) = match event {
             Event::Write { offset, data } => (*offset, offset + data.len() as u64),
             Event::Resize { size } => (*size, *size),
-            Event::Zero { range, .. } => (range.start, range.end),
+            Event::Zero { range, .. } | Event::Pin { range } => (range.start, range.end),
         };
         ends.extend([from.min(len), to.min(len)]);
     }
@@ -218,6 +231,11 @@ fn check_piece(
                 zero = true;
             }
             Event::Resize { .. } => {}
+            Event::Pin { range } if range.start <= piece.start && piece.end <= range.end => {
+                versions = versions.last().into_iter().copied().collect();
+                zero = versions.is_empty();
+            }
+            Event::Pin { .. } => {}
             Event::Zero { range, .. } => {
                 zero |= range.start <= piece.start && piece.end <= range.end;
             }

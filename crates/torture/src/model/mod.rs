@@ -129,7 +129,9 @@ impl Model {
                     self.born(index, space, path, Body::File, *mode)?;
                 }
             }
-            Op::Mkdir { path, mode } => self.born(index, space, path, Body::Dir(BTreeMap::new()), *mode)?,
+            Op::Mkdir { path, mode } => {
+                self.born(index, space, path, Body::Dir(BTreeMap::new()), *mode & 0o1777)?
+            }
             Op::Symlink { target, path } => {
                 self.born(index, space, path, Body::Symlink(target.clone()), 0o777)?;
             }
@@ -182,8 +184,11 @@ impl Model {
                 self.write(index, space, id, op, *offset, count)?;
                 match durability {
                     Durability::None => {}
-                    Durability::Data => self.sync_node(index, id, true),
-                    Durability::All => self.sync_node(index, id, false),
+                    Durability::Data | Durability::All => {
+                        let range = *offset..*offset + count;
+                        self.event(index, id, Event::Pin { range })?;
+                        self.sync_attributes(index, id, *durability == Durability::Data);
+                    }
                 }
             }
             Op::Fallocate { path, mode, offset, len } => {
@@ -290,12 +295,16 @@ impl Model {
     }
 
     fn sync_node(&mut self, index: usize, id: NodeId, data_only: bool) {
-        let wanted = |touch: Touch| !data_only || touch != Touch::Other;
-        let last = self.touched.iter().rfind(|&&(_, node, touch)| node == id && wanted(touch));
-        self.syncs.push(Sync { op: index, prefix: last.map_or(0, |&(op, ..)| op + 1) });
+        self.sync_attributes(index, id, data_only);
         if let Some(file) = self.files.get_mut(&id) {
             file.synced(index);
         }
+    }
+
+    fn sync_attributes(&mut self, index: usize, id: NodeId, data_only: bool) {
+        let wanted = |touch: Touch| !data_only || touch != Touch::Other;
+        let last = self.touched.iter().rfind(|&&(_, node, touch)| node == id && wanted(touch));
+        self.syncs.push(Sync { op: index, prefix: last.map_or(0, |&(op, ..)| op + 1) });
     }
 
     /// Says which prefix explains a recovered tree. Of the operations `completed` had returned before the crash, `started`

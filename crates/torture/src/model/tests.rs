@@ -146,3 +146,20 @@ fn hard_links_are_one_inode() {
     two.nodes.get_mut("b").unwrap().stat.inode = two.nodes["a"].stat.inode;
     assert!(model.explain(&two, 3, 3).is_ok());
 }
+
+#[test]
+fn a_synchronous_write_makes_its_own_bytes_durable() {
+    let synchronous = Op::Write {
+        path: "a".into(),
+        offset: 4096,
+        len: 4096,
+        tag: 2,
+        direct: false,
+        durability: Durability::All,
+    };
+    let model = model(&[create("a"), Op::write("a", 0, 4096, 1), synchronous]);
+    let (first, second) = (pattern(1, 0, 4096), pattern(2, 4096, 4096));
+    let holds = |data: &[u8]| model.explain(&tree(&[("a", data)]), 3, 3).is_ok();
+    assert!(holds(&[&first[..], &second].concat()) && holds(&[&[0; 4096][..], &second].concat()));
+    assert!(!holds(&first) && !holds(&[&first[..], &[0; 4096]].concat()));
+}
