@@ -71,10 +71,10 @@ impl Bed {
             commit_interval: None,
             fixed_time: Some(NOW.seconds),
         };
-        let journal = Journal::new(rt, store.clone(), None, Tid::first(1), options);
-        let file = orphan_file_blocks(&volume).await.unwrap();
         let cache = PageCache::new(rt, CacheConfig::with_budget(1 << 20)).unwrap();
         let disk = cache.attach(store.blocks().device().clone());
+        let journal = Journal::new(rt, store.clone(), &disk, None, Tid::first(1), options);
+        let file = orphan_file_blocks(&volume).await.unwrap();
         let (writer, left) = Writer::new(rt, store, journal, &disk, &file, Some(NOW.seconds)).await.unwrap();
         Self { writer, left, _cache: cache, extents: sb.incompat().contains(Incompat::EXTENTS) }
     }

@@ -77,19 +77,15 @@ impl Contents {
         Ok(())
     }
 
-    /// Commits the transaction that changed the inode last, or flushes the device where that is durable.
+    /// Commits the transaction that changed the inode last, and flushes the device unless a flush that began since the data
+    /// were written has done that.
     async fn make_durable(&self) -> Result<()> {
         let journal = &self.writer.journal;
-        if let Some(tid) = self.cell.changed_by()
-            && tid > journal.committed()
-        {
-            return journal.commit(tid).await;
+        let written = journal.flushes_begun();
+        if let Some(tid) = self.cell.changed_by() {
+            journal.commit(tid).await?;
         }
-        let device = self.writer.store.blocks().device();
-        if device.limits().volatile_cache {
-            extant_block::flush(&**device).await?;
-        }
-        Ok(())
+        journal.flush_since(written).await
     }
 
     /// Writes back everything and logs the times, without a commit: for a sync of the volume.

@@ -70,9 +70,9 @@ impl Bed {
         let store = Arc::new(MetaStore::load(blocks, &sb).await.unwrap());
         let options =
             JournalOptions { pinned_bytes_max: 64 << 20, commit_interval: None, fixed_time: Some(NOW) };
-        let journal = Journal::new(rt, store.clone(), None, Tid::first(1), options);
         let cache = PageCache::new(rt, CacheConfig::with_budget(budget)).unwrap();
         let disk = cache.attach(device);
+        let journal = Journal::new(rt, store.clone(), &disk, None, Tid::first(1), options);
         let (writer, _) = Writer::new(rt, store, journal, &disk, &[], Some(NOW)).await.unwrap();
         Self { rt: rt.clone(), cache, writer }
     }

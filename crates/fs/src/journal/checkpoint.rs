@@ -42,13 +42,13 @@ impl Inner {
         if written.is_empty() && self.lock().tail_is_known() {
             return Ok(());
         }
-        extant_block::flush(&**self.store.blocks().device()).await?;
+        self.flush().await?;
         let (start, tid) = {
             let mut state = self.lock();
             state.homes_durable(&written);
             state.tail()
         };
-        log.write_superblock(Some(start), tid.sequence(), None, true).await?;
+        self.behind_flush(log.write_superblock(Some(start), tid.sequence(), None, true)).await?;
         self.lock().tail_moved(start, tid);
         Ok(())
     }
@@ -77,7 +77,7 @@ impl Inner {
             (log.ring.head(), state.running.tid)
         };
         // The write's flush makes the home writes durable before the log is empty.
-        log.write_superblock(None, next.sequence(), Some(head), true).await?;
+        self.behind_flush(log.write_superblock(None, next.sequence(), Some(head), true)).await?;
         let mut state = self.lock();
         state.homes_durable(&written);
         state.tail_moved(head, next);

@@ -170,7 +170,7 @@ impl Inner {
         }
         log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
         let commit = log.commit_block(&image, self.wall_clock());
-        log.write_commit(commit, ring.step(start, count - 1)).await?;
+        self.behind_flush(log.write_commit(commit, ring.step(start, count - 1))).await?;
         Ok(Durable::new(versions.tid.0))
     }
 }

@@ -13,6 +13,7 @@
 
 mod checkpoint;
 mod commit;
+mod flushes;
 mod handle;
 mod log;
 mod relay;
@@ -32,6 +33,7 @@ pub(crate) use recover::replay;
 
 use crate::meta::{MetaStore, PhysicalRun};
 use crate::{Error, Result};
+use extant_cache::Disk;
 use extant_rt::{Nanos, Rt};
 use parking_lot::{Mutex, MutexGuard};
 use relay::Relay;
@@ -71,6 +73,10 @@ pub(crate) struct Journal {
 struct Inner {
     rt: Rt,
     store: Arc<MetaStore>,
+    /// The device in the page cache, for flushes.
+    disk: Disk,
+    /// Flushes of the device that had failed when the volume was opened.
+    flush_failures: u64,
     /// Where the log lies; `None` for a volume without a journal.
     log: Option<LogDevice>,
     options: JournalOptions,
@@ -91,10 +97,11 @@ impl std::fmt::Debug for Inner {
 }
 
 impl Journal {
-    /// A journal whose log is empty. `next` is the first transaction.
+    /// A journal whose log is empty, of a store on `disk`. `next` is the first transaction.
     pub(crate) fn new(
         rt: &Rt,
         store: Arc<MetaStore>,
+        disk: &Disk,
         log: Option<LogDevice>,
         next: Tid,
         options: JournalOptions,
@@ -105,6 +112,8 @@ impl Journal {
         let inner = Arc::new(Inner {
             rt: rt.clone(),
             store,
+            disk: disk.clone(),
+            flush_failures: disk.flush_failures(),
             log,
             options,
             state: Mutex::new(state),
@@ -202,6 +211,20 @@ impl Journal {
         self.inner.state.lock().committed
     }
 
+    /// How many flushes have begun: for [`Self::flush_since`], after data were written.
+    pub(crate) fn flushes_begun(&self) -> u64 {
+        self.inner.lock().flushes.begun()
+    }
+
+    /// Makes durable what was written when [`Self::flushes_begun`] gave `mark`: flushes the device unless a flush that
+    /// began later has succeeded.
+    ///
+    /// # Errors
+    /// Why the journal gave up, now or before; a failed flush ends writing.
+    pub(crate) async fn flush_since(&self, mark: u64) -> Result<()> {
+        self.inner.flush_since(mark).await
+    }
+
     /// Makes every operation up to those of `upto` durable. The commit runs on the caller's task; callers that come while
     /// it runs share the next one. Costs nothing if `upto` is durable or empty; no flush either, then.
     ///
@@ -211,10 +234,13 @@ impl Journal {
         loop {
             {
                 let mut state = self.inner.state.lock();
-                if state.is_durable(upto) {
+                if state.committed >= upto {
                     return Ok(());
                 }
                 state.check_alive()?;
+                if state.is_durable(upto) {
+                    return Ok(());
+                }
                 if state.close_running() {
                     self.inner.commits.start(commit::run(self.inner.clone()));
                 }

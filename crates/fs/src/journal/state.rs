@@ -1,6 +1,7 @@
 //! The journal's knowledge and decisions: no I/O, no clock, no waiting.
 
 use super::Tid;
+use super::flushes::Flushes;
 use super::ring::{Ring, log_cost};
 use crate::meta::{InodeCell, MetaBlock, PhysicalRun};
 use crate::{Error, Result};
@@ -150,6 +151,7 @@ pub(super) struct State {
     /// The newest durable transaction.
     pub(super) committed: Tid,
     pub(super) failure: Option<Error>,
+    pub(super) flushes: Flushes,
     /// Credits set aside for completions.
     pub(super) reserved: u32,
     pub(super) log: Option<Log>,
@@ -182,6 +184,7 @@ impl State {
             committing: None,
             committed: next.previous(),
             failure: None,
+            flushes: Flushes::default(),
             reserved: 0,
             log,
             homes: BTreeMap::new(),

@@ -44,7 +44,7 @@ impl Inner {
         for phase in [objects, names, frees] {
             if !phase.is_empty() {
                 write_blocks(&**device, block_bytes, phase).await?;
-                extant_block::flush(&**device).await?;
+                self.flush().await?;
             }
         }
         Ok(())

@@ -89,7 +89,7 @@ impl Volume {
             commit_interval: options.commit_interval,
             fixed_time: options.fixed_time,
         };
-        let journal = Journal::new(rt, store.clone(), log, next, journal_options);
+        let journal = Journal::new(rt, store.clone(), disk, log, next, journal_options);
         let mut mount =
             Mount { disk: disk.clone(), options, state: sb.raw().s_state.get(), orphans: 0, _claim: claim };
         mount.mark_open(&store, &journal).await?;
@@ -126,12 +126,9 @@ impl Volume {
     pub async fn sync(&self) -> Result<()> {
         let Some(writer) = self.writer() else { return Ok(()) };
         writer.files.write_back().await?;
-        let before = writer.journal.committed();
+        let flushes = writer.journal.flushes_begun();
         writer.journal.commit(writer.journal.running()).await?;
-        if writer.journal.committed() == before {
-            extant_block::flush(&**self.device()).await?;
-        }
-        Ok(())
+        writer.journal.flush_since(flushes).await
     }
 
     /// Makes everything durable, writes the log home and leaves the volume clean: an empty journal, right free counts, no

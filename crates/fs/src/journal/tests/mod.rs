@@ -2,6 +2,7 @@
 
 mod bed;
 mod crash;
+mod faults;
 
 use super::Credits;
 use crate::meta::{MetaKind, PhysicalRun};
