@@ -9,12 +9,12 @@ use super::write::{OpenFile, cache_error};
 use crate::inode::Orphans;
 use crate::journal::{Credits, Handle};
 use crate::map::MAP_END;
-use crate::map::change::{Change, PinnedNodes, plan};
+use crate::map::change::{Change, PinnedNodes, frees_metadata, plan};
 use crate::meta::InodeCell;
 use crate::volume::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
-use extant_format::{FileKind, Inode, InodeFlags, Place};
+use extant_format::{Inode, InodeFlags, Place};
 use std::sync::Arc;
 
 /// Where a step of a removal stands.
@@ -40,9 +40,7 @@ pub(crate) async fn free_from(
     mut beside: impl FnMut(&mut Handle, Step),
 ) -> Result<()> {
     let sb = writer.store.shape();
-    let metadata = cell.read(|inode| {
-        inode.kind() != Some(FileKind::Regular) || inode.flags().contains(InodeFlags::JOURNAL_DATA)
-    });
+    let metadata = cell.read(frees_metadata);
     let mut rest = Some(from..MAP_END);
     let mut first = true;
     while let Some(range) = rest.take() {
@@ -50,7 +48,8 @@ pub(crate) async fn free_from(
         let planned = plan(&writer.store, cell, &mut nodes, &Change::Remove(range)).await?;
         let place = Place::Inode(cell.number());
         let pins = writer.alloc.pin(planned.freed().map(|(run, _)| run), place).await?;
-        let all = Credits(planned.credits() + pins.credits() + credits.0);
+        let revokes = planned.revoke_blocks(metadata, sb);
+        let all = Credits(planned.credits() + pins.credits() + revokes + credits.0);
         {
             let mut handle = writer.journal.start(all).await?;
             planned.apply(&mut handle, cell, &nodes, &[], 0, sb);

@@ -9,7 +9,8 @@ use crate::meta::{InodeCell, MetaBlock, MetaKind, MetaStore, PhysicalRun};
 use crate::{Error, Result};
 use extant_cache::blocks::BlockBytes;
 use extant_format::{
-    Extent, ExtentNode, FileBlock, Incompat, Inode, InodeFlags, InodeNumber, Superblock, VolumeBlock,
+    Extent, ExtentNode, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Superblock,
+    VolumeBlock,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,6 +18,13 @@ use std::sync::Arc;
 
 /// Groups and nodes that one step of a removal touches.
 const STEP_GROUPS: u32 = 48;
+/// Metadata blocks that one step of a removal frees at most: nine blocks of revoke records of a volume with 1 KiB blocks.
+const STEP_METADATA: u32 = 1024;
+
+/// Whether the journal may hold copies of what the inode maps.
+pub(crate) fn frees_metadata(inode: &Inode) -> bool {
+    inode.kind() != Some(FileKind::Regular) || inode.flags().contains(InodeFlags::JOURNAL_DATA)
+}
 
 /// The nodes of one file's map that are pinned.
 #[derive(Debug)]
@@ -195,7 +203,11 @@ fn try_plan(
         let form = form(inode, sb);
         (root(inode, form), form)
     });
-    let mut budget = Budget::new(sb.blocks_per_group(), STEP_GROUPS);
+    let mut budget = if cell.read(frees_metadata) {
+        Budget::of_metadata(sb.blocks_per_group(), STEP_GROUPS, STEP_METADATA)
+    } else {
+        Budget::new(sb.blocks_per_group(), STEP_GROUPS)
+    };
     let mut rest = None;
     Ok(match form {
         Form::Tree => {
@@ -254,6 +266,14 @@ impl Planned {
             Writes::Tree(writes) => writes.len() as u32,
             Writes::Pointers(writes) => writes.len() as u32,
         }
+    }
+
+    /// Blocks of the log that revoke what is to be freed: all of it if `metadata` says so, else the nodes.
+    pub(crate) fn revoke_blocks(&self, metadata: bool, sb: &Superblock) -> u32 {
+        let blocks: u64 =
+            self.freed().filter(|&(_, is_node)| is_node || metadata).map(|(run, _)| run.blocks).sum();
+        // A record has up to eight bytes, and a block of them a head and a tail of 20.
+        (blocks as u32).div_ceil((sb.block_size().bytes() - 20) / 8)
     }
 
     /// Everything that is to be freed, nodes apart from data.

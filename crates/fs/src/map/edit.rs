@@ -96,19 +96,32 @@ impl<T> Edit<T> {
     }
 }
 
-/// The groups that a removal touches, so that one step of it fits one handle.
+/// The groups that a removal touches and the metadata blocks that it frees, so that one step of it fits one handle.
 #[derive(Debug)]
 pub(crate) struct Budget {
     blocks_per_group: u64,
     groups: std::collections::BTreeSet<u64>,
     nodes: u32,
     most: u32,
+    /// Blocks that may still be freed: each metadata block takes a revoke record in the log.
+    blocks_left: u32,
 }
 
 impl Budget {
     /// At most `most` groups and nodes together; at least one run always passes.
     pub(crate) fn new(blocks_per_group: u32, most: u32) -> Self {
-        Self { blocks_per_group: blocks_per_group.into(), groups: Default::default(), nodes: 0, most }
+        let (groups, nodes, blocks_left) = (Default::default(), 0, u32::MAX);
+        Self { blocks_per_group: blocks_per_group.into(), groups, nodes, most, blocks_left }
+    }
+
+    /// As [`Self::new`], for metadata: at most `blocks` blocks.
+    pub(crate) fn of_metadata(blocks_per_group: u32, most: u32, blocks: u32) -> Self {
+        Self { blocks_left: blocks, ..Self::new(blocks_per_group, most) }
+    }
+
+    /// Blocks that may still be freed.
+    pub(crate) fn blocks_left(&self) -> u32 {
+        self.blocks_left
     }
 
     fn spent(&self) -> u32 {
@@ -123,6 +136,8 @@ impl Budget {
         if !self.groups.is_empty() && self.spent() + more > self.most {
             return false;
         }
+        let Some(left) = self.blocks_left.checked_sub(blocks) else { return false };
+        self.blocks_left = left;
         self.groups.extend(first..=last);
         true
     }
@@ -137,7 +152,7 @@ impl Budget {
 
     /// Whether nothing more fits.
     pub(crate) fn is_spent(&self) -> bool {
-        self.spent() >= self.most
+        self.spent() >= self.most || self.blocks_left == 0
     }
 }
 

@@ -175,11 +175,19 @@ impl<'a, N: Nodes> Draft<'a, N> {
             let (mut cut, mut whole) = (end, true);
             for extent in self.extents(path.leaf).iter().rev() {
                 let Some(piece) = clip(extent, range.start..end) else { continue };
-                if !budget.take(piece.physical, piece.blocks) {
+                // The end of it, where that is all that may be freed.
+                let over = piece.blocks.saturating_sub(budget.blocks_left());
+                if over == piece.blocks
+                    || !budget.take(VolumeBlock(piece.physical.0 + u64::from(over)), piece.blocks - over)
+                {
                     whole = false;
                     break;
                 }
-                cut = piece.logical.0.into();
+                cut = u64::from(piece.logical.0 + over);
+                if over > 0 {
+                    whole = false;
+                    break;
+                }
             }
             let low = path.range.start;
             if cut < end {

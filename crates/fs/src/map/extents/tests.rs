@@ -94,15 +94,20 @@ impl Tree {
 
     /// Removes a range in steps, each of which leaves a valid tree.
     fn remove(&mut self, range: Range<u64>, budget: u32) {
+        self.remove_metadata(range, budget, u32::MAX);
+    }
+
+    fn remove_metadata(&mut self, range: Range<u64>, budget: u32, blocks_max: u32) {
         let mut rest = Some(range);
         while let Some(range) = rest.take() {
-            let mut budget = Budget::new(8192, budget);
+            let mut budget = Budget::of_metadata(8192, budget, blocks_max);
             let edit = self
                 .edit(|draft| {
                     rest = draft.remove_back(range.clone(), &mut budget)?;
                     draft.shrink()
                 })
                 .unwrap();
+            assert!(edit.replaced_blocks() <= blocks_max.into(), "no more than may be freed at once");
             for piece in &edit.replaced {
                 for n in 0..u64::from(piece.blocks) {
                     let gone = self.model.remove(&(u64::from(piece.logical.0) + n));
@@ -265,4 +270,14 @@ fn a_node_that_is_not_in_memory_is_asked_for() {
     }
     let mut draft = Draft::new(&tree.store.root, &Nothing, &tree.sb, INODE).unwrap();
     assert_eq!(draft.replace(3..4, &[]).unwrap_err(), Stop::Missing(VolumeBlock(NODES_AT)));
+}
+
+#[test]
+fn metadata_is_freed_a_few_blocks_at_a_time() {
+    let mut tree = Tree::new();
+    tree.map(0, 30_000, 0, false);
+    tree.map(40_000, 5, 3, false);
+    tree.remove_metadata(0..MAP_END, 48, 1024);
+    tree.check();
+    assert_eq!(tree.shape(), TreeShape::default());
 }
