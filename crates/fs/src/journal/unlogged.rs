@@ -1,4 +1,4 @@
-//! Committing on a volume without a journal: home writes in phases, each flushed before the next.
+//! Committing on a volume without a journal: home writes in phases, each flushed before the next, and file data before all.
 //!
 //! After a crash e2fsck mends the volume without losing what was synced, because an object is there before the names that
 //! lead to it and is given up only after them. First everything but names is written, with the inodes and blocks that
@@ -41,8 +41,12 @@ impl Inner {
             }
         }
         let (device, block_bytes) = (self.store.blocks().device(), self.store.blocks().block_bytes());
+        // Data first: nothing shows blocks that another file's data are in.
+        self.lock().check_alive()?;
+        self.flush().await?;
         for phase in [objects, names, frees] {
             if !phase.is_empty() {
+                self.lock().check_alive()?;
                 write_blocks(&**device, block_bytes, phase).await?;
                 self.flush().await?;
             }
