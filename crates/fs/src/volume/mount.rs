@@ -11,9 +11,12 @@ use extant_cache::Disk;
 use extant_cache::accounts::AccountConfig;
 use extant_cache::blocks::Blocks;
 use extant_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
-use extant_format::{Compat, Incompat, RoCompat, STATE_ERROR, STATE_VALID, Superblock};
+use extant_format::{Compat, Corrupt, Incompat, Place, RoCompat, STATE_ERROR, STATE_VALID, Superblock};
 use extant_rt::{Nanos, Rt};
 use std::sync::Arc;
+
+/// The smallest log that is written to, in blocks: a journal has 1024, and the first is its superblock.
+const LOG_BLOCKS_MIN: usize = 1023;
 
 /// How to open a volume for writing.
 #[derive(Clone, Copy, Debug)]
@@ -122,13 +125,14 @@ impl Volume {
     /// Makes everything durable that was done before.
     ///
     /// # Errors
-    /// Why writing has ended.
+    /// Why writing has ended; data of a file that could not be written, although everything else is durable.
     pub async fn sync(&self) -> Result<()> {
         let Some(writer) = self.writer() else { return Ok(()) };
-        writer.files.write_back().await?;
+        let written = writer.files.write_back().await;
         let flushes = writer.journal.flushes_begun();
         writer.journal.commit(writer.journal.running()).await?;
-        writer.journal.flush_since(flushes).await
+        writer.journal.flush_since(flushes).await?;
+        written
     }
 
     /// Makes everything durable, writes the log home and leaves the volume clean: an empty journal, right free counts, no
@@ -258,6 +262,10 @@ async fn open_log(raw: &Volume) -> Result<Option<(LogDevice, Tid)>> {
         return Err(Error::unsupported("a journal of several volumes"));
     }
     set_features(&mut journal, sb);
+    if journal.log().len() < LOG_BLOCKS_MIN {
+        let first = journal.log().start.into();
+        return Err(Corrupt::field(Place::JournalSuperblock, "s_first", first, "1").into());
+    }
     // The number in an empty journal was never used, but a torn transaction may have had it.
     let next = Tid::first(journal.sequence().wrapping_add(1));
     let block = raw.buffers().raw_block(log.map.home(0)?).await?.to_vec();

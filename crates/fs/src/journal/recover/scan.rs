@@ -140,9 +140,16 @@ async fn apply(log: &Log, found: &mut Scan, transaction: Open) -> Result<()> {
     let volume = &log.volume;
     let layout = log.sb.layout();
     for (tag, at) in transaction.tags {
-        if !volume.superblock().is_valid_block(tag.block) && tag.block.0 != 0 {
+        let is_valid = volume.superblock().is_valid_block(tag.block) || tag.block.0 == 0;
+        // A copy of one of the log's own blocks would replace copies that are still to be read.
+        if !is_valid || log.map.contains(tag.block) {
             let place = Place::JournalBlock(at);
-            volume.note(Err(Corrupt::field(place, "t_blocknr", tag.block.0, "a block of the volume")))?;
+            volume.note(Err(Corrupt::field(
+                place,
+                "t_blocknr",
+                tag.block.0,
+                "a block of the volume and not of the log",
+            )))?;
             continue;
         }
         if layout.checksums.in_every_block() {
