@@ -37,6 +37,7 @@ pub use path::{Follow, quote};
 pub use rename::RenameMode;
 pub use walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
 
+use crate::Error;
 use crate::alloc::{GivesBack, Privilege};
 use crate::meta::{InodeCell, InodeEdit};
 use crate::volume::Writer;
@@ -81,10 +82,32 @@ impl Writer {
 
     /// Deletes what lost its last node since.
     pub(crate) async fn delete_doomed(&self) {
+        let mut kept = Doomed { writer: self, cells: Vec::new() };
         loop {
             let Some(cell) = self.unused.lock().pop() else { return };
-            self.delete_unused(&cell).await;
+            // There, should the caller leave meanwhile.
+            kept.cells.push(cell.clone());
+            if cell.openers() == 0 && !cell.is_live() {
+                let deleted = delete::delete(self, &cell).await;
+                if matches!(deleted, Err(Error::Io(_) | Error::NoSpace)) {
+                    // Another attempt may succeed.
+                    continue;
+                }
+            }
+            kept.cells.pop();
         }
+    }
+}
+
+/// Inodes to be deleted that have not been; dropped, they are for the next attempt.
+struct Doomed<'w> {
+    writer: &'w Writer,
+    cells: Vec<Arc<InodeCell>>,
+}
+
+impl Drop for Doomed<'_> {
+    fn drop(&mut self) {
+        self.writer.unused.lock().append(&mut self.cells);
     }
 }
 
