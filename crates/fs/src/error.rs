@@ -69,6 +69,9 @@ pub enum Error {
     /// The volume is open for reading only, or an earlier failure ended writing (EROFS).
     #[error("the volume is read-only")]
     ReadOnly,
+    /// A defect of this program ended writing (EIO). What was synced before is on the volume.
+    #[error("a defect of this program ended writing; open the volume again, which recovers it")]
+    Defect,
     /// The two names are not on one volume, or not in one project (EXDEV).
     #[error("{0}: lies elsewhere")]
     CrossDevice(String),
@@ -124,7 +127,7 @@ impl Error {
         match self {
             Self::Permission(_) => 1,
             Self::NotFound(_) => 2,
-            Self::Io(_) => 5,
+            Self::Io(_) | Self::Defect => 5,
             Self::ValueTooBig(_) => 7,
             Self::BadFile(_) => 9,
             Self::Access(_) => 13,

@@ -1,22 +1,22 @@
 //! Writing home what is committed, and moving the log's tail.
 
 use super::log::write_blocks;
-use super::{Inner, Tid};
-use crate::Result;
+use super::{Inner, LatchOnPanic, Tid};
+use crate::{Error, Result};
 use std::sync::Arc;
 
 impl Inner {
     /// Writes home all that is committed now. Callers that come meanwhile share it.
     pub(super) async fn checkpoint_all(self: Arc<Self>) -> Result<()> {
-        let began = {
-            let mut state = self.lock();
+        {
+            let state = self.lock();
             state.check_alive()?;
-            let idle = !state.checkpointing;
-            state.checkpointing = true;
-            idle
-        };
-        if began {
-            self.checkpoints.start(run(self.clone()));
+            if state.closing {
+                return Err(Error::ReadOnly);
+            }
+            if self.checkpoints.is_idle() {
+                self.checkpoints.start(run(self.clone(), false));
+            }
         }
         self.checkpoints.join().await;
         self.lock().check_alive()
@@ -24,7 +24,11 @@ impl Inner {
 
     /// Home writes, not flushed. Blocks that were freed meanwhile are released at the end.
     async fn write_home(&self) -> Result<Vec<(u64, Tid)>> {
-        let homes = self.lock().begin_home_writes();
+        let homes = {
+            let mut state = self.lock();
+            state.check_alive()?;
+            state.begin_home_writes()
+        };
         let (device, block_bytes) = (self.store.blocks().device(), self.store.blocks().block_bytes());
         let list = homes.iter().map(|(n, home)| (*n, home.version.bytes().clone())).collect();
         let result = write_blocks(&**device, block_bytes, list).await;
@@ -45,6 +49,7 @@ impl Inner {
         self.flush().await?;
         let (start, tid) = {
             let mut state = self.lock();
+            state.check_alive()?;
             state.homes_durable(&written);
             state.tail()
         };
@@ -53,19 +58,27 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes everything home and marks the log empty. Nothing runs beside it.
+    /// Writes everything home and marks the log empty. Checkpoints that are under way end first, and none begins any more.
     pub(super) async fn empty_log(self: Arc<Self>) -> Result<()> {
-        // A checkpoint that is under way ends first.
-        self.checkpoints.join().await;
-        let outcome = self.write_home_and_empty().await;
-        if let Err(cause) = &outcome {
-            self.latch(cause.clone());
+        loop {
+            let started = {
+                let state = self.lock();
+                state.check_alive()?;
+                assert!(state.closing, "the log is emptied when nobody joins any more");
+                let idle = self.checkpoints.is_idle();
+                if idle {
+                    self.checkpoints.start(run(self.clone(), true));
+                }
+                idle
+            };
+            self.checkpoints.join().await;
+            if started {
+                return self.lock().check_alive();
+            }
         }
-        outcome
     }
 
     async fn write_home_and_empty(&self) -> Result<()> {
-        self.lock().check_alive()?;
         let written = self.write_home().await?;
         let Some(log) = &self.log else { return Ok(()) };
         if !log.superblock.lock().started {
@@ -85,15 +98,12 @@ impl Inner {
     }
 }
 
-/// One checkpoint. Driven by those who wait for it.
-async fn run(inner: Arc<Inner>) {
-    let outcome = inner.checkpoint_once().await;
-    {
-        let mut state = inner.lock();
-        state.checkpointing = false;
-        if let Err(cause) = outcome {
-            state.latch(cause);
-        }
+/// One checkpoint, or the last one. Driven by those who wait for it.
+async fn run(inner: Arc<Inner>, last: bool) {
+    let _latch = LatchOnPanic(inner.clone());
+    let outcome = if last { inner.write_home_and_empty().await } else { inner.checkpoint_once().await };
+    if let Err(cause) = outcome {
+        inner.lock().latch(cause);
     }
     inner.notify();
 }

@@ -1,7 +1,7 @@
 //! Committing a transaction.
 
 use super::state::Running;
-use super::{Inner, Tid};
+use super::{Inner, LatchOnPanic, Tid};
 use crate::Result;
 use crate::meta::{MetaBlock, MetaStore};
 use extant_cache::blocks::{BlockEdit, BlockRef, Durable, EditToken, Frozen};
@@ -37,6 +37,7 @@ const LINKS_AT: usize = 0x1a;
 
 /// Commits the transaction that was closed to new operations. Driven by those who wait for it.
 pub(super) async fn run(inner: Arc<Inner>) {
+    let _latch = LatchOnPanic(inner.clone());
     let Some(mut transaction) = inner.wait_until(|state| state.drained()).await else {
         inner.notify();
         return;
@@ -161,7 +162,7 @@ impl Inner {
         let count = image.blocks.len() as u32 + 1;
         let (start, ring) = {
             let mut state = self.lock();
-            let start = state.take_log(count);
+            let start = state.take_log(count)?;
             (start, state.log.as_ref().expect("a volume with a journal").ring.clone())
         };
         if !log.superblock.lock().started {
@@ -169,6 +170,7 @@ impl Inner {
             log.write_superblock(Some(start), versions.tid.sequence(), None, false).await?;
         }
         log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
+        self.lock().check_alive()?;
         let commit = log.commit_block(&image, self.wall_clock());
         self.behind_flush(log.write_commit(commit, ring.step(start, count - 1))).await?;
         Ok(Durable::new(versions.tid.0))

@@ -213,9 +213,10 @@ impl Reserved {
         let opened = {
             let mut state = self.inner.lock();
             state.reserved -= credits.0;
-            match state.failure {
-                None => Ok(Handle::open(&self.inner, &mut state, credits)),
-                Some(_) => Err(Error::ReadOnly),
+            if state.is_open() {
+                Ok(Handle::open(&self.inner, &mut state, credits))
+            } else {
+                Err(Error::ReadOnly)
             }
         };
         self.inner.notify();

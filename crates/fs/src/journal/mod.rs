@@ -38,7 +38,8 @@ use extant_rt::{Nanos, Rt};
 use parking_lot::{Mutex, MutexGuard};
 use relay::Relay;
 use state::{Admission, State};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 
@@ -149,7 +150,7 @@ impl Journal {
                 }
                 admission
             };
-            self.make_room(admission).await?;
+            self.make_room(admission, |state| state.admit(credits.0)).await?;
         }
     }
 
@@ -179,23 +180,26 @@ impl Journal {
                 }
                 admission
             };
-            self.make_room(admission).await?;
+            self.make_room(admission, |state| state.admit_reserve(credits.0)).await?;
         }
     }
 
-    /// Does what an admission asks for.
-    async fn make_room(&self, admission: Admission) -> Result<()> {
+    /// Does what an admission asks for; `again` asks for it anew.
+    async fn make_room(
+        &self,
+        admission: Admission,
+        again: impl Fn(&State) -> Result<Admission>,
+    ) -> Result<()> {
         match admission {
             Admission::Enter | Admission::Drain => {
-                self.inner.wait_until(|state| (!state.running.locked).then_some(())).await;
+                self.inner.drained().await;
                 Ok(())
             }
             Admission::Commit(tid) => self.commit(tid).await,
             Admission::Checkpoint => self.checkpoint().await,
             Admission::Wait => {
-                let reserved = self.inner.lock().reserved;
-                let returned = |state: &mut State| state.reserved < reserved || state.failure.is_some();
-                self.inner.wait_until(|state| returned(state).then_some(())).await;
+                let waits = |state: &mut State| matches!(again(state), Ok(Admission::Wait));
+                self.inner.wait_until(|state| (!waits(state)).then_some(())).await;
                 Ok(())
             }
         }
@@ -268,15 +272,19 @@ impl Journal {
     }
 
     /// Commits and writes home everything and leaves an empty log; the caller clears the volume's flags after that. No
-    /// handle may be open, and none is opened any more.
+    /// handle is opened any more, and nothing is written afterwards, whatever open files of the volume live.
     ///
     /// # Errors
     /// Why the journal gave up, now or before.
     pub(crate) async fn close(&self) -> Result<()> {
+        self.inner.lock().closing = true;
+        self.inner.notify();
         let running = self.running();
         self.commit(running).await?;
         self.inner.background.close();
-        self.inner.clone().empty_log().await
+        self.inner.clone().empty_log().await?;
+        self.latch(Error::ReadOnly);
+        Ok(())
     }
 
     /// Ends writing as a crash does: nothing is written from now on.
@@ -319,6 +327,22 @@ impl Inner {
         .await
     }
 
+    /// Waits until the running transaction is not closed any more. Drives the commit meanwhile, for the task that began it
+    /// may be gone.
+    async fn drained(&self) {
+        let mut commit = pin!(self.commits.join());
+        let mut drained = pin!(
+            self.wait_until(|state| { (!state.running.locked || state.failure.is_some()).then_some(()) })
+        );
+        poll_fn(|cx| {
+            if drained.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            commit.as_mut().poll(cx)
+        })
+        .await;
+    }
+
     fn latch(&self, cause: Error) {
         self.state.lock().latch(cause);
         self.notify();
@@ -333,5 +357,16 @@ impl Inner {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+}
+
+/// Has the journal give up where a commit or checkpoint panics.
+struct LatchOnPanic(Arc<Inner>);
+
+impl Drop for LatchOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.latch(Error::Defect);
+        }
     }
 }

@@ -46,6 +46,11 @@ impl Relay {
         }
     }
 
+    /// Whether there is no work.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.state.lock().work, Stage::Idle)
+    }
+
     /// Ready when no work is left.
     pub(super) fn join(&self) -> Join<'_> {
         Join { relay: self, polled: false }
@@ -68,29 +73,43 @@ impl Relay {
                 }
             }
         };
+        let driving = Driving(self);
         loop {
             let polled = work.as_mut().poll(cx);
-            let mut state = self.state.lock();
-            let again = matches!(state.work, Stage::Driven(true));
             if polled.is_ready() {
+                let mut state = self.state.lock();
                 if let Some(next) = state.next.take() {
                     work = next;
                     state.work = Stage::Driven(false);
                     continue;
                 }
-                state.work = Stage::Idle;
-                let waiters = std::mem::take(&mut state.waiters);
                 drop(state);
-                waiters.into_iter().for_each(Waker::wake);
+                drop(driving);
                 return Poll::Ready(());
             }
-            if !again {
+            let mut state = self.state.lock();
+            if !matches!(state.work, Stage::Driven(true)) {
                 state.work = Stage::Parked(work);
+                std::mem::forget(driving);
                 return Poll::Pending;
             }
             // Another waiter was woken for it while it was being polled here.
             state.work = Stage::Driven(false);
         }
+    }
+}
+
+/// Dropped when the work has ended, by a panic, too: nobody waits for it any more.
+struct Driving<'r>(&'r Relay);
+
+impl Drop for Driving<'_> {
+    fn drop(&mut self) {
+        let waiters = {
+            let mut state = self.0.state.lock();
+            state.work = state.next.take().map_or(Stage::Idle, Stage::Parked);
+            std::mem::take(&mut state.waiters)
+        };
+        waiters.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -153,6 +172,24 @@ mod tests {
         });
         rt.block_on(relay.join()).unwrap();
         assert_eq!(done.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_panic_ends_the_wait_of_all() {
+        let rt = Rt::real(Default::default());
+        let relay = Relay::default();
+        relay.start(async { panic!("on purpose") });
+        rt.block_on(async {
+            let (mut first, mut second) = (relay.join(), relay.join());
+            let panicked = std::future::poll_fn(|cx| {
+                let polled = std::panic::AssertUnwindSafe(|| Pin::new(&mut first).poll(cx));
+                Poll::Ready(std::panic::catch_unwind(polled).is_err())
+            });
+            assert!(panicked.await);
+            std::future::poll_fn(|cx| Pin::new(&mut second).poll(cx)).await;
+        })
+        .unwrap();
+        assert!(relay.is_idle());
     }
 
     #[test]

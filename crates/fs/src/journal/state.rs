@@ -160,8 +160,8 @@ pub(super) struct State {
     /// Home writes are in flight; blocks freed meanwhile are released when they have ended.
     pub(super) writing_home: bool,
     pub(super) unreleased: Vec<(Tid, Vec<PhysicalRun>)>,
-    /// A checkpoint is under way.
-    pub(super) checkpointing: bool,
+    /// The volume is being closed: nobody joins any more.
+    pub(super) closing: bool,
     /// Blocks of the largest transaction.
     pub(super) transaction_max: u32,
     /// Versions that may wait to be written home before a checkpoint begins by itself.
@@ -190,7 +190,7 @@ impl State {
             homes: BTreeMap::new(),
             writing_home: false,
             unreleased: Vec::new(),
-            checkpointing: false,
+            closing: false,
             transaction_max: by_log.min(budget_blocks / 8).max(64),
             homes_soft: budget_blocks as usize / 4,
             homes_hard: budget_blocks as usize / 2,
@@ -201,13 +201,18 @@ impl State {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
+    /// Whether operations may join.
+    pub(super) fn is_open(&self) -> bool {
+        self.failure.is_none() && !self.closing
+    }
+
     pub(super) fn latch(&mut self, cause: Error) {
         self.failure.get_or_insert(cause);
     }
 
     /// Whether an operation of `credits` may join the running transaction now, or what to do first.
     pub(super) fn admit(&self, credits: u32) -> Result<Admission> {
-        if self.failure.is_some() {
+        if !self.is_open() {
             return Err(Error::ReadOnly);
         }
         if credits > self.transaction_max - SLACK_BLOCKS.min(self.transaction_max / 2) {
@@ -237,7 +242,7 @@ impl State {
         if credits > self.transaction_max / 2 {
             return Err(Error::NoSpace);
         }
-        if self.failure.is_none() && self.reserved + credits > self.transaction_max / 2 {
+        if self.is_open() && self.reserved + credits > self.transaction_max / 2 {
             return Ok(Admission::Wait);
         }
         self.admit(credits)
@@ -296,12 +301,19 @@ impl State {
     }
 
     /// Gives the committing transaction `blocks` of the log; returns the first.
-    pub(super) fn take_log(&mut self, blocks: u32) -> u32 {
+    ///
+    /// # Errors
+    /// Why the journal gave up; [`Error::Defect`] if the log has no room for what was admitted.
+    pub(super) fn take_log(&mut self, blocks: u32) -> Result<u32> {
+        self.check_alive()?;
         let log = self.log.as_mut().expect("a volume with a journal");
+        if blocks > log.ring.free() {
+            return Err(Error::Defect);
+        }
         let start = log.ring.take(blocks);
         let committing = self.committing.as_mut().expect("a commit is under way");
         (committing.cost, committing.start) = (0, Some(start));
-        start
+        Ok(start)
     }
 
     /// The committing transaction is durable: its versions wait to be written home in place of older ones. Returns what

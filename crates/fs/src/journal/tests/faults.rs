@@ -3,12 +3,16 @@
 use super::bed::*;
 use super::offline;
 use crate::file::{FileOptions, OpenFile};
+use crate::journal::Credits;
+use crate::journal::recover::Log;
 use crate::names::Caller;
-use crate::{Error, Result};
+use crate::{Error, OpenOptions, Result, Volume, recover};
 use extant_block::{Bio, BioFlags, Device, IoErrorKind, Limits, Op, Sector};
+use extant_cache::{CacheConfig, PageCache};
+use extant_format::InodeNumber;
 use extant_rt::{Class, Rt};
 use parking_lot::Mutex;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -64,9 +68,8 @@ impl Gate {
 
     /// Whether a flush was submitted since.
     fn has_flushed_since(&self, position: usize) -> bool {
-        let flushes = |(op, flags, _): &(Op, BioFlags, Sector)| {
-            *op == Op::Flush || flags.contains(BioFlags::PREFLUSH)
-        };
+        let flushes =
+            |(op, flags, _): &(Op, BioFlags, Sector)| *op == Op::Flush || flags.contains(BioFlags::PREFLUSH);
         self.state.lock().seen[position..].iter().any(flushes)
     }
 }
@@ -81,7 +84,8 @@ impl Device for Gate {
             state.seen.push((bio.op, bio.flags, bio.start));
         }
         let is_bad = state.bad.as_ref().is_some_and(|bad| bio.op == Op::Write && bad.contains(&bio.start.0));
-        if is_bad || (bio.op == Op::Flush && state.failing_flushes > 0) {
+        let flushes = bio.op == Op::Flush || bio.flags.contains(BioFlags::PREFLUSH);
+        if is_bad || (flushes && state.failing_flushes > 0) {
             state.failing_flushes -= u32::from(!is_bad);
             drop(state);
             return bio.end_as("gate", Err(IoErrorKind::Os(5)));
@@ -170,4 +174,92 @@ fn a_failed_flush_is_told_to_every_sync_and_ends_writing() {
     }
     let told = bed.rt.block_on(bed.volume.sync()).unwrap();
     assert!(matches!(told, Err(Error::Io(_))), "{told:?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_does_not_keep_a_sync_from_committing() {
+    let (mut bed, gate) = bed("-t ext4 -b 1024");
+    let file = open(&bed, "file000");
+    overwrite(&bed.rt, &file, b'1');
+    let at = super::victim(&bed).0 * 2;
+    gate.state.lock().bad = Some(at - 4..at + 2);
+    bed.ops(5);
+    assert!(bed.rt.block_on(bed.volume.sync()).unwrap().is_err());
+    let (rt, crashed) = (rt(), bed.crash());
+    let seen = rt.block_on(Volume::open(memory(&rt, &crashed), OpenOptions::default())).unwrap().unwrap();
+    let stamped = rt.block_on(seen.inode(InodeNumber(FIRST + 1))).unwrap().unwrap();
+    assert_eq!(stamped.raw.i_mtime.get(), EPOCH + 1);
+}
+
+#[test]
+fn nothing_is_written_through_what_outlives_close() {
+    let (mut bed, gate) = bed("-t ext4 -b 1024");
+    bed.ops(5);
+    bed.rt.block_on(bed.volume.clone().close()).unwrap().unwrap();
+    let position = gate.position();
+    let refused = bed.rt.block_on(bed.journal().start(Credits(1))).unwrap().err().unwrap();
+    assert!(matches!(refused, Error::ReadOnly), "{refused}");
+    assert!(bed.rt.block_on(bed.journal().checkpoint()).unwrap().is_err());
+    assert!(bed.rt.block_on(bed.volume.sync()).unwrap().is_err());
+    assert_eq!(gate.position(), position);
+    assert_clean(&bed.crash(), "after close");
+}
+
+#[test]
+fn operations_go_on_though_the_sync_that_closed_the_transaction_is_dropped() {
+    let (mut bed, _) = bed("-t ext4 -b 1024");
+    bed.op();
+    let handle = bed.rt.block_on(bed.journal().start(Credits(1))).unwrap().unwrap();
+    let journal = bed.journal();
+    {
+        let mut commit = Box::pin(journal.commit(journal.running()));
+        let poll = poll_fn(|cx| Poll::Ready(commit.as_mut().poll(cx).is_ready()));
+        assert!(!bed.rt.block_on(poll).unwrap(), "it waits for the handle");
+    }
+    drop(handle);
+    bed.op();
+    bed.sync();
+    assert_eq!(prefix(&bed.crash()), 2);
+}
+
+#[test]
+fn a_commit_that_waits_for_handles_writes_nothing_after_a_failure() {
+    let (mut bed, gate) = bed("-t ext4 -b 1024");
+    bed.op();
+    let journal = bed.journal();
+    let handle = bed.rt.block_on(journal.start(Credits(1))).unwrap().unwrap();
+    let mut commit = Box::pin(journal.commit(journal.running()));
+    let poll = poll_fn(|cx| Poll::Ready(commit.as_mut().poll(cx).is_ready()));
+    assert!(!bed.rt.block_on(poll).unwrap(), "it waits for the handle");
+    journal.abandon();
+    drop(handle);
+    let position = gate.position();
+    assert!(bed.rt.block_on(commit).unwrap().is_err());
+    assert_eq!(gate.position(), position);
+}
+
+#[test]
+fn a_log_of_a_few_blocks_is_not_written_to() {
+    let mut image = image("-t ext4 -b 1024 -O ^metadata_csum -J size=1", 16);
+    let rt = rt();
+    let opened = rt.block_on(Volume::open(memory(&rt, &image), OpenOptions::default())).unwrap().unwrap();
+    let log = rt.block_on(Log::open(&opened)).unwrap().unwrap().expect("a journal");
+    // s_first, of 1024 blocks.
+    let at = log.map.home(0).unwrap().0 as usize * 1024 + 0x14;
+    image[at..at + 4].copy_from_slice(&1023u32.to_be_bytes());
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).unwrap();
+    let disk = cache.attach(memory(&rt, &image));
+    let refused = rt.block_on(Volume::open_writable(&rt, &disk, offline())).unwrap();
+    assert!(matches!(refused, Err(Error::Corrupt(_))), "{refused:?}");
+}
+
+#[test]
+fn a_copy_of_a_block_of_the_log_is_refused() {
+    let (bed, _) = bed("-t ext4 -b 1024");
+    let log = bed.rt.block_on(Log::open(&bed.volume)).unwrap().unwrap().expect("a journal");
+    super::commit_block(&bed, log.map.home(500).unwrap(), Some(b'x'));
+    bed.sync();
+    let (rt, crashed) = (rt(), bed.crash());
+    let recovered = rt.block_on(recover(&rt, memory(&rt, &crashed), OpenOptions::default())).unwrap();
+    assert!(matches!(recovered, Err(Error::Corrupt(_))), "{recovered:?}");
 }
