@@ -252,7 +252,7 @@ impl Dir {
     /// The value of an extended attribute; its name has a prefix such as `user.`.
     ///
     /// # Errors
-    /// [`Error::NoData`] where there is none.
+    /// [`NoData`](crate::Error::NoData) where there is none.
     pub fn xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         self.world.wait(self.inner.xattr(path, name))
     }
@@ -282,7 +282,7 @@ impl Dir {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// [`Error::NoData`] where there is none.
+    /// [`NoData`](crate::Error::NoData) where there is none.
     pub fn remove_xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.remove_xattr(path, name))
     }
@@ -314,7 +314,7 @@ impl Dir {
     /// Creates or replaces a file with these contents.
     ///
     /// # Errors
-    /// As [`Dir::create`]; [`Error::NoSpace`], with what fits written.
+    /// As [`Dir::create`]; [`NoSpace`](crate::Error::NoSpace), with what fits written.
     pub fn write(&self, path: impl AsRef<[u8]>, contents: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.write(path, contents))
     }

@@ -69,7 +69,7 @@ pub enum Error {
     /// The volume is open for reading only, or an earlier failure ended writing (EROFS).
     #[error("the volume is read-only")]
     ReadOnly,
-    /// A defect of this program ended writing (EIO). What was synced before is on the volume.
+    /// A defect of this program ended writing (EIO). All that was synced before is on the volume.
     #[error("a defect of this program ended writing; open the volume again, which recovers it")]
     Defect,
     /// The two names are not on one volume, or not in one project (EXDEV).

@@ -59,7 +59,7 @@ impl Rt {
     /// Runs a future to its end on the caller's thread, and returns its result or why there is none.
     ///
     /// A future that is ready at once costs some tens of nanoseconds: it meets neither the executor nor another thread.
-    /// While the future waits, the thread drives I/O (see [`Driver`]) or parks. In the virtual world this is what makes
+    /// While the future waits, the thread drives I/O (see [`Driver`](crate::Driver)) or parks. In the virtual world this is what makes
     /// time pass, and only the thread that owns the world may call it. Tasks and completions await instead, in both
     /// worlds: a worker that waits runs no other task, and once all workers wait, nothing goes on.
     ///

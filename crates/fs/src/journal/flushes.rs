@@ -54,7 +54,7 @@ impl Inner {
         if is_covered { self.check_flushes() } else { self.flush().await }
     }
 
-    /// Flushes the device. A failure ends writing, and every file that was written since the last good flush is told of it.
+    /// Flushes the device. A failure ends writing, and every file that was written since the last good flush hears of it.
     ///
     /// # Errors
     /// As [`Self::flush_since`].

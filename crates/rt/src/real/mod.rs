@@ -35,7 +35,7 @@ pub struct RealConfig {
     pub worker_threads: Option<usize>,
     /// Most threads that run blocking work at once; four per processor if not given.
     pub blocking_threads: Option<usize>,
-    /// Seed of [`Rt::rng`]; the system's randomness if not given.
+    /// Seed of [`rng`](crate::Rt::rng); the system's randomness if not given.
     pub seed: Option<u64>,
 }
 

@@ -18,7 +18,7 @@ pub(super) enum Event {
     Resize {
         size: u64,
     },
-    /// What lies there is durable once the operation returns, as `O_SYNC` promises of what it writes.
+    /// The bytes there are durable once the operation returns, as `O_SYNC` promises of what it writes.
     Pin {
         range: Range<u64>,
     },
