@@ -1,44 +1,13 @@
 //! Many writers in little memory, under every dirty controller: each of them gets on, though writes fail.
 
-use extant_block::{Bio, Device, IoErrorKind, Limits, MemDevice, Op, Sector};
+use extant_block::{MemDevice, Sector};
 use extant_cache::control::DirtyControl;
 use extant_cache::{CacheConfig, FlatFile, PageCache};
 use extant_history::{DIRTY_CONTROLS, Host, dirty_control};
-use extant_rt::{Nanos, Rng};
-use extant_sim::{DeviceClock, Machine, Preemption, Sim};
-use parking_lot::Mutex;
+use extant_sim::{Jitter, Machine, Preemption, Sim};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
-
-/// A device of the virtual world: every bio takes a time of its own, so that they overtake each other, and some fail.
-#[derive(Debug)]
-struct Slow {
-    mem: Arc<MemDevice>,
-    clock: DeviceClock,
-    rng: Mutex<Rng>,
-    fails_in_1000: u64,
-}
-
-impl Device for Slow {
-    fn limits(&self) -> &Limits {
-        self.mem.limits()
-    }
-
-    fn submit(&self, bio: Bio) {
-        let (delay, fails) = {
-            let mut rng = self.rng.lock();
-            (Nanos::from_micros(rng.below(300)), rng.below(1000) < self.fails_in_1000)
-        };
-        let mem = self.mem.clone();
-        self.clock.call_at(self.clock.now().saturating_add(delay), move || {
-            match fails && bio.op != Op::Flush {
-                true => bio.end_as("slow", Err(IoErrorKind::Os(5))),
-                false => mem.submit(bio),
-            }
-        });
-    }
-}
 
 /// A thousand writers in 8 MiB on a slow device, in a virtual world, some of its writes failing: each gets on.
 fn crowd(name: &str, control: Box<dyn DirtyControl>, fails_in_1000: u64) {
@@ -48,8 +17,7 @@ fn crowd(name: &str, control: Box<dyn DirtyControl>, fails_in_1000: u64) {
     config.control = control;
     let cache = PageCache::new(&rt, config).unwrap();
     let mem = Arc::new(MemDevice::new(64 << 20));
-    let (clock, rng) = (sim.devices(), Mutex::new(rt.rng("device")));
-    let disk = cache.attach(Arc::new(Slow { mem: mem.clone(), clock, rng, fails_in_1000 }));
+    let disk = cache.attach(Arc::new(Jitter::new(&sim, mem.clone(), fails_in_1000)));
     let mappings: Vec<_> = (0..1_000_u64)
         .map(|n| disk.mapping(Arc::new(FlatFile::new(Sector(n * 65_536 / 512), 65_536)), n, 0))
         .collect();

@@ -25,6 +25,7 @@
 mod core;
 pub mod disk;
 mod event;
+mod jitter;
 mod machine;
 mod prices;
 mod queue;
@@ -33,6 +34,7 @@ mod world;
 
 pub use crate::core::Stats;
 pub use event::Event;
+pub use jitter::Jitter;
 pub use machine::{Machine, MemorySpec, Preemption, Processors};
 pub use table::ModelError;
 pub use world::SimConfig;

@@ -1,10 +1,10 @@
 //! Little memory, many callers, callers that leave: nothing hangs, nothing is lost.
 
 use crate::common::{Gate, run, world};
-use extant_block::{Bio, Device, IoErrorKind, Limits, MemDevice, Op, Sector};
+use extant_block::{MemDevice, Sector};
 use extant_cache::{CacheConfig, FlatFile, OnWriteError, PAGE_BYTES, PageCache};
 use extant_rt::{Nanos, Rng, Rt};
-use extant_sim::{DeviceClock, Machine, Preemption, Sim};
+use extant_sim::{Jitter, Machine, Preemption, Sim};
 use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -50,35 +50,6 @@ fn a_thousand_writers_share_eight_megabytes() {
     assert!((0..1_000).all(|n| bytes[n * 65_536] == n as u8 && bytes[n * 65_536 + 60_002] == (n + 3) as u8));
 }
 
-/// A device of the virtual world: every bio takes a time of its own, so that they overtake each other, and some fail.
-#[derive(Debug)]
-struct Slow {
-    mem: Arc<MemDevice>,
-    clock: DeviceClock,
-    rng: Mutex<Rng>,
-    fails_in_1000: u64,
-}
-
-impl Device for Slow {
-    fn limits(&self) -> &Limits {
-        self.mem.limits()
-    }
-
-    fn submit(&self, bio: Bio) {
-        let (delay, fails) = {
-            let mut rng = self.rng.lock();
-            (Nanos::from_micros(rng.below(300)), rng.below(1000) < self.fails_in_1000)
-        };
-        let mem = self.mem.clone();
-        self.clock.call_at(self.clock.now().saturating_add(delay), move || {
-            match fails && bio.op != Op::Flush {
-                true => bio.end_as("slow", Err(IoErrorKind::Os(5))),
-                false => mem.submit(bio),
-            }
-        });
-    }
-}
-
 /// The value of byte `at` of file `file`, once it has been written.
 fn byte(file: u64, at: u64) -> u8 {
     ((at / 512 * 37 + file * 101) as u8) | 1
@@ -113,12 +84,7 @@ fn schedule(seed: u64) {
     let mut rng = rt.rng("schedule");
     let fails_in_1000 = if seed.is_multiple_of(4) { 50 } else { 0 };
     let mem = Arc::new(MemDevice::new(2 * FILE_BYTES as usize));
-    let device = Arc::new(Slow {
-        mem: mem.clone(),
-        clock: sim.devices(),
-        rng: Mutex::new(rt.rng("device")),
-        fails_in_1000,
-    });
+    let device = Arc::new(Jitter::new(&sim, mem.clone(), fails_in_1000));
     let mut config = CacheConfig::with_budget(24 * PAGE_BYTES as u64);
     config.periodic = Nanos::from_millis(1);
     config.expire = Nanos::from_millis(2);
@@ -224,10 +190,9 @@ fn callers_that_leave_half_way_leak_nothing() {
 fn five_hundred_readers_and_writers_wake_nobody_in_vain() {
     let sim = Sim::new(Machine::free(2, Preemption::None), 3);
     let rt = sim.rt().clone();
-    let (rng, clock) = (Mutex::new(rt.rng("device")), sim.devices());
     let mem = Arc::new(MemDevice::new(16 << 20));
     let cache = PageCache::new(&rt, CacheConfig::with_budget(32 * MIB)).unwrap();
-    let disk = cache.attach(Arc::new(Slow { mem, clock, rng, fails_in_1000: 0 }));
+    let disk = cache.attach(Arc::new(Jitter::new(&sim, mem, 0)));
     let mapping = disk.mapping(Arc::new(FlatFile::new(Sector(0), 16 << 20)), 1, 16 << 20);
     let tasks: Vec<_> = (0..512_u64)
         .map(|n| {

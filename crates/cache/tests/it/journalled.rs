@@ -5,13 +5,13 @@
 //! After every crash: a file holds its own bytes or zeroes, never another file's; and what was synced is there.
 
 use crate::common::Gate;
-use extant_block::{Bio, BioFlags, Buf, Device, Limits, Log, LogEvent, Op, Record, Sector, Segment};
+use extant_block::{Bio, BioFlags, Buf, Log, LogEvent, Op, Record, Sector, Segment};
 use extant_cache::{
     Answer, Backing, ByteRange, CacheConfig, DirtyRun, Disk, Extent, Mapping, PageCache, Place, Placed,
     WriteExtent, WriteTo, WrittenRun,
 };
 use extant_rt::{Nanos, Rng, Rt};
-use extant_sim::{DeviceClock, Machine, Preemption, Sim};
+use extant_sim::{Jitter, Machine, Preemption, Sim};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -250,27 +250,6 @@ fn read_tag(bytes: &[u8], what: &str) -> Option<(u64, u64, u64)> {
     Some((file - 1, sector, version))
 }
 
-/// Every bio takes a time of its own, so that they overtake each other.
-#[derive(Debug)]
-struct Slow {
-    gate: Arc<Gate>,
-    limits: Limits,
-    clock: DeviceClock,
-    rng: Mutex<Rng>,
-}
-
-impl Device for Slow {
-    fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    fn submit(&self, bio: Bio) {
-        let delay = Nanos::from_micros(self.rng.lock().below(300));
-        let gate = self.gate.clone();
-        self.clock.call_at(self.clock.now().saturating_add(delay), move || gate.submit(bio));
-    }
-}
-
 struct Shape {
     files: usize,
     pages: u64,
@@ -285,9 +264,7 @@ fn schedule(seed: u64, shape: &Shape) {
     let rt = sim.rt().clone();
     let blocks = DATA + 3 * shape.files as u64 * shape.pages;
     let gate = Gate::volatile((blocks * BLOCK) as usize);
-    let limits = gate.limits().clone();
-    let rng = Mutex::new(rt.rng("device"));
-    let record = Arc::new(Record::new(Arc::new(Slow { gate, limits, clock: sim.devices(), rng })));
+    let record = Arc::new(Record::new(Arc::new(Jitter::new(&sim, gate, 0))));
     let config = CacheConfig {
         bio_bytes: BLOCK * 4,
         run_bytes: Some(BLOCK * 16),
