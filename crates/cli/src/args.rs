@@ -1,6 +1,6 @@
 //! The command line. Help, completions and man pages are all made from here.
 
-use crate::edit::{EditArgs, EditCommand};
+use crate::edit_args::{EditArgs, EditCommand};
 use crate::lab_args::LabCommand;
 use crate::place::Place;
 use crate::values;

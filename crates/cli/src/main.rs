@@ -8,6 +8,7 @@ mod cp;
 mod debug;
 mod docs;
 mod edit;
+mod edit_args;
 mod export;
 mod failure;
 mod info;

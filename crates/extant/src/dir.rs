@@ -1,8 +1,7 @@
 //! Directories, for code that blocks.
 
 use crate::world::World;
-use crate::{File, FileOptions, Metadata, RenameMode, Result, Special, Time, XattrMode, asynch};
-use asynch::DirEntry;
+use crate::{DirEntry, File, FileOptions, Metadata, RenameMode, Result, Special, Time, XattrMode, asynch};
 
 /// A directory. Paths are relative to it; one that begins with a slash is relative to the volume's root.
 ///

@@ -39,12 +39,11 @@ mod sys;
 mod volume;
 mod world;
 
-pub use asynch::DirEntry;
 pub use copy::copy_tree;
 pub use dir::Dir;
 pub use extant_fs::{Caller, Capabilities, Error, RenameMode, Result, SetMode as XattrMode};
 pub use file::File;
-pub use metadata::{FileType, Metadata, Time};
+pub use metadata::{DirEntry, FileType, Metadata, Time};
 pub use options::{FileOptions, OpenOptions};
 pub use sys::{Special, Statfs};
 pub use volume::Volume;

@@ -1,6 +1,6 @@
 //! Attributes of files.
 
-use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Timestamp};
+use extant_format::{DeviceNumber, FileKind, InodeFlags, InodeNumber, Timestamp};
 use extant_fs::Attributes;
 use std::time::Duration;
 
@@ -93,29 +93,6 @@ impl From<Attributes> for Metadata {
 }
 
 impl Metadata {
-    /// Of an inode on a volume that is open for reading.
-    pub(crate) fn of(inode: &Inode, kind: FileKind, blocks: u64) -> Self {
-        Self(Attributes {
-            inode: inode.number,
-            generation: inode.raw.i_generation.get(),
-            kind,
-            permissions: inode.mode() & 0o7777,
-            links: inode.links(),
-            uid: inode.uid(),
-            gid: inode.gid(),
-            size: inode.size(),
-            blocks,
-            accessed: inode.accessed(),
-            modified: inode.modified(),
-            changed: inode.changed(),
-            created: inode.created(),
-            device: inode.device(),
-            flags: inode.flags(),
-            version: u64::from(inode.extra.i_version_hi.get()) << 32
-                | u64::from(inode.raw.i_version_lo.get()),
-        })
-    }
-
     /// Number of the inode.
     pub fn inode(&self) -> InodeNumber {
         self.0.inode
@@ -200,4 +177,15 @@ impl Metadata {
     pub fn device(&self) -> Option<(u32, u32)> {
         self.0.device.map(|DeviceNumber { major, minor }| (major, minor))
     }
+}
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name.
+    pub name: Vec<u8>,
+    /// Number of its inode.
+    pub inode: u32,
+    /// Its kind, where the directory says it.
+    pub file_type: Option<FileType>,
 }

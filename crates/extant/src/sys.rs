@@ -1,14 +1,14 @@
 //! The calls to `fs` that this crate is made of: on a volume that is open for writing those with permissions, on one that is
 //! open for reading those that see through a dirty journal.
 
-use crate::asynch::{DirEntry, File};
 use crate::{
-    Caller, Error, FileOptions, FileType, Metadata, OpenOptions, RenameMode, Result, Time, XattrMode,
+    Caller, DirEntry, Error, FileOptions, FileType, Metadata, OpenOptions, RenameMode, Result, Time,
+    XattrMode,
 };
 use extant_block::Device;
 use extant_cache::{CacheConfig, PageCache};
 use extant_format::{DeviceNumber, FileKind, Inode};
-use extant_fs::{Cookie, SetAttributes, SetTime, Volume, WriteOptions, quote};
+use extant_fs::{Attributes, Cookie, SetAttributes, SetTime, Volume, WriteOptions, quote};
 use extant_rt::Rt;
 use std::fmt;
 use std::sync::Arc;
@@ -281,7 +281,12 @@ impl Sys {
     }
 
     /// Opens a regular file; `fresh` if the caller has just created it and may do anything with it.
-    pub(crate) async fn open_file(&self, node: &Node, options: &FileOptions, fresh: bool) -> Result<File> {
+    pub(crate) async fn open_file(
+        &self,
+        node: &Node,
+        options: &FileOptions,
+        fresh: bool,
+    ) -> Result<OpenNode> {
         match node.kind()? {
             FileType::Dir => return Err(Error::IsADirectory(format!("inode {node:?}"))),
             FileType::Symlink => return Err(Error::Loop(format!("inode {node:?}"))),
@@ -304,7 +309,7 @@ impl Sys {
             Node::Still(_) => Contents::Still,
         };
         let (volume, options) = (self.volume.clone(), *options);
-        Ok(File { open: Arc::new(OpenNode { volume, node: node.clone(), options, contents }) })
+        Ok(OpenNode { volume, node: node.clone(), options, contents })
     }
 
     pub(crate) async fn sync_dir(&self, dir: &Node) -> Result<()> {
@@ -343,11 +348,7 @@ impl Sys {
 fn metadata(volume: &Volume, node: &Node) -> Result<Metadata> {
     match node {
         Node::Live(node) => Ok(node.attributes()?.into()),
-        Node::Still(inode) => {
-            let number = inode.number;
-            let kind = inode.kind().ok_or_else(|| Error::Invalid(format!("inode {number} is free")))?;
-            Ok(Metadata::of(inode, kind, inode.blocks_512(volume.superblock())))
-        }
+        Node::Still(inode) => Ok(Attributes::of(inode, volume.superblock())?.into()),
     }
 }
 

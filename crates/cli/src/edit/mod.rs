@@ -4,16 +4,13 @@
 //! A batch opens the volume once, does its commands in order, stops at the first that fails, and closes the volume, so that
 //! the image is whole and clean either way. It succeeds only if every command and the close did.
 
-mod args;
 mod put;
 mod script;
 
-pub(crate) use args::{EditArgs, EditCommand};
-
+use crate::edit_args::{EditArgs, EditCommand, Owner, ScriptLine};
 use crate::failure::Failure;
 use crate::place::Place;
 use crate::session::Session;
-use args::{Owner, ScriptLine};
 use clap::Parser;
 use extant::{Dir, Error, FileOptions, FileType, OpenOptions, RenameMode, Volume, XattrMode};
 use extant_block::{FileDevice, FileOptions as DeviceOptions};

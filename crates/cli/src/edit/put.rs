@@ -1,7 +1,7 @@
 //! Copies of the host's files into a volume.
 
-use super::args::PutArgs;
 use super::{Edit, join};
+use crate::edit_args::PutArgs;
 use crate::failure::Failure;
 use crate::place::Place;
 use extant::{Error, FileOptions, Special, Time, XattrMode};

@@ -3,7 +3,7 @@
 use super::File;
 use super::path::{place, resolve};
 use crate::sys::{Node, Sys};
-use crate::{Error, FileOptions, FileType, Metadata, RenameMode, Result, Special, Time, XattrMode};
+use crate::{DirEntry, Error, FileOptions, FileType, Metadata, RenameMode, Result, Special, Time, XattrMode};
 use extant_fs::quote;
 
 /// A directory. Paths are relative to it; one that begins with a slash is relative to the volume's root.
@@ -13,17 +13,6 @@ use extant_fs::quote;
 pub struct Dir {
     pub(crate) sys: Sys,
     pub(crate) node: Node,
-}
-
-/// A name in a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirEntry {
-    /// The name.
-    pub name: Vec<u8>,
-    /// Number of its inode.
-    pub inode: u32,
-    /// Its kind, where the directory says it.
-    pub file_type: Option<FileType>,
 }
 
 impl Dir {
@@ -60,7 +49,7 @@ impl Dir {
                 return Err(Error::IsADirectory(quote(path)));
             }
             let node = self.sys.create(&place.dir, place.name, options.mode_bits()).await?;
-            return self.sys.open_file(&node, options, true).await;
+            return self.sys.open_file(&node, options, true).await.map(File::new);
         }
         if options.creates() {
             let mut at = path.to_vec();
@@ -73,11 +62,11 @@ impl Dir {
                 match self.sys.lookup(&place.dir, place.name).await {
                     Err(Error::NotFound(_)) => {
                         let node = self.sys.create(&place.dir, place.name, options.mode_bits()).await?;
-                        return self.sys.open_file(&node, options, true).await;
+                        return self.sys.open_file(&node, options, true).await.map(File::new);
                     }
                     Err(error) => return Err(error),
                     Ok(node) if node.kind()? != FileType::Symlink => {
-                        return self.sys.open_file(&node, options, false).await;
+                        return self.sys.open_file(&node, options, false).await.map(File::new);
                     }
                     Ok(node) => {
                         let target = self.sys.read_link(&node).await?;
@@ -94,7 +83,7 @@ impl Dir {
             return Err(Error::Loop(quote(path)));
         }
         let node = resolve(&self.sys, &self.node, path, true).await?;
-        self.sys.open_file(&node, options, false).await
+        self.sys.open_file(&node, options, false).await.map(File::new)
     }
 
     /// A directory below this one.
@@ -418,7 +407,7 @@ impl Dir {
     /// As [`Dir::create`].
     pub async fn tempfile(&self, mode: u32) -> Result<File> {
         let node = self.sys.tempfile(&self.node, mode).await?;
-        self.sys.open_file(&node, FileOptions::new().read(true).write(true), true).await
+        self.sys.open_file(&node, FileOptions::new().read(true).write(true), true).await.map(File::new)
     }
 
     /// The whole contents of a file.

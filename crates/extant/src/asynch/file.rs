@@ -12,6 +12,10 @@ pub struct File {
 }
 
 impl File {
+    pub(crate) fn new(open: OpenNode) -> Self {
+        Self { open: Arc::new(open) }
+    }
+
     pub(crate) fn node(&self) -> &Node {
         self.open.node()
     }

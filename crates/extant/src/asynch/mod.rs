@@ -7,6 +7,7 @@ mod file;
 mod path;
 mod volume;
 
-pub use dir::{Dir, DirEntry};
+pub use crate::metadata::DirEntry;
+pub use dir::Dir;
 pub use file::File;
 pub use volume::Volume;

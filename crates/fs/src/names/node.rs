@@ -11,7 +11,7 @@ use crate::volume::Writer;
 use crate::xattr::live::acl_of;
 use crate::{Error, Result, Volume};
 use extant_format::{
-    Acl, DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Place, Timestamp, XattrIndex,
+    Acl, DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Place, Superblock, Timestamp, XattrIndex,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -67,7 +67,11 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    fn of(inode: &Inode, writer: &Writer) -> Result<Self> {
+    /// Those of an inode of the volume with superblock `sb`.
+    ///
+    /// # Errors
+    /// The mode names no kind of file.
+    pub fn of(inode: &Inode, sb: &Superblock) -> Result<Self> {
         let Some(kind) = inode.kind() else {
             let place = Place::Inode(inode.number);
             let mode = inode.mode().into();
@@ -82,7 +86,7 @@ impl Attributes {
             uid: inode.uid(),
             gid: inode.gid(),
             size: inode.size(),
-            blocks: inode.blocks_512(writer.store.shape()),
+            blocks: inode.blocks_512(sb),
             accessed: inode.accessed(),
             modified: inode.modified(),
             changed: inode.changed(),
@@ -177,7 +181,7 @@ impl Node {
         let writer = self.writer();
         // A file in use may be larger than what has been recorded of it, and have delayed blocks.
         let live = writer.files.live_size(self.cell());
-        let mut seen = self.cell().observe(|inode| Attributes::of(inode, writer))?;
+        let mut seen = self.cell().observe(|inode| Attributes::of(inode, writer.store.shape()))?;
         if let Some((size, delayed)) = live {
             seen.size = size;
             seen.blocks += delayed * u64::from(writer.store.shape().block_size().bytes() / 512);
