@@ -16,20 +16,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
-#[allow(dead_code, unused_imports)] // the flows that use it follow
 mod alloc;
 mod dir;
 mod dump;
 mod error;
-#[allow(dead_code, unused_imports)] // volumes that are open for writing follow
 mod file;
-#[allow(dead_code, unused_imports)] // the flows that use it follow
 mod inode;
-#[allow(dead_code)] // the flows that use it follow
 mod journal;
-#[allow(dead_code)] // volumes that are open for writing follow
 mod map;
-#[allow(dead_code)] // the flows that use it follow
 mod meta;
 mod names;
 #[cfg(test)]

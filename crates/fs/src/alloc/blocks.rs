@@ -56,20 +56,6 @@ impl Drop for Pins {
     }
 }
 
-/// Keeps blocks from being allocated again while data is written to them.
-#[derive(Debug)]
-pub(crate) struct Hold {
-    shared: Arc<Shared>,
-    number: u64,
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        let released = self.shared.holds.lock().end(self.number);
-        released.into_iter().for_each(|run| self.shared.settle(run));
-    }
-}
-
 impl Allocator {
     /// Allocates up to `want` adjacent blocks in memory, near `goal`, from a reservation; possibly fewer.
     ///
@@ -116,7 +102,7 @@ impl Allocator {
         }
     }
 
-    /// Makes the rest of a file's window allocatable to all: nobody writes the file any more.
+    /// Makes the rest of a file's window allocatable to all: the file has no writer any more.
     pub(crate) fn close_window(&self, file: InodeNumber) {
         self.shared.groups.lock().close_window(file);
     }
@@ -188,7 +174,7 @@ impl Allocator {
             self.shared.space.freed(span.len.into());
             self.shared.groups.lock().pin(group);
             if free_before > 0 {
-                // Another file's, or none's: from now on nobody's.
+                // The blocks belong to another file or to none: they are leaked rather than given out twice.
                 let rule = "in use, as a file has them";
                 let start = self.shared.sb().group_first_block(group).0 + u64::from(span.start);
                 let place = Place::BlockBitmap(group);
@@ -196,11 +182,6 @@ impl Allocator {
             }
         }
         handle.release(run, metadata);
-    }
-
-    /// Keeps `run` from being allocated again while data is written to it, should it be freed meanwhile.
-    pub(crate) fn hold(&self, run: PhysicalRun) -> Hold {
-        Hold { shared: self.shared.clone(), number: self.shared.holds.lock().begin(run) }
     }
 }
 

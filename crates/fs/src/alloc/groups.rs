@@ -2,7 +2,7 @@
 //!
 //! Pure: a request is answered with a run, or with the group whose bitmap must be loaded first. A block is here exactly
 //! while it is *allocatable*: blocks allocated in memory and not yet logged, and blocks freed by a transaction that is not
-//! durable, are in nobody's index. A group stays loaded while it has such blocks, because its bitmap does not tell them
+//! durable, are in no index. A group stays loaded while it has such blocks, because its bitmap does not tell them
 //! apart.
 
 use super::runs::{FreeRuns, Span};

@@ -4,8 +4,8 @@
 //! bitmap's bytes and in the descriptor's counts, so that no crash leaks a block and none shows another file's data.
 //!
 //! The pure core decides: `runs` and `groups` choose blocks, `inodes` and `spread` choose inodes, `space` keeps promises,
-//! `holds` keeps freed blocks away from writes in flight, `layout` knows the volume's own metadata. The flows load bitmaps
-//! and log: `blocks`, `numbers`; `nospace` is what happens before `ENOSPC`.
+//! `layout` knows the volume's own metadata. The flows load bitmaps and log: `blocks`, `numbers`; `nospace` is what happens
+//! before `ENOSPC`. A truncation waits for write-back of what it frees, so no freed block has a write in flight.
 //!
 //! An operation reserves ([`Allocator::reserve`]), allocates in memory ([`Allocator::blocks`]: may wait for a bitmap), opens
 //! its handle and logs ([`Allocator::log`]: never waits, never fails). It pins the blocks that it
@@ -13,7 +13,6 @@
 
 mod blocks;
 mod groups;
-mod holds;
 mod inodes;
 mod layout;
 mod nospace;
@@ -22,7 +21,7 @@ mod runs;
 mod space;
 mod spread;
 
-pub(crate) use blocks::{Allocated, Hold, Pins};
+pub(crate) use blocks::{Allocated, Pins};
 pub(crate) use nospace::GivesBack;
 pub(crate) use numbers::{InodePin, LoggedInode, NewInode};
 pub(crate) use space::{Privilege, Reservation};
@@ -35,7 +34,6 @@ use extant_format::{
     Corrupt, FileKind, Group, GroupDescriptor, GroupFlags, InodeNumber, Place, Superblock, VolumeBlock,
 };
 use groups::Groups;
-use holds::Holds;
 use inodes::InodeGroups;
 use layout::Layout;
 use parking_lot::Mutex;
@@ -66,7 +64,6 @@ struct Shared {
     groups: Mutex<Groups>,
     block_bitmaps: Mutex<BTreeMap<u32, Bitmap>>,
     inode_bitmaps: Mutex<BTreeMap<u32, Bitmap>>,
-    holds: Mutex<Holds>,
     fresh_tables: Mutex<BTreeMap<u64, numbers::FreshTable>>,
     /// Inodes freed by transactions that are not durable, on a volume without a journal.
     freed_inodes: Mutex<Vec<(Tid, Group, u32)>>,
@@ -89,7 +86,7 @@ enum Bitmap {
 pub(crate) struct Statfs {
     /// Blocks that files can have.
     pub(crate) blocks: u64,
-    /// Free blocks that are promised to nobody; those freed by the running transaction among them.
+    /// Free blocks that are not promised; those freed by the running transaction among them.
     pub(crate) free: u64,
     /// Of these, what an ordinary caller can have.
     pub(crate) available: u64,
@@ -114,7 +111,6 @@ impl Allocator {
             groups: Mutex::new(Groups::new(sb, descriptors.iter().map(|group| group.free_blocks))),
             block_bitmaps: Mutex::default(),
             inode_bitmaps: Mutex::default(),
-            holds: Mutex::default(),
             fresh_tables: Mutex::default(),
             freed_inodes: Mutex::default(),
             givers: Mutex::default(),
@@ -199,9 +195,7 @@ impl Listener for Allocator {
     fn released(&self, tid: Tid, freed: &[PhysicalRun]) {
         self.settle_inodes(tid);
         for &run in freed {
-            if self.shared.holds.lock().admits(run) {
-                self.shared.settle(run);
-            }
+            self.shared.settle(run);
         }
     }
 }

@@ -65,11 +65,6 @@ impl NewInode {
         self.generation
     }
 
-    /// The group of its record.
-    pub(crate) const fn group(&self) -> Group {
-        self.group
-    }
-
     /// Credits of [`Allocator::log_inode`]: inode bitmap, descriptor, table, and the block bitmap if it was never written.
     pub(crate) const CREDITS: u32 = 4;
 }

@@ -17,6 +17,6 @@ mod tests;
 mod write;
 
 pub use read::{Chunk, File, FileStream};
-pub(crate) use resize::{Step, finish_shrink, free_from};
+pub(crate) use resize::{finish_shrink, free_from};
 pub(crate) use table::{Files, WriteBackGiver};
 pub use write::{FileOptions, OpenFile};

@@ -58,7 +58,7 @@ impl OpenFile {
 
 impl Contents {
     /// Logs times that changed with the data.
-    async fn log_times(&self, data_only: bool) -> Result<()> {
+    pub(super) async fn log_times(&self, data_only: bool) -> Result<()> {
         if data_only || !self.live.lock().times_unlogged {
             return Ok(());
         }
@@ -86,10 +86,5 @@ impl Contents {
             journal.commit(tid).await?;
         }
         journal.flush_since(written).await
-    }
-
-    /// Writes back everything and logs the times, without a commit: for a sync of the volume.
-    pub(super) async fn settle(&self) -> Result<()> {
-        self.log_times(false).await
     }
 }

@@ -113,7 +113,7 @@ impl Files {
         let mut result = Ok(());
         for Entry { contents, mapping, .. } in all {
             let written = mapping.write_back(ByteRange::ALL).await.map_err(cache_error);
-            let logged = contents.settle().await;
+            let logged = contents.log_times(false).await;
             result = result.and(written).and(logged);
         }
         result
@@ -161,7 +161,7 @@ impl Volume {
 }
 
 impl Table {
-    /// Files that nobody uses and that have nothing dirty, beyond those that are kept, to be dropped without the lock; and
+    /// Files without users and without dirty pages, beyond those that are kept, to be dropped without the lock; and
     /// those that would be among them if their times were logged.
     fn evict(&mut self) -> (Vec<Entry>, Vec<Arc<Contents>>) {
         // Not with every file: those that cannot go are looked at each time.

@@ -60,6 +60,7 @@ impl Inodes {
     }
 
     /// The account to which inodes in memory are charged, if any.
+    #[cfg(test)]
     pub(crate) fn account(&self) -> Option<&Account> {
         self.table.account.get()
     }
@@ -113,14 +114,6 @@ impl Inodes {
         Err(Corrupt::field(place, "inode", number.0.into(), "one that is in use").into())
     }
 
-    /// Blocks of the inode table that these inodes need, brought into memory.
-    pub(crate) async fn prefetch(&self, numbers: impl Iterator<Item = InodeNumber>) {
-        let missing = numbers.filter(|&number| self.cached(number).is_none());
-        let blocks: Vec<VolumeBlock> =
-            missing.filter_map(|number| self.home(number).ok()).map(|home| home.0).collect();
-        self.store().prefetch(blocks.into_iter()).await;
-    }
-
     /// Logs a new inode and fills in its record, which begins as zeroes with its generation.
     pub(crate) fn create(
         &self,
@@ -155,11 +148,13 @@ impl Inodes {
     }
 
     /// Drops unused inodes, up to about so many bytes; returns how many.
+    #[cfg(test)]
     pub(crate) fn shrink(&self, bytes: u64) -> u64 {
         self.table.shrink(bytes)
     }
 
     /// Inodes in memory.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.table.shards.iter().map(|shard| shard.lock().cells.len()).sum()
     }

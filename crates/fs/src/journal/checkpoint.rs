@@ -64,7 +64,7 @@ impl Inner {
             let started = {
                 let state = self.lock();
                 state.check_alive()?;
-                assert!(state.closing, "the log is emptied when nobody joins any more");
+                assert!(state.closing, "the log is emptied once no operation may join");
                 let idle = self.checkpoints.is_idle();
                 if idle {
                     self.checkpoints.start(run(self.clone(), true));

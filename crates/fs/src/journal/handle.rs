@@ -3,7 +3,6 @@
 use super::state::State;
 use super::{Credits, Inner, Tid};
 use crate::meta::{GroupEdit, InodeCell, InodeEdit, MetaBlock, MetaKind, PhysicalRun, SuperblockEdit};
-use crate::{Error, Result};
 use extant_cache::blocks::{BlockEdit, BlockRef, EditToken};
 use extant_format::{Group, VolumeBlock};
 use std::marker::PhantomData;
@@ -187,48 +186,6 @@ impl Drop for Handle {
         }
         if began {
             self.inner.background.dirty();
-        }
-    }
-}
-
-/// Credits that were set aside; dropping gives them back.
-#[derive(Debug)]
-pub(crate) struct Reserved {
-    inner: Arc<Inner>,
-    credits: Credits,
-}
-
-impl Reserved {
-    pub(super) fn new(inner: &Arc<Inner>, state: &mut State, credits: Credits) -> Self {
-        state.reserved += credits.0;
-        Self { inner: inner.clone(), credits }
-    }
-
-    /// Opens the handle, at once: it joins even a transaction that is closed and waits for its last handles.
-    ///
-    /// # Errors
-    /// [`Error::ReadOnly`] after a failure.
-    pub(crate) fn start(mut self) -> Result<Handle> {
-        let credits = std::mem::replace(&mut self.credits, Credits(0));
-        let opened = {
-            let mut state = self.inner.lock();
-            state.reserved -= credits.0;
-            if state.is_open() {
-                Ok(Handle::open(&self.inner, &mut state, credits))
-            } else {
-                Err(Error::ReadOnly)
-            }
-        };
-        self.inner.notify();
-        opened
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        if self.credits.0 > 0 {
-            self.inner.lock().reserved -= self.credits.0;
-            self.inner.notify();
         }
     }
 }

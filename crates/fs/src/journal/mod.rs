@@ -26,7 +26,7 @@ mod unlogged;
 pub(crate) mod recover;
 
 pub(crate) use crate::meta::Tid;
-pub(crate) use handle::{Handle, Reserved};
+pub(crate) use handle::Handle;
 pub(crate) use log::LogDevice;
 pub use recover::Recovery;
 pub(crate) use recover::replay;
@@ -150,7 +150,7 @@ impl Journal {
                 }
                 admission
             };
-            self.make_room(admission, |state| state.admit(credits.0)).await?;
+            self.make_room(admission).await?;
         }
     }
 
@@ -166,30 +166,8 @@ impl Journal {
         })
     }
 
-    /// Sets credits aside for a completion, which must not wait: [`Reserved::start`] opens its handle at any time.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub(crate) async fn reserve(&self, credits: Credits) -> Result<Reserved> {
-        loop {
-            let admission = {
-                let mut state = self.inner.state.lock();
-                let admission = state.admit_reserve(credits.0)?;
-                if admission == Admission::Enter {
-                    return Ok(Reserved::new(&self.inner, &mut state, credits));
-                }
-                admission
-            };
-            self.make_room(admission, |state| state.admit_reserve(credits.0)).await?;
-        }
-    }
-
-    /// Does what an admission asks for; `again` asks for it anew.
-    async fn make_room(
-        &self,
-        admission: Admission,
-        again: impl Fn(&State) -> Result<Admission>,
-    ) -> Result<()> {
+    /// Does what an admission asks for.
+    async fn make_room(&self, admission: Admission) -> Result<()> {
         match admission {
             Admission::Enter | Admission::Drain => {
                 self.inner.drained().await;
@@ -197,11 +175,6 @@ impl Journal {
             }
             Admission::Commit(tid) => self.commit(tid).await,
             Admission::Checkpoint => self.checkpoint().await,
-            Admission::Wait => {
-                let waits = |state: &mut State| matches!(again(state), Ok(Admission::Wait));
-                self.inner.wait_until(|state| (!waits(state)).then_some(())).await;
-                Ok(())
-            }
         }
     }
 

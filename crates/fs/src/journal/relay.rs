@@ -99,7 +99,7 @@ impl Relay {
     }
 }
 
-/// Dropped when the work has ended, by a panic, too: nobody waits for it any more.
+/// Dropped when the work has ended, by a panic, too: it has no waiters left.
 struct Driving<'r>(&'r Relay);
 
 impl Drop for Driving<'_> {

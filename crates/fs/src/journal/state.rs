@@ -140,8 +140,6 @@ pub(super) enum Admission {
     Commit(Tid),
     /// The log, or the memory for versions that are not home, is full.
     Checkpoint,
-    /// Completions must return credits first.
-    Wait,
 }
 
 #[derive(Debug)]
@@ -152,15 +150,13 @@ pub(super) struct State {
     pub(super) committed: Tid,
     pub(super) failure: Option<Error>,
     pub(super) flushes: Flushes,
-    /// Credits set aside for completions.
-    pub(super) reserved: u32,
     pub(super) log: Option<Log>,
     /// By block.
     pub(super) homes: BTreeMap<u64, Home>,
     /// Home writes are in flight; blocks freed meanwhile are released when they have ended.
     pub(super) writing_home: bool,
     pub(super) unreleased: Vec<(Tid, Vec<PhysicalRun>)>,
-    /// The volume is being closed: nobody joins any more.
+    /// The volume is being closed: no operation may join.
     pub(super) closing: bool,
     /// Blocks of the largest transaction.
     pub(super) transaction_max: u32,
@@ -185,7 +181,6 @@ impl State {
             committed: next.previous(),
             failure: None,
             flushes: Flushes::default(),
-            reserved: 0,
             log,
             homes: BTreeMap::new(),
             writing_home: false,
@@ -221,7 +216,7 @@ impl State {
         if self.running.locked {
             return Ok(Admission::Drain);
         }
-        let all = self.running.dirty() + self.running.outstanding + self.reserved + credits;
+        let all = self.running.dirty() + self.running.outstanding + credits;
         let idle = self.running.is_idle();
         if all > self.transaction_max && !idle {
             return Ok(Admission::Commit(self.running.tid));
@@ -233,19 +228,9 @@ impl State {
             _ if !self.homes.is_empty() || !self.nothing_logged() => Admission::Checkpoint,
             Some(committing) => Admission::Commit(committing.tid),
             None if !idle => Admission::Commit(self.running.tid),
-            None => Admission::Wait,
+            // An empty log is too small for the operation.
+            None => return Err(Error::NoSpace),
         })
-    }
-
-    /// Whether `credits` may be set aside now. All that is set aside fits half a transaction.
-    pub(super) fn admit_reserve(&self, credits: u32) -> Result<Admission> {
-        if credits > self.transaction_max / 2 {
-            return Err(Error::NoSpace);
-        }
-        if self.is_open() && self.reserved + credits > self.transaction_max / 2 {
-            return Ok(Admission::Wait);
-        }
-        self.admit(credits)
     }
 
     fn nothing_logged(&self) -> bool {

@@ -84,18 +84,6 @@ pub(crate) struct Edit<T> {
     pub(crate) replaced: Vec<Extent>,
 }
 
-impl<T> Edit<T> {
-    /// Blocks outside the inode that the edit dirties, apart from those of the allocator.
-    pub(crate) fn dirty_blocks(&self) -> u32 {
-        self.writes.iter().filter(|write| write.at != NodeAt::Root).count() as u32
-    }
-
-    /// Data blocks in [`Self::replaced`].
-    pub(crate) fn replaced_blocks(&self) -> u64 {
-        self.replaced.iter().map(|extent| u64::from(extent.blocks)).sum()
-    }
-}
-
 /// The groups that a removal touches and the metadata blocks that it frees, so that one step of it fits one handle.
 #[derive(Debug)]
 pub(crate) struct Budget {

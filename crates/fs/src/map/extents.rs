@@ -82,7 +82,7 @@ impl TreeNode {
             Entries::Index(children) => {
                 let entry = |c: &Child| ExtentIndex {
                     logical: FileBlock(c.logical),
-                    child: c.at.resolve(news).expect("the root is nobody's child"),
+                    child: c.at.resolve(news).expect("the root has no parent"),
                 };
                 let entries = children.iter().map(entry).collect();
                 ExtentNode::Index { depth: self.depth, entries }.write_to(to);
@@ -146,21 +146,6 @@ impl<'a, N: Nodes> Draft<'a, N> {
             let path = self.descend(start)?;
             let end = range.end.min(path.range.end);
             let part: Vec<_> = with.iter().filter_map(|e| clip(e, start..end)).collect();
-            self.replace_in(path, start..end, &part)?;
-            start = end;
-        }
-        Ok(())
-    }
-
-    /// Marks the mapped blocks in `range` as written. Holes stay holes.
-    pub(crate) fn mark_written(&mut self, range: Range<u64>) -> Result<(), Stop> {
-        let mut start = range.start;
-        while start < range.end {
-            let path = self.descend(start)?;
-            let end = range.end.min(path.range.end);
-            let written = |e: Extent| Extent { unwritten: false, ..e };
-            let part: Vec<_> =
-                self.extents(path.leaf).iter().filter_map(|e| clip(e, start..end).map(written)).collect();
             self.replace_in(path, start..end, &part)?;
             start = end;
         }

@@ -135,11 +135,6 @@ impl LiveMap {
         self.known.clear();
     }
 
-    /// Runs in memory, for the account of memory.
-    pub(crate) fn runs(&self) -> usize {
-        self.pending.len() + self.known.len()
-    }
-
     /// Where a reader finds block `at`, and for which blocks that holds; `None` if the map must be loaded. Dirty blocks
     /// without data on the device are holes to a reader: their pages are in the cache.
     pub(crate) fn read(&self, at: u64) -> Option<(Range<u64>, Known)> {
@@ -258,7 +253,7 @@ impl LiveMap {
         Some((run, step))
     }
 
-    /// Write-back takes dirty blocks of one kind: nobody else does until they have landed or failed.
+    /// Write-back takes dirty blocks of one kind; no other run takes them until they have landed or failed.
     pub(crate) fn claim(&mut self, range: Range<u64>) {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {

@@ -126,7 +126,7 @@ fn by_mode(caller: &Caller, inode: &Inode, acl: Option<&Acl>, want: Want) -> boo
     if caller.uid == inode.uid() {
         return want.within((mode >> 6) as u8 & 7);
     }
-    // With a list the group's bits are its mask; without any of them it grants nobody anything but the others.
+    // With a list the group's bits are its mask; without any of them it grants nothing but the bits of others.
     match acl {
         Some(list) if mode & 0o070 != 0 => {
             acl::grants(list, caller.uid, inode.gid(), |group| caller.in_group(group), want.0)
@@ -142,7 +142,7 @@ fn by_capability(caller: &Caller, inode: &Inode, want: Want) -> bool {
         return caller.can(Capabilities::DAC_OVERRIDE)
             || (!writes && caller.can(Capabilities::DAC_READ_SEARCH));
     }
-    // Nobody executes what nobody may execute.
+    // Not even a privileged caller executes a file without an execute bit.
     let executable = want.0 & Want::SEARCH.0 == 0 || inode.mode() & 0o111 != 0;
     (want == Want::READ && caller.can(Capabilities::DAC_READ_SEARCH))
         || (executable && caller.can(Capabilities::DAC_OVERRIDE))
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!((may(&member, Want::READ), may(&member, Want::WRITE)), (0, 13));
         assert_eq!(may(&other, Want::READ), 13);
         let root = Caller::root();
-        assert_eq!((may(&root, Want::WRITE), may(&root, Want::SEARCH)), (0, 13), "nobody may execute it");
+        assert_eq!((may(&root, Want::WRITE), may(&root, Want::SEARCH)), (0, 13), "it has no execute bit");
         let unlisted = inode(0o100_007, 1, 2);
         assert_eq!(
             errno(check(&owner, &unlisted, None, Want::READ, || "f".into())),

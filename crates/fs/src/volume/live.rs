@@ -42,12 +42,11 @@ impl Volume {
             }
             None => {
                 let free = sb.free_blocks().saturating_mul(sb.blocks_per_cluster().into());
-                let reserved = u64::from(sb.raw().s_r_blocks_count_lo.get());
                 Space {
                     block_bytes,
                     blocks: sb.blocks_count(),
                     blocks_free: free,
-                    blocks_available: free.saturating_sub(reserved),
+                    blocks_available: free.saturating_sub(sb.reserved_blocks()),
                     inodes: sb.inodes_count().into(),
                     inodes_free: sb.raw().s_free_inodes_count.get().into(),
                 }

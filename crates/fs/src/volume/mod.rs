@@ -6,7 +6,6 @@ mod mmp;
 mod mount;
 mod orphans;
 mod recover;
-#[allow(dead_code)] // the flows that use it follow
 mod writer;
 
 use crate::meta::Buffers;
@@ -162,7 +161,14 @@ impl Volume {
 
     /// Problems met so far that did not stop an operation (see [`Damage::Report`]); each once, at most 1,000.
     pub fn problems(&self) -> Vec<Corrupt> {
-        self.inner.problems.lock().list.clone()
+        let mut problems = self.inner.problems.lock().list.clone();
+        if let Some(writer) = self.writer() {
+            problems.extend(writer.alloc.problems().into_iter().filter_map(|error| match error {
+                Error::Corrupt(corrupt) => Some(corrupt),
+                _ => None,
+            }));
+        }
+        problems
     }
 
     /// Fails or keeps a problem, as [`OpenOptions::damage`] says.

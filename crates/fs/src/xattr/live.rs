@@ -95,7 +95,7 @@ struct Leave {
     block: MetaBlock,
     /// Inodes that share the block.
     references: u32,
-    /// The bitmap of a block that nobody else shares.
+    /// The bitmap of a block that is not shared.
     pins: Option<Pins>,
 }
 

@@ -193,7 +193,7 @@ fn a_truncation_that_finds_a_damaged_map_does_not_make_holes_of_it() {
         // The leaf was not read before.
         *gate.unreadable.lock() = Some(0..u64::MAX);
         file.set_size(4 * B).await.unwrap_err();
-        assert!(file.write(8 * B, &[7; B as usize]).await.is_err(), "nobody knows what is mapped there");
+        assert!(file.write(8 * B, &[7; B as usize]).await.is_err(), "the block mapped there is unknown");
     });
     assert!(found.is_none_or(|(_dir, image, _)| image.exists()));
 }

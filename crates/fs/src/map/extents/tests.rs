@@ -86,10 +86,17 @@ impl Tree {
     }
 
     fn mark_written(&mut self, range: Range<u64>) {
-        self.edit(|draft| draft.mark_written(range.clone())).unwrap();
-        for (_, state) in self.model.range_mut(range) {
+        let mut written = Vec::new();
+        for (&at, state) in self.model.range_mut(range) {
             state.1 = false;
+            let (logical, physical) = (FileBlock(at as u32), VolumeBlock(state.0));
+            written.push(Extent { logical, blocks: 1, physical, unwritten: false });
         }
+        let replace = |draft: &mut Draft<'_, _>, extent: &Extent| {
+            let start = u64::from(extent.logical.0);
+            draft.replace(start..start + 1, std::slice::from_ref(extent))
+        };
+        self.edit(|draft| written.iter().try_for_each(|extent| replace(draft, extent))).unwrap();
     }
 
     /// Removes a range in steps, each of which leaves a valid tree.
@@ -107,7 +114,8 @@ impl Tree {
                     draft.shrink()
                 })
                 .unwrap();
-            assert!(edit.replaced_blocks() <= blocks_max.into(), "no more than may be freed at once");
+            let freed: u32 = edit.replaced.iter().map(|extent| extent.blocks).sum();
+            assert!(freed <= blocks_max, "no more than may be freed at once");
             for piece in &edit.replaced {
                 for n in 0..u64::from(piece.blocks) {
                     let gone = self.model.remove(&(u64::from(piece.logical.0) + n));

@@ -130,10 +130,11 @@ fn a_run_is_removed_as_one_run() {
     let mut draft = PointerDraft::new(&map.store.root, &map.store, &map.sb, INODE);
     assert_eq!(draft.remove_back(0..1 << 32, &mut Budget::new(8192, 64)), Ok(None));
     let edit = draft.finish();
-    assert_eq!(edit.replaced_blocks(), 300);
-    assert_eq!(edit.replaced.len(), 1);
+    let freed: Vec<_> = edit.replaced.iter().map(|extent| extent.blocks).collect();
+    assert_eq!(freed, [300]);
     assert_eq!(edit.freed_nodes.len(), 3);
-    assert_eq!(edit.dirty_blocks(), 0, "freed pointer blocks are not written");
+    let is_root = |write: &NodeWrite<_>| write.at == NodeAt::Root;
+    assert!(edit.writes.iter().all(is_root), "freed pointer blocks are not written");
 }
 
 #[test]
