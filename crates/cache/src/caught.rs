@@ -26,7 +26,7 @@ pub(crate) async fn caught<T>(
 
 /// As [`caught`], for calls that do not wait and have no result.
 pub(crate) fn shielded(work: impl FnOnce()) {
-    // The panic hook has reported it; nobody waits for an answer.
+    // The panic hook has reported it, and no task waits for the result.
     drop(catch_unwind(AssertUnwindSafe(work)));
 }
 

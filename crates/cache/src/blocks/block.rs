@@ -109,12 +109,12 @@ impl Versions {
     }
 }
 
-/// The bytes of `version`, which no one else sees: a copy takes its place if a reader holds it.
+/// The bytes of `version`, exclusively: a copy replaces it if a reader holds a reference.
 fn own(version: &mut Arc<Buf>) -> &mut Buf {
     if Arc::get_mut(version).is_none() {
         *version = Arc::new(Buf::from_slice(version));
     }
-    Arc::get_mut(version).expect("nobody else has had time to see it")
+    Arc::get_mut(version).expect("the copy has one reference")
 }
 
 /// A block in memory, which stays there while this lives. A clone is another pin.
@@ -214,7 +214,7 @@ impl BlockRef {
     /// Has `check` look at the contents unless they are known to be good as `role` (a number of the caller's, not 0).
     ///
     /// # Errors
-    /// What `check` found.
+    /// The error of `check`.
     pub fn verify_as<E>(&self, role: u64, check: impl FnOnce(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let bytes = {
             let versions = self.0.versions();

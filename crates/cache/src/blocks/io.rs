@@ -14,7 +14,7 @@ impl Shared {
         Ok(BlockRef::of(block).expect("a block that has been read stays so"))
     }
 
-    /// The block's place in memory; starts its read if nobody has.
+    /// The block's place in memory; starts its read if none is in flight.
     fn claim(self: &Arc<Self>, n: u64, around: u64) -> Result<Arc<Block>, ReadFailed> {
         if n >= self.blocks {
             return Err(ReadFailed { error: self.out_of_range(n), others: false });

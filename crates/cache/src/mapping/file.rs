@@ -141,7 +141,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Makes the cache forget what nobody uses, after writing back what is dirty: as `posix_fadvise(2)` with
+    /// Drops the file's clean, unpinned pages after writing back its dirty ones: as `posix_fadvise(2)` with
     /// `POSIX_FADV_DONTNEED`, which leaves pages that are read or written meanwhile.
     ///
     /// # Errors

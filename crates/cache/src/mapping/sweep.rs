@@ -50,7 +50,7 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::sweep`], where nobody can wait: of a file that nobody uses any more.
+    /// As [`Inner::sweep`], without waiting: for a file without references.
     pub(crate) fn sweep_now(&self, range: &Range<u64>, which: Which) {
         let (mut place, _round) = self.begin_sweep(range, which);
         while self.sweep_some(range, which, &mut place, BATCH) {}

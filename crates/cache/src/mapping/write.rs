@@ -27,7 +27,7 @@ pub(crate) enum WriteStop {
     NoFrames,
     /// No more dirty pages are allowed.
     NoRoom(NoRoom),
-    /// This page has no frame, and nobody may bring one in: see [`crate::Mapping::exclude`].
+    /// This page has no frame, and none may be brought in: see [`crate::Mapping::exclude`].
     Excluded(u64),
     /// So much is dirty now that the controller is to be asked.
     Asks,

@@ -226,7 +226,7 @@ impl Frames {
             return;
         }
         let ptr = self.run(frame, 1, skip, len);
-        // SAFETY: in bounds, and nobody else touches a loading frame, as the caller promises.
+        // SAFETY: in bounds, and no other thread touches a loading frame, as the caller promises.
         unsafe { ptr.write_bytes(0, len) };
     }
 
@@ -239,7 +239,7 @@ impl Frames {
             return;
         }
         let ptr = self.run(frame, 1, skip, bytes.len());
-        // SAFETY: in bounds, and nobody else touches a loading frame, as the caller promises; the arena hands out no
+        // SAFETY: in bounds, and no other thread touches a loading frame, as the caller promises; the arena hands out no
         // reference to it meanwhile, so `bytes` is elsewhere.
         unsafe { ptr.copy_from_nonoverlapping(std::ptr::NonNull::from(bytes).cast(), bytes.len()) };
     }

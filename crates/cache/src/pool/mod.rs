@@ -42,7 +42,7 @@ pub(crate) struct Pool {
     frames_limit: AtomicU64,
 }
 
-/// Frames that are nobody's, and those that could be.
+/// Free frames, and those that may be evicted.
 #[derive(Debug)]
 struct Lists {
     policy: Box<dyn Eviction>,

@@ -192,7 +192,7 @@ pub struct Measured {
     pub runtime: Nanos,
     /// By how many were under way when an I/O was submitted, itself included: 1, from 2, 4, 8, 16, 32, and from 64 on.
     pub depths: [u64; 7],
-    /// The processes' use of the processors; `None` in the real world, where nobody counts.
+    /// The processes' use of the processors; `None` in the real world, which does not count it.
     pub used: Option<TaskUsage>,
     /// Their runtimes, added up.
     pub run_total: Nanos,

@@ -18,8 +18,8 @@ impl Key {
 
 /// A bit of a word that can be waited for, and another that says that it has waiters.
 ///
-/// The word belongs to the object; other bits of it are left alone. A waiter sets the second bit, so that nobody looks
-/// into the table where nobody waits.
+/// The word belongs to the object; other bits of it are left alone. A waiter sets the second bit, so that no wake looks
+/// into the table without a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flag {
     bit: u8,

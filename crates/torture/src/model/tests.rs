@@ -86,7 +86,7 @@ fn the_size_grows_over_written_bytes_only() {
     assert!(holds(&[]));
     assert!(holds(&[&[0; 1000], &data[..]].concat()));
     assert!(holds(&[&[0; 1000], &data[..24]].concat()));
-    assert!(!holds(&[0; 700]), "nobody wrote there");
+    assert!(!holds(&[0; 700]), "no write went there");
     assert!(!holds(&[0; 1501]));
 }
 
