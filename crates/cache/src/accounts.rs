@@ -373,7 +373,7 @@ async fn shrink(shared: Arc<Shared>) {
         }
         accounts.is_shrinking.store(false, Ordering::SeqCst);
         // Frames that freed memory was waited for.
-        shared.waits.wake_all(waits::Key::Frames);
+        shared.waits.wake_all(waits::Condition::Frames);
         // A request that came after the last look and before the flag was cleared has no other server.
         let is_missed = accounts.wanted.load(Ordering::SeqCst) > 0;
         if !is_missed || accounts.is_shrinking.swap(true, Ordering::AcqRel) {

@@ -49,7 +49,7 @@ pub use dirty::control;
 pub use error::{BackingError, BackingErrorKind, CacheError, Result, WouldWait, WriteError};
 pub use event::Event;
 pub use mapping::backing::{
-    Answer, Answering, Backing, BeyondFlatFile, DirtyRun, Extent, FlatFile, Place, Placed, WriteExtent,
+    Answer, Answering, Backing, BeyondFlatFile, DirtyRun, Extent, FlatFile, Placed, ReadFrom, WriteExtent,
     WriteTo, WrittenExtent, WrittenRun,
 };
 pub use mapping::exclude::Exclusion;

@@ -2,7 +2,7 @@
 
 use crate::cache::PageCache;
 use crate::shared::Shared;
-use crate::waits::Key;
+use crate::waits::Condition;
 use crate::writeback::flusher::first_of;
 use extant_rt::{Class, Nanos};
 use std::sync::atomic::Ordering;
@@ -43,7 +43,7 @@ impl PageCache {
 
 async fn follow(shared: Weak<Shared>) {
     while let Some(shared) = shared.upgrade() {
-        let closing = shared.waits.listen(Key::Closing);
+        let closing = shared.waits.listen(Condition::Closing);
         if shared.closed.load(Ordering::SeqCst) {
             return;
         }

@@ -8,7 +8,7 @@ use crate::page::{FileId, FrameNo};
 use crate::pool::evict::Eviction;
 use crate::pool::frames::Claimed;
 use crate::pool::{Pool, Purpose};
-use crate::waits::{Key, Waits};
+use crate::waits::{Condition, Waits};
 use crate::writeback::disk::DiskState;
 use crate::writeback::pass::WriteBackPass;
 use extant_rt::{Rt, WaitConfig, WaitTable};
@@ -170,7 +170,7 @@ impl Shared {
         let ours = add_up_to(&disk.charged, got, disk.limit_pages.load(Ordering::Relaxed));
         if ours < got {
             self.charged.fetch_sub(got - ours, Ordering::SeqCst);
-            self.waits.wake(Key::Room(None), (got - ours) as usize);
+            self.waits.wake(Condition::Room(None), (got - ours) as usize);
         }
         if ours == 0 { Err(NoRoom::OnDevice(disk.index.0)) } else { Ok(ours) }
     }
@@ -189,14 +189,14 @@ impl Shared {
         let before = self.charged.fetch_sub(n, Ordering::SeqCst);
         let on_disk = disk.charged.fetch_sub(n, Ordering::SeqCst);
         debug_assert!(before >= n && on_disk >= n);
-        self.waits.wake(Key::Room(Some(disk.index.0)), n as usize);
-        self.waits.wake(Key::Room(None), n as usize);
+        self.waits.wake(Condition::Room(Some(disk.index.0)), n as usize);
+        self.waits.wake(Condition::Room(None), n as usize);
     }
 
-    pub(crate) fn room_key(reason: NoRoom) -> Key {
+    pub(crate) fn room(reason: NoRoom) -> Condition {
         match reason {
-            NoRoom::Everywhere | NoRoom::Stuck => Key::Room(None),
-            NoRoom::OnDevice(device) => Key::Room(Some(device)),
+            NoRoom::Everywhere | NoRoom::Stuck => Condition::Room(None),
+            NoRoom::OnDevice(device) => Condition::Room(Some(device)),
         }
     }
 
@@ -215,14 +215,14 @@ impl Shared {
     pub(crate) fn set_pool_limit(&self, pages: u64) {
         let pages = pages.clamp(1, self.settings.most_dirty_pages);
         if pages > self.limit_pages.swap(pages, Ordering::Relaxed) {
-            self.waits.wake_all(Key::Room(None));
+            self.waits.wake_all(Condition::Room(None));
         }
     }
 
     /// Has the tasks of the cache end when their work is done.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        self.waits.wake_all(Key::Closing);
+        self.waits.wake_all(Condition::Closing);
         self.disks.read().iter().for_each(|disk| disk.kick(self));
     }
 

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 
 /// An object of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Key {
+pub(crate) enum Condition {
     /// Frames became free, or evictable.
     Frames,
     /// Dirty pages were cleaned: anywhere, or on this device.
@@ -31,7 +31,7 @@ pub(crate) enum Key {
 /// Counters of listeners: keys share them, so that there is a fixed number.
 const COUNTERS: usize = 32;
 
-impl Key {
+impl Condition {
     /// Whether a wake is for one waiter and stands for one thing.
     fn is_counted(self) -> bool {
         matches!(self, Self::Frames | Self::Room(_))
@@ -53,7 +53,7 @@ impl Key {
 #[derive(Debug, Default)]
 struct Waiters {
     next: u64,
-    by_key: BTreeMap<(Key, u64), Option<Waker>>,
+    listening: BTreeMap<(Condition, u64), Option<Waker>>,
 }
 
 #[derive(Debug, Default)]
@@ -65,38 +65,41 @@ pub(crate) struct Waits {
 
 impl Waits {
     /// Begins to wait.
-    pub(crate) fn listen(self: &Arc<Self>, key: Key) -> Listener {
-        self.listening[key.counter()].fetch_add(1, Ordering::SeqCst);
+    pub(crate) fn listen(self: &Arc<Self>, condition: Condition) -> Listener {
+        self.listening[condition.counter()].fetch_add(1, Ordering::SeqCst);
         let mut waiters = self.waiters.lock();
         let ticket = waiters.next;
         waiters.next += 1;
-        waiters.by_key.insert((key, ticket), None);
-        Listener { waits: self.clone(), key, ticket, heard: false }
+        waiters.listening.insert((condition, ticket), None);
+        Listener { waits: self.clone(), condition, ticket, heard: false }
     }
 
     /// Wakes the `n` that have waited longest.
-    pub(crate) fn wake(&self, key: Key, n: usize) {
+    pub(crate) fn wake(&self, condition: Condition, n: usize) {
         // Pairs with `listen`: a listener that is not seen here looks after this, and sees what the wake is about.
-        if self.listening[key.counter()].load(Ordering::SeqCst) == 0 {
+        if self.listening[condition.counter()].load(Ordering::SeqCst) == 0 {
             return;
         }
         let mut wakers = Vec::new();
         {
             let mut waiters = self.waiters.lock();
             for _ in 0..n {
-                let Some((&id, _)) = waiters.by_key.range((key, 0)..=(key, u64::MAX)).next() else { break };
-                wakers.extend(waiters.by_key.remove(&id).expect("just seen"));
+                let Some((&id, _)) = waiters.listening.range((condition, 0)..=(condition, u64::MAX)).next()
+                else {
+                    break;
+                };
+                wakers.extend(waiters.listening.remove(&id).expect("just seen"));
             }
         }
         wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Wakes all.
-    pub(crate) fn wake_all(&self, key: Key) {
-        self.wake(key, usize::MAX);
+    pub(crate) fn wake_all(&self, condition: Condition) {
+        self.wake(condition, usize::MAX);
     }
 
-    /// Waiters of all keys, for audits.
+    /// Waiters for all conditions, for audits.
     pub(crate) fn len(&self) -> usize {
         self.listening.iter().map(|count| count.load(Ordering::SeqCst)).sum()
     }
@@ -106,7 +109,7 @@ impl Waits {
 #[derive(Debug)]
 pub(crate) struct Listener {
     waits: Arc<Waits>,
-    key: Key,
+    condition: Condition,
     ticket: u64,
     heard: bool,
 }
@@ -115,7 +118,7 @@ impl Future for Listener {
     type Output = Token;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Token> {
         let mut waiters = self.waits.waiters.lock();
-        match waiters.by_key.get_mut(&(self.key, self.ticket)) {
+        match waiters.listening.get_mut(&(self.condition, self.ticket)) {
             Some(waker) => {
                 *waker = Some(cx.waker().clone());
                 Poll::Pending
@@ -123,7 +126,7 @@ impl Future for Listener {
             None => {
                 drop(waiters);
                 self.heard = true;
-                Poll::Ready(Token(self.key.is_counted().then(|| (self.waits.clone(), self.key))))
+                Poll::Ready(Token(self.condition.is_counted().then(|| (self.waits.clone(), self.condition))))
             }
         }
     }
@@ -131,17 +134,17 @@ impl Future for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let gone = self.waits.waiters.lock().by_key.remove(&(self.key, self.ticket)).is_none();
-        self.waits.listening[self.key.counter()].fetch_sub(1, Ordering::SeqCst);
+        let gone = self.waits.waiters.lock().listening.remove(&(self.condition, self.ticket)).is_none();
+        self.waits.listening[self.condition.counter()].fetch_sub(1, Ordering::SeqCst);
         if gone && !self.heard {
-            self.waits.wake(self.key, 1);
+            self.waits.wake(self.condition, 1);
         }
     }
 }
 
 /// A wake that was heard. Dropped, it wakes the next.
 #[derive(Debug)]
-pub(crate) struct Token(Option<(Arc<Waits>, Key)>);
+pub(crate) struct Token(Option<(Arc<Waits>, Condition)>);
 
 impl Token {
     /// Its owner looked for what it stands for.
@@ -152,8 +155,8 @@ impl Token {
 
 impl Drop for Token {
     fn drop(&mut self) {
-        if let Some((waits, key)) = self.0.take() {
-            waits.wake(key, 1);
+        if let Some((waits, condition)) = self.0.take() {
+            waits.wake(condition, 1);
         }
     }
 }
@@ -165,30 +168,30 @@ pub(crate) enum Waiting {
     #[default]
     No,
     /// It is to look once more, and then waits.
-    Listening(Key, Listener),
+    Listening(Condition, Listener),
     /// It was woken, and is to look.
-    Woken(Key, Token),
+    Woken(Condition, Token),
 }
 
 impl Waiting {
-    /// Waits for `key`, after the caller has looked for it and found none: the first time it only begins to listen, so that the caller looks
-    /// once more.
-    pub(crate) async fn wait(&mut self, waits: &Arc<Waits>, key: Key) {
+    /// Waits for `condition`, after the caller has looked for it and found none: the first time it only begins to
+    /// listen, so that the caller looks once more.
+    pub(crate) async fn wait(&mut self, waits: &Arc<Waits>, condition: Condition) {
         match std::mem::take(self) {
-            Self::Listening(listened, listener) if listened == key => {
-                *self = Self::Woken(key, listener.await);
+            Self::Listening(listened, listener) if listened == condition => {
+                *self = Self::Woken(condition, listener.await);
                 return;
             }
-            Self::Woken(woken, token) if woken == key => token.spend(),
+            Self::Woken(woken, token) if woken == condition => token.spend(),
             _ => {}
         }
-        *self = Self::Listening(key, waits.listen(key));
+        *self = Self::Listening(condition, waits.listen(condition));
     }
 
-    /// The caller has what it waited for, if that was `key`.
-    pub(crate) fn took(&mut self, key: impl Fn(Key) -> bool) {
+    /// The caller has what it waited for, if that was `condition`.
+    pub(crate) fn took(&mut self, condition: impl Fn(Condition) -> bool) {
         if let Self::Woken(woken, token) = std::mem::take(self)
-            && key(woken)
+            && condition(woken)
         {
             token.spend();
         }
@@ -217,10 +220,10 @@ mod tests {
     #[test]
     fn a_token_that_is_not_spent_goes_to_the_next() {
         let waits = Arc::new(Waits::default());
-        let mut first = pin!(waits.listen(Key::Frames));
-        let mut second = pin!(waits.listen(Key::Frames));
+        let mut first = pin!(waits.listen(Condition::Frames));
+        let mut second = pin!(waits.listen(Condition::Frames));
         assert!(poll(first.as_mut()).is_pending() && poll(second.as_mut()).is_pending());
-        waits.wake(Key::Frames, 1);
+        waits.wake(Condition::Frames, 1);
         let Poll::Ready(token) = poll(first.as_mut()) else { panic!("it was woken") };
         assert!(poll(second.as_mut()).is_pending());
         drop(token);
@@ -231,9 +234,9 @@ mod tests {
     #[test]
     fn a_wake_for_all_is_not_passed_on() {
         let waits = Arc::new(Waits::default());
-        let mut first = pin!(waits.listen(Key::Written(3)));
-        waits.wake_all(Key::Written(3));
-        let mut second = pin!(waits.listen(Key::Written(3)));
+        let mut first = pin!(waits.listen(Condition::Written(3)));
+        waits.wake_all(Condition::Written(3));
+        let mut second = pin!(waits.listen(Condition::Written(3)));
         assert!(poll(first.as_mut()).is_ready(), "and its token is dropped");
         assert!(poll(second.as_mut()).is_pending());
     }
@@ -241,9 +244,9 @@ mod tests {
     #[test]
     fn a_listener_that_leaves_after_its_wake_passes_it_on() {
         let waits = Arc::new(Waits::default());
-        let first = waits.listen(Key::Room(Some(1)));
-        let mut second = pin!(waits.listen(Key::Room(Some(1))));
-        waits.wake(Key::Room(Some(1)), 1);
+        let first = waits.listen(Condition::Room(Some(1)));
+        let mut second = pin!(waits.listen(Condition::Room(Some(1))));
+        waits.wake(Condition::Room(Some(1)), 1);
         assert!(poll(second.as_mut()).is_pending());
         drop(first);
         assert!(poll(second.as_mut()).is_ready());

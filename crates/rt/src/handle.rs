@@ -5,7 +5,7 @@ use crate::panics::Panics;
 use crate::real::Real;
 use crate::trace::Event;
 use crate::{
-    Counter, Driver, DriverHandle, Nanos, Place, RealConfig, ReschedPoint, Rng, ShutdownReport, Sink,
+    Counter, Driver, DriverHandle, Nanos, Origin, RealConfig, ReschedPoint, Rng, ShutdownReport, Sink,
     TaskUsage, TimerId, Tracer, WaitsOn, Work, World,
 };
 use std::fmt;
@@ -146,7 +146,7 @@ impl Rt {
 
     #[cold]
     fn trace_slow(&self, event: impl Event) {
-        self.shared.tracer.record(self.now(), self.place(), event);
+        self.shared.tracer.record(self.now(), self.origin(), event);
     }
 
     /// Tells the sink the name of an object of a kind, such as "device", that events show by its number.
@@ -165,10 +165,10 @@ impl Rt {
         self.shared.tracer.set_sink(sink);
     }
 
-    fn place(&self) -> Place {
+    fn origin(&self) -> Origin {
         match &self.shared.world {
-            Which::Real(real) => real.place(),
-            Which::Virtual(world) => world.place(),
+            Which::Real(real) => real.origin(),
+            Which::Virtual(world) => world.origin(),
         }
     }
 

@@ -46,5 +46,7 @@ pub use real::{Driver, DriverHandle, RealConfig, Wait};
 pub use rng::Rng;
 pub use task::Task;
 pub use trace::{Sink, TaskEvent, Tracer};
-pub use wait::{Flag, Key, WaitConfig, WaitStats, WaitTable};
-pub use world::{Class, Place, ReschedPoint, ShutdownReport, TaskFuture, TaskUsage, TimerId, WaitsOn, World};
+pub use wait::{Flag, WaitConfig, WaitKey, WaitStats, WaitTable};
+pub use world::{
+    Class, Origin, ReschedPoint, ShutdownReport, TaskFuture, TaskUsage, TimerId, WaitsOn, World,
+};

@@ -69,7 +69,7 @@ pub enum ReschedPoint {
 
 /// Where a trace event happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Origin {
     /// Processor in the virtual world; a small number for the thread in the real one.
     pub lane: u32,
     /// Task in the virtual world, counted from 1 in order of spawning; 0 where unknown.
@@ -136,7 +136,7 @@ pub trait World: Send + Sync {
     /// The running task is about to wait for this.
     fn waits_on(&self, what: WaitsOn);
     /// The processor and the task that run.
-    fn place(&self) -> Place;
+    fn origin(&self) -> Origin;
     /// Drops what has not ended and names it.
     fn shutdown(&self) -> ShutdownReport;
 }

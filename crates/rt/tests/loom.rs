@@ -3,7 +3,7 @@
 //! `RUSTFLAGS="--cfg extant_loom" cargo test -p extant-rt --release --test loom`
 #![cfg(extant_loom)]
 
-use extant_rt::{Flag, Key, RealConfig, Rt, WaitConfig, WaitTable};
+use extant_rt::{Flag, RealConfig, Rt, WaitConfig, WaitKey, WaitTable};
 use loom::future::block_on;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -89,9 +89,9 @@ fn who_waits_until_something_is_so_hears_of_it() {
         let other = world.clone();
         let thread = thread::spawn(move || {
             other.word.store(1, Ordering::Relaxed);
-            other.table.wake(Key::new(1));
+            other.table.wake(WaitKey::new(1));
         });
-        block_on(world.table.wait_until(Key::new(1), || world.word.load(Ordering::Relaxed) == 1));
+        block_on(world.table.wait_until(WaitKey::new(1), || world.word.load(Ordering::Relaxed) == 1));
         thread.join().unwrap();
     });
 }

@@ -1,7 +1,7 @@
 //! The wait table, from outside.
 
 use extant_rt::wait::{Discipline, Hash};
-use extant_rt::{Class, Flag, Key, RealConfig, Rng, Rt, WaitConfig, WaitTable};
+use extant_rt::{Class, Flag, RealConfig, Rng, Rt, WaitConfig, WaitKey, WaitTable};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::future::Future;
@@ -290,7 +290,7 @@ fn who_waits_until_something_is_so_never_misses_it() {
     let rt = world();
     let table = Arc::new(table(&rt, Discipline::Keyed));
     let turn = Arc::new(AtomicU64::new(0));
-    const KEY: Key = Key::new(7);
+    const KEY: WaitKey = WaitKey::new(7);
     let player = |me: u64| {
         let (table, turn) = (table.clone(), turn.clone());
         async move {

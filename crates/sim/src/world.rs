@@ -5,7 +5,7 @@ use crate::event::Event;
 use crate::machine::{Machine, Preemption};
 use crate::prices::{NoPrice, PriceList};
 use extant_rt::{
-    Charge, Class, Nanos, Place, ReschedPoint, RtError, ShutdownReport, TaskFuture, TaskUsage, TimerId,
+    Charge, Class, Nanos, Origin, ReschedPoint, RtError, ShutdownReport, TaskFuture, TaskUsage, TimerId,
     Tracer, WaitsOn, World,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -281,7 +281,7 @@ impl World for SimWorld {
         let id = core.add(name, class, Some(future), |id| self.waker(id));
         let at = self.local_time();
         if self.tracer.is_on() {
-            self.tracer.record(at, self.place(), Event::TaskSpawned { spawned: id.serial });
+            self.tracer.record(at, self.origin(), Event::TaskSpawned { spawned: id.serial });
         }
         core.wake(id, at);
     }
@@ -372,8 +372,8 @@ impl World for SimWorld {
         }
     }
 
-    fn place(&self) -> Place {
-        Place { lane: self.processor.load(Relaxed), task: self.current.load(Relaxed) as u32 }
+    fn origin(&self) -> Origin {
+        Origin { lane: self.processor.load(Relaxed), task: self.current.load(Relaxed) as u32 }
     }
 
     fn shutdown(&self) -> ShutdownReport {

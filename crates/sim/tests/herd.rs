@@ -5,7 +5,7 @@
 //! the hash and the page structure of that kernel N is 128 of 2,048, and (512 − 1)/128 = 3.99.
 
 use extant_rt::wait::{Discipline, Hash, WaitStats};
-use extant_rt::{Class, Flag, Key, Nanos, WaitConfig, WaitTable};
+use extant_rt::{Class, Flag, Nanos, WaitConfig, WaitKey, WaitTable};
 use extant_sim::{Machine, Preemption, Sim};
 use std::collections::VecDeque;
 use std::path::Path;
@@ -16,7 +16,7 @@ const READERS: u64 = 512;
 const READS_EACH: u64 = 40;
 /// Pages of 8 KiB in 3.5 GB.
 const PAGES: u64 = 490_172;
-const REQUEST: Key = Key::new(0);
+const REQUEST: WaitKey = WaitKey::new(0);
 const LOCKED: Flag = Flag::new(0, 1);
 
 /// Reads that wait for the disk, which serves one after another, each in 5 ms, wherever it is.

@@ -1,6 +1,6 @@
 //! The virtual world as tasks see it.
 
-use extant_rt::{Class, Cpu, Flag, Key, Nanos, Rt, RtError, WaitConfig, WaitTable};
+use extant_rt::{Class, Cpu, Flag, Nanos, Rt, RtError, WaitConfig, WaitKey, WaitTable};
 use extant_sim::{Machine, Preemption, Sim, SimConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -213,17 +213,16 @@ fn a_deadlock_is_printed_with_who_waits_on_what() {
             table.lock(second as u64, &forks[second], LOCKED).await;
         }
     };
-    let error =
-        rt.block_on(async {
-            let hegel = rt.spawn("Hegel", Class::Normal, philosopher(0, 1));
-            drop(rt.spawn("Kant", Class::Normal, philosopher(1, 0)));
-            drop(rt.spawn("Hume", Class::Normal, std::future::pending::<()>()));
-            let table = table.clone();
-            drop(rt.spawn("Mill", Class::Normal, async move {
-                table.wait_until(Key::new(0xbeef), || false).await
-            }));
-            hegel.await
-        });
+    let error = rt.block_on(async {
+        let hegel = rt.spawn("Hegel", Class::Normal, philosopher(0, 1));
+        drop(rt.spawn("Kant", Class::Normal, philosopher(1, 0)));
+        drop(rt.spawn("Hume", Class::Normal, std::future::pending::<()>()));
+        let table = table.clone();
+        drop(rt.spawn("Mill", Class::Normal, async move {
+            table.wait_until(WaitKey::new(0xbeef), || false).await
+        }));
+        hegel.await
+    });
     let Err(RtError::Deadlock { at, waiters }) = error else { panic!("{error:?}") };
     assert_eq!(at, Nanos(7));
     let expected = [

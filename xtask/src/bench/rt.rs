@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a bench reads the clock and starts threads itself
 
 use super::{Result, median};
-use extant_rt::{Class, Cost, Cpu, Flag, Key, Nanos, RealConfig, Rt, TaskEvent, WaitConfig, WaitTable};
+use extant_rt::{Class, Cost, Cpu, Flag, Nanos, RealConfig, Rt, TaskEvent, WaitConfig, WaitKey, WaitTable};
 use extant_sim::{Machine, Preemption, Sim};
 use parking_lot::{Condvar, Mutex};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -169,7 +169,7 @@ fn task_wake() -> f64 {
 
 fn idle_wake(rt: &Rt) -> f64 {
     let table = WaitTable::new(rt, WaitConfig::new("bench"));
-    each(5_000_000, |n| table.wake(Key::new(n)))
+    each(5_000_000, |n| table.wake(WaitKey::new(n)))
 }
 
 fn wait_and_wake(rt: &Rt) -> f64 {
@@ -197,9 +197,9 @@ fn table_trip(rt: &Rt, processors: [usize; 2]) -> f64 {
     let play = |me: u64| {
         for round in 0..TRIPS {
             let mine = || turn.load(Ordering::Acquire) == 2 * round + me;
-            rt.block_on(table.wait_until(Key::new(1), mine)).expect("it ends");
+            rt.block_on(table.wait_until(WaitKey::new(1), mine)).expect("it ends");
             turn.fetch_add(1, Ordering::AcqRel);
-            table.wake(Key::new(1));
+            table.wake(WaitKey::new(1));
         }
     };
     two_threads(play, processors)

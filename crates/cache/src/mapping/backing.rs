@@ -86,7 +86,7 @@ impl<T> fmt::Debug for Answering<'_, T> {
 
 /// Where a run of a file's bytes is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ReadFrom {
     /// On the device, from this sector on.
     Device(Sector),
     /// Nowhere: it reads as zeroes.
@@ -99,7 +99,7 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Where its first byte is.
-    pub place: Place,
+    pub from: ReadFrom,
     /// Length in bytes; more than zero.
     pub bytes: u64,
 }
@@ -282,9 +282,9 @@ impl Backing for FlatFile {
     fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
         let there = range.intersect(ByteRange::new(0, self.bytes));
         Answer::ok(match there.is_empty() {
-            true => Extent { place: Place::Hole, bytes: range.len() },
+            true => Extent { from: ReadFrom::Hole, bytes: range.len() },
             false => Extent {
-                place: Place::Device(Sector(self.start.0 + range.start / Sector::BYTES)),
+                from: ReadFrom::Device(Sector(self.start.0 + range.start / Sector::BYTES)),
                 bytes: there.len(),
             },
         })

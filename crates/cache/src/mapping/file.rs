@@ -2,7 +2,7 @@
 
 use crate::caught::caught;
 use crate::mapping::Inner;
-use crate::mapping::backing::Place;
+use crate::mapping::backing::ReadFrom;
 use crate::mapping::exclude::Exclusion;
 use crate::mapping::open::OpenFile;
 use crate::mapping::readahead::ReadAhead;
@@ -201,7 +201,7 @@ impl Mapping {
         let mut asked = ByteRange::new(pages.bytes().start, pages.bytes().end);
         while asked.start < bytes.end {
             let extent = caught(async { self.0.backing.map_read(asked).await }).await?;
-            if extent.place != Place::Hole {
+            if extent.from != ReadFrom::Hole {
                 return Ok(false);
             }
             asked.start += extent.bytes;

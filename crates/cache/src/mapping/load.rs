@@ -2,7 +2,7 @@
 
 use crate::PageRange;
 use crate::caught::caught;
-use crate::mapping::backing::{Extent, Place};
+use crate::mapping::backing::{Extent, ReadFrom};
 use crate::mapping::{Aftermath, Inner, loaded};
 use crate::page::{FrameNo, PAGE, PAGE_BYTES};
 use crate::pool::Purpose;
@@ -169,13 +169,13 @@ impl Load {
         for (offset, extent) in extents {
             let offset = *offset;
             let extent_end = (offset + extent.bytes).min(end);
-            let sector = match &extent.place {
-                Place::Device(sector) => sector,
-                Place::Hole => {
+            let sector = match &extent.from {
+                ReadFrom::Device(sector) => sector,
+                ReadFrom::Hole => {
                     self.zero(offset..extent_end);
                     continue;
                 }
-                Place::Inline(bytes) => {
+                ReadFrom::Inline(bytes) => {
                     let inline_end = extent_end.min(offset + bytes.len() as u64);
                     self.fill(offset, &bytes[..inline_end.saturating_sub(offset) as usize]);
                     self.zero(inline_end..extent_end);

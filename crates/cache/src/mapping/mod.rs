@@ -26,7 +26,7 @@ use crate::writeback::errseq::ErrorLog;
 use crate::writeback::stuck::Stuck;
 use crate::writeback::submit::Writing;
 use crate::{CacheError, PageRange};
-use extant_rt::Key;
+use extant_rt::WaitKey;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -34,18 +34,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A page was loaded, or could not be.
-pub(crate) fn loaded(page: PageKey) -> Key {
-    Key { object: page.0, event: 0 }
+pub(crate) fn loaded(page: PageKey) -> WaitKey {
+    WaitKey { object: page.0, event: 0 }
 }
 
 /// Write-back of some of a file's pages ended.
-pub(crate) fn written(file: FileId) -> Key {
-    Key { object: file.0.into(), event: 1 }
+pub(crate) fn written(file: FileId) -> WaitKey {
+    WaitKey { object: file.0.into(), event: 1 }
 }
 
 /// An exclusion of some of a file's pages ended.
-pub(crate) fn excluded(file: FileId) -> Key {
-    Key { object: file.0.into(), event: 2 }
+pub(crate) fn excluded(file: FileId) -> WaitKey {
+    WaitKey { object: file.0.into(), event: 2 }
 }
 
 /// A mapping's state. Its lock is held for bookkeeping only: never across an await, never while waiting for a frame.

@@ -11,7 +11,7 @@ use crate::mapping::write::{Source, Terms, WriteStop, Wrote};
 use crate::page::PAGE;
 use crate::pool::Purpose;
 use crate::shared::{NoRoom, Shared};
-use crate::waits::{Key, Waiting};
+use crate::waits::{Condition, Waiting};
 use crate::writeback::errseq::Told;
 use crate::writeback::pass::ByRuns;
 use crate::{ByteRange, CacheError, Result, WouldWait, WriteError};
@@ -186,7 +186,7 @@ impl OpenFile {
         };
         match inner.load(wanted).await? {
             Loading::Started(load) => {
-                waiting.took(|key| key == Key::Frames);
+                waiting.took(|on| on == Condition::Frames);
                 if read_ahead {
                     let plan =
                         self.ahead.lock().missed(pages.start..pages.end.min(end).max(pages.start + 1), end);
@@ -348,7 +348,7 @@ impl OpenFile {
             let asks = self.account(wrote);
             *done_bytes += wrote.bytes;
             if wrote.bytes > 0 {
-                waiting.took(|key| if key == Key::Frames { wrote.frames > 0 } else { wrote.dirtied > 0 });
+                waiting.took(|on| if on == Condition::Frames { wrote.frames > 0 } else { wrote.dirtied > 0 });
                 refused = false;
                 pause = None;
             }
@@ -396,7 +396,7 @@ impl OpenFile {
                         NoRoom::OnDevice(_) => inner.disk.want(&inner.shared),
                         _ => want_frames(&inner.shared),
                     }
-                    waiting.wait(&inner.shared.waits, Shared::room_key(reason)).await;
+                    waiting.wait(&inner.shared.waits, Shared::room(reason)).await;
                 }
             }
             if asks {
@@ -458,7 +458,7 @@ async fn wait_for_frames(shared: &Arc<Shared>, waiting: &mut Waiting) {
         return shared.rt.yield_now().await;
     }
     want_frames(shared);
-    waiting.wait(&shared.waits, Key::Frames).await;
+    waiting.wait(&shared.waits, Condition::Frames).await;
 }
 
 /// Has flushers work and clients give memory back, because a caller waits for frames or room.

@@ -23,7 +23,7 @@ pub(crate) enum Which {
 }
 
 /// How far a sweep has come.
-enum Place {
+enum Position {
     /// It looks pages up, from this one on.
     Page(u64),
     /// It goes round the mapping's list, with so many frames to go; in one go where another sweep goes round, whose place
@@ -43,41 +43,41 @@ impl Drop for Round<'_> {
 impl Inner {
     /// Removes pages of `range` from the mapping.
     pub(crate) async fn sweep(&self, range: Range<u64>, which: Which) {
-        let (mut place, _round) = self.begin_sweep(&range, which);
+        let (mut position, _round) = self.begin_sweep(&range, which);
         let mut budget = self.shared.rt.budget(ByRuns::STINT);
-        while self.sweep_some(&range, which, &mut place, BATCH) {
+        while self.sweep_some(&range, which, &mut position, BATCH) {
             budget.resched().await;
         }
     }
 
     /// As [`Inner::sweep`], without waiting: for a file without references.
     pub(crate) fn sweep_now(&self, range: &Range<u64>, which: Which) {
-        let (mut place, _round) = self.begin_sweep(range, which);
-        while self.sweep_some(range, which, &mut place, BATCH) {}
+        let (mut position, _round) = self.begin_sweep(range, which);
+        while self.sweep_some(range, which, &mut position, BATCH) {}
     }
 
-    fn begin_sweep(&self, range: &Range<u64>, which: Which) -> (Place, Option<Round<'_>>) {
+    fn begin_sweep(&self, range: &Range<u64>, which: Which) -> (Position, Option<Round<'_>>) {
         let mut pages = self.pages.lock();
         if which == Which::All {
             pages.fills.remapped(range.clone().into());
         }
         if range.end.saturating_sub(range.start) < pages.cached {
-            return (Place::Page(range.start), None);
+            return (Position::Page(range.start), None);
         }
         let left = pages.cached;
         let is_alone = !std::mem::replace(&mut pages.is_swept, true);
-        (Place::List { left, at_once: !is_alone }, is_alone.then(|| Round(self)))
+        (Position::List { left, at_once: !is_alone }, is_alone.then(|| Round(self)))
     }
 
     /// One batch; says whether there is more.
-    fn sweep_some(&self, range: &Range<u64>, which: Which, place: &mut Place, batch: u64) -> bool {
+    fn sweep_some(&self, range: &Range<u64>, which: Which, position: &mut Position, batch: u64) -> bool {
         let shared = &*self.shared;
         let mut after = Aftermath::default();
         let mut loading = Vec::new();
         let mut removed = 0;
         let mut pages = self.pages.lock();
-        let (frames, more) = match place {
-            Place::Page(at) => {
+        let (frames, more) = match position {
+            Position::Page(at) => {
                 let end = range.end.min(*at + batch);
                 let mut cursor = self.cursor(&pages);
                 let frames: Vec<FrameNo> =
@@ -85,7 +85,7 @@ impl Inner {
                 *at = end;
                 (frames, end < range.end)
             }
-            Place::List { left, at_once } => {
+            Position::List { left, at_once } => {
                 let visited = if *at_once { *left } else { (*left).min(batch) };
                 *left -= visited;
                 (self.next_frames(&mut pages, visited, range), *left > 0)

@@ -49,41 +49,41 @@ unsafe impl Zeroable for Hint {}
 
 impl Hint {
     #[inline]
-    fn look(&self, place: Place) -> Option<FrameNo> {
+    fn look(&self, probe: Probe) -> Option<FrameNo> {
         let seen = self.0.load(Ordering::Relaxed);
-        let is_for_us = (seen >> 16) as u16 == place.tag && seen >> place.slot() & 1 == 1;
+        let is_for_us = (seen >> 16) as u16 == probe.tag && seen >> probe.slot() & 1 == 1;
         let first = (seen >> 32) as u32;
-        if is_for_us { FrameNo::new(first.wrapping_add(place.slot() as u32)) } else { None }
+        if is_for_us { FrameNo::new(first.wrapping_add(probe.slot() as u32)) } else { None }
     }
 
-    fn insert(&self, place: Place, frame: FrameNo) {
+    fn insert(&self, probe: Probe, frame: FrameNo) {
         let seen = self.0.load(Ordering::Relaxed);
-        let first = frame.get().wrapping_sub(place.slot() as u32);
-        let row = u64::from(first) << 32 | u64::from(place.tag) << 16;
+        let first = frame.get().wrapping_sub(probe.slot() as u32);
+        let row = u64::from(first) << 32 | u64::from(probe.tag) << 16;
         // The first one stays: others are found in their buckets.
         if seen & 0xffff == 0 {
-            self.0.store(row | 1 << place.slot(), Ordering::Relaxed);
+            self.0.store(row | 1 << probe.slot(), Ordering::Relaxed);
         } else if seen & !0xffff == row {
-            self.0.store(seen | 1 << place.slot(), Ordering::Relaxed);
+            self.0.store(seen | 1 << probe.slot(), Ordering::Relaxed);
         }
     }
 
-    fn remove(&self, place: Place, frame: FrameNo) {
-        if self.look(place) == Some(frame) {
+    fn remove(&self, probe: Probe, frame: FrameNo) {
+        if self.look(probe) == Some(frame) {
             let seen = self.0.load(Ordering::Relaxed);
-            self.0.store(seen & !(1 << place.slot()), Ordering::Relaxed);
+            self.0.store(seen & !(1 << probe.slot()), Ordering::Relaxed);
         }
     }
 }
 
 /// Where a page is looked for.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Probe {
     bucket: usize,
     tag: u16,
 }
 
-impl Place {
+impl Probe {
     fn slot(self) -> usize {
         self.bucket % HINTED
     }
@@ -115,16 +115,16 @@ impl Index {
     /// Neighbouring pages share cache lines of the table, and locks; runs of them begin anywhere, so that files of a page
     /// each, or every thousandth page of one, use all buckets.
     #[inline]
-    fn place(&self, key: PageKey) -> Place {
+    fn probe(&self, key: PageKey) -> Probe {
         let run = mix(key.0 >> NEIGHBOURS_SHIFT);
         let within = key.0 & ((1 << NEIGHBOURS_SHIFT) - 1);
         let bucket = (run as usize).wrapping_add(within as usize) & self.mask;
-        Place { bucket, tag: (run >> 48) as u16 }
+        Probe { bucket, tag: (run >> 48) as u16 }
     }
 
     #[inline]
-    fn hint(&self, place: Place) -> &Hint {
-        &self.hints[place.bucket / HINTED]
+    fn hint(&self, probe: Probe) -> &Hint {
+        &self.hints[probe.bucket / HINTED]
     }
 
     /// Looks pages up, and enters and removes frames, under the locks that this takes.
@@ -170,14 +170,14 @@ impl Index {
     /// The frame of a page as far as can be told without a lock; for callers that check it.
     #[inline]
     pub(crate) fn guess(&self, frames: &Frames, key: PageKey) -> Option<FrameNo> {
-        let place = self.place(key);
-        let hinted = self.hint(place).look(place).filter(|frame| frame.get() <= frames.count());
+        let probe = self.probe(key);
+        let hinted = self.hint(probe).look(probe).filter(|frame| frame.get() <= frames.count());
         if let Some(frame) = hinted
             && frames.key(frame) == key
         {
             return hinted;
         }
-        let mut at = self.buckets[place.bucket].load(Ordering::Acquire);
+        let mut at = self.buckets[probe.bucket].load(Ordering::Acquire);
         for _ in 0..STEPS_MAX {
             let frame = FrameNo::new(at)?;
             if frames.key(frame) == key {
@@ -198,8 +198,8 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    fn lock(&mut self, place: Place) {
-        let stripe = place.bucket / STRIPE % LOCKS;
+    fn lock(&mut self, probe: Probe) {
+        let stripe = probe.bucket / STRIPE % LOCKS;
         if self.held.as_ref().is_none_or(|(held, _)| *held != stripe) {
             self.held = None;
             self.held = Some((stripe, self.index.locks[stripe].0.lock()));
@@ -208,9 +208,9 @@ impl Cursor<'_> {
 
     /// The frame of a page. Certain while the caller holds the mapping's lock.
     pub(crate) fn find(&mut self, key: PageKey) -> Option<FrameNo> {
-        let place = self.index.place(key);
-        self.lock(place);
-        let mut at = self.index.buckets[place.bucket].load(Ordering::Relaxed);
+        let probe = self.index.probe(key);
+        self.lock(probe);
+        let mut at = self.index.buckets[probe.bucket].load(Ordering::Relaxed);
         while let Some(frame) = FrameNo::new(at) {
             if self.frames.key(frame) == key {
                 return Some(frame);
@@ -222,22 +222,22 @@ impl Cursor<'_> {
 
     /// Enters a frame, whose key is set, under the mapping's lock. The page has no frame yet.
     pub(crate) fn insert(&mut self, frame: FrameNo) {
-        let place = self.index.place(self.frames.key(frame));
-        self.lock(place);
-        let bucket = &self.index.buckets[place.bucket];
+        let probe = self.index.probe(self.frames.key(frame));
+        self.lock(probe);
+        let bucket = &self.index.buckets[probe.bucket];
         self.frames.chain(frame).store(bucket.load(Ordering::Relaxed), Ordering::Relaxed);
         bucket.store(frame.get(), Ordering::Release);
-        self.index.hint(place).insert(place, frame);
+        self.index.hint(probe).insert(probe, frame);
     }
 
     /// Removes a frame, under the mapping's lock.
     pub(crate) fn remove(&mut self, frame: FrameNo) {
-        let place = self.index.place(self.frames.key(frame));
-        self.lock(place);
-        self.index.hint(place).remove(place, frame);
+        let probe = self.index.probe(self.frames.key(frame));
+        self.lock(probe);
+        self.index.hint(probe).remove(probe, frame);
         // The frame's own link stays as it is: walkers that stand on it find on.
         let next = self.frames.chain(frame).load(Ordering::Relaxed);
-        let mut link = &self.index.buckets[place.bucket];
+        let mut link = &self.index.buckets[probe.bucket];
         loop {
             let at = FrameNo::new(link.load(Ordering::Relaxed)).expect("an attached frame is in its bucket");
             if at == frame {
@@ -258,7 +258,7 @@ mod tests {
     fn fullest(key: impl Fn(u32) -> PageKey) -> usize {
         let index = Index::new(4096).unwrap();
         let mut buckets = vec![0; 4096];
-        (0..4096).for_each(|n| buckets[index.place(key(n)).bucket] += 1);
+        (0..4096).for_each(|n| buckets[index.probe(key(n)).bucket] += 1);
         buckets.into_iter().max().unwrap_or(0)
     }
 

@@ -16,7 +16,7 @@ use crate::pool::evict::{Eviction, Uses};
 use crate::pool::frames::{Claimed, Frames};
 use crate::pool::index::Index;
 use crate::pool::state::After;
-use crate::waits::{Key, Waits};
+use crate::waits::{Condition, Waits};
 use extant_rt::Rt;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -137,7 +137,7 @@ impl Pool {
                 count += 1;
             }
         }
-        self.waits.wake(Key::Frames, count);
+        self.waits.wake(Condition::Frames, count);
     }
 
     /// Frees what `after` says is to be freed.
@@ -159,7 +159,7 @@ impl Pool {
                 count += 1;
             }
         }
-        self.waits.wake(Key::Frames, count);
+        self.waits.wake(Condition::Frames, count);
     }
 
     /// Frames became dirty: no candidates any more.
@@ -205,7 +205,7 @@ impl Pool {
                 count += 1;
             }
         }
-        self.waits.wake(Key::Frames, count);
+        self.waits.wake(Condition::Frames, count);
     }
 
     /// Evicts up to `n` clean pages and gives their frames to the caller. Says whether it is worth trying again.
@@ -294,8 +294,8 @@ impl Pool {
             lists.unpark(&self.frames);
         }
         // Waiters look again: there may be frames now, or room.
-        self.waits.wake_all(Key::Frames);
-        self.waits.wake_all(Key::Room(None));
+        self.waits.wake_all(Condition::Frames);
+        self.waits.wake_all(Condition::Room(None));
     }
 
     /// Evicts what is beyond the budget, as far as it can. Returns how many frames still are.

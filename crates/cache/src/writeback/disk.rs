@@ -4,7 +4,7 @@ use crate::CacheError;
 use crate::dirty::control::{Background, DeviceIndex};
 use crate::mapping::Inner;
 use crate::shared::Shared;
-use crate::waits::Key;
+use crate::waits::Condition;
 use crate::writeback::complete::Completions;
 use crate::writeback::errseq::{ErrorLog, Told};
 use crate::writeback::flush::Flushes;
@@ -198,7 +198,7 @@ impl DiskState {
     }
 
     pub(crate) fn kick(&self, shared: &Shared) {
-        shared.waits.wake_all(Key::Flusher(self.index.0));
+        shared.waits.wake_all(Condition::Flusher(self.index.0));
     }
 
     /// Has the flusher work if the controller wants it to.
@@ -242,7 +242,7 @@ impl DiskState {
     pub(crate) fn set_limit(&self, shared: &Shared, pages: u64) {
         let old = self.limit_pages.swap(pages, Ordering::Relaxed);
         if pages > old {
-            shared.waits.wake(Key::Room(Some(self.index.0)), usize::MAX);
+            shared.waits.wake(Condition::Room(Some(self.index.0)), usize::MAX);
         }
     }
 }

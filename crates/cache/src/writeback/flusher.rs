@@ -3,7 +3,7 @@
 use crate::dirty::control::Background;
 use crate::mapping::Inner;
 use crate::shared::Shared;
-use crate::waits::{Key, Listener};
+use crate::waits::{Condition, Listener};
 use crate::writeback::disk::{DiskState, Listed};
 use crate::writeback::pass::Visiting;
 use crate::writeback::run::Taken;
@@ -40,7 +40,7 @@ const RETRY: Nanos = Nanos::from_millis(10);
 pub(crate) async fn run(shared: Arc<Shared>, disk: Arc<DiskState>) {
     let mut next_periodic = Nanos::MAX;
     loop {
-        let kicked = shared.waits.listen(Key::Flusher(disk.index.0));
+        let kicked = shared.waits.listen(Condition::Flusher(disk.index.0));
         let closing = shared.closed.load(Ordering::SeqCst);
         let dirty = disk.next_file(None).is_some();
         if closing && (!dirty || disk.is_failing()) {
@@ -203,7 +203,7 @@ pub(crate) async fn write_back_some(
 /// that needs may have to be written back first.
 async fn wait_for_queue(shared: &Shared, disk: &DiskState, pages: u64) {
     while disk.in_flight.load(Ordering::SeqCst) >= pages {
-        let ended = shared.waits.listen(Key::Written(disk.index.0));
+        let ended = shared.waits.listen(Condition::Written(disk.index.0));
         if disk.in_flight.load(Ordering::SeqCst) >= pages {
             ended.await;
         }
@@ -213,7 +213,7 @@ async fn wait_for_queue(shared: &Shared, disk: &DiskState, pages: u64) {
 /// Waits until no page of the device is under write-back.
 async fn wait_for_write_back(shared: &Shared, disk: &DiskState) {
     while disk.writeback.load(Ordering::SeqCst) > 0 {
-        let ended = shared.waits.listen(Key::Written(disk.index.0));
+        let ended = shared.waits.listen(Condition::Written(disk.index.0));
         if disk.writeback.load(Ordering::SeqCst) > 0 {
             ended.await;
         }

@@ -2,7 +2,7 @@
 
 use crate::mapping::{Aftermath, Inner, written};
 use crate::page::{FrameNo, PAGE};
-use crate::waits::Key;
+use crate::waits::Condition;
 use crate::writeback::Window;
 use crate::writeback::pass::{DirtyAhead, Visiting};
 use crate::writeback::submit::{Outcome, Writing};
@@ -247,13 +247,13 @@ impl WriteRun {
             shared.control.lock().written(now, &numbers, count, now.saturating_sub(self.started));
         } else {
             // Waiters for room look again, and get the error.
-            shared.waits.wake_all(Key::Room(None));
-            shared.waits.wake_all(Key::Room(Some(inner.disk.index.0)));
-            shared.waits.wake_all(Key::Frames);
+            shared.waits.wake_all(Condition::Room(None));
+            shared.waits.wake_all(Condition::Room(Some(inner.disk.index.0)));
+            shared.waits.wake_all(Condition::Frames);
         }
         shared.trace_levels(&inner.disk);
         shared.uncharge_dirty(&inner.disk, count - redirtied);
-        shared.waits.wake_all(Key::Written(inner.disk.index.0));
+        shared.waits.wake_all(Condition::Written(inner.disk.index.0));
         // Last, so that its waiters find everything settled.
         inner.pages.lock().writeback.remove(self.pages());
         shared.pages.wake(written(inner.file));
@@ -264,7 +264,7 @@ impl WriteRun {
 mod tests {
     use super::*;
     use crate::{
-        Answer, Backing, CacheConfig, DirtyRun, Extent, PAGE_BYTES, PageCache, Place, Placed, WrittenRun,
+        Answer, Backing, CacheConfig, DirtyRun, Extent, PAGE_BYTES, PageCache, Placed, ReadFrom, WrittenRun,
     };
     use extant_block::MemDevice;
 
@@ -277,7 +277,7 @@ mod tests {
             4096
         }
         fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
-            Answer::ok(Extent { place: Place::Hole, bytes: range.len() })
+            Answer::ok(Extent { from: ReadFrom::Hole, bytes: range.len() })
         }
         fn prepare_write<'a>(&'a self, _run: DirtyRun<'a>) -> Answer<'a, Placed> {
             unreachable!("nothing below the size is dirty")

@@ -5,7 +5,7 @@ use crate::mapping::backing::{DirtyRun, Placed, WriteExtent, WriteTo, WrittenExt
 use crate::mapping::load::neighbours;
 use crate::mapping::written;
 use crate::page::PAGE;
-use crate::waits::Key;
+use crate::waits::Condition;
 use crate::writeback::InFlight;
 use crate::writeback::complete::complete;
 use crate::writeback::run::{Pieces, WriteRun};
@@ -224,7 +224,7 @@ impl Writing {
             }
         }
         shared.pages.wake(written(inner.file));
-        shared.waits.wake_all(Key::Written(inner.disk.index.0));
+        shared.waits.wake_all(Condition::Written(inner.disk.index.0));
         if starts {
             let name = "write-back completion";
             drop(shared.rt.spawn(name, Class::Normal, complete(shared.rt.clone(), inner.disk.clone())));

@@ -3,7 +3,7 @@
 use crate::common::{Gate, run, world};
 use extant_block::Sector;
 use extant_cache::{
-    Answer, Backing, ByteRange, CacheConfig, DirtyRun, Extent, PAGE_BYTES, PageCache, Place, Placed,
+    Answer, Backing, ByteRange, CacheConfig, DirtyRun, Extent, PAGE_BYTES, PageCache, Placed, ReadFrom,
     WriteExtent, WriteTo, WrittenRun,
 };
 use extant_rt::Rng;
@@ -42,11 +42,11 @@ impl Backing for Blocks {
     fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
         let block = range.start / self.block_bytes;
         let within = range.start % self.block_bytes;
-        let place = match self.map.lock().written.get(&block) {
-            Some(at) => Place::Device(Sector((at * self.block_bytes + within) / Sector::BYTES)),
-            None => Place::Hole,
+        let from = match self.map.lock().written.get(&block) {
+            Some(at) => ReadFrom::Device(Sector((at * self.block_bytes + within) / Sector::BYTES)),
+            None => ReadFrom::Hole,
         };
-        Answer::ok(Extent { place, bytes: (self.block_bytes - within).min(range.len()) })
+        Answer::ok(Extent { from, bytes: (self.block_bytes - within).min(range.len()) })
     }
 
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {

@@ -5,7 +5,7 @@ use crate::seam::{sleep, toy};
 use extant_block::{BioFlags, Sector};
 use extant_cache::{
     Answer, Backing, ByteRange, CacheConfig, CacheError, DirtyRun, Disk, Extent, FlatFile, Mapping,
-    OnWriteError, OpenFile, PAGE_BYTES, PageCache, Place, Placed, WriteExtent, WrittenRun,
+    OnWriteError, OpenFile, PAGE_BYTES, PageCache, Placed, ReadFrom, WriteExtent, WrittenRun,
 };
 use extant_rt::{Nanos, Rt, Task};
 use std::sync::Arc;
@@ -328,7 +328,7 @@ impl Backing for Big {
             if let Some(sleep) = sleep {
                 sleep.await;
             }
-            Ok(Extent { place: Place::Device(Sector(range.start / 512)), bytes: range.len() })
+            Ok(Extent { from: ReadFrom::Device(Sector(range.start / 512)), bytes: range.len() })
         })
     }
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {

@@ -7,7 +7,7 @@
 use crate::common::Gate;
 use extant_block::{Bio, BioFlags, Buf, Log, LogEvent, Op, Record, Sector, Segment};
 use extant_cache::{
-    Answer, Backing, ByteRange, CacheConfig, DirtyRun, Disk, Extent, Mapping, PageCache, Place, Placed,
+    Answer, Backing, ByteRange, CacheConfig, DirtyRun, Disk, Extent, Mapping, PageCache, Placed, ReadFrom,
     WriteExtent, WriteTo, WrittenRun,
 };
 use extant_rt::{Nanos, Rng, Rt};
@@ -80,11 +80,11 @@ impl Backing for File {
 
     fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
         let state = self.fs.state.lock();
-        let place = match state.live[self.number].map.get(&(range.start / BLOCK)) {
-            Some(block) => Place::Device(Sector(block * BLOCK / SECTOR)),
-            None => Place::Hole,
+        let from = match state.live[self.number].map.get(&(range.start / BLOCK)) {
+            Some(block) => ReadFrom::Device(Sector(block * BLOCK / SECTOR)),
+            None => ReadFrom::Hole,
         };
-        Answer::ok(Extent { place, bytes: BLOCK })
+        Answer::ok(Extent { from, bytes: BLOCK })
     }
 
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {

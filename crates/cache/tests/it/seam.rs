@@ -4,7 +4,7 @@ use crate::common::{Gate, run, world};
 use extant_block::Sector;
 use extant_cache::{
     Answer, Backing, BackingError, BackingErrorKind, ByteRange, CacheConfig, CacheError, DirtyRun, Disk,
-    Extent, Mapping, PAGE_BYTES, PageCache, Place, Placed, WouldWait, WriteExtent, WriteTo, WrittenRun,
+    Extent, Mapping, PAGE_BYTES, PageCache, Placed, ReadFrom, WouldWait, WriteExtent, WriteTo, WrittenRun,
 };
 use extant_rt::{Nanos, Rt};
 use parking_lot::Mutex;
@@ -47,13 +47,13 @@ impl Backing for Toy {
     fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
         if let Some(bytes) = self.inline.lock().clone() {
             let bytes = bytes.get(range.start as usize..).unwrap_or_default().into();
-            return Answer::ok(Extent { place: Place::Inline(bytes), bytes: range.len() });
+            return Answer::ok(Extent { from: ReadFrom::Inline(bytes), bytes: range.len() });
         }
-        let place = match self.map.lock().get(&(range.start / PAGE)) {
-            Some(block) => Place::Device(Sector(block * 8)),
-            None => Place::Hole,
+        let from = match self.map.lock().get(&(range.start / PAGE)) {
+            Some(block) => ReadFrom::Device(Sector(block * 8)),
+            None => ReadFrom::Hole,
         };
-        Answer::ok(Extent { place, bytes: PAGE.min(range.len()) })
+        Answer::ok(Extent { from, bytes: PAGE.min(range.len()) })
     }
 
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {

@@ -13,8 +13,8 @@ use crate::map::live::{Known, Was, WriteStep};
 use crate::{Error, Result};
 use extant_block::Sector;
 use extant_cache::{
-    Answer, Backing, BackingError, BackingErrorKind, ByteRange, DirtyRun, Extent, Place, Placed, WriteExtent,
-    WrittenRun,
+    Answer, Backing, BackingError, BackingErrorKind, ByteRange, DirtyRun, Extent, Placed, ReadFrom,
+    WriteExtent, WrittenRun,
 };
 use extant_format::{RoCompat, VolumeBlock};
 use parking_lot::MutexGuard;
@@ -41,7 +41,7 @@ impl Backing for Contents {
     fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
         if let Some(bytes) = self.inline_bytes() {
             let bytes = bytes.get(range.start as usize..).unwrap_or_default();
-            return Answer::ok(Extent { place: Place::Inline(bytes.into()), bytes: range.len() });
+            return Answer::ok(Extent { from: ReadFrom::Inline(bytes.into()), bytes: range.len() });
         }
         match self.read_extent(range) {
             Some(extent) => Answer::ok(extent),
@@ -104,11 +104,11 @@ impl Contents {
     fn read_extent(&self, range: ByteRange) -> Option<Extent> {
         let block = range.start >> self.block.log2();
         let (run, known) = self.live.lock().map.read(block)?;
-        let place = match known {
-            Known::Written(at) => Place::Device(self.sector(at, range.start - self.bytes_at(block))),
-            Known::Hole | Known::Unwritten(_) => Place::Hole,
+        let from = match known {
+            Known::Written(at) => ReadFrom::Device(self.sector(at, range.start - self.bytes_at(block))),
+            Known::Hole | Known::Unwritten(_) => ReadFrom::Hole,
         };
-        Some(Extent { place, bytes: self.bytes_at(run.end) - range.start })
+        Some(Extent { from, bytes: self.bytes_at(run.end) - range.start })
     }
 
     /// The places of a run that only overwrites what is mapped.

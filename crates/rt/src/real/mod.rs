@@ -10,7 +10,7 @@ pub use driver::{Driver, DriverHandle, Wait};
 
 use crate::counters::Counters;
 use crate::panics::Panics;
-use crate::{Counter, Nanos, Place, Rng, ShutdownReport, TimerId};
+use crate::{Counter, Nanos, Origin, Rng, ShutdownReport, TimerId};
 use async_executor::Executor;
 use blocking::Pool;
 use driver::{Crew, Role};
@@ -135,12 +135,12 @@ impl Real {
     }
 
     /// Threads are numbered as they first trace something.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn origin(&self) -> Origin {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         thread_local! {
             static LANE: Cell<u32> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
         }
-        Place { lane: LANE.try_with(Cell::get).unwrap_or(u32::MAX), task: 0 }
+        Origin { lane: LANE.try_with(Cell::get).unwrap_or(u32::MAX), task: 0 }
     }
 
     fn birth<K>(&self, name: &str, keep: K) -> Option<Birth<K>> {

@@ -64,7 +64,7 @@ impl<W: Write + Send> Sink for ChromeSink<W> {
         self.line(|out| {
             let name = record.event.name();
             let category = name.split('/').next().unwrap_or(name);
-            let (pid, tid) = (1, record.place.task);
+            let (pid, tid) = (1, record.origin.task);
             write!(out, r#"{{"name":"{name}","cat":"{category}","pid":{pid},"tid":{tid},"#)?;
             match record.event.took() {
                 Some(took) => {
@@ -73,7 +73,7 @@ impl<W: Write + Send> Sink for ChromeSink<W> {
                 }
                 None => write!(out, r#""ph":"i","s":"t","ts":{},"#, micros(record.at))?,
             }
-            write!(out, r#""args":{{"lane":{}"#, record.place.lane)?;
+            write!(out, r#""args":{{"lane":{}"#, record.origin.lane)?;
             let mut result = Ok(());
             record.event.fields(&mut |field, value| {
                 if result.is_ok() && field != "took" {

@@ -8,7 +8,7 @@ pub use chrome::ChromeSink;
 pub use event::{Event, TaskEvent, Value};
 pub use sinks::{CountingSink, RingSink, Tee};
 
-use crate::{Nanos, Place};
+use crate::{Nanos, Origin};
 use parking_lot::RwLock;
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct Record {
     /// When it happened; for an event that took time, when it ended.
     pub at: Nanos,
     /// Where it happened.
-    pub place: Place,
+    pub origin: Origin,
     /// The event, as its layer declared it: `record.event.of::<extant_cache::Event>()`.
     pub event: Arc<dyn Event>,
 }
@@ -62,9 +62,9 @@ impl Tracer {
     }
 
     /// Passes one event on.
-    pub fn record(&self, at: Nanos, place: Place, event: impl Event) {
+    pub fn record(&self, at: Nanos, origin: Origin, event: impl Event) {
         if let Some(sink) = &*self.0.sink.read() {
-            sink.record(&Record { at, place, event: Arc::new(event) });
+            sink.record(&Record { at, origin, event: Arc::new(event) });
         }
     }
 

@@ -1,7 +1,7 @@
 //! The waiters of one bucket: queues of nodes in a slab. Knows nothing of threads.
 
 use super::Discipline;
-use super::key::Key;
+use super::key::WaitKey;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::task::Waker;
@@ -31,7 +31,7 @@ pub(super) enum Fate {
 
 #[derive(Debug)]
 struct Node {
-    key: Key,
+    key: WaitKey,
     want: Want,
     fate: Fate,
     /// Order of queueing.
@@ -53,7 +53,7 @@ const EMPTY: Queue = Queue { first: NIL, last: NIL };
 
 /// The key and goal of a queue of the keyed discipline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Whole(Key, Want);
+struct Whole(WaitKey, Want);
 
 impl Hash for Whole {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -167,7 +167,7 @@ impl Waiters {
     }
 
     /// Adds a waiter at the end of its queue.
-    pub(super) fn add(&mut self, key: Key, want: Want, waker: Waker) -> u32 {
+    pub(super) fn add(&mut self, key: WaitKey, want: Want, waker: Waker) -> u32 {
         let node =
             Node { key, want, fate: Fate::Waiting, order: 0, previous: NIL, next: NIL, waker: Some(waker) };
         let slot = if self.free == NIL {
@@ -216,7 +216,7 @@ impl Waiters {
     }
 
     /// Whether anybody is queued for this lock. Keyed discipline only.
-    pub(super) fn is_locked_for(&mut self, key: Key) -> bool {
+    pub(super) fn is_locked_for(&mut self, key: WaitKey) -> bool {
         match &mut self.queues {
             Queues::ByKey(queues) => queues.get(Whole(key, Want::Lock)).is_some(),
             Queues::One(_) => false,
@@ -224,7 +224,7 @@ impl Waiters {
     }
 
     /// The first waiter for this lock gets it: its waker, if there is such a waiter. Keyed discipline only.
-    pub(super) fn hand_over(&mut self, key: Key, progress: &mut Progress) -> Option<Waker> {
+    pub(super) fn hand_over(&mut self, key: WaitKey, progress: &mut Progress) -> Option<Waker> {
         let Queues::ByKey(queues) = &mut self.queues else { return None };
         let slot = queues.get(Whole(key, Want::Lock))?.first;
         progress.examined += 1;
@@ -241,7 +241,7 @@ impl Waiters {
     /// to `to`, which says whether there is room for another.
     pub(super) fn wake(
         &mut self,
-        key: Key,
+        key: WaitKey,
         progress: &mut Progress,
         mut to: impl FnMut(Waker) -> bool,
     ) -> bool {
@@ -275,7 +275,12 @@ impl Waiters {
     }
 
     /// The keyed discipline's way: the key's queue is taken out whole, and what remains of it, if anything, put back.
-    fn serve_all(&mut self, key: Key, progress: &mut Progress, mut to: impl FnMut(Waker) -> bool) -> bool {
+    fn serve_all(
+        &mut self,
+        key: WaitKey,
+        progress: &mut Progress,
+        mut to: impl FnMut(Waker) -> bool,
+    ) -> bool {
         let whole = Whole(key, Want::News);
         let Queues::ByKey(queues) = &mut self.queues else { return true };
         let Some(mut queue) = queues.remove(whole) else { return true };
@@ -403,10 +408,10 @@ mod tests {
             for seed in 0..50 {
                 let mut rng = Rng::new(seed);
                 let mut waiters = Waiters::new(discipline);
-                let mut model: Vec<(u32, Key)> = Vec::new();
+                let mut model: Vec<(u32, WaitKey)> = Vec::new();
                 let mut woken: Vec<u32> = Vec::new();
                 for _ in 0..300 {
-                    let key = Key::new(rng.below(5));
+                    let key = WaitKey::new(rng.below(5));
                     match rng.below(4) {
                         0 | 1 => {
                             let slot = waiters.add(key, Want::News, Waker::noop().clone());
@@ -424,7 +429,7 @@ mod tests {
                                 room += 1;
                                 room % 3 != 0
                             }) {}
-                            let matches = |k: Key| k == key || discipline == Discipline::WholeBucket;
+                            let matches = |k: WaitKey| k == key || discipline == Discipline::WholeBucket;
                             let expected = model.iter().filter(|(_, k)| matches(*k)).count();
                             assert_eq!(progress.woken as usize, expected, "{discipline:?}, seed {seed}");
                             let examined = match discipline {

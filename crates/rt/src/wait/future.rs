@@ -1,7 +1,7 @@
 //! Those who wait.
 
 use super::bucket::{Fate, Want};
-use super::key::{Flag, Key};
+use super::key::{Flag, WaitKey};
 use super::table::{State, WaitTable};
 use crate::sync::{AtomicU32, Ordering};
 use crate::{Cost, Nanos, TaskEvent, WaitsOn};
@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 /// A place in a queue of the table, once there is need for one.
 pub(super) struct Ticket<'a> {
     table: &'a WaitTable,
-    key: Key,
+    key: WaitKey,
     slot: Option<u32>,
     /// Known only while a sink listens.
     since: Option<Nanos>,
@@ -30,7 +30,7 @@ enum Served {
 }
 
 impl<'a> Ticket<'a> {
-    pub(super) fn new(table: &'a WaitTable, key: Key) -> Self {
+    pub(super) fn new(table: &'a WaitTable, key: WaitKey) -> Self {
         Self { table, key, slot: None, since: None, spurious: 0 }
     }
 
@@ -125,7 +125,7 @@ impl WaitTable {
     /// the table, and then after each [`wake`](Self::wake) of the key.
     ///
     /// The code that makes it true does that first, with an atomic or under a lock that `ready` takes, and wakes afterwards.
-    pub fn wait_until<F: FnMut() -> bool + Unpin>(&self, key: Key, ready: F) -> Wait<'_, F> {
+    pub fn wait_until<F: FnMut() -> bool + Unpin>(&self, key: WaitKey, ready: F) -> Wait<'_, F> {
         Wait { ticket: Ticket::new(self, key), ready }
     }
 

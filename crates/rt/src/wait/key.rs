@@ -2,14 +2,14 @@
 
 /// The key of a wait: an event of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct WaitKey {
     /// The object: a page's or a buffer's number, the same in every run.
     pub object: u64,
     /// Which of the things that can happen to it. Flags use their bit's number.
     pub event: u8,
 }
 
-impl Key {
+impl WaitKey {
     /// The only thing that happens to this object; not to be mixed with flags.
     pub const fn new(object: u64) -> Self {
         Self { object, event: u8::MAX }
@@ -43,7 +43,7 @@ impl Flag {
         self.waited
     }
 
-    pub(super) const fn key(self, object: u64) -> Key {
-        Key { object, event: self.bit }
+    pub(super) const fn key(self, object: u64) -> WaitKey {
+        WaitKey { object, event: self.bit }
     }
 }

@@ -1,11 +1,11 @@
 //! The keyed wait table: many things that can be waited for, few buckets, and no spurious wake-ups.
 //!
-//! A waiter names its [`Key`]; a wake-up visits the waiters of its key and no others, however many share the
+//! A waiter names its [`WaitKey`]; a wake-up visits the waiters of its key and no others, however many share the
 //! bucket. A waiter occupies a node in its bucket's slab, so a wait costs no allocation once the slab has grown to the
 //! most waiters that there ever were at a time (some 80 bytes each). Futures may be dropped at any time.
 //!
 //! ```
-//! use extant_rt::{Flag, Key, Rt, WaitConfig, WaitTable};
+//! use extant_rt::{Flag, WaitKey, Rt, WaitConfig, WaitTable};
 //! use std::sync::atomic::{AtomicU32, Ordering};
 //!
 //! const LOCKED: Flag = Flag::new(0, 1); // bit 0 is the lock, bit 1 says that it has waiters
@@ -28,6 +28,6 @@ mod policy;
 mod table;
 
 pub use future::{Lock, Wait, WaitWhile};
-pub use key::{Flag, Key};
+pub use key::{Flag, WaitKey};
 pub use policy::{Discipline, Hash, WaitConfig};
 pub use table::{WaitStats, WaitTable, WakeBatch};

@@ -1,7 +1,7 @@
 //! The table: buckets, and how wakers find waiters.
 
 use super::bucket::{Progress, Waiters};
-use super::key::{Flag, Key};
+use super::key::{Flag, WaitKey};
 use super::{Discipline, WaitConfig};
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::{Cost, Rt, TaskEvent};
@@ -58,7 +58,7 @@ impl WaitTable {
         Self { rt: rt.clone(), config, buckets: (0..1_u32 << config.bucket_bits).map(bucket).collect() }
     }
 
-    pub(super) fn bucket(&self, key: Key) -> &Bucket {
+    pub(super) fn bucket(&self, key: WaitKey) -> &Bucket {
         &self.buckets[self.config.hash.bucket(key.object, self.config.bucket_bits)]
     }
 
@@ -79,7 +79,7 @@ impl WaitTable {
     }
 
     /// Wakes all who [wait](Self::wait_until) for the key. Some 30 ns where nobody does.
-    pub fn wake(&self, key: Key) {
+    pub fn wake(&self, key: WaitKey) {
         self.batch().wake(key);
     }
 
@@ -127,7 +127,7 @@ pub struct WakeBatch<'a> {
 
 impl WakeBatch<'_> {
     /// As [`WaitTable::wake`].
-    pub fn wake(&mut self, key: Key) {
+    pub fn wake(&mut self, key: WaitKey) {
         // The lock is taken even where there are no waiters: a waiter asks once more under it, and so either sees what our
         // caller did, or is seen.
         self.wake_in(self.table.bucket(key), key, |_, _| None);
@@ -173,7 +173,7 @@ impl WakeBatch<'_> {
     fn wake_in(
         &mut self,
         bucket: &Bucket,
-        key: Key,
+        key: WaitKey,
         change: impl FnOnce(&mut State, &mut Progress) -> Option<Waker>,
     ) {
         // Room for what `change` returns and for one more.

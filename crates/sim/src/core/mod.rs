@@ -12,7 +12,7 @@ mod tasks;
 use crate::event::Event;
 use crate::machine::Processors;
 use crate::queue::EventQueue;
-use extant_rt::{Class, Nanos, Place, RtError, TaskFuture, TaskUsage, Tracer, WaitsOn};
+use extant_rt::{Class, Nanos, Origin, RtError, TaskFuture, TaskUsage, Tracer, WaitsOn};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
@@ -221,7 +221,7 @@ impl Core {
 
     fn trace(&self, at: Nanos, processor: u32, serial: u32, event: Event) {
         if self.tracer.is_on() {
-            self.tracer.record(at, Place { lane: processor, task: serial }, event);
+            self.tracer.record(at, Origin { lane: processor, task: serial }, event);
         }
     }
 
