@@ -253,19 +253,28 @@ pub(crate) struct ExportArgs {
     pub(crate) open: ImageArgs,
 }
 
-/// Build a volume from directories, tar archives and OCI image layouts, without root
+/// Build a volume from directories, tar archives and OCI image layouts, or add them to one, without root
 ///
 /// The sources are laid over each other in order. The image appears under its name once it is complete and durable. The
 /// same sources and the same SOURCE_DATE_EPOCH, the latest time on the volume, give the same bytes. An older image of that
 /// name within a source is left out. Attributes that ext cannot store and times that it cannot represent are reported.
+///
+/// With --into the sources are laid over what a volume holds, through its journal: directories are merged, everything else
+/// replaces what has its name. An error ends the command; what was added before it stays, on a clean volume.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BuildArgs {
     /// Directories, tar files (plain, gzip, zstd, xz), OCI layouts; - is a tar on standard input
     #[arg(required = true, value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
     pub(crate) sources: Vec<PathBuf>,
     /// The image to write: a file, not standard output, for it is not written in order
-    #[arg(short, long, value_name = "IMAGE", value_hint = ValueHint::FilePath, value_parser = values::image_output())]
-    pub(crate) output: PathBuf,
+    #[arg(short, long, value_name = "IMAGE", value_hint = ValueHint::FilePath, value_parser = values::image_output(),
+        required_unless_present = "into")]
+    pub(crate) output: Option<PathBuf>,
+    /// Add to the volume in IMAGE, at its root or below PATH, instead of making one; options of a new volume mean nothing then
+    #[arg(long, value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath, value_parser = place(),
+        conflicts_with_all = ["output", "size", "fs_type", "block_size", "inode_size", "inodes", "bytes_per_inode",
+            "reserved", "journal", "label", "uuid", "hash_seed", "features"])]
+    pub(crate) into: Option<Place>,
     /// Size of the volume: exact (as small as possible: nothing can be added), +N% (room for N% more), or a size such as 2G
     #[arg(long, default_value = "exact", value_parser = values::size_policy)]
     pub(crate) size: SizePolicy,

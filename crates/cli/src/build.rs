@@ -3,13 +3,14 @@
 use crate::args::{BuildArgs, MkfsArgs, VolumeArgs};
 use crate::failure::Failure;
 use crate::json;
+use crate::place::Place;
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::values;
 use extant_fs::quote;
 use extant_image::{
-    BuildError, BuildOptions, BuildReport, FeatureChoices, Note, Ownership, SizePolicy, Source, Timestamp,
-    VolumeOptions,
+    AddOptions, AddReport, BuildError, BuildOptions, BuildReport, FeatureChoices, Note, Ownership,
+    SizePolicy, Source, Timestamp, VolumeOptions,
 };
 use serde::Serialize;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -22,8 +23,12 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
         false if args.owner_map.is_empty() => Ownership::Source,
         false => Ownership::Map(values::owner_map(&args.owner_map)),
     };
+    if let Some(place) = &args.into {
+        return add(session, args, place, &sources, ownership);
+    }
+    let output = args.output.as_ref().expect("clap wants it without --into");
     let options = BuildOptions {
-        output: args.output.clone(),
+        output: output.clone(),
         volume: args.volume.to_options(args.size),
         ownership,
         clamp_time: source_date_epoch()?,
@@ -40,7 +45,48 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
         }
         error => error.into(),
     })?;
-    tell(session, &args.output, &report, args.json)
+    tell(session, output, &report, args.json)
+}
+
+/// Adds the sources to a volume.
+fn add(
+    session: &mut Session,
+    args: &BuildArgs,
+    place: &Place,
+    sources: &[Source],
+    ownership: Ownership,
+) -> Result<(), Failure> {
+    let device = session.device_to_change(&place.image)?;
+    let options = AddOptions {
+        image: place.image.clone(),
+        directory: place.path.clone(),
+        ownership,
+        clamp_time: source_date_epoch()?,
+        one_file_system: args.one_file_system,
+        platform: args.platform.clone(),
+        layers: args.layers,
+    };
+    let progress = Progress::new(0, session.quiet);
+    let added = extant_image::add(&options, sources, device, &session.rt, progress.to_callback());
+    progress.finish();
+    let AddReport { files, directories, free_bytes, free_inodes, notes } =
+        added.map_err(|error| match error {
+            BuildError::Volume { path, error } => Failure::open_to_change(path, error),
+            error => error.into(),
+        })?;
+    for note in &notes {
+        session.summary(&describe(note));
+    }
+    if args.json {
+        let notes = notes.iter().map(describe).collect();
+        let report = JsonAdded { files, directories, free_bytes, free_inodes, notes };
+        return json::print(&mut session.out, &report);
+    }
+    session.summary(&format!(
+        "{}: {files} files and {directories} directories added, {free_bytes} bytes and {free_inodes} inodes free",
+        place.image_quoted()
+    ));
+    Ok(())
 }
 
 pub(crate) fn mkfs(session: &mut Session, args: &MkfsArgs) -> Result<(), Failure> {
@@ -108,6 +154,16 @@ fn describe(note: &Note) -> String {
         Note::Whiteouts { .. } => format!("{note}; --layers applies them"),
         note => note.to_string(),
     }
+}
+
+#[derive(Serialize)]
+struct JsonAdded {
+    files: u32,
+    directories: u32,
+    free_bytes: u64,
+    free_inodes: u32,
+    /// Differences between the volume and its sources, in words.
+    notes: Vec<String>,
 }
 
 #[derive(Serialize)]

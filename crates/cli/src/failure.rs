@@ -111,8 +111,13 @@ impl Failure {
         }
     }
 
+    /// Why an image could not be opened for writing.
+    pub(crate) fn open_to_change(image: String, error: extant_fs::Error) -> Self {
+        Self::open_whole(image, ", which e2fsck -b can repair", error)
+    }
+
     /// Why an image could not be opened; `advice` is what may help against a damaged superblock.
-    pub(crate) fn open_whole(image: String, advice: &'static str, error: extant_fs::Error) -> Self {
+    fn open_whole(image: String, advice: &'static str, error: extant_fs::Error) -> Self {
         if lacks_superblock(&error) {
             Self::NoVolume { image, advice, error }
         } else {

@@ -5,20 +5,15 @@ use crate::failure::Failure;
 use crate::json;
 use crate::place::Place;
 use crate::session::Session;
-use extant_block::{FileDevice, FileOptions};
 use extant_fs::{OpenOptions, Recovery};
 use serde::Serialize;
-use std::sync::Arc;
 
 pub(crate) fn run(session: &mut Session, args: &RecoverArgs) -> Result<(), Failure> {
-    let options = FileOptions { write: true, direct: false };
-    let device = FileDevice::open(&args.image, options).map_err(|error| Failure::host(&args.image, error))?;
-    let device = Arc::new(device.driven_by(&session.rt));
+    let device = session.device_to_change(&args.image)?;
     let image = Place { image: args.image.clone(), path: Vec::new() }.image_quoted();
     // A damaged superblock or journal must not be made worse: the first problem ends it.
     let done = session.rt.block_on(extant_fs::recover(&session.rt, device, OpenOptions::default()))?;
-    let done =
-        done.map_err(|error| Failure::open_whole(image.clone(), ", which e2fsck -b can repair", error))?;
+    let done = done.map_err(|error| Failure::open_to_change(image.clone(), error))?;
     if args.json {
         json::print(&mut session.out, &JsonRecovery::from(done))?;
     } else {

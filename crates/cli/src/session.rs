@@ -8,7 +8,7 @@ use extant_block::{Device, FileDevice, FileOptions};
 use extant_fs::{Damage, OpenOptions, Volume, WalkError};
 use extant_rt::Rt;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -50,6 +50,13 @@ impl Session {
             None => Failure::host(&place.image, error),
         };
         let device = FileDevice::open(&place.image, options).map_err(failure)?;
+        Ok(Arc::new(device.driven_by(&self.rt)))
+    }
+
+    /// Opens an image's file, which must exist, for reading and writing.
+    pub(crate) fn device_to_change(&self, image: &Path) -> Result<Arc<dyn Device>, Failure> {
+        let options = FileOptions { write: true, direct: false };
+        let device = FileDevice::open(image, options).map_err(|error| Failure::host(image, error))?;
         Ok(Arc::new(device.driven_by(&self.rt)))
     }
 

@@ -59,7 +59,7 @@ pub fn build(
 }
 
 /// The regular file that has this name, if there is one.
-fn identity_of(path: &Path) -> Option<FileIdentity> {
+pub(crate) fn identity_of(path: &Path) -> Option<FileIdentity> {
     let meta = path.symlink_metadata().ok().filter(|meta| meta.is_file())?;
     Some((rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()), meta.ino()))
 }

@@ -193,6 +193,14 @@ pub enum BuildError {
     /// The image could not be written.
     #[error("cannot write the image: {0}")]
     Device(#[from] extant_block::IoError),
+    /// The volume that is added to cannot be opened or changed.
+    #[error("{path}: {error}")]
+    Volume {
+        /// The image, or the path on the volume, quoted.
+        path: String,
+        /// The error.
+        error: extant_fs::Error,
+    },
     /// A task of the build panicked: a defect.
     #[error("{0}")]
     World(#[from] extant_rt::RtError),
@@ -201,6 +209,10 @@ pub enum BuildError {
 impl BuildError {
     pub(crate) fn source(action: &'static str, path: &[u8], error: impl Into<io::Error>) -> Self {
         Self::Source { action, path: quoted(path), error: error.into() }
+    }
+
+    pub(crate) fn volume(path: &[u8], error: extant_fs::Error) -> Self {
+        Self::Volume { path: quoted(path), error }
     }
 
     pub(crate) fn output(action: &'static str, path: &Path, error: impl Into<io::Error>) -> Self {

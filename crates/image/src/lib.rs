@@ -1,5 +1,5 @@
-//! Directories, tar archives and OCI layouts become ext2, ext3 or ext4 volumes in one pass; volumes become archives and
-//! directories again; empty volumes are made.
+//! Directories, tar archives and OCI layouts become ext2, ext3 or ext4 volumes in one pass, or are added to one that exists;
+//! volumes become archives and directories again; empty volumes are made.
 //!
 //! The size is known before the first byte is written: sources are read into one compact tree, a pure planner gives every
 //! block its place, and then contents stream from the sources into the image, large buffers at a time. The same input gives
@@ -23,6 +23,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod add;
 mod build;
 mod error;
 pub mod export;
@@ -30,11 +31,13 @@ mod layout;
 mod notes;
 mod options;
 mod owner;
+mod settle;
 mod source;
 mod tree;
 mod workers;
 mod write;
 
+pub use add::{AddOptions, AddReport, add};
 pub use build::{BuildReport, build, mkfs};
 pub(crate) use error::quoted_path;
 pub use error::{BuildError, quoted};

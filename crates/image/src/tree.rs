@@ -158,6 +158,14 @@ pub(crate) struct DataRange {
     pub stored: u64,
 }
 
+/// A place that sources hide from what lies below the tree, by its path from the tree's root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hidden {
+    pub(crate) path: Vec<u8>,
+    /// The directory itself stays, without what is in it.
+    pub(crate) contents_only: bool,
+}
+
 /// The tree that becomes a volume.
 pub(crate) struct Tree {
     names: Vec<u8>,
@@ -167,6 +175,7 @@ pub(crate) struct Tree {
     sparse: Vec<Box<[DataRange]>>,
     xattr_sets: Vec<Box<[Xattr]>>,
     xattr_ids: BTreeMap<Box<[Xattr]>, u32>,
+    hidden: Vec<Hidden>,
 }
 
 impl Default for Tree {
@@ -199,6 +208,7 @@ impl Tree {
             sparse: Vec::new(),
             xattr_sets: vec![Box::default()],
             xattr_ids: BTreeMap::from([(Box::default(), 0)]),
+            hidden: Vec::new(),
         }
     }
 
@@ -302,6 +312,8 @@ impl Tree {
                 self.set_meta(node, meta);
                 return Ok(node);
             }
+            // The file that it replaces hid a directory of that name below the tree.
+            self.hide(dir, name);
         }
         self.put(
             dir,
@@ -446,6 +458,24 @@ impl Tree {
         true
     }
 
+    /// Notes that sources remove `dir`/`name` from what lies below the tree.
+    pub(crate) fn hide(&mut self, dir: NodeId, name: &[u8]) {
+        let mut path = self.path(dir);
+        path.push(b'/');
+        path.extend_from_slice(name);
+        self.hidden.push(Hidden { path, contents_only: false });
+    }
+
+    /// Notes that sources remove everything in `dir` from what lies below the tree.
+    pub(crate) fn hide_contents(&mut self, dir: NodeId) {
+        self.hidden.push(Hidden { path: self.path(dir), contents_only: true });
+    }
+
+    /// Places that sources hide, in their order.
+    pub(crate) fn hidden(&self) -> &[Hidden] {
+        &self.hidden
+    }
+
     /// Empties a directory.
     pub(crate) fn clear(&mut self, dir: NodeId) {
         let mut pending = vec![dir];
@@ -495,6 +525,7 @@ impl Tree {
             mtime: node.mtime,
             xattrs: sets[node.xattrs.0 as usize],
         };
+        self.hidden.extend_from_slice(&other.hidden);
         let mut done: BTreeMap<NodeId, NodeId> = BTreeMap::new();
         let mut pending = vec![(NodeId::ROOT, NodeId::ROOT)];
         if !other.node(NodeId::ROOT).implied {

@@ -13,13 +13,11 @@ use crate::place::Place;
 use crate::session::Session;
 use clap::Parser;
 use extant::{Dir, Error, FileOptions, FileType, OpenOptions, RenameMode, Volume, XattrMode};
-use extant_block::{FileDevice, FileOptions as DeviceOptions};
 use extant_fs::quote;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// A command on the command line: its paths name the image, all the same.
 pub(crate) fn run(session: &mut Session, command: &EditCommand) -> Result<(), Failure> {
@@ -94,14 +92,12 @@ fn batch(
     image: &Path,
     work: impl FnOnce(&Volume) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let options = DeviceOptions { write: true, direct: false };
-    let device = FileDevice::open(image, options).map_err(|error| Failure::host(image, error))?;
-    let device = Arc::new(device.driven_by(&session.rt));
+    let device = session.device_to_change(image)?;
     let name = quote(image.as_os_str().as_bytes());
     let fixed_time = crate::build::source_date_epoch()?.map(|time| time.seconds);
     let options = OpenOptions::new().write(true).offline(true).fixed_time(fixed_time);
     let volume = Volume::open_device(&session.rt, device, &options)
-        .map_err(|error| Failure::open(name.clone(), None, error))?;
+        .map_err(|error| Failure::open_to_change(name.clone(), error))?;
     let done = work(&volume);
     let closed = volume.close().map_err(|error| Failure::Volume { place: name, error });
     done.and(closed)

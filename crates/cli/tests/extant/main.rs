@@ -1,5 +1,6 @@
 //! The command as users meet it, on volumes that others made.
 
+mod adding;
 mod corpus;
 mod damaged;
 mod exporting;

@@ -42,6 +42,22 @@ pub(crate) fn extant<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran 
     command.output().unwrap().into()
 }
 
+/// As [`extant`], at a time that is given.
+pub(crate) fn extant_at<S: AsRef<OsStr>>(source_date_epoch: i64, args: impl IntoIterator<Item = S>) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
+    command.env("SOURCE_DATE_EPOCH", source_date_epoch.to_string());
+    command.arg("--quiet").args(args).stdin(Stdio::null());
+    command.output().unwrap().into()
+}
+
+/// e2fsck has nothing to say about a volume.
+#[track_caller]
+pub(crate) fn fsck(image: &Path) {
+    if have("e2fsck") {
+        run("e2fsck", &["-fn", image.to_str().unwrap()]);
+    }
+}
+
 /// `IMAGE:PATH`.
 pub(crate) fn place(image: &Path, path: &str) -> String {
     format!("{}:{path}", image.display())

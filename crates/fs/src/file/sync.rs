@@ -27,6 +27,15 @@ impl OpenFile {
         self.sync_range(ByteRange::ALL, true).await
     }
 
+    /// Gives the file's dirty data their places and writes them; the map and the size are logged when this returns. Durable
+    /// after a sync.
+    ///
+    /// # Errors
+    /// What went wrong with the data, which the next sync tells as well.
+    pub async fn write_back(&self) -> Result<()> {
+        self.mapping.write_back(ByteRange::ALL).await.map_err(cache_error)
+    }
+
     pub(super) async fn sync_range(&self, bytes: ByteRange, data_only: bool) -> Result<()> {
         let contents = &*self.contents;
         // All of it: a small write that is synced shows the file no shorter than it was when it began.

@@ -5,15 +5,24 @@ use super::dirs::Shape;
 use super::inodes::Inodes;
 use super::map::{LogicalRun, indirect_blocks};
 use super::params::Params;
-use crate::tree::{Kind, NodeId, Payload, Timestamp, Tree, XattrSetId, is_storable, timestamp};
-use crate::{BuildError, Note, quoted};
+use crate::tree::{Kind, Node, NodeId, Payload, Timestamp, Tree, timestamp};
+use crate::{BuildError, Note, quoted, settle};
 use extant_format::{DIRECT_POINTERS, Incompat, InodeNumber, RoCompat, indirect_capacity};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 
 /// Device numbers have 12 and 20 bits, in Linux and in the inode.
 const DEVICE_MAJOR_MAX: u32 = 0xfff;
 const DEVICE_MINOR_MAX: u32 = 0xf_ffff;
+
+/// Refuses a device whose numbers Linux does not have.
+pub(crate) fn check_device(node: &Node, path: impl FnOnce() -> Vec<u8>) -> Result<(), BuildError> {
+    match node.payload {
+        Payload::Device { major, minor } if major > DEVICE_MAJOR_MAX || minor > DEVICE_MINOR_MAX => {
+            Err(BuildError::DeviceNumber { path: quoted(&path()), major, minor })
+        }
+        _ => Ok(()),
+    }
+}
 
 /// The contents of the volume, measured.
 pub(crate) struct Contents {
@@ -78,15 +87,7 @@ impl Contents {
                 let path = self.inodes.quoted_path_of(inode);
                 return Err(BuildError::TooManyLinks { path, links, limit: most_links });
             }
-            if let Payload::Device { major, minor } = node.payload
-                && (major > DEVICE_MAJOR_MAX || minor > DEVICE_MINOR_MAX)
-            {
-                return Err(BuildError::DeviceNumber {
-                    path: self.inodes.quoted_path_of(inode),
-                    major,
-                    minor,
-                });
-            }
+            check_device(node, || self.inodes.path_of(inode))?;
             let of = match node.kind {
                 Kind::Directory => {
                     let subdirs = self.inodes.subdirectories(id);
@@ -230,59 +231,20 @@ fn derive_ids(inodes: &Inodes, params: &mut Params) {
 
 /// Takes attributes that the volume has no place for out of the tree.
 fn leave_out_xattrs(inodes: &mut Inodes, notes: &mut Vec<Note>) {
-    // Sets without them by old set; for each name its first inode and the number of files.
-    let mut sets: BTreeMap<XattrSetId, XattrSetId> = BTreeMap::new();
-    let mut names: BTreeMap<Box<[u8]>, (InodeNumber, u64)> = BTreeMap::new();
-    for inode in inodes.all() {
-        let node = inodes.node_of(inode);
-        let old = inodes.tree.node(node).xattrs;
-        let set = inodes.tree.xattrs(old);
-        if set.iter().all(|xattr| is_storable(&xattr.name)) {
-            continue;
-        }
-        for xattr in set.iter().filter(|xattr| !is_storable(&xattr.name)) {
-            names.entry(xattr.name.clone()).or_insert((inode, 0)).1 += 1;
-        }
-        let new = match sets.get(&old) {
-            Some(&new) => new,
-            None => {
-                let kept = set.iter().filter(|xattr| is_storable(&xattr.name)).cloned().collect();
-                let new = inodes.tree.intern_xattrs(kept);
-                sets.insert(old, new);
-                new
-            }
-        };
-        inodes.tree.node_mut(node).xattrs = new;
-    }
-    notes.extend(names.into_iter().map(|(name, (first, files))| Note::XattrLeftOut {
-        name: quoted(&name),
-        path: inodes.quoted_path_of(first),
-        files,
+    let order: Vec<NodeId> = inodes.all().map(|inode| inodes.node_of(inode)).collect();
+    let left_out = settle::leave_out_xattrs(&mut inodes.tree, order);
+    notes.extend(left_out.into_iter().map(|left| {
+        let path = inodes.quoted_path_of(inodes.number_of(left.first));
+        Note::XattrLeftOut { name: quoted(&left.name), path, files: left.files }
     }));
 }
 
 /// Clamps the tree's times, takes the latest as that of the volume, and returns the nodes whose times do not fit an inode.
 fn settle_times(tree: &mut Tree, params: &mut Params, clamp: Option<Timestamp>) -> Vec<NodeId> {
-    let (first, last) = params.time_range();
-    let mut clamped = Vec::new();
-    let mut latest = None;
-    for id in (0..tree.node_slots() as u32).map(NodeId) {
-        let node = tree.node_mut(id);
-        if node.names == 0 || node.implied {
-            continue;
-        }
-        if let Some(clamp) = clamp {
-            node.mtime = node.mtime.min(clamp);
-        }
-        let nearest = node.mtime.seconds.clamp(first, last);
-        if nearest != node.mtime.seconds {
-            node.mtime.seconds = nearest;
-            clamped.push(id);
-        }
-        latest = latest.max(Some(node.mtime));
-    }
+    let range = params.time_range();
+    let (clamped, latest) = settle::clamp_times(tree, range, clamp);
     let created = clamp.or(latest).unwrap_or_default();
-    params.created = extant_format::Timestamp { seconds: created.seconds.clamp(0, last), nanos: 0 };
+    params.created = extant_format::Timestamp { seconds: created.seconds.clamp(0, range.1), nanos: 0 };
     for id in (0..tree.node_slots() as u32).map(NodeId) {
         let node = tree.node_mut(id);
         if node.implied {

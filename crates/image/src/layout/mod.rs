@@ -12,8 +12,9 @@ mod size;
 mod space;
 
 pub(crate) use attrs::ValueRef;
-pub(crate) use contents::Contents;
+pub(crate) use contents::{Contents, check_device};
 pub(crate) use dirs::{Shape, file_kind};
+pub(crate) use inodes::LOST_AND_FOUND;
 pub(crate) use map::{FileMap, MapBlocks, ROOT_BYTES};
 pub(crate) use params::Params;
 pub(crate) use plan::{Piece, Plan, What};

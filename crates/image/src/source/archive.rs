@@ -77,7 +77,7 @@ fn load(
         return oci::load_archived(tree, stores, fresh, name, options.platform);
     }
     notes.extend(input.whiteouts());
-    if tree.is_empty() {
+    if tree.is_empty() && tree.hidden().is_empty() {
         *tree = fresh;
         return Ok(());
     }

@@ -6,11 +6,13 @@ mod decode;
 mod oci;
 mod pax;
 mod place;
+mod reader;
 mod sparse;
 mod store;
 mod tar;
 mod walk;
 
+pub(crate) use reader::{Origin, Reader};
 pub(crate) use store::Stores;
 
 use crate::tree::Tree;

@@ -1,10 +1,10 @@
 //! The bytes of any run of blocks.
 
 use super::Image;
-use super::reader::Reader;
 use super::tables::{block_bitmap, inode_bitmap};
 use crate::BuildError;
 use crate::layout::{MapBlocks, Piece, Shape, What};
+use crate::source::Reader;
 use crate::tree::Kind;
 use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
 use extant_format::{ChecksumSeed, InodeNumber, SUPERBLOCK_BYTES, VolumeBlock, write_xattr_block};
@@ -157,7 +157,7 @@ impl<'i> Emitter<'i> {
                 copy_padded(contents.inodes.tree.symlink_target(id), to);
                 Ok(())
             }
-            _ => self.reader.read(image, inode, offset, to),
+            _ => self.reader.read(image.origin(), contents.inodes.entry_of(inode), offset, to),
         }
     }
 }

@@ -4,7 +4,6 @@ mod emit;
 mod inodes;
 mod output;
 mod pump;
-mod reader;
 mod tables;
 
 pub(crate) use output::{Output, directory_of};
@@ -12,7 +11,7 @@ pub use pump::Progress;
 pub(crate) use pump::pump;
 
 use crate::layout::{Contents, FileMap, Params, Plan};
-use crate::source::Stores;
+use crate::source::{Origin, Stores};
 use crate::tree::Timestamp;
 use extant_format::InodeNumber;
 use tables::Tables;
@@ -48,6 +47,16 @@ impl Image {
     /// Bytes that will be written.
     pub(crate) fn bytes_to_write(&self) -> u64 {
         self.plan.pieces.iter().map(|piece| u64::from(piece.blocks) << self.params.block.log2()).sum()
+    }
+
+    /// Where contents of files come from.
+    fn origin(&self) -> Origin<'_> {
+        Origin {
+            tree: &self.contents.inodes.tree,
+            stores: &self.stores,
+            clamp: self.clamp,
+            time_range: self.params.time_range(),
+        }
     }
 
     /// The map of any inode that has one, the resize inode's apart.

@@ -164,11 +164,13 @@ impl Entry<'_> {
             let above = tree.entry_of_directory(dir);
             layer.touch(tree, dir, above);
             if name == OPAQUE {
+                tree.hide_contents(dir);
                 layer.hide_all(tree, dir);
                 return input.skip_padded(self.size(input)?);
             }
             if let Some(hidden) = name.strip_prefix(WHITEOUT) {
                 if !hidden.starts_with(WHITEOUT) && !matches!(hidden, b"" | b"." | b"..") {
+                    tree.hide(dir, hidden);
                     layer.hide(tree, dir, hidden);
                 }
                 return input.skip_padded(self.size(input)?);

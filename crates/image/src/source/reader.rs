@@ -1,10 +1,8 @@
 //! Contents of files, from the host or from archives.
 
-use super::Image;
-use crate::source::Stores;
-use crate::tree::{DataRange, EntryId, NodeId, Payload};
+use super::Stores;
+use crate::tree::{DataRange, EntryId, NodeId, Payload, Timestamp, Tree};
 use crate::{BuildError, quoted};
-use extant_format::InodeNumber;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -12,32 +10,42 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
-/// Reads files in the order of the volume; keeps the last directory open.
+/// Where contents are read from, and what was done to the times of the tree.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin<'a> {
+    pub(crate) tree: &'a Tree,
+    pub(crate) stores: &'a Stores,
+    /// Later times of the sources were clamped to this one.
+    pub(crate) clamp: Option<Timestamp>,
+    /// The first and the last second that the volume's inodes store.
+    pub(crate) time_range: (i64, i64),
+}
+
+/// Reads files, best in the order of their directories; keeps the last directory open.
 #[derive(Default)]
-pub(super) struct Reader {
+pub(crate) struct Reader {
     dir: Option<(NodeId, u16, OwnedFd)>,
 }
 
 impl Reader {
-    /// Fills `to` with a file's bytes from `offset` on, and with zeroes past its end and in holes.
-    pub(super) fn read(
+    /// Fills `to` with bytes from `offset` on of the file that has a name, and with zeroes past its end and in holes.
+    pub(crate) fn read(
         &mut self,
-        image: &Image,
-        inode: InodeNumber,
+        from: Origin<'_>,
+        entry: EntryId,
         offset: u64,
         to: &mut [u8],
     ) -> Result<(), BuildError> {
-        let tree = &image.contents.inodes.tree;
-        let id = image.contents.inodes.node_of(inode);
-        let node = tree.node(id);
+        let id = from.tree.entry_node(entry);
+        let node = from.tree.node(id);
         let len = (node.size.saturating_sub(offset)).min(to.len() as u64) as usize;
         let (data, padding) = to.split_at_mut(len);
         padding.fill(0);
         match node.payload {
-            Payload::Host { root } => self.read_host(image, inode, root, offset, data),
+            Payload::Host { root } => self.read_host(from, entry, root, offset, data),
             Payload::Stored { archive, offset: at } => {
-                let read = |into: &mut [u8], from: u64| read_archive(image, inode, archive, at + from, into);
-                match tree.sparse_map(id) {
+                let read = |into: &mut [u8], skip: u64| read_archive(from, entry, archive, at + skip, into);
+                match from.tree.sparse_map(id) {
                     None => read(data, offset),
                     Some(map) => read_sparse(map, offset, data, read),
                 }
@@ -51,16 +59,15 @@ impl Reader {
 
     fn read_host(
         &mut self,
-        image: &Image,
-        inode: InodeNumber,
+        from: Origin<'_>,
+        entry: EntryId,
         root: u16,
         offset: u64,
         to: &mut [u8],
     ) -> Result<(), BuildError> {
-        let path = || host_path(image, root, inode);
-        let entry = image.contents.inodes.entry_of(inode);
-        let dir = self.directory(image, root, entry).map_err(|e| BuildError::source("open", &path(), e))?;
-        let name = image.contents.inodes.tree.entry_name(entry);
+        let path = || host_path(from, root, entry);
+        let dir = self.directory(from, root, entry).map_err(|e| BuildError::source("open", &path(), e))?;
+        let name = from.tree.entry_name(entry);
         // A file that became a fifo must not make this wait.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let fd = match rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::empty()) {
@@ -78,9 +85,9 @@ impl Reader {
             }
         }
         let stat = rustix::fs::fstat(&fd).map_err(|e| BuildError::source("read", &path(), e))?;
-        let node = image.contents.inodes.tree.node(image.contents.inodes.node_of(inode));
-        let seconds = image.clamp.map_or(stat.st_mtime, |clamp| stat.st_mtime.min(clamp.seconds));
-        let (first, last) = image.params.time_range();
+        let node = from.tree.node(from.tree.entry_node(entry));
+        let seconds = from.clamp.map_or(stat.st_mtime, |clamp| stat.st_mtime.min(clamp.seconds));
+        let (first, last) = from.time_range;
         let seconds = seconds.clamp(first, last);
         let change = if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             "it is no longer a regular file"
@@ -89,7 +96,7 @@ impl Reader {
         } else if (stat.st_size as u64) < node.size {
             "it shrank"
         } else if seconds != node.mtime.seconds
-            || (image.clamp.is_none() && stat.st_mtime_nsec as u32 != node.mtime.nanos)
+            || (from.clamp.is_none() && stat.st_mtime_nsec as u32 != node.mtime.nanos)
         {
             "it was written to"
         } else {
@@ -99,12 +106,11 @@ impl Reader {
     }
 
     /// The directory that holds an entry.
-    fn directory(&mut self, image: &Image, root: u16, entry: EntryId) -> Result<&OwnedFd, Errno> {
-        let tree = &image.contents.inodes.tree;
-        let dir = tree.entry_parent(entry);
+    fn directory(&mut self, from: Origin<'_>, root: u16, entry: EntryId) -> Result<&OwnedFd, Errno> {
+        let dir = from.tree.entry_parent(entry);
         if self.dir.as_ref().is_none_or(|(of, at, _)| *of != dir || *at != root) {
-            let start = &image.stores.roots[usize::from(root)].fd;
-            self.dir = Some((dir, root, open_beneath(start, &tree.path(dir))?));
+            let start = &from.stores.roots[usize::from(root)].fd;
+            self.dir = Some((dir, root, open_beneath(start, &from.tree.path(dir))?));
         }
         self.dir.as_ref().map(|(_, _, fd)| fd).ok_or(Errno::NOENT)
     }
@@ -129,9 +135,9 @@ fn open_beneath(start: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-fn host_path(image: &Image, root: u16, inode: InodeNumber) -> Vec<u8> {
-    let mut path = image.stores.roots[usize::from(root)].path.as_os_str().as_bytes().to_vec();
-    path.extend(image.contents.inodes.path_of(inode));
+fn host_path(from: Origin<'_>, root: u16, entry: EntryId) -> Vec<u8> {
+    let mut path = from.stores.roots[usize::from(root)].path.as_os_str().as_bytes().to_vec();
+    path.extend(from.tree.entry_path(entry));
     path
 }
 
@@ -140,17 +146,16 @@ fn changed(path: Vec<u8>, change: &str) -> BuildError {
 }
 
 fn read_archive(
-    image: &Image,
-    inode: InodeNumber,
+    from: Origin<'_>,
+    entry: EntryId,
     archive: u16,
     offset: u64,
     to: &mut [u8],
 ) -> Result<(), BuildError> {
-    let Stores { archives, .. } = &image.stores;
-    let archive = &archives[usize::from(archive)];
+    let archive = &from.stores.archives[usize::from(archive)];
     archive.file.read_exact_at(to, offset).map_err(|error| {
         if error.kind() == std::io::ErrorKind::UnexpectedEof {
-            let change = format!("it shrank; {} is cut off", image.contents.inodes.quoted_path_of(inode));
+            let change = format!("it shrank; {} is cut off", quoted(&from.tree.entry_path(entry)));
             BuildError::Changed { path: archive.name.clone(), change }
         } else {
             BuildError::Source { action: "read", path: archive.name.clone(), error }

@@ -1,0 +1,171 @@
+//! Adding sources to a volume that exists, through its journal.
+
+mod nodes;
+mod tree;
+
+use crate::build::identity_of;
+use crate::source::{LoadOptions, Origin, load};
+use crate::tree::{EntryId, Kind, NodeId, Tree};
+use crate::write::{Progress, directory_of};
+use crate::{BuildError, Note, Ownership, Source, Timestamp, owner, quoted, settle};
+use extant_block::Device;
+use extant_cache::{CacheConfig, PageCache};
+use extant_format::GOOD_OLD_INODE_SIZE;
+use extant_fs::{Volume, WriteOptions};
+use extant_rt::Rt;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tree::Adder;
+
+/// Memory for contents and metadata.
+const CACHE_BYTES: u64 = 64 << 20;
+
+/// How sources are added to a volume.
+#[derive(Clone, Debug)]
+pub struct AddOptions {
+    /// The image, for messages, and to leave it out where it lies within a source. The spool of a compressed archive lies
+    /// beside it.
+    pub image: PathBuf,
+    /// The directory of the volume that the sources are laid over; made where it is missing.
+    pub directory: Vec<u8>,
+    /// Owners.
+    pub ownership: Ownership,
+    /// `SOURCE_DATE_EPOCH`: times of the sources are not later, and what the volume notes as the present is this.
+    pub clamp_time: Option<Timestamp>,
+    /// As [`crate::BuildOptions::one_file_system`].
+    pub one_file_system: bool,
+    /// As [`crate::BuildOptions::platform`].
+    pub platform: Option<String>,
+    /// As [`crate::BuildOptions::layers`]; whiteouts remove what the volume has, too.
+    pub layers: bool,
+}
+
+impl AddOptions {
+    /// Adds to the root of the volume, with owners and times as the sources have them.
+    pub fn new(image: impl Into<PathBuf>) -> Self {
+        Self {
+            image: image.into(),
+            directory: b"/".to_vec(),
+            ownership: Ownership::Source,
+            clamp_time: None,
+            one_file_system: false,
+            platform: None,
+            layers: false,
+        }
+    }
+}
+
+/// Counts and notes of an addition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddReport {
+    /// Regular files, symbolic links, devices and so on.
+    pub files: u32,
+    /// Directories, those that were there before among them.
+    pub directories: u32,
+    /// Free space on the volume in bytes.
+    pub free_bytes: u64,
+    /// Inodes left.
+    pub free_inodes: u32,
+    /// Differences between the volume and its sources.
+    pub notes: Vec<Note>,
+}
+
+/// Lays the sources over a directory of the volume on `device`, in one batch: what [`crate::build`] would have made of the
+/// volume's own tree and the sources. Directories are merged and take the attributes of the last source that lists them;
+/// anything else replaces what has its name. The same additions to the same volume give the same bytes where
+/// `clamp_time` is given.
+///
+/// # Errors
+/// As [`crate::build`]; [`BuildError::Volume`] where the volume cannot be opened for writing or changed. Files added before
+/// the error stay, and the volume is closed cleanly unless it is the device that failed.
+pub fn add(
+    options: &AddOptions,
+    sources: &[Source],
+    device: Arc<dyn Device>,
+    rt: &Rt,
+    progress: Progress,
+) -> Result<AddReport, BuildError> {
+    let replaced = identity_of(&options.image);
+    // Beside a disk in /dev there is no room for a spool.
+    let spool_dir = if replaced.is_some() { directory_of(&options.image) } else { std::env::temp_dir() };
+    let load_options = LoadOptions {
+        spool_dir: &spool_dir,
+        one_file_system: options.one_file_system,
+        replaced,
+        platform: options.platform.as_deref(),
+        layers: options.layers,
+    };
+    let mut notes = Vec::new();
+    let (mut tree, stores) = load(sources, &load_options, rt, &mut notes)?;
+    owner::apply(&mut tree, &options.ownership)?;
+    let image = crate::quoted_path(&options.image);
+    let failed = |error| BuildError::Volume { path: image.clone(), error };
+    let cache = PageCache::new(rt, CacheConfig::with_budget(CACHE_BYTES))
+        .map_err(|error| BuildError::Options(format!("the cache cannot be set up: {error}")))?;
+    let write = WriteOptions {
+        commit_interval: None,
+        fixed_time: options.clamp_time.map(|time| time.seconds),
+        ..WriteOptions::default()
+    };
+    let disk = cache.attach(device);
+    let volume = rt.block_on(Volume::open_writable(rt, &disk, write))?.map_err(failed)?;
+    let time_range = match usize::from(volume.superblock().inode_size()) {
+        GOOD_OLD_INODE_SIZE => (i32::MIN.into(), i32::MAX.into()),
+        _ => (extant_format::Timestamp::MIN_SECONDS, extant_format::Timestamp::MAX_SECONDS),
+    };
+    settle(&mut tree, time_range, options.clamp_time, &mut notes);
+    let origin = Origin { tree: &tree, stores: &stores, clamp: options.clamp_time, time_range };
+    let added = rt.block_on(async {
+        let mut adder = Adder::new(&volume, origin, progress).await?;
+        adder.add(&options.directory).await
+    });
+    let space = volume.space();
+    let closed = rt.block_on(volume.close())?.map_err(failed);
+    let (files, directories) = added??;
+    closed?;
+    Ok(AddReport {
+        files,
+        directories,
+        free_bytes: space.blocks_free * u64::from(space.block_bytes),
+        free_inodes: space.inodes_free as u32,
+        notes,
+    })
+}
+
+/// Makes of the tree what a volume can keep.
+fn settle(tree: &mut Tree, time_range: (i64, i64), clamp: Option<Timestamp>, notes: &mut Vec<Note>) {
+    let names = first_names(tree);
+    let places: BTreeMap<NodeId, usize> =
+        names.iter().enumerate().map(|(at, &(node, _))| (node, at)).collect();
+    let path =
+        |tree: &Tree, at: usize| quoted(&names[at].1.map_or_else(|| b"/".to_vec(), |e| tree.entry_path(e)));
+    let (clamped, _) = settle::clamp_times(tree, time_range, clamp);
+    if let Some(first) = clamped.iter().filter_map(|node| places.get(node)).min() {
+        let files = clamped.len() as u64;
+        notes.push(Note::TimeClamped { path: path(tree, *first), files, range: time_range });
+    }
+    for left in settle::leave_out_xattrs(tree, names.iter().map(|&(node, _)| node)) {
+        let path = path(tree, places[&left.first]);
+        notes.push(Note::XattrLeftOut { name: quoted(&left.name), path, files: left.files });
+    }
+}
+
+/// The nodes of a tree in the order of their paths, each with the first name that leads to it; the root has none.
+fn first_names(tree: &Tree) -> Vec<(NodeId, Option<EntryId>)> {
+    let mut names = vec![(NodeId::ROOT, None)];
+    let mut seen = vec![false; tree.node_slots()];
+    let mut todo = vec![NodeId::ROOT];
+    while let Some(dir) = todo.pop() {
+        let children = tree.sorted_children(dir);
+        for &entry in &children {
+            let node = tree.entry_node(entry);
+            if !std::mem::replace(&mut seen[node.index()], true) {
+                names.push((node, Some(entry)));
+            }
+        }
+        let below = children.iter().rev().map(|&entry| tree.entry_node(entry));
+        todo.extend(below.filter(|&node| tree.node(node).kind == Kind::Directory));
+    }
+    names
+}

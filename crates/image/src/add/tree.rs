@@ -1,0 +1,289 @@
+//! A tree laid over a directory of a volume.
+
+use super::nodes::{empty, find, follow, is_dir, remove, unchecked};
+use crate::layout::{LOST_AND_FOUND, check_device};
+use crate::source::{Origin, Reader};
+use crate::tree::{EntryId, Hidden, Kind, NodeId, Payload, Timestamp, Tree};
+use crate::write::Progress;
+use crate::{BuildError, quoted};
+use extant_format::{DeviceNumber, FileKind};
+use extant_fs::{Caller, Error, FileOptions, Node, SetAttributes, SetMode, SetTime, Volume};
+use std::collections::BTreeMap;
+
+/// Bytes that are dirty at once: fewer than those at which the cache writes back by itself, so that blocks are allocated
+/// in the order of the tree.
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// Adds a tree to a volume.
+pub(super) struct Adder<'a> {
+    origin: Origin<'a>,
+    caller: Caller,
+    root: Node,
+    /// Path of the directory that is added to, for messages.
+    above: Vec<u8>,
+    reader: Reader,
+    /// Inodes with several names, by their nodes of the tree.
+    linked: BTreeMap<NodeId, Node>,
+    chunk: Vec<u8>,
+    progress: Progress,
+    done_bytes: u64,
+    all_bytes: u64,
+    files: u32,
+    directories: u32,
+}
+
+impl<'a> Adder<'a> {
+    pub(super) async fn new(
+        volume: &Volume,
+        origin: Origin<'a>,
+        progress: Progress,
+    ) -> Result<Self, BuildError> {
+        let root = volume.root_node().await.map_err(|error| BuildError::volume(b"/", error))?;
+        let nodes = (0..origin.tree.node_slots() as u32).map(|id| origin.tree.node(NodeId(id)));
+        let all_bytes =
+            nodes.filter(|node| node.kind == Kind::File && node.names > 0).map(|node| node.size).sum();
+        Ok(Self {
+            origin,
+            caller: unchecked(),
+            root,
+            above: Vec::new(),
+            reader: Reader::default(),
+            linked: BTreeMap::new(),
+            chunk: Vec::new(),
+            progress,
+            done_bytes: 0,
+            all_bytes,
+            files: 0,
+            directories: 0,
+        })
+    }
+
+    /// Adds the tree to the directory at `path`. Returns the numbers of files and of directories.
+    pub(super) async fn add(&mut self, path: &[u8]) -> Result<(u32, u32), BuildError> {
+        let tree = self.origin.tree;
+        let top = self.directory(path).await?;
+        self.above = path.to_vec();
+        while self.above.last() == Some(&b'/') {
+            self.above.pop();
+        }
+        for hidden in tree.hidden() {
+            self.hide(&top, hidden).await?;
+        }
+        // Directories get their times last: filling them changes those.
+        let mut dirs = Vec::new();
+        let mut todo = vec![(top, NodeId::ROOT)];
+        while let Some((dir, id)) = todo.pop() {
+            if !tree.node(id).implied {
+                self.attributes(&dir, id).await.map_err(|error| self.failed_at(id, error))?;
+                dirs.push((dir.clone(), id));
+            }
+            self.directories += 1;
+            let mut below = Vec::new();
+            for entry in tree.sorted_children(id) {
+                let id = tree.entry_node(entry);
+                if tree.node(id).kind == Kind::Directory {
+                    below.push((self.subdirectory(&dir, entry).await?, id));
+                } else {
+                    self.file(&dir, entry).await?;
+                    self.files += 1;
+                }
+            }
+            todo.extend(below.into_iter().rev());
+        }
+        for (dir, id) in dirs.iter().rev() {
+            self.times(dir, *id).await.map_err(|error| self.failed_at(*id, error))?;
+        }
+        Ok((self.files, self.directories))
+    }
+
+    /// The directory at `path`; missing ones are made.
+    async fn directory(&self, path: &[u8]) -> Result<Node, BuildError> {
+        let failed = |error| BuildError::volume(path, error);
+        let mut here = self.root.clone();
+        for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+            here = match follow(&self.caller, &self.root, &here, name).await.map_err(failed)? {
+                Some(next) => next,
+                None => here.mkdir(&self.caller, name, 0o755).await.map_err(failed)?,
+            };
+        }
+        match is_dir(&here) {
+            true => Ok(here),
+            false => Err(failed(Error::NotADirectory(extant_fs::quote(path)))),
+        }
+    }
+
+    /// Takes away what the sources hide.
+    async fn hide(&self, top: &Node, hidden: &Hidden) -> Result<(), BuildError> {
+        let failed = |error| self.failed(&hidden.path, error);
+        let below = hidden.path.strip_prefix(b"/").unwrap_or(&hidden.path);
+        let slash = below.iter().rposition(|&byte| byte == b'/');
+        let (dir, name) = match slash {
+            _ if hidden.contents_only => (below, &b""[..]),
+            Some(at) => (&below[..at], &below[at + 1..]),
+            None => (&b""[..], below),
+        };
+        // A path through something else names nothing on the volume.
+        let found = match follow(&self.caller, &self.root, top, dir).await {
+            Err(Error::NotADirectory(_)) => None,
+            other => other.map_err(failed)?,
+        };
+        match found.filter(is_dir) {
+            None => Ok(()),
+            Some(dir) if hidden.contents_only => empty(&self.caller, &dir).await.map_err(failed),
+            Some(dir) => remove(&self.caller, &dir, name).await.map_err(failed),
+        }
+    }
+
+    async fn subdirectory(&self, dir: &Node, entry: EntryId) -> Result<Node, BuildError> {
+        let tree = self.origin.tree;
+        let (name, node) = (tree.entry_name(entry), tree.node(tree.entry_node(entry)));
+        let path = tree.entry_path(entry);
+        let failed = |error| self.failed(&path, error);
+        if let Some(there) = find(&self.caller, dir, name).await.map_err(failed)? {
+            if is_dir(&there) {
+                return Ok(there);
+            }
+            // A directory that no source lists stands for whatever leads to one.
+            if node.implied
+                && let Some(target) = follow(&self.caller, &self.root, dir, name).await.map_err(failed)?
+                && is_dir(&target)
+            {
+                return Ok(target);
+            }
+            drop(there);
+            dir.unlink(&self.caller, name).await.map_err(failed)?;
+        }
+        dir.mkdir(&self.caller, name, 0o755).await.map_err(failed)
+    }
+
+    async fn file(&mut self, dir: &Node, entry: EntryId) -> Result<(), BuildError> {
+        let tree = self.origin.tree;
+        let (name, id) = (tree.entry_name(entry), tree.entry_node(entry));
+        let path = tree.entry_path(entry);
+        if name == LOST_AND_FOUND && self.above.is_empty() && tree.entry_parent(entry) == NodeId::ROOT {
+            let text = "the source has a lost+found that is not a directory; e2fsck needs one, so rename it";
+            return Err(BuildError::Options(text.into()));
+        }
+        check_device(tree.node(id), || path.clone())?;
+        if tree.node(id).kind == Kind::Symlink && tree.symlink_target(id).is_empty() {
+            return Err(BuildError::TargetEmpty { path: quoted(&path) });
+        }
+        remove(&self.caller, dir, name).await.map_err(|error| self.failed(&path, error))?;
+        if let Some(first) = self.linked.get(&id) {
+            return dir.link(&self.caller, first, name).await.map_err(|error| self.failed(&path, error));
+        }
+        let made = self.make(dir, name, id, tree).await.map_err(|error| self.failed(&path, error))?;
+        if tree.node(id).kind == Kind::File {
+            self.contents(&made, entry, &path).await?;
+        }
+        let settled = async {
+            self.attributes(&made, id).await?;
+            self.times(&made, id).await
+        };
+        settled.await.map_err(|error| self.failed(&path, error))?;
+        if tree.node(id).names > 1 {
+            self.linked.insert(id, made);
+        }
+        Ok(())
+    }
+
+    /// Makes an inode, as far as its name and kind go.
+    async fn make(&self, dir: &Node, name: &[u8], id: NodeId, tree: &Tree) -> extant_fs::Result<Node> {
+        let caller = &self.caller;
+        let node = tree.node(id);
+        let device = match node.payload {
+            Payload::Device { major, minor } => DeviceNumber { major, minor },
+            _ => DeviceNumber { major: 0, minor: 0 },
+        };
+        let kind = match node.kind {
+            Kind::File | Kind::Directory => return dir.create(caller, name, 0o600).await,
+            Kind::Symlink => return dir.symlink(caller, name, tree.symlink_target(id)).await,
+            Kind::CharDevice => FileKind::CharDevice,
+            Kind::BlockDevice => FileKind::BlockDevice,
+            Kind::Fifo => FileKind::Fifo,
+            Kind::Socket => FileKind::Socket,
+        };
+        dir.mknod(caller, name, kind, 0o600, device).await
+    }
+
+    async fn contents(&mut self, made: &Node, entry: EntryId, path: &[u8]) -> Result<(), BuildError> {
+        let tree = self.origin.tree;
+        let id = tree.entry_node(entry);
+        let size = tree.node(id).size;
+        let file =
+            made.open(&self.caller, FileOptions::default()).map_err(|error| self.failed(path, error))?;
+        let whole = [(0, size)];
+        let sparse: Option<Vec<(u64, u64)>> = tree
+            .sparse_map(id)
+            .map(|map| map.iter().map(|range| (range.offset, range.offset + range.len)).collect());
+        for &(start, end) in sparse.as_deref().unwrap_or(&whole) {
+            let mut at = start;
+            while at < end.min(size) {
+                let len = CHUNK_BYTES.min((end.min(size) - at) as usize);
+                self.chunk.resize(len, 0);
+                self.reader.read(self.origin, entry, at, &mut self.chunk)?;
+                let mut done = 0;
+                while done < len {
+                    let written = file.write(at + done as u64, &self.chunk[done..]).await;
+                    match written.map_err(|error| self.failed(path, error))? {
+                        0 => return Err(self.failed(path, Error::NoSpace)),
+                        n => done += n,
+                    }
+                }
+                file.write_back().await.map_err(|error| self.failed(path, error))?;
+                at += len as u64;
+            }
+        }
+        if file.size() < size {
+            file.set_size(size).await.map_err(|error| self.failed(path, error))?;
+        }
+        self.done_bytes += size;
+        (self.progress)(self.done_bytes, self.all_bytes);
+        Ok(())
+    }
+
+    /// Gives an inode the owner, the extended attributes and the mode of the source, and no others. A change of owner takes
+    /// set-ID bits away, and an access list changes the mode: that comes last.
+    async fn attributes(&self, made: &Node, id: NodeId) -> extant_fs::Result<()> {
+        let tree = self.origin.tree;
+        let node = tree.node(id);
+        let caller = &self.caller;
+        let owner = SetAttributes { uid: Some(node.uid), gid: Some(node.gid), ..Default::default() };
+        made.set_attributes(caller, &owner).await?;
+        let wanted = tree.xattrs(node.xattrs);
+        for name in made.xattrs(caller).await? {
+            if name != b"system.data" && wanted.iter().all(|xattr| *xattr.name != *name) {
+                made.remove_xattr(caller, &name).await?;
+            }
+        }
+        for xattr in wanted {
+            made.set_xattr(caller, &xattr.name, &xattr.value, SetMode::Any).await?;
+        }
+        if node.kind == Kind::Symlink {
+            return Ok(());
+        }
+        let mode = SetAttributes { permissions: Some(node.mode), ..Default::default() };
+        made.set_attributes(caller, &mode).await
+    }
+
+    /// The time of change stands for that of access, as in built volumes.
+    async fn times(&self, made: &Node, id: NodeId) -> extant_fs::Result<()> {
+        let Timestamp { seconds, nanos } = self.origin.tree.node(id).mtime;
+        let time = Some(SetTime::To(extant_format::Timestamp { seconds, nanos }));
+        let times = SetAttributes { accessed: time, modified: time, ..Default::default() };
+        made.set_attributes(&self.caller, &times).await
+    }
+
+    fn failed_at(&self, dir: NodeId, error: Error) -> BuildError {
+        self.failed(&self.origin.tree.path(dir), error)
+    }
+
+    fn failed(&self, path: &[u8], error: Error) -> BuildError {
+        let mut whole = self.above.clone();
+        whole.extend_from_slice(path);
+        if whole.is_empty() {
+            whole.push(b'/');
+        }
+        BuildError::Volume { path: quoted(&whole), error }
+    }
+}
