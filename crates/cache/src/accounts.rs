@@ -33,6 +33,7 @@
 //! ```
 
 use crate::cache::PageCache;
+use crate::caught::shielded;
 use crate::page::PAGE;
 use crate::shared::Shared;
 use crate::{Disk, waits};
@@ -255,7 +256,12 @@ impl Inner {
 
     fn shrink(&self, bytes: u64) -> u64 {
         let shrinker = self.shrinker.lock().as_ref().and_then(Weak::upgrade);
-        shrinker.map_or(0, |shrinker| shrinker.shrink(bytes))
+        let mut freed = 0;
+        if let Some(shrinker) = shrinker {
+            // A client that panics has freed nothing; the others are still asked.
+            shielded(|| freed = shrinker.shrink(bytes));
+        }
+        freed
     }
 }
 
@@ -303,7 +309,7 @@ impl fmt::Debug for Pin {
 impl Shared {
     /// Pages that are set apart, or given back to frames, at a time.
     fn grant_step(&self) -> u64 {
-        u64::from(self.pool.frames.count() / 256).clamp(8, 1024)
+        u64::from(self.pool.capacity() / 256).clamp(8, 1024)
     }
 
     /// Sets apart what is charged, in steps; frames beyond what is left are parked or evicted.
@@ -345,6 +351,7 @@ impl Shared {
 async fn shrink(shared: Arc<Shared>) {
     let accounts = &shared.accounts;
     let mut budget = shared.rt.budget(Nanos::from_micros(100));
+    let mut freed_since_wake = 0;
     loop {
         let all: Vec<Arc<Inner>> = accounts.all.lock().iter().filter_map(Weak::upgrade).collect();
         let mut wanted = accounts.wanted.swap(0, Ordering::AcqRel);
@@ -367,13 +374,16 @@ async fn shrink(shared: Arc<Shared>) {
                 budget.resched().await;
             }
         }
+        freed_since_wake += freed;
         let goes_on = freed > 0 && all.iter().any(|account| account.excess() > 0);
         if goes_on {
             continue;
         }
         accounts.is_shrinking.store(false, Ordering::SeqCst);
-        // Frames that freed memory was waited for.
-        shared.waits.wake_all(waits::Condition::Frames);
+        // A waiter that is woken for nothing asks again, and would keep this task and itself busy.
+        if std::mem::take(&mut freed_since_wake) > 0 {
+            shared.waits.wake_all(waits::Condition::Frames);
+        }
         // A request that came after the last look and before the flag was cleared has no other server.
         let is_missed = accounts.wanted.load(Ordering::SeqCst) > 0;
         if !is_missed || accounts.is_shrinking.swap(true, Ordering::AcqRel) {

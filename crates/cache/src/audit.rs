@@ -51,7 +51,7 @@ pub(crate) fn check(shared: &Shared) {
     assert_eq!(clean, u64::from(counts.evictable), "every clean page can be evicted");
     assert_eq!(
         attached + u64::from(counts.free) + u64::from(counts.parked),
-        u64::from(counts.total),
+        u64::from(counts.total + counts.overdrawn),
         "every frame is in a file, free or parked: {counts:?}"
     );
     let used = shared

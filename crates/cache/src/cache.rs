@@ -6,7 +6,7 @@ use crate::mapping::Inner;
 use crate::mapping::backing::Backing;
 use crate::mapping::file::Mapping;
 use crate::page::PAGE;
-use crate::pool::evict::{Eviction, S3Fifo};
+use crate::pool::evict::{Eviction, S3Fifo, SPARE_FRAMES};
 use crate::shared::{Settings, Shared};
 use crate::writeback::disk::DiskState;
 use crate::writeback::flusher;
@@ -63,7 +63,7 @@ pub struct CacheConfig {
     pub pass: Box<dyn WriteBackPass>,
     /// The table in which tasks wait for pages; the lab puts older ones here.
     pub page_waits: WaitConfig,
-    /// The eviction policy; [`S3Fifo`] if not given.
+    /// The eviction policy, for the frames of the budget and [`SPARE_FRAMES`] more; [`S3Fifo`] if not given.
     pub eviction: Option<Box<dyn Eviction>>,
 }
 
@@ -161,7 +161,8 @@ impl PageCache {
     /// Phantom frames in the real world, where they would lose what is written.
     pub fn new(rt: &Rt, mut config: CacheConfig) -> std::io::Result<Self> {
         assert!(rt.is_virtual() || !config.phantom_frames, "phantom frames are for virtual worlds");
-        let frames = (config.budget_bytes / PAGE).clamp(16, u64::from(u32::MAX) - 1) as u32;
+        let most_frames = u64::from(u32::MAX - 1 - SPARE_FRAMES);
+        let frames = (config.budget_bytes / PAGE).clamp(16, most_frames) as u32;
         let limits = config.limits(u64::from(frames));
         let settings = Settings {
             on_write_error: config.on_write_error,
@@ -332,7 +333,7 @@ impl Disk {
         write_back_all(shared, state).await;
         if state.errors.peek(&mut since.clone()).is_ok() {
             // A failure is in the log.
-            let _ = state.flush(&shared.rt).await;
+            let _ = state.flush(shared).await;
         }
         let told = state.errors.check(&mut state.told.lock());
         told.and(state.errors.peek(&mut since))
@@ -341,7 +342,7 @@ impl Disk {
     /// Makes writes that have ended durable: flushes the device's cache. For a file system's own writes; every file that
     /// was written since the last good flush reports a failure.
     pub async fn flush(&self) -> Result<()> {
-        self.state.flush(&self.shared.rt).await
+        self.state.flush(&self.shared).await
     }
 
     /// Enters a failed flush that did not go through the cache: a journal's write with `PREFLUSH` or `FUA`.

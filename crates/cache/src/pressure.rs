@@ -49,7 +49,7 @@ async fn follow(shared: Weak<Shared>) {
         }
         if let Some(stalled) = std::fs::read_to_string(PSI).ok().as_deref().and_then(stalled_percent) {
             let budget = shared.pool.budget();
-            let next = next_budget(stalled, budget, shared.pool.frames.count());
+            let next = next_budget(stalled, budget, shared.pool.capacity());
             if next != budget {
                 shared.set_budget(next);
             }

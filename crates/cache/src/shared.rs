@@ -214,7 +214,7 @@ impl Shared {
     /// Takes over how much may be dirty in all.
     pub(crate) fn set_pool_limit(&self, pages: u64) {
         let pages = pages.clamp(1, self.settings.most_dirty_pages);
-        if pages > self.limit_pages.swap(pages, Ordering::Relaxed) {
+        if pages > self.limit_pages.swap(pages, Ordering::SeqCst) {
             self.waits.wake_all(Condition::Room(None));
         }
     }

@@ -165,6 +165,13 @@ impl Rt {
         self.shared.tracer.set_sink(sink);
     }
 
+    /// The processor in the virtual world, a small number for the thread in the real one: for state that tasks on different
+    /// processors had better not share.
+    #[inline]
+    pub fn lane(&self) -> u32 {
+        self.origin().lane
+    }
+
     fn origin(&self) -> Origin {
         match &self.shared.world {
             Which::Real(real) => real.origin(),

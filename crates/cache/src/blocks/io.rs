@@ -77,15 +77,14 @@ impl Shared {
             let others = run.len() > 1;
             let mut memory = std::mem::take(&mut bio.segments).into_iter().map(Segment::into_buf);
             for block in &run {
-                let bytes = memory.next().flatten();
-                let loaded = match &result {
-                    Ok(()) => Ok(bytes.expect("a device returns the memory it was given")),
-                    Err(error) => {
-                        this.remove(block);
-                        Err(ReadFailed { error: error.clone(), others })
-                    }
+                let bytes = match &result {
+                    Ok(()) => memory.next().flatten().ok_or_else(|| this.memory_is_gone(block.number)),
+                    Err(error) => Err(error.clone()),
                 };
-                block.loaded(loaded);
+                block.loaded(bytes.map_err(|error| {
+                    this.remove(block);
+                    ReadFailed { error, others }
+                }));
             }
         }));
         bio
@@ -96,12 +95,21 @@ impl Shared {
     }
 
     fn out_of_range(&self, n: u64) -> IoError {
+        self.error(n, IoErrorKind::OutOfRange)
+    }
+
+    /// A device kept the memory that it was to fill: the other blocks of its bio are read all the same.
+    fn memory_is_gone(&self, n: u64) -> IoError {
+        self.error(n, IoErrorKind::Gone("the bio came back without its memory".into()))
+    }
+
+    fn error(&self, n: u64, kind: IoErrorKind) -> IoError {
         IoError {
             device: self.device.limits().name.clone(),
             op: Op::Read,
             start: self.sector(n),
             bytes: self.block_bytes as u64,
-            kind: IoErrorKind::OutOfRange,
+            kind,
         }
     }
 }

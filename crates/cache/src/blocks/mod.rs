@@ -162,10 +162,14 @@ impl Shared {
 
     /// Has the account's charge follow the memory; without locks.
     fn settle(&self) {
-        let Some(mut charge) = self.charge.get().and_then(Mutex::try_lock) else { return };
-        let bytes = (self.resident.load(Ordering::Relaxed) * self.block_bytes) as u64;
-        if bytes.abs_diff(charge.bytes()) >= CHARGE_STEP_BYTES {
+        loop {
+            let Some(mut charge) = self.charge.get().and_then(Mutex::try_lock) else { return };
+            let bytes = (self.resident.load(Ordering::SeqCst) * self.block_bytes) as u64;
+            if bytes.abs_diff(charge.bytes()) < CHARGE_STEP_BYTES {
+                return;
+            }
             charge.resize(bytes);
+            // Another task may have found the charge locked and gone: look for what it would have done.
         }
     }
 
@@ -176,7 +180,7 @@ impl Shared {
         if shard.map.insert(n, block).is_some() {
             shard.stale += 1;
         } else {
-            self.resident.fetch_add(1, Ordering::Relaxed);
+            self.resident.fetch_add(1, Ordering::SeqCst);
         }
         let budget = self.budget_blocks.load(Ordering::Relaxed);
         for _ in 0..LOOKED_AT {
@@ -189,7 +193,7 @@ impl Shared {
                 // The table's own reference is the only one, and new ones come from the table, which is locked.
                 Some(block) if Arc::strong_count(block) == 1 && !block.take_used() => {
                     shard.map.remove(&oldest);
-                    self.resident.fetch_sub(1, Ordering::Relaxed);
+                    self.resident.fetch_sub(1, Ordering::SeqCst);
                 }
                 Some(_) => shard.queue.push_back(oldest),
             }
@@ -208,7 +212,7 @@ impl Shared {
         if shard.map.get(&block.number).is_some_and(|held| Arc::ptr_eq(held, block)) {
             shard.map.remove(&block.number);
             shard.stale += 1;
-            self.resident.fetch_sub(1, Ordering::Relaxed);
+            self.resident.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
@@ -235,7 +239,7 @@ impl Shrink for Shared {
                 }
             }
         }
-        self.resident.fetch_sub(freed, Ordering::Relaxed);
+        self.resident.fetch_sub(freed, Ordering::SeqCst);
         self.settle();
         (freed * self.block_bytes) as u64
     }

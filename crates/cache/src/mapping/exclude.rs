@@ -26,6 +26,16 @@ impl Fills {
         !self.excluded.is_empty() && self.excluded.iter().any(|excluded| excluded.overlaps(range))
     }
 
+    /// What of `range` lies before the first excluded page.
+    pub(crate) fn admitted(&self, mut range: PageRange) -> PageRange {
+        for excluded in &self.excluded {
+            if excluded.overlaps(range) {
+                range.end = excluded.start.max(range.start);
+            }
+        }
+        range
+    }
+
     /// The backing answers differently for `range` from now on: what was asked before counts for less.
     pub(crate) fn remapped(&mut self, range: PageRange) {
         for (_, lookup) in self.lookups.iter_mut().filter(|(_, lookup)| lookup.overlaps(range)) {
@@ -49,11 +59,7 @@ impl Inner {
     ) -> Option<(Lookup<'_>, PageRange)> {
         let fills = &mut self.pages.lock().fills;
         if !in_exclusion {
-            for excluded in &fills.excluded {
-                if excluded.overlaps(range) {
-                    range.end = excluded.start.max(range.start);
-                }
-            }
+            range = fills.admitted(range);
             if range.is_empty() {
                 return None;
             }

@@ -66,17 +66,26 @@ impl Inner {
                 self.wait_admitted((start..start + 1).into()).await;
                 continue;
             };
+            let device_block = u64::from(self.disk.device.limits().block_bytes);
             let mut extents = Vec::new();
             let mut at = start * PAGE;
             // Extents until the run of pages is covered, or the first page at least.
             while at < end * PAGE {
                 let asked = ByteRange::new(at, end * PAGE);
-                let extent = caught(async { self.backing.map_read(asked).await }).await?;
-                assert!(extent.bytes > 0, "a backing's answer is never empty");
+                let extent = caught(async {
+                    let extent = self.backing.map_read(asked).await?;
+                    let bytes = extent.bytes.min(asked.len());
+                    assert!(bytes > 0, "a backing's answer is never empty");
+                    let is_whole =
+                        bytes.is_multiple_of(device_block) || !matches!(extent.from, ReadFrom::Device(_));
+                    assert!(is_whole, "a backing answers in whole blocks of its device");
+                    Ok(Extent { bytes, ..extent })
+                });
+                let extent = extent.await?;
                 self.shared.rt.charge(Cost::MapLookup(1));
-                let bytes = extent.bytes.min(end * PAGE - at);
-                extents.push((at, Extent { bytes, ..extent }));
-                at += bytes;
+                let begins = at;
+                at += extent.bytes;
+                extents.push((begins, extent));
                 if extents.len() >= 16 && at >= (start + 1) * PAGE {
                     break;
                 }
@@ -161,7 +170,6 @@ impl Load {
         let shared = &self.inner.shared;
         let device = &self.inner.disk.device;
         let limits = device.limits();
-        let block = u64::from(limits.block_bytes);
         let base = self.first * PAGE;
         let end = base + self.frames.len() as u64 * PAGE;
         let most = (limits.max_bytes.min(shared.settings.bio_pages * PAGE) / PAGE * PAGE).max(PAGE);
@@ -182,7 +190,6 @@ impl Load {
                     continue;
                 }
             };
-            assert!(extent.bytes.is_multiple_of(block), "a backing answers in whole blocks of its device");
             let mut at = offset;
             while at < extent_end {
                 let bytes = most.min(extent_end - at);
@@ -190,7 +197,7 @@ impl Load {
                 let start = Sector(sector.0 + (at - offset) / Sector::BYTES);
                 let mut bio = Bio::new(Op::Read, start, segments);
                 bio.flags = match purpose {
-                    Purpose::Demand => BioFlags::SYNC,
+                    Purpose::Demand | Purpose::Completion => BioFlags::SYNC,
                     Purpose::Ahead => BioFlags::RAHEAD,
                 };
                 bio.stream = stream;
@@ -283,7 +290,7 @@ impl Load {
             let valid = (self.first * PAGE + self.valid_bytes).min(end);
             self.zero(valid..end);
             // Candidates before anybody can have changed them: who dirties one withdraws it.
-            shared.pool.evictable(self.frames.iter().copied());
+            shared.pool.evictable(&self.frames);
             for &frame in &self.frames {
                 shared.pool.settle(frame, shared.pool.frames.state(frame).loaded());
             }

@@ -21,6 +21,7 @@ use crate::pool::frames::Claimed;
 use crate::pool::index::Cursor;
 use crate::pool::state::After;
 use crate::shared::Shared;
+use crate::waits::Condition;
 use crate::writeback::disk::{DiskState, Listed};
 use crate::writeback::errseq::ErrorLog;
 use crate::writeback::stuck::Stuck;
@@ -90,6 +91,8 @@ pub(crate) struct Aftermath {
     freed: Vec<FrameNo>,
     unlisted: Option<Arc<Inner>>,
     uncharge: u64,
+    /// Dirty pages of a stuck file that were given up: they lowered the limit for all.
+    unstuck: u64,
     /// Dirty pages that were given up.
     abandoned: Vec<u64>,
 }
@@ -203,7 +206,9 @@ impl Inner {
         let index = self.shared.pool.frames.key(frame).index();
         self.unlink(pages, cursor, frame);
         if pages.dirty.remove(index..index + 1) > 0 {
-            after.uncharge += self.no_longer_dirty(pages, 1);
+            let charged = self.no_longer_dirty(pages, 1);
+            after.uncharge += charged;
+            after.unstuck += 1 - charged;
             after.abandoned.push(index);
         }
         if self.shared.pool.frames.state(frame).detach() == After::Freed {
@@ -278,13 +283,14 @@ impl Inner {
 
     /// Carries out what had to wait for the lock's release.
     pub(crate) fn settle(&self, after: Aftermath) {
-        let Aftermath { mut freed, unlisted, uncharge, abandoned } = after;
+        let Aftermath { mut freed, unlisted, uncharge, unstuck, abandoned } = after;
         if !freed.is_empty() {
             // Neighbours beside each other, as they will be taken.
             freed.sort_unstable();
             self.shared.pool.free_all(freed);
         }
         self.shared.uncharge_dirty(&self.disk, uncharge);
+        self.shared.waits.wake(Condition::Room(None), unstuck as usize);
         drop(unlisted);
         self.abandon(abandoned);
     }

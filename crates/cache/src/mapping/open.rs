@@ -49,8 +49,9 @@ impl OpenFile {
         self
     }
 
-    /// Exempts writes from the limits on dirty memory and from throttling. For completions
-    /// ([`crate::Backing::finish_write`]) and the like, which must not wait for memory that only they can free.
+    /// Exempts writes from the limits on dirty memory and from throttling, and lets reads and writes take frames of the
+    /// reserve. For completions ([`crate::Backing::finish_write`]) and the like, which must not wait for memory that only
+    /// they can free.
     pub fn exempt(mut self) -> Self {
         self.exempt = true;
         self
@@ -179,7 +180,7 @@ impl OpenFile {
         let end = inner.size().div_ceil(PAGE);
         let wanted = Wanted {
             pages: pages.clone(),
-            purpose: Purpose::Demand,
+            purpose: if self.exempt { Purpose::Completion } else { Purpose::Demand },
             mark: None,
             stream: self.stream,
             in_exclusion: self.in_exclusion,
@@ -384,8 +385,13 @@ impl OpenFile {
                     }
                 }
                 WriteStop::NoRoom(reason) => {
+                    // Stuck files have taken all room, and nothing in flight will give any back.
+                    if let Some(error) = inner.shared.stuck_everywhere() {
+                        waiting.took(|_| true);
+                        return Err(error);
+                    }
                     // A device that fails gets one more try on behalf of its writers.
-                    let failure = inner.disk.failure().or_else(|| inner.shared.stuck_everywhere());
+                    let failure = inner.disk.failure();
                     if let (Some(error), true) = (&failure, refused) {
                         // It has looked: passed on, its wake would go round among writers that are all refused.
                         waiting.took(|_| true);
@@ -416,7 +422,7 @@ impl OpenFile {
     pub async fn sync(&self) -> Result<()> {
         self.sync_range(ByteRange::ALL).await?;
         // A failure is in the log, of this file and of every other that it concerns.
-        let _ = self.inner.disk.flush(&self.inner.shared.rt).await;
+        let _ = self.inner.disk.flush(&self.inner.shared).await;
         self.inner.errors.check(&mut self.told.lock())
     }
 
@@ -454,7 +460,7 @@ const WANTED_BYTES: u64 = 256 << 10;
 /// Waits for a frame. Nobody tells when a page that could be evicted is no longer in use, for as long as that may be: as a
 /// copy takes.
 async fn wait_for_frames(shared: &Arc<Shared>, waiting: &mut Waiting) {
-    if shared.pool.frame_counts().evictable > 0 {
+    if shared.pool.evictable_frames() > 0 {
         return shared.rt.yield_now().await;
     }
     want_frames(shared);

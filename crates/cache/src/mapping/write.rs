@@ -54,6 +54,13 @@ pub(crate) struct Terms {
     pub(crate) in_exclusion: bool,
 }
 
+impl Terms {
+    /// The purpose of its frames.
+    fn purpose(&self) -> Purpose {
+        if self.exempt { Purpose::Completion } else { Purpose::Demand }
+    }
+}
+
 /// The source of a write: a caller's bytes, or zeroes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
@@ -291,7 +298,7 @@ impl Inner {
             shared.pool.settle(old, after);
         };
         let mut taken = Vec::new();
-        shared.take_frames(1, Purpose::Demand, &mut taken);
+        shared.take_frames(1, terms.purpose(), &mut taken);
         let Some(new) = taken.pop() else {
             unpin();
             return Some(Overwrite::Stop(WriteStop::NoFrames));
@@ -361,7 +368,7 @@ impl Inner {
         }
         debug_assert!(count > 0);
         let mut frames = Vec::with_capacity(count);
-        shared.take_frames(count, Purpose::Demand, &mut frames);
+        shared.take_frames(count, terms.purpose(), &mut frames);
         if frames.is_empty() {
             return Some(WriteStop::NoFrames);
         }
@@ -388,18 +395,23 @@ impl Inner {
         }
         let mut unused = Vec::new();
         let mut entered = 0;
-        let mut excluded = false;
+        let mut admitted = PageRange { start: first, end: first + fresh.len() as u64 };
         {
             let mut pages = self.pages.lock();
-            let all = PageRange { start: first, end: first + fresh.len() as u64 };
-            excluded |= !terms.in_exclusion && pages.fills.excludes(all);
+            if !terms.in_exclusion {
+                admitted = pages.fills.admitted(admitted);
+            }
             let mut cursor = self.cursor(&pages);
             for (slot, page) in fresh.into_iter().enumerate() {
                 let index = first + slot as u64;
                 let (skip, _, n) = piece(slot);
                 // Others may have written the page since its size was looked at, and it may have been evicted.
                 let covers = n == PAGE_BYTES || index * PAGE >= self.size();
-                if excluded || entered < slot || !covers || cursor.find(self.key(index)).is_some() {
+                if index >= admitted.end
+                    || entered < slot
+                    || !covers
+                    || cursor.find(self.key(index)).is_some()
+                {
                     unused.push(page.give_back());
                     continue;
                 }
@@ -423,7 +435,7 @@ impl Inner {
             wrote.dirtied += entered as u64;
             wrote.frames += entered as u64;
         }
-        excluded.then_some(WriteStop::Excluded(first))
+        admitted.is_empty().then_some(WriteStop::Excluded(first))
     }
 
     /// Room for up to `n` more dirty pages.

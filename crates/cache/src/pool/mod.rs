@@ -5,16 +5,20 @@
 mod arena;
 pub mod evict;
 pub(crate) mod frames;
+mod free;
 pub(crate) mod index;
+mod magazines;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod racy;
 pub(crate) mod state;
 
 use crate::Cost;
 use crate::page::FrameNo;
-use crate::pool::evict::{Eviction, Uses};
+use crate::pool::evict::{Eviction, SPARE_FRAMES, Uses};
 use crate::pool::frames::{Claimed, Frames};
+use crate::pool::free::Free;
 use crate::pool::index::Index;
+use crate::pool::magazines::Magazines;
 use crate::pool::state::After;
 use crate::waits::{Condition, Waits};
 use extant_rt::Rt;
@@ -26,6 +30,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const VICTIMS_MAX: usize = 64;
 /// Goes at victims before a caller gives up for this time.
 const ROUNDS_MAX: usize = 64;
+/// Frames for each that completions may take beyond the budget.
+const RESERVE_SHARE: u32 = 128;
+/// Free frames, or clean pages, for each frame that goes into a magazine.
+const MANY_FREE: usize = 16;
 
 /// Removes claimed frames, all of one file, from their mapping.
 pub(crate) type Forget<'a> = &'a dyn Fn(&[Claimed<'_>]);
@@ -37,7 +45,11 @@ pub(crate) struct Pool {
     pub(crate) frames: Frames,
     pub(crate) index: Index,
     waits: Arc<Waits>,
+    /// Taken before the lists' lock.
+    magazines: Magazines,
     lists: Mutex<Lists>,
+    /// Frames without the reserve.
+    capacity: u32,
     /// Dirty pages that the frames allow which are not set apart for accounts.
     frames_limit: AtomicU64,
 }
@@ -46,17 +58,7 @@ pub(crate) struct Pool {
 #[derive(Debug)]
 struct Lists {
     policy: Box<dyn Eviction>,
-    /// Free frames in order of their freeing, chained as in the index's buckets.
-    free_first: u32,
-    free_last: u32,
-    free: u32,
-    /// Frames up to here have been used once.
-    fresh: u32,
-    /// Free frames that the budget does not cover at present, chained likewise.
-    parked_first: u32,
-    parked: u32,
-    /// Frames that may be in use or free.
-    in_force: u32,
+    free: Free,
     /// The budget without accounts …
     budget: u32,
     /// … and the part of it that is set apart for them.
@@ -70,6 +72,8 @@ pub(crate) enum Purpose {
     Demand,
     /// Read-ahead, which takes nothing from anybody.
     Ahead,
+    /// A completion, which other tasks wait for: the reserve is for it.
+    Completion,
 }
 
 struct FrameUses<'a>(&'a Frames);
@@ -91,25 +95,24 @@ impl Pool {
         policy: Box<dyn Eviction>,
         waits: Arc<Waits>,
     ) -> std::io::Result<Self> {
+        let reserve = (frames / RESERVE_SHARE).clamp(1, SPARE_FRAMES);
+        let all = Frames::new(frames + reserve, phantom)?;
+        let free = Free::new(&all, reserve);
         Ok(Self {
             rt: rt.clone(),
-            frames: Frames::new(frames, phantom)?,
             index: Index::new(frames)?,
+            magazines: Magazines::new(frames),
             waits,
-            lists: Mutex::new(Lists {
-                policy,
-                free_first: 0,
-                free_last: 0,
-                free: 0,
-                fresh: 0,
-                parked_first: 0,
-                parked: 0,
-                in_force: frames,
-                budget: frames,
-                set_apart: 0,
-            }),
+            lists: Mutex::new(Lists { policy, free, budget: frames, set_apart: 0 }),
             frames_limit: AtomicU64::new(u64::MAX),
+            capacity: frames,
+            frames: all,
         })
+    }
+
+    /// Frames that the cache was made with.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
     }
 
     /// Memory that describes frames, whatever they hold.
@@ -133,7 +136,7 @@ impl Pool {
             let mut lists = self.lists.lock();
             for frame in frames {
                 lists.policy.remove(frame);
-                lists.put_free(&self.frames, frame);
+                lists.free.put(&self.frames, frame);
                 count += 1;
             }
         }
@@ -149,17 +152,24 @@ impl Pool {
     }
 
     /// Frames that hold clean pages may be evicted from now on.
-    pub(crate) fn evictable(&self, frames: impl IntoIterator<Item = FrameNo>) {
-        let mut count = 0;
-        {
-            let mut lists = self.lists.lock();
-            for frame in frames {
-                let page = self.frames.key(frame).0;
-                lists.policy.insert(frame, page);
-                count += 1;
-            }
+    pub(crate) fn evictable(&self, frames: &[FrameNo]) {
+        self.enter_evictable(frames);
+        self.wake_for(frames.len());
+    }
+
+    /// As [`Pool::evictable`], for a caller that holds a mapping's lock, so that the pages cannot become dirty before: it
+    /// calls [`Pool::wake_for`] without the lock.
+    pub(crate) fn enter_evictable(&self, frames: &[FrameNo]) {
+        let mut lists = self.lists.lock();
+        for &frame in frames {
+            let page = self.frames.key(frame).0;
+            lists.policy.insert(frame, page);
         }
-        self.waits.wake(Condition::Frames, count);
+    }
+
+    /// So many frames are free now, or can be evicted.
+    pub(crate) fn wake_for(&self, frames: usize) {
+        self.waits.wake(Condition::Frames, frames);
     }
 
     /// Frames became dirty: no candidates any more.
@@ -178,21 +188,78 @@ impl Pool {
         forget: Forget<'_>,
     ) {
         let (before, wanted) = (taken.len(), taken.len() + n);
-        {
+        let is_small = n <= self.magazines.size() && purpose != Purpose::Completion;
+        if is_small {
+            self.take_from_magazine(wanted, taken);
+        } else {
             let mut lists = self.lists.lock();
-            while taken.len() < wanted {
-                let Some(frame) = lists.take_free(&self.frames) else { break };
-                taken.push(frame);
-            }
+            taken.extend(std::iter::from_fn(|| lists.free.take(&self.frames)).take(n));
         }
         // Victims that are in use at the moment are passed over; a few rounds tell whether there are others.
         for _ in 0..ROUNDS_MAX {
-            if taken.len() >= wanted || !self.evict(purpose, wanted - taken.len(), taken, forget) {
+            let more = if is_small { self.magazines.size() } else { 0 };
+            if taken.len() >= wanted || !self.evict(purpose, wanted - taken.len(), more, taken, forget) {
                 break;
             }
         }
+        if taken.len() < wanted && purpose != Purpose::Ahead {
+            self.take_last(wanted, purpose, taken);
+        }
+        if is_small && taken.len() > wanted {
+            self.put_in_magazine(taken.split_off(wanted));
+        }
         // Pages that follow each other in frames that do are one segment of a bio, whatever the order of eviction.
         taken[before..].sort_unstable();
+    }
+
+    /// Free frames by way of the caller's magazine, which is filled on the way if there are many.
+    fn take_from_magazine(&self, wanted: usize, taken: &mut Vec<FrameNo>) {
+        let mut magazine = self.magazines.lock(self.rt.lane());
+        let missing = wanted - taken.len();
+        let got = missing.min(magazine.len());
+        taken.extend(magazine.drain(..got));
+        if taken.len() == wanted {
+            return;
+        }
+        let mut lists = self.lists.lock();
+        while taken.len() < wanted {
+            let Some(frame) = lists.free.take(&self.frames) else { return };
+            taken.push(frame);
+        }
+        // Where frames are few they stay in sight of all.
+        if lists.free.len() as usize > MANY_FREE * self.magazines.size() {
+            magazine.extend(std::iter::from_fn(|| lists.free.take(&self.frames)).take(self.magazines.size()));
+        }
+    }
+
+    /// Keeps frames that were evicted along with others, so that the next callers on this processor need not evict.
+    fn put_in_magazine(&self, mut frames: Vec<FrameNo>) {
+        let count = {
+            let mut magazine = self.magazines.lock(self.rt.lane());
+            let room = self.magazines.size().saturating_sub(magazine.len()).min(frames.len());
+            magazine.extend(frames.drain(..room));
+            room
+        };
+        // A caller that looked meanwhile found neither the pages nor the frames.
+        self.wake_for(count);
+        if !frames.is_empty() {
+            self.return_frames(frames);
+        }
+    }
+
+    /// The frames that are left where nothing can be evicted: those in magazines, and for a completion the reserve.
+    fn take_last(&self, wanted: usize, purpose: Purpose, taken: &mut Vec<FrameNo>) {
+        let mut held = self.magazines.take_back();
+        let rest = held.split_off(held.len().min(wanted - taken.len()));
+        taken.append(&mut held);
+        if !rest.is_empty() {
+            self.return_frames(rest);
+        }
+        if purpose == Purpose::Completion {
+            let mut lists = self.lists.lock();
+            let missing = wanted - taken.len();
+            taken.extend(std::iter::from_fn(|| lists.free.take_spare(&self.frames)).take(missing));
+        }
     }
 
     /// Gives back frames that were taken and not used.
@@ -201,20 +268,29 @@ impl Pool {
         {
             let mut lists = self.lists.lock();
             for frame in frames {
-                lists.put_free(&self.frames, frame);
+                lists.free.put(&self.frames, frame);
                 count += 1;
             }
         }
         self.waits.wake(Condition::Frames, count);
     }
 
-    /// Evicts up to `n` clean pages and gives their frames to the caller. Says whether it is worth trying again.
-    fn evict(&self, purpose: Purpose, n: usize, taken: &mut Vec<FrameNo>, forget: Forget<'_>) -> bool {
-        let mut victims = Vec::with_capacity(n.min(VICTIMS_MAX));
+    /// Evicts up to `n` clean pages, and `more` where there are many, and gives their frames to the caller. Says whether it
+    /// is worth trying again.
+    fn evict(
+        &self,
+        purpose: Purpose,
+        n: usize,
+        more: usize,
+        taken: &mut Vec<FrameNo>,
+        forget: Forget<'_>,
+    ) -> bool {
+        let mut victims = Vec::with_capacity((n + more).min(VICTIMS_MAX));
         {
             let page_of = |frame| self.frames.key(frame).0;
             let mut lists = self.lists.lock();
-            while victims.len() < n.min(VICTIMS_MAX) {
+            let more = if lists.policy.len() > MANY_FREE * more { more } else { 0 };
+            while victims.len() < (n + more).min(VICTIMS_MAX) {
                 let Some(frame) = lists.policy.victim(&FrameUses(&self.frames), &page_of) else { break };
                 victims.push(frame);
             }
@@ -258,16 +334,26 @@ impl Pool {
                 freed.push(frame);
             }
         }
-        let mut lists = self.lists.lock();
-        kept.into_iter().for_each(|frame| lists.policy.put_back(frame));
-        for frame in freed {
-            lists.policy.remove(frame);
-            if lists.over_budget() {
-                lists.put_free(&self.frames, frame);
-            } else {
-                taken.push(frame);
+        let kept_count = kept.len();
+        {
+            let mut lists = self.lists.lock();
+            kept.into_iter().for_each(|frame| lists.policy.put_back(frame));
+            for frame in freed {
+                lists.policy.remove(frame);
+                let stays = if purpose == Purpose::Completion {
+                    lists.free.excess() > 0
+                } else {
+                    lists.free.is_short()
+                };
+                if stays {
+                    lists.free.put(&self.frames, frame);
+                } else {
+                    taken.push(frame);
+                }
             }
         }
+        // A caller that looked meanwhile found no candidate.
+        self.waits.wake(Condition::Frames, kept_count);
         go_on
     }
 
@@ -283,15 +369,16 @@ impl Pool {
     }
 
     fn change_budget(&self, change: impl FnOnce(&mut Lists, u32)) {
+        let held = self.magazines.take_back();
         {
             let mut lists = self.lists.lock();
-            change(&mut lists, self.frames.count());
+            held.into_iter().for_each(|frame| lists.free.put(&self.frames, frame));
+            change(&mut lists, self.capacity);
             let least = lists.budget.div_ceil(4);
-            lists.in_force = lists.budget.saturating_sub(lists.set_apart).max(least);
-            let limit = if lists.set_apart > 0 { u64::from(lists.in_force) * 3 / 4 } else { u64::MAX };
-            self.frames_limit.store(limit.max(1), Ordering::Relaxed);
-            lists.park(&self.frames);
-            lists.unpark(&self.frames);
+            let in_force = lists.budget.saturating_sub(lists.set_apart).max(least);
+            let limit = if lists.set_apart > 0 { u64::from(in_force) * 3 / 4 } else { u64::MAX };
+            self.frames_limit.store(limit.max(1), Ordering::SeqCst);
+            lists.free.set_in_force(&self.frames, in_force);
         }
         // Waiters look again: there may be frames now, or room.
         self.waits.wake_all(Condition::Frames);
@@ -300,16 +387,16 @@ impl Pool {
 
     /// Evicts what is beyond the budget, as far as it can. Returns how many frames still are.
     pub(crate) fn fit_budget(&self, forget: Forget<'_>) -> u32 {
-        for _ in 0..self.frames.count().div_ceil(VICTIMS_MAX as u32) + ROUNDS_MAX as u32 {
-            let over = self.lists.lock().excess() as usize;
+        for _ in 0..self.capacity.div_ceil(VICTIMS_MAX as u32) + ROUNDS_MAX as u32 {
+            let over = self.lists.lock().free.excess() as usize;
             let mut taken = Vec::new();
             // Frames beyond the budget are parked rather than given to us.
-            if over == 0 || !self.evict(Purpose::Demand, over, &mut taken, forget) {
+            if over == 0 || !self.evict(Purpose::Demand, over, 0, &mut taken, forget) {
                 break;
             }
             self.return_frames(taken);
         }
-        self.lists.lock().excess()
+        self.lists.lock().free.excess()
     }
 
     /// The budget in frames, what is set apart for accounts included.
@@ -317,14 +404,21 @@ impl Pool {
         self.lists.lock().budget
     }
 
-    /// Frames in the four conditions: free, evictable, parked, and never used.
+    /// Clean pages that an eviction may take.
+    pub(crate) fn evictable_frames(&self) -> usize {
+        self.lists.lock().policy.len()
+    }
+
+    /// Frames in their conditions: free, evictable, parked, and beyond the budget.
     pub(crate) fn frame_counts(&self) -> FrameCounts {
+        let in_magazines = self.magazines.len();
         let lists = self.lists.lock();
         FrameCounts {
-            total: self.frames.count(),
-            free: lists.free + (self.frames.count() - lists.fresh),
+            total: lists.free.capacity(),
+            free: lists.free.len() + in_magazines,
             evictable: lists.policy.len() as u32,
-            parked: lists.parked,
+            parked: lists.free.parked(),
+            overdrawn: lists.free.overdrawn(),
         }
     }
 }
@@ -332,71 +426,14 @@ impl Pool {
 /// See [`Pool::frame_counts`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrameCounts {
+    /// Without the reserve.
     pub(crate) total: u32,
     pub(crate) free: u32,
     pub(crate) evictable: u32,
     pub(crate) parked: u32,
+    /// Frames of the reserve that are in use.
+    pub(crate) overdrawn: u32,
 }
 
-impl Lists {
-    fn put_free(&mut self, frames: &Frames, frame: FrameNo) {
-        if self.over_budget() {
-            frames.chain(frame).store(self.parked_first, Ordering::Relaxed);
-            // SAFETY: the frame is free, and on no list before the next line.
-            unsafe { frames.forget(frame) };
-            self.parked_first = frame.get();
-            self.parked += 1;
-            return;
-        }
-        frames.chain(frame).store(0, Ordering::Relaxed);
-        match FrameNo::new(self.free_last) {
-            Some(last) => frames.chain(last).store(frame.get(), Ordering::Relaxed),
-            None => self.free_first = frame.get(),
-        }
-        self.free_last = frame.get();
-        self.free += 1;
-    }
-
-    fn take_free(&mut self, frames: &Frames) -> Option<FrameNo> {
-        if let Some(frame) = FrameNo::new(self.free_first) {
-            self.free_first = frames.chain(frame).load(Ordering::Relaxed);
-            if self.free_first == 0 {
-                self.free_last = 0;
-            }
-            self.free -= 1;
-            return Some(frame);
-        }
-        if self.fresh == frames.count() || self.fresh - self.parked >= self.in_force {
-            return None;
-        }
-        self.fresh += 1;
-        FrameNo::new(self.fresh)
-    }
-
-    /// Frames in use or free beyond the budget.
-    fn excess(&self) -> u32 {
-        (self.fresh - self.parked).saturating_sub(self.in_force)
-    }
-
-    fn over_budget(&self) -> bool {
-        self.excess() > 0
-    }
-
-    /// Parks free frames beyond the budget.
-    fn park(&mut self, frames: &Frames) {
-        while self.over_budget() && self.free > 0 {
-            let Some(frame) = self.take_free(frames) else { break };
-            self.put_free(frames, frame);
-        }
-    }
-
-    fn unpark(&mut self, frames: &Frames) {
-        while self.fresh - self.parked < self.in_force
-            && let Some(frame) = FrameNo::new(self.parked_first)
-        {
-            self.parked_first = frames.chain(frame).load(Ordering::Relaxed);
-            self.parked -= 1;
-            self.put_free(frames, frame);
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

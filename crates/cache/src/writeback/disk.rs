@@ -240,7 +240,7 @@ impl DiskState {
     }
 
     pub(crate) fn set_limit(&self, shared: &Shared, pages: u64) {
-        let old = self.limit_pages.swap(pages, Ordering::Relaxed);
+        let old = self.limit_pages.swap(pages, Ordering::SeqCst);
         if pages > old {
             shared.waits.wake(Condition::Room(Some(self.index.0)), usize::MAX);
         }

@@ -229,6 +229,8 @@ impl WriteRun {
                     inner.enter_dirty(&mut pages, index..index + 1);
                 }
             }
+            // Before anybody can have made one dirty again.
+            shared.pool.enter_evictable(&clean);
         }
         shared.writeback.fetch_sub(count, Ordering::Relaxed);
         inner.disk.writeback.fetch_sub(count, Ordering::SeqCst);
@@ -236,9 +238,7 @@ impl WriteRun {
         if !freed.is_empty() {
             shared.pool.free_all(freed);
         }
-        if !clean.is_empty() {
-            shared.pool.evictable(clean);
-        }
+        shared.pool.wake_for(clean.len());
         if result.is_ok() {
             inner.disk.written_total.fetch_add(count, Ordering::Relaxed);
             shared.rt.trace(Event::PagesWritten { inode: inner.inode, page: self.first, pages: count });

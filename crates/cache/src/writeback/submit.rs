@@ -9,7 +9,7 @@ use crate::waits::Condition;
 use crate::writeback::InFlight;
 use crate::writeback::complete::complete;
 use crate::writeback::run::{Pieces, WriteRun};
-use crate::{BackingError, ByteRange, CacheError, Cost, Result};
+use crate::{BackingError, BackingErrorKind, ByteRange, CacheError, Cost, Result};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment};
 use extant_rt::Class;
 use parking_lot::Mutex;
@@ -28,6 +28,11 @@ fn match_up(pieces: &mut Pieces, placed: &mut Placed) {
         let piece = pieces.first_mut().expect("no more is placed than was asked for");
         assert_eq!(extent.range.start, piece.start, "an extent begins where the one before it ended");
         assert!(!extent.range.is_empty(), "an extent is never empty");
+        if let WriteTo::Device(sector) = extent.to {
+            let before = u64::from(extent.zero_before);
+            let is_there = before.is_multiple_of(Sector::BYTES) && before / Sector::BYTES <= sector.0;
+            assert!(is_there, "what is zeroed before an extent is whole sectors of the device");
+        }
         extent.range = extent.range.intersect(*piece);
         piece.start = extent.range.end;
         if piece.is_empty() {
@@ -56,6 +61,27 @@ pub(super) struct Outcome {
     pub(super) not_placed: Option<BackingError>,
 }
 
+/// The submission of a run's bios, which the run's end waits for.
+struct Submission<'a> {
+    writing: &'a Arc<Writing>,
+    is_whole: bool,
+}
+
+/// A device or the world ended the submission half way.
+#[derive(Debug, thiserror::Error)]
+#[error("the write was given up before all of it was submitted")]
+struct GivenUp;
+
+impl Drop for Submission<'_> {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            let error = BackingError::new(BackingErrorKind::Other, GivenUp);
+            self.writing.outcome.lock().not_placed.get_or_insert(error);
+        }
+        self.writing.part_ended();
+    }
+}
+
 impl Outcome {
     /// The first error.
     fn result(&self) -> Result<()> {
@@ -71,6 +97,7 @@ impl Outcome {
 impl Writing {
     pub(super) async fn submit(self: Arc<Self>) {
         let inner = &self.run.inner;
+        let mut submission = Submission { writing: &self, is_whole: false };
         let mut pieces = self.run.pieces();
         while !pieces.is_empty() {
             inner.shared.rt.charge(Cost::MapLookup(1));
@@ -88,7 +115,7 @@ impl Writing {
                 }
             }
         }
-        self.part_ended();
+        submission.is_whole = true;
     }
 
     fn submit_placed(self: &Arc<Self>, placed: &Placed) {

@@ -83,33 +83,6 @@ fn a_flush_whose_caller_leaves_is_told_all_the_same() {
 }
 
 #[test]
-fn a_flush_that_fails_beside_one_that_succeeds_is_told() {
-    let rt = world();
-    let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).unwrap();
-    let gate = Gate::volatile(4 << 20);
-    let disk = cache.attach(gate.clone());
-    let file = files(&disk, 1)[0].open();
-    file.write_blocking(0, b"data").unwrap();
-    run(&rt, file.sync_range(..)).unwrap();
-    gate.hold();
-    let mut flushes: Vec<_> = (0..2).map(|_| Box::pin(disk.flush())).collect();
-    for flush in &mut flushes {
-        let mut first =
-            std::future::poll_fn(|cx| std::task::Poll::Ready(flush.as_mut().poll(cx).is_pending()));
-        assert!(run(&rt, &mut first));
-    }
-    assert_eq!(gate.held(), 2);
-    // The device fails the first, with the data, and then has nothing to flush; the second's end is entered first.
-    gate.release_one(1);
-    run(&rt, flushes.pop().unwrap()).unwrap();
-    gate.fail_flushes.store(1, Ordering::SeqCst);
-    gate.release();
-    assert!(run(&rt, flushes.pop().unwrap()).is_err());
-    assert!(file.sync_blocking().is_err(), "its data may be lost");
-    file.sync_blocking().unwrap();
-}
-
-#[test]
 fn syncs_tell_of_writes_that_were_in_flight_when_they_began() {
     for on_write_error in [OnWriteError::KeepDirty, OnWriteError::MarkClean] {
         let rt = world();

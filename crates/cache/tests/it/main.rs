@@ -10,4 +10,5 @@ mod eviction;
 mod faults;
 mod herd;
 mod journalled;
+mod races;
 mod seam;

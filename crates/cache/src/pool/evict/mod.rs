@@ -8,6 +8,9 @@ pub use s3fifo::S3Fifo;
 use crate::page::FrameNo;
 use std::fmt;
 
+/// A cache has up to so many frames more than its budget, for completions: numbers of frames reach that far.
+pub const SPARE_FRAMES: u32 = 64;
+
 /// How often frames were used; a reader counts without asking the policy.
 pub trait Uses {
     /// Uses since the last [`Uses::set`], at most 3.

@@ -4,7 +4,7 @@
 //! so that a scan displaces a tenth of the cache at most. A page that comes back soon after enters the main queue at once.
 
 use super::lists::Lists;
-use super::{Eviction, Uses};
+use super::{Eviction, SPARE_FRAMES, Uses};
 use crate::page::{FrameNo, mix};
 use crate::pool::arena::Table;
 
@@ -34,14 +34,14 @@ pub struct S3Fifo {
 }
 
 impl S3Fifo {
-    /// Queues for `frames` frames.
+    /// Queues for a budget of `frames` frames.
     ///
     /// # Errors
     /// The system has no memory for them.
     pub fn new(frames: u32) -> std::io::Result<Self> {
         let main = frames as u64 - frames as u64 / SMALL_SHARE as u64;
         Ok(Self {
-            lists: Lists::new(frames)?,
+            lists: Lists::new(frames.saturating_add(SPARE_FRAMES))?,
             frames: frames as usize,
             ghosts: Table::zeroed((frames as usize).next_power_of_two().max(WAYS))?,
             evictions: 0,

@@ -1,0 +1,179 @@
+//! Free frames, under the pool's lock: in the order of their freeing, those beyond the budget, and the reserve.
+//!
+//! The arena has a few frames more than the cache may use: the *reserve*, which only completions may take when nothing else
+//! is to be had. Completions make pages clean, and would otherwise wait for what they alone can free. While the reserve is
+//! not whole, every frame that is freed goes there first; so the memory in use exceeds the budget by the reserve at most,
+//! and only until the next page is freed or evicted.
+
+use crate::page::FrameNo;
+use crate::pool::frames::Frames;
+use std::sync::atomic::Ordering;
+
+/// Frames on a list, chained as in the index's buckets: the next one's number, or 0.
+#[derive(Debug, Default)]
+struct Chain {
+    first: u32,
+    last: u32,
+    len: u32,
+}
+
+impl Chain {
+    fn push(&mut self, frames: &Frames, frame: FrameNo) {
+        frames.chain(frame).store(0, Ordering::Relaxed);
+        match FrameNo::new(self.last) {
+            Some(last) => frames.chain(last).store(frame.get(), Ordering::Relaxed),
+            None => self.first = frame.get(),
+        }
+        self.last = frame.get();
+        self.len += 1;
+    }
+
+    fn pop(&mut self, frames: &Frames) -> Option<FrameNo> {
+        let frame = FrameNo::new(self.first)?;
+        self.first = frames.chain(frame).load(Ordering::Relaxed);
+        if self.first == 0 {
+            self.last = 0;
+        }
+        self.len -= 1;
+        Some(frame)
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Free {
+    /// In order of their freeing: neighbours that were freed together are taken together.
+    queue: Chain,
+    /// Those that the budget does not cover at present.
+    parked: Chain,
+    spare: Chain,
+    /// Frames of the reserve when it is whole.
+    reserve: u32,
+    /// Frames without the reserve.
+    capacity: u32,
+    /// Frames up to here have been used once.
+    fresh: u32,
+    /// Frames that may be in use or free.
+    in_force: u32,
+}
+
+impl Free {
+    /// All of `frames` are free, the last `reserve` of them in reserve.
+    pub(super) fn new(frames: &Frames, reserve: u32) -> Self {
+        let capacity = frames.count() - reserve;
+        let mut spare = Chain::default();
+        for number in capacity + 1..=frames.count() {
+            spare.push(frames, FrameNo::new(number).expect("not 0"));
+        }
+        let (queue, parked) = (Chain::default(), Chain::default());
+        Self { queue, parked, spare, reserve, capacity, fresh: 0, in_force: capacity }
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Frames that can be taken without the reserve, but for the budget.
+    pub(super) fn len(&self) -> u32 {
+        self.queue.len + (self.capacity - self.fresh)
+    }
+
+    pub(super) fn parked(&self) -> u32 {
+        self.parked.len
+    }
+
+    /// Frames that the reserve lacks: as many are in use beyond the budget.
+    pub(super) fn overdrawn(&self) -> u32 {
+        self.reserve - self.spare.len
+    }
+
+    /// Frames in use or free beyond the budget, without those of the reserve.
+    pub(super) fn excess(&self) -> u32 {
+        (self.fresh - self.parked.len).saturating_sub(self.in_force)
+    }
+
+    /// Whether a frame that has become free is to stay here, since the budget or the reserve lacks it.
+    pub(super) fn is_short(&self) -> bool {
+        self.excess() > 0 || self.overdrawn() > 0
+    }
+
+    pub(super) fn put(&mut self, frames: &Frames, frame: FrameNo) {
+        if self.overdrawn() > 0 {
+            self.spare.push(frames, frame);
+        } else if self.excess() > 0 {
+            // SAFETY: the frame is free, and on no list before the next line.
+            unsafe { frames.forget(frame) };
+            self.parked.push(frames, frame);
+        } else {
+            self.queue.push(frames, frame);
+        }
+    }
+
+    pub(super) fn take(&mut self, frames: &Frames) -> Option<FrameNo> {
+        if let Some(frame) = self.queue.pop(frames) {
+            return Some(frame);
+        }
+        if self.fresh == self.capacity || self.fresh - self.parked.len >= self.in_force {
+            return None;
+        }
+        self.fresh += 1;
+        FrameNo::new(self.fresh)
+    }
+
+    /// A frame of the reserve.
+    pub(super) fn take_spare(&mut self, frames: &Frames) -> Option<FrameNo> {
+        self.spare.pop(frames)
+    }
+
+    /// Changes how many frames may be in use or free: parks free ones, or takes parked ones back.
+    pub(super) fn set_in_force(&mut self, frames: &Frames, in_force: u32) {
+        self.in_force = in_force;
+        while self.excess() > 0
+            && let Some(frame) = self.queue.pop(frames)
+        {
+            self.put(frames, frame);
+        }
+        while self.fresh - self.parked.len < self.in_force
+            && let Some(frame) = self.parked.pop(frames)
+        {
+            self.put(frames, frame);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take_all(free: &mut Free, frames: &Frames) -> Vec<FrameNo> {
+        std::iter::from_fn(|| free.take(frames)).collect()
+    }
+
+    #[test]
+    fn the_reserve_is_taken_last_and_made_whole_first() {
+        let frames = Frames::new(10, false).unwrap();
+        let mut free = Free::new(&frames, 2);
+        let mut taken = take_all(&mut free, &frames);
+        assert_eq!((taken.len(), free.overdrawn(), free.is_short()), (8, 0, false));
+        let spare = free.take_spare(&frames).unwrap();
+        assert_eq!((free.overdrawn(), free.is_short()), (1, true));
+        // Whichever frame comes first.
+        free.put(&frames, taken.pop().unwrap());
+        assert_eq!((free.overdrawn(), free.take(&frames)), (0, None));
+        free.put(&frames, spare);
+        assert_eq!(free.take(&frames), Some(spare));
+    }
+
+    #[test]
+    fn frames_beyond_the_budget_are_parked_and_come_back() {
+        let frames = Frames::new(8, false).unwrap();
+        let mut free = Free::new(&frames, 0);
+        let mut taken = take_all(&mut free, &frames);
+        free.set_in_force(&frames, 3);
+        assert_eq!(free.excess(), 5);
+        taken.drain(..6).for_each(|frame| free.put(&frames, frame));
+        assert_eq!((free.excess(), free.parked(), free.len()), (0, 5, 1));
+        free.set_in_force(&frames, 8);
+        assert_eq!((free.parked(), take_all(&mut free, &frames).len()), (0, 6));
+    }
+}
