@@ -53,7 +53,8 @@ impl Parker {
                 let _ = futex::wait(&self.state, futex::Flags::PRIVATE, PARKED, None);
             }
         }
-        self.state.store(EMPTY, Ordering::SeqCst);
+        // A read-modify-write, so that what came before a second notification, which this takes as well, is seen.
+        self.state.swap(EMPTY, Ordering::SeqCst);
     }
 
     /// From here on a notification interrupts the drivers. False if one is pending already.

@@ -21,7 +21,8 @@ struct State {
     times: BTreeMap<u64, Nanos>,
     next_id: u64,
     thread: Option<JoinHandle<()>>,
-    stop: bool,
+    /// Threads that were stopped so far: each leaves when it is no longer the newest.
+    stopped: u64,
 }
 
 impl Timers {
@@ -36,9 +37,10 @@ impl Timers {
         let earliest = state.due.first_key_value().is_none_or(|((first, _), _)| at < *first);
         state.due.insert((at, id), waker.clone());
         state.times.insert(id, at);
-        if state.thread.is_none() && !state.stop {
-            let timers = self.clone();
-            let thread = std::thread::Builder::new().name("extant-timer".into()).spawn(move || timers.run());
+        if state.thread.is_none() {
+            let (timers, nth) = (self.clone(), state.stopped);
+            let run = move || timers.run(nth);
+            let thread = std::thread::Builder::new().name("extant-timer".into()).spawn(run);
             state.thread = Some(thread.expect("the process may start another thread"));
         } else if earliest {
             self.changed.notify_one();
@@ -55,9 +57,9 @@ impl Timers {
         }
     }
 
-    fn run(&self) {
+    fn run(&self, nth: u64) {
         let mut state = self.state.lock();
-        while !state.stop {
+        while state.stopped == nth {
             let now = Nanos(self.origin.elapsed().as_nanos() as u64);
             match state.due.first_key_value().map(|(key, _)| *key) {
                 None => self.changed.wait(&mut state),
@@ -73,18 +75,17 @@ impl Timers {
         }
     }
 
-    /// Stops the thread and forgets all timers.
+    /// Stops the thread and forgets all timers. A later sleep starts a thread anew, even one that begins meanwhile; and
+    /// the thread itself may be the caller, where a waker drops the last handle to its world.
     pub(super) fn stop(&self) {
         let (thread, wakers) = {
             let mut state = self.state.lock();
-            state.stop = true;
+            state.stopped += 1;
             state.times.clear();
-            self.changed.notify_one();
+            self.changed.notify_all();
             (state.thread.take(), std::mem::take(&mut state.due))
         };
         drop(wakers);
         super::join(thread);
-        // A sleep after the end is woken all the same; its timer starts a thread anew.
-        self.state.lock().stop = false;
     }
 }
