@@ -166,7 +166,7 @@ impl Rt {
     }
 
     /// The processor in the virtual world, a small number for the thread in the real one: for state that tasks on different
-    /// processors had better not share.
+    /// processors should not share.
     #[inline]
     pub fn lane(&self) -> u32 {
         self.origin().lane

@@ -26,7 +26,7 @@ impl Fills {
         !self.excluded.is_empty() && self.excluded.iter().any(|excluded| excluded.overlaps(range))
     }
 
-    /// What of `range` lies before the first excluded page.
+    /// The part of `range` before its first excluded page.
     pub(crate) fn admitted(&self, mut range: PageRange) -> PageRange {
         for excluded in &self.excluded {
             if excluded.overlaps(range) {
