@@ -33,6 +33,7 @@ mod rng;
 mod sync;
 mod task;
 pub mod trace;
+mod unstoppable;
 pub mod wait;
 mod world;
 
@@ -46,6 +47,7 @@ pub use real::{Driver, DriverHandle, RealConfig, Wait};
 pub use rng::Rng;
 pub use task::Task;
 pub use trace::{Sink, TaskEvent, Tracer};
+pub use unstoppable::Unstoppable;
 pub use wait::{Flag, WaitConfig, WaitKey, WaitStats, WaitTable};
 pub use world::{
     Class, Origin, ReschedPoint, ShutdownReport, TaskFuture, TaskUsage, TimerId, WaitsOn, World,
