@@ -59,6 +59,7 @@ impl Mapping {
             stream: StreamId::default(),
             exempt: false,
             in_exclusion: false,
+            keeps_size: false,
             inner: self.0.clone(),
         }
     }
@@ -207,6 +208,23 @@ impl Mapping {
             asked.start += extent.bytes;
         }
         Ok(true)
+    }
+
+    /// Zeroes what lies between the file's end and the end of the block in which that is, without growing the file; dirty
+    /// when this returns, and zero on the device after a write-back. To be called before the file grows by a new size alone,
+    /// where what lies there may be the past of a larger file. The caller keeps writers out.
+    ///
+    /// # Errors
+    /// The last page could not be read, or no page can become dirty.
+    pub async fn zero_past_end(&self) -> Result<()> {
+        let size = self.size();
+        let end = size.next_multiple_of(self.0.backing.block_bytes().into()).min(self.0.backing.end_bytes());
+        if size < end {
+            let mut file = self.open();
+            file.keeps_size = true;
+            file.write_all(size, Source::Zeroes((end - size) as usize)).await?;
+        }
+        Ok(())
     }
 
     async fn zero(&self, bytes: ByteRange) -> Result<()> {

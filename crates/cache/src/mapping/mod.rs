@@ -130,13 +130,6 @@ impl Inner {
         self.size.store(size, Ordering::Release);
     }
 
-    /// Makes the file at least `end` bytes long.
-    pub(crate) fn grow_to(&self, end: u64) {
-        if end > self.size() {
-            self.size.fetch_max(end, Ordering::AcqRel);
-        }
-    }
-
     #[inline]
     pub(crate) fn key(&self, index: u64) -> PageKey {
         PageKey::new(self.file, index)

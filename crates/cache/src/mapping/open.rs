@@ -19,7 +19,7 @@ use extant_block::{BioFlags, StreamId};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// An open file: the pages, and the opener's own state: the errors already reported to it, its read-ahead, and how much it
 /// has dirtied.
@@ -40,6 +40,8 @@ pub struct OpenFile {
     pub(crate) exempt: bool,
     /// Its pages are excluded by its opener.
     pub(crate) in_exclusion: bool,
+    /// Its writes do not make the file longer.
+    pub(crate) keeps_size: bool,
 }
 
 impl OpenFile {
@@ -258,6 +260,16 @@ impl OpenFile {
         self.write_all(at, Source::Bytes(bytes)).await
     }
 
+    /// As [`OpenFile::write`], and counts the bytes as they are copied: also where the future is dropped, `copied_bytes` is how
+    /// many are in the cache.
+    ///
+    /// # Errors
+    /// As [`OpenFile::write`].
+    pub async fn write_counted(&self, at: u64, bytes: &[u8], copied_bytes: &AtomicUsize) -> Result<()> {
+        check_size(at.saturating_add(bytes.len() as u64))?;
+        self.write_on(at, Source::Bytes(bytes), copied_bytes).await
+    }
+
     /// As [`OpenFile::write`], for ordinary threads: an overwrite of cached pages, or a write to new ones while there is
     /// room, is done here and now.
     pub fn write_blocking(&self, at: u64, bytes: &[u8]) -> std::result::Result<(), WriteError> {
@@ -322,19 +334,19 @@ impl OpenFile {
     #[inline]
     fn terms(&self) -> Terms {
         let most = if self.exempt { u64::MAX } else { self.allowance.load(Ordering::Relaxed) };
-        Terms { most, exempt: self.exempt, in_exclusion: self.in_exclusion }
+        Terms { most, exempt: self.exempt, in_exclusion: self.in_exclusion, keeps_size: self.keeps_size }
     }
 
     pub(crate) async fn write_all(&self, at: u64, source: Source<'_>) -> std::result::Result<(), WriteError> {
-        let mut done_bytes = 0;
+        let copied = AtomicUsize::new(0);
         let result = match check_size(at.saturating_add(source.len() as u64)) {
-            Ok(()) => self.write_on(at, source, &mut done_bytes).await,
+            Ok(()) => self.write_on(at, source, &copied).await,
             Err(error) => Err(error),
         };
-        result.map_err(|error| WriteError { done_bytes, error })
+        result.map_err(|error| WriteError { done_bytes: copied.load(Ordering::Relaxed), error })
     }
 
-    async fn write_on(&self, at: u64, source: Source<'_>, done_bytes: &mut usize) -> Result<()> {
+    async fn write_on(&self, at: u64, source: Source<'_>, copied_bytes: &AtomicUsize) -> Result<()> {
         let inner = &self.inner;
         let mut budget = inner.shared.rt.budget(ByRuns::STINT);
         let mut waiting = Waiting::No;
@@ -343,11 +355,13 @@ impl OpenFile {
         let mut pause = None;
         loop {
             budget.resched().await;
-            let offset = at + *done_bytes as u64;
-            let piece = source.skip(*done_bytes).first(stretch(offset));
+            let mut done = copied_bytes.load(Ordering::Relaxed);
+            let offset = at + done as u64;
+            let piece = source.skip(done).first(stretch(offset));
             let (wrote, stop) = inner.write_cached(offset, piece, self.terms());
             let asks = self.account(wrote);
-            *done_bytes += wrote.bytes;
+            done += wrote.bytes;
+            copied_bytes.store(done, Ordering::Relaxed);
             if wrote.bytes > 0 {
                 waiting.took(|on| if on == Condition::Frames { wrote.frames > 0 } else { wrote.dirtied > 0 });
                 refused = false;
@@ -409,7 +423,7 @@ impl OpenFile {
                 waiting.leave();
                 self.balance().await;
             }
-            if stop == WriteStop::Done && *done_bytes == source.len() {
+            if stop == WriteStop::Done && done == source.len() {
                 return Ok(());
             }
         }

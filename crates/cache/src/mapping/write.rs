@@ -8,6 +8,7 @@ use crate::pool::Purpose;
 use crate::shared::NoRoom;
 use crate::{Cost, Event};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Pages that are written in one go: their frames are taken, filled, and entered together.
 const BATCH_PAGES: usize = 64;
@@ -52,6 +53,8 @@ pub(crate) struct Terms {
     pub(crate) exempt: bool,
     /// It holds the exclusion of what it writes to.
     pub(crate) in_exclusion: bool,
+    /// The file does not become longer by it.
+    pub(crate) keeps_size: bool,
 }
 
 impl Terms {
@@ -145,6 +148,13 @@ enum Overwrite {
 }
 
 impl Inner {
+    /// Makes the file at least `end` bytes long, unless it is to keep its size.
+    fn grow_to(&self, end: u64, terms: Terms) {
+        if !terms.keeps_size && end > self.size() {
+            self.size.fetch_max(end, Ordering::AcqRel);
+        }
+    }
+
     /// Writes to cached pages and to new ones from byte `at` on, as far as that goes without waiting and as `terms` allow.
     ///
     /// The file grows before a page past its end can be found dirty: write-back writes nothing past the end.
@@ -224,7 +234,7 @@ impl Inner {
                     let dirty_before = page.seen.dirty();
                     if dirty_before & mask == mask {
                         piece.copy_to(&mut page);
-                        self.grow_to(piece.end());
+                        self.grow_to(piece.end(), terms);
                         shared.pool.frames.state(frame).used(page.seen);
                         shared.pool.settle(frame, page.end());
                         return Overwrite::Done { dirtied: false, frames: 0 };
@@ -235,7 +245,7 @@ impl Inner {
                         return Overwrite::Stop(WriteStop::NoRoom(reason));
                     }
                     piece.copy_to(&mut page);
-                    self.grow_to(piece.end());
+                    self.grow_to(piece.end(), terms);
                     shared.pool.frames.state(frame).used(page.seen);
                     let attached = self.make_dirty(index, frame, mask, clean);
                     shared.pool.settle(frame, page.end());
@@ -325,7 +335,7 @@ impl Inner {
         }
         let seen = shared.pool.frames.state(old).snapshot();
         let was_dirty = seen.dirty() != 0;
-        self.grow_to(piece.end());
+        self.grow_to(piece.end(), terms);
         self.replace(&mut pages, old, &mut after);
         fresh.publish(seen.dirty() | self.dirty_mask(skip..skip + n), seen.uses());
         let mut cursor = self.cursor(&pages);
@@ -415,7 +425,7 @@ impl Inner {
                     unused.push(page.give_back());
                     continue;
                 }
-                self.grow_to(index * PAGE + (skip + n) as u64);
+                self.grow_to(index * PAGE + (skip + n) as u64, terms);
                 let frame = page.frame;
                 page.publish(self.dirty_mask(skip..skip + n), 1);
                 self.attach(&mut pages, &mut cursor, frame);

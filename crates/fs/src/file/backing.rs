@@ -315,9 +315,7 @@ impl Contents {
                 }
             }
             places.into_iter().for_each(|place| writer.alloc.log(&mut handle, place));
-            if std::mem::take(&mut live.leaves_inode) {
-                inline::leave(&mut handle, &self.cell, sb);
-            }
+            inline::leave(&mut handle, &self.cell, sb);
             planned.apply(&mut handle, &self.cell, &nodes, &news, data_blocks, sb);
             for (blocks, _, _) in landed {
                 live.map.landed(blocks.clone(), size_bytes);

@@ -15,6 +15,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 
 /// A regular file's contents, as the cache's backing of its pages.
@@ -44,8 +45,6 @@ pub(super) struct Live {
     pub(super) last_placed: Option<(u64, VolumeBlock)>,
     /// The inode's times are newer than any transaction knows.
     pub(super) times_unlogged: bool,
-    /// The contents are in the inode until write-back has mapped them.
-    pub(super) leaves_inode: bool,
     waiters: Vec<Waker>,
 }
 
@@ -70,7 +69,6 @@ impl Contents {
             places: BTreeMap::new(),
             last_placed: None,
             times_unlogged: false,
-            leaves_inode: false,
             waiters: Vec::new(),
         };
         Self { writer, cell, block, edits: async_lock::Mutex::new(()), live: Mutex::new(live) }
@@ -101,12 +99,6 @@ impl Contents {
         })
     }
 
-    /// Whether the contents are in the inode, and nothing else is newer.
-    pub(super) fn is_inline(&self) -> bool {
-        self.cell.read(|inode| inode.flags().contains(InodeFlags::INLINE_DATA))
-            && !self.live.lock().leaves_inode
-    }
-
     /// Learns what the map says about a range of blocks.
     ///
     /// # Errors
@@ -126,8 +118,22 @@ impl Contents {
         }
     }
 
+    /// Reserves what a copy of bytes to these blocks may need, from byte `at` on.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`].
+    pub(super) async fn reserve_for_copy(
+        &self,
+        blocks: Range<u64>,
+        at: u64,
+        privilege: Privilege,
+    ) -> Result<Reserved<'_>> {
+        let pending = self.reserve(blocks, privilege).await?;
+        Ok(Reserved { contents: self, pending, at, copied_bytes: AtomicUsize::new(0) })
+    }
+
     /// Reserves what writing to these blocks may need, and marks them dirty. Gives those that are pending only since then,
-    /// for [`Self::unreserve`] where the write fails.
+    /// for [`Self::unreserve_all`] where no page of them becomes dirty.
     ///
     /// # Errors
     /// [`Error::NoSpace`], with nothing marked; what [`Self::know`] meets; why the journal gave up.
@@ -265,7 +271,7 @@ impl Contents {
     /// The changes of the file that are not logged yet.
     pub(super) fn rest(&self) -> Rest {
         let live = self.live.lock();
-        match live.map.is_clean() && !live.leaves_inode {
+        match live.map.is_clean() {
             false => Rest::Busy,
             true if live.times_unlogged => Rest::TimesUnlogged,
             true => Rest::Idle,
@@ -275,6 +281,34 @@ impl Contents {
     /// Delayed blocks, which statistics count as the file's.
     pub(crate) fn delayed_blocks(&self) -> u64 {
         self.live.lock().map.reserved().0
+    }
+}
+
+/// Blocks that are reserved for a copy of bytes. When it is dropped, by an error or because the caller gave up, too, blocks
+/// behind the bytes that were copied are as they were: left pending without a dirty page, they would keep the size from ever
+/// growing over them.
+pub(super) struct Reserved<'a> {
+    contents: &'a Contents,
+    /// Those that were not pending before.
+    pending: Vec<Range<u64>>,
+    at: u64,
+    /// Bytes that were copied, from `at` on.
+    pub(super) copied_bytes: AtomicUsize,
+}
+
+impl Reserved<'_> {
+    pub(super) fn copied(&self) -> usize {
+        self.copied_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let from = match self.copied() {
+            0 => 0,
+            copied => self.contents.block.blocks_for(self.at + copied as u64),
+        };
+        self.contents.unreserve_all(&self.pending, from);
     }
 }
 

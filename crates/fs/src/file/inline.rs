@@ -1,7 +1,7 @@
 //! Contents kept in the inode (kernel document: *Inline Data*).
 //!
-//! They are read from there. The first write moves them into the cache, dirty; they leave the inode in the transaction that
-//! logs their block, so that a crash finds them in one place or the other.
+//! They are read from there. The first write copies them into the cache, dirty; they leave the inode in the transaction that
+//! logs their block, so that readers and a crash find them in one place or the other.
 
 use super::contents::Contents;
 use super::write::cache_error;
@@ -17,13 +17,13 @@ use extant_format::{
 use std::sync::Arc;
 
 impl Contents {
-    /// The contents, if they are in the inode and nothing newer is in the cache.
+    /// The contents, if they are in the inode.
     pub(super) fn inline_bytes(&self) -> Option<Vec<u8>> {
-        if !self.is_inline() {
-            return None;
-        }
         // Opening the file has shown that they can be read.
-        self.cell.read(|inode| inline_data(inode).map(|data| data.to_vec())).ok()
+        self.cell.read(|inode| {
+            let is_inline = inode.flags().contains(InodeFlags::INLINE_DATA);
+            is_inline.then(|| inline_data(inode).map(|data| data.to_vec()).ok()).flatten()
+        })
     }
 
     /// Moves contents from the inode to blocks, before they change. The caller holds the inode's lock.
@@ -36,34 +36,22 @@ impl Contents {
         pages: &CachedFile,
         privilege: Privilege,
     ) -> Result<()> {
-        self.move_to_cache(pages, privilege).await?;
-        // The first run that lands takes the contents out of the inode. If there are any, it must be theirs: another run
-        // may land before it.
-        if self.live.lock().leaves_inode && self.recorded_bytes() > 0 {
-            let bytes = ByteRange::new(0, self.recorded_bytes());
-            mapping.write_back(bytes).await.map_err(cache_error)?;
+        let Some(bytes) = self.inline_bytes().filter(|bytes| !bytes.is_empty()) else { return Ok(()) };
+        let range = ByteRange::new(0, bytes.len() as u64);
+        {
+            let reserved = self.reserve_for_copy(self.blocks_of(range), 0, privilege).await?;
+            pages.write_counted(0, &bytes, &reserved.copied_bytes).await.map_err(cache_error)?;
         }
-        Ok(())
-    }
-
-    async fn move_to_cache(&self, pages: &CachedFile, privilege: Privilege) -> Result<()> {
-        let Some(bytes) = self.inline_bytes() else { return Ok(()) };
-        let blocks = 0..self.block.blocks_for(bytes.len() as u64);
-        if !bytes.is_empty() {
-            self.reserve(blocks.clone(), privilege).await?;
-        }
-        self.live.lock().leaves_inode = true;
-        if let Err(stopped) = pages.write(0, &bytes).await {
-            self.live.lock().leaves_inode = false;
-            self.unreserve(blocks);
-            return Err(cache_error(stopped.error));
-        }
-        Ok(())
+        // The first run that lands takes the contents out of the inode. It must be theirs: another may land before it.
+        mapping.write_back(range).await.map_err(cache_error)
     }
 }
 
-/// Makes the inode one whose contents are in blocks, of which none is mapped yet.
+/// Makes an inode for contents in it one whose contents are in blocks, of which none is mapped yet.
 pub(super) fn leave(handle: &mut Handle, cell: &Arc<InodeCell>, sb: &Superblock) {
+    if !cell.read(|inode| inode.flags().contains(InodeFlags::INLINE_DATA)) {
+        return;
+    }
     let mut inode = handle.inode(cell);
     let mut flags = inode.flags() - InodeFlags::INLINE_DATA;
     inode.raw.i_block = [0; 60];

@@ -5,6 +5,7 @@
 
 use super::backing::{LARGE_FILE_BYTES, ensure_large_file};
 use super::contents::Contents;
+use super::inline;
 use super::write::{OpenFile, cache_error};
 use crate::inode::Orphans;
 use crate::journal::{Credits, Handle};
@@ -81,13 +82,19 @@ pub(crate) async fn finish_shrink(writer: &Writer, cell: &Arc<InodeCell>) -> Res
 
 impl OpenFile {
     /// Sets the size in bytes. A smaller size discards the data past it; a larger one extends the file with zeroes. Durable
-    /// after [`OpenFile::sync`].
+    /// after [`OpenFile::sync`]. Once begun it comes to its end: a caller that drops the future leaves it to a task.
     ///
     /// # Errors
     /// [`Error::TooBig`]; [`Error::Permission`] for an immutable or append-only file; [`Error::ReadOnly`]; the last block
     /// cannot be read or written; a damaged map. After an error the size may be the new one with blocks still in use, which
     /// opening the volume again frees.
     pub async fn set_size(&self, bytes: u64) -> Result<()> {
+        let file = self.reopened();
+        // Half done, memory would take for holes what the volume still maps.
+        self.contents.writer.rt.unstoppable("set_size", async move { file.resize(bytes).await }).await
+    }
+
+    async fn resize(&self, bytes: u64) -> Result<()> {
         let contents = &*self.contents;
         let _inode = contents.cell.lock().write().await;
         self.check_may_write(u64::MAX)?;
@@ -107,9 +114,16 @@ impl OpenFile {
     async fn grow(&self, bytes: u64) -> Result<()> {
         let contents = &*self.contents;
         let old = self.size();
-        self.zero_tail(u64::MAX).await?;
-        // Zeroes come to the device before the size that shows them.
-        self.write_out(ByteRange::new(old, old + u64::from(contents.block.bytes()))).await?;
+        if contents.ends_in_data(old).await? {
+            let blocks = contents.blocks_of(ByteRange::at(old, 1));
+            let pending = contents.reserve(blocks, self.privilege()).await?;
+            if let Err(error) = self.mapping.zero_past_end().await {
+                contents.unreserve_all(&pending, 0);
+                return Err(cache_error(error));
+            }
+            // Zeroes come to the device before the size that shows them; it is the caller's, and no other between.
+            self.write_out(ByteRange::at(old, contents.block.bytes().into())).await?;
+        }
         {
             let mut handle = contents.writer.journal.start(Credits(2)).await?;
             contents.record(&mut handle, bytes);
@@ -125,12 +139,10 @@ impl OpenFile {
         let cut = ByteRange::new(bytes, u64::MAX);
         let exclusion = self.mapping.exclude(cut).await;
         let mut pending = Vec::new();
-        if bytes < self.size() && !bytes.is_multiple_of(unit) {
-            let block = bytes >> contents.block.log2();
-            contents.know(block..block + 1).await?;
-            if contents.has_data(block) {
-                pending = contents.reserve(block..block + 1, self.privilege()).await?;
-            }
+        // What reads as zeroes is not zeroed, and so not dirty afterwards.
+        if bytes < self.size() && contents.ends_in_data(bytes).await? {
+            let blocks = contents.blocks_of(ByteRange::at(bytes, 1));
+            pending = contents.reserve(blocks, self.privilege()).await?;
         }
         if let Err(error) = self.mapping.set_size(bytes).await {
             contents.unreserve_all(&pending, 0);
@@ -189,9 +201,11 @@ impl OpenFile {
 }
 
 impl Contents {
-    /// Records a size that a caller asked for, with the times of the change.
+    /// Records a size that a caller asked for, with the times of the change. Contents in the inode have been written to blocks;
+    /// an inode that has none, and still is one for contents in it, is not from now on: it could not have such a size.
     fn record(&self, handle: &mut Handle, bytes: u64) {
         let now = self.writer.clock.now();
+        inline::leave(handle, &self.cell, self.sb());
         {
             let mut inode = handle.inode(&self.cell);
             inode.set_size(bytes);

@@ -139,10 +139,13 @@ impl Files {
 
     /// Forgets a file that is being deleted: dirty pages are dropped, and when this returns no write is under way.
     pub(crate) async fn forget(&self, cell: &InodeCell) -> Result<()> {
-        let entry = self.table.lock().files.remove(&cell.number());
+        let entry = self.table.lock().files.get(&cell.number()).cloned();
         if let Some(entry) = entry {
             entry.mapping.set_size(0).await.map_err(cache_error)?;
+            // For a deletion that was dropped at this point before, too: it finds the file, and waits.
+            entry.mapping.wait_written(ByteRange::ALL).await;
             entry.contents.forget();
+            self.table.lock().files.remove(&cell.number());
         }
         Ok(())
     }

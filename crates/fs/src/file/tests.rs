@@ -3,7 +3,9 @@
 mod crash;
 mod durable;
 mod faults;
+mod interrupted;
 mod promises;
+mod sizes;
 
 use super::*;
 use crate::journal::{Credits, Journal, JournalOptions};
@@ -17,8 +19,10 @@ use extant_format::{Inode, InodeNumber};
 use extant_rt::{Rng, Rt};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::task::Poll;
 
 const NOW: i64 = 1_700_000_000;
 
@@ -84,8 +88,15 @@ impl Bed {
     }
 
     pub(super) async fn close(self) {
+        self.writer.files.write_back().await.unwrap();
+        self.commit_counts().await;
+        assert_eq!(self.writer.alloc.problems().len(), 0);
+        self.cache.audit();
+    }
+
+    /// Commits, with the free counts that the volume has at its end.
+    pub(super) async fn commit_counts(&self) {
         let writer = &*self.writer;
-        writer.files.write_back().await.unwrap();
         let (blocks, inodes) = writer.store.groups().free_totals();
         let counts = writer.alloc.statfs();
         assert_eq!((counts.free, counts.free_inodes), (blocks, inodes), "nothing is promised at the end");
@@ -96,9 +107,12 @@ impl Bed {
             sb.raw_mut().s_free_inodes_count = (inodes as u32).into();
         }
         writer.journal.commit(writer.journal.running()).await.unwrap();
-        assert_eq!(writer.alloc.problems().len(), 0);
-        self.cache.audit();
     }
+}
+
+/// Polls a future once; says whether it has come to its end.
+pub(super) async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
+    std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }
 
 pub(super) fn device(image: &Path) -> Arc<dyn Device> {

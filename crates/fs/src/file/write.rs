@@ -44,6 +44,11 @@ impl OpenFile {
         Self { contents, mapping, pages, options }
     }
 
+    /// The file, opened once more in the same way.
+    pub(super) fn reopened(&self) -> Self {
+        Self::new(self.contents.clone(), self.mapping.clone(), self.options)
+    }
+
     /// The file's inode.
     pub fn inode(&self) -> InodeNumber {
         self.contents.number()
@@ -84,9 +89,6 @@ impl OpenFile {
             }
             self.strip_setid().await?;
             contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
-            if at > self.size() {
-                self.zero_tail(at).await?;
-            }
             contents.touch();
             (at, self.write_steps(at, &bytes[..(end - at) as usize]).await?)
         };
@@ -123,40 +125,28 @@ impl OpenFile {
     /// Writes bytes whose blocks are reserved together; an error says how many were written before it.
     async fn write_step(&self, at: u64, bytes: &[u8]) -> std::result::Result<(), (usize, Error)> {
         let blocks = self.contents.blocks_of(ByteRange::at(at, bytes.len() as u64));
-        let pending = self.contents.reserve(blocks, self.privilege()).await.map_err(|error| (0, error))?;
-        let Err(stopped) = self.pages.write(at, bytes).await else { return Ok(()) };
-        // Blocks behind what was written are as they were. Left pending without a dirty page, they would keep the size from
-        // ever growing over them.
-        let written = match stopped.done_bytes {
-            0 => 0,
-            done => self.contents.block.blocks_for(at + done as u64),
-        };
-        self.contents.unreserve_all(&pending, written);
-        Err((stopped.done_bytes, cache_error(stopped.error)))
+        let reserved = self.contents.reserve_for_copy(blocks, at, self.privilege()).await;
+        let reserved = reserved.map_err(|error| (0, error))?;
+        // With the space for what follows: a file does not grow over its tail alone.
+        self.zero_tail(at).await.map_err(|error| (0, error))?;
+        let copied = self.pages.write_counted(at, bytes, &reserved.copied_bytes).await;
+        copied.map_err(|error| (reserved.copied(), cache_error(error)))
     }
 
-    /// Zeroes from the end of the file to the end of its last block, or to `until`, before the file grows over it: what
-    /// lies there may be the past of a larger file.
-    pub(super) async fn zero_tail(&self, until: u64) -> Result<()> {
+    /// Grows the file by zeroes to the end of its last block, or to `until`, before it grows past that: what lies there may
+    /// be the past of a larger file.
+    async fn zero_tail(&self, until: u64) -> Result<()> {
         let contents = &*self.contents;
         let size = self.size();
         let end = size.next_multiple_of(contents.block.bytes().into()).min(until);
-        if size >= end {
+        if size >= end || !contents.ends_in_data(size).await? {
             return Ok(());
         }
-        let block = size >> contents.block.log2();
-        contents.know(block..block + 1).await?;
-        if !contents.has_data(block) {
-            return Ok(());
-        }
-        let pending = contents.reserve(block..block + 1, self.privilege()).await?;
+        let reserved =
+            contents.reserve_for_copy(contents.blocks_of(ByteRange::new(size, end)), size, self.privilege());
+        let reserved = reserved.await?;
         let zeroes = vec![0; (end - size) as usize];
-        self.pages.write(size, &zeroes).await.map_err(|stopped| {
-            if stopped.done_bytes == 0 {
-                contents.unreserve_all(&pending, 0);
-            }
-            cache_error(stopped.error)
-        })
+        self.pages.write_counted(size, &zeroes, &reserved.copied_bytes).await.map_err(cache_error)
     }
 
     pub(super) fn check_may_write(&self, at: u64) -> Result<()> {
@@ -240,9 +230,14 @@ impl Contents {
         self.live.lock().times_unlogged = true;
     }
 
-    /// Whether a block that is known holds data, or will.
-    pub(super) fn has_data(&self, block: u64) -> bool {
-        self.live.lock().map.place_of(block).is_some()
+    /// Whether byte `end` lies inside a block, and that holds data or will.
+    pub(super) async fn ends_in_data(&self, end: u64) -> Result<bool> {
+        if end.is_multiple_of(self.block.bytes().into()) {
+            return Ok(false);
+        }
+        let block = end >> self.block.log2();
+        self.know(block..block + 1).await?;
+        Ok(self.live.lock().map.has_data(block))
     }
 }
 

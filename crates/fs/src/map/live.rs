@@ -9,6 +9,10 @@
 //! unwritten --write--> converts  --claim--> in flight (unwritten)                     --end--> written, logged
 //! written, not covered by the recorded size --write--> beyond --claim--> in flight (written) --end--> size logged
 //! ```
+//!
+//! The block in which a file ended when a write of it was taken stays *beyond* after the write has ended: its bytes past that
+//! end may have come to its page since, before or after the write was taken. So the recorded size never grows over bytes that
+//! are only in memory, whatever the order of marking, copying, taking and ending.
 
 use super::runs::{RunMap, RunValue};
 use extant_format::{BlockSize, VolumeBlock};
@@ -41,11 +45,11 @@ pub(crate) enum Pending {
     Delayed,
     /// Dirty over an unwritten block.
     Converts(VolumeBlock),
-    /// Dirty over a written block that the recorded size does not cover. On the device its bytes are valid up to this
-    /// offset in the file.
+    /// A written block that the recorded size did not cover; its page may be dirty. On the device its bytes are valid up to
+    /// this offset in the file.
     Beyond { at: VolumeBlock, valid_bytes: u64 },
-    /// Claimed by write-back: being written to its place, or about to get one. `again` if it was written to since.
-    InFlight { to: Option<VolumeBlock>, was: Was, again: bool },
+    /// Claimed by write-back: being written to its place, or about to get one.
+    InFlight { to: Option<VolumeBlock>, was: Was },
 }
 
 impl RunValue for Known {
@@ -65,7 +69,7 @@ impl RunValue for Pending {
             Self::Delayed => Self::Delayed,
             Self::Converts(at) => Self::Converts(on(at)),
             Self::Beyond { at, valid_bytes } => Self::Beyond { at: on(at), valid_bytes },
-            Self::InFlight { to, was, again } => Self::InFlight { to: to.map(on), was, again },
+            Self::InFlight { to, was } => Self::InFlight { to: to.map(on), was },
         }
     }
 }
@@ -196,12 +200,8 @@ impl LiveMap {
         let covered = recorded_bytes >> self.block.log2();
         let mut at = range.start;
         while at < range.end {
-            if let Some((run, pending)) = self.pending.get(at) {
-                let run = run.start..run.end.min(range.end);
+            if let Some((run, _)) = self.pending.get(at) {
                 at = run.end;
-                if let Pending::InFlight { to, was, again: false } = pending {
-                    self.pending.insert(run, Pending::InFlight { to, was, again: true });
-                }
                 continue;
             }
             let Some((run, known)) = self.read(at) else { break };
@@ -263,7 +263,7 @@ impl LiveMap {
                 Pending::Beyond { at, .. } => (Some(at), Was::Written),
                 Pending::InFlight { .. } => continue,
             };
-            self.pending.insert(run, Pending::InFlight { to, was, again: false });
+            self.pending.insert(run, Pending::InFlight { to, was });
         }
     }
 
@@ -271,32 +271,26 @@ impl LiveMap {
     pub(crate) fn place(&mut self, range: Range<u64>, to: VolumeBlock) {
         let parts: Vec<_> = self.pending.iter_in(range.clone()).collect();
         for (run, pending) in parts {
-            let Pending::InFlight { to: None, was, again } = pending else {
+            let Pending::InFlight { to: None, was } = pending else {
                 unreachable!("blocks are claimed before they get a place")
             };
             let to = Some(VolumeBlock(to.0 + (run.start - range.start)));
-            self.pending.insert(run, Pending::InFlight { to, was, again });
+            self.pending.insert(run, Pending::InFlight { to, was });
         }
     }
 
     /// The blocks of a range that are in flight, with their places and what they were.
     pub(crate) fn in_flight(&self, range: Range<u64>) -> Vec<(Range<u64>, VolumeBlock, Was)> {
-        let mut parts: Vec<(Range<u64>, VolumeBlock, Was)> = Vec::new();
-        for (run, pending) in self.pending.iter_in(range) {
-            let Pending::InFlight { to: Some(to), was, .. } = pending else { continue };
-            match parts.last_mut() {
-                // Blocks that were written to again are no part of their own.
-                Some((before, at, same))
-                    if before.end == run.start
-                        && at.0 + (run.start - before.start) == to.0
-                        && *same == was =>
-                {
-                    before.end = run.end;
-                }
-                _ => parts.push((run, to, was)),
-            }
-        }
-        parts
+        let parts = self.pending.iter_in(range).filter_map(|(run, pending)| match pending {
+            Pending::InFlight { to: Some(to), was } => Some((run, to, was)),
+            _ => None,
+        });
+        parts.collect()
+    }
+
+    /// Whether block `at` holds bytes, on the device or in memory: more than the zeroes as which what was never written reads.
+    pub(crate) fn has_data(&self, at: u64) -> bool {
+        self.pending.get(at).is_some() || matches!(self.known.get(at), Some((_, Known::Written(_))))
     }
 
     /// The place of a block that has one.
@@ -317,7 +311,7 @@ impl LiveMap {
     pub(crate) fn landed(&mut self, range: Range<u64>, size_bytes: u64) {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
-            let Pending::InFlight { to: Some(to), was, again } = pending else { continue };
+            let Pending::InFlight { to: Some(to), was } = pending else { continue };
             if was != Was::Written {
                 self.reserved_blocks -= run.end - run.start;
             }
@@ -325,7 +319,7 @@ impl LiveMap {
             self.known.insert(run.clone(), Known::Written(to));
             // Blocks wholly below the run's size are valid, whatever was written to them since.
             let from = run.start.max(size_bytes >> self.block.log2());
-            if again && from < run.end {
+            if from < run.end {
                 let at = VolumeBlock(to.0 + (from - run.start));
                 self.pending.insert(from..run.end, Pending::Beyond { at, valid_bytes: size_bytes });
             }
@@ -371,6 +365,11 @@ impl LiveMap {
     pub(crate) fn truncate(&mut self, from: u64, size_bytes: u64) -> u64 {
         let delayed = self.abandon(from..super::MAP_END);
         debug_assert!(self.pending.first_from(from).is_none(), "nothing that is truncated is in flight");
+        if let Some(last) = from.checked_sub(1)
+            && let Some((run, Pending::Beyond { at, valid_bytes })) = self.pending.get(last)
+        {
+            self.pending.insert(run, Pending::Beyond { at, valid_bytes: valid_bytes.min(size_bytes) });
+        }
         self.known.insert(from..super::MAP_END, Known::Hole);
         self.written_bytes = self.written_bytes.min(size_bytes);
         delayed
@@ -409,9 +408,9 @@ impl LiveMap {
         around
     }
 
-    /// Whether anything is dirty or in flight.
+    /// Whether the volume has every block that was written, apart from blocks that are only to be written again.
     pub(crate) fn is_clean(&self) -> bool {
-        self.pending.len() == 0
+        self.pending.iter_in(0..u64::MAX).all(|(_, pending)| matches!(pending, Pending::Beyond { .. }))
     }
 }
 
@@ -487,7 +486,7 @@ mod tests {
         map.mark_dirty(2..3, 2 * B + 100);
         assert_eq!(map.write_step(2), Some((2..3, WriteStep::InPlace { to: at(102), fresh: false })));
         map.claim(2..3);
-        // Before that is on the device the file grows into the next block.
+        // Before that is on the device, and after it was taken, the file grows into the next block.
         map.mark_dirty(2..4, 2 * B + 100);
         map.landed(2..3, 2 * B + 200);
         assert_eq!(map.recordable_bytes(2 * B + 100), 2 * B + 200);
@@ -498,6 +497,42 @@ mod tests {
         map.claim(2..3);
         map.landed(2..3, 3 * B + 50);
         assert_eq!(map.recordable_bytes(2 * B + 200), 3 * B + 50);
+    }
+
+    #[test]
+    fn an_append_that_is_marked_before_and_copied_after_the_block_is_taken_is_recorded() {
+        let mut map = map();
+        map.mark_dirty(3..4, 3 * B);
+        // The append's mark comes to a block that is pending already; its bytes after the write has ended.
+        map.mark_dirty(3..5, 3 * B);
+        map.claim(3..4);
+        map.place(3..4, at(500));
+        map.landed(3..4, 3 * B + 100);
+        assert_eq!(map.recordable_bytes(3 * B), 3 * B + 100);
+        map.claim(4..5);
+        map.place(4..5, at(600));
+        map.landed(4..5, 5 * B);
+        assert_eq!(map.recordable_bytes(3 * B + 100), 3 * B + 100, "the block before has newer bytes");
+        assert_eq!(map.write_step(3), Some((3..4, WriteStep::InPlace { to: at(500), fresh: false })));
+        map.claim(3..4);
+        map.landed(3..4, 5 * B);
+        assert_eq!(map.recordable_bytes(3 * B + 100), 5 * B);
+        assert!(map.is_clean());
+    }
+
+    #[test]
+    fn a_mark_while_a_place_is_sought_in_vain_is_not_lost() {
+        let mut map = map();
+        map.mark_dirty(3..4, 3 * B);
+        map.claim(3..4);
+        map.mark_dirty(3..4, 3 * B);
+        map.failed(3..4, 3 * B);
+        map.claim(3..4);
+        map.place(3..4, at(500));
+        map.landed(3..4, 3 * B + 100);
+        map.claim(3..4);
+        map.landed(3..4, 3 * B + 200);
+        assert_eq!(map.recordable_bytes(3 * B + 100), 3 * B + 200);
     }
 
     #[test]

@@ -22,6 +22,7 @@ const INODES_BYTES: u64 = 64 << 20;
 /// The parts of a volume that change it. Operations share it by reference.
 #[derive(Debug)]
 pub(crate) struct Writer {
+    pub(crate) rt: Rt,
     pub(crate) store: Arc<MetaStore>,
     pub(crate) journal: Journal,
     pub(crate) alloc: Allocator,
@@ -65,7 +66,8 @@ impl Writer {
         let writer = Arc::new_cyclic(|weak| {
             alloc.add_giver(Arc::new(WriteBackGiver(weak.clone())));
             alloc.add_giver(Arc::new(DeletionGiver(weak.clone())));
-            Self { store, journal, alloc, inodes, orphans, clock, files, unused, names }
+            let rt = rt.clone();
+            Self { rt, store, journal, alloc, inodes, orphans, clock, files, unused, names }
         });
         Ok((writer, left))
     }

@@ -7,13 +7,14 @@ use extant_sim::{Machine, Preemption, Sim};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A device that holds writes back, and fails reads of some sectors.
+/// A device that holds writes or reads back, and fails reads of some sectors.
 #[derive(Debug)]
-struct Gate {
+pub(super) struct Gate {
     inner: Arc<dyn Device>,
-    holds: AtomicBool,
-    held: Mutex<Vec<Bio>>,
-    unreadable: Mutex<Option<std::ops::Range<u64>>>,
+    pub(super) holds: AtomicBool,
+    pub(super) holds_reads: AtomicBool,
+    pub(super) held: Mutex<Vec<Bio>>,
+    pub(super) unreadable: Mutex<Option<std::ops::Range<u64>>>,
 }
 
 impl Gate {
@@ -21,13 +22,15 @@ impl Gate {
         Arc::new(Self {
             inner,
             holds: AtomicBool::new(false),
+            holds_reads: AtomicBool::new(false),
             held: Mutex::default(),
             unreadable: Mutex::default(),
         })
     }
 
-    fn release(&self) {
+    pub(super) fn release(&self) {
         self.holds.store(false, Ordering::Relaxed);
+        self.holds_reads.store(false, Ordering::Relaxed);
         let held = std::mem::take(&mut *self.held.lock());
         held.into_iter().for_each(|bio| self.inner.submit(bio));
     }
@@ -43,7 +46,12 @@ impl Device for Gate {
         if bio.op == Op::Read && bad.is_some_and(|bad| bad.contains(&bio.start.0)) {
             return bio.end_as("gate", Err(IoErrorKind::Os(5)));
         }
-        if bio.op == Op::Write && self.holds.load(Ordering::Relaxed) {
+        let holds = match bio.op {
+            Op::Write => self.holds.load(Ordering::Relaxed),
+            Op::Read => self.holds_reads.load(Ordering::Relaxed),
+            _ => false,
+        };
+        if holds {
             self.held.lock().push(bio);
             return;
         }
@@ -51,24 +59,37 @@ impl Device for Gate {
     }
 }
 
-const PLAIN: &str = "-t ext4 -b 4096 -O ^has_journal -N 64";
-const B: u64 = 4096;
+pub(super) const PLAIN: &str = "-t ext4 -b 4096 -O ^has_journal -N 64";
+pub(super) const B: u64 = 4096;
 
 /// Runs `work` in the virtual world over the only file of a new volume; gives its inode and what the device then holds.
-fn with_gate(
+pub(super) fn with_gate(
     args: &str,
     contents: Vec<u8>,
     debugfs: impl Fn(InodeNumber) -> Vec<String>,
     work: impl AsyncFnOnce(&Rt, &Bed, &Gate, InodeNumber),
 ) -> Option<(tempfile::TempDir, PathBuf, InodeNumber)> {
+    let found = with_files(args, vec![contents], debugfs, async |rt, bed, gate, numbers| {
+        work(rt, bed, gate, numbers[0]).await;
+    });
+    found.map(|(dir, image, numbers)| (dir, image, numbers[0]))
+}
+
+/// As [`with_gate`], with files of these contents.
+pub(super) fn with_files(
+    args: &str,
+    contents: Vec<Vec<u8>>,
+    debugfs: impl Fn(InodeNumber) -> Vec<String>,
+    work: impl AsyncFnOnce(&Rt, &Bed, &Gate, &[InodeNumber]),
+) -> Option<(tempfile::TempDir, PathBuf, Vec<InodeNumber>)> {
     if !have_tools() {
         return None;
     }
     let dir = tempfile::tempdir().unwrap();
-    let image = make(dir.path(), 8, args, &[contents]);
+    let image = make(dir.path(), 8, args, &contents);
     let sim = Sim::new(Machine::free(2, Preemption::None), 1);
-    let number = sim.rt().block_on(async { numbers(&image, 1).await[0] }).unwrap();
-    for request in debugfs(number) {
+    let numbers = sim.rt().block_on(numbers(&image, contents.len())).unwrap();
+    for request in debugfs(numbers[0]) {
         run("debugfs", &["-w", "-R", &request, image.to_str().unwrap()]);
     }
     let memory = Arc::new(MemDevice::from_bytes(std::fs::read(&image).unwrap()));
@@ -76,20 +97,20 @@ fn with_gate(
         .block_on(async {
             let gate = Gate::new(memory.clone());
             let bed = Bed::open(sim.rt(), gate.clone(), 8 << 20).await;
-            work(sim.rt(), &bed, &gate, number).await;
+            work(sim.rt(), &bed, &gate, &numbers).await;
         })
         .unwrap();
     std::fs::write(&image, memory.to_bytes()).unwrap();
-    Some((dir, image, number))
+    Some((dir, image, numbers))
 }
 
 /// Ten unwritten blocks with holes between them: their extents fill a node outside the inode.
-fn unwritten(number: InodeNumber) -> Vec<String> {
+pub(super) fn unwritten(number: InodeNumber) -> Vec<String> {
     let runs = (0..10).map(|n| format!("fallocate <{number}> {0} {0}", 2 * n));
     runs.chain([format!("sif <{number}> size {}", 20 * B)]).collect()
 }
 
-async fn commit(bed: &Bed) {
+pub(super) async fn commit(bed: &Bed) {
     bed.writer.journal.commit(bed.writer.journal.running()).await.unwrap();
 }
 

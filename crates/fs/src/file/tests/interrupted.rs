@@ -1,0 +1,125 @@
+//! Operations whose callers leave half-way.
+
+use super::durable::{B, PLAIN, with_files, with_gate};
+use super::*;
+use extant_rt::{Class, Nanos};
+use std::sync::atomic::Ordering;
+
+#[test]
+fn a_write_that_is_dropped_before_it_copies_leaves_nothing_behind() {
+    let found = with_gate(
+        PLAIN,
+        vec![3; 2 * B as usize],
+        |_| vec![],
+        async |_, bed, gate, number| {
+            let (_, file) = bed.file(number, FileOptions::default()).await;
+            file.contents.know(0..20).await.unwrap();
+            let free = bed.writer.alloc.statfs().free;
+            gate.holds_reads.store(true, Ordering::Relaxed);
+            // Block 1 is to be read, since it is overwritten in part; those behind it are reserved with it.
+            let data = vec![7; 10 * B as usize];
+            let mut write = Box::pin(file.write(B + 100, &data));
+            assert!(!poll_once(&mut write).await);
+            assert_ne!(bed.writer.alloc.statfs().free, free);
+            drop(write);
+            assert_eq!(bed.writer.alloc.statfs().free, free, "the reservation is given back");
+            gate.release();
+            file.write(2 * B, b"end").await.unwrap();
+            file.sync().await.unwrap();
+        },
+    );
+    let Some((_dir, image, number)) = found else { return };
+    assert_eq!(dumped(&image, number), [&[3; 2 * B as usize][..], b"end"].concat());
+}
+
+#[test]
+fn contents_of_an_inode_stay_while_a_write_waits_to_move_them() {
+    let args = "-t ext4 -b 4096 -O ^has_journal,inline_data -I 512 -N 64";
+    let found = with_files(
+        args,
+        vec![vec![3; 100], vec![]],
+        |_| vec![],
+        async |rt, bed, gate, numbers| {
+            let (_, file) = bed.file(numbers[0], FileOptions::default()).await;
+            let (_, other) = bed.file(numbers[1], FileOptions::default()).await;
+            // All dirty memory is in use, and cannot be written back.
+            gate.holds.store(true, Ordering::Relaxed);
+            let filling = rt.spawn("fill", Class::Normal, async move {
+                other.write(0, &vec![7; 6 << 20]).await.unwrap();
+            });
+            rt.sleep(Nanos::from_secs(60)).await;
+            let mut write = Box::pin(file.write(50, b"new"));
+            assert!(!poll_once(&mut write).await);
+            let mut read = [0; 100];
+            let (_, reader) = bed.file(numbers[0], FileOptions::default()).await;
+            assert_eq!(reader.read(0, &mut read).await.unwrap(), 100);
+            assert_eq!(read, [3; 100]);
+            drop(write);
+            gate.release();
+            filling.await.unwrap();
+            file.write(200, b"end").await.unwrap();
+            file.sync().await.unwrap();
+        },
+    );
+    let Some((_dir, image, numbers)) = found else { return };
+    assert_eq!(dumped(&image, numbers[0]), [&[3; 100][..], &[0; 100], b"end"].concat());
+}
+
+#[test]
+fn a_change_of_size_that_is_dropped_comes_to_its_end() {
+    let found = with_gate(
+        PLAIN,
+        vec![3; 40 * B as usize],
+        |_| vec![],
+        async |rt, bed, _, number| {
+            let (cell, file) = bed.file(number, FileOptions::default()).await;
+            let edits = file.contents.edits.lock().await;
+            let mut cut = Box::pin(file.set_size(4 * B));
+            for _ in 0..100 {
+                assert!(!poll_once(&mut cut).await);
+                rt.yield_now().await;
+            }
+            assert_eq!(file.size(), 4 * B);
+            drop(cut);
+            drop(edits);
+            file.write(20 * B, &[7; B as usize]).await.unwrap();
+            file.sync().await.unwrap();
+            assert_eq!(cell.read(Inode::size), 21 * B);
+            drop(file);
+            bed.commit_counts().await;
+        },
+    );
+    let Some((_dir, image, number)) = found else { return };
+    check_is_silent(&image, "a truncation was dropped");
+    let mut expected = vec![3; 4 * B as usize];
+    expected.resize(20 * B as usize, 0);
+    expected.resize(21 * B as usize, 7);
+    assert!(dumped(&image, number) == expected);
+}
+
+#[test]
+fn a_deletion_that_is_dropped_still_waits_for_write_back() {
+    with_gate(
+        PLAIN,
+        vec![3; B as usize],
+        |_| vec![],
+        async |rt, bed, gate, number| {
+            let (cell, file) = bed.file(number, FileOptions::default()).await;
+            file.write(0, &[7; 100]).await.unwrap();
+            gate.holds.store(true, Ordering::Relaxed);
+            let writing = file.mapping.clone();
+            let writing = rt.spawn("write-back", Class::Normal, async move {
+                let _ = writing.write_back(ByteRange::ALL).await;
+            });
+            rt.sleep(Nanos::from_millis(1)).await;
+            assert_eq!(gate.held.lock().len(), 1);
+            for _ in 0..2 {
+                let mut forget = Box::pin(bed.writer.files.forget(&cell));
+                assert!(!poll_once(&mut forget).await, "the block may be another file's afterwards");
+            }
+            gate.release();
+            bed.writer.files.forget(&cell).await.unwrap();
+            writing.await.unwrap();
+        },
+    );
+}
