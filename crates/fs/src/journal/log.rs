@@ -43,6 +43,17 @@ impl LogMap {
         }
     }
 
+    /// Where block `n` of the journal lies, and how many blocks, at most `blocks`, follow each other from there.
+    ///
+    /// # Errors
+    /// The journal has no such block.
+    pub(crate) fn run(&self, n: u32, blocks: u32) -> Result<(VolumeBlock, u32)> {
+        let place = self.home(n)?;
+        let at = self.runs.partition_point(|run| run.0 <= u64::from(n)) - 1;
+        let (logical, _, len) = self.runs[at];
+        Ok((place, u64::from(blocks).min(logical + len - u64::from(n)) as u32))
+    }
+
     /// Whether a block of the volume belongs to the journal.
     pub(crate) fn contains(&self, n: VolumeBlock) -> bool {
         self.runs.iter().any(|&(_, first, len)| (first.0..first.0 + len).contains(&n.0))
@@ -222,14 +233,27 @@ pub(super) fn sector(n: u64, block_bytes: usize) -> Sector {
     Sector(n * (block_bytes as u64 / Sector::BYTES))
 }
 
-/// Writes blocks to their places, adjacent ones in one bio. Not durable.
+/// As [`write_segments`], of whole buffers.
 ///
 /// # Errors
-/// The first that a bio met; the others have ended, too.
+/// As there.
 pub(super) async fn write_blocks(
     device: &dyn Device,
     block_bytes: usize,
     blocks: Vec<(u64, Arc<Buf>)>,
+) -> Result<()> {
+    let segments = blocks.into_iter().map(|(n, block)| (n, Segment::shared(block, 0, block_bytes)));
+    write_segments(device, block_bytes, segments).await
+}
+
+/// Writes blocks to their places, adjacent ones in one bio. Not durable.
+///
+/// # Errors
+/// The first that a bio met; the others have ended, too.
+pub(super) async fn write_segments(
+    device: &dyn Device,
+    block_bytes: usize,
+    blocks: impl Iterator<Item = (u64, Segment)>,
 ) -> Result<()> {
     let limits = device.limits();
     let bytes_max = BIO_BYTES.min(limits.max_bytes).max(block_bytes as u64) as usize;
@@ -241,8 +265,7 @@ pub(super) async fn write_blocks(
         pending.push(extant_block::execute(device, bio));
     };
     let mut run: Option<(u64, Vec<Segment>)> = None;
-    for (n, block) in blocks {
-        let segment = Segment::shared(block, 0, block_bytes);
+    for (n, segment) in blocks {
         match &mut run {
             Some((first, segments)) if *first + segments.len() as u64 == n && segments.len() < longest => {
                 segments.push(segment);

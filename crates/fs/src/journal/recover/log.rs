@@ -57,11 +57,6 @@ impl Log {
 
     /// Block `n` of the journal.
     pub(crate) async fn block(&self, n: u32) -> Result<BlockRef> {
-        let home = self.map.home(n)?;
-        if n.is_multiple_of(256) {
-            let ahead = (n..n.saturating_add(256)).map_while(|n| self.map.home(n).ok());
-            self.volume.buffers().prefetch(ahead).await;
-        }
-        self.volume.buffers().raw_block(home).await
+        self.volume.buffers().raw_block(self.map.home(n)?).await
     }
 }

@@ -5,6 +5,7 @@
 //! [`replay`](replay::replay) writes the copies home.
 
 mod log;
+mod reader;
 mod replay;
 mod scan;
 mod sums;
@@ -14,6 +15,7 @@ pub(crate) use replay::replay;
 
 use crate::meta::Journaled;
 use crate::{Error, Result, Volume};
+use extant_block::Sector;
 use extant_format::VolumeBlock;
 use extant_format::jbd2::{FastCommitItem, FastCommitItems, FastCommitRecord};
 pub(crate) use log::Log;
@@ -27,7 +29,7 @@ pub(crate) async fn overlay(volume: &Volume) -> Result<BTreeMap<VolumeBlock, Jou
             hint: "; mount it with its journal first, or ignore the journal",
         });
     };
-    let found = scan::scan(&log).await?;
+    let found = scan::scan(&log, 0).await?;
     refuse_fast_commits(&log, found.next_sequence).await?;
     Ok(found.copies)
 }
@@ -52,4 +54,9 @@ async fn refuse_fast_commits(log: &Log, sequence: u32) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// The first sector of a block.
+fn sector(volume: &Volume, block: VolumeBlock) -> Sector {
+    Sector(block.0 << (volume.superblock().block_size().log2() - 9))
 }

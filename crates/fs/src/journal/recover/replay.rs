@@ -1,12 +1,20 @@
 //! Replaying the journal on disk.
 
 use super::log::Log;
-use super::scan;
+use super::reader::Kept;
+use super::{scan, sector};
+use crate::journal::log::write_segments;
+use crate::meta::Journaled;
 use crate::{Error, OpenOptions, Result, Volume};
-use extant_block::{Buf, Device, Sector};
+use extant_block::{Buf, Device, Segment};
 use extant_format::{Compat, Incompat, STATE_ERROR, SUPERBLOCK_BYTES, Superblock, VolumeBlock};
 use extant_rt::Rt;
 use std::sync::Arc;
+
+/// Memory for blocks of the log between reading it and writing them home; those of a larger log are read again.
+const KEPT_BYTES: usize = 128 << 20;
+/// Blocks that are written home at a time.
+const WINDOW: usize = 4096;
 
 /// The result of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,17 +51,14 @@ pub(crate) async fn replay(rt: &Rt, device: Arc<dyn Device>, options: OpenOption
     let Some(log) = Log::open(&raw).await? else {
         return Err(Error::unsupported("a journal on another device"));
     };
-    let found = scan::scan(&log).await?;
+    let found = scan::scan(&log, KEPT_BYTES).await?;
     super::refuse_fast_commits(&log, found.next_sequence).await?;
 
     let block_bytes = raw.superblock().block_size().byte_len();
-    for (&home, journaled) in &found.copies {
-        let copy = raw.buffers().raw_block(journaled.copy).await?;
-        let mut bytes = Buf::from_slice(&copy);
-        if journaled.escaped {
-            extant_format::jbd2::unescape(&mut bytes);
-        }
-        extant_block::write(&*device, sector(&raw, home), bytes).await?;
+    let homes: Vec<(VolumeBlock, Journaled)> = found.copies.iter().map(|(&n, &copy)| (n, copy)).collect();
+    for window in homes.chunks(WINDOW) {
+        let segments = segments(&raw, &found.kept, window).await?;
+        write_segments(&*device, block_bytes, segments.into_iter()).await?;
     }
     extant_block::flush(&*device).await?;
 
@@ -94,8 +99,33 @@ pub(crate) async fn replay(rt: &Rt, device: Arc<dyn Device>, options: OpenOption
     })
 }
 
-fn sector(volume: &Volume, block: VolumeBlock) -> Sector {
-    Sector(block.0 << (volume.superblock().block_size().log2() - 9))
+/// What is to be written home: the newest copies.
+async fn segments(
+    raw: &Volume,
+    kept: &Kept,
+    window: &[(VolumeBlock, Journaled)],
+) -> Result<Vec<(u64, Segment)>> {
+    let block_bytes = raw.superblock().block_size().byte_len();
+    let missing = window.iter().map(|(_, copy)| copy.copy).filter(|&at| kept.find(at, block_bytes).is_none());
+    raw.buffers().prefetch(missing).await;
+    let mut segments = Vec::with_capacity(window.len());
+    for &(home, Journaled { copy, escaped }) in window {
+        let segment = match kept.find(copy, block_bytes) {
+            Some((piece, at)) if !escaped => Segment::shared(piece.clone(), at, block_bytes),
+            found => {
+                let mut bytes = match found {
+                    Some((piece, at)) => Buf::from_slice(&piece[at..at + block_bytes]),
+                    None => Buf::from_slice(&raw.buffers().raw_block(copy).await?),
+                };
+                if escaped {
+                    extant_format::jbd2::unescape(&mut bytes);
+                }
+                Segment::from(bytes)
+            }
+        };
+        segments.push((home.0, segment));
+    }
+    Ok(segments)
 }
 
 fn has_orphans(sb: &Superblock) -> bool {

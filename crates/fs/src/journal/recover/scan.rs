@@ -17,6 +17,7 @@
 //! A revoke in transaction *n* makes every copy of its block in transactions up to *n* void, not later ones.
 
 use super::log::Log;
+use super::reader::{Kept, Reader};
 use crate::Result;
 use crate::meta::Journaled;
 use extant_format::jbd2::{
@@ -40,13 +41,15 @@ pub(crate) struct Scan {
     pub(crate) revoked: u64,
     /// The number behind that of the last committed transaction.
     pub(crate) next_sequence: u32,
+    /// The log's own blocks, as far as they were to be kept.
+    pub(super) kept: Kept,
 }
 
 /// A transaction whose commit block has not been met.
 #[derive(Default)]
 struct Open {
-    /// Tags with the journal's block of their data.
-    tags: Vec<(JournalTag, u32)>,
+    /// Tags with the journal's block of their data, and whether these are damaged (row @I).
+    tags: Vec<(JournalTag, u32, Option<Corrupt>)>,
     revokes: Vec<VolumeBlock>,
     /// The error in one of its blocks (row @D).
     suspect: Option<Corrupt>,
@@ -54,8 +57,8 @@ struct Open {
     crc: u32,
 }
 
-/// Walks the log from its start to its end.
-pub(crate) async fn scan(log: &Log) -> Result<Scan> {
+/// Walks the log from its start to its end, and keeps up to `keep_bytes` of it.
+pub(super) async fn scan(log: &Log, keep_bytes: usize) -> Result<Scan> {
     let volume = &log.volume;
     let layout = log.sb.layout();
     let ring = log.sb.log();
@@ -64,6 +67,7 @@ pub(crate) async fn scan(log: &Log) -> Result<Scan> {
     let next = |n: u32| if n + 1 >= ring.end { ring.start } else { n + 1 };
     let fresh = || Open { crc: !0, ..Open::default() };
 
+    let mut reader = Reader::new(log, start, Kept::new(keep_bytes));
     let mut at = start;
     let mut open = fresh();
     let mut last_commit_seconds = 0;
@@ -71,7 +75,7 @@ pub(crate) async fn scan(log: &Log) -> Result<Scan> {
     let mut left = ring.len() as u32;
     while left > 0 {
         let here = at;
-        let block = log.block(here).await?;
+        let block = reader.block(here).await?;
         let header = JournalBlockHeader::read(&block).filter(|h| h.sequence == found.next_sequence);
         let Some(kind) = header.and_then(|header| header.kind) else { break }; // @A
         (at, left) = (next(at), left - 1);
@@ -85,10 +89,12 @@ pub(crate) async fn scan(log: &Log) -> Result<Scan> {
                     if left == 0 {
                         break;
                     }
+                    let data = reader.block(at).await?;
                     if layout.checksums == JournalChecksums::Commit {
-                        open.crc = crc32_be(open.crc, &log.block(at).await?);
+                        open.crc = crc32_be(open.crc, &data);
                     }
-                    open.tags.push((tag, at)); // @B
+                    let damage = tag.verify_data(&layout, found.next_sequence, &data, at).err();
+                    open.tags.push((tag, at, damage)); // @B
                     (at, left) = (next(at), left - 1);
                 }
             }
@@ -127,19 +133,19 @@ pub(crate) async fn scan(log: &Log) -> Result<Scan> {
                     break; // @G
                 }
                 last_commit_seconds = commit.seconds;
-                apply(log, &mut found, std::mem::replace(&mut open, fresh())).await?; // @H
+                apply(log, &mut found, std::mem::replace(&mut open, fresh()))?; // @H
             }
             JournalBlockKind::SuperblockV1 | JournalBlockKind::SuperblockV2 => break, // @A
         }
     }
+    found.kept = reader.into_kept();
     Ok(found)
 }
 
 /// Makes a committed transaction count.
-async fn apply(log: &Log, found: &mut Scan, transaction: Open) -> Result<()> {
+fn apply(log: &Log, found: &mut Scan, transaction: Open) -> Result<()> {
     let volume = &log.volume;
-    let layout = log.sb.layout();
-    for (tag, at) in transaction.tags {
+    for (tag, at, damage) in transaction.tags {
         let is_valid = volume.superblock().is_valid_block(tag.block) || tag.block.0 == 0;
         // A copy of one of the log's own blocks would replace copies that are still to be read.
         if !is_valid || log.map.contains(tag.block) {
@@ -152,13 +158,9 @@ async fn apply(log: &Log, found: &mut Scan, transaction: Open) -> Result<()> {
             )))?;
             continue;
         }
-        if layout.checksums.in_every_block() {
-            let data = log.block(at).await?;
-            let checked = tag.verify_data(&layout, found.next_sequence, &data, at);
-            if checked.is_err() {
-                volume.note(checked)?; // @I
-                continue;
-            }
+        if let Some(corrupt) = damage {
+            volume.note(Err(corrupt))?; // @I
+            continue;
         }
         let journaled = Journaled { copy: log.map.home(at)?, escaped: tag.flags.contains(TagFlags::ESCAPE) };
         found.copies.insert(tag.block, journaled);

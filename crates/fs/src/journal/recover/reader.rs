@@ -1,0 +1,174 @@
+//! Reading the log in its order, in large pieces, ahead of the walk.
+
+use super::log::Log;
+use crate::Result;
+use extant_block::{Buf, IoError};
+use extant_format::VolumeBlock;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::ops::{Deref, Range};
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// Bytes of the first read and of the longest ones: a log that holds little is not read as a whole.
+const PIECE_BYTES_MIN: usize = 64 << 10;
+const PIECE_BYTES_MAX: usize = 1 << 20;
+/// Reads in flight.
+const AHEAD: usize = 4;
+
+type Pending = Pin<Box<dyn Future<Output = std::result::Result<Buf, IoError>> + Send>>;
+
+/// One block of the log, within the piece that was read.
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    piece: Arc<Buf>,
+    range: Range<usize>,
+}
+
+impl Deref for Block {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.piece[self.range.clone()]
+    }
+}
+
+/// Pieces that stay in memory, by the volume's block that they begin with.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pieces: BTreeMap<u64, Arc<Buf>>,
+    room_bytes: usize,
+}
+
+impl Kept {
+    /// None yet, of at most so many bytes.
+    pub(super) fn new(room_bytes: usize) -> Self {
+        Self { pieces: BTreeMap::new(), room_bytes }
+    }
+
+    fn add(&mut self, first: VolumeBlock, piece: &Arc<Buf>) {
+        if let Some(left) = self.room_bytes.checked_sub(piece.len()) {
+            self.room_bytes = left;
+            self.pieces.insert(first.0, piece.clone());
+        }
+    }
+
+    /// The piece that holds a block of the volume, and the block's offset in it in bytes.
+    pub(super) fn find(&self, at: VolumeBlock, block_bytes: usize) -> Option<(&Arc<Buf>, usize)> {
+        let (first, piece) = self.pieces.range(..=at.0).next_back()?;
+        let offset = (at.0 - first) as usize * block_bytes;
+        (offset < piece.len()).then_some((piece, offset))
+    }
+}
+
+/// A run of the log's blocks that lie side by side.
+struct Piece<T> {
+    first: u32,
+    place: VolumeBlock,
+    blocks: u32,
+    bytes: T,
+}
+
+/// Reads the blocks of the log from its start on, once around.
+pub(super) struct Reader<'l> {
+    log: &'l Log,
+    block_bytes: usize,
+    current: Option<Piece<Arc<Buf>>>,
+    ahead: VecDeque<Piece<Pending>>,
+    /// The first block that no read was begun for, and how many are left.
+    next: u32,
+    left: u32,
+    piece_bytes: usize,
+    kept: Kept,
+}
+
+impl<'l> Reader<'l> {
+    /// A reader that begins at block `start`.
+    pub(super) fn new(log: &'l Log, start: u32, kept: Kept) -> Self {
+        let block_bytes = log.sb.block_size().byte_len();
+        let left = log.sb.log().len() as u32;
+        let (current, ahead) = Default::default();
+        let piece_bytes = PIECE_BYTES_MIN;
+        Self { log, block_bytes, current, ahead, next: start, left, piece_bytes, kept }
+    }
+
+    /// What was read, as far as it is kept.
+    pub(super) fn into_kept(self) -> Kept {
+        self.kept
+    }
+
+    /// Block `n`, which follows the last one that was asked for, or others after it.
+    ///
+    /// # Errors
+    /// The block cannot be read. Damage beside it does no harm.
+    pub(super) async fn block(&mut self, n: u32) -> Result<Block> {
+        loop {
+            if let Some(piece) = &self.current
+                && (piece.first..piece.first + piece.blocks).contains(&n)
+            {
+                let at = (n - piece.first) as usize * self.block_bytes;
+                return Ok(Block { piece: piece.bytes.clone(), range: at..at + self.block_bytes });
+            }
+            self.read_ahead()?;
+            let Some(Piece { first, place, blocks, bytes }) = self.ahead.pop_front() else {
+                return self.alone(n).await;
+            };
+            match bytes.await {
+                Ok(bytes) => {
+                    let bytes = Arc::new(bytes);
+                    self.kept.add(place, &bytes);
+                    self.current = Some(Piece { first, place, blocks, bytes });
+                }
+                Err(_) if (first..first + blocks).contains(&n) => {
+                    let block = self.alone(n).await?;
+                    if n + 1 < first + blocks {
+                        // The rest of the piece may do.
+                        let rest = Piece {
+                            first: n + 1,
+                            place: VolumeBlock(place.0 + u64::from(n + 1 - first)),
+                            blocks: first + blocks - n - 1,
+                            bytes: (),
+                        };
+                        let bytes = self.read(&rest)?;
+                        let Piece { first, place, blocks, .. } = rest;
+                        self.ahead.push_front(Piece { first, place, blocks, bytes });
+                    }
+                    return Ok(block);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Reads a block by itself.
+    async fn alone(&self, n: u32) -> Result<Block> {
+        let piece = Piece { first: n, place: self.log.map.home(n)?, blocks: 1, bytes: () };
+        let bytes = Arc::new(self.read(&piece)?.await?);
+        let range = 0..bytes.len();
+        Ok(Block { piece: bytes, range })
+    }
+
+    fn read_ahead(&mut self) -> Result<()> {
+        while self.ahead.len() < AHEAD && self.left > 0 {
+            let ring = self.log.sb.log();
+            let most = ((self.piece_bytes / self.block_bytes) as u32).clamp(1, self.left);
+            let (place, blocks) = self.log.map.run(self.next, most.min(ring.end - self.next))?;
+            let piece = Piece { first: self.next, place, blocks, bytes: () };
+            let bytes = self.read(&piece)?;
+            self.ahead.push_back(Piece { first: piece.first, place, blocks, bytes });
+            self.next += blocks;
+            if self.next >= ring.end {
+                self.next = ring.start;
+            }
+            self.left -= blocks;
+            self.piece_bytes = (self.piece_bytes * 2).min(PIECE_BYTES_MAX);
+        }
+        Ok(())
+    }
+
+    fn read(&self, piece: &Piece<()>) -> Result<Pending> {
+        let volume = &self.log.volume;
+        let start = super::sector(volume, piece.place);
+        let len = piece.blocks as usize * self.block_bytes;
+        Ok(Box::pin(extant_block::read(&**volume.device(), start, len)))
+    }
+}
