@@ -220,6 +220,8 @@ impl Contents {
             None => alloc.reserve(want.into(), 0, Privilege::Reserved),
         };
         let allocated = match &mut reservation {
+            // A file that nothing has open does not grow.
+            Ok(reservation) if self.cell.openers() == 0 => alloc.blocks(goal, want, reservation).await,
             Ok(reservation) => alloc.growing(self.number(), goal, want, reservation).await,
             Err(error) => Err(error.clone()),
         };

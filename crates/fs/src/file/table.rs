@@ -9,14 +9,18 @@ use crate::xattr::inline_data;
 use crate::{Error, Result};
 use extant_cache::{ByteRange, Disk, Mapping};
 use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, Place};
+use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use rustc_hash::FxBuildHasher;
+use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
 /// Files without openers whose pages stay in memory.
 const KEPT: usize = 4096;
+/// Files that a sync of the volume writes back at a time.
+const AT_A_TIME: usize = 64;
 
 /// Files with pages in memory, by inode.
 #[derive(Debug)]
@@ -27,7 +31,7 @@ pub(crate) struct Files {
 
 #[derive(Debug, Default)]
 struct Table {
-    files: BTreeMap<InodeNumber, Entry>,
+    files: HashMap<InodeNumber, Entry, FxBuildHasher>,
     /// Advances with every look-up.
     turn: u64,
     /// Files that came since the last search for those that can go.
@@ -39,6 +43,13 @@ struct Entry {
     contents: Arc<Contents>,
     mapping: Mapping,
     used: u64,
+}
+
+impl Entry {
+    /// A sync has nothing to write, to wait for or to log.
+    fn is_idle(&self) -> bool {
+        self.mapping.is_settled() && self.contents.rest() == Rest::Idle
+    }
 }
 
 impl Files {
@@ -109,14 +120,15 @@ impl Files {
     /// # Errors
     /// The first that was met; the others are written nevertheless.
     pub(crate) async fn write_back(&self) -> Result<()> {
-        let all: Vec<Entry> = self.table.lock().files.values().cloned().collect();
-        let mut result = Ok(());
-        for Entry { contents, mapping, .. } in all {
+        let mut busy: Vec<Entry> =
+            self.table.lock().files.values().filter(|entry| !entry.is_idle()).cloned().collect();
+        busy.sort_unstable_by_key(|entry| entry.contents.number());
+        let writes = stream::iter(busy).map(async |Entry { contents, mapping, .. }| {
             let written = mapping.write_back(ByteRange::ALL).await.map_err(cache_error);
             let logged = contents.log_times(false).await;
-            result = result.and(written).and(logged);
-        }
-        result
+            written.and(logged)
+        });
+        writes.buffer_unordered(AT_A_TIME).fold(Ok(()), async |all: Result<()>, one| all.and(one)).await
     }
 
     /// Forgets all files, whatever is dirty: the volume is dropped.
@@ -168,7 +180,7 @@ impl Table {
     /// those that would be among them if their times were logged.
     fn evict(&mut self) -> (Vec<Entry>, Vec<Arc<Contents>>) {
         // Not with every file: those that cannot go are looked at each time.
-        if self.files.len() <= KEPT || self.came < KEPT / 8 {
+        if self.files.len() <= KEPT || self.came < KEPT / 2 {
             return Default::default();
         }
         self.came = 0;
@@ -183,7 +195,8 @@ impl Table {
             }
         }
         idle.sort_unstable();
-        idle.truncate(self.files.len() - KEPT * 7 / 8);
+        unlogged.sort_unstable_by_key(|contents| contents.number());
+        idle.truncate(self.files.len() - KEPT / 2);
         (idle.iter().filter_map(|(_, number)| self.files.remove(number)).collect(), unlogged)
     }
 }
