@@ -1,4 +1,4 @@
-//! Background work of a journal: commits of a certain age, and checkpoints.
+//! Background work of a journal: commits of a certain age or size, and checkpoints.
 
 use super::Inner;
 use extant_rt::{Class, Nanos};
@@ -14,6 +14,8 @@ pub(super) struct Signals(Arc<Mutex<Wanted>>);
 #[derive(Debug, Default)]
 struct Wanted {
     commit: bool,
+    /// Whatever its age.
+    commit_now: bool,
     checkpoint: bool,
     closed: bool,
     wakers: Vec<Waker>,
@@ -23,6 +25,11 @@ impl Signals {
     /// The running transaction has something to commit.
     pub(super) fn dirty(&self) {
         self.set(|wanted| wanted.commit = true);
+    }
+
+    /// The running transaction is so large that operations would soon wait for its commit.
+    pub(super) fn large(&self) {
+        self.set(|wanted| wanted.commit_now = true);
     }
 
     /// Enough is committed that it should be written home.
@@ -87,6 +94,16 @@ pub(super) fn spawn(inner: &Arc<Inner>, interval: Nanos) {
         }
     };
     drop(inner.rt.spawn("journal commit", Class::Normal, committer));
+    let (signals, weak) = (inner.background.0.clone(), Arc::downgrade(inner));
+    let early = async move {
+        while next(&signals, |wanted| std::mem::take(&mut wanted.commit_now)).await {
+            let Some(journal) = journal(&weak) else { break };
+            if journal.inner.lock().is_large() {
+                let _ = journal.commit(journal.running()).await;
+            }
+        }
+    };
+    drop(inner.rt.spawn("journal commit", Class::Normal, early));
     let (signals, weak) = (inner.background.0.clone(), Arc::downgrade(inner));
     let checkpointer = async move {
         while next(&signals, |wanted| std::mem::take(&mut wanted.checkpoint)).await {

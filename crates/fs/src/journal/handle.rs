@@ -145,7 +145,7 @@ impl Drop for Handle {
         debug_assert!(self.used <= self.credits, "{} credits, {} used", self.credits, self.used);
         let now = if self.changes.is_empty() { None } else { Some(self.inner.rt.now()) };
         let mut began = false;
-        let drained = {
+        let (drained, large) = {
             let mut state = self.inner.lock();
             let running = &mut state.running;
             for change in self.changes.drain(..) {
@@ -179,8 +179,15 @@ impl Drop for Handle {
             }
             running.handles -= 1;
             running.outstanding -= self.credits;
-            running.locked && running.handles == 0
+            let drained = running.locked && running.handles == 0;
+            // Told once, by the operation that makes it so.
+            let was_large = state.told_large;
+            state.told_large = state.is_large();
+            (drained, state.told_large && !was_large)
         };
+        if large {
+            self.inner.background.large();
+        }
         if drained {
             self.inner.notify();
         }

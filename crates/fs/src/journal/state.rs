@@ -158,6 +158,8 @@ pub(super) struct State {
     pub(super) unreleased: Vec<(Tid, Vec<PhysicalRun>)>,
     /// The volume is being closed: no operation may join.
     pub(super) closing: bool,
+    /// The background knows that the running transaction is large.
+    pub(super) told_large: bool,
     /// Blocks of the largest transaction.
     pub(super) transaction_max: u32,
     /// Versions that may wait to be written home before a checkpoint begins by itself.
@@ -186,6 +188,7 @@ impl State {
             writing_home: false,
             unreleased: Vec::new(),
             closing: false,
+            told_large: false,
             transaction_max: by_log.min(budget_blocks / 8).max(64),
             homes_soft: budget_blocks as usize / 4,
             homes_hard: budget_blocks as usize / 2,
@@ -231,6 +234,11 @@ impl State {
             // An empty log is too small for the operation.
             None => return Err(Error::NoSpace),
         })
+    }
+
+    /// Whether the running transaction should be committed before operations have to wait for that.
+    pub(super) fn is_large(&self) -> bool {
+        self.committing.is_none() && !self.running.locked && self.running.dirty() > self.transaction_max / 2
     }
 
     fn nothing_logged(&self) -> bool {
