@@ -75,9 +75,9 @@ impl Shape {
         let with_inodes = |group: &Group| counts(*group).free_inodes > 0;
         let group = match wanted {
             Wanted::File if self.flex > 1 => {
-                let home = parent.last.unwrap_or(parent.group).0 / self.flex;
-                let near = self.groups_of(home).find(with_inodes);
-                near.or_else(|| self.orlov(None, parent, total, &counts))
+                let near = [Some(parent.group), parent.last].into_iter().flatten();
+                let near = near.map(|group| self.groups_of(group.0 / self.flex).find(with_inodes));
+                near.flatten().next().or_else(|| self.orlov(None, parent, total, &counts))
             }
             Wanted::File => self.hashed(parent, &counts),
             Wanted::Directory => self.orlov(None, parent, total, &counts),

@@ -2,7 +2,7 @@
 
 use super::caller::{Want, new_mode};
 use super::node::{check_new_name, default_acl, not_found, permit};
-use super::open_dir::OpenDir;
+use super::open_dir::{OpenDir, state};
 use super::{Caller, Node, quote, touch};
 use crate::alloc::{Allocated, NewInode, Parent, Wanted};
 use crate::dir::leaf::LeafFormat;
@@ -179,6 +179,7 @@ impl Node {
             touch(&mut parent, writer);
         }
         drop(handle);
+        writer.names.known.put(cell.number(), name, made.number());
         drop(names);
         Ok(Self::new(self.writer(), made))
     }
@@ -241,8 +242,11 @@ impl<'a> Draft<'a> {
             _ => Wanted::File,
         };
         let group = sb.locate_inode(parent.number()).map_or_else(Default::default, |(group, _)| group);
-        let near = Parent { inode: parent.number(), group, last: None };
+        let near = Parent { inode: parent.number(), group, last: state(parent).last_group };
         let inode = writer.alloc.inode_waiting(&writer.journal, wanted, near).await?;
+        if wanted == Wanted::File {
+            state(parent).last_group = sb.locate_inode(inode.number()).map(|(group, _)| group);
+        }
         let mut draft = Self {
             inode,
             what,

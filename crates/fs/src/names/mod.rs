@@ -19,6 +19,7 @@ mod caller;
 mod create;
 mod delete;
 mod extended;
+mod known;
 mod link;
 mod node;
 mod open_dir;
@@ -42,6 +43,7 @@ use crate::alloc::{GivesBack, Privilege};
 use crate::meta::{InodeCell, InodeEdit};
 use crate::volume::Writer;
 use extant_format::InodeNumber;
+pub(crate) use known::KnownNames;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -57,6 +59,7 @@ pub(crate) struct State {
     pub(crate) shared_xattrs: async_lock::Mutex<()>,
     /// Files made without a name, which may still get one.
     pub(crate) unnamed: Mutex<BTreeSet<InodeNumber>>,
+    pub(crate) known: Arc<KnownNames>,
 }
 
 impl Writer {

@@ -17,7 +17,7 @@ use crate::volume::Writer;
 use crate::{Error, Result};
 use extant_cache::blocks::BlockBytes;
 use extant_format::{
-    Corrupt, Extent, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock,
+    Corrupt, Extent, FileBlock, FileKind, Group, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock,
     VolumeBlock,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -42,6 +42,8 @@ pub(crate) struct DirState {
     /// First block, length and place of the runs of blocks that are known, in order.
     runs: Vec<(u32, u32, VolumeBlock)>,
     index: Option<NameIndex>,
+    /// Where the last new file was put, since the directory's own group may be full.
+    pub(super) last_group: Option<Group>,
     /// The inode was deleted.
     gone: bool,
 }
@@ -477,6 +479,7 @@ impl<'w> OpenDir<'w> {
     /// Removes an entry that [`Self::look`] has found.
     pub(crate) fn remove(&mut self, handle: &mut Handle, spot: &Spot, name: &[u8]) {
         let cell = self.cell.clone();
+        self.writer.names.known.forget(cell.number(), name);
         match spot {
             Spot::Inline(area, entry) => {
                 inline::remove(self.shape.leaf, &mut handle.inode(&cell), *area, entry);
@@ -491,9 +494,16 @@ impl<'w> OpenDir<'w> {
         }
     }
 
-    /// Makes an entry that [`Self::look`] has found name another inode.
-    pub(crate) fn set(&mut self, handle: &mut Handle, spot: &Spot, inode: InodeNumber, kind: FileKind) {
+    /// Makes the entry of a name that [`Self::look`] has found lead to another inode.
+    pub(crate) fn set(
+        &mut self,
+        handle: &mut Handle,
+        (spot, name): (&Spot, &[u8]),
+        inode: InodeNumber,
+        kind: FileKind,
+    ) {
         let cell = self.cell.clone();
+        self.writer.names.known.forget(cell.number(), name);
         match spot {
             Spot::Inline(area, entry) => {
                 inline::set(self.shape.leaf, &mut handle.inode(&cell), *area, entry, inode, kind);

@@ -300,7 +300,7 @@ impl Move<'_> {
         let (source, kind) = (self.source.number(), self.source_kind);
         let to = self.to.as_mut().unwrap_or(&mut self.from);
         match &looked {
-            Ok(spot) => to.set(&mut handle, spot, source, kind),
+            Ok(spot) => to.set(&mut handle, (spot, self.new), source, kind),
             Err(slot) => to.insert(&mut handle, slot, growth, source, self.new, kind)?,
         }
         // The new name may have split the old one's block.
@@ -347,9 +347,9 @@ impl Move<'_> {
         let mut source_dir = Self::moved_dir(writer, &self.source, is_dir && cross).await?;
         let mut target_dir = Self::moved_dir(writer, &target, target_is_dir && cross).await?;
         let mut handle = writer.journal.start(Credits(2 * LEAF_CREDITS + 4)).await?;
-        self.from.set(&mut handle, &old_spot, target.number(), target_kind);
+        self.from.set(&mut handle, (&old_spot, self.old), target.number(), target_kind);
         let to = self.to.as_mut().unwrap_or(&mut self.from);
-        to.set(&mut handle, &new_spot, self.source.number(), self.source_kind);
+        to.set(&mut handle, (&new_spot, self.new), self.source.number(), self.source_kind);
         if let Some(dir) = &mut source_dir {
             dir.set_parent(&mut handle, to_cell.number());
         }

@@ -6,16 +6,16 @@ use crate::file::{Files, WriteBackGiver};
 use crate::inode::{Clock, Inodes, Orphans};
 use crate::journal::Journal;
 use crate::meta::{InodeCell, MetaStore};
-use crate::names::DeletionGiver;
+use crate::names::{DeletionGiver, KnownNames};
 use extant_cache::Disk;
-use extant_cache::accounts::AccountConfig;
+use extant_cache::accounts::{AccountConfig, Shrink};
 use extant_format::VolumeBlock;
 use extant_rt::Rt;
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-/// Inodes that stay in memory though nothing uses them.
-const INODES_KEPT: usize = 16 << 10;
+/// Inodes that stay in memory though nothing uses them, as far as the memory for them goes.
+const INODES_KEPT: usize = 128 << 10;
 /// Memory of inodes above which unused ones are dropped, however much memory there is.
 const INODES_BYTES: u64 = 64 << 20;
 
@@ -62,7 +62,14 @@ impl Writer {
         let (orphans, left) = Orphans::load(&store, &inodes, orphan_file).await?;
         let clock = Clock::new(rt, fixed_time);
         let files = Files::new(disk.clone());
-        let (unused, names) = Default::default();
+        let (unused, names): (_, crate::names::State) = Default::default();
+        let account = disk.account(AccountConfig {
+            name: "names",
+            limit_bytes: KnownNames::BYTES,
+            pinned_bytes: KnownNames::BYTES,
+        });
+        account.set_shrinker(Arc::downgrade(&names.known) as Weak<dyn Shrink>);
+        names.known.charge_to(account);
         let writer = Arc::new_cyclic(|weak| {
             alloc.add_giver(Arc::new(WriteBackGiver(weak.clone())));
             alloc.add_giver(Arc::new(DeletionGiver(weak.clone())));
