@@ -8,7 +8,7 @@ mod ring;
 mod tests;
 mod transfer;
 
-use crate::{Bio, Claim, Device, IoError, Limits, Op, Sector};
+use crate::{Bio, BioFlags, Claim, Device, IoError, Limits, Op, Sector};
 use backing::{Backing, check_kind};
 use extant_rt::{DriverHandle, Rt};
 use ring::Ring;
@@ -18,6 +18,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use transfer::Transfer;
+
+/// Buffered writes up to this length are made by the thread that submits them.
+const COPIED_BYTES_MAX: u64 = 64 << 10;
 
 /// How to open a [`FileDevice`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -135,6 +138,14 @@ impl FileDevice {
         self.backing.is_block_device && transfer.bio.op == Op::Discard
     }
 
+    /// A short write into the host's page cache, which is a copy: the ring would hand it to a thread of the kernel's,
+    /// for buffered writes may wait, and that costs more.
+    fn is_copy(&self, transfer: &Transfer) -> bool {
+        let bio = &transfer.bio;
+        let durable = bio.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA);
+        bio.op == Op::Write && bio.bytes <= COPIED_BYTES_MAX && !durable && !self.backing.direct_is_on()
+    }
+
     fn on_thread(&self, rt: &Rt, transfer: Transfer) {
         let backing = self.backing.clone();
         drop(rt.spawn_blocking("file I/O", move || blocking::run(&backing, transfer)));
@@ -152,6 +163,7 @@ impl Device for FileDevice {
             Engine::Caller => blocking::run(&self.backing, transfer),
             Engine::Threads { rt } => self.on_thread(rt, transfer),
             Engine::Ring { rt, .. } if self.needs_thread(&transfer) => self.on_thread(rt, transfer),
+            Engine::Ring { .. } if self.is_copy(&transfer) => blocking::run(&self.backing, transfer),
             Engine::Ring { ring, .. } => ring.submit([transfer]),
         }
     }
@@ -163,7 +175,11 @@ impl Device for FileDevice {
         // Admitted before the ring is locked, because a refused bio's completion may submit again.
         let transfers: Vec<_> = bios.filter_map(|bio| self.admit(bio)).collect();
         let (threads, ours): (Vec<_>, Vec<_>) = transfers.into_iter().partition(|t| self.needs_thread(t));
-        ring.submit(ours);
+        let (copies, ours): (Vec<_>, Vec<_>) = ours.into_iter().partition(|t| self.is_copy(t));
+        if !ours.is_empty() {
+            ring.submit(ours);
+        }
+        copies.into_iter().for_each(|transfer| blocking::run(&self.backing, transfer));
         threads.into_iter().for_each(|transfer| self.on_thread(rt, transfer));
     }
 
