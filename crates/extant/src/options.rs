@@ -7,6 +7,7 @@ use crate::Caller;
 pub struct OpenOptions {
     pub(crate) write: bool,
     pub(crate) cache_bytes: u64,
+    pub(crate) direct: bool,
     pub(crate) caller: Option<Caller>,
     pub(crate) offline: bool,
     pub(crate) fixed_time: Option<i64>,
@@ -14,7 +15,14 @@ pub struct OpenOptions {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { write: false, cache_bytes: 64 << 20, caller: None, offline: false, fixed_time: None }
+        Self {
+            write: false,
+            cache_bytes: 64 << 20,
+            direct: false,
+            caller: None,
+            offline: false,
+            fixed_time: None,
+        }
     }
 }
 
@@ -35,6 +43,15 @@ impl OpenOptions {
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;
+        self
+    }
+
+    /// Bypasses the host's page cache where the image lies on a file system or disk that allows it (`O_DIRECT`): for a
+    /// volume that stays open with a cache of its own. Then a sync of one file does not wait for data of others that the
+    /// host holds back, and nothing is cached twice.
+    #[must_use]
+    pub fn direct(mut self, direct: bool) -> Self {
+        self.direct = direct;
         self
     }
 

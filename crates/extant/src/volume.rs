@@ -42,7 +42,7 @@ impl Volume {
     /// The file cannot be opened; what it holds is damaged, is no volume, or uses a feature that is not supported.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self> {
         let rt = Rt::real(extant_rt::RealConfig::default());
-        let file = extant_block::FileOptions { write: options.write, ..extant_block::FileOptions::default() };
+        let file = extant_block::FileOptions { write: options.write, direct: options.direct };
         let device = FileDevice::open(path, file)
             .map_err(|error| Error::Invalid(format!("{}: {error}", path.display())))?
             .driven_by(&rt);

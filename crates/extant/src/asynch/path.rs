@@ -29,13 +29,20 @@ fn check_length(path: &[u8]) -> Result<()> {
 pub(crate) async fn resolve(sys: &Sys, start: &Node, path: &[u8], follow: bool) -> Result<Node> {
     check_length(path)?;
     let mut here = if path[0] == b'/' { sys.root().clone() } else { start.clone() };
-    // Names still to go, the next one last; a symbolic link puts those of its target on top.
-    let mut todo: Vec<Vec<u8>> = names(path).rev().map(<[u8]>::to_vec).collect();
+    let mut rest = names(path).peekable();
+    // Names of the targets of symbolic links, which come first, the next one last.
+    let mut todo: Vec<Vec<u8>> = Vec::new();
     let mut wants_dir = path.ends_with(b"/");
     let mut links = 0;
-    while let Some(name) = todo.pop() {
-        let next = sys.lookup(&here, &name).await?;
-        let last = todo.is_empty();
+    loop {
+        let next = match todo.pop() {
+            Some(name) => sys.lookup(&here, &name).await?,
+            None => match rest.next() {
+                Some(name) => sys.lookup(&here, name).await?,
+                None => break,
+            },
+        };
+        let last = todo.is_empty() && rest.peek().is_none();
         if next.kind()? == FileType::Symlink && (!last || follow || wants_dir) {
             links += 1;
             if links > LINKS_MAX {
