@@ -1,0 +1,85 @@
+//! Images, the kernel's mounts of them, and the library's volumes.
+
+use super::{Options, Result};
+use extant::{Dir, FileOptions, OpenOptions, Volume};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+pub(super) const IMAGE_BYTES: u64 = 2 << 30;
+pub(super) const CACHE_BYTES: u64 = 512 << 20;
+
+pub(super) fn tool(name: &str, args: &[&str]) -> Result<()> {
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    let output = Command::new(name).args(args).env("PATH", path).stdin(Stdio::null()).output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("{name} {args:?}: {}", String::from_utf8_lossy(&output.stderr)).into()),
+    }
+}
+
+pub(super) fn text(path: &Path) -> &str {
+    path.to_str().expect("a path of this bench")
+}
+
+/// A fresh ext4 volume in a file of the host.
+pub(super) fn image(options: &Options, name: &str, bytes: u64, mke2fs: &[&str]) -> Result<PathBuf> {
+    let path = options.dir.join(name);
+    let _ = fs::remove_file(&path);
+    File::create(&path)?.set_len(bytes)?;
+    let mut args = vec!["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1,lazy_journal_init=1"];
+    args.extend_from_slice(mke2fs);
+    args.push(text(&path));
+    tool("mke2fs", &args)?;
+    // Its writes are not to disturb what is measured.
+    File::open(&path)?.sync_all()?;
+    Ok(path)
+}
+
+/// The kernel's loop mount of an image, unmounted when dropped.
+pub(super) struct Mount {
+    pub(super) at: PathBuf,
+}
+
+impl Mount {
+    /// `None` where this process may not mount, which the table shows as missing figures.
+    pub(super) fn new(options: &Options, image: &Path) -> Result<Option<Self>> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(None);
+        }
+        let at = options.dir.join("mount");
+        fs::create_dir_all(&at)?;
+        tool("mount", &["-o", "loop", text(image), text(&at)])?;
+        Ok(Some(Self { at }))
+    }
+
+    pub(super) fn sync(&self) -> Result<()> {
+        Ok(rustix::fs::syncfs(File::open(&self.at)?)?)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = tool("umount", &[text(&self.at)]) {
+            eprintln!("{error}");
+        }
+    }
+}
+
+/// The library's volume of an image.
+pub(super) fn open(options: &Options, path: &Path) -> Result<Volume> {
+    let open = OpenOptions::new().write(true).direct(!options.buffered).cache_bytes(CACHE_BYTES);
+    Ok(Volume::open(path, &open)?)
+}
+
+pub(super) fn create(dir: &Dir, name: &str) -> Result<()> {
+    dir.open_with(name, FileOptions::new().write(true).create_new(true))?;
+    Ok(())
+}
+
+pub(super) fn seconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    work()?;
+    Ok(start.elapsed().as_secs_f64())
+}

@@ -1,0 +1,159 @@
+//! Appends of 4 KiB, each made durable.
+
+use super::bed::{CACHE_BYTES, IMAGE_BYTES, Mount, image};
+use super::report::{Target, absolute, compared};
+use super::watched::Watched;
+use super::{Options, Result};
+use extant::{FileOptions, OpenOptions, Volume};
+use extant_block::FileDevice;
+use extant_rt::{RealConfig, Rt};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const THREADS: usize = 16;
+const BLOCK: [u8; 4096] = [7; 4096];
+
+/// Figures of one side in one round.
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    /// Appends a second by one thread, and by sixteen with a file each.
+    one: f64,
+    all: f64,
+    /// Of one thread beside a stream, in microseconds.
+    p99: f64,
+}
+
+fn measure(
+    options: &Options,
+    append: impl Fn(usize, u64) -> Result<()> + Sync,
+    stream: impl Fn(u64) -> Result<()> + Sync,
+    between: impl Fn(),
+) -> Result<Figures> {
+    let one = rate(1, options.slice, &append)?;
+    between();
+    let all = rate(THREADS, options.slice, &append)?;
+    let p99 = p99_beside(options.slice, |n| append(0, n), stream)?;
+    Ok(Figures { one, all, p99 })
+}
+
+/// Appends a second by so many threads.
+fn rate(threads: usize, slice: Duration, append: &(impl Fn(usize, u64) -> Result<()> + Sync)) -> Result<f64> {
+    let start = Instant::now();
+    let work = move |thread: usize| -> std::result::Result<u64, String> {
+        let mut n = 0;
+        while start.elapsed() < slice {
+            append(thread, n).map_err(|error| error.to_string())?;
+            n += 1;
+        }
+        Ok(n)
+    };
+    let done = std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+        handles
+            .into_iter()
+            .map(|handle| handle.join().expect("a writer"))
+            .sum::<std::result::Result<u64, _>>()
+    })?;
+    Ok(done as f64 / start.elapsed().as_secs_f64())
+}
+
+/// The 99th percentile of `append`'s time in microseconds while another thread streams.
+fn p99_beside(
+    slice: Duration,
+    append: impl Fn(u64) -> Result<()>,
+    stream: impl Fn(u64) -> Result<()> + Sync,
+) -> Result<f64> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut n = 0;
+            while !stop.load(Ordering::Relaxed) {
+                stream(n).expect("a stream");
+                n += 1;
+            }
+        });
+        let (start, mut times) = (Instant::now(), Vec::new());
+        let mut done = Ok(());
+        while done.is_ok() && start.elapsed() < slice {
+            let before = Instant::now();
+            done = append(times.len() as u64);
+            times.push(before.elapsed().as_secs_f64() * 1e6);
+        }
+        stop.store(true, Ordering::Relaxed);
+        times.sort_by(f64::total_cmp);
+        done.map(|()| times[times.len() * 99 / 100])
+    })
+}
+
+/// The figures, and flushes for each fsync of one thread.
+fn ours(options: &Options) -> Result<(Figures, f64)> {
+    let path = image(options, "ours.img", IMAGE_BYTES, &[])?;
+    let rt = Rt::real(RealConfig::default());
+    let file = extant_block::FileOptions { write: true, direct: !options.buffered };
+    let device = Watched::new(Arc::new(FileDevice::open(&path, file)?.driven_by(&rt)));
+    let volume =
+        Volume::open_device(&rt, device.clone(), &OpenOptions::new().write(true).cache_bytes(CACHE_BYTES))?;
+    let mut flags = FileOptions::new();
+    flags.read(true).write(true).create(true);
+    let file = |n: usize| volume.root().open_with(format!("f{n}"), &flags);
+    let files: Vec<_> = (0..=THREADS).map(file).collect::<std::result::Result<_, _>>()?;
+    volume.sync()?;
+    device.take();
+    let syncs = std::sync::atomic::AtomicU64::new(0);
+    let append = |thread: usize, n: u64| -> Result<()> {
+        files[thread].write_all_at(n * 4096, &BLOCK)?;
+        syncs.fetch_add(1, Ordering::Relaxed);
+        Ok(files[thread].sync_all()?)
+    };
+    let chunk = vec![1; 1 << 20];
+    let stream = |n: u64| Ok(files[THREADS].write_all_at((n % 512) << 20, &chunk)?);
+    let flushes = parking_lot::Mutex::new(f64::NAN);
+    let count = || {
+        let seen = device.take();
+        // The host has no cheaper form of a write through its cache than a flush of the file.
+        *flushes.lock() = (seen.flushes + seen.durable_writes) as f64 / syncs.load(Ordering::Relaxed) as f64;
+    };
+    let figures = measure(options, append, stream, count)?;
+    drop(files);
+    volume.close()?;
+    Ok((figures, flushes.into_inner()))
+}
+
+fn theirs(options: &Options) -> Result<Option<Figures>> {
+    let path = image(options, "theirs.img", IMAGE_BYTES, &[])?;
+    let Some(mount) = Mount::new(options, &path)? else { return Ok(None) };
+    let file = |n: usize| File::create(mount.at.join(format!("f{n}")));
+    let files: Vec<File> = (0..=THREADS).map(file).collect::<std::io::Result<_>>()?;
+    mount.sync()?;
+    let append = |thread: usize, n: u64| -> Result<()> {
+        files[thread].write_all_at(&BLOCK, n * 4096)?;
+        Ok(files[thread].sync_all()?)
+    };
+    let chunk = vec![1; 1 << 20];
+    let stream = |n: u64| Ok(files[THREADS].write_all_at(&chunk, (n % 512) << 20)?);
+    measure(options, append, stream, || {}).map(Some)
+}
+
+pub(super) fn run(options: &Options) -> Result<()> {
+    let (mut our, mut their, mut flushes) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..options.rounds {
+        let (figures, each) = ours(options)?;
+        our.push(figures);
+        flushes.push(each);
+        their.extend(theirs(options)?);
+    }
+    let of = |figures: &[Figures], which: fn(&Figures) -> f64| figures.iter().map(which).collect::<Vec<_>>();
+    let row = |what: &str, unit, which: fn(&Figures) -> f64, target| {
+        compared(what, unit, &of(&our, which), &of(&their, which), target);
+    };
+    row("4 KiB append and fsync, 1 thread", "/s", |side| side.one, Target::AtLeast(1.0));
+    row("the same, 16 threads", "/s", |side| side.all, Target::AtLeast(1.0));
+    let gain = of(&our, |side| side.all / side.one);
+    absolute("the same, 16 threads against one", "x", &gain, Target::AtLeast(6.0));
+    row("the same, 1 thread beside a stream: p99", "µs", |side| side.p99, Target::AtMost(0.5));
+    absolute("flushes for each fsync of one thread", "", &flushes, Target::AtMost(2.05));
+    Ok(())
+}

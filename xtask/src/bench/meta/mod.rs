@@ -1,0 +1,88 @@
+//! Changes of names and small files, through the library and through the kernel's loop mount, side by side in one run.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a bench reads the clock and starts threads itself
+
+mod bed;
+mod fsync;
+mod names;
+mod peers;
+mod recovery;
+mod report;
+mod scale;
+mod untar;
+mod watched;
+
+use super::Result;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What the command line asks for.
+struct Options {
+    rounds: usize,
+    slice: Duration,
+    dir: PathBuf,
+    /// Ours through the host's page cache, too.
+    buffered: bool,
+    /// Files of the largest directory.
+    growth: usize,
+}
+
+type Part = fn(&Options) -> Result<()>;
+
+/// Every part by its name, in the order in which they run.
+const PARTS: &[(&str, Part)] = &[
+    ("names", names::one_directory),
+    ("threads", names::two_threads),
+    ("peers", peers::run),
+    ("fsync", fsync::run),
+    ("untar", untar::run),
+    ("recover", recovery::run),
+    ("open", scale::open_large),
+    ("growth", scale::growth),
+];
+
+fn usage() -> String {
+    let names: Vec<_> = PARTS.iter().map(|(name, _)| *name).collect();
+    format!(
+        "usage: cargo xtask bench meta [--quick] [--rounds N] [--slice-ms N] [--dir DIRECTORY] [--buffered] \
+         [--growth FILES] [--only {}]",
+        names.join("|")
+    )
+}
+
+pub(super) fn run(args: &[&str]) -> Result<()> {
+    let mut options = Options {
+        rounds: 5,
+        slice: Duration::from_secs(2),
+        dir: PathBuf::from("target/bench-meta"),
+        buffered: false,
+        growth: 1_000_000,
+    };
+    let mut only = Vec::new();
+    let mut args = args.iter().copied();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or_else(usage);
+        match arg {
+            "--quick" => {
+                (options.rounds, options.slice, options.growth) = (1, Duration::from_millis(500), 100_000);
+            }
+            "--rounds" => options.rounds = value()?.parse()?,
+            "--slice-ms" => options.slice = Duration::from_millis(value()?.parse()?),
+            "--buffered" => options.buffered = true,
+            "--dir" => options.dir = value()?.into(),
+            "--growth" => options.growth = value()?.parse()?,
+            "--only" => only.push(value()?.to_string()),
+            _ => return Err(usage().into()),
+        }
+    }
+    if only.iter().any(|name| PARTS.iter().all(|(part, _)| part != name)) {
+        return Err(usage().into());
+    }
+    std::fs::create_dir_all(&options.dir)?;
+    report::head();
+    for (name, part) in PARTS {
+        if only.is_empty() || only.iter().any(|wanted| wanted == name) {
+            part(&options)?;
+        }
+    }
+    Ok(())
+}
