@@ -14,7 +14,7 @@ pub(super) struct Signals(Arc<Mutex<Wanted>>);
 #[derive(Debug, Default)]
 struct Wanted {
     commit: bool,
-    /// Whatever its age.
+    /// Committed at any age.
     commit_now: bool,
     checkpoint: bool,
     closed: bool,

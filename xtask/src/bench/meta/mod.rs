@@ -15,7 +15,7 @@ use super::Result;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What the command line asks for.
+/// The settings of a run, from the command line.
 struct Options {
     rounds: usize,
     slice: Duration,

@@ -48,7 +48,7 @@ fn cost(options: &Options, size: usize) -> Result<f64> {
     Ok(time * 1e6 / (dirs * measured) as f64)
 }
 
-/// What a create costs in directories of growing size, against that in small ones.
+/// The cost of a create in directories of growing size, against that in small ones.
 pub(super) fn growth(options: &Options) -> Result<()> {
     let sizes: Vec<usize> = std::iter::successors(Some(1000), |size| Some(size * 10))
         .take_while(|size| *size <= options.growth)

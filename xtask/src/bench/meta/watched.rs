@@ -5,10 +5,10 @@ use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a device was asked for.
+/// The requests that a device got.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// Flushes, alone or before a write, and writes through the cache where `fua_flushes`.
+    /// Flushes, alone or before a write.
     pub(super) flushes: u64,
     /// Writes through the cache.
     pub(super) durable_writes: u64,
@@ -29,7 +29,7 @@ impl Watched {
         Arc::new(Self { device, seen: Mutex::default() })
     }
 
-    /// What was seen since the last call.
+    /// The requests since the last call.
     pub(super) fn take(&self) -> Seen {
         std::mem::take(&mut self.seen.lock())
     }

@@ -91,7 +91,7 @@ impl<'l> Reader<'l> {
         Self { log, block_bytes, current, ahead, next: start, left, piece_bytes, kept }
     }
 
-    /// What was read, as far as it is kept.
+    /// The pieces that are kept.
     pub(super) fn into_kept(self) -> Kept {
         self.kept
     }

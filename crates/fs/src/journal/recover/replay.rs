@@ -99,7 +99,7 @@ pub(crate) async fn replay(rt: &Rt, device: Arc<dyn Device>, options: OpenOption
     })
 }
 
-/// What is to be written home: the newest copies.
+/// The newest copies of blocks, to be written home.
 async fn segments(
     raw: &Volume,
     kept: &Kept,
