@@ -30,7 +30,8 @@ mod nanos;
 mod panics;
 mod real;
 mod rng;
-mod sync;
+#[doc(hidden)]
+pub mod sync;
 mod task;
 pub mod trace;
 mod unstoppable;

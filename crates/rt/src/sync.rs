@@ -1,25 +1,27 @@
-//! The primitives under the wait table, which loom replaces to try every interleaving.
+//! The primitives under the waits of this crate and of the cache, which loom replaces to try every interleaving.
 
 #[cfg(not(extant_loom))]
-pub(crate) use parking_lot::Mutex;
+pub use parking_lot::Mutex;
 #[cfg(not(extant_loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, Ordering};
+pub use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
 #[cfg(extant_loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
+pub use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
 /// loom's mutex with the face of `parking_lot`'s.
 #[cfg(extant_loom)]
 #[derive(Debug, Default)]
-pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+pub struct Mutex<T>(loom::sync::Mutex<T>);
 
 #[cfg(extant_loom)]
 impl<T> Mutex<T> {
-    pub(crate) fn new(value: T) -> Self {
+    /// An unlocked mutex.
+    pub fn new(value: T) -> Self {
         Self(loom::sync::Mutex::new(value))
     }
 
-    pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+    /// Locks it.
+    pub fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
         self.0.lock().expect("a thread that panics ends the model")
     }
 }

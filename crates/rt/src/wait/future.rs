@@ -3,7 +3,7 @@
 use super::bucket::{Fate, Want};
 use super::key::{Flag, WaitKey};
 use super::table::{State, WaitTable};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, fence};
 use crate::{Cost, Nanos, TaskEvent, WaitsOn};
 use std::future::Future;
 use std::ops::DerefMut;
@@ -44,10 +44,17 @@ impl<'a> Ticket<'a> {
     ) -> Poll<()> {
         let table = self.table;
         let bucket = table.bucket(self.key);
+        if self.slot.is_none() {
+            bucket.tickets.fetch_add(1, Ordering::Relaxed);
+            // Pairs with the fence in `WakeBatch::wake`.
+            fence(Ordering::SeqCst);
+        }
         let mut state = bucket.state.lock();
         match self.slot {
             None => {
                 if claim() {
+                    drop(state);
+                    bucket.tickets.fetch_sub(1, Ordering::Relaxed);
                     return Poll::Ready(());
                 }
                 state.stats.waits += 1;
@@ -90,6 +97,7 @@ impl<'a> Ticket<'a> {
         state.waiters.remove(slot);
         drop(state);
         self.slot = None;
+        self.table.bucket(self.key).tickets.fetch_sub(1, Ordering::Relaxed);
         if let Some(since) = self.since {
             let rt = &self.table.rt;
             let took = rt.now().saturating_sub(since);
@@ -115,6 +123,7 @@ impl<'a> Ticket<'a> {
             state.stats.cancelled += 1;
             (fate, state.waiters.remove(slot))
         };
+        bucket.tickets.fetch_sub(1, Ordering::Relaxed);
         drop(waker);
         fate == Fate::Served
     }

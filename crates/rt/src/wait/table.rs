@@ -3,7 +3,7 @@
 use super::bucket::{Progress, Waiters};
 use super::key::{Flag, WaitKey};
 use super::{Discipline, WaitConfig};
-use crate::sync::{AtomicU32, Mutex, Ordering};
+use crate::sync::{AtomicU32, Mutex, Ordering, fence};
 use crate::{Cost, Rt, TaskEvent};
 use std::fmt;
 use std::task::Waker;
@@ -37,6 +37,8 @@ pub struct WaitTable {
 /// A line of its own for each: neighbours are used by different processors.
 #[repr(align(128))]
 pub(super) struct Bucket {
+    /// Tickets in the bucket, to spare wake-ups the lock where there are none.
+    pub(super) tickets: AtomicU32,
     pub(super) state: Mutex<State>,
 }
 
@@ -50,6 +52,7 @@ impl WaitTable {
     pub fn new(rt: &Rt, config: WaitConfig) -> Self {
         assert!((1..=16).contains(&config.bucket_bits), "a table has 2 to 65,536 buckets");
         let bucket = |_| Bucket {
+            tickets: AtomicU32::new(0),
             state: Mutex::new(State {
                 waiters: Waiters::new(config.discipline),
                 stats: WaitStats::default(),
@@ -78,7 +81,7 @@ impl WaitTable {
         sum
     }
 
-    /// Wakes all who [wait](Self::wait_until) for the key. Some 30 ns where nobody does.
+    /// Wakes all who [wait](Self::wait_until) for the key. A fence and a load where nobody waits in its bucket.
     pub fn wake(&self, key: WaitKey) {
         self.batch().wake(key);
     }
@@ -128,9 +131,14 @@ pub struct WakeBatch<'a> {
 impl WakeBatch<'_> {
     /// As [`WaitTable::wake`].
     pub fn wake(&mut self, key: WaitKey) {
-        // The lock is taken even where there are no waiters: a waiter asks once more under it, and so either sees what our
-        // caller did, or is seen.
-        self.wake_in(self.table.bucket(key), key, |_, _| None);
+        let bucket = self.table.bucket(key);
+        // Pairs with the fence in `Ticket::poll`: a waiter that is not seen here asks after this, and sees what our caller
+        // did. Else the lock decides: the waiter asks under it, and so either sees that, or is seen.
+        fence(Ordering::SeqCst);
+        if bucket.tickets.load(Ordering::Relaxed) == 0 {
+            return self.tell(key, 0, 0);
+        }
+        self.wake_in(bucket, key, |_, _| None);
     }
 
     /// As [`WaitTable::clear`].
@@ -195,6 +203,10 @@ impl WakeBatch<'_> {
         state.stats.examined += u64::from(examined);
         state.stats.woken += u64::from(woken);
         drop(state);
+        self.tell(key, examined, woken);
+    }
+
+    fn tell(&self, key: WaitKey, examined: u32, woken: u32) {
         let rt = &self.table.rt;
         rt.charge(Cost::WaitScan(u64::from(examined)));
         rt.trace(TaskEvent::Woke { key: key.object, examined, woken });
