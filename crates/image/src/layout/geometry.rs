@@ -84,17 +84,23 @@ impl Geometry {
         Ok(geometry)
     }
 
+    /// How many groups.
     pub(crate) fn groups(&self) -> u32 {
         self.sb.group_count()
     }
 
-    pub(crate) fn first_block(&self, group: u32) -> u64 {
-        self.sb.group_first_block(Group(group)).0
+    /// All groups, in order.
+    pub(crate) fn all_groups(&self) -> impl DoubleEndedIterator<Item = Group> + use<> {
+        (0..self.groups()).map(Group)
+    }
+
+    pub(crate) fn first_block(&self, group: Group) -> u64 {
+        self.sb.group_first_block(group).0
     }
 
     /// Blocks of superblock, descriptors and their reserve at a group's start.
-    pub(crate) fn head_blocks(&self, group: u32) -> u64 {
-        if self.sb.has_backup(Group(group)) {
+    pub(crate) fn head_blocks(&self, group: Group) -> u64 {
+        if self.sb.has_backup(group) {
             1 + u64::from(self.sb.descriptor_blocks()) + u64::from(self.reserved_gdt)
         } else {
             0
@@ -123,13 +129,14 @@ impl Geometry {
     fn heads_grown_by(&self, growth: u64, flex_groups: u32) -> Vec<Run> {
         let per_flex = self.groups_per_flex();
         let table_blocks = u64::from(self.table_blocks);
-        let heads: Vec<Run> = (0..self.groups())
+        let heads: Vec<Run> = self
+            .all_groups()
             .filter(|&group| self.head_blocks(group) > 0)
             .map(|group| Run { start: self.first_block(group), blocks: self.head_blocks(group) + growth })
             .collect();
         let mut zones = heads.clone();
         for first in (0..self.groups()).step_by(per_flex as usize) {
-            if per_flex == 1 && self.head_blocks(first) == 0 {
+            if per_flex == 1 && self.head_blocks(Group(first)) == 0 {
                 continue;
             }
             let start = self.tables[first as usize].block_bitmap;
@@ -162,9 +169,9 @@ impl Geometry {
         let groups = self.groups();
         let per_flex = self.groups_per_flex();
         let end = self.sb.blocks_count();
-        let last = groups - 1;
+        let last = Group(groups - 1);
         let mut tail = self.head_blocks(last);
-        if last.is_multiple_of(per_flex) {
+        if last.0.is_multiple_of(per_flex) {
             tail += 2 + u64::from(self.table_blocks);
         }
         let first = self.first_block(last);
@@ -172,7 +179,7 @@ impl Geometry {
             return Err(GeometryError::Tail { at_most: first, at_least: first + tail + 1 });
         }
         let mut used = Vec::new();
-        for group in 0..groups {
+        for group in self.all_groups() {
             let blocks = self.head_blocks(group);
             if blocks > 0 {
                 used.push(Run { start: self.first_block(group), blocks });
@@ -181,7 +188,7 @@ impl Geometry {
         self.tables.reserve(groups as usize);
         for flex in (0..groups).step_by(per_flex as usize) {
             let members = per_flex.min(groups - flex);
-            let mut at = self.first_block(flex);
+            let mut at = self.first_block(Group(flex));
             let mut take = |blocks: u64| {
                 let start = self.pass_heads(at, blocks);
                 at = start + blocks;
@@ -192,7 +199,8 @@ impl Geometry {
             let inode_bitmaps = take(members.into());
             let tables: Vec<_> = (0..members).map(|_| take(self.table_blocks.into())).collect();
             if at > end
-                || (per_flex == 1 && at > self.first_block(flex) + u64::from(self.sb.blocks_per_group()))
+                || (per_flex == 1
+                    && at > self.first_block(Group(flex)) + u64::from(self.sb.blocks_per_group()))
             {
                 return Err(GeometryError::Full);
             }
@@ -218,7 +226,7 @@ impl Geometry {
         let per_group = u64::from(self.sb.blocks_per_group());
         let group_of = |block: u64| ((block - self.sb.first_data_block().0) / per_group) as u32;
         'again: loop {
-            for group in group_of(at)..=group_of(at + blocks - 1).min(self.groups() - 1) {
+            for group in (group_of(at)..=group_of(at + blocks - 1).min(self.groups() - 1)).map(Group) {
                 let head = Run { start: self.first_block(group), blocks: self.head_blocks(group) };
                 if head.blocks > 0 && at < head.end() && head.start < at + blocks {
                     at = head.end();

@@ -6,7 +6,7 @@ use super::map::{FileMap, LogicalRun};
 use super::params::Params;
 use super::space::{Run, Short, Space};
 use crate::tree::Kind;
-use extant_format::{Compat, Group, InodeNumber};
+use extant_format::{Compat, FileBlock, Group, InodeNumber};
 
 /// A complete plan.
 pub(crate) struct Plan {
@@ -39,25 +39,25 @@ pub(crate) struct Piece {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// Superblock and group descriptors, at a group's start.
-    Head(u32),
+    Head(Group),
     /// The reserved descriptor blocks of group 0, which map their copies.
     ReservedDescriptors,
     /// The resize inode's double indirect block.
     ResizeMap,
     /// Block bitmaps of groups from this one on.
-    BlockBitmaps(u32),
+    BlockBitmaps(Group),
     /// Inode bitmaps of groups from this one on.
-    InodeBitmaps(u32),
+    InodeBitmaps(Group),
     /// A group's inode table, as far as it is in use.
-    InodeTable(u32),
+    InodeTable(Group),
     /// The journal's superblock.
     Journal,
     /// Blocks of the orphan file, from this one on.
-    OrphanFile(u32),
+    OrphanFile(FileBlock),
     /// Attribute blocks, from this one on.
     Attrs(u32),
     /// Data of an inode, from this file block on.
-    Data(InodeNumber, u32),
+    Data(InodeNumber, FileBlock),
     /// Blocks of an inode's map, from this one on.
     Map(InodeNumber, u32),
 }
@@ -224,7 +224,7 @@ impl Plan {
         let geometry = &self.geometry;
         let in_use = u64::from(self.end_inode - 1);
         let per_group = u64::from(geometry.sb.inodes_per_group());
-        for (group, tables) in (0u32..).zip(&geometry.tables) {
+        for (group, tables) in geometry.all_groups().zip(&geometry.tables) {
             if geometry.head_blocks(group) > 0 {
                 // Before the superblock of group 0 lies the boot block, or part of one.
                 let start = geometry.first_block(group);
@@ -236,12 +236,12 @@ impl Plan {
             if !self.is_inode_uninit(group) {
                 push(tables.inode_bitmap, 1, What::InodeBitmaps(group));
             }
-            let used = in_use.saturating_sub(u64::from(group) * per_group).min(per_group);
+            let used = in_use.saturating_sub(u64::from(group.0) * per_group).min(per_group);
             let bytes = used * u64::from(params.inode_size);
             push(tables.inode_table, params.block.blocks_for(bytes), What::InodeTable(group));
         }
         if let Some(at) = self.resize_map {
-            let first = geometry.first_block(0) + 1 + u64::from(geometry.sb.descriptor_blocks());
+            let first = geometry.first_block(Group(0)) + 1 + u64::from(geometry.sb.descriptor_blocks());
             push(first, geometry.reserved_gdt.into(), What::ReservedDescriptors);
             push(at, 1, What::ResizeMap);
         }
@@ -268,7 +268,7 @@ impl Plan {
             push(map.data[0].physical, 1, What::Journal);
         }
         for run in self.orphan_file.iter().flat_map(|map| &map.data) {
-            push(run.physical, run.blocks.into(), What::OrphanFile(run.logical));
+            push(run.physical, run.blocks.into(), What::OrphanFile(FileBlock(run.logical)));
         }
         let mut index = 0;
         for run in &self.attr_blocks {
@@ -278,10 +278,10 @@ impl Plan {
         for (inode, &place) in (0..).map(InodeNumber).zip(&self.places) {
             if place & MAPPED != 0 {
                 for run in &self.maps[(place & !MAPPED) as usize].data {
-                    push(run.physical, run.blocks.into(), What::Data(inode, run.logical));
+                    push(run.physical, run.blocks.into(), What::Data(inode, FileBlock(run.logical)));
                 }
             } else if place != 0 {
-                push(place, contents.data_blocks(params, inode).into(), What::Data(inode, 0));
+                push(place, contents.data_blocks(params, inode).into(), What::Data(inode, FileBlock(0)));
             }
         }
         pieces.sort_unstable_by_key(|piece| piece.start);
@@ -289,30 +289,30 @@ impl Plan {
     }
 
     /// Whether a group's block bitmap is left out: nothing but its own metadata is in use.
-    pub(crate) fn is_block_uninit(&self, group: u32) -> bool {
+    pub(crate) fn is_block_uninit(&self, group: Group) -> bool {
         let geometry = &self.geometry;
-        if !geometry.sb.has_group_csum() || group + 1 == geometry.groups() {
+        if !geometry.sb.has_group_csum() || group.0 + 1 == geometry.groups() {
             return false;
         }
-        let blocks = u64::from(geometry.sb.group_blocks(Group(group)));
+        let blocks = u64::from(geometry.sb.group_blocks(group));
         self.free_in(group) == blocks - geometry.head_blocks(group)
     }
 
     /// Whether a group's inode bitmap is left out: no inode of it is in use.
-    pub(crate) fn is_inode_uninit(&self, group: u32) -> bool {
-        let first = u64::from(group) * u64::from(self.geometry.sb.inodes_per_group()) + 1;
+    pub(crate) fn is_inode_uninit(&self, group: Group) -> bool {
+        let first = u64::from(group.0) * u64::from(self.geometry.sb.inodes_per_group()) + 1;
         self.geometry.sb.has_group_csum() && first >= u64::from(self.end_inode)
     }
 
     /// Free blocks of a group.
-    pub(crate) fn free_in(&self, group: u32) -> u64 {
+    pub(crate) fn free_in(&self, group: Group) -> u64 {
         self.free_runs_in(group).map(|run| run.blocks).sum()
     }
 
     /// Free runs of a group.
-    pub(crate) fn free_runs_in(&self, group: u32) -> impl Iterator<Item = Run> + '_ {
+    pub(crate) fn free_runs_in(&self, group: Group) -> impl Iterator<Item = Run> + '_ {
         let start = self.geometry.first_block(group);
-        let end = start + u64::from(self.geometry.sb.group_blocks(Group(group)));
+        let end = start + u64::from(self.geometry.sb.group_blocks(group));
         self.geometry.space.runs_within(start, end)
     }
 }

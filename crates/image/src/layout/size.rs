@@ -5,7 +5,7 @@ use super::geometry::{GeometryError, first_data_block, group_count, max_inodes_p
 use super::params::Params;
 use super::plan::{Misfit, Plan};
 use crate::{BuildError, SizePolicy};
-use extant_format::Incompat;
+use extant_format::{Group, Incompat};
 
 /// Bytes that `--size exact` leaves free: enough to mount for writing. Linux keeps a fiftieth of the blocks for itself, so
 /// nothing that needs a block can be added.
@@ -105,10 +105,10 @@ fn rounded_inodes(params: &Params, inodes: u64, groups: u64) -> u64 {
 /// user fixed the size.
 fn crumb(plan: &Plan) -> Option<u64> {
     let geometry = &plan.geometry;
-    let last = geometry.groups() - 1;
+    let last = Group(geometry.groups() - 1);
     let tail = geometry.sb.blocks_count() - geometry.first_block(last);
     let own = geometry.head_blocks(last) + 2 + u64::from(geometry.table_blocks) + 50;
-    let is_crumb = last > 0 && tail < own && tail < u64::from(geometry.sb.blocks_per_group());
+    let is_crumb = last != Group(0) && tail < own && tail < u64::from(geometry.sb.blocks_per_group());
     is_crumb.then(|| geometry.first_block(last))
 }
 

@@ -7,7 +7,9 @@ use crate::layout::{MapBlocks, Piece, Shape, What};
 use crate::source::Reader;
 use crate::tree::Kind;
 use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
-use extant_format::{ChecksumSeed, InodeNumber, SUPERBLOCK_BYTES, VolumeBlock, write_xattr_block};
+use extant_format::{
+    ChecksumSeed, FileBlock, Group, InodeNumber, SUPERBLOCK_BYTES, VolumeBlock, write_xattr_block,
+};
 
 /// `EXT4_ORPHAN_BLOCK_MAGIC`.
 const ORPHAN_MAGIC: u32 = 0x0b10_ca04;
@@ -31,7 +33,7 @@ impl<'i> Emitter<'i> {
         let block_len = image.params.block.byte_len();
         let start = piece.start + u64::from(skip);
         if let What::Data(inode, logical) = piece.what {
-            return self.data(inode, logical + skip, to);
+            return self.data(inode, FileBlock(logical.0 + skip), to);
         }
         to.fill(0);
         let blocks = to.chunks_exact_mut(block_len);
@@ -82,17 +84,17 @@ impl<'i> Emitter<'i> {
         Ok(())
     }
 
-    fn head(&self, group: u32, skip: u32, to: &mut [u8]) {
+    fn head(&self, group: Group, skip: u32, to: &mut [u8]) {
         let image = self.image;
         let block_len = image.params.block.byte_len();
         let mut to = to;
         if skip == 0 {
             let (first, rest) = to.split_at_mut(block_len);
             let mut sb = image.superblock().clone();
-            sb.raw_mut().s_block_group_nr = (group as u16).into();
+            sb.raw_mut().s_block_group_nr = (group.0 as u16).into();
             sb.update_checksum();
             // The primary superblock lies at byte 1,024; in blocks of 1 KiB that is block 1, where group 0 begins.
-            let at = if group == 0 && block_len > 1024 { 1024 } else { 0 };
+            let at = if group == Group(0) && block_len > 1024 { 1024 } else { 0 };
             first[at..at + SUPERBLOCK_BYTES].copy_from_slice(sb.as_bytes());
             to = rest;
         }
@@ -103,7 +105,7 @@ impl<'i> Emitter<'i> {
     /// A reserved descriptor block of group 0: an indirect block that lists its copies.
     fn reserved_descriptors(&self, at: u64, block: &mut [u8]) {
         let geometry = &self.image.plan.geometry;
-        let offset = at - geometry.first_block(0);
+        let offset = at - geometry.first_block(Group(0));
         for (slot, group) in block.chunks_exact_mut(4).zip(self.image.backup_groups()) {
             slot.copy_from_slice(&((geometry.first_block(group) + offset) as u32).to_le_bytes());
         }
@@ -112,7 +114,7 @@ impl<'i> Emitter<'i> {
     fn resize_map(&self, block: &mut [u8]) {
         let geometry = &self.image.plan.geometry;
         let used = geometry.sb.descriptor_blocks();
-        let first = geometry.first_block(0) + 1 + u64::from(used);
+        let first = geometry.first_block(Group(0)) + 1 + u64::from(used);
         let pointers = block.len() / 4;
         for n in 0..geometry.reserved_gdt {
             let at = (used + n) as usize % pointers * 4;
@@ -120,20 +122,20 @@ impl<'i> Emitter<'i> {
         }
     }
 
-    fn inode_table(&self, group: u32, skip: u32, to: &mut [u8]) {
+    fn inode_table(&self, group: Group, skip: u32, to: &mut [u8]) {
         let image = self.image;
         let size = usize::from(image.params.inode_size);
         let per_block = (image.params.block.byte_len() / size) as u32;
-        let first = group * image.superblock().inodes_per_group() + skip * per_block + 1;
+        let first = group.0 * image.superblock().inodes_per_group() + skip * per_block + 1;
         for (number, record) in (first..image.plan.end_inode).zip(to.chunks_exact_mut(size)) {
             image.write_inode(InodeNumber(number), record);
         }
     }
 
-    fn data(&mut self, inode: InodeNumber, logical: u32, to: &mut [u8]) -> Result<(), BuildError> {
+    fn data(&mut self, inode: InodeNumber, logical: FileBlock, to: &mut [u8]) -> Result<(), BuildError> {
         let image = self.image;
         let contents = &image.contents;
-        let offset = u64::from(logical) << image.params.block.log2();
+        let offset = u64::from(logical.0) << image.params.block.log2();
         if !contents.inodes.is_from_tree(inode) {
             let value = &contents.attrs.values[(inode.0 - contents.first_value_inode) as usize];
             copy_padded(&value.bytes[offset as usize..], to);
@@ -148,7 +150,7 @@ impl<'i> Emitter<'i> {
                 let (_, shape) = self.shape.as_ref().expect("set above");
                 let seed = image.inode_seed(inode);
                 to.fill(0);
-                for (index, block) in (logical..).zip(to.chunks_exact_mut(image.params.block.byte_len())) {
+                for (index, block) in (logical.0..).zip(to.chunks_exact_mut(image.params.block.byte_len())) {
                     shape.write(&contents.inodes, &image.params, seed, index, block);
                 }
                 Ok(())

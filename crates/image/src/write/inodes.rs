@@ -4,8 +4,8 @@ use super::Image;
 use crate::layout::{FileMap, Shape, ValueRef, file_kind};
 use crate::tree::{Kind, Payload, XattrSetId};
 use extant_format::{
-    ChecksumSeed, DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Timestamp, ValueInode, VolumeBlock,
-    Xattr, write_inode_xattrs,
+    ChecksumSeed, DeviceNumber, FileKind, Group, Inode, InodeFlags, InodeNumber, Timestamp, ValueInode,
+    VolumeBlock, Xattr, write_inode_xattrs,
 };
 
 impl Image {
@@ -132,8 +132,8 @@ impl Image {
     }
 
     /// Groups other than the first that have copies of superblock and descriptors.
-    pub(super) fn backup_groups(&self) -> impl Iterator<Item = u32> + '_ {
-        (1..self.plan.geometry.groups()).filter(|&group| self.plan.geometry.head_blocks(group) > 0)
+    pub(super) fn backup_groups(&self) -> impl Iterator<Item = Group> + '_ {
+        self.plan.geometry.all_groups().skip(1).filter(|&group| self.plan.geometry.head_blocks(group) > 0)
     }
 
     fn value_inode(&self, number: InodeNumber) -> Inode {

@@ -26,9 +26,9 @@ impl Tables {
         }
         let size = sb.descriptor_size();
         let mut descriptors = vec![0; sb.descriptor_blocks() as usize * params.block.byte_len()];
-        for (group, to) in (0..plan.geometry.groups()).zip(descriptors.chunks_exact_mut(size)) {
-            let descriptor = descriptor(plan, &sb, group, dirs[group as usize]);
-            descriptor.write_to(to, &sb, Group(group));
+        for (group, to) in plan.geometry.all_groups().zip(descriptors.chunks_exact_mut(size)) {
+            let descriptor = descriptor(plan, &sb, group, dirs[group.0 as usize]);
+            descriptor.write_to(to, &sb, group);
         }
         Self { sb, descriptors }
     }
@@ -82,8 +82,8 @@ fn finished(contents: &Contents, params: &Params, plan: &Plan) -> Superblock {
     sb
 }
 
-fn descriptor(plan: &Plan, sb: &Superblock, group: u32, used_dirs: u32) -> GroupDescriptor {
-    let tables = &plan.geometry.tables[group as usize];
+fn descriptor(plan: &Plan, sb: &Superblock, group: Group, used_dirs: u32) -> GroupDescriptor {
+    let tables = &plan.geometry.tables[group.0 as usize];
     let per_group = sb.inodes_per_group();
     let used = used_inodes(plan, group);
     let mut flags = GroupFlags::empty();
@@ -122,14 +122,14 @@ fn descriptor(plan: &Plan, sb: &Superblock, group: u32, used_dirs: u32) -> Group
 }
 
 /// Inodes in use in a group: always the first ones.
-fn used_inodes(plan: &Plan, group: u32) -> u32 {
+fn used_inodes(plan: &Plan, group: Group) -> u32 {
     let per_group = u64::from(plan.geometry.sb.inodes_per_group());
     let in_use = u64::from(plan.end_inode - 1);
-    in_use.saturating_sub(u64::from(group) * per_group).min(per_group) as u32
+    in_use.saturating_sub(u64::from(group.0) * per_group).min(per_group) as u32
 }
 
 /// Fills a zeroed block with a group's block bitmap; bits past the group's end are set.
-pub(crate) fn block_bitmap(plan: &Plan, group: u32, to: &mut [u8]) {
+pub(crate) fn block_bitmap(plan: &Plan, group: Group, to: &mut [u8]) {
     let start = plan.geometry.first_block(group);
     let mut at = 0;
     for run in plan.free_runs_in(group) {
@@ -140,7 +140,7 @@ pub(crate) fn block_bitmap(plan: &Plan, group: u32, to: &mut [u8]) {
 }
 
 /// Fills a zeroed block with a group's inode bitmap; bits past the group's last inode are set.
-pub(crate) fn inode_bitmap(plan: &Plan, group: u32, to: &mut [u8]) {
+pub(crate) fn inode_bitmap(plan: &Plan, group: Group, to: &mut [u8]) {
     set_bits(to, 0, used_inodes(plan, group));
     set_bits(to, plan.geometry.sb.inodes_per_group(), to.len() as u32 * 8);
 }
