@@ -1,5 +1,6 @@
 //! Names of pages and frames.
 
+use crate::{CacheError, Result};
 use std::num::NonZeroU32;
 
 /// Bytes in a page, and in a frame.
@@ -12,6 +13,10 @@ const INDEX_BITS: u32 = 40;
 
 /// Largest size of a file, in bytes.
 pub const MAX_FILE_BYTES: u64 = (1 << INDEX_BITS) * PAGE;
+
+pub(crate) fn check_size(bytes: u64) -> Result<()> {
+    if bytes > MAX_FILE_BYTES { Err(CacheError::TooLarge { bytes }) } else { Ok(()) }
+}
 
 /// A mapping's number in the process, below 2^24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,6 +1,5 @@
 //! One block: its versions, and who may change them.
 
-use super::life::Frozen;
 use extant_block::{Buf, IoError};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use std::fmt;
@@ -37,14 +36,14 @@ pub(super) struct ReadFailed {
 }
 
 #[derive(Debug)]
-struct Versions {
-    live: Arc<Buf>,
+pub(super) struct Versions {
+    pub(super) live: Arc<Buf>,
     /// The last edit's; 0 as long as there was none.
-    epoch: u64,
+    pub(super) epoch: u64,
     /// The newest epoch whose version was taken.
-    taken: u64,
+    pub(super) taken: u64,
     /// The version of an older epoch that had not been taken when a newer one began.
-    frozen: Option<(u64, Arc<Buf>)>,
+    pub(super) frozen: Option<(u64, Arc<Buf>)>,
     /// The role in which the contents were found to be good, or 0.
     role: u64,
 }
@@ -88,7 +87,7 @@ impl Block {
         }
     }
 
-    fn versions(&self) -> MappedMutexGuard<'_, Versions> {
+    pub(super) fn versions(&self) -> MappedMutexGuard<'_, Versions> {
         let state = if cfg!(debug_assertions) {
             let number = self.number;
             let locked = self.state.try_lock_for(EDIT_TAKES_AT_MOST);
@@ -110,7 +109,7 @@ impl Versions {
 }
 
 /// The bytes of `version`, exclusively: a copy replaces it if a reader holds a reference.
-fn own(version: &mut Arc<Buf>) -> &mut Buf {
+pub(super) fn own(version: &mut Arc<Buf>) -> &mut Buf {
     if Arc::get_mut(version).is_none() {
         *version = Arc::new(Buf::from_slice(version));
     }
@@ -119,7 +118,7 @@ fn own(version: &mut Arc<Buf>) -> &mut Buf {
 
 /// A block in memory, which stays there while this lives. A clone is another pin.
 #[derive(Clone)]
-pub struct BlockRef(Arc<Block>);
+pub struct BlockRef(pub(super) Arc<Block>);
 
 /// The editing side: gives the epoch, and hears of each block that its epoch touches for the first time.
 pub trait EditToken {
@@ -179,28 +178,6 @@ impl BlockRef {
         }
         own(&mut versions.live);
         BlockEdit { versions }
-    }
-
-    /// The version that `epoch` left, after `seal` (which fills in checksums). Each dirty epoch is taken once, in order, and
-    /// not before its last edit has ended.
-    ///
-    /// # Panics
-    /// There was no edit in that epoch, or its version has been taken.
-    pub fn take(&self, epoch: u64, seal: impl FnOnce(&mut [u8])) -> Frozen {
-        let mut versions = self.0.versions();
-        assert!(versions.taken < epoch, "block {}: epoch {epoch} was taken before", self.0.number);
-        versions.taken = epoch;
-        if versions.epoch == epoch {
-            seal(own(&mut versions.live));
-            return Frozen::new(self.clone(), epoch, versions.live.clone());
-        }
-        match versions.frozen.take() {
-            Some((left, mut version)) if left == epoch => {
-                seal(own(&mut version));
-                Frozen::new(self.clone(), epoch, version)
-            }
-            _ => panic!("block {}: epoch {epoch} left no version", self.0.number),
-        }
     }
 
     /// Drops what `epoch`, the newest, left to be taken: the block was freed in it.

@@ -92,7 +92,7 @@
 //! # }
 //! ```
 
-use super::BlockRef;
+use super::block::{BlockRef, own};
 use extant_block::Buf;
 use std::sync::Arc;
 
@@ -105,11 +105,31 @@ pub struct Frozen {
     bytes: Arc<Buf>,
 }
 
-impl Frozen {
-    pub(super) fn new(block: BlockRef, epoch: u64, bytes: Arc<Buf>) -> Self {
-        Self { block, epoch, bytes }
+impl BlockRef {
+    /// The version that `epoch` left, after `seal` (which fills in checksums). Each dirty epoch is taken once, in order, and
+    /// not before its last edit has ended.
+    ///
+    /// # Panics
+    /// There was no edit in that epoch, or its version has been taken.
+    pub fn take(&self, epoch: u64, seal: impl FnOnce(&mut [u8])) -> Frozen {
+        let mut versions = self.0.versions();
+        assert!(versions.taken < epoch, "block {}: epoch {epoch} was taken before", self.0.number);
+        versions.taken = epoch;
+        if versions.epoch == epoch {
+            seal(own(&mut versions.live));
+            return Frozen { block: self.clone(), epoch, bytes: versions.live.clone() };
+        }
+        match versions.frozen.take() {
+            Some((left, mut version)) if left == epoch => {
+                seal(own(&mut version));
+                Frozen { block: self.clone(), epoch, bytes: version }
+            }
+            _ => panic!("block {}: epoch {epoch} left no version", self.0.number),
+        }
     }
+}
 
+impl Frozen {
     /// The bytes for the log.
     pub fn bytes(&self) -> &Arc<Buf> {
         &self.bytes

@@ -8,8 +8,8 @@ use crate::mapping::open::OpenFile;
 use crate::mapping::readahead::ReadAhead;
 use crate::mapping::sweep::Which;
 use crate::mapping::write::Source;
-use crate::page::{MAX_FILE_BYTES, PAGE};
-use crate::{ByteRange, CacheError, OnWriteError, Result};
+use crate::page::{MAX_FILE_BYTES, PAGE, check_size};
+use crate::{ByteRange, OnWriteError, Result};
 use extant_block::{BioFlags, StreamId};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -19,6 +19,13 @@ use std::sync::atomic::AtomicU64;
 /// written back.
 #[derive(Clone, Debug)]
 pub struct Mapping(pub(crate) Arc<Inner>);
+
+impl OpenFile {
+    /// The pages.
+    pub fn mapping(&self) -> Mapping {
+        Mapping(self.inner.clone())
+    }
+}
 
 impl Mapping {
     /// The file's size in bytes, as the cache has it: write-back may not have told the device yet.
@@ -238,8 +245,4 @@ impl Mapping {
 /// As much of a range as files reach.
 fn clamped(bytes: ByteRange) -> ByteRange {
     ByteRange::new(bytes.start.min(MAX_FILE_BYTES), bytes.end.min(MAX_FILE_BYTES))
-}
-
-pub(crate) fn check_size(bytes: u64) -> Result<()> {
-    if bytes > MAX_FILE_BYTES { Err(CacheError::TooLarge { bytes }) } else { Ok(()) }
 }

@@ -3,12 +3,11 @@
 use crate::dirty::control::Writer;
 use crate::dirty::throttle::Pause;
 use crate::mapping::Inner;
-use crate::mapping::file::{Mapping, check_size};
 use crate::mapping::load::{Load, Loading, Wanted};
 use crate::mapping::read::ReadStop;
 use crate::mapping::readahead::{Plan, ReadAhead};
 use crate::mapping::write::{Source, Terms, WriteStop, Wrote};
-use crate::page::PAGE;
+use crate::page::{PAGE, check_size};
 use crate::pool::Purpose;
 use crate::shared::{NoRoom, Shared};
 use crate::waits::{Condition, Waiting};
@@ -57,11 +56,6 @@ impl OpenFile {
     pub fn exempt(mut self) -> Self {
         self.exempt = true;
         self
-    }
-
-    /// The pages.
-    pub fn mapping(&self) -> Mapping {
-        Mapping(self.inner.clone())
     }
 
     /// Reads from byte `at` on; returns how many bytes there were before the file's end.
