@@ -35,6 +35,8 @@ pub mod dirty;
 mod error;
 mod event;
 mod mapping;
+#[cfg(all(test, extant_loom))]
+mod models;
 mod page;
 mod pool;
 pub mod pressure;

@@ -5,12 +5,11 @@
 //! is a [`Token`]: it stands for one frame, or room for one page. A waiter that leaves without having looked, or finds
 //! that it needs nothing any more, passes its token on to the next; one that looked has spent it.
 
-use parking_lot::Mutex;
+use extant_rt::sync::{AtomicUsize, Mutex, Ordering, fence};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 /// An object of waiting.
@@ -71,12 +70,19 @@ impl Waits {
         let ticket = waiters.next;
         waiters.next += 1;
         waiters.listening.insert((condition, ticket), None);
+        drop(waiters);
+        // The caller may look at an atomic that is read in any order.
+        fence(Ordering::SeqCst);
         Listener { waits: self.clone(), condition, ticket, heard: false }
     }
 
-    /// Wakes the `n` that have waited longest.
+    /// Wakes the `n` that have waited longest. The caller made true what they wait for before, by a
+    /// sequentially consistent operation or under a lock that they take. A load where nobody waits.
     pub(crate) fn wake(&self, condition: Condition, n: usize) {
         // Pairs with `listen`: a listener that is not seen here looks after this, and sees what the wake is about.
+        // (Loom takes sequentially consistent accesses for weaker ones; it knows fences.)
+        #[cfg(extant_loom)]
+        fence(Ordering::SeqCst);
         if self.listening[condition.counter()].load(Ordering::SeqCst) == 0 {
             return;
         }
@@ -118,23 +124,26 @@ impl Future for Listener {
     type Output = Token;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Token> {
         let mut waiters = self.waits.waiters.lock();
-        match waiters.listening.get_mut(&(self.condition, self.ticket)) {
-            Some(waker) => {
-                *waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-            None => {
-                drop(waiters);
-                self.heard = true;
-                Poll::Ready(Token(self.condition.is_counted().then(|| (self.waits.clone(), self.condition))))
-            }
-        }
+        let Some(waker) = waiters.listening.get_mut(&(self.condition, self.ticket)) else {
+            drop(waiters);
+            self.heard = true;
+            return Poll::Ready(Token(
+                self.condition.is_counted().then(|| (self.waits.clone(), self.condition)),
+            ));
+        };
+        let old = waker.replace(cx.waker().clone());
+        // Its drop may end a task, whose own listeners take the lock.
+        drop(waiters);
+        drop(old);
+        Poll::Pending
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let gone = self.waits.waiters.lock().listening.remove(&(self.condition, self.ticket)).is_none();
+        let left = self.waits.waiters.lock().listening.remove(&(self.condition, self.ticket));
+        let gone = left.is_none();
+        drop(left);
         self.waits.listening[self.condition.counter()].fetch_sub(1, Ordering::SeqCst);
         if gone && !self.heard {
             self.waits.wake(self.condition, 1);
@@ -208,7 +217,7 @@ impl Waiting {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(extant_loom)))]
 mod tests {
     use super::*;
     use std::pin::pin;

@@ -27,7 +27,7 @@ use crate::writeback::errseq::ErrorLog;
 use crate::writeback::stuck::Stuck;
 use crate::writeback::submit::Writing;
 use crate::{CacheError, PageRange};
-use extant_rt::WaitKey;
+use extant_rt::{WaitKey, sync};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -60,7 +60,7 @@ pub(crate) struct Inner {
     pub(crate) file: FileId,
     pub(crate) inode: u64,
     size: AtomicU64,
-    pub(crate) pages: Mutex<Pages>,
+    pub(crate) pages: sync::Mutex<Pages>,
     pub(crate) errors: ErrorLog,
     /// Why no page can become dirty, where the backing could not place those that are.
     pub(crate) stuck: Stuck,
@@ -113,7 +113,7 @@ impl Inner {
                 file,
                 inode,
                 size: AtomicU64::new(size),
-                pages: Mutex::default(),
+                pages: sync::Mutex::default(),
                 errors: ErrorLog::default(),
                 stuck: Stuck::default(),
                 ended: Mutex::default(),

@@ -1,0 +1,303 @@
+//! The waits of the cache in every interleaving of small cases, under loom.
+//!
+//! `RUSTFLAGS="--cfg extant_loom" cargo test -p extant-cache --release --lib models::`
+//!
+//! The code is the cache's own; loom stands in for the locks and counters of the waits ([`extant_rt::sync`]). State under other
+//! locks changes in one step; loom switches threads between such steps.
+
+use crate::waits::{Condition, Waiting, Waits};
+use crate::{
+    Answer, Backing, ByteRange, CacheConfig, DirtyRun, Disk, Extent, PAGE_BYTES, PageCache, Placed, ReadFrom,
+    WriteExtent, WriteTo, WrittenRun,
+};
+use extant_block::{Bio, Device, Limits, MemDevice, Sector};
+use extant_rt::{
+    Charge, Class, Nanos, Origin, ReschedPoint, Rt, RtError, ShutdownReport, TaskFuture, TaskUsage, TimerId,
+    Tracer, WaitConfig, WaitsOn, World,
+};
+use loom::future::block_on;
+use loom::sync::Arc as LoomArc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64 as Counter;
+use std::task::{Context, Waker};
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// Runs `body` in every interleaving with at most `preemptions` switches that nothing forces.
+fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(body);
+}
+
+/// Things that are waited for: as many as the number says.
+struct Stock {
+    waits: Arc<Waits>,
+    left: AtomicUsize,
+}
+
+impl Stock {
+    fn empty() -> LoomArc<Self> {
+        LoomArc::new(Self { waits: Arc::default(), left: AtomicUsize::new(0) })
+    }
+
+    fn add(&self, n: usize) {
+        self.left.fetch_add(n, Ordering::SeqCst);
+        self.waits.wake(Condition::Frames, n);
+    }
+
+    fn take(&self) -> bool {
+        let one_less = |left: usize| left.checked_sub(1);
+        self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
+    }
+
+    /// As callers do that wait for a frame.
+    async fn wait_and_take(&self) {
+        let mut waiting = Waiting::No;
+        while !self.take() {
+            waiting.wait(&self.waits, Condition::Frames).await;
+        }
+        waiting.took(|_| true);
+    }
+}
+
+#[test]
+fn every_waiter_gets_a_frame_where_there_is_one_for_each() {
+    model(2, || {
+        let stock = Stock::empty();
+        let waiter = {
+            let stock = stock.clone();
+            thread::spawn(move || block_on(stock.wait_and_take()))
+        };
+        let giver = {
+            let stock = stock.clone();
+            thread::spawn(move || stock.add(1))
+        };
+        stock.add(1);
+        block_on(stock.wait_and_take());
+        waiter.join().unwrap();
+        giver.join().unwrap();
+    });
+}
+
+#[test]
+fn two_frames_at_once_wake_two_waiters() {
+    model(2, || {
+        let stock = Stock::empty();
+        let waiters: Vec<_> = (0..2)
+            .map(|_| {
+                let stock = stock.clone();
+                thread::spawn(move || block_on(stock.wait_and_take()))
+            })
+            .collect();
+        stock.add(2);
+        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    });
+}
+
+#[test]
+fn a_waiter_that_leaves_hands_its_wake_on() {
+    model(2, || {
+        let stock = Stock::empty();
+        let quitter = {
+            let stock = stock.clone();
+            thread::spawn(move || {
+                let mut wait = pin!(stock.wait_and_take());
+                // It leaves with a frame, or without.
+                wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+            })
+        };
+        let waiter = {
+            let stock = stock.clone();
+            thread::spawn(move || block_on(stock.wait_and_take()))
+        };
+        stock.add(1);
+        if quitter.join().unwrap() {
+            stock.add(1);
+        }
+        waiter.join().unwrap();
+    });
+}
+
+#[test]
+fn a_waiter_that_finds_it_needs_nothing_hands_its_token_on() {
+    model(2, || {
+        let stock = Stock::empty();
+        let content = {
+            let stock = stock.clone();
+            thread::spawn(move || {
+                block_on(async {
+                    let mut waiting = Waiting::No;
+                    waiting.wait(&stock.waits, Condition::Frames).await;
+                    if stock.left.load(Ordering::SeqCst) == 0 {
+                        waiting.wait(&stock.waits, Condition::Frames).await;
+                    }
+                    // Another has brought its page in.
+                    waiting.leave();
+                });
+            })
+        };
+        let waiter = {
+            let stock = stock.clone();
+            thread::spawn(move || block_on(stock.wait_and_take()))
+        };
+        stock.add(1);
+        waiter.join().unwrap();
+        stock.add(1);
+        content.join().unwrap();
+    });
+}
+
+/// A world without time, whose completion tasks are threads of the model. Flushers never run.
+struct Stage;
+
+impl World for Stage {
+    fn now(&self) -> Nanos {
+        Nanos::ZERO
+    }
+    fn wall_clock(&self) -> i64 {
+        0
+    }
+    fn seed(&self) -> u64 {
+        1
+    }
+    fn spawn(&self, name: &str, _: Class, future: TaskFuture) {
+        if name == "write-back completion" {
+            drop(thread::spawn(move || block_on(future)));
+        }
+    }
+    fn block_on(&self, _: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Result<(), RtError> {
+        unreachable!("models use loom's")
+    }
+    fn charge(&self, _: Charge) {}
+    fn timer(&self, _: Nanos, _: &Waker) -> TimerId {
+        unreachable!("there is no time")
+    }
+    fn cancel_timer(&self, _: TimerId) {}
+    fn stint(&self) -> Nanos {
+        Nanos::ZERO
+    }
+    fn task_usage(&self) -> TaskUsage {
+        TaskUsage::default()
+    }
+    fn should_yield(&self, _: ReschedPoint) -> bool {
+        false
+    }
+    fn waits_on(&self, _: WaitsOn) {}
+    fn origin(&self) -> Origin {
+        Origin::default()
+    }
+    fn shutdown(&self) -> ShutdownReport {
+        ShutdownReport::default()
+    }
+}
+
+/// Ends each write on a thread of its own.
+#[derive(Debug)]
+struct Threaded(MemDevice);
+
+impl Device for Threaded {
+    fn limits(&self) -> &Limits {
+        self.0.limits()
+    }
+    fn submit(&self, bio: Bio) {
+        drop(thread::spawn(move || bio.end(Ok(()))));
+    }
+}
+
+/// Has a change of its map to log after each write.
+#[derive(Debug, Default)]
+struct Logged {
+    finished: Counter,
+}
+
+impl Backing for Logged {
+    fn block_bytes(&self) -> u32 {
+        4096
+    }
+    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
+        Answer::ok(Extent { from: ReadFrom::Hole, bytes: range.len() })
+    }
+    fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {
+        let extent = |range: &ByteRange| WriteExtent {
+            range: *range,
+            to: WriteTo::Device(Sector(range.start / 512)),
+            zero_before: 0,
+            zero_after: 0,
+            note: 0,
+        };
+        let extents = run.pieces.iter().map(extent).collect();
+        Answer::ok(Placed { extents, changes_map: true, ..Placed::default() })
+    }
+    fn finish_write<'a>(&'a self, _: &'a WrittenRun) -> Answer<'a, ()> {
+        self.finished.fetch_add(1, Ordering::SeqCst);
+        Answer::ok(())
+    }
+}
+
+fn disk() -> (PageCache, Disk) {
+    let rt = Rt::from_world(Arc::new(Stage), Tracer::default());
+    let mut config = CacheConfig::with_budget(16 * PAGE);
+    config.page_waits = WaitConfig { bucket_bits: 1, ..WaitConfig::new("pages") };
+    config.phantom_frames = true;
+    let cache = PageCache::new(&rt, config).unwrap();
+    let disk = cache.attach(Arc::new(Threaded(MemDevice::new(1 << 16))));
+    (cache, disk)
+}
+
+#[test]
+fn a_sync_returns_when_the_backing_has_heard_of_the_end_whoever_tells_it() {
+    model(1, || {
+        let (_cache, disk) = disk();
+        let backing = Arc::new(Logged::default());
+        let mapping = disk.mapping(backing.clone(), 1, 0);
+        let file = mapping.open();
+        block_on(file.write(0, &[1; PAGE_BYTES])).unwrap();
+        block_on(file.sync_range(..)).unwrap();
+        assert_eq!(backing.finished.load(Ordering::SeqCst), 1);
+        assert!(mapping.is_settled());
+    });
+}
+
+#[test]
+fn a_caller_that_waits_for_anothers_run_returns_when_it_has_ended() {
+    model(2, || {
+        let (_cache, disk) = disk();
+        let backing = Arc::new(Logged::default());
+        let mapping = disk.mapping(backing.clone(), 1, 0);
+        let file = mapping.open();
+        block_on(file.write(0, &[1; PAGE_BYTES])).unwrap();
+        // Started, and left to itself.
+        let _ = pin!(mapping.write_back(..)).as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        block_on(mapping.wait_written(..));
+        assert_eq!(backing.finished.load(Ordering::SeqCst), 1);
+    });
+}
+
+#[test]
+fn no_page_enters_an_excluded_range_and_its_writer_hears_of_the_end() {
+    model(2, || {
+        let (_cache, disk) = disk();
+        let mapping = disk.mapping(Arc::new(Logged::default()), 1, 0);
+        let excludes = |mapping: crate::Mapping| {
+            let exclusion = block_on(mapping.exclude(0..2 * PAGE));
+            let before = mapping.cached_pages();
+            thread::yield_now();
+            assert_eq!(mapping.cached_pages(), before, "a page came in");
+            drop(exclusion);
+        };
+        let others: Vec<_> = (0..2)
+            .map(|_| {
+                let mapping = mapping.clone();
+                thread::spawn(move || excludes(mapping))
+            })
+            .collect();
+        block_on(mapping.open().write(0, &[1; PAGE_BYTES])).unwrap();
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!(mapping.cached_pages(), 1);
+    });
+}
