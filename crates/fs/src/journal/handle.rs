@@ -3,7 +3,7 @@
 use super::state::State;
 use super::{Credits, Inner, Tid};
 use crate::meta::{GroupEdit, InodeCell, InodeEdit, MetaBlock, MetaKind, PhysicalRun, SuperblockEdit};
-use extant_cache::blocks::{BlockEdit, BlockRef, EditToken};
+use extant_cache::blocks::{BlockBytes, BlockEdit, BlockRef, EditToken};
 use extant_format::{Group, VolumeBlock};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -33,6 +33,10 @@ enum Change {
     Superblock,
     Revoked(PhysicalRun),
     Freed(PhysicalRun),
+    /// A block that was allocated for metadata.
+    Fresh(VolumeBlock),
+    /// A directory block as it was.
+    Names(VolumeBlock, BlockBytes),
 }
 
 /// Hears of first touches on behalf of a handle.
@@ -74,9 +78,13 @@ impl Handle {
     /// order of their numbers.
     pub(crate) fn edit<'b>(&mut self, block: &'b MetaBlock) -> BlockEdit<'b> {
         let mut first = false;
+        // The version is that of the transaction before if this edit turns out to be the first.
+        let is_name = self.inner.log.is_none() && matches!(block.kind(), MetaKind::Directory { .. });
+        let before = (is_name && block.block().epoch() != self.tid.0).then(|| block.bytes());
         let edit = block.block().edit(&mut Token { tid: self.tid, first: &mut first });
         if first {
             self.enlist(Change::Block(block.clone()));
+            self.changes.extend(before.map(|before| Change::Names(block.number(), before)));
         }
         edit
     }
@@ -85,6 +93,9 @@ impl Handle {
     pub(crate) fn create(&mut self, n: VolumeBlock, kind: MetaKind) -> MetaBlock {
         let block = self.inner.store.create(n, kind);
         drop(self.edit(&block));
+        if self.inner.log.is_none() {
+            self.changes.push(Change::Fresh(n));
+        }
         block
     }
 
@@ -167,10 +178,18 @@ impl Drop for Handle {
                     Change::Revoked(run) => {
                         for n in run.start.0..run.end().0 {
                             running.blocks.remove(&n);
+                            running.fresh.remove(&n);
+                            running.names_before.remove(&n);
                             running.revokes.insert(n);
                         }
                     }
                     Change::Freed(run) => running.freed.push(run),
+                    Change::Fresh(n) => {
+                        running.fresh.insert(n.0);
+                    }
+                    Change::Names(n, before) => {
+                        running.names_before.insert(n.0, before);
+                    }
                 }
             }
             if now.is_some() && running.began.is_none() {

@@ -5,7 +5,7 @@ use super::flushes::Flushes;
 use super::ring::{Ring, log_cost};
 use crate::meta::{InodeCell, MetaBlock, PhysicalRun};
 use crate::{Error, Result};
-use extant_cache::blocks::Committed;
+use extant_cache::blocks::{BlockBytes, Committed};
 use extant_format::Group;
 use extant_format::jbd2::JournalLayout;
 use extant_rt::Nanos;
@@ -50,6 +50,10 @@ pub(super) struct Running {
     /// Freed blocks whose copies in the log are void.
     pub(super) revokes: BTreeSet<u64>,
     pub(super) freed: Vec<PhysicalRun>,
+    /// On a volume without a journal: blocks that it allocated for metadata.
+    pub(super) fresh: FxHashSet<u64>,
+    /// On a volume without a journal: directory blocks as the transaction before left them.
+    pub(super) names_before: BTreeMap<u64, BlockBytes>,
 }
 
 impl Running {
@@ -68,6 +72,8 @@ impl Running {
             superblock: false,
             revokes: BTreeSet::new(),
             freed: Vec::new(),
+            fresh: FxHashSet::default(),
+            names_before: BTreeMap::new(),
         }
     }
 

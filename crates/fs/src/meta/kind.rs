@@ -103,7 +103,7 @@ impl MetaKind {
     }
 
     /// Fills in the checksum of a block that was edited. Bitmaps have theirs in the descriptor: see [`Self::bitmap_sum`].
-    pub(super) fn seal(self, bytes: &mut [u8], number: VolumeBlock, sb: &Superblock) {
+    pub(crate) fn seal(self, bytes: &mut [u8], number: VolumeBlock, sb: &Superblock) {
         let seed = sb.checksum_seed();
         let own = |inode, generation| seed.map(|seed: ChecksumSeed| seed.for_inode(inode, generation));
         match self {

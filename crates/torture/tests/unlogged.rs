@@ -1,0 +1,258 @@
+//! Crashes of volumes without a journal: e2fsck mends every state, and what was synced is there under one of its names.
+
+use extant_torture::campaign::{Base, UNLOGGED};
+use extant_torture::check::Fsck;
+use extant_torture::states::{self, Options};
+use extant_torture::{Durability, Filesystem, Op, Ours, RenameMode, Tree, pattern};
+
+/// Contents that were durable when operation `since` had returned, and the paths at which a file begins with them afterwards.
+struct Kept {
+    since: usize,
+    data: Vec<u8>,
+    paths: Vec<String>,
+}
+
+#[derive(Default)]
+struct Workload {
+    ops: Vec<Op>,
+    kept: Vec<Kept>,
+    tag: u32,
+}
+
+impl Workload {
+    fn op(&mut self, op: Op) {
+        self.ops.push(op);
+    }
+
+    fn mkdir(&mut self, path: &str) {
+        self.op(Op::Mkdir { path: path.into(), mode: 0o755 });
+    }
+
+    /// A new file of one write; gives its contents.
+    fn file(&mut self, path: &str, len: u64) -> Vec<u8> {
+        self.tag += 1;
+        self.op(Op::Create { path: path.into(), mode: 0o644, exclusive: true });
+        self.op(Op::write(path, 0, len, self.tag));
+        pattern(self.tag, 0, len as usize)
+    }
+
+    fn rename(&mut self, from: &str, to: &str, mode: RenameMode) {
+        self.op(Op::Rename { from: from.into(), to: to.into(), mode });
+    }
+
+    fn sync(&mut self) {
+        self.op(Op::Sync);
+    }
+
+    /// From here on the contents are at one of these paths.
+    fn keeps(&mut self, data: &[u8], paths: &[&str]) {
+        let paths = paths.iter().map(|&path| path.to_owned()).collect();
+        self.kept.push(Kept { since: self.ops.len() - 1, data: data.to_vec(), paths });
+    }
+
+    /// Checks every crash on every kind of volume; returns how many disks were looked at.
+    fn check(&self, name: &str) -> u64 {
+        if !Fsck::is_installed() {
+            println!("skipped: e2fsck is not installed (apt-get install e2fsprogs)");
+            return u64::MAX;
+        }
+        let fsck = Fsck::new().unwrap();
+        let looked = UNLOGGED.map(|profile| self.check_on(&profile.make().unwrap(), &fsck, profile.name));
+        println!("{name}: {looked:?} disks");
+        looked.into_iter().sum()
+    }
+
+    fn check_on(&self, base: &Base, fsck: &Fsck, profile: &str) -> u64 {
+        let ours = Ours::new(1);
+        let run = ours.run(&base.image, &self.ops).unwrap();
+        for (op, (_, _, result)) in self.ops.iter().zip(&run.marks) {
+            assert!(result.is_ok(), "{op}: {result:?}");
+        }
+        let promises: Vec<usize> = run.marks.iter().map(|&(_, returned, _)| returned).collect();
+        let options = Options { exhaustive: 3, sampled: 4, torn: 0, seed: 1 };
+        let mut seen = std::collections::BTreeSet::new();
+        states::each(&run.log, &base.image, &promises, options, None, &mut |state| {
+            let (completed, _) = run.progress(state.cut);
+            if !seen.insert((state.image.hash(), completed)) {
+                return true;
+            }
+            let mended =
+                fsck.mend(&state.image).unwrap_or_else(|error| panic!("{profile}: {state}: {error}"));
+            let tree =
+                ours.recover(&mended).unwrap_or_else(|error| panic!("{profile}: {state}: {error}")).tree;
+            for kept in self.kept.iter().filter(|kept| kept.since < completed) {
+                assert!(
+                    is_kept(kept, &tree),
+                    "{profile}: {state}: none of {:?} in {}",
+                    kept.paths,
+                    list(&tree)
+                );
+            }
+            true
+        });
+        seen.len() as u64
+    }
+}
+
+fn is_kept(kept: &Kept, tree: &Tree) -> bool {
+    // Of two entries of one name in one directory, e2fsck renames the second.
+    let fits = |found: &str, path: &str| {
+        found == path || found.strip_prefix(path).is_some_and(|rest| rest.starts_with('~'))
+    };
+    tree.nodes.iter().any(|(path, found)| {
+        found.data.starts_with(&kept.data) && kept.paths.iter().any(|wanted| fits(path, wanted))
+    })
+}
+
+fn list(tree: &Tree) -> String {
+    let line = |(path, found): (&String, &extant_torture::Found)| {
+        format!("/{path} ({:?}, {} bytes)", found.stat.kind, found.stat.size)
+    };
+    tree.nodes.iter().map(line).collect::<Vec<_>>().join(", ")
+}
+
+/// Two directories whose blocks are not neighbours, so that each is written by itself.
+fn two() -> Workload {
+    let mut workload = Workload::default();
+    workload.mkdir("a");
+    workload.mkdir("between");
+    workload.mkdir("b");
+    workload
+}
+
+#[test]
+fn a_renamed_file_is_under_its_old_or_its_new_name() {
+    let mut w = two();
+    let (moved, other) = (w.file("a/x", 3000), w.file("b/y", 2000));
+    w.sync();
+    w.keeps(&moved, &["a/x", "b/x2"]);
+    w.keeps(&other, &["b/y", "a/y2"]);
+    // Both blocks gain a name and lose one.
+    w.rename("a/x", "b/x2", RenameMode::Replace);
+    w.rename("b/y", "a/y2", RenameMode::Replace);
+    w.sync();
+    w.keeps(&moved, &["b/x2"]);
+    w.keeps(&other, &["a/y2"]);
+    assert!(w.check("rename between directories") > 20);
+}
+
+#[test]
+fn a_renamed_directory_takes_its_files_along() {
+    let mut w = two();
+    w.mkdir("a/d");
+    let inside = w.file("a/d/x", 1500);
+    w.sync();
+    w.keeps(&inside, &["a/d/x", "b/d/x"]);
+    w.rename("a/d", "b/d", RenameMode::Replace);
+    w.sync();
+    w.keeps(&inside, &["b/d/x"]);
+    w.check("rename of a directory");
+}
+
+#[test]
+fn a_file_that_replaces_another_is_never_missing() {
+    let mut w = two();
+    w.file("b/target", 1000);
+    w.sync();
+    let new = w.file("a/new", 1200);
+    w.sync();
+    w.keeps(&new, &["a/new", "b/target"]);
+    w.rename("a/new", "b/target", RenameMode::Replace);
+    w.sync();
+    w.keeps(&new, &["b/target"]);
+    w.check("replace by rename");
+}
+
+#[test]
+fn files_that_change_places_are_both_there() {
+    let mut w = two();
+    let (x, y) = (w.file("a/x", 1000), w.file("b/y", 1000));
+    w.sync();
+    w.keeps(&x, &["a/x", "b/y"]);
+    w.keeps(&y, &["a/x", "b/y"]);
+    w.rename("a/x", "b/y", RenameMode::Exchange);
+    w.sync();
+    w.keeps(&x, &["b/y"]);
+    w.keeps(&y, &["a/x"]);
+    w.check("exchange");
+}
+
+#[test]
+fn a_linked_file_outlives_its_first_name() {
+    let mut w = two();
+    let data = w.file("a/first", 900);
+    w.sync();
+    w.keeps(&data, &["a/first", "b/second"]);
+    w.op(Op::Link { from: "a/first".into(), to: "b/second".into() });
+    w.op(Op::Unlink { path: "a/first".into() });
+    w.sync();
+    w.keeps(&data, &["b/second"]);
+    w.check("link and unlink");
+}
+
+#[test]
+fn names_outlive_the_growth_of_their_directory() {
+    let mut w = two();
+    let long = |n: u32| format!("a/{n:03}{}", "n".repeat(200));
+    let mut files = Vec::new();
+    for n in 0..4 {
+        files.push((long(n), w.file(&long(n), 100)));
+    }
+    w.sync();
+    for (path, data) in &files {
+        w.keeps(data, &[path]);
+    }
+    // A second block, on ext4 a hash tree, and then a split of its leaves.
+    for n in 4..12 {
+        w.file(&long(n), 50);
+    }
+    w.sync();
+    w.check("growth of a directory");
+}
+
+#[test]
+fn data_outlive_the_growth_of_their_map() {
+    let mut w = two();
+    w.op(Op::Create { path: "a/sparse".into(), mode: 0o644, exclusive: true });
+    // Five extents leave the inode for a node of their own, and a block map needs indirect blocks.
+    w.op(Op::write("a/sparse", 0, 1024, 70));
+    w.op(Op::write("a/sparse", 20 << 10, 1024, 71));
+    w.op(Op::write("a/sparse", 300 << 10, 1024, 72));
+    w.sync();
+    let mut data = vec![0; 301 << 10];
+    data[..1024].copy_from_slice(&pattern(70, 0, 1024));
+    data[20 << 10..][..1024].copy_from_slice(&pattern(71, 20 << 10, 1024));
+    data[300 << 10..].copy_from_slice(&pattern(72, 300 << 10, 1024));
+    w.keeps(&data, &["a/sparse"]);
+    for n in 0..4_u64 {
+        w.op(Op::write("a/sparse", (400 + 20 * n) << 10, 1024, 80 + n as u32));
+    }
+    w.op(Op::Fsync { path: "a/sparse".into() });
+    w.check("growth of a map");
+}
+
+/// Linux writes a file's data and may leave its inode to the next write-back.
+#[test]
+fn fsync_without_a_journal_writes_the_inode_and_the_names_that_lead_to_it() {
+    let mut w = Workload::default();
+    w.mkdir("new");
+    w.mkdir("new/dir");
+    let data = w.file("new/dir/file", 5000);
+    w.op(Op::Fsync { path: "new/dir/file".into() });
+    w.keeps(&data, &["new/dir/file", "new/dir/renamed"]);
+    w.rename("new/dir/file", "new/dir/renamed", RenameMode::Replace);
+    w.op(Op::Fsync { path: "new/dir/renamed".into() });
+    w.keeps(&data, &["new/dir/renamed"]);
+    let more = w.file("new/synchronous", 0);
+    assert!(more.is_empty());
+    w.op(Op::Write {
+        path: "new/synchronous".into(),
+        offset: 0,
+        len: 700,
+        tag: 90,
+        direct: false,
+        durability: Durability::All,
+    });
+    w.keeps(&pattern(90, 0, 700), &["new/synchronous"]);
+    w.check("fsync");
+}
