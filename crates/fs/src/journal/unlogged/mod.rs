@@ -29,7 +29,7 @@ use std::sync::Arc;
 /// Blocks with their places.
 type Writes = Vec<(u64, Arc<Buf>)>;
 
-/// What is written in which phase.
+/// The writes of each phase.
 #[derive(Default)]
 struct Phases {
     fresh: Writes,
