@@ -1,6 +1,7 @@
 //! Development tasks: `cargo xtask TASK`.
 
 mod bench;
+mod faults;
 mod torture;
 
 fn main() {
@@ -9,7 +10,9 @@ fn main() {
     let result = match args[..] {
         ["bench", what, ref rest @ ..] => bench::run(what, rest),
         ["torture", ref rest @ ..] => torture::run(rest),
-        _ => Err("usage: cargo xtask bench WHAT, cargo xtask torture [OPTION]...".into()),
+        ["faults", ref rest @ ..] => faults::faults(rest),
+        ["hostile", ref rest @ ..] => faults::hostile(rest),
+        _ => Err("usage: cargo xtask bench WHAT, cargo xtask torture|faults|hostile [OPTION]...".into()),
     };
     if let Err(error) = result {
         eprintln!("xtask: {error}");

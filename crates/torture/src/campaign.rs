@@ -83,6 +83,11 @@ impl Profile {
         PROFILES.into_iter().find(|profile| profile.name == name)
     }
 
+    /// Whether its volumes have a journal.
+    pub fn has_journal(&self) -> bool {
+        !self.mke2fs.iter().any(|&arg| arg == "ext2" || arg == "^has_journal")
+    }
+
     /// Makes the volume with mke2fs, the same bytes each time.
     ///
     /// # Errors
@@ -99,9 +104,9 @@ impl Profile {
             .args(self.mke2fs)
             .arg(&path);
         run(&mut mke2fs)?;
-        let listed = match UNLOGGED.contains(self) {
-            true => String::new(),
-            false => run(tool("debugfs").args(["-R", "blocks <8>"]).arg(&path))?,
+        let listed = match self.has_journal() {
+            false => String::new(),
+            true => run(tool("debugfs").args(["-R", "blocks <8>"]).arg(&path))?,
         };
         let mut journal: Vec<Range<u64>> = Vec::new();
         for block in listed.split_whitespace().filter_map(|word| word.parse::<u64>().ok()) {

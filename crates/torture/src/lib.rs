@@ -20,8 +20,9 @@ pub mod ace;
 pub mod campaign;
 pub mod check;
 pub mod diff;
-mod faults;
+pub mod faults;
 mod host;
+pub mod hostile;
 mod image;
 mod meddle;
 mod model;
@@ -34,7 +35,6 @@ mod tree;
 
 pub use ace::{Ace, Workload};
 pub use check::{Filesystem, Recovered, Run};
-pub use faults::{FailOne, FailingDevice};
 pub use host::Host;
 pub use image::{Image, ImageDevice};
 pub use meddle::{Meddler, Meddling};

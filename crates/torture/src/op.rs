@@ -188,6 +188,32 @@ impl Op {
         Self::Write { path: path.into(), offset, len, tag, direct, durability }
     }
 
+    /// The paths that it names.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        let two = match self {
+            Self::Link { from, to } | Self::Rename { from, to, .. } => [Some(from), Some(to)],
+            Self::Create { path, .. }
+            | Self::Mkdir { path, .. }
+            | Self::Symlink { path, .. }
+            | Self::Mknod { path, .. }
+            | Self::Unlink { path }
+            | Self::Rmdir { path }
+            | Self::Chmod { path, .. }
+            | Self::Chown { path, .. }
+            | Self::Utimens { path, .. }
+            | Self::SetXattr { path, .. }
+            | Self::RemoveXattr { path, .. }
+            | Self::Truncate { path, .. }
+            | Self::Write { path, .. }
+            | Self::Fallocate { path, .. }
+            | Self::Hold { path, .. }
+            | Self::Fsync { path }
+            | Self::Fdatasync { path } => [Some(path), None],
+            Self::WriteHeld { .. } | Self::Release { .. } | Self::Sync => [None, None],
+        };
+        two.into_iter().flatten().map(String::as_str)
+    }
+
     /// The bytes that a write stores; `None` for other operations.
     pub fn data(&self) -> Option<Vec<u8>> {
         match *self {

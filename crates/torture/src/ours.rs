@@ -34,6 +34,12 @@ impl OurVolume {
         Ok(Self { volume, root, held: BTreeMap::new() })
     }
 
+    /// Free blocks and inodes.
+    pub fn free(&self) -> (u64, u64) {
+        let statfs = self.volume.statfs();
+        (statfs.blocks_free, statfs.inodes_free)
+    }
+
     /// Closes the volume.
     ///
     /// # Errors

@@ -39,6 +39,13 @@ impl Generator {
         }
     }
 
+    /// For a volume that holds these paths.
+    pub fn over(seed: u64, known: impl IntoIterator<Item = (String, Kind)>) -> Self {
+        let mut generator = Self::new(seed);
+        generator.known.extend(known);
+        generator
+    }
+
     /// The next `count` operations.
     pub fn take(&mut self, count: usize) -> Vec<Op> {
         (0..count).map(|_| self.next_op()).collect()

@@ -1,0 +1,162 @@
+//! EIO at each single read, write and flush of a workload.
+
+use super::{FailOne, FailingDevice, FaultWorkload, caught};
+use crate::campaign::Profile;
+use crate::check::{Fsck, Verdict};
+use crate::{
+    Errno, Filesystem, Image, ImageDevice, Model, Op, OurVolume, Ours, Outcome, SlowDevice, Tree, apply,
+};
+use extant_block::{Device, Op as BlockOp};
+use extant_sim::{Machine, Preemption, Sim};
+use std::sync::Arc;
+
+/// A workload on a volume, to be run once for each fault.
+#[derive(Debug)]
+pub struct Sweep {
+    image: Image,
+    before: Tree,
+    ops: Vec<Op>,
+    /// The answers without a fault.
+    answers: Vec<Outcome<u64>>,
+    has_journal: bool,
+    seed: u64,
+    ours: Ours,
+    fsck: Option<Fsck>,
+}
+
+/// A run with a fault.
+struct Faulty {
+    image: Image,
+    /// Bios of the failing operation.
+    seen: u64,
+    /// `None` where the volume could not be opened.
+    answers: Option<Vec<Outcome<u64>>>,
+    closed: Result<(), String>,
+}
+
+impl Sweep {
+    /// Fills a volume of this kind as the workload asks for, without faults. `seed` draws the times that bios take, and
+    /// random workloads.
+    ///
+    /// # Errors
+    /// The volume cannot be made, or does not work without faults.
+    pub fn new(profile: Profile, workload: &FaultWorkload, seed: u64) -> Result<Self, String> {
+        let base = profile.make().map_err(|error| error.to_string())?.image;
+        let (before, ops) = workload.ops(seed);
+        let fsck = match Fsck::is_installed() {
+            true => Some(Fsck::new().map_err(|error| error.to_string())?),
+            false => None,
+        };
+        let mut sweep = Self {
+            image: base,
+            before: Tree::default(),
+            ops: before,
+            answers: Vec::new(),
+            has_journal: profile.has_journal(),
+            seed,
+            ours: Ours::new(seed),
+            fsck,
+        };
+        let filled = caught(|| sweep.run(NEVER))?;
+        filled.closed?;
+        let recovered = sweep.ours.recover(&filled.image)?;
+        (sweep.image, sweep.before, sweep.ops) = (recovered.image, recovered.tree, ops);
+        let whole = caught(|| sweep.run(NEVER))?;
+        whole.closed?;
+        sweep.answers = whole.answers.ok_or("the volume is not opened")?;
+        Ok(sweep)
+    }
+
+    /// How many bios of this operation the workload takes, opening and closing included.
+    ///
+    /// # Errors
+    /// The workload panics.
+    pub fn bios(&self, op: BlockOp) -> Result<u64, String> {
+        caught(|| self.run(FailOne { op, ..NEVER })).map(|run| run.seen)
+    }
+
+    /// Runs the workload with a fault.
+    ///
+    /// # Errors
+    /// A panic, a deadlock, an unclear error, or a broken promise.
+    pub fn check(&self, fail: FailOne) -> Result<(), String> {
+        let run = caught(|| self.run(fail))?;
+        let struck = run.seen > fail.nth;
+        let answers = run.answers.clone().unwrap_or_default();
+        self.check_answers(&answers)?;
+        let reported = run.closed.is_err() || answers != self.answers;
+        if struck && fail.op != BlockOp::Read && !reported {
+            return Err("the fault was reported by no operation".into());
+        }
+        let mut model = Model::new(&self.before);
+        for (op, answer) in self.ops.iter().zip(&answers) {
+            model.record(op, *answer)?;
+        }
+        let fsck = self.fsck.as_ref();
+        let failed = |error: std::io::Error| error.to_string();
+        let mut image = run.image.clone();
+        if let Some(fsck) = fsck {
+            let is_clean = run.closed.is_ok() && fsck.check(&image).map_err(failed)? == Verdict::Clean;
+            // A deletion that failed leaves an orphan even on a volume that was closed.
+            let may_have_orphan = run.closed.is_err() || fail.op == BlockOp::Read;
+            match (is_clean, self.has_journal) {
+                (true, _) => {}
+                (false, true) if may_have_orphan => says_nothing(fsck.repair(&image).map_err(failed)?.1)?,
+                (false, false) if may_have_orphan => image = fsck.mend(&image).map_err(failed)?,
+                (false, _) => says_nothing(fsck.check(&image).map_err(failed)?)?,
+            }
+        } else if run.closed.is_err() && !self.has_journal {
+            // Without a journal, e2fsck is expected.
+            return Ok(());
+        }
+        let recovered = caught(|| self.ours.recover(&image))?;
+        if let Some(fsck) = fsck {
+            says_nothing(fsck.check(&recovered.image).map_err(failed)?)?;
+        }
+        let is_whole = run.closed.is_ok() && fail.op == BlockOp::Read;
+        if is_whole {
+            let wrong = model.compare_now(&recovered.tree);
+            return if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n  ")) };
+        }
+        if self.has_journal {
+            model.explain(&recovered.tree, self.ops.len(), self.ops.len()).map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// The first answer that differs from those without a fault is of the device, or of the volume that gave up.
+    fn check_answers(&self, answers: &[Outcome<u64>]) -> Result<(), String> {
+        let differs = answers.iter().zip(&self.answers).position(|(a, b)| a != b);
+        let Some(at) = differs else { return Ok(()) };
+        match answers[at] {
+            Err(Errno::IO | Errno::ROFS) => Ok(()),
+            // Part of a write.
+            Ok(_) if matches!(self.ops[at], Op::Write { .. } | Op::WriteHeld { .. }) => Ok(()),
+            other => Err(format!("{} was answered with {other:?}", self.ops[at])),
+        }
+    }
+
+    fn run(&self, fail: FailOne) -> Result<Faulty, String> {
+        let sim = Sim::new(Machine::free(1, Preemption::None), self.seed);
+        let disk = Arc::new(ImageDevice::new(self.image.clone()));
+        let failing = Arc::new(FailingDevice::new(disk.clone(), fail));
+        let device: Arc<dyn Device> = Arc::new(SlowDevice::new(&sim, failing.clone(), self.seed));
+        let (answers, closed) = match OurVolume::open(sim.rt(), device) {
+            Err(error) => (None, Err(error.to_string())),
+            Ok(mut volume) => {
+                let answers = self.ops.iter().map(|op| apply(&mut volume, op)).collect();
+                (Some(answers), volume.close().map_err(|error| error.to_string()))
+            }
+        };
+        Ok(Faulty { image: disk.image(), seen: failing.seen(), answers, closed })
+    }
+}
+
+const NEVER: FailOne = FailOne { op: BlockOp::Write, nth: u64::MAX, and_later: false };
+
+fn says_nothing(verdict: Verdict) -> Result<(), String> {
+    match verdict {
+        Verdict::Clean => Ok(()),
+        Verdict::Complains(words) => Err(words),
+    }
+}

@@ -1,0 +1,112 @@
+//! The same random operations on our volume, on the kernel's ext4 and on tmpfs: equal answers, equal trees, and a volume of
+//! which e2fsck and the kernel see the same.
+//!
+//! A failure prints the seed and the shortest sequence that shows it; `EXTANT_SEED=<seed> EXTANT_ROUNDS=1` replays it.
+
+use extant_rt::{RealConfig, Rt};
+use extant_torture::campaign::Profile;
+use extant_torture::check::{Fsck, LoopMount, Verdict};
+use extant_torture::diff::{Generator, compare, shrink};
+use extant_torture::{Host, Image, ImageDevice, Op, OurVolume, Subject, Tree};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+const LARGE: Profile = Profile {
+    name: "large",
+    mke2fs: &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=4"],
+    kib: 48 << 10,
+};
+
+/// A directory of the host: on a fresh ext4 of the kernel's, or in memory.
+struct Place {
+    _folder: tempfile::TempDir,
+    root: PathBuf,
+    is_mounted: bool,
+}
+
+impl Place {
+    fn memory() -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let root = folder.path().to_owned();
+        Self { _folder: folder, root, is_mounted: false }
+    }
+
+    fn kernel(image: &Image) -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let (file, root) = (folder.path().join("image"), folder.path().join("mount"));
+        std::fs::write(&file, image.to_vec()).unwrap();
+        std::fs::create_dir(&root).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "ext4", "-o", "loop,noatime"]).args([&file, &root]).stdin(Stdio::null());
+        assert!(mount.status().unwrap().success(), "mount");
+        Self { _folder: folder, root, is_mounted: true }
+    }
+
+    fn host(&self) -> Host {
+        Host::new(&self.root).unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            let unmounted = Command::new("umount").arg(&self.root).stdin(Stdio::null()).status();
+            assert!(unmounted.is_ok_and(|status| status.success()), "umount");
+        }
+    }
+}
+
+/// The difference from a directory of the host, and the volume afterwards.
+fn differs(base: &Image, place: &Place, ops: &[Op]) -> (Option<String>, Image) {
+    let rt = Rt::real(RealConfig::default());
+    let disk = Arc::new(ImageDevice::new(base.clone()));
+    let mut ours = OurVolume::open(&rt, disk.clone()).unwrap();
+    let mut host = place.host();
+    // A volume has one, tmpfs has none.
+    let (_, _) = (ours.rmdir("lost+found"), host.rmdir("lost+found"));
+    host.chmod("", 0o755).unwrap();
+    let found = compare(&mut ours, &mut host, ops).map(|difference| difference.to_string());
+    let closed = ours.close().err().map(|error| format!("close: {error}"));
+    (found.or(closed), disk.image())
+}
+
+fn agree(base: &Image, place: impl Fn() -> Place, seed: u64, ops: &[Op]) -> Image {
+    let (found, image) = differs(base, &place(), ops);
+    if let Some(first) = found {
+        let short = shrink(ops, |ops| differs(base, &place(), ops).0.is_some());
+        let last = differs(base, &place(), &short).0.unwrap_or(first);
+        let lines: Vec<String> = short.iter().map(Op::to_string).collect();
+        panic!("EXTANT_SEED={seed}: ours on the left: {last}\n{}", lines.join("\n"));
+    }
+    image
+}
+
+#[test]
+fn answers_and_trees_are_the_kernel_s() {
+    let is_possible = Fsck::is_installed() && LoopMount::is_possible() && Path::new("/dev/shm").is_dir();
+    if !is_possible {
+        println!("skipped: needs root, loop devices and e2fsprogs");
+        return;
+    }
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    let (first, rounds) = (number("EXTANT_SEED").unwrap_or(1), number("EXTANT_ROUNDS").unwrap_or(3));
+    let (fsck, mount) = (Fsck::new().unwrap(), LoopMount::new().unwrap());
+    let base = LARGE.make().unwrap().image;
+    for seed in first..first + rounds {
+        let mut generator = Generator::new(seed);
+        generator.names = 12 + 40 * (seed % 2);
+        let ops = generator.take(600);
+        let image = agree(&base, || Place::kernel(&base), seed, &ops);
+        assert_eq!(fsck.check(&image).unwrap(), Verdict::Clean, "EXTANT_SEED={seed}");
+        let rt = Rt::real(RealConfig::default());
+        let mut ours = OurVolume::open(&rt, Arc::new(ImageDevice::new(image.clone()))).unwrap();
+        let (ours, theirs) = (Tree::of(&mut ours).unwrap(), mount.tree(&image).unwrap().unwrap());
+        assert_eq!(ours.differences(&theirs), [""; 0], "EXTANT_SEED={seed}");
+        // Attributes on tmpfs have no limit of a block.
+        let is_limited = |op: &Op| matches!(op, Op::SetXattr { .. } | Op::RemoveXattr { .. });
+        let ops: Vec<Op> = ops.into_iter().filter(|op| !is_limited(op)).collect();
+        agree(&base, Place::memory, seed, &ops);
+    }
+}
