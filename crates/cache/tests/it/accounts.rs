@@ -1,7 +1,6 @@
 //! Memory outside frames.
 
-use crate::common::{one_file, run, world};
-use crate::seam::sleep;
+use crate::common::{one_file, run, sleep, virtual_world, world};
 use extant_cache::accounts::{Account, AccountConfig, Charge, Shrink};
 use extant_cache::{CacheConfig, PAGE_BYTES};
 use extant_rt::Rt;
@@ -90,7 +89,8 @@ fn dirty_memory_never_takes_all_frames_that_accounts_leave() {
 
 #[test]
 fn an_account_over_its_limit_is_asked_for_the_difference() {
-    let rt = world();
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
     let (cache, ..) = one_file(&rt, CacheConfig::with_budget(4 * MIB), 8 << 20, 0);
     let config = AccountConfig { limit_bytes: 100_000, ..AccountConfig::new("test", &cache) };
     let client = Client::new(cache.account(config));
@@ -108,7 +108,8 @@ fn an_account_over_its_limit_is_asked_for_the_difference() {
 
 #[test]
 fn a_reader_that_finds_no_frame_has_clients_shrink() {
-    let rt = world();
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
     let config =
         CacheConfig { dirty_bytes: Some(u64::MAX), ..CacheConfig::with_budget(64 * PAGE_BYTES as u64) };
     let (cache, _disk, gate, mapping) = one_file(&rt, config, 8 << 20, 8 * MIB);

@@ -2,8 +2,9 @@
 
 use extant_block::{Bio, BioFlags, Device, IoErrorKind, Limits, MemDevice, Op};
 use extant_cache::{CacheConfig, Disk, FlatFile, Mapping, PageCache};
-use extant_rt::{RealConfig, Rt};
-use parking_lot::Mutex;
+use extant_rt::{Nanos, RealConfig, Rt};
+use extant_sim::{Machine, Preemption, Sim};
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -13,6 +14,7 @@ pub(crate) struct Gate {
     pub(crate) mem: MemDevice,
     limits: Limits,
     held: Mutex<Option<Vec<Bio>>>,
+    arrived: Condvar,
     pub(crate) fail_reads: AtomicBool,
     pub(crate) fail_writes: AtomicBool,
     /// So many of the next flushes fail.
@@ -38,6 +40,7 @@ impl Gate {
             mem,
             fail_flushes: AtomicUsize::new(0),
             held: Mutex::new(None),
+            arrived: Condvar::new(),
             fail_reads: AtomicBool::new(false),
             fail_writes: AtomicBool::new(false),
             reads: AtomicUsize::new(0),
@@ -53,6 +56,14 @@ impl Gate {
     /// Bios held back.
     pub(crate) fn held(&self) -> usize {
         self.held.lock().as_ref().map_or(0, Vec::len)
+    }
+
+    /// Waits until `n` bios are held back, in the real world.
+    pub(crate) fn wait_held(&self, n: usize) {
+        let mut held = self.held.lock();
+        while held.as_ref().map_or(0, Vec::len) < n {
+            self.arrived.wait(&mut held);
+        }
     }
 
     /// The flags of the bios held back.
@@ -104,10 +115,23 @@ impl Device for Gate {
         };
         if let Some(held) = &mut *self.held.lock() {
             held.push(bio);
+            self.arrived.notify_all();
             return;
         }
         self.run(bio);
     }
+}
+
+/// A virtual world of two processors. Its time passes only while all tasks wait, so that after a sleep there each of them
+/// has done what it can.
+pub(crate) fn virtual_world() -> Sim {
+    Sim::new(Machine::free(2, Preemption::None), 1)
+}
+
+/// Lets virtual time pass.
+pub(crate) fn sleep(rt: &Rt, ms: u64) {
+    assert!(rt.is_virtual(), "tests do not sleep in real time");
+    run(rt, rt.sleep(Nanos::from_millis(ms)));
 }
 
 pub(crate) fn world() -> Rt {

@@ -1,7 +1,7 @@
 //! Ways in which data was lost, callers hung, or one file's trouble became another's.
 
-use crate::common::{Gate, one_file, run, world};
-use crate::seam::{sleep, toy};
+use crate::common::{Gate, one_file, run, sleep, virtual_world, world};
+use crate::seam::toy;
 use extant_block::{BioFlags, Sector};
 use extant_cache::{
     Answer, Backing, ByteRange, CacheConfig, CacheError, DirtyRun, Disk, Extent, FlatFile, Mapping,
@@ -62,7 +62,8 @@ fn a_failed_flush_is_told_once_to_every_open_file_that_it_concerns() {
 
 #[test]
 fn a_flush_whose_caller_leaves_is_told_all_the_same() {
-    let rt = world();
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
     let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).unwrap();
     let gate = Gate::volatile(4 << 20);
     let disk = cache.attach(gate.clone());
@@ -85,7 +86,8 @@ fn a_flush_whose_caller_leaves_is_told_all_the_same() {
 #[test]
 fn syncs_tell_of_writes_that_were_in_flight_when_they_began() {
     for on_write_error in [OnWriteError::KeepDirty, OnWriteError::MarkClean] {
-        let rt = world();
+        let sim = virtual_world();
+        let rt = sim.rt().clone();
         let config = CacheConfig { on_write_error, ..CacheConfig::with_budget(1 << 20) };
         let (cache, disk, gate, mapping) = one_file(&rt, config, 4 << 20, 1 << 20);
         gate.hold();
@@ -116,7 +118,8 @@ fn syncs_tell_of_writes_that_were_in_flight_when_they_began() {
 #[test]
 fn close_tells_of_data_that_was_lost_in_the_background() {
     for on_write_error in [OnWriteError::KeepDirty, OnWriteError::MarkClean] {
-        let rt = world();
+        let sim = virtual_world();
+        let rt = sim.rt().clone();
         let config = CacheConfig { on_write_error, ..CacheConfig::with_budget(1 << 20) };
         let (cache, _disk, gate, mapping) = one_file(&rt, config, 4 << 20, 1 << 20);
         gate.hold();
@@ -142,7 +145,8 @@ fn close_tells_of_data_that_was_lost_in_the_background() {
 
 #[test]
 fn a_wake_for_a_frame_reaches_a_reader_that_needs_one() {
-    let rt = world();
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
     let config = CacheConfig { read_ahead_bytes: 0, bio_bytes: PAGE, ..CacheConfig::with_budget(16 * PAGE) };
     let (cache, _disk, gate, mapping) = one_file(&rt, config, 4 << 20, 4 << 20);
     gate.hold();
@@ -171,7 +175,8 @@ fn a_wake_for_a_frame_reaches_a_reader_that_needs_one() {
 
 #[test]
 fn a_wake_for_room_reaches_a_writer_that_needs_it() {
-    let rt = world();
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
     let config = CacheConfig {
         dirty_bytes: Some(2 * PAGE),
         background_bytes: Some(PAGE),
@@ -205,7 +210,8 @@ fn a_wake_for_room_reaches_a_writer_that_needs_it() {
 
 #[test]
 fn a_file_without_a_place_takes_nothing_from_files_that_have_one() {
-    let rt = world();
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
     let config = CacheConfig {
         dirty_bytes: Some(64 * PAGE),
         background_bytes: Some(16 * PAGE),
@@ -264,7 +270,8 @@ fn a_stuck_file_that_is_cut_off_is_stuck_no_longer() {
 
 #[test]
 fn a_stuck_file_is_not_tried_every_period() {
-    let rt = world();
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
     let config = CacheConfig {
         periodic: Nanos::from_millis(5),
         expire: Nanos::ZERO,
@@ -334,7 +341,8 @@ fn a_sync_writes_the_zeroed_tail_of_a_block_larger_than_a_page() {
 #[test]
 fn a_cold_read_asks_for_its_place_once_beside_write_back_of_other_pages() {
     for changes_map in [false, true] {
-        let rt = world();
+        let sim = virtual_world();
+        let rt = sim.rt().clone();
         let cache = PageCache::new(&rt, CacheConfig::with_budget(8 << 20)).unwrap();
         let disk = cache.attach(Gate::new(16 << 20));
         let backing = Arc::new(Big { delay: Some((rt.clone(), Nanos::from_millis(50))), ..Big::default() });
@@ -350,6 +358,7 @@ fn a_cold_read_asks_for_its_place_once_beside_write_back_of_other_pages() {
         while !reader.is_finished() {
             writer.write_blocking(100, &[1; 10]).unwrap();
             writer.sync_blocking().unwrap();
+            sleep(&rt, 1);
             syncs += 1;
         }
         // One look-up for the reader, and some for its read-ahead.
@@ -359,7 +368,8 @@ fn a_cold_read_asks_for_its_place_once_beside_write_back_of_other_pages() {
 
 #[test]
 fn a_sync_of_many_files_writes_them_all_at_a_time_and_says_that_it_waits() {
-    let rt = world();
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
     let config = CacheConfig { background_bytes: Some(4 << 20), ..CacheConfig::with_budget(8 << 20) };
     let cache = PageCache::new(&rt, config).unwrap();
     let gate = Gate::new(16 << 20);

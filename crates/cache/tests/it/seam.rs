@@ -1,12 +1,12 @@
 //! The seam of a file system: placing of runs, completion, exclusion, errors.
 
-use crate::common::{Gate, run, world};
+use crate::common::{Gate, run, sleep, virtual_world, world};
 use extant_block::Sector;
 use extant_cache::{
     Answer, Backing, BackingError, BackingErrorKind, ByteRange, CacheConfig, CacheError, DirtyRun, Disk,
     Extent, Mapping, PAGE_BYTES, PageCache, Placed, ReadFrom, WouldWait, WriteExtent, WriteTo, WrittenRun,
 };
-use extant_rt::{Nanos, Rt};
+use extant_rt::Rt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -119,10 +119,6 @@ pub(crate) fn toy(rt: &Rt, config: CacheConfig) -> (PageCache, Disk, Arc<Gate>, 
     (cache, disk, gate, backing, mapping)
 }
 
-pub(crate) fn sleep(rt: &Rt, ms: u64) {
-    run(rt, rt.sleep(Nanos::from_millis(ms)));
-}
-
 #[test]
 fn a_run_is_placed_once_and_finished_once_and_an_overwrite_is_not_finished() {
     let rt = world();
@@ -175,9 +171,7 @@ fn a_thread_that_reaps_a_bio_does_not_finish_the_run() {
     gate.hold();
     let background = mapping.clone();
     let task = rt.spawn("flush", Default::default(), async move { background.write_back(..).await });
-    while gate.held() == 0 {
-        sleep(&rt, 1);
-    }
+    gate.wait_held(1);
     gate.release();
     run(&rt, task).unwrap().unwrap();
     let finished_on = toy.finished_on.lock().expect("it was finished");
@@ -187,7 +181,8 @@ fn a_thread_that_reaps_a_bio_does_not_finish_the_run() {
 
 #[test]
 fn a_caller_that_leaves_while_it_finishes_a_run_leaves_nothing_behind() {
-    let rt = world();
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
     let (cache, disk, gate, toy, mapping) = toy(&rt, CacheConfig::with_budget(1 << 20));
     let meta = disk.mapping(Arc::new(extant_cache::FlatFile::new(Sector(16384), 4 << 20)), 9, 4 << 20);
     // The metadata must be read first, which takes as long as the gate is held.
