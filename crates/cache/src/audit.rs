@@ -1,12 +1,14 @@
 //! Everything against everything, at rest.
 
+use crate::dirty::control::Amounts;
 use crate::shared::Shared;
-use std::sync::atomic::Ordering;
 
 /// See [`crate::PageCache::audit`].
 pub(crate) fn check(shared: &Shared) {
     let files = shared.all_files();
-    let (mut attached, mut clean, mut dirty) = (0_u64, 0_u64, 0_u64);
+    let (mut attached, mut clean, mut dirty, mut stuck) = (0_u64, 0_u64, 0_u64, 0_u64);
+    let disks = shared.disks.read();
+    let mut dirty_on = vec![0_u64; disks.len()];
     for file in &files {
         let pages = file.pages.lock();
         assert!(pages.writeback.is_empty(), "pages of file {} are under write-back", file.inode);
@@ -33,21 +35,27 @@ pub(crate) fn check(shared: &Shared) {
             let tagged = pages.dirty.contains(key.index());
             assert_eq!(tagged, state.dirty() != 0, "tag and state of {key:?} agree: {state:?}");
             attached += 1;
-            if tagged { dirty += 1 } else { clean += 1 }
+            match (tagged, pages.dirty.is_stuck()) {
+                (false, _) => clean += 1,
+                (true, true) => stuck += 1,
+                (true, false) => {
+                    dirty += 1;
+                    dirty_on[file.disk.index.0 as usize] += 1;
+                }
+            }
         }
         assert_eq!(pages.listed.is_some(), !pages.dirty.is_empty(), "file {} is listed if dirty", file.inode);
     }
     let counts = shared.pool.frame_counts();
-    let stuck = shared.stuck.load(Ordering::SeqCst);
-    let dirty = dirty - stuck;
-    assert_eq!(dirty, shared.dirty.load(Ordering::SeqCst), "dirty pages are counted");
-    assert_eq!(0, shared.writeback.load(Ordering::SeqCst), "nothing is under write-back");
-    assert_eq!(dirty, shared.charged(), "what is charged is dirty");
-    let on_disks = |pick: fn(&crate::writeback::disk::DiskState) -> u64| {
-        shared.disks.read().iter().map(|d| pick(d)).sum::<u64>()
-    };
-    assert_eq!(dirty, on_disks(|d| d.dirty.load(Ordering::SeqCst)), "dirty pages are counted by device");
-    assert_eq!(dirty, on_disks(|d| d.charged.load(Ordering::SeqCst)), "and charged by device");
+    let rests = |dirty_pages| Amounts { dirty_pages, writeback_pages: 0 };
+    let ledger = &shared.ledger;
+    assert_eq!(rests(dirty), ledger.amounts(), "dirty pages are counted, and nothing is under write-back");
+    assert_eq!((dirty, stuck), (ledger.charged(), ledger.stuck()), "what is charged is dirty");
+    for (disk, dirty) in disks.iter().zip(dirty_on) {
+        let ledger = &disk.ledger;
+        let counted = (ledger.amounts(), ledger.charged(), ledger.in_flight());
+        assert_eq!((rests(dirty), dirty, 0), counted, "dirty pages of device {} are counted", disk.index.0);
+    }
     assert_eq!(clean, u64::from(counts.evictable), "every clean page can be evicted");
     assert_eq!(
         attached + u64::from(counts.free) + u64::from(counts.parked),
@@ -62,6 +70,6 @@ pub(crate) fn check(shared: &Shared) {
         .count();
     assert_eq!(used as u64, attached, "free frames are blank");
     // And one that may follow the memory pressure.
-    let flushers = shared.disks.read().len() + 1;
+    let flushers = disks.len() + 1;
     assert!(shared.waits.len() <= flushers, "nobody but flushers waits: {}", shared.waits.len());
 }

@@ -1,6 +1,6 @@
 //! The cache of a process.
 
-use crate::dirty::Extant;
+use crate::dirty::TurnControl;
 use crate::dirty::control::{DeviceIndex, DirtyControl, DirtyLimits};
 use crate::mapping::Inner;
 use crate::mapping::backing::Backing;
@@ -17,7 +17,6 @@ use extant_block::{Device, IoError};
 use extant_rt::{Class, Nanos, Rt, Task, WaitConfig, WaitStats};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// The fate of a page that could not be written back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +56,7 @@ pub struct CacheConfig {
     /// [zeroes](extant_block::Segment::zeroes) and what it answers is dropped. All else is as ever, costs included, so
     /// that an hour of streaming takes neither memory nor copies.
     pub phantom_frames: bool,
-    /// The dirty controller: who may dirty how much, and when flushers work. [`Extant`] by default.
+    /// The dirty controller: who may dirty how much, and when flushers work. [`TurnControl`] by default.
     pub control: Box<dyn DirtyControl>,
     /// How a pass of write-back goes over a file's dirty pages. [`ByRuns`] by default.
     pub pass: Box<dyn WriteBackPass>,
@@ -81,7 +80,7 @@ impl CacheConfig {
             expire: Nanos::from_secs(30),
             on_write_error: OnWriteError::default(),
             phantom_frames: false,
-            control: Box::new(Extant::new()),
+            control: Box::new(TurnControl::new()),
             pass: Box::new(ByRuns),
             page_waits: WaitConfig::new("pages"),
             eviction: None,
@@ -193,7 +192,7 @@ impl PageCache {
         let shared = self.shared();
         let state = {
             let mut disks = shared.disks.write();
-            let state = Arc::new(DiskState::new(DeviceIndex(disks.len() as u32), device));
+            let state = Arc::new(DiskState::new(shared.ledger.attach(), device));
             disks.push(state.clone());
             state
         };
@@ -207,15 +206,15 @@ impl PageCache {
     /// Its contents at this moment.
     pub fn usage(&self) -> Usage {
         let shared = self.shared();
-        let counts = shared.pool.frame_counts();
+        let (counts, amounts) = (shared.pool.frame_counts(), shared.ledger.amounts());
         Usage {
             frames: counts.total.into(),
             free: counts.free.into(),
             evictable: counts.evictable.into(),
-            dirty: shared.dirty.load(Ordering::Relaxed),
-            writeback: shared.writeback.load(Ordering::Relaxed),
-            stuck: shared.stuck.load(Ordering::Relaxed),
-            charged: shared.charged(),
+            dirty: amounts.dirty_pages,
+            writeback: amounts.writeback_pages,
+            stuck: shared.ledger.stuck(),
+            charged: shared.ledger.charged(),
             parked: counts.parked.into(),
         }
     }
@@ -250,7 +249,7 @@ impl PageCache {
 
     /// The limits on dirty memory.
     pub fn limits(&self) -> DirtyLimits {
-        *self.shared().limits.lock()
+        self.shared().ledger.limits()
     }
 
     /// Writes back every file that is dirty now, and flushes the devices (`sync(2)`), all of them at a time: one that does

@@ -38,6 +38,7 @@ mod mapping;
 #[cfg(all(test, extant_loom))]
 mod models;
 mod page;
+mod pageset;
 mod pool;
 pub mod pressure;
 mod range;

@@ -1,8 +1,9 @@
-//! State that all mappings of a process share: the pool, the files by number, counters of dirty memory.
+//! State that all mappings of a process share: the pool, the files by number, the ledger of dirty memory.
 
 use crate::CacheError;
 use crate::accounts::Accounts;
-use crate::dirty::control::{Amounts, DeviceIndex, DirtyControl, DirtyLimits, Numbers};
+use crate::dirty::control::{DirtyControl, DirtyLimits, WriterId};
+use crate::dirty::ledger::Ledger;
 use crate::mapping::Inner;
 use crate::page::{FileId, FrameNo};
 use crate::pool::evict::Eviction;
@@ -26,14 +27,10 @@ pub(crate) struct Shared {
     files: RwLock<Files>,
     pub(crate) disks: RwLock<Vec<Arc<DiskState>>>,
     pub(crate) control: Mutex<Box<dyn DirtyControl>>,
-    pub(crate) limits: Mutex<DirtyLimits>,
-    limit_pages: AtomicU64,
-    pub(crate) dirty: AtomicU64,
-    pub(crate) writeback: AtomicU64,
-    /// Dirty, under write-back, or about to become dirty: what the limit is held against.
-    charged: AtomicU64,
-    /// Dirty pages of stuck files, which are counted nowhere else, and the error of the last such file.
-    pub(crate) stuck: AtomicU64,
+    /// Writers so far.
+    writers: AtomicU64,
+    pub(crate) ledger: Arc<Ledger>,
+    /// The error of the last file that became stuck.
     pub(crate) stuck_error: Mutex<Option<CacheError>>,
     pub(crate) accounts: Accounts,
     pub(crate) settings: Settings,
@@ -63,15 +60,6 @@ struct Files {
     free: Vec<u32>,
 }
 
-/// Why dirty pages are not allowed now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoRoom {
-    Everywhere,
-    OnDevice(u32),
-    /// The file is stuck.
-    Stuck,
-}
-
 impl Shared {
     pub(crate) fn new(
         rt: &Rt,
@@ -87,16 +75,12 @@ impl Shared {
             rt: rt.clone(),
             pool: Pool::new(rt, frames, settings.phantom, policy, waits.clone())?,
             pages: WaitTable::new(rt, settings.page_waits),
+            writers: AtomicU64::new(0),
+            ledger: Ledger::new(waits.clone(), limits, settings.most_dirty_pages),
             waits,
             files: RwLock::new(Files { slots: vec![Weak::new()], free: Vec::new() }),
             disks: RwLock::default(),
             control: Mutex::new(control),
-            limits: Mutex::new(limits),
-            limit_pages: AtomicU64::new(limits.limit_pages),
-            dirty: AtomicU64::new(0),
-            writeback: AtomicU64::new(0),
-            charged: AtomicU64::new(0),
-            stuck: AtomicU64::new(0),
             stuck_error: Mutex::default(),
             accounts: Accounts::default(),
             settings,
@@ -158,65 +142,14 @@ impl Shared {
 
     // Dirty memory.
 
-    /// Allows up to `n` more dirty pages on a disk; says why not where it allows none.
-    pub(crate) fn charge_dirty(&self, disk: &DiskState, n: u64) -> Result<u64, NoRoom> {
-        let stuck = self.stuck.load(Ordering::Relaxed);
-        let limit = self.limit_pages.load(Ordering::Relaxed).min(self.pool.dirty_limit());
-        let limit = limit.min(self.settings.most_dirty_pages.saturating_sub(stuck));
-        let got = add_up_to(&self.charged, n, limit);
-        if got == 0 {
-            return Err(NoRoom::Everywhere);
-        }
-        let ours = add_up_to(&disk.charged, got, disk.limit_pages.load(Ordering::Relaxed));
-        if ours < got {
-            self.charged.fetch_sub(got - ours, Ordering::SeqCst);
-            self.waits.wake(Condition::Room(None), (got - ours) as usize);
-        }
-        if ours == 0 { Err(NoRoom::OnDevice(disk.index.0)) } else { Ok(ours) }
-    }
-
-    /// Allows `n` more dirty pages, whatever the limits are.
-    pub(crate) fn charge_exempt(&self, disk: &DiskState, n: u64) {
-        self.charged.fetch_add(n, Ordering::SeqCst);
-        disk.charged.fetch_add(n, Ordering::SeqCst);
-    }
-
-    /// Takes the allowance back, for pages that did not become dirty or no longer are.
-    pub(crate) fn uncharge_dirty(&self, disk: &DiskState, n: u64) {
-        if n == 0 {
-            return;
-        }
-        let before = self.charged.fetch_sub(n, Ordering::SeqCst);
-        let on_disk = disk.charged.fetch_sub(n, Ordering::SeqCst);
-        debug_assert!(before >= n && on_disk >= n);
-        self.waits.wake(Condition::Room(Some(disk.index.0)), n as usize);
-        self.waits.wake(Condition::Room(None), n as usize);
-    }
-
-    pub(crate) fn room(reason: NoRoom) -> Condition {
-        match reason {
-            NoRoom::Everywhere | NoRoom::Stuck => Condition::Room(None),
-            NoRoom::OnDevice(device) => Condition::Room(Some(device)),
-        }
-    }
-
-    pub(crate) fn charged(&self) -> u64 {
-        self.charged.load(Ordering::SeqCst)
+    /// A number that no writer had before.
+    pub(crate) fn next_writer(&self) -> WriterId {
+        WriterId(self.writers.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(crate) fn set_limits(&self, limits: DirtyLimits) {
-        let limits = limits.within(self.settings.most_dirty_pages);
-        *self.limits.lock() = limits;
-        self.set_pool_limit(limits.limit_pages);
+        self.ledger.set_limits(limits);
         self.disks.read().iter().for_each(|disk| disk.kick(self));
-    }
-
-    /// Takes over how much may be dirty in all.
-    pub(crate) fn set_pool_limit(&self, pages: u64) {
-        let pages = pages.clamp(1, self.settings.most_dirty_pages);
-        if pages > self.limit_pages.swap(pages, Ordering::SeqCst) {
-            self.waits.wake_all(Condition::Room(None));
-        }
     }
 
     /// Has the tasks of the cache end when their work is done.
@@ -225,30 +158,4 @@ impl Shared {
         self.waits.wake_all(Condition::Closing);
         self.disks.read().iter().for_each(|disk| disk.kick(self));
     }
-
-    pub(crate) fn numbers(&self, disk: &DiskState) -> Numbers {
-        let amounts = |dirty: &AtomicU64, writeback: &AtomicU64| Amounts {
-            dirty_pages: dirty.load(Ordering::Relaxed),
-            writeback_pages: writeback.load(Ordering::Relaxed),
-        };
-        Numbers {
-            limits: *self.limits.lock(),
-            global: amounts(&self.dirty, &self.writeback),
-            device: DeviceIndex(disk.index.0),
-            on_device: amounts(&disk.dirty, &disk.writeback),
-            dirtied_total: disk.dirtied_total.load(Ordering::Relaxed),
-            written_total: disk.written_total.load(Ordering::Relaxed),
-            devices: self.disks.read().len() as u32,
-        }
-    }
-}
-
-/// Adds up to `n`, so that the sum does not exceed `limit`; returns how much that was.
-fn add_up_to(counter: &AtomicU64, n: u64, limit: u64) -> u64 {
-    let mut got = 0;
-    let _ = counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
-        got = n.min(limit.saturating_sub(now));
-        (got > 0).then_some(now + got)
-    });
-    got
 }

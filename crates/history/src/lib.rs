@@ -20,7 +20,7 @@ pub mod dirty;
 
 use dirty::{Ioless, Linux31};
 use extant_cache::control::DirtyControl;
-use extant_cache::dirty::Extant;
+use extant_cache::dirty::TurnControl;
 use extant_iosched::elevator::{Cfq, Deadline, Elevator, Fifo};
 
 /// A policy that can be chosen by its name; `make` is the function that makes one.
@@ -106,7 +106,7 @@ pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 4] = [
     Named {
         name: OUR_DIRTY_CONTROL,
         about: "ours: credits for each device, turns of long runs",
-        make: |_| Box::new(Extant::new()),
+        make: |_| Box::new(TurnControl::new()),
     },
 ];
 

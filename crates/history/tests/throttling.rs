@@ -2,7 +2,7 @@
 
 use extant_block::{Bio, Device, Limits, Sector};
 use extant_cache::Event;
-use extant_cache::control::{Background, DirtyControl, Numbers, Verdict, Writer};
+use extant_cache::control::{Asking, DirtyControl, Numbers, Orders, Verdict};
 use extant_cache::{CacheConfig, Disk, FlatFile, Mapping, PageCache};
 use extant_history::{DIRTY_CONTROLS, Host, dirty_control};
 use extant_rt::trace::RingSink;
@@ -93,14 +93,9 @@ fn writer(rt: &Rt, mapping: &Mapping) {
 struct Sixteen(Arc<Mutex<Vec<u64>>>);
 
 impl DirtyControl for Sixteen {
-    fn balance(&mut self, _now: Nanos, _numbers: &Numbers, writer: &mut Writer) -> Verdict {
-        self.0.lock().push(writer.dirtied_pages);
-        (writer.dirtied_pages, writer.ask_after_pages) = (0, 16);
-        Verdict::Go
-    }
-
-    fn background(&mut self, _now: Nanos, _numbers: &Numbers) -> Background {
-        Background::Stop
+    fn orders(&mut self, _now: Nanos, numbers: &Numbers, asking: Option<Asking>) -> Orders {
+        self.0.lock().extend(asking.map(|asking| asking.dirtied_pages));
+        Orders { writer: Verdict::Go { pages: 16 }, ..Orders::none(numbers) }
     }
 }
 
@@ -122,25 +117,17 @@ fn a_large_write_is_as_many_steps_as_the_controller_wants() {
 struct Foreground(Arc<Mutex<Vec<u64>>>);
 
 impl DirtyControl for Foreground {
-    fn balance(&mut self, _now: Nanos, _numbers: &Numbers, writer: &mut Writer) -> Verdict {
-        if writer.steps == 0 && writer.dirtied_pages >= 64 {
-            writer.steps = 1;
-            return Verdict::WriteBack {
-                pages: 64,
-                chunk_pages: 16,
-                in_flight_pages: 1024,
-                rule: "foreground",
-            };
-        }
-        if writer.steps == 1 {
-            self.0.lock().push(writer.written_pages);
-        }
-        *writer = Writer { ask_after_pages: 64, ..Writer::default() };
-        Verdict::Go
-    }
-
-    fn background(&mut self, _now: Nanos, _numbers: &Numbers) -> Background {
-        Background::Stop
+    fn orders(&mut self, _now: Nanos, numbers: &Numbers, asking: Option<Asking>) -> Orders {
+        let writer = match asking {
+            Some(Asking { dirtied_pages: 64.., .. }) => {
+                Verdict::WriteBack { pages: 64, chunk_pages: 16, in_flight_pages: 1024, rule: "foreground" }
+            }
+            _ => Verdict::Go { pages: 64 },
+        };
+        self.0
+            .lock()
+            .extend(asking.filter(|asking| asking.dirtied_pages == 0).map(|asking| asking.written_pages));
+        Orders { writer, ..Orders::none(numbers) }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The cache itself enforces one thing: dirty and write-back pages together never exceed the limits (the process's, as the
 //! controller has it, and what the controller grants each device). How writers are slowed down before they run into that
-//! wall, and when the flushers start and stop, is a [`DirtyControl`]'s decision: a pure state machine over numbers.
+//! wall, and when the flushers start and stop, is a [`DirtyControl`]'s decision: a pure state machine over numbers. It is
+//! asked one question, once for each allowance of a writer and each chunk of a flusher, and answers with all [`Orders`].
 
 use extant_rt::Nanos;
 use std::fmt;
@@ -65,37 +66,35 @@ pub struct Numbers {
     pub devices: u32,
 }
 
-/// A writer's state between calls; one per open file or task. The cache adds to `dirtied_pages`, the controller
-/// owns the rest (kernel: `nr_dirtied`, `nr_dirtied_pause`, `dirty_paused_when`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Writer {
-    /// Pages dirtied since the controller last reset it.
+/// A writer: an open file. The cache counts them; no number is given twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WriterId(pub u64);
+
+/// A writer that asks for orders, because it has dirtied as many pages as it was allowed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asking {
+    /// The writer.
+    pub writer: WriterId,
+    /// Pages that it has dirtied since it last asked (kernel: `nr_dirtied`).
     pub dirtied_pages: u64,
-    /// The cache asks again when `dirtied_pages` reaches this; 0 asks after every write.
-    pub ask_after_pages: u64,
-    /// When the last pause began or would have begun.
-    pub paused_at: Nanos,
-    /// Pages written back on the controller's order ([`Verdict::WriteBack`]) and not yet accounted for; the cache adds.
+    /// Pages that it has written back since it last asked, on the controller's order ([`Verdict::WriteBack`]).
     pub written_pages: u64,
-    /// How many steps the controller has had the writer take since it last went on; the controller's own.
-    pub steps: u32,
-    /// When its next turn is due, for a controller that gives turns; the controller's own.
-    pub due: Nanos,
-    /// Its place among the waiting, for a controller that gives turns; 0 is none. The controller's own.
-    pub ticket: u64,
-    /// The last count of writers that it took part in; the controller's own.
-    pub counted: u64,
 }
 
 /// The next step of a writer that has just dirtied pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Goes on.
-    Go,
-    /// Sleeps until then, and asks again.
+    Go {
+        /// It asks again when it has dirtied so many pages, and after one at the earliest (kernel: `nr_dirtied_pause`).
+        pages: u64,
+    },
+    /// Sleeps, and then goes on.
     Pause {
         /// When it wakes.
         until: Nanos,
+        /// Likewise; with 0 it asks again as soon as it wakes.
+        pages: u64,
         /// The rule that decided it, for the trace.
         rule: &'static str,
     },
@@ -124,7 +123,36 @@ pub enum Background {
         chunk_pages: u64,
         /// At most so many pages in flight at a time.
         in_flight_pages: u64,
+        /// It passes over files with fewer dirty pages than this while another file of the device has as many.
+        least_pages: u64,
     },
+}
+
+/// All that a controller has to say about a device at one moment. They hold until the next question about the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Orders {
+    /// To the writer that asks; without meaning where none does.
+    pub writer: Verdict,
+    /// To the device's flusher. Where a writer asked, this begins or ends its rest; it asks itself before every chunk.
+    pub flusher: Background,
+    /// The most that this device may hold of the dirty pool, in pages; counts as 1 at least.
+    pub device_limit_pages: u64,
+    /// The most that all devices together may hold: the stated limit, unless the controller lets writers go past it. The
+    /// cache allows three quarters of its frames in any case.
+    pub pool_limit_pages: u64,
+}
+
+impl Orders {
+    /// Holds nobody back and writes nothing: only the stated limits count.
+    pub fn none(numbers: &Numbers) -> Self {
+        let limit = numbers.limits.limit_pages;
+        Self {
+            writer: Verdict::Go { pages: 1 },
+            flusher: Background::Stop,
+            device_limit_pages: limit,
+            pool_limit_pages: limit,
+        }
+    }
 }
 
 /// A controller's state for a device, for the trace. Amounts are in pages, rates in pages per second; figures that a
@@ -149,24 +177,21 @@ pub struct ControlState {
     pub writers: u64,
 }
 
-/// Decides about dirty memory. Pure: `now` and numbers in, decisions out; no clock, no task, no I/O.
+/// Decides about dirty memory. Pure: `now` and numbers in, decisions out; no clock, no task, no I/O. Whatever it keeps for
+/// a writer it keeps itself, by the writer's number.
 pub trait DirtyControl: Send + fmt::Debug {
-    /// A writer has dirtied pages on `numbers.device`.
-    fn balance(&mut self, now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Verdict;
+    /// What is to be done on `numbers.device` now: asked by a writer that has dirtied as much as it may, and, without one, by
+    /// the device's flusher before every chunk.
+    fn orders(&mut self, now: Nanos, numbers: &Numbers, asking: Option<Asking>) -> Orders;
 
-    /// A writer of this device has left: in a pause, or for good. It may come back.
-    fn leave(&mut self, device: DeviceIndex, writer: &mut Writer) {
+    /// A writer of this device has left in a pause. It may ask again.
+    fn leave(&mut self, device: DeviceIndex, writer: WriterId) {
         let _ = (device, writer);
     }
 
-    /// Whether and how the device's flusher works. Asked when pages were dirtied, and before every chunk.
-    fn background(&mut self, now: Nanos, numbers: &Numbers) -> Background;
-
-    /// The flusher passes over files with fewer dirty pages than this while another file of the device has as many. Asked
-    /// together with [`DirtyControl::background`].
-    fn least_run(&mut self, now: Nanos, numbers: &Numbers) -> u64 {
-        let _ = (now, numbers);
-        1
+    /// A writer of this device is gone for good.
+    fn forget(&mut self, device: DeviceIndex, writer: WriterId) {
+        let _ = (device, writer);
     }
 
     /// Write-back of `pages` pages to `numbers.device` ended; `took` is the time from submission to completion.
@@ -174,21 +199,7 @@ pub trait DirtyControl: Send + fmt::Debug {
         let _ = (now, numbers, pages, took);
     }
 
-    /// The most that this device may hold of the dirty pool at present, in pages; at least 1. Asked together with
-    /// [`DirtyControl::balance`] and [`DirtyControl::background`].
-    fn device_limit(&mut self, now: Nanos, numbers: &Numbers) -> u64 {
-        let _ = now;
-        numbers.limits.limit_pages
-    }
-
-    /// The most that all devices together may hold: the stated limit, unless the controller lets writers go past it. The cache
-    /// allows three quarters of its frames in any case. Asked together with [`DirtyControl::device_limit`].
-    fn pool_limit(&mut self, now: Nanos, numbers: &Numbers) -> u64 {
-        let _ = now;
-        numbers.limits.limit_pages
-    }
-
-    /// The controller's state for the device, for the trace: read after [`DirtyControl::balance`], and only when tracing.
+    /// The controller's state for the device, for the trace: read after [`DirtyControl::orders`], and only when tracing.
     fn state(&self, now: Nanos, numbers: &Numbers) -> ControlState {
         let _ = (now, numbers);
         ControlState::default()

@@ -1,11 +1,11 @@
 //! Our dirty controller: how fast writers may dirty memory, and when and how flushers write it back.
 //!
-//! [`Extant`] is a [`DirtyControl`](crate::dirty::control::DirtyControl): numbers in, decisions out. Those that Linux had are in the
+//! [`TurnControl`] is a [`DirtyControl`](crate::dirty::control::DirtyControl): numbers in, decisions out. Those that Linux had are in the
 //! crate `extant-history`.
 //!
 //! ```
-//! use extant_cache::control::{Amounts, DeviceIndex, DirtyControl, Numbers, Verdict, Writer};
-//! use extant_cache::dirty::{DirtyBound, DirtyBounds, Extant};
+//! use extant_cache::control::{Amounts, Asking, DeviceIndex, DirtyControl, Numbers, Verdict, WriterId};
+//! use extant_cache::dirty::{DirtyBound, DirtyBounds, TurnControl};
 //! use extant_rt::Nanos;
 //!
 //! let bounds = DirtyBounds { background: DirtyBound::Percent(10), limit: DirtyBound::Bytes(100 << 20) };
@@ -20,9 +20,9 @@
 //!     written_total: 0,
 //!     devices: 1,
 //! };
-//! let mut writer = Writer { dirtied_pages: 256, ..Writer::default() };
-//! let verdict = Extant::new().balance(Nanos::from_secs(1), &numbers, &mut writer);
-//! assert!(matches!(verdict, Verdict::Pause { .. }), "one page below the limit, the writer waits");
+//! let asking = Asking { writer: WriterId(0), dirtied_pages: 256, written_pages: 0 };
+//! let orders = TurnControl::new().orders(Nanos::from_secs(1), &numbers, Some(asking));
+//! assert!(matches!(orders.writer, Verdict::Pause { .. }), "one page below the limit, the writer waits");
 //! # Ok::<(), extant_cache::dirty::BoundError>(())
 //! ```
 //!
@@ -30,14 +30,15 @@
 
 mod bandwidth;
 pub mod control;
-mod extant;
+pub(crate) mod ledger;
 mod limits;
 pub(crate) mod throttle;
+mod turn_control;
 mod turns;
 
 pub use bandwidth::BusyRate;
-pub use extant::Extant;
 pub use limits::{BoundError, DirtyBound, DirtyBounds};
+pub use turn_control::TurnControl;
 
 use extant_rt::Nanos;
 

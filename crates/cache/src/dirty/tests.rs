@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::dirty::control::{
-    Amounts, Background, DeviceIndex, DirtyControl, DirtyLimits, Numbers, Verdict, Writer,
+    Amounts, Asking, Background, DeviceIndex, DirtyControl, DirtyLimits, Numbers, Verdict, WriterId,
 };
 
 /// 100 MiB, half of it in the background: freerun 19200, setpoint 22400.
@@ -20,6 +20,11 @@ fn numbers(dirty_pages: u64, writeback_pages: u64) -> Numbers {
         written_total: 0,
         devices: 1,
     }
+}
+
+fn ask(control: &mut TurnControl, now: Nanos, numbers: &Numbers, writer: u64) -> Verdict {
+    let asking = Asking { writer: WriterId(writer), dirtied_pages: 1, written_pages: 0 };
+    control.orders(now, numbers, Some(asking)).writer
 }
 
 #[test]
@@ -66,52 +71,55 @@ fn a_device_that_ends_nothing_is_taken_to_be_as_slow_as_it_shows() {
 
 #[test]
 fn unused_memory_is_lent_to_the_device_that_wants_it() {
-    let mut control = Extant::new();
+    let mut control = TurnControl::new();
     let now = Nanos::from_secs(1);
     for device in 0..10 {
         let idle = Numbers { device: DeviceIndex(device), devices: 10, ..numbers(0, 0) };
-        control.background(now, &idle);
+        control.orders(now, &idle, None);
     }
     let alone = Numbers { devices: 10, ..numbers(10_000, 2_000) };
-    assert!(control.device_limit(now, &alone) >= 22_400, "all but the reserve of the others");
+    assert!(
+        control.orders(now, &alone, None).device_limit_pages >= 22_400,
+        "all but the reserve of the others"
+    );
 }
 
 #[test]
 fn a_device_that_ends_nothing_may_soon_hold_nothing() {
-    let mut control = Extant::new();
+    let mut control = TurnControl::new();
     let stuck = Numbers {
         devices: 2,
         global: Amounts { dirty_pages: 8_000, writeback_pages: 8_000 },
         ..numbers(4_000, 4_000)
     };
-    control.background(Nanos::from_secs(1), &stuck);
-    let soon = control.device_limit(Nanos::from_secs(2), &stuck);
-    let late = control.device_limit(Nanos::from_secs(101), &stuck);
+    control.orders(Nanos::from_secs(1), &stuck, None);
+    let soon = control.orders(Nanos::from_secs(2), &stuck, None).device_limit_pages;
+    let late = control.orders(Nanos::from_secs(101), &stuck, None).device_limit_pages;
     assert!(soon > 8_000 && late <= 200, "{soon} pages at first, {late} pages after 100 s");
 }
 
 #[test]
 fn the_flusher_of_a_device_that_may_hold_little_does_not_rest_while_writers_wait() {
-    let mut control = Extant::new();
+    let mut control = TurnControl::new();
     let slow = Numbers { devices: 2, ..numbers(100, 0) };
     // A page a second: five may be dirty, and sixteen at least.
     control.written(Nanos::from_secs(100), &slow, 1, Nanos::from_secs(1));
-    assert_eq!(control.device_limit(Nanos::from_secs(100), &slow), 16);
-    assert_ne!(control.background(Nanos::from_secs(100), &slow), Background::Stop);
+    let orders = control.orders(Nanos::from_secs(100), &slow, None);
+    assert_eq!(orders.device_limit_pages, 16);
+    assert_ne!(orders.flusher, Background::Stop);
 }
 
 #[test]
 fn writers_take_turns_in_the_order_in_which_they_are_due() {
-    let mut control = Extant::new();
+    let mut control = TurnControl::new();
     let now = Nanos::from_secs(1);
     let full = numbers(20_000, 5_600);
-    let mut writers = [Writer::default(); 3];
-    for writer in &mut writers {
-        assert!(matches!(control.balance(now, &full, writer), Verdict::Pause { .. }));
+    for writer in 0..3 {
+        assert!(matches!(ask(&mut control, now, &full, writer), Verdict::Pause { .. }));
     }
     let mut rules = Vec::new();
-    for writer in writers.iter_mut().rev() {
-        match control.balance(now, &full, writer) {
+    for writer in (0..3).rev() {
+        match ask(&mut control, now, &full, writer) {
             Verdict::Pause { rule, .. } => rules.push(rule),
             other => panic!("{other:?}"),
         }
@@ -119,26 +127,23 @@ fn writers_take_turns_in_the_order_in_which_they_are_due() {
     assert_eq!(rules, ["extant: turn", "extant: turn", "extant: room"]);
     // Room for the first: not for those behind it.
     let room = numbers(20_000, 0);
-    assert!(matches!(control.balance(now, &room, &mut writers[2]), Verdict::Pause { .. }));
-    assert_eq!(control.balance(now, &room, &mut writers[0]), Verdict::Go);
+    assert!(matches!(ask(&mut control, now, &room, 2), Verdict::Pause { .. }));
+    assert!(matches!(ask(&mut control, now, &room, 0), Verdict::Go { .. }));
 }
 
 #[test]
 fn writers_that_begin_together_are_not_promised_more_memory_than_there_is() {
-    let mut control = Extant::new();
+    let mut control = TurnControl::new();
     let now = Nanos::from_secs(1);
     let mut promised = 0;
     // Nobody has dirtied anything yet: only promises tell that memory is spoken for.
-    for _ in 0..1000 {
-        let mut writer = Writer::default();
-        if control.balance(now, &numbers(0, 0), &mut writer) != Verdict::Go {
-            break;
-        }
-        assert!(writer.ask_after_pages <= 1024, "{} pages for one writer", writer.ask_after_pages);
-        promised += writer.ask_after_pages;
+    for writer in 0..1000 {
+        let Verdict::Go { pages } = ask(&mut control, now, &numbers(0, 0), writer) else { break };
+        assert!(pages <= 1024, "{pages} pages for one writer");
+        promised += pages;
     }
     assert!((2_000..=LIMITS.limit_pages * 7 / 8).contains(&promised), "{promised} pages");
     // Writers keep pages that were promised to them when the device's part becomes smaller.
     let shared = Numbers { devices: 10, ..numbers(0, 0) };
-    assert!(control.device_limit(now, &shared) >= promised);
+    assert!(control.orders(now, &shared, None).device_limit_pages >= promised);
 }

@@ -1,8 +1,22 @@
 //! Writers of one device that take turns.
 
-use crate::dirty::control::Writer;
 use extant_rt::Nanos;
 use std::collections::{BTreeMap, VecDeque};
+
+/// A writer's place among those that wait, or its turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Turn {
+    /// When the turn is due.
+    pub(super) due: Nanos,
+    /// 0 is none.
+    ticket: u64,
+}
+
+impl Turn {
+    fn key(self) -> (Nanos, u64) {
+        (self.due, self.ticket)
+    }
+}
 
 /// Writers that wait for a device's memory, in the order in which they are due, and the pages that those whose turn it is may
 /// still dirty.
@@ -24,10 +38,10 @@ impl Turns {
     /// A turn not used up by then is over.
     const TURN: Nanos = Nanos::from_millis(200);
 
-    /// `writer` asks: its turn, if it had one, is over.
-    pub(super) fn close(&mut self, writer: &Writer) {
-        if writer.ticket != 0 {
-            self.end(|&(ticket, ..)| ticket == writer.ticket);
+    /// A turn is over, if it had begun.
+    pub(super) fn close(&mut self, turn: Turn) {
+        if turn.ticket != 0 {
+            self.end(|&(ticket, ..)| ticket == turn.ticket);
         }
     }
 
@@ -40,11 +54,11 @@ impl Turns {
         });
     }
 
-    /// `writer` leaves, whether it waits or has its turn.
-    pub(super) fn leave(&mut self, writer: &mut Writer) {
-        self.close(writer);
-        self.waiting.remove(&(writer.due, writer.ticket));
-        writer.ticket = 0;
+    /// A writer leaves, whether it waits or has its turn.
+    pub(super) fn leave(&mut self, turn: &mut Turn) {
+        self.close(*turn);
+        self.waiting.remove(&turn.key());
+        turn.ticket = 0;
     }
 
     /// Pages that those whose turn it is may still dirty.
@@ -52,26 +66,26 @@ impl Turns {
         self.open_pages
     }
 
-    /// Whether anybody waits.
+    /// Whether no writer waits.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Has `writer` wait, if it does not already, and says how many are due before it; counts up to `most` of them.
-    pub(super) fn wait(&mut self, now: Nanos, writer: &mut Writer, due: Nanos, most: usize) -> u64 {
+    /// Has a writer wait for `turn` from now on, if it does not already, and says how many are due before it; counts up to
+    /// `most` of them.
+    pub(super) fn wait(&mut self, now: Nanos, turn: &mut Turn, due: Nanos, most: usize) -> u64 {
         self.sweep(now);
-        if !self.waits(writer) {
-            writer.due = due;
-            self.give_ticket(writer);
+        if !self.waits(*turn) {
+            turn.due = due;
+            self.give_ticket(turn);
         }
-        let key = (writer.due, writer.ticket);
-        self.waiting.insert(key, now);
-        self.waiting.range(..key).take(most).count() as u64
+        self.waiting.insert(turn.key(), now);
+        self.waiting.range(..turn.key()).take(most).count() as u64
     }
 
-    /// Whether `writer` waits.
-    pub(super) fn waits(&self, writer: &Writer) -> bool {
-        writer.ticket != 0 && self.waiting.contains_key(&(writer.due, writer.ticket))
+    /// Whether a turn is waited for.
+    pub(super) fn waits(&self, turn: Turn) -> bool {
+        turn.ticket != 0 && self.waiting.contains_key(&turn.key())
     }
 
     /// When the first of those that wait is due.
@@ -79,23 +93,23 @@ impl Turns {
         self.waiting.first_key_value().map_or(Nanos::MAX, |(&(due, _), _)| due)
     }
 
-    /// It is `writer`'s turn, for `pages` pages.
-    pub(super) fn begin(&mut self, now: Nanos, writer: &Writer, pages: u64) {
-        self.waiting.remove(&(writer.due, writer.ticket));
-        self.open.push_back((writer.ticket, now, pages));
+    /// A turn begins, of `pages` pages.
+    pub(super) fn begin(&mut self, now: Nanos, turn: Turn, pages: u64) {
+        self.waiting.remove(&turn.key());
+        self.open.push_back((turn.ticket, now, pages));
         self.open_pages += pages;
     }
 
-    /// `writer` goes on without having waited, for `pages` pages.
-    pub(super) fn begin_at_once(&mut self, now: Nanos, writer: &mut Writer, pages: u64) {
+    /// A turn that was not waited for begins, of `pages` pages.
+    pub(super) fn begin_at_once(&mut self, now: Nanos, turn: &mut Turn, pages: u64) {
         self.sweep(now);
-        self.give_ticket(writer);
-        self.begin(now, writer, pages);
+        self.give_ticket(turn);
+        self.begin(now, *turn, pages);
     }
 
-    fn give_ticket(&mut self, writer: &mut Writer) {
+    fn give_ticket(&mut self, turn: &mut Turn) {
         self.tickets += 1;
-        writer.ticket = self.tickets;
+        turn.ticket = self.tickets;
     }
 
     fn sweep(&mut self, now: Nanos) {

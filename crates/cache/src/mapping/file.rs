@@ -1,6 +1,7 @@
 //! A file of the cache: what its owner does with its pages.
 
 use crate::caught::caught;
+use crate::dirty::throttle::Writer;
 use crate::mapping::Inner;
 use crate::mapping::backing::ReadFrom;
 use crate::mapping::exclude::Exclusion;
@@ -60,7 +61,7 @@ impl Mapping {
         OpenFile {
             told: Mutex::new(self.0.errors.sample()),
             ahead: Mutex::new(ReadAhead::new(self.0.shared.settings.read_ahead_pages)),
-            writer: Mutex::default(),
+            writer: Mutex::new(Writer::new(self.0.shared.next_writer())),
             allowance: AtomicU64::new(1),
             last_end: AtomicU64::new(u64::MAX),
             stream: StreamId::default(),

@@ -5,23 +5,22 @@ pub(crate) mod exclude;
 pub(crate) mod file;
 pub(crate) mod load;
 pub(crate) mod open;
-mod pageset;
 mod read;
 pub mod readahead;
 pub(crate) mod sweep;
 mod write;
 
 use crate::caught::shielded;
+use crate::dirty::ledger::{DeviceLedger, DirtyPages, Room};
 use crate::mapping::backing::Backing;
 use crate::mapping::exclude::Fills;
-use crate::mapping::pageset::PageSet;
 use crate::mapping::sweep::Which;
 use crate::page::{FileId, FrameNo, PAGE, PAGE_SHIFT, PageKey};
+use crate::pageset::PageSet;
 use crate::pool::frames::Claimed;
 use crate::pool::index::Cursor;
 use crate::pool::state::After;
 use crate::shared::Shared;
-use crate::waits::Condition;
 use crate::writeback::disk::{DiskState, Listed};
 use crate::writeback::errseq::ErrorLog;
 use crate::writeback::stuck::Stuck;
@@ -68,20 +67,32 @@ pub(crate) struct Inner {
     pub(crate) ended: Mutex<VecDeque<Arc<Writing>>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pages {
     /// A frame of the ring of all.
     pub(crate) first: u32,
     /// Whether a [sweep](crate::mapping::sweep) goes round it.
     pub(crate) is_swept: bool,
     pub(crate) cached: u64,
-    pub(crate) dirty: PageSet,
+    pub(crate) dirty: DirtyPages,
     /// Pages in flight; what is written to them meanwhile is in frames of its own.
     pub(crate) writeback: PageSet,
     pub(crate) listed: Option<Listed>,
-    /// See [`crate::writeback::stuck`].
-    pub(crate) is_stuck: bool,
     pub(crate) fills: Fills,
+}
+
+impl Pages {
+    fn new(device: Arc<DeviceLedger>) -> Self {
+        Self {
+            first: 0,
+            is_swept: false,
+            cached: 0,
+            dirty: DirtyPages::new(device),
+            writeback: PageSet::default(),
+            listed: None,
+            fills: Fills::default(),
+        }
+    }
 }
 
 /// Work that waits for the lock's release.
@@ -90,9 +101,8 @@ pub(crate) struct Pages {
 pub(crate) struct Aftermath {
     freed: Vec<FrameNo>,
     unlisted: Option<Arc<Inner>>,
-    uncharge: u64,
-    /// Dirty pages of a stuck file that were given up: they lowered the limit for all.
-    unstuck: u64,
+    /// Of dirty pages that are gone.
+    room: Option<Room>,
     /// Dirty pages that were given up.
     abandoned: Vec<u64>,
 }
@@ -113,7 +123,7 @@ impl Inner {
                 file,
                 inode,
                 size: AtomicU64::new(size),
-                pages: sync::Mutex::default(),
+                pages: sync::Mutex::new(Pages::new(disk.ledger.clone())),
                 errors: ErrorLog::default(),
                 stuck: Stuck::default(),
                 ended: Mutex::default(),
@@ -198,10 +208,12 @@ impl Inner {
     ) {
         let index = self.shared.pool.frames.key(frame).index();
         self.unlink(pages, cursor, frame);
-        if pages.dirty.remove(index..index + 1) > 0 {
-            let charged = self.no_longer_dirty(pages, 1);
-            after.uncharge += charged;
-            after.unstuck += 1 - charged;
+        if pages.dirty.contains(index) {
+            let room = pages.dirty.remove(index..index + 1);
+            match &mut after.room {
+                Some(all) => all.join(room),
+                none => *none = Some(room),
+            }
             after.abandoned.push(index);
         }
         if self.shared.pool.frames.state(frame).detach() == After::Freed {
@@ -240,23 +252,16 @@ impl Inner {
         }
     }
 
-    /// Marks pages dirty that were not; their charge is paid.
-    pub(crate) fn mark_dirty(self: &Arc<Self>, pages: &mut Pages, range: Range<u64>) {
-        let count = range.end - range.start;
-        self.disk.dirtied_total.fetch_add(count, Ordering::Relaxed);
-        self.enter_dirty(pages, range);
-        if pages.is_stuck {
-            self.shared.uncharge_dirty(&self.disk, count);
-        }
+    /// Marks pages dirty that were not.
+    pub(crate) fn mark_dirty(self: &Arc<Self>, pages: &mut Pages, range: Range<u64>, room: Room) {
+        pages.dirty.insert(range, room);
+        self.list(pages);
     }
 
-    /// As [`Inner::mark_dirty`], for pages that were not written to again.
-    pub(crate) fn enter_dirty(self: &Arc<Self>, pages: &mut Pages, range: Range<u64>) {
-        let count = range.end - range.start;
-        pages.dirty.insert(range);
-        self.count_dirty(pages, count);
+    /// Puts a file with dirty pages on its disk's list.
+    pub(crate) fn list(self: &Arc<Self>, pages: &mut Pages) {
         if pages.listed.is_none() {
-            pages.listed = Some(self.disk.list(self.shared.rt.now(), self.clone(), pages.is_stuck));
+            pages.listed = Some(self.disk.list(self.shared.rt.now(), self.clone(), pages.dirty.is_stuck()));
             // The flusher sets its alarm when there is something to be late with.
             self.disk.kick(&self.shared);
         }
@@ -276,14 +281,13 @@ impl Inner {
 
     /// Carries out what had to wait for the lock's release.
     pub(crate) fn settle(&self, after: Aftermath) {
-        let Aftermath { mut freed, unlisted, uncharge, unstuck, abandoned } = after;
+        let Aftermath { mut freed, unlisted, room, abandoned } = after;
         if !freed.is_empty() {
             // Neighbours beside each other, as they will be taken.
             freed.sort_unstable();
             self.shared.pool.free_all(freed);
         }
-        self.shared.uncharge_dirty(&self.disk, uncharge);
-        self.shared.waits.wake(Condition::Room(None), unstuck as usize);
+        drop(room);
         drop(unlisted);
         self.abandon(abandoned);
     }

@@ -1,7 +1,7 @@
 //! An open file: reading, writing, syncing.
 
-use crate::dirty::control::Writer;
-use crate::dirty::throttle::Pause;
+use crate::dirty::ledger::NoRoom;
+use crate::dirty::throttle::{Pause, Writer};
 use crate::mapping::Inner;
 use crate::mapping::load::{Load, Loading, Wanted};
 use crate::mapping::read::ReadStop;
@@ -9,7 +9,7 @@ use crate::mapping::readahead::{Plan, ReadAhead};
 use crate::mapping::write::{Source, Terms, WriteStop, Wrote};
 use crate::page::{PAGE, check_size};
 use crate::pool::Purpose;
-use crate::shared::{NoRoom, Shared};
+use crate::shared::Shared;
 use crate::waits::{Condition, Waiting};
 use crate::writeback::errseq::Told;
 use crate::writeback::pass::ByRuns;
@@ -297,7 +297,7 @@ impl OpenFile {
     pub fn try_write(&self, at: u64, bytes: &[u8]) -> std::result::Result<(), WouldWait> {
         let asks = {
             let writer = self.writer.lock();
-            !self.exempt && writer.dirtied_pages > 0 && writer.dirtied_pages >= writer.ask_after_pages
+            !self.exempt && writer.dirtied_pages() > 0 && writer.is_to_ask()
         };
         if check_size(at.saturating_add(bytes.len() as u64)).is_err() || asks && !self.try_balance() {
             return Err(WouldWait { done_bytes: 0 });
@@ -314,15 +314,14 @@ impl OpenFile {
             return false;
         }
         let mut writer = self.writer.lock();
-        writer.dirtied_pages += wrote.dirtied;
+        let is_to_ask = writer.dirtied(wrote.dirtied);
         self.note_allowance(&writer);
-        !self.exempt && writer.dirtied_pages >= writer.ask_after_pages
+        !self.exempt && is_to_ask
     }
 
     /// Takes over what the controller allows.
     pub(crate) fn note_allowance(&self, writer: &Writer) {
-        let left = writer.ask_after_pages.saturating_sub(writer.dirtied_pages);
-        self.allowance.store(left.max(1), Ordering::Relaxed);
+        self.allowance.store(writer.allowance(), Ordering::Relaxed);
     }
 
     #[inline]
@@ -372,7 +371,7 @@ impl OpenFile {
                     WriteStop::NoRoom(NoRoom::OnDevice(_)) => "device limit",
                     _ => "no frames",
                 };
-                pause = Pause::begin(self, rule, self.writer.lock().dirtied_pages);
+                pause = Pause::begin(self, rule, self.writer.lock().dirtied_pages());
             }
             match stop {
                 WriteStop::Done | WriteStop::Asks => {}
@@ -410,7 +409,7 @@ impl OpenFile {
                         NoRoom::OnDevice(_) => inner.disk.want(&inner.shared),
                         _ => want_frames(&inner.shared),
                     }
-                    waiting.wait(&inner.shared.waits, Shared::room(reason)).await;
+                    waiting.wait(&inner.shared.waits, reason.condition()).await;
                 }
             }
             if asks {
@@ -479,7 +478,7 @@ async fn wait_for_frames(shared: &Arc<Shared>, waiting: &mut Waiting) {
 fn want_frames(shared: &Arc<Shared>) {
     shared.shrink_accounts(WANTED_BYTES);
     for disk in shared.disks.read().iter() {
-        if disk.dirty.load(Ordering::Relaxed) > 0 {
+        if disk.ledger.amounts().dirty_pages > 0 {
             disk.want(shared);
         }
     }

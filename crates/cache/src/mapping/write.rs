@@ -1,11 +1,11 @@
 //! Writing: the part that never waits.
 
 use crate::PageRange;
+use crate::dirty::ledger::{NoRoom, Room};
 use crate::mapping::read::SPINS;
 use crate::mapping::{Aftermath, Inner};
 use crate::page::{FrameNo, PAGE, PAGE_BYTES};
 use crate::pool::Purpose;
-use crate::shared::NoRoom;
 use crate::{Cost, Event};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -240,20 +240,20 @@ impl Inner {
                         return Overwrite::Done { dirtied: false, frames: 0 };
                     }
                     let clean = dirty_before == 0;
-                    if clean && let Err(reason) = self.charge(1, terms) {
-                        shared.pool.settle(frame, page.end());
-                        return Overwrite::Stop(WriteStop::NoRoom(reason));
-                    }
+                    let room = match clean.then(|| self.room(1, terms)).transpose() {
+                        Ok(room) => room,
+                        Err(reason) => {
+                            shared.pool.settle(frame, page.end());
+                            return Overwrite::Stop(WriteStop::NoRoom(reason));
+                        }
+                    };
                     piece.copy_to(&mut page);
                     self.grow_to(piece.end(), terms);
                     shared.pool.frames.state(frame).used(page.seen);
-                    let attached = self.make_dirty(index, frame, mask, clean);
+                    let attached = self.make_dirty(index, frame, mask, room);
                     shared.pool.settle(frame, page.end());
                     if attached {
                         return Overwrite::Done { dirtied: clean, frames: 0 };
-                    }
-                    if clean {
-                        shared.uncharge_dirty(&self.disk, 1);
                     }
                 }
                 Err(seen) if seen.is_loading() => {
@@ -272,16 +272,17 @@ impl Inner {
         Overwrite::Stop(WriteStop::Busy)
     }
 
-    /// Enters a claimed, attached frame as dirty. Says whether it was still attached.
-    fn make_dirty(self: &Arc<Self>, index: u64, frame: FrameNo, mask: u8, clean: bool) -> bool {
+    /// Enters a claimed, attached frame as dirty, with room where it was clean. Says whether it was still attached.
+    fn make_dirty(self: &Arc<Self>, index: u64, frame: FrameNo, mask: u8, room: Option<Room>) -> bool {
         let shared = &*self.shared;
+        let clean = room.is_some();
         let mut pages = self.pages.lock();
         if shared.pool.frames.state(frame).snapshot().is_detached() {
             return false;
         }
         shared.pool.frames.state(frame).set_dirty(mask);
-        if clean {
-            self.mark_dirty(&mut pages, index..index + 1);
+        if let Some(room) = room {
+            self.mark_dirty(&mut pages, index..index + 1, room);
         }
         drop(pages);
         if clean {
@@ -314,11 +315,14 @@ impl Inner {
             return Some(Overwrite::Stop(WriteStop::NoFrames));
         };
         // Not needed where the page is dirty already, which only the lock tells for certain.
-        if let Err(reason) = self.charge(1, terms) {
-            shared.pool.return_frames([new]);
-            unpin();
-            return Some(Overwrite::Stop(WriteStop::NoRoom(reason)));
-        }
+        let room = match self.room(1, terms) {
+            Ok(room) => room,
+            Err(reason) => {
+                shared.pool.return_frames([new]);
+                unpin();
+                return Some(Overwrite::Stop(WriteStop::NoRoom(reason)));
+            }
+        };
         let mut fresh = shared.pool.frames.take_free(new, key);
         if n < PAGE_BYTES && !shared.pool.frames.are_phantoms() {
             fresh.copy_from_slice(&pinned);
@@ -329,7 +333,7 @@ impl Inner {
         if shared.pool.frames.state(old).snapshot().is_detached() {
             drop(pages);
             shared.pool.return_frames([fresh.give_back()]);
-            shared.uncharge_dirty(&self.disk, 1);
+            drop(room);
             unpin();
             return None;
         }
@@ -341,14 +345,16 @@ impl Inner {
         let mut cursor = self.cursor(&pages);
         self.attach(&mut pages, &mut cursor, new);
         drop(cursor);
-        if !was_dirty {
-            self.mark_dirty(&mut pages, index..index + 1);
-        }
+        let unused = match was_dirty {
+            true => Some(room),
+            false => {
+                self.mark_dirty(&mut pages, index..index + 1, room);
+                None
+            }
+        };
         drop(pages);
         self.settle(after);
-        if was_dirty {
-            shared.uncharge_dirty(&self.disk, 1);
-        }
+        drop(unused);
         shared.rt.charge(Cost::PageInsert(1));
         unpin();
         Some(Overwrite::Done { dirtied: !was_dirty, frames: 1 })
@@ -382,14 +388,14 @@ impl Inner {
         if frames.is_empty() {
             return Some(WriteStop::NoFrames);
         }
-        let allowed = match self.charge(frames.len() as u64, terms) {
-            Ok(n) => n as usize,
+        let mut room = match self.room(frames.len() as u64, terms) {
+            Ok(room) => room,
             Err(reason) => {
                 shared.pool.return_frames(frames);
                 return Some(WriteStop::NoRoom(reason));
             }
         };
-        shared.pool.return_frames(frames.drain(allowed..));
+        shared.pool.return_frames(frames.drain(room.pages() as usize..));
         // A page's range of bytes, within the page and within the source.
         let piece = |slot: usize| {
             let skip = if slot == 0 { skip } else { 0 };
@@ -433,10 +439,10 @@ impl Inner {
             }
             drop(cursor);
             if entered > 0 {
-                self.mark_dirty(&mut pages, first..first + entered as u64);
+                self.mark_dirty(&mut pages, first..first + entered as u64, room.split(entered as u64));
             }
         }
-        shared.uncharge_dirty(&self.disk, unused.len() as u64);
+        drop(room);
         shared.pool.return_frames(unused);
         shared.rt.charge(Cost::PageInsert(entered as u64));
         if entered > 0 {
@@ -449,15 +455,14 @@ impl Inner {
     }
 
     /// Room for up to `n` more dirty pages.
-    fn charge(&self, n: u64, terms: Terms) -> Result<u64, NoRoom> {
+    fn room(&self, n: u64, terms: Terms) -> Result<Room, NoRoom> {
         if self.is_stuck() && !terms.exempt && !terms.in_exclusion {
             return Err(NoRoom::Stuck);
         }
         if terms.exempt {
-            self.shared.charge_exempt(&self.disk, n);
-            return Ok(n);
+            return Ok(self.disk.ledger.room_exempt(n));
         }
-        self.shared.charge_dirty(&self.disk, n)
+        self.disk.ledger.room(n, self.shared.pool.dirty_limit())
     }
 }
 

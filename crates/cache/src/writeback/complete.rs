@@ -1,23 +1,15 @@
 //! Completion of runs: by the device's one task, or by a caller that waits for a file.
 
-use crate::mapping::Inner;
+use crate::mapping::{Inner, written};
+use crate::waits::Condition;
 use crate::writeback::disk::DiskState;
 use crate::writeback::pass::ByRuns;
 use crate::writeback::submit::Writing;
-use extant_rt::Rt;
-use std::collections::VecDeque;
+use extant_rt::{Class, Rt};
 use std::sync::Arc;
 
-/// Files of a device with ended runs, in order of the runs' ends; a file may be there several times.
-#[derive(Debug, Default)]
-pub(crate) struct Completions {
-    pub(super) files: VecDeque<Arc<Inner>>,
-    /// Whether the completion task is at it.
-    pub(super) is_running: bool,
-}
-
 /// The completion task of a device: finishes what has ended until there is nothing left.
-pub(super) async fn complete(rt: Rt, disk: Arc<DiskState>) {
+async fn complete(rt: Rt, disk: Arc<DiskState>) {
     let mut budget = rt.budget(ByRuns::STINT);
     loop {
         let file = {
@@ -31,6 +23,32 @@ pub(super) async fn complete(rt: Rt, disk: Arc<DiskState>) {
         while let Some(ended) = file.next_ended() {
             ended.finish().await;
             budget.resched().await;
+        }
+    }
+}
+
+impl Writing {
+    /// Leaves the run to the device's completion task, or to a caller that waits for the file.
+    pub(super) fn enlist(self: &Arc<Self>) {
+        let inner = &self.run.inner;
+        let shared = &inner.shared;
+        inner.ended.lock().push_back(self.clone());
+        let starts = {
+            let mut completions = inner.disk.completions.lock();
+            completions.files.push_back(inner.clone());
+            !std::mem::replace(&mut completions.is_running, true)
+        };
+        if let Some(window) = &self.window {
+            let waker = window.lock().waiter.take();
+            if let Some((_, waker)) = waker {
+                waker.wake();
+            }
+        }
+        shared.pages.wake(written(inner.file));
+        shared.waits.wake_all(Condition::Written(inner.disk.index.0));
+        if starts {
+            let name = "write-back completion";
+            drop(shared.rt.spawn(name, Class::Normal, complete(shared.rt.clone(), inner.disk.clone())));
         }
     }
 }

@@ -1,17 +1,17 @@
 //! A device with its dirty files.
 
 use crate::CacheError;
-use crate::dirty::control::{Background, DeviceIndex};
+use crate::dirty::control::{Asking, DeviceIndex, Orders};
+use crate::dirty::ledger::DeviceLedger;
 use crate::mapping::Inner;
 use crate::shared::Shared;
 use crate::waits::Condition;
-use crate::writeback::complete::Completions;
 use crate::writeback::errseq::{ErrorLog, Told};
 use crate::writeback::flush::Flushes;
 use extant_block::Device;
 use extant_rt::Nanos;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -23,18 +23,9 @@ const LOOKED_AT: usize = 256;
 pub(crate) struct DiskState {
     pub(crate) index: DeviceIndex,
     pub(crate) device: Arc<dyn Device>,
-    pub(crate) dirty: AtomicU64,
-    /// Pages under write-back: until their backing has heard of the end.
-    pub(crate) writeback: AtomicU64,
-    /// Those of them that the device has.
-    pub(crate) in_flight: AtomicU64,
+    pub(crate) ledger: Arc<DeviceLedger>,
     /// Ended runs that wait for the completion task.
     pub(crate) completions: Mutex<Completions>,
-    pub(crate) charged: AtomicU64,
-    /// The most that the controller grants this device.
-    pub(crate) limit_pages: AtomicU64,
-    pub(crate) dirtied_total: AtomicU64,
-    pub(crate) written_total: AtomicU64,
     /// A task waits for frames or room, whatever the controller says.
     pub(crate) wanted: AtomicBool,
     /// When the trace last heard how much is dirty.
@@ -59,6 +50,14 @@ struct DirtyFiles {
     stuck: BTreeMap<Listed, Arc<Inner>>,
 }
 
+/// Files of a device with ended runs, in order of the runs' ends; a file may be there several times.
+#[derive(Debug, Default)]
+pub(crate) struct Completions {
+    pub(super) files: VecDeque<Arc<Inner>>,
+    /// Whether the completion task is at it.
+    pub(super) is_running: bool,
+}
+
 /// A file's place among the dirty ones.
 pub(crate) type Listed = (Nanos, u64);
 
@@ -66,19 +65,13 @@ impl DiskState {
     /// No time at all.
     pub(crate) const NEVER: u64 = u64::MAX;
 
-    pub(crate) fn new(index: DeviceIndex, device: Arc<dyn Device>) -> Self {
+    pub(crate) fn new(ledger: Arc<DeviceLedger>, device: Arc<dyn Device>) -> Self {
         let errors = ErrorLog::default();
         Self {
-            index,
+            index: ledger.index(),
             device,
-            dirty: AtomicU64::new(0),
-            writeback: AtomicU64::new(0),
-            in_flight: AtomicU64::new(0),
+            ledger,
             completions: Mutex::default(),
-            charged: AtomicU64::new(0),
-            limit_pages: AtomicU64::new(u64::MAX),
-            dirtied_total: AtomicU64::new(0),
-            written_total: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
             traced_at: AtomicU64::new(Self::NEVER),
             told: Mutex::new(errors.now()),
@@ -201,48 +194,22 @@ impl DiskState {
         shared.waits.wake_all(Condition::Flusher(self.index.0));
     }
 
-    /// Has the flusher work if the controller wants it to.
-    pub(crate) fn kick_if_due(&self, shared: &Shared) {
-        if self.background(shared) != Background::Stop {
-            self.kick(shared);
-        }
-    }
-
     /// Has the flusher work even below the background threshold, because a task waits. While something is in flight
     /// there is no need: what waits looks again when that ends.
     pub(crate) fn want(&self, shared: &Shared) {
-        if self.in_flight.load(Ordering::SeqCst) > 0 {
+        if self.ledger.in_flight() > 0 {
             return;
         }
         self.wanted.store(true, Ordering::SeqCst);
         self.kick(shared);
     }
 
-    /// The least run that the flusher is to write, as the controller has it.
-    pub(crate) fn least_run(&self, shared: &Shared) -> u64 {
-        let numbers = shared.numbers(self);
-        shared.control.lock().least_run(shared.rt.now(), &numbers)
-    }
-
-    /// The controller's order to the flusher; takes over the device's limit.
-    pub(crate) fn background(&self, shared: &Shared) -> Background {
-        let numbers = shared.numbers(self);
-        let now = shared.rt.now();
-        let mut control = shared.control.lock();
-        let limit = control.device_limit(now, &numbers).max(1);
-        let pool_limit = control.pool_limit(now, &numbers);
-        let background = control.background(now, &numbers);
-        drop(control);
-        self.set_limit(shared, limit);
-        shared.set_pool_limit(pool_limit);
+    /// Asks the controller, for a writer or for the flusher; takes over the limits.
+    pub(crate) fn orders(&self, shared: &Shared, asking: Option<Asking>) -> Orders {
+        let (now, numbers) = (shared.rt.now(), self.ledger.numbers());
+        let orders = shared.control.lock().orders(now, &numbers, asking);
+        self.ledger.set_limits(orders.device_limit_pages, orders.pool_limit_pages);
         shared.trace_levels(self);
-        background
-    }
-
-    pub(crate) fn set_limit(&self, shared: &Shared, pages: u64) {
-        let old = self.limit_pages.swap(pages, Ordering::SeqCst);
-        if pages > old {
-            shared.waits.wake(Condition::Room(Some(self.index.0)), usize::MAX);
-        }
+        orders
     }
 }

@@ -71,7 +71,7 @@ pub(crate) async fn run(shared: Arc<Shared>, disk: Arc<DiskState>) {
             Some(Pass::Expired(now.saturating_sub(shared.settings.expire)))
         } else if wanted {
             Some(Pass::Wanted)
-        } else if !failing && disk.background(&shared) != Background::Stop {
+        } else if !failing && disk.orders(&shared, None).flusher != Background::Stop {
             Some(Pass::Background)
         } else {
             None
@@ -97,8 +97,10 @@ async fn background(shared: &Arc<Shared>, disk: &Arc<DiskState>, until: Nanos) -
     let mut progress = false;
     // Files in a row of which nothing could be written.
     let mut barren = 0;
-    while let Background::Run { chunk_pages, in_flight_pages } = disk.background(shared) {
-        let Some(file) = disk.next_in_turn(disk.least_run(shared)) else { break };
+    while let Background::Run { chunk_pages, in_flight_pages, least_pages } =
+        disk.orders(shared, None).flusher
+    {
+        let Some(file) = disk.next_in_turn(least_pages) else { break };
         let written = write_chunk(shared, disk, &file, chunk_pages.max(1), in_flight_pages).await;
         progress |= written > 0;
         barren = if written > 0 { 0 } else { barren + 1 };
@@ -120,13 +122,13 @@ async fn background(shared: &Arc<Shared>, disk: &Arc<DiskState>, until: Nanos) -
 async fn pass_over(shared: &Arc<Shared>, disk: &Arc<DiskState>, pass: Pass) -> bool {
     // Pages dirtied by others meanwhile must not keep the pass going for ever.
     let mut most = match pass {
-        Pass::Expired(_) => disk.dirty.load(Ordering::Relaxed),
+        Pass::Expired(_) => disk.ledger.amounts().dirty_pages,
         _ => u64::MAX,
     };
     let (mut after, mut progress, mut in_round): (Option<Listed>, _, _) = (None, false, 0);
     loop {
-        let (chunk, in_flight) = match disk.background(shared) {
-            Background::Run { chunk_pages, in_flight_pages } => (chunk_pages.max(1), in_flight_pages),
+        let (chunk, in_flight) = match disk.orders(shared, None).flusher {
+            Background::Run { chunk_pages, in_flight_pages, .. } => (chunk_pages.max(1), in_flight_pages),
             Background::Stop => (CHUNK_PAGES, IN_FLIGHT_PAGES),
         };
         if disk.is_failing() && progress {
@@ -202,9 +204,9 @@ pub(crate) async fn write_back_some(
 /// Waits until the device has fewer than `pages` pages to write. Runs that wait for their completion do not count: what
 /// that needs may have to be written back first.
 async fn wait_for_queue(shared: &Shared, disk: &DiskState, pages: u64) {
-    while disk.in_flight.load(Ordering::SeqCst) >= pages {
+    while disk.ledger.in_flight() >= pages {
         let ended = shared.waits.listen(Condition::Written(disk.index.0));
-        if disk.in_flight.load(Ordering::SeqCst) >= pages {
+        if disk.ledger.in_flight() >= pages {
             ended.await;
         }
     }
@@ -212,9 +214,9 @@ async fn wait_for_queue(shared: &Shared, disk: &DiskState, pages: u64) {
 
 /// Waits until no page of the device is under write-back.
 async fn wait_for_write_back(shared: &Shared, disk: &DiskState) {
-    while disk.writeback.load(Ordering::SeqCst) > 0 {
+    while disk.ledger.amounts().writeback_pages > 0 {
         let ended = shared.waits.listen(Condition::Written(disk.index.0));
-        if disk.writeback.load(Ordering::SeqCst) > 0 {
+        if disk.ledger.amounts().writeback_pages > 0 {
             ended.await;
         }
     }

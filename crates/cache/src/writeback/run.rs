@@ -1,19 +1,17 @@
 //! Runs of dirty pages: how they are taken, and how their pages leave write-back.
 
+use crate::dirty::ledger::WritebackCharge;
+use crate::mapping::backing::WrittenExtent;
 use crate::mapping::{Aftermath, Inner, written};
 use crate::page::{FrameNo, PAGE};
 use crate::waits::Condition;
-use crate::writeback::Window;
 use crate::writeback::pass::{DirtyAhead, Visiting};
-use crate::writeback::submit::{Outcome, Writing};
-use crate::{ByteRange, CacheError, Cost, Event, OnWriteError, Result};
-use extant_block::BioFlags;
+use crate::{BackingError, ByteRange, CacheError, Cost, Event, OnWriteError, Result};
 use extant_rt::Nanos;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A run of pages under write-back.
 #[derive(Debug)]
@@ -30,6 +28,8 @@ pub(crate) struct WriteRun {
     /// The longest bio, in pages.
     pub(super) bio_pages: u64,
     pub(super) started: Nanos,
+    /// Until the pages have left write-back.
+    pub(super) charge: Mutex<Option<WritebackCharge>>,
 }
 
 /// The outcome of a search for dirty pages.
@@ -95,15 +95,8 @@ impl Inner {
             return Taken::Busy(first);
         }
         let count = frames.len() as u64;
-        pages.dirty.remove(first..first + count);
+        let charge = Mutex::new(Some(pages.dirty.take(first..first + count)));
         pages.writeback.insert(first..first + count);
-        self.shared.writeback.fetch_add(count, Ordering::Relaxed);
-        self.disk.writeback.fetch_add(count, Ordering::SeqCst);
-        self.disk.in_flight.fetch_add(count, Ordering::SeqCst);
-        if self.no_longer_dirty(&pages, count) < count {
-            // Stuck pages are not charged, but those under write-back are.
-            self.shared.charge_exempt(&self.disk, count);
-        }
         let mut after = Aftermath::default();
         self.unlist_if_clean(&mut pages, &mut after);
         drop(pages);
@@ -116,28 +109,22 @@ impl Inner {
         let started = self.shared.rt.now();
         self.shared.rt.charge(Cost::PageDirty(count));
         let (inner, bio_pages) = (self.clone(), self.shared.settings.bio_pages);
-        Taken::Run(WriteRun { inner, first, frames, masks, size_bytes: size, end_bytes, bio_pages, started })
+        let size_bytes = size;
+        Taken::Run(WriteRun {
+            inner,
+            first,
+            frames,
+            masks,
+            size_bytes,
+            end_bytes,
+            bio_pages,
+            started,
+            charge,
+        })
     }
 }
 
 impl WriteRun {
-    /// Starts the write and leaves it to itself. Errors are in the file's log.
-    pub(crate) fn start(self, flags: BioFlags) {
-        self.start_in(flags, None);
-    }
-
-    pub(super) fn start_in(self, flags: BioFlags, window: Option<&Window>) {
-        let shared = self.inner.shared.clone();
-        let writing = Writing {
-            run: self,
-            flags,
-            window: window.map(|window| window.0.clone()),
-            left: AtomicUsize::new(1),
-            outcome: Mutex::default(),
-        };
-        shared.see_off(Arc::new(writing).submit());
-    }
-
     /// The pages.
     pub(crate) fn pages(&self) -> Range<u64> {
         self.first..self.first + self.frames.len() as u64
@@ -166,15 +153,44 @@ impl WriteRun {
     }
 }
 
+/// The placed extents and their results.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) extents: SmallVec<[WrittenExtent; 2]>,
+    pub(super) changes_map: bool,
+    /// Why the rest was not placed.
+    pub(super) not_placed: Option<BackingError>,
+}
+
+impl Outcome {
+    /// The first error.
+    pub(super) fn result(&self) -> Result<()> {
+        let io = self.extents.iter().find_map(|extent| extent.result.clone().err());
+        match (io, &self.not_placed) {
+            (Some(error), _) => Err(CacheError::Io(error)),
+            (None, Some(error)) => Err(CacheError::Backing(error.clone())),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
 /// Ranges of a run, in order.
 pub(super) type Pieces = SmallVec<[ByteRange; 1]>;
 
 impl WriteRun {
+    /// The device has answered.
+    pub(super) fn landed(&self) {
+        if let Some(charge) = &*self.charge.lock() {
+            charge.landed();
+        }
+    }
+
     /// The pages leave write-back: clean, or as the configuration has it after an error.
     pub(super) fn end(&self, result: &Result<()>, outcome: &Outcome) {
         let inner = &self.inner;
         let shared = &inner.shared;
         let count = self.frames.len() as u64;
+        let mut charge = self.charge.lock().take().expect("a run ends once");
         let keep = result.is_err() && shared.settings.on_write_error == OnWriteError::KeepDirty;
         inner.disk.note(result);
         if let Err(error) = result {
@@ -184,7 +200,6 @@ impl WriteRun {
         shared.rt.charge(Cost::PageLookup(count));
         let mut clean = Vec::with_capacity(self.frames.len());
         let mut freed = Vec::new();
-        let mut redirtied = 0;
         // Pages that were not placed are given up with their reservation.
         let gives_up = !keep && outcome.not_placed.is_some();
         // Pages that a truncation has overtaken were taken and not written.
@@ -224,26 +239,27 @@ impl WriteRun {
                         _ => {}
                     }
                 } else {
-                    // In a stuck file the page's charge has gone back.
-                    redirtied += u64::from(!pages.is_stuck);
-                    inner.enter_dirty(&mut pages, index..index + 1);
+                    // Listed first: a flusher that finds nothing under write-back any more must find the file.
+                    inner.list(&mut pages);
+                    pages.dirty.put_back(index..index + 1, charge.split(1));
                 }
             }
             // Before anybody can have made one dirty again.
             shared.pool.enter_evictable(&clean);
         }
-        shared.writeback.fetch_sub(count, Ordering::Relaxed);
-        inner.disk.writeback.fetch_sub(count, Ordering::SeqCst);
+        if result.is_ok() {
+            charge.written();
+        }
+        let room = charge.end();
         inner.abandon(abandoned);
         if !freed.is_empty() {
             shared.pool.free_all(freed);
         }
         shared.pool.wake_for(clean.len());
         if result.is_ok() {
-            inner.disk.written_total.fetch_add(count, Ordering::Relaxed);
             shared.rt.trace(Event::PagesWritten { inode: inner.inode, page: self.first, pages: count });
             let now = shared.rt.now();
-            let numbers = shared.numbers(&inner.disk);
+            let numbers = inner.disk.ledger.numbers();
             shared.control.lock().written(now, &numbers, count, now.saturating_sub(self.started));
         } else {
             // Waiters for room look again, and get the error.
@@ -252,7 +268,7 @@ impl WriteRun {
             shared.waits.wake_all(Condition::Frames);
         }
         shared.trace_levels(&inner.disk);
-        shared.uncharge_dirty(&inner.disk, count - redirtied);
+        drop(room);
         shared.waits.wake_all(Condition::Written(inner.disk.index.0));
         // Last, so that its waiters find everything settled.
         inner.pages.lock().writeback.remove(self.pages());

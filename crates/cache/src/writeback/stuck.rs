@@ -35,15 +35,10 @@ impl Inner {
     pub(crate) fn stick(&self, pages: &mut Pages, error: Option<CacheError>) {
         *self.shared.stuck_error.lock() = error.clone();
         *self.stuck.error.lock() = error;
-        if std::mem::replace(&mut pages.is_stuck, true) {
+        if !pages.dirty.stick() {
             return;
         }
         self.stuck.is_stuck.store(true, Ordering::Relaxed);
-        let count = pages.dirty.len();
-        self.shared.dirty.fetch_sub(count, Ordering::Relaxed);
-        self.disk.dirty.fetch_sub(count, Ordering::Relaxed);
-        self.shared.stuck.fetch_add(count, Ordering::SeqCst);
-        self.shared.uncharge_dirty(&self.disk, count);
         if let Some(place) = pages.listed {
             self.disk.set_stuck(place, true);
         }
@@ -51,41 +46,15 @@ impl Inner {
 
     /// It has placed one, or says that it can again.
     pub(crate) fn unstick(&self, pages: &mut Pages) {
-        if !std::mem::replace(&mut pages.is_stuck, false) {
+        if !pages.dirty.unstick() {
             return;
         }
         self.stuck.is_stuck.store(false, Ordering::Relaxed);
         *self.stuck.error.lock() = None;
-        let count = pages.dirty.len();
-        self.shared.dirty.fetch_add(count, Ordering::Relaxed);
-        self.disk.dirty.fetch_add(count, Ordering::Relaxed);
-        self.shared.stuck.fetch_sub(count, Ordering::SeqCst);
-        self.shared.charge_exempt(&self.disk, count);
         if let Some(place) = pages.listed {
             self.disk.set_stuck(place, false);
             self.disk.kick(&self.shared);
         }
-    }
-
-    /// Counts pages that became dirty.
-    pub(crate) fn count_dirty(&self, pages: &Pages, count: u64) {
-        if pages.is_stuck {
-            self.shared.stuck.fetch_add(count, Ordering::SeqCst);
-        } else {
-            self.shared.dirty.fetch_add(count, Ordering::Relaxed);
-            self.disk.dirty.fetch_add(count, Ordering::Relaxed);
-        }
-    }
-
-    /// Counts pages that no longer are dirty; returns how many of them are charged.
-    pub(crate) fn no_longer_dirty(&self, pages: &Pages, count: u64) -> u64 {
-        if pages.is_stuck {
-            self.shared.stuck.fetch_sub(count, Ordering::SeqCst);
-            return 0;
-        }
-        self.shared.dirty.fetch_sub(count, Ordering::Relaxed);
-        self.disk.dirty.fetch_sub(count, Ordering::Relaxed);
-        count
     }
 
     /// Has the flusher try again.
@@ -97,7 +66,6 @@ impl Inner {
 impl Shared {
     /// The error of a stuck file, where such files leave no room for others.
     pub(crate) fn stuck_everywhere(&self) -> Option<CacheError> {
-        let is_full = self.stuck.load(Ordering::SeqCst) >= self.settings.most_dirty_pages;
-        is_full.then(|| self.stuck_error.lock().clone()).flatten()
+        self.ledger.is_full_of_stuck().then(|| self.stuck_error.lock().clone()).flatten()
     }
 }

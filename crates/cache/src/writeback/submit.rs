@@ -3,17 +3,12 @@
 use crate::caught::caught;
 use crate::mapping::backing::{DirtyRun, Placed, WriteExtent, WriteTo, WrittenExtent, WrittenRun};
 use crate::mapping::load::neighbours;
-use crate::mapping::written;
 use crate::page::PAGE;
-use crate::waits::Condition;
-use crate::writeback::InFlight;
-use crate::writeback::complete::complete;
-use crate::writeback::run::{Pieces, WriteRun};
+use crate::writeback::run::{Outcome, Pieces, WriteRun};
+use crate::writeback::{InFlight, Window};
 use crate::{BackingError, BackingErrorKind, ByteRange, CacheError, Cost, Result};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment};
-use extant_rt::Class;
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,13 +47,23 @@ pub(crate) struct Writing {
     pub(super) outcome: Mutex<Outcome>,
 }
 
-/// The placed extents and their results.
-#[derive(Debug, Default)]
-pub(super) struct Outcome {
-    pub(super) extents: SmallVec<[WrittenExtent; 2]>,
-    pub(super) changes_map: bool,
-    /// Why the rest was not placed.
-    pub(super) not_placed: Option<BackingError>,
+impl WriteRun {
+    /// Starts the write and leaves it to itself. Errors are in the file's log.
+    pub(crate) fn start(self, flags: BioFlags) {
+        self.start_in(flags, None);
+    }
+
+    pub(super) fn start_in(self, flags: BioFlags, window: Option<&Window>) {
+        let shared = self.inner.shared.clone();
+        let writing = Writing {
+            run: self,
+            flags,
+            window: window.map(|window| window.0.clone()),
+            left: AtomicUsize::new(1),
+            outcome: Mutex::default(),
+        };
+        shared.see_off(Arc::new(writing).submit());
+    }
 }
 
 /// The submission of a run's bios, which the run's end waits for.
@@ -79,18 +84,6 @@ impl Drop for Submission<'_> {
             self.writing.outcome.lock().not_placed.get_or_insert(error);
         }
         self.writing.part_ended();
-    }
-}
-
-impl Outcome {
-    /// The first error.
-    fn result(&self) -> Result<()> {
-        let io = self.extents.iter().find_map(|extent| extent.result.clone().err());
-        match (io, &self.not_placed) {
-            (Some(error), _) => Err(CacheError::Io(error)),
-            (None, Some(error)) => Err(CacheError::Backing(error.clone())),
-            (None, None) => Ok(()),
-        }
     }
 }
 
@@ -221,7 +214,7 @@ impl Writing {
             return;
         }
         let inner = &self.run.inner;
-        inner.disk.in_flight.fetch_sub(self.run.frames.len() as u64, Ordering::SeqCst);
+        self.run.landed();
         inner.disk.note_unflushed(inner);
         let outcome = {
             let mut outcome = self.outcome.lock();
@@ -231,30 +224,6 @@ impl Writing {
         match outcome {
             Some(outcome) => self.settle(&outcome.result(), &outcome),
             None => self.enlist(),
-        }
-    }
-
-    /// Leaves the run to the device's completion task, or to a caller that waits for the file.
-    fn enlist(self: &Arc<Self>) {
-        let inner = &self.run.inner;
-        let shared = &inner.shared;
-        inner.ended.lock().push_back(self.clone());
-        let starts = {
-            let mut completions = inner.disk.completions.lock();
-            completions.files.push_back(inner.clone());
-            !std::mem::replace(&mut completions.is_running, true)
-        };
-        if let Some(window) = &self.window {
-            let waker = window.lock().waiter.take();
-            if let Some((_, waker)) = waker {
-                waker.wake();
-            }
-        }
-        shared.pages.wake(written(inner.file));
-        shared.waits.wake_all(Condition::Written(inner.disk.index.0));
-        if starts {
-            let name = "write-back completion";
-            drop(shared.rt.spawn(name, Class::Normal, complete(shared.rt.clone(), inner.disk.clone())));
         }
     }
 

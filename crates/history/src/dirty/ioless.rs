@@ -6,8 +6,11 @@ use super::position::{Position, RATIO_ONE};
 use super::rate::{PausePlan, RateLimit, max_pause, poll_interval};
 use super::share::Completions;
 use super::{CHUNK_UNIT, QUEUE_PAGES};
-use extant_cache::control::{Amounts, Background, ControlState, DirtyControl, Numbers, Verdict, Writer};
+use extant_cache::control::{
+    Amounts, Asking, Background, ControlState, DeviceIndex, DirtyControl, Numbers, Orders, Verdict, WriterId,
+};
 use extant_rt::Nanos;
+use std::collections::BTreeMap;
 
 const MS: u64 = 1_000_000;
 
@@ -22,6 +25,25 @@ pub struct Ioless {
     hard: HardLimit,
     completions: Completions,
     devices: Vec<Device>,
+    writers: BTreeMap<WriterId, Writer>,
+}
+
+/// What a task keeps.
+#[derive(Clone, Copy, Debug, Default)]
+struct Writer {
+    /// Pages dirtied since it was last paused or let off (kernel: `nr_dirtied`).
+    dirtied_pages: u64,
+    /// It asks when it has dirtied so many (kernel: `nr_dirtied_pause`).
+    ask_after_pages: u64,
+    /// When the last pause ended or would have ended (kernel: `dirty_paused_when`).
+    paused_at: Nanos,
+}
+
+impl Writer {
+    /// It goes on until it has dirtied as much as it may.
+    fn go(&self) -> Verdict {
+        Verdict::Go { pages: self.ask_after_pages.saturating_sub(self.dirtied_pages) }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,6 +65,7 @@ impl Ioless {
             hard: HardLimit::default(),
             completions: Completions::default(),
             devices: Vec::new(),
+            writers: BTreeMap::new(),
         }
     }
 
@@ -105,14 +128,7 @@ impl Ioless {
     fn ask_at_most(&self, numbers: &Numbers) -> u64 {
         (numbers.limits.limit_pages / (32 * u64::from(self.cpus))).max(16)
     }
-}
 
-/// Up to here writers are not held back (kernel: `dirty_freerun_ceiling()`).
-fn freerun(numbers: &Numbers) -> u64 {
-    (numbers.limits.limit_pages + numbers.limits.background_pages) / 2
-}
-
-impl DirtyControl for Ioless {
     fn balance(&mut self, now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Verdict {
         let most = self.ask_at_most(numbers);
         if numbers.global.total() <= freerun(numbers) {
@@ -120,7 +136,7 @@ impl DirtyControl for Ioless {
             writer.dirtied_pages = 0;
             let interval = poll_interval(numbers.global.total(), numbers.limits.limit_pages);
             writer.ask_after_pages = interval.min(most);
-            return Verdict::Go;
+            return writer.go();
         }
         self.estimate(now, numbers);
         let position = self.position(numbers);
@@ -128,10 +144,9 @@ impl DirtyControl for Ioless {
         let task = device.rate.base() * position.ratio() / RATIO_ONE;
         let max_ms = max_pause(position.device_dirty, position.write_rate);
         if task == 0 {
-            // Asked again after the pause, whatever was dirtied stays owed.
-            writer.ask_after_pages = writer.ask_after_pages.min(writer.dirtied_pages);
+            // It looks again after the pause, and still owes what it dirtied.
             let until = now.saturating_add(Nanos::from_millis(max_ms));
-            return Verdict::Pause { until, rule: "ioless: limit" };
+            return Verdict::Pause { until, pages: 0, rule: "ioless: limit" };
         }
         let plan = PausePlan::new(max_ms, device.rate.base(), position.write_rate);
         let pages = writer.dirtied_pages;
@@ -151,7 +166,7 @@ impl DirtyControl for Ioless {
                 writer.ask_after_pages += pages;
             }
             writer.ask_after_pages = writer.ask_after_pages.clamp(1, most);
-            return Verdict::Go;
+            return writer.go();
         }
         let (mut from, mut pause_ms) = (now, pause_ms);
         if pause_ms > max_ms {
@@ -166,7 +181,8 @@ impl DirtyControl for Ioless {
         if position.device_dirty > position.device_floor() && position.dirty > position.threshold {
             writer.ask_after_pages = writer.ask_after_pages.min(8);
         }
-        Verdict::Pause { until: now.saturating_add(Nanos::from_millis(pause_ms)), rule: "ioless: rate" }
+        let until = now.saturating_add(Nanos::from_millis(pause_ms));
+        Verdict::Pause { until, pages: writer.ask_after_pages, rule: "ioless: rate" }
     }
 
     fn background(&mut self, now: Nanos, numbers: &Numbers) -> Background {
@@ -181,13 +197,37 @@ impl DirtyControl for Ioless {
         let limit = self.hard.pages(numbers.limits.limit_pages);
         let half_second = self.device(numbers).bandwidth.average() / 2;
         let chunk = (half_second.min(limit / 8) + CHUNK_UNIT) / CHUNK_UNIT * CHUNK_UNIT;
-        Background::Run { chunk_pages: chunk, in_flight_pages: QUEUE_PAGES }
+        Background::Run { chunk_pages: chunk, in_flight_pages: QUEUE_PAGES, least_pages: 1 }
+    }
+}
+
+/// Up to here writers are not held back (kernel: `dirty_freerun_ceiling()`).
+fn freerun(numbers: &Numbers) -> u64 {
+    (numbers.limits.limit_pages + numbers.limits.background_pages) / 2
+}
+
+impl DirtyControl for Ioless {
+    fn orders(&mut self, now: Nanos, numbers: &Numbers, asking: Option<Asking>) -> Orders {
+        let mut orders = Orders::none(numbers);
+        if let Some(Asking { writer: id, dirtied_pages, .. }) = asking {
+            let mut writer = self.writers.remove(&id).unwrap_or_default();
+            writer.dirtied_pages += dirtied_pages;
+            orders.writer = self.balance(now, numbers, &mut writer);
+            self.writers.insert(id, writer);
+        }
+        orders.flusher = self.background(now, numbers);
+        orders
+    }
+
+    fn forget(&mut self, _device: DeviceIndex, writer: WriterId) {
+        self.writers.remove(&writer);
     }
 
     fn written(&mut self, now: Nanos, numbers: &Numbers, pages: u64, _took: Nanos) {
         self.completions.add(numbers.device, pages, numbers.limits.limit_pages);
         self.estimate(now, numbers);
     }
+
     fn state(&self, _now: Nanos, numbers: &Numbers) -> ControlState {
         let position = self.position(numbers);
         let (ratio, base) = (position.ratio(), self.known(numbers).rate.base());

@@ -2,8 +2,11 @@
 
 use super::share::Completions;
 use super::{CHUNK_UNIT, QUEUE_PAGES};
-use extant_cache::control::{Background, ControlState, DirtyControl, Numbers, Verdict, Writer};
+use extant_cache::control::{
+    Asking, Background, ControlState, DeviceIndex, DirtyControl, Numbers, Orders, Verdict, WriterId,
+};
 use extant_rt::Nanos;
+use std::collections::BTreeMap;
 
 const MS: u64 = 1_000_000;
 /// A writer of a device over its part asks every so many pages.
@@ -24,6 +27,20 @@ pub struct Linux31 {
     completions: Completions,
     /// Devices on which a writer was found over the limit since nobody was.
     exceeded: Vec<bool>,
+    writers: BTreeMap<WriterId, Writer>,
+}
+
+/// What a task keeps.
+#[derive(Clone, Copy, Debug, Default)]
+struct Writer {
+    /// Pages dirtied since it last went on (kernel: `nr_dirtied`).
+    dirtied_pages: u64,
+    /// Pages that it wrote back since.
+    written_pages: u64,
+    /// Steps that it took since.
+    steps: u32,
+    /// When it was first over the limit.
+    paused_at: Nanos,
 }
 
 impl Linux31 {
@@ -35,6 +52,7 @@ impl Linux31 {
             ratelimit: ratelimit.clamp(16, 1024),
             completions: Completions::default(),
             exceeded: Vec::new(),
+            writers: BTreeMap::new(),
         }
     }
 
@@ -47,16 +65,11 @@ impl Linux31 {
     }
 
     fn go(&mut self, numbers: &Numbers, writer: &mut Writer) -> Verdict {
-        writer.dirtied_pages = 0;
-        writer.written_pages = 0;
-        writer.steps = 0;
+        *writer = Writer::default();
         let exceeded = *self.exceeded(numbers);
-        writer.ask_after_pages = if exceeded { ASK_WHEN_EXCEEDED } else { self.ratelimit };
-        Verdict::Go
+        Verdict::Go { pages: if exceeded { ASK_WHEN_EXCEEDED } else { self.ratelimit } }
     }
-}
 
-impl DirtyControl for Linux31 {
     fn balance(&mut self, now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Verdict {
         let limit = numbers.limits.limit_pages;
         let dirty = numbers.global.total();
@@ -103,24 +116,36 @@ impl DirtyControl for Linux31 {
             writer.steps += 1;
         }
         let sleep_ms = (1 << (writer.steps / 2 - 1).min(10)).min(LONGEST_SLEEP_MS);
-        // Asked again after the sleep.
-        writer.ask_after_pages = writer.ask_after_pages.min(writer.dirtied_pages);
-        Verdict::Pause { until: now.saturating_add(Nanos::from_millis(sleep_ms)), rule: "linux-3.1: sleep" }
+        // It looks again after the sleep.
+        let until = now.saturating_add(Nanos::from_millis(sleep_ms));
+        Verdict::Pause { until, pages: 0, rule: "linux-3.1: sleep" }
+    }
+}
+
+impl DirtyControl for Linux31 {
+    fn orders(&mut self, now: Nanos, numbers: &Numbers, asking: Option<Asking>) -> Orders {
+        // No wall: a writer that had to wait long enough goes on past the limit.
+        let mut orders = Orders { pool_limit_pages: u64::MAX, ..Orders::none(numbers) };
+        if let Some(Asking { writer: id, dirtied_pages, written_pages }) = asking {
+            let mut writer = self.writers.remove(&id).unwrap_or_default();
+            writer.dirtied_pages += dirtied_pages;
+            writer.written_pages += written_pages;
+            orders.writer = self.balance(now, numbers, &mut writer);
+            self.writers.insert(id, writer);
+        }
+        if numbers.global.dirty_pages > numbers.limits.background_pages {
+            let (chunk_pages, in_flight_pages) = (CHUNK_UNIT, QUEUE_PAGES);
+            orders.flusher = Background::Run { chunk_pages, in_flight_pages, least_pages: 1 };
+        }
+        orders
     }
 
-    fn background(&mut self, _now: Nanos, numbers: &Numbers) -> Background {
-        if numbers.global.dirty_pages <= numbers.limits.background_pages {
-            return Background::Stop;
-        }
-        Background::Run { chunk_pages: CHUNK_UNIT, in_flight_pages: QUEUE_PAGES }
+    fn forget(&mut self, _device: DeviceIndex, writer: WriterId) {
+        self.writers.remove(&writer);
     }
 
     fn written(&mut self, _now: Nanos, numbers: &Numbers, pages: u64, _took: Nanos) {
         self.completions.add(numbers.device, pages, numbers.limits.limit_pages);
-    }
-    /// No wall: who had to wait long enough goes on past the limit.
-    fn pool_limit(&mut self, _now: Nanos, _numbers: &Numbers) -> u64 {
-        u64::MAX
     }
 
     fn state(&self, _now: Nanos, numbers: &Numbers) -> ControlState {

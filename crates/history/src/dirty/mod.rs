@@ -1,4 +1,4 @@
-//! Controllers of dirty memory as Linux had them. Ours is [`extant_cache::dirty::Extant`].
+//! Controllers of dirty memory as Linux had them. Ours is [`extant_cache::dirty::TurnControl`].
 //!
 //! [`Linux31`] has writers write back themselves; [`Ioless`] makes them pause at a rate that feedback finds, with or without
 //! a background threshold of each device's own. The formulas are those of `mm/page-writeback.c` and `fs/fs-writeback.c`

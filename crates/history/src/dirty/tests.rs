@@ -8,7 +8,7 @@ use super::share::Completions;
 use super::{Ioless, Linux31};
 use crate::{DIRTY_CONTROLS, Host, dirty_control};
 use extant_cache::control::{
-    Amounts, Background, DeviceIndex, DirtyControl, DirtyLimits, Numbers, Verdict, Writer,
+    Amounts, Asking, Background, DeviceIndex, DirtyControl, DirtyLimits, Numbers, Verdict, WriterId,
 };
 use extant_cache::dirty::MAX_PAUSE;
 use extant_rt::Nanos;
@@ -27,6 +27,10 @@ fn numbers(dirty_pages: u64, writeback_pages: u64) -> Numbers {
         written_total: 0,
         devices: 1,
     }
+}
+
+fn asking(writer: u64, dirtied_pages: u64) -> Asking {
+    Asking { writer: WriterId(writer), dirtied_pages, written_pages: 0 }
 }
 
 fn position(dirty: u64, device_dirty: u64) -> Position {
@@ -157,12 +161,13 @@ fn the_rate_limit_comes_to_the_device_s_bandwidth_over_its_writers() {
 #[test]
 fn nobody_pauses_while_little_is_dirty() {
     for mut control in controllers() {
-        let mut writer = Writer::default();
+        let mut dirtied = 1;
         for step in 0..100 {
-            writer.dirtied_pages = writer.ask_after_pages;
-            let verdict = control.balance(Nanos::from_millis(step), &numbers(6_000, 6_000), &mut writer);
-            assert_eq!(verdict, Verdict::Go, "{control:?}");
-            assert!(writer.ask_after_pages > 0);
+            let now = Nanos::from_millis(step);
+            let orders = control.orders(now, &numbers(6_000, 6_000), Some(asking(0, dirtied)));
+            let Verdict::Go { pages } = orders.writer else { panic!("{:?}: {control:?}", orders.writer) };
+            assert!(pages > 0);
+            dirtied = pages;
         }
     }
 }
@@ -170,7 +175,7 @@ fn nobody_pauses_while_little_is_dirty() {
 #[test]
 fn no_pause_is_longer_than_200_ms_wherever_the_numbers_are() {
     for mut control in controllers() {
-        let mut writers = vec![Writer::default(); 40];
+        let mut allowed = [1; 40];
         let mut now = Nanos::from_secs(1);
         for step in 0..4_000_u64 {
             let dirty = step * 7_919 % 26_000;
@@ -179,11 +184,18 @@ fn no_pause_is_longer_than_200_ms_wherever_the_numbers_are() {
                 written_total: step,
                 ..numbers(dirty, (step * 104_729 % 26_000).min(26_000 - dirty))
             };
-            let writer = &mut writers[step as usize % 40];
-            writer.dirtied_pages = writer.dirtied_pages.max(writer.ask_after_pages);
-            if let Verdict::Pause { until, rule } = control.balance(now, &numbers, writer) {
-                assert!(until > now && until <= now.saturating_add(MAX_PAUSE), "{rule}: {until} at {now}");
-            }
+            let allowed = &mut allowed[step as usize % 40];
+            *allowed = match control.orders(now, &numbers, Some(asking(step % 40, *allowed))).writer {
+                Verdict::Pause { until, pages, rule } => {
+                    assert!(
+                        until > now && until <= now.saturating_add(MAX_PAUSE),
+                        "{rule}: {until} at {now}"
+                    );
+                    pages
+                }
+                Verdict::Go { pages } => pages,
+                Verdict::WriteBack { .. } => 0,
+            };
             control.written(now, &numbers, step % 200, Nanos::from_millis(step % 50));
             now = now.saturating_add(Nanos::from_millis(step % 23));
         }
@@ -193,43 +205,36 @@ fn no_pause_is_longer_than_200_ms_wherever_the_numbers_are() {
 #[test]
 fn linux_3_1_writers_write_back_half_as_much_again_and_sleep_twice_as_long_each_time() {
     let mut control = Linux31::new(16 << 30, 24);
-    let mut writer = Writer { dirtied_pages: 8, ..Writer::default() };
     let full = numbers(26_000, 0);
     let mut now = Nanos::from_secs(1);
     let mut slept = Vec::new();
-    for _ in 0..8 {
-        match control.balance(now, &full, &mut writer) {
+    let mut dirtied = 8;
+    let verdict = loop {
+        match control.orders(now, &full, Some(asking(0, dirtied))).writer {
             Verdict::WriteBack { pages, .. } => assert_eq!(pages, 1_536),
-            other => panic!("{other:?}"),
+            other => break other,
         }
+        dirtied = 0;
         // It found nothing to write.
-        let Verdict::Pause { until, .. } = control.balance(now, &full, &mut writer) else {
-            break;
-        };
+        let verdict = control.orders(now, &full, Some(asking(0, 0))).writer;
+        let Verdict::Pause { until, pages: 0, .. } = verdict else { panic!("{verdict:?}") };
         slept.push((until - now).0 / 1_000_000);
         now = until;
-        if writer.steps > 16 {
-            break;
-        }
-        if control.balance(now, &full, &mut writer.clone()) == Verdict::Go {
-            break;
-        }
-    }
+    };
     assert_eq!(slept, [1, 2, 4, 8, 16, 32, 64, 100]);
-    let verdict = control.balance(now, &full, &mut writer);
-    assert_eq!(verdict, Verdict::Go, "after 200 ms it may go a little past the limit");
-    assert_eq!(writer.ask_after_pages, 8);
+    assert_eq!(verdict, Verdict::Go { pages: 8 }, "after 200 ms it may go a little past the limit");
 }
 
 #[test]
 fn a_linux_3_1_writer_that_wrote_its_part_goes_on() {
     let mut control = Linux31::new(16 << 30, 24);
-    let mut writer = Writer { dirtied_pages: 8, ..Writer::default() };
     let full = numbers(25_601, 0);
-    assert!(matches!(control.balance(Nanos(0), &full, &mut writer), Verdict::WriteBack { .. }));
-    writer.written_pages = 1_536;
-    assert_eq!(control.balance(Nanos(0), &full, &mut writer), Verdict::Go);
-    assert_eq!((writer.dirtied_pages, writer.written_pages, writer.steps), (0, 0, 0));
+    let mut ask = |asking| control.orders(Nanos(0), &full, Some(asking)).writer;
+    assert!(matches!(ask(asking(0, 8)), Verdict::WriteBack { .. }));
+    assert_eq!(ask(Asking { written_pages: 1_536, ..asking(0, 0) }), Verdict::Go { pages: 8 });
+    // What it has written back is not counted twice.
+    assert!(matches!(ask(asking(0, 8)), Verdict::WriteBack { .. }));
+    assert!(matches!(ask(asking(0, 0)), Verdict::Pause { .. }));
 }
 
 #[test]
@@ -245,12 +250,12 @@ fn only_the_device_s_background_threshold_wakes_the_flusher_of_a_device_with_mor
             let other = Numbers { device: DeviceIndex(device), ..numbers };
             control.written(Nanos(0), &other, 1_000, Nanos::from_millis(1));
         }
-        control.background(Nanos(0), &numbers)
+        control.orders(Nanos(0), &numbers, None).flusher
     };
     assert_eq!(share(&mut Ioless::new(24)), Background::Stop);
     let run = share(&mut Ioless::with_device_background(24));
     // Half a second of 100 MiB/s, an eighth of the limit, and 4 MiB, in whole 4 MiB.
-    assert_eq!(run, Background::Run { chunk_pages: 4_096, in_flight_pages: 16_384 });
+    assert_eq!(run, Background::Run { chunk_pages: 4_096, in_flight_pages: 16_384, least_pages: 1 });
 }
 
 #[test]
@@ -258,9 +263,9 @@ fn think_time_comes_out_of_an_io_less_pause() {
     let pause = |thought_ms| {
         let mut control = Ioless::new(24);
         let now = Nanos::from_secs(10);
-        let mut writer = Writer { dirtied_pages: 512, ..Writer::default() };
-        writer.paused_at = now - Nanos::from_millis(thought_ms);
-        match control.balance(now, &numbers(12_400, 10_000), &mut writer) {
+        // It has been let off below freerun last.
+        control.orders(now - Nanos::from_millis(thought_ms), &numbers(0, 0), Some(asking(0, 1)));
+        match control.orders(now, &numbers(12_400, 10_000), Some(asking(0, 512))).writer {
             Verdict::Pause { until, .. } => until - now,
             other => panic!("{other:?}"),
         }
@@ -272,17 +277,14 @@ fn think_time_comes_out_of_an_io_less_pause() {
 fn io_less_pauses_that_are_too_short_to_take_are_made_up_for() {
     let mut control = Ioless::new(24);
     let now = Nanos::from_secs(10);
-    let mut writer = Writer::default();
     let numbers = numbers(12_400, 10_000);
     // The only device that writes: all of the threshold is its part.
     control.written(now, &numbers, 1_000, Nanos::from_millis(1));
     // However many pages lie between two looks, 100,000 pages take the time that the rate limit gives them.
     let (mut paused, mut dirtied) = (Nanos::ZERO, 0);
     while dirtied < 100_000 {
-        writer.dirtied_pages += 8;
         dirtied += 8;
-        writer.ask_after_pages = 8;
-        match control.balance(now.saturating_add(paused), &numbers, &mut writer) {
+        match control.orders(now.saturating_add(paused), &numbers, Some(asking(0, 8))).writer {
             Verdict::Pause { until, .. } => paused = until - now,
             _ => continue,
         }

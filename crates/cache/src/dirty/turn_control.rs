@@ -1,11 +1,12 @@
 //! Our controller: credits per device, turns per writer, pauses by prediction.
 
-use super::turns::Turns;
+use super::turns::{Turn, Turns};
 use super::{BusyRate, MAX_PAUSE, pages_in, time_for};
 use crate::dirty::control::{
-    Amounts, Background, ControlState, DeviceIndex, DirtyControl, Numbers, Verdict, Writer,
+    Amounts, Asking, Background, ControlState, DeviceIndex, DirtyControl, Numbers, Orders, Verdict, WriterId,
 };
 use extant_rt::Nanos;
+use std::collections::BTreeMap;
 
 /// A file's dirty pages are written at a time, and finding the next file costs a disk a seek: with less than this for each
 /// writer, memory is short, and writers take turns with long runs. 4 MiB.
@@ -40,8 +41,19 @@ const FLOOR_PAGES: u64 = 16;
 /// The rules of [`Verdict::Pause`]: `extant: turn`, it is not the writer's turn yet; `extant: room`, it is next, but the
 /// device's memory is full; `extant: pool`, likewise, but the process's memory is.
 #[derive(Debug, Default)]
-pub struct Extant {
+pub struct TurnControl {
     devices: Vec<Device>,
+}
+
+/// What is kept for each writer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Writer {
+    /// Its place among those that wait, or its turn.
+    turn: Turn,
+    /// Since when it waits, less the time for what it has dirtied meanwhile.
+    waits_since: Nanos,
+    /// The last count of writers that it took part in.
+    counted: u64,
 }
 
 #[derive(Debug, Default)]
@@ -54,11 +66,12 @@ struct Device {
     /// Since when something is in flight without a break.
     in_flight_since: Nanos,
     turns: Turns,
+    writers: BTreeMap<WriterId, Writer>,
     /// The count of writers: its number, when it began, how many so far and how many the last time.
     census: u64,
     census_at: Nanos,
     counting: u64,
-    writers: u64,
+    counted: u64,
 }
 
 impl Device {
@@ -73,7 +86,7 @@ impl Device {
     fn count(&mut self, now: Nanos, writer: &mut Writer) {
         let elapsed = now.saturating_sub(self.census_at);
         if elapsed >= CENSUS || self.census == 0 {
-            self.writers = if elapsed >= CENSUS.saturating_add(CENSUS) { 0 } else { self.counting };
+            self.counted = if elapsed >= CENSUS.saturating_add(CENSUS) { 0 } else { self.counting };
             self.counting = 0;
             self.census += 1;
             self.census_at = now;
@@ -85,8 +98,8 @@ impl Device {
     }
 
     /// Writers at present, at least 1.
-    fn writers(&self) -> u64 {
-        self.writers.max(self.counting).max(1)
+    fn active_writers(&self) -> u64 {
+        self.counted.max(self.counting).max(1)
     }
 }
 
@@ -139,7 +152,7 @@ impl Plan {
     }
 }
 
-impl Extant {
+impl TurnControl {
     /// A controller that knows of no device yet.
     pub fn new() -> Self {
         Self::default()
@@ -210,7 +223,7 @@ impl Extant {
             self.limit_of(now, numbers),
             device.rate(now),
             self.credit_rate(now, numbers),
-            device.writers(),
+            device.active_writers(),
         )
     }
 
@@ -223,26 +236,18 @@ impl Extant {
         let (sum, count) = self.with(now, at, self.in_use(now));
         rate.max(((sum / u128::from(count)) as u64).min(2 * rate))
     }
-}
 
-/// Lets the writer dirty `pages` more.
-fn go(now: Nanos, writer: &mut Writer, pages: u64) -> Verdict {
-    writer.dirtied_pages = 0;
-    writer.ask_after_pages = pages.max(1);
-    writer.paused_at = now;
-    Verdict::Go
-}
-
-impl DirtyControl for Extant {
+    /// The next step of a writer.
     fn balance(&mut self, now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Verdict {
-        let device = self.note(now, numbers);
+        let at = numbers.device.0 as usize;
+        let device = &mut self.devices[at];
         device.count(now, writer);
-        if !device.turns.waits(writer) {
-            device.turns.close(writer);
+        if !device.turns.waits(writer.turn) {
+            device.turns.close(writer.turn);
         }
         let plan = self.plan(now, numbers);
         let promised: u64 = self.devices.iter().map(|device| device.turns.open_pages()).sum();
-        let turns = &mut self.devices[numbers.device.0 as usize].turns;
+        let turns = &mut self.devices[at].turns;
         let used = numbers.on_device.total() + turns.open_pages();
         let limit = numbers.limits.limit_pages;
         let freely = (limit / 2).saturating_sub(numbers.global.total() + promised);
@@ -251,36 +256,35 @@ impl DirtyControl for Extant {
             // Little, and promised: of a thousand writers that begin together the first must not be let go with all memory,
             // and then keep those that come after them from their turns.
             let pages = (freely / (2 * plan.writers)).clamp(1, AMPLE_PAGES);
-            turns.begin_at_once(now, writer, pages);
-            return go(now, writer, pages);
+            turns.begin_at_once(now, &mut writer.turn, pages);
+            writer.waits_since = now;
+            return Verdict::Go { pages };
         }
         // Due a turn's time after its last turn was due, so that the time it spends elsewhere is not lost to it.
         let apart = time_for(plan.turn * plan.writers, plan.rate);
-        let due = writer.due.saturating_add(apart).max(now.saturating_sub(apart));
-        let waited = turns.waits(writer);
+        let due = writer.turn.due.saturating_add(apart).max(now.saturating_sub(apart));
+        let waited = turns.waits(writer.turn);
         // How many more than that are ahead makes no difference: it is more than a pause.
         let most = pages_in(plan.rate, MAX_PAUSE).saturating_add(limit) / plan.turn + 1;
-        let ahead = turns.wait(now, writer, due, most as usize);
+        let ahead = turns.wait(now, &mut writer.turn, due, most as usize);
         let room = plan.target.saturating_sub(used);
         let pool = (limit - limit / 16).saturating_sub(numbers.global.total() + promised);
         let needed = plan.turn * (ahead + 1);
         // A writer that is awake takes no more than a turn before those that still sleep.
-        let in_order = writer.due <= turns.first_due().saturating_add(apart).saturating_add(apart);
+        let in_order = writer.turn.due <= turns.first_due().saturating_add(apart).saturating_add(apart);
         if room.min(pool) >= needed && in_order || used == 0 {
-            turns.begin(now, writer, plan.turn);
-            return go(now, writer, plan.turn);
+            turns.begin(now, writer.turn, plan.turn);
+            writer.waits_since = now;
+            return Verdict::Go { pages: plan.turn };
         }
         if !waited {
-            // Its dirtied pages belong to its turn; from now on it waits.
-            writer.dirtied_pages = 0;
-            writer.paused_at = now;
+            writer.waits_since = now;
         }
-        let dripped = plan.dripped(now.saturating_sub(writer.paused_at).min(Nanos::from_secs(1)));
+        let dripped = plan.dripped(now.saturating_sub(writer.waits_since).min(Nanos::from_secs(1)));
         if dripped > 0 && numbers.on_device.total() < plan.limit - plan.limit / 16 && pool > 0 {
-            return go(now, writer, dripped);
+            writer.waits_since = now;
+            return Verdict::Go { pages: dripped };
         }
-        // The cache asks again after the pause.
-        writer.ask_after_pages = 0;
         let until_turn = time_for(needed.saturating_sub(room.min(pool)), plan.rate);
         let pause = until_turn.clamp(LEAST_PAUSE, MAX_PAUSE);
         let rule = match (ahead, room <= pool) {
@@ -288,18 +292,10 @@ impl DirtyControl for Extant {
             (0, true) => "extant: room",
             (0, false) => "extant: pool",
         };
-        Verdict::Pause { until: now.saturating_add(pause), rule }
+        Verdict::Pause { until: now.saturating_add(pause), pages: 0, rule }
     }
 
-    fn leave(&mut self, device: DeviceIndex, writer: &mut Writer) {
-        if let Some(device) = self.devices.get_mut(device.0 as usize) {
-            device.turns.leave(writer);
-        }
-    }
-
-    fn background(&mut self, now: Nanos, numbers: &Numbers) -> Background {
-        self.note(now, numbers);
-        let plan = self.plan(now, numbers);
+    fn background(&self, now: Nanos, numbers: &Numbers, plan: &Plan) -> Background {
         let at = numbers.device.0 as usize;
         let threshold = numbers.limits.background_pages;
         // Also where the device may hold less than that, its writers must not wait for a flusher that rests.
@@ -312,28 +308,51 @@ impl DirtyControl for Extant {
             return Background::Stop;
         }
         let chunk = if plan.short { 2 * plan.turn } else { (plan.rate / 4).min(plan.limit / 8) };
-        Background::Run { chunk_pages: chunk.max(AMPLE_PAGES), in_flight_pages: plan.in_flight() }
+        Background::Run {
+            chunk_pages: chunk.max(AMPLE_PAGES),
+            in_flight_pages: plan.in_flight(),
+            least_pages: if plan.short { (plan.turn / 2).max(1) } else { 1 },
+        }
+    }
+}
+
+impl DirtyControl for TurnControl {
+    fn orders(&mut self, now: Nanos, numbers: &Numbers, asking: Option<Asking>) -> Orders {
+        self.note(now, numbers);
+        let at = numbers.device.0 as usize;
+        let mut orders = Orders::none(numbers);
+        if let Some(Asking { writer: id, .. }) = asking {
+            let mut writer = self.devices[at].writers.get(&id).copied().unwrap_or_default();
+            orders.writer = self.balance(now, numbers, &mut writer);
+            self.devices[at].writers.insert(id, writer);
+        }
+        let plan = self.plan(now, numbers);
+        orders.flusher = self.background(now, numbers, &plan);
+        // Memory that was lent goes back as it is written. Until then the device is over its limit, and a writer that was
+        // promised a turn before still has it.
+        orders.device_limit_pages = match self.devices[at].turns.open_pages() {
+            0 => plan.limit,
+            open => plan.limit.max((numbers.on_device.total() + open).min(numbers.limits.limit_pages)),
+        };
+        orders
     }
 
-    fn least_run(&mut self, now: Nanos, numbers: &Numbers) -> u64 {
-        self.note(now, numbers);
-        let plan = self.plan(now, numbers);
-        if plan.short { (plan.turn / 2).max(1) } else { 1 }
+    fn leave(&mut self, device: DeviceIndex, writer: WriterId) {
+        let Some(device) = self.devices.get_mut(device.0 as usize) else { return };
+        if let Some(writer) = device.writers.get_mut(&writer) {
+            device.turns.leave(&mut writer.turn);
+        }
+    }
+
+    fn forget(&mut self, device: DeviceIndex, writer: WriterId) {
+        self.leave(device, writer);
+        if let Some(device) = self.devices.get_mut(device.0 as usize) {
+            device.writers.remove(&writer);
+        }
     }
 
     fn written(&mut self, now: Nanos, numbers: &Numbers, pages: u64, took: Nanos) {
         self.note(now, numbers).busy.written(now, pages, took);
-    }
-
-    fn device_limit(&mut self, now: Nanos, numbers: &Numbers) -> u64 {
-        self.note(now, numbers);
-        let limit = self.limit_of(now, numbers);
-        // Memory that was lent goes back as it is written. Until then the device is over its limit, and a writer that was promised
-        // a turn before still has it.
-        match self.devices[numbers.device.0 as usize].turns.open_pages() {
-            0 => limit,
-            open => limit.max((numbers.on_device.total() + open).min(numbers.limits.limit_pages)),
-        }
     }
 
     fn state(&self, now: Nanos, numbers: &Numbers) -> ControlState {
