@@ -127,7 +127,9 @@ impl Plan {
         let short = limit / 2 / writers < AMPLE_PAGES;
         let round = if short { LONG_ROUND } else { ROUND };
         let most = (limit / 4).max(1);
-        let mut turn = (pages_in(rate, round) / writers).clamp(1, most);
+        // Turns that follow a device's own rate would leave one that has fallen behind with less to write, and so behind.
+        let issued = if short { credit_rate } else { rate };
+        let mut turn = (pages_in(issued, round) / writers).clamp(1, most);
         if short {
             turn = turn.clamp(1, AMPLE_PAGES).max(8.min(most));
         }
@@ -147,8 +149,14 @@ impl Plan {
 
     fn in_flight(&self) -> u64 {
         let credit = pages_in(self.credit_rate, IN_FLIGHT);
-        let credit = if self.short { credit.max(2 * self.turn) } else { credit };
-        credit.min(self.limit / 2).max(1)
+        // Where memory is short, half of it is seldom there to be written: what is in flight would be what happens to be
+        // left, and of equal devices on one link the one with less in flight would get less of the link for seconds.
+        let credit = if self.short {
+            credit.max(2 * self.turn).min(self.limit / 4)
+        } else {
+            credit.min(self.limit / 2)
+        };
+        credit.max(1)
     }
 }
 
