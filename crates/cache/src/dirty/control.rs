@@ -177,11 +177,11 @@ pub struct ControlState {
     pub writers: u64,
 }
 
-/// Decides about dirty memory. Pure: `now` and numbers in, decisions out; no clock, no task, no I/O. Whatever it keeps for
-/// a writer it keeps itself, by the writer's number.
+/// Decides about dirty memory. Pure: `now` and numbers in, decisions out; no clock, no task, no I/O. A controller
+/// keeps its state for each writer itself, by the writer's number.
 pub trait DirtyControl: Send + fmt::Debug {
-    /// What is to be done on `numbers.device` now: asked by a writer that has dirtied as much as it may, and, without one, by
-    /// the device's flusher before every chunk.
+    /// Decides about `numbers.device`: for a writer that has dirtied as much as it may, or, without one, for the device's
+    /// flusher before every chunk.
     fn orders(&mut self, now: Nanos, numbers: &Numbers, asking: Option<Asking>) -> Orders;
 
     /// A writer of this device has left in a pause. It may ask again.

@@ -29,7 +29,7 @@ pub(crate) struct Ledger {
     /// Dirty pages of stuck files, which are counted nowhere else.
     stuck: AtomicU64,
     limits: Mutex<DirtyLimits>,
-    /// What the controller makes of the limit.
+    /// The limit in force, as the controller has it.
     limit_pages: AtomicU64,
     /// Upper bound on pages dirty or under write-back, whatever the limits are.
     most_pages: u64,
@@ -74,7 +74,7 @@ pub(crate) enum NoRoom {
 }
 
 impl NoRoom {
-    /// What is waited for.
+    /// The condition that a writer waits for.
     pub(crate) fn condition(self) -> Condition {
         match self {
             Self::Everywhere | Self::Stuck => Condition::Room(None),
@@ -428,7 +428,7 @@ impl Drop for DirtyPages {
 pub(crate) struct WritebackCharge {
     device: Arc<DeviceLedger>,
     pages: u64,
-    /// What of its room has not been handed on.
+    /// The room that has not been handed on.
     room_pages: u64,
     is_in_flight: AtomicBool,
 }
@@ -527,7 +527,7 @@ mod tests {
         drop(dirty.remove(0..1));
         assert_eq!(counts(&device), [2, 2, 0, 0, 0]);
         drop(dirty.take(0..2));
-        assert_eq!(counts(&device), [1, 1, 0, 0, 0], "a run that is dropped was not in vain");
+        assert_eq!(counts(&device), [1, 1, 0, 0, 0], "a run that is dropped leaves write-back");
         drop(dirty);
         assert_eq!(counts(&device), [0; 5]);
     }

@@ -45,7 +45,7 @@ pub struct TurnControl {
     devices: Vec<Device>,
 }
 
-/// What is kept for each writer.
+/// The state of one writer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Writer {
     /// Its place among those that wait, or its turn.

@@ -28,7 +28,7 @@ pub struct Ioless {
     writers: BTreeMap<WriterId, Writer>,
 }
 
-/// What a task keeps.
+/// The state of one task.
 #[derive(Clone, Copy, Debug, Default)]
 struct Writer {
     /// Pages dirtied since it was last paused or let off (kernel: `nr_dirtied`).

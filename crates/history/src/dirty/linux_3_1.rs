@@ -30,7 +30,7 @@ pub struct Linux31 {
     writers: BTreeMap<WriterId, Writer>,
 }
 
-/// What a task keeps.
+/// The state of one task.
 #[derive(Clone, Copy, Debug, Default)]
 struct Writer {
     /// Pages dirtied since it last went on (kernel: `nr_dirtied`).

@@ -232,7 +232,7 @@ fn a_linux_3_1_writer_that_wrote_its_part_goes_on() {
     let mut ask = |asking| control.orders(Nanos(0), &full, Some(asking)).writer;
     assert!(matches!(ask(asking(0, 8)), Verdict::WriteBack { .. }));
     assert_eq!(ask(Asking { written_pages: 1_536, ..asking(0, 0) }), Verdict::Go { pages: 8 });
-    // What it has written back is not counted twice.
+    // Pages that it has written back are not counted twice.
     assert!(matches!(ask(asking(0, 8)), Verdict::WriteBack { .. }));
     assert!(matches!(ask(asking(0, 0)), Verdict::Pause { .. }));
 }
