@@ -47,11 +47,6 @@ impl Layout {
         self.ranges.get(next).is_some_and(|range| range.start < start.0.saturating_add(blocks))
     }
 
-    /// Blocks that hold the volume's own metadata.
-    pub(crate) fn blocks(&self) -> u64 {
-        self.ranges.iter().map(|range| range.end - range.start).sum()
-    }
-
     /// The block bitmap of a group with `BLOCK_UNINIT`: its metadata and the padding behind its last block.
     pub(crate) fn block_bitmap(&self, sb: &Superblock, group: Group) -> Vec<u8> {
         let mut bitmap = vec![0; sb.block_size().byte_len()];
@@ -72,6 +67,28 @@ pub(crate) fn empty_inode_bitmap(sb: &Superblock) -> Vec<u8> {
     let mut bitmap = vec![0; sb.block_size().byte_len()];
     set_bits(&mut bitmap, sb.inodes_per_group(), sb.block_size().bytes() * 8);
     bitmap
+}
+
+/// Blocks that no file can have, as Linux counts them for statfs (`ext4_calculate_overhead`): the volume's own structures
+/// and its journal. The superblock may say the number, which Linux then believes.
+pub(crate) fn overhead_blocks(sb: &Superblock) -> u64 {
+    let raw = sb.raw();
+    let stored = u64::from(raw.s_overhead_clusters.get()) * u64::from(sb.blocks_per_cluster());
+    if stored != 0 && stored < sb.blocks_count() {
+        return stored;
+    }
+    let each = u64::from(inode_table_blocks(sb)) + 2;
+    let groups = 0..sb.group_count();
+    let structures: u64 = groups.map(|group| u64::from(leading_blocks(sb, Group(group))) + each).sum();
+    // The copy of the journal's inode ends with its size, high word first.
+    let journal = match (sb.journal_inode(), raw.s_jnl_backup_type) {
+        (Some(_), 1) => {
+            let [high, low] = [raw.s_jnl_blocks[15].get(), raw.s_jnl_blocks[16].get()];
+            (u64::from(high) << 32 | u64::from(low)) >> sb.block_size().log2()
+        }
+        _ => 0,
+    };
+    (sb.first_data_block().0 + structures + journal).min(sb.blocks_count())
 }
 
 /// Blocks at the front of a group that hold a copy of the superblock, descriptors and blocks reserved for more of them.

@@ -36,6 +36,7 @@ use extant_format::{
 use groups::Groups;
 use inodes::InodeGroups;
 use layout::Layout;
+pub(crate) use layout::overhead_blocks;
 use parking_lot::Mutex;
 use space::Space;
 use spread::Shape;
@@ -140,7 +141,7 @@ impl Allocator {
         let counts = self.shared.space.counts();
         let pending_inodes = self.shared.freed_inodes.lock().len() as u64;
         Statfs {
-            blocks: sb.blocks_count() - sb.first_data_block().0.min(1) - self.shared.layout.blocks(),
+            blocks: sb.blocks_count() - overhead_blocks(sb),
             free: counts.unpromised(),
             available: counts.available(),
             inodes: sb.inodes_count().into(),

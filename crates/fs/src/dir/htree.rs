@@ -137,7 +137,7 @@ impl Volume {
         };
         let block = self.dir_block(mapper, dir, at).await?;
         if let Some(seed) = sb.checksum_seed() {
-            self.note(verify_dx_checksum(&block, &context, dir.checksum_seed(seed)))?;
+            self.note_checksum(|| verify_dx_checksum(&block, &context, dir.checksum_seed(seed)))?;
         }
         Ok(Step { context, block, index: 0 })
     }

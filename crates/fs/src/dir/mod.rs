@@ -131,9 +131,9 @@ impl Volume {
             if self.is_index_node(dir, index, block) {
                 let large_dir = self.superblock().incompat().contains(Incompat::LARGEDIR);
                 let context = HtreeContext { dir: dir.number, block: index, checksums: true, large_dir };
-                self.note(verify_dx_checksum(block, &context, seed))?;
+                self.note_checksum(|| verify_dx_checksum(block, &context, seed))?;
             } else {
-                self.note(verify_dirent_checksum(block, seed, place))?;
+                self.note_checksum(|| verify_dirent_checksum(block, seed, place))?;
             }
         }
         let (filetype, max_inode) = self.entry_rules();

@@ -1,5 +1,6 @@
 //! Contents of files and symbolic links.
 
+use super::{FileOptions, OpenFile};
 use crate::map::{MAP_END, Mapper, RunWalker};
 use crate::meta::CHUNK_BYTES;
 use crate::xattr::inline_data;
@@ -24,6 +25,8 @@ pub struct File {
     inode: Inode,
     mapper: Mapper,
     inline: Option<Vec<u8>>,
+    /// The same file where the volume is open for writing: what was written may be in memory only.
+    live: Option<OpenFile>,
 }
 
 /// A piece of a file, in order.
@@ -52,11 +55,26 @@ impl Volume {
     /// [`Error::Encrypted`] where only ciphertext could be had.
     pub async fn open_file(&self, inode: Inode) -> Result<File> {
         let inline = self.inline_contents(&inode)?;
-        Ok(File { volume: self.clone(), inode, mapper: Mapper::default(), inline })
+        let live = match self.writer() {
+            Some(_) if inode.kind() == Some(FileKind::Regular) => {
+                Some(self.open_for_writing(inode.number, FileOptions::default()).await?)
+            }
+            _ => None,
+        };
+        Ok(File { volume: self.clone(), inode, mapper: Mapper::default(), inline, live })
     }
 
-    /// Reads a regular file from start to end, sparse ranges told apart, several reads at a time.
+    /// Reads a regular file from start to end, sparse ranges told apart, several reads at a time. On a volume that is open
+    /// for writing, what the file holds now is written back first; pieces of later changes may or may not be seen.
     pub async fn stream(&self, inode: Inode) -> Result<FileStream> {
+        let inode = match self.writer() {
+            Some(writer) if inode.kind() == Some(FileKind::Regular) => {
+                let cell = writer.inodes.get_live(inode.number, Place::Inode(inode.number)).await?;
+                writer.files.write_back_one(&cell).await?;
+                cell.read(Inode::clone)
+            }
+            _ => inode,
+        };
         let inline = self.inline_contents(&inode)?;
         let size = inode.size();
         let end = if inline.is_some() { 0 } else { self.superblock().block_size().blocks_for(size) };
@@ -142,6 +160,9 @@ impl File {
 
     /// Fills `to` from byte `offset` on and returns how many bytes there were before the end of the file.
     pub async fn read_at(&mut self, offset: u64, to: &mut [u8]) -> Result<usize> {
+        if let Some(live) = &self.live {
+            return live.read(offset, to).await;
+        }
         let size = self.inode.size();
         let len = size.saturating_sub(offset).min(to.len() as u64) as usize;
         let to = &mut to[..len];

@@ -91,7 +91,8 @@ impl OpenFile {
     pub async fn set_size(&self, bytes: u64) -> Result<()> {
         let file = self.reopened();
         // Half done, memory would take for holes what the volume still maps.
-        self.contents.writer.rt.unstoppable("set_size", async move { file.resize(bytes).await }).await
+        self.contents.writer.rt.unstoppable("set_size", async move { file.resize(bytes).await }).await?;
+        if self.is_synchronous() { self.sync().await } else { Ok(()) }
     }
 
     async fn resize(&self, bytes: u64) -> Result<()> {

@@ -92,9 +92,10 @@ impl OpenFile {
             contents.touch();
             (at, self.write_steps(at, &bytes[..(end - at) as usize]).await?)
         };
-        if self.options.sync || self.options.datasync {
+        let sync = self.options.sync || self.is_synchronous();
+        if sync || self.options.datasync {
             let range = ByteRange::at(at, done as u64);
-            self.sync_range(range, !self.options.sync).await?;
+            self.sync_range(range, !sync).await?;
         }
         Ok(done)
     }
@@ -170,6 +171,11 @@ impl OpenFile {
             }
         }
         Ok(())
+    }
+
+    /// Whether the file is one of which every change is durable when it returns (`chattr +S`).
+    pub(super) fn is_synchronous(&self) -> bool {
+        self.contents.cell.read(|inode| inode.flags().contains(InodeFlags::SYNC))
     }
 
     pub(super) fn privilege(&self) -> Privilege {

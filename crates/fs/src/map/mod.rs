@@ -114,7 +114,9 @@ impl Mapper {
                     let block = volume.buffers().block(entries[n].child).await?;
                     if let Some(seed) = sb.checksum_seed() {
                         let place = Place::ExtentNode(inode.number, cx.block);
-                        volume.note(verify_extent_checksum(&block, inode.checksum_seed(seed), place))?;
+                        volume.note_checksum(|| {
+                            verify_extent_checksum(&block, inode.checksum_seed(seed), place)
+                        })?;
                     }
                     node = ExtentNode::parse(&block, &cx)?;
                 }

@@ -2,11 +2,12 @@
 
 use super::caller::{SET_GID, Want, mode_after_chown};
 use super::node::permit;
+use super::order::{Order, Rank};
 use super::{Caller, Capabilities, Node, touch_inode};
 use crate::journal::Credits;
 use crate::xattr::{acl, live};
 use crate::{Error, Result};
-use extant_format::{FileKind, InodeFlags, Timestamp, XattrIndex, XattrName};
+use extant_format::{FileKind, Inode, InodeFlags, RoCompat, Timestamp, XattrIndex, XattrName};
 
 /// A time to be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +59,7 @@ impl Node {
         }
         let writer = self.writer();
         let cell = self.cell();
-        let _inode = cell.lock().write().await;
+        let locked = Order::default().write(Rank::of_subject(self.is_dir()), cell).await;
         self.check_set(caller, set).await?;
         // The access list follows the mode.
         let mut xattrs = None;
@@ -74,37 +75,38 @@ impl Node {
             }
         }
         let credits = 1 + xattrs.as_ref().map_or(0, live::Prepared::credits);
-        let mut handle = writer.journal.start(Credits(credits)).await?;
-        if let Some(xattrs) = xattrs {
-            xattrs.apply(writer, &mut handle, cell);
+        {
+            let mut handle = writer.journal.start(Credits(credits)).await?;
+            if let Some(xattrs) = xattrs {
+                xattrs.apply(writer, &mut handle, cell);
+            }
+            let now = writer.clock.now();
+            let mut inode = handle.inode(cell);
+            if let Some(permissions) = set.permissions {
+                let gid = set.gid.unwrap_or(inode.gid());
+                let kept = if caller.in_group_or_can_set_id(gid) { 0o7777 } else { 0o7777 & !SET_GID };
+                inode.raw.i_mode = (inode.mode() & !0o7777 | permissions & kept).into();
+            }
+            if set.uid.is_some() || set.gid.is_some() {
+                let mode = mode_after_chown(caller, &inode);
+                let (uid, gid) = (set.uid.unwrap_or(inode.uid()), set.gid.unwrap_or(inode.gid()));
+                inode.raw.i_mode = mode.into();
+                inode.set_owner(uid, gid);
+            }
+            let time = |set: SetTime| match set {
+                SetTime::Now => now,
+                SetTime::To(time) => time,
+            };
+            if let Some(set) = set.accessed {
+                inode.set_accessed(time(set));
+            }
+            if let Some(set) = set.modified {
+                inode.set_modified(time(set));
+            }
+            touch_inode(&mut inode, writer);
         }
-        let now = writer.clock.now();
-        let mut inode = handle.inode(cell);
-        if let Some(permissions) = set.permissions {
-            let gid = set.gid.unwrap_or(inode.gid());
-            let kept = if caller.in_group_or_can_set_id(gid) { 0o7777 } else { 0o7777 & !SET_GID };
-            inode.raw.i_mode = (inode.mode() & !0o7777 | permissions & kept).into();
-        }
-        if set.uid.is_some() || set.gid.is_some() {
-            let mode = mode_after_chown(caller, &inode);
-            let (uid, gid) = (set.uid.unwrap_or(inode.uid()), set.gid.unwrap_or(inode.gid()));
-            inode.raw.i_mode = mode.into();
-            inode.set_owner(uid, gid);
-        }
-        let time = |set: SetTime| match set {
-            SetTime::Now => now,
-            SetTime::To(time) => time,
-        };
-        if let Some(set) = set.accessed {
-            inode.set_accessed(time(set));
-        }
-        if let Some(set) = set.modified {
-            inode.set_modified(time(set));
-        }
-        touch_inode(&mut inode, writer);
-        drop(inode);
-        drop(handle);
-        Ok(())
+        drop(locked);
+        writer.settle(&[cell], InodeFlags::SYNC).await
     }
 
     async fn check_set(&self, caller: &Caller, set: &SetAttributes) -> Result<()> {
@@ -148,7 +150,7 @@ impl Node {
     pub async fn set_flags(&self, caller: &Caller, flags: InodeFlags) -> Result<()> {
         let writer = self.writer();
         let cell = self.cell();
-        let _inode = cell.lock().write().await;
+        let locked = Order::default().write(Rank::of_subject(self.is_dir()), cell).await;
         let subject = || format!("inode {}", cell.number());
         if !matches!(self.kind(), Some(FileKind::Regular | FileKind::Directory)) {
             return Err(Error::NotSupported(subject()));
@@ -165,12 +167,41 @@ impl Node {
         if changed.intersects(guarded) && !caller.can(Capabilities::LINUX_IMMUTABLE) {
             return Err(Error::Permission(subject()));
         }
-        let mut handle = writer.journal.start(Credits(1)).await?;
-        let mut inode = handle.inode(cell);
-        inode.raw.i_flags = ((old - CHANGEABLE) | (flags & CHANGEABLE)).bits().into();
-        touch_inode(&mut inode, writer);
-        drop(inode);
-        drop(handle);
-        Ok(())
+        {
+            let mut handle = writer.journal.start(Credits(1)).await?;
+            let mut inode = handle.inode(cell);
+            inode.raw.i_flags = ((old - CHANGEABLE) | (flags & CHANGEABLE)).bits().into();
+            touch_inode(&mut inode, writer);
+        }
+        drop(locked);
+        writer.settle(&[cell], InodeFlags::SYNC).await
+    }
+
+    /// Sets the project that the inode belongs to (`FS_IOC_FSSETXATTR`).
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] on a volume without the feature `project`, and for an inode without room for the number;
+    /// [`Error::Permission`] for those who do not own the inode, and on an immutable one.
+    pub async fn set_project(&self, caller: &Caller, project: u32) -> Result<()> {
+        let (writer, cell) = (self.writer(), self.cell());
+        let locked = Order::default().write(Rank::of_subject(self.is_dir()), cell).await;
+        let has_projects = writer.store.shape().ro_compat().contains(RoCompat::PROJECT);
+        let Some(old) = cell.read(Inode::project).filter(|_| has_projects) else {
+            return Err(Error::NotSupported(format!("a project of inode {}", cell.number())));
+        };
+        if cell.read(|inode| !caller.owns(inode) || inode.flags().contains(InodeFlags::IMMUTABLE)) {
+            return Err(Error::Permission(format!("inode {}", cell.number())));
+        }
+        if old == project {
+            return Ok(());
+        }
+        {
+            let mut handle = writer.journal.start(Credits(1)).await?;
+            let mut inode = handle.inode(cell);
+            inode.extra.i_projid = project.into();
+            touch_inode(&mut inode, writer);
+        }
+        drop(locked);
+        writer.settle(&[cell], InodeFlags::SYNC).await
     }
 }

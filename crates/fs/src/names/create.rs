@@ -3,21 +3,20 @@
 use super::caller::{Want, new_mode};
 use super::node::{check_new_name, default_acl, not_found, permit};
 use super::open_dir::{OpenDir, state};
-use super::{Caller, Node, quote, touch};
+use super::order::{Order, Rank};
+use super::{Caller, Node, SYNC_NAMES, quote, touch};
 use crate::alloc::{Allocated, NewInode, Parent, Wanted};
 use crate::dir::leaf::LeafFormat;
 use crate::inode::{InodeCell, Orphans};
 use crate::journal::{Credits, Handle};
-use crate::map::change::look_up;
-use crate::map::live::Known;
 use crate::meta::MetaKind;
 use crate::volume::Writer;
-use crate::xattr::live::ensure_feature;
+use crate::xattr::live::{Attach, ensure_feature};
 use crate::xattr::{acl, edit};
 use crate::{Error, Result};
 use extant_format::{
     Acl, CharSign, Compat, DeviceNumber, Extent, ExtentNode, FileBlock, FileKind, HashVersion, Incompat,
-    Inode, InodeFlags, Place, RoCompat, VolumeBlock, XattrIndex, XattrName, hash_name,
+    Inode, InodeFlags, InodeNumber, RoCompat, VolumeBlock, XattrIndex, XattrName, hash_name,
 };
 use std::sync::Arc;
 
@@ -39,7 +38,7 @@ const INHERITED: InodeFlags = InodeFlags::SECRM
 
 /// The kind of file to create.
 #[derive(Clone, Copy, Debug)]
-enum What<'a> {
+pub(super) enum What<'a> {
     File,
     Directory,
     Symlink(&'a [u8]),
@@ -117,7 +116,7 @@ impl Node {
     pub async fn create_unnamed(&self, caller: &Caller, mode: u16) -> Result<Self> {
         let writer = self.writer();
         let cell = self.cell();
-        let names = cell.lock().read().await;
+        let names = Order::default().read(Rank::Directory, cell).await;
         let dir = OpenDir::new(writer, cell)?;
         permit(writer, caller, cell, Want::CHANGE_NAMES).await?;
         dir.check_changeable()?;
@@ -139,7 +138,7 @@ impl Node {
         let writer = self.writer();
         writer.delete_doomed().await;
         let cell = self.cell();
-        let names = cell.lock().write().await;
+        let names = Order::default().write(Rank::Directory, cell).await;
         let mut dir = OpenDir::new(writer, cell)?;
         permit(writer, caller, cell, Want::SEARCH).await?;
         check_new_name(name)?;
@@ -168,20 +167,22 @@ impl Node {
         let growth = dir.prepare(&slot, privilege).await?;
         let draft = Draft::prepare(writer, caller, cell, what, mode, name).await?;
         let credits = LEAF_CREDITS + growth.credits() + draft.credits();
-        let mut handle = writer.journal.start(Credits(credits)).await?;
-        dir.insert(&mut handle, &slot, growth, draft.inode.number(), name, what.kind())?;
-        let made = draft.log(writer, &mut handle, cell);
-        {
+        let made = {
+            let mut handle = writer.journal.start(Credits(credits)).await?;
+            dir.insert(&mut handle, &slot, growth, draft.inode.number(), name, what.kind())?;
+            let made = draft.log(writer, &mut handle, cell);
             let mut parent = handle.inode(cell);
             if adds_link {
                 add_dir_link(&mut parent, writer);
             }
             touch(&mut parent, writer);
-        }
-        drop(handle);
+            made
+        };
         writer.names.known.put(cell.number(), name, made.number());
         drop(names);
-        Ok(Self::new(self.writer(), made))
+        let made = Self::new(self.writer(), made);
+        writer.settle(&[cell], SYNC_NAMES).await?;
+        Ok(made)
     }
 }
 
@@ -189,7 +190,7 @@ impl Node {
 pub(crate) const LEAF_CREDITS: u32 = 2;
 
 /// A new inode with everything that logging it needs.
-struct Draft<'a> {
+pub(super) struct Draft<'a> {
     inode: NewInode,
     what: What<'a>,
     mode: u16,
@@ -201,14 +202,24 @@ struct Draft<'a> {
     access: Option<Acl>,
     default: Option<Acl>,
     /// A block for attributes that do not fit the inode.
-    xattrs: Option<(Vec<u8>, Allocated)>,
+    xattrs: Option<Attach<'a>>,
     /// The inode's own attributes.
     body: Option<Box<[u8]>>,
 }
 
 impl<'a> Draft<'a> {
+    /// A whiteout in the directory `parent`.
+    pub(super) async fn whiteout(
+        writer: &'a Writer,
+        caller: &Caller,
+        parent: &Arc<InodeCell>,
+    ) -> Result<Self> {
+        let none = DeviceNumber { major: 0, minor: 0 };
+        Self::prepare(writer, caller, parent, What::Special(FileKind::CharDevice, none), 0, b"").await
+    }
+
     async fn prepare(
-        writer: &Writer,
+        writer: &'a Writer,
         caller: &Caller,
         parent: &Arc<InodeCell>,
         what: What<'a>,
@@ -223,8 +234,7 @@ impl<'a> Draft<'a> {
         };
         let (mut mode, gid, top) = parent.read(|dir| {
             let (mode, gid) = new_mode(caller, dir, kind, mode);
-            let top =
-                dir.number == extant_format::InodeNumber::ROOT || dir.flags().contains(InodeFlags::TOPDIR);
+            let top = dir.number == InodeNumber::ROOT || dir.flags().contains(InodeFlags::TOPDIR);
             (mode, gid, top)
         });
         let mut access = None;
@@ -279,7 +289,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Decides where inherited lists go.
-    async fn prepare_xattrs(&mut self, writer: &Writer, caller: &Caller) -> Result<()> {
+    async fn prepare_xattrs(&mut self, writer: &'a Writer, caller: &Caller) -> Result<()> {
         let lists = [
             (XattrIndex::ACL_ACCESS, self.access.as_ref().map(Acl::to_stored)),
             (XattrIndex::ACL_DEFAULT, self.default.as_ref().map(Acl::to_stored)),
@@ -310,20 +320,27 @@ impl<'a> Draft<'a> {
             }
         }
         if let Some(bytes) = block {
-            self.xattrs = Some((bytes.into_vec(), self.allocate(writer, caller).await?));
+            let kind = Some(self.what.kind());
+            let privilege = writer.privilege(caller);
+            self.xattrs = Some(Attach::prepare(writer, self.inode.number(), kind, bytes, privilege).await?);
         }
         self.body = Some(inode.tail);
         Ok(())
     }
 
-    fn credits(&self) -> u32 {
-        let blocks = u32::from(self.block.is_some()) + u32::from(self.xattrs.is_some());
+    pub(super) fn credits(&self) -> u32 {
+        let block = if self.block.is_some() { Allocated::CREDITS + 1 } else { 0 };
         // The inode itself, and the superblock for a feature.
-        NewInode::CREDITS + 2 + blocks * (Allocated::CREDITS + 1)
+        NewInode::CREDITS + 2 + block + self.xattrs.as_ref().map_or(0, Attach::credits)
+    }
+
+    /// The inode's number.
+    pub(super) fn number(&self) -> InodeNumber {
+        self.inode.number()
     }
 
     /// Logs the inode. Its name is the caller's.
-    fn log(self, writer: &Writer, handle: &mut Handle, parent: &Arc<InodeCell>) -> Arc<InodeCell> {
+    pub(super) fn log(self, writer: &Writer, handle: &mut Handle, parent: &Arc<InodeCell>) -> Arc<InodeCell> {
         let sb = writer.store.shape();
         let Self { inode: new, what, mode, uid, gid, block, xattrs, body, .. } = self;
         let (number, generation) = (new.number(), new.generation());
@@ -345,13 +362,9 @@ impl<'a> Draft<'a> {
             let block = handle.create(at, MetaKind::Raw);
             handle.edit(&block)[..target.len()].copy_from_slice(target);
         }
-        let xattr_block = xattrs.map(|(bytes, allocated)| {
-            let at = allocated.run().start;
-            writer.alloc.log(handle, allocated);
-            let block = handle.create(at, MetaKind::Xattr { inode: number });
-            handle.edit(&block).copy_from_slice(&bytes);
+        let xattr_block = xattrs.map(|attach| {
             blocks += unit;
-            at
+            attach.apply(writer, handle, number)
         });
         if body.is_some() {
             ensure_feature(handle);
@@ -446,36 +459,4 @@ pub(crate) fn drop_dir_link(dir: &mut Inode) {
     if dir.links() > 2 {
         dir.raw.i_links_count = (dir.links() - 1).into();
     }
-}
-
-/// The target of a symbolic link.
-pub(super) async fn read_link(writer: &Writer, cell: &Arc<InodeCell>) -> Result<Vec<u8>> {
-    let sb = writer.store.shape();
-    let inode = cell.read(Inode::clone);
-    if inode.kind() != Some(FileKind::Symlink) {
-        return Err(Error::Invalid(format!("inode {} is no symbolic link", cell.number())));
-    }
-    if inode.flags().contains(InodeFlags::ENCRYPT) {
-        return Err(Error::Encrypted(cell.number()));
-    }
-    let place = Place::Inode(cell.number());
-    let bad = || {
-        let rule = "the length of a target that its place can hold";
-        extant_format::Corrupt::field(place, "i_size", inode.size(), rule)
-    };
-    let len = usize::try_from(inode.size()).map_err(|_| bad())?;
-    if inode.flags().contains(InodeFlags::INLINE_DATA) {
-        return Ok(crate::xattr::inline_data(&inode)?.to_vec());
-    }
-    if inode.is_fast_symlink(sb) {
-        return Ok(inode.map().get(..len).ok_or_else(bad)?.to_vec());
-    }
-    let found = look_up(&writer.store, cell, 0).await?;
-    let at = found.into_iter().find_map(|(range, known)| match known {
-        Known::Written(at) if range.start == 0 => Some(at),
-        _ => None,
-    });
-    let at = at.ok_or_else(|| extant_format::Corrupt::field(place, "i_block", 0, "a map of one block"))?;
-    let block = writer.store.read(at, MetaKind::Raw).await?;
-    Ok(block.bytes().get(..len).ok_or_else(bad)?.to_vec())
 }

@@ -1,6 +1,7 @@
 //! Deleting an inode that has neither a name nor a holder.
 
 use super::open_dir::state;
+use super::order::{Order, Rank};
 use crate::Result;
 use crate::alloc::InodePin;
 use crate::file::free_from;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 /// # Errors
 /// A damaged map, bitmap or attribute block, or one that cannot be read; why the journal gave up. The inode stays an orphan.
 pub(super) async fn delete(writer: &Writer, cell: &Arc<InodeCell>) -> Result<()> {
-    let _inode = cell.lock().write().await;
+    let _inode = Order::default().write(Rank::File, cell).await;
     if cell.is_live() || cell.openers() > 0 || state(cell).is_gone() {
         return Ok(());
     }

@@ -2,6 +2,7 @@
 
 use super::caller::{SET_GID, Want};
 use super::node::permit;
+use super::order::{Order, Rank};
 use super::{Caller, Capabilities, Node, quote, touch_inode};
 use crate::journal::Credits;
 use crate::xattr::SetMode;
@@ -48,7 +49,7 @@ impl Node {
             XattrIndex::USER => permit(writer, caller, cell, Want::READ).await?,
             _ => {}
         }
-        let _inode = cell.lock().read().await;
+        let _inode = Order::default().read(Rank::of_subject(self.is_dir()), cell).await;
         let value = live::get(writer, cell, parsed).await?.ok_or_else(missing)?;
         match parsed.index {
             XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT => {
@@ -64,7 +65,7 @@ impl Node {
     /// A damaged inode or attribute block.
     pub async fn xattrs(&self, caller: &Caller) -> Result<Vec<Vec<u8>>> {
         let (writer, cell) = (self.writer(), self.cell());
-        let _inode = cell.lock().read().await;
+        let _inode = Order::default().read(Rank::of_subject(self.is_dir()), cell).await;
         let trusted = caller.can(Capabilities::SYS_ADMIN);
         live::names(writer, cell, |name| name.index != XattrIndex::TRUSTED || trusted).await
     }
@@ -83,7 +84,19 @@ impl Node {
     ) -> Result<()> {
         let (writer, cell) = (self.writer(), self.cell());
         writer.delete_doomed().await;
-        let _inode = cell.lock().write().await;
+        self.change_xattr_locked(caller, name, value, mode).await?;
+        writer.settle(&[cell], InodeFlags::SYNC).await
+    }
+
+    async fn change_xattr_locked(
+        &self,
+        caller: &Caller,
+        name: &[u8],
+        value: Option<&[u8]>,
+        mode: SetMode,
+    ) -> Result<()> {
+        let (writer, cell) = (self.writer(), self.cell());
+        let _inode = Order::default().write(Rank::of_subject(self.is_dir()), cell).await;
         let denied = || Error::Permission(quote(name));
         let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         if cell.read(|inode| inode.flags().intersects(fixed)) {

@@ -4,7 +4,8 @@ use super::caller::Want;
 use super::create::{LEAF_CREDITS, LINKS_MAX};
 use super::node::{check_new_name, not_found, permit};
 use super::open_dir::OpenDir;
-use super::{Caller, Node, quote, touch, touch_inode};
+use super::order::{Order, Rank};
+use super::{Caller, Node, SYNC_NAMES, quote, touch, touch_inode};
 use crate::inode::Orphans;
 use crate::journal::Credits;
 use crate::{Error, Result};
@@ -22,7 +23,8 @@ impl Node {
         let writer = self.writer();
         writer.delete_doomed().await;
         let (parent, inode) = (self.cell(), target.cell());
-        let _names = parent.lock().write().await;
+        let order = Order::default();
+        let names = order.write(Rank::Directory, parent).await;
         let mut dir = OpenDir::new(writer, parent)?;
         permit(writer, caller, parent, Want::SEARCH).await?;
         check_new_name(name)?;
@@ -41,7 +43,7 @@ impl Node {
         }
         dir.check_changeable()?;
         let growth = dir.prepare(&slot, writer.privilege(caller)).await?;
-        let _inode = inode.lock().write().await;
+        let record_lock = order.write(Rank::File, inode).await;
         let links = inode.read(Inode::links);
         let unnamed = links == 0;
         if unnamed && !writer.names.unnamed.lock().contains(&inode.number()) {
@@ -52,20 +54,22 @@ impl Node {
         }
         let kind = target.kind().unwrap_or(FileKind::Regular);
         let credits = LEAF_CREDITS + growth.credits() + 1 + Orphans::CREDITS;
-        let mut handle = writer.journal.start(Credits(credits)).await?;
-        dir.insert(&mut handle, &slot, growth, inode.number(), name, kind)?;
         {
-            let mut record = handle.inode(inode);
-            record.raw.i_links_count = (links + 1).into();
-            touch_inode(&mut record, writer);
+            let mut handle = writer.journal.start(Credits(credits)).await?;
+            dir.insert(&mut handle, &slot, growth, inode.number(), name, kind)?;
+            {
+                let mut record = handle.inode(inode);
+                record.raw.i_links_count = (links + 1).into();
+                touch_inode(&mut record, writer);
+            }
+            if unnamed {
+                writer.orphans.remove(&mut handle, inode);
+                writer.names.unnamed.lock().remove(&inode.number());
+            }
+            touch(&mut handle.inode(parent), writer);
         }
-        if unnamed {
-            writer.orphans.remove(&mut handle, inode);
-            writer.names.unnamed.lock().remove(&inode.number());
-        }
-        touch(&mut handle.inode(parent), writer);
-        drop(handle);
-        Ok(())
+        drop((record_lock, names));
+        writer.settle(&[parent], SYNC_NAMES).await
     }
 }
 

@@ -10,7 +10,7 @@
 //! 5. a range of a file, pages;
 //! 6. the handle, the allocator's and the journal's own locks, a block under change.
 //!
-//! Nothing waits from the handle on. Every operation has the same steps: take the locks, look (which reads what is not in
+//! Debug builds assert the order of the first three in each operation (`order`). Nothing waits from the handle on. Every operation has the same steps: take the locks, look (which reads what is not in
 //! memory), check, prepare what it needs (blocks, inodes, bitmaps), open the handle, change memory, close the handle. All
 //! failures come before the first change.
 
@@ -23,9 +23,11 @@ mod known;
 mod link;
 mod node;
 mod open_dir;
+mod order;
 mod path;
 mod remove;
 mod rename;
+mod target;
 mod walk;
 
 #[cfg(test)]
@@ -38,11 +40,12 @@ pub use path::{Follow, quote};
 pub use rename::RenameMode;
 pub use walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
 
-use crate::Error;
 use crate::alloc::{GivesBack, Privilege};
 use crate::meta::{InodeCell, InodeEdit};
 use crate::volume::Writer;
-use extant_format::InodeNumber;
+use crate::xattr::SharedBlocks;
+use crate::{Error, Result};
+use extant_format::{InodeFlags, InodeNumber};
 pub(crate) use known::KnownNames;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -55,12 +58,15 @@ use std::sync::{Arc, Weak};
 pub(crate) struct State {
     /// Held while a name moves between directories: the hierarchy stands still.
     pub(crate) renames: async_lock::Mutex<()>,
-    /// Held while an inode leaves an attribute block.
-    pub(crate) shared_xattrs: async_lock::Mutex<()>,
+    /// Held while an inode takes, changes or leaves an attribute block.
+    pub(crate) shared_xattrs: async_lock::Mutex<SharedBlocks>,
     /// Files made without a name, which may still get one.
     pub(crate) unnamed: Mutex<BTreeSet<InodeNumber>>,
     pub(crate) known: Arc<KnownNames>,
 }
+
+/// Flags of a directory whose names are changed durably.
+pub(crate) const SYNC_NAMES: InodeFlags = InodeFlags::SYNC.union(InodeFlags::DIRSYNC);
 
 impl Writer {
     /// The allocation privilege of `caller`.
@@ -73,6 +79,18 @@ impl Writer {
         } else {
             Privilege::Ordinary
         }
+    }
+
+    /// Ends an operation on names or attributes of these inodes: durably if one of them has one of `flags`, as `chattr +S`
+    /// and `+D` ask for. The caller holds no lock.
+    ///
+    /// # Errors
+    /// Why writing has ended; the operation is done in memory then.
+    pub(crate) async fn settle(&self, cells: &[&Arc<InodeCell>], flags: InodeFlags) -> Result<()> {
+        if cells.iter().any(|cell| cell.read(|inode| inode.flags().intersects(flags))) {
+            self.journal.commit(self.journal.running()).await?;
+        }
+        Ok(())
     }
 
     /// Deletes an inode that lost its last name, unless something holds it. One that cannot be deleted stays an orphan, to

@@ -2,6 +2,7 @@
 
 use super::caller::{Want, check};
 use super::open_dir::OpenDir;
+use super::order::{Order, Rank};
 use super::{Caller, Capabilities, quote};
 use crate::alloc::Privilege;
 use crate::dir::{Cookie, Listed};
@@ -11,7 +12,8 @@ use crate::volume::Writer;
 use crate::xattr::live::acl_of;
 use crate::{Error, Result, Volume};
 use extant_format::{
-    Acl, DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Place, Superblock, Timestamp, XattrIndex,
+    Acl, DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Place, RoCompat, Superblock, Timestamp,
+    XattrIndex,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -62,6 +64,8 @@ pub struct Attributes {
     pub device: Option<DeviceNumber>,
     /// Flags, as `lsattr` shows them.
     pub flags: InodeFlags,
+    /// The project that it belongs to, where the inode has room for it.
+    pub project: Option<u32>,
     /// Counts the changes.
     pub version: u64,
 }
@@ -93,6 +97,7 @@ impl Attributes {
             created: inode.created(),
             device: inode.device(),
             flags: inode.flags(),
+            project: inode.project().filter(|_| sb.ro_compat().contains(RoCompat::PROJECT)),
             version: u64::from(inode.extra.i_version_hi.get()) << 32
                 | u64::from(inode.raw.i_version_lo.get()),
         })
@@ -246,7 +251,7 @@ impl Node {
         }
         self.check(caller, Want::SEARCH).await?;
         check_name_length(name)?;
-        let names = self.cell().lock().read().await;
+        let names = Order::default().read(Rank::Directory, self.cell()).await;
         let mut dir = OpenDir::new(writer, self.cell())?;
         let entry = match dir.look_cached(name)? {
             Some(entry) => entry,
@@ -293,7 +298,7 @@ impl Node {
         emit: &mut (dyn FnMut(Listed<'_>) -> bool + Send),
     ) -> Result<Cookie> {
         let writer = self.writer();
-        let names = self.cell().lock().read().await;
+        let names = Order::default().read(Rank::Directory, self.cell()).await;
         let next = OpenDir::new(writer, self.cell())?.list(from, emit).await;
         drop(names);
         next
@@ -304,7 +309,7 @@ impl Node {
     /// # Errors
     /// [`Error::Invalid`] on another kind of file.
     pub async fn read_link(&self) -> Result<Vec<u8>> {
-        super::create::read_link(self.writer(), self.cell()).await
+        super::target::read_link(self.writer(), self.cell()).await
     }
 }
 

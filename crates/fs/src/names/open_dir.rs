@@ -21,7 +21,6 @@ use extant_format::{
     VolumeBlock,
 };
 use parking_lot::{Mutex, MutexGuard};
-use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -119,7 +118,7 @@ pub(crate) struct OpenDir<'w> {
     pub(crate) shape: Shape,
     /// Its names are in the inode.
     pub(crate) is_inline: bool,
-    pins: RefCell<Vec<(FileBlock, MetaBlock)>>,
+    pins: Mutex<Vec<(FileBlock, MetaBlock)>>,
     /// Blocks are only looked at: few stay pinned.
     scanning: bool,
 }
@@ -128,7 +127,7 @@ impl Blocks for OpenDir<'_> {
     type Bytes = BlockBytes;
 
     fn get(&self, at: FileBlock) -> std::result::Result<BlockBytes, Stop> {
-        let mut pins = self.pins.borrow_mut();
+        let mut pins = self.pins.lock();
         if let Some((_, block)) = pins.iter().rev().find(|(pinned, _)| *pinned == at) {
             return Ok(block.bytes());
         }
@@ -155,7 +154,7 @@ impl<'w> OpenDir<'w> {
         if kind != Some(FileKind::Directory) {
             return Err(Error::NotADirectory(format!("inode {}", cell.number())));
         }
-        let pins = RefCell::new(Vec::with_capacity(4));
+        let pins = Mutex::new(Vec::with_capacity(4));
         Ok(Self { writer, cell: cell.clone(), generation, shape, is_inline, pins, scanning: false })
     }
 

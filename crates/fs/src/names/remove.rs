@@ -4,7 +4,8 @@ use super::caller::{Want, check_removal};
 use super::create::{LEAF_CREDITS, drop_dir_link};
 use super::node::{check_name_length, not_found, permit};
 use super::open_dir::OpenDir;
-use super::{Caller, Node, quote, touch, touch_inode};
+use super::order::{Order, Rank};
+use super::{Caller, Node, SYNC_NAMES, quote, touch, touch_inode};
 use crate::inode::{InodeCell, Orphans};
 use crate::journal::{Credits, Handle};
 use crate::volume::Writer;
@@ -41,7 +42,8 @@ impl Node {
         writer.delete_doomed().await;
         let parent = self.cell();
         let victim = {
-            let _names = parent.lock().write().await;
+            let order = Order::default();
+            let _names = order.write(Rank::Directory, parent).await;
             let mut dir = OpenDir::new(writer, parent)?;
             permit(writer, caller, parent, Want::SEARCH).await?;
             check_name_length(name)?;
@@ -55,7 +57,7 @@ impl Node {
                 return Err(Error::Busy(quote(name)));
             }
             dir.check_changeable()?;
-            let _inode = victim.lock().write().await;
+            let _inode = order.write(Rank::of_subject(directory), &victim).await;
             if directory && !OpenDir::new(writer, &victim)?.is_empty().await? {
                 return Err(Error::NotEmpty(quote(name)));
             }
@@ -73,7 +75,7 @@ impl Node {
             victim.clone()
         };
         writer.delete_unused(&victim).await;
-        Ok(())
+        writer.settle(&[parent], SYNC_NAMES).await
     }
 }
 

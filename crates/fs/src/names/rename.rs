@@ -1,12 +1,13 @@
 //! Moving a name: within a directory, to another one, over another name, or in exchange for one.
 
 use super::caller::{Want, check_removal};
-use super::create::{LEAF_CREDITS, add_dir_link, drop_dir_link, links_full};
+use super::create::{Draft, LEAF_CREDITS, add_dir_link, drop_dir_link, links_full};
 use super::link::same_project;
 use super::node::{check_name_length, not_found, permit};
 use super::open_dir::{Growth, OpenDir, Slot, Spot};
+use super::order::{Order, Rank};
 use super::remove::{DROP_CREDITS, drop_name};
-use super::{Caller, Node, quote, touch, touch_inode};
+use super::{Caller, Capabilities, Node, SYNC_NAMES, quote, touch, touch_inode};
 use crate::inode::InodeCell;
 use crate::journal::{Credits, Handle};
 use crate::volume::Writer;
@@ -24,6 +25,9 @@ pub enum RenameMode {
     NoReplace,
     /// It gets the old name (`RENAME_EXCHANGE`); it has to be there.
     Exchange,
+    /// It is replaced, and a whiteout takes the old name (`RENAME_WHITEOUT`): a character device 0:0, which hides the name
+    /// in layers below where the directory is a layer of an overlay.
+    Whiteout,
 }
 
 /// One rename, with both names looked up and both directories locked.
@@ -46,7 +50,8 @@ impl Node {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Exists`] if asked for; [`Error::Access`], [`Error::Permission`];
     /// [`Error::IsADirectory`], [`Error::NotADirectory`], [`Error::NotEmpty`]; [`Error::Invalid`] into a directory's own
-    /// tree; [`Error::Busy`] for `.` and `..`; [`Error::TooManyLinks`]; [`Error::CrossDevice`]; [`Error::NoSpace`].
+    /// tree; [`Error::Busy`] for `.` and `..`; [`Error::TooManyLinks`]; [`Error::CrossDevice`]; [`Error::NoSpace`];
+    /// [`Error::Permission`] for a whiteout without the capability to make devices.
     pub async fn rename(
         &self,
         caller: &Caller,
@@ -67,13 +72,23 @@ impl Node {
         if dots(new_name) {
             return Err(Error::Exists(quote(new_name)));
         }
-        if mode == RenameMode::Replace {
+        if mode == RenameMode::Whiteout && !caller.can(Capabilities::MKNOD) {
+            return Err(Error::Permission(quote(name)));
+        }
+        if matches!(mode, RenameMode::Replace | RenameMode::Whiteout) {
             self.write_back_replacement(name, new_dir, new_name).await?;
         }
         let (from, to) = (self.cell(), new_dir.cell());
         let replaced = {
             let cross = !Arc::ptr_eq(from, to);
-            let _renames = if cross { Some(writer.names.renames.lock().await) } else { None };
+            let order = Order::default();
+            let _renames = match cross {
+                true => {
+                    order.check(Rank::Renames, 0);
+                    Some(writer.names.renames.lock().await)
+                }
+                false => None,
+            };
             // A directory that was removed has nothing above it.
             if !from.is_live() || !to.is_live() {
                 return Err(not_found(if from.is_live() { new_name } else { name }));
@@ -92,17 +107,18 @@ impl Node {
             } else {
                 (from, Some(to))
             };
-            let _first = first.lock().write().await;
+            let _first = order.write(Rank::Directory, first).await;
             let _second = match second {
-                Some(second) => Some(second.lock().write().await),
+                Some(second) => Some(order.write(Rank::Second, second).await),
                 None => None,
             };
-            rename_locked(writer, caller, (from, name), (to, new_name), mode, &above_from, &above_to).await?
+            let names = ((from, name), (to, new_name));
+            rename_locked(writer, caller, names, mode, (&above_from, &above_to), &order).await?
         };
         if let Some(replaced) = replaced {
             writer.delete_unused(&replaced).await;
         }
-        Ok(())
+        writer.settle(&[from, to], SYNC_NAMES).await
     }
 }
 
@@ -135,14 +151,16 @@ async fn ancestors(writer: &Writer, dir: &Arc<InodeCell>) -> Result<Vec<InodeNum
     Ok(above)
 }
 
+/// A name and the directory that it is in.
+type Name<'a> = (&'a Arc<InodeCell>, &'a [u8]);
+
 async fn rename_locked(
     writer: &Writer,
     caller: &Caller,
-    (from_cell, old): (&Arc<InodeCell>, &[u8]),
-    (to_cell, new): (&Arc<InodeCell>, &[u8]),
+    ((from_cell, old), (to_cell, new)): (Name<'_>, Name<'_>),
     mode: RenameMode,
-    above_from: &[InodeNumber],
-    above_to: &[InodeNumber],
+    (above_from, above_to): (&[InodeNumber], &[InodeNumber]),
+    order: &Order,
 ) -> Result<Option<Arc<InodeCell>>> {
     let cross = !Arc::ptr_eq(from_cell, to_cell);
     let mut from = OpenDir::new(writer, from_cell)?;
@@ -217,9 +235,10 @@ async fn rename_locked(
     from.check_changeable()?;
     to.iter().try_for_each(OpenDir::check_changeable)?;
     let (first, second) = lock_order(&source, is_dir, target.as_ref(), target_is_dir);
-    let _first = first.lock().write().await;
+    let rank = |cell: &Arc<InodeCell>| Rank::of_subject(kind_of(cell) == FileKind::Directory);
+    let _first = order.write(rank(first), first).await;
     let _second = match second {
-        Some(second) => Some(second.lock().write().await),
+        Some(second) => Some(order.write(rank(second), second).await),
         None => None,
     };
     let (source, target) = (source.clone(), target.clone());
@@ -229,7 +248,13 @@ async fn rename_locked(
             moved.exchange(old_spot, new_spot, target_is_dir).await?;
             Ok(None)
         }
-        (looked, _) => moved.replace(caller, looked, target_is_dir).await,
+        (looked, mode) => {
+            let whiteout = match mode {
+                RenameMode::Whiteout => Some(Draft::whiteout(writer, caller, from_cell).await?),
+                _ => None,
+            };
+            moved.replace(caller, looked, target_is_dir, whiteout).await
+        }
     }
 }
 
@@ -275,6 +300,7 @@ impl Move<'_> {
         caller: &Caller,
         looked: std::result::Result<Spot, Slot>,
         target_is_dir: bool,
+        whiteout: Option<Draft<'_>>,
     ) -> Result<Option<Arc<InodeCell>>> {
         let writer = self.writer;
         let cross = self.to.is_some();
@@ -295,7 +321,11 @@ impl Move<'_> {
         };
         let mut moved = Self::moved_dir(writer, &self.source, self.is_dir() && cross).await?;
         // Both leaves and directories, the block with `..`, the inode that moves.
-        let credits = 2 * LEAF_CREDITS + growth.credits() + 2 + DROP_CREDITS;
+        let credits = 2 * LEAF_CREDITS
+            + growth.credits()
+            + 2
+            + DROP_CREDITS
+            + whiteout.as_ref().map_or(0, Draft::credits);
         let mut handle = writer.journal.start(Credits(credits)).await?;
         let (source, kind) = (self.source.number(), self.source_kind);
         let to = self.to.as_mut().unwrap_or(&mut self.from);
@@ -305,7 +335,14 @@ impl Move<'_> {
         }
         // The new name may have split the old one's block.
         let spot = self.from.find_again(self.old).expect("the old name is in a block that is pinned");
-        self.from.remove(&mut handle, &spot, self.old);
+        match whiteout {
+            Some(draft) => {
+                self.from.set(&mut handle, (&spot, self.old), draft.number(), FileKind::CharDevice);
+                let from = self.from.cell().clone();
+                draft.log(writer, &mut handle, &from);
+            }
+            None => self.from.remove(&mut handle, &spot, self.old),
+        }
         touch_inode(&mut handle.inode(&self.source), writer);
         if let Some(target) = &self.target {
             drop_name(writer, &mut handle, target);

@@ -25,6 +25,7 @@ const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::EXTRA_ISIZE)
     .union(RoCompat::METADATA_CSUM)
     .union(RoCompat::VERITY)
+    .union(RoCompat::PROJECT)
     .union(RoCompat::ORPHAN_PRESENT);
 
 /// Fails, by name, for what can be read but not written yet.

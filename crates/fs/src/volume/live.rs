@@ -1,6 +1,7 @@
 //! A volume that is open for writing: free space, and orphans that a crash left.
 
 use super::{Volume, Writer};
+use crate::alloc::overhead_blocks;
 use crate::file::finish_shrink;
 use crate::meta::InodeCell;
 use crate::{Error, Result};
@@ -11,11 +12,12 @@ use std::sync::Arc;
 pub struct Space {
     /// Bytes in a block.
     pub block_bytes: u32,
-    /// Blocks in all, without those of the volume's own structures.
+    /// Blocks in all, without those of the volume's own structures and its journal.
     pub blocks: u64,
     /// Free blocks that no write has reserved.
     pub blocks_free: u64,
-    /// Those of them that callers without privilege may use.
+    /// Those of them that callers without privilege may use. Linux withholds up to 4,096 more from extents for its own needs;
+    /// here every write reserves them for itself.
     pub blocks_available: u64,
     /// Inodes in all.
     pub inodes: u64,
@@ -44,7 +46,7 @@ impl Volume {
                 let free = sb.free_blocks().saturating_mul(sb.blocks_per_cluster().into());
                 Space {
                     block_bytes,
-                    blocks: sb.blocks_count(),
+                    blocks: sb.blocks_count() - overhead_blocks(sb),
                     blocks_free: free,
                     blocks_available: free.saturating_sub(sb.reserved_blocks()),
                     inodes: sb.inodes_count().into(),

@@ -183,6 +183,15 @@ impl Volume {
         }
     }
 
+    /// As [`Self::note`], for the checksum of a block. Where the volume is open for writing, a block that was changed gets
+    /// its checksum when it is committed: the one in memory says nothing.
+    pub(crate) fn note_checksum(
+        &self,
+        check: impl FnOnce() -> std::result::Result<(), Corrupt>,
+    ) -> Result<()> {
+        if self.writer().is_some() { Ok(()) } else { self.note(check()) }
+    }
+
     /// The descriptor of a group.
     pub async fn group(&self, group: Group) -> Result<GroupDescriptor> {
         let sb = self.superblock();
@@ -237,8 +246,18 @@ impl Volume {
         Ok((block, (offset & u64::from(sb.block_size().bytes() - 1)) as usize))
     }
 
-    /// Reads an inode. A free inode reads as whatever lies there.
+    /// Reads an inode; one in use on a volume that is open for writing is as it was changed last. A free inode reads as
+    /// whatever lies there.
     pub async fn inode(&self, number: InodeNumber) -> Result<Inode> {
+        if let Some(writer) = self.writer()
+            && let Some(live) = writer.inodes.cached(number)
+        {
+            let mut inode = live.read(Inode::clone);
+            if let Some((size, _)) = writer.files.live_size(&live) {
+                inode.set_size(size);
+            }
+            return Ok(inode);
+        }
         let (block, at) = self.locate(number).await?;
         let bytes = self.buffers().block(block).await?;
         let sb = self.superblock();

@@ -1,11 +1,11 @@
 //! Attributes of inodes in memory: reading them, changing them under a handle, and giving up the block that holds them.
 //!
-//! Inodes may share a block. Counting its references, and leaving it, happens under one lock of the volume, so that two
-//! inodes that leave a block at once do not both believe that the other keeps it.
+//! Inodes with the same attributes share a block. Counting its references, joining and leaving it happen under one lock of
+//! the volume, so that two inodes that leave a block at once do not both believe that the other keeps it.
 
 pub(crate) use super::edit::Change;
 use super::edit::{self, BlockPlan, Plan, Refused, set_references};
-use super::in_inode;
+use super::{SharedBlocks, in_inode};
 use crate::alloc::{Allocated, Pins, Privilege};
 use crate::inode::InodeCell;
 use crate::journal::Handle;
@@ -13,8 +13,8 @@ use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
 use crate::volume::Writer;
 use crate::{Error, Result};
 use extant_format::{
-    Acl, Compat, Inode, Place, VolumeBlock, XATTR_BLOCK_SHARES_MAX, XattrBlock, XattrIndex, XattrName,
-    XattrValue,
+    Acl, Compat, FileKind, Inode, InodeNumber, Place, VolumeBlock, XATTR_BLOCK_SHARES_MAX, XattrBlock,
+    XattrIndex, XattrName, XattrValue,
 };
 use std::sync::Arc;
 
@@ -114,13 +114,134 @@ impl Leave {
         1 + self.pins.as_ref().map_or(0, Pins::credits)
     }
 
-    fn apply(self, writer: &Writer, handle: &mut Handle) {
+    fn apply(self, writer: &Writer, handle: &mut Handle, shared: &mut SharedBlocks) {
         match &self.pins {
             Some(pins) => {
+                shared.forget(self.block.number());
                 writer.alloc.free(handle, pins, PhysicalRun::new(self.block.number(), 1), true);
             }
             None => set_references(&mut handle.edit(&self.block), self.references - 1),
         }
+    }
+}
+
+type Guard<'w> = async_lock::MutexGuard<'w, SharedBlocks>;
+
+/// A block for attributes that an inode takes.
+#[derive(Debug)]
+enum Home {
+    /// One that holds them already, for so many inodes.
+    Shared(MetaBlock, u32),
+    New(Allocated, Box<[u8]>),
+}
+
+impl Home {
+    /// A home for the attributes in `bytes`, other than the block `except`.
+    async fn prepare(
+        writer: &Writer,
+        shared: &SharedBlocks,
+        (inode, kind): (InodeNumber, Option<FileKind>),
+        bytes: Box<[u8]>,
+        except: Option<VolumeBlock>,
+        privilege: Privilege,
+    ) -> Result<Self> {
+        if let Some((block, references)) = find_equal(writer, shared, inode, &bytes, except).await {
+            return Ok(Self::Shared(block, references));
+        }
+        let mut reservation = writer.alloc.reserve_waiting(&writer.journal, 1, 0, privilege).await?;
+        let goal = writer.alloc.data_goal(inode, kind);
+        Ok(Self::New(writer.alloc.blocks(goal, 1, &mut reservation).await?, bytes))
+    }
+
+    fn credits(&self) -> u32 {
+        match self {
+            Self::Shared(..) => 1,
+            Self::New(..) => Allocated::CREDITS + 1,
+        }
+    }
+
+    fn apply(
+        self,
+        writer: &Writer,
+        handle: &mut Handle,
+        shared: &mut SharedBlocks,
+        inode: InodeNumber,
+    ) -> VolumeBlock {
+        match self {
+            Self::Shared(block, references) => {
+                set_references(&mut handle.edit(&block), references + 1);
+                block.number()
+            }
+            Self::New(allocated, bytes) => {
+                let at = allocated.run().start;
+                writer.alloc.log(handle, allocated);
+                let block = handle.create(at, MetaKind::Xattr { inode });
+                handle.edit(&block).copy_from_slice(&bytes);
+                shared.note(at, hash_of(&bytes, inode, at));
+                at
+            }
+        }
+    }
+}
+
+fn hash_of(bytes: &[u8], inode: InodeNumber, at: VolumeBlock) -> u32 {
+    XattrBlock::parse(bytes, inode, at).map_or(0, |block| block.hash)
+}
+
+/// A block that holds the same attributes as `bytes` and can have another reference, and how many it has.
+async fn find_equal(
+    writer: &Writer,
+    shared: &SharedBlocks,
+    inode: InodeNumber,
+    bytes: &[u8],
+    except: Option<VolumeBlock>,
+) -> Option<(MetaBlock, u32)> {
+    let wanted = XattrBlock::parse(bytes, inode, VolumeBlock(0)).ok()?;
+    for at in shared.of(wanted.hash).into_iter().filter(|&at| Some(at) != except) {
+        // A block that cannot be read is only not shared.
+        let Ok(block) = writer.store.read(at, MetaKind::Xattr { inode }).await else { continue };
+        let references = XattrBlock::parse(&block.bytes(), inode, at).ok().and_then(|there| {
+            let room = (1..XATTR_BLOCK_SHARES_MAX).contains(&there.references);
+            (room && there.xattrs.iter().eq(wanted.xattrs.iter())).then_some(there.references)
+        });
+        if let Some(references) = references {
+            return Some((block, references));
+        }
+    }
+    None
+}
+
+/// The attribute block of a new inode.
+pub(crate) struct Attach<'w> {
+    home: Home,
+    shared: Guard<'w>,
+}
+
+impl<'w> Attach<'w> {
+    /// A home for the attribute block `bytes` of the new inode `inode`.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; why the journal gave up.
+    pub(crate) async fn prepare(
+        writer: &'w Writer,
+        inode: InodeNumber,
+        kind: Option<FileKind>,
+        bytes: Box<[u8]>,
+        privilege: Privilege,
+    ) -> Result<Self> {
+        let shared = writer.names.shared_xattrs.lock().await;
+        let home = Home::prepare(writer, &shared, (inode, kind), bytes, None, privilege).await?;
+        Ok(Self { home, shared })
+    }
+
+    /// Credits of [`Self::apply`].
+    pub(crate) fn credits(&self) -> u32 {
+        self.home.credits()
+    }
+
+    /// Logs the block, and gives its place.
+    pub(crate) fn apply(mut self, writer: &Writer, handle: &mut Handle, inode: InodeNumber) -> VolumeBlock {
+        self.home.apply(writer, handle, &mut self.shared, inode)
     }
 }
 
@@ -131,15 +252,15 @@ enum BlockChange {
     Leave(Leave),
     /// The inode's own block gets other contents.
     Rewrite(MetaBlock, Box<[u8]>),
-    /// The inode gets a block of its own, and leaves the one that it shared.
-    Replace(Option<Leave>, Allocated, Box<[u8]>),
+    /// The inode gets another block, and leaves the one that it had.
+    Replace(Option<Leave>, Home),
 }
 
 /// A change of an inode's attributes with everything that it needs. The inode's lock is held until it is applied.
 pub(crate) struct Prepared<'w> {
     body: Option<Box<[u8]>>,
     block: BlockChange,
-    _shared: async_lock::MutexGuard<'w, ()>,
+    shared: Guard<'w>,
 }
 
 /// Prepares a change. The caller holds the inode's lock.
@@ -152,7 +273,7 @@ pub(crate) async fn prepare<'w>(
     change: &Change<'_>,
     privilege: Privilege,
 ) -> Result<Prepared<'w>> {
-    let shared = writer.names.shared_xattrs.lock().await;
+    let mut shared = writer.names.shared_xattrs.lock().await;
     let block = block_of(writer, cell).await?;
     let (plan, references) = {
         let bytes = block.as_ref().map(MetaBlock::bytes);
@@ -160,6 +281,9 @@ pub(crate) async fn prepare<'w>(
             (Some(block), Some(bytes)) => Some(XattrBlock::parse(bytes, cell.number(), block.number())?),
             _ => None,
         };
+        if let (Some(block), Some(parsed)) = (&block, &parsed) {
+            shared.note(block.number(), parsed.hash);
+        }
         let references = parsed.as_ref().map_or(0, |block| block.references);
         let block_bytes = writer.store.shape().block_size().byte_len();
         let plan = cell.read(|inode| edit::plan(inode, parsed.as_ref(), block_bytes, change));
@@ -169,19 +293,31 @@ pub(crate) async fn prepare<'w>(
     let block = match (planned, block) {
         (BlockPlan::Keep, _) | (BlockPlan::Release, None) => BlockChange::Keep,
         (BlockPlan::Release, Some(block)) => BlockChange::Leave(Leave::prepare(writer, cell, block).await?),
-        (BlockPlan::Write(bytes), Some(block)) if references <= 1 => BlockChange::Rewrite(block, bytes),
         (BlockPlan::Write(bytes), block) => {
-            let leave = match block {
-                Some(block) => Some(Leave::prepare(writer, cell, block).await?),
-                None => None,
+            let (number, kind) = (cell.number(), cell.read(Inode::kind));
+            let own = block.as_ref().map(MetaBlock::number);
+            let leave = async |block| match block {
+                Some(block) => Ok::<_, Error>(Some(Leave::prepare(writer, cell, block).await?)),
+                None => Ok(None),
             };
-            let mut reservation = writer.alloc.reserve_waiting(&writer.journal, 1, 0, privilege).await?;
-            let goal = writer.alloc.data_goal(cell.number(), cell.read(Inode::kind));
-            let allocated = writer.alloc.blocks(goal, 1, &mut reservation).await?;
-            BlockChange::Replace(leave, allocated, bytes)
+            match block {
+                Some(block) if references <= 1 => {
+                    match find_equal(writer, &shared, number, &bytes, own).await {
+                        Some((twin, references)) => {
+                            BlockChange::Replace(leave(Some(block)).await?, Home::Shared(twin, references))
+                        }
+                        None => BlockChange::Rewrite(block, bytes),
+                    }
+                }
+                block => {
+                    let leave = leave(block).await?;
+                    let home = Home::prepare(writer, &shared, (number, kind), bytes, own, privilege).await?;
+                    BlockChange::Replace(leave, home)
+                }
+            }
         }
     };
-    Ok(Prepared { body, block, _shared: shared })
+    Ok(Prepared { body, block, shared })
 }
 
 fn error_of(refused: Refused, cell: &InodeCell) -> Error {
@@ -202,33 +338,30 @@ impl Prepared<'_> {
             BlockChange::Keep => 0,
             BlockChange::Leave(leave) => leave.credits(),
             BlockChange::Rewrite(..) => 1,
-            BlockChange::Replace(leave, ..) => {
-                Allocated::CREDITS + 1 + leave.as_ref().map_or(0, Leave::credits)
-            }
+            BlockChange::Replace(leave, home) => home.credits() + leave.as_ref().map_or(0, Leave::credits),
         }
     }
 
-    pub(crate) fn apply(self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
+    pub(crate) fn apply(mut self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
         ensure_feature(handle);
         let unit = i64::from(writer.store.shape().block_size().bytes() / 512);
         let (mut at, mut more) = (cell.read(Inode::xattr_block), 0);
         match self.block {
             BlockChange::Keep => {}
             BlockChange::Leave(leave) => {
-                leave.apply(writer, handle);
+                leave.apply(writer, handle, &mut self.shared);
                 (at, more) = (None, -unit);
             }
-            BlockChange::Rewrite(block, bytes) => handle.edit(&block).copy_from_slice(&bytes),
-            BlockChange::Replace(leave, allocated, bytes) => {
+            BlockChange::Rewrite(block, bytes) => {
+                handle.edit(&block).copy_from_slice(&bytes);
+                self.shared.note(block.number(), hash_of(&bytes, cell.number(), block.number()));
+            }
+            BlockChange::Replace(leave, home) => {
                 more = if leave.is_some() { 0 } else { unit };
                 if let Some(leave) = leave {
-                    leave.apply(writer, handle);
+                    leave.apply(writer, handle, &mut self.shared);
                 }
-                let place = allocated.run().start;
-                writer.alloc.log(handle, allocated);
-                let block = handle.create(place, MetaKind::Xattr { inode: cell.number() });
-                handle.edit(&block).copy_from_slice(&bytes);
-                at = Some(place);
+                at = Some(home.apply(writer, handle, &mut self.shared, cell.number()));
             }
         }
         let mut inode = handle.inode(cell);
@@ -260,7 +393,7 @@ fn set_block(inode: &mut Inode, at: Option<VolumeBlock>, more_512: i64, writer: 
 /// The attribute block of an inode that is deleted, to be given up.
 pub(crate) struct Release<'w> {
     leave: Leave,
-    _shared: async_lock::MutexGuard<'w, ()>,
+    shared: Guard<'w>,
 }
 
 impl<'w> Release<'w> {
@@ -280,7 +413,7 @@ impl<'w> Release<'w> {
             let references = leave.references.into();
             return Err(extant_format::Corrupt::field(place, "h_refcount", references, "at most 1024").into());
         }
-        Ok(Some(Self { leave, _shared: shared }))
+        Ok(Some(Self { leave, shared }))
     }
 
     /// Credits of [`Self::apply`], the inode among them.
@@ -288,9 +421,9 @@ impl<'w> Release<'w> {
         1 + self.leave.credits()
     }
 
-    pub(crate) fn apply(self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
+    pub(crate) fn apply(mut self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
         let unit = i64::from(writer.store.shape().block_size().bytes() / 512);
-        self.leave.apply(writer, handle);
+        self.leave.apply(writer, handle, &mut self.shared);
         set_block(&mut handle.inode(cell), None, -unit, writer);
     }
 }

@@ -3,8 +3,10 @@
 pub(crate) mod acl;
 pub(crate) mod edit;
 pub(crate) mod live;
+mod shared;
 
 pub use edit::SetMode;
+pub(crate) use shared::SharedBlocks;
 
 use crate::{Error, Result, Volume};
 use extant_format::{
@@ -43,7 +45,7 @@ impl Volume {
             } else {
                 let block = self.buffers().block(number).await?;
                 if let Some(seed) = self.superblock().checksum_seed() {
-                    self.note(verify_xattr_block(&block, inode.number, number, seed))?;
+                    self.note_checksum(|| verify_xattr_block(&block, inode.number, number, seed))?;
                 }
                 match XattrBlock::parse(&block, inode.number, number) {
                     Ok(parsed) => {

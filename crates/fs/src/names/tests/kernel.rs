@@ -130,3 +130,58 @@ fn directories_in_their_inodes_are_changed_there_and_move_out() {
         }
     }
 }
+
+#[test]
+fn free_space_is_told_as_the_kernel_tells_it() {
+    if !have_tools() {
+        return;
+    }
+    for args in [
+        "-t ext4 64M",
+        "-t ext4 -b 4096 -m 3 200M",
+        "-t ext4 -b 1024 -O ^flex_bg,^resize_inode 40M",
+        "-t ext4 -b 4096 -O meta_bg,^resize_inode 300M",
+        "-t ext4 -b 2048 -O ^has_journal 64M",
+        "-t ext3 48M",
+        "-t ext2 -b 1024 20M",
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let image = make(dir.path(), args);
+        let tell = |at: &Path| {
+            let told = rustix::fs::statvfs(at).unwrap();
+            [told.f_frsize, told.f_blocks, told.f_bfree, told.f_bavail, told.f_files, told.f_ffree]
+        };
+        let mut told = [0; 6];
+        let mounted = in_kernel(&image, |at| {
+            std::fs::create_dir(at.join("dir")).unwrap();
+            std::fs::write(at.join("dir/file"), vec![1; 300_000]).unwrap();
+            rustix::fs::sync();
+            told = tell(at);
+        });
+        if !mounted {
+            return;
+        }
+        // Linux keeps a fiftieth, at most 4,096 clusters, for the maps of extents.
+        let sb = |bed: &Bed| bed.volume.superblock().clone();
+        let withheld = |sb: &extant_format::Superblock| match sb.incompat() {
+            features if features.contains(extant_format::Incompat::EXTENTS) => {
+                (sb.blocks_count() / 50).min(4096)
+            }
+            _ => 0,
+        };
+        let ours = |space: crate::Space, withheld: u64| {
+            let available = space.blocks_available.saturating_sub(withheld);
+            let block_bytes = space.block_bytes.into();
+            [block_bytes, space.blocks, space.blocks_free, available, space.inodes, space.inodes_free]
+        };
+        let rt = Rt::real(Default::default());
+        rt.block_on(async {
+            let still = Volume::open(device(&image), crate::OpenOptions::default()).await.unwrap();
+            assert_eq!(ours(still.space(), withheld(still.superblock())), told, "{args}, open for reading");
+            let bed = Bed::open(&rt, device(&image)).await;
+            assert_eq!(ours(bed.volume.space(), withheld(&sb(&bed))), told, "{args}, open for writing");
+            bed.close().await;
+        })
+        .unwrap();
+    }
+}

@@ -2,6 +2,7 @@
 //! name, as e2fsck, our reader and, where it may be mounted, the kernel see the volume.
 
 mod errnos;
+mod flags;
 mod kernel;
 
 use super::*;
@@ -286,6 +287,7 @@ fn on_host(root: &Path, op: &Op) -> i32 {
                 RenameMode::Replace => RenameFlags::empty(),
                 RenameMode::NoReplace => RenameFlags::NOREPLACE,
                 RenameMode::Exchange => RenameFlags::EXCHANGE,
+                RenameMode::Whiteout => RenameFlags::WHITEOUT,
             };
             rustix::fs::renameat_with(CWD, at(path), CWD, at(to), flags)
         }
