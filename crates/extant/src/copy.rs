@@ -111,7 +111,10 @@ impl Copy<'_> {
             }
             at += n as u64;
         }
-        if to.len() < from.len() { to.set_len(from.len()) } else { Ok(()) }
+        if to.len() < from.len() {
+            to.set_len(from.len())?;
+        }
+        to.write_back()
     }
 
     /// Owner, extended attributes and mode. A change of owner takes set-ID bits away, so the mode comes after it.

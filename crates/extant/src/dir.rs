@@ -1,7 +1,10 @@
 //! Directories, for code that blocks.
 
 use crate::world::World;
-use crate::{DirEntry, File, FileOptions, Metadata, RenameMode, Result, Special, Time, XattrMode, asynch};
+use crate::{
+    Acl, AclKind, DirEntry, File, FileOptions, InodeFlags, Metadata, RenameMode, Result, Special, Time, Walk,
+    XattrMode, asynch,
+};
 
 /// A directory. Paths are relative to it; one that begins with a slash is relative to the volume's root.
 ///
@@ -190,7 +193,7 @@ impl Dir {
     /// Removes a directory and everything below it. Symbolic links are removed, not followed.
     ///
     /// # Errors
-    /// As [`Dir::remove_dir`] and [`Dir::remove_file`]; what was removed before stays removed.
+    /// As [`Dir::remove_dir`] and [`Dir::remove_file`]; what was removed before stays removed. The root stays as it is.
     pub fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.remove_dir_all(path))
     }
@@ -238,6 +241,43 @@ impl Dir {
         modified: Option<Time>,
     ) -> Result<()> {
         self.world.wait(self.inner.set_times(path, accessed, modified))
+    }
+
+    /// Sets the flags that `chattr` changes to those of `flags`. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// The caller is not its owner or lacks a capability; it is no file or directory; a flag that is not supported.
+    pub fn set_flags(&self, path: impl AsRef<[u8]>, flags: InodeFlags) -> Result<()> {
+        self.world.wait(self.inner.set_flags(path, flags))
+    }
+
+    /// Sets the project that a file belongs to. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// [`NotSupported`](crate::Error::NotSupported) on a volume without the feature `project`; the caller is not its owner.
+    pub fn set_project(&self, path: impl AsRef<[u8]>, project: u32) -> Result<()> {
+        self.world.wait(self.inner.set_project(path, project))
+    }
+
+    /// An access control list; `None` where the mode says it all. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// The attributes are damaged.
+    pub fn acl(&self, path: impl AsRef<[u8]>, kind: AclKind) -> Result<Option<Acl>> {
+        self.world.wait(self.inner.acl(path, kind))
+    }
+
+    /// Sets an access control list, which changes the mode with it, or removes one. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// The caller is not its owner; a list for what is inherited belongs to a directory only.
+    pub fn set_acl(&self, path: impl AsRef<[u8]>, kind: AclKind, list: Option<&Acl>) -> Result<()> {
+        self.world.wait(self.inner.set_acl(path, kind, list))
+    }
+
+    /// Everything below this directory, one after the other; see [`Walk`].
+    pub fn walk(&self) -> Walk {
+        Walk::new(self.world.clone(), self.inner.walk())
     }
 
     /// Sets the size of a file: what lies beyond is gone, what is new reads as zeroes.

@@ -2,7 +2,7 @@
 //!
 //! [`Volume`], [`Dir`] and [`File`] block the calling thread; their twins in [`asynch`] await instead. All are cheap to
 //! clone and may be used from many threads at once. Paths belong to a [`Dir`], as in cap-std. Every error has the errno that
-//! Linux would give ([`Error::errno`]).
+//! Linux would give ([`Error::errno`]) and becomes an [`std::io::Error`] of the same kind.
 //!
 //! ```
 //! # fn main() -> Result<(), extant::Error> {
@@ -23,6 +23,8 @@
 //! # }
 //! ```
 //!
+//! A volume has one writer at a time: a second one, in this process or another, is refused with [`Error::Busy`].
+//!
 //! # Durability
 //! After a power cut names, links, modes, owners, attributes, explicit times and sizes are as after some prefix of the
 //! operations, no shorter than what was synced. Contents written since the last sync read old, new or zero, never as those
@@ -37,13 +39,16 @@ mod metadata;
 mod options;
 mod sys;
 mod volume;
+mod walk;
 mod world;
 
 pub use copy::copy_tree;
 pub use dir::Dir;
+pub use extant_format::{Acl, AclEntry, AclTag, InodeFlags, InodeNumber};
 pub use extant_fs::{Caller, Capabilities, Error, RenameMode, Result, SetMode as XattrMode};
 pub use file::File;
 pub use metadata::{DirEntry, FileType, Metadata, Time};
-pub use options::{FileOptions, OpenOptions};
+pub use options::{AclKind, FileOptions, OpenOptions};
 pub use sys::{Special, Statfs};
 pub use volume::Volume;
+pub use walk::Walk;

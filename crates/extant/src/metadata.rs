@@ -153,6 +153,11 @@ impl Metadata {
         self.0.flags
     }
 
+    /// The project that it belongs to, on volumes with the feature `project`.
+    pub fn project(&self) -> Option<u32> {
+        self.0.project
+    }
+
     /// Time of the last change of the contents.
     pub fn modified(&self) -> Time {
         self.0.modified.into()

@@ -156,3 +156,21 @@ impl FileOptions {
         self.write || self.append || self.truncate
     }
 }
+
+/// Which of the two access control lists of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AclKind {
+    /// The one that is checked.
+    Access,
+    /// The one that files made in a directory begin with.
+    Default,
+}
+
+impl AclKind {
+    pub(crate) const fn attribute(self) -> &'static [u8] {
+        match self {
+            Self::Access => b"system.posix_acl_access",
+            Self::Default => b"system.posix_acl_default",
+        }
+    }
+}

@@ -7,7 +7,7 @@ use crate::{
 };
 use extant_block::Device;
 use extant_cache::{CacheConfig, PageCache};
-use extant_format::{DeviceNumber, FileKind, Inode};
+use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber};
 use extant_fs::{Attributes, Cookie, SetAttributes, SetTime, Volume, WriteOptions, quote};
 use extant_rt::Rt;
 use std::fmt;
@@ -70,6 +70,13 @@ impl Node {
         kind.map(FileType::from).ok_or_else(|| Error::Invalid(format!("inode {number} is free")))
     }
 
+    pub(crate) fn inode(&self) -> InodeNumber {
+        match self {
+            Self::Live(node) => node.inode(),
+            Self::Still(inode) => inode.number,
+        }
+    }
+
     fn live(&self) -> Result<&extant_fs::Node> {
         match self {
             Self::Live(node) => Ok(node),
@@ -80,10 +87,7 @@ impl Node {
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Live(node) => write!(f, "{}", node.inode()),
-            Self::Still(inode) => write!(f, "{}", inode.number),
-        }
+        write!(f, "{}", self.inode())
     }
 }
 
@@ -246,6 +250,14 @@ impl Sys {
         self.set(node, SetAttributes { accessed, modified, ..Default::default() }).await
     }
 
+    pub(crate) async fn set_flags(&self, node: &Node, flags: InodeFlags) -> Result<()> {
+        node.live()?.set_flags(&self.caller, flags).await
+    }
+
+    pub(crate) async fn set_project(&self, node: &Node, project: u32) -> Result<()> {
+        node.live()?.set_project(&self.caller, project).await
+    }
+
     pub(crate) async fn xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
         match node {
             Node::Live(node) => node.xattr(&self.caller, name).await,
@@ -308,8 +320,8 @@ impl Sys {
             Node::Still(_) if options.writes() => return Err(Error::ReadOnly),
             Node::Still(_) => Contents::Still,
         };
-        let (volume, options) = (self.volume.clone(), *options);
-        Ok(OpenNode { volume, node: node.clone(), options, contents })
+        let (volume, options, cache) = (self.volume.clone(), *options, self.cache.clone());
+        Ok(OpenNode { contents, node: node.clone(), volume, options, _cache: cache })
     }
 
     pub(crate) async fn sync_dir(&self, dir: &Node) -> Result<()> {
@@ -326,9 +338,13 @@ impl Sys {
     pub(crate) async fn close(self) -> Result<()> {
         let Self { volume, root, cache, .. } = self;
         drop(root);
-        volume.close().await?;
-        drop(cache);
-        Ok(())
+        let closed = volume.close().await;
+        // With its last user the cache ends, and the device is released.
+        if let Some(cache) = cache.and_then(Arc::into_inner) {
+            // Its errors were returned when the volume was closed.
+            let _ = cache.close().await;
+        }
+        closed
     }
 
     pub(crate) fn statfs(&self) -> Statfs {
@@ -354,10 +370,12 @@ fn metadata(volume: &Volume, node: &Node) -> Result<Metadata> {
 
 /// An open file.
 pub(crate) struct OpenNode {
-    volume: Volume,
-    node: Node,
-    options: FileOptions,
+    // In this order: the cache goes last.
     contents: Contents,
+    node: Node,
+    volume: Volume,
+    options: FileOptions,
+    _cache: Option<Arc<PageCache>>,
 }
 
 enum Contents {
@@ -410,6 +428,13 @@ impl OpenNode {
 
     pub(crate) async fn set_size(&self, size: u64) -> Result<()> {
         self.writable()?.set_size(size).await
+    }
+
+    pub(crate) async fn write_back(&self) -> Result<()> {
+        match &self.contents {
+            Contents::Live(file) => file.write_back().await,
+            Contents::Still => Ok(()),
+        }
     }
 
     pub(crate) async fn sync(&self, data_only: bool) -> Result<()> {

@@ -40,12 +40,11 @@ impl Volume {
     ///
     /// # Errors
     /// The file cannot be opened; what it holds is damaged, is no volume, or uses a feature that is not supported.
+    /// [`Error::Busy`] for writing where there is a writer already.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self> {
         let rt = Rt::real(extant_rt::RealConfig::default());
         let file = extant_block::FileOptions { write: options.write, direct: options.direct };
-        let device = FileDevice::open(path, file)
-            .map_err(|error| Error::Invalid(format!("{}: {error}", path.display())))?
-            .driven_by(&rt);
+        let device = FileDevice::open(path, file).map_err(|error| host_error(path, &error))?.driven_by(&rt);
         Self::open_device(&rt, Arc::new(device), options)
     }
 
@@ -94,5 +93,21 @@ impl Volume {
     /// Something could not be written.
     pub fn sync(&self) -> Result<()> {
         self.world.wait(self.inner.sync())
+    }
+}
+
+/// Why a file of the host cannot be opened, as an error of this crate.
+fn host_error(path: &Path, error: &std::io::Error) -> Error {
+    use std::io::ErrorKind as Kind;
+    use std::os::unix::ffi::OsStrExt;
+    let name = extant_fs::quote(path.as_os_str().as_bytes());
+    match error.kind() {
+        Kind::NotFound => Error::NotFound(name),
+        Kind::PermissionDenied => Error::Access(name),
+        Kind::ReadOnlyFilesystem => Error::ReadOnly,
+        Kind::NotADirectory => Error::NotADirectory(name),
+        Kind::IsADirectory => Error::IsADirectory(name),
+        Kind::ResourceBusy => Error::Busy(format!("{name}: {error}")),
+        _ => Error::Invalid(format!("{name}: {error}")),
     }
 }

@@ -1,9 +1,12 @@
 //! Directories, and everything that is done to names.
 
-use super::File;
 use super::path::{place, resolve};
+use super::{File, Walk};
 use crate::sys::{Node, Sys};
-use crate::{DirEntry, Error, FileOptions, FileType, Metadata, RenameMode, Result, Special, Time, XattrMode};
+use crate::{
+    Acl, AclKind, DirEntry, Error, FileOptions, FileType, InodeFlags, Metadata, RenameMode, Result, Special,
+    Time, XattrMode,
+};
 use extant_fs::quote;
 
 /// A directory. Paths are relative to it; one that begins with a slash is relative to the volume's root.
@@ -251,9 +254,16 @@ impl Dir {
     /// Removes a directory and everything below it. Symbolic links are removed, not followed.
     ///
     /// # Errors
-    /// As [`Dir::remove_dir`] and [`Dir::remove_file`]; what was removed before stays removed.
+    /// As [`Dir::remove_dir`] and [`Dir::remove_file`]; what was removed before stays removed. The root stays as it is.
     pub async fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let top = path.as_ref().to_vec();
+        let node = resolve(&self.sys, &self.node, &top, false).await?;
+        if node.kind()? == FileType::Symlink {
+            return self.remove_file(&top).await;
+        }
+        if node.inode() == self.sys.root().inode() {
+            return Err(Error::Busy(quote(&top)));
+        }
         // Directories whose contents are still there, the deepest last.
         let mut todo = vec![top.clone()];
         while let Some(path) = todo.last().cloned() {
@@ -340,6 +350,54 @@ impl Dir {
     ) -> Result<()> {
         let node = resolve(&self.sys, &self.node, path.as_ref(), false).await?;
         self.sys.set_times(&node, accessed, modified).await
+    }
+
+    /// Sets the flags that `chattr` changes to those of `flags`. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// The caller is not its owner or lacks a capability; it is no file or directory; a flag that is not supported.
+    pub async fn set_flags(&self, path: impl AsRef<[u8]>, flags: InodeFlags) -> Result<()> {
+        let node = resolve(&self.sys, &self.node, path.as_ref(), true).await?;
+        self.sys.set_flags(&node, flags).await
+    }
+
+    /// Sets the project that a file belongs to. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] on a volume without the feature `project`; the caller is not its owner.
+    pub async fn set_project(&self, path: impl AsRef<[u8]>, project: u32) -> Result<()> {
+        let node = resolve(&self.sys, &self.node, path.as_ref(), true).await?;
+        self.sys.set_project(&node, project).await
+    }
+
+    /// An access control list; `None` where the mode says it all. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// The attributes are damaged.
+    pub async fn acl(&self, path: impl AsRef<[u8]>, kind: AclKind) -> Result<Option<Acl>> {
+        let node = resolve(&self.sys, &self.node, path.as_ref(), true).await?;
+        match self.sys.xattr(&node, kind.attribute()).await {
+            Ok(value) => Ok(Some(Acl::parse_xattr(&value, node.inode())?)),
+            Err(Error::NoData(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets an access control list, which changes the mode with it, or removes one. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// The caller is not its owner; a list for what is inherited belongs to a directory only.
+    pub async fn set_acl(&self, path: impl AsRef<[u8]>, kind: AclKind, list: Option<&Acl>) -> Result<()> {
+        let node = resolve(&self.sys, &self.node, path.as_ref(), true).await?;
+        match list {
+            Some(list) => self.sys.set_xattr(&node, kind.attribute(), &list.to_xattr(), XattrMode::Any).await,
+            None => self.sys.remove_xattr(&node, kind.attribute()).await,
+        }
+    }
+
+    /// Everything below this directory, one after the other; see [`Walk`].
+    pub fn walk(&self) -> Walk {
+        Walk::new(self.sys.clone(), self.node.clone())
     }
 
     /// Sets the size of a file: what lies beyond is gone, what is new reads as zeroes.

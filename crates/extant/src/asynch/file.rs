@@ -86,6 +86,15 @@ impl File {
         self.open.set_size(size).await
     }
 
+    /// Writes what is in memory, without making it durable. Space is given out here, or whenever the cache comes to it: a
+    /// program that wants the same bytes in every run calls this after each file.
+    ///
+    /// # Errors
+    /// Something could not be written.
+    pub async fn write_back(&self) -> Result<()> {
+        self.open.write_back().await
+    }
+
     /// Makes contents, size, attributes and names durable.
     ///
     /// # Errors

@@ -108,8 +108,10 @@ pub fn add(
         fixed_time: options.clamp_time.map(|time| time.seconds),
         ..WriteOptions::default()
     };
-    let disk = cache.attach(device);
-    let volume = rt.block_on(Volume::open_writable(rt, &disk, write))?.map_err(failed)?;
+    let volume = {
+        let disk = cache.attach(device);
+        rt.block_on(Volume::open_writable(rt, &disk, write))?.map_err(failed)?
+    };
     let time_range = match usize::from(volume.superblock().inode_size()) {
         GOOD_OLD_INODE_SIZE => (i32::MIN.into(), i32::MAX.into()),
         _ => (extant_format::Timestamp::MIN_SECONDS, extant_format::Timestamp::MAX_SECONDS),
@@ -121,7 +123,12 @@ pub fn add(
         adder.add(&options.directory).await
     });
     let space = volume.space();
-    let closed = rt.block_on(volume.close())?.map_err(failed);
+    let closed = rt.block_on(async {
+        let closed = volume.close().await.map_err(failed);
+        // Its errors were returned when the volume was closed.
+        let _ = cache.close().await;
+        closed
+    })?;
     let (files, directories) = added??;
     closed?;
     Ok(AddReport {

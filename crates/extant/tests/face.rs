@@ -1,0 +1,262 @@
+//! The library as programs use it, on volumes that this project makes; e2fsck, where it is installed, is the judge.
+
+use extant::{
+    AclKind, Caller, Error, FileOptions, FileType, InodeFlags, OpenOptions, RenameMode, Special, Time,
+    Volume, XattrMode, asynch,
+};
+use extant_image::{SizePolicy, Timestamp, VolumeOptions};
+use extant_rt::Rt;
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+fn image(dir: &Path) -> PathBuf {
+    let path = dir.join("disk.img");
+    let volume = VolumeOptions { size: SizePolicy::Fixed(32 << 20), ..VolumeOptions::default() };
+    let created = Timestamp { seconds: 1_700_000_000, nanos: 0 };
+    extant_image::mkfs(&path, &volume, created, &Rt::real(Default::default()), Arc::new(|_, _| {})).unwrap();
+    path
+}
+
+fn writable(path: &Path) -> Volume {
+    Volume::open(path, &OpenOptions::new().write(true)).unwrap()
+}
+
+fn fsck(path: &Path) {
+    match Command::new("e2fsck").arg("-fn").arg(path).output() {
+        Ok(said) => assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout)),
+        Err(_) => println!("skipped: e2fsck is not installed"),
+    }
+}
+
+#[test]
+fn everything_may_be_used_from_any_thread() {
+    fn shared<T: Send + Sync + 'static>() {}
+    fn sent<T: Send>(_: &T) {}
+    shared::<Volume>();
+    shared::<extant::Dir>();
+    shared::<extant::File>();
+    shared::<extant::Walk>();
+    shared::<asynch::Volume>();
+    shared::<asynch::Dir>();
+    shared::<asynch::File>();
+    shared::<asynch::Walk>();
+    shared::<Error>();
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    let root = volume.asynch().root();
+    sent(&root.open("x"));
+    sent(&root.create_dir_all("x/y"));
+    sent(&root.rename("x", "y"));
+    sent(&root.remove_dir_all("x"));
+    sent(&root.walk().next());
+    sent(&volume.asynch().sync());
+    volume.root().write("shared", [0; 80_000]).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..8_u8 {
+            let (root, volume) = (volume.root(), volume.clone());
+            scope.spawn(move || {
+                let mine = format!("dir {thread}");
+                root.create_dir(&mine).unwrap();
+                let shared = root.open_with("shared", FileOptions::new().write(true)).unwrap();
+                for n in 0..40 {
+                    let name = format!("{mine}/{n}");
+                    root.write(&name, vec![thread; 3000 + n]).unwrap();
+                    root.rename(&name, format!("{mine}/renamed {n}")).unwrap();
+                }
+                shared.write_all_at(u64::from(thread) * 10_000, &[thread; 10_000]).unwrap();
+                volume.sync().unwrap();
+            });
+        }
+    });
+    let text = volume.root().read("shared").unwrap();
+    assert!((0..80_000).all(|at| text[at] == (at / 10_000) as u8));
+    volume.close().unwrap();
+    fsck(&path);
+    let still = Volume::open(&path, &OpenOptions::new()).unwrap();
+    assert_eq!(still.root().walk().filter(|met| met.as_ref().unwrap().1.is_file()).count(), 8 * 40 + 1);
+}
+
+#[test]
+fn errors_are_those_of_the_system() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let kind = |error: Error| (error.errno(), std::io::Error::from(error).kind());
+    let none = Volume::open(&dir.path().join("none"), &OpenOptions::new()).unwrap_err();
+    assert_eq!(kind(none), (2, ErrorKind::NotFound));
+    let volume = writable(&path);
+    let second = Volume::open(&path, &OpenOptions::new().write(true)).unwrap_err();
+    assert!(second.to_string().contains("disk.img"), "refused by name: {second}");
+    assert_eq!(kind(second), (16, ErrorKind::ResourceBusy));
+    let root = volume.root();
+    root.create_dir_all("a/b").unwrap();
+    root.write("f", "text").unwrap();
+    let user = volume.as_caller(Caller::user(1000, 1000, vec![])).root();
+    for (error, expected) in [
+        (root.open("none").unwrap_err(), (2, ErrorKind::NotFound)),
+        (root.create_dir("a").unwrap_err(), (17, ErrorKind::AlreadyExists)),
+        (root.remove_dir("a").unwrap_err(), (39, ErrorKind::DirectoryNotEmpty)),
+        (root.open("a").unwrap_err(), (21, ErrorKind::IsADirectory)),
+        (root.open("f/x").unwrap_err(), (20, ErrorKind::NotADirectory)),
+        (root.create("x".repeat(256)).unwrap_err(), (36, ErrorKind::InvalidFilename)),
+        (user.create("mine").unwrap_err(), (13, ErrorKind::PermissionDenied)),
+        (user.set_mode("f", 0o777).unwrap_err(), (1, ErrorKind::PermissionDenied)),
+        (root.xattr("f", "user.none").unwrap_err(), (61, std::io::Error::from_raw_os_error(61).kind())),
+        (
+            root.open("f").unwrap().write_at(0, b"x").unwrap_err(),
+            (9, std::io::Error::from_raw_os_error(9).kind()),
+        ),
+        (
+            root.open_with("f", FileOptions::new().write(true).create_new(true)).unwrap_err(),
+            (17, ErrorKind::AlreadyExists),
+        ),
+    ] {
+        let told = error.to_string();
+        assert_eq!(kind(error), expected, "{told}");
+    }
+    volume.close().unwrap();
+    let still = Volume::open(&path, &OpenOptions::new()).unwrap();
+    assert_eq!(kind(still.root().create_dir("x").unwrap_err()), (30, ErrorKind::ReadOnlyFilesystem));
+    assert_eq!(still.root().read("f").unwrap(), b"text");
+}
+
+#[test]
+fn names_go_where_they_are_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    let root = volume.root();
+    root.create_dir("d").unwrap();
+    root.write("a", "a").unwrap();
+    root.write("b", "b").unwrap();
+    root.rename_with("a", "b", RenameMode::Exchange).unwrap();
+    assert_eq!((root.read("a").unwrap(), root.read("b").unwrap()), (b"b".to_vec(), b"a".to_vec()));
+    assert_eq!(root.rename_with("a", "b", RenameMode::NoReplace).unwrap_err().errno(), 17);
+    root.rename_with("a", "d/a", RenameMode::Whiteout).unwrap();
+    let whiteout = root.symlink_metadata("a").unwrap();
+    assert_eq!((whiteout.file_type(), whiteout.device()), (FileType::CharDevice, Some((0, 0))));
+    root.hard_link("b", "d/b").unwrap();
+    assert_eq!(root.metadata("b").unwrap().links(), 2);
+    root.symlink("d", "link").unwrap();
+    root.create_special("link/pipe", Special::Fifo, 0o600).unwrap();
+    let temporary = root.tempfile(0o640).unwrap();
+    temporary.write_all_at(0, b"complete").unwrap();
+    root.link_file(&temporary, "d/appears").unwrap();
+    drop(temporary);
+    let met: Vec<_> = root.walk().map(|met| String::from_utf8(met.unwrap().0).unwrap()).collect();
+    assert_eq!(met, ["a", "b", "d", "d/a", "d/appears", "d/b", "d/pipe", "link", "lost+found"]);
+    root.remove_dir_all("link").unwrap();
+    assert!(root.try_exists("d/appears").unwrap(), "the link goes, not what it leads to");
+    root.remove_dir_all("d").unwrap();
+    volume.close().unwrap();
+    fsck(&path);
+}
+
+#[test]
+fn files_behave_as_those_of_std() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    let root = volume.root();
+    let mut file = root.open_with("f", FileOptions::new().read(true).write(true).create(true)).unwrap();
+    file.seek(SeekFrom::Start(10_000)).unwrap();
+    file.write_all(b"end").unwrap();
+    file.seek(SeekFrom::End(-3)).unwrap();
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "end");
+    assert_eq!(file.seek(SeekFrom::Current(-20_000)).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let mut log = root.open_with("f", FileOptions::new().append(true)).unwrap();
+    log.write_all(b" and more").unwrap();
+    assert_eq!((file.len(), log.metadata().unwrap().len()), (10_012, 10_012));
+    file.set_len(4).unwrap();
+    assert_eq!(root.read("f").unwrap(), [0; 4]);
+    root.set_len("f", 6).unwrap();
+    file.sync_data().unwrap();
+    root.create("f").unwrap();
+    assert!(file.is_empty(), "emptied by another open file");
+    drop((file, log));
+    volume.close().unwrap();
+    fsck(&path);
+}
+
+#[test]
+fn attributes_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    let root = volume.root();
+    root.write("f", "x").unwrap();
+    root.create_dir("d").unwrap();
+    let time = Time { seconds: 3_000_000_000, nanos: 123_456_789 };
+    root.set_owner("f", Some(12), Some(70_000)).unwrap();
+    root.set_mode("f", 0o4750).unwrap();
+    root.set_times("f", None, Some(time)).unwrap();
+    root.set_flags("f", InodeFlags::NODUMP).unwrap();
+    root.set_xattr("f", "user.a", "v", XattrMode::Create).unwrap();
+    assert_eq!(root.set_xattr("f", "user.a", "w", XattrMode::Create).unwrap_err().errno(), 17);
+    assert_eq!(root.set_project("f", 1).unwrap_err().errno(), 95, "no such feature here");
+    let list = [
+        &2_u32.to_le_bytes()[..],
+        &[1, 0, 6, 0, 0xff, 0xff, 0xff, 0xff],
+        &[2, 0, 4, 0, 0xe8, 3, 0, 0],
+        &[4, 0, 4, 0, 0xff, 0xff, 0xff, 0xff],
+        &[0x10, 0, 4, 0, 0xff, 0xff, 0xff, 0xff],
+        &[0x20, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
+    ]
+    .concat();
+    root.set_xattr("d", "system.posix_acl_default", &list, XattrMode::Any).unwrap();
+    let list = root.acl("d", AclKind::Default).unwrap().unwrap();
+    assert_eq!(list.entries().len(), 5);
+    root.set_acl("f", AclKind::Access, Some(&list)).unwrap();
+    assert_eq!(root.acl("f", AclKind::Access).unwrap().as_ref(), Some(&list));
+    root.write("d/heir", "").unwrap();
+    assert!(root.acl("d/heir", AclKind::Access).unwrap().is_some());
+    root.set_acl("d", AclKind::Default, None).unwrap();
+    assert_eq!(root.acl("d", AclKind::Default).unwrap(), None);
+    let free = volume.statfs();
+    assert!(free.blocks_free < free.blocks && free.inodes_free < free.inodes);
+    volume.close().unwrap();
+    fsck(&path);
+    let still = Volume::open(&path, &OpenOptions::new()).unwrap();
+    let seen = still.root().metadata("f").unwrap();
+    assert_eq!((seen.uid(), seen.gid(), seen.mode() & 0o7700), (12, 70_000, 0o4600));
+    assert_eq!((seen.modified(), seen.flags().contains(InodeFlags::NODUMP)), (time, true));
+    assert_eq!(still.root().xattr("f", "user.a").unwrap(), b"v");
+    let told = still.statfs();
+    assert_eq!(
+        (told.blocks, told.blocks_free, told.inodes_free),
+        (free.blocks, free.blocks_free, free.inodes_free)
+    );
+}
+
+#[test]
+fn a_volume_that_is_dropped_is_as_after_a_power_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    let root = volume.root();
+    root.write("synced", "kept").unwrap();
+    root.write("emptied", vec![1; 20_000]).unwrap();
+    root.open("synced").unwrap().sync_all().unwrap();
+    // As Linux has lost it: the name of a file that was created, or emptied, by the open file that then writes durably.
+    for name in ["new", "emptied"] {
+        let options = *FileOptions::new().write(true).create(true).truncate(true).sync(true);
+        root.open_with(name, &options).unwrap().write_all_at(0, b"durable").unwrap();
+    }
+    root.create("lost").unwrap();
+    drop((root, volume));
+    let volume = writable(&path);
+    let root = volume.root();
+    assert_eq!(root.read("synced").unwrap(), b"kept");
+    assert_eq!(
+        (root.read("new").unwrap(), root.read("emptied").unwrap()),
+        (b"durable".into(), b"durable".into())
+    );
+    assert!(!root.try_exists("lost").unwrap(), "nothing made it durable");
+    drop(root);
+    volume.close().unwrap();
+    fsck(&path);
+}
