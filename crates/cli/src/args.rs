@@ -360,7 +360,8 @@ pub(crate) struct VolumeArgs {
 
 /// Replay the journal of a volume that was not unmounted, and mark it clean
 ///
-/// The replay is that of a mount, with the free counts recomputed as e2fsck does. An interrupted run can be repeated.
+/// The replay is that of a mount, with the free counts recomputed as e2fsck does. Files that were deleted or truncated while
+/// open are finished as well, unless the volume has known errors or cannot be written. An interrupted run can be repeated.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RecoverArgs {
     /// The image or disk, which must not be mounted

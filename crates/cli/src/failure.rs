@@ -48,6 +48,9 @@ pub(crate) enum Failure {
     Misspelt { place: String, meant: String },
     #[error("{place}: {error}")]
     Volume { place: String, error: extant_fs::Error },
+    /// As `Volume`, in words that do not name the end of the place again.
+    #[error("{told}")]
+    Named { told: String, error: extant_fs::Error },
     /// There is no superblock to begin with.
     #[error("{image}: not an ext2, ext3 or ext4 volume, or one with a damaged superblock{advice}: {error}")]
     NoVolume { image: String, advice: &'static str, error: extant_fs::Error },
@@ -100,7 +103,15 @@ impl Failure {
             error,
             E::NotFound(_) | E::NotADirectory(_) | E::IsADirectory(_) | E::NotAFile(_) | E::Loop(_)
         );
-        Self::Volume { place: if whole { place.image_quoted() } else { place.quoted() }, error }
+        let text = error.to_string();
+        if whole && text.starts_with('/') {
+            return Self::Volume { place: place.image_quoted(), error };
+        }
+        let name = place.file_name().map(|name| quote(name.as_bytes()) + ": ");
+        match name.and_then(|name| Some(text.strip_prefix(&name)?.to_owned())) {
+            Some(text) => Self::Named { told: format!("{}: {text}", place.quoted()), error },
+            None => Self::Volume { place: place.quoted(), error },
+        }
     }
 
     /// Why an image could not be opened for reading; `superblock` is the place that the user named for it.
@@ -127,7 +138,9 @@ impl Failure {
 
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::Volume { error, .. } | Self::NoVolume { error, .. } => exit_of(error),
+            Self::Volume { error, .. } | Self::Named { error, .. } | Self::NoVolume { error, .. } => {
+                exit_of(error)
+            }
             Self::Line { failure, .. } => failure.exit(),
             Self::Usage(_) | Self::Build(extant_image::BuildError::Options(_)) => Exit::Usage,
             Self::Lab(LabError::Job(_) | LabError::Machine(_) | LabError::Trace(_)) => Exit::Usage,

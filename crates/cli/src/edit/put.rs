@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 
 /// Bytes read from the host at a time.
 const CHUNK_BYTES: usize = 1 << 20;
+/// Zeroes that become a hole.
+const HOLE_BYTES: usize = 64 << 10;
 
 impl Edit<'_> {
     pub(super) fn put(&self, args: &PutArgs) -> Result<(), Failure> {
@@ -133,14 +135,24 @@ impl Put<'_> {
         let mut at = 0;
         loop {
             let n = match from.read(&mut chunk) {
-                Ok(0) => return Ok(()),
+                Ok(0) => break,
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(read(error)),
             };
-            file.write_all_at(at, &chunk[..n]).map_err(failed)?;
+            for (skip, piece) in (0..).step_by(HOLE_BYTES).zip(chunk[..n].chunks(HOLE_BYTES)) {
+                if piece.iter().any(|&byte| byte != 0) {
+                    file.write_all_at(at + skip, piece).map_err(failed)?;
+                }
+            }
+            // Written chunk by chunk, before the cache comes to it by itself: the same files get the same places.
+            file.write_back().map_err(failed)?;
             at += n as u64;
         }
+        if file.len() < at {
+            file.set_len(at).map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Owner and extended attributes. The owner comes before the mode's set-ID bits, which it takes away.

@@ -3,6 +3,7 @@
 mod adding;
 mod corpus;
 mod damaged;
+mod editing;
 mod exporting;
 mod hostile;
 mod reading;

@@ -50,6 +50,18 @@ pub(crate) fn extant_at<S: AsRef<OsStr>>(source_date_epoch: i64, args: impl Into
     command.output().unwrap().into()
 }
 
+/// Runs `extant` with text on standard input.
+pub(crate) fn extant_with<S: AsRef<OsStr>>(input: &[u8], args: impl IntoIterator<Item = S>) -> Ran {
+    use std::io::Write;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
+    command.arg("--quiet").args(args).env("SOURCE_DATE_EPOCH", "1600000000");
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // A command that refuses its arguments reads nothing.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap().into()
+}
+
 /// e2fsck has nothing to say about a volume.
 #[track_caller]
 pub(crate) fn fsck(image: &Path) {
