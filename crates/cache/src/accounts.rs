@@ -32,15 +32,15 @@
 //! # }
 //! ```
 
-use crate::cache::PageCache;
 use crate::caught::shielded;
 use crate::page::PAGE;
+use crate::registry::Member;
 use crate::shared::Shared;
-use crate::{Disk, waits};
+use crate::waits;
 use extant_rt::{Class, Nanos};
 use parking_lot::Mutex;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Gives memory back on request.
@@ -60,14 +60,6 @@ pub struct AccountConfig {
     pub limit_bytes: u64,
     /// No more may be pinned at a time.
     pub pinned_bytes: u64,
-}
-
-impl AccountConfig {
-    /// A quarter of the budget, half of that pinned at most.
-    pub fn new(name: &'static str, cache: &PageCache) -> Self {
-        let budget = cache.budget_bytes();
-        Self { name, limit_bytes: budget / 4, pinned_bytes: budget / 8 }
-    }
 }
 
 /// Memory of one client. Cheap to clone; what is charged is returned when the charges are dropped.
@@ -114,41 +106,8 @@ pub struct PinnedFull {
     pub cap_bytes: u64,
 }
 
-/// All accounts of a cache.
-#[derive(Default)]
-pub(crate) struct Accounts {
-    all: Mutex<Vec<Weak<Inner>>>,
-    charged: AtomicU64,
-    /// Pages of the budget that are set apart for what is charged: it, and a little more, so that a charge takes no lock.
-    granted_pages: Mutex<u64>,
-    granted_bytes: AtomicU64,
-    /// Bytes that frames are short of.
-    wanted: AtomicU64,
-    is_shrinking: AtomicBool,
-}
-
-impl fmt::Debug for Accounts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Accounts({} bytes)", self.charged.load(Ordering::Relaxed))
-    }
-}
-
-impl PageCache {
-    /// Opens an account for memory outside frames.
-    pub fn account(&self, config: AccountConfig) -> Account {
-        Account::open(self.shared(), config)
-    }
-}
-
-impl Disk {
-    /// Opens an account for memory outside frames, with the cache of this disk.
-    pub fn account(&self, config: AccountConfig) -> Account {
-        Account::open(&self.shared, config)
-    }
-}
-
 impl Account {
-    fn open(shared: &Arc<Shared>, config: AccountConfig) -> Self {
+    pub(crate) fn open(shared: &Arc<Shared>, config: AccountConfig) -> Self {
         let inner = Arc::new(Inner {
             shared: shared.clone(),
             config,
@@ -158,7 +117,8 @@ impl Account {
         });
         let mut all = shared.accounts.all.lock();
         all.retain(|account| account.strong_count() > 0);
-        all.push(Arc::downgrade(&inner));
+        let member: Arc<dyn Member> = inner.clone();
+        all.push(Arc::downgrade(&member));
         Self { inner }
     }
 
@@ -248,10 +208,15 @@ impl Inner {
             self.shared.grant_accounts();
         }
     }
+}
 
-    /// Bytes over the limit.
+impl Member for Inner {
+    fn charged(&self) -> u64 {
+        self.charged.load(Ordering::Acquire)
+    }
+
     fn excess(&self) -> u64 {
-        self.charged.load(Ordering::Acquire).saturating_sub(self.config.limit_bytes)
+        self.charged().saturating_sub(self.config.limit_bytes)
     }
 
     fn shrink(&self, bytes: u64) -> u64 {
@@ -353,7 +318,7 @@ async fn shrink(shared: Arc<Shared>) {
     let mut budget = shared.rt.budget(Nanos::from_micros(100));
     let mut freed_since_wake = 0;
     loop {
-        let all: Vec<Arc<Inner>> = accounts.all.lock().iter().filter_map(Weak::upgrade).collect();
+        let all: Vec<Arc<dyn Member>> = accounts.all.lock().iter().filter_map(Weak::upgrade).collect();
         let mut wanted = accounts.wanted.swap(0, Ordering::AcqRel);
         let mut freed = 0;
         for account in &all {
@@ -367,7 +332,7 @@ async fn shrink(shared: Arc<Shared>) {
         // In proportion to what each holds.
         let sum = accounts.charged.load(Ordering::Acquire).max(1);
         for account in &all {
-            let holds = account.charged.load(Ordering::Acquire);
+            let holds = account.charged();
             let share = (u128::from(wanted) * u128::from(holds) / u128::from(sum)) as u64;
             if wanted > 0 && holds > 0 {
                 freed += account.shrink(share.max(1));

@@ -1,5 +1,6 @@
 //! The cache of a process.
 
+use crate::accounts::{Account, AccountConfig};
 use crate::dirty::TurnControl;
 use crate::dirty::control::{DeviceIndex, DirtyControl, DirtyLimits};
 use crate::mapping::Inner;
@@ -7,7 +8,7 @@ use crate::mapping::backing::Backing;
 use crate::mapping::file::Mapping;
 use crate::page::PAGE;
 use crate::pool::evict::{Eviction, S3Fifo, SPARE_FRAMES};
-use crate::shared::{Settings, Shared};
+use crate::shared::{OnWriteError, Settings, Shared};
 use crate::writeback::disk::DiskState;
 use crate::writeback::flusher;
 use crate::writeback::pass::{ByRuns, WriteBackPass};
@@ -17,19 +18,6 @@ use extant_block::{Device, IoError};
 use extant_rt::{Class, Nanos, Rt, Task, WaitConfig, WaitStats};
 use parking_lot::Mutex;
 use std::sync::Arc;
-
-/// The fate of a page that could not be written back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnWriteError {
-    /// It stays dirty, and is tried again at the next periodic pass and on demand. A writer that would have to wait for
-    /// room on a device that keeps failing gets the device's error. Where a file's backing has no place for its pages, the
-    /// file alone is concerned: they stay in memory until a sync succeeds or they are cut off, and writers that would
-    /// dirty more of the file get its error.
-    #[default]
-    KeepDirty,
-    /// It counts as clean and may be evicted: its contents are lost then, as on Linux.
-    MarkClean,
-}
 
 /// How a [`PageCache`] is set up.
 #[derive(Debug)]
@@ -353,5 +341,27 @@ impl Disk {
     /// it had written before may be gone.
     pub fn flush_failures(&self) -> u64 {
         self.state.flushes.failures()
+    }
+}
+
+impl AccountConfig {
+    /// A quarter of the budget, half of that pinned at most.
+    pub fn new(name: &'static str, cache: &PageCache) -> Self {
+        let budget = cache.budget_bytes();
+        Self { name, limit_bytes: budget / 4, pinned_bytes: budget / 8 }
+    }
+}
+
+impl PageCache {
+    /// Opens an account for memory outside frames.
+    pub fn account(&self, config: AccountConfig) -> Account {
+        Account::open(self.shared(), config)
+    }
+}
+
+impl Disk {
+    /// Opens an account for memory outside frames, with the cache of this disk.
+    pub fn account(&self, config: AccountConfig) -> Account {
+        Account::open(&self.shared, config)
     }
 }

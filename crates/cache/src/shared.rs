@@ -1,7 +1,6 @@
 //! State that all mappings of a process share: the pool, the files by number, the ledger of dirty memory.
 
 use crate::CacheError;
-use crate::accounts::Accounts;
 use crate::dirty::control::{DirtyControl, DirtyLimits, WriterId};
 use crate::dirty::ledger::Ledger;
 use crate::mapping::Inner;
@@ -9,6 +8,7 @@ use crate::page::{FileId, FrameNo};
 use crate::pool::evict::Eviction;
 use crate::pool::frames::Claimed;
 use crate::pool::{Pool, Purpose};
+use crate::registry::Accounts;
 use crate::waits::{Condition, Waits};
 use crate::writeback::disk::DiskState;
 use crate::writeback::pass::WriteBackPass;
@@ -38,10 +38,23 @@ pub(crate) struct Shared {
     pub(crate) closed: AtomicBool,
 }
 
+/// The fate of a page that could not be written back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnWriteError {
+    /// It stays dirty, and is tried again at the next periodic pass and on demand. A writer that would have to wait for
+    /// room on a device that keeps failing gets the device's error. Where a file's backing has no place for its pages, the
+    /// file alone is concerned: they stay in memory until a sync succeeds or they are cut off, and writers that would
+    /// dirty more of the file get its error.
+    #[default]
+    KeepDirty,
+    /// It counts as clean and may be evicted: its contents are lost then, as on Linux.
+    MarkClean,
+}
+
 /// Settings, which do not change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    pub(crate) on_write_error: crate::OnWriteError,
+    pub(crate) on_write_error: OnWriteError,
     pub(crate) read_ahead_pages: u64,
     pub(crate) run_pages: u64,
     pub(crate) bio_pages: u64,

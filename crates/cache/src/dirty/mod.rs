@@ -32,9 +32,9 @@ mod bandwidth;
 pub mod control;
 pub(crate) mod ledger;
 mod limits;
-pub(crate) mod throttle;
 mod turn_control;
 mod turns;
+pub(crate) mod writer;
 
 pub use bandwidth::BusyRate;
 pub use limits::{BoundError, DirtyBound, DirtyBounds};

@@ -1,7 +1,7 @@
 //! A file of the cache: what its owner does with its pages.
 
 use crate::caught::caught;
-use crate::dirty::throttle::Writer;
+use crate::dirty::writer::Writer;
 use crate::mapping::Inner;
 use crate::mapping::backing::ReadFrom;
 use crate::mapping::exclude::Exclusion;

@@ -5,9 +5,11 @@ pub(crate) mod exclude;
 pub(crate) mod file;
 pub(crate) mod load;
 pub(crate) mod open;
+mod pause;
 mod read;
 pub mod readahead;
 pub(crate) mod sweep;
+mod throttle;
 mod write;
 
 use crate::caught::shielded;

@@ -1,9 +1,10 @@
 //! An open file: reading, writing, syncing.
 
 use crate::dirty::ledger::NoRoom;
-use crate::dirty::throttle::{Pause, Writer};
+use crate::dirty::writer::Writer;
 use crate::mapping::Inner;
 use crate::mapping::load::{Load, Loading, Wanted};
+use crate::mapping::pause::Pause;
 use crate::mapping::read::ReadStop;
 use crate::mapping::readahead::{Plan, ReadAhead};
 use crate::mapping::write::{Source, Terms, WriteStop, Wrote};
@@ -371,7 +372,7 @@ impl OpenFile {
                     WriteStop::NoRoom(NoRoom::OnDevice(_)) => "device limit",
                     _ => "no frames",
                 };
-                pause = Pause::begin(self, rule, self.writer.lock().dirtied_pages());
+                pause = Pause::begin(inner, rule, self.writer.lock().dirtied_pages());
             }
             match stop {
                 WriteStop::Done | WriteStop::Asks => {}

@@ -7,7 +7,7 @@ use crate::mapping::Inner;
 use crate::shared::Shared;
 use crate::waits::Condition;
 use crate::writeback::errseq::{ErrorLog, Told};
-use crate::writeback::flush::Flushes;
+use crate::writeback::flushes::Flushes;
 use extant_block::Device;
 use extant_rt::Nanos;
 use parking_lot::Mutex;

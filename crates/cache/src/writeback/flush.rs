@@ -9,87 +9,13 @@
 //! would vouch for data that the failed one had lost.
 
 use crate::mapping::Inner;
-use crate::page::FileId;
 use crate::shared::Shared;
 use crate::writeback::disk::DiskState;
+use crate::writeback::flushes::Part;
 use crate::{CacheError, Result};
 use extant_block::{Bio, IoError, Op, Sector};
 use extant_rt::WaitKey;
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
-
-/// The writes that a device's flushes are to cover.
-#[derive(Debug, Default)]
-pub(crate) struct Flushes(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    /// Flushes that were begun, and those that have ended: as many, or one less.
-    begun: u64,
-    ended: u64,
-    /// The last that failed.
-    failed: Option<(u64, IoError)>,
-    /// Files that were written to the device since the last good flush began.
-    unflushed: BTreeMap<FileId, Unflushed>,
-    failures: u64,
-}
-
-#[derive(Debug)]
-struct Unflushed {
-    file: Weak<Inner>,
-    /// Flushes that had begun when it was written last.
-    written_at: u64,
-}
-
-/// A caller's part in the flushing of a device.
-enum Part {
-    /// It begins this flush.
-    Begins(u64),
-    /// A flush that began after the caller had come has ended like this.
-    Shares(std::result::Result<(), IoError>),
-}
-
-impl Flushes {
-    /// Failures so far.
-    pub(crate) fn failures(&self) -> u64 {
-        self.0.lock().failures
-    }
-
-    fn begun(&self) -> u64 {
-        self.0.lock().begun
-    }
-
-    /// The part of a caller that came when `since` flushes had begun; `None` while it is to wait.
-    fn part(&self, since: u64) -> Option<Part> {
-        let mut state = self.0.lock();
-        match &state.failed {
-            Some((nth, error)) if *nth > since => return Some(Part::Shares(Err(error.clone()))),
-            _ if state.ended > since => return Some(Part::Shares(Ok(()))),
-            _ if state.begun > state.ended => return None,
-            _ => {}
-        }
-        state.begun += 1;
-        Some(Part::Begins(state.begun))
-    }
-
-    /// Flush number `nth` has ended, and its failure has been entered.
-    fn end(&self, nth: u64, result: &std::result::Result<(), IoError>) {
-        let mut state = self.0.lock();
-        state.ended = nth;
-        match result {
-            Ok(()) => state.unflushed.retain(|_, entry| entry.written_at >= nth),
-            Err(error) => state.failed = Some((nth, error.clone())),
-        }
-    }
-
-    /// A flush failed. Gives the files that may have lost data.
-    fn fail(&self) -> Vec<Arc<Inner>> {
-        let mut state = self.0.lock();
-        state.failures += 1;
-        state.unflushed.values().filter_map(|entry| entry.file.upgrade()).collect()
-    }
-}
+use std::sync::Arc;
 
 /// A flush of a device ended.
 fn flushed(disk: &DiskState) -> WaitKey {
@@ -100,15 +26,7 @@ impl DiskState {
     /// A write of `file` has reached the device, though perhaps only its cache.
     pub(crate) fn note_unflushed(&self, file: &Arc<Inner>) {
         if self.device.limits().volatile_cache {
-            let mut state = self.flushes.0.lock();
-            let written_at = state.begun;
-            let fresh = || Unflushed { file: Arc::downgrade(file), written_at };
-            let entry = state.unflushed.entry(file.file).or_insert_with(fresh);
-            // The number may have been another file's before.
-            if entry.file.strong_count() == 0 {
-                entry.file = Arc::downgrade(file);
-            }
-            entry.written_at = written_at;
+            self.flushes.note_write(file);
         }
     }
 

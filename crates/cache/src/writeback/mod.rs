@@ -5,6 +5,7 @@ pub(crate) mod disk;
 pub(crate) mod errseq;
 mod flush;
 pub(crate) mod flusher;
+mod flushes;
 pub mod pass;
 mod run;
 pub(crate) mod stuck;

@@ -1,0 +1,96 @@
+//! Writers that wait because too much is dirty.
+
+use crate::dirty::control::{Background, Verdict};
+use crate::mapping::open::OpenFile;
+use crate::mapping::pause::Pause;
+use crate::writeback::flusher;
+
+/// A writer between two questions to the controller: if the caller leaves, the controller hears of it.
+#[derive(Debug)]
+struct Waiter<'a>(Option<&'a OpenFile>);
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if let Some(file) = self.0 {
+            file.leave();
+        }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        let writer = self.writer.get_mut();
+        if writer.has_asked {
+            self.inner.shared.control.lock().forget(self.inner.disk.index, writer.id);
+        }
+    }
+}
+
+impl OpenFile {
+    fn leave(&self) {
+        let writer = self.writer.lock();
+        self.inner.shared.control.lock().leave(self.inner.disk.index, writer.id);
+    }
+
+    /// Asks the controller, if the writer has used up its allowance, and has the orders carried out. Says how many pages the
+    /// writer had dirtied.
+    fn ask(&self) -> Option<(Verdict, u64)> {
+        let (shared, disk) = (&self.inner.shared, &self.inner.disk);
+        let mut writer = self.writer.lock();
+        if !writer.is_to_ask() {
+            return None;
+        }
+        let asking = writer.ask();
+        let orders = disk.orders(shared, Some(asking));
+        writer.allowed_pages = match orders.writer {
+            Verdict::Go { pages } => pages.max(1),
+            Verdict::Pause { pages, .. } => pages,
+            Verdict::WriteBack { .. } => 0,
+        };
+        self.note_allowance(&writer);
+        drop(writer);
+        if orders.flusher != Background::Stop {
+            disk.kick(shared);
+        }
+        Some((orders.writer, asking.dirtied_pages))
+    }
+
+    /// Asks the controller once; says whether the writer goes on without waiting.
+    pub(crate) fn try_balance(&self) -> bool {
+        match self.ask() {
+            None | Some((Verdict::Go { .. }, _)) => true,
+            Some(_) => {
+                let mut writer = self.writer.lock();
+                writer.allowed_pages = 0;
+                drop(writer);
+                self.leave();
+                false
+            }
+        }
+    }
+
+    /// Follows the controller's verdicts until the writer may go on. A writer that is cancelled in a pause asks again at its
+    /// next write.
+    pub(crate) async fn balance(&self) {
+        let (shared, disk) = (&self.inner.shared, &self.inner.disk);
+        let mut waiter = Waiter(Some(self));
+        while let Some((verdict, dirtied)) = self.ask() {
+            match verdict {
+                Verdict::Go { .. } => break,
+                // Nothing comes back from a device that fails: its writers leave, meet the limit, and hear there of its error.
+                Verdict::Pause { .. } if disk.is_failing() => return,
+                Verdict::Pause { until, rule, .. } => {
+                    let _pause = Pause::begin(&self.inner, rule, dirtied);
+                    shared.rt.sleep_until(until).await;
+                }
+                Verdict::WriteBack { pages, chunk_pages, in_flight_pages, rule } => {
+                    let _pause = Pause::begin(&self.inner, rule, dirtied);
+                    let written = flusher::write_back_some(shared, disk, pages, chunk_pages, in_flight_pages);
+                    let written = written.await;
+                    self.writer.lock().written_pages += written;
+                }
+            }
+        }
+        waiter.0 = None;
+    }
+}

@@ -1,0 +1,93 @@
+//! The flushes of a device, and the files whose writes they are to cover.
+
+use crate::mapping::Inner;
+use crate::page::FileId;
+use extant_block::IoError;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+/// The writes that a device's flushes are to cover.
+#[derive(Debug, Default)]
+pub(crate) struct Flushes(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Flushes that were begun, and those that have ended: as many, or one less.
+    begun: u64,
+    ended: u64,
+    /// The last that failed.
+    failed: Option<(u64, IoError)>,
+    /// Files that were written to the device since the last good flush began.
+    unflushed: BTreeMap<FileId, Unflushed>,
+    failures: u64,
+}
+
+#[derive(Debug)]
+struct Unflushed {
+    file: Weak<Inner>,
+    /// Flushes that had begun when it was written last.
+    written_at: u64,
+}
+
+/// A caller's part in the flushing of a device.
+pub(super) enum Part {
+    /// It begins this flush.
+    Begins(u64),
+    /// A flush that began after the caller had come has ended like this.
+    Shares(std::result::Result<(), IoError>),
+}
+
+impl Flushes {
+    /// Failures so far.
+    pub(crate) fn failures(&self) -> u64 {
+        self.0.lock().failures
+    }
+
+    pub(super) fn begun(&self) -> u64 {
+        self.0.lock().begun
+    }
+
+    /// The part of a caller that came when `since` flushes had begun; `None` while it is to wait.
+    pub(super) fn part(&self, since: u64) -> Option<Part> {
+        let mut state = self.0.lock();
+        match &state.failed {
+            Some((nth, error)) if *nth > since => return Some(Part::Shares(Err(error.clone()))),
+            _ if state.ended > since => return Some(Part::Shares(Ok(()))),
+            _ if state.begun > state.ended => return None,
+            _ => {}
+        }
+        state.begun += 1;
+        Some(Part::Begins(state.begun))
+    }
+
+    /// Flush number `nth` has ended, and its failure has been entered.
+    pub(super) fn end(&self, nth: u64, result: &std::result::Result<(), IoError>) {
+        let mut state = self.0.lock();
+        state.ended = nth;
+        match result {
+            Ok(()) => state.unflushed.retain(|_, entry| entry.written_at >= nth),
+            Err(error) => state.failed = Some((nth, error.clone())),
+        }
+    }
+
+    /// A write of `file` has reached the device.
+    pub(super) fn note_write(&self, file: &Arc<Inner>) {
+        let mut state = self.0.lock();
+        let written_at = state.begun;
+        let fresh = || Unflushed { file: Arc::downgrade(file), written_at };
+        let entry = state.unflushed.entry(file.file).or_insert_with(fresh);
+        // The number may have been another file's before.
+        if entry.file.strong_count() == 0 {
+            entry.file = Arc::downgrade(file);
+        }
+        entry.written_at = written_at;
+    }
+
+    /// A flush failed. Gives the files that may have lost data.
+    pub(super) fn fail(&self) -> Vec<Arc<Inner>> {
+        let mut state = self.0.lock();
+        state.failures += 1;
+        state.unflushed.values().filter_map(|entry| entry.file.upgrade()).collect()
+    }
+}
