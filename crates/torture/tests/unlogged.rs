@@ -1,6 +1,6 @@
 //! Crashes of volumes without a journal: e2fsck mends every state, and what was synced is there under one of its names.
 
-use extant_torture::campaign::{Base, UNLOGGED};
+use extant_torture::campaign::{Base, PROFILES, Profile, UNLOGGED};
 use extant_torture::check::Fsck;
 use extant_torture::states::{self, Options};
 use extant_torture::{Durability, Filesystem, Op, Ours, RenameMode, Tree, pattern};
@@ -50,14 +50,19 @@ impl Workload {
         self.kept.push(Kept { since: self.ops.len() - 1, data: data.to_vec(), paths });
     }
 
-    /// Checks every crash on every kind of volume; returns how many disks were looked at.
+    /// Checks every crash on every kind of volume without a journal; returns how many disks were looked at.
     fn check(&self, name: &str) -> u64 {
+        self.check_over(name, &UNLOGGED)
+    }
+
+    fn check_over(&self, name: &str, profiles: &[Profile]) -> u64 {
         if !Fsck::is_installed() {
             println!("skipped: e2fsck is not installed (apt-get install e2fsprogs)");
             return u64::MAX;
         }
         let fsck = Fsck::new().unwrap();
-        let looked = UNLOGGED.map(|profile| self.check_on(&profile.make().unwrap(), &fsck, profile.name));
+        let look = |profile: &Profile| self.check_on(&profile.make().unwrap(), &fsck, profile.name);
+        let looked: Vec<u64> = profiles.iter().map(look).collect();
         println!("{name}: {looked:?} disks");
         looked.into_iter().sum()
     }
@@ -255,4 +260,64 @@ fn fsync_without_a_journal_writes_the_inode_and_the_names_that_lead_to_it() {
     });
     w.keeps(&pattern(90, 0, 700), &["new/synchronous"]);
     w.check("fsync");
+}
+
+fn synchronous(path: &str, offset: u64, len: u64, tag: u32) -> Op {
+    let (path, direct, durability) = (path.to_owned(), false, Durability::All);
+    Op::Write { path, offset, len, tag, direct, durability }
+}
+
+/// With and without a journal.
+const BOTH: [Profile; 2] = [PROFILES[0], UNLOGGED[0]];
+
+/// Linux may leave a size of 4,096: the block that the small write did not touch is not written.
+#[test]
+fn a_small_synchronous_write_after_a_large_buffered_one_keeps_its_size() {
+    let mut w = Workload::default();
+    let mut data = w.file("file", 5000);
+    w.op(synchronous("file", 100, 10, 91));
+    data[100..110].copy_from_slice(&pattern(91, 100, 10));
+    w.keeps(&data, &["file"]);
+    w.check_over("small synchronous write", &BOTH);
+}
+
+/// Linux may lose the name of a file that was truncated when it was opened for synchronous writes.
+#[test]
+fn a_truncated_file_that_is_written_synchronously_keeps_its_name() {
+    let mut w = Workload::default();
+    w.file("file", 3000);
+    w.op(Op::Truncate { path: "file".into(), size: 0 });
+    w.op(synchronous("file", 0, 700, 92));
+    w.keeps(&pattern(92, 0, 700), &["file"]);
+    w.rename("file", "renamed", RenameMode::Replace);
+    w.op(Op::Truncate { path: "renamed".into(), size: 0 });
+    w.op(synchronous("renamed", 0, 800, 93));
+    w.keeps(&pattern(93, 0, 800), &["renamed"]);
+    // The first contents are truncated away again.
+    w.kept.remove(0);
+    w.check_over("synchronous write of a truncated file", &BOTH);
+}
+
+/// Linux may write a freed directory block home after its place was given to a file's data.
+#[test]
+fn a_freed_directory_block_that_becomes_data_holds_the_data() {
+    let mut w = Workload::default();
+    w.mkdir("a");
+    for round in 0..2 {
+        for n in 0..6 {
+            w.mkdir(&format!("a/{n}"));
+            w.mkdir(&format!("a/{n}/below"));
+        }
+        w.sync();
+        for n in 0..6 {
+            w.op(Op::Rmdir { path: format!("a/{n}/below") });
+            w.op(Op::Rmdir { path: format!("a/{n}") });
+        }
+        w.sync();
+        let path = format!("file{round}");
+        let data = w.file(&path, 24 << 10);
+        w.op(Op::Fsync { path: path.clone() });
+        w.keeps(&data, &[&path]);
+    }
+    w.check_over("freed directory blocks", &BOTH);
 }
