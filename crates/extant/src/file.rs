@@ -1,7 +1,7 @@
 //! Open files, for code that blocks.
 
 use crate::world::World;
-use crate::{Error, Metadata, Result, asynch};
+use crate::{Error, Metadata, Result, Time, asynch};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
 /// An open regular file, with a position for [`Read`], [`Write`] and [`Seek`].
@@ -95,6 +95,30 @@ impl File {
     /// The file is not open for writing; the size is beyond the largest of a file.
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.world.wait(self.inner.set_len(size))
+    }
+
+    /// Sets the permission bits, setuid, setgid and sticky.
+    ///
+    /// # Errors
+    /// The caller is not the file's owner.
+    pub fn set_mode(&self, mode: u32) -> Result<()> {
+        self.world.wait(self.inner.set_mode(mode))
+    }
+
+    /// Sets owner and group; `None` leaves one as it is.
+    ///
+    /// # Errors
+    /// The caller may not.
+    pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.world.wait(self.inner.set_owner(uid, gid))
+    }
+
+    /// Sets times of last access and change; `None` leaves one as it is.
+    ///
+    /// # Errors
+    /// The caller is not the file's owner.
+    pub fn set_times(&self, accessed: Option<Time>, modified: Option<Time>) -> Result<()> {
+        self.world.wait(self.inner.set_times(accessed, modified))
     }
 
     /// Writes what is in memory, without making it durable. Space is given out here, or whenever the cache comes to it: a

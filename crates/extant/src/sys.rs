@@ -232,11 +232,11 @@ impl Sys {
     }
 
     pub(crate) async fn set_mode(&self, node: &Node, mode: u32) -> Result<()> {
-        self.set(node, SetAttributes { permissions: Some(mode as u16), ..Default::default() }).await
+        self.set(node, of_mode(mode)).await
     }
 
     pub(crate) async fn set_owner(&self, node: &Node, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        self.set(node, SetAttributes { uid, gid, ..Default::default() }).await
+        self.set(node, of_owner(uid, gid)).await
     }
 
     pub(crate) async fn set_times(
@@ -245,9 +245,7 @@ impl Sys {
         accessed: Option<Time>,
         modified: Option<Time>,
     ) -> Result<()> {
-        let to = |time: Time| SetTime::To(time.into());
-        let (accessed, modified) = (accessed.map(to), modified.map(to));
-        self.set(node, SetAttributes { accessed, modified, ..Default::default() }).await
+        self.set(node, of_times(accessed, modified)).await
     }
 
     pub(crate) async fn set_flags(&self, node: &Node, flags: InodeFlags) -> Result<()> {
@@ -318,10 +316,19 @@ impl Sys {
                 Contents::Live(file)
             }
             Node::Still(_) if options.writes() => return Err(Error::ReadOnly),
-            Node::Still(_) => Contents::Still,
+            Node::Still(inode) => {
+                let file = self.volume.open_file(Inode::clone(inode)).await?;
+                Contents::Still(Box::new(async_lock::Mutex::new(file)))
+            }
         };
-        let (volume, options, cache) = (self.volume.clone(), *options, self.cache.clone());
-        Ok(OpenNode { contents, node: node.clone(), volume, options, _cache: cache })
+        Ok(OpenNode {
+            contents,
+            node: node.clone(),
+            volume: self.volume.clone(),
+            caller: self.caller.clone(),
+            options: *options,
+            _cache: self.cache.clone(),
+        })
     }
 
     pub(crate) async fn sync_dir(&self, dir: &Node) -> Result<()> {
@@ -361,6 +368,19 @@ impl Sys {
     }
 }
 
+pub(crate) fn of_mode(mode: u32) -> SetAttributes {
+    SetAttributes { permissions: Some(mode as u16), ..Default::default() }
+}
+
+pub(crate) fn of_owner(uid: Option<u32>, gid: Option<u32>) -> SetAttributes {
+    SetAttributes { uid, gid, ..Default::default() }
+}
+
+pub(crate) fn of_times(accessed: Option<Time>, modified: Option<Time>) -> SetAttributes {
+    let to = |time: Time| SetTime::To(time.into());
+    SetAttributes { accessed: accessed.map(to), modified: modified.map(to), ..Default::default() }
+}
+
 fn metadata(volume: &Volume, node: &Node) -> Result<Metadata> {
     match node {
         Node::Live(node) => Ok(node.attributes()?.into()),
@@ -374,14 +394,15 @@ pub(crate) struct OpenNode {
     contents: Contents,
     node: Node,
     volume: Volume,
+    caller: Arc<Caller>,
     options: FileOptions,
     _cache: Option<Arc<PageCache>>,
 }
 
 enum Contents {
     Live(extant_fs::OpenFile),
-    /// Of a volume that is open for reading.
-    Still,
+    /// Of a volume that is open for reading; keeps the part of the map that was read last.
+    Still(Box<async_lock::Mutex<extant_fs::File>>),
 }
 
 impl OpenNode {
@@ -392,8 +413,8 @@ impl OpenNode {
     pub(crate) fn size(&self) -> u64 {
         match (&self.contents, &self.node) {
             (Contents::Live(file), _) => file.size(),
-            (Contents::Still, Node::Still(inode)) => inode.size(),
-            (Contents::Still, Node::Live(_)) => unreachable!("files of live nodes are live"),
+            (Contents::Still(_), Node::Still(inode)) => inode.size(),
+            (Contents::Still(_), Node::Live(_)) => unreachable!("files of live nodes are live"),
         }
     }
 
@@ -405,7 +426,7 @@ impl OpenNode {
         match &self.contents {
             _ if !self.options.writes() => Err(Error::BadFile("writing")),
             Contents::Live(file) => Ok(file),
-            Contents::Still => Err(Error::ReadOnly),
+            Contents::Still(_) => Err(Error::ReadOnly),
         }
     }
 
@@ -415,10 +436,12 @@ impl OpenNode {
         }
         match (&self.contents, &self.node) {
             (Contents::Live(file), _) => file.read(at, to).await,
-            (Contents::Still, Node::Still(inode)) => {
-                self.volume.open_file(Inode::clone(inode)).await?.read_at(at, to).await
-            }
-            (Contents::Still, Node::Live(_)) => unreachable!("files of live nodes are live"),
+            (Contents::Still(file), Node::Still(inode)) => match file.try_lock() {
+                Some(mut file) => file.read_at(at, to).await,
+                // Another reader has the map: one of its own, so that neither waits for the other.
+                None => self.volume.open_file(Inode::clone(inode)).await?.read_at(at, to).await,
+            },
+            (Contents::Still(_), Node::Live(_)) => unreachable!("files of live nodes are live"),
         }
     }
 
@@ -430,10 +453,14 @@ impl OpenNode {
         self.writable()?.set_size(size).await
     }
 
+    pub(crate) async fn set(&self, set: SetAttributes) -> Result<()> {
+        self.node.live()?.set_attributes(&self.caller, &set).await
+    }
+
     pub(crate) async fn write_back(&self) -> Result<()> {
         match &self.contents {
             Contents::Live(file) => file.write_back().await,
-            Contents::Still => Ok(()),
+            Contents::Still(_) => Ok(()),
         }
     }
 
@@ -441,7 +468,7 @@ impl OpenNode {
         match &self.contents {
             Contents::Live(file) if data_only => file.datasync().await,
             Contents::Live(file) => file.sync().await,
-            Contents::Still => Ok(()),
+            Contents::Still(_) => Ok(()),
         }
     }
 }

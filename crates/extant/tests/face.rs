@@ -175,6 +175,11 @@ fn files_behave_as_those_of_std() {
     assert_eq!(root.read("f").unwrap(), [0; 4]);
     root.set_len("f", 6).unwrap();
     file.sync_data().unwrap();
+    file.set_mode(0o640).unwrap();
+    file.set_owner(Some(7), None).unwrap();
+    file.set_times(None, Some(Time { seconds: 1, nanos: 2 })).unwrap();
+    let seen = file.metadata().unwrap();
+    assert_eq!((seen.mode(), seen.uid(), seen.modified()), (0o640, 7, Time { seconds: 1, nanos: 2 }));
     root.create("f").unwrap();
     assert!(file.is_empty(), "emptied by another open file");
     drop((file, log));

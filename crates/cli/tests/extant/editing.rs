@@ -330,6 +330,33 @@ fn a_full_volume_is_told_and_stays_whole() {
 }
 
 #[test]
+fn a_full_disk_of_the_host_is_told_and_costs_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path(), "64M", &["-t", "ext4"]) else { return };
+    if !is_root() {
+        return;
+    }
+    let full = dir.path().join("full");
+    fs::create_dir(&full).unwrap();
+    let at = full.to_str().unwrap();
+    run("mount", &["-t", "tmpfs", "-o", "size=8m", "tmpfs", at]);
+    let sparse = full.join("image");
+    run("cp", &["--sparse=always", image.to_str().unwrap(), sparse.to_str().unwrap()]);
+    let large = dir.path().join("large");
+    fs::write(&large, noise(5, 16 << 20)).unwrap();
+    let made = extant(["mkdir".to_owned(), place(&sparse, "/before")]);
+    let ran = extant(["put".as_ref(), large.as_os_str(), place(&sparse, "/large").as_ref()]);
+    // Where there is room it is repaired as after a power cut.
+    run("cp", &["--sparse=always", sparse.to_str().unwrap(), image.to_str().unwrap()]);
+    run("umount", &[at]);
+    made.clean();
+    refused(ran, 1, "No space left on device");
+    extant(["recover", image.to_str().unwrap()]).clean();
+    fsck(&image);
+    assert!(extant(["ls", &place(&image, "/")]).clean_text().contains("before"));
+}
+
+#[test]
 fn disks_are_changed_and_those_that_cannot_be_written_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let Some(image) = volume(dir.path(), "16M", &["-t", "ext4"]) else { return };

@@ -1,7 +1,7 @@
 //! Open files.
 
-use crate::sys::{Node, OpenNode};
-use crate::{Error, Metadata, Result};
+use crate::sys::{Node, OpenNode, of_mode, of_owner, of_times};
+use crate::{Error, Metadata, Result, Time};
 use std::fmt;
 use std::sync::Arc;
 
@@ -84,6 +84,30 @@ impl File {
     /// The file is not open for writing; the size is beyond the largest of a file.
     pub async fn set_len(&self, size: u64) -> Result<()> {
         self.open.set_size(size).await
+    }
+
+    /// Sets the permission bits, setuid, setgid and sticky.
+    ///
+    /// # Errors
+    /// The caller is not the file's owner.
+    pub async fn set_mode(&self, mode: u32) -> Result<()> {
+        self.open.set(of_mode(mode)).await
+    }
+
+    /// Sets owner and group; `None` leaves one as it is.
+    ///
+    /// # Errors
+    /// The caller may not.
+    pub async fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.open.set(of_owner(uid, gid)).await
+    }
+
+    /// Sets times of last access and change; `None` leaves one as it is.
+    ///
+    /// # Errors
+    /// The caller is not the file's owner.
+    pub async fn set_times(&self, accessed: Option<Time>, modified: Option<Time>) -> Result<()> {
+        self.open.set(of_times(accessed, modified)).await
     }
 
     /// Writes what is in memory, without making it durable. Space is given out here, or whenever the cache comes to it: a
