@@ -140,7 +140,7 @@ impl OpenFile {
         let cut = ByteRange::new(bytes, u64::MAX);
         let exclusion = self.mapping.exclude(cut).await;
         let mut pending = Vec::new();
-        // What reads as zeroes is not zeroed, and so not dirty afterwards.
+        // A block that reads as zeroes is not zeroed, and so not dirty afterwards.
         if bytes < self.size() && contents.ends_in_data(bytes).await? {
             let blocks = contents.blocks_of(ByteRange::at(bytes, 1));
             pending = contents.reserve(blocks, self.privilege()).await?;
