@@ -14,7 +14,7 @@ pub struct Unstoppable<T: Send + 'static> {
 }
 
 impl Rt {
-    /// Has `work` done by whoever awaits the answer, or by a task named `name` from where that is dropped. Work that was
+    /// Has `work` done by the caller that awaits the answer, or by a task named `name` from where that is dropped. Work that was
     /// never awaited is done, too.
     pub fn unstoppable<T: Send + 'static>(
         &self,
