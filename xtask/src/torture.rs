@@ -1,4 +1,4 @@
-//! `cargo xtask torture`: crash campaigns beyond those of the tests, and mutants that they must catch.
+//! `cargo xtask torture`: crash campaigns beyond those of the tests.
 
 use extant_torture::campaign::{Campaign, Effort, PROFILES, Profile, Source};
 use extant_torture::check::Tally;
@@ -10,7 +10,9 @@ const USAGE: &str = "\
 usage: cargo xtask torture [OPTION]...
   --seq N          workloads of ACE with N operations (default 1)
   --random N       random workloads of N operations instead; their indices are seeds
-  --profile NAME   the volume: ext4 (default), ext4-4k, ext4-orphan-file, ext4-plain, ext3
+  --directed       workloads for what ACE's do not reach instead: a log that wraps, orphans, blocks that change their use
+  --profile NAME   the volume: ext4 (default), ext4-4k, ext4-orphan-file, ext4-plain, ext3; without a journal ext2,
+                   ext4-unlogged
   --from I --to J  workloads with these indices; --from resumes
   --part I/N       every Nth workload, beginning with the Ith
   --seed S         of sampled states and of the disk's timing
@@ -19,9 +21,10 @@ usage: cargo xtask torture [OPTION]...
   --torn N         torn states for each cut (default 4)
   --fsck N         e2fsck looks at one distinct state of N (default 1, 0 for none)
   --kernel N       the kernel looks at one distinct state of N (default 0; needs root)
+  --recut N        recovery itself is cut off on one distinct state of N, twice in a row (default 0)
   --keep           go on after a failure
   --shrink         shorten a failing workload
-  --mutants        run the mutants instead: each must be caught";
+  --meddlers       run with faults between the volume and its disk instead: each must be caught";
 
 struct Arguments {
     source: Source,
@@ -34,7 +37,7 @@ struct Arguments {
     effort: Effort,
     keep: bool,
     shrink: bool,
-    mutants: bool,
+    meddlers: bool,
 }
 
 fn parse(args: &[&str]) -> Result<Arguments, String> {
@@ -49,7 +52,7 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
         effort: Effort::default(),
         keep: false,
         shrink: false,
-        mutants: false,
+        meddlers: false,
     };
     let mut args = args.iter();
     while let Some(&arg) = args.next() {
@@ -62,6 +65,7 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
                 _ => return Err("ACE's workloads have 1 to 3 operations".into()),
             },
             "--random" => parsed.source = Source::Random(number(value()?)? as usize),
+            "--directed" => parsed.source = Source::Directed,
             "--profile" => {
                 let name = value()?;
                 parsed.profile = Profile::named(name).ok_or_else(|| format!("no profile {name}\n{USAGE}"))?;
@@ -78,9 +82,10 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
             "--torn" => parsed.effort.options.torn = number(value()?)? as usize,
             "--fsck" => parsed.effort.fsck_every = number(value()?)?,
             "--kernel" => parsed.effort.kernel_every = number(value()?)?,
+            "--recut" => parsed.effort.recut_every = number(value()?)?,
             "--keep" => parsed.keep = true,
             "--shrink" => parsed.shrink = true,
-            "--mutants" => parsed.mutants = true,
+            "--meddlers" => parsed.meddlers = true,
             _ => return Err(format!("{arg}?\n{USAGE}")),
         }
     }
@@ -96,8 +101,8 @@ pub(crate) fn run(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         args.seed,
         campaign.oracles().iter().map(|name| format!(", {name}")).collect::<String>()
     );
-    match args.mutants {
-        true => mutants(&campaign, &args)?,
+    match args.meddlers {
+        true => meddlers(&campaign, &args)?,
         false => torture(&campaign, &args)?,
     }
     Ok(())
@@ -152,8 +157,8 @@ fn shorten(campaign: &Campaign, workload: &Workload) {
     }
 }
 
-/// Every mutant must be caught by some workload.
-fn mutants(campaign: &Campaign, args: &Arguments) -> Result<(), String> {
+/// Every fault of the device must be caught by some workload.
+fn meddlers(campaign: &Campaign, args: &Arguments) -> Result<(), String> {
     let base = campaign.base();
     let mut missed = Vec::new();
     for meddling in Meddling::ALL {

@@ -1,9 +1,9 @@
 //! Whole campaigns: volumes to start from, ranges of workloads, and the oracles beside our own recovery.
 
-use crate::check::{Checker, Failure, Fsck, LoopMount, Tally, Verdict};
+use crate::check::{Checker, Failure, Fsck, LoopMount, Promise, Recuts, Run, Tally, Verdict};
 use crate::diff::Generator;
 use crate::states::{Options, Pruner};
-use crate::{Ace, Filesystem, Image, Ours, Recovered, Tree, Workload};
+use crate::{Ace, Filesystem, Image, Op, Ours, Recovered, Tree, Workload, directed};
 use std::cell::Cell;
 use std::io;
 use std::ops::Range;
@@ -30,8 +30,8 @@ pub const UNLOGGED: [Profile; 2] = [
     },
 ];
 
-/// The volumes that campaigns know. All have a journal: without one there is no prefix to keep.
-pub const PROFILES: [Profile; 5] = [
+/// The volumes that campaigns know. Without a journal there is no prefix to keep, and e2fsck is a part of recovery.
+pub const PROFILES: [Profile; 7] = [
     Profile {
         name: "ext4",
         mke2fs: &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1"],
@@ -64,6 +64,8 @@ pub const PROFILES: [Profile; 5] = [
         kib: 6 << 10,
     },
     Profile { name: "ext3", mke2fs: &["-t", "ext3", "-b", "1024", "-J", "size=1"], kib: 6 << 10 },
+    UNLOGGED[0],
+    UNLOGGED[1],
 ];
 
 /// A fresh volume.
@@ -73,7 +75,7 @@ pub struct Base {
     pub image: Image,
     /// Bytes in a block.
     pub block_bytes: u64,
-    /// Where the journal lies: runs of blocks, in order.
+    /// Where the journal lies: runs of blocks, in order. Empty without one.
     pub journal: Vec<Range<u64>>,
 }
 
@@ -144,6 +146,8 @@ pub enum Source {
     Ace(Ace),
     /// Random sequences of so many operations, one for each seed.
     Random(usize),
+    /// Those of [`directed`].
+    Directed,
 }
 
 impl Source {
@@ -152,6 +156,7 @@ impl Source {
         match self {
             Self::Ace(ace) => ace.len(),
             Self::Random(_) => u64::MAX,
+            Self::Directed => directed::all().len() as u64,
         }
     }
 
@@ -168,6 +173,7 @@ impl Source {
                 let mut generator = Generator::new(index);
                 Workload { name: format!("random {index}"), ops: generator.take(*count) }
             }
+            Self::Directed => directed::all().swap_remove(index as usize),
         }
     }
 }
@@ -183,11 +189,13 @@ pub struct Effort {
     pub fsck_every: u64,
     /// The kernel looks at one distinct state of so many; 0 for none.
     pub kernel_every: u64,
+    /// Recovery itself is cut off on one distinct state of so many; 0 for none.
+    pub recut_every: u64,
 }
 
 impl Default for Effort {
     fn default() -> Self {
-        Self { options: Options::default(), pruned: false, fsck_every: 1, kernel_every: 0 }
+        Self { options: Options::default(), pruned: false, fsck_every: 1, kernel_every: 0, recut_every: 0 }
     }
 }
 
@@ -201,6 +209,8 @@ pub struct Campaign {
     kernel: Option<LoopMount>,
     /// Distinct states so far.
     looked: Cell<u64>,
+    recuts: Cell<Option<Recuts>>,
+    has_journal: bool,
 }
 
 impl Campaign {
@@ -209,15 +219,18 @@ impl Campaign {
     /// # Errors
     /// The volume cannot be made.
     pub fn new(profile: Profile, seed: u64, effort: Effort) -> io::Result<Self> {
-        let fsck = match effort.fsck_every > 0 && Fsck::is_installed() {
+        let has_journal = profile.has_journal();
+        let fsck = match (effort.fsck_every > 0 || !has_journal) && Fsck::is_installed() {
             true => Some(Fsck::new()?),
             false => None,
         };
-        let kernel = match effort.kernel_every > 0 && LoopMount::is_possible() {
+        let kernel = match effort.kernel_every > 0 && has_journal && LoopMount::is_possible() {
             true => Some(LoopMount::new()?),
             false => None,
         };
-        Ok(Self { base: profile.make()?, seed, effort, fsck, kernel, looked: Cell::new(0) })
+        let recuts = (effort.recut_every > 0 && has_journal).then(|| Recuts::new(effort.recut_every, seed));
+        let (looked, recuts) = (Cell::new(0), Cell::new(recuts));
+        Ok(Self { base: profile.make()?, seed, effort, fsck, kernel, looked, recuts, has_journal })
     }
 
     /// The volume that workloads start from.
@@ -253,7 +266,10 @@ impl Campaign {
         let mut by_fsck = |image: &Image, recovered: &Recovered, tally: &mut Tally| {
             self.looked.set(self.looked.get() + 1);
             match fsck.as_ref().filter(|_| due(effort.fsck_every)) {
-                Some(fsck) => ask_fsck(fsck, filesystem, image, recovered, tally).map(Some),
+                Some(fsck) if self.has_journal => {
+                    ask_fsck(fsck, filesystem, image, recovered, tally).map(Some)
+                }
+                Some(fsck) => leaves_nothing(fsck, recovered, tally).map(|()| None),
                 None => Ok(None),
             }
         };
@@ -264,16 +280,58 @@ impl Campaign {
             tally.kernel += 1;
             kernel.tree(image).map_err(|error| format!("loop mount: {error}"))?.map(Some)
         };
-        let pruner = effort.pruned.then(|| Pruner::new(base.block_bytes, base.journal.clone()));
-        let options = Options { seed: self.seed, ..effort.options };
+        let mended = fsck.as_ref().map(|fsck| Mended { filesystem, fsck });
+        let filesystem = match &mended {
+            Some(mended) if !self.has_journal => mended,
+            _ => filesystem,
+        };
+        let pruner =
+            (effort.pruned && self.has_journal).then(|| Pruner::new(base.block_bytes, base.journal.clone()));
+        let mut recuts = self.recuts.take();
         let mut checker = Checker {
             filesystem,
             base: base.image.clone(),
-            options,
+            options: Options { seed: self.seed, ..effort.options },
             pruner,
             oracles: vec![&mut by_fsck, &mut by_kernel],
+            promise: if self.has_journal { Promise::Prefix } else { Promise::Synced },
+            recuts: recuts.as_mut(),
         };
-        checker.check(workload)
+        let checked = checker.check(workload);
+        drop(checker);
+        self.recuts.set(recuts);
+        checked
+    }
+}
+
+/// A file system that e2fsck recovers, as it does when a machine starts.
+#[derive(Clone, Copy)]
+struct Mended<'a> {
+    filesystem: &'a dyn Filesystem,
+    fsck: &'a Fsck,
+}
+
+impl Filesystem for Mended<'_> {
+    fn run(&self, image: &Image, ops: &[Op]) -> Result<Run, String> {
+        self.filesystem.run(image, ops)
+    }
+
+    fn recover(&self, image: &Image) -> Result<Recovered, String> {
+        let (repaired, verdict) =
+            self.fsck.repair_unlogged(image).map_err(|error| format!("e2fsck: {error}"))?;
+        match verdict {
+            Verdict::Complains(words) => Err(words),
+            Verdict::Clean => self.filesystem.recover(&repaired),
+        }
+    }
+}
+
+/// e2fsck finds nothing on a volume that was opened and closed after a repair.
+fn leaves_nothing(fsck: &Fsck, recovered: &Recovered, tally: &mut Tally) -> Result<(), String> {
+    tally.fsck += 1;
+    match fsck.check(&recovered.image).map_err(|error| format!("e2fsck: {error}"))? {
+        Verdict::Complains(words) => Err(format!("after the volume was used: {words}")),
+        Verdict::Clean => Ok(()),
     }
 }
 
@@ -294,6 +352,6 @@ fn ask_fsck(
     if let Verdict::Complains(words) = verdict {
         return Err(format!("instead of our recovery: {words}"));
     }
-    let read = filesystem.recover(&Image::new(repaired.into()));
+    let read = filesystem.recover(&repaired);
     Ok(read.map_err(|error| format!("after e2fsck's repair: {error}"))?.tree)
 }

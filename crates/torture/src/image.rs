@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 const SECTOR: usize = 512;
 
 /// A disk's contents: a base that many share, and the pages that differ from it. Cloning copies no page.
@@ -49,6 +49,28 @@ impl Image {
             bytes[page * PAGE..][..PAGE].copy_from_slice(&contents[..]);
         }
         bytes
+    }
+
+    /// An image of these contents, as long as this one, over the same base.
+    pub fn holding(&self, contents: &[u8]) -> Self {
+        assert_eq!(contents.len(), self.len(), "one size");
+        let mut image = Self::new(self.base.clone());
+        for (page, now) in contents.chunks_exact(PAGE).enumerate() {
+            if *now != self.base[page * PAGE..][..PAGE] {
+                image.write(page * PAGE, PAGE, Some(now));
+            }
+        }
+        image
+    }
+
+    /// What many images share.
+    pub(crate) fn base(&self) -> &Arc<[u8]> {
+        &self.base
+    }
+
+    /// Pages of 4 KiB that differ from the base, by number.
+    pub(crate) fn changed_pages(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        self.pages.iter().map(|(&page, contents)| (page, &contents[..]))
     }
 
     /// Copies the bytes from `at` on.

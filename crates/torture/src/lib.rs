@@ -20,6 +20,7 @@ pub mod ace;
 pub mod campaign;
 pub mod check;
 pub mod diff;
+pub mod directed;
 pub mod faults;
 mod host;
 pub mod hostile;

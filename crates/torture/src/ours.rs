@@ -14,6 +14,11 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Memory of the cache that workloads run with, in bytes.
+const CACHE_BYTES: u64 = 8 << 20;
+/// Memory of the cache that recovered volumes are read with: thousands of them are made.
+const RECOVERY_CACHE_BYTES: u64 = 1 << 20;
+
 /// An open volume as a subject. No permissions are checked; the umask is zero.
 #[derive(Debug)]
 pub struct OurVolume {
@@ -28,7 +33,11 @@ impl OurVolume {
     /// # Errors
     /// It cannot be opened.
     pub fn open(rt: &Rt, device: Arc<dyn Device>) -> Result<Self, Error> {
-        let options = OpenOptions::new().write(true).cache_bytes(8 << 20).offline(true);
+        Self::open_with(rt, device, CACHE_BYTES)
+    }
+
+    fn open_with(rt: &Rt, device: Arc<dyn Device>, cache_bytes: u64) -> Result<Self, Error> {
+        let options = OpenOptions::new().write(true).cache_bytes(cache_bytes).offline(true);
         let volume = Volume::open_device(rt, device, &options)?;
         let root = volume.root();
         Ok(Self { volume, root, held: BTreeMap::new() })
@@ -263,7 +272,6 @@ impl Subject for OurVolume {
 /// Extant in the virtual world, over a disk whose bios take random times and end in any order.
 #[derive(Debug)]
 pub struct Ours {
-    rt: Rt,
     seed: u64,
     /// The change of requests between the volume and its disk, with the volume's block size and its journal's place.
     meddling: Option<(Meddling, u64, Vec<Range<u64>>)>,
@@ -272,7 +280,7 @@ pub struct Ours {
 impl Ours {
     /// `seed` draws the times that bios take.
     pub fn new(seed: u64) -> Self {
-        Self { rt: Rt::real(extant_rt::RealConfig::default()), seed, meddling: None }
+        Self { seed, meddling: None }
     }
 
     /// With a fault between the volume and its disk: blocks of `block_bytes`, a journal in these runs of them.
@@ -307,17 +315,20 @@ impl Filesystem for Ours {
             Some(_) => None,
         };
         let log = record.log();
-        drop(volume);
+        // The power is gone; what closing writes is in no log. A volume that is only dropped keeps its cache.
+        let _ = volume.close();
         Ok(Run { before, log, marks, after })
     }
 
     fn recover(&self, image: &Image) -> Result<Recovered, String> {
-        let device = Arc::new(ImageDevice::new(image.clone()));
-        let mut volume =
-            OurVolume::open(&self.rt, device.clone()).map_err(|error| format!("our recovery: {error}"))?;
+        let sim = Sim::new(Machine::free(1, Preemption::None), self.seed);
+        let disk = Arc::new(ImageDevice::new(image.clone()));
+        let record = Arc::new(Record::new(disk.clone()));
+        let mut volume = OurVolume::open_with(sim.rt(), record.clone(), RECOVERY_CACHE_BYTES)
+            .map_err(|error| format!("our recovery: {error}"))?;
         let tree = Tree::of(&mut volume).map_err(|error| format!("after our recovery: {error}"))?;
         volume.close().map_err(|error| format!("close after our recovery: {error}"))?;
-        Ok(Recovered { tree, image: device.image() })
+        Ok(Recovered { tree, image: disk.image(), log: record.log() })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use extant_torture::campaign::{Campaign, Effort, Profile, Source};
 use extant_torture::check::{Fsck, Tally};
-use extant_torture::{Ace, Meddling, Ours};
+use extant_torture::{Ace, Meddling, Ours, Workload};
 
 fn campaign(profile: &str, effort: Effort) -> Option<Campaign> {
     if !Fsck::is_installed() {
@@ -15,14 +15,33 @@ fn campaign(profile: &str, effort: Effort) -> Option<Campaign> {
 
 #[test]
 fn every_crash_of_seq_1_leaves_what_was_promised() {
-    let Some(campaign) = campaign("ext4", Effort { fsck_every: 10, ..Effort::default() }) else { return };
+    let effort = Effort { pruned: true, fsck_every: 8, recut_every: 600, ..Effort::default() };
+    let Some(campaign) = campaign("ext4", effort) else { return };
     let workloads = Source::Ace(Ace::new(1));
     let mut total = Tally::default();
     for index in 0..workloads.len() {
         total += campaign.check(&workloads.workload(index)).unwrap_or_else(|failure| panic!("{failure}"));
     }
     println!("{total}");
-    assert!(total.distinct > 2000 && total.fsck > 200, "{total}");
+    assert!(total.distinct > 2000 && total.fsck > 400 && total.recuts > 50, "{total}");
+}
+
+/// What ACE's workloads do not reach, recovery cut off among it; the long workloads are left to `cargo xtask torture`.
+#[test]
+fn every_crash_of_the_directed_workloads_leaves_what_was_promised() {
+    let effort = Effort { fsck_every: 20, recut_every: 150, ..Effort::default() };
+    let Some(campaign) = campaign("ext4-plain", effort) else { return };
+    let mut total = Tally::default();
+    for workload in short_directed() {
+        total += campaign.check(&workload).unwrap_or_else(|failure| panic!("{failure}"));
+    }
+    println!("{total}");
+    assert!(total.distinct > 300 && total.recuts > 100, "{total}");
+}
+
+fn short_directed() -> impl Iterator<Item = Workload> {
+    let all = (0..Source::Directed.len()).map(|index| Source::Directed.workload(index));
+    all.filter(|workload| workload.ops.len() < 100)
 }
 
 /// On small inodes, whose attributes take a block that is freed again.

@@ -1,23 +1,28 @@
 //! The kernel's ext4 as an oracle, by a loop mount; needs root.
 
+use super::scratch::Scratch;
 use crate::{Host, Image, Tree};
+use std::cell::RefCell;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Mounts images one after another.
+/// Mounts images one after another on one loop device.
 #[derive(Debug)]
 pub struct LoopMount {
-    folder: tempfile::TempDir,
+    scratch: RefCell<Scratch>,
+    mount: PathBuf,
+    /// Attached when the first image is there.
+    device: RefCell<Option<String>>,
 }
 
 impl LoopMount {
     /// A place for images and mounts, in memory where that can be.
     pub fn new() -> io::Result<Self> {
-        let memory = Path::new("/dev/shm");
-        let folder = if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? };
-        std::fs::create_dir(folder.path().join("mount"))?;
-        Ok(Self { folder })
+        let scratch = Scratch::new()?;
+        let mount = scratch.folder().join("mount");
+        std::fs::create_dir(&mount)?;
+        Ok(Self { scratch: RefCell::new(scratch), mount, device: RefCell::default() })
     }
 
     /// Whether this process may mount.
@@ -30,22 +35,49 @@ impl LoopMount {
     /// # Errors
     /// The kernel refuses the mount, or a file on it cannot be read.
     pub fn tree(&self, image: &Image) -> io::Result<Result<Tree, String>> {
-        let (path, mount) = (self.folder.path().join("image"), self.folder.path().join("mount"));
-        std::fs::write(&path, image.to_vec())?;
+        let mut scratch = self.scratch.borrow_mut();
+        scratch.put(image)?;
+        let device = self.attached(scratch.path())?;
         let mounted = Command::new("mount")
-            .args(["-t", "ext4", "-o", "loop"])
-            .args([&path, &mount])
+            .args(["-t", "ext4", &device])
+            .arg(&self.mount)
             .stdin(Stdio::null())
             .output()?;
         if !mounted.status.success() {
+            scratch.get(image)?;
             let text = String::from_utf8_lossy(&mounted.stderr);
             return Ok(Err(format!("the kernel does not mount it: {}", text.trim())));
         }
-        let tree = Host::new(&mount).map(|mut host| Tree::of(&mut host));
-        let unmounted = Command::new("umount").arg(&mount).stdin(Stdio::null()).status()?;
+        let tree = Host::new(&self.mount).map(|mut host| Tree::of(&mut host));
+        // The device's pages are dropped with its last user: the next mount reads the file anew.
+        let unmounted = Command::new("umount").arg(&self.mount).stdin(Stdio::null()).status()?;
         if !unmounted.success() {
             return Err(io::Error::other("umount failed"));
         }
+        scratch.get(image)?;
         Ok(tree?.map_err(|unreadable| format!("the kernel's mount: {unreadable}")))
+    }
+
+    /// The loop device of the file.
+    fn attached(&self, path: &Path) -> io::Result<String> {
+        if let Some(device) = &*self.device.borrow() {
+            return Ok(device.clone());
+        }
+        let attached = Command::new("losetup").args(["--find", "--show"]).arg(path).output()?;
+        if !attached.status.success() {
+            return Err(io::Error::other(String::from_utf8_lossy(&attached.stderr).trim().to_owned()));
+        }
+        let device = String::from_utf8_lossy(&attached.stdout).trim().to_owned();
+        *self.device.borrow_mut() = Some(device.clone());
+        Ok(device)
+    }
+}
+
+impl Drop for LoopMount {
+    fn drop(&mut self) {
+        if let Some(device) = self.device.borrow().as_deref() {
+            // An attached device is harmless; its file is gone.
+            let _ = Command::new("losetup").args(["--detach", device]).status();
+        }
     }
 }

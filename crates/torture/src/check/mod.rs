@@ -2,9 +2,12 @@
 
 mod fsck;
 mod kernel;
+mod recut;
+mod scratch;
 
 pub use fsck::{Fsck, Verdict};
 pub use kernel::LoopMount;
+pub use recut::Recuts;
 
 use crate::states::{self, Options, Pruner, State};
 use crate::{Errno, Image, Model, Op, Tree, Workload};
@@ -12,7 +15,6 @@ use extant_block::{Change, Log, LogEvent};
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::BuildHasherDefault;
-use std::rc::Rc;
 
 /// A workload's run over a recorded device.
 #[derive(Clone, Debug)]
@@ -34,6 +36,8 @@ pub struct Recovered {
     pub tree: Tree,
     /// The disk, with what recovery wrote.
     pub image: Image,
+    /// What recovery wrote, and its flushes.
+    pub log: Log,
 }
 
 /// An implementation of a file system on a device.
@@ -67,6 +71,8 @@ pub struct Tally {
     pub fsck: u64,
     /// Disks that the kernel looked at.
     pub kernel: u64,
+    /// Recoveries that were cut off and done again.
+    pub recuts: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -77,6 +83,7 @@ impl std::ops::AddAssign for Tally {
         self.distinct += other.distinct;
         self.fsck += other.fsck;
         self.kernel += other.kernel;
+        self.recuts += other.recuts;
     }
 }
 
@@ -84,8 +91,8 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} workloads, {} states, {} distinct (e2fsck {}, kernel {}), {} operations refused",
-            self.workloads, self.states, self.distinct, self.fsck, self.kernel, self.failed_ops
+            "{} workloads, {} states, {} distinct (e2fsck {}, kernel {}, cut recoveries {}), {} operations refused",
+            self.workloads, self.states, self.distinct, self.fsck, self.kernel, self.recuts, self.failed_ops
         )
     }
 }
@@ -136,6 +143,29 @@ fn trace(log: &Log, cut: usize) -> Vec<String> {
 /// `None` where it was not asked about this disk.
 pub type Oracle<'a> = &'a mut dyn FnMut(&Image, &Recovered, &mut Tally) -> Result<Option<Tree>, String>;
 
+/// The promise that recovered trees are held to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Promise {
+    /// With a journal: a prefix of the operations, no shorter than what was synced.
+    #[default]
+    Prefix,
+    /// Without one: what was synced is there ([`Model::explain_synced`]).
+    Synced,
+}
+
+impl Promise {
+    fn check(self, model: &Model, tree: &Tree, (completed, started): (usize, usize)) -> Option<String> {
+        match self {
+            Self::Prefix => {
+                model.explain(tree, completed, started).err().map(|violation| violation.to_string())
+            }
+            Self::Synced => {
+                model.explain_synced(tree, completed, started).err().map(|lines| lines.join("\n  "))
+            }
+        }
+    }
+}
+
 /// How workloads are checked.
 pub struct Checker<'a> {
     /// Under test.
@@ -148,12 +178,20 @@ pub struct Checker<'a> {
     pub pruner: Option<Pruner>,
     /// Other recoveries of every distinct disk.
     pub oracles: Vec<Oracle<'a>>,
+    /// The promise to hold trees to.
+    pub promise: Promise,
+    /// Power cuts during recovery.
+    pub recuts: Option<&'a mut Recuts>,
 }
 
 /// Events that a failure shows.
 const TRACED_EVENTS: usize = 40;
 
-type Seen = HashMap<u128, Rc<Result<Vec<Tree>, String>>, BuildHasherDefault<rustc_hash::FxHasher>>;
+/// What recoveries of a disk saw, and the progress for which the model has explained it.
+struct Seen {
+    looks: Result<Vec<Tree>, String>,
+    explained: Vec<(usize, usize)>,
+}
 
 impl Checker<'_> {
     /// Runs a workload and looks at every state that a power cut leaves.
@@ -190,30 +228,29 @@ impl Checker<'_> {
             return Err(failure(None, (0, 0), format!("the log of writes breaks a rule: {broken}")));
         }
         let promises: Vec<usize> = run.marks.iter().map(|&(_, returned, _)| returned).collect();
-        let mut seen = Seen::default();
+        let mut seen: HashMap<u128, Seen, BuildHasherDefault<rustc_hash::FxHasher>> = HashMap::default();
         let mut found = None;
         let pruner = self.pruner.clone();
-        let (base, options) = (self.base.clone(), self.options);
+        let (base, options, promise) = (self.base.clone(), self.options, self.promise);
         states::each(&run.log, &base, &promises, options, pruner.as_ref(), &mut |state| {
             tally.states += 1;
             let progress = run.progress(state.cut);
-            let looks = match seen.get(&state.image.hash()) {
-                Some(looks) => looks.clone(),
-                None => {
-                    tally.distinct += 1;
-                    let looks = Rc::new(self.look(&state.image, &mut tally));
-                    seen.insert(state.image.hash(), looks.clone());
-                    looks
-                }
-            };
-            let complaint = match &*looks {
+            let seen = seen.entry(state.image.hash()).or_insert_with(|| {
+                tally.distinct += 1;
+                Seen { looks: self.look(&state.image, &mut tally), explained: Vec::new() }
+            });
+            if seen.explained.contains(&progress) {
+                return true;
+            }
+            let complaint = match &seen.looks {
                 Err(complaint) => Some(complaint.clone()),
-                Ok(trees) => trees.iter().enumerate().find_map(|(who, tree)| {
-                    let violation = model.explain(tree, progress.0, progress.1).err()?;
-                    let who = if who == 0 { "our recovery" } else { "another recovery" };
-                    Some(format!("{who}: {violation}"))
+                Ok(trees) => trees.iter().enumerate().find_map(|(nth, tree)| {
+                    let violation = promise.check(&model, tree, progress)?;
+                    let by = if nth == 0 { "our recovery" } else { "another recovery" };
+                    Some(format!("{by}: {violation}"))
                 }),
             };
+            seen.explained.push(progress);
             if let Some(complaint) = complaint {
                 let mut failure = failure(Some(&state), progress, complaint);
                 failure.trace = trace(&run.log, state.cut);
@@ -227,6 +264,9 @@ impl Checker<'_> {
     /// The trees that our recovery and the others see on a disk.
     fn look(&mut self, image: &Image, tally: &mut Tally) -> Result<Vec<Tree>, String> {
         let recovered = self.filesystem.recover(image)?;
+        if let Some(recuts) = &mut self.recuts {
+            tally.recuts += recuts.check(self.filesystem, image, &recovered)?;
+        }
         let mut trees = Vec::with_capacity(1);
         for oracle in &mut self.oracles {
             if let Some(tree) = oracle(image, &recovered, tally)? {

@@ -105,7 +105,7 @@ impl Filesystem for Toy {
         let newest = (0..2).filter(whole).map(|slot| number(slot * 2)).max().unwrap_or(0);
         let mut tree = self.snapshots.borrow()[newest.saturating_sub(1)].clone();
         damage(&mut tree, self.bug);
-        Ok(Recovered { tree, image: image.clone() })
+        Ok(Recovered { tree, image: image.clone(), log: Log::default() })
     }
 }
 
@@ -113,7 +113,15 @@ fn torture(bug: Bug) -> Result<Tally, Box<Failure>> {
     let toy = Toy::new(bug);
     let base = Image::new(vec![0; 4096].into());
     let options = Options { torn: 16, ..Options::default() };
-    let mut checker = Checker { filesystem: &toy, base, options, pruner: None, oracles: Vec::new() };
+    let mut checker = Checker {
+        filesystem: &toy,
+        base,
+        options,
+        pruner: None,
+        oracles: Vec::new(),
+        promise: Promise::Prefix,
+        recuts: None,
+    };
     let (seq1, seq2) = (Ace::new(1), Ace::new(2));
     let mut total = Tally::default();
     for index in 0..seq1.len() {

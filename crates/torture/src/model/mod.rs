@@ -7,6 +7,7 @@
 
 mod file;
 mod space;
+mod synced;
 
 use crate::{Durability, Errno, Op, RenameMode, Tree};
 use file::{Event, FileHistory};
@@ -31,6 +32,10 @@ struct Sync {
     op: usize,
     /// The prefix that must have survived.
     prefix: usize,
+    /// The inode that was synced; `None` for all.
+    node: Option<NodeId>,
+    /// Names and attributes were synced, too, not only the data.
+    whole: bool,
 }
 
 /// The reference file system.
@@ -216,7 +221,7 @@ impl Model {
             }
             Op::Sync => {
                 self.files.values_mut().for_each(|file| file.synced(index));
-                self.syncs.push(Sync { op: index, prefix: index });
+                self.syncs.push(Sync { op: index, prefix: index, node: None, whole: true });
             }
         }
         Ok(())
@@ -304,7 +309,8 @@ impl Model {
     fn sync_attributes(&mut self, index: usize, id: NodeId, data_only: bool) {
         let wanted = |touch: Touch| !data_only || touch != Touch::Other;
         let last = self.touched.iter().rfind(|&&(_, node, touch)| node == id && wanted(touch));
-        self.syncs.push(Sync { op: index, prefix: last.map_or(0, |&(op, ..)| op + 1) });
+        let prefix = last.map_or(0, |&(op, ..)| op + 1);
+        self.syncs.push(Sync { op: index, prefix, node: Some(id), whole: !data_only });
     }
 
     /// Says which prefix explains a recovered tree. Of the operations `completed` had returned before the crash, `started`

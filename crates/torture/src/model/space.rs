@@ -1,12 +1,13 @@
 //! The name space after some operation.
 
-use crate::{Errno, Kind, RenameMode, Special, Time, Tree, join, split};
-use std::collections::BTreeMap;
+use crate::{Errno, Found, Kind, RenameMode, Special, Time, Tree, join, split};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 pub(super) type NodeId = u32;
 
-const ROOT: NodeId = 0;
+pub(super) const ROOT: NodeId = 0;
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 
@@ -279,29 +280,15 @@ impl Space {
                 continue;
             };
             let (node, stat) = (&self.nodes[&id], &found.stat);
-            let mut differ = |what: &str, have: String, want: String| {
-                if have != want {
-                    complaints.push(format!("/{path}: {what} is {have}, not {want}"));
-                }
-            };
-            let (kind, device, target) = node.body.describe();
-            differ("kind", format!("{:?}", stat.kind), format!("{kind:?}"));
-            differ("mode", format!("{:o}", stat.mode), format!("{:o}", node.mode));
-            differ("owner", format!("{}:{}", stat.uid, stat.gid), format!("{}:{}", node.uid, node.gid));
-            differ("link count", stat.nlink.to_string(), node.nlink.to_string());
-            differ("device", format!("{:?}", stat.device), format!("{device:?}"));
-            differ("target", format!("{:?}", found.target.as_deref()), format!("{target:?}"));
-            if found.xattrs != node.xattrs {
-                let short = |all: &BTreeMap<String, Vec<u8>>| {
-                    format!("{:?}", all.iter().map(|(name, value)| (name, value.len())).collect::<Vec<_>>())
-                };
-                differ("attributes", short(&found.xattrs) + " (or their values)", short(&node.xattrs));
+            complaints.extend(node.differences(path, found));
+            if stat.nlink != node.nlink {
+                complaints.push(format!("/{path}: link count is {}, not {}", stat.nlink, node.nlink));
             }
             if let Some((_, mtime)) = node.mtime.filter(|&(since, _)| !written(id, since)) {
                 // An inode of 128 bytes holds 32 bits of seconds only.
                 let coarse = Time { seconds: mtime.seconds.min(i32::MAX.into()), nanos: 0 };
-                if stat.mtime != coarse {
-                    differ("mtime", format!("{:?}", stat.mtime), format!("{mtime:?}"));
+                if stat.mtime != coarse && stat.mtime != mtime {
+                    complaints.push(format!("/{path}: mtime is {:?}, not {mtime:?}", stat.mtime));
                 }
             }
             if *aliases.entry(id).or_insert(stat.inode) != stat.inode {
@@ -311,10 +298,49 @@ impl Space {
                 complaints.push(format!("/{path} shares inode {} with another file", stat.inode));
             }
         }
-        for path in tree.nodes.keys() {
-            if !path.is_empty() && !paths.iter().any(|(known, _)| known == path) {
-                complaints.push(format!("/{path} should not be there"));
-            }
+        if tree.nodes.len() != paths.len() + 1 || !complaints.is_empty() {
+            let known: BTreeSet<&str> = paths.iter().map(|(path, _)| path.as_str()).collect();
+            let strange = tree.nodes.keys().filter(|path| !path.is_empty() && !known.contains(path.as_str()));
+            complaints.extend(strange.map(|path| format!("/{path} should not be there")));
+        }
+        complaints
+    }
+
+    /// The node with this number, if it has a name.
+    pub(super) fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(&id).map(|node| &**node)
+    }
+}
+
+impl Node {
+    /// Differences of a file found at `path`, link count, times, size and contents apart.
+    pub(super) fn differences(&self, path: &str, found: &Found) -> Vec<String> {
+        let mut complaints = Vec::new();
+        let stat = &found.stat;
+        let mut differ = |what: &str, have: &dyn fmt::Debug, want: &dyn fmt::Debug| {
+            complaints.push(format!("/{path}: {what} is {have:?}, not {want:?}"));
+        };
+        let (kind, device, target) = self.body.describe();
+        if stat.kind != kind {
+            differ("kind", &stat.kind, &kind);
+        }
+        if stat.mode != self.mode {
+            differ("mode", &format_args!("{:o}", stat.mode), &format_args!("{:o}", self.mode));
+        }
+        if (stat.uid, stat.gid) != (self.uid, self.gid) {
+            differ("owner", &(stat.uid, stat.gid), &(self.uid, self.gid));
+        }
+        if stat.device != device {
+            differ("device", &stat.device, &device);
+        }
+        if found.target.as_deref() != target {
+            differ("target", &found.target, &target);
+        }
+        if found.xattrs != self.xattrs {
+            let short = |all: &BTreeMap<String, Vec<u8>>| {
+                all.iter().map(|(name, value)| (name.clone(), value.len())).collect::<Vec<_>>()
+            };
+            differ("attributes (names, lengths, or values)", &short(&found.xattrs), &short(&self.xattrs));
         }
         complaints
     }

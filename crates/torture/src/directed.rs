@@ -1,0 +1,271 @@
+//! Workloads that lead to what ACE's two operations on a fresh volume do not reach: a log that wraps, blocks that change
+//! their use, orphans, directories that split and move.
+
+use crate::{Durability, Op, RenameMode, Workload, XattrMode};
+
+/// All of them, in a fixed order.
+pub fn all() -> Vec<Workload> {
+    let make = |name: &str, ops: Vec<Op>| Workload { name: format!("directed {name}"), ops };
+    vec![
+        make("overwrite", overwrite()),
+        make("replace", replace()),
+        make("early reuse", early_reuse()),
+        make("revoke", revoke()),
+        make("orphans", orphans()),
+        make("moves", moves()),
+        make("attributes", attributes()),
+        make("links", links()),
+        make("splits", splits()),
+        make("wrap", wrap()),
+    ]
+}
+
+fn create(path: &str) -> Op {
+    Op::Create { path: path.into(), mode: 0o644, exclusive: true }
+}
+
+fn mkdir(path: &str) -> Op {
+    Op::Mkdir { path: path.into(), mode: 0o755 }
+}
+
+fn rmdir(path: &str) -> Op {
+    Op::Rmdir { path: path.into() }
+}
+
+fn unlink(path: &str) -> Op {
+    Op::Unlink { path: path.into() }
+}
+
+fn fsync(path: &str) -> Op {
+    Op::Fsync { path: path.into() }
+}
+
+fn fdatasync(path: &str) -> Op {
+    Op::Fdatasync { path: path.into() }
+}
+
+fn rename(from: &str, to: &str) -> Op {
+    Op::Rename { from: from.into(), to: to.into(), mode: RenameMode::Replace }
+}
+
+fn synced_write(path: &str, offset: u64, len: u64, tag: u32, durability: Durability) -> Op {
+    Op::Write { path: path.into(), offset, len, tag, direct: false, durability }
+}
+
+/// Data of which some are durable and some are not, in place and at the end.
+fn overwrite() -> Vec<Op> {
+    vec![
+        create("a"),
+        Op::write("a", 0, 9_000, 1),
+        fsync("a"),
+        Op::write("a", 1_000, 3_000, 2),
+        fdatasync("a"),
+        Op::write("a", 8_000, 5_000, 3),
+        fdatasync("a"),
+        Op::write("a", 2_000, 500, 4),
+        fsync("a"),
+        synced_write("a", 13_000, 700, 5, Durability::All),
+        synced_write("a", 0, 2_048, 6, Durability::Data),
+        // What is behind the size was once something else.
+        Op::Truncate { path: "a".into(), size: 1_500 },
+        Op::Truncate { path: "a".into(), size: 6_000 },
+        fsync("a"),
+        Op::write("a", 5_000, 3_000, 7),
+        Op::Sync,
+        Op::write("a", 0, 100, 8),
+        fsync("a"),
+    ]
+}
+
+/// New contents under an old name, without a sync of the new file.
+fn replace() -> Vec<Op> {
+    let mut ops = vec![create("a"), Op::write("a", 0, 5_000, 1), fsync("a")];
+    for round in 0..3 {
+        ops.extend([
+            create("new"),
+            Op::write("new", 0, 6_000 + round, 2 + round as u32),
+            rename("new", "a"),
+            fsync(""),
+        ]);
+    }
+    ops
+}
+
+/// Files whose blocks would suit the ones that come after them, before their removal is durable.
+fn early_reuse() -> Vec<Op> {
+    let old: Vec<String> = (0..6).map(|n| format!("old{n}")).collect();
+    let new: Vec<String> = (0..6).map(|n| format!("new{n}")).collect();
+    let mut ops = vec![];
+    for (n, path) in old.iter().enumerate() {
+        ops.extend([create(path), Op::write(path, 0, 4_096, n as u32)]);
+    }
+    ops.push(Op::Sync);
+    ops.extend(old.iter().map(|path| unlink(path)));
+    for (n, path) in new.iter().enumerate() {
+        ops.extend([create(path), Op::write(path, 0, 4_096, 50 + n as u32)]);
+    }
+    ops.extend([fsync("new5"), Op::Truncate { path: "new1".into(), size: 0 }]);
+    ops.extend([create("last"), Op::write("last", 0, 8_192, 90), fsync("last")]);
+    ops
+}
+
+/// Directories' blocks that become files' blocks.
+fn revoke() -> Vec<Op> {
+    let dirs: Vec<String> = (0..6).map(|n| format!("dir{n}")).collect();
+    let mut ops: Vec<Op> = dirs.iter().map(|path| mkdir(path)).collect();
+    ops.extend([create("dir0/x"), Op::Sync, unlink("dir0/x")]);
+    ops.extend(dirs.iter().map(|path| rmdir(path)));
+    ops.push(Op::Sync);
+    for n in 0..4 {
+        let path = format!("file{n}");
+        ops.extend([create(&path), Op::write(&path, 0, 12_000, n), fsync(&path)]);
+    }
+    // And back.
+    ops.extend((0..4).map(|n| unlink(&format!("file{n}"))));
+    ops.push(Op::Sync);
+    ops.extend(dirs.iter().map(|path| mkdir(path)));
+    ops.extend([fsync("dir5"), Op::Sync]);
+    ops
+}
+
+/// Files that outlive their names, and a deletion that comes late.
+fn orphans() -> Vec<Op> {
+    let mut ops = vec![];
+    for slot in 0..3 {
+        let path = format!("f{slot}");
+        ops.extend([create(&path), Op::write(&path, 0, 7_000, slot.into()), Op::Hold { slot, path }]);
+    }
+    ops.extend([Op::Sync, unlink("f0"), fsync(""), unlink("f1")]);
+    ops.push(Op::WriteHeld { slot: 1, offset: 7_000, len: 2_000, tag: 9 });
+    ops.extend([mkdir("d"), fsync("d"), Op::Release { slot: 0 }, unlink("f2"), Op::Sync]);
+    ops.extend([create("g"), fsync("g"), Op::Release { slot: 1 }, create("h"), fsync("h")]);
+    ops
+}
+
+/// Directories and files that change their place.
+fn moves() -> Vec<Op> {
+    let mut ops: Vec<Op> = ["a", "b", "a/sub", "b/other"].map(mkdir).into();
+    ops.extend([create("a/sub/file"), Op::write("a/sub/file", 0, 3_000, 1), Op::Sync]);
+    ops.extend([rename("a/sub", "b/sub"), fsync("b/sub"), rename("b/sub/file", "a/file"), fsync("a/file")]);
+    ops.push(Op::Rename { from: "b/other".into(), to: "a/file".into(), mode: RenameMode::Exchange });
+    ops.extend([fsync("b"), mkdir("c"), rename("b/sub", "c"), fsync("c"), rename("c", "a/c"), Op::Sync]);
+    ops
+}
+
+/// Attributes in the inode, in a block of their own, and gone.
+fn attributes() -> Vec<Op> {
+    let set = |name: &str, len: usize, byte: u8| Op::SetXattr {
+        path: "a".into(),
+        name: format!("user.{name}"),
+        value: vec![byte; len],
+        mode: XattrMode::Any,
+    };
+    let remove = |name: &str| Op::RemoveXattr { path: "a".into(), name: format!("user.{name}") };
+    vec![
+        create("a"),
+        set("small", 10, 1),
+        fsync("a"),
+        set("large", 600, 2),
+        fsync("a"),
+        Op::Chmod { path: "a".into(), mode: 0o4755 },
+        Op::Chown { path: "a".into(), uid: 70_000, gid: 3 },
+        fsync("a"),
+        remove("large"),
+        Op::Sync,
+        create("b"),
+        Op::write("b", 0, 5_000, 1),
+        fsync("b"),
+        set("large", 700, 3),
+        remove("small"),
+        Op::Sync,
+        unlink("a"),
+        create("c"),
+        Op::write("c", 0, 9_000, 2),
+        fsync("c"),
+    ]
+}
+
+/// Names of one inode, in several directories; targets in a block.
+fn links() -> Vec<Op> {
+    let link = |from: &str, to: &str| Op::Link { from: from.into(), to: to.into() };
+    let long = "t/".repeat(60);
+    vec![
+        mkdir("d"),
+        create("a"),
+        Op::write("a", 0, 2_000, 1),
+        fsync("a"),
+        link("a", "d/b"),
+        fsync("a"),
+        unlink("a"),
+        fsync(""),
+        link("d/b", "c"),
+        Op::Symlink { target: long.clone(), path: "s".into() },
+        fsync("d"),
+        unlink("d/b"),
+        fsync("d"),
+        unlink("s"),
+        Op::Sync,
+        Op::Symlink { target: long, path: "d/s".into() },
+        create("e"),
+        Op::write("e", 0, 4_000, 2),
+        fsync("e"),
+        rmdir("d"),
+        unlink("c"),
+        Op::Sync,
+    ]
+}
+
+/// A directory that grows a tree and loses names again.
+fn splits() -> Vec<Op> {
+    let name = |n: u32| format!("d/{n:03}{}", "x".repeat(120));
+    let mut ops = vec![mkdir("d")];
+    for n in 0..24 {
+        ops.push(create(&name(n)));
+        if n % 8 == 7 {
+            ops.push(fsync("d"));
+        }
+    }
+    ops.extend((0..24).step_by(3).map(|n| unlink(&name(n))));
+    ops.push(fsync("d"));
+    ops.extend((24..32).map(|n| create(&name(n))));
+    ops.extend([rename(&name(1), &name(100)), fsync("d")]);
+    ops
+}
+
+/// Enough metadata to fill the log of 1 MiB more than once, so that its tail moves and blocks are written home.
+fn wrap() -> Vec<Op> {
+    let mut ops = vec![create("kept"), Op::write("kept", 0, 3_000, 1), fsync("kept")];
+    for round in 0..14 {
+        let dirs: Vec<String> = (0..30).map(|n| format!("d{n}")).collect();
+        ops.extend(dirs.iter().map(|path| mkdir(path)));
+        ops.push(Op::Sync);
+        ops.extend(dirs.iter().map(|path| rmdir(path)));
+        ops.push(Op::Sync);
+        let path = format!("f{round}");
+        ops.extend([create(&path), Op::write(&path, 0, 20_000, round), fsync(&path)]);
+    }
+    ops
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Host, Model, Tree, apply};
+
+    /// A mistake here would go unnoticed: an operation that fails proves nothing.
+    #[test]
+    fn every_operation_succeeds_on_the_host() {
+        rustix::process::umask(rustix::fs::Mode::empty());
+        for workload in all() {
+            let root = tempfile::tempdir().unwrap();
+            let mut host = Host::new(root.path()).unwrap();
+            let mut model = Model::new(&Tree::of(&mut host).unwrap());
+            for op in &workload.ops {
+                let result = apply(&mut host, op);
+                let allowed = matches!(op, Op::Chown { .. } | Op::Sync) || result.is_ok();
+                assert!(allowed, "{}: {op}: {result:?}", workload.name);
+                model.record(op, result).unwrap();
+            }
+        }
+    }
+}
