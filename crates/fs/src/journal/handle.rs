@@ -162,7 +162,16 @@ impl Drop for Handle {
             for change in self.changes.drain(..) {
                 match change {
                     Change::Block(block) => {
-                        running.revokes.remove(&block.number().0);
+                        let was_revoked = running.revokes.remove(&block.number().0);
+                        debug_assert!(
+                            !was_revoked
+                                || running
+                                    .freed
+                                    .iter()
+                                    .all(|run| !(run.start..run.end()).contains(&block.number())),
+                            "block {} was freed while another operation changed it",
+                            block.number()
+                        );
                         running.blocks.insert(block.number().0, block);
                     }
                     Change::Inode(inode) => {

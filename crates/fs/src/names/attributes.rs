@@ -77,7 +77,7 @@ impl Node {
         let credits = 1 + xattrs.as_ref().map_or(0, live::Prepared::credits);
         {
             let mut handle = writer.journal.start(Credits(credits)).await?;
-            if let Some(xattrs) = xattrs {
+            if let Some(xattrs) = &mut xattrs {
                 xattrs.apply(writer, &mut handle, cell);
             }
             let now = writer.clock.now();
@@ -105,7 +105,7 @@ impl Node {
             }
             touch_inode(&mut inode, writer);
         }
-        drop(locked);
+        drop((xattrs, locked));
         writer.settle(&[cell], InodeFlags::SYNC).await
     }
 

@@ -123,10 +123,12 @@ impl Node {
         if !cell.is_live() {
             return Err(not_found(b"."));
         }
-        let draft = Draft::prepare(writer, caller, cell, What::File, mode, b"").await?;
+        let mut draft = Draft::prepare(writer, caller, cell, What::File, mode, b"").await?;
         drop(names);
-        let mut handle = writer.journal.start(Credits(draft.credits() + Orphans::CREDITS)).await?;
-        let made = draft.log(writer, &mut handle, cell);
+        let credits = draft.credits() + Orphans::CREDITS;
+        let mut attach = draft.take_attach();
+        let mut handle = writer.journal.start(Credits(credits)).await?;
+        let made = draft.log(writer, &mut handle, cell, attach.as_mut());
         handle.inode(&made).raw.i_links_count = 0.into();
         writer.orphans.add(&mut handle, &made);
         writer.names.unnamed.lock().insert(made.number());
@@ -165,12 +167,13 @@ impl Node {
         }
         let privilege = writer.privilege(caller);
         let growth = dir.prepare(&slot, privilege).await?;
-        let draft = Draft::prepare(writer, caller, cell, what, mode, name).await?;
+        let mut draft = Draft::prepare(writer, caller, cell, what, mode, name).await?;
         let credits = LEAF_CREDITS + growth.credits() + draft.credits();
         let made = {
+            let mut attach = draft.take_attach();
             let mut handle = writer.journal.start(Credits(credits)).await?;
             dir.insert(&mut handle, &slot, growth, draft.inode.number(), name, what.kind())?;
-            let made = draft.log(writer, &mut handle, cell);
+            let made = draft.log(writer, &mut handle, cell, attach.as_mut());
             let mut parent = handle.inode(cell);
             if adds_link {
                 add_dir_link(&mut parent, writer);
@@ -339,10 +342,22 @@ impl<'a> Draft<'a> {
         self.inode.number()
     }
 
+    /// The attribute block, for [`Self::log`]: the caller drops it after the handle. Its credits are among those of the
+    /// draft until then.
+    pub(super) fn take_attach(&mut self) -> Option<Attach<'a>> {
+        self.xattrs.take()
+    }
+
     /// Logs the inode. Its name is the caller's.
-    pub(super) fn log(self, writer: &Writer, handle: &mut Handle, parent: &Arc<InodeCell>) -> Arc<InodeCell> {
+    pub(super) fn log(
+        self,
+        writer: &Writer,
+        handle: &mut Handle,
+        parent: &Arc<InodeCell>,
+        attach: Option<&mut Attach<'a>>,
+    ) -> Arc<InodeCell> {
         let sb = writer.store.shape();
-        let Self { inode: new, what, mode, uid, gid, block, xattrs, body, .. } = self;
+        let Self { inode: new, what, mode, uid, gid, block, body, .. } = self;
         let (number, generation) = (new.number(), new.generation());
         let unit = u64::from(sb.block_size().bytes() / 512);
         let mut blocks = 0;
@@ -362,7 +377,7 @@ impl<'a> Draft<'a> {
             let block = handle.create(at, MetaKind::Raw);
             handle.edit(&block)[..target.len()].copy_from_slice(target);
         }
-        let xattr_block = xattrs.map(|attach| {
+        let xattr_block = attach.and_then(|attach| {
             blocks += unit;
             attach.apply(writer, handle, number)
         });

@@ -25,10 +25,11 @@ pub(super) async fn delete(writer: &Writer, cell: &Arc<InodeCell>) -> Result<()>
     writer.files.forget(cell).await?;
     writer.names.unnamed.lock().remove(&cell.number());
     let mut pin = Some(writer.alloc.pin_inode(cell.number()).await?);
+    // Dropped after the handle is closed.
     let mut release = Release::prepare(writer, cell).await?;
     let credits = 1 + Orphans::CREDITS + InodePin::CREDITS + release.as_ref().map_or(0, Release::credits);
     let mut finish = |handle: &mut Handle| {
-        if let Some(release) = release.take() {
+        if let Some(release) = &mut release {
             release.apply(writer, handle, cell);
         }
         writer.orphans.remove(handle, cell);

@@ -178,7 +178,7 @@ impl Node {
         let (writer, cell) = (self.writer(), self.cell());
         let is_list = matches!(parsed.index, XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT);
         let change = live::Change { name: parsed, value, mode };
-        let prepared = match live::prepare(writer, cell, &change, writer.privilege(caller)).await {
+        let mut prepared = match live::prepare(writer, cell, &change, writer.privilege(caller)).await {
             Ok(prepared) => Some(prepared),
             // Removing a list that is not there is no error.
             Err(Error::NoData(_)) if is_list => None,
@@ -188,7 +188,7 @@ impl Node {
         };
         let credits = 1 + prepared.as_ref().map_or(0, live::Prepared::credits);
         let mut handle = writer.journal.start(Credits(credits)).await?;
-        if let Some(prepared) = prepared {
+        if let Some(prepared) = &mut prepared {
             prepared.apply(writer, &mut handle, cell);
         }
         let mut inode = handle.inode(cell);

@@ -300,7 +300,7 @@ impl Move<'_> {
         caller: &Caller,
         looked: std::result::Result<Spot, Slot>,
         target_is_dir: bool,
-        whiteout: Option<Draft<'_>>,
+        mut whiteout: Option<Draft<'_>>,
     ) -> Result<Option<Arc<InodeCell>>> {
         let writer = self.writer;
         let cross = self.to.is_some();
@@ -326,6 +326,7 @@ impl Move<'_> {
             + 2
             + DROP_CREDITS
             + whiteout.as_ref().map_or(0, Draft::credits);
+        let mut attach = whiteout.as_mut().and_then(Draft::take_attach);
         let mut handle = writer.journal.start(Credits(credits)).await?;
         let (source, kind) = (self.source.number(), self.source_kind);
         let to = self.to.as_mut().unwrap_or(&mut self.from);
@@ -339,7 +340,7 @@ impl Move<'_> {
             Some(draft) => {
                 self.from.set(&mut handle, (&spot, self.old), draft.number(), FileKind::CharDevice);
                 let from = self.from.cell().clone();
-                draft.log(writer, &mut handle, &from);
+                draft.log(writer, &mut handle, &from, attach.as_mut());
             }
             None => self.from.remove(&mut handle, &spot, self.old),
         }

@@ -1,12 +1,14 @@
 //! Attributes of inodes in memory: reading them, changing them under a handle, and giving up the block that holds them.
 //!
 //! Inodes with the same attributes share a block. Counting its references, joining and leaving it happen under one lock of
-//! the volume, so that two inodes that leave a block at once do not both believe that the other keeps it.
+//! the volume, so that two inodes that leave a block at once do not both believe that the other keeps it. The lock is held
+//! until the handle is closed: a handle hands over its blocks when it closes, and a block that another one freed and handed
+//! over before would be logged, and written home over its next owner.
 
 pub(crate) use super::edit::Change;
 use super::edit::{self, BlockPlan, Plan, Refused, set_references};
 use super::{SharedBlocks, in_inode};
-use crate::alloc::{Allocated, Pins, Privilege};
+use crate::alloc::{Allocated, Pins, Privilege, Reservation};
 use crate::inode::InodeCell;
 use crate::journal::Handle;
 use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
@@ -114,7 +116,7 @@ impl Leave {
         1 + self.pins.as_ref().map_or(0, Pins::credits)
     }
 
-    fn apply(self, writer: &Writer, handle: &mut Handle, shared: &mut SharedBlocks) {
+    fn apply(&self, writer: &Writer, handle: &mut Handle, shared: &mut SharedBlocks) {
         match &self.pins {
             Some(pins) => {
                 shared.forget(self.block.number());
@@ -136,7 +138,8 @@ enum Home {
 }
 
 impl Home {
-    /// A home for the attributes in `bytes`, other than the block `except`.
+    /// A home for the attributes in `bytes`, other than the block `except`; `None` where that is a new block, and room must be
+    /// made for it: `reservation` is made without the lock of shared blocks, for deletions that make room take it.
     async fn prepare(
         writer: &Writer,
         shared: &SharedBlocks,
@@ -144,13 +147,21 @@ impl Home {
         bytes: Box<[u8]>,
         except: Option<VolumeBlock>,
         privilege: Privilege,
-    ) -> Result<Self> {
+        reservation: &mut Option<Reservation>,
+    ) -> Result<Option<Self>> {
         if let Some((block, references)) = find_equal(writer, shared, inode, &bytes, except).await {
-            return Ok(Self::Shared(block, references));
+            return Ok(Some(Self::Shared(block, references)));
         }
-        let mut reservation = writer.alloc.reserve_waiting(&writer.journal, 1, 0, privilege).await?;
+        let mut reservation = match reservation.take() {
+            Some(reservation) => reservation,
+            None => match writer.alloc.reserve(1, 0, privilege) {
+                Ok(reservation) => reservation,
+                Err(Error::NoSpace) => return Ok(None),
+                Err(other) => return Err(other),
+            },
+        };
         let goal = writer.alloc.data_goal(inode, kind);
-        Ok(Self::New(writer.alloc.blocks(goal, 1, &mut reservation).await?, bytes))
+        Ok(Some(Self::New(writer.alloc.blocks(goal, 1, &mut reservation).await?, bytes)))
     }
 
     fn credits(&self) -> u32 {
@@ -211,9 +222,9 @@ async fn find_equal(
     None
 }
 
-/// The attribute block of a new inode.
+/// The attribute block of a new inode. It is dropped after the handle that applies it.
 pub(crate) struct Attach<'w> {
-    home: Home,
+    home: Option<Home>,
     shared: Guard<'w>,
 }
 
@@ -229,25 +240,40 @@ impl<'w> Attach<'w> {
         bytes: Box<[u8]>,
         privilege: Privilege,
     ) -> Result<Self> {
-        let shared = writer.names.shared_xattrs.lock().await;
-        let home = Home::prepare(writer, &shared, (inode, kind), bytes, None, privilege).await?;
-        Ok(Self { home, shared })
+        let mut reservation = None;
+        loop {
+            let shared = writer.names.shared_xattrs.lock().await;
+            let (taker, bytes) = ((inode, kind), bytes.clone());
+            let home = Home::prepare(writer, &shared, taker, bytes, None, privilege, &mut reservation);
+            if let Some(home) = home.await? {
+                return Ok(Self { home: Some(home), shared });
+            }
+            drop(shared);
+            reservation = Some(writer.alloc.reserve_waiting(&writer.journal, 1, 0, privilege).await?);
+        }
     }
 
     /// Credits of [`Self::apply`].
     pub(crate) fn credits(&self) -> u32 {
-        self.home.credits()
+        self.home.as_ref().map_or(0, Home::credits)
     }
 
-    /// Logs the block, and gives its place.
-    pub(crate) fn apply(mut self, writer: &Writer, handle: &mut Handle, inode: InodeNumber) -> VolumeBlock {
-        self.home.apply(writer, handle, &mut self.shared, inode)
+    /// Logs the block, and gives its place; once.
+    pub(crate) fn apply(
+        &mut self,
+        writer: &Writer,
+        handle: &mut Handle,
+        inode: InodeNumber,
+    ) -> Option<VolumeBlock> {
+        let home = self.home.take()?;
+        Some(home.apply(writer, handle, &mut self.shared, inode))
     }
 }
 
 /// The effect of a change on the attribute block.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum BlockChange {
+    #[default]
     Keep,
     Leave(Leave),
     /// The inode's own block gets other contents.
@@ -256,7 +282,9 @@ enum BlockChange {
     Replace(Option<Leave>, Home),
 }
 
-/// A change of an inode's attributes with everything that it needs. The inode's lock is held until it is applied.
+/// A change of an inode's attributes with everything that it needs. The inode's lock is held until it is applied. It is
+/// declared before the handle that applies it, and so dropped after it.
+#[derive(Debug)]
 pub(crate) struct Prepared<'w> {
     body: Option<Box<[u8]>>,
     block: BlockChange,
@@ -273,6 +301,24 @@ pub(crate) async fn prepare<'w>(
     change: &Change<'_>,
     privilege: Privilege,
 ) -> Result<Prepared<'w>> {
+    let mut reservation = None;
+    loop {
+        if let Some(prepared) = try_prepare(writer, cell, change, privilege, &mut reservation).await? {
+            return Ok(prepared);
+        }
+        // Without the lock: room is made by deleting inodes, which leave their attribute blocks under it.
+        reservation = Some(writer.alloc.reserve_waiting(&writer.journal, 1, 0, privilege).await?);
+    }
+}
+
+/// As [`prepare`]; `None` where the change needs a block and `reservation` must be made first.
+async fn try_prepare<'w>(
+    writer: &'w Writer,
+    cell: &InodeCell,
+    change: &Change<'_>,
+    privilege: Privilege,
+    reservation: &mut Option<Reservation>,
+) -> Result<Option<Prepared<'w>>> {
     let mut shared = writer.names.shared_xattrs.lock().await;
     let block = block_of(writer, cell).await?;
     let (plan, references) = {
@@ -311,13 +357,15 @@ pub(crate) async fn prepare<'w>(
                 }
                 block => {
                     let leave = leave(block).await?;
-                    let home = Home::prepare(writer, &shared, (number, kind), bytes, own, privilege).await?;
+                    let taker = (number, kind);
+                    let home = Home::prepare(writer, &shared, taker, bytes, own, privilege, reservation);
+                    let Some(home) = home.await? else { return Ok(None) };
                     BlockChange::Replace(leave, home)
                 }
             }
         }
     };
-    Ok(Prepared { body, block, shared })
+    Ok(Some(Prepared { body, block, shared }))
 }
 
 fn error_of(refused: Refused, cell: &InodeCell) -> Error {
@@ -342,11 +390,12 @@ impl Prepared<'_> {
         }
     }
 
-    pub(crate) fn apply(mut self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
+    /// Makes the change, once.
+    pub(crate) fn apply(&mut self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
         ensure_feature(handle);
         let unit = i64::from(writer.store.shape().block_size().bytes() / 512);
         let (mut at, mut more) = (cell.read(Inode::xattr_block), 0);
-        match self.block {
+        match std::mem::take(&mut self.block) {
             BlockChange::Keep => {}
             BlockChange::Leave(leave) => {
                 leave.apply(writer, handle, &mut self.shared);
@@ -365,7 +414,7 @@ impl Prepared<'_> {
             }
         }
         let mut inode = handle.inode(cell);
-        if let Some(body) = self.body {
+        if let Some(body) = self.body.take() {
             inode.tail = body;
         }
         set_block(&mut inode, at, more, writer);
@@ -390,7 +439,9 @@ fn set_block(inode: &mut Inode, at: Option<VolumeBlock>, more_512: i64, writer: 
     }
 }
 
-/// The attribute block of an inode that is deleted, to be given up.
+/// The attribute block of an inode that is deleted, to be given up. It is declared before the handle that applies it, and
+/// so dropped after it.
+#[derive(Debug)]
 pub(crate) struct Release<'w> {
     leave: Leave,
     shared: Guard<'w>,
@@ -421,7 +472,8 @@ impl<'w> Release<'w> {
         1 + self.leave.credits()
     }
 
-    pub(crate) fn apply(mut self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
+    /// Gives it up, once.
+    pub(crate) fn apply(&mut self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
         let unit = i64::from(writer.store.shape().block_size().bytes() / 512);
         self.leave.apply(writer, handle, &mut self.shared);
         set_block(&mut handle.inode(cell), None, -unit, writer);

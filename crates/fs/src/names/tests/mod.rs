@@ -4,6 +4,7 @@
 mod errnos;
 mod flags;
 mod kernel;
+mod shared_xattrs;
 
 use super::*;
 use crate::dir::Cookie;
