@@ -513,6 +513,18 @@ impl Superblock {
         (self.compat().contains(Compat::ORPHAN_FILE) && number != 0).then_some(InodeNumber(number))
     }
 
+    /// Whether an inode is one of the volume's own, to which no name leads: those that are reserved but for the root, and
+    /// the journal, the orphan file and the quota files wherever they lie.
+    pub fn is_own_inode(&self, number: InodeNumber) -> bool {
+        let quotas = [self.raw.s_usr_quota_inum, self.raw.s_grp_quota_inum, self.raw.s_prj_quota_inum];
+        let has_quota = self.ro_compat().contains(RoCompat::QUOTA);
+        number != InodeNumber::ROOT
+            && (number < self.first_inode()
+                || self.journal_inode() == Some(number)
+                || self.orphan_file() == Some(number)
+                || has_quota && quotas.iter().any(|quota| quota.get() == number.0))
+    }
+
     /// `s_mkfs_time`.
     pub fn created(&self) -> Timestamp {
         Timestamp::from_superblock(self.raw.s_mkfs_time, self.raw.s_mkfs_time_hi)

@@ -61,7 +61,10 @@ impl std::ops::Deref for Bed {
 impl Bed {
     pub(crate) async fn open(rt: &Rt, image: &Path) -> Self {
         let options = FileOptions { write: true, ..FileOptions::default() };
-        let device: Arc<dyn extant_block::Device> = Arc::new(FileDevice::open(image, options).unwrap());
+        Self::over(rt, Arc::new(FileDevice::open(image, options).unwrap())).await
+    }
+
+    pub(crate) async fn over(rt: &Rt, device: Arc<dyn extant_block::Device>) -> Self {
         let volume = Volume::open(device.clone(), OpenOptions::default()).await.unwrap();
         let sb = volume.superblock();
         let blocks = Blocks::new(device, sb.block_size().byte_len(), 1 << 20);

@@ -209,8 +209,8 @@ impl Shared {
         })
     }
 
-    /// Builds the index of a group that has none. Looks at bitmap and descriptor under the lock: as long as the group is
-    /// not loaded, no operation changes them.
+    /// Builds the index of a group that has none. Looks at bitmap and descriptor under the locks: as long as the group is
+    /// not loaded, no operation changes them, except that [`Self::ensure_block_bitmap`] writes a bitmap that never was.
     fn install(&self, group: Group, bitmap: Bitmap) -> std::result::Result<(), Corrupt> {
         let place = Place::BlockBitmap(group);
         let mut groups = self.groups.lock();
@@ -220,6 +220,8 @@ impl Shared {
         if groups.is_loaded(group) {
             return Ok(());
         }
+        // From the look at the flag on: a new inode has the bitmap of a group written that is not loaded.
+        let mut bitmaps = self.block_bitmaps.lock();
         let sb = self.sb();
         let blocks = sb.group_blocks(group);
         let descriptor = self.descriptor(group);
@@ -247,7 +249,6 @@ impl Shared {
             let rule = "what the descriptor says (bg_free_blocks_count)";
             return Err(Corrupt::field(place, "free blocks", free.into(), rule));
         }
-        let mut bitmaps = self.block_bitmaps.lock();
         bitmaps.insert(group.0, bitmap);
         for idle in groups.shrink(GROUPS_KEPT, RUNS_KEPT, group) {
             bitmaps.remove(&idle.0);
@@ -291,12 +292,16 @@ impl Shared {
 
     /// Writes a group's block bitmap if it never was: the kernel wants it once the group has inodes in use.
     pub(super) fn ensure_block_bitmap(&self, handle: &mut Handle, group: Group) {
-        if self.descriptor(group).flags.contains(GroupFlags::BLOCK_UNINIT) {
-            let loaded = self.block_bitmaps.lock().contains_key(&group.0);
-            if loaded {
-                self.block_bitmap(handle, group);
-            } else {
-                self.write_block_bitmap(handle, group);
+        let is_unwritten = || self.descriptor(group).flags.contains(GroupFlags::BLOCK_UNINIT);
+        if !is_unwritten() {
+            return;
+        }
+        let mut bitmaps = self.block_bitmaps.lock();
+        // Another operation may have been first.
+        if is_unwritten() {
+            let block = self.write_block_bitmap(handle, group);
+            if let Some(loaded) = bitmaps.get_mut(&group.0) {
+                *loaded = Bitmap::Logged(block);
             }
         }
     }

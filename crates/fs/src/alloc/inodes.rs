@@ -15,6 +15,19 @@ struct Loaded {
     users: u32,
 }
 
+/// Answer of [`InodeGroups::take`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Take {
+    /// The number, as an index into the group's table.
+    Index(u32),
+    /// The group's bitmap is not in memory, or no longer.
+    NotLoaded,
+    /// None is free; another task may have taken the last one.
+    Full,
+    /// The bitmap has none, though some are counted as free.
+    Damaged,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     free: u32,
@@ -89,23 +102,26 @@ impl InodeGroups {
         counts.bad = true;
     }
 
-    /// Takes the first free inode of a loaded group, as an index into its table; `None` where the bitmap has none.
-    pub(crate) fn take(&mut self, group: Group) -> Option<u32> {
-        let loaded = self.loaded.get_mut(&group.0)?;
+    /// Takes the first free inode of a group.
+    pub(crate) fn take(&mut self, group: Group) -> Take {
+        let Some(loaded) = self.loaded.get_mut(&group.0) else { return Take::NotLoaded };
         let counts = &mut self.counts[group.0 as usize];
+        if counts.free == 0 {
+            return Take::Full;
+        }
         let byte =
             loaded.taken.iter().enumerate().skip(loaded.from as usize / 8).find(|(_, byte)| **byte != 0xff);
-        let (at, byte) = byte.map(|(at, byte)| (at as u32, *byte))?;
+        let Some((at, byte)) = byte.map(|(at, byte)| (at as u32, *byte)) else { return Take::Damaged };
         let index = at * 8 + byte.trailing_ones();
-        if index >= self.per_group || counts.free == 0 {
-            return None;
+        if index >= self.per_group {
+            return Take::Damaged;
         }
         loaded.taken[at as usize] |= 1 << (index % 8);
         loaded.from = index + 1;
         loaded.users += 1;
         counts.free -= 1;
         self.free -= 1;
-        Some(index)
+        Take::Index(index)
     }
 
     /// An inode that was taken is logged.
@@ -167,14 +183,39 @@ impl InodeGroups {
 mod tests {
     use super::*;
 
+    fn take(groups: &mut InodeGroups, group: u32) -> Option<u32> {
+        match groups.take(Group(group)) {
+            Take::Index(index) => Some(index),
+            Take::Full => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_group_that_another_task_emptied_or_unloaded_is_not_damaged() {
+        let mut groups = InodeGroups::new(64, 0, [(1, 0), (2, 0)].into_iter());
+        assert_eq!(groups.take(Group(0)), Take::NotLoaded);
+        let mut bitmap = [0xff; 8];
+        bitmap[3] = 0b1101_1111;
+        groups.load(Group(0), &bitmap);
+        assert_eq!(groups.take(Group(0)), Take::Index(29));
+        assert_eq!(groups.take(Group(0)), Take::Full);
+        groups.give(Group(0), 29);
+        assert_eq!(groups.shrink(0, Group(1)), [Group(0)]);
+        assert_eq!(groups.take(Group(0)), Take::NotLoaded);
+        groups.load(Group(1), &bitmap);
+        assert_eq!(groups.take(Group(1)), Take::Index(29));
+        assert_eq!(groups.take(Group(1)), Take::Damaged, "two are counted as free");
+    }
+
     #[test]
     fn reserved_numbers_and_padding_are_never_given() {
         let mut groups = InodeGroups::new(20, 10, [(10, 0), (20, 0)].into_iter());
         groups.load(Group(0), &[0; 8]);
         groups.load(Group(1), &[0; 8]);
-        let all: Vec<_> = std::iter::from_fn(|| groups.take(Group(0))).collect();
+        let all: Vec<_> = std::iter::from_fn(|| take(&mut groups, 0)).collect();
         assert_eq!(all, (10..20).collect::<Vec<_>>());
-        assert_eq!(std::iter::from_fn(|| groups.take(Group(1))).count(), 20);
+        assert_eq!(std::iter::from_fn(|| take(&mut groups, 1)).count(), 20);
         assert_eq!(groups.totals(), (0, 0));
     }
 
@@ -182,12 +223,12 @@ mod tests {
     fn a_number_given_back_is_the_next_one_taken() {
         let mut groups = InodeGroups::new(64, 0, [(64, 0)].into_iter());
         groups.load(Group(0), &[0; 8]);
-        let taken: Vec<_> = (0..20).filter_map(|_| groups.take(Group(0))).collect();
+        let taken: Vec<_> = (0..20).filter_map(|_| take(&mut groups, 0)).collect();
         taken.iter().for_each(|_| groups.logged(Group(0), true));
         groups.freed(Group(0), true);
-        assert_eq!(groups.take(Group(0)), Some(20), "not before it is given back");
+        assert_eq!(take(&mut groups, 0), Some(20), "not before it is given back");
         groups.give(Group(0), 7);
-        assert_eq!(groups.take(Group(0)), Some(7));
+        assert_eq!(take(&mut groups, 0), Some(7));
         assert_eq!(groups.totals(), (64 - 21, 19));
         assert_eq!(groups.shrink(0, Group(9)), [], "two are not logged");
     }

@@ -1,6 +1,6 @@
 //! Inode numbers: taking one in memory, logging it, freeing it.
 
-use super::inodes::InodeGroups;
+use super::inodes::{InodeGroups, Take};
 use super::layout::empty_inode_bitmap;
 use super::spread::{GroupCounts, Parent, Wanted};
 use super::{Allocator, Bitmap, GROUPS_KEPT, Shared};
@@ -19,15 +19,28 @@ const GENERATION_AT: usize = 0x64;
 /// An inode number taken in memory. Dropped without [`Allocator::log_inode`] it is free again.
 #[derive(Debug)]
 pub(crate) struct NewInode {
-    shared: Arc<Shared>,
+    taken: Taken,
     number: InodeNumber,
-    group: Group,
-    index: u32,
     is_dir: bool,
     table: Table,
     at: usize,
-    generation: u32,
+}
+
+/// A number taken in memory, as an index into its group's table. Dropped before it is logged it is free again.
+#[derive(Debug)]
+struct Taken {
+    shared: Arc<Shared>,
+    group: Group,
+    index: u32,
     logged: bool,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if !self.logged {
+            self.shared.inodes.lock().give(self.group, self.index);
+        }
+    }
 }
 
 /// The block of the inode table that a new inode's record lies in.
@@ -52,8 +65,6 @@ pub(crate) struct LoggedInode {
     pub(crate) table: MetaBlock,
     /// Offset of the record in `table`, in bytes.
     pub(crate) at: usize,
-    /// Follows from the volume, the number and the generation before.
-    pub(crate) generation: u32,
 }
 
 impl NewInode {
@@ -61,8 +72,24 @@ impl NewInode {
         self.number
     }
 
-    pub(crate) const fn generation(&self) -> u32 {
-        self.generation
+    /// Its generation, which follows from the volume, the number and the generation before: that of `last`, the number's
+    /// last owner, or where that is not in memory the one that its record has.
+    pub(crate) fn generation(&self, last: Option<u32>) -> u32 {
+        let shared = &self.taken.shared;
+        let before = last.unwrap_or_else(|| match &self.table {
+            Table::Read(block) => self.recorded_generation(block),
+            Table::Fresh(home) => {
+                let fresh = shared.fresh_tables.lock();
+                let made = fresh.get(&home.0).and_then(|entry| entry.made.as_ref());
+                made.map_or(0, |block| self.recorded_generation(block))
+            }
+        });
+        ChecksumSeed::from_uuid(&shared.sb().uuid()).for_inode(self.number, before).0
+    }
+
+    fn recorded_generation(&self, table: &MetaBlock) -> u32 {
+        let bytes = table.bytes();
+        bytes[self.at + GENERATION_AT..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
     }
 
     /// Credits of [`Allocator::log_inode`]: inode bitmap, descriptor, table, and the block bitmap if it was never written.
@@ -72,16 +99,13 @@ impl NewInode {
 impl Drop for NewInode {
     fn drop(&mut self) {
         if let Table::Fresh(at) = self.table {
-            let mut fresh = self.shared.fresh_tables.lock();
+            let mut fresh = self.taken.shared.fresh_tables.lock();
             if let Some(entry) = fresh.get_mut(&at.0) {
                 entry.users -= 1;
                 if entry.users == 0 {
                     fresh.remove(&at.0);
                 }
             }
-        }
-        if !self.logged {
-            self.shared.inodes.lock().give(self.group, self.index);
         }
     }
 }
@@ -113,18 +137,21 @@ impl Allocator {
         let is_dir = wanted != Wanted::File;
         loop {
             let group = self.shared.place(wanted, parent).ok_or(Error::NoSpace)?;
-            if !self.shared.inodes.lock().is_loaded(group) {
+            let take = self.shared.inodes.lock().take(group);
+            match take {
+                Take::Index(index) => {
+                    let taken = Taken { shared: self.shared.clone(), group, index, logged: false };
+                    return taken.into_inode(is_dir).await;
+                }
                 // A damaged group is passed over; its problem is kept.
-                let _ = self.shared.load_inodes(group).await;
-                continue;
+                Take::NotLoaded => drop(self.shared.load_inodes(group).await),
+                Take::Full => {}
+                Take::Damaged => {
+                    let rule = "as many as the descriptor says (bg_free_inodes_count)";
+                    let corrupt = Corrupt::field(Place::InodeBitmap(group), "free inodes", 0, rule);
+                    self.shared.set_inodes_bad(group, corrupt.into());
+                }
             }
-            let Some(index) = self.shared.inodes.lock().take(group) else {
-                let rule = "as many as the descriptor says (bg_free_inodes_count)";
-                let corrupt = Corrupt::field(Place::InodeBitmap(group), "free inodes", 0, rule);
-                self.shared.set_inodes_bad(group, corrupt.into());
-                continue;
-            };
-            return self.shared.clone().new_inode(group, index, is_dir).await;
         }
     }
 
@@ -132,7 +159,7 @@ impl Allocator {
     /// [`NewInode::CREDITS`].
     pub(crate) fn log_inode(&self, handle: &mut Handle, mut new: NewInode) -> LoggedInode {
         let shared = &self.shared;
-        let NewInode { group, index, is_dir, at, number, generation, .. } = new;
+        let NewInode { taken: Taken { group, index, .. }, is_dir, at, number, .. } = new;
         let bitmap = shared.inode_bitmap(handle, group);
         {
             let mut bytes = handle.edit(&bitmap);
@@ -160,8 +187,8 @@ impl Allocator {
             }
         };
         shared.inodes.lock().logged(group, is_dir);
-        new.logged = true;
-        LoggedInode { number, table, at, generation }
+        new.taken.logged = true;
+        LoggedInode { number, table, at }
     }
 
     /// Loads the bitmap of an inode that is to be freed.
@@ -225,6 +252,25 @@ impl Allocator {
     }
 }
 
+impl Taken {
+    /// Loads the block of the inode table that the record lies in.
+    async fn into_inode(self, is_dir: bool) -> Result<NewInode> {
+        let (shared, group, index) = (&self.shared, self.group, self.index);
+        let sb = shared.sb();
+        let number = InodeNumber(group.0 * sb.inodes_per_group() + index + 1);
+        let (size, block) = (u32::from(sb.inode_size()), sb.block_size().bytes());
+        let per_block = block / size;
+        let home = VolumeBlock(shared.descriptor(group).inode_table.0 + u64::from(index / per_block));
+        let at = (index % per_block * size) as usize;
+        let table = if shared.join_fresh_table(home, group, index / per_block * per_block) {
+            Table::Fresh(home)
+        } else {
+            Table::Read(shared.store.read(home, MetaKind::InodeTable(group)).await?)
+        };
+        Ok(NewInode { taken: self, number, is_dir, table, at })
+    }
+}
+
 impl Shared {
     fn place(&self, wanted: Wanted, parent: Parent) -> Option<Group> {
         let inodes = self.inodes.lock();
@@ -243,34 +289,6 @@ impl Shared {
         self.sb()
             .locate_inode(number)
             .ok_or_else(|| Corrupt::field(Place::Inode(number), "inode number", number.0.into(), rule).into())
-    }
-
-    async fn new_inode(self: Arc<Self>, group: Group, index: u32, is_dir: bool) -> Result<NewInode> {
-        let sb = self.sb();
-        let number = InodeNumber(group.0 * sb.inodes_per_group() + index + 1);
-        let (size, block) = (u32::from(sb.inode_size()), sb.block_size().bytes());
-        let per_block = block / size;
-        let descriptor = self.descriptor(group);
-        let home = VolumeBlock(descriptor.inode_table.0 + u64::from(index / per_block));
-        let at = (index % per_block * size) as usize;
-        let mut before = 0;
-        let table = if self.join_fresh_table(home, group, index / per_block * per_block) {
-            Table::Fresh(home)
-        } else {
-            let table = match self.store.read(home, MetaKind::InodeTable(group)).await {
-                Ok(table) => table,
-                Err(error) => {
-                    self.inodes.lock().give(group, index);
-                    return Err(error);
-                }
-            };
-            let record = &table.bytes()[at..at + size as usize];
-            before = record[GENERATION_AT..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-            Table::Read(table)
-        };
-        let generation = ChecksumSeed::from_uuid(&sb.uuid()).for_inode(number, before).0;
-        let shared = self.clone();
-        Ok(NewInode { shared, number, group, index, is_dir, table, at, generation, logged: false })
     }
 
     /// Joins the creation of a block of an inode table no inode of which was ever in use; `first` is its first inode's

@@ -1,7 +1,16 @@
 //! Random allocations, frees and abandoned plans.
 
+use super::{Parent, Wanted};
+use crate::journal::Credits;
 use crate::testbed::{Bed, Node, check_is_silent, have_tools, make, run};
-use extant_rt::{Rng, Rt};
+use extant_block::{Fault, FaultConfig, MemDevice};
+use extant_format::{Group, GroupFlags, InodeNumber};
+use extant_rt::{Nanos, Rng, Rt};
+use extant_sim::{Machine, Preemption, Sim};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Barrier};
+use std::task::{Context, Waker};
 
 fn judge(name: &str, mib: usize, args: &str, seed: u64) {
     let dir = tempfile::tempdir().unwrap();
@@ -61,5 +70,85 @@ fn e2fsck_agrees_after_random_allocations_on_every_geometry() {
         ("full volume", 2, "-t ext4 -b 1024 -O ^has_journal -m 0 -N 64"),
     ] {
         judge(name, mib, args, seed);
+    }
+}
+
+#[test]
+fn an_inode_whose_taker_leaves_is_free_again() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    make(&image, 2, "-t ext2 -b 1024 -N 64");
+    let bytes = std::fs::read(&image).unwrap();
+    let mut ended = false;
+    for polls in 0..100 {
+        let sim = Sim::new(Machine::free(1, Preemption::None), 1);
+        let delay = Nanos::from_micros(100);
+        let delays = FaultConfig { delay_ppm: 1_000_000, delay_max: delay, ..Default::default() };
+        let disk = Arc::new(MemDevice::from_bytes(bytes.clone()));
+        let slow = Arc::new(Fault::new(disk, sim.rt(), delays));
+        let work = async {
+            let bed = Bed::over(sim.rt(), slow).await;
+            let before = bed.alloc.statfs().free_inodes;
+            let parent = Parent { inode: InodeNumber::ROOT, group: Group(0), last: None };
+            {
+                let mut taking = pin!(bed.alloc.inode(Wanted::File, parent));
+                for _ in 0..polls {
+                    if taking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+                        ended = true;
+                        break;
+                    }
+                    sim.rt().sleep(delay).await;
+                }
+            }
+            assert_eq!(bed.alloc.statfs().free_inodes, before, "left after {polls} polls");
+            assert_eq!(bed.alloc.problems().len(), 0);
+        };
+        sim.rt().block_on(work).unwrap();
+        if ended {
+            assert!(polls > 1, "it waited for the device");
+            return;
+        }
+    }
+    panic!("it never ended");
+}
+
+/// A new inode has the group's block bitmap written while another task loads it.
+#[test]
+fn a_block_bitmap_that_never_was_is_made_once() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    make(&image, 64, "-t ext4 -b 1024 -g 256 -N 4096 -O ^resize_inode,^has_journal");
+    let rt = Rt::real(Default::default());
+    let bed = rt.block_on(Bed::open(&rt, &image)).unwrap();
+    let shared = &bed.alloc.shared;
+    let never = |group: &Group| shared.descriptor(*group).flags.contains(GroupFlags::BLOCK_UNINIT);
+    let groups: Vec<_> = (0..shared.sb().group_count()).map(Group).filter(never).collect();
+    assert!(groups.len() > 100, "{}", groups.len());
+    let start = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for &group in &groups {
+                start.wait();
+                let mut handle = bed.journal.try_start(Credits(3)).unwrap().unwrap();
+                shared.ensure_block_bitmap(&mut handle, group);
+            }
+        });
+        for &group in &groups {
+            start.wait();
+            let mut loading = pin!(shared.load(group));
+            // It has no bitmap to read, or only one that is in memory.
+            assert!(loading.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        }
+    });
+    let bitmaps = shared.block_bitmaps.lock();
+    for group in groups {
+        let unwritten = matches!(bitmaps.get(&group.0), Some(super::Bitmap::Unwritten));
+        assert!(!unwritten, "group {group}: the next change makes its bitmap again");
     }
 }

@@ -102,16 +102,27 @@ impl Inodes {
         Ok(self.table.insert(&mut shard, InodeCell::new(inode, table, at)))
     }
 
-    /// As [`Self::get`], for an inode that a name or a table of the volume leads to.
+    /// As [`Self::get`], for an inode that a name or a program leads to.
     ///
     /// # Errors
-    /// As there, and for an inode that is free.
+    /// As there, and for an inode that is free or the volume's own.
     pub(crate) async fn get_live(&self, number: InodeNumber, place: Place) -> Result<Arc<InodeCell>> {
+        if self.store().shape().is_own_inode(number) {
+            return Err(Corrupt::field(place, "inode", number.0.into(), "none of the volume's own").into());
+        }
         let cell = self.get(number).await?;
         if cell.is_live() {
             return Ok(cell);
         }
         Err(Corrupt::field(place, "inode", number.0.into(), "one that is in use").into())
+    }
+
+    /// The generation of a new inode: another than that of the number's last owner, which the running transaction may have
+    /// deleted.
+    pub(crate) fn generation(&self, new: &NewInode) -> u32 {
+        let shard = self.shard(new.number()).lock();
+        let last = shard.cells.get(&new.number().0);
+        new.generation(last.map(|last| last.read(|inode| inode.raw.i_generation.get())))
     }
 
     /// Logs a new inode and fills in its record, which begins as zeroes with its generation.
@@ -122,7 +133,8 @@ impl Inodes {
         new: NewInode,
         fill: impl FnOnce(&mut Inode),
     ) -> Arc<InodeCell> {
-        let LoggedInode { number, table, at, generation } = allocator.log_inode(handle, new);
+        let generation = self.generation(&new);
+        let LoggedInode { number, table, at } = allocator.log_inode(handle, new);
         let sb = self.store().shape();
         let mut inode = Inode::new(number, sb);
         inode.raw.i_generation = generation.into();

@@ -182,10 +182,10 @@ impl Node {
             made
         };
         writer.names.known.put(cell.number(), name, made.number());
+        let node = Self::new(writer, made);
         drop(names);
-        let made = Self::new(self.writer(), made);
         writer.settle(&[cell], SYNC_NAMES).await?;
-        Ok(made)
+        Ok(node)
     }
 }
 
@@ -358,7 +358,7 @@ impl<'a> Draft<'a> {
     ) -> Arc<InodeCell> {
         let sb = writer.store.shape();
         let Self { inode: new, what, mode, uid, gid, block, body, .. } = self;
-        let (number, generation) = (new.number(), new.generation());
+        let (number, generation) = (new.number(), writer.inodes.generation(&new));
         let unit = u64::from(sb.block_size().bytes() / 512);
         let mut blocks = 0;
         let place = block.map(|allocated| {
