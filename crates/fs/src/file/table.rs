@@ -4,11 +4,11 @@ use super::contents::{Contents, Rest};
 use super::write::{FileOptions, OpenFile, cache_error};
 use crate::alloc::GivesBack;
 use crate::meta::InodeCell;
-use crate::volume::{Volume, Writer};
+use crate::volume::Writer;
 use crate::xattr::inline_data;
 use crate::{Error, Result};
 use extant_cache::{ByteRange, Disk, Mapping};
-use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, Place};
+use extant_format::{FileKind, Inode, InodeFlags, InodeNumber};
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
@@ -160,18 +160,6 @@ impl Files {
             self.table.lock().files.remove(&cell.number());
         }
         Ok(())
-    }
-}
-
-impl Volume {
-    /// Opens a regular file of a volume that is open for writing.
-    ///
-    /// # Errors
-    /// [`Error::ReadOnly`]; an inode that is free, or of another kind; contents that are damaged or encrypted.
-    pub async fn open_for_writing(&self, number: InodeNumber, options: FileOptions) -> Result<OpenFile> {
-        let writer = self.writer().ok_or(Error::ReadOnly)?;
-        let cell = writer.inodes.get_live(number, Place::Inode(number)).await?;
-        writer.files.open(writer, &cell, options)
     }
 }
 

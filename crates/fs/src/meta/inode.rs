@@ -92,12 +92,24 @@ impl InodeCell {
 
     /// Whether names lead to it.
     pub(crate) fn is_live(&self) -> bool {
-        self.read(|inode| inode.links() > 0 && inode.kind().is_some())
+        self.read(is_live)
     }
 
     /// A reference that keeps the inode from being deleted, until [`Self::close`].
     pub(crate) fn open(&self) {
         self.openers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// As [`Self::open`], unless no name leads to the inode; returns whether it did. It does not
+    /// from the change on that takes the last name, so that a deletion after that change sees every reference.
+    #[must_use]
+    pub(crate) fn open_live(&self) -> bool {
+        let record = self.record.lock();
+        let live = is_live(record.versions.live());
+        if live {
+            self.open();
+        }
+        live
     }
 
     /// Ends an [`Self::open`]. Returns whether it was the last of an inode without links, which is to be deleted now.
@@ -177,6 +189,10 @@ impl InodeCell {
     pub(crate) fn take_touched(&self) -> bool {
         self.touched.swap(false, Ordering::Relaxed)
     }
+}
+
+fn is_live(inode: &Inode) -> bool {
+    inode.links() > 0 && inode.kind().is_some()
 }
 
 impl fmt::Debug for InodeCell {

@@ -96,9 +96,7 @@ impl Writer {
     /// Deletes an inode that lost its last name, unless something holds it. One that cannot be deleted stays an orphan, to
     /// be deleted when the volume is opened next: the operation that took its last name has succeeded.
     pub(crate) async fn delete_unused(&self, cell: &Arc<InodeCell>) {
-        if cell.openers() == 0 && !cell.is_live() {
-            let _ = delete::delete(self, cell).await;
-        }
+        Doomed { writer: self, cells: Vec::new() }.delete(cell.clone()).await;
     }
 
     /// Deletes what lost its last node since.
@@ -106,16 +104,7 @@ impl Writer {
         let mut kept = Doomed { writer: self, cells: Vec::new() };
         loop {
             let Some(cell) = self.unused.lock().pop() else { return };
-            // There, should the caller leave meanwhile.
-            kept.cells.push(cell.clone());
-            if cell.openers() == 0 && !cell.is_live() {
-                let deleted = delete::delete(self, &cell).await;
-                if matches!(deleted, Err(Error::Io(_) | Error::NoSpace)) {
-                    // Another attempt may succeed.
-                    continue;
-                }
-            }
-            kept.cells.pop();
+            kept.delete(cell).await;
         }
     }
 }
@@ -124,6 +113,22 @@ impl Writer {
 struct Doomed<'w> {
     writer: &'w Writer,
     cells: Vec<Arc<InodeCell>>,
+}
+
+impl Doomed<'_> {
+    /// Deletes an inode unless something holds it.
+    async fn delete(&mut self, cell: Arc<InodeCell>) {
+        if cell.openers() > 0 || cell.is_live() {
+            return;
+        }
+        // There, should the caller leave meanwhile.
+        self.cells.push(cell.clone());
+        let deleted = delete::delete(self.writer, &cell).await;
+        // Another attempt may succeed.
+        if !matches!(deleted, Err(Error::Io(_) | Error::NoSpace)) {
+            self.cells.pop();
+        }
+    }
 }
 
 impl Drop for Doomed<'_> {

@@ -126,7 +126,7 @@ impl Volume {
     pub async fn root_node(&self) -> Result<Node> {
         let writer = self.writer().ok_or(Error::ReadOnly)?;
         let cell = writer.inodes.get_live(InodeNumber::ROOT, Place::Superblock).await?;
-        Ok(Node::new(writer, cell))
+        Node::of_live(writer, cell).ok_or(Error::Stale(InodeNumber::ROOT))
     }
 
     /// The inode that had `number` and `generation` when it was last seen, on a volume that is open for writing.
@@ -135,18 +135,41 @@ impl Volume {
     /// [`Error::ReadOnly`]; [`Error::Stale`] if it was deleted since.
     pub async fn node(&self, number: InodeNumber, generation: u32) -> Result<Node> {
         let writer = self.writer().ok_or(Error::ReadOnly)?;
-        let cell = writer.inodes.get(number).await?;
-        let same = cell.read(|inode| inode.raw.i_generation.get() == generation);
-        if !same || !cell.is_live() {
+        if writer.store.shape().is_own_inode(number) {
             return Err(Error::Stale(number));
         }
-        Ok(Node::new(writer, cell))
+        let cell = writer.inodes.get(number).await?;
+        let node = Node::of_live(writer, cell);
+        node.filter(|node| node.generation() == generation).ok_or(Error::Stale(number))
+    }
+
+    /// Opens a regular file of a volume that is open for writing.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; an inode that is free, or of another kind; contents that are damaged or encrypted.
+    pub async fn open_for_writing(&self, number: InodeNumber, options: FileOptions) -> Result<OpenFile> {
+        let writer = self.writer().ok_or(Error::ReadOnly)?;
+        let cell = writer.inodes.get_live(number, Place::Inode(number)).await?;
+        // Held until the file is open.
+        let node = Node::of_live(writer, cell).ok_or(Error::Stale(number))?;
+        writer.files.open(writer, node.cell(), options)
     }
 }
 
 impl Node {
+    /// The node of an inode that no other task deletes meanwhile: the caller has made it, or holds the lock of the directory
+    /// that names it.
     pub(crate) fn new(writer: &Arc<Writer>, cell: Arc<InodeCell>) -> Self {
         cell.open();
+        Self::of_open(writer, cell)
+    }
+
+    /// The node of an inode that has a name now; `None` if it has none, and may be deleted at this time.
+    fn of_live(writer: &Arc<Writer>, cell: Arc<InodeCell>) -> Option<Self> {
+        cell.open_live().then(|| Self::of_open(writer, cell))
+    }
+
+    fn of_open(writer: &Arc<Writer>, cell: Arc<InodeCell>) -> Self {
         let generation = cell.read(|inode| inode.raw.i_generation.get());
         Self { held: Arc::new(Held { writer: writer.clone(), cell, generation }) }
     }
@@ -268,8 +291,10 @@ impl Node {
         if entry.is_some() {
             writer.names.known.put(self.inode(), name, number);
         }
+        let node = Self::new(writer, cell);
+        // The name keeps the inode until here, the node from here on.
         drop(names);
-        Ok(Self::new(self.writer(), cell))
+        Ok(node)
     }
 
     /// As [`Self::lookup`], of a name that is known to lead to an inode in memory, where nobody changes the directory and the

@@ -184,6 +184,14 @@ async fn rename_locked(
         Ok(spot) => Some(writer.inodes.get_live(spot.entry().inode, Place::Inode(to_cell.number())).await?),
         Err(_) => None,
     };
+    // The names `.` and `..` were refused.
+    for (dir, inode) in [(from_cell, Some(&source)), (to_cell, target.as_ref())] {
+        if cross && inode.is_some_and(|inode| Arc::ptr_eq(inode, dir)) {
+            let (place, number) = (Place::Inode(dir.number()), dir.number().0.into());
+            let rule = "another one than the directory that the name lies in";
+            return Err(Corrupt::field(place, "inode of a name", number, rule).into());
+        }
+    }
     if source.number() == to_cell.number() || above_to.contains(&source.number()) {
         return Err(Error::Invalid(format!("{} cannot be moved into itself", quote(old))));
     }

@@ -3,6 +3,8 @@
 
 mod errnos;
 mod flags;
+mod gone;
+mod hostile;
 mod kernel;
 mod shared_xattrs;
 

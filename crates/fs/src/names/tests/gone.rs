@@ -1,0 +1,130 @@
+//! Inodes that were deleted, or are about to be.
+
+use super::*;
+use extant_block::{Fault, FaultConfig, MemDevice};
+use extant_rt::Nanos;
+use extant_sim::{Machine, Preemption, Sim};
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+#[test]
+fn a_number_that_is_given_again_within_a_transaction_has_another_generation() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), "-t ext4 16M");
+    let rt = Rt::real(Default::default());
+    let caller = Caller::root();
+    rt.block_on(async {
+        let bed = Bed::open(&rt, device(&image)).await;
+        let root = bed.volume.root_node().await.unwrap();
+        let mut seen = Vec::new();
+        for turn in 0..6 {
+            let node = root.create(&caller, b"name", 0o644).await.unwrap();
+            let handle = (node.inode(), node.generation());
+            assert!(!seen.contains(&handle), "{handle:?} of {seen:?}");
+            assert_eq!(node.attributes().unwrap().generation, node.generation());
+            for &(number, generation) in &seen {
+                let stale = bed.volume.node(number, generation).await;
+                assert!(matches!(stale, Err(Error::Stale(_))), "{stale:?}");
+            }
+            seen.push(handle);
+            drop(node);
+            root.unlink(&caller, b"name").await.unwrap();
+            // Once in between the record reaches the inode table.
+            if turn == 3 {
+                bed.volume.sync().await.unwrap();
+            }
+        }
+        assert!(seen.iter().all(|(number, _)| *number == seen[0].0), "{seen:?}");
+        drop(root);
+        bed.close().await;
+    })
+    .unwrap();
+    check_is_silent(&image, "after six owners of a number");
+}
+
+#[test]
+fn a_node_is_had_of_no_inode_that_lost_its_last_name() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), "-t ext4 16M");
+    let rt = Rt::real(Default::default());
+    let caller = Caller::root();
+    rt.block_on(async {
+        let bed = Bed::open(&rt, device(&image)).await;
+        let root = bed.volume.root_node().await.unwrap();
+        let node = root.create(&caller, b"name", 0o644).await.unwrap();
+        let (number, generation) = (node.inode(), node.generation());
+        assert_eq!(bed.volume.node(number, generation).await.unwrap().inode(), number);
+        root.unlink(&caller, b"name").await.unwrap();
+        assert!(matches!(bed.volume.node(number, generation).await, Err(Error::Stale(_))));
+        assert!(bed.volume.open_for_writing(number, Default::default()).await.is_err());
+        assert_eq!(node.cell().openers(), 1, "refused before it counted");
+        assert!(bed.writer().unused.lock().is_empty());
+        drop((node, root));
+        bed.close().await;
+    })
+    .unwrap();
+    check_is_silent(&image, "after the last node");
+}
+
+/// The caller of an unlink leaves at any of the points at which it waits.
+#[test]
+fn a_deletion_that_is_left_in_the_middle_is_finished_by_the_next_operation() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), "-t ext2 -b 1024 16M");
+    let source = dir.path().join("source");
+    std::fs::write(&source, vec![7; 3 << 20]).unwrap();
+    let script = format!("write {} f\n", source.display());
+    std::fs::write(dir.path().join("script"), script).unwrap();
+    let script = dir.path().join("script");
+    run("debugfs", &["-w", "-f", script.to_str().unwrap(), image.to_str().unwrap()]);
+    let bytes = std::fs::read(&image).unwrap();
+    let caller = Caller::root();
+    let mut left = 0;
+    for polls in 1..1000 {
+        let sim = Sim::new(Machine::free(1, Preemption::None), 1);
+        let delay = Nanos::from_micros(100);
+        let delays = FaultConfig { delay_ppm: 1_000_000, delay_max: delay, ..Default::default() };
+        let disk = Arc::new(MemDevice::from_bytes(bytes.clone()));
+        let slow = Arc::new(Fault::new(disk.clone(), sim.rt(), delays));
+        let mut ended = false;
+        let work = async {
+            let bed = Bed::open(sim.rt(), slow).await;
+            let root = bed.volume.root_node().await.unwrap();
+            {
+                let mut unlink = pin!(root.unlink(&caller, b"f"));
+                for _ in 0..polls {
+                    ended = unlink.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+                    if ended {
+                        break;
+                    }
+                    sim.rt().sleep(delay).await;
+                }
+            }
+            match root.unlink(&caller, b"f").await {
+                Ok(()) => {}
+                Err(Error::NotFound(_)) => left += u32::from(!ended),
+                Err(other) => panic!("{other}"),
+            }
+            drop(root);
+            bed.close().await;
+        };
+        sim.rt().block_on(work).unwrap();
+        std::fs::write(&image, disk.to_bytes()).unwrap();
+        check_is_silent(&image, &format!("left after {polls} polls"));
+        if ended {
+            assert!(left > 0, "left between the name and the end");
+            return;
+        }
+    }
+    panic!("it never ended");
+}

@@ -1,0 +1,66 @@
+//! Names that lead where none may.
+
+use super::*;
+use extant_format::InodeNumber;
+
+fn with_names(args: &str, script: &str, work: impl AsyncFnOnce(&Bed, &Node)) {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), args);
+    let lines = dir.path().join("script");
+    std::fs::write(&lines, script).unwrap();
+    run("debugfs", &["-w", "-f", lines.to_str().unwrap(), image.to_str().unwrap()]);
+    let rt = Rt::real(Default::default());
+    rt.block_on(async {
+        let bed = Bed::open(&rt, device(&image)).await;
+        let root = bed.volume.root_node().await.unwrap();
+        work(&bed, &root).await;
+        drop(root);
+        bed.close().await;
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_name_does_not_lead_to_the_volumes_own_inodes() {
+    let script = "link <8> journal\nlink <7> resize\nlink <12> orphans\n";
+    with_names("-t ext4 -O orphan_file,^metadata_csum 16M", script, async |bed, root| {
+        assert_eq!(bed.volume.superblock().orphan_file(), Some(InodeNumber(12)));
+        let caller = Caller::root();
+        for (name, number) in [(&b"journal"[..], 8), (b"resize", 7), (b"orphans", 12)] {
+            let number = InodeNumber(number);
+            assert!(matches!(root.lookup(&caller, name).await, Err(Error::Corrupt(_))), "{number}");
+            assert!(matches!(root.unlink(&caller, name).await, Err(Error::Corrupt(_))), "{number}");
+            let to = root.rename(&caller, name, root, b"new", RenameMode::Replace).await;
+            assert!(matches!(to, Err(Error::Corrupt(_))), "{number}");
+            let generation = bed.volume.inode(number).await.unwrap().raw.i_generation.get();
+            assert!(matches!(bed.volume.node(number, generation).await, Err(Error::Stale(_))), "{number}");
+            let opened = bed.volume.open_for_writing(number, Default::default()).await;
+            assert!(matches!(opened, Err(Error::Corrupt(_))), "{number}");
+        }
+        root.lookup(&caller, b"lost+found").await.unwrap();
+    });
+}
+
+#[test]
+fn a_directory_that_lies_in_itself_is_not_renamed() {
+    let script = "mkdir a\nmkdir b\nmkdir b/c\nlink a a/self\nlink b b/self\n";
+    with_names("-t ext4 -O ^has_journal,^metadata_csum 16M", script, async |_, root| {
+        let caller = &Caller::root();
+        let (a, b) = (root.lookup(caller, b"a").await.unwrap(), root.lookup(caller, b"b").await.unwrap());
+        a.lookup(caller, b"self").await.unwrap();
+        for mode in [RenameMode::Replace, RenameMode::Exchange] {
+            let name = if mode == RenameMode::Exchange { &b"c"[..] } else { b"new" };
+            let source = a.rename(caller, b"self", &b, name, mode).await;
+            assert!(matches!(source, Err(Error::Corrupt(_))), "{source:?}");
+            root.mkdir(caller, b"d", 0o755).await.unwrap();
+            let target = root.rename(caller, b"d", &b, b"self", mode).await;
+            assert!(matches!(target, Err(Error::Corrupt(_))), "{target:?}");
+            root.rmdir(caller, b"d").await.unwrap();
+        }
+        let within = a.rename(caller, b"self", &a, b"new", RenameMode::Replace).await;
+        assert!(matches!(within, Err(Error::Invalid(_))), "{within:?}");
+    });
+}
