@@ -489,11 +489,11 @@ impl Inode {
         Some(Timestamp::from_raw(base, self.extra_field(24, self.extra.i_crtime_extra)))
     }
 
-    /// Sets access, inode change, contents change and creation time.
+    /// Sets access, inode change, contents change and creation time, as finely as the inode has room for.
     pub fn set_times(&mut self, atime: Timestamp, ctime: Timestamp, mtime: Timestamp, crtime: Timestamp) {
-        (self.raw.i_atime, self.extra.i_atime_extra) = atime.to_raw();
-        (self.raw.i_ctime, self.extra.i_ctime_extra) = ctime.to_raw();
-        (self.raw.i_mtime, self.extra.i_mtime_extra) = mtime.to_raw();
+        self.set_accessed(atime);
+        self.set_changed(ctime);
+        self.set_modified(mtime);
         (self.extra.i_crtime, self.extra.i_crtime_extra) = crtime.to_raw();
     }
 

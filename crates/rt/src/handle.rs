@@ -71,9 +71,14 @@ impl Rt {
 
     /// Seconds since 1970, for time stamps in files only: it may jump.
     pub fn wall_clock(&self) -> i64 {
+        self.wall_time().0
+    }
+
+    /// As [`Self::wall_clock`], with the nanoseconds of the second that runs.
+    pub fn wall_time(&self) -> (i64, u32) {
         match &self.shared.world {
-            Which::Real(real) => real.wall_clock(),
-            Which::Virtual(world) => world.wall_clock(),
+            Which::Real(real) => real.wall_time(),
+            Which::Virtual(world) => world.wall_time(),
         }
     }
 

@@ -113,8 +113,8 @@ pub type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub trait World: Send + Sync {
     /// The time, including what the running task was charged so far.
     fn now(&self) -> Nanos;
-    /// Seconds since 1970.
-    fn wall_clock(&self) -> i64;
+    /// Seconds since 1970, and nanoseconds of the second that runs.
+    fn wall_time(&self) -> (i64, u32);
     /// The seed of all randomness.
     fn seed(&self) -> u64;
     /// Takes a task over.

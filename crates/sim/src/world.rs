@@ -268,8 +268,10 @@ impl World for SimWorld {
         self.local_time()
     }
 
-    fn wall_clock(&self) -> i64 {
-        self.config.epoch.saturating_add((self.local_time().0 / 1_000_000_000) as i64)
+    fn wall_time(&self) -> (i64, u32) {
+        let now = self.local_time().0;
+        let seconds = self.config.epoch.saturating_add((now / 1_000_000_000) as i64);
+        (seconds, (now % 1_000_000_000) as u32)
     }
 
     fn seed(&self) -> u64 {

@@ -1,39 +1,50 @@
 //! Where the time stamps of inodes come from.
 
 use extant_format::Timestamp;
-use extant_rt::{Nanos, Rt};
+use extant_rt::Rt;
 
 /// The wall clock of a volume.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     rt: Rt,
-    opened: Nanos,
-    base: Timestamp,
     /// Every stamp, in a batch whose result must not depend on when it runs.
-    fixed: bool,
+    fixed: Option<Timestamp>,
 }
 
 impl Clock {
     /// The world's clock; where `fixed` is given, time stands still there (`SOURCE_DATE_EPOCH`).
     pub(crate) fn new(rt: &Rt, fixed: Option<i64>) -> Self {
-        let seconds = fixed.unwrap_or_else(|| rt.wall_clock());
-        Self {
-            rt: rt.clone(),
-            opened: rt.now(),
-            base: Timestamp { seconds, nanos: 0 },
-            fixed: fixed.is_some(),
-        }
+        Self { rt: rt.clone(), fixed: fixed.map(|seconds| Timestamp { seconds, nanos: 0 }) }
     }
 
-    /// The time now, to the nanosecond.
+    /// The time now, to the nanosecond. Read anew each time: the monotonic clock stands still while the machine is
+    /// suspended, and does not follow one that is set.
     pub(crate) fn now(&self) -> Timestamp {
-        if self.fixed {
-            return self.base;
-        }
-        let passed = self.rt.now().0.saturating_sub(self.opened.0);
-        Timestamp {
-            seconds: self.base.seconds + (passed / 1_000_000_000) as i64,
-            nanos: (passed % 1_000_000_000) as u32,
-        }
+        self.fixed.unwrap_or_else(|| {
+            let (seconds, nanos) = self.rt.wall_time();
+            Timestamp { seconds, nanos }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_rt::Nanos;
+    use extant_sim::{Machine, Preemption, Sim};
+
+    #[test]
+    fn stamps_are_the_wall_clocks() {
+        let sim = Sim::new(Machine::free(1, Preemption::None), 1);
+        let rt = sim.rt();
+        let work = async {
+            rt.sleep(Nanos::from_millis(700)).await;
+            let (clock, fixed) = (Clock::new(rt, None), Clock::new(rt, Some(5)));
+            rt.sleep(Nanos::from_millis(800)).await;
+            let now = clock.now();
+            assert_eq!((now.seconds, now.nanos), (rt.wall_clock(), 500_000_000));
+            assert_eq!(fixed.now(), Timestamp { seconds: 5, nanos: 0 });
+        };
+        rt.block_on(work).unwrap();
     }
 }

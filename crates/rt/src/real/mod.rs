@@ -126,8 +126,9 @@ impl Real {
         Nanos(self.origin.elapsed().as_nanos() as u64)
     }
 
-    pub(crate) fn wall_clock(&self) -> i64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64)
+    pub(crate) fn wall_time(&self) -> (i64, u32) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.map_or((0, 0), |since| (since.as_secs() as i64, since.subsec_nanos()))
     }
 
     pub(crate) fn seed(&self) -> u64 {
