@@ -6,6 +6,8 @@ mod mmp;
 mod mount;
 mod orphans;
 mod recover;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use crate::meta::Buffers;

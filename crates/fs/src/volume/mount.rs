@@ -41,7 +41,7 @@ impl Default for WriteOptions {
 pub(super) struct Mount {
     disk: Disk,
     options: WriteOptions,
-    /// `s_state` as the volume was found.
+    /// `s_state` as the volume and its journal were found.
     state: u16,
     /// Orphans that the volume was left with and that were finished.
     orphans: u32,
@@ -75,10 +75,12 @@ impl Volume {
             Self::open(device.clone(), OpenOptions { ignore_journal: true, ..Default::default() }).await?;
         let sb = raw.superblock().clone();
         check_writable(&sb)?;
-        let (log, next) = match open_log(&raw).await? {
-            Some((log, next)) => (Some(log), next),
-            None => (None, Tid::first(1)),
+        let (log, next, failed) = match open_log(&raw).await? {
+            Some((log, next, failed)) => (Some(log), next, failed),
+            None => (None, Tid::first(1), false),
         };
+        // A journal keeps the error that made Linux give it up until the volume's superblock has it.
+        let state = sb.raw().s_state.get() | if failed { STATE_ERROR } else { 0 };
         let block_bytes = sb.block_size().byte_len();
         let blocks = Blocks::new(device, block_bytes, options.metadata_bytes as usize);
         blocks.charge_to(&disk.account(AccountConfig {
@@ -93,12 +95,12 @@ impl Volume {
             fixed_time: options.fixed_time,
         };
         let journal = Journal::new(rt, store.clone(), disk, log, next, journal_options);
-        let mut mount =
-            Mount { disk: disk.clone(), options, state: sb.raw().s_state.get(), orphans: 0, _claim: claim };
-        mount.mark_open(&store, &journal).await?;
+        let mut mount = Mount { disk: disk.clone(), options, state, orphans: 0, _claim: claim };
+        // What is refused is refused before the volume is marked as in use.
         let orphan_file = super::orphan_file_blocks(&raw).await?;
         let (writer, orphans) =
             Writer::new(rt, store, journal, disk, &orphan_file, options.fixed_time).await?;
+        mount.mark_open(&writer.store, &writer.journal).await?;
         // As Linux has it: with known errors, only a check finishes them.
         if mount.state & STATE_ERROR == 0 {
             mount.orphans = Self::finish_orphans(&writer, orphans).await?;
@@ -162,6 +164,7 @@ impl Mount {
             let raw = sb.raw_mut();
             if has_journal {
                 raw.s_feature_incompat = (raw.s_feature_incompat.get() | Incompat::RECOVER.bits()).into();
+                raw.s_state = self.state.into();
                 if orphan_file {
                     let bits = raw.s_feature_ro_compat.get() | RoCompat::ORPHAN_PRESENT.bits();
                     raw.s_feature_ro_compat = bits.into();
@@ -240,8 +243,9 @@ fn seconds(at: i64) -> (u32, u8) {
     (at as u32, (at >> 32) as u8)
 }
 
-/// The journal of a volume that needs no recovery, with the features that writing uses, and its first transaction.
-async fn open_log(raw: &Volume) -> Result<Option<(LogDevice, Tid)>> {
+/// The journal of a volume that needs no recovery, with the features that writing uses; its first transaction; and whether
+/// Linux gave the journal up (`s_errno`), which the log's superblock says no more when it is written next.
+async fn open_log(raw: &Volume) -> Result<Option<(LogDevice, Tid, bool)>> {
     let sb = raw.superblock();
     if !sb.compat().contains(Compat::HAS_JOURNAL) {
         return Ok(None);
@@ -262,6 +266,8 @@ async fn open_log(raw: &Volume) -> Result<Option<(LogDevice, Tid)>> {
         return Err(Error::unsupported("a journal of several volumes"));
     }
     set_features(&mut journal, sb);
+    let failed = journal.errno() != 0;
+    journal.set_errno(0);
     if journal.log().len() < LOG_BLOCKS_MIN {
         let first = journal.log().start.into();
         return Err(Corrupt::field(Place::JournalSuperblock, "s_first", first, "1").into());
@@ -269,7 +275,7 @@ async fn open_log(raw: &Volume) -> Result<Option<(LogDevice, Tid)>> {
     // The number in an empty journal was never used, but a torn transaction may have had it.
     let next = Tid::first(journal.sequence().wrapping_add(1));
     let block = raw.buffers().raw_block(log.map.home(0)?).await?.to_vec();
-    Ok(Some((LogDevice::new(raw.device().clone(), log.map.clone(), journal, block)?, next)))
+    Ok(Some((LogDevice::new(raw.device().clone(), log.map.clone(), journal, block)?, next, failed)))
 }
 
 /// Features of an empty journal, as Linux sets them: revokes, wide numbers on `64bit` volumes, and checksums of version 3

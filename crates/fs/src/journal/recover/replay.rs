@@ -64,12 +64,11 @@ pub(crate) async fn replay(rt: &Rt, device: Arc<dyn Device>, options: OpenOption
 
     let mut journal_sb = log.sb.clone();
     journal_sb.set_position(None, found.next_sequence);
-    // Linux keeps an error that stopped the journal in its superblock until the volume's has it.
+    // As Linux does, an error that stopped the journal stays in its superblock until the volume's has it.
     let failed = journal_sb.errno() != 0;
-    journal_sb.set_errno(0);
     let mut block = Buf::from_slice(&log.block(0).await?);
     journal_sb.write_to(&mut block);
-    let journal_block = (sector(&raw, log.map.home(0)?), block);
+    let journal_at = sector(&raw, log.map.home(0)?);
 
     // The superblock as the replay left it, read anew.
     let home = VolumeBlock(1024 / block_bytes as u64);
@@ -85,10 +84,16 @@ pub(crate) async fn replay(rt: &Rt, device: Arc<dyn Device>, options: OpenOption
     sb.update_checksum();
     bytes[at..at + SUPERBLOCK_BYTES].copy_from_slice(sb.as_bytes());
 
-    extant_block::write(&*device, journal_block.0, journal_block.1).await?;
+    extant_block::write(&*device, journal_at, Buf::from_slice(&block)).await?;
     extant_block::flush(&*device).await?;
     extant_block::write(&*device, sector(&raw, home), bytes).await?;
     extant_block::flush(&*device).await?;
+    if failed {
+        journal_sb.set_errno(0);
+        journal_sb.write_to(&mut block);
+        extant_block::write(&*device, journal_at, block).await?;
+        extant_block::flush(&*device).await?;
+    }
     Ok(Recovery {
         was_clean: false,
         transactions: found.transactions,
