@@ -105,6 +105,7 @@ impl OpenFile {
         if bytes > contents.max_bytes() {
             return Err(Error::TooBig(format!("inode {}", self.inode())));
         }
+        self.drop_privileges().await?;
         if contents.cell.read(|inode| inode.flags().contains(InodeFlags::INLINE_DATA)) {
             contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
             self.write_out(ByteRange::ALL).await?;

@@ -5,6 +5,7 @@
 
 use super::contents::Contents;
 use crate::alloc::Privilege;
+use crate::xattr::live::drop_capabilities;
 use crate::{Error, Result};
 use extant_cache::{ByteRange, CacheError, Mapping, OpenFile as CachedFile};
 use extant_format::{InodeFlags, InodeNumber, indirect_capacity, pointers_per_block};
@@ -87,7 +88,7 @@ impl OpenFile {
             if at >= end {
                 return Err(Error::TooBig(format!("inode {}", self.inode())));
             }
-            self.strip_setid().await?;
+            self.drop_privileges().await?;
             contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
             contents.touch();
             (at, self.write_steps(at, &bytes[..(end - at) as usize]).await?)
@@ -182,7 +183,15 @@ impl OpenFile {
         if self.options.reserved_blocks { Privilege::Reserved } else { Privilege::Ordinary }
     }
 
-    /// Takes set-user-ID, and set-group-ID of a file that its group may execute, from a file that an ordinary caller writes.
+    /// Takes away, before the contents change, what a program has only as it is: the capabilities of a file, and
+    /// set-user-ID, and set-group-ID of a file that its group may execute, where an ordinary caller changes it (Linux's
+    /// `file_remove_privs`).
+    pub(super) async fn drop_privileges(&self) -> Result<()> {
+        let Contents { writer, cell, .. } = &*self.contents;
+        drop_capabilities(writer, cell, self.privilege()).await?;
+        self.strip_setid().await
+    }
+
     async fn strip_setid(&self) -> Result<()> {
         const SUID: u16 = 0o4000;
         const SGID: u16 = 0o2000;

@@ -48,7 +48,8 @@ const CHANGEABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::PROJINHERIT);
 
 impl Node {
-    /// Changes attributes. A change of owner takes the set-ID bits away; one of the mode changes the access list with it.
+    /// Changes attributes. A change of owner takes the set-ID bits away and, in a step before, a program's capabilities; one
+    /// of the mode changes the access list with it.
     ///
     /// # Errors
     /// [`Error::Permission`] for those who do not own the inode, and on an immutable or append-only one;
@@ -61,6 +62,9 @@ impl Node {
         let cell = self.cell();
         let locked = Order::default().write(Rank::of_subject(self.is_dir()), cell).await;
         self.check_set(caller, set).await?;
+        if (set.uid.is_some() || set.gid.is_some()) && !self.is_dir() {
+            live::drop_capabilities(writer, cell, writer.privilege(caller)).await?;
+        }
         // The access list follows the mode.
         let mut xattrs = None;
         if let Some(permissions) = set.permissions {

@@ -9,7 +9,7 @@ use crate::dir::{Cookie, Listed};
 use crate::file::{FileOptions, OpenFile};
 use crate::inode::InodeCell;
 use crate::volume::Writer;
-use crate::xattr::live::acl_of;
+use crate::xattr::live::{acl_of, may_have_any};
 use crate::{Error, Result, Volume};
 use extant_format::{
     Acl, DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Place, RoCompat, Superblock, Timestamp,
@@ -304,7 +304,7 @@ impl Node {
         let may_search = dir.read(|inode| {
             inode.kind() == Some(FileKind::Directory)
                 && check(caller, inode, None, Want::SEARCH, String::new).is_ok()
-                && !may_have_acl(inode)
+                && !may_have_any(inode)
         });
         let _names = if may_search { dir.lock().try_read()? } else { return None };
         let number = writer.names.known.get(dir.number(), name)?;
@@ -347,20 +347,16 @@ pub(crate) async fn permit(
 ) -> Result<()> {
     let subject = || format!("inode {}", cell.number());
     // Most checks need no list.
-    if cell.read(|inode| check(caller, inode, None, want, String::new).is_ok() && !may_have_acl(inode)) {
+    if cell.read(|inode| check(caller, inode, None, want, String::new).is_ok() && !may_have_any(inode)) {
         return Ok(());
     }
     let acl = acl_of(writer, cell, XattrIndex::ACL_ACCESS).await?;
     cell.read(|inode| check(caller, inode, acl.as_ref(), want, subject))
 }
 
-fn may_have_acl(inode: &Inode) -> bool {
-    inode.xattr_block().is_some() || inode.tail.iter().take(4).any(|&byte| byte != 0)
-}
-
 /// The default list of a directory.
 pub(crate) async fn default_acl(writer: &Writer, dir: &Arc<InodeCell>) -> Result<Option<Acl>> {
-    if !dir.read(may_have_acl) {
+    if !dir.read(may_have_any) {
         return Ok(None);
     }
     acl_of(writer, dir, XattrIndex::ACL_DEFAULT).await

@@ -10,7 +10,7 @@ use super::edit::{self, BlockPlan, Plan, Refused, set_references};
 use super::{SharedBlocks, in_inode};
 use crate::alloc::{Allocated, Pins, Privilege, Reservation};
 use crate::inode::InodeCell;
-use crate::journal::Handle;
+use crate::journal::{Credits, Handle};
 use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
 use crate::volume::Writer;
 use crate::{Error, Result};
@@ -366,6 +366,33 @@ async fn try_prepare<'w>(
         }
     };
     Ok(Some(Prepared { body, block, shared }))
+}
+
+/// Whether an inode may have attributes, as far as its record tells.
+pub(crate) fn may_have_any(inode: &Inode) -> bool {
+    inode.xattr_block().is_some() || inode.tail.iter().take(4).any(|&byte| byte != 0)
+}
+
+/// Takes the capabilities of a program away (`security.capability`), as changing its contents or its owner does. The caller
+/// holds the inode's lock.
+///
+/// # Errors
+/// As [`prepare`]; why the journal gave up.
+pub(crate) async fn drop_capabilities(
+    writer: &Writer,
+    cell: &Arc<InodeCell>,
+    privilege: Privilege,
+) -> Result<()> {
+    let name = XattrName { index: XattrIndex::SECURITY, suffix: b"capability" };
+    // As Linux has it, attributes that cannot be read keep nobody from writing.
+    if !cell.read(may_have_any) || !matches!(get(writer, cell, name).await, Ok(Some(_))) {
+        return Ok(());
+    }
+    let change = Change { name, value: None, mode: super::SetMode::Any };
+    let mut prepared = prepare(writer, cell, &change, privilege).await?;
+    let mut handle = writer.journal.start(Credits(prepared.credits())).await?;
+    prepared.apply(writer, &mut handle, cell);
+    Ok(())
 }
 
 fn error_of(refused: Refused, cell: &InodeCell) -> Error {
