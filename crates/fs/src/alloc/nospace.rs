@@ -1,7 +1,7 @@
 //! Reclaim of blocks before `ENOSPC` is returned, from everything that may hold free ones.
 //!
 //! Files give back what they reserved too much, by writing back what is delayed; inodes that were deleted give up their
-//! blocks; a commit releases what was freed.
+//! blocks; a commit releases what was freed, once no home write is in flight.
 
 use super::{Allocator, NewInode, Parent, Privilege, Reservation, Wanted};
 use crate::journal::Journal;
@@ -48,6 +48,7 @@ impl Allocator {
             }
             if self.pending() > 0 {
                 journal.commit(journal.running()).await?;
+                journal.released().await?;
                 self.settle_inodes(journal.committed());
             }
         }

@@ -226,6 +226,33 @@ impl Journal {
         }
     }
 
+    /// Waits until the allocator has everything that durable transactions freed: home writes in flight hold it back.
+    ///
+    /// # Errors
+    /// Why the journal gave up.
+    pub(crate) async fn released(&self) -> Result<()> {
+        let inner = &*self.inner;
+        loop {
+            let held_back = {
+                let state = inner.lock();
+                state.check_alive()?;
+                if state.has_released() && state.unreleased.is_empty() {
+                    return Ok(());
+                }
+                !state.unreleased.is_empty()
+            };
+            let released = |state: &mut State| {
+                let ended = state.has_released() && (state.unreleased.is_empty() || !held_back);
+                (ended || state.failure.is_some()).then_some(())
+            };
+            if held_back {
+                inner.driving(&inner.checkpoints, released).await;
+            } else {
+                inner.wait_until(released).await;
+            }
+        }
+    }
+
     /// Writes home what is committed, and frees its room in the log.
     ///
     /// # Errors
@@ -303,15 +330,19 @@ impl Inner {
     /// Waits until the running transaction is not closed any more. Drives the commit meanwhile, for the task that began it
     /// may be gone.
     async fn drained(&self) {
-        let mut commit = pin!(self.commits.join());
-        let mut drained = pin!(
-            self.wait_until(|state| { (!state.running.locked || state.failure.is_some()).then_some(()) })
-        );
+        let drained = |state: &mut State| (!state.running.locked || state.failure.is_some()).then_some(());
+        self.driving(&self.commits, drained).await;
+    }
+
+    /// Waits until `ready` says so or `work` has ended, and drives that meanwhile.
+    async fn driving(&self, work: &Relay, ready: impl FnMut(&mut State) -> Option<()>) {
+        let mut work = pin!(work.join());
+        let mut ready = pin!(self.wait_until(ready));
         poll_fn(|cx| {
-            if drained.as_mut().poll(cx).is_ready() {
+            if ready.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
             }
-            commit.as_mut().poll(cx)
+            work.as_mut().poll(cx)
         })
         .await;
     }
@@ -323,9 +354,14 @@ impl Inner {
 
     /// Tells the allocator what it may allocate again; without locks.
     fn release(&self, tid: Tid, freed: &[PhysicalRun]) {
-        if let Some(listener) = self.listener.get().filter(|_| !freed.is_empty()) {
+        if freed.is_empty() {
+            return;
+        }
+        if let Some(listener) = self.listener.get() {
             listener.released(tid, freed);
         }
+        self.lock().release_ended();
+        self.notify();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

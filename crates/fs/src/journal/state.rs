@@ -162,6 +162,8 @@ pub(super) struct State {
     /// Home writes are in flight; blocks freed meanwhile are released when they have ended.
     pub(super) writing_home: bool,
     pub(super) unreleased: Vec<(Tid, Vec<PhysicalRun>)>,
+    /// Releases of freed blocks to the allocator that are under way.
+    releasing: u32,
     /// The volume is being closed: no operation may join.
     pub(super) closing: bool,
     /// The background knows that the running transaction is large.
@@ -193,6 +195,7 @@ impl State {
             homes: BTreeMap::new(),
             writing_home: false,
             unreleased: Vec::new(),
+            releasing: 0,
             closing: false,
             told_large: false,
             transaction_max: by_log.min(budget_blocks / 8).max(64),
@@ -316,7 +319,7 @@ impl State {
     }
 
     /// The committing transaction is durable: its versions wait to be written home in place of older ones. Returns what
-    /// may be allocated again at once.
+    /// may be allocated again at once, of which [`Self::release_ended`] hears unless it is nothing.
     pub(super) fn finish(&mut self, versions: Vec<Committed>, freed: Vec<PhysicalRun>) -> Vec<PhysicalRun> {
         let committing = self.committing.take().expect("a commit is under way");
         let tid = committing.tid;
@@ -337,12 +340,15 @@ impl State {
                 self.is_home(older.tid);
             }
         }
+        if freed.is_empty() {
+            return freed;
+        }
         if self.writing_home {
             self.unreleased.push((tid, freed));
-            Vec::new()
-        } else {
-            freed
+            return Vec::new();
         }
+        self.releasing += 1;
+        freed
     }
 
     /// One block fewer for which transaction `tid` must stay in the log.
@@ -364,10 +370,21 @@ impl State {
         self.homes.iter().map(|(&n, home)| (n, home.clone())).collect()
     }
 
-    /// The home writes have ended; returns what may be allocated again.
+    /// The home writes have ended; returns what may be allocated again. [`Self::release_ended`] hears of each.
     pub(super) fn home_writes_ended(&mut self) -> Vec<(Tid, Vec<PhysicalRun>)> {
         self.writing_home = false;
+        self.releasing += self.unreleased.len() as u32;
         std::mem::take(&mut self.unreleased)
+    }
+
+    /// The allocator has what one transaction freed.
+    pub(super) fn release_ended(&mut self) {
+        self.releasing -= 1;
+    }
+
+    /// Whether no release is under way.
+    pub(super) fn has_released(&self) -> bool {
+        self.releasing == 0
     }
 
     /// These versions are home, and flushed.
