@@ -96,7 +96,7 @@ impl Volume {
         };
         let journal = Journal::new(rt, store.clone(), disk, log, next, journal_options);
         let mut mount = Mount { disk: disk.clone(), options, state, orphans: 0, _claim: claim };
-        // What is refused is refused before the volume is marked as in use.
+        // A volume that is refused is not marked as in use before.
         let orphan_file = super::orphan_file_blocks(&raw).await?;
         let (writer, orphans) =
             Writer::new(rt, store, journal, disk, &orphan_file, options.fixed_time).await?;

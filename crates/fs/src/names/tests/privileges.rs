@@ -1,4 +1,4 @@
-//! What a program may do because of its file is lost when the file changes.
+//! Capabilities and set-ID bits of a program are lost when its file changes.
 
 use super::*;
 
