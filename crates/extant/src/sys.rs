@@ -113,7 +113,8 @@ impl Sys {
         let cache = PageCache::new(rt, config).map_err(|error| Error::Invalid(format!("cache: {error}")))?;
         let disk = cache.attach(device);
         let mut write = WriteOptions { fixed_time: options.fixed_time, ..WriteOptions::default() };
-        write.metadata_bytes = write.metadata_bytes.min(options.cache_bytes);
+        // Large directories want their blocks in memory, and large transactions write a block once for many changes.
+        write.metadata_bytes = write.metadata_bytes.max(options.cache_bytes / 2).min(options.cache_bytes);
         if options.offline {
             write.commit_interval = None;
         }
@@ -137,6 +138,15 @@ impl Sys {
                 Some(number) => Ok(Node::Still(Arc::new(self.volume.inode(number).await?))),
                 None => Err(Error::NotFound(quote(name))),
             },
+        }
+    }
+
+    /// The attributes of what a name in a directory leads to, if nothing must be read or waited for to tell; a symbolic link
+    /// is not followed.
+    pub(crate) fn known_metadata(&self, dir: &Node, name: &[u8]) -> Option<Metadata> {
+        match dir {
+            Node::Live(dir) => dir.known_attributes(&self.caller, name).map(Metadata::from),
+            Node::Still(_) => None,
         }
     }
 

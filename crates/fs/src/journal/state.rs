@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// Blocks that admission keeps for what handles do not count: revoke blocks, descriptors that end early.
 const SLACK_BLOCKS: u32 = 32;
 
+/// Transactions of fewer blocks are not committed because of their size before they have to be.
+const LARGE_BLOCKS_MIN: u32 = 256;
+
 /// The shape of a log.
 #[derive(Clone, Debug)]
 pub(super) struct LogLimits {
@@ -247,7 +250,8 @@ impl State {
 
     /// Whether the running transaction should be committed before operations have to wait for that.
     pub(super) fn is_large(&self) -> bool {
-        self.committing.is_none() && !self.running.locked && self.running.dirty() > self.transaction_max / 2
+        let large = (self.transaction_max / 4).max(LARGE_BLOCKS_MIN);
+        self.committing.is_none() && !self.running.locked && self.running.dirty() > large
     }
 
     fn nothing_logged(&self) -> bool {
