@@ -99,7 +99,11 @@ impl Dir {
     /// # Errors
     /// As there.
     pub fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
-        self.world.wait(self.inner.symlink_metadata(path))
+        // Most are answered here and now.
+        match self.inner.known_metadata(path.as_ref()) {
+            Some(known) => Ok(known),
+            None => self.world.wait(self.inner.symlink_metadata(path)),
+        }
     }
 
     /// Whether a path leads to anything.

@@ -107,7 +107,10 @@ impl Dir {
     /// # Errors
     /// There is none, or a directory on the way may not be searched.
     pub async fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
-        self.sys.metadata(&resolve(&self.sys, &self.node, path.as_ref(), true).await?).await
+        match self.known_metadata(path.as_ref()) {
+            Some(known) if known.file_type() != FileType::Symlink => Ok(known),
+            _ => self.sys.metadata(&resolve(&self.sys, &self.node, path.as_ref(), true).await?).await,
+        }
     }
 
     /// As [`Dir::metadata`], of the symbolic link itself where the path names one.
@@ -115,7 +118,15 @@ impl Dir {
     /// # Errors
     /// As there.
     pub async fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
-        self.sys.metadata(&resolve(&self.sys, &self.node, path.as_ref(), false).await?).await
+        match self.known_metadata(path.as_ref()) {
+            Some(known) => Ok(known),
+            None => self.sys.metadata(&resolve(&self.sys, &self.node, path.as_ref(), false).await?).await,
+        }
+    }
+
+    /// As [`Dir::symlink_metadata`] of a name in this directory, if nothing must be read or waited for.
+    pub(crate) fn known_metadata(&self, path: &[u8]) -> Option<Metadata> {
+        if path.contains(&b'/') { None } else { self.sys.known_metadata(&self.node, path) }
     }
 
     /// Whether a path leads to anything.

@@ -206,15 +206,7 @@ impl Node {
     /// # Errors
     /// A mode that means nothing.
     pub fn attributes(&self) -> Result<Attributes> {
-        let writer = self.writer();
-        // A file in use may be larger than what has been recorded of it, and have delayed blocks.
-        let live = writer.files.live_size(self.cell());
-        let mut seen = self.cell().observe(|inode| Attributes::of(inode, writer.store.shape()))?;
-        if let Some((size, delayed)) = live {
-            seen.size = size;
-            seen.blocks += delayed * u64::from(writer.store.shape().block_size().bytes() / 512);
-        }
-        Ok(seen)
+        attributes(self.writer(), self.cell())
     }
 
     /// Releases the inode. If it has no name and nothing else holds it, its space is free when this returns.
@@ -297,9 +289,24 @@ impl Node {
         Ok(node)
     }
 
-    /// As [`Self::lookup`], of a name that is known to lead to an inode in memory, where nobody changes the directory and the
-    /// caller's permission needs no list.
+    /// The attributes of what a name leads to, as [`Self::lookup`] and [`Self::attributes`] give them, if nothing must be read
+    /// or waited for to tell. A symbolic link is not followed.
+    pub fn known_attributes(&self, caller: &Caller, name: &[u8]) -> Option<Attributes> {
+        self.with_known(caller, name, |cell| attributes(self.writer(), &cell).ok()).flatten()
+    }
+
     fn lookup_known(&self, caller: &Caller, name: &[u8]) -> Option<Self> {
+        self.with_known(caller, name, |cell| Self::new(self.writer(), cell))
+    }
+
+    /// Looks at the inode of a name that is known to lead to one in memory, where nobody changes the directory and the
+    /// caller's permission needs no list.
+    fn with_known<T>(
+        &self,
+        caller: &Caller,
+        name: &[u8],
+        look: impl FnOnce(Arc<InodeCell>) -> T,
+    ) -> Option<T> {
         let (writer, dir) = (self.writer(), self.cell());
         let may_search = dir.read(|inode| {
             inode.kind() == Some(FileKind::Directory)
@@ -309,7 +316,7 @@ impl Node {
         let _names = if may_search { dir.lock().try_read()? } else { return None };
         let number = writer.names.known.get(dir.number(), name)?;
         let cell = writer.inodes.cached(number).filter(|cell| cell.is_live())?;
-        Some(Self::new(writer, cell))
+        Some(look(cell))
     }
 
     /// Hands the names of a directory from `from` on to `emit`, until it returns false; gives where to go on, or
@@ -336,6 +343,17 @@ impl Node {
     pub async fn read_link(&self) -> Result<Vec<u8>> {
         super::target::read_link(self.writer(), self.cell()).await
     }
+}
+
+fn attributes(writer: &Writer, cell: &InodeCell) -> Result<Attributes> {
+    // A file in use may be larger than what has been recorded of it, and have delayed blocks.
+    let live = writer.files.live_size(cell);
+    let mut seen = cell.observe(|inode| Attributes::of(inode, writer.store.shape()))?;
+    if let Some((size, delayed)) = live {
+        seen.size = size;
+        seen.blocks += delayed * u64::from(writer.store.shape().block_size().bytes() / 512);
+    }
+    Ok(seen)
 }
 
 /// Whether `caller` may do what it wants with an inode.
