@@ -13,7 +13,7 @@ pub(super) use with_peers::run;
 
 #[cfg(feature = "peers")]
 mod with_peers {
-    use super::super::bed::{IMAGE_BYTES, image, seconds};
+    use super::super::bed::{IMAGE_BYTES, seconds, sparse_image};
     use super::super::report::{Target, absolute};
     use super::{Options, Result};
     use rsext4::{
@@ -138,7 +138,7 @@ mod with_peers {
             let mut all = Vec::new();
             let mut failure = None;
             for _ in 0..options.rounds {
-                match peer(&image(options, "peer.img", IMAGE_BYTES, &[])?) {
+                match peer(&sparse_image(options, "peer.img", IMAGE_BYTES, &[])?) {
                     Ok(rates) => all.push(rates),
                     Err(error) => failure = Some(error),
                 }

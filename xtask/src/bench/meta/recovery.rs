@@ -1,6 +1,6 @@
 //! Recovery of a journal that is as full as it gets.
 
-use super::bed::{Mount, image, seconds, text, tool};
+use super::bed::{Mount, seconds, sparse_image, text, tool};
 use super::report::{Target, absolute, compared};
 use super::watched::{Seen, Watched};
 use super::{Options, Result};
@@ -28,7 +28,7 @@ fn device(rt: &Rt, path: &Path) -> Result<Arc<Watched>> {
 /// An image that was cut off with its journal filled by creates, a transaction for each 1,000, up to the brim.
 fn crashed(options: &Options, journal_mib: u64) -> Result<PathBuf> {
     let journal = format!("size={journal_mib}");
-    let path = image(options, "crashed.img", 4 << 30, &["-J", &journal, "-N", "1000000"])?;
+    let path = sparse_image(options, "crashed.img", 4 << 30, &["-J", &journal, "-N", "1000000"])?;
     let rt = Rt::real(RealConfig::default());
     let device = device(&rt, &path)?;
     let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 30))?;

@@ -1,12 +1,12 @@
 //! Costs against size: opening a large volume, creating in a large directory.
 
-use super::bed::{create, image, open, seconds};
+use super::bed::{create, open, seconds, sparse_image};
 use super::report::{Target, absolute};
 use super::{Options, Result};
 use std::time::Instant;
 
 pub(super) fn open_large(options: &Options) -> Result<()> {
-    let path = image(options, "large.img", 1 << 40, &[])?;
+    let path = sparse_image(options, "large.img", 1 << 40, &[])?;
     let mut figures = Vec::new();
     for _ in 0..options.rounds {
         let start = Instant::now();
@@ -24,7 +24,7 @@ const MEASURED: usize = 50_000;
 /// Microseconds for each of the last creates in directories that grow to `size` files.
 fn cost(options: &Options, size: usize) -> Result<f64> {
     let inodes = (size.max(MEASURED) * 11 / 10 + 1000).to_string();
-    let path = image(options, "growth.img", 8 << 30, &["-N", &inodes])?;
+    let path = sparse_image(options, "growth.img", 8 << 30, &["-N", &inodes])?;
     let volume = open(options, &path)?;
     let dirs = MEASURED.div_ceil(size);
     let measured = MEASURED.min(size);
