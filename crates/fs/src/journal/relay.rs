@@ -136,8 +136,10 @@ pub(super) struct Join<'a> {
 impl Future for Join<'_> {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.polled = true;
-        self.relay.poll(cx)
+        let polled = self.relay.poll(cx);
+        // The end of the work needs no successor: with many waiters each would wake all that wait for the next work.
+        self.polled = polled.is_pending();
+        polled
     }
 }
 
