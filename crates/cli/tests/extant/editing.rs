@@ -241,7 +241,7 @@ fn mistakes_are_refused_with_a_sentence_and_change_nothing() {
         (1, &["rm", &at("/none")], "/none: no such file or directory"),
         (1, &["rm", "-r", &at("/")], "in use"),
         (1, &["mv", &at("/d"), &at("/d/full")], "cannot be moved into itself"),
-        (1, &["mv", "-n", &at("/f"), &at("/lost+found")], "exists already"),
+        (1, &["mv", "-n", &at("/f"), &at("/f")], "exists already"),
         (1, &["ln", &at("/d"), &at("/e")], "not permitted"),
         (1, &["ln", "-s", "x", &at("/f")], "exists already"),
         (1, &["xattr", "-s", "unknown.a=b", &at("/f")], "not supported"),
