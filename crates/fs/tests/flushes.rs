@@ -3,6 +3,7 @@
 use extant_block::{Bio, BioFlags, Device, Limits, MemDevice, Op};
 use extant_cache::{CacheConfig, Disk, PageCache};
 use extant_fs::{Caller, Node, Volume, WriteOptions};
+use extant_rt::{Class, Rt};
 use extant_sim::{Jitter, Machine, Preemption, Sim};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -48,7 +49,7 @@ impl Device for Counting {
 }
 
 /// Runs `work` on a new volume with a journal.
-fn on_volume(work: impl AsyncFnOnce(&Volume, &Node, &Counting)) {
+fn on_volume(work: impl AsyncFnOnce(&Rt, &Volume, &Node, &Counting)) {
     if Command::new("mke2fs").arg("-V").stderr(Stdio::null()).status().is_err() {
         println!("skipped: e2fsprogs is not installed (apt-get install e2fsprogs)");
         return;
@@ -67,7 +68,7 @@ fn on_volume(work: impl AsyncFnOnce(&Volume, &Node, &Counting)) {
             let volume = Volume::open_writable(sim.rt(), &disk, WriteOptions::default()).await.unwrap();
             let root = volume.root_node().await.unwrap();
             device.take();
-            work(&volume, &root, &device).await;
+            work(sim.rt(), &volume, &root, &device).await;
             drop(root);
             volume.close().await.unwrap();
         })
@@ -83,7 +84,7 @@ const BLOCK: [u8; 4096] = [7; 4096];
 
 #[test]
 fn a_sync_costs_two_flushes_or_one_and_what_is_not_synced_none() {
-    on_volume(async |volume, root, device| {
+    on_volume(async |_, volume, root, device| {
         let caller = Caller::root();
         let file =
             root.create(&caller, b"file", 0o644).await.unwrap().open(&caller, Default::default()).unwrap();
@@ -106,5 +107,31 @@ fn a_sync_costs_two_flushes_or_one_and_what_is_not_synced_none() {
         volume.sync().await.unwrap();
         let (with_fua, without) = device.take();
         assert!(with_fua <= 1 && without <= 2, "sync of the volume: {with_fua}, {without} without FUA");
+    });
+}
+
+#[test]
+fn syncs_that_arrive_together_share_their_flushes() {
+    const TASKS: usize = 16;
+    const ROUNDS: u64 = 8;
+    on_volume(async |rt, _, root, device| {
+        let caller = Caller::root();
+        let mut tasks = Vec::new();
+        for n in 0..TASKS {
+            let node = root.create(&caller, format!("file-{n}").as_bytes(), 0o644).await.unwrap();
+            let file = node.open(&caller, Default::default()).unwrap();
+            tasks.push(rt.spawn("writer", Class::Normal, async move {
+                for n in 0..ROUNDS {
+                    file.write(n * 4096, &BLOCK).await.unwrap();
+                    file.sync().await.unwrap();
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let syncs = TASKS as u32 * ROUNDS as u32;
+        let (_, flushes) = device.take();
+        assert!(flushes * 2 <= syncs, "{flushes} flushes for {syncs} syncs; 2 for each if none were shared");
     });
 }

@@ -28,6 +28,8 @@ const LEAST_PAUSE: Nanos = Nanos::from_millis(1);
 const CENSUS: Nanos = Nanos::from_millis(500);
 /// Any device may hold this much, that it can begin.
 const FLOOR_PAGES: u64 = 16;
+/// While memory is nearly empty, a writer takes up to this much without a turn.
+const SIP_PAGES: u64 = 8;
 
 /// Dirty control by credits and turns.
 ///
@@ -36,7 +38,8 @@ const FLOOR_PAGES: u64 = 16;
 /// writer goes on as long as half of the device's memory is free; then the writers take turns, in the order of their due
 /// times, each of the same number of pages. Where there is little memory for each writer, turns are long and seldom, and the
 /// flusher writes the files whose turn it was, so that a disk of many small parts still writes long runs. A waiting writer
-/// sleeps until its turn is predicted to come, at most 200 ms at a time, and gets on a little each time.
+/// sleeps until its turn is predicted to come, at most 200 ms at a time, and gets on a little each time. While less than an
+/// eighth is dirty, a few pages need no turn.
 ///
 /// The rules of [`Verdict::Pause`]: `extant: turn`, it is not the writer's turn yet; `extant: room`, it is next, but the
 /// device's memory is full; `extant: pool`, likewise, but the process's memory is.
@@ -267,6 +270,12 @@ impl TurnControl {
             turns.begin_at_once(now, &mut writer.turn, pages);
             writer.waits_since = now;
             return Verdict::Go { pages };
+        }
+        // Turns are promises, and most of a turn is never used by a writer that waits for each of its small writes. Where next
+        // to nothing is dirty the promises of others must not hold it up.
+        let nearly_empty = plan.limit.min(limit) / 8;
+        if plan.short && numbers.on_device.total().max(numbers.global.total()) < nearly_empty {
+            return Verdict::Go { pages: (nearly_empty / plan.writers).clamp(1, SIP_PAGES) };
         }
         // Due a turn's time after its last turn was due, so that the time it spends elsewhere is not lost to it.
         let apart = time_for(plan.turn * plan.writers, plan.rate);
