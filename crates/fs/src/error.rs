@@ -72,6 +72,9 @@ pub enum Error {
     /// A defect of this program ended writing (EIO). All that was synced before is on the volume.
     #[error("a defect of this program ended writing; open the volume again, which recovers it")]
     Defect,
+    /// Data or their size did not come to the volume, for a reason without an error of its own (EIO).
+    #[error("{0}")]
+    NotWritten(String),
     /// The two names are not on one volume, or not in one project (EXDEV).
     #[error("{0}: lies elsewhere")]
     CrossDevice(String),
@@ -127,7 +130,7 @@ impl Error {
         match self {
             Self::Permission(_) => 1,
             Self::NotFound(_) => 2,
-            Self::Io(_) | Self::Defect => 5,
+            Self::Io(_) | Self::Defect | Self::NotWritten(_) => 5,
             Self::ValueTooBig(_) => 7,
             Self::BadFile(_) => 9,
             Self::Access(_) => 13,

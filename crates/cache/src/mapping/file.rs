@@ -161,6 +161,12 @@ impl Mapping {
         Ok(())
     }
 
+    /// Forgets every page, dirty or not, without waiting: what the file belongs to is gone, as after a crash. Writes that are in
+    /// flight end as they would.
+    pub fn discard(&self) {
+        self.0.sweep_now(&(0..u64::MAX), Which::All);
+    }
+
     /// Has the flusher try again to write back a file that its backing could not place: there is space again. Without
     /// this it is tried by syncs only.
     pub fn retry(&self) {

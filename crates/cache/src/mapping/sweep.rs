@@ -50,7 +50,7 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::sweep`], without waiting: for a file without references.
+    /// As [`Inner::sweep`], without waiting: for a file that no task uses any more.
     pub(crate) fn sweep_now(&self, range: &Range<u64>, which: Which) {
         let (mut position, _round) = self.begin_sweep(range, which);
         while self.sweep_some(range, which, &mut position, BATCH) {}

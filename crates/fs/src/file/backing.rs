@@ -58,6 +58,10 @@ impl Backing for Contents {
     }
 
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {
+        // After a failure, and once the volume is closed or dropped, nothing is written: the blocks may be another's.
+        if let Some(cause) = self.writer.journal.failure() {
+            return Answer::err(refusal(cause));
+        }
         match self.overwrites(&run) {
             Some(placed) => Answer::ok(placed),
             None => Answer::later(async move { self.place(&run).await.map_err(refusal) }),
@@ -240,7 +244,7 @@ impl Contents {
             });
             let done = got.as_ref().map_or(0, |&(_, blocks)| blocks);
             if blocks.start + done < blocks.end {
-                live.map.failed(blocks.start + done..blocks.end, self.recorded_bytes());
+                live.map.failed(blocks.start + done..blocks.end);
             }
             (got, live.wake())
         };
@@ -274,7 +278,7 @@ impl Contents {
     fn give_up(&self, blocks: Range<u64>) {
         let (gone, wakers) = {
             let mut live = self.live.lock();
-            live.map.failed(blocks.clone(), self.recorded_bytes());
+            live.map.failed(blocks.clone());
             let starts: Vec<u64> = live.places.range(blocks).map(|(&start, _)| start).collect();
             let gone: Vec<Allocated> = starts.iter().filter_map(|start| live.places.remove(start)).collect();
             (gone, live.wake())
@@ -300,7 +304,8 @@ impl Contents {
             .map(|(blocks, to, _)| written(blocks, *to))
             .collect();
         let mut nodes = PinnedNodes::of(&self.cell, sb);
-        let planned = plan(&writer.store, &self.cell, &mut nodes, &Change::Map(&mapped)).await?;
+        let planned =
+            plan(&writer.store, &writer.alloc, &self.cell, &mut nodes, &Change::Map(&mapped)).await?;
         let (places, news) = self.allocate_nodes(planned.new_nodes, &landed[0]).await?;
         let bitmaps = (landed.len() + places.len()) as u32 * Allocated::CREDITS;
         // The superblock may have to name a feature.

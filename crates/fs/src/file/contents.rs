@@ -3,12 +3,14 @@
 use crate::alloc::{Allocated, Privilege, Reservation};
 use crate::map::change::look_up;
 use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
-use crate::map::live::{LiveMap, Need, WriteStep};
-use crate::meta::InodeCell;
+use crate::map::live::{Known, LiveMap, Need, WriteStep};
+use crate::meta::{InodeCell, PhysicalRun};
 use crate::volume::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
-use extant_format::{BlockSize, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Superblock, VolumeBlock};
+use extant_format::{
+    BlockSize, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock, VolumeBlock,
+};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -110,12 +112,37 @@ impl Contents {
                 (live.map.first_unknown(blocks.clone()), live.version)
             };
             let Some(unknown) = unknown else { return Ok(()) };
-            let found = look_up(&self.writer.store, &self.cell, unknown).await?;
+            let found = match self.look_up(unknown).await {
+                Ok(found) => found,
+                // A node that was read may have been freed meanwhile, and be another's; without changes the answer counts.
+                Err(_) => {
+                    let _edits = self.edits.lock().await;
+                    self.look_up(unknown).await?
+                }
+            };
             let mut live = self.live.lock();
             if live.version == version {
                 live.map.learn(found);
             }
         }
+    }
+
+    /// The runs around a block, as the map on the volume has them.
+    ///
+    /// # Errors
+    /// A damaged map, or one that cannot be read; one that claims the volume's own metadata.
+    async fn look_up(&self, block: u64) -> Result<Vec<(Range<u64>, Known)>> {
+        let Writer { store, alloc, .. } = &*self.writer;
+        let found = look_up(store, alloc, &self.cell, block).await?;
+        for (range, known) in &found {
+            if let Known::Written(at) | Known::Unwritten(at) = *known {
+                alloc.check_claim(
+                    PhysicalRun::new(at, range.end - range.start),
+                    Place::Inode(self.number()),
+                )?;
+            }
+        }
+        Ok(found)
     }
 
     /// Reserves what a copy of bytes to these blocks may need, from byte `at` on.

@@ -6,7 +6,7 @@ use crate::meta::CHUNK_BYTES;
 use crate::xattr::inline_data;
 use crate::{BlockRef, Error, Result, Run, RunState, Volume};
 use extant_block::{Buf, IoError, Sector};
-use extant_format::{Corrupt, FileKind, Inode, InodeFlags, Place, VolumeBlock};
+use extant_format::{Corrupt, FileKind, Inode, InodeFlags, Place, Superblock, VolumeBlock};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -100,11 +100,7 @@ impl Volume {
             return Err(Error::Encrypted(inode.number));
         }
         if !inode.flags().contains(InodeFlags::INLINE_DATA) {
-            // Otherwise a reader of a few stored bytes would be sent over exabytes of holes.
-            if self.superblock().block_size().blocks_for(inode.size()) > MAP_END {
-                let rule = "within 2^32 blocks, which is what a file's map can address";
-                return Err(Corrupt::field(Place::Inode(inode.number), "i_size", inode.size(), rule).into());
-            }
+            check_size(inode, self.superblock())?;
             return Ok(None);
         }
         Ok(Some(inline_data(inode)?.to_vec()))
@@ -304,4 +300,14 @@ impl FileStream {
             }
         }
     }
+}
+
+/// Checks that a map can address all of a file whose contents are in blocks. Otherwise a reader of a few stored bytes would be
+/// sent over exabytes of holes.
+pub(super) fn check_size(inode: &Inode, sb: &Superblock) -> std::result::Result<(), Corrupt> {
+    if sb.block_size().blocks_for(inode.size()) <= MAP_END {
+        return Ok(());
+    }
+    let rule = "within 2^32 blocks, which is what a file's map can address";
+    Err(Corrupt::field(Place::Inode(inode.number), "i_size", inode.size(), rule))
 }

@@ -46,7 +46,7 @@ pub(crate) async fn free_from(
     let mut first = true;
     while let Some(range) = rest.take() {
         let mut nodes = PinnedNodes::of(cell, sb);
-        let planned = plan(&writer.store, cell, &mut nodes, &Change::Remove(range)).await?;
+        let planned = plan(&writer.store, &writer.alloc, cell, &mut nodes, &Change::Remove(range)).await?;
         let place = Place::Inode(cell.number());
         let pins = writer.alloc.pin(planned.freed().map(|(run, _)| run), place).await?;
         let revokes = planned.revoke_blocks(metadata, sb);

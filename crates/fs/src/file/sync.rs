@@ -53,7 +53,7 @@ impl OpenFile {
             written = self.pages.sync_range(ByteRange::ALL).await.map_err(cache_error);
             if written.is_ok() && !contents.has_recorded(size.min(self.size())) {
                 let recorded = contents.recorded_bytes();
-                written = Err(Error::Invalid(format!(
+                written = Err(Error::NotWritten(format!(
                     "inode {}: its size of {size} bytes is not recorded, only {recorded}",
                     self.inode()
                 )));

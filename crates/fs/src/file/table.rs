@@ -1,6 +1,7 @@
 //! The files whose contents are in memory.
 
 use super::contents::{Contents, Rest};
+use super::read::check_size;
 use super::write::{FileOptions, OpenFile, cache_error};
 use crate::alloc::GivesBack;
 use crate::meta::InodeCell;
@@ -75,7 +76,7 @@ impl Files {
             Some(FileKind::Regular) if inode.flags().contains(InodeFlags::INLINE_DATA) => {
                 inline_data(inode).map(drop).map_err(Error::from)
             }
-            Some(FileKind::Regular) => Ok(()),
+            Some(FileKind::Regular) => check_size(inode, writer.store.shape()).map_err(Error::from),
             Some(FileKind::Directory) => Err(Error::IsADirectory(format!("inode {}", inode.number))),
             _ => Err(Error::NotAFile(format!("inode {}", inode.number))),
         })?;
@@ -131,10 +132,12 @@ impl Files {
         writes.buffer_unordered(AT_A_TIME).fold(Ok(()), async |all: Result<()>, one| all.and(one)).await
     }
 
-    /// Forgets all files, whatever is dirty: the volume is dropped.
+    /// Forgets all files and their pages, dirty or not: the volume is dropped.
     pub(crate) fn clear(&self) {
         let files = std::mem::take(&mut self.table.lock().files);
-        drop(files);
+        for Entry { mapping, .. } in files.into_values() {
+            mapping.discard();
+        }
     }
 
     /// Writes back one file, as a rename over another file wants it before it takes its locks.

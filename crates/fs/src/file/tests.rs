@@ -5,6 +5,7 @@ mod durable;
 mod faults;
 mod interrupted;
 mod promises;
+mod refusals;
 mod sizes;
 
 use super::*;

@@ -8,7 +8,7 @@ use crate::alloc::Privilege;
 use crate::xattr::live::drop_capabilities;
 use crate::{Error, Result};
 use extant_cache::{ByteRange, CacheError, Mapping, OpenFile as CachedFile};
-use extant_format::{InodeFlags, InodeNumber, indirect_capacity, pointers_per_block};
+use extant_format::{ExtentNode, InodeFlags, InodeNumber, RoCompat, indirect_capacity, pointers_per_block};
 use std::fmt;
 use std::sync::Arc;
 
@@ -160,6 +160,11 @@ impl OpenFile {
         if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !appends) {
             return Err(Error::Permission(format!("inode {}", self.inode())));
         }
+        if !self.contents.uses_extents() && self.contents.sb().blocks_count() > 1 << 32 {
+            // They may have to lie beyond what a pointer reaches, which is known only when their data are written back.
+            let feature = "writing to a file with a map of pointers on a volume of more than 2^32 blocks";
+            return Err(Error::unsupported(feature));
+        }
         if flags.contains(InodeFlags::VERITY) {
             return Err(Error::Permission(format!("inode {}: sealed by fs-verity", self.inode())));
         }
@@ -225,18 +230,24 @@ impl fmt::Debug for OpenFile {
 }
 
 impl Contents {
-    /// The largest size: what the map can address, and for a map of pointers what `i_blocks` can count without
+    /// The largest size: what the map can address, and what `i_blocks` can count; for a map of pointers always without
     /// `huge_file`.
     pub(super) fn max_bytes(&self) -> u64 {
         let bits = self.block.log2();
-        if self.uses_extents() {
-            return ((1 << 32) - 1) << bits;
-        }
-        // The limit of `i_blocks` without `huge_file`, in units of 512 bytes; pointer blocks count.
+        let addressed = (1 << 32) - 1;
+        // The limit of `i_blocks` without `huge_file`, in units of 512 bytes; the map's own blocks count.
         let countable = u64::from(u32::MAX) >> (bits - 9);
+        if self.uses_extents() {
+            if self.sb().ro_compat().contains(RoCompat::HUGE_FILE) {
+                return addressed << bits;
+            }
+            // Nodes at least half full, each but the root with one entry above it.
+            let half = (ExtentNode::capacity(self.block.byte_len(), false) / 2) as u64;
+            return addressed.min(countable - countable / (half - 1) - 1) << bits;
+        }
         let per_block = u64::from(pointers_per_block(self.block));
         let pointers = countable / per_block + countable / per_block / per_block + 4;
-        indirect_capacity(self.block).min(countable - pointers).min((1 << 32) - 1) << bits
+        indirect_capacity(self.block).min(countable - pointers).min(addressed) << bits
     }
 
     /// Notes a change of the contents in the inode's times; the transaction that logs the data, or a sync, logs them.
@@ -262,9 +273,9 @@ pub(super) fn cache_error(error: CacheError) -> Error {
         CacheError::Io(error) => Error::Io(error),
         CacheError::Backing(error) => match error.get::<Error>() {
             Some(own) => own.clone(),
-            None => Error::Invalid(error.to_string()),
+            None => Error::NotWritten(error.to_string()),
         },
         CacheError::TooLarge { bytes } => Error::TooBig(format!("a file of {bytes} bytes")),
-        other => Error::Invalid(other.to_string()),
+        other => Error::NotWritten(other.to_string()),
     }
 }

@@ -16,6 +16,9 @@ use std::sync::Arc;
 
 /// Blocks that admission keeps for what handles do not count: revoke blocks, descriptors that end early.
 const SLACK_BLOCKS: u32 = 32;
+/// The largest operation, in blocks: a step of a removal, with a bitmap and a descriptor of each of its groups, its nodes, and
+/// revoke records. Transactions have room for it however small the budget is.
+const OPERATION_BLOCKS_MAX: u32 = 224;
 
 /// Transactions of fewer blocks are not committed because of their size before they have to be.
 const LARGE_BLOCKS_MIN: u32 = 256;
@@ -201,7 +204,7 @@ impl State {
             releasing: 0,
             closing: false,
             told_large: false,
-            transaction_max: by_log.min(budget_blocks / 8).max(64),
+            transaction_max: by_log.min((budget_blocks / 8).max(OPERATION_BLOCKS_MAX + SLACK_BLOCKS)),
             homes_soft: budget_blocks as usize / 4,
             homes_hard: budget_blocks as usize / 2,
         }

@@ -4,12 +4,13 @@ use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
 use super::extents::{Draft, TreeNode};
 use super::live::Known;
 use super::pointers::{PointerDraft, PointerWrites};
+use crate::alloc::Allocator;
 use crate::journal::Handle;
 use crate::meta::{InodeCell, MetaBlock, MetaKind, MetaStore, PhysicalRun};
 use crate::{Error, Result};
 use extant_cache::blocks::BlockBytes;
 use extant_format::{
-    Extent, ExtentNode, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Superblock,
+    Extent, ExtentNode, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock,
     VolumeBlock,
 };
 use std::collections::BTreeMap;
@@ -53,7 +54,14 @@ impl PinnedNodes {
         Self { kind, nodes: BTreeMap::new() }
     }
 
-    async fn load(&mut self, store: &MetaStore, at: VolumeBlock) -> Result<()> {
+    async fn load(
+        &mut self,
+        store: &MetaStore,
+        alloc: &Allocator,
+        at: VolumeBlock,
+        inode: InodeNumber,
+    ) -> Result<()> {
+        alloc.check_claim(PhysicalRun::new(at, 1), Place::Inode(inode))?;
         self.nodes.insert(at, store.read(at, self.kind).await?);
         Ok(())
     }
@@ -122,6 +130,7 @@ enum Writes {
 /// A damaged map, or one that cannot be read.
 pub(crate) async fn look_up(
     store: &MetaStore,
+    alloc: &Allocator,
     cell: &InodeCell,
     logical: u64,
 ) -> Result<Vec<(Range<u64>, Known)>> {
@@ -141,7 +150,7 @@ pub(crate) async fn look_up(
         };
         match found {
             Ok(runs) => return Ok(runs),
-            Err(stop) => resume(stop, &mut nodes, store, cell.number()).await?,
+            Err(stop) => resume(stop, &mut nodes, store, alloc, cell.number()).await?,
         }
     }
 }
@@ -167,9 +176,15 @@ fn with_holes(range: Range<u64>, extents: &[Extent]) -> Vec<(Range<u64>, Known)>
     runs
 }
 
-async fn resume(stop: Stop, nodes: &mut PinnedNodes, store: &MetaStore, inode: InodeNumber) -> Result<()> {
+async fn resume(
+    stop: Stop,
+    nodes: &mut PinnedNodes,
+    store: &MetaStore,
+    alloc: &Allocator,
+    inode: InodeNumber,
+) -> Result<()> {
     match stop {
-        Stop::Missing(at) => nodes.load(store, at).await,
+        Stop::Missing(at) => nodes.load(store, alloc, at, inode).await,
         Stop::Corrupt(corrupt) => Err(corrupt.into()),
         Stop::TooBig => Err(Error::TooBig(format!("inode {inode}"))),
     }
@@ -181,6 +196,7 @@ async fn resume(stop: Stop, nodes: &mut PinnedNodes, store: &MetaStore, inode: I
 /// A damaged map, or one that cannot be read; [`Error::TooBig`].
 pub(crate) async fn plan(
     store: &MetaStore,
+    alloc: &Allocator,
     cell: &InodeCell,
     nodes: &mut PinnedNodes,
     change: &Change<'_>,
@@ -188,7 +204,7 @@ pub(crate) async fn plan(
     loop {
         match try_plan(store.shape(), cell, nodes, change) {
             Ok(planned) => return Ok(planned),
-            Err(stop) => resume(stop, nodes, store, cell.number()).await?,
+            Err(stop) => resume(stop, nodes, store, alloc, cell.number()).await?,
         }
     }
 }

@@ -48,8 +48,9 @@ pub(crate) enum Pending {
     /// A written block that the recorded size did not cover; its page may be dirty. On the device its bytes are valid up to
     /// this offset in the file.
     Beyond { at: VolumeBlock, valid_bytes: u64 },
-    /// Claimed by write-back: being written to its place, or about to get one.
-    InFlight { to: Option<VolumeBlock>, was: Was },
+    /// Claimed by write-back: being written to its place, or about to get one. On the device its bytes were valid up to this
+    /// offset in the file before.
+    InFlight { to: Option<VolumeBlock>, was: Was, valid_bytes: u64 },
 }
 
 impl RunValue for Known {
@@ -69,7 +70,7 @@ impl RunValue for Pending {
             Self::Delayed => Self::Delayed,
             Self::Converts(at) => Self::Converts(on(at)),
             Self::Beyond { at, valid_bytes } => Self::Beyond { at: on(at), valid_bytes },
-            Self::InFlight { to, was } => Self::InFlight { to: to.map(on), was },
+            Self::InFlight { to, was, valid_bytes } => Self::InFlight { to: to.map(on), was, valid_bytes },
         }
     }
 }
@@ -257,13 +258,13 @@ impl LiveMap {
     pub(crate) fn claim(&mut self, range: Range<u64>) {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
-            let (to, was) = match pending {
-                Pending::Delayed => (None, Was::New),
-                Pending::Converts(at) => (Some(at), Was::Unwritten),
-                Pending::Beyond { at, .. } => (Some(at), Was::Written),
+            let (to, was, valid_bytes) = match pending {
+                Pending::Delayed => (None, Was::New, 0),
+                Pending::Converts(at) => (Some(at), Was::Unwritten, 0),
+                Pending::Beyond { at, valid_bytes } => (Some(at), Was::Written, valid_bytes),
                 Pending::InFlight { .. } => continue,
             };
-            self.pending.insert(run, Pending::InFlight { to, was });
+            self.pending.insert(run, Pending::InFlight { to, was, valid_bytes });
         }
     }
 
@@ -271,18 +272,18 @@ impl LiveMap {
     pub(crate) fn place(&mut self, range: Range<u64>, to: VolumeBlock) {
         let parts: Vec<_> = self.pending.iter_in(range.clone()).collect();
         for (run, pending) in parts {
-            let Pending::InFlight { to: None, was } = pending else {
+            let Pending::InFlight { to: None, was, valid_bytes } = pending else {
                 unreachable!("blocks are claimed before they get a place")
             };
             let to = Some(VolumeBlock(to.0 + (run.start - range.start)));
-            self.pending.insert(run, Pending::InFlight { to, was });
+            self.pending.insert(run, Pending::InFlight { to, was, valid_bytes });
         }
     }
 
     /// The blocks of a range that are in flight, with their places and what they were.
     pub(crate) fn in_flight(&self, range: Range<u64>) -> Vec<(Range<u64>, VolumeBlock, Was)> {
         let parts = self.pending.iter_in(range).filter_map(|(run, pending)| match pending {
-            Pending::InFlight { to: Some(to), was } => Some((run, to, was)),
+            Pending::InFlight { to: Some(to), was, .. } => Some((run, to, was)),
             _ => None,
         });
         parts.collect()
@@ -311,7 +312,7 @@ impl LiveMap {
     pub(crate) fn landed(&mut self, range: Range<u64>, size_bytes: u64) {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
-            let Pending::InFlight { to: Some(to), was } = pending else { continue };
+            let Pending::InFlight { to: Some(to), was, valid_bytes } = pending else { continue };
             if was != Was::Written {
                 self.reserved_blocks -= run.end - run.start;
             }
@@ -321,20 +322,22 @@ impl LiveMap {
             let from = run.start.max(size_bytes >> self.block.log2());
             if from < run.end {
                 let at = VolumeBlock(to.0 + (from - run.start));
-                self.pending.insert(from..run.end, Pending::Beyond { at, valid_bytes: size_bytes });
+                // Of a block larger than a page, a run that was taken earlier may end later.
+                let valid_bytes = valid_bytes.max(size_bytes);
+                self.pending.insert(from..run.end, Pending::Beyond { at, valid_bytes });
             }
         }
         self.written_bytes = self.written_bytes.max(size_bytes);
     }
 
     /// Blocks in flight did not reach the device: they are what they were, and places allocated for them are void.
-    pub(crate) fn failed(&mut self, range: Range<u64>, recorded_bytes: u64) {
+    pub(crate) fn failed(&mut self, range: Range<u64>) {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
-            let Pending::InFlight { to, was, .. } = pending else { continue };
+            let Pending::InFlight { to, was, valid_bytes } = pending else { continue };
             let before = match (was, to) {
                 (Was::Unwritten, Some(at)) => Pending::Converts(at),
-                (Was::Written, Some(at)) => Pending::Beyond { at, valid_bytes: recorded_bytes },
+                (Was::Written, Some(at)) => Pending::Beyond { at, valid_bytes },
                 (Was::New, _) | (_, None) => Pending::Delayed,
             };
             self.pending.insert(run, before);
@@ -526,7 +529,7 @@ mod tests {
         map.mark_dirty(3..4, 3 * B);
         map.claim(3..4);
         map.mark_dirty(3..4, 3 * B);
-        map.failed(3..4, 3 * B);
+        map.failed(3..4);
         map.claim(3..4);
         map.place(3..4, at(500));
         map.landed(3..4, 3 * B + 100);
@@ -556,7 +559,7 @@ mod tests {
         map.claim(3..4);
         map.claim(4..5);
         map.place(4..5, at(600));
-        map.failed(3..5, 3 * B);
+        map.failed(3..5);
         assert_eq!(map.write_step(3), Some((3..4, WriteStep::InPlace { to: at(40), fresh: true })));
         assert_eq!(map.write_step(4), Some((4..5, WriteStep::Allocate)));
         assert_eq!(map.abandon(0..10), 1);

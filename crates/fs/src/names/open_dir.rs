@@ -202,7 +202,9 @@ impl<'w> OpenDir<'w> {
     /// Looks up where a block lies, and remembers the runs around it.
     async fn find(&self, at: FileBlock) -> Result<VolumeBlock> {
         let claim = Place::DirectoryBlock(self.cell.number(), at);
-        for (range, known) in change::look_up(&self.writer.store, &self.cell, at.0.into()).await? {
+        for (range, known) in
+            change::look_up(&self.writer.store, &self.writer.alloc, &self.cell, at.0.into()).await?
+        {
             let Known::Written(place) = known else { continue };
             let (Ok(start), Ok(end)) = (u32::try_from(range.start), u32::try_from(range.end)) else {
                 continue;
@@ -392,7 +394,9 @@ impl<'w> OpenDir<'w> {
             growth.allocated.push(allocated);
         }
         let mut nodes = PinnedNodes::of(&self.cell, sb);
-        let planned = change::plan(&writer.store, &self.cell, &mut nodes, &Change::Map(&extents)).await?;
+        let planned =
+            change::plan(&writer.store, &writer.alloc, &self.cell, &mut nodes, &Change::Map(&extents))
+                .await?;
         while (growth.new_nodes.len() as u32) < planned.new_nodes {
             let want = planned.new_nodes - growth.new_nodes.len() as u32;
             let at = *growth.places.last().expect("a growing directory gets blocks");

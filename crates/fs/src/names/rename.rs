@@ -125,6 +125,10 @@ impl Node {
 impl Node {
     /// Before one file replaces another, its data is written and logged: after a crash the name leads to the old contents
     /// or the new ones. The names are looked up without locks; if they change meanwhile, the order is not promised.
+    ///
+    /// # Errors
+    /// The data cannot be written: the name keeps the old contents. (Linux only starts the write, replaces the file, and leaves
+    /// the error to an fsync that programs which replace by rename often omit.)
     async fn write_back_replacement(&self, name: &[u8], new_dir: &Self, new_name: &[u8]) -> Result<()> {
         let caller = &Caller::root();
         let (Ok(source), Ok(_)) = (self.lookup(caller, name).await, new_dir.lookup(caller, new_name).await)

@@ -31,7 +31,7 @@ pub(super) async fn read_link(writer: &Writer, cell: &Arc<InodeCell>) -> Result<
     if inode.is_fast_symlink(sb) {
         return Ok(inode.map().get(..len).ok_or_else(bad)?.to_vec());
     }
-    let found = look_up(&writer.store, cell, 0).await?;
+    let found = look_up(&writer.store, &writer.alloc, cell, 0).await?;
     let at = found.into_iter().find_map(|(range, known)| match known {
         Known::Written(at) if range.start == 0 => Some(at),
         _ => None,
