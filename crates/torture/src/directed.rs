@@ -66,7 +66,7 @@ fn overwrite() -> Vec<Op> {
         fsync("a"),
         synced_write("a", 13_000, 700, 5, Durability::All),
         synced_write("a", 0, 2_048, 6, Durability::Data),
-        // What is behind the size was once something else.
+        // The bytes behind the size were once something else.
         Op::Truncate { path: "a".into(), size: 1_500 },
         Op::Truncate { path: "a".into(), size: 6_000 },
         fsync("a"),
@@ -209,6 +209,7 @@ fn links() -> Vec<Op> {
         create("e"),
         Op::write("e", 0, 4_000, 2),
         fsync("e"),
+        unlink("d/s"),
         rmdir("d"),
         unlink("c"),
         Op::Sync,

@@ -63,7 +63,7 @@ impl Image {
         image
     }
 
-    /// What many images share.
+    /// The bytes that many images share.
     pub(crate) fn base(&self) -> &Arc<[u8]> {
         &self.base
     }

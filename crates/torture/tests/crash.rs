@@ -26,7 +26,7 @@ fn every_crash_of_seq_1_leaves_what_was_promised() {
     assert!(total.distinct > 2000 && total.fsck > 400 && total.recuts > 50, "{total}");
 }
 
-/// What ACE's workloads do not reach, recovery cut off among it; the long workloads are left to `cargo xtask torture`.
+/// Changes that ACE's workloads do not reach, recovery cut off among it; the long workloads are left to `cargo xtask torture`.
 #[test]
 fn every_crash_of_the_directed_workloads_leaves_what_was_promised() {
     let effort = Effort { fsck_every: 20, recut_every: 150, ..Effort::default() };

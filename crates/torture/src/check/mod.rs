@@ -36,7 +36,7 @@ pub struct Recovered {
     pub tree: Tree,
     /// The disk, with what recovery wrote.
     pub image: Image,
-    /// What recovery wrote, and its flushes.
+    /// The writes and flushes of recovery.
     pub log: Log,
 }
 
@@ -187,7 +187,7 @@ pub struct Checker<'a> {
 /// Events that a failure shows.
 const TRACED_EVENTS: usize = 40;
 
-/// What recoveries of a disk saw, and the progress for which the model has explained it.
+/// The trees that recoveries of a disk saw, and the progress for which the model has explained it.
 struct Seen {
     looks: Result<Vec<Tree>, String>,
     explained: Vec<(usize, usize)>,

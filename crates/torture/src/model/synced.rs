@@ -40,7 +40,7 @@ impl Model {
         if complaints.is_empty() { Ok(()) } else { Err(complaints) }
     }
 
-    /// What is missing of an inode that was synced before the first of `spaces`; the last is how things are.
+    /// The parts missing of an inode that was synced before the first of `spaces`; the last is how things are.
     fn missing(
         &self,
         tree: &Tree,
