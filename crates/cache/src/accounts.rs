@@ -35,7 +35,7 @@
 use crate::caught::shielded;
 use crate::page::PAGE;
 use crate::registry::Member;
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::waits;
 use extant_rt::{Class, Nanos};
 use parking_lot::Mutex;

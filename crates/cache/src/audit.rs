@@ -1,7 +1,7 @@
 //! Everything against everything, at rest.
 
 use crate::dirty::control::Amounts;
-use crate::shared::Shared;
+use crate::state::Shared;
 
 /// See [`crate::PageCache::audit`].
 pub(crate) fn check(shared: &Shared) {

@@ -1,17 +1,16 @@
 //! The cache of a process.
 
 use crate::accounts::{Account, AccountConfig};
+use crate::backing::Backing;
 use crate::dirty::TurnControl;
 use crate::dirty::control::{DeviceIndex, DirtyControl, DirtyLimits};
-use crate::mapping::Inner;
-use crate::mapping::backing::Backing;
 use crate::mapping::file::Mapping;
 use crate::page::PAGE;
+use crate::pass::{ByRuns, WriteBackPass};
 use crate::pool::evict::{Eviction, S3Fifo, SPARE_FRAMES};
-use crate::shared::{OnWriteError, Settings, Shared};
-use crate::writeback::disk::DiskState;
+use crate::state::shared::{OnWriteError, Settings};
+use crate::state::{DiskState, Inner, Shared};
 use crate::writeback::flusher;
-use crate::writeback::pass::{ByRuns, WriteBackPass};
 use crate::writeback::write_back_all;
 use crate::{CacheError, Result};
 use extant_block::{Device, IoError};

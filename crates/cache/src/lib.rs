@@ -27,6 +27,7 @@
 
 pub mod accounts;
 mod audit;
+mod backing;
 pub mod blocks;
 mod cache;
 mod caught;
@@ -39,23 +40,24 @@ mod mapping;
 mod models;
 mod page;
 mod pageset;
+pub mod pass;
 mod pool;
 pub mod pressure;
 mod range;
 mod registry;
-mod shared;
+mod state;
 mod waits;
 mod writeback;
 
+pub use backing::{
+    Answer, Answering, Backing, BeyondFlatFile, DirtyRun, Extent, FlatFile, Placed, ReadFrom, WriteExtent,
+    WriteTo, WrittenExtent, WrittenRun,
+};
 pub use cache::{CacheConfig, Disk, PageCache, Usage};
 pub use cost::Cost;
 pub use dirty::control;
 pub use error::{BackingError, BackingErrorKind, CacheError, Result, WouldWait, WriteError};
 pub use event::Event;
-pub use mapping::backing::{
-    Answer, Answering, Backing, BeyondFlatFile, DirtyRun, Extent, FlatFile, Placed, ReadFrom, WriteExtent,
-    WriteTo, WrittenExtent, WrittenRun,
-};
 pub use mapping::exclude::Exclusion;
 pub use mapping::file::Mapping;
 pub use mapping::open::OpenFile;
@@ -63,5 +65,4 @@ pub use mapping::readahead;
 pub use page::{FrameNo, MAX_FILE_BYTES, PAGE_BYTES};
 pub use pool::evict;
 pub use range::{ByteRange, PageRange};
-pub use shared::OnWriteError;
-pub use writeback::pass;
+pub use state::shared::OnWriteError;

@@ -72,3 +72,27 @@ pub(crate) fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
+
+/// Cuts a run of frames at places where two are not neighbours: first frame, how many, bytes to skip in it, bytes.
+pub(crate) fn neighbours(
+    frames: &[FrameNo],
+    skip: u64,
+    len: u64,
+) -> impl Iterator<Item = (FrameNo, usize, usize, usize)> {
+    let (mut at, end) = (skip, skip + len);
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let first = (at / PAGE) as usize;
+        let last = ((end - 1) / PAGE) as usize;
+        let mut count = 1;
+        while first + count <= last && frames[first + count].get() == frames[first].get() + count as u32 {
+            count += 1;
+        }
+        let skip = (at % PAGE) as usize;
+        let bytes = (end - at).min((count * PAGE_BYTES - skip) as u64);
+        at += bytes;
+        Some((frames[first], count, skip, bytes as usize))
+    })
+}

@@ -1,7 +1,7 @@
 //! Giving memory back when the machine is short of it.
 
 use crate::cache::PageCache;
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::waits::Condition;
 use crate::writeback::flusher::first_of;
 use extant_rt::{Class, Nanos};

@@ -298,7 +298,7 @@ impl Drop for Room {
 /// The dirty pages of one file that are not under write-back, and their charge: a [`PageSet`] that changes only as the
 /// ledger does.
 ///
-/// Those of a [stuck](crate::writeback::stuck) file have no charge: they lower the limit for all instead.
+/// Those of a [stuck](crate::state::stuck) file have no charge: they lower the limit for all instead.
 #[derive(Debug)]
 pub(crate) struct DirtyPages {
     device: Arc<DeviceLedger>,

@@ -1,7 +1,7 @@
-//! Keeping page fills out of a range (Linux: `mapping->invalidate_lock`), and fills that a change of the map overtakes.
+//! Keeping page fills out of a range (Linux: `mapping->invalidate_lock`).
 
 use crate::PageRange;
-use crate::mapping::{Inner, Pages, excluded};
+use crate::state::{Inner, Pages, excluded};
 use std::sync::Arc;
 
 /// A range of a mapping that its holder alone fills; see [`crate::Mapping::exclude`]. Dropping it lets others in.
@@ -10,38 +10,6 @@ use std::sync::Arc;
 pub struct Exclusion {
     inner: Arc<Inner>,
     pages: PageRange,
-}
-
-/// Ranges of one mapping that are excluded, and fills that have asked the backing where a range is.
-#[derive(Debug, Default)]
-pub(crate) struct Fills {
-    excluded: Vec<PageRange>,
-    lookups: Vec<(u64, PageRange)>,
-    next: u64,
-}
-
-impl Fills {
-    /// Whether pages of `range` are excluded.
-    pub(crate) fn excludes(&self, range: PageRange) -> bool {
-        !self.excluded.is_empty() && self.excluded.iter().any(|excluded| excluded.overlaps(range))
-    }
-
-    /// The part of `range` before its first excluded page.
-    pub(crate) fn admitted(&self, mut range: PageRange) -> PageRange {
-        for excluded in &self.excluded {
-            if excluded.overlaps(range) {
-                range.end = excluded.start.max(range.start);
-            }
-        }
-        range
-    }
-
-    /// The backing answers differently for `range` from now on: what was asked before counts for less.
-    pub(crate) fn remapped(&mut self, range: PageRange) {
-        for (_, lookup) in self.lookups.iter_mut().filter(|(_, lookup)| lookup.overlaps(range)) {
-            lookup.end = range.start.max(lookup.start);
-        }
-    }
 }
 
 /// A fill between asking the backing and entering pages.

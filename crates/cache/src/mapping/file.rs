@@ -1,15 +1,15 @@
 //! A file of the cache: what its owner does with its pages.
 
+use crate::backing::ReadFrom;
 use crate::caught::caught;
 use crate::dirty::writer::Writer;
-use crate::mapping::Inner;
-use crate::mapping::backing::ReadFrom;
 use crate::mapping::exclude::Exclusion;
 use crate::mapping::open::OpenFile;
 use crate::mapping::readahead::ReadAhead;
 use crate::mapping::sweep::Which;
 use crate::mapping::write::Source;
 use crate::page::{MAX_FILE_BYTES, PAGE, check_size};
+use crate::state::Inner;
 use crate::{ByteRange, OnWriteError, Result};
 use extant_block::{BioFlags, StreamId};
 use parking_lot::Mutex;

@@ -1,11 +1,12 @@
 //! Filling pages from the device.
 
 use crate::PageRange;
+use crate::backing::{Extent, ReadFrom};
 use crate::caught::caught;
-use crate::mapping::backing::{Extent, ReadFrom};
-use crate::mapping::{Aftermath, Inner, loaded};
-use crate::page::{FrameNo, PAGE, PAGE_BYTES};
+use crate::page::{FrameNo, PAGE, PAGE_BYTES, neighbours};
 use crate::pool::Purpose;
+use crate::state::inner::Aftermath;
+use crate::state::{Inner, loaded};
 use crate::{ByteRange, Result};
 use crate::{Cost, Event};
 use extant_block::{Bio, BioFlags, IoError, Op, Sector, StreamId};
@@ -144,6 +145,16 @@ impl Inner {
             load.submit(&extents, purpose, stream);
             return Ok(Loading::Started(load));
         }
+    }
+
+    /// Waits until a page is not being loaded, as far as can be told.
+    pub(crate) async fn wait_loaded(&self, index: u64) {
+        let (shared, key) = (&self.shared, self.key(index));
+        let is_over = || {
+            let frame = shared.pool.index.guess(&shared.pool.frames, key);
+            frame.is_none_or(|frame| !shared.pool.frames.state(frame).snapshot().is_loading())
+        };
+        shared.pages.wait_until(loaded(key), is_over).await;
     }
 }
 
@@ -301,28 +312,4 @@ impl Load {
             batch.wake(loaded(self.inner.key(index)));
         }
     }
-}
-
-/// Cuts a run of frames at places where two are not neighbours: first frame, how many, bytes to skip in it, bytes.
-pub(crate) fn neighbours(
-    frames: &[FrameNo],
-    skip: u64,
-    len: u64,
-) -> impl Iterator<Item = (FrameNo, usize, usize, usize)> {
-    let (mut at, end) = (skip, skip + len);
-    std::iter::from_fn(move || {
-        if at >= end {
-            return None;
-        }
-        let first = (at / PAGE) as usize;
-        let last = ((end - 1) / PAGE) as usize;
-        let mut count = 1;
-        while first + count <= last && frames[first + count].get() == frames[first].get() + count as u32 {
-            count += 1;
-        }
-        let skip = (at % PAGE) as usize;
-        let bytes = (end - at).min((count * PAGE_BYTES - skip) as u64);
-        at += bytes;
-        Some((frames[first], count, skip, bytes as usize))
-    })
 }

@@ -2,18 +2,17 @@
 
 use crate::dirty::ledger::NoRoom;
 use crate::dirty::writer::Writer;
-use crate::mapping::Inner;
 use crate::mapping::load::{Load, Loading, Wanted};
 use crate::mapping::pause::Pause;
 use crate::mapping::read::ReadStop;
 use crate::mapping::readahead::{Plan, ReadAhead};
 use crate::mapping::write::{Source, Terms, WriteStop, Wrote};
 use crate::page::{PAGE, check_size};
+use crate::pass::ByRuns;
 use crate::pool::Purpose;
-use crate::shared::Shared;
+use crate::state::errseq::Told;
+use crate::state::{Inner, Shared};
 use crate::waits::{Condition, Waiting};
-use crate::writeback::errseq::Told;
-use crate::writeback::pass::ByRuns;
 use crate::{ByteRange, CacheError, Result, WouldWait, WriteError};
 use extant_block::{BioFlags, StreamId};
 use parking_lot::Mutex;

@@ -1,9 +1,9 @@
 //! Reading: the part that never waits.
 
 use crate::Cost;
-use crate::mapping::Inner;
 use crate::page::{PAGE, PAGE_BYTES};
 use crate::pool::index::Found;
+use crate::state::Inner;
 
 /// How often a reader looks again at a page that is being changed: as long as a copy may take.
 pub(crate) const SPINS: u32 = 4096;

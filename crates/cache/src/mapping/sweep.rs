@@ -4,9 +4,11 @@
 //! two batches the task yields when it has used its time.
 
 use crate::Cost;
-use crate::mapping::{Aftermath, Inner, Pages, loaded};
+
 use crate::page::FrameNo;
-use crate::writeback::pass::ByRuns;
+use crate::pass::ByRuns;
+use crate::state::inner::Aftermath;
+use crate::state::{Inner, Pages, loaded};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -130,5 +132,13 @@ impl Inner {
             pages.first = self.shared.pool.frames.siblings[frame.slot()].next.load(Ordering::Relaxed);
         }
         found
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Nothing is dirty or under write-back, since the disk's list and the bios hold the file: unless its world ended.
+        self.sweep_now(&(0..u64::MAX), Which::All);
+        self.shared.unregister(self.file);
     }
 }

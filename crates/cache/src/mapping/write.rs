@@ -3,12 +3,12 @@
 use crate::PageRange;
 use crate::dirty::ledger::{NoRoom, Room};
 use crate::mapping::read::SPINS;
-use crate::mapping::{Aftermath, Inner};
 use crate::page::{FrameNo, PAGE, PAGE_BYTES};
 use crate::pool::Purpose;
+use crate::state::Inner;
+use crate::state::inner::Aftermath;
 use crate::{Cost, Event};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Pages that are written in one go: their frames are taken, filled, and entered together.
 const BATCH_PAGES: usize = 64;
@@ -151,7 +151,7 @@ impl Inner {
     /// Makes the file at least `end` bytes long, unless it is to keep its size.
     fn grow_to(&self, end: u64, terms: Terms) {
         if !terms.keeps_size && end > self.size() {
-            self.size.fetch_max(end, Ordering::AcqRel);
+            self.grow_size(end);
         }
     }
 

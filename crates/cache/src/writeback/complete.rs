@@ -1,10 +1,9 @@
 //! Completion of runs: by the device's one task, or by a caller that waits for a file.
 
-use crate::mapping::{Inner, written};
+use crate::pass::ByRuns;
+use crate::state::run::Writing;
+use crate::state::{DiskState, Inner, written};
 use crate::waits::Condition;
-use crate::writeback::disk::DiskState;
-use crate::writeback::pass::ByRuns;
-use crate::writeback::submit::Writing;
 use extant_rt::{Class, Rt};
 use std::sync::Arc;
 
@@ -67,6 +66,19 @@ impl Inner {
     pub(crate) async fn finish_ended(&self) {
         while let Some(ended) = self.next_ended() {
             self.shared.rt.unstoppable("write-back completion", ended.finish()).await;
+        }
+    }
+
+    /// Waits until a page is not under write-back, and finishes what of this file's has ended meanwhile.
+    pub(crate) async fn wait_written(self: &Arc<Self>, index: u64) {
+        loop {
+            self.finish_ended().await;
+            let is_over = || !self.pages.lock().writeback.contains(index);
+            let has_news = || is_over() || self.has_ended();
+            self.shared.pages.wait_until(written(self.file), has_news).await;
+            if is_over() {
+                return;
+            }
         }
     }
 }

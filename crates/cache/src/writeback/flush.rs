@@ -8,10 +8,8 @@
 //! `block/blk-flush.c` has it). Two in flight could end in one order on the device and be reaped in the other: the good one
 //! would vouch for data that the failed one had lost.
 
-use crate::mapping::Inner;
-use crate::shared::Shared;
-use crate::writeback::disk::DiskState;
-use crate::writeback::flushes::Part;
+use crate::state::flushes::Part;
+use crate::state::{DiskState, Inner, Shared};
 use crate::{CacheError, Result};
 use extant_block::{Bio, IoError, Op, Sector};
 use extant_rt::WaitKey;

@@ -1,11 +1,10 @@
 //! The task that writes back, one for each device.
 
 use crate::dirty::control::Background;
-use crate::mapping::Inner;
-use crate::shared::Shared;
+use crate::pass::Visiting;
+use crate::state::disk::Listed;
+use crate::state::{DiskState, Inner, Shared};
 use crate::waits::{Condition, Listener};
-use crate::writeback::disk::{DiskState, Listed};
-use crate::writeback::pass::Visiting;
 use crate::writeback::run::Taken;
 use extant_block::BioFlags;
 use extant_rt::{Nanos, Sleep};

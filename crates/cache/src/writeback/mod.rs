@@ -1,22 +1,16 @@
 //! Write-back: dirty pages in flight, and the end of that.
 
-pub(crate) mod complete;
-pub(crate) mod disk;
-pub(crate) mod errseq;
+mod complete;
 mod flush;
 pub(crate) mod flusher;
-mod flushes;
-pub mod pass;
 mod run;
-pub(crate) mod stuck;
-pub(crate) mod submit;
+mod submit;
 
 use crate::Result;
-use crate::mapping::Inner;
-use crate::shared::Shared;
-use crate::writeback::disk::DiskState;
-use crate::writeback::pass::{ByRuns, Visiting};
-use crate::writeback::run::{Taken, WriteRun};
+use crate::pass::{ByRuns, Visiting};
+use crate::state::run::{InFlight, WriteRun};
+use crate::state::{DiskState, Inner, Shared};
+use crate::writeback::run::Taken;
 use extant_block::BioFlags;
 use parking_lot::Mutex;
 use std::future::Future;
@@ -27,13 +21,6 @@ use std::task::{Context, Poll, Waker};
 /// Runs that were submitted together. They complete whether or not a task waits.
 #[derive(Debug)]
 struct Window(Arc<Mutex<InFlight>>);
-
-#[derive(Debug)]
-struct InFlight {
-    pages: u64,
-    /// The task that waits until no more than so many pages are in flight.
-    waiter: Option<(u64, Waker)>,
-}
 
 impl Window {
     fn new() -> Self {

@@ -1,36 +1,15 @@
 //! Runs of dirty pages: how they are taken, and how their pages leave write-back.
 
-use crate::dirty::ledger::WritebackCharge;
-use crate::mapping::backing::WrittenExtent;
-use crate::mapping::{Aftermath, Inner, written};
-use crate::page::{FrameNo, PAGE};
+use crate::page::PAGE;
+use crate::pass::{DirtyAhead, Visiting};
+use crate::state::inner::Aftermath;
+use crate::state::run::{Outcome, WriteRun};
+use crate::state::{Inner, written};
 use crate::waits::Condition;
-use crate::writeback::pass::{DirtyAhead, Visiting};
-use crate::{BackingError, ByteRange, CacheError, Cost, Event, OnWriteError, Result};
-use extant_rt::Nanos;
+use crate::{CacheError, Cost, Event, OnWriteError, Result};
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// A run of pages under write-back.
-#[derive(Debug)]
-pub(crate) struct WriteRun {
-    pub(super) inner: Arc<Inner>,
-    pub(super) first: u64,
-    pub(super) frames: Vec<FrameNo>,
-    /// Which quarters of each page are to be written; empty where all are.
-    pub(super) masks: Vec<u8>,
-    /// The file's size before the run was taken …
-    pub(super) size_bytes: u64,
-    /// … and in whole blocks: nothing past it is written.
-    pub(super) end_bytes: u64,
-    /// The longest bio, in pages.
-    pub(super) bio_pages: u64,
-    pub(super) started: Nanos,
-    /// Until the pages have left write-back.
-    pub(super) charge: Mutex<Option<WritebackCharge>>,
-}
 
 /// The outcome of a search for dirty pages.
 #[derive(Debug)]
@@ -123,59 +102,6 @@ impl Inner {
         })
     }
 }
-
-impl WriteRun {
-    /// The pages.
-    pub(crate) fn pages(&self) -> Range<u64> {
-        self.first..self.first + self.frames.len() as u64
-    }
-
-    /// The ranges of the file to be written.
-    pub(super) fn pieces(&self) -> Pieces {
-        let start = self.first * PAGE;
-        if self.masks.is_empty() {
-            let end = (start + self.frames.len() as u64 * PAGE).min(self.end_bytes.max(start));
-            return (start < end).then_some(ByteRange::new(start, end)).into_iter().collect();
-        }
-        let mut pieces = Pieces::new();
-        for (slot, mask) in self.masks.iter().enumerate() {
-            for quarter in (0..4).filter(|quarter| mask >> quarter & 1 == 1) {
-                let at = start + slot as u64 * PAGE + quarter * (PAGE / 4);
-                let end = (at + PAGE / 4).min(self.end_bytes);
-                match pieces.last_mut() {
-                    Some(last) if last.end == at => last.end = end.max(at),
-                    _ if at < end => pieces.push(ByteRange::new(at, end)),
-                    _ => {}
-                }
-            }
-        }
-        pieces
-    }
-}
-
-/// The placed extents and their results.
-#[derive(Debug, Default)]
-pub(super) struct Outcome {
-    pub(super) extents: SmallVec<[WrittenExtent; 2]>,
-    pub(super) changes_map: bool,
-    /// Why the rest was not placed.
-    pub(super) not_placed: Option<BackingError>,
-}
-
-impl Outcome {
-    /// The first error.
-    pub(super) fn result(&self) -> Result<()> {
-        let io = self.extents.iter().find_map(|extent| extent.result.clone().err());
-        match (io, &self.not_placed) {
-            (Some(error), _) => Err(CacheError::Io(error)),
-            (None, Some(error)) => Err(CacheError::Backing(error.clone())),
-            (None, None) => Ok(()),
-        }
-    }
-}
-
-/// Ranges of a run, in order.
-pub(super) type Pieces = SmallVec<[ByteRange; 1]>;
 
 impl WriteRun {
     /// The device has answered.
@@ -280,7 +206,8 @@ impl WriteRun {
 mod tests {
     use super::*;
     use crate::{
-        Answer, Backing, CacheConfig, DirtyRun, Extent, PAGE_BYTES, PageCache, Placed, ReadFrom, WrittenRun,
+        Answer, Backing, ByteRange, CacheConfig, DirtyRun, Extent, PAGE_BYTES, PageCache, Placed, ReadFrom,
+        WrittenRun,
     };
     use extant_block::MemDevice;
 

@@ -1,11 +1,10 @@
 //! A run in flight: placed by its backing, submitted as bios, and handed to its completion.
 
+use crate::backing::{DirtyRun, Placed, WriteExtent, WriteTo, WrittenExtent, WrittenRun};
 use crate::caught::caught;
-use crate::mapping::backing::{DirtyRun, Placed, WriteExtent, WriteTo, WrittenExtent, WrittenRun};
-use crate::mapping::load::neighbours;
-use crate::page::PAGE;
-use crate::writeback::run::{Outcome, Pieces, WriteRun};
-use crate::writeback::{InFlight, Window};
+use crate::page::{PAGE, neighbours};
+use crate::state::run::{Outcome, Pieces, WriteRun, Writing};
+use crate::writeback::Window;
 use crate::{BackingError, BackingErrorKind, ByteRange, CacheError, Cost, Result};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment};
 use parking_lot::Mutex;
@@ -34,17 +33,6 @@ fn match_up(pieces: &mut Pieces, placed: &mut Placed) {
             pieces.remove(0);
         }
     }
-}
-/// A run in flight. It comes to its end whether or not its starter waits: on the thread that reaps its last
-/// bio where the backing has nothing to do then; else it is enlisted, for the device's completion task or for a waiter.
-#[derive(Debug)]
-pub(crate) struct Writing {
-    pub(super) run: WriteRun,
-    pub(super) flags: BioFlags,
-    pub(super) window: Option<Arc<Mutex<InFlight>>>,
-    /// Bios that have not ended, and one for the submission.
-    pub(super) left: AtomicUsize,
-    pub(super) outcome: Mutex<Outcome>,
 }
 
 impl WriteRun {

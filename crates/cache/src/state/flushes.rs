@@ -1,7 +1,7 @@
 //! The flushes of a device, and the files whose writes they are to cover.
 
-use crate::mapping::Inner;
 use crate::page::FileId;
+use crate::state::Inner;
 use extant_block::IoError;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ struct Unflushed {
 }
 
 /// A caller's part in the flushing of a device.
-pub(super) enum Part {
+pub(crate) enum Part {
     /// It begins this flush.
     Begins(u64),
     /// A flush that began after the caller had come has ended like this.
@@ -44,12 +44,12 @@ impl Flushes {
         self.0.lock().failures
     }
 
-    pub(super) fn begun(&self) -> u64 {
+    pub(crate) fn begun(&self) -> u64 {
         self.0.lock().begun
     }
 
     /// The part of a caller that came when `since` flushes had begun; `None` while it is to wait.
-    pub(super) fn part(&self, since: u64) -> Option<Part> {
+    pub(crate) fn part(&self, since: u64) -> Option<Part> {
         let mut state = self.0.lock();
         match &state.failed {
             Some((nth, error)) if *nth > since => return Some(Part::Shares(Err(error.clone()))),
@@ -62,7 +62,7 @@ impl Flushes {
     }
 
     /// Flush number `nth` has ended, and its failure has been entered.
-    pub(super) fn end(&self, nth: u64, result: &std::result::Result<(), IoError>) {
+    pub(crate) fn end(&self, nth: u64, result: &std::result::Result<(), IoError>) {
         let mut state = self.0.lock();
         state.ended = nth;
         match result {
@@ -72,7 +72,7 @@ impl Flushes {
     }
 
     /// A write of `file` has reached the device.
-    pub(super) fn note_write(&self, file: &Arc<Inner>) {
+    pub(crate) fn note_write(&self, file: &Arc<Inner>) {
         let mut state = self.0.lock();
         let written_at = state.begun;
         let fresh = || Unflushed { file: Arc::downgrade(file), written_at };
@@ -85,7 +85,7 @@ impl Flushes {
     }
 
     /// A flush failed. Gives the files that may have lost data.
-    pub(super) fn fail(&self) -> Vec<Arc<Inner>> {
+    pub(crate) fn fail(&self) -> Vec<Arc<Inner>> {
         let mut state = self.0.lock();
         state.failures += 1;
         state.unflushed.values().filter_map(|entry| entry.file.upgrade()).collect()

@@ -1,42 +1,19 @@
-//! State that all mappings of a process share: the pool, the files by number, the ledger of dirty memory.
+//! State that all files share: their numbers, settings, the limits of dirty memory, and the pool's way to a frame's file.
 
-use crate::CacheError;
 use crate::dirty::control::{DirtyControl, DirtyLimits, WriterId};
 use crate::dirty::ledger::Ledger;
-use crate::mapping::Inner;
 use crate::page::{FileId, FrameNo};
+use crate::pass::WriteBackPass;
 use crate::pool::evict::Eviction;
 use crate::pool::frames::Claimed;
 use crate::pool::{Pool, Purpose};
 use crate::registry::Accounts;
+use crate::state::{Inner, Shared};
 use crate::waits::{Condition, Waits};
-use crate::writeback::disk::DiskState;
-use crate::writeback::pass::WriteBackPass;
 use extant_rt::{Rt, WaitConfig, WaitTable};
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) rt: Rt,
-    pub(crate) pool: Pool,
-    /// Waiters for pages, by [`crate::mapping::loaded`] and [`crate::mapping::written`].
-    pub(crate) pages: WaitTable,
-    pub(crate) waits: Arc<Waits>,
-    files: RwLock<Files>,
-    pub(crate) disks: RwLock<Vec<Arc<DiskState>>>,
-    pub(crate) control: Mutex<Box<dyn DirtyControl>>,
-    /// Writers so far.
-    writers: AtomicU64,
-    pub(crate) ledger: Arc<Ledger>,
-    /// The error of the last file that became stuck.
-    pub(crate) stuck_error: Mutex<Option<CacheError>>,
-    pub(crate) accounts: Accounts,
-    pub(crate) settings: Settings,
-    pub(crate) pass: Box<dyn WriteBackPass>,
-    pub(crate) closed: AtomicBool,
-}
 
 /// The fate of a page that could not be written back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +44,7 @@ pub(crate) struct Settings {
 }
 
 #[derive(Debug, Default)]
-struct Files {
+pub(super) struct Files {
     /// By number; 0 is not used.
     slots: Vec<Weak<Inner>>,
     free: Vec<u32>,

@@ -6,8 +6,7 @@
 //! all instead, and no further page of the file can become dirty meanwhile, so that they cannot fill the memory.
 
 use crate::CacheError;
-use crate::mapping::{Inner, Pages};
-use crate::shared::Shared;
+use crate::state::{Inner, Pages, Shared};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,13 +1,12 @@
-//! A device with its dirty files.
+//! A device's dirty files, and how its write-back fares.
 
 use crate::CacheError;
-use crate::dirty::control::{Asking, DeviceIndex, Orders};
+use crate::dirty::control::{Asking, Orders};
 use crate::dirty::ledger::DeviceLedger;
-use crate::mapping::Inner;
-use crate::shared::Shared;
+use crate::state::errseq::ErrorLog;
+use crate::state::flushes::Flushes;
+use crate::state::{DiskState, Inner, Shared};
 use crate::waits::Condition;
-use crate::writeback::errseq::{ErrorLog, Told};
-use crate::writeback::flushes::Flushes;
 use extant_block::Device;
 use extant_rt::Nanos;
 use parking_lot::Mutex;
@@ -18,32 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Files that are looked at for one with a long enough run.
 const LOOKED_AT: usize = 256;
 
-/// A device that files of the cache live on.
-#[derive(Debug)]
-pub(crate) struct DiskState {
-    pub(crate) index: DeviceIndex,
-    pub(crate) device: Arc<dyn Device>,
-    pub(crate) ledger: Arc<DeviceLedger>,
-    /// Ended runs that wait for the completion task.
-    pub(crate) completions: Mutex<Completions>,
-    /// A task waits for frames or room, whatever the controller says.
-    pub(crate) wanted: AtomicBool,
-    /// When the trace last heard how much is dirty.
-    pub(crate) traced_at: AtomicU64,
-    /// Every failure of write-back or flush, and how much of it a sync of the device has told.
-    pub(crate) errors: ErrorLog,
-    pub(crate) told: Mutex<Told>,
-    pub(crate) flushes: Flushes,
-    failing: AtomicBool,
-    last_error: Mutex<Option<CacheError>>,
-    files: Mutex<DirtyFiles>,
-    /// The file that had its turn last, among those who write back some of all files.
-    turn: Mutex<Option<Listed>>,
-}
-
 /// Files with dirty pages, in the order in which they became dirty. They are kept alive by it.
 #[derive(Debug, Default)]
-struct DirtyFiles {
+pub(super) struct DirtyFiles {
     next: u64,
     by_age: BTreeMap<Listed, Arc<Inner>>,
     /// Those that the flusher passes over.
@@ -53,9 +29,9 @@ struct DirtyFiles {
 /// Files of a device with ended runs, in order of the runs' ends; a file may be there several times.
 #[derive(Debug, Default)]
 pub(crate) struct Completions {
-    pub(super) files: VecDeque<Arc<Inner>>,
+    pub(crate) files: VecDeque<Arc<Inner>>,
     /// Whether the completion task is at it.
-    pub(super) is_running: bool,
+    pub(crate) is_running: bool,
 }
 
 /// A file's place among the dirty ones.

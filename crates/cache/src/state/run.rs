@@ -1,0 +1,107 @@
+//! A run of write-back, from the taking of its pages to the end.
+
+use crate::backing::WrittenExtent;
+use crate::dirty::ledger::WritebackCharge;
+use crate::page::{FrameNo, PAGE};
+use crate::state::Inner;
+use crate::{BackingError, ByteRange, CacheError, Result};
+use extant_block::BioFlags;
+use extant_rt::Nanos;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::task::Waker;
+
+/// A run of pages under write-back.
+#[derive(Debug)]
+pub(crate) struct WriteRun {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) first: u64,
+    pub(crate) frames: Vec<FrameNo>,
+    /// Which quarters of each page are to be written; empty where all are.
+    pub(crate) masks: Vec<u8>,
+    /// The file's size before the run was taken …
+    pub(crate) size_bytes: u64,
+    /// … and in whole blocks: nothing past it is written.
+    pub(crate) end_bytes: u64,
+    /// The longest bio, in pages.
+    pub(crate) bio_pages: u64,
+    pub(crate) started: Nanos,
+    /// Until the pages have left write-back.
+    pub(crate) charge: Mutex<Option<WritebackCharge>>,
+}
+
+impl WriteRun {
+    /// The pages.
+    pub(crate) fn pages(&self) -> Range<u64> {
+        self.first..self.first + self.frames.len() as u64
+    }
+
+    /// The ranges of the file to be written.
+    pub(crate) fn pieces(&self) -> Pieces {
+        let start = self.first * PAGE;
+        if self.masks.is_empty() {
+            let end = (start + self.frames.len() as u64 * PAGE).min(self.end_bytes.max(start));
+            return (start < end).then_some(ByteRange::new(start, end)).into_iter().collect();
+        }
+        let mut pieces = Pieces::new();
+        for (slot, mask) in self.masks.iter().enumerate() {
+            for quarter in (0..4).filter(|quarter| mask >> quarter & 1 == 1) {
+                let at = start + slot as u64 * PAGE + quarter * (PAGE / 4);
+                let end = (at + PAGE / 4).min(self.end_bytes);
+                match pieces.last_mut() {
+                    Some(last) if last.end == at => last.end = end.max(at),
+                    _ if at < end => pieces.push(ByteRange::new(at, end)),
+                    _ => {}
+                }
+            }
+        }
+        pieces
+    }
+}
+
+/// The placed extents and their results.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) extents: SmallVec<[WrittenExtent; 2]>,
+    pub(crate) changes_map: bool,
+    /// Why the rest was not placed.
+    pub(crate) not_placed: Option<BackingError>,
+}
+
+impl Outcome {
+    /// The first error.
+    pub(crate) fn result(&self) -> Result<()> {
+        let io = self.extents.iter().find_map(|extent| extent.result.clone().err());
+        match (io, &self.not_placed) {
+            (Some(error), _) => Err(CacheError::Io(error)),
+            (None, Some(error)) => Err(CacheError::Backing(error.clone())),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// Ranges of a run, in order.
+pub(crate) type Pieces = SmallVec<[ByteRange; 1]>;
+
+/// A run in flight. It comes to its end whether or not its starter waits: on the thread that reaps its last
+/// bio where the backing has nothing to do then; else it is enlisted, for the device's completion task or for a waiter.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    pub(crate) run: WriteRun,
+    pub(crate) flags: BioFlags,
+    pub(crate) window: Option<Arc<Mutex<InFlight>>>,
+    /// Bios that have not ended, and one for the submission.
+    pub(crate) left: AtomicUsize,
+    pub(crate) outcome: Mutex<Outcome>,
+}
+
+/// How much of the runs that were submitted together is in flight.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    pub(crate) pages: u64,
+    /// The task that waits until no more than so many pages are in flight.
+    pub(crate) waiter: Option<(u64, Waker)>,
+}
