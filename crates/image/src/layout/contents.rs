@@ -1,13 +1,13 @@
 //! Sizes of the numbered tree's contents: all that can be known before the volume has a size.
 
-use super::attrs::{AttrPlan, plan_attrs};
+use super::attrs::{AttrPlan, Value, plan_attrs};
 use super::dirs::Shape;
 use super::inodes::Inodes;
 use super::map::{LogicalRun, indirect_blocks};
 use super::params::Params;
 use crate::tree::{Kind, Node, NodeId, Payload, Timestamp, Tree, timestamp};
 use crate::{BuildError, Note, quoted, settle};
-use extant_format::{DIRECT_POINTERS, Incompat, InodeNumber, RoCompat, indirect_capacity};
+use extant_format::{DIRECT_POINTERS, FileBlock, Incompat, InodeNumber, RoCompat, indirect_capacity};
 use sha2::{Digest, Sha256};
 
 /// Device numbers have 12 and 20 bits, in Linux and in the inode.
@@ -33,9 +33,9 @@ pub(crate) struct Contents {
     pub(crate) all_blocks: u64,
     pub(crate) attrs: AttrPlan,
     /// Inodes of attribute values begin here; they are as many as `attrs.values`.
-    pub(crate) first_value_inode: u32,
+    first_value_inode: InodeNumber,
     /// The orphan file's inode if the volume gets one: the last in use.
-    pub(crate) orphan_inode: u32,
+    pub(crate) orphan_inode: InodeNumber,
 }
 
 impl Contents {
@@ -56,7 +56,7 @@ impl Contents {
         derive_ids(&inodes, params);
         let attrs = plan_attrs(&inodes, params)?;
         let first_value_inode = inodes.end();
-        let orphan_inode = first_value_inode + attrs.values.len() as u32;
+        let orphan_inode = InodeNumber(first_value_inode.0 + attrs.values.len() as u32);
         let mut contents =
             Self { inodes, blocks: Vec::new(), all_blocks: 0, attrs, first_value_inode, orphan_inode };
         contents.measure(params)?;
@@ -74,7 +74,7 @@ impl Contents {
             (indirect_capacity(params.block) << params.block.log2()).min(sectors)
         };
         let most_links = if params.has_extents() { 65_000 } else { 32_000 };
-        let mut blocks = vec![0; self.inodes.end() as usize];
+        let mut blocks = vec![0; self.inodes.end().0 as usize];
         let mut all = self.attrs.blocks.len() as u64;
         for value in &self.attrs.values {
             all += params.block.blocks_for(value.bytes.len() as u64);
@@ -138,10 +138,20 @@ impl Contents {
 
     /// Blocks of data of an inode of the contents, of a value's inode too.
     pub(crate) fn data_blocks(&self, params: &Params, inode: InodeNumber) -> u32 {
-        match inode.0.checked_sub(self.first_value_inode) {
-            Some(n) => params.block.blocks_for(self.attrs.values[n as usize].bytes.len() as u64) as u32,
+        match self.value_of(inode) {
+            Some(value) => params.block.blocks_for(value.bytes.len() as u64) as u32,
             None => self.blocks[inode.0 as usize],
         }
+    }
+
+    /// The inode of attribute value `index`.
+    pub(crate) fn value_inode(&self, index: u32) -> InodeNumber {
+        InodeNumber(self.first_value_inode.0 + index)
+    }
+
+    /// The attribute value that an inode holds; `None` for inodes of other contents.
+    pub(crate) fn value_of(&self, inode: InodeNumber) -> Option<&Value> {
+        self.attrs.values.get(inode.0.checked_sub(self.first_value_inode.0)? as usize)
     }
 
     /// The parts of an inode of the tree that are not holes, of `blocks` in all.
@@ -155,7 +165,7 @@ impl Contents {
         if self.inodes.tree.sparse_map(id).is_some() {
             self.logical_runs(params, id)
         } else {
-            vec![LogicalRun { start: 0, blocks }]
+            vec![LogicalRun { start: FileBlock(0), blocks }]
         }
     }
 
@@ -164,15 +174,16 @@ impl Contents {
         let node = self.inodes.tree.node(id);
         let Some(ranges) = self.inodes.tree.sparse_map(id) else {
             let blocks = params.block.blocks_for(node.size) as u32;
-            return if blocks == 0 { Vec::new() } else { vec![LogicalRun { start: 0, blocks }] };
+            let run = LogicalRun { start: FileBlock(0), blocks };
+            return if blocks == 0 { Vec::new() } else { vec![run] };
         };
         let mut runs: Vec<LogicalRun> = Vec::with_capacity(ranges.len());
         for range in ranges {
             let start = (range.offset >> params.block.log2()) as u32;
             let end = params.block.blocks_for(range.offset + range.len) as u32;
             match runs.last_mut() {
-                Some(last) if last.end() >= u64::from(start) => last.blocks = end - last.start,
-                _ => runs.push(LogicalRun { start, blocks: end - start }),
+                Some(last) if last.end() >= u64::from(start) => last.blocks = end - last.start.0,
+                _ => runs.push(LogicalRun { start: FileBlock(start), blocks: end - start }),
             }
         }
         runs

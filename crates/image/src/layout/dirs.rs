@@ -85,9 +85,10 @@ impl Shape {
         inodes: &Inodes,
         params: &Params,
         seed: Option<ChecksumSeed>,
-        index: u32,
+        index: FileBlock,
         block: &mut [u8],
     ) {
+        let index = index.0;
         match &self.kind {
             ShapeKind::Linear { firsts, .. } => {
                 let parent = (index == 0).then(|| inodes.parent_of(self.dir));

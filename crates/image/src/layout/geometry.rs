@@ -4,7 +4,7 @@ use super::params::Params;
 use super::space::{Run, Space};
 use crate::BuildError;
 use extant_format::{
-    BlockSize, Compat, Group, Incompat, RawSuperblock, STATE_VALID, SUPERBLOCK_MAGIC, Superblock,
+    BlockSize, Compat, Group, Incompat, RawSuperblock, STATE_VALID, SUPERBLOCK_MAGIC, Superblock, VolumeBlock,
 };
 
 /// Groups whose bitmaps and tables lie together, with `flex_bg`: mke2fs's default, as a power of two.
@@ -13,9 +13,9 @@ const FLEX_LOG: u32 = 4;
 /// A group's own metadata.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tables {
-    pub(crate) block_bitmap: u64,
-    pub(crate) inode_bitmap: u64,
-    pub(crate) inode_table: u64,
+    pub(crate) block_bitmap: VolumeBlock,
+    pub(crate) inode_bitmap: VolumeBlock,
+    pub(crate) inode_table: VolumeBlock,
 }
 
 /// A volume of a given number of blocks and inodes.
@@ -60,12 +60,12 @@ pub(crate) fn inodes_per_group(params: &Params, inodes: u64, groups: u64) -> Opt
         .filter(|&n| n <= max_inodes_per_group(params) && u64::from(n) * groups <= u64::from(u32::MAX))
 }
 
-pub(crate) fn first_data_block(block: BlockSize) -> u64 {
-    u64::from(block.bytes() == 1024)
+pub(crate) fn first_data_block(block: BlockSize) -> VolumeBlock {
+    VolumeBlock(u64::from(block.bytes() == 1024))
 }
 
 pub(crate) fn group_count(params: &Params, blocks: u64) -> u64 {
-    blocks.saturating_sub(first_data_block(params.block)).div_ceil(params.group_blocks.into()).max(1)
+    blocks.saturating_sub(first_data_block(params.block).0).div_ceil(params.group_blocks.into()).max(1)
 }
 
 impl Geometry {
@@ -78,7 +78,7 @@ impl Geometry {
             tables: Vec::new(),
             table_blocks: params.block.blocks_for(table_bytes) as u32,
             overhead: 0,
-            space: Space::between(0, 0, &[]),
+            space: Space::between(VolumeBlock(0), VolumeBlock(0), &[]),
         };
         geometry.place()?;
         Ok(geometry)
@@ -94,8 +94,8 @@ impl Geometry {
         (0..self.groups()).map(Group)
     }
 
-    pub(crate) fn first_block(&self, group: Group) -> u64 {
-        self.sb.group_first_block(group).0
+    pub(crate) fn first_block(&self, group: Group) -> VolumeBlock {
+        self.sb.group_first_block(group)
     }
 
     /// Blocks of superblock, descriptors and their reserve at a group's start.
@@ -142,19 +142,19 @@ impl Geometry {
             let start = self.tables[first as usize].block_bitmap;
             // Groups that growth adds to the last flex group have their tables here, too.
             let tables = u64::from(flex_groups) * (table_blocks + 2);
-            let mut end = start + tables + growth.next_multiple_of(table_blocks);
+            let mut zone = Run { start, blocks: tables + growth.next_multiple_of(table_blocks) };
             for head in heads.iter().filter(|head| head.start > start) {
-                if head.start < end {
-                    end += head.blocks;
+                if head.start < zone.end() {
+                    zone.blocks += head.blocks;
                 }
             }
-            zones.push(Run { start, blocks: end - start });
+            zones.push(zone);
         }
         zones.sort_unstable_by_key(|zone| zone.start);
         zones.dedup_by(|next, zone| {
             let overlaps = next.start <= zone.end();
             if overlaps {
-                zone.blocks = zone.end().max(next.end()) - zone.start;
+                *zone = Run::between(zone.start, zone.end().max(next.end()));
             }
             overlaps
         });
@@ -168,15 +168,15 @@ impl Geometry {
     fn place(&mut self) -> Result<(), GeometryError> {
         let groups = self.groups();
         let per_flex = self.groups_per_flex();
-        let end = self.sb.blocks_count();
+        let end = VolumeBlock(self.sb.blocks_count());
         let last = Group(groups - 1);
         let mut tail = self.head_blocks(last);
         if last.0.is_multiple_of(per_flex) {
             tail += 2 + u64::from(self.table_blocks);
         }
         let first = self.first_block(last);
-        if end - first <= tail {
-            return Err(GeometryError::Tail { at_most: first, at_least: first + tail + 1 });
+        if end.0 - first.0 <= tail {
+            return Err(GeometryError::Tail { at_most: first.0, at_least: first.0 + tail + 1 });
         }
         let mut used = Vec::new();
         for group in self.all_groups() {
@@ -190,25 +190,25 @@ impl Geometry {
             let members = per_flex.min(groups - flex);
             let mut at = self.first_block(Group(flex));
             let mut take = |blocks: u64| {
-                let start = self.pass_heads(at, blocks);
-                at = start + blocks;
-                used.push(Run { start, blocks });
-                start
+                let run = Run { start: self.pass_heads(at, blocks), blocks };
+                at = run.end();
+                used.push(run);
+                run
             };
             let block_bitmaps = take(members.into());
             let inode_bitmaps = take(members.into());
             let tables: Vec<_> = (0..members).map(|_| take(self.table_blocks.into())).collect();
             if at > end
                 || (per_flex == 1
-                    && at > self.first_block(Group(flex)) + u64::from(self.sb.blocks_per_group()))
+                    && at.0 > self.first_block(Group(flex)).0 + u64::from(self.sb.blocks_per_group()))
             {
                 return Err(GeometryError::Full);
             }
             for (n, inode_table) in (0u64..).zip(tables) {
                 self.tables.push(Tables {
-                    block_bitmap: block_bitmaps + n,
-                    inode_bitmap: inode_bitmaps + n,
-                    inode_table,
+                    block_bitmap: block_bitmaps.block(n),
+                    inode_bitmap: inode_bitmaps.block(n),
+                    inode_table: inode_table.start,
                 });
             }
         }
@@ -217,23 +217,25 @@ impl Geometry {
             return Err(GeometryError::Full); // a flex group's tables reach into the next one's
         }
         self.overhead = used.iter().map(|run| run.blocks).sum();
-        self.space = Space::between(self.sb.first_data_block().0, end, &used);
+        self.space = Space::between(self.sb.first_data_block(), end, &used);
         Ok(())
     }
 
     /// The first place from `at` on where `blocks` lie clear of superblocks and descriptors.
-    fn pass_heads(&self, mut at: u64, blocks: u64) -> u64 {
+    fn pass_heads(&self, at: VolumeBlock, blocks: u64) -> VolumeBlock {
         let per_group = u64::from(self.sb.blocks_per_group());
-        let group_of = |block: u64| ((block - self.sb.first_data_block().0) / per_group) as u32;
+        let group_of = |block: VolumeBlock| ((block.0 - self.sb.first_data_block().0) / per_group) as u32;
+        let mut run = Run { start: at, blocks };
         'again: loop {
-            for group in (group_of(at)..=group_of(at + blocks - 1).min(self.groups() - 1)).map(Group) {
+            let last = group_of(run.block(blocks - 1)).min(self.groups() - 1);
+            for group in (group_of(run.start)..=last).map(Group) {
                 let head = Run { start: self.first_block(group), blocks: self.head_blocks(group) };
-                if head.blocks > 0 && at < head.end() && head.start < at + blocks {
-                    at = head.end();
+                if head.blocks > 0 && run.start < head.end() && head.start < run.end() {
+                    run.start = head.end();
                     continue 'again;
                 }
             }
-            return at;
+            return run.start;
         }
     }
 }
@@ -260,7 +262,7 @@ fn skeleton(params: &Params, blocks: u64, inodes_per_group: u32) -> Result<Super
     let reserved_gdt = if compat.contains(Compat::RESIZE_INODE) {
         // Room for the descriptors of a volume 1,024 times as large, as far as one indirect block reaches.
         let most = u64::from(u32::MAX).min(blocks.saturating_mul(1024));
-        let wanted = (most - first_data_block(params.block)).div_ceil(per_group.into()).div_ceil(per_block);
+        let wanted = (most - first_data_block(params.block).0).div_ceil(per_group.into()).div_ceil(per_block);
         (wanted - groups.div_ceil(per_block).min(wanted)).min(u64::from(params.block.bytes()) / 4)
     } else {
         0
@@ -273,7 +275,7 @@ fn skeleton(params: &Params, blocks: u64, inodes_per_group: u32) -> Result<Super
         s_inodes_count: inodes.into(),
         s_blocks_count_lo: lo.into(),
         s_blocks_count_hi: hi.into(),
-        s_first_data_block: (first_data_block(params.block) as u32).into(),
+        s_first_data_block: (first_data_block(params.block).0 as u32).into(),
         s_log_block_size: (params.block.log2() - 10).into(),
         s_log_cluster_size: (params.block.log2() - 10).into(),
         s_blocks_per_group: per_group.into(),

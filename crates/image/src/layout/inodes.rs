@@ -36,8 +36,8 @@ impl Inodes {
     }
 
     /// The number after the last.
-    pub(crate) fn end(&self) -> u32 {
-        self.entries.len() as u32
+    pub(crate) fn end(&self) -> InodeNumber {
+        InodeNumber(self.entries.len() as u32)
     }
 
     /// Numbers of the tree's inodes: the root's, then from [`FIRST_INODE`] on.

@@ -15,21 +15,22 @@ const ROOT_EXTENTS: usize = 4;
 /// A run of file blocks that hold data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogicalRun {
-    pub(crate) start: u32,
+    pub(crate) start: FileBlock,
     pub(crate) blocks: u32,
 }
 
 impl LogicalRun {
+    /// The file block behind the last one.
     pub(crate) fn end(self) -> u64 {
-        u64::from(self.start) + u64::from(self.blocks)
+        u64::from(self.start.0) + u64::from(self.blocks)
     }
 }
 
 /// A run of file blocks in one run of volume blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataRun {
-    pub(crate) logical: u32,
-    pub(crate) physical: u64,
+    pub(crate) logical: FileBlock,
+    pub(crate) physical: VolumeBlock,
     pub(crate) blocks: u32,
 }
 
@@ -44,8 +45,9 @@ pub(crate) struct FileMap {
 
 impl FileMap {
     /// A file in one piece, without map blocks.
-    pub(crate) fn single(physical: u64, blocks: u32) -> Self {
-        let data = if blocks == 0 { Vec::new() } else { vec![DataRun { logical: 0, physical, blocks }] };
+    pub(crate) fn single(physical: VolumeBlock, blocks: u32) -> Self {
+        let data =
+            if blocks == 0 { Vec::new() } else { vec![DataRun { logical: FileBlock(0), physical, blocks }] };
         Self { data, meta: Vec::new() }
     }
 
@@ -60,8 +62,9 @@ impl FileMap {
         // The map comes in front, as readers want it.
         let meta_blocks = indirect_nodes(runs, params.block).len() as u64;
         if let Some(start) = space.take_run(meta_blocks + blocks) {
-            let data = lay(runs, &[Run { start: start + meta_blocks, blocks }]);
-            let meta = if meta_blocks > 0 { vec![Run { start, blocks: meta_blocks }] } else { Vec::new() };
+            let meta = Run { start, blocks: meta_blocks };
+            let data = lay(runs, &[Run { start: meta.end(), blocks }]);
+            let meta = if meta_blocks > 0 { vec![meta] } else { Vec::new() };
             return Ok(Self { data, meta });
         }
         let meta = space.take_runs(meta_blocks)?;
@@ -78,25 +81,22 @@ impl FileMap {
         self.meta.iter().map(|run| run.blocks).sum()
     }
 
-    fn meta_block(&self, mut index: u64) -> u64 {
+    fn meta_block(&self, mut index: u64) -> VolumeBlock {
         for run in &self.meta {
             if index < run.blocks {
-                return run.start + index;
+                return run.block(index);
             }
             index -= run.blocks;
         }
         panic!("a map has as many blocks as were counted")
     }
 
-    /// The volume block of a file block; 0 in a hole.
-    fn physical(&self, logical: u64) -> u64 {
-        let after = self.data.partition_point(|run| u64::from(run.logical) <= logical);
-        match after.checked_sub(1).map(|at| self.data[at]) {
-            Some(run) if logical < u64::from(run.logical) + u64::from(run.blocks) => {
-                run.physical + (logical - u64::from(run.logical))
-            }
-            _ => 0,
-        }
+    /// The volume block of file block `logical`, of any number that a map has a pointer for; `None` in a hole.
+    fn physical(&self, logical: u64) -> Option<VolumeBlock> {
+        let after = self.data.partition_point(|run| u64::from(run.logical.0) <= logical);
+        let run = self.data[after.checked_sub(1)?];
+        let index = logical - u64::from(run.logical.0);
+        (index < run.blocks.into()).then(|| VolumeBlock(run.physical.0 + index))
     }
 
     fn logical_runs(&self) -> Vec<LogicalRun> {
@@ -118,14 +118,14 @@ impl FileMap {
         }
         let nodes = indirect_nodes(&self.logical_runs(), params.block);
         let mut put =
-            |n: usize, block: u64| to[n * 4..n * 4 + 4].copy_from_slice(&(block as u32).to_le_bytes());
+            |n: usize, block: Option<VolumeBlock>| to[n * 4..n * 4 + 4].copy_from_slice(&pointer(block));
         for n in 0..DIRECT_POINTERS {
             put(n as usize, self.physical(n.into()));
         }
         for (n, first) in tops(params.block).into_iter().enumerate() {
             let level = n as u8 + 1;
             let child = nodes.iter().position(|node| node.level == level && node.first == first);
-            put(DIRECT_POINTERS as usize + n, child.map_or(0, |at| self.meta_block(at as u64)));
+            put(DIRECT_POINTERS as usize + n, child.map(|at| self.meta_block(at as u64)));
         }
     }
 }
@@ -199,13 +199,18 @@ impl MapBlocks {
                     .nodes
                     .binary_search_by_key(&key, |node| (node.first, std::cmp::Reverse(node.level)))
                 {
-                    Ok(at) => self.map.meta_block(at as u64),
-                    Err(_) => 0,
+                    Ok(at) => Some(self.map.meta_block(at as u64)),
+                    Err(_) => None,
                 }
             };
-            slot.copy_from_slice(&(child as u32).to_le_bytes());
+            slot.copy_from_slice(&pointer(child));
         }
     }
+}
+
+/// A pointer of the maps of ext2 and ext3; 0 for a hole.
+fn pointer(block: Option<VolumeBlock>) -> [u8; 4] {
+    block.map_or(0, |block| block.0 as u32).to_le_bytes()
 }
 
 /// An inner node of `depth` over the nodes below it, from `first` on.
@@ -225,7 +230,7 @@ fn index_node(
     let last = first.saturating_add(most).min(levels[below]);
     let entries = (first..last).map(|child| ExtentIndex {
         logical: extents[child * extents_per_child].logical,
-        child: VolumeBlock(map.meta_block((before + child) as u64)),
+        child: map.meta_block((before + child) as u64),
     });
     ExtentNode::Index { depth, entries: entries.collect() }
 }
@@ -234,7 +239,7 @@ fn index_node(
 fn lay(logical: &[LogicalRun], physical: &[Run]) -> Vec<DataRun> {
     let mut out = Vec::with_capacity(logical.len().max(physical.len()));
     let mut places = physical.iter().copied();
-    let mut place = Run { start: 0, blocks: 0 };
+    let mut place = Run { start: VolumeBlock(0), blocks: 0 };
     for run in logical {
         let (mut at, mut left) = (run.start, u64::from(run.blocks));
         while left > 0 {
@@ -243,10 +248,9 @@ fn lay(logical: &[LogicalRun], physical: &[Run]) -> Vec<DataRun> {
             }
             let here = left.min(place.blocks);
             out.push(DataRun { logical: at, physical: place.start, blocks: here as u32 });
-            at = at.wrapping_add(here as u32);
+            at = FileBlock(at.0.wrapping_add(here as u32));
             left -= here;
-            place.start += here;
-            place.blocks -= here;
+            place = Run::between(place.block(here), place.end());
         }
     }
     out
@@ -259,8 +263,8 @@ fn extents(data: &[DataRun]) -> Vec<Extent> {
         while done < run.blocks {
             let blocks = (run.blocks - done).min(EXTENT_MAX_BLOCKS);
             out.push(Extent {
-                logical: FileBlock(run.logical + done),
-                physical: VolumeBlock(run.physical + u64::from(done)),
+                logical: FileBlock(run.logical.0 + done),
+                physical: VolumeBlock(run.physical.0 + u64::from(done)),
                 blocks,
                 unwritten: false,
             });
@@ -318,7 +322,7 @@ fn indirect_nodes(runs: &[LogicalRun], block: BlockSize) -> Vec<Node> {
         let levels = n as u8 + 1;
         let end = top + reach(levels, block);
         for run in runs {
-            let (from, to) = (u64::from(run.start).max(top), run.end().min(end));
+            let (from, to) = (u64::from(run.start.0).max(top), run.end().min(end));
             if from >= to {
                 continue;
             }
@@ -342,7 +346,8 @@ mod tests {
     #[test]
     fn indirect_blocks_are_as_many_as_the_file_needs() {
         let block = BlockSize::from_bytes(1024).unwrap();
-        let count = |start, blocks| indirect_nodes(&[LogicalRun { start, blocks }], block).len();
+        let count =
+            |start, blocks| indirect_nodes(&[LogicalRun { start: FileBlock(start), blocks }], block).len();
         assert_eq!(count(0, 12), 0);
         assert_eq!(count(0, 13), 1);
         assert_eq!(count(0, 12 + 256), 1);

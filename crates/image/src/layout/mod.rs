@@ -11,7 +11,7 @@ mod plan;
 mod size;
 mod space;
 
-pub(crate) use attrs::ValueRef;
+pub(crate) use attrs::{Value, ValueRef};
 pub(crate) use contents::{Contents, check_device};
 pub(crate) use dirs::{Shape, file_kind};
 pub(crate) use inodes::LOST_AND_FOUND;

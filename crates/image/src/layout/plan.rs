@@ -6,20 +6,20 @@ use super::map::{FileMap, LogicalRun};
 use super::params::Params;
 use super::space::{Run, Short, Space};
 use crate::tree::Kind;
-use extant_format::{Compat, FileBlock, Group, InodeNumber};
+use extant_format::{Compat, FileBlock, Group, InodeNumber, VolumeBlock};
 
 /// A complete plan.
 pub(crate) struct Plan {
     pub(crate) geometry: Geometry,
     /// One past the last inode in use.
-    pub(crate) end_inode: u32,
+    pub(crate) end_inode: InodeNumber,
     /// By inode number: where the only run begins, or [`MAPPED`] plus an index into the maps; 0 for no blocks.
     places: Vec<u64>,
     maps: Vec<FileMap>,
     pub(crate) journal: Option<FileMap>,
     pub(crate) orphan_file: Option<FileMap>,
     /// The double indirect block of the resize inode.
-    pub(crate) resize_map: Option<u64>,
+    pub(crate) resize_map: Option<VolumeBlock>,
     pub(crate) attr_blocks: Vec<Run>,
     /// Pieces to write, in order of addresses.
     pub(crate) pieces: Vec<Piece>,
@@ -30,7 +30,7 @@ const MAPPED: u64 = 1 << 63;
 /// A run of blocks with contents of one kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
-    pub(crate) start: u64,
+    pub(crate) start: VolumeBlock,
     pub(crate) blocks: u32,
     pub(crate) what: What,
 }
@@ -99,8 +99,8 @@ impl Plan {
         let has_orphan_file = params.orphan_blocks(blocks).is_some();
         let mut plan = Self {
             geometry,
-            end_inode: contents.orphan_inode + u32::from(has_orphan_file),
-            places: vec![0; contents.orphan_inode as usize],
+            end_inode: InodeNumber(contents.orphan_inode.0 + u32::from(has_orphan_file)),
+            places: vec![0; contents.orphan_inode.0 as usize],
             maps: Vec::new(),
             journal: None,
             orphan_file: None,
@@ -130,7 +130,7 @@ impl Plan {
         if self.geometry.sb.compat().contains(Compat::RESIZE_INODE) {
             self.resize_map = Some(outside(space, 1).ok_or(Short { missing: 1 })?);
         }
-        let whole = |blocks| [LogicalRun { start: 0, blocks }];
+        let whole = |blocks| [LogicalRun { start: FileBlock(0), blocks }];
         if let Some(blocks) = params.orphan_blocks(blocks) {
             // Without extents a map of its own would have to stand still, too; such volumes are rare enough.
             let start = if params.has_extents() { outside(space, blocks.into()) } else { None };
@@ -151,7 +151,7 @@ impl Plan {
             let kind = contents.inodes.tree.node(contents.inodes.node_of(inode)).kind;
             let blocks = contents.blocks[inode.0 as usize];
             if matches!(kind, Kind::Directory | Kind::Symlink) && blocks > 0 {
-                self.place_runs(inode, &[LogicalRun { start: 0, blocks }], params)?;
+                self.place_runs(inode, &[LogicalRun { start: FileBlock(0), blocks }], params)?;
             }
         }
         self.attr_blocks = self.geometry.space.take_runs(contents.attrs.blocks.len() as u64)?;
@@ -169,11 +169,8 @@ impl Plan {
         }
         for (n, value) in (0..).zip(&contents.attrs.values) {
             let blocks = params.block.blocks_for(value.bytes.len() as u64) as u32;
-            self.place_runs(
-                InodeNumber(contents.first_value_inode + n),
-                &[LogicalRun { start: 0, blocks }],
-                params,
-            )?;
+            let runs = [LogicalRun { start: FileBlock(0), blocks }];
+            self.place_runs(contents.value_inode(n), &runs, params)?;
         }
         Ok(())
     }
@@ -182,7 +179,7 @@ impl Plan {
         let map = FileMap::take(&mut self.geometry.space, runs, params)?;
         let place = match (&map.data[..], map.meta.is_empty()) {
             ([], _) => 0,
-            ([run], true) if run.logical == 0 => run.physical,
+            ([run], true) if run.logical == FileBlock(0) => run.physical.0,
             _ => {
                 self.maps.push(map);
                 MAPPED | (self.maps.len() as u64 - 1)
@@ -197,16 +194,16 @@ impl Plan {
         match self.places[inode.0 as usize] {
             0 => FileMap::default(),
             place if place & MAPPED != 0 => self.maps[(place & !MAPPED) as usize].clone(),
-            place => FileMap::single(place, contents.data_blocks(params, inode)),
+            place => FileMap::single(VolumeBlock(place), contents.data_blocks(params, inode)),
         }
     }
 
     /// The block of attribute block `index`.
-    pub(crate) fn attr_block(&self, index: u32) -> u64 {
+    pub(crate) fn attr_block(&self, index: u32) -> VolumeBlock {
         let mut index = u64::from(index);
         for run in &self.attr_blocks {
             if index < run.blocks {
-                return run.start + index;
+                return run.block(index);
             }
             index -= run.blocks;
         }
@@ -216,13 +213,13 @@ impl Plan {
     /// Lists the pieces to write.
     pub(crate) fn list_pieces(&mut self, contents: &Contents, params: &Params) {
         let mut pieces = Vec::with_capacity(self.places.len() + 64);
-        let mut push = |start: u64, blocks: u64, what: What| {
+        let mut push = |start: VolumeBlock, blocks: u64, what: What| {
             if blocks > 0 {
                 pieces.push(Piece { start, blocks: blocks as u32, what });
             }
         };
         let geometry = &self.geometry;
-        let in_use = u64::from(self.end_inode - 1);
+        let in_use = u64::from(self.used_inodes());
         let per_group = u64::from(geometry.sb.inodes_per_group());
         for (group, tables) in geometry.all_groups().zip(&geometry.tables) {
             if geometry.head_blocks(group) > 0 {
@@ -241,8 +238,8 @@ impl Plan {
             push(tables.inode_table, params.block.blocks_for(bytes), What::InodeTable(group));
         }
         if let Some(at) = self.resize_map {
-            let first = geometry.first_block(Group(0)) + 1 + u64::from(geometry.sb.descriptor_blocks());
-            push(first, geometry.reserved_gdt.into(), What::ReservedDescriptors);
+            let first = geometry.first_block(Group(0)).0 + 1 + u64::from(geometry.sb.descriptor_blocks());
+            push(VolumeBlock(first), geometry.reserved_gdt.into(), What::ReservedDescriptors);
             push(at, 1, What::ResizeMap);
         }
         let mut push_map = |map: &FileMap, inode: InodeNumber| {
@@ -255,9 +252,8 @@ impl Plan {
         if let Some(map) = &self.journal {
             push_map(map, InodeNumber::JOURNAL);
         }
-        let orphan_inode = InodeNumber(contents.orphan_inode);
         if let Some(map) = &self.orphan_file {
-            push_map(map, orphan_inode);
+            push_map(map, contents.orphan_inode);
         }
         for (inode, place) in (0..).map(InodeNumber).zip(&self.places) {
             if place & MAPPED != 0 {
@@ -268,7 +264,7 @@ impl Plan {
             push(map.data[0].physical, 1, What::Journal);
         }
         for run in self.orphan_file.iter().flat_map(|map| &map.data) {
-            push(run.physical, run.blocks.into(), What::OrphanFile(FileBlock(run.logical)));
+            push(run.physical, run.blocks.into(), What::OrphanFile(run.logical));
         }
         let mut index = 0;
         for run in &self.attr_blocks {
@@ -278,14 +274,20 @@ impl Plan {
         for (inode, &place) in (0..).map(InodeNumber).zip(&self.places) {
             if place & MAPPED != 0 {
                 for run in &self.maps[(place & !MAPPED) as usize].data {
-                    push(run.physical, run.blocks.into(), What::Data(inode, FileBlock(run.logical)));
+                    push(run.physical, run.blocks.into(), What::Data(inode, run.logical));
                 }
             } else if place != 0 {
-                push(place, contents.data_blocks(params, inode).into(), What::Data(inode, FileBlock(0)));
+                let blocks = contents.data_blocks(params, inode);
+                push(VolumeBlock(place), blocks.into(), What::Data(inode, FileBlock(0)));
             }
         }
         pieces.sort_unstable_by_key(|piece| piece.start);
         self.pieces = pieces;
+    }
+
+    /// Inodes in use: always the first ones.
+    pub(crate) fn used_inodes(&self) -> u32 {
+        self.end_inode.0 - 1
     }
 
     /// Whether a group's block bitmap is left out: nothing but its own metadata is in use.
@@ -301,7 +303,7 @@ impl Plan {
     /// Whether a group's inode bitmap is left out: no inode of it is in use.
     pub(crate) fn is_inode_uninit(&self, group: Group) -> bool {
         let first = u64::from(group.0) * u64::from(self.geometry.sb.inodes_per_group()) + 1;
-        self.geometry.sb.has_group_csum() && first >= u64::from(self.end_inode)
+        self.geometry.sb.has_group_csum() && first >= u64::from(self.end_inode.0)
     }
 
     /// Free blocks of a group.
@@ -311,8 +313,8 @@ impl Plan {
 
     /// Free runs of a group.
     pub(crate) fn free_runs_in(&self, group: Group) -> impl Iterator<Item = Run> + '_ {
-        let start = self.geometry.first_block(group);
-        let end = start + u64::from(self.geometry.sb.group_blocks(group));
-        self.geometry.space.runs_within(start, end)
+        let blocks = self.geometry.sb.group_blocks(group).into();
+        let group = Run { start: self.geometry.first_block(group), blocks };
+        self.geometry.space.runs_within(group.start, group.end())
     }
 }

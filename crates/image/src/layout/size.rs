@@ -28,7 +28,7 @@ pub(crate) fn plan(contents: &Contents, params: &Params) -> Result<Plan, BuildEr
 
 /// Inodes that the contents need, and a few more.
 fn inodes_needed(contents: &Contents) -> u64 {
-    u64::from(contents.orphan_inode)
+    u64::from(contents.orphan_inode.0)
 }
 
 fn inodes_wanted(contents: &Contents, params: &Params, bytes: Option<u64>) -> Result<u64, BuildError> {
@@ -106,10 +106,10 @@ fn rounded_inodes(params: &Params, inodes: u64, groups: u64) -> u64 {
 fn crumb(plan: &Plan) -> Option<u64> {
     let geometry = &plan.geometry;
     let last = Group(geometry.groups() - 1);
-    let tail = geometry.sb.blocks_count() - geometry.first_block(last);
+    let tail = geometry.sb.blocks_count() - geometry.first_block(last).0;
     let own = geometry.head_blocks(last) + 2 + u64::from(geometry.table_blocks) + 50;
     let is_crumb = last != Group(0) && tail < own && tail < u64::from(geometry.sb.blocks_per_group());
-    is_crumb.then(|| geometry.first_block(last))
+    is_crumb.then(|| geometry.first_block(last).0)
 }
 
 fn too_small(contents: &Contents, params: &Params, given: u64) -> BuildError {
@@ -201,7 +201,7 @@ fn smallest_of_groups(contents: &Contents, params: &Params, percent: u64) -> Res
                 if needed > u64::from(u32::MAX) {
                     return Err(BuildError::TooManyEntries);
                 }
-                next = first_data_block(params.block) + (groups - 1) * per_group + 1;
+                next = first_data_block(params.block).0 + (groups - 1) * per_group + 1;
             }
         }
         if let Some(best) = &best {

@@ -1,15 +1,28 @@
 //! Free runs of a volume under construction.
 
+use extant_format::VolumeBlock;
+
 /// A run of blocks of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
-    pub(crate) start: u64,
+    pub(crate) start: VolumeBlock,
     pub(crate) blocks: u64,
 }
 
 impl Run {
-    pub(crate) fn end(self) -> u64 {
-        self.start + self.blocks
+    /// `start..end`.
+    pub(crate) fn between(start: VolumeBlock, end: VolumeBlock) -> Self {
+        Self { start, blocks: end.0 - start.0 }
+    }
+
+    /// The block behind the last one.
+    pub(crate) fn end(self) -> VolumeBlock {
+        self.block(self.blocks)
+    }
+
+    /// Block `index` of the run.
+    pub(crate) fn block(self, index: u64) -> VolumeBlock {
+        VolumeBlock(self.start.0 + index)
     }
 }
 
@@ -31,17 +44,17 @@ pub(crate) struct Space {
 
 impl Space {
     /// The blocks of `first..end` outside `used`, which is sorted and disjoint.
-    pub(crate) fn between(first: u64, end: u64, used: &[Run]) -> Self {
+    pub(crate) fn between(first: VolumeBlock, end: VolumeBlock, used: &[Run]) -> Self {
         let mut runs = Vec::new();
         let mut at = first;
         for run in used {
             if run.start > at {
-                runs.push(Run { start: at, blocks: run.start - at });
+                runs.push(Run::between(at, run.start));
             }
             at = at.max(run.end());
         }
         if end > at {
-            runs.push(Run { start: at, blocks: end - at });
+            runs.push(Run::between(at, end));
         }
         let free = runs.iter().map(|run| run.blocks).sum();
         Self { runs, free, first_fit: [0; 65] }
@@ -53,16 +66,16 @@ impl Space {
     }
 
     /// The parts of the runs left that lie in `start..end`.
-    pub(crate) fn runs_within(&self, start: u64, end: u64) -> impl Iterator<Item = Run> + '_ {
+    pub(crate) fn runs_within(&self, start: VolumeBlock, end: VolumeBlock) -> impl Iterator<Item = Run> + '_ {
         let first = self.runs.partition_point(|run| run.end() <= start);
         self.runs[first..].iter().take_while(move |run| run.start < end).filter_map(move |run| {
             let (from, to) = (run.start.max(start), run.end().min(end));
-            (from < to).then(|| Run { start: from, blocks: to - from })
+            (from < to).then(|| Run::between(from, to))
         })
     }
 
     /// One run of `blocks`, the first that fits; `None` where none does.
-    pub(crate) fn take_run(&mut self, blocks: u64) -> Option<u64> {
+    pub(crate) fn take_run(&mut self, blocks: u64) -> Option<VolumeBlock> {
         debug_assert!(blocks > 0);
         let class = blocks.ilog2() as usize;
         let mut at = self.first_fit[class];
@@ -76,25 +89,25 @@ impl Space {
 
     /// One run of `blocks` that touches none of `zones` (sorted, not overlapping), from wherever it lies; `None` where there
     /// is none.
-    pub(crate) fn take_run_outside(&mut self, zones: &[Run], blocks: u64) -> Option<u64> {
-        let (at, start) = self.runs.iter().enumerate().find_map(|(at, run)| {
+    pub(crate) fn take_run_outside(&mut self, zones: &[Run], blocks: u64) -> Option<VolumeBlock> {
+        let (at, taken) = self.runs.iter().enumerate().find_map(|(at, run)| {
             let first = zones.partition_point(|zone| zone.end() <= run.start);
-            let mut start = run.start;
+            let mut taken = Run { start: run.start, blocks };
             for zone in zones[first..].iter().take_while(|zone| zone.start < run.end()) {
-                if start + blocks <= zone.start {
+                if taken.end() <= zone.start {
                     break;
                 }
-                start = start.max(zone.end());
+                taken.start = taken.start.max(zone.end());
             }
-            (start + blocks <= run.end()).then_some((at, start))
+            (taken.end() <= run.end()).then_some((at, taken))
         })?;
         let run = self.runs[at];
-        self.runs[at].blocks = start - run.start;
-        self.runs.insert(at + 1, Run { start: start + blocks, blocks: run.end() - start - blocks });
+        self.runs[at] = Run::between(run.start, taken.start);
+        self.runs.insert(at + 1, Run::between(taken.end(), run.end()));
         self.free -= blocks;
         // Runs moved: what was known of their places is void.
         self.first_fit = [0; 65];
-        Some(start)
+        Some(taken.start)
     }
 
     /// `blocks` in as few runs as the order of addresses gives; long ones where there is a choice.
@@ -124,10 +137,10 @@ impl Space {
         Ok(taken)
     }
 
-    fn take_from(&mut self, at: usize, blocks: u64) -> u64 {
+    fn take_from(&mut self, at: usize, blocks: u64) -> VolumeBlock {
         let run = &mut self.runs[at];
         let start = run.start;
-        run.start += blocks;
+        run.start = run.block(blocks);
         run.blocks -= blocks;
         self.free -= blocks;
         start
@@ -138,38 +151,46 @@ impl Space {
 mod tests {
     use super::*;
 
+    fn run(start: u64, blocks: u64) -> Run {
+        Run { start: VolumeBlock(start), blocks }
+    }
+
+    fn space(end: u64, used: &[Run]) -> Space {
+        Space::between(VolumeBlock(0), VolumeBlock(end), used)
+    }
+
     #[test]
     fn files_fill_the_first_run_that_holds_them_whole() {
-        let used = [Run { start: 0, blocks: 10 }, Run { start: 20, blocks: 5 }];
-        let mut space = Space::between(0, 1000, &used);
+        let used = [run(0, 10), run(20, 5)];
+        let mut space = space(1000, &used);
         assert_eq!(space.free(), 985);
-        assert_eq!(space.take_run(8), Some(10));
-        assert_eq!(space.take_run(100), Some(25), "does not fit the two blocks left in front");
-        assert_eq!(space.take_run(2), Some(18), "but this does");
-        assert_eq!(space.take_run(1), Some(125));
+        assert_eq!(space.take_run(8), Some(VolumeBlock(10)));
+        assert_eq!(space.take_run(100), Some(VolumeBlock(25)), "does not fit the two blocks left in front");
+        assert_eq!(space.take_run(2), Some(VolumeBlock(18)), "but this does");
+        assert_eq!(space.take_run(1), Some(VolumeBlock(125)));
         assert_eq!(space.take_run(5000), None);
-        assert_eq!(space.runs_within(0, 1000).collect::<Vec<_>>(), [Run { start: 126, blocks: 874 }]);
+        assert_eq!(space.runs_within(VolumeBlock(0), VolumeBlock(1000)).collect::<Vec<_>>(), [run(126, 874)]);
     }
 
     #[test]
     fn a_run_outside_zones_leaves_both_sides() {
-        let mut space = Space::between(0, 100, &[Run { start: 40, blocks: 10 }]);
-        let zones = [Run { start: 0, blocks: 20 }, Run { start: 30, blocks: 40 }];
-        assert_eq!(space.take_run_outside(&zones, 10), Some(20));
-        assert_eq!(space.take_run_outside(&zones, 10), Some(70));
+        let mut space = space(100, &[run(40, 10)]);
+        let zones = [run(0, 20), run(30, 40)];
+        assert_eq!(space.take_run_outside(&zones, 10), Some(VolumeBlock(20)));
+        assert_eq!(space.take_run_outside(&zones, 10), Some(VolumeBlock(70)));
         assert_eq!(space.take_run_outside(&zones, 21), None);
         assert_eq!(space.free(), 70);
-        assert_eq!(space.take_run(20), Some(0));
-        assert_eq!(space.take_run(20), Some(50));
-        assert_eq!(space.take_run(20), Some(80));
+        assert_eq!(space.take_run(20), Some(VolumeBlock(0)));
+        assert_eq!(space.take_run(20), Some(VolumeBlock(50)));
+        assert_eq!(space.take_run(20), Some(VolumeBlock(80)));
     }
 
     #[test]
     fn what_fits_nowhere_whole_is_split() {
-        let used = [Run { start: 10, blocks: 1 }, Run { start: 5000, blocks: 1 }];
-        let mut space = Space::between(0, 9000, &used);
+        let used = [run(10, 1), run(5000, 1)];
+        let mut space = space(9000, &used);
         let runs = space.take_runs(6000).unwrap();
-        assert_eq!(runs, [Run { start: 11, blocks: 4989 }, Run { start: 5001, blocks: 1011 }]);
+        assert_eq!(runs, [run(11, 4989), run(5001, 1011)]);
         assert_eq!(space.free(), 8998 - 6000);
         assert_eq!(space.take_runs(3000).unwrap_err().missing, 2);
     }

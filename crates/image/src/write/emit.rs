@@ -31,7 +31,7 @@ impl<'i> Emitter<'i> {
     pub(super) fn emit(&mut self, piece: &Piece, skip: u32, to: &mut [u8]) -> Result<(), BuildError> {
         let image = self.image;
         let block_len = image.params.block.byte_len();
-        let start = piece.start + u64::from(skip);
+        let start = piece.start.0 + u64::from(skip);
         if let What::Data(inode, logical) = piece.what {
             return self.data(inode, FileBlock(logical.0 + skip), to);
         }
@@ -40,7 +40,7 @@ impl<'i> Emitter<'i> {
         match piece.what {
             What::Head(group) => self.head(group, skip, to),
             What::ReservedDescriptors => {
-                for (at, block) in (start..).zip(blocks) {
+                for (at, block) in (start..).map(VolumeBlock).zip(blocks) {
                     self.reserved_descriptors(at, block);
                 }
             }
@@ -56,9 +56,9 @@ impl<'i> Emitter<'i> {
                 JournalSuperblock::new(image.params.block, len, 0, none, [0; 16], 1).write_to(to);
             }
             What::OrphanFile(_) => {
-                let number = InodeNumber(image.contents.orphan_inode);
-                for (at, block) in (start..).zip(blocks) {
-                    orphan_block(block, at, image.inode_seed(number));
+                let seed = image.inode_seed(image.contents.orphan_inode);
+                for (at, block) in (start..).map(VolumeBlock).zip(blocks) {
+                    orphan_block(block, at, seed);
                 }
             }
             What::Attrs(first) => {
@@ -103,18 +103,18 @@ impl<'i> Emitter<'i> {
     }
 
     /// A reserved descriptor block of group 0: an indirect block that lists its copies.
-    fn reserved_descriptors(&self, at: u64, block: &mut [u8]) {
+    fn reserved_descriptors(&self, at: VolumeBlock, block: &mut [u8]) {
         let geometry = &self.image.plan.geometry;
-        let offset = at - geometry.first_block(Group(0));
+        let offset = at.0 - geometry.first_block(Group(0)).0;
         for (slot, group) in block.chunks_exact_mut(4).zip(self.image.backup_groups()) {
-            slot.copy_from_slice(&((geometry.first_block(group) + offset) as u32).to_le_bytes());
+            slot.copy_from_slice(&((geometry.first_block(group).0 + offset) as u32).to_le_bytes());
         }
     }
 
     fn resize_map(&self, block: &mut [u8]) {
         let geometry = &self.image.plan.geometry;
         let used = geometry.sb.descriptor_blocks();
-        let first = geometry.first_block(Group(0)) + 1 + u64::from(used);
+        let first = geometry.first_block(Group(0)).0 + 1 + u64::from(used);
         let pointers = block.len() / 4;
         for n in 0..geometry.reserved_gdt {
             let at = (used + n) as usize % pointers * 4;
@@ -127,8 +127,9 @@ impl<'i> Emitter<'i> {
         let size = usize::from(image.params.inode_size);
         let per_block = (image.params.block.byte_len() / size) as u32;
         let first = group.0 * image.superblock().inodes_per_group() + skip * per_block + 1;
-        for (number, record) in (first..image.plan.end_inode).zip(to.chunks_exact_mut(size)) {
-            image.write_inode(InodeNumber(number), record);
+        let numbers = (first..image.plan.end_inode.0).map(InodeNumber);
+        for (number, record) in numbers.zip(to.chunks_exact_mut(size)) {
+            image.write_inode(number, record);
         }
     }
 
@@ -136,8 +137,7 @@ impl<'i> Emitter<'i> {
         let image = self.image;
         let contents = &image.contents;
         let offset = u64::from(logical.0) << image.params.block.log2();
-        if !contents.inodes.is_from_tree(inode) {
-            let value = &contents.attrs.values[(inode.0 - contents.first_value_inode) as usize];
+        if let Some(value) = contents.value_of(inode) {
             copy_padded(&value.bytes[offset as usize..], to);
             return Ok(());
         }
@@ -150,7 +150,9 @@ impl<'i> Emitter<'i> {
                 let (_, shape) = self.shape.as_ref().expect("set above");
                 let seed = image.inode_seed(inode);
                 to.fill(0);
-                for (index, block) in (logical.0..).zip(to.chunks_exact_mut(image.params.block.byte_len())) {
+                for (index, block) in
+                    (logical.0..).map(FileBlock).zip(to.chunks_exact_mut(image.params.block.byte_len()))
+                {
                     shape.write(&contents.inodes, &image.params, seed, index, block);
                 }
                 Ok(())
@@ -172,11 +174,11 @@ fn copy_padded(from: &[u8], to: &mut [u8]) {
 
 /// An empty block of the orphan file: no inode numbers, a magic number and, with `metadata_csum`, a checksum of the block's
 /// address and contents (kernel document: *Orphan file*).
-fn orphan_block(block: &mut [u8], at: u64, seed: Option<ChecksumSeed>) {
+fn orphan_block(block: &mut [u8], at: VolumeBlock, seed: Option<ChecksumSeed>) {
     let tail = block.len() - 8;
     block[tail..tail + 4].copy_from_slice(&ORPHAN_MAGIC.to_le_bytes());
     if let Some(seed) = seed {
-        let sum = seed.over(&at.to_le_bytes()).over(&block[..tail]).0;
+        let sum = seed.over(&at.0.to_le_bytes()).over(&block[..tail]).0;
         block[tail + 4..].copy_from_slice(&sum.to_le_bytes());
     }
 }

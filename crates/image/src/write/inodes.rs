@@ -1,11 +1,11 @@
 //! Inode records.
 
 use super::Image;
-use crate::layout::{FileMap, Shape, ValueRef, file_kind};
+use crate::layout::{FileMap, Shape, Value, ValueRef, file_kind};
 use crate::tree::{Kind, Payload, XattrSetId};
 use extant_format::{
     ChecksumSeed, DeviceNumber, FileKind, Group, Inode, InodeFlags, InodeNumber, Timestamp, ValueInode,
-    VolumeBlock, Xattr, write_inode_xattrs,
+    Xattr, write_inode_xattrs,
 };
 
 impl Image {
@@ -21,12 +21,12 @@ impl Image {
             self.system_file(number, map)
         } else if number == InodeNumber::RESIZE && self.plan.resize_map.is_some() {
             self.resize_inode()
-        } else if number.0 == contents.orphan_inode
+        } else if number == contents.orphan_inode
             && let Some(map) = &self.plan.orphan_file
         {
             self.system_file(number, map)
-        } else if number.0 >= contents.first_value_inode && number.0 < contents.orphan_inode {
-            self.value_inode(number)
+        } else if let Some(value) = contents.value_of(number) {
+            self.value_inode(number, value)
         } else if number == InodeNumber::BAD_BLOCKS {
             // Marked as in use, yet without contents.
             Inode::new(number, self.superblock())
@@ -72,7 +72,7 @@ impl Image {
         let mut other_blocks = contents.attrs.value_blocks(node.xattrs, self.params.block);
         if node.xattrs != XattrSetId::EMPTY {
             if let Some(block) = contents.attrs.block_of(number) {
-                inode.set_xattr_block(VolumeBlock(self.plan.attr_block(block)));
+                inode.set_xattr_block(self.plan.attr_block(block));
                 other_blocks += 1;
             }
             let xattrs = contents.attrs.in_inode(node.xattrs, |value| self.value_ref(value));
@@ -125,7 +125,7 @@ impl Image {
         let pointers = u64::from(self.params.block.bytes()) / 4;
         inode.set_size((pointers * pointers + pointers + 12) << self.params.block.log2());
         let map = self.plan.resize_map.expect("asked for volumes that have it only");
-        inode.raw.i_block[13 * 4..14 * 4].copy_from_slice(&(map as u32).to_le_bytes());
+        inode.raw.i_block[13 * 4..14 * 4].copy_from_slice(&(map.0 as u32).to_le_bytes());
         let copies = 1 + self.backup_groups().count() as u64;
         self.set_blocks(&mut inode, 1 + u64::from(self.plan.geometry.reserved_gdt) * copies);
         inode
@@ -136,8 +136,7 @@ impl Image {
         self.plan.geometry.all_groups().skip(1).filter(|&group| self.plan.geometry.head_blocks(group) > 0)
     }
 
-    fn value_inode(&self, number: InodeNumber) -> Inode {
-        let value = &self.contents.attrs.values[(number.0 - self.contents.first_value_inode) as usize];
+    fn value_inode(&self, number: InodeNumber, value: &Value) -> Inode {
         let mut inode = self.new_inode(number, FileKind::Regular, 0o600, Timestamp::default());
         inode.raw.i_flags = InodeFlags::EA_INODE.bits().into();
         inode.set_size(value.bytes.len() as u64);
@@ -160,7 +159,7 @@ impl Image {
     pub(super) fn value_ref(&self, index: u32) -> ValueRef {
         let value = &self.contents.attrs.values[index as usize];
         ValueRef {
-            inode: InodeNumber(self.contents.first_value_inode + index),
+            inode: self.contents.value_inode(index),
             size: value.bytes.len() as u32,
             hash: self.value_hash(&value.bytes),
         }

@@ -63,7 +63,7 @@ impl Image {
     fn map_of(&self, inode: InodeNumber) -> FileMap {
         let special = match inode {
             InodeNumber::JOURNAL => &self.plan.journal,
-            n if n.0 == self.contents.orphan_inode => &self.plan.orphan_file,
+            n if n == self.contents.orphan_inode => &self.plan.orphan_file,
             _ => return self.plan.map_of(&self.contents, &self.params, inode),
         };
         special.clone().expect("asked for maps that the plan has only")

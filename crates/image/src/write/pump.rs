@@ -145,11 +145,11 @@ impl Pump {
         let mut at = job.start_bytes;
         let mut cursor = job.from;
         while let Some(piece) = self.image.plan.pieces.get(cursor.piece) {
-            let from = (piece.start + u64::from(cursor.skip)) << log;
+            let from = (piece.start.0 + u64::from(cursor.skip)) << log;
             if from >= job.end_bytes {
                 break;
             }
-            let until = ((piece.start + u64::from(piece.blocks)) << log).min(job.end_bytes);
+            let until = ((piece.start.0 + u64::from(piece.blocks)) << log).min(job.end_bytes);
             let place = |bytes: u64| (bytes - job.start_bytes) as usize;
             buf[place(at)..place(from)].fill(0);
             emitter.emit(piece, cursor.skip, &mut buf[place(from)..place(until)])?;
@@ -163,8 +163,8 @@ impl Pump {
 
 /// The job that begins at a cursor, and where the next one begins.
 fn job_from(pieces: &[Piece], at: Cursor, block_log: u32, volume_bytes: u64) -> Option<(Job, Cursor)> {
-    let begin = |piece: &Piece, skip: u32| (piece.start + u64::from(skip)) << block_log;
-    let end = |piece: &Piece| (piece.start + u64::from(piece.blocks)) << block_log;
+    let begin = |piece: &Piece, skip: u32| (piece.start.0 + u64::from(skip)) << block_log;
+    let end = |piece: &Piece| (piece.start.0 + u64::from(piece.blocks)) << block_log;
     let align_up = |bytes: u64| bytes.next_multiple_of(ALIGN).min(volume_bytes);
     let first = pieces.get(at.piece)?;
     let start_bytes = begin(first, at.skip) / ALIGN * ALIGN;
@@ -183,7 +183,7 @@ fn job_from(pieces: &[Piece], at: Cursor, block_log: u32, volume_bytes: u64) -> 
     let mut cursor = Cursor { piece: next, skip: 0 };
     if end(&pieces[next]) > end_bytes {
         let block = end_bytes >> block_log;
-        cursor.skip = (block - pieces[next].start) as u32;
+        cursor.skip = (block - pieces[next].start.0) as u32;
     } else {
         cursor.piece += 1;
     }
@@ -194,6 +194,7 @@ fn job_from(pieces: &[Piece], at: Cursor, block_log: u32, volume_bytes: u64) -> 
 mod tests {
     use super::*;
     use crate::layout::What;
+    use extant_format::VolumeBlock;
 
     /// Pieces of made-up lengths with made-up gaps between them.
     fn pieces(seed: u64) -> Vec<Piece> {
@@ -203,8 +204,8 @@ mod tests {
             .map(|n| {
                 let gap = [0, 0, 0, 1, 3, 7, 100, 5000][rng.below(8) as usize];
                 let blocks = [1, 1, 2, 3, 5, 600, 5000][rng.below(7) as usize];
-                let piece = Piece { start: at + gap, blocks, what: What::Attrs(n) };
-                at = piece.start + u64::from(blocks);
+                let piece = Piece { start: VolumeBlock(at + gap), blocks, what: What::Attrs(n) };
+                at = piece.start.0 + u64::from(blocks);
                 piece
             })
             .collect()
@@ -215,7 +216,7 @@ mod tests {
         for (seed, block_log) in (0..40).zip([10, 11, 12, 13, 16].into_iter().cycle()) {
             let pieces = pieces(seed);
             let last = pieces.last().unwrap();
-            let volume_bytes = (last.start + u64::from(last.blocks) + seed % 3) << block_log;
+            let volume_bytes = (last.start.0 + u64::from(last.blocks) + seed % 3) << block_log;
             let mut cursor = Cursor { piece: 0, skip: 0 };
             let mut end = 0;
             let mut covered = 0;
@@ -237,7 +238,7 @@ mod tests {
                 covered = done(next);
                 assert!(covered > done(cursor), "seed {seed}: a job does something");
                 if let Some(piece) = pieces.get(next.piece) {
-                    let rest = (piece.start + u64::from(next.skip)) << block_log;
+                    let rest = (piece.start.0 + u64::from(next.skip)) << block_log;
                     assert!(rest >= job.end_bytes, "seed {seed}: nothing is left behind in a job's range");
                 }
                 cursor = next;

@@ -3,7 +3,7 @@
 use crate::layout::{Contents, Params, Plan, ROOT_BYTES};
 use crate::tree::Kind;
 use extant_format::{
-    Compat, Group, GroupDescriptor, GroupFlags, InodeNumber, Superblock, VolumeBlock, block_bitmap_checksum,
+    Compat, Group, GroupDescriptor, GroupFlags, InodeNumber, Superblock, block_bitmap_checksum,
     inode_bitmap_checksum, set_bits,
 };
 
@@ -38,7 +38,7 @@ fn finished(contents: &Contents, params: &Params, plan: &Plan) -> Superblock {
     let mut sb = plan.geometry.sb.clone();
     let blocks = sb.blocks_count();
     let free = plan.geometry.space.free();
-    let used_inodes = plan.end_inode - 1;
+    let used_inodes = plan.used_inodes();
     let inodes = sb.inodes_count();
     let journal = plan.journal.as_ref();
     // Linux counts the boot block, too.
@@ -75,7 +75,7 @@ fn finished(contents: &Contents, params: &Params, plan: &Plan) -> Superblock {
         raw.s_jnl_blocks[16] = (size as u32).into();
     }
     if plan.orphan_file.is_some() {
-        raw.s_orphan_file_inum = contents.orphan_inode.into();
+        raw.s_orphan_file_inum = contents.orphan_inode.0.into();
     }
     debug_assert_eq!(plan.journal.is_some(), sb.compat().contains(Compat::HAS_JOURNAL));
     sb.update_checksum();
@@ -108,9 +108,9 @@ fn descriptor(plan: &Plan, sb: &Superblock, group: Group, used_dirs: u32) -> Gro
         unused_inodes = per_group - used;
     }
     GroupDescriptor {
-        block_bitmap: VolumeBlock(tables.block_bitmap),
-        inode_bitmap: VolumeBlock(tables.inode_bitmap),
-        inode_table: VolumeBlock(tables.inode_table),
+        block_bitmap: tables.block_bitmap,
+        inode_bitmap: tables.inode_bitmap,
+        inode_table: tables.inode_table,
         free_blocks: plan.free_in(group) as u32,
         free_inodes: per_group - used,
         used_dirs,
@@ -124,17 +124,17 @@ fn descriptor(plan: &Plan, sb: &Superblock, group: Group, used_dirs: u32) -> Gro
 /// Inodes in use in a group: always the first ones.
 fn used_inodes(plan: &Plan, group: Group) -> u32 {
     let per_group = u64::from(plan.geometry.sb.inodes_per_group());
-    let in_use = u64::from(plan.end_inode - 1);
+    let in_use = u64::from(plan.used_inodes());
     in_use.saturating_sub(u64::from(group.0) * per_group).min(per_group) as u32
 }
 
 /// Fills a zeroed block with a group's block bitmap; bits past the group's end are set.
 pub(crate) fn block_bitmap(plan: &Plan, group: Group, to: &mut [u8]) {
-    let start = plan.geometry.first_block(group);
+    let start = plan.geometry.first_block(group).0;
     let mut at = 0;
     for run in plan.free_runs_in(group) {
-        set_bits(to, at, (run.start - start) as u32);
-        at = (run.end() - start) as u32;
+        set_bits(to, at, (run.start.0 - start) as u32);
+        at = (run.end().0 - start) as u32;
     }
     set_bits(to, at, to.len() as u32 * 8);
 }
