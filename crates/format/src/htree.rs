@@ -460,6 +460,20 @@ pub fn write_dx_checksum(block: &mut [u8], seed: ChecksumSeed) {
     block[tail + 4..tail + TAIL_LEN].copy_from_slice(&checksum.to_le_bytes());
 }
 
+/// Whether a block of a directory on a volume with `metadata_csum` is a root or inner node of its hash tree: one unused entry
+/// over all of it, or `.`, a `..` over the rest, and the root's header. The end of the block does not tell: Linux makes a
+/// root of a leaf and leaves the pseudo-entry of the leaf's checksum in the reserved field of the tree's (`dt_reserved`).
+pub fn is_dx_block(block: &[u8]) -> bool {
+    let Some(head) = block.first_chunk::<ROOT_ENTRIES>() else { return false };
+    let record_at = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+    if spans(record_at(4), block.len()) {
+        return head[..4] == [0; 4] && head[6] == 0;
+    }
+    let is_dot = record_at(4) == 12 && head[6] == 1 && head[8] == b'.';
+    let is_dotdot = usize::from(record_at(16)) == block.len() - 12 && head[18] == 2 && head[20..22] == *b"..";
+    is_dot && is_dotdot && head[24..28] == [0; 4] && head[29] == 8
+}
+
 /// Where a block's entries begin, by what it looks like.
 fn entries_at(block: &[u8]) -> usize {
     match block.get(4..6) {

@@ -62,7 +62,8 @@ pub use group_desc::{GroupDescriptor, GroupFlags, RawGroupDescriptor, inode_offs
 pub use htree::{
     DxEntries, DxEntriesMut, DxEntry, DxNode, DxRoot, DxRootInfo, HashVersion, HtreeContext, NameHash,
     RawDxCountLimit, RawDxDot, RawDxEntry, RawDxRoot, RawDxTail, hash_name, init_dx_node, init_dx_root,
-    set_dotdot, set_dx_levels, verify_dx_checksum, write_dx_checksum, write_dx_node, write_dx_root,
+    is_dx_block, set_dotdot, set_dx_levels, verify_dx_checksum, write_dx_checksum, write_dx_node,
+    write_dx_root,
 };
 pub use ids::{BlockSize, FileBlock, Group, InodeNumber, VolumeBlock};
 pub use indirect::{

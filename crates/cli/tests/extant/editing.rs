@@ -425,3 +425,47 @@ fn times_are_those_of_the_epoch_that_is_given() {
         "SOURCE_DATE_EPOCH must be a number",
     );
 }
+
+#[test]
+fn directories_between_are_for_all_and_dots_are_not_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path(), "8M", &["-t", "ext4"]) else { return };
+    extant(["mkdir", "-p", "-m", "700", &place(&image, "/a/b/")]).clean();
+    assert!(ask(&image, "stat /a").contains("Mode:  0755"));
+    assert!(ask(&image, "stat /a/b").contains("Mode:  0700"));
+    for path in ["/a/.", "/a/./", "/a/b/../."] {
+        assert_eq!(extant(["rm", "-rf", &place(&image, path)]).code, Some(1));
+    }
+    assert!(ask(&image, "stat /a/b").contains("Mode:  0700"));
+    refused(extant(["truncate", "-s", "+5", &place(&image, "/a/b")]), 2, "leave out the sign");
+    fsck(&image);
+}
+
+#[test]
+fn hash_trees_of_linux_are_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    // 300 names give a root over leaves, 9,000 in blocks of 1 KiB a level between them.
+    for (block, names) in [("1024", 9_000), ("4096", 300)] {
+        let Some(image) = volume(dir.path(), "64M", &["-t", "ext4", "-b", block, "-N", "12000"]) else {
+            return;
+        };
+        let Some(mount) = Mount::new(&image, "rw") else { return };
+        for n in 0..names {
+            fs::write(mount.path().join(format!("a-name-of-some-length-{n}")), b"").unwrap();
+        }
+        drop(mount);
+        let file = dir.path().join("file");
+        fs::write(&file, b"new").unwrap();
+        extant(["mkdir", &place(&image, "/d")]).clean();
+        extant(["put", file.to_str().unwrap(), &place(&image, "/new")]).clean();
+        extant(["rm", &place(&image, "/a-name-of-some-length-7")]).clean();
+        fsck(&image);
+        let Some(mount) = Mount::new(&image, "rw") else { return };
+        assert_eq!(fs::read(mount.path().join("new")).unwrap(), b"new");
+        fs::write(mount.path().join("a-name-of-some-length-7"), b"").unwrap();
+        // `lost+found`, `d` and `new` besides.
+        assert_eq!(fs::read_dir(mount.path()).unwrap().count(), names + 3);
+        drop(mount);
+        fsck(&image);
+    }
+}

@@ -3,7 +3,7 @@
 use extant_format::{
     ChecksumSeed, Corrupt, FileBlock, Group, GroupDescriptor, HtreeContext, InodeNumber, OrphanBlock, Place,
     Superblock, VolumeBlock, XattrBlock, block_bitmap_checksum, finish_orphan_block, has_dirent_tail,
-    inode_bitmap_checksum, verify_block_bitmap, verify_dirent_checksum, verify_dx_checksum,
+    inode_bitmap_checksum, is_dx_block, verify_block_bitmap, verify_dirent_checksum, verify_dx_checksum,
     verify_extent_checksum, verify_inode_bitmap, verify_xattr_block, write_dirent_tail, write_dx_checksum,
     write_extent_checksum, write_xattr_checksum,
 };
@@ -80,7 +80,7 @@ impl MetaKind {
             | Self::Superblock => Ok(()),
             Self::Directory { dir, generation, block } => {
                 let seed = seed.for_inode(dir, generation);
-                if has_dirent_tail(bytes) {
+                if has_dirent_tail(bytes) && !is_dx_block(bytes) {
                     verify_dirent_checksum(bytes, seed, Place::DirectoryBlock(dir, block))
                 } else {
                     verify_dx_checksum(bytes, &htree(dir, block), seed)
@@ -109,7 +109,7 @@ impl MetaKind {
         match self {
             Self::Directory { dir, generation, .. } => {
                 let Some(seed) = own(dir, generation) else { return };
-                if has_dirent_tail(bytes) {
+                if has_dirent_tail(bytes) && !is_dx_block(bytes) {
                     write_dirent_tail(bytes, seed);
                 } else {
                     write_dx_checksum(bytes, seed);
