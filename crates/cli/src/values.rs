@@ -27,6 +27,9 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         "T" | "TB" | "TIB" => 40,
         _ => return Err("a size is a number of bytes, or one with K, M, G or T behind it".into()),
     };
+    if digits.starts_with('+') {
+        return Err("a size is absolute: leave out the sign".into());
+    }
     let number: u64 = digits.parse().map_err(|_| "a size begins with a whole number".to_string())?;
     number.checked_mul(1 << shift).ok_or_else(|| "too large".into())
 }
@@ -153,7 +156,7 @@ mod tests {
         assert_eq!(size("4096"), Ok(4096));
         assert_eq!(size("64K"), Ok(65536));
         assert_eq!(size("2GiB"), Ok(2 << 30));
-        assert!(size("1.5G").is_err());
+        assert!(size("1.5G").is_err() && size("+5").is_err());
         assert!(size("G").is_err());
         assert!(size("99999999T").is_err());
         assert_eq!(size_policy("exact"), Ok(SizePolicy::Exact));

@@ -146,11 +146,7 @@ impl Edit<'_> {
             EditCommand::Put(args) => self.put(args),
             EditCommand::Mkdir(args) => self.each(&args.paths, |root, path| match args.parents {
                 false => root.create_dir_with(path, args.mode),
-                true if root.try_exists(path)? => root.create_dir_all(path),
-                true => {
-                    root.create_dir_all(path)?;
-                    root.set_mode(path, args.mode)
-                }
+                true => create_with_parents(root, path, args.mode),
             }),
             EditCommand::Rm(args) => self.each(&args.paths, |root, path| {
                 let kind = match root.symlink_metadata(path) {
@@ -263,4 +259,19 @@ fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     }
     path.extend_from_slice(name);
     path
+}
+
+/// Makes a directory and those above it that are missing, which get mode 0755.
+fn create_with_parents(root: &Dir, path: &[u8], mode: u32) -> Result<(), Error> {
+    let length = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    let path = &path[..length];
+    let ends = path.iter().enumerate().filter(|&(_, &byte)| byte == b'/').map(|(at, _)| at);
+    for end in ends.chain([path.len()]).filter(|&end| end > 0 && path[end - 1] != b'/') {
+        let is_last = end == path.len();
+        match root.create_dir_with(&path[..end], if is_last { mode } else { 0o755 }) {
+            Err(Error::Exists(_)) if !is_last || root.metadata(path)?.is_dir() => {}
+            other => other?,
+        }
+    }
+    Ok(())
 }

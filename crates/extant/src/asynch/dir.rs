@@ -268,6 +268,13 @@ impl Dir {
     /// As [`Dir::remove_dir`] and [`Dir::remove_file`]; what was removed before stays removed. The root stays as it is.
     pub async fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let top = path.as_ref().to_vec();
+        let last = top.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty());
+        if matches!(last, Some(b"." | b"..")) {
+            return Err(Error::Invalid(format!(
+                "{}: a directory cannot be removed as `.` or `..`",
+                quote(&top)
+            )));
+        }
         let node = resolve(&self.sys, &self.node, &top, false).await?;
         if node.kind()? == FileType::Symlink {
             return self.remove_file(&top).await;
