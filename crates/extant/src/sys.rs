@@ -6,7 +6,7 @@ use crate::{
     XattrMode,
 };
 use extant_block::Device;
-use extant_cache::{CacheConfig, PageCache};
+use extant_cache::{CacheConfig, CacheError, PageCache};
 use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber};
 use extant_fs::{Attributes, Cookie, SetAttributes, SetTime, Volume, WriteOptions, quote};
 use extant_rt::Rt;
@@ -357,11 +357,12 @@ impl Sys {
         drop(root);
         let closed = volume.close().await;
         // With its last user the cache ends, and the device is released.
-        if let Some(cache) = cache.and_then(Arc::into_inner) {
-            // Its errors were returned when the volume was closed.
-            let _ = cache.close().await;
+        let Some(cache) = cache.and_then(Arc::into_inner) else { return closed };
+        match cache.close().await {
+            // Errors of files were returned when the volume was closed; the device may fail at its last flush.
+            Err(CacheError::Io(error)) => closed.and(Err(Error::Io(error))),
+            _ => closed,
         }
-        closed
     }
 
     pub(crate) fn statfs(&self) -> Statfs {
