@@ -164,11 +164,16 @@ impl Shared {
     fn settle(&self) {
         loop {
             let Some(mut charge) = self.charge.get().and_then(Mutex::try_lock) else { return };
-            let bytes = (self.resident.load(Ordering::SeqCst) * self.block_bytes) as u64;
-            if bytes.abs_diff(charge.bytes()) < CHARGE_STEP_BYTES {
+            let resident = self.resident.load(Ordering::SeqCst);
+            let bytes = (resident * self.block_bytes) as u64;
+            if bytes.abs_diff(charge.bytes()) >= CHARGE_STEP_BYTES {
+                charge.resize(bytes);
+                continue;
+            }
+            drop(charge);
+            if self.resident.load(Ordering::SeqCst) == resident {
                 return;
             }
-            charge.resize(bytes);
             // Another task may have found the charge locked and gone: look for what it would have done.
         }
     }

@@ -146,11 +146,13 @@ impl DiskState {
             Err(CacheError::Backing(_)) => {}
             Ok(()) if !self.is_failing() => {}
             Ok(()) => {
+                let mut last_error = self.last_error.lock();
                 self.failing.store(false, Ordering::SeqCst);
-                *self.last_error.lock() = None;
+                *last_error = None;
             }
             Err(error) => {
-                *self.last_error.lock() = Some(error.clone());
+                let mut last_error = self.last_error.lock();
+                *last_error = Some(error.clone());
                 self.failing.store(true, Ordering::SeqCst);
             }
         }

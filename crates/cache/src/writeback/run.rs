@@ -170,6 +170,10 @@ impl WriteRun {
                     pages.dirty.put_back(index..index + 1, charge.split(1));
                 }
             }
+            if sticks && pages.dirty.is_empty() {
+                // A truncation has overtaken the whole run: nothing is left that could not be placed.
+                inner.unstick(&mut pages);
+            }
             // Before anybody can have made one dirty again.
             shared.pool.enter_evictable(&clean);
         }

@@ -269,6 +269,38 @@ fn a_stuck_file_that_is_cut_off_is_stuck_no_longer() {
 }
 
 #[test]
+fn a_file_whose_failed_run_was_cut_off_meanwhile_is_not_stuck() {
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
+    let (cache, _disk, gate, backing, mapping) = toy(&rt, CacheConfig::with_budget(1 << 20));
+    let file = mapping.open();
+    file.write_blocking(0, &[1; 10 * PAGE_BYTES]).unwrap();
+    gate.hold();
+    let syncing = {
+        let file = mapping.open();
+        rt.spawn("sync", Default::default(), async move { file.sync().await })
+    };
+    sleep(&rt, 1);
+    let cutting = {
+        let mapping = mapping.clone();
+        rt.spawn("truncate", Default::default(), async move { mapping.set_size(0).await })
+    };
+    sleep(&rt, 1);
+    assert!(gate.held() > 0 && mapping.dirty_pages() == 0);
+    backing.panics.store(true, Ordering::SeqCst);
+    gate.release();
+    // Nothing that it was to write is left.
+    let _ = run(&rt, syncing);
+    run(&rt, cutting).unwrap().unwrap();
+    backing.panics.store(false, Ordering::SeqCst);
+    file.write_blocking(20 * PAGE, &[1]).unwrap();
+    let _ = file.sync_blocking();
+    file.sync_blocking().unwrap();
+    assert_eq!(cache.usage().stuck, 0);
+    cache.audit();
+}
+
+#[test]
 fn a_stuck_file_is_not_tried_every_period() {
     let sim = virtual_world();
     let rt = sim.rt().clone();
