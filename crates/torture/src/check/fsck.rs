@@ -54,7 +54,15 @@ impl Fsck {
         let text = String::from_utf8_lossy(&output.stdout);
         let unexpected: Vec<&str> = text.lines().filter(|line| !expected(line)).collect();
         let verdict = match unexpected.is_empty() {
-            true => check(scratch.path())?,
+            true => match check(scratch.path())? {
+                Verdict::Clean => Verdict::Clean,
+                Verdict::Complains(words) => {
+                    let errors = String::from_utf8_lossy(&output.stderr);
+                    let gave_up = |line: &&str| line.contains("Cannot ") || line.contains("while ");
+                    let reasons: Vec<&str> = text.lines().chain(errors.lines()).filter(gave_up).collect();
+                    Verdict::Complains(format!("{words}\n  after e2fsck -fy: {}", reasons.join("\n  ")))
+                }
+            },
             false => Verdict::Complains(format!("e2fsck -fy: {}", unexpected.join("\n  "))),
         };
         Ok((scratch.get(image)?, verdict))
