@@ -4,9 +4,13 @@ use crate::world::World;
 use crate::{Caller, Dir, Error, OpenOptions, Result, Statfs, asynch};
 use extant_block::{Device, FileDevice};
 use extant_rt::{Nanos, Rt};
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
+
+/// A volume that has a writer is tried again for a second: one that was dropped ends in the background, and so does Linux's
+/// use of a disk by the rings of a process that has ended.
+const CLAIM_TRIES: u32 = 20;
+const CLAIM_PAUSE: Nanos = Nanos::from_millis(50);
 
 /// A volume, open for reading or writing. Cheap to clone; clones are the same volume, from any thread.
 ///
@@ -41,12 +45,23 @@ impl Volume {
     ///
     /// # Errors
     /// The file cannot be opened; what it holds is damaged, is no volume, or uses a feature that is not supported.
-    /// [`Error::Busy`] for writing where there is a writer already.
+    /// [`Error::Busy`] for writing where there is a writer already, and still is after a second.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self> {
         let rt = Rt::real(extant_rt::RealConfig::default());
         let file = extant_block::FileOptions { write: options.write, direct: options.direct };
-        let device = claim(&rt, path, file)?.driven_by(&rt);
-        Self::open_device(&rt, Arc::new(device), options)
+        let open = || {
+            let device = FileDevice::open(path, file).map_err(|error| host_error(path, &error))?;
+            Self::open_device(&rt, Arc::new(device.driven_by(&rt)), options)
+        };
+        for _ in 1..CLAIM_TRIES {
+            match open() {
+                Err(Error::Busy(_)) if options.write => {
+                    let _ = rt.block_on(rt.sleep(CLAIM_PAUSE));
+                }
+                opened => return opened,
+            }
+        }
+        open()
     }
 
     /// Opens the volume on a device.
@@ -111,20 +126,4 @@ fn host_error(path: &Path, error: &std::io::Error) -> Error {
         Kind::ResourceBusy => Error::Busy(format!("{name}: {error}")),
         _ => Error::Invalid(format!("{name}: {error}")),
     }
-}
-
-/// Opens an image or disk. Linux takes the rings of a process that has ended apart in the background, and a disk stays claimed
-/// until it has: one that is busy is tried again for a second.
-fn claim(rt: &Rt, path: &Path, options: extant_block::FileOptions) -> Result<FileDevice> {
-    const TRIES: u32 = 20;
-    let is_disk = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
-    for _ in 1..TRIES {
-        match FileDevice::open(path, options) {
-            Err(error) if is_disk && error.kind() == std::io::ErrorKind::ResourceBusy => {
-                let _ = rt.block_on(rt.sleep(Nanos::from_millis(50)));
-            }
-            opened => return opened.map_err(|error| host_error(path, &error)),
-        }
-    }
-    FileDevice::open(path, options).map_err(|error| host_error(path, &error))
 }

@@ -161,10 +161,17 @@ impl Put<'_> {
         let failed = |error| Failure::at(target, error);
         let (uid, gid) = if self.args.all_root { (0, 0) } else { (metadata.uid(), metadata.gid()) };
         root.set_owner(&target.path, Some(uid), Some(gid)).map_err(failed)?;
+        let xattrs = xattrs(source).map_err(|error| Failure::host(source, error))?;
+        // A file that was replaced, or the directory, had an access list, which would let others in.
+        for name in root.xattrs(&target.path).map_err(failed)? {
+            if !xattrs.iter().any(|(kept, _)| *kept == name) {
+                root.remove_xattr(&target.path, name).map_err(failed)?;
+            }
+        }
         if !metadata.is_symlink() {
             root.set_mode(&target.path, metadata.mode() & 0o7777).map_err(failed)?;
         }
-        for (name, value) in xattrs(source).map_err(|error| Failure::host(source, error))? {
+        for (name, value) in xattrs {
             root.set_xattr(&target.path, name, value, XattrMode::Any).map_err(failed)?;
         }
         Ok(())

@@ -469,3 +469,29 @@ fn hash_trees_of_linux_are_changed() {
         fsck(&image);
     }
 }
+
+#[test]
+fn files_that_are_put_have_the_attributes_of_their_sources_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path(), "8M", &["-t", "ext4"]) else { return };
+    let source = dir.path().join("f");
+    fs::write(&source, b"old").unwrap();
+    extant(["put", source.to_str().unwrap(), &place(&image, "/f")]).clean();
+    extant(["mkdir", &place(&image, "/d")]).clean();
+    let Some(mount) = Mount::new(&image, "acl,user_xattr") else { return };
+    run("setfacl", &["-m", "u:65534:rw", mount.path().join("f").to_str().unwrap()]);
+    run("setfattr", &["-n", "user.of-the-old", "-v", "1", mount.path().join("f").to_str().unwrap()]);
+    run("setfacl", &["-d", "-m", "u:65534:rw", mount.path().join("d").to_str().unwrap()]);
+    drop(mount);
+    fs::write(&source, b"new").unwrap();
+    fs::set_permissions(&source, fs::Permissions::from_mode(0o660)).unwrap();
+    extant(["put", source.to_str().unwrap(), &place(&image, "/f")]).clean();
+    extant(["put", source.to_str().unwrap(), &place(&image, "/d")]).clean();
+    fsck(&image);
+    for path in ["/f", "/d/f"] {
+        let (stat, attributes) =
+            (ask(&image, &format!("stat {path}")), ask(&image, &format!("ea_list {path}")));
+        assert!(stat.contains("Mode:  0660"), "{stat}");
+        assert!(!attributes.contains("acl") && !attributes.contains("user."), "{path}: {attributes}");
+    }
+}
