@@ -19,6 +19,24 @@ pub(super) fn claim(path: &Path, kind: FileType) -> Result<OFlags> {
     }
 }
 
+/// Opens a block device that is to be claimed. Linux takes apart in the background the rings that were closed, or whose process
+/// has ended, and the device stays claimed until it has: a busy one is tried again for a second.
+pub(super) fn wait_for_claim(
+    open: impl Fn() -> rustix::io::Result<rustix::fd::OwnedFd>,
+) -> rustix::io::Result<rustix::fd::OwnedFd> {
+    const TRIES: u32 = 100;
+    let pause = rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    for _ in 1..TRIES {
+        match open() {
+            Err(rustix::io::Errno::BUSY) => {
+                rustix::event::poll(&mut [], Some(&pause))?;
+            }
+            opened => return opened,
+        }
+    }
+    open()
+}
+
 /// Name of the loop device whose backing file this is.
 fn loop_device_over(path: &Path) -> Option<String> {
     let path = std::fs::canonicalize(path).ok()?;

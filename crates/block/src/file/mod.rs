@@ -64,12 +64,17 @@ impl FileDevice {
     /// Opens an existing file or block device, whose size is final.
     ///
     /// # Errors
-    /// For writing, what the host has mounted or attached to a loop device is refused as busy.
+    /// For writing, what the host has mounted or attached to a loop device is refused as busy; a block device after a second.
     pub fn open(path: &Path, options: FileOptions) -> std::io::Result<Self> {
         // Opening a FIFO would wait for its other end.
         let kind = check_kind(&rustix::fs::stat(path)?)?;
         let access = if options.write { OFlags::RDWR | busy::claim(path, kind)? } else { OFlags::RDONLY };
-        Self::from_fd(rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())?, path, options)
+        let open = || rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty());
+        let fd = match access.contains(OFlags::EXCL) {
+            true => busy::wait_for_claim(open)?,
+            false => open()?,
+        };
+        Self::from_fd(fd, path, options)
     }
 
     /// Takes over an open file whose size is final; `path` is its name in errors.
