@@ -77,7 +77,7 @@ impl Waits {
     }
 
     /// Wakes the `n` that have waited longest. The caller made true what they wait for before, by a
-    /// sequentially consistent operation or under a lock that they take. A load where nobody waits.
+    /// sequentially consistent operation or under a lock that they take. A single load if the list has no waiters.
     pub(crate) fn wake(&self, condition: Condition, n: usize) {
         // Pairs with `listen`: a listener that is not seen here looks after this, and sees what the wake is about.
         // (Loom takes sequentially consistent accesses for weaker ones; it knows fences.)

@@ -7,8 +7,8 @@ use extant_rt::{Nanos, Rt};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A volume that has a writer is tried again for a second: one that was dropped ends in the background, and so does Linux's
-/// use of a disk by the rings of a process that has ended.
+/// A volume that has a writer is tried again for a second, because one that was dropped releases its device in the
+/// background.
 const CLAIM_TRIES: u32 = 20;
 const CLAIM_PAUSE: Nanos = Nanos::from_millis(50);
 
@@ -49,19 +49,17 @@ impl Volume {
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self> {
         let rt = Rt::real(extant_rt::RealConfig::default());
         let file = extant_block::FileOptions { write: options.write, direct: options.direct };
-        let open = || {
+        let mut tries = 1;
+        loop {
             let device = FileDevice::open(path, file).map_err(|error| host_error(path, &error))?;
-            Self::open_device(&rt, Arc::new(device.driven_by(&rt)), options)
-        };
-        for _ in 1..CLAIM_TRIES {
-            match open() {
-                Err(Error::Busy(_)) if options.write => {
+            match Self::open_device(&rt, Arc::new(device.driven_by(&rt)), options) {
+                Err(Error::Busy(_)) if tries < CLAIM_TRIES => {
+                    tries += 1;
                     let _ = rt.block_on(rt.sleep(CLAIM_PAUSE));
                 }
                 opened => return opened,
             }
         }
-        open()
     }
 
     /// Opens the volume on a device.

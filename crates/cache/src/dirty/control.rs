@@ -143,7 +143,7 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Holds nobody back and writes nothing: only the stated limits count.
+    /// Orders that pause no writer and start no write-back; only the given limits apply.
     pub fn none(numbers: &Numbers) -> Self {
         let limit = numbers.limits.limit_pages;
         Self {

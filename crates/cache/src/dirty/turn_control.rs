@@ -249,14 +249,12 @@ impl TurnControl {
     }
 
     /// The next step of a writer.
-    fn balance(&mut self, now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Verdict {
+    fn balance(&mut self, now: Nanos, numbers: &Numbers, plan: &Plan, writer: &mut Writer) -> Verdict {
         let at = numbers.device.0 as usize;
         let device = &mut self.devices[at];
-        device.count(now, writer);
         if !device.turns.waits(writer.turn) {
             device.turns.close(writer.turn);
         }
-        let plan = self.plan(now, numbers);
         let promised: u64 = self.devices.iter().map(|device| device.turns.open_pages()).sum();
         let turns = &mut self.devices[at].turns;
         let used = numbers.on_device.total() + turns.open_pages();
@@ -338,12 +336,17 @@ impl DirtyControl for TurnControl {
         self.note(now, numbers);
         let at = numbers.device.0 as usize;
         let mut orders = Orders::none(numbers);
-        if let Some(Asking { writer: id, .. }) = asking {
-            let mut writer = self.devices[at].writers.get(&id).copied().unwrap_or_default();
-            orders.writer = self.balance(now, numbers, &mut writer);
-            self.devices[at].writers.insert(id, writer);
-        }
-        let plan = self.plan(now, numbers);
+        let plan = match asking {
+            Some(Asking { writer: id, .. }) => {
+                let mut writer = self.devices[at].writers.get(&id).copied().unwrap_or_default();
+                self.devices[at].count(now, &mut writer);
+                let plan = self.plan(now, numbers);
+                orders.writer = self.balance(now, numbers, &plan, &mut writer);
+                self.devices[at].writers.insert(id, writer);
+                plan
+            }
+            None => self.plan(now, numbers),
+        };
         orders.flusher = self.background(now, numbers, &plan);
         // Memory that was lent goes back as it is written. Until then the device is over its limit, and a writer that was
         // promised a turn before still has it.

@@ -19,7 +19,7 @@ pub(crate) struct Pause<'a> {
 }
 
 impl<'a> Pause<'a> {
-    /// Begins now; `None` where nobody traces.
+    /// Begins now; `None` while no trace is recorded.
     pub(crate) fn begin(inner: &'a Inner, rule: &'static str, dirtied: u64) -> Option<Self> {
         let (shared, disk) = (&inner.shared, &inner.disk);
         shared.rt.is_tracing().then(|| {

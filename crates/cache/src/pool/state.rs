@@ -337,7 +337,7 @@ impl<W: Word> Version<W> {
     /// Announces a change, before its first byte. The caller has exclusive use of the frame.
     #[inline]
     pub(crate) fn announce_change(&self) {
-        // Nobody else writes it. Release: a reader that sees the new number sees the exclusive use.
+        // Only the frame's exclusive user stores here. Release: a reader that sees the new number sees the exclusive use.
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         // Pairs with the fence in `read`: who sees a byte of the change sees that it was announced.
         W::fence(Ordering::Release);

@@ -31,7 +31,7 @@ impl OpenFile {
     /// after a sync.
     ///
     /// # Errors
-    /// What went wrong with the data, which the next sync tells as well.
+    /// The error of the write-back, which the next sync returns as well.
     pub async fn write_back(&self) -> Result<()> {
         self.mapping.write_back(ByteRange::ALL).await.map_err(cache_error)
     }

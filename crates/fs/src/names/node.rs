@@ -299,7 +299,7 @@ impl Node {
         self.with_known(caller, name, |cell| Self::new(self.writer(), cell))
     }
 
-    /// Looks at the inode of a name that is known to lead to one in memory, where nobody changes the directory and the
+    /// Looks at the inode of a name that is known to lead to one in memory, if no task changes the directory and the
     /// caller's permission needs no list.
     fn with_known<T>(
         &self,

@@ -384,7 +384,7 @@ pub(crate) async fn drop_capabilities(
     privilege: Privilege,
 ) -> Result<()> {
     let name = XattrName { index: XattrIndex::SECURITY, suffix: b"capability" };
-    // As Linux has it, attributes that cannot be read keep nobody from writing.
+    // As Linux has it, a write succeeds although the attributes cannot be read.
     if !cell.read(may_have_any) || !matches!(get(writer, cell, name).await, Ok(Some(_))) {
         return Ok(());
     }

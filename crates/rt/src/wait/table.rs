@@ -81,7 +81,7 @@ impl WaitTable {
         sum
     }
 
-    /// Wakes all who [wait](Self::wait_until) for the key. A fence and a load where nobody waits in its bucket.
+    /// Wakes all tasks that [wait](Self::wait_until) for the key. Costs a fence and a load if its bucket has no waiters.
     pub fn wake(&self, key: WaitKey) {
         self.batch().wake(key);
     }

@@ -4,7 +4,7 @@ mod mutate;
 
 pub use mutate::mutate;
 
-use crate::campaign::Profile;
+use crate::campaign::{self, Profile};
 use crate::check::Fsck;
 use crate::diff::Generator;
 use crate::faults::{WORKLOADS, caught};
@@ -17,18 +17,14 @@ use std::sync::Arc;
 
 /// Volumes to be damaged; those without checksums let more of it through.
 pub const PROFILES: [Profile; 5] = [
-    Profile {
-        name: "ext4",
-        mke2fs: &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1"],
-        kib: 4 << 10,
-    },
+    Profile { kib: 4 << 10, ..campaign::PROFILES[0] },
     Profile {
         name: "ext4-no-checksums",
         mke2fs: &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "^metadata_csum"],
         kib: 4 << 10,
     },
-    Profile { name: "ext3", mke2fs: &["-t", "ext3", "-b", "1024", "-J", "size=1"], kib: 4 << 10 },
-    Profile { name: "ext2", mke2fs: &["-t", "ext2", "-b", "1024"], kib: 2 << 10 },
+    Profile { kib: 4 << 10, ..campaign::PROFILES[4] },
+    campaign::UNLOGGED[0],
     Profile {
         name: "ext4-inline",
         mke2fs: &[

@@ -4,18 +4,6 @@ use super::*;
 use crate::FileOptions;
 use extant_format::Inode;
 
-fn within(image: &Path, work: impl AsyncFnOnce(&Bed, &Node)) {
-    let rt = Rt::real(Default::default());
-    rt.block_on(async {
-        let bed = Bed::open(&rt, device(image)).await;
-        let root = bed.volume.root_node().await.unwrap();
-        work(&bed, &root).await;
-        drop(root);
-        bed.close().await;
-    })
-    .unwrap();
-}
-
 #[test]
 fn synchronous_inodes_are_durable_when_an_operation_returns() {
     if !have_tools() {

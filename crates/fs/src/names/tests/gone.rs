@@ -15,11 +15,8 @@ fn a_number_that_is_given_again_within_a_transaction_has_another_generation() {
     }
     let dir = tempfile::tempdir().unwrap();
     let image = make(dir.path(), "-t ext4 16M");
-    let rt = Rt::real(Default::default());
     let caller = Caller::root();
-    rt.block_on(async {
-        let bed = Bed::open(&rt, device(&image)).await;
-        let root = bed.volume.root_node().await.unwrap();
+    within(&image, async |bed, root| {
         let mut seen = Vec::new();
         for turn in 0..6 {
             let node = root.create(&caller, b"name", 0o644).await.unwrap();
@@ -39,10 +36,7 @@ fn a_number_that_is_given_again_within_a_transaction_has_another_generation() {
             }
         }
         assert!(seen.iter().all(|(number, _)| *number == seen[0].0), "{seen:?}");
-        drop(root);
-        bed.close().await;
-    })
-    .unwrap();
+    });
     check_is_silent(&image, "after six owners of a number");
 }
 
@@ -53,11 +47,8 @@ fn a_node_is_had_of_no_inode_that_lost_its_last_name() {
     }
     let dir = tempfile::tempdir().unwrap();
     let image = make(dir.path(), "-t ext4 16M");
-    let rt = Rt::real(Default::default());
     let caller = Caller::root();
-    rt.block_on(async {
-        let bed = Bed::open(&rt, device(&image)).await;
-        let root = bed.volume.root_node().await.unwrap();
+    within(&image, async |bed, root| {
         let node = root.create(&caller, b"name", 0o644).await.unwrap();
         let (number, generation) = (node.inode(), node.generation());
         assert_eq!(bed.volume.node(number, generation).await.unwrap().inode(), number);
@@ -66,10 +57,8 @@ fn a_node_is_had_of_no_inode_that_lost_its_last_name() {
         assert!(bed.volume.open_for_writing(number, Default::default()).await.is_err());
         assert_eq!(node.cell().openers(), 1, "refused before it counted");
         assert!(bed.writer().unused.lock().is_empty());
-        drop((node, root));
-        bed.close().await;
-    })
-    .unwrap();
+        drop(node);
+    });
     check_is_silent(&image, "after the last node");
 }
 

@@ -12,15 +12,7 @@ fn with_names(args: &str, script: &str, work: impl AsyncFnOnce(&Bed, &Node)) {
     let lines = dir.path().join("script");
     std::fs::write(&lines, script).unwrap();
     run("debugfs", &["-w", "-f", lines.to_str().unwrap(), image.to_str().unwrap()]);
-    let rt = Rt::real(Default::default());
-    rt.block_on(async {
-        let bed = Bed::open(&rt, device(&image)).await;
-        let root = bed.volume.root_node().await.unwrap();
-        work(&bed, &root).await;
-        drop(root);
-        bed.close().await;
-    })
-    .unwrap();
+    within(&image, work);
 }
 
 #[test]

@@ -46,6 +46,19 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Opens the volume in `image` for writing, does `work` with it and its root, and closes it.
+fn within(image: &Path, work: impl AsyncFnOnce(&Bed, &Node)) {
+    let rt = Rt::real(Default::default());
+    rt.block_on(async {
+        let bed = Bed::open(&rt, device(image)).await;
+        let root = bed.volume.root_node().await.unwrap();
+        work(&bed, &root).await;
+        drop(root);
+        bed.close().await;
+    })
+    .unwrap();
+}
+
 fn make(dir: &Path, args: &str) -> PathBuf {
     let image = dir.join("image");
     let mut all = vec!["-q", "-F", "-E", "root_owner=0:0,hash_seed=01234567-89ab-cdef-0123-456789abcdef"];
