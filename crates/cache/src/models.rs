@@ -159,8 +159,8 @@ impl World for Stage {
     fn now(&self) -> Nanos {
         Nanos::ZERO
     }
-    fn wall_clock(&self) -> i64 {
-        0
+    fn wall_time(&self) -> (i64, u32) {
+        (0, 0)
     }
     fn seed(&self) -> u64 {
         1
