@@ -1,6 +1,6 @@
 //! How volumes and files are opened.
 
-use crate::Caller;
+use crate::{Caller, ErrorPolicy};
 
 /// How a volume is opened. The default reads, and changes nothing.
 #[derive(Clone, Debug)]
@@ -11,6 +11,7 @@ pub struct OpenOptions {
     pub(crate) caller: Option<Caller>,
     pub(crate) offline: bool,
     pub(crate) fixed_time: Option<i64>,
+    pub(crate) errors: Option<ErrorPolicy>,
 }
 
 impl Default for OpenOptions {
@@ -22,6 +23,7 @@ impl Default for OpenOptions {
             caller: None,
             offline: false,
             fixed_time: None,
+            errors: None,
         }
     }
 }
@@ -74,6 +76,14 @@ impl OpenOptions {
     #[must_use]
     pub fn fixed_time(mut self, seconds: Option<i64>) -> Self {
         self.fixed_time = seconds;
+        self
+    }
+
+    /// The answer of a volume that is open for writing to a damaged structure; without this, the one that its superblock
+    /// names (`tune2fs -e`). The error is recorded there in any case, and the next e2fsck looks at everything.
+    #[must_use]
+    pub fn errors(mut self, policy: ErrorPolicy) -> Self {
+        self.errors = Some(policy);
         self
     }
 }

@@ -112,7 +112,11 @@ impl Sys {
         let config = CacheConfig::with_budget(options.cache_bytes);
         let cache = PageCache::new(rt, config).map_err(|error| Error::Invalid(format!("cache: {error}")))?;
         let disk = cache.attach(device);
-        let mut write = WriteOptions { fixed_time: options.fixed_time, ..WriteOptions::default() };
+        let mut write = WriteOptions {
+            fixed_time: options.fixed_time,
+            errors: options.errors,
+            ..WriteOptions::default()
+        };
         // Large directories want their blocks in memory, and large transactions write a block once for many changes.
         write.metadata_bytes = write.metadata_bytes.max(options.cache_bytes / 2).min(options.cache_bytes);
         if options.offline {

@@ -85,7 +85,8 @@ pub use quota::{
     write_quota_tree_node,
 };
 pub use superblock::{
-    RawSuperblock, STATE_ERROR, STATE_ORPHAN, STATE_VALID, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock,
+    ErrorCode, ErrorRecord, RawSuperblock, STATE_ERROR, STATE_ORPHAN, STATE_VALID, SUPERBLOCK_BYTES,
+    SUPERBLOCK_MAGIC, Superblock,
 };
 pub use timestamp::Timestamp;
 pub use xattr::{

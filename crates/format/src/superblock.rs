@@ -8,6 +8,10 @@ use std::fmt;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+mod errors;
+
+pub use errors::{ErrorCode, ErrorRecord};
+
 /// `s_magic`.
 pub const SUPERBLOCK_MAGIC: u16 = 0xef53;
 /// Size of a superblock in bytes, and the offset of the primary one.

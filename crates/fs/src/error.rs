@@ -72,6 +72,9 @@ pub enum Error {
     /// A defect of this program ended writing (EIO). All that was synced before is on the volume.
     #[error("a defect of this program ended writing; open the volume again, which recovers it")]
     Defect,
+    /// The volume's `errors=panic` ended all use of it at an error (EIO).
+    #[error("the volume was stopped at an error, as its policy for errors asks: {0}")]
+    Halted(String),
     /// Data or their size did not come to the volume, for a reason without an error of its own (EIO).
     #[error("{0}")]
     NotWritten(String),

@@ -42,5 +42,5 @@ pub use names::{
     Attributes, Caller, Capabilities, DEPTH_MAX, Follow, Node, PATH_MAX, RenameMode, SetAttributes, SetTime,
     Walk, WalkEntry, WalkError, WalkOptions, quote,
 };
-pub use volume::{Damage, OpenOptions, Space, Volume, WriteOptions, read_superblock, recover};
+pub use volume::{Damage, ErrorPolicy, OpenOptions, Space, Volume, WriteOptions, read_superblock, recover};
 pub use xattr::{Attribute, SetMode};

@@ -3,7 +3,7 @@
 use crate::alloc::{Allocated, Parent, Privilege, Wanted};
 use crate::journal::{Credits, Journal, JournalOptions};
 use crate::meta::{InodeCell, MetaKind, MetaStore, PhysicalRun, Tid};
-use crate::volume::{Writer, orphan_file_blocks};
+use crate::volume::{ErrorPolicy, Errors, Writer, orphan_file_blocks};
 use crate::{Error, OpenOptions, Volume};
 use extant_block::{FileDevice, FileOptions};
 use extant_cache::blocks::Blocks;
@@ -78,7 +78,9 @@ impl Bed {
         let disk = cache.attach(store.blocks().device().clone());
         let journal = Journal::new(rt, store.clone(), &disk, None, Tid::first(1), options);
         let file = orphan_file_blocks(&volume).await.unwrap();
-        let (writer, left) = Writer::new(rt, store, journal, &disk, &file, Some(NOW.seconds)).await.unwrap();
+        let errors = Errors::new(ErrorPolicy::Continue);
+        let (writer, left) =
+            Writer::new(rt, store, journal, &disk, &file, Some(NOW.seconds), errors).await.unwrap();
         Self { writer, left, _cache: cache, extents: sb.incompat().contains(Incompat::EXTENTS) }
     }
 

@@ -264,7 +264,7 @@ impl Shared {
         };
         if let Some(lost) = lost {
             self.space.lost(lost.into());
-            self.problems.lock().push(why);
+            self.keep_problem(why);
         }
     }
 

@@ -42,6 +42,7 @@ use space::Space;
 use spread::Shape;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Groups whose bitmaps and indexes stay in memory though nothing uses them.
 const GROUPS_KEPT: usize = 256;
@@ -71,6 +72,7 @@ struct Shared {
     givers: Mutex<Vec<Arc<dyn GivesBack>>>,
     /// Why groups are not allocated from.
     problems: Mutex<Vec<Error>>,
+    problem_count: AtomicUsize,
     reuses_inodes_at_once: bool,
 }
 
@@ -116,6 +118,7 @@ impl Allocator {
             freed_inodes: Mutex::default(),
             givers: Mutex::default(),
             problems: Mutex::default(),
+            problem_count: AtomicUsize::new(0),
             reuses_inodes_at_once: sb.journal_inode().is_some(),
             store,
         };
@@ -154,6 +157,11 @@ impl Allocator {
         self.shared.problems.lock().clone()
     }
 
+    /// How many there are.
+    pub(crate) fn problem_count(&self) -> usize {
+        self.shared.problem_count.load(Ordering::Relaxed)
+    }
+
     /// Where the first data of an inode should lie.
     pub(crate) fn data_goal(&self, inode: InodeNumber, kind: Option<FileKind>) -> VolumeBlock {
         self.shared.shape.data_goal(self.shared.store.shape(), inode, kind)
@@ -177,6 +185,13 @@ impl Allocator {
 }
 
 impl Shared {
+    /// Keeps why a group is not allocated from.
+    fn keep_problem(&self, why: Error) {
+        let mut problems = self.problems.lock();
+        problems.push(why);
+        self.problem_count.store(problems.len(), Ordering::Relaxed);
+    }
+
     fn sb(&self) -> &Superblock {
         self.store.shape()
     }

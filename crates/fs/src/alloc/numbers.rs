@@ -366,7 +366,7 @@ impl Shared {
         let mut inodes = self.inodes.lock();
         if !inodes.is_bad(group) {
             inodes.set_bad(group);
-            self.problems.lock().push(why);
+            self.keep_problem(why);
         }
     }
 

@@ -89,10 +89,14 @@ impl OpenFile {
     /// cannot be read or written; a damaged map. After an error the size may be the new one with blocks still in use, which
     /// opening the volume again frees.
     pub async fn set_size(&self, bytes: u64) -> Result<()> {
+        self.contents.writer.guarded(self.change_size(bytes)).await
+    }
+
+    async fn change_size(&self, bytes: u64) -> Result<()> {
         let file = self.reopened();
         // Half done, memory would take for holes what the volume still maps.
         self.contents.writer.rt.unstoppable("set_size", async move { file.resize(bytes).await }).await?;
-        if self.is_synchronous() { self.sync().await } else { Ok(()) }
+        if self.is_synchronous() { self.sync_range(ByteRange::ALL, false).await } else { Ok(()) }
     }
 
     async fn resize(&self, bytes: u64) -> Result<()> {

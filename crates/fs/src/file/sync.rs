@@ -16,7 +16,7 @@ impl OpenFile {
     /// # Errors
     /// What went wrong with its data since this open file was last told, once; why the journal gave up.
     pub async fn sync(&self) -> Result<()> {
-        self.sync_range(ByteRange::ALL, false).await
+        self.contents.writer.guarded(self.sync_range(ByteRange::ALL, false)).await
     }
 
     /// Makes durable what is needed to read the file's data back: not its times.
@@ -24,7 +24,7 @@ impl OpenFile {
     /// # Errors
     /// As [`Self::sync`].
     pub async fn datasync(&self) -> Result<()> {
-        self.sync_range(ByteRange::ALL, true).await
+        self.contents.writer.guarded(self.sync_range(ByteRange::ALL, true)).await
     }
 
     /// Gives the file's dirty data their places and writes them; the map and the size are logged when this returns. Durable
@@ -33,7 +33,8 @@ impl OpenFile {
     /// # Errors
     /// The error of the write-back, which the next sync returns as well.
     pub async fn write_back(&self) -> Result<()> {
-        self.mapping.write_back(ByteRange::ALL).await.map_err(cache_error)
+        let written = async { self.mapping.write_back(ByteRange::ALL).await.map_err(cache_error) };
+        self.contents.writer.guarded(written).await
     }
 
     pub(super) async fn sync_range(&self, bytes: ByteRange, data_only: bool) -> Result<()> {

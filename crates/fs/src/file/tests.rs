@@ -11,7 +11,7 @@ mod sizes;
 use super::*;
 use crate::journal::{Credits, Journal, JournalOptions};
 use crate::meta::{InodeCell, MetaStore, Tid};
-use crate::volume::Writer;
+use crate::volume::{ErrorPolicy, Errors, Writer};
 use crate::{Error, Volume};
 use extant_block::{Device, FileDevice};
 use extant_cache::blocks::Blocks;
@@ -78,7 +78,8 @@ impl Bed {
         let cache = PageCache::new(rt, CacheConfig::with_budget(budget)).unwrap();
         let disk = cache.attach(device);
         let journal = Journal::new(rt, store.clone(), &disk, None, Tid::first(1), options);
-        let (writer, _) = Writer::new(rt, store, journal, &disk, &[], Some(NOW)).await.unwrap();
+        let errors = Errors::new(ErrorPolicy::Continue);
+        let (writer, _) = Writer::new(rt, store, journal, &disk, &[], Some(NOW), errors).await.unwrap();
         Self { rt: rt.clone(), cache, writer }
     }
 

@@ -65,7 +65,8 @@ impl OpenFile {
     /// # Errors
     /// Nothing could be read.
     pub async fn read(&self, at: u64, to: &mut [u8]) -> Result<usize> {
-        self.pages.read(at, to).await.map_err(cache_error)
+        let read = async { self.pages.read(at, to).await.map_err(cache_error) };
+        self.contents.writer.guarded(read).await
     }
 
     /// Writes from byte `at` on (with [`FileOptions::append`] at the end of the file), and returns how many bytes that was:
@@ -76,6 +77,10 @@ impl OpenFile {
     /// Nothing was written: [`Error::NoSpace`]; [`Error::TooBig`] beyond the largest size; [`Error::Permission`] for an
     /// immutable or append-only file; [`Error::ReadOnly`]; a page that is overwritten in part and cannot be read.
     pub async fn write(&self, at: u64, bytes: &[u8]) -> Result<usize> {
+        self.contents.writer.guarded(self.write_at(at, bytes)).await
+    }
+
+    async fn write_at(&self, at: u64, bytes: &[u8]) -> Result<usize> {
         if bytes.is_empty() {
             return Ok(0);
         }

@@ -103,7 +103,7 @@ async fn run(inner: Arc<Inner>, last: bool) {
     let _latch = LatchOnPanic(inner.clone());
     let outcome = if last { inner.write_home_and_empty().await } else { inner.checkpoint_once().await };
     if let Err(cause) = outcome {
-        inner.lock().latch(cause);
+        inner.give_up(cause).await;
     }
     inner.notify();
 }

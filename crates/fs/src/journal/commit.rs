@@ -51,7 +51,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
     };
     let durable = match written {
         Ok(durable) => durable,
-        Err(cause) => return inner.latch(cause),
+        Err(cause) => return inner.give_up(cause).await,
     };
     let tid = versions.tid;
     let (freed, checkpoint) = {

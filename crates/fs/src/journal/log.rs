@@ -14,6 +14,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// The error number that Linux leaves in the superblock of a journal that gave up (asm-generic/errno-base.h).
+const EIO: i32 = 5;
 /// Longest bio, in bytes.
 const BIO_BYTES: u64 = 1 << 20;
 
@@ -208,6 +210,25 @@ impl LogDevice {
         } else {
             write_blocks(&*self.device, self.block_bytes, vec![(home.0, Arc::new(block))]).await
         }
+    }
+
+    /// Records in the journal's superblock that the journal gave up (`s_errno`): the next recovery marks the volume as one with
+    /// errors. Everything else stays as it is on the device; the superblock in memory may be ahead of what is durable.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) async fn record_failure(&self) -> Result<()> {
+        // Should another write of it follow.
+        self.superblock.lock().superblock.set_errno(EIO);
+        let home = self.map.home(0)?;
+        let start = sector(home.0, self.block_bytes);
+        let mut block = extant_block::read(&*self.device, start, self.block_bytes).await?;
+        let mut superblock = JournalSuperblock::parse(&block)?;
+        superblock.set_errno(EIO);
+        superblock.write_to(&mut block);
+        let mut bio = Bio::new(Op::Write, start, vec![Segment::from(block)]);
+        bio.flags = BioFlags::FUA | BioFlags::SYNC | BioFlags::META;
+        extant_block::execute(&*self.device, bio).await.1.map_err(Error::from)
     }
 
     async fn write_durable(&self, home: VolumeBlock, block: Buf) -> Result<()> {

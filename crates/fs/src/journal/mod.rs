@@ -40,6 +40,7 @@ use relay::Relay;
 use state::{Admission, State};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 
@@ -82,6 +83,8 @@ struct Inner {
     log: Option<LogDevice>,
     options: JournalOptions,
     state: Mutex<State>,
+    /// The log's superblock says that the journal gave up, or the device did not take that.
+    failure_recorded: AtomicBool,
     waiters: Mutex<Vec<Waker>>,
     commits: Relay,
     checkpoints: Relay,
@@ -118,6 +121,7 @@ impl Journal {
             log,
             options,
             state: Mutex::new(state),
+            failure_recorded: AtomicBool::new(false),
             waiters: Mutex::default(),
             commits: Relay::default(),
             checkpoints: Relay::default(),
@@ -266,6 +270,12 @@ impl Journal {
         self.inner.latch(cause);
     }
 
+    /// Records in the log's superblock that the journal gave up, once; see [`LogDevice`]. A device that does not take the
+    /// record loses it.
+    pub(crate) async fn record_failure(&self) {
+        self.inner.record_failure().await;
+    }
+
     /// Why the journal gave up, if it did.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.inner.state.lock().failure.clone()
@@ -350,6 +360,22 @@ impl Inner {
     fn latch(&self, cause: Error) {
         self.state.lock().latch(cause);
         self.notify();
+    }
+
+    /// Gives up and records that, as jbd2 does on an abort.
+    async fn give_up(&self, cause: Error) {
+        self.latch(cause);
+        self.record_failure().await;
+    }
+
+    async fn record_failure(&self) {
+        // A journal that was closed, or dropped as a crash does, has not failed.
+        let has_failed = !matches!(self.lock().failure, None | Some(Error::ReadOnly));
+        if let Some(log) = self.log.as_ref().filter(|_| has_failed)
+            && !self.failure_recorded.swap(true, Ordering::Relaxed)
+        {
+            let _ = log.record_failure().await;
+        }
     }
 
     /// Tells the allocator what it may allocate again; without locks.

@@ -55,6 +55,10 @@ impl Node {
     /// [`Error::Permission`] for those who do not own the inode, and on an immutable or append-only one;
     /// [`Error::Access`] for the present time without write permission.
     pub async fn set_attributes(&self, caller: &Caller, set: &SetAttributes) -> Result<()> {
+        self.writer().guarded(self.change_attributes(caller, set)).await
+    }
+
+    async fn change_attributes(&self, caller: &Caller, set: &SetAttributes) -> Result<()> {
         if *set == SetAttributes::default() {
             return Ok(());
         }
@@ -152,6 +156,10 @@ impl Node {
     /// immutable and append-only flags; [`Error::NotSupported`] on anything but files and directories, and for flags
     /// that this volume is not written with.
     pub async fn set_flags(&self, caller: &Caller, flags: InodeFlags) -> Result<()> {
+        self.writer().guarded(self.change_flags(caller, flags)).await
+    }
+
+    async fn change_flags(&self, caller: &Caller, flags: InodeFlags) -> Result<()> {
         let writer = self.writer();
         let cell = self.cell();
         let locked = Order::default().write(Rank::of_subject(self.is_dir()), cell).await;
@@ -187,6 +195,10 @@ impl Node {
     /// [`Error::NotSupported`] on a volume without the feature `project`, and for an inode without room for the number;
     /// [`Error::Permission`] for those who do not own the inode, and on an immutable one.
     pub async fn set_project(&self, caller: &Caller, project: u32) -> Result<()> {
+        self.writer().guarded(self.change_project(caller, project)).await
+    }
+
+    async fn change_project(&self, caller: &Caller, project: u32) -> Result<()> {
         let (writer, cell) = (self.writer(), self.cell());
         let locked = Order::default().write(Rank::of_subject(self.is_dir()), cell).await;
         let has_projects = writer.store.shape().ro_compat().contains(RoCompat::PROJECT);

@@ -62,7 +62,7 @@ impl Node {
     /// # Errors
     /// [`Error::Exists`] before [`Error::Access`]; [`Error::NoSpace`]; [`Error::NotFound`] in a removed directory.
     pub async fn create(&self, caller: &Caller, name: &[u8], mode: u16) -> Result<Self> {
-        self.make(caller, name, mode, What::File).await
+        self.writer().guarded(self.make(caller, name, mode, What::File)).await
     }
 
     /// Makes an empty directory.
@@ -70,7 +70,7 @@ impl Node {
     /// # Errors
     /// As [`Self::create`]; [`Error::TooManyLinks`].
     pub async fn mkdir(&self, caller: &Caller, name: &[u8], mode: u16) -> Result<Self> {
-        self.make(caller, name, mode & 0o1777, What::Directory).await
+        self.writer().guarded(self.make(caller, name, mode & 0o1777, What::Directory)).await
     }
 
     /// Makes a symbolic link.
@@ -81,7 +81,7 @@ impl Node {
         if target.is_empty() {
             return Err(not_found(target));
         }
-        self.make(caller, name, 0o777, What::Symlink(target)).await
+        self.writer().guarded(self.make(caller, name, 0o777, What::Symlink(target))).await
     }
 
     /// Makes a pipe, a socket, a device node or an empty file.
@@ -105,7 +105,7 @@ impl Node {
             }
             kind => What::Special(kind, device),
         };
-        self.make(caller, name, mode, what).await
+        self.writer().guarded(self.make(caller, name, mode, what)).await
     }
 
     /// Makes an empty file without a name in this directory's group of inodes (`O_TMPFILE`). [`Node::link`] may give it one;
@@ -114,6 +114,10 @@ impl Node {
     /// # Errors
     /// [`Error::Access`]; [`Error::NoSpace`].
     pub async fn create_unnamed(&self, caller: &Caller, mode: u16) -> Result<Self> {
+        self.writer().guarded(self.make_unnamed(caller, mode)).await
+    }
+
+    async fn make_unnamed(&self, caller: &Caller, mode: u16) -> Result<Self> {
         let writer = self.writer();
         let cell = self.cell();
         let names = Order::default().read(Rank::Directory, cell).await;

@@ -22,7 +22,7 @@ impl Node {
         if value.len() > edit::VALUE_MAX {
             return Err(Error::ValueTooBig(quote(name)));
         }
-        self.change_xattr(caller, name, Some(value), mode).await
+        self.writer().guarded(self.change_xattr(caller, name, Some(value), mode)).await
     }
 
     /// Removes an attribute.
@@ -31,7 +31,7 @@ impl Node {
     /// [`Error::NoData`] if there is none; as [`Self::set_xattr`].
     pub async fn remove_xattr(&self, caller: &Caller, name: &[u8]) -> Result<()> {
         check_length(name)?;
-        self.change_xattr(caller, name, None, SetMode::Any).await
+        self.writer().guarded(self.change_xattr(caller, name, None, SetMode::Any)).await
     }
 
     /// The value of an attribute.
@@ -39,6 +39,10 @@ impl Node {
     /// # Errors
     /// [`Error::NoData`]; [`Error::Access`] without read permission.
     pub async fn xattr(&self, caller: &Caller, name: &[u8]) -> Result<Vec<u8>> {
+        self.writer().guarded(self.find_xattr(caller, name)).await
+    }
+
+    async fn find_xattr(&self, caller: &Caller, name: &[u8]) -> Result<Vec<u8>> {
         check_length(name)?;
         let (writer, cell) = (self.writer(), self.cell());
         let missing = || Error::NoData(quote(name));
@@ -64,6 +68,10 @@ impl Node {
     /// # Errors
     /// A damaged inode or attribute block.
     pub async fn xattrs(&self, caller: &Caller) -> Result<Vec<Vec<u8>>> {
+        self.writer().guarded(self.list_xattrs(caller)).await
+    }
+
+    async fn list_xattrs(&self, caller: &Caller) -> Result<Vec<Vec<u8>>> {
         let (writer, cell) = (self.writer(), self.cell());
         let _inode = Order::default().read(Rank::of_subject(self.is_dir()), cell).await;
         let trusted = caller.can(Capabilities::SYS_ADMIN);

@@ -20,6 +20,10 @@ impl Node {
     /// file; [`Error::TooManyLinks`]; [`Error::NotFound`] for a file whose last name was removed;
     /// [`Error::CrossDevice`] for another volume or project.
     pub async fn link(&self, caller: &Caller, target: &Self, name: &[u8]) -> Result<()> {
+        self.writer().guarded(self.add_name(caller, target, name)).await
+    }
+
+    async fn add_name(&self, caller: &Caller, target: &Self, name: &[u8]) -> Result<()> {
         let writer = self.writer();
         writer.delete_doomed().await;
         let (parent, inode) = (self.cell(), target.cell());

@@ -124,6 +124,9 @@ impl Doomed<'_> {
         // There, should the caller leave meanwhile.
         self.cells.push(cell.clone());
         let deleted = delete::delete(self.writer, &cell).await;
+        if let Err(error @ Error::Corrupt(_)) = &deleted {
+            self.writer.errors.note(error);
+        }
         // Another attempt may succeed.
         if !matches!(deleted, Err(Error::Io(_) | Error::NoSpace)) {
             self.cells.pop();

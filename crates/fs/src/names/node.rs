@@ -227,7 +227,11 @@ impl Node {
             keeps_setid: options.keeps_setid || caller.can(Capabilities::FSETID),
             ..options
         };
-        self.writer().files.open(self.writer(), self.cell(), options)
+        let opened = self.writer().files.open(self.writer(), self.cell(), options);
+        if let Err(error @ Error::Corrupt(_)) = &opened {
+            self.writer().errors.note(error);
+        }
+        opened
     }
 
     /// Makes durable what was done to a directory, a link or a special file: its names, with all directories above, and its
@@ -237,7 +241,7 @@ impl Node {
     /// Why writing has ended.
     pub async fn sync(&self) -> Result<()> {
         let journal = &self.writer().journal;
-        journal.commit(journal.running()).await
+        self.writer().guarded(journal.commit(journal.running())).await
     }
 
     /// Whether `caller` may do all of `want`: bits 4 read, 2 write, 1 execute or search.
@@ -245,7 +249,7 @@ impl Node {
     /// # Errors
     /// [`Error::Access`] or, on an immutable inode, [`Error::Permission`].
     pub async fn check_access(&self, caller: &Caller, want: u8) -> Result<()> {
-        self.check(caller, Want::from_bits(want)).await
+        self.writer().guarded(self.check(caller, Want::from_bits(want))).await
     }
 
     pub(crate) async fn check(&self, caller: &Caller, want: Want) -> Result<()> {
@@ -257,6 +261,10 @@ impl Node {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NameTooLong`], [`Error::NotADirectory`], [`Error::Access`] without search permission.
     pub async fn lookup(&self, caller: &Caller, name: &[u8]) -> Result<Self> {
+        self.writer().guarded(self.find(caller, name)).await
+    }
+
+    pub(super) async fn find(&self, caller: &Caller, name: &[u8]) -> Result<Self> {
         if let Some(node) = self.lookup_known(caller, name) {
             return Ok(node);
         }
@@ -329,6 +337,10 @@ impl Node {
         from: Cookie,
         emit: &mut (dyn FnMut(Listed<'_>) -> bool + Send),
     ) -> Result<Cookie> {
+        self.writer().guarded(self.list(from, emit)).await
+    }
+
+    async fn list(&self, from: Cookie, emit: &mut (dyn FnMut(Listed<'_>) -> bool + Send)) -> Result<Cookie> {
         let writer = self.writer();
         let names = Order::default().read(Rank::Directory, self.cell()).await;
         let next = OpenDir::new(writer, self.cell())?.list(from, emit).await;
@@ -341,7 +353,7 @@ impl Node {
     /// # Errors
     /// [`Error::Invalid`] on another kind of file.
     pub async fn read_link(&self) -> Result<Vec<u8>> {
-        super::target::read_link(self.writer(), self.cell()).await
+        self.writer().guarded(super::target::read_link(self.writer(), self.cell())).await
     }
 }
 

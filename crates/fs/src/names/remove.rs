@@ -22,7 +22,7 @@ impl Node {
         if matches!(name, b"." | b"..") {
             return Err(Error::IsADirectory(quote(name)));
         }
-        self.remove_name(caller, name, false).await
+        self.writer().guarded(self.remove_name(caller, name, false)).await
     }
 
     /// Removes an empty directory.
@@ -33,7 +33,7 @@ impl Node {
         match name {
             b"." => Err(Error::Invalid("a directory cannot be removed as `.`".into())),
             b".." => Err(Error::NotEmpty(quote(name))),
-            _ => self.remove_name(caller, name, true).await,
+            _ => self.writer().guarded(self.remove_name(caller, name, true)).await,
         }
     }
 

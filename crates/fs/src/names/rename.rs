@@ -60,6 +60,17 @@ impl Node {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
+        self.writer().guarded(self.move_name(caller, name, new_dir, new_name, mode)).await
+    }
+
+    async fn move_name(
+        &self,
+        caller: &Caller,
+        name: &[u8],
+        new_dir: &Self,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
         let writer = self.writer();
         writer.delete_doomed().await;
         if !Arc::ptr_eq(writer, new_dir.writer()) {
@@ -131,7 +142,7 @@ impl Node {
     /// the error to an fsync that programs which replace by rename often omit.)
     async fn write_back_replacement(&self, name: &[u8], new_dir: &Self, new_name: &[u8]) -> Result<()> {
         let caller = &Caller::root();
-        let (Ok(source), Ok(_)) = (self.lookup(caller, name).await, new_dir.lookup(caller, new_name).await)
+        let (Ok(source), Ok(_)) = (self.find(caller, name).await, new_dir.find(caller, new_name).await)
         else {
             return Ok(());
         };

@@ -70,7 +70,12 @@ impl Volume {
             };
             match done {
                 Ok(()) => finished += u32::from(!writer.orphans.contains(cell.number())),
-                Err(Error::Corrupt(_)) => {}
+                Err(error @ Error::Corrupt(_)) => {
+                    writer.heed(&error).await;
+                    if writer.journal.failure().is_some() {
+                        break;
+                    }
+                }
                 Err(other) => return Err(other),
             }
         }

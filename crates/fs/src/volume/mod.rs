@@ -1,6 +1,8 @@
 //! Opening a volume and finding its inodes.
 
+mod errors;
 mod features;
+mod guard;
 mod live;
 mod mmp;
 mod mount;
@@ -12,6 +14,8 @@ mod writer;
 
 use crate::meta::Buffers;
 use crate::{BlockRef, Error, Result};
+pub use errors::ErrorPolicy;
+pub(crate) use errors::Errors;
 use extant_block::{Device, Sector};
 use extant_format::{
     Corrupt, FileKind, Group, GroupDescriptor, Incompat, Inode, InodeNumber, Place, SUPERBLOCK_BYTES,
@@ -142,7 +146,8 @@ impl Volume {
                 .into());
             }
             features::check_readable(&newer)?;
-            inner.sb = newer;
+            let older = std::mem::replace(&mut inner.sb, newer);
+            inner.sb.keep_errors_of(&older);
         }
         Ok(Self { inner: Arc::new(inner) })
     }

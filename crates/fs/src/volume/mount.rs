@@ -1,7 +1,7 @@
 //! Opening for writing: mount state, sync, close.
 
 use super::features::check_writable;
-use super::{OpenOptions, Volume, Writer, read_superblock};
+use super::{ErrorPolicy, Errors, OpenOptions, Volume, Writer, read_superblock};
 use crate::journal::recover::Log;
 use crate::journal::{Journal, JournalOptions, LogDevice, replay};
 use crate::meta::{Buffers, MetaStore, Tid};
@@ -26,13 +26,20 @@ pub struct WriteOptions {
     pub commit_interval: Option<Nanos>,
     /// All time stamps, in seconds since 1970, instead of the clock's.
     pub fixed_time: Option<i64>,
+    /// The answer to damaged structures; the one that the superblock names (`s_errors`) by default.
+    pub errors: Option<ErrorPolicy>,
     /// Memory for metadata blocks, in bytes; half of that may wait to be written home.
     pub metadata_bytes: u64,
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { commit_interval: Some(Nanos::from_secs(5)), fixed_time: None, metadata_bytes: 64 << 20 }
+        Self {
+            commit_interval: Some(Nanos::from_secs(5)),
+            fixed_time: None,
+            errors: None,
+            metadata_bytes: 64 << 20,
+        }
     }
 }
 
@@ -98,8 +105,9 @@ impl Volume {
         let mut mount = Mount { disk: disk.clone(), options, state, orphans: 0, _claim: claim };
         // A volume that is refused is not marked as in use before.
         let orphan_file = super::orphan_file_blocks(&raw).await?;
+        let errors = Errors::new(options.errors.unwrap_or(ErrorPolicy::of(&sb)));
         let (writer, orphans) =
-            Writer::new(rt, store, journal, disk, &orphan_file, options.fixed_time).await?;
+            Writer::new(rt, store, journal, disk, &orphan_file, options.fixed_time, errors).await?;
         mount.mark_open(&writer.store, &writer.journal).await?;
         // As Linux has it: with known errors, only a check finishes them.
         if mount.state & STATE_ERROR == 0 {
@@ -130,11 +138,16 @@ impl Volume {
     /// Why writing has ended; data of a file that could not be written, although everything else is durable.
     pub async fn sync(&self) -> Result<()> {
         let Some(writer) = self.writer() else { return Ok(()) };
-        let written = writer.files.write_back().await;
-        let flushes = writer.journal.flushes_begun();
-        writer.journal.commit(writer.journal.running()).await?;
-        writer.journal.flush_since(flushes).await?;
-        written
+        // Errors that were met before are recorded by the transaction that this makes durable.
+        writer.heed_noted().await;
+        let synced = writer.guarded(async {
+            let written = writer.files.write_back().await;
+            let flushes = writer.journal.flushes_begun();
+            writer.journal.commit(writer.journal.running()).await?;
+            writer.journal.flush_since(flushes).await?;
+            written
+        });
+        synced.await
     }
 
     /// Makes everything durable, writes the log home and leaves the volume clean: an empty journal, right free counts, no
@@ -145,12 +158,19 @@ impl Volume {
     /// written, although the volume is clean.
     pub async fn close(self) -> Result<()> {
         let (Some(writer), Some(mount)) = (self.writer(), &self.inner.mount) else { return Ok(()) };
-        // Data that cannot be written are lost, but the volume is not.
-        let written = writer.files.write_back().await;
-        writer.delete_doomed().await;
-        writer.journal.close().await?;
-        mount.mark_closed(writer).await?;
-        written
+        let closed = writer.guarded(async {
+            // Data that cannot be written are lost, but the volume is not.
+            let written = writer.files.write_back().await;
+            writer.delete_doomed().await;
+            if let Err(error) = &written {
+                writer.heed(error).await;
+            }
+            writer.heed_noted().await;
+            writer.journal.close().await?;
+            mount.mark_closed(writer).await?;
+            written
+        });
+        closed.await
     }
 }
 

@@ -1,5 +1,6 @@
 //! The state of a volume while it is open for writing.
 
+use super::errors::Errors;
 use crate::Result;
 use crate::alloc::Allocator;
 use crate::file::{Files, WriteBackGiver};
@@ -30,6 +31,7 @@ pub(crate) struct Writer {
     pub(crate) orphans: Orphans,
     pub(crate) clock: Clock,
     pub(crate) files: Files,
+    pub(crate) errors: Errors,
     /// State shared by the operations on names.
     pub(crate) names: crate::names::State,
     /// Inodes without links whose last opener is gone: to be deleted.
@@ -50,6 +52,7 @@ impl Writer {
         disk: &Disk,
         orphan_file: &[VolumeBlock],
         fixed_time: Option<i64>,
+        errors: Errors,
     ) -> Result<(Arc<Self>, Vec<Arc<InodeCell>>)> {
         let alloc = Allocator::new(store.clone());
         journal.set_listener(Arc::new(alloc.clone()));
@@ -74,7 +77,7 @@ impl Writer {
             alloc.add_giver(Arc::new(WriteBackGiver(weak.clone())));
             alloc.add_giver(Arc::new(DeletionGiver(weak.clone())));
             let rt = rt.clone();
-            Self { rt, store, journal, alloc, inodes, orphans, clock, files, unused, names }
+            Self { rt, store, journal, alloc, inodes, orphans, clock, files, errors, unused, names }
         });
         Ok((writer, left))
     }

@@ -2,6 +2,7 @@
 
 mod device;
 mod full;
+mod record;
 mod sweep;
 mod workloads;
 

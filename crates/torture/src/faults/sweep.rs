@@ -1,5 +1,6 @@
 //! EIO at each single read, write and flush of a workload.
 
+use super::record::{has_errors, without_record};
 use super::{FailOne, FailingDevice, FaultWorkload, caught};
 use crate::campaign::Profile;
 use crate::check::{Fsck, Verdict};
@@ -19,6 +20,8 @@ pub struct Sweep {
     /// The answers without a fault.
     answers: Vec<Outcome<u64>>,
     has_journal: bool,
+    /// Offset of the journal's superblock, in bytes.
+    journal_at: Option<u64>,
     seed: u64,
     ours: Ours,
     fsck: Option<Fsck>,
@@ -41,7 +44,9 @@ impl Sweep {
     /// # Errors
     /// The volume cannot be made, or does not work without faults.
     pub fn new(profile: Profile, workload: &FaultWorkload, seed: u64) -> Result<Self, String> {
-        let base = profile.make().map_err(|error| error.to_string())?.image;
+        let base = profile.make().map_err(|error| error.to_string())?;
+        let journal_at = base.journal.first().map(|run| run.start * base.block_bytes);
+        let base = base.image;
         let (before, ops) = workload.ops(seed);
         let fsck = match Fsck::is_installed() {
             true => Some(Fsck::new().map_err(|error| error.to_string())?),
@@ -53,6 +58,7 @@ impl Sweep {
             ops: before,
             answers: Vec::new(),
             has_journal: profile.has_journal(),
+            journal_at,
             seed,
             ours: Ours::new(seed),
             fsck,
@@ -94,8 +100,16 @@ impl Sweep {
         }
         let fsck = self.fsck.as_ref();
         let failed = |error: std::io::Error| error.to_string();
-        let mut image = run.image.clone();
+        let gave_up = answers.contains(&Err(Errno::ROFS));
+        if gave_up && !fail.and_later && !has_errors(&run.image) {
+            return Err("the volume gave up and its superblock does not say so".into());
+        }
+        let mut image = without_record(&run.image, self.journal_at);
         if let Some(fsck) = fsck {
+            if gave_up {
+                // The check that the record asks for.
+                fsck.mend(&run.image).map_err(failed)?;
+            }
             let is_clean = run.closed.is_ok() && fsck.check(&image).map_err(failed)? == Verdict::Clean;
             // A deletion that failed leaves an orphan even on a volume that was closed.
             let may_have_orphan = run.closed.is_err() || fail.op == BlockOp::Read;

@@ -75,6 +75,8 @@ pub(crate) async fn replay(rt: &Rt, device: Arc<dyn Device>, options: OpenOption
     let at = 1024 % block_bytes;
     let mut bytes = extant_block::read(&*device, sector(&raw, home), block_bytes).await?;
     let mut sb = Superblock::parse(&bytes[at..])?;
+    // The log may hold a copy from before an error that was recorded in place.
+    sb.keep_errors_of(raw.superblock());
     let incompat = sb.incompat() - Incompat::RECOVER;
     sb.raw_mut().s_feature_incompat = incompat.bits().into();
     if failed {

@@ -1,0 +1,136 @@
+//! Operations of callers, and what follows from the errors that they meet: `errors=` and the superblock's record.
+//!
+//! Kernel documents: *Super Block* (`s_state`, `s_error_count` and what follows), *Journal (jbd2)* (`s_errno`).
+
+use super::Writer;
+use super::errors::ErrorPolicy;
+use crate::journal::Credits;
+use crate::{Error, Result};
+use extant_block::{Bio, BioFlags, Op, Sector, Segment};
+use extant_format::{Corrupt, ErrorCode, ErrorRecord, Place, Problem, Superblock};
+use std::future::Future;
+use std::sync::atomic::Ordering;
+
+impl Writer {
+    /// Runs an operation of a caller, and does what the policy says about the error that it ends with and those that it met.
+    /// The operation holds nothing when it has ended.
+    ///
+    /// # Errors
+    /// The operation's; [`Error::Halted`].
+    pub(crate) async fn guarded<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
+        if self.errors.policy == ErrorPolicy::Panic
+            && let Some(cause) = self.journal.failure().filter(|cause| !matches!(cause, Error::ReadOnly))
+        {
+            return Err(Error::Halted(cause.to_string()));
+        }
+        let done = operation.await;
+        let error = done.as_ref().err().cloned();
+        if let Some(error) = error {
+            self.heed(&error).await;
+        }
+        self.heed_noted().await;
+        done
+    }
+
+    /// Heeds errors that were met on the way and did not end the operation.
+    pub(super) async fn heed_noted(&self) {
+        let errors = &self.errors;
+        if errors.has_noted.swap(false, Ordering::Acquire) {
+            let noted = std::mem::take(&mut *errors.noted.lock());
+            for error in noted {
+                self.heed(&error).await;
+            }
+        }
+        let met = self.alloc.problem_count();
+        let heeded = errors.problems.load(Ordering::Relaxed);
+        if met > heeded && errors.problems.swap(met, Ordering::Relaxed) == heeded {
+            for error in self.alloc.problems().into_iter().skip(heeded) {
+                self.heed(&error).await;
+            }
+        }
+    }
+
+    /// Acts on an error: a damaged structure is recorded, or ends writing, as the policy says; the end of writing is recorded
+    /// once, if the device still takes writes. The caller has no handle.
+    pub(crate) async fn heed(&self, error: &Error) {
+        if matches!(error, Error::Corrupt(_)) && self.journal.failure().is_none() {
+            match self.errors.policy {
+                ErrorPolicy::Continue => {
+                    // A journal that takes no handle any more has its end recorded instead.
+                    if let Ok(mut handle) = self.journal.start(Credits(1)).await {
+                        handle.superblock().record_error(&record(error, &place(error), self));
+                    }
+                }
+                ErrorPolicy::ReadOnly | ErrorPolicy::Panic => self.journal.latch(error.clone()),
+            }
+        }
+        match self.journal.failure() {
+            // It was closed.
+            None | Some(Error::ReadOnly) => {}
+            Some(cause) => {
+                if !self.errors.end_is_recorded.swap(true, Ordering::Relaxed) {
+                    self.journal.record_failure().await;
+                    // A device that does not take the record loses it.
+                    let _ = self.record_in_place(&cause).await;
+                }
+            }
+        }
+    }
+
+    /// Records an error in the superblock as it is on the device: the one in memory may have changes that no transaction has
+    /// made durable.
+    async fn record_in_place(&self, cause: &Error) -> Result<()> {
+        let (home, range) = self.store.superblock_home();
+        let blocks = self.store.blocks();
+        let (device, block_bytes) = (&**blocks.device(), blocks.block_bytes());
+        let start = Sector(home.number().0 * (block_bytes as u64 / Sector::BYTES));
+        let mut block = extant_block::read(device, start, block_bytes).await?;
+        let mut sb = Superblock::parse(&block[range.clone()])?;
+        sb.record_error(&record(cause, &place(cause), self));
+        sb.update_checksum();
+        block[range].copy_from_slice(sb.as_bytes());
+        let mut bio = Bio::new(Op::Write, start, vec![Segment::from(block)]);
+        bio.flags = BioFlags::FUA | BioFlags::SYNC | BioFlags::META;
+        extant_block::execute(device, bio).await.1.map_err(Error::from)
+    }
+}
+
+fn place(error: &Error) -> String {
+    match error {
+        Error::Corrupt(corrupt) => corrupt.place.to_string(),
+        Error::Io(_) => "device".to_owned(),
+        _ => "journal".to_owned(),
+    }
+}
+
+fn record<'a>(error: &Error, place: &'a str, writer: &Writer) -> ErrorRecord<'a> {
+    let (code, (inode, block)) = match error {
+        Error::Corrupt(corrupt) => match corrupt.problem {
+            Problem::Checksum { .. } => (ErrorCode::Checksum, whereabouts(corrupt)),
+            _ => (ErrorCode::Corrupt, whereabouts(corrupt)),
+        },
+        _ => (ErrorCode::Io, (0, 0)),
+    };
+    ErrorRecord { seconds: writer.journal.wall_clock(), inode, block, place, code }
+}
+
+/// The inode and the block of a damaged structure, 0 where there is none.
+fn whereabouts(corrupt: &Corrupt) -> (u32, u64) {
+    match corrupt.place {
+        Place::Inode(inode)
+        | Place::ExtentNode(inode, None)
+        | Place::DirectoryBlock(inode, _)
+        | Place::HtreeNode(inode, _)
+        | Place::Symlink(inode)
+        | Place::InlineData(inode)
+        | Place::InodeXattrs(inode)
+        | Place::Acl(inode)
+        | Place::XattrInode(inode)
+        | Place::Quota(inode, _) => (inode.0, 0),
+        Place::ExtentNode(inode, Some(block))
+        | Place::IndirectBlock(inode, block)
+        | Place::XattrBlock(inode, block) => (inode.0, block.0),
+        Place::Mmp(block) => (0, block.0),
+        _ => (0, 0),
+    }
+}
