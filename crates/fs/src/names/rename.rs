@@ -271,13 +271,7 @@ async fn rename_locked(
             moved.exchange(old_spot, new_spot, target_is_dir).await?;
             Ok(None)
         }
-        (looked, mode) => {
-            let whiteout = match mode {
-                RenameMode::Whiteout => Some(Draft::whiteout(writer, caller, from_cell).await?),
-                _ => None,
-            };
-            moved.replace(caller, looked, target_is_dir, whiteout).await
-        }
+        (looked, mode) => moved.replace(caller, looked, target_is_dir, mode == RenameMode::Whiteout).await,
     }
 }
 
@@ -323,7 +317,7 @@ impl Move<'_> {
         caller: &Caller,
         looked: std::result::Result<Spot, Slot>,
         target_is_dir: bool,
-        mut whiteout: Option<Draft<'_>>,
+        leaves_whiteout: bool,
     ) -> Result<Option<Arc<InodeCell>>> {
         let writer = self.writer;
         let cross = self.to.is_some();
@@ -343,6 +337,11 @@ impl Move<'_> {
             }
         };
         let mut moved = Self::moved_dir(writer, &self.source, self.is_dir() && cross).await?;
+        // Last: it may hold the lock of shared attribute blocks, and what makes room before takes that lock.
+        let mut whiteout = match leaves_whiteout {
+            true => Some(Draft::whiteout(writer, caller, self.from.cell()).await?),
+            false => None,
+        };
         // Both leaves and directories, the block with `..`, the inode that moves.
         let credits = 2 * LEAF_CREDITS
             + growth.credits()

@@ -85,3 +85,68 @@ fn blocks_freed_during_a_checkpoint_are_waited_for() {
     std::fs::write(&image, disk.to_bytes()).unwrap();
     check_is_silent(&image, "after a checkpoint on a full volume");
 }
+
+/// Drops a node when room is asked for, as another task might at that time.
+#[derive(Debug)]
+struct DropLater(parking_lot::Mutex<Option<Node>>);
+
+impl crate::alloc::GivesBack for DropLater {
+    fn give_back(&self) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        drop(self.0.lock().take());
+        Box::pin(async {})
+    }
+}
+
+#[test]
+fn a_whiteout_takes_no_lock_that_making_room_needs() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), "-t ext4 -b 1024 -I 128 -O ^dir_index,^metadata_csum 8M");
+    let sim = Sim::new(Machine::free(1, Preemption::None), 1);
+    let disk = Arc::new(MemDevice::from_bytes(std::fs::read(&image).unwrap()));
+    let caller = Caller::root();
+    let work = async {
+        let bed = Bed::open(sim.rt(), disk.clone()).await;
+        let writer = bed.writer();
+        let root = bed.volume.root_node().await.unwrap();
+        // Its files inherit a list that does not fit an inode of 128 bytes.
+        let layer = root.mkdir(&caller, b"layer", 0o755).await.unwrap();
+        let list = [
+            &2u32.to_le_bytes()[..],
+            &[1, 0, 7, 0, 0xff, 0xff, 0xff, 0xff],
+            &[2, 0, 7, 0, 0xe8, 3, 0, 0],
+            &[4, 0, 5, 0, 0xff, 0xff, 0xff, 0xff],
+            &[0x10, 0, 7, 0, 0xff, 0xff, 0xff, 0xff],
+            &[0x20, 0, 5, 0, 0xff, 0xff, 0xff, 0xff],
+        ]
+        .concat();
+        layer.set_xattr(&caller, b"system.posix_acl_default", &list, SetMode::Any).await.unwrap();
+        layer.create(&caller, b"old", 0o644).await.unwrap();
+        // Its block is full: another name takes another block.
+        let full = root.mkdir(&caller, b"full", 0o755).await.unwrap();
+        for n in 0..4 {
+            let name = format!("{n}{}", "long".repeat(55));
+            full.create(&caller, name.as_bytes(), 0o644).await.unwrap();
+        }
+        let doomed = root.create(&caller, b"doomed", 0o644).await.unwrap();
+        doomed.set_xattr(&caller, b"user.x", &[1; 100], SetMode::Any).await.unwrap();
+        let file = doomed.open(&caller, Default::default()).unwrap();
+        file.write(0, &[1; 20_000]).await.unwrap();
+        drop(file);
+        bed.volume.sync().await.unwrap();
+        root.unlink(&caller, b"doomed").await.unwrap();
+        let hog = writer.alloc.reserve(writer.alloc.statfs().free, 0, Privilege::Reserved).unwrap();
+        writer.alloc.add_giver(Arc::new(DropLater(parking_lot::Mutex::new(Some(doomed)))));
+        let new = "new".repeat(80);
+        layer.rename(&caller, b"old", &full, new.as_bytes(), RenameMode::Whiteout).await.unwrap();
+        let whiteout = layer.lookup(&caller, b"old").await.unwrap();
+        assert_eq!(whiteout.kind(), Some(FileKind::CharDevice));
+        drop((hog, whiteout, full, layer, root));
+        bed.close().await;
+    };
+    sim.rt().block_on(work).unwrap();
+    std::fs::write(&image, disk.to_bytes()).unwrap();
+    check_is_silent(&image, "after a whiteout on a full volume");
+}
