@@ -315,7 +315,7 @@ impl Sys {
             FileType::Dir => return Err(Error::IsADirectory(format!("inode {node:?}"))),
             FileType::Symlink => return Err(Error::Loop(format!("inode {node:?}"))),
             FileType::File => {}
-            _ => return Err(Error::NotAFile(format!("inode {node:?}"))),
+            _ => return Err(Error::Special(format!("inode {node:?}"))),
         }
         let contents = match node {
             Node::Live(live) => {

@@ -45,6 +45,9 @@ pub enum Error {
     /// Another kind of file was needed.
     #[error("{0}: not a regular file")]
     NotAFile(String),
+    /// A device node, pipe or socket has no contents on the volume to open (ENXIO).
+    #[error("{0}: a device node, pipe or socket, which has no contents to open")]
+    Special(String),
     /// Too many symbolic links on the way (ELOOP).
     #[error("{0}: too many levels of symbolic links")]
     Loop(String),
@@ -133,7 +136,8 @@ impl Error {
         match self {
             Self::Permission(_) => 1,
             Self::NotFound(_) => 2,
-            Self::Io(_) | Self::Defect | Self::NotWritten(_) => 5,
+            Self::Io(_) | Self::Defect | Self::Halted(_) | Self::NotWritten(_) => 5,
+            Self::Special(_) => 6,
             Self::ValueTooBig(_) => 7,
             Self::BadFile(_) => 9,
             Self::Access(_) => 13,

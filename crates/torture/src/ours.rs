@@ -156,7 +156,7 @@ impl Subject for OurVolume {
     }
 
     fn truncate(&mut self, path: &str, size: u64) -> Outcome<()> {
-        self.root.set_len(at(path), size).map_err(errno)
+        self.open_for(path, false, true)?.set_len(size).map_err(errno)
     }
 
     fn write(

@@ -423,8 +423,12 @@ impl Dir {
     /// # Errors
     /// It is no regular file, or may not be written.
     pub async fn set_len(&self, path: impl AsRef<[u8]>, size: u64) -> Result<()> {
-        let file = self.open_with(path, FileOptions::new().write(true)).await?;
-        file.set_len(size).await
+        match self.open_with(path, FileOptions::new().write(true)).await {
+            Ok(file) => file.set_len(size).await,
+            // As truncate(2), which does not open it.
+            Err(Error::Special(place)) => Err(Error::NotAFile(place)),
+            Err(error) => Err(error),
+        }
     }
 
     /// The value of an extended attribute; its name has a prefix such as `user.`.

@@ -78,6 +78,9 @@ impl Files {
             }
             Some(FileKind::Regular) => check_size(inode, writer.store.shape()).map_err(Error::from),
             Some(FileKind::Directory) => Err(Error::IsADirectory(format!("inode {}", inode.number))),
+            Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket) => {
+                Err(Error::Special(format!("inode {}", inode.number)))
+            }
             _ => Err(Error::NotAFile(format!("inode {}", inode.number))),
         })?;
         let mut table = self.table.lock();

@@ -219,7 +219,7 @@ impl Node {
     /// Opens a file for reading and writing. Whether the caller may do either is not asked: see [`Self::check_access`].
     ///
     /// # Errors
-    /// As [`Error::NotAFile`] for anything but a regular file.
+    /// For anything but a regular file [`Error::IsADirectory`], [`Error::Special`] or [`Error::NotAFile`].
     pub fn open(&self, caller: &Caller, options: FileOptions) -> Result<OpenFile> {
         let options = FileOptions {
             reserved_blocks: options.reserved_blocks
