@@ -321,3 +321,59 @@ fn a_freed_directory_block_that_becomes_data_holds_the_data() {
     }
     w.check_over("freed directory blocks", &BOTH);
 }
+
+/// A volume with a directory `a` that lies in its inode; ours are made in blocks.
+fn with_inline_directory() -> Base {
+    let profile = Profile {
+        name: "ext4-inline-unlogged",
+        mke2fs: &["-t", "ext4", "-b", "1024", "-I", "256", "-O", "^has_journal,inline_data"],
+        kib: 2 << 10,
+    };
+    let mut base = profile.make().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    std::fs::write(&path, base.image.to_vec()).unwrap();
+    let debugfs = |args: &[&str]| {
+        let out = std::process::Command::new("debugfs").args(args).arg(&path).output().unwrap();
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    };
+    debugfs(&["-w", "-R", "mkdir a"]);
+    assert!(debugfs(&["-R", "stat a"]).contains("Flags: 0x10000000"), "it has its names in its inode");
+    base.image = extant_torture::Image::new(std::fs::read(&path).unwrap().into());
+    base
+}
+
+#[test]
+fn names_that_come_to_and_leave_a_directory_in_its_inode_are_kept() {
+    if !Fsck::is_installed() {
+        println!("skipped: e2fsck is not installed (apt-get install e2fsprogs)");
+        return;
+    }
+    let (base, fsck) = (with_inline_directory(), Fsck::new().unwrap());
+    let mut w = Workload::default();
+    w.mkdir("b");
+    let (moved, other) = (w.file("a/x", 3000), w.file("b/y", 2000));
+    w.sync();
+    w.keeps(&moved, &["a/x", "b/x2", "a/x3"]);
+    w.keeps(&other, &["b/y", "a/y2", "b/z"]);
+    w.rename("a/x", "b/x2", RenameMode::Replace);
+    w.sync();
+    w.rename("b/y", "a/y2", RenameMode::Replace);
+    w.sync();
+    w.op(Op::Link { from: "a/y2".into(), to: "b/z".into() });
+    w.op(Op::Unlink { path: "a/y2".into() });
+    w.sync();
+    w.keeps(&other, &["b/z"]);
+    // It leaves its inode in the commit in which a name leaves it and another comes.
+    let last = w.file("a/last", 1000);
+    w.sync();
+    w.keeps(&last, &["a/last", "b/last"]);
+    w.rename("a/last", "b/last", RenameMode::Replace);
+    w.file(&format!("a/{}", "long".repeat(50)), 100);
+    w.rename("b/x2", "a/x3", RenameMode::Replace);
+    w.sync();
+    w.keeps(&moved, &["a/x3"]);
+    w.keeps(&last, &["b/last"]);
+    let looked = w.check_on(&base, &fsck, "inline_data without a journal");
+    assert!(looked > 20, "{looked} disks");
+}

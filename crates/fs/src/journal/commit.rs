@@ -5,7 +5,7 @@ use super::{Inner, LatchOnPanic, Tid};
 use crate::Result;
 use crate::meta::{MetaBlock, MetaStore};
 use extant_cache::blocks::{BlockEdit, BlockRef, Durable, EditToken, Frozen};
-use extant_format::InodeNumber;
+use extant_format::{FileKind, InodeFlags, InodeNumber};
 use extant_rt::{Nanos, Rt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +19,13 @@ pub(super) struct Versions {
     /// In order of place.
     pub(super) blocks: Vec<(MetaBlock, Frozen)>,
     /// Inodes without links, as their table had them before; on a volume without a journal.
-    pub(super) deleted: Vec<Deleted>,
+    pub(super) deleted: Vec<Before>,
+    /// Directories that lay in their inodes; on a volume without a journal.
+    pub(super) inline: Vec<Before>,
 }
 
-/// The record of an inode as it was before it was deleted.
-pub(super) struct Deleted {
+/// The record of an inode as the transaction before left it.
+pub(super) struct Before {
     pub(super) number: InodeNumber,
     /// The block of the inode table.
     pub(super) table: u64,
@@ -34,6 +36,23 @@ pub(super) struct Deleted {
 
 /// Offset of `i_links_count` in a record, in bytes.
 const LINKS_AT: usize = 0x1a;
+/// Offset of `i_flags` in a record, in bytes.
+const FLAGS_AT: usize = 0x20;
+
+/// Whether a record is that of a directory in use whose names lie in it.
+fn is_inline_directory(record: &[u8]) -> bool {
+    const KIND: u16 = 0xf000;
+    let mode = u16::from_le_bytes([record[0], record[1]]);
+    let flags = u32::from_le_bytes([
+        record[FLAGS_AT],
+        record[FLAGS_AT + 1],
+        record[FLAGS_AT + 2],
+        record[FLAGS_AT + 3],
+    ]);
+    mode & KIND == FileKind::Directory.mode_bits()
+        && InodeFlags::from_bits_retain(flags).contains(InodeFlags::INLINE_DATA)
+        && record[LINKS_AT..LINKS_AT + 2] != [0, 0]
+}
 
 /// Commits the transaction that was closed to new operations. Driven by those who wait for it.
 pub(super) async fn run(inner: Arc<Inner>) {
@@ -104,7 +123,7 @@ async fn encode(rt: &Rt, store: &MetaStore, transaction: &mut Running, keeps_del
     let tid = transaction.tid;
     let shape = store.shape();
     let mut budget = rt.budget(STINT);
-    let mut deleted = Vec::new();
+    let (mut deleted, mut inline) = (Vec::new(), Vec::new());
     let mut encoder = Encoder { tid, blocks: &mut transaction.blocks };
     for inodes in transaction.inodes.chunks(16) {
         for inode in inodes {
@@ -114,9 +133,11 @@ async fn encode(rt: &Rt, store: &MetaStore, transaction: &mut Running, keeps_del
             let record = &mut edit[at..end];
             let before = if keeps_deleted { record.to_vec() } else { Vec::new() };
             inode.encode(tid, record, shape);
+            let (number, table) = (inode.number(), table.number().0);
             if keeps_deleted && record[LINKS_AT..LINKS_AT + 2] == [0, 0] {
-                let (number, table) = (inode.number(), table.number().0);
-                deleted.push(Deleted { number, table, at, record: before });
+                deleted.push(Before { number, table, at, record: before });
+            } else if keeps_deleted && is_inline_directory(&before) {
+                inline.push(Before { number, table, at, record: before });
             }
         }
         budget.resched().await;
@@ -151,7 +172,7 @@ async fn encode(rt: &Rt, store: &MetaStore, transaction: &mut Running, keeps_del
         blocks.push((block.clone(), version));
         budget.resched().await;
     }
-    Versions { tid, blocks, deleted }
+    Versions { tid, blocks, deleted, inline }
 }
 
 impl Inner {

@@ -7,22 +7,23 @@
 //! 1. file data, and metadata blocks that nothing durable points to yet;
 //! 2. everything else but names, with the inodes and blocks that the transaction freed still in use;
 //! 3. names added, in blocks that keep the names which moved to other blocks;
-//! 4. directory blocks without room for that;
+//! 4. directory blocks without room for that, and directories that lie in their inodes (`inline_data`);
 //! 5. the blocks of phase 3 without the names that moved;
 //! 6. freed inodes and blocks as free.
 //!
-//! Directories that lie in their inodes (`inline_data`) change in phase 2.
+//! A name that moves between two directories in phase 4 may be at neither place after a crash; its file comes into
+//! `lost+found`.
 
 mod names;
 
 use super::Inner;
-use super::commit::Versions;
+use super::commit::{Before, Versions};
 use super::log::write_blocks;
 use super::state::Running;
 use crate::Result;
 use crate::meta::MetaKind;
 use extant_block::Buf;
-use extant_format::{Superblock, set_bits};
+use extant_format::{InodeNumber, Superblock, set_bits};
 use names::{Change, Step, steps};
 use std::sync::Arc;
 
@@ -73,7 +74,8 @@ impl Inner {
             leads_nowhere && transaction.fresh.contains(&n)
         };
         let is_name = |kind, n| matches!(kind, MetaKind::Directory { .. }) && !is_fresh(kind, n);
-        let has_names = versions.blocks.iter().any(|(block, _)| is_name(block.kind(), block.number().0));
+        let has_names = !versions.inline.is_empty()
+            || versions.blocks.iter().any(|(block, _)| is_name(block.kind(), block.number().0));
         for (block, version) in &versions.blocks {
             let (kind, n) = (block.kind(), block.number().0);
             if is_name(kind, n) {
@@ -85,12 +87,19 @@ impl Inner {
                 continue;
             }
             let shape = self.store.shape();
-            match has_names.then(|| still_in_use(kind, n, version.bytes(), transaction, versions, shape)) {
-                Some(Some(before)) => {
-                    phases.objects.push((n, Arc::new(before)));
-                    phases.freed.push((n, version.bytes().clone()));
+            let in_use = has_names
+                .then(|| still_in_use(kind, n, version.bytes(), transaction, versions, shape))
+                .flatten();
+            if in_use.is_some() {
+                phases.freed.push((n, version.bytes().clone()));
+            }
+            let named = in_use.map_or_else(|| version.bytes().clone(), Arc::new);
+            match with_records(kind, n, &named, &versions.inline) {
+                Some(unnamed) => {
+                    phases.objects.push((n, Arc::new(unnamed)));
+                    phases.between.push((n, named));
                 }
-                _ => phases.objects.push((n, version.bytes().clone())),
+                None => phases.objects.push((n, named)),
             }
         }
         let mut changes = Vec::with_capacity(directories.len());
@@ -99,7 +108,11 @@ impl Inner {
             let before = transaction.names_before.get(&n).map_or(after, |before| &before[..]);
             changes.push(Change { block: n, before, after });
         }
-        for ((block, version), step) in directories.iter().zip(steps(&changes)) {
+        // A name that goes may have come to a directory that lies in its inode.
+        let may_stay = |inode: InodeNumber| {
+            !versions.inline.is_empty() && versions.deleted.iter().all(|deleted| deleted.number != inode)
+        };
+        for ((block, version), step) in directories.iter().zip(steps(&changes, may_stay)) {
             let write = (block.number().0, version.bytes().clone());
             match step {
                 Step::Added => phases.added.push(write),
@@ -115,6 +128,16 @@ impl Inner {
     }
 }
 
+/// A block of the inode table with these records in place of those that it has; `None` if it has none of them.
+fn with_records(kind: MetaKind, n: u64, version: &Buf, records: &[Before]) -> Option<Buf> {
+    let mut changed: Option<Buf> = None;
+    for inode in records.iter().filter(|inode| matches!(kind, MetaKind::InodeTable(_)) && inode.table == n) {
+        let bytes = changed.get_or_insert_with(|| Buf::from_slice(version));
+        bytes[inode.at..inode.at + inode.record.len()].copy_from_slice(&inode.record);
+    }
+    changed
+}
+
 /// The block with everything in use that the transaction freed; `None` if it freed nothing there.
 fn still_in_use(
     kind: MetaKind,
@@ -127,11 +150,7 @@ fn still_in_use(
     let mut before: Option<Buf> = None;
     let mut own = |change: &dyn Fn(&mut [u8])| change(before.get_or_insert_with(|| Buf::from_slice(version)));
     match kind {
-        MetaKind::InodeTable(_) => {
-            for inode in versions.deleted.iter().filter(|inode| inode.table == n) {
-                own(&|bytes| bytes[inode.at..inode.at + inode.record.len()].copy_from_slice(&inode.record));
-            }
-        }
+        MetaKind::InodeTable(_) => return with_records(kind, n, version, &versions.deleted),
         MetaKind::InodeBitmap(group) => {
             for inode in &versions.deleted {
                 if let Some((_, index)) = sb.locate_inode(inode.number).filter(|(of, _)| *of == group) {

@@ -25,11 +25,12 @@ pub(super) enum Step {
     BetweenThem,
 }
 
-/// The step of each block, in the order of `changes`.
+/// The step of each block, in the order of `changes`. `may_stay` says of inodes whether a name that goes from all of the
+/// blocks may have come to another place.
 ///
 /// Two blocks without room that trade names are both [`Step::BetweenThem`]; a crash between their writes may leave an inode
 /// that has links but no name, which e2fsck puts into `lost+found`.
-pub(super) fn steps(changes: &[Change<'_>]) -> Vec<Step> {
+pub(super) fn steps(changes: &[Change<'_>], may_stay: impl Fn(InodeNumber) -> bool) -> Vec<Step> {
     let mut added: BTreeMap<InodeNumber, Vec<u64>> = BTreeMap::new();
     for change in changes {
         let old: BTreeSet<_> = names(change.before).map(|name| name.key()).collect();
@@ -37,15 +38,20 @@ pub(super) fn steps(changes: &[Change<'_>]) -> Vec<Step> {
             added.entry(name.inode).or_default().push(change.block);
         }
     }
-    changes.iter().map(|change| step(change, &added)).collect()
+    changes.iter().map(|change| step(change, &added, &may_stay)).collect()
 }
 
-fn step(change: &Change<'_>, added: &BTreeMap<InodeNumber, Vec<u64>>) -> Step {
+fn step(
+    change: &Change<'_>,
+    added: &BTreeMap<InodeNumber, Vec<u64>>,
+    may_stay: &impl Fn(InodeNumber) -> bool,
+) -> Step {
     let new: BTreeSet<_> = names(change.after).map(|name| name.key()).collect();
     let moves = |name: &Name<'_>| {
         let to = added.get(&name.inode);
         // Within one block the move is one write.
-        !new.contains(&name.key()) && to.is_some_and(|to| !to.contains(&change.block))
+        !new.contains(&name.key())
+            && to.map_or_else(|| may_stay(name.inode), |to| !to.contains(&change.block))
     };
     let mut both: Option<Buf> = None;
     for name in names(change.before).filter(moves) {
@@ -134,7 +140,7 @@ mod tests {
     fn a_name_that_moves_stays_where_it_was_until_it_is_where_it_goes() {
         let (a, b) = (block(&[(12, "moved"), (13, "stays")]), block(&[(14, "other")]));
         let (c, d) = (block(&[(13, "stays")]), block(&[(14, "other"), (12, "moved")]));
-        let steps = steps(&[of(1, &a, &c), of(2, &b, &d)]);
+        let steps = steps(&[of(1, &a, &c), of(2, &b, &d)], |_| false);
         let Step::AddedThenRemoved(both) = &steps[0] else { panic!("{:?}", steps[0]) };
         assert_eq!(list(both), [(13, "stays".into()), (12, "moved".into())]);
         assert!(matches!(steps[1], Step::Added));
@@ -143,7 +149,7 @@ mod tests {
     #[test]
     fn what_is_deleted_or_stays_in_its_block_is_written_once() {
         let (a, b) = (block(&[(12, "old"), (13, "gone")]), block(&[(12, "new")]));
-        assert!(matches!(steps(&[of(1, &a, &b)])[..], [Step::Added]));
+        assert!(matches!(steps(&[of(1, &a, &b)], |_| false)[..], [Step::Added]));
     }
 
     #[test]
@@ -156,7 +162,7 @@ mod tests {
         let (mut after, mut with) = (full.clone(), vec![(14, "short")]);
         with.push(full[0]);
         after[0] = (30, &other);
-        let steps = steps(&[of(1, &before, &block(&after)), of(2, &target, &block(&with))]);
+        let steps = steps(&[of(1, &before, &block(&after)), of(2, &target, &block(&with))], |_| false);
         assert!(matches!(steps[..], [Step::BetweenThem, Step::Added]), "{steps:?}");
     }
 }
