@@ -11,7 +11,7 @@ use extant_cache::Disk;
 use extant_cache::accounts::AccountConfig;
 use extant_cache::blocks::Blocks;
 use extant_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
-use extant_format::{Compat, Corrupt, Incompat, Place, RoCompat, STATE_ERROR, STATE_VALID, Superblock};
+use extant_format::{Compat, Incompat, RoCompat, STATE_ERROR, STATE_VALID, Superblock};
 use extant_rt::{Nanos, Rt};
 use std::sync::Arc;
 
@@ -289,8 +289,10 @@ async fn open_log(raw: &Volume) -> Result<Option<(LogDevice, Tid, bool)>> {
     let failed = journal.errno() != 0;
     journal.set_errno(0);
     if journal.log().len() < LOG_BLOCKS_MIN {
-        let first = journal.log().start.into();
-        return Err(Corrupt::field(Place::JournalSuperblock, "s_first", first, "1").into());
+        let feature =
+            format!("a log of {} blocks, less than the {LOG_BLOCKS_MIN} of Linux", journal.log().len());
+        let hint = "; it can be opened for reading only, or made anew with `tune2fs -O ^has_journal` and `tune2fs -j`";
+        return Err(Error::Unsupported { feature, hint });
     }
     // The number in an empty journal was never used, but a torn transaction may have had it.
     let next = Tid::first(journal.sequence().wrapping_add(1));

@@ -101,3 +101,77 @@ fn a_small_inode_made_after_2038_says_2038() {
     })
     .unwrap();
 }
+
+#[test]
+fn a_log_smaller_than_linux_makes_it_is_refused_by_name() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    make(&image, 16, "-t ext4 -b 1024 -J size=1 -N 64");
+    let bytes = std::fs::read(&image).unwrap();
+    let rt = Rt::real(Default::default());
+    let disk = Arc::new(MemDevice::from_bytes(bytes.clone()));
+    let at = rt.block_on(async {
+        let volume = Volume::open(disk, OpenOptions::default()).await.unwrap();
+        Log::open(&volume).await.unwrap().expect("a journal").map.home(0).unwrap().0 as usize * 1024
+    });
+    let at = at.unwrap();
+    // Offsets of s_maxlen and s_first in the journal's superblock.
+    for (offset, value, words) in [(0x10, 600u32, "s_maxlen is 600"), (0x14, 700, "a log of 324 blocks")] {
+        let mut bytes = bytes.clone();
+        bytes[at + offset..][..4].copy_from_slice(&value.to_be_bytes());
+        if let Ok(journal) = extant_format::jbd2::JournalSuperblock::parse(&bytes[at..]) {
+            journal.write_to(&mut bytes[at..at + 1024]);
+        }
+        let disk = Arc::new(MemDevice::from_bytes(bytes.clone()));
+        let refused = rt.block_on(open(&rt, &disk, 0)).unwrap().map(drop).unwrap_err().to_string();
+        assert!(refused.contains(words), "{refused}");
+        assert!(disk.to_bytes() == bytes, "a volume that is refused is left as it is");
+    }
+}
+
+#[test]
+fn the_largest_operations_fit_the_smallest_log() {
+    use extant_sim::{Machine, Preemption, Sim};
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    for args in ["-t ext3 -b 1024 -J size=1 -N 64", "-t ext4 -b 1024 -J size=1 -N 64"] {
+        make(&image, 24, args);
+        let disk = Arc::new(MemDevice::from_bytes(std::fs::read(&image).unwrap()));
+        // A deadlock of the virtual world is a failure of its own.
+        let sim = Sim::new(Machine::free(1, Preemption::None), 1);
+        sim.rt()
+            .block_on(async {
+                let (volume, _cache) = open(sim.rt(), &disk, 1_700_000_000).await.unwrap();
+                let (root, caller) = (volume.root_node().await.unwrap(), Caller::root());
+                let node = root.create(&caller, b"sparse", 0o644).await.unwrap();
+                let file = node.open(&caller, Default::default()).unwrap();
+                // A node of the map for each block, or an extent.
+                for n in 0..2500 {
+                    assert_eq!(file.write(n * (300 << 10), &[1; 1024]).await.unwrap(), 1024);
+                }
+                file.sync().await.unwrap();
+                file.set_size(1 << 20).await.unwrap();
+                file.write(0, &vec![2; 4 << 20]).await.unwrap();
+                drop(file);
+                root.unlink(&caller, b"sparse").await.unwrap();
+                node.release().await;
+                let dir = root.mkdir(&caller, b"dir", 0o755).await.unwrap();
+                let first = dir.create(&caller, b"first", 0o644).await.unwrap();
+                for n in 0..800 {
+                    let name = format!("{n:04}{}", "name".repeat(60));
+                    dir.link(&caller, &first, name.as_bytes()).await.unwrap();
+                }
+                drop((first, dir, root));
+                volume.close().await.unwrap();
+            })
+            .unwrap();
+        std::fs::write(&image, disk.to_bytes()).unwrap();
+        crate::testbed::check_is_silent(&image, args);
+    }
+}

@@ -8,7 +8,6 @@ use crate::journal::recover::Log;
 use crate::names::Caller;
 use crate::{Error, OpenOptions, Result, Volume, recover};
 use extant_block::{Bio, BioFlags, Device, IoErrorKind, Limits, Op, Sector};
-use extant_cache::{CacheConfig, PageCache};
 use extant_format::InodeNumber;
 use extant_rt::{Class, Rt};
 use parking_lot::Mutex;
@@ -236,21 +235,6 @@ fn a_commit_that_waits_for_handles_writes_nothing_after_a_failure() {
     let position = gate.position();
     assert!(bed.rt.block_on(commit).unwrap().is_err());
     assert_eq!(gate.position(), position);
-}
-
-#[test]
-fn a_log_of_a_few_blocks_is_not_written_to() {
-    let mut image = image("-t ext4 -b 1024 -O ^metadata_csum -J size=1", 16);
-    let rt = rt();
-    let opened = rt.block_on(Volume::open(memory(&rt, &image), OpenOptions::default())).unwrap().unwrap();
-    let log = rt.block_on(Log::open(&opened)).unwrap().unwrap().expect("a journal");
-    // s_first, of 1024 blocks.
-    let at = log.map.home(0).unwrap().0 as usize * 1024 + 0x14;
-    image[at..at + 4].copy_from_slice(&1023u32.to_be_bytes());
-    let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).unwrap();
-    let disk = cache.attach(memory(&rt, &image));
-    let refused = rt.block_on(Volume::open_writable(&rt, &disk, offline())).unwrap();
-    assert!(matches!(refused, Err(Error::Corrupt(_))), "{refused:?}");
 }
 
 #[test]
