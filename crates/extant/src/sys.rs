@@ -325,7 +325,7 @@ impl Sys {
                 }
                 let file = live.open(&self.caller, options.to_fs())?;
                 if options.truncate && !fresh {
-                    file.set_size(0).await?;
+                    file.empty().await?;
                 }
                 Contents::Live(file)
             }

@@ -6,6 +6,7 @@
 
 use super::contents::{Contents, Live};
 use super::inline;
+use super::removal::Removal;
 use crate::alloc::{Allocated, Privilege};
 use crate::journal::Credits;
 use crate::map::change::{Change, PinnedNodes, plan, written};
@@ -19,6 +20,7 @@ use extant_cache::{
 use extant_format::{RoCompat, VolumeBlock};
 use parking_lot::MutexGuard;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 /// Runs of a file that one handle logs at most.
@@ -303,13 +305,22 @@ impl Contents {
             .filter(|(_, _, was)| *was != Was::Written)
             .map(|(blocks, to, _)| written(blocks, *to))
             .collect();
+        // The old contents of a file that was emptied go with the first of the new ones.
+        let old = match self.is_emptied() {
+            true => Some(Removal::plan(writer, &self.cell, 0).await?),
+            false => None,
+        };
+        if old.as_ref().is_some_and(|old| !old.is_whole()) {
+            return Err(Error::Defect);
+        }
         let mut nodes = PinnedNodes::of(&self.cell, sb);
-        let planned =
-            plan(&writer.store, &writer.alloc, &self.cell, &mut nodes, &Change::Map(&mapped)).await?;
+        let change = if old.is_some() { Change::Refill(&mapped) } else { Change::Map(&mapped) };
+        let planned = plan(&writer.store, &writer.alloc, &self.cell, &mut nodes, &change).await?;
         let (places, news) = self.allocate_nodes(planned.new_nodes, &landed[0]).await?;
         let bitmaps = (landed.len() + places.len()) as u32 * Allocated::CREDITS;
         // The superblock may have to name a feature.
-        let credits = Credits(planned.credits() + bitmaps + 1);
+        let of_old = old.as_ref().map_or(0, |old| old.credits(sb));
+        let credits = Credits(planned.credits() + bitmaps + 1 + of_old);
         let wakers = {
             let mut handle = writer.journal.start(credits).await?;
             let mut live = self.live.lock();
@@ -323,6 +334,10 @@ impl Contents {
             }
             places.into_iter().for_each(|place| writer.alloc.log(&mut handle, place));
             inline::leave(&mut handle, &self.cell, sb);
+            let replaces = old.is_some();
+            if let Some(old) = old {
+                old.apply(writer, &mut handle, &self.cell);
+            }
             planned.apply(&mut handle, &self.cell, &nodes, &news, data_blocks, sb);
             for (blocks, _, _) in landed {
                 live.map.landed(blocks.clone(), size_bytes);
@@ -330,7 +345,8 @@ impl Contents {
             live.version += 1;
             let recorded = self.recorded_bytes();
             let size = live.map.recordable_bytes(recorded);
-            if size != recorded {
+            self.emptied.store(0, Ordering::Release);
+            if replaces || size != recorded {
                 handle.inode(&self.cell).set_size(size);
             }
             if size >= LARGE_FILE_BYTES {

@@ -1,6 +1,7 @@
 //! One file's contents in memory: its pages and its map, the space that dirty pages have reserved, and what is in flight.
 
 use crate::alloc::{Allocated, Privilege, Reservation};
+use crate::map::MAP_END;
 use crate::map::change::look_up;
 use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
 use crate::map::live::{Known, LiveMap, Need, WriteStep};
@@ -17,7 +18,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 
 /// A regular file's contents, as the cache's backing of its pages.
@@ -30,6 +31,11 @@ pub(crate) struct Contents {
     /// Held while the map on disk is changed, from loading its nodes to the end of the handle.
     pub(super) edits: async_lock::Mutex<()>,
     pub(super) live: Mutex<Live>,
+    /// Of a file that was emptied while the volume still has its old contents, one more than the blocks of these; else 0. The
+    /// map in memory has the new contents alone. Changed under `edits`.
+    pub(super) emptied: AtomicU64,
+    /// Open files of it.
+    pub(super) files: AtomicUsize,
 }
 
 /// State that changes with each write.
@@ -73,7 +79,16 @@ impl Contents {
             times_unlogged: false,
             waiters: Vec::new(),
         };
-        Self { writer, cell, block, edits: async_lock::Mutex::new(()), live: Mutex::new(live) }
+        let (emptied, files) = Default::default();
+        Self {
+            writer,
+            cell,
+            block,
+            edits: async_lock::Mutex::new(()),
+            live: Mutex::new(live),
+            emptied,
+            files,
+        }
     }
 
     pub(super) fn number(&self) -> InodeNumber {
@@ -86,7 +101,7 @@ impl Contents {
 
     /// The size that the volume records; the cache's may be ahead of it.
     pub(super) fn recorded_bytes(&self) -> u64 {
-        self.cell.read(Inode::size)
+        if self.is_emptied() { 0 } else { self.cell.read(Inode::size) }
     }
 
     /// The blocks with at least one byte in a range.
@@ -132,6 +147,9 @@ impl Contents {
     /// # Errors
     /// A damaged map, or one that cannot be read; one that claims the volume's own metadata.
     async fn look_up(&self, block: u64) -> Result<Vec<(Range<u64>, Known)>> {
+        if self.is_emptied() {
+            return Ok(vec![(0..MAP_END, Known::Hole)]);
+        }
         let Writer { store, alloc, .. } = &*self.writer;
         let found = look_up(store, alloc, &self.cell, block).await?;
         for (range, known) in &found {
@@ -231,6 +249,9 @@ impl Contents {
     }
 
     fn tree_shape(&self) -> TreeShape {
+        if self.is_emptied() {
+            return TreeShape::default();
+        }
         self.cell.read(|inode| {
             if inode.flags().contains(InodeFlags::INLINE_DATA) {
                 return TreeShape::default();
@@ -298,16 +319,16 @@ impl Contents {
     /// The changes of the file that are not logged yet.
     pub(super) fn rest(&self) -> Rest {
         let live = self.live.lock();
-        match live.map.is_clean() {
+        match live.map.is_clean() && !self.is_emptied() {
             false => Rest::Busy,
             true if live.times_unlogged => Rest::TimesUnlogged,
             true => Rest::Idle,
         }
     }
 
-    /// Delayed blocks, which statistics count as the file's.
-    pub(crate) fn delayed_blocks(&self) -> u64 {
-        self.live.lock().map.reserved().0
+    /// Delayed blocks, which statistics count as the file's, without those that it was emptied of.
+    pub(super) fn unrecorded_blocks(&self) -> i64 {
+        self.live.lock().map.reserved().0.cast_signed() - self.emptied_blocks().cast_signed()
     }
 }
 

@@ -2,13 +2,15 @@
 //! that is open for writing.
 //!
 //! `read` streams from the volume. `contents` is one file's pages and its map in memory; `backing` is what the cache asks
-//! of it (where to read, where to write back, what to log at the end of that); `write`, `resize` and `sync` are what callers
-//! ask of it; `table` knows the files that are in memory.
+//! of it (where to read, where to write back, what to log at the end of that); `write`, `resize`, `emptied` and `sync` are
+//! what callers ask of it; `removal` frees what a map no longer holds; `table` knows the files that are in memory.
 
 mod backing;
 mod contents;
+mod emptied;
 mod inline;
 mod read;
+mod removal;
 mod resize;
 mod sync;
 mod table;
@@ -17,6 +19,7 @@ mod tests;
 mod write;
 
 pub use read::{Chunk, File, FileStream};
-pub(crate) use resize::{finish_shrink, free_from};
+pub(crate) use removal::free_from;
+pub(crate) use resize::finish_shrink;
 pub(crate) use table::{Files, WriteBackGiver};
 pub use write::{FileOptions, OpenFile};

@@ -6,65 +6,18 @@
 use super::backing::{LARGE_FILE_BYTES, ensure_large_file};
 use super::contents::Contents;
 use super::inline;
+use super::removal::free_from;
 use super::write::{OpenFile, cache_error};
 use crate::inode::Orphans;
 use crate::journal::{Credits, Handle};
 use crate::map::MAP_END;
-use crate::map::change::{Change, PinnedNodes, frees_metadata, plan};
 use crate::meta::InodeCell;
 use crate::volume::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
-use extant_format::{Inode, InodeFlags, Place};
+use extant_format::{Inode, InodeFlags};
 use std::sync::Arc;
-
-/// Where a step of a removal stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
-    /// Nothing was freed before.
-    pub(crate) first: bool,
-    /// Nothing is left.
-    pub(crate) last: bool,
-}
-
-/// Unmaps and frees what a file maps from block `from` on, in as many transactions as that takes; at least one. `beside` adds
-/// changes of at most `credits` to each. The caller keeps others from changing the map, and write-back of the blocks has
-/// ended.
-///
-/// # Errors
-/// A damaged map or bitmap, or one that cannot be read; why the journal gave up. Blocks freed before the error stay freed.
-pub(crate) async fn free_from(
-    writer: &Writer,
-    cell: &Arc<InodeCell>,
-    from: u64,
-    credits: Credits,
-    mut beside: impl FnMut(&mut Handle, Step),
-) -> Result<()> {
-    let sb = writer.store.shape();
-    let metadata = cell.read(frees_metadata);
-    let mut rest = Some(from..MAP_END);
-    let mut first = true;
-    while let Some(range) = rest.take() {
-        let mut nodes = PinnedNodes::of(cell, sb);
-        let planned = plan(&writer.store, &writer.alloc, cell, &mut nodes, &Change::Remove(range)).await?;
-        let place = Place::Inode(cell.number());
-        let pins = writer.alloc.pin(planned.freed().map(|(run, _)| run), place).await?;
-        let revokes = planned.revoke_blocks(metadata, sb);
-        let all = Credits(planned.credits() + pins.credits() + revokes + credits.0);
-        {
-            let mut handle = writer.journal.start(all).await?;
-            planned.apply(&mut handle, cell, &nodes, &[], 0, sb);
-            drop(nodes);
-            for (run, is_node) in planned.freed() {
-                writer.alloc.free(&mut handle, &pins, run, is_node || metadata);
-            }
-            beside(&mut handle, Step { first, last: planned.rest.is_none() });
-        }
-        first = false;
-        rest = planned.rest;
-    }
-    Ok(())
-}
+use std::sync::atomic::Ordering;
 
 /// Frees what lies beyond the size of an inode that a crash left with more, and takes it off the orphans.
 ///
@@ -89,17 +42,22 @@ impl OpenFile {
     /// cannot be read or written; a damaged map. After an error the size may be the new one with blocks still in use, which
     /// opening the volume again frees.
     pub async fn set_size(&self, bytes: u64) -> Result<()> {
-        self.contents.writer.guarded(self.change_size(bytes)).await
+        self.contents.writer.guarded(self.change_size(bytes, false)).await
     }
 
-    async fn change_size(&self, bytes: u64) -> Result<()> {
+    /// With `delays`, a file that becomes empty may keep its contents on the volume until it has others (`emptied`).
+    pub(super) async fn change_size(&self, bytes: u64, delays: bool) -> Result<()> {
         let file = self.reopened();
         // Half done, memory would take for holes what the volume still maps.
-        self.contents.writer.rt.unstoppable("set_size", async move { file.resize(bytes).await }).await?;
+        self.contents
+            .writer
+            .rt
+            .unstoppable("set_size", async move { file.resize(bytes, delays).await })
+            .await?;
         if self.is_synchronous() { self.sync_range(ByteRange::ALL, false).await } else { Ok(()) }
     }
 
-    async fn resize(&self, bytes: u64) -> Result<()> {
+    async fn resize(&self, bytes: u64, delays: bool) -> Result<()> {
         let contents = &*self.contents;
         let _inode = contents.cell.lock().write().await;
         self.check_may_write(u64::MAX)?;
@@ -114,7 +72,13 @@ impl OpenFile {
             contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
             self.write_out(ByteRange::ALL).await?;
         }
-        if bytes > self.size() { self.grow(bytes).await } else { self.shrink(bytes).await }
+        // Contents that never came to the volume need not stay there.
+        let has_old = contents.is_emptied() || contents.recorded_bytes() > 0;
+        let delays = delays && has_old && !self.is_synchronous();
+        if !delays {
+            contents.log_emptied().await?;
+        }
+        if bytes > self.size() { self.grow(bytes).await } else { self.shrink(bytes, delays).await }
     }
 
     async fn grow(&self, bytes: u64) -> Result<()> {
@@ -137,7 +101,7 @@ impl OpenFile {
         self.mapping.set_size(bytes).await.map_err(cache_error)
     }
 
-    async fn shrink(&self, bytes: u64) -> Result<()> {
+    async fn shrink(&self, bytes: u64, delays: bool) -> Result<()> {
         let contents = &*self.contents;
         let unit = u64::from(contents.block.bytes());
         let from = contents.block.blocks_for(bytes);
@@ -169,6 +133,9 @@ impl OpenFile {
         };
         drop(given_back);
         let edits = contents.edits.lock().await;
+        if delays && contents.delay_removal().await {
+            return Ok(());
+        }
         let orphans = &contents.writer.orphans;
         let result = free_from(
             &contents.writer,
@@ -209,7 +176,7 @@ impl OpenFile {
 impl Contents {
     /// Records a size that a caller asked for, with the times of the change. Contents in the inode have been written to blocks;
     /// an inode that has none, and still is one for contents in it, is not from now on: it could not have such a size.
-    fn record(&self, handle: &mut Handle, bytes: u64) {
+    pub(super) fn record(&self, handle: &mut Handle, bytes: u64) {
         let now = self.writer.clock.now();
         inline::leave(handle, &self.cell, self.sb());
         {
@@ -226,6 +193,7 @@ impl Contents {
 
     /// Gives up all that is dirty of a file that is being deleted; nothing reads or writes it any more.
     pub(super) fn forget(&self) {
+        self.emptied.store(0, Ordering::Release);
         let given_back = {
             let mut live = self.live.lock();
             let delayed = live.map.abandon(0..MAP_END);
@@ -237,6 +205,6 @@ impl Contents {
 
     /// Whether the recorded size covers `bytes`.
     pub(super) fn has_recorded(&self, bytes: u64) -> bool {
-        self.cell.read(Inode::size) >= bytes
+        !self.is_emptied() && self.cell.read(Inode::size) >= bytes
     }
 }

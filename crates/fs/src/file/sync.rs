@@ -33,7 +33,10 @@ impl OpenFile {
     /// # Errors
     /// The error of the write-back, which the next sync returns as well.
     pub async fn write_back(&self) -> Result<()> {
-        let written = async { self.mapping.write_back(ByteRange::ALL).await.map_err(cache_error) };
+        let written = async {
+            self.mapping.write_back(ByteRange::ALL).await.map_err(cache_error)?;
+            self.contents.log_emptied().await
+        };
         self.contents.writer.guarded(written).await
     }
 
@@ -42,6 +45,10 @@ impl OpenFile {
         // All of it: a small write that is synced shows the file no shorter than it was when it began.
         let size = self.size();
         let mut written = self.pages.sync_range(bytes).await.map_err(cache_error);
+        if written.is_ok() && size == 0 {
+            // Nothing came that would have logged it.
+            written = contents.log_emptied().await;
+        }
         let mut round = 0;
         while written.is_ok() && !contents.has_recorded(size) && round < ROUNDS {
             // Blocks outside the range keep the size from being recorded.

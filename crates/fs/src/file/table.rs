@@ -111,12 +111,13 @@ impl Files {
         Entry { contents, mapping, used: 0 }
     }
 
-    /// The size of a file in memory, which may be ahead of the recorded one, and its delayed blocks.
-    pub(crate) fn live_size(&self, cell: &InodeCell) -> Option<(u64, u64)> {
+    /// The size of a file in memory, which may be ahead of the recorded one, and its blocks beyond the recorded ones: delayed
+    /// ones without those that it was emptied of.
+    pub(crate) fn live_size(&self, cell: &InodeCell) -> Option<(u64, i64)> {
         let table = self.table.lock();
         let entry = table.files.get(&cell.number())?;
         std::ptr::eq(&*entry.contents.cell, cell)
-            .then(|| (entry.mapping.size(), entry.contents.delayed_blocks()))
+            .then(|| (entry.mapping.size(), entry.contents.unrecorded_blocks()))
     }
 
     /// Writes back everything that is dirty and waits until it is logged. Not durable before a commit.
@@ -129,8 +130,12 @@ impl Files {
         busy.sort_unstable_by_key(|entry| entry.contents.number());
         let writes = stream::iter(busy).map(async |Entry { contents, mapping, .. }| {
             let written = mapping.write_back(ByteRange::ALL).await.map_err(cache_error);
+            let emptied = match &written {
+                Ok(()) => contents.log_emptied().await,
+                Err(_) => Ok(()),
+            };
             let logged = contents.log_times(false).await;
-            written.and(logged)
+            written.and(emptied).and(logged)
         });
         writes.buffer_unordered(AT_A_TIME).fold(Ok(()), async |all: Result<()>, one| all.and(one)).await
     }
@@ -150,7 +155,10 @@ impl Files {
     pub(crate) async fn write_back_one(&self, cell: &InodeCell) -> Result<()> {
         let entry = self.table.lock().files.get(&cell.number()).cloned();
         match entry {
-            Some(entry) => entry.mapping.write_back(ByteRange::ALL).await.map_err(cache_error),
+            Some(entry) => {
+                entry.mapping.write_back(ByteRange::ALL).await.map_err(cache_error)?;
+                entry.contents.log_emptied().await
+            }
             None => Ok(()),
         }
     }
@@ -162,7 +170,10 @@ impl Files {
             entry.mapping.set_size(0).await.map_err(cache_error)?;
             // For a deletion that was dropped at this point before, too: it finds the file, and waits.
             entry.mapping.wait_written(ByteRange::ALL).await;
+            // Not while its old contents are freed: the caller frees them.
+            let edits = entry.contents.edits.lock().await;
             entry.contents.forget();
+            drop(edits);
             self.table.lock().files.remove(&cell.number());
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 mod crash;
 mod durable;
+mod emptied;
 mod faults;
 mod interrupted;
 mod promises;

@@ -11,6 +11,7 @@ use extant_cache::{ByteRange, CacheError, Mapping, OpenFile as CachedFile};
 use extant_format::{ExtentNode, InodeFlags, InodeNumber, RoCompat, indirect_capacity, pointers_per_block};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Bytes that are reserved and copied in one go.
 const STEP_BYTES: u64 = 1 << 20;
@@ -41,6 +42,7 @@ pub struct OpenFile {
 impl OpenFile {
     pub(super) fn new(contents: Arc<Contents>, mapping: Mapping, options: FileOptions) -> Self {
         contents.cell.open();
+        contents.files.fetch_add(1, Ordering::Relaxed);
         let pages = mapping.open();
         Self { contents, mapping, pages, options }
     }
@@ -224,6 +226,9 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
+        if self.contents.files.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.finish_emptied();
+        }
         self.contents.close();
     }
 }

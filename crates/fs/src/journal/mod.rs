@@ -303,6 +303,11 @@ impl Journal {
         self.inner.latch(Error::ReadOnly);
     }
 
+    /// Whether things happen by themselves: not in an offline batch.
+    pub(crate) fn has_background(&self) -> bool {
+        self.inner.options.commit_interval.is_some()
+    }
+
     /// Seconds since 1970 for time stamps on disk.
     pub(crate) fn wall_clock(&self) -> i64 {
         self.inner.wall_clock()

@@ -85,9 +85,10 @@ fn form(inode: &Inode, sb: &Superblock) -> Form {
 
 /// The map's root; an empty one for contents in the inode.
 fn root(inode: &Inode, form: Form) -> [u8; 60] {
-    if !inode.flags().contains(InodeFlags::INLINE_DATA) {
-        return *inode.map();
-    }
+    if inode.flags().contains(InodeFlags::INLINE_DATA) { empty_root(form) } else { *inode.map() }
+}
+
+fn empty_root(form: Form) -> [u8; 60] {
     let mut root = [0; 60];
     if form == Form::Tree {
         ExtentNode::Leaf(Vec::new()).write_to(&mut root);
@@ -100,6 +101,8 @@ fn root(inode: &Inode, form: Form) -> [u8; 60] {
 pub(crate) enum Change<'a> {
     /// These extents, in order, are mapped as written; unwritten extents at the same place are converted.
     Map(&'a [Extent]),
+    /// As `Map`, of a map from which all has been removed when the change is applied.
+    Refill(&'a [Extent]),
     /// The end of the range is unmapped, as far as one step goes.
     Remove(Range<u64>),
 }
@@ -217,7 +220,8 @@ fn try_plan(
 ) -> std::result::Result<Planned, Stop> {
     let (root, form) = cell.read(|inode| {
         let form = form(inode, sb);
-        (root(inode, form), form)
+        let is_empty = matches!(change, Change::Refill(_));
+        (if is_empty { empty_root(form) } else { root(inode, form) }, form)
     });
     let mut budget = if cell.read(frees_metadata) {
         Budget::of_metadata(sb.blocks_per_group(), STEP_GROUPS, STEP_METADATA)
@@ -229,7 +233,7 @@ fn try_plan(
         Form::Tree => {
             let mut draft = Draft::new(&root, nodes, sb, cell.number())?;
             match change {
-                Change::Map(extents) => {
+                Change::Map(extents) | Change::Refill(extents) => {
                     for extent in *extents {
                         let range = u64::from(extent.logical.0)..extent.logical_end();
                         draft.replace(range, std::slice::from_ref(extent))?;
@@ -245,7 +249,7 @@ fn try_plan(
         Form::Pointers => {
             let mut draft = PointerDraft::new(&root, nodes, sb, cell.number());
             match change {
-                Change::Map(extents) => {
+                Change::Map(extents) | Change::Refill(extents) => {
                     for extent in *extents {
                         draft.insert(extent.logical.0.into(), extent.physical, extent.blocks.into())?;
                     }
@@ -265,7 +269,7 @@ impl Planned {
         writes: impl FnOnce(Vec<NodeWrite<T>>) -> Writes,
     ) -> Self {
         // The extents that `Map` replaces stay in use: they are the same blocks.
-        let replaced = if matches!(change, Change::Map(_)) { Vec::new() } else { edit.replaced };
+        let replaced = if matches!(change, Change::Remove(_)) { edit.replaced } else { Vec::new() };
         let run = |extent: &Extent| PhysicalRun::new(extent.physical, extent.blocks.into());
         Self {
             writes: writes(edit.writes),

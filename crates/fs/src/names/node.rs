@@ -361,9 +361,11 @@ fn attributes(writer: &Writer, cell: &InodeCell) -> Result<Attributes> {
     // A file in use may be larger than what has been recorded of it, and have delayed blocks.
     let live = writer.files.live_size(cell);
     let mut seen = cell.observe(|inode| Attributes::of(inode, writer.store.shape()))?;
-    if let Some((size, delayed)) = live {
+    if let Some((size, more)) = live {
         seen.size = size;
-        seen.blocks += delayed * u64::from(writer.store.shape().block_size().bytes() / 512);
+        seen.blocks = seen
+            .blocks
+            .saturating_add_signed(more * i64::from(writer.store.shape().block_size().bytes() / 512));
     }
     Ok(seen)
 }
