@@ -4,13 +4,13 @@ use super::{Edit, join};
 use crate::edit_args::PutArgs;
 use crate::failure::Failure;
 use crate::place::Place;
-use extant::{Error, FileOptions, Special, Time, XattrMode};
+use extant::{Error, File, FileOptions, Special, Time, XattrMode};
 use rustix::fs::{major, minor};
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes read from the host at a time.
@@ -26,7 +26,12 @@ impl Edit<'_> {
         let mut put = Put { edit: self, args, links: BTreeMap::new() };
         for source in sources {
             let path = self.inside(&target.path, source.as_bytes());
-            put.tree(Path::new(source), Place { image: target.image.clone(), path })?;
+            let mut source = Path::new(source).to_owned();
+            // As cp: without -r what a link leads to is copied.
+            if !args.recursive && source.is_symlink() {
+                source = fs::canonicalize(&source).map_err(|error| Failure::host(&source, error))?;
+            }
+            put.tree(&source, Place { image: target.image.clone(), path })?;
         }
         Ok(())
     }
@@ -91,29 +96,71 @@ impl Put<'_> {
                 }
             }
         }
+        if kind.is_file() {
+            return self.regular(source, target, metadata);
+        }
         let mode = metadata.mode() & 0o7777;
         let device = (major(metadata.rdev()), minor(metadata.rdev()));
-        if kind.is_file() {
-            self.contents(source, target)?;
-            root.set_mode(path, mode).map_err(failed)?;
+        self.replace(target)?;
+        let made = if kind.is_symlink() {
+            let link = fs::read_link(source).map_err(|error| Failure::host(source, error))?;
+            root.symlink(link.as_os_str().as_bytes(), path)
+        } else if kind.is_fifo() {
+            root.create_special(path, Special::Fifo, mode)
+        } else if kind.is_socket() {
+            root.create_special(path, Special::Socket, mode)
+        } else if kind.is_char_device() {
+            root.create_special(path, Special::Char(device.0, device.1), mode)
         } else {
-            self.replace(target)?;
-            if kind.is_symlink() {
-                let link = fs::read_link(source).map_err(|error| Failure::host(source, error))?;
-                root.symlink(link.as_os_str().as_bytes(), path)
-            } else if kind.is_fifo() {
-                root.create_special(path, Special::Fifo, mode)
-            } else if kind.is_socket() {
-                root.create_special(path, Special::Socket, mode)
-            } else if kind.is_char_device() {
-                root.create_special(path, Special::Char(device.0, device.1), mode)
-            } else {
-                root.create_special(path, Special::Block(device.0, device.1), mode)
-            }
-            .map_err(failed)?;
-        }
+            root.create_special(path, Special::Block(device.0, device.1), mode)
+        };
+        made.map_err(failed)?;
         self.attributes(source, target, metadata)?;
         self.times(target, metadata)
+    }
+
+    /// Copies a regular file: under a temporary name beside its own until all of it is there, so that a failure leaves what
+    /// the name led to. The target of a symbolic link of the image is overwritten in place.
+    fn regular(&self, source: &Path, target: &Place, metadata: &Metadata) -> Result<(), Failure> {
+        let root = &self.edit.root;
+        let failed = |error| Failure::at(target, error);
+        if root.symlink_metadata(&target.path).is_ok_and(|found| !found.is_file()) {
+            let mut options = FileOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            let file = root.open_with(&target.path, &options).map_err(failed)?;
+            self.contents(source, &file, target, metadata)?;
+            self.attributes(source, target, metadata)?;
+            return self.times(target, metadata);
+        }
+        let (file, temporary) = self.temporary(target).map_err(failed)?;
+        let done = self
+            .contents(source, &file, target, metadata)
+            .and_then(|()| self.attributes(source, &temporary, metadata))
+            .and_then(|()| self.times(&temporary, metadata))
+            .and_then(|()| root.rename(&temporary.path, &target.path).map_err(failed));
+        drop(file);
+        if done.is_err() {
+            // The error that is reported is the first.
+            let _ = root.remove_file(&temporary.path);
+        }
+        done
+    }
+
+    /// A new file in the directory of `target`.
+    fn temporary(&self, target: &Place) -> Result<(File, Place), Error> {
+        let end = target.path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+        let mut options = FileOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let mut n = 0;
+        loop {
+            let mut path = target.path[..end].to_vec();
+            path.extend_from_slice(format!(".put-{n}~").as_bytes());
+            match self.edit.root.open_with(&path, &options) {
+                Err(Error::Exists(_)) => n += 1,
+                Err(error) => return Err(error),
+                Ok(file) => return Ok((file, Place { image: target.image.clone(), path })),
+            }
+        }
     }
 
     /// Makes room for something that cannot overwrite a file.
@@ -124,17 +171,22 @@ impl Put<'_> {
         }
     }
 
-    fn contents(&self, source: &Path, target: &Place) -> Result<(), Failure> {
+    fn contents(
+        &self,
+        source: &Path,
+        file: &File,
+        target: &Place,
+        metadata: &Metadata,
+    ) -> Result<(), Failure> {
         let read = |error| Failure::host(source, error);
         let failed = |error| Failure::at(target, error);
-        let mut from = fs::File::open(source).map_err(read)?;
-        let mut options = FileOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let file = self.edit.root.open_with(&target.path, &options).map_err(failed)?;
+        let from = fs::File::open(source).map_err(read)?;
         let mut chunk = vec![0; CHUNK_BYTES];
         let mut at = 0;
         loop {
-            let n = match from.read(&mut chunk) {
+            // Chunks begin on multiples of their length, wherever data do.
+            at = next_data(&from, at, metadata.len()).map_err(read)?;
+            let n = match from.read_at(&mut chunk, at) {
                 Ok(0) => break,
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -187,6 +239,18 @@ impl Put<'_> {
         // Reading the source changes its time of access: the time of change stands for it, so that copies are alike.
         let done = self.edit.root.set_times(&target.path, Some(modified), Some(modified));
         done.map_err(|error| Failure::at(target, error))
+    }
+}
+
+/// Where data come at or after byte `at` of a file of `len` bytes; in whole chunks, and `len` if there are none. A file system
+/// that does not tell has data everywhere.
+fn next_data(file: &fs::File, at: u64, len: u64) -> io::Result<u64> {
+    use rustix::io::Errno;
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+        Ok(data) => Ok((data / CHUNK_BYTES as u64 * CHUNK_BYTES as u64).max(at)),
+        Err(Errno::NXIO) => Ok(at.max(len)),
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(at),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -319,8 +319,9 @@ fn a_full_volume_is_told_and_stays_whole() {
     let ran = extant(["put".as_ref(), large.as_os_str(), place(&image, "/").as_ref()]);
     refused(ran, 1, "no space is left on the volume");
     fsck(&image);
-    extant(["rm", &place(&image, "/large")]).clean();
-    fsck(&image);
+    // Nothing is left of it.
+    let names = extant(["ls", "-a", &place(&image, "/")]).clean_text();
+    assert!(!names.contains("large") && !names.contains("put"), "{names}");
     let inodes = dir.path().join("inodes.img");
     mke2fs(&inodes, "8M", &["-N", "32"]);
     let script: String = (0..40).map(|n| format!("mkdir /d{n}\n")).collect();
@@ -494,4 +495,57 @@ fn files_that_are_put_have_the_attributes_of_their_sources_alone() {
         assert!(stat.contains("Mode:  0660"), "{stat}");
         assert!(!attributes.contains("acl") && !attributes.contains("user."), "{path}: {attributes}");
     }
+}
+
+#[test]
+fn a_put_that_fails_leaves_what_was_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path(), "4M", &["-t", "ext4", "-b", "1024"]) else { return };
+    let (old, large) = (dir.path().join("old"), dir.path().join("large"));
+    fs::write(&old, noise(1, 100_000)).unwrap();
+    fs::write(&large, noise(2, 8 << 20)).unwrap();
+    extant(["put", old.to_str().unwrap(), &place(&image, "/f")]).clean();
+    refused(extant(["put", large.to_str().unwrap(), &place(&image, "/f")]), 1, "no space");
+    fsck(&image);
+    assert_eq!(extant(["cat", &place(&image, "/f")]).clean(), fs::read(&old).unwrap());
+    let names = extant(["ls", "-a", &place(&image, "/")]).clean_text();
+    assert!(!names.contains("put"), "{names}");
+}
+
+#[test]
+fn what_a_link_leads_to_is_put() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path(), "8M", &["-t", "ext4"]) else { return };
+    let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+    fs::write(&file, "contents").unwrap();
+    symlink("file", &link).unwrap();
+    extant(["put", link.to_str().unwrap(), &place(&image, "/")]).clean();
+    assert_eq!(extant(["cat", &place(&image, "/link")]).clean(), b"contents");
+    assert!(ask(&image, "stat /link").contains("Type: regular"));
+    extant(["put", "-r", link.to_str().unwrap(), &place(&image, "/as-it-is")]).clean();
+    assert!(ask(&image, "stat /as-it-is").contains("Type: symlink"));
+    // A link of the image is followed, too.
+    fs::write(&file, "other contents").unwrap();
+    extant(["ln", "-s", "link", &place(&image, "/leads")]).clean();
+    extant(["put", file.to_str().unwrap(), &place(&image, "/leads")]).clean();
+    assert!(ask(&image, "stat /leads").contains("Type: symlink"));
+    assert_eq!(extant(["cat", &place(&image, "/link")]).clean(), b"other contents");
+    fsck(&image);
+}
+
+#[test]
+fn the_holes_of_a_huge_file_take_no_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path(), "16M", &["-t", "ext4"]) else { return };
+    let source = dir.path().join("huge");
+    let file = File::create(&source).unwrap();
+    let size = 2_u64 << 40;
+    file.write_all_at(b"data", (1 << 40) + 12_345).unwrap();
+    if file.set_len(size).is_err() {
+        println!("skipped: the host has no files of 2 TiB");
+        return;
+    }
+    extant(["put", source.to_str().unwrap(), &place(&image, "/huge")]).clean();
+    fsck(&image);
+    assert!(ask(&image, "stat /huge").contains(&format!("Size: {size}")));
 }
