@@ -1,8 +1,9 @@
 //! Open files, for code that blocks.
 
 use crate::world::World;
-use crate::{Error, Metadata, Result, Time, asynch};
+use crate::{Error, FileExtent, Metadata, Result, Time, asynch};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 
 /// An open regular file, with a position for [`Read`], [`Write`] and [`Seek`].
 ///
@@ -95,6 +96,33 @@ impl File {
     /// The file is not open for writing; the size is beyond the largest of a file.
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.world.wait(self.inner.set_len(size))
+    }
+
+    /// The first byte from `from` on that is data (`SEEK_DATA`), whether on the device or in memory; `None` where none is up
+    /// to the end of the file.
+    ///
+    /// # Errors
+    /// The file's map is damaged or cannot be read.
+    pub fn seek_data(&self, from: u64) -> Result<Option<u64>> {
+        self.world.wait(self.inner.seek_data(from))
+    }
+
+    /// The first byte from `from` on that lies in a hole (`SEEK_HOLE`); the end of the file counts as one. `None` for `from`
+    /// at the end or behind.
+    ///
+    /// # Errors
+    /// As [`File::seek_data`].
+    pub fn seek_hole(&self, from: u64) -> Result<Option<u64>> {
+        self.world.wait(self.inner.seek_hole(from))
+    }
+
+    /// The file's extents with bytes in a range, as `FS_IOC_FIEMAP` lists them: in order, adjacent ones joined, cut to the
+    /// range's blocks. Those that are allocated behind the file's end are among them.
+    ///
+    /// # Errors
+    /// As [`File::seek_data`].
+    pub fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        self.world.wait(self.inner.extents(range))
     }
 
     /// Sets the permission bits, setuid, setgid and sticky.

@@ -45,7 +45,10 @@ mod world;
 pub use copy::copy_tree;
 pub use dir::Dir;
 pub use extant_format::{Acl, AclEntry, AclTag, InodeFlags, InodeNumber};
-pub use extant_fs::{Caller, Capabilities, Error, ErrorPolicy, RenameMode, Result, SetMode as XattrMode};
+pub use extant_fs::{
+    Caller, Capabilities, Error, ErrorPolicy, ExtentFlags, FileExtent, RenameMode, Result,
+    SetMode as XattrMode,
+};
 pub use file::File;
 pub use metadata::{DirEntry, FileType, Metadata, Time};
 pub use options::{AclKind, FileOptions, OpenOptions};

@@ -2,8 +2,8 @@
 //! open for reading those that see through a dirty journal.
 
 use crate::{
-    Caller, DirEntry, Error, FileOptions, FileType, Metadata, OpenOptions, RenameMode, Result, Time,
-    XattrMode,
+    Caller, DirEntry, Error, FileExtent, FileOptions, FileType, Metadata, OpenOptions, RenameMode, Result,
+    Time, XattrMode,
 };
 use extant_block::Device;
 use extant_cache::{CacheConfig, CacheError, PageCache};
@@ -11,6 +11,7 @@ use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber};
 use extant_fs::{Attributes, Cookie, SetAttributes, SetTime, Volume, WriteOptions, quote};
 use extant_rt::Rt;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A device node, named pipe or socket.
@@ -466,6 +467,27 @@ impl OpenNode {
 
     pub(crate) async fn set_size(&self, size: u64) -> Result<()> {
         self.writable()?.set_size(size).await
+    }
+
+    pub(crate) async fn seek_data(&self, from: u64) -> Result<Option<u64>> {
+        match &self.contents {
+            Contents::Live(file) => file.seek_data(from).await,
+            Contents::Still(file) => file.lock().await.seek_data(from).await,
+        }
+    }
+
+    pub(crate) async fn seek_hole(&self, from: u64) -> Result<Option<u64>> {
+        match &self.contents {
+            Contents::Live(file) => file.seek_hole(from).await,
+            Contents::Still(file) => file.lock().await.seek_hole(from).await,
+        }
+    }
+
+    pub(crate) async fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        match &self.contents {
+            Contents::Live(file) => file.extents(range).await,
+            Contents::Still(file) => file.lock().await.extents(range).await,
+        }
     }
 
     pub(crate) async fn set(&self, set: SetAttributes) -> Result<()> {

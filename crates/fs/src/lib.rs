@@ -34,7 +34,7 @@ mod xattr;
 pub use dir::{Cookie, DirItem, DirReader, Listed};
 pub use dump::Dump;
 pub use error::{Error, Result};
-pub use file::{Chunk, File, FileOptions, FileStream, OpenFile};
+pub use file::{Chunk, ExtentFlags, File, FileExtent, FileOptions, FileStream, OpenFile};
 pub use journal::Recovery;
 pub use map::{Run, RunState, Runs};
 pub use meta::BlockRef;

@@ -1,8 +1,9 @@
 //! Open files.
 
 use crate::sys::{Node, OpenNode, of_mode, of_owner, of_times};
-use crate::{Error, Metadata, Result, Time};
+use crate::{Error, FileExtent, Metadata, Result, Time};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// An open regular file. Clones are the same open file.
@@ -84,6 +85,33 @@ impl File {
     /// The file is not open for writing; the size is beyond the largest of a file.
     pub async fn set_len(&self, size: u64) -> Result<()> {
         self.open.set_size(size).await
+    }
+
+    /// The first byte from `from` on that is data (`SEEK_DATA`), whether on the device or in memory; `None` where none is up
+    /// to the end of the file.
+    ///
+    /// # Errors
+    /// The file's map is damaged or cannot be read.
+    pub async fn seek_data(&self, from: u64) -> Result<Option<u64>> {
+        self.open.seek_data(from).await
+    }
+
+    /// The first byte from `from` on that lies in a hole (`SEEK_HOLE`); the end of the file counts as one. `None` for `from`
+    /// at the end or behind.
+    ///
+    /// # Errors
+    /// As [`File::seek_data`].
+    pub async fn seek_hole(&self, from: u64) -> Result<Option<u64>> {
+        self.open.seek_hole(from).await
+    }
+
+    /// The file's extents with bytes in a range, as `FS_IOC_FIEMAP` lists them: in order, adjacent ones joined, cut to the
+    /// range's blocks. Those that are allocated behind the file's end are among them.
+    ///
+    /// # Errors
+    /// As [`File::seek_data`].
+    pub async fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        self.open.extents(range).await
     }
 
     /// Sets the permission bits, setuid, setgid and sticky.

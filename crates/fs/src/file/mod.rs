@@ -3,11 +3,12 @@
 //!
 //! `read` streams from the volume. `contents` is one file's pages and its map in memory; `backing` is what the cache asks
 //! of it (where to read, where to write back, what to log at the end of that); `write`, `resize`, `emptied` and `sync` are
-//! what callers ask of it; `removal` frees what a map no longer holds; `table` knows the files that are in memory.
+//! what callers ask of it; `removal` frees what a map no longer holds; `extents` says where data are; `table` knows the files that are in memory.
 
 mod backing;
 mod contents;
 mod emptied;
+mod extents;
 mod inline;
 mod read;
 mod removal;
@@ -18,6 +19,7 @@ mod table;
 mod tests;
 mod write;
 
+pub use extents::{ExtentFlags, FileExtent};
 pub use read::{Chunk, File, FileStream};
 pub(crate) use removal::free_from;
 pub(crate) use resize::finish_shrink;

@@ -21,12 +21,12 @@ const SYMLINK_MAX: u64 = 4096;
 /// A file open for reading at any offset.
 #[derive(Debug)]
 pub struct File {
-    volume: Volume,
-    inode: Inode,
+    pub(super) volume: Volume,
+    pub(super) inode: Inode,
     mapper: Mapper,
-    inline: Option<Vec<u8>>,
+    pub(super) inline: Option<Vec<u8>>,
     /// The same file where the volume is open for writing: what was written may be in memory only.
-    live: Option<OpenFile>,
+    pub(super) live: Option<OpenFile>,
 }
 
 /// A piece of a file, in order.

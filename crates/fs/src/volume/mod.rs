@@ -233,7 +233,7 @@ impl Volume {
     }
 
     /// The block that holds an inode, and the inode's offset within it.
-    async fn locate(&self, number: InodeNumber) -> Result<(VolumeBlock, usize)> {
+    pub(crate) async fn locate(&self, number: InodeNumber) -> Result<(VolumeBlock, usize)> {
         let sb = self.superblock();
         let Some((group, offset)) = inode_offset(sb, number) else {
             let rule = "an inode of the volume";

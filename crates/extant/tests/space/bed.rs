@@ -1,0 +1,152 @@
+//! Images of mke2fs, mounts of the kernel, and what it says of files.
+
+use extant::{ExtentFlags, File, FileExtent, OpenOptions, Volume};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+pub(crate) fn run(command: &str, args: &[&str]) -> String {
+    let out = Command::new(command).args(args).stdin(Stdio::null()).output().unwrap();
+    String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
+}
+
+/// Whether the kernel may mount here, and e2fsprogs are there; says so if not.
+pub(crate) fn have_kernel() -> bool {
+    let is_root = rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists();
+    if !is_root || !have_tools() {
+        println!("skipped: no loop mounts here");
+    }
+    is_root && have_tools()
+}
+
+pub(crate) fn have_tools() -> bool {
+    let found =
+        ["mke2fs", "e2fsck", "filefrag"].iter().all(|tool| Command::new(tool).arg("-V").output().is_ok());
+    if !found {
+        println!("skipped: e2fsprogs is not installed (apt-get install e2fsprogs)");
+    }
+    found
+}
+
+/// A new volume.
+pub(crate) fn make(dir: &Path, args: &str) -> PathBuf {
+    let image = dir.join("image");
+    std::fs::write(&image, b"").unwrap();
+    let mut all = vec!["-F", "-q"];
+    let (options, size) = args.rsplit_once(' ').unwrap();
+    all.extend(options.split(' '));
+    all.extend([image.to_str().unwrap(), size]);
+    let said = run("mke2fs", &all);
+    let harmless = ["128-byte inodes", "Warning: blocksize 65536"].iter().any(|line| said.starts_with(line));
+    assert!(said.is_empty() || harmless, "{args}: {said}");
+    image
+}
+
+pub(crate) fn open(image: &Path) -> Volume {
+    Volume::open(image, &OpenOptions::new().write(true)).unwrap()
+}
+
+pub(crate) fn check(image: &Path, what: &str) {
+    let said = run("e2fsck", &["-fn", image.to_str().unwrap()]);
+    let advice = |line: &str| line.contains("could be narrower") || line.contains("could be shorter");
+    let lines = said.lines().filter(|line| !line.is_empty() && !line.starts_with("e2fsck ") && !advice(line));
+    let (passes, others): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with("Pass "));
+    assert!(passes.len() == 5 && others.len() == 1, "{what}: {said}");
+}
+
+/// The volume as the kernel mounts it, until this is dropped.
+pub(crate) struct Mount(PathBuf);
+
+impl Mount {
+    pub(crate) fn of(image: &Path) -> Self {
+        let at = image.with_extension("mounted");
+        std::fs::create_dir_all(&at).unwrap();
+        let said = run("mount", &["-o", "loop", image.to_str().unwrap(), at.to_str().unwrap()]);
+        assert!(said.is_empty(), "{said}");
+        Self(at)
+    }
+
+    pub(crate) fn file(&self, name: &str) -> std::fs::File {
+        std::fs::File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.at(name))
+            .unwrap()
+    }
+
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let said = run("umount", &[self.0.to_str().unwrap()]);
+        assert!(said.is_empty() || std::thread::panicking(), "{said}");
+    }
+}
+
+/// An extent without what depends on how a lister cuts them: first byte, length, place, flags but `LAST` and `MERGED`.
+pub(crate) type Place = (u64, u64, u64, String);
+
+/// Joins what continues.
+fn joined(extents: impl IntoIterator<Item = Place>) -> Vec<Place> {
+    let mut all: Vec<Place> = Vec::new();
+    for (offset, bytes, at, flags) in extents {
+        match all.last_mut() {
+            Some(last) if last.0 + last.1 == offset && last.2 + last.1 == at && last.3 == flags => {
+                last.1 += bytes
+            }
+            _ => all.push((offset, bytes, at, flags)),
+        }
+    }
+    all
+}
+
+pub(crate) fn ours(extents: &[FileExtent]) -> Vec<Place> {
+    let names = [
+        (ExtentFlags::DELALLOC, "delalloc"),
+        (ExtentFlags::DATA_INLINE, "inline"),
+        (ExtentFlags::UNWRITTEN, "unwritten"),
+    ];
+    for (n, extent) in extents.iter().enumerate() {
+        assert_eq!(extent.flags.contains(ExtentFlags::LAST), n + 1 == extents.len(), "{extents:?}");
+    }
+    joined(extents.iter().map(|extent| {
+        let flags: Vec<_> =
+            names.iter().filter(|(flag, _)| extent.flags.contains(*flag)).map(|(_, name)| *name).collect();
+        (extent.offset, extent.bytes, extent.device_offset, flags.join(","))
+    }))
+}
+
+/// The kernel's extents of a file (FIEMAP), as filefrag prints them, in units of `unit` bytes.
+pub(crate) fn kernels(path: &Path, unit: u64) -> Vec<Place> {
+    let said = run("filefrag", &["-v", &format!("-b{unit}"), path.to_str().unwrap()]);
+    let extents = said.lines().filter_map(|line| {
+        let fields: Vec<_> = line.split(':').map(str::trim).collect();
+        fields[0].parse::<u32>().ok()?;
+        let first = |field: &str| field.split("..").next().unwrap().trim().parse::<u64>().unwrap() * unit;
+        let kept = ["delalloc", "inline", "unwritten"];
+        let flags: Vec<_> = fields.last()?.split(',').filter(|flag| kept.contains(flag)).collect();
+        Some((first(fields[1]), first(fields[3]), first(fields[2]), flags.join(",")))
+    });
+    joined(extents)
+}
+
+/// Ends of data and holes as a seeker from `n` places of a file meets them.
+pub(crate) fn kernel_seeks(file: &std::fs::File, places: &[u64]) -> Vec<(Option<u64>, Option<u64>)> {
+    use rustix::fs::{SeekFrom, seek};
+    let told = |to| match seek(file, to) {
+        Ok(at) => Some(at),
+        Err(error) => {
+            assert_eq!(error, rustix::io::Errno::NXIO);
+            None
+        }
+    };
+    places.iter().map(|&at| (told(SeekFrom::Data(at)), told(SeekFrom::Hole(at)))).collect()
+}
+
+pub(crate) fn our_seeks(file: &File, places: &[u64]) -> Vec<(Option<u64>, Option<u64>)> {
+    places.iter().map(|&at| (file.seek_data(at).unwrap(), file.seek_hole(at).unwrap())).collect()
+}

@@ -1,0 +1,317 @@
+//! Where a file's data are: `SEEK_DATA`, `SEEK_HOLE` and the list of its extents, dirty blocks included.
+//!
+//! `lseek(2)` and Documentation/filesystems/fiemap.rst describe both. A block is data once it was written: delayed blocks and
+//! dirty ones over unwritten blocks are, clean unwritten ones are holes.
+
+use super::contents::Contents;
+use super::read::File;
+use super::write::OpenFile;
+use crate::map::live::Stored;
+use crate::map::{MAP_END, RunWalker};
+use crate::{Result, RunState, Volume};
+use bitflags::bitflags;
+use extant_format::{BlockSize, Inode, InodeFlags, VolumeBlock};
+use std::ops::Range;
+
+/// Offset of `i_block`, where contents in the inode begin, in its record.
+const I_BLOCK: u64 = 0x28;
+
+bitflags! {
+    /// Properties of an extent, with the values of Linux's `FIEMAP_EXTENT_*`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct ExtentFlags: u32 {
+        /// No extent of the file lies behind it.
+        const LAST = 0x1;
+        /// It has no place on the device yet.
+        const UNKNOWN = 0x2;
+        /// Its bytes are in memory, and its place is given out when they are written back.
+        const DELALLOC = 0x4;
+        /// Its bytes cannot be read from the device as they are.
+        const ENCODED = 0x8;
+        /// Its offsets are not those of whole blocks.
+        const NOT_ALIGNED = 0x100;
+        /// Its bytes are among metadata: in the inode.
+        const DATA_INLINE = 0x200;
+        /// It is allocated and reads as zeroes, unless its bytes are in memory.
+        const UNWRITTEN = 0x800;
+        /// The file has a map of single blocks, of which adjacent ones were joined.
+        const MERGED = 0x1000;
+    }
+}
+
+/// A run of a file's bytes and its place on the device, as `struct fiemap_extent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileExtent {
+    /// First byte in the file.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// First byte on the device; 0 where it has no place.
+    pub device_offset: u64,
+    /// More about it.
+    pub flags: ExtentFlags,
+}
+
+/// A run of blocks that are stored in one way.
+#[derive(Clone, Debug)]
+struct Stretch {
+    blocks: Range<u64>,
+    stored: Stored,
+}
+
+impl Stretch {
+    fn is_data(&self) -> bool {
+        match self.stored {
+            Stored::Hole => false,
+            Stored::Unwritten { is_dirty, .. } => is_dirty,
+            Stored::Delayed | Stored::Written(_) => true,
+        }
+    }
+
+    /// Whether `next`, which begins where this ends, continues it on the device, too.
+    fn continues(&self, next: &Self) -> bool {
+        let follows = |a: VolumeBlock, b: VolumeBlock| b.0 == a.0 + (self.blocks.end - self.blocks.start);
+        match (self.stored, next.stored) {
+            (Stored::Hole, Stored::Hole) | (Stored::Delayed, Stored::Delayed) => true,
+            (Stored::Written(a), Stored::Written(b)) => follows(a, b),
+            (Stored::Unwritten { at: a, .. }, Stored::Unwritten { at: b, .. }) => follows(a, b),
+            _ => false,
+        }
+    }
+}
+
+/// A file's stretches in order, from the map in memory or from that of a volume that is open for reading.
+enum Stretches<'a> {
+    Live { contents: &'a Contents, at: u64, end: u64 },
+    Still { volume: &'a Volume, inode: &'a Inode, walker: Box<RunWalker> },
+}
+
+impl Stretches<'_> {
+    async fn next(&mut self) -> Result<Option<Stretch>> {
+        match self {
+            Self::Live { contents, at, end } => {
+                while *at < *end {
+                    contents.know(*at..*at + 1).await?;
+                    let Some((run, stored)) = contents.live.lock().map.stored(*at) else { continue };
+                    let blocks = *at..run.end.min(*end);
+                    *at = blocks.end;
+                    return Ok(Some(Stretch { blocks, stored }));
+                }
+                Ok(None)
+            }
+            Self::Still { volume, inode, walker } => Ok(walker.next(volume, inode).await?.map(|run| {
+                let stored = match run.state {
+                    RunState::Hole => Stored::Hole,
+                    RunState::Unwritten(at) => Stored::Unwritten { at, is_dirty: false },
+                    RunState::Written(at) => Stored::Written(at),
+                };
+                Stretch { blocks: run.logical..run.logical + run.blocks, stored }
+            })),
+        }
+    }
+
+    /// The first byte from `from` on that is data, or that is not, before the file's `size`; the file's end is a hole.
+    async fn seek(mut self, block: BlockSize, from: u64, size: u64, data: bool) -> Result<Option<u64>> {
+        while let Some(stretch) = self.next().await? {
+            if stretch.is_data() == data {
+                let found = from.max(stretch.blocks.start << block.log2());
+                return Ok(if found < size { Some(found) } else { (!data).then_some(size) });
+            }
+        }
+        Ok((!data).then_some(size))
+    }
+
+    /// The extents in `blocks`, and whether the file has others behind.
+    async fn list(mut self, blocks: Range<u64>, form: Form) -> Result<Vec<FileExtent>> {
+        let mut found: Vec<Stretch> = Vec::new();
+        let mut is_last = true;
+        while let Some(mut stretch) = self.next().await? {
+            if stretch.stored == Stored::Hole {
+                continue;
+            }
+            if stretch.blocks.start >= blocks.end {
+                is_last = false;
+                break;
+            }
+            is_last = stretch.blocks.end <= blocks.end;
+            stretch.blocks.end = stretch.blocks.end.min(blocks.end);
+            match found.last_mut() {
+                Some(last) if last.blocks.end == stretch.blocks.start && last.continues(&stretch) => {
+                    last.blocks.end = stretch.blocks.end;
+                }
+                _ => found.push(stretch),
+            }
+            if !is_last {
+                break;
+            }
+        }
+        let mut extents: Vec<_> = found.into_iter().map(|stretch| form.extent(&stretch)).collect();
+        if let (Some(last), true) = (extents.last_mut(), is_last) {
+            last.flags |= ExtentFlags::LAST;
+        }
+        Ok(extents)
+    }
+}
+
+/// Properties that all extents of a file have.
+#[derive(Clone, Copy)]
+struct Form {
+    block: BlockSize,
+    has_tree: bool,
+}
+
+impl Form {
+    fn extent(self, stretch: &Stretch) -> FileExtent {
+        let bits = self.block.log2();
+        let (at, mut flags) = match stretch.stored {
+            Stored::Hole => unreachable!("holes are left out"),
+            Stored::Delayed => (VolumeBlock(0), ExtentFlags::DELALLOC | ExtentFlags::UNKNOWN),
+            Stored::Unwritten { at, .. } => (at, ExtentFlags::UNWRITTEN),
+            Stored::Written(at) => (at, ExtentFlags::empty()),
+        };
+        if !self.has_tree {
+            flags |= ExtentFlags::MERGED;
+        }
+        let Range { start, end } = stretch.blocks;
+        FileExtent { offset: start << bits, bytes: (end - start) << bits, device_offset: at.0 << bits, flags }
+    }
+}
+
+/// The blocks with bytes of a range, as far as a map reaches.
+fn blocks_of(block: BlockSize, range: &Range<u64>) -> Range<u64> {
+    let end = block.blocks_for(range.end).min(MAP_END);
+    (range.start >> block.log2()).min(end)..end
+}
+
+/// Contents in the inode, whose record lies at byte `record` of the device.
+fn inline_extent(inode: &Inode, record: u64, range: &Range<u64>) -> Vec<FileExtent> {
+    let bytes = inode.size();
+    if bytes == 0 || range.start >= bytes || range.end == 0 {
+        return Vec::new();
+    }
+    let flags = ExtentFlags::DATA_INLINE | ExtentFlags::NOT_ALIGNED | ExtentFlags::LAST;
+    vec![FileExtent { offset: 0, bytes, device_offset: record + I_BLOCK, flags }]
+}
+
+/// The answer of a seek in contents that are data from their first byte to their last.
+fn seek_in_data(from: u64, size: u64, data: bool) -> u64 {
+    if data { from } else { size }
+}
+
+impl OpenFile {
+    /// The first byte from `from` on that is data (`SEEK_DATA`), with data in memory; `None` where there is none up to the
+    /// file's end (ENXIO).
+    ///
+    /// # Errors
+    /// A damaged map, or one that cannot be read.
+    pub async fn seek_data(&self, from: u64) -> Result<Option<u64>> {
+        self.seek(from, true).await
+    }
+
+    /// The first byte from `from` on that lies in a hole (`SEEK_HOLE`); the file's end counts as one. `None` for `from` at or
+    /// behind the end (ENXIO).
+    ///
+    /// # Errors
+    /// As [`Self::seek_data`].
+    pub async fn seek_hole(&self, from: u64) -> Result<Option<u64>> {
+        self.seek(from, false).await
+    }
+
+    async fn seek(&self, from: u64, data: bool) -> Result<Option<u64>> {
+        self.contents.writer.guarded(self.find(from, data)).await
+    }
+
+    async fn find(&self, from: u64, data: bool) -> Result<Option<u64>> {
+        let contents = &*self.contents;
+        let _inode = contents.cell.lock().read().await;
+        let size = self.size();
+        if from >= size {
+            return Ok(None);
+        }
+        if contents.inline_bytes().is_some_and(|bytes| !bytes.is_empty()) {
+            return Ok(Some(seek_in_data(from, size, data)));
+        }
+        let blocks = blocks_of(contents.block, &(from..size));
+        let stretches = Stretches::Live { contents, at: blocks.start, end: blocks.end };
+        stretches.seek(contents.block, from, size, data).await
+    }
+
+    /// The file's extents with bytes in a range, in order, adjacent ones joined and cut to the range's blocks; those behind
+    /// the file's end, too.
+    ///
+    /// # Errors
+    /// As [`Self::seek_data`].
+    pub async fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        self.contents.writer.guarded(self.list(range)).await
+    }
+
+    async fn list(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        let contents = &*self.contents;
+        let _inode = contents.cell.lock().read().await;
+        if contents.inline_bytes().is_some_and(|bytes| !bytes.is_empty()) {
+            let (table, at) = contents.cell.home();
+            let record = (table.number().0 << contents.block.log2()) + at as u64;
+            return Ok(contents.cell.read(|inode| inline_extent(inode, record, &range)));
+        }
+        let form = Form { block: contents.block, has_tree: contents.uses_extents() };
+        let blocks = blocks_of(contents.block, &range);
+        let stretches = Stretches::Live { contents, at: blocks.start, end: MAP_END };
+        stretches.list(blocks, form).await
+    }
+}
+
+impl File {
+    /// As [`OpenFile::seek_data`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn seek_data(&self, from: u64) -> Result<Option<u64>> {
+        self.seek(from, true).await
+    }
+
+    /// As [`OpenFile::seek_hole`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn seek_hole(&self, from: u64) -> Result<Option<u64>> {
+        self.seek(from, false).await
+    }
+
+    async fn seek(&self, from: u64, data: bool) -> Result<Option<u64>> {
+        if let Some(live) = &self.live {
+            return live.seek(from, data).await;
+        }
+        let size = self.inode.size();
+        if from >= size {
+            return Ok(None);
+        }
+        if self.inline.is_some() {
+            return Ok(Some(seek_in_data(from, size, data)));
+        }
+        let block = self.volume.superblock().block_size();
+        self.stretches(blocks_of(block, &(from..size))).seek(block, from, size, data).await
+    }
+
+    /// As [`OpenFile::extents`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        if let Some(live) = &self.live {
+            return live.extents(range).await;
+        }
+        let block = self.volume.superblock().block_size();
+        if self.inline.is_some() {
+            let (table, at) = self.volume.locate(self.inode.number).await?;
+            return Ok(inline_extent(&self.inode, (table.0 << block.log2()) + at as u64, &range));
+        }
+        let blocks = blocks_of(block, &range);
+        let form = Form { block, has_tree: self.inode.flags().contains(InodeFlags::EXTENTS) };
+        self.stretches(blocks.start..MAP_END).list(blocks, form).await
+    }
+
+    fn stretches(&self, blocks: Range<u64>) -> Stretches<'_> {
+        let walker = Box::new(RunWalker::new(blocks.start, blocks.end));
+        Stretches::Still { volume: &self.volume, inode: &self.inode, walker }
+    }
+}
