@@ -232,6 +232,27 @@ impl Rt {
         report
     }
 
+    /// Whether a system call may block the calling thread: it is in [`Rt::block_on`] and polls its future, so that it would
+    /// wait for the answer in any case. False for workers, completions and virtual worlds. I/O that has to leave the thread
+    /// for one of the kernel's, as a flush does, is done sooner by the thread itself: two wakes fewer.
+    ///
+    /// A caller that blocks calls [`Rt::ensure_driven`] first, since it does not reap meanwhile.
+    pub fn may_block(&self) -> bool {
+        match &self.shared.world {
+            Which::Real(real) => real.may_block(),
+            Which::Virtual(_) => false,
+        }
+    }
+
+    /// As [`Rt::may_block`], for a short call such as a small write; true only for the first few of each poll, so that a
+    /// future which starts much at a time has it in flight together.
+    pub fn may_block_once(&self) -> bool {
+        match &self.shared.world {
+            Which::Real(real) => real.may_block_once(),
+            Which::Virtual(_) => false,
+        }
+    }
+
     fn arm(&self, at: Nanos, cx: &Context<'_>) -> TimerId {
         self.count(Counter::TimersArmed, 1);
         match &self.shared.world {

@@ -363,6 +363,43 @@ fn block_on_inside_a_task_a_completion_or_itself_is_refused() {
     assert!(sentence.ends_with("await the future instead"), "{sentence}");
 }
 
+/// A driver that is asked to reap once, and notes whether its completions may block.
+struct Asks(Rt, AtomicUsize, Arc<Lazy>, AtomicBool);
+
+impl Driver for Asks {
+    fn drive(&self, _: Wait) {
+        self.3.fetch_or(self.0.may_block(), Ordering::SeqCst);
+        self.1.store(0, Ordering::SeqCst);
+    }
+    fn interrupt(&self) {}
+    fn in_flight(&self) -> usize {
+        self.1.load(Ordering::SeqCst)
+    }
+    fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.2.poll_fd()
+    }
+}
+
+#[test]
+fn only_a_thread_that_polls_what_it_waits_for_may_block() {
+    let rt = world();
+    assert!(!rt.may_block());
+    let calls = async { (rt.may_block(), (0..100).filter(|_| rt.may_block_once()).count()) };
+    let (may_block, short_calls) = rt.block_on(calls).unwrap();
+    assert!(may_block && (1..100).contains(&short_calls), "{short_calls} short calls in a poll");
+    assert!(!rt.may_block_once());
+    assert!(!rt.may_block());
+    let inside = rt.clone();
+    let task = rt.spawn("task", Class::Normal, async move { inside.may_block() });
+    assert_eq!(rt.block_on(task).unwrap(), Ok(false), "others wait for a worker");
+    let asks = Arc::new(Asks(world(), AtomicUsize::new(1), Lazy::new(), AtomicBool::new(false)));
+    let _handle = rt.register_driver(asks.clone());
+    while asks.in_flight() > 0 {
+        rt.block_on(rt.sleep(Nanos::from_micros(100))).unwrap();
+    }
+    assert!(!asks.3.load(Ordering::SeqCst), "other completions wait behind one");
+}
+
 /// A driver whose completions panic, one for each request.
 struct Broken(AtomicUsize, Arc<Lazy>);
 

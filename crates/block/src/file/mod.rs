@@ -22,6 +22,9 @@ use transfer::Transfer;
 /// Buffered writes up to this length are made by the thread that submits them.
 const COPIED_BYTES_MAX: u64 = 64 << 10;
 
+/// A write that a sync waits for is made by the thread that waits up to this length, which takes the device some 0.1 ms.
+const AWAITED_BYTES_MAX: u64 = 256 << 10;
+
 /// How to open a [`FileDevice`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FileOptions {
@@ -151,6 +154,24 @@ impl FileDevice {
         bio.op == Op::Write && bio.bytes <= COPIED_BYTES_MAX && !durable && !self.backing.direct_is_on()
     }
 
+    /// What a thread that will wait for it does itself. The kernel has no way to start a flush, or a write that is durable
+    /// when it ends, without a thread of its own that blocks. A small write it ends in the context of the thread that has
+    /// submitted it (`io_uring_setup(2)`, `IORING_SETUP_DEFER_TASKRUN`), which is woken for that, wakes the one that reaps,
+    /// and is woken again.
+    fn blocks_here(&self, rt: &Rt, transfer: &Transfer) -> bool {
+        let bio = &transfer.bio;
+        if bio.is_flush() || bio.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA) {
+            return rt.may_block();
+        }
+        let is_awaited = bio.op == Op::Write && bio.flags.contains(BioFlags::SYNC);
+        is_awaited && bio.bytes <= AWAITED_BYTES_MAX && rt.may_block_once()
+    }
+
+    fn block_on(&self, rt: &Rt, transfer: Transfer) {
+        rt.ensure_driven();
+        blocking::run(&self.backing, transfer);
+    }
+
     fn on_thread(&self, rt: &Rt, transfer: Transfer) {
         let backing = self.backing.clone();
         drop(rt.spawn_blocking("file I/O", move || blocking::run(&backing, transfer)));
@@ -166,6 +187,9 @@ impl Device for FileDevice {
         let Some(transfer) = self.admit(bio) else { return };
         match &self.engine {
             Engine::Caller => blocking::run(&self.backing, transfer),
+            Engine::Threads { rt } | Engine::Ring { rt, .. } if self.blocks_here(rt, &transfer) => {
+                self.block_on(rt, transfer);
+            }
             Engine::Threads { rt } => self.on_thread(rt, transfer),
             Engine::Ring { rt, .. } if self.needs_thread(&transfer) => self.on_thread(rt, transfer),
             Engine::Ring { .. } if self.is_copy(&transfer) => blocking::run(&self.backing, transfer),
@@ -178,7 +202,10 @@ impl Device for FileDevice {
             return bios.for_each(|bio| self.submit(bio));
         };
         // Admitted before the ring is locked, because a refused bio's completion may submit again.
-        let transfers: Vec<_> = bios.filter_map(|bio| self.admit(bio)).collect();
+        let mut transfers: Vec<_> = bios.filter_map(|bio| self.admit(bio)).collect();
+        if transfers.len() == 1 && self.blocks_here(rt, &transfers[0]) {
+            return transfers.drain(..).for_each(|transfer| self.block_on(rt, transfer));
+        }
         let (threads, ours): (Vec<_>, Vec<_>) = transfers.into_iter().partition(|t| self.needs_thread(t));
         let (copies, ours): (Vec<_>, Vec<_>) = ours.into_iter().partition(|t| self.is_copy(t));
         if !ours.is_empty() {

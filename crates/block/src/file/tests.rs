@@ -4,12 +4,14 @@ use crate::{Buf, IoErrorKind, Sector, Segment, discard, execute, flush, read, wr
 use extant_rt::{Nanos, RealConfig};
 use rustix::fs::{CWD, FileType};
 use rustix::io::Errno;
+use std::future::Future;
 use std::io::{Read, Seek, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::Command;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use tempfile::{NamedTempFile, TempDir};
 
 fn world() -> Rt {
@@ -147,6 +149,26 @@ fn holes_are_skipped_punched_and_zeroed() {
         assert!(head[..512 << 10].iter().all(|&b| b == 0) && head[512 << 10..].iter().all(|&b| b == 1));
         rt.block_on(discard(&device, at(4), 1 << 20)).unwrap().unwrap();
         assert_eq!(device.next_data(0).unwrap(), None, "{device:?}");
+    });
+}
+
+#[test]
+fn a_thread_that_waits_makes_its_writes_durable_itself() {
+    let rt = world();
+    let file = temp_file(&pattern(1 << 16));
+    on_every_engine(&rt, file.path(), true, |device| {
+        let mut bio = Bio::new(Op::Write, Sector(8), vec![Buf::from_slice(&[9; 4096]).into()]);
+        bio.flags = BioFlags::PREFLUSH | BioFlags::FUA;
+        let ended_at_once = rt.block_on(async {
+            // Ready at the first poll: no other thread has taken part.
+            let mut flush = std::pin::pin!(flush(&device));
+            let flushed = std::future::poll_fn(|cx| Poll::Ready(flush.as_mut().poll(cx))).await;
+            let mut write = std::pin::pin!(execute(&device, bio));
+            let written = std::future::poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await;
+            matches!((flushed, written), (Poll::Ready(Ok(())), Poll::Ready((_, Ok(())))))
+        });
+        assert!(ended_at_once.unwrap(), "{}", device.engine());
+        assert_eq!(std::fs::read(file.path()).unwrap()[4096..8192], [9; 4096]);
     });
 }
 

@@ -1,6 +1,6 @@
 //! I/O that is driven by the threads that wait for it.
 
-use super::park::{Interrupt, Parker};
+use super::park::{Interrupt, Parker, with_may_block};
 use crate::error::panic_message;
 use crate::panics::Panics;
 use parking_lot::{Mutex, RwLock};
@@ -202,6 +202,8 @@ impl Crew {
     /// Drives. A panic in a completion is noted and goes no further: neither the task that waits on this thread nor the
     /// worker has anything to do with it.
     fn contain(&self, drive: impl FnOnce()) {
+        // A completion that blocked would keep those behind it waiting.
+        let drive = || with_may_block(false, drive);
         if let Err(payload) = catch_unwind(AssertUnwindSafe(drive)) {
             self.panics.note("completion", &panic_message(&*payload));
         }

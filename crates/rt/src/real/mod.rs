@@ -206,7 +206,8 @@ impl Real {
             let crew = &self.engine.crew;
             let mut cx = Context::from_waker(&berth.waker);
             let out = loop {
-                if let Poll::Ready(out) = future.as_mut().poll(&mut cx) {
+                let polled = park::with_may_block(true, || future.as_mut().poll(&mut cx));
+                if let Poll::Ready(out) = polled {
                     break out;
                 }
                 if !berth.parker.take_notice() && crew.wait(&berth.parker, Role::Caller) {
@@ -230,6 +231,14 @@ impl Real {
         let handle = self.engine.crew.register(driver);
         self.engine.notify_workers();
         handle
+    }
+
+    pub(crate) fn may_block(&self) -> bool {
+        park::may_block()
+    }
+
+    pub(crate) fn may_block_once(&self) -> bool {
+        park::may_block_once()
     }
 
     /// The running task lets others go first: among them those whose I/O has completed.

@@ -13,6 +13,38 @@ const PARKED: u32 = 1;
 const DRIVING: u32 = 2;
 const NOTIFIED: u32 = 3;
 
+/// Short system calls in which a thread may be blocked during one poll.
+const SHORT_CALLS: u8 = 2;
+
+thread_local! {
+    /// Short calls that are left to a thread that may be blocked.
+    static MAY_BLOCK: Cell<Option<u8>> = const { Cell::new(None) };
+}
+
+/// Whether this thread may be blocked by a system call: see [`crate::Rt::may_block`].
+pub(super) fn may_block() -> bool {
+    MAY_BLOCK.try_with(Cell::get).is_ok_and(|calls| calls.is_some())
+}
+
+/// As [`may_block`], for one of the few short calls of a poll: see [`crate::Rt::may_block_once`].
+pub(super) fn may_block_once() -> bool {
+    let left = MAY_BLOCK.try_with(Cell::get).ok().flatten().unwrap_or(0);
+    left > 0 && MAY_BLOCK.try_with(|calls| calls.set(Some(left - 1))).is_ok()
+}
+
+/// Does `work`, in which the thread may or may not be blocked.
+pub(super) fn with_may_block<T>(may: bool, work: impl FnOnce() -> T) -> T {
+    struct Before(Option<u8>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            let _ = MAY_BLOCK.try_with(|calls| calls.set(self.0));
+        }
+    }
+    let calls = may.then_some(SHORT_CALLS);
+    let _before = Before(MAY_BLOCK.try_with(|now| now.replace(calls)).unwrap_or(None));
+    work()
+}
+
 /// Something that a thread waits inside of and that another thread can make return.
 pub(super) trait Interrupt: Send + Sync {
     /// Makes the waiting thread return, or the next one that would wait.
