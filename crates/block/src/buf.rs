@@ -72,7 +72,7 @@ impl Buf {
             let raw = unsafe { alloc(layout) };
             NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout))
         });
-        // SAFETY: both are `len` bytes long; the new memory belongs to nobody else. All of it is initialised here.
+        // SAFETY: both are `len` bytes long; no other reference leads to the new memory, all of which is initialised here.
         unsafe { ptr.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), len) };
         Self { ptr, len }
     }

@@ -336,10 +336,28 @@ impl Disk {
         self.state.flush_failed(error);
     }
 
+    /// A sync of a file system on this device begins: until it is dropped, and for a moment after, background write-back
+    /// keeps the device's queue short, so that the sync's own writes and flushes do not wait behind it.
+    pub fn begin_sync(&self) -> SyncUnderWay {
+        self.state.urgent.begin();
+        SyncUnderWay(self.clone())
+    }
+
     /// How many flushes of this device have failed. A file system reads it once at mount, and latches when it changes: what
     /// it had written before may be gone.
     pub fn flush_failures(&self) -> u64 {
         self.state.flushes.failures()
+    }
+}
+
+/// A sync that is under way: see [`Disk::begin_sync`].
+#[derive(Debug)]
+#[must_use = "dropping it ends the sync"]
+pub struct SyncUnderWay(Disk);
+
+impl Drop for SyncUnderWay {
+    fn drop(&mut self) {
+        self.0.state.urgent.end(self.0.shared.rt.now());
     }
 }
 

@@ -53,7 +53,7 @@ pub use backing::{
     Answer, Answering, Backing, BeyondFlatFile, DirtyRun, Extent, FlatFile, Placed, ReadFrom, WriteExtent,
     WriteTo, WrittenExtent, WrittenRun,
 };
-pub use cache::{CacheConfig, Disk, PageCache, Usage};
+pub use cache::{CacheConfig, Disk, PageCache, SyncUnderWay, Usage};
 pub use cost::Cost;
 pub use dirty::control;
 pub use error::{BackingError, BackingErrorKind, CacheError, Result, WouldWait, WriteError};

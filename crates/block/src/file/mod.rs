@@ -154,8 +154,8 @@ impl FileDevice {
         bio.op == Op::Write && bio.bytes <= COPIED_BYTES_MAX && !durable && !self.backing.direct_is_on()
     }
 
-    /// What a thread that will wait for it does itself. The kernel has no way to start a flush, or a write that is durable
-    /// when it ends, without a thread of its own that blocks. A small write it ends in the context of the thread that has
+    /// Whether the calling thread, which will wait for the bio, makes its system calls. The kernel has no way to start a
+    /// flush, or a write that is durable when it ends, without a thread of its own that blocks. A small write it ends in the context of the thread that has
     /// submitted it (`io_uring_setup(2)`, `IORING_SETUP_DEFER_TASKRUN`), which is woken for that, wakes the one that reaps,
     /// and is woken again.
     fn blocks_here(&self, rt: &Rt, transfer: &Transfer) -> bool {

@@ -5,6 +5,7 @@ use crate::dirty::control::{Asking, Orders};
 use crate::dirty::ledger::DeviceLedger;
 use crate::state::errseq::ErrorLog;
 use crate::state::flushes::Flushes;
+use crate::state::urgent::Urgent;
 use crate::state::{DiskState, Inner, Shared};
 use crate::waits::Condition;
 use extant_block::Device;
@@ -53,6 +54,7 @@ impl DiskState {
             told: Mutex::new(errors.now()),
             errors,
             flushes: Flushes::default(),
+            urgent: Urgent::default(),
             failing: AtomicBool::new(false),
             last_error: Mutex::new(None),
             files: Mutex::default(),

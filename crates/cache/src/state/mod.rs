@@ -14,6 +14,7 @@ pub(crate) mod levels;
 pub(crate) mod run;
 pub(crate) mod shared;
 mod stuck;
+pub(crate) mod urgent;
 
 use crate::CacheError;
 use crate::backing::Backing;
@@ -31,6 +32,7 @@ use crate::state::flushes::Flushes;
 use crate::state::run::Writing;
 use crate::state::shared::{Files, Settings};
 use crate::state::stuck::Stuck;
+use crate::state::urgent::Urgent;
 use crate::waits::Waits;
 use extant_block::Device;
 use extant_rt::{Rt, WaitKey, WaitTable, sync};
@@ -77,6 +79,7 @@ pub(crate) struct DiskState {
     pub(crate) errors: ErrorLog,
     pub(crate) told: Mutex<Told>,
     pub(crate) flushes: Flushes,
+    pub(crate) urgent: Urgent,
     failing: AtomicBool,
     last_error: Mutex<Option<CacheError>>,
     files: Mutex<DirtyFiles>,

@@ -200,12 +200,13 @@ pub(crate) async fn write_back_some(
     pages - left
 }
 
-/// Waits until the device has fewer than `pages` pages to write. Runs that wait for their completion do not count: what
-/// that needs may have to be written back first.
+/// Waits until the device has fewer than `pages` pages to write, or still fewer where a sync waits for it. Runs that wait for
+/// their completion do not count: what that needs may have to be written back first.
 async fn wait_for_queue(shared: &Shared, disk: &DiskState, pages: u64) {
-    while disk.ledger.in_flight() >= pages {
+    let is_full = || disk.ledger.in_flight() >= disk.urgent.limit(shared.rt.now(), pages);
+    while is_full() {
         let ended = shared.waits.listen(Condition::Written(disk.index.0));
-        if disk.ledger.in_flight() >= pages {
+        if is_full() {
             ended.await;
         }
     }

@@ -8,7 +8,7 @@ use crate::meta::InodeCell;
 use crate::volume::Writer;
 use crate::xattr::inline_data;
 use crate::{Error, Result};
-use extant_cache::{ByteRange, Disk, Mapping};
+use extant_cache::{ByteRange, Disk, Mapping, SyncUnderWay};
 use extant_format::{FileKind, Inode, InodeFlags, InodeNumber};
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
@@ -102,6 +102,11 @@ impl Files {
         // They can go next time.
         let _ = unlogged.iter().try_for_each(|contents| contents.try_log_times());
         Ok(file)
+    }
+
+    /// A sync begins, which background write-back lets pass until this is dropped.
+    pub(crate) fn begin_sync(&self) -> SyncUnderWay {
+        self.disk.begin_sync()
     }
 
     fn entry(&self, writer: &Arc<Writer>, cell: &Arc<InodeCell>) -> Entry {

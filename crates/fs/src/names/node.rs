@@ -240,7 +240,8 @@ impl Node {
     /// # Errors
     /// Why writing has ended.
     pub async fn sync(&self) -> Result<()> {
-        let journal = &self.writer().journal;
+        let Writer { journal, files, .. } = &**self.writer();
+        let _sync = files.begin_sync();
         self.writer().guarded(journal.commit(journal.running())).await
     }
 
