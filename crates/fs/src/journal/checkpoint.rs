@@ -1,6 +1,7 @@
 //! Writing home what is committed, and moving the log's tail.
 
 use super::log::write_blocks;
+use super::relay::EVERY_END;
 use super::{Inner, LatchOnPanic, Tid};
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ impl Inner {
                 self.checkpoints.start(run(self.clone(), false));
             }
         }
-        self.checkpoints.join().await;
+        self.checkpoints.join(EVERY_END).await;
         self.lock().check_alive()
     }
 
@@ -71,7 +72,7 @@ impl Inner {
                 }
                 idle
             };
-            self.checkpoints.join().await;
+            self.checkpoints.join(EVERY_END).await;
             if started {
                 return self.lock().check_alive();
             }

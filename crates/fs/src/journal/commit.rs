@@ -82,6 +82,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
         let freed = state.finish(homes, transaction.freed);
         (freed, state.wants_checkpoint())
     };
+    inner.commits.reach(tid.0);
     inner.release(tid, &freed);
     inner.notify();
     if checkpoint {

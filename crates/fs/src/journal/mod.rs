@@ -36,7 +36,7 @@ use crate::{Error, Result};
 use extant_cache::Disk;
 use extant_rt::{Nanos, Rt};
 use parking_lot::{Mutex, MutexGuard};
-use relay::Relay;
+use relay::{EVERY_END, Relay};
 use state::{Admission, State};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -218,15 +218,18 @@ impl Journal {
                 if state.committed >= upto {
                     return Ok(());
                 }
-                state.check_alive()?;
-                if state.is_durable(upto) {
-                    return Ok(());
+                if state.failure.is_some() || state.is_durable(upto) {
+                    let outcome = state.check_alive();
+                    drop(state);
+                    // Other callers may have been left to this one, which begins no commit.
+                    self.inner.commits.wake_all();
+                    return outcome;
                 }
                 if state.close_running() {
                     self.inner.commits.start(commit::run(self.inner.clone()));
                 }
             }
-            self.inner.commits.join().await;
+            self.inner.commits.join(upto.0).await;
         }
     }
 
@@ -351,7 +354,7 @@ impl Inner {
 
     /// Waits until `ready` says so or `work` has ended, and drives that meanwhile.
     async fn driving(&self, work: &Relay, ready: impl FnMut(&mut State) -> Option<()>) {
-        let mut work = pin!(work.join());
+        let mut work = pin!(work.join(EVERY_END));
         let mut ready = pin!(self.wait_until(ready));
         poll_fn(|cx| {
             if ready.as_mut().poll(cx).is_ready() {
@@ -365,6 +368,7 @@ impl Inner {
     fn latch(&self, cause: Error) {
         self.state.lock().latch(cause);
         self.notify();
+        self.commits.reach(u64::MAX);
     }
 
     /// Gives up and records that, as jbd2 does on an abort.

@@ -3,6 +3,9 @@
 //! A commit runs on the task of the first fsync that needs it, because a wake across processors costs more than most of
 //! the commit. That task may be dropped at any time, so the commit does not belong to it: every waiter that is polled
 //! drives it on.
+//!
+//! For the same reason a waiter that needs the next commit is not woken by the end of this one, but for the one that is to
+//! begin it.
 
 use parking_lot::Mutex;
 use std::future::Future;
@@ -22,7 +25,10 @@ struct State {
     work: Stage,
     /// Put in while the last piece had done its work and its driver had yet to say so.
     next: Option<Work>,
-    waiters: Vec<Waker>,
+    /// With the key that each waits for.
+    waiters: Vec<(u64, Waker)>,
+    /// The highest key that has been reached.
+    reached: u64,
 }
 
 #[derive(Default)]
@@ -51,24 +57,44 @@ impl Relay {
         matches!(self.state.lock().work, Stage::Idle)
     }
 
-    /// Ready when no work is left.
-    pub(super) fn join(&self) -> Join<'_> {
-        Join { relay: self, polled: false }
+    /// Ready when no work is left, or `key` has been reached. A waiter for a key that is not reached when the work ends
+    /// is woken only if it is to begin the next; it does that, or calls [`Self::wake_all`].
+    pub(super) fn join(&self, key: u64) -> Join<'_> {
+        Join { relay: self, key, polled: false }
     }
 
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+    /// All keys up to `key` are reached: their waiters need not wait for the work's end.
+    pub(super) fn reach(&self, key: u64) {
+        let waiters = {
+            let mut state = self.state.lock();
+            state.reached = state.reached.max(key);
+            state.take_reached()
+        };
+        waiters.for_each(Waker::wake);
+    }
+
+    /// Has all waiters look again.
+    pub(super) fn wake_all(&self) {
+        let waiters = std::mem::take(&mut self.state.lock().waiters);
+        waiters.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    fn poll(&self, key: u64, cx: &mut Context<'_>) -> Poll<()> {
         let mut work = {
             let mut state = self.state.lock();
+            if key != EVERY_END && key <= state.reached {
+                return Poll::Ready(());
+            }
             match std::mem::take(&mut state.work) {
                 Stage::Idle => return Poll::Ready(()),
                 Stage::Driven(_) => {
                     state.work = Stage::Driven(true);
-                    state.wait(cx);
+                    state.wait(key, cx);
                     return Poll::Pending;
                 }
                 Stage::Parked(work) => {
                     state.work = Stage::Driven(false);
-                    state.wait(cx);
+                    state.wait(key, cx);
                     work
                 }
             }
@@ -99,7 +125,10 @@ impl Relay {
     }
 }
 
-/// Dropped when the work has ended, by a panic, too: it has no waiters left.
+/// The key of those who wait for the end of any work.
+pub(super) const EVERY_END: u64 = 0;
+
+/// Dropped when the work has ended, by a panic, too.
 struct Driving<'r>(&'r Relay);
 
 impl Drop for Driving<'_> {
@@ -107,17 +136,29 @@ impl Drop for Driving<'_> {
         let waiters = {
             let mut state = self.0.state.lock();
             state.work = state.next.take().map_or(Stage::Idle, Stage::Parked);
-            std::mem::take(&mut state.waiters)
+            let reached = state.take_reached();
+            // One to begin the next, or to drive it.
+            let successor = state.waiters.pop().map(|(_, waker)| waker);
+            reached.chain(successor)
         };
-        waiters.into_iter().for_each(Waker::wake);
+        waiters.for_each(Waker::wake);
     }
 }
 
 impl State {
-    fn wait(&mut self, cx: &Context<'_>) {
-        if !self.waiters.iter().any(|waker| waker.will_wake(cx.waker())) {
-            self.waiters.push(cx.waker().clone());
+    fn wait(&mut self, key: u64, cx: &Context<'_>) {
+        match self.waiters.iter_mut().find(|(_, waker)| waker.will_wake(cx.waker())) {
+            Some(known) => known.0 = known.0.min(key),
+            None => self.waiters.push((key, cx.waker().clone())),
         }
+    }
+
+    fn take_reached(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        let reached = self.reached;
+        let (ended, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.waiters).into_iter().partition(|(key, _)| *key <= reached);
+        self.waiters = others;
+        ended.into_iter().map(|(_, waker)| waker)
     }
 }
 
@@ -130,13 +171,14 @@ impl std::fmt::Debug for Relay {
 /// Waits for the end of the work that is there; drives it meanwhile.
 pub(super) struct Join<'a> {
     relay: &'a Relay,
+    key: u64,
     polled: bool,
 }
 
 impl Future for Join<'_> {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let polled = self.relay.poll(cx);
+        let polled = self.relay.poll(self.key, cx);
         // The end of the work needs no successor: with many waiters each would wake all that wait for the next work.
         self.polled = polled.is_pending();
         polled
@@ -147,8 +189,7 @@ impl Drop for Join<'_> {
     fn drop(&mut self) {
         // The work may wait for this task's waker: another takes over.
         if self.polled {
-            let waiters = std::mem::take(&mut self.relay.state.lock().waiters);
-            waiters.into_iter().for_each(Waker::wake);
+            self.relay.wake_all();
         }
     }
 }
@@ -172,7 +213,7 @@ mod tests {
                 inside.fetch_add(1, Ordering::SeqCst);
             });
         });
-        rt.block_on(relay.join()).unwrap();
+        rt.block_on(relay.join(EVERY_END)).unwrap();
         assert_eq!(done.load(Ordering::SeqCst), 1);
     }
 
@@ -182,7 +223,7 @@ mod tests {
         let relay = Relay::default();
         relay.start(async { panic!("on purpose") });
         rt.block_on(async {
-            let (mut first, mut second) = (relay.join(), relay.join());
+            let (mut first, mut second) = (relay.join(EVERY_END), relay.join(EVERY_END));
             let panicked = std::future::poll_fn(|cx| {
                 let polled = std::panic::AssertUnwindSafe(|| Pin::new(&mut first).poll(cx));
                 Poll::Ready(std::panic::catch_unwind(polled).is_err())
@@ -192,6 +233,48 @@ mod tests {
         })
         .unwrap();
         assert!(relay.is_idle());
+    }
+
+    /// Counts its wakes.
+    #[derive(Default)]
+    struct Counts(AtomicU32);
+
+    impl std::task::Wake for Counts {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn the_end_wakes_those_whose_key_is_reached_and_one_other() {
+        let relay = Arc::new(Relay::default());
+        let gate = Arc::new(async_lock::Semaphore::new(0));
+        let (inside, opened) = (relay.clone(), gate.clone());
+        relay.start(async move {
+            opened.acquire().await.forget();
+            inside.reach(7);
+        });
+        let mut waits: Vec<_> = [EVERY_END, 7, 7, 8, 8, 8]
+            .into_iter()
+            .map(|key| (Box::pin(relay.join(key)), Arc::new(Counts::default())))
+            .collect();
+        for (wait, wakes) in &mut waits {
+            let waker = Waker::from(wakes.clone());
+            assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        gate.add_permits(1);
+        // The last that was polled drives.
+        let (mut wait, wakes) = waits.pop().expect("some");
+        assert!(wait.as_mut().poll(&mut Context::from_waker(&Waker::from(wakes))).is_ready());
+        drop(wait);
+        let woken = |waits: &[(Pin<Box<Join<'_>>>, Arc<Counts>)]| -> Vec<bool> {
+            waits.iter().map(|(_, wakes)| wakes.0.load(Ordering::SeqCst) > 0).collect()
+        };
+        let first = woken(&waits);
+        assert_eq!(first[..3], [true; 3], "they have what they wait for");
+        assert!(first[3..].iter().filter(|woken| **woken).count() <= 1, "{first:?}");
+        relay.wake_all();
+        assert_eq!(woken(&waits), [true; 5]);
     }
 
     #[test]
@@ -207,12 +290,12 @@ mod tests {
             inside.fetch_add(1, Ordering::SeqCst);
         });
         rt.block_on(async {
-            let mut first = relay.join();
+            let mut first = relay.join(EVERY_END);
             std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut first).poll(cx))).await.is_pending();
             let others: Vec<_> = (0..4)
                 .map(|_| {
                     let relay = relay.clone();
-                    rt.spawn("follower", Class::Normal, async move { relay.join().await })
+                    rt.spawn("follower", Class::Normal, async move { relay.join(EVERY_END).await })
                 })
                 .collect();
             drop(first);
@@ -222,6 +305,6 @@ mod tests {
         })
         .unwrap();
         assert_eq!(done.load(Ordering::SeqCst), 1);
-        rt.block_on(relay.join()).unwrap();
+        rt.block_on(relay.join(EVERY_END)).unwrap();
     }
 }
