@@ -1,4 +1,5 @@
-//! The wait table, from outside.
+//! The wait table, from outside. Under loom its atomics are others: see `loom.rs`.
+#![cfg(not(extant_loom))]
 
 use extant_rt::wait::{Discipline, Hash};
 use extant_rt::{Class, Flag, RealConfig, Rng, Rt, WaitConfig, WaitKey, WaitTable};
