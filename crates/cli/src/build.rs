@@ -69,7 +69,7 @@ fn add(
     let progress = Progress::new(0, session.quiet);
     let added = extant_image::add(&options, sources, device, &session.rt, progress.to_callback());
     progress.finish();
-    let AddReport { files, directories, free_bytes, free_inodes, notes } =
+    let AddReport { files, directories, free_bytes, free_inodes, notes, problems } =
         added.map_err(|error| match error {
             BuildError::Volume { path, error } => Failure::open_to_change(path, error),
             error => error.into(),
@@ -77,6 +77,7 @@ fn add(
     for note in &notes {
         session.summary(&describe(note));
     }
+    session.problems(&place.image_quoted(), problems);
     if args.json {
         let notes = notes.iter().map(describe).collect();
         let report = JsonAdded { files, directories, free_bytes, free_inodes, notes };

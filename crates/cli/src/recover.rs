@@ -15,16 +15,19 @@ pub(crate) fn run(session: &mut Session, args: &RecoverArgs) -> Result<(), Failu
     let done = session.rt.block_on(extant_fs::recover(&session.rt, device, OpenOptions::default()))?;
     let done = done.map_err(|error| Failure::open_to_change(image.clone(), error))?;
     if args.json {
-        json::print(&mut session.out, &JsonRecovery::from(done))?;
+        json::print(&mut session.out, &JsonRecovery::from(&done))?;
     } else {
         session.summary(&format!("{image}: {}", describe(&done)));
     }
+    session.problems(&image, done.problems);
     Ok(())
 }
 
 fn describe(done: &Recovery) -> String {
     let mut text = match done.was_clean {
-        true if done.orphans == 0 => "the journal is clean; nothing was written".to_string(),
+        true if done.orphans == 0 && done.problems.is_empty() => {
+            "the journal is clean; nothing was written".to_string()
+        }
         true => "the journal is clean".to_string(),
         false => format!(
             "replayed {} transactions: {} blocks written, {} revoked",
@@ -38,9 +41,11 @@ fn describe(done: &Recovery) -> String {
         ));
     }
     if done.has_orphans {
-        text.push_str(
-            "; files deleted or truncated while open remain: e2fsck or a writable mount finishes them",
-        );
+        text.push_str("; files deleted or truncated while open remain: ");
+        text.push_str(match done.problems.is_empty() {
+            true => "e2fsck or a writable mount finishes them",
+            false => "the volume is damaged, and e2fsck finishes them",
+        });
     }
     text
 }
@@ -53,11 +58,14 @@ struct JsonRecovery {
     revoked: u64,
     orphans: u32,
     has_orphans: bool,
+    /// Damage that kept such files from being finished, in words.
+    problems: Vec<String>,
 }
 
-impl From<Recovery> for JsonRecovery {
-    fn from(done: Recovery) -> Self {
-        let Recovery { was_clean, transactions, blocks, revoked, orphans, has_orphans } = done;
-        Self { was_clean, transactions, blocks, revoked, orphans, has_orphans }
+impl From<&Recovery> for JsonRecovery {
+    fn from(done: &Recovery) -> Self {
+        let &Recovery { was_clean, transactions, blocks, revoked, orphans, has_orphans, ref problems } = done;
+        let problems = problems.iter().map(ToString::to_string).collect();
+        Self { was_clean, transactions, blocks, revoked, orphans, has_orphans, problems }
     }
 }

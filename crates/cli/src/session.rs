@@ -109,6 +109,13 @@ impl Session {
         let _ = writeln!(std::io::stderr(), "extant: {message}");
     }
 
+    /// Prints problems that did not stop the command, and remembers them for the exit code.
+    pub(crate) fn problems(&mut self, image: &str, problems: Vec<extant_fs::Error>) {
+        for error in problems {
+            self.fail(Failure::Volume { place: image.to_owned(), error });
+        }
+    }
+
     /// Prints the problems met in the volumes, and ends.
     pub(crate) fn finish(mut self) -> ExitCode {
         if !self.closed
@@ -118,13 +125,7 @@ impl Session {
         }
         for (image, volume) in std::mem::take(&mut self.volumes) {
             let image = Place { image, path: Vec::new() }.image_quoted();
-            let problems = volume.problems();
-            if !problems.is_empty() {
-                self.worst = self.worst.max(Exit::Corrupt);
-            }
-            for problem in &problems {
-                self.complain(&format!("{image}: {problem}"));
-            }
+            self.problems(&image, volume.problems());
         }
         ExitCode::from(if self.closed && self.worst == Exit::Failed {
             EXIT_CLOSED

@@ -7,7 +7,7 @@ use crate::{
 };
 use extant_block::Device;
 use extant_cache::{CacheConfig, CacheError, PageCache};
-use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber};
+use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Timestamp};
 use extant_fs::{Attributes, Cookie, SetAttributes, SetTime, Volume, WriteOptions, quote};
 use extant_rt::Rt;
 use std::fmt;
@@ -368,6 +368,15 @@ impl Sys {
             Err(CacheError::Io(error)) => closed.and(Err(Error::Io(error))),
             _ => closed,
         }
+    }
+
+    pub(crate) fn time_range(&self) -> (Time, Time) {
+        let (first, last) = Timestamp::seconds_range(self.volume.superblock().inode_size());
+        (Time { seconds: first, nanos: 0 }, Time { seconds: last, nanos: 999_999_999 })
+    }
+
+    pub(crate) fn problems(&self) -> Vec<Error> {
+        self.volume.problems()
     }
 
     pub(crate) fn statfs(&self) -> Statfs {

@@ -1,7 +1,7 @@
 //! A volume, for code that blocks.
 
 use crate::world::World;
-use crate::{Caller, Dir, Error, OpenOptions, Result, Statfs, asynch};
+use crate::{Caller, Dir, Error, OpenOptions, Result, Statfs, Time, asynch};
 use extant_block::{Device, FileDevice};
 use extant_rt::{Nanos, Rt};
 use std::path::Path;
@@ -86,6 +86,18 @@ impl Volume {
     #[must_use]
     pub fn as_caller(&self, caller: Caller) -> Self {
         Self { world: self.world.clone(), inner: self.inner.as_caller(caller) }
+    }
+
+    /// Damage met so far that did not stop an operation, and what the operation could not do because of it: a file whose
+    /// map is damaged loses its name, and its blocks stay in use until e2fsck frees them. Each problem once. To hear of
+    /// those that [`Volume::close`] meets, ask a clone after it.
+    pub fn problems(&self) -> Vec<Error> {
+        self.inner.problems()
+    }
+
+    /// The first and the last time that an inode of this volume stores; of times beyond them the nearest is stored.
+    pub fn time_range(&self) -> (Time, Time) {
+        self.inner.time_range()
     }
 
     /// Sizes and what is free.

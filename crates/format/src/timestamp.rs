@@ -33,6 +33,14 @@ impl Timestamp {
         }
     }
 
+    /// The first and the last second that an inode of so many bytes stores: 128 have no room for the two further bits.
+    pub fn seconds_range(inode_bytes: u16) -> (i64, i64) {
+        match inode_bytes {
+            ..=128 => (i32::MIN.into(), i32::MAX.into()),
+            _ => (Self::MIN_SECONDS, Self::MAX_SECONDS),
+        }
+    }
+
     /// The base and extra field of this time, clamped to what they can express.
     pub fn to_raw(self) -> (U32, U32) {
         let seconds = self.seconds.clamp(Self::MIN_SECONDS, Self::MAX_SECONDS);

@@ -36,8 +36,8 @@ pub(crate) fn run(session: &mut Session, command: &EditCommand) -> Result<(), Fa
         }
     }
     let image = image.expect("every command has a target");
-    batch(session, &image, |volume| {
-        let edit = Edit { image: &image, root: volume.root(), in_script: false };
+    batch(session, &image, |session, volume| {
+        let edit = Edit { session, image: &image, volume, root: volume.root(), in_script: false };
         edit.run(command)
     })
 }
@@ -73,9 +73,9 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
         commands.push((number, command));
     }
     let count = commands.len();
-    batch(session, &args.image, |volume| {
+    batch(session, &args.image, |session, volume| {
         for (number, command) in &commands {
-            let edit = Edit { image: &args.image, root: volume.root(), in_script: true };
+            let edit = Edit { session, image: &args.image, volume, root: volume.root(), in_script: true };
             edit.run(command)
                 .map_err(|failure| Failure::Line { number: *number, failure: Box::new(failure) })?;
         }
@@ -86,11 +86,11 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
     Ok(())
 }
 
-/// Opens the image, has `work` change it, and closes it.
+/// Opens the image, has `work` change it, closes it, and tells the damage that did not stop `work`.
 fn batch(
-    session: &Session,
+    session: &mut Session,
     image: &Path,
-    work: impl FnOnce(&Volume) -> Result<(), Failure>,
+    work: impl FnOnce(&Session, &Volume) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let device = session.device_to_change(image)?;
     let name = quote(image.as_os_str().as_bytes());
@@ -98,13 +98,16 @@ fn batch(
     let options = OpenOptions::new().write(true).offline(true).fixed_time(fixed_time);
     let volume = Volume::open_device(&session.rt, device, &options)
         .map_err(|error| Failure::open_to_change(name.clone(), error))?;
-    let done = work(&volume);
-    let closed = volume.close().map_err(|error| Failure::Volume { place: name, error });
+    let done = work(session, &volume);
+    let closed = volume.clone().close().map_err(|error| Failure::Volume { place: name.clone(), error });
+    session.problems(&name, volume.problems());
     done.and(closed)
 }
 
 /// The volume that commands change.
 struct Edit<'a> {
+    session: &'a Session,
+    volume: &'a Volume,
     image: &'a Path,
     root: Dir,
     in_script: bool,
@@ -204,7 +207,10 @@ impl Edit<'_> {
             EditCommand::Truncate(args) => self.each(&args.paths, |root, path| {
                 let mut options = FileOptions::new();
                 options.write(true).create(!args.no_create).mode(0o644);
-                root.open_with(path, &options)?.set_len(args.size)
+                match root.open_with(path, &options) {
+                    Err(Error::NotFound(_)) if args.no_create => Ok(()),
+                    opened => opened?.set_len(args.size),
+                }
             }),
         }
     }

@@ -5,6 +5,8 @@ use crate::edit_args::PutArgs;
 use crate::failure::Failure;
 use crate::place::Place;
 use extant::{Error, File, FileOptions, Special, Time, XattrMode};
+use extant_fs::quote;
+use extant_image::Note;
 use rustix::fs::{major, minor};
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -23,7 +25,7 @@ impl Edit<'_> {
         let (target, sources) = args.paths.split_last().expect("clap wants two");
         self.wants_dir(sources, target)?;
         let target = self.place(target);
-        let mut put = Put { edit: self, args, links: BTreeMap::new() };
+        let mut put = Put { edit: self, args, links: BTreeMap::new(), clamped: None };
         for source in sources {
             let path = self.inside(&target.path, source.as_bytes());
             let mut source = Path::new(source).to_owned();
@@ -32,6 +34,11 @@ impl Edit<'_> {
                 source = fs::canonicalize(&source).map_err(|error| Failure::host(&source, error))?;
             }
             put.tree(&source, Place { image: target.image.clone(), path })?;
+        }
+        if let Some((path, files)) = put.clamped {
+            let (first, last) = self.volume.time_range();
+            let note = Note::TimeClamped { path, files, range: (first.seconds, last.seconds) };
+            self.session.summary(&note.to_string());
         }
         Ok(())
     }
@@ -42,6 +49,8 @@ struct Put<'a> {
     args: &'a PutArgs,
     /// The first path of each file with several names, by device and inode.
     links: BTreeMap<(u64, u64), Vec<u8>>,
+    /// The first file whose times the volume cannot store, quoted, and how many there are.
+    clamped: Option<(String, u64)>,
 }
 
 impl Put<'_> {
@@ -75,6 +84,7 @@ impl Put<'_> {
                 todo.push((path, below));
             }
             self.attributes(&source, &target, &metadata)?;
+            self.count_clamped(&target, &metadata)?;
             dirs.push((target, metadata));
         }
         dirs.iter().rev().try_for_each(|(target, metadata)| self.times(target, metadata))
@@ -96,6 +106,7 @@ impl Put<'_> {
                 }
             }
         }
+        self.count_clamped(target, metadata)?;
         if kind.is_file() {
             return self.regular(source, target, metadata);
         }
@@ -230,16 +241,29 @@ impl Put<'_> {
     }
 
     fn times(&self, target: &Place, metadata: &Metadata) -> Result<(), Failure> {
-        let latest = crate::build::source_date_epoch()?.map(|time| time.seconds);
-        let time = |seconds: i64, nanos: i64| match latest {
-            Some(latest) if seconds >= latest => Time { seconds: latest, nanos: 0 },
-            _ => Time { seconds, nanos: nanos as u32 },
-        };
-        let modified = time(metadata.mtime(), metadata.mtime_nsec());
+        let modified = modified(metadata)?;
         // Reading the source changes its time of access: the time of change stands for it, so that copies are alike.
         let done = self.edit.root.set_times(&target.path, Some(modified), Some(modified));
         done.map_err(|error| Failure::at(target, error))
     }
+
+    /// Counts a file whose time the volume cannot store.
+    fn count_clamped(&mut self, target: &Place, metadata: &Metadata) -> Result<(), Failure> {
+        let (first, last) = self.edit.volume.time_range();
+        if !(first..=last).contains(&modified(metadata)?) {
+            self.clamped.get_or_insert_with(|| (quote(&target.path), 0)).1 += 1;
+        }
+        Ok(())
+    }
+}
+
+/// A source's time of change, none later than `SOURCE_DATE_EPOCH`.
+fn modified(metadata: &Metadata) -> Result<Time, Failure> {
+    let latest = crate::build::source_date_epoch()?.map(|time| time.seconds);
+    Ok(match latest {
+        Some(latest) if metadata.mtime() >= latest => Time { seconds: latest, nanos: 0 },
+        _ => Time { seconds: metadata.mtime(), nanos: metadata.mtime_nsec() as u32 },
+    })
 }
 
 /// Where data come at or after byte `at` of a file of `len` bytes; in whole chunks, and `len` if there are none. A file system

@@ -1,8 +1,9 @@
 //! Damage that loses a whole tree is reported, and a caller's mistake is not called damage.
 
-use crate::testbed::{debugfs, extant, have, mke2fs, place};
+use crate::testbed::{debugfs, extant, fsck, have, mke2fs, place};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn volume(dir: &Path, options: &[&str]) -> PathBuf {
     let source = dir.join("source");
@@ -69,4 +70,51 @@ fn a_callers_mistake_is_no_damage() {
         assert_eq!(ran.code, Some(1), "{}", ran.stderr);
         assert!(ran.stderr.contains(&format!("no superblock at byte {at}")), "{}", ran.stderr);
     }
+}
+
+/// A volume with a file whose only extent lies beyond the volume, so that its blocks cannot be freed.
+fn with_damaged_map(dir: &Path) -> PathBuf {
+    let image = volume(dir, &["-t", "ext4"]);
+    debugfs(&image, &["set_inode_field /sub/file block[5] 99999999".to_owned()]);
+    image
+}
+
+#[test]
+fn a_deletion_that_damage_leaves_undone_is_told() {
+    if !have("mke2fs") || !have("debugfs") || !have("e2fsck") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("new");
+    fs::create_dir_all(source.join("sub")).unwrap();
+    fs::write(source.join("sub/file"), b"new contents").unwrap();
+    let (new, image) = (source.to_str().unwrap(), with_damaged_map(dir.path()));
+    let (root, file) = (place(&image, "/"), place(&image, "/sub/file"));
+    let damaged = fs::read(&image).unwrap();
+    let complains = |args: &[&str], of: &str| {
+        let ran = extant(args);
+        assert_eq!(ran.code, Some(3), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(of), "{args:?}: {}", ran.stderr);
+        ran
+    };
+    for command in
+        [&["rm", &file][..], &["rm", "-r", &place(&image, "/sub")], &["build", "--into", &root, new]]
+    {
+        fs::write(&image, &damaged).unwrap();
+        complains(command, "inode 13: ");
+        // The file is an orphan now, and the volume has known errors.
+        complains(&["mkdir", &place(&image, "/d")], "s_state");
+        let told = complains(&["recover", "--json", image.to_str().unwrap()], "s_state").stdout;
+        let told = String::from_utf8(told).unwrap();
+        assert!(told.contains("\"has_orphans\": true") && told.contains("s_state"), "{told}");
+        let mended = Command::new("e2fsck").arg("-fy").arg(&image).output().unwrap();
+        assert!(mended.status.code().is_some_and(|code| code <= 1), "{mended:?}");
+        extant(["mkdir", &place(&image, "/e")]).clean();
+        fsck(&image);
+    }
+    fs::write(&image, &damaged).unwrap();
+    extant(["mkdir", &place(&image, "/d")]).clean();
+    extant(["put", source.join("sub/file").to_str().unwrap(), &place(&image, "/q")]).clean();
+    complains(&["mv", &place(&image, "/q"), &file], "inode 13: ");
+    assert_eq!(extant(["cat", &file]).clean(), b"new contents", "the names were changed all the same");
 }

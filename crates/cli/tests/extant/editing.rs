@@ -1,8 +1,8 @@
 //! Commands that change a volume, judged by e2fsck, debugfs and the kernel.
 
 use crate::testbed::{
-    Mount, Ran, assert_same, extant, extant_at, extant_with, fsck, have, is_root, look, mke2fs, noise, place,
-    run,
+    Mount, Ran, assert_same, debugfs, extant, extant_at, extant_with, fsck, have, is_root, look, mke2fs,
+    noise, place, run,
 };
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -62,6 +62,7 @@ fn every_command_does_what_its_name_says() {
         done(&["xattr", "-x", "user.a", &at("/m")]);
         done(&["truncate", "-s", "3", &at("/hard")]);
         done(&["truncate", "-s", "64K", &at("/new")]);
+        done(&["truncate", "-cs", "1", &at("/none"), &at("/none/below")]);
         assert_eq!(extant(["cat", &at("/a/b/c/moved")]).clean(), b"hel");
         let told = ask(&image, "stat /hard");
         for part in ["Mode:  04711", "User:    12 ", "Group: 70000 ", "Links: 2 ", "Size: 3\n"] {
@@ -202,23 +203,58 @@ fn reading_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let Some(image) = volume(dir.path(), "16M", &["-t", "ext4"]) else { return };
     extant(["truncate", "-s", "5000", &place(&image, "/file")]).clean();
-    let (bytes, stamp) = (fs::read(&image).unwrap(), image.metadata().unwrap());
     let (name, file) = (image.to_str().unwrap(), place(&image, "/file"));
-    for args in [
-        &["ls", "-lR", name][..],
+    let writes_nothing = |commands: &[&[&str]]| {
+        let (bytes, stamp) = (fs::read(&image).unwrap(), image.metadata().unwrap());
+        for command in commands {
+            extant(*command).clean();
+        }
+        let now = image.metadata().unwrap();
+        assert_eq!((now.mtime(), now.mtime_nsec()), (stamp.mtime(), stamp.mtime_nsec()));
+        assert!(fs::read(&image).unwrap() == bytes);
+    };
+    let reading: &[&[&str]] = &[
+        &["ls", "-lR", name],
         &["tree", name],
         &["cat", &file],
         &["stat", &file],
         &["info", "-v", name],
         &["debug", name, "journal"],
         &["export", name, "-o", "-"],
-        &["recover", name],
-    ] {
-        extant(args).clean();
+    ];
+    writes_nothing(reading);
+    writes_nothing(&[&["recover", name]]);
+    // A dirty journal, which holds a block that differs from the one at home.
+    let block = dir.path().join("block");
+    fs::write(&block, vec![0x5a; 1024]).unwrap();
+    debugfs(&image, &["jo".into(), format!("jw -b 12000 {}", block.display()), "jc".into()]);
+    assert!(ask(&image, "features").contains("needs_recovery"));
+    writes_nothing(reading);
+    extant(["recover", name]).clean();
+    assert!(!ask(&image, "features").contains("needs_recovery"));
+    fsck(&image);
+    assert!(fs::read(&image).unwrap()[12000 << 10..][..1024] == [0x5a; 1024]);
+}
+
+#[test]
+fn times_that_inodes_cannot_store_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path(), "16M", &["-t", "ext3", "-I", "128"]) else { return };
+    let source = dir.path().join("tree");
+    fs::create_dir(&source).unwrap();
+    for (name, time) in [("a", "2400-01-01"), ("b", "2038-01-01"), ("c", "2200-01-01")] {
+        fs::write(source.join(name), name).unwrap();
+        run("touch", &["-d", time, source.join(name).to_str().unwrap()]);
     }
-    let now = image.metadata().unwrap();
-    assert_eq!((now.mtime(), now.mtime_nsec()), (stamp.mtime(), stamp.mtime_nsec()));
-    assert!(fs::read(&image).unwrap() == bytes);
+    let put = std::process::Command::new(env!("CARGO_BIN_EXE_extant"))
+        .args(["put", "-r", source.to_str().unwrap(), &place(&image, "/")])
+        .output();
+    let put = Ran::from(put.unwrap());
+    assert!(put.stderr.contains("time of /tree/a and 1 more replaced by the nearest"), "{}", put.stderr);
+    put.clean();
+    assert!(ask(&image, "stat /tree/a").contains("mtime: 0x7fffffff"));
+    assert!(ask(&image, "stat /tree/b").contains("mtime: 0x7fe8"));
+    fsck(&image);
 }
 
 #[test]
@@ -247,7 +283,6 @@ fn mistakes_are_refused_with_a_sentence_and_change_nothing() {
         (1, &["xattr", "-s", "unknown.a=b", &at("/f")], "not supported"),
         (1, &["xattr", "-x", "user.none", &at("/f")], "no such attribute"),
         (1, &["truncate", "-s", "100000T", &at("/f")], "larger than a file of this volume can be"),
-        (1, &["truncate", "-cs", "1", &at("/none")], "no such file or directory"),
         (1, &["put", &format!("{host}/none"), &at("/")], "No such file or directory"),
         (1, &["put", host, &at("/")], "copy it with --recursive"),
         (1, &["put", "/etc/hostname", "/etc/passwd", &at("/f")], "not a directory"),

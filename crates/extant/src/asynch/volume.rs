@@ -2,7 +2,7 @@
 
 use super::{Dir, File};
 use crate::sys::Sys;
-use crate::{Caller, OpenOptions, Result, Statfs};
+use crate::{Caller, Error, OpenOptions, Result, Statfs, Time};
 use extant_block::Device;
 use extant_rt::Rt;
 use std::sync::Arc;
@@ -40,6 +40,18 @@ impl Volume {
     /// Something could not be written.
     pub async fn sync(&self) -> Result<()> {
         self.sys.sync().await
+    }
+
+    /// Damage met so far that did not stop an operation, and what the operation could not do because of it: a file whose
+    /// map is damaged loses its name, and its blocks stay in use until e2fsck frees them. Each problem once. To hear of
+    /// those that [`Volume::close`] meets, ask a clone after it.
+    pub fn problems(&self) -> Vec<Error> {
+        self.sys.problems()
+    }
+
+    /// The first and the last time that an inode of this volume stores; of times beyond them the nearest is stored.
+    pub fn time_range(&self) -> (Time, Time) {
+        self.sys.time_range()
     }
 
     /// Sizes and what is free.

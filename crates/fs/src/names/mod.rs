@@ -94,18 +94,22 @@ impl Writer {
     }
 
     /// Deletes an inode that lost its last name, unless something holds it. One that cannot be deleted stays an orphan, to
-    /// be deleted when the volume is opened next: the operation that took its last name has succeeded.
+    /// be deleted when the volume is opened next: the operation that took its last name has succeeded. Damage is kept as a
+    /// problem of the volume.
     pub(crate) async fn delete_unused(&self, cell: &Arc<InodeCell>) {
-        Doomed { writer: self, cells: Vec::new() }.delete(cell.clone()).await;
+        Doomed::of(self).delete(cell.clone()).await;
     }
 
     /// Deletes what lost its last node since.
     pub(crate) async fn delete_doomed(&self) {
-        let mut kept = Doomed { writer: self, cells: Vec::new() };
-        loop {
-            let Some(cell) = self.unused.lock().pop() else { return };
-            kept.delete(cell).await;
-        }
+        Doomed::of(self).delete_all().await;
+    }
+
+    /// As [`Self::delete_doomed`], before the volume is closed: what cannot be deleted now is a problem, too.
+    pub(crate) async fn delete_doomed_at_last(&self) {
+        let mut doomed = Doomed::of(self);
+        doomed.is_last = true;
+        doomed.delete_all().await;
     }
 }
 
@@ -113,9 +117,22 @@ impl Writer {
 struct Doomed<'w> {
     writer: &'w Writer,
     cells: Vec<Arc<InodeCell>>,
+    /// There is no next attempt.
+    is_last: bool,
 }
 
-impl Doomed<'_> {
+impl<'w> Doomed<'w> {
+    fn of(writer: &'w Writer) -> Self {
+        Self { writer, cells: Vec::new(), is_last: false }
+    }
+
+    async fn delete_all(mut self) {
+        loop {
+            let Some(cell) = self.writer.unused.lock().pop() else { return };
+            self.delete(cell).await;
+        }
+    }
+
     /// Deletes an inode unless something holds it.
     async fn delete(&mut self, cell: Arc<InodeCell>) {
         if cell.openers() > 0 || cell.is_live() {
@@ -123,13 +140,17 @@ impl Doomed<'_> {
         }
         // There, should the caller leave meanwhile.
         self.cells.push(cell.clone());
-        let deleted = delete::delete(self.writer, &cell).await;
-        if let Err(error @ Error::Corrupt(_)) = &deleted {
+        let failed = delete::delete(self.writer, &cell).await.err();
+        if let Some(error @ Error::Corrupt(_)) = &failed {
             self.writer.errors.note(error);
         }
         // Another attempt may succeed.
-        if !matches!(deleted, Err(Error::Io(_) | Error::NoSpace)) {
+        let is_tried_again = matches!(failed, Some(Error::Io(_) | Error::NoSpace));
+        if !is_tried_again {
             self.cells.pop();
+        }
+        if let Some(failed) = failed.filter(|_| self.is_last || !is_tried_again) {
+            self.writer.keep_problem(failed);
         }
     }
 }

@@ -57,7 +57,8 @@ impl Volume {
     }
 
     /// Finishes the orphans that a crash left: inodes without links are deleted, others cut to their size. Each is finished
-    /// in transactions of its own; one that is damaged stays an orphan. Returns how many were finished.
+    /// in transactions of its own; one that is damaged stays an orphan, which is kept as a
+    /// problem. Returns how many were finished.
     pub(super) async fn finish_orphans(writer: &Arc<Writer>, orphans: Vec<Arc<InodeCell>>) -> Result<u32> {
         let mut finished = 0;
         for cell in orphans {
@@ -72,6 +73,7 @@ impl Volume {
                 Ok(()) => finished += u32::from(!writer.orphans.contains(cell.number())),
                 Err(error @ Error::Corrupt(_)) => {
                     writer.heed(&error).await;
+                    writer.keep_problem(error);
                     if writer.journal.failure().is_some() {
                         break;
                     }

@@ -7,6 +7,7 @@ mod live;
 mod mmp;
 mod mount;
 mod orphans;
+mod problems;
 mod recover;
 #[cfg(test)]
 mod tests;
@@ -26,8 +27,9 @@ pub(crate) use mmp::refuse_in_use;
 pub use mount::WriteOptions;
 pub(crate) use orphans::orphan_file_blocks;
 use parking_lot::Mutex;
+pub(crate) use problems::Problems;
 pub use recover::recover;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 pub(crate) use writer::Writer;
 
@@ -52,9 +54,6 @@ pub struct OpenOptions {
     /// Do not look at the journal, even if it is dirty.
     pub ignore_journal: bool,
 }
-
-/// Most problems that a volume keeps; what comes after is only counted by its absence.
-const PROBLEMS_MAX: usize = 1000;
 
 /// An open volume. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -83,12 +82,6 @@ impl Drop for Inner {
     }
 }
 
-#[derive(Debug, Default)]
-struct Problems {
-    list: Vec<Corrupt>,
-    seen: BTreeSet<String>,
-}
-
 impl Volume {
     /// Opens the volume on `device` for reading. Nothing is written.
     ///
@@ -100,7 +93,7 @@ impl Volume {
         if let Err(corrupt) = sb.verify_checksum() {
             match options.damage {
                 Damage::Fail => return Err(corrupt.into()),
-                Damage::Report => problems.add(corrupt),
+                Damage::Report => problems.add(corrupt.into()),
             }
         }
         features::check_readable(&sb)?;
@@ -110,7 +103,7 @@ impl Volume {
             let corrupt = Corrupt::field(Place::Superblock, "s_blocks_count", sb.blocks_count(), rule);
             match options.damage {
                 Damage::Fail => return Err(corrupt.into()),
-                Damage::Report => problems.add(corrupt),
+                Damage::Report => problems.add(corrupt.into()),
             }
         }
         let buffers = Buffers::new(device, sb.block_size());
@@ -166,25 +159,13 @@ impl Volume {
         &self.inner.buffers
     }
 
-    /// Problems met so far that did not stop an operation (see [`Damage::Report`]); each once, at most 1,000.
-    pub fn problems(&self) -> Vec<Corrupt> {
-        let mut problems = self.inner.problems.lock().list.clone();
-        if let Some(writer) = self.writer() {
-            problems.extend(writer.alloc.problems().into_iter().filter_map(|error| match error {
-                Error::Corrupt(corrupt) => Some(corrupt),
-                _ => None,
-            }));
-        }
-        problems
-    }
-
     /// Fails or keeps a problem, as [`OpenOptions::damage`] says.
     pub(crate) fn note(&self, check: std::result::Result<(), Corrupt>) -> Result<()> {
         match (check, self.inner.options.damage) {
             (Ok(()), _) => Ok(()),
             (Err(corrupt), Damage::Fail) => Err(corrupt.into()),
             (Err(corrupt), Damage::Report) => {
-                self.inner.problems.lock().add(corrupt);
+                self.inner.problems.lock().add(corrupt.into());
                 Ok(())
             }
         }
@@ -313,14 +294,6 @@ impl Volume {
             }
         }
         self.buffers().prefetch(blocks.into_iter()).await;
-    }
-}
-
-impl Problems {
-    fn add(&mut self, corrupt: Corrupt) {
-        if self.list.len() < PROBLEMS_MAX && self.seen.insert(corrupt.to_string()) {
-            self.list.push(corrupt);
-        }
     }
 }
 

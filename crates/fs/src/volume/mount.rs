@@ -11,7 +11,7 @@ use extant_cache::Disk;
 use extant_cache::accounts::AccountConfig;
 use extant_cache::blocks::Blocks;
 use extant_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
-use extant_format::{Compat, Incompat, RoCompat, STATE_ERROR, STATE_VALID, Superblock};
+use extant_format::{Compat, Corrupt, Incompat, Place, RoCompat, STATE_ERROR, STATE_VALID, Superblock};
 use extant_rt::{Nanos, Rt};
 use std::sync::Arc;
 
@@ -112,6 +112,8 @@ impl Volume {
         // As Linux has it: with known errors, only a check finishes them.
         if mount.state & STATE_ERROR == 0 {
             mount.orphans = Self::finish_orphans(&writer, orphans).await?;
+        } else if !orphans.is_empty() {
+            writer.keep_problem(known_errors(mount.state));
         }
         let mut volume = raw;
         let inner = Arc::get_mut(&mut volume.inner).expect("no other handle has been made");
@@ -161,7 +163,7 @@ impl Volume {
         let closed = writer.guarded(async {
             // Data that cannot be written are lost, but the volume is not.
             let written = writer.files.write_back().await;
-            writer.delete_doomed().await;
+            writer.delete_doomed_at_last().await;
             if let Err(error) = &written {
                 writer.heed(error).await;
             }
@@ -252,6 +254,12 @@ impl Mount {
             Error::from(error)
         })
     }
+}
+
+/// The known errors of a volume, as a problem.
+pub(super) fn known_errors(state: u16) -> Error {
+    let rule = "without the mark of errors (2): run e2fsck, which also finishes deleted files";
+    Corrupt::field(Place::Superblock, "s_state", state.into(), rule).into()
 }
 
 fn has_journal(store: &MetaStore) -> bool {

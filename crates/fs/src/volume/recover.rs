@@ -1,5 +1,6 @@
 //! Recovering a volume: the journal replayed, and the orphans finished.
 
+use super::mount::known_errors;
 use super::{OpenOptions, Volume, WriteOptions};
 use crate::journal::{Recovery, replay};
 use crate::{Error, Result};
@@ -20,7 +21,7 @@ const CACHE_BYTES: u64 = 8 << 20;
 /// superblock's free counts are summed anew from the group descriptors, as e2fsck does.
 ///
 /// Orphans stay ([`Recovery::has_orphans`]) on a volume that has known errors or features that are not written; those that
-/// are damaged stay, too.
+/// are damaged stay, too, and [`Recovery::problems`] says why.
 ///
 /// # Errors
 /// A journal on another device, with fast commits to replay, or with features that are not known is refused by name and
@@ -32,7 +33,9 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
         return Ok(recovery);
     }
     let raw = Volume::open(device.clone(), OpenOptions { ignore_journal: true, ..options }).await?;
-    if raw.superblock().raw().s_state.get() & STATE_ERROR != 0 {
+    let state = raw.superblock().raw().s_state.get();
+    if state & STATE_ERROR != 0 {
+        recovery.problems.push(known_errors(state));
         return Ok(recovery);
     }
     drop(raw);
@@ -47,7 +50,8 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
     match Volume::open_writable(rt, &disk, options).await {
         Ok(volume) => {
             (recovery.orphans, recovery.has_orphans) = volume.orphans();
-            volume.close().await?;
+            volume.clone().close().await?;
+            recovery.problems = volume.problems();
         }
         Err(Error::Unsupported { .. }) => {}
         Err(other) => return Err(other),

@@ -1,13 +1,14 @@
 //! The state of a volume while it is open for writing.
 
 use super::errors::Errors;
-use crate::Result;
+use super::problems::Problems;
 use crate::alloc::Allocator;
 use crate::file::{Files, WriteBackGiver};
 use crate::inode::{Clock, Inodes, Orphans};
 use crate::journal::Journal;
 use crate::meta::{InodeCell, MetaStore};
 use crate::names::{DeletionGiver, KnownNames};
+use crate::{Error, Result};
 use extant_cache::Disk;
 use extant_cache::accounts::{AccountConfig, Shrink};
 use extant_format::VolumeBlock;
@@ -36,6 +37,7 @@ pub(crate) struct Writer {
     pub(crate) names: crate::names::State,
     /// Inodes without links whose last opener is gone: to be deleted.
     pub(crate) unused: Mutex<Vec<Arc<InodeCell>>>,
+    pub(super) problems: Mutex<Problems>,
 }
 
 impl Writer {
@@ -65,7 +67,7 @@ impl Writer {
         let (orphans, left) = Orphans::load(&store, &inodes, orphan_file).await?;
         let clock = Clock::new(rt, fixed_time);
         let files = Files::new(disk.clone());
-        let (unused, names): (_, crate::names::State) = Default::default();
+        let (unused, names, problems): (_, crate::names::State, _) = Default::default();
         let account = disk.account(AccountConfig {
             name: "names",
             limit_bytes: KnownNames::BYTES,
@@ -77,9 +79,14 @@ impl Writer {
             alloc.add_giver(Arc::new(WriteBackGiver(weak.clone())));
             alloc.add_giver(Arc::new(DeletionGiver(weak.clone())));
             let rt = rt.clone();
-            Self { rt, store, journal, alloc, inodes, orphans, clock, files, errors, unused, names }
+            Self { rt, store, journal, alloc, inodes, orphans, clock, files, errors, unused, names, problems }
         });
         Ok((writer, left))
+    }
+
+    /// Keeps what went wrong beside an operation that succeeds, for [`Volume::problems`](super::Volume::problems).
+    pub(crate) fn keep_problem(&self, problem: Error) {
+        self.problems.lock().add(problem);
     }
 
     /// Notes an inode without links or openers, to be deleted by the next operation that may wait.

@@ -10,7 +10,6 @@ use crate::write::{Progress, directory_of};
 use crate::{BuildError, Note, Ownership, Source, Timestamp, owner, quoted, settle};
 use extant_block::Device;
 use extant_cache::{CacheConfig, PageCache};
-use extant_format::GOOD_OLD_INODE_SIZE;
 use extant_fs::{Volume, WriteOptions};
 use extant_rt::Rt;
 use std::collections::BTreeMap;
@@ -57,7 +56,7 @@ impl AddOptions {
 }
 
 /// Counts and notes of an addition.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct AddReport {
     /// Regular files, symbolic links, devices and so on.
     pub files: u32,
@@ -69,6 +68,8 @@ pub struct AddReport {
     pub free_inodes: u32,
     /// Differences between the volume and its sources.
     pub notes: Vec<Note>,
+    /// Damage of the volume that did not stop the addition; see [`Volume::problems`].
+    pub problems: Vec<extant_fs::Error>,
 }
 
 /// Lays the sources over a directory of the volume on `device`, in one batch: what [`crate::build`] would have made of the
@@ -112,10 +113,7 @@ pub fn add(
         let disk = cache.attach(device);
         rt.block_on(Volume::open_writable(rt, &disk, write))?.map_err(failed)?
     };
-    let time_range = match usize::from(volume.superblock().inode_size()) {
-        GOOD_OLD_INODE_SIZE => (i32::MIN.into(), i32::MAX.into()),
-        _ => (extant_format::Timestamp::MIN_SECONDS, extant_format::Timestamp::MAX_SECONDS),
-    };
+    let time_range = extant_format::Timestamp::seconds_range(volume.superblock().inode_size());
     settle(&mut tree, time_range, options.clamp_time, &mut notes);
     let origin = Origin { tree: &tree, stores: &stores, clamp: options.clamp_time, time_range };
     let added = rt.block_on(async {
@@ -124,7 +122,7 @@ pub fn add(
     });
     let space = volume.space();
     let closed = rt.block_on(async {
-        let closed = volume.close().await.map_err(failed);
+        let closed = volume.clone().close().await.map_err(failed);
         // Its errors were returned when the volume was closed.
         let _ = cache.close().await;
         closed
@@ -137,6 +135,7 @@ pub fn add(
         free_bytes: space.blocks_free * u64::from(space.block_bytes),
         free_inodes: space.inodes_free as u32,
         notes,
+        problems: volume.problems(),
     })
 }
 

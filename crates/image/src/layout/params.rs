@@ -97,12 +97,9 @@ impl Params {
         })
     }
 
-    /// The first and the last second since 1970 that an inode stores: 128 bytes have no room for the two further bits.
+    /// The first and the last second since 1970 that an inode stores.
     pub(crate) fn time_range(&self) -> (i64, i64) {
-        match self.inode_size {
-            ..=128 => (i32::MIN.into(), i32::MAX.into()),
-            _ => (Timestamp::MIN_SECONDS, Timestamp::MAX_SECONDS),
-        }
+        Timestamp::seconds_range(self.inode_size)
     }
 
     pub(crate) fn has_extents(&self) -> bool {

@@ -17,7 +17,7 @@ const KEPT_BYTES: usize = 128 << 20;
 const WINDOW: usize = 4096;
 
 /// The result of a recovery.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Recovery {
     /// The journal did not need to be replayed.
     pub was_clean: bool,
@@ -29,8 +29,10 @@ pub struct Recovery {
     pub revoked: u64,
     /// Inodes that had been deleted or truncated while open, and were finished.
     pub orphans: u32,
-    /// There are such inodes left; e2fsck or the next writable mount finishes them.
+    /// There are such inodes left: e2fsck finishes them, and, unless they are damaged, a writable mount does.
     pub has_orphans: bool,
+    /// Damage that kept inodes from being finished.
+    pub problems: Vec<Error>,
 }
 
 /// Replays a volume's dirty journal on disk and marks it clean, with free counts summed anew. Cut short anywhere, it can be
@@ -101,8 +103,8 @@ pub(crate) async fn replay(rt: &Rt, device: Arc<dyn Device>, options: OpenOption
         transactions: found.transactions,
         blocks: found.copies.len() as u64,
         revoked: found.revoked,
-        orphans: 0,
         has_orphans: has_orphans(&sb),
+        ..Recovery::default()
     })
 }
 
