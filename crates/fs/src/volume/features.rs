@@ -28,6 +28,10 @@ const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::PROJECT)
     .union(RoCompat::ORPHAN_PRESENT);
 
+/// The journal mode in `s_default_mount_opts` (EXT4_DEFM_JMODE), and its value for data=journal (EXT4_DEFM_JMODE_DATA).
+const DEFAULT_MODE: u32 = 0x60;
+const DEFAULT_MODE_DATA: u32 = 0x20;
+
 /// Fails, by name, for what can be read but not written yet.
 pub(super) fn check_writable(sb: &Superblock) -> Result<()> {
     const HINT: &str = "; it can be opened for reading only";
@@ -40,6 +44,11 @@ pub(super) fn check_writable(sb: &Superblock) -> Result<()> {
         return refuse(feature);
     }
     let compat = sb.compat();
+    // Without a journal the kernel does not look at the mode either.
+    let mode = sb.raw().s_default_mount_opts.get() & DEFAULT_MODE;
+    if compat.contains(Compat::HAS_JOURNAL) && mode == DEFAULT_MODE_DATA {
+        return refuse("the default mount option journal_data".into());
+    }
     if compat.contains(Compat::HAS_JOURNAL) && sb.journal_inode().is_none() {
         return refuse("a journal on another device".into());
     }

@@ -208,22 +208,33 @@ fn the_same_edits_give_the_same_bytes() {
 
 #[test]
 fn opening_for_writing_refuses_by_name() {
-    let refused = |mke2fs: &str| {
+    let open = |image: &[u8]| {
         let rt = rt();
-        let device = memory(&rt, &image(mke2fs, 16));
+        let device = memory(&rt, image);
         let cache =
             extant_cache::PageCache::new(&rt, extant_cache::CacheConfig::with_budget(1 << 20)).unwrap();
         let disk = cache.attach(device);
-        let opened = rt.block_on(crate::Volume::open_writable(&rt, &disk, offline())).unwrap();
-        match opened.expect_err("it is refused") {
-            Error::Unsupported { feature, .. } => feature,
-            other => panic!("{other}"),
-        }
+        rt.block_on(crate::Volume::open_writable(&rt, &disk, offline())).unwrap()
     };
+    let refused_image = |image: &[u8]| match open(image).expect_err("it is refused") {
+        Error::Unsupported { feature, .. } => feature,
+        other => panic!("{other}"),
+    };
+    let refused = |mke2fs: &str| refused_image(&image(mke2fs, 16));
     assert_eq!(refused("-t ext4 -O quota"), "quota");
     assert_eq!(refused("-t ext4 -O bigalloc"), "bigalloc");
     assert_eq!(refused("-t ext4 -O ea_inode"), "ea_inode");
     assert_eq!(refused("-t ext4 -O mmp"), "mmp");
+    let tuned = |mke2fs: &str, mode: &str| {
+        let (_dir, path) = file(&image(mke2fs, 16));
+        let tuned = std::process::Command::new("tune2fs").args(["-o", mode]).arg(&path).output().unwrap();
+        assert!(tuned.status.success(), "{tuned:?}");
+        std::fs::read(&path).unwrap()
+    };
+    assert_eq!(refused_image(&tuned("-t ext4", "journal_data")), "the default mount option journal_data");
+    assert!(open(&tuned("-t ext4", "journal_data_ordered")).is_ok());
+    assert!(open(&tuned("-t ext4", "journal_data_writeback")).is_ok());
+    assert!(open(&tuned("-t ext2", "journal_data")).is_ok(), "without a journal it means nothing");
 }
 
 #[test]
