@@ -43,6 +43,15 @@ fn at(path: &str) -> &str {
     if path.is_empty() { "." } else { path }
 }
 
+/// Makes what was written durable, as an open with that flag would have.
+fn settle(file: &OwnedFd, durability: Durability) -> Outcome<()> {
+    match durability {
+        Durability::None => Ok(()),
+        Durability::Data => fs::fdatasync(file),
+        Durability::All => fs::fsync(file),
+    }
+}
+
 fn put(file: &OwnedFd, mut offset: u64, mut data: &[u8]) -> Outcome<u64> {
     let from = offset;
     while !data.is_empty() {
@@ -163,11 +172,14 @@ impl Subject for Host {
     ) -> Outcome<u64> {
         let file = self.open(path, OFlags::WRONLY)?;
         let written = put(&file, offset, data)?;
-        match durability {
-            Durability::None => {}
-            Durability::Data => fs::fdatasync(&file)?,
-            Durability::All => fs::fsync(&file)?,
-        }
+        settle(&file, durability)?;
+        Ok(written)
+    }
+
+    fn rewrite(&mut self, path: &str, data: &[u8], durability: Durability) -> Outcome<u64> {
+        let file = self.open(path, OFlags::WRONLY | OFlags::TRUNC)?;
+        let written = put(&file, 0, data)?;
+        settle(&file, durability)?;
         Ok(written)
     }
 

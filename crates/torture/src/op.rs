@@ -15,6 +15,16 @@ pub enum Durability {
     All,
 }
 
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "",
+            Self::Data => " O_DSYNC",
+            Self::All => " O_SYNC",
+        })
+    }
+}
+
 /// `fallocate(2)`'s modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallocate {
@@ -150,6 +160,13 @@ pub enum Op {
         direct: bool,
         durability: Durability,
     },
+    /// Opens with `O_TRUNC` and writes [`pattern`]`(tag, 0, len)` to the same open file.
+    Rewrite {
+        path: String,
+        len: u64,
+        tag: u32,
+        durability: Durability,
+    },
     Fallocate {
         path: String,
         mode: Fallocate,
@@ -205,6 +222,7 @@ impl Op {
             | Self::RemoveXattr { path, .. }
             | Self::Truncate { path, .. }
             | Self::Write { path, .. }
+            | Self::Rewrite { path, .. }
             | Self::Fallocate { path, .. }
             | Self::Hold { path, .. }
             | Self::Fsync { path }
@@ -220,6 +238,7 @@ impl Op {
             Self::Write { offset, len, tag, .. } | Self::WriteHeld { offset, len, tag, .. } => {
                 Some(pattern(tag, offset, len as usize))
             }
+            Self::Rewrite { len, tag, .. } => Some(pattern(tag, 0, len as usize)),
             _ => None,
         }
     }
@@ -260,12 +279,10 @@ impl fmt::Display for Op {
             Self::Truncate { path, size } => write!(f, "truncate {} {size}", p(path)),
             Self::Write { path, offset, len, tag, direct, durability } => {
                 let word = if *direct { "dwrite" } else { "write" };
-                write!(f, "{word} {} {offset}+{len} #{tag}", p(path))?;
-                match durability {
-                    Durability::None => Ok(()),
-                    Durability::Data => f.write_str(" O_DSYNC"),
-                    Durability::All => f.write_str(" O_SYNC"),
-                }
+                write!(f, "{word} {} {offset}+{len} #{tag}{durability}", p(path))
+            }
+            Self::Rewrite { path, len, tag, durability } => {
+                write!(f, "write {} O_TRUNC 0+{len} #{tag}{durability}", p(path))
             }
             Self::Fallocate { path, mode, offset, len } => {
                 write!(f, "fallocate {} {mode:?} {offset}+{len}", p(path))

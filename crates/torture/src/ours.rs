@@ -68,6 +68,12 @@ fn errno(error: Error) -> Errno {
     Errno::from_raw_os_error(error.errno())
 }
 
+fn to_write(durability: Durability) -> FileOptions {
+    let mut options = FileOptions::new();
+    options.write(true).sync(durability == Durability::All).datasync(durability == Durability::Data);
+    options
+}
+
 /// The root itself is `.`.
 fn at(path: &str) -> &[u8] {
     if path.is_empty() { b"." } else { path.as_bytes() }
@@ -167,10 +173,14 @@ impl Subject for OurVolume {
         _direct: bool,
         durability: Durability,
     ) -> Outcome<u64> {
-        let mut options = FileOptions::new();
-        options.write(true).sync(durability == Durability::All).datasync(durability == Durability::Data);
-        let file = self.root.open_with(at(path), &options).map_err(errno)?;
+        let file = self.root.open_with(at(path), &to_write(durability)).map_err(errno)?;
         file.write_at(offset, data).map(|n| n as u64).map_err(errno)
+    }
+
+    fn rewrite(&mut self, path: &str, data: &[u8], durability: Durability) -> Outcome<u64> {
+        let mut options = to_write(durability);
+        let file = self.root.open_with(at(path), options.truncate(true)).map_err(errno)?;
+        file.write_at(0, data).map(|n| n as u64).map_err(errno)
     }
 
     fn fallocate(&mut self, path: &str, _mode: Fallocate, _offset: u64, _len: u64) -> Outcome<()> {

@@ -69,6 +69,8 @@ pub trait Subject {
         direct: bool,
         durability: Durability,
     ) -> Outcome<u64>;
+    /// As `write` at byte 0, through an open with `O_TRUNC`.
+    fn rewrite(&mut self, path: &str, data: &[u8], durability: Durability) -> Outcome<u64>;
     fn fallocate(&mut self, path: &str, mode: Fallocate, offset: u64, len: u64) -> Outcome<()>;
     fn hold(&mut self, slot: u8, path: &str) -> Outcome<()>;
     fn write_held(&mut self, slot: u8, offset: u64, data: &[u8]) -> Outcome<u64>;
@@ -107,6 +109,9 @@ pub fn apply(subject: &mut dyn Subject, op: &Op) -> Outcome<u64> {
         Op::Truncate { path, size } => subject.truncate(path, *size),
         Op::Write { path, offset, direct, durability, .. } => {
             return subject.write(path, *offset, &op.data().expect("a write"), *direct, *durability);
+        }
+        Op::Rewrite { path, durability, .. } => {
+            return subject.rewrite(path, &op.data().expect("a write"), *durability);
         }
         Op::Fallocate { path, mode, offset, len } => subject.fallocate(path, *mode, *offset, *len),
         Op::Hold { slot, path } => subject.hold(*slot, path),

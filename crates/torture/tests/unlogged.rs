@@ -267,6 +267,11 @@ fn synchronous(path: &str, offset: u64, len: u64, tag: u32) -> Op {
     Op::Write { path, offset, len, tag, direct, durability }
 }
 
+/// One open with `O_SYNC` and `O_TRUNC`.
+fn rewrite(path: &str, len: u64, tag: u32) -> Op {
+    Op::Rewrite { path: path.into(), len, tag, durability: Durability::All }
+}
+
 /// With and without a journal.
 const BOTH: [Profile; 2] = [PROFILES[0], UNLOGGED[0]];
 
@@ -286,12 +291,10 @@ fn a_small_synchronous_write_after_a_large_buffered_one_keeps_its_size() {
 fn a_truncated_file_that_is_written_synchronously_keeps_its_name() {
     let mut w = Workload::default();
     w.file("file", 3000);
-    w.op(Op::Truncate { path: "file".into(), size: 0 });
-    w.op(synchronous("file", 0, 700, 92));
+    w.op(rewrite("file", 700, 92));
     w.keeps(&pattern(92, 0, 700), &["file"]);
     w.rename("file", "renamed", RenameMode::Replace);
-    w.op(Op::Truncate { path: "renamed".into(), size: 0 });
-    w.op(synchronous("renamed", 0, 800, 93));
+    w.op(rewrite("renamed", 800, 93));
     w.keeps(&pattern(93, 0, 800), &["renamed"]);
     // The first contents are truncated away again.
     w.kept.remove(0);

@@ -145,7 +145,9 @@ impl Sweep {
         match answers[at] {
             Err(Errno::IO | Errno::ROFS) => Ok(()),
             // Part of a write.
-            Ok(_) if matches!(self.ops[at], Op::Write { .. } | Op::WriteHeld { .. }) => Ok(()),
+            Ok(_) if matches!(self.ops[at], Op::Write { .. } | Op::WriteHeld { .. } | Op::Rewrite { .. }) => {
+                Ok(())
+            }
             other => Err(format!("{} was answered with {other:?}", self.ops[at])),
         }
     }

@@ -13,6 +13,7 @@ use crate::{Durability, Errno, Op, RenameMode, Tree};
 use file::{Event, FileHistory};
 use space::{Body, NodeId, Space};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How an operation changed an inode, as far as syncs tell changes apart.
@@ -187,14 +188,14 @@ impl Model {
             Op::Write { path, offset, durability, .. } => {
                 let id = space.resolve(path, true)?;
                 self.write(index, space, id, op, *offset, count)?;
-                match durability {
-                    Durability::None => {}
-                    Durability::Data | Durability::All => {
-                        let range = *offset..*offset + count;
-                        self.event(index, id, Event::Pin { range })?;
-                        self.sync_attributes(index, id, *durability == Durability::Data);
-                    }
-                }
+                self.pin(index, id, *offset..*offset + count, *durability)?;
+            }
+            Op::Rewrite { path, durability, .. } => {
+                let id = space.resolve(path, true)?;
+                self.touched.push((index, id, Touch::Size));
+                self.event(index, id, Event::Resize { size: 0 })?;
+                self.write(index, space, id, op, 0, count)?;
+                self.pin(index, id, 0..count, *durability)?;
             }
             Op::Fallocate { path, mode, offset, len } => {
                 let id = space.resolve(path, true)?;
@@ -223,6 +224,21 @@ impl Model {
                 self.files.values_mut().for_each(|file| file.synced(index));
                 self.syncs.push(Sync { op: index, prefix: index, node: None, whole: true });
             }
+        }
+        Ok(())
+    }
+
+    /// Notes that a write through `O_SYNC` or `O_DSYNC` is durable.
+    fn pin(
+        &mut self,
+        index: usize,
+        id: NodeId,
+        range: Range<u64>,
+        durability: Durability,
+    ) -> Result<(), Errno> {
+        if durability != Durability::None {
+            self.event(index, id, Event::Pin { range })?;
+            self.sync_attributes(index, id, durability == Durability::Data);
         }
         Ok(())
     }
