@@ -26,6 +26,16 @@ pub(crate) struct Handle {
     _stays: PhantomData<*const ()>,
 }
 
+/// Compiles as long as a handle is not `Send`: both implementations below would apply, and `_` be ambiguous.
+const _: () = {
+    trait NotSend<T> {
+        const IS_KEPT: () = ();
+    }
+    impl<H> NotSend<()> for H {}
+    impl<H: Send> NotSend<u8> for H {}
+    <Handle as NotSend<_>>::IS_KEPT
+};
+
 enum Change {
     Block(MetaBlock),
     Inode(Arc<InodeCell>),
@@ -153,7 +163,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        debug_assert!(self.used <= self.credits, "{} credits, {} used", self.credits, self.used);
+        assert!(self.used <= self.credits, "{} credits, {} used", self.credits, self.used);
         let now = if self.changes.is_empty() { None } else { Some(self.inner.rt.now()) };
         let mut began = false;
         let (drained, large) = {
