@@ -192,21 +192,11 @@ impl Shared {
     /// The bitmap is unreadable or damaged: nothing is allocated from the group any more.
     pub(super) async fn load(&self, group: Group) -> Result<()> {
         let descriptor = self.descriptor(group);
-        let bitmap = if descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
-            Bitmap::Unwritten
-        } else {
-            match self.store.read(descriptor.block_bitmap, MetaKind::BlockBitmap(group)).await {
-                Ok(block) => Bitmap::Logged(block),
-                Err(error) => {
-                    self.set_bad(group, error.clone());
-                    return Err(error);
-                }
-            }
-        };
-        self.install(group, bitmap).map_err(|corrupt| {
-            self.set_bad(group, corrupt.into());
-            corrupt.into()
-        })
+        let is_unwritten = descriptor.flags.contains(GroupFlags::BLOCK_UNINIT);
+        let kind = MetaKind::BlockBitmap(group);
+        let bitmap = self.read_bitmap(is_unwritten, descriptor.block_bitmap, kind).await;
+        let loaded = bitmap.and_then(|bitmap| Ok(self.install(group, bitmap)?));
+        loaded.inspect_err(|error| self.set_bad(group, error.clone()))
     }
 
     /// Builds the index of a group that has none. Looks at bitmap and descriptor under the locks: as long as the group is

@@ -28,7 +28,7 @@ pub(crate) use space::{Privilege, Reservation};
 pub(crate) use spread::{Parent, Wanted};
 
 use crate::journal::{Listener, Tid};
-use crate::meta::{MetaBlock, MetaStore, PhysicalRun};
+use crate::meta::{MetaBlock, MetaKind, MetaStore, PhysicalRun};
 use crate::{Error, Result};
 use extant_format::{
     Corrupt, FileKind, Group, GroupDescriptor, GroupFlags, InodeNumber, Place, Superblock, VolumeBlock,
@@ -204,6 +204,14 @@ impl Shared {
             descriptor.unused_inodes = 0;
         }
         descriptor
+    }
+
+    /// A bitmap as the volume has it; one that was never written is not read.
+    async fn read_bitmap(&self, is_unwritten: bool, at: VolumeBlock, kind: MetaKind) -> Result<Bitmap> {
+        if is_unwritten {
+            return Ok(Bitmap::Unwritten);
+        }
+        Ok(Bitmap::Logged(self.store.read(at, kind).await?))
     }
 }
 

@@ -309,21 +309,11 @@ impl Shared {
     /// Loads a group's inode bitmap.
     async fn load_inodes(&self, group: Group) -> Result<()> {
         let descriptor = self.descriptor(group);
-        let bitmap = if descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
-            Bitmap::Unwritten
-        } else {
-            match self.store.read(descriptor.inode_bitmap, MetaKind::InodeBitmap(group)).await {
-                Ok(block) => Bitmap::Logged(block),
-                Err(error) => {
-                    self.set_inodes_bad(group, error.clone());
-                    return Err(error);
-                }
-            }
-        };
-        self.install_inodes(group, bitmap).map_err(|corrupt| {
-            self.set_inodes_bad(group, corrupt.into());
-            corrupt.into()
-        })
+        let is_unwritten = descriptor.flags.contains(GroupFlags::INODE_UNINIT);
+        let kind = MetaKind::InodeBitmap(group);
+        let bitmap = self.read_bitmap(is_unwritten, descriptor.inode_bitmap, kind).await;
+        let loaded = bitmap.and_then(|bitmap| Ok(self.install_inodes(group, bitmap)?));
+        loaded.inspect_err(|error| self.set_inodes_bad(group, error.clone()))
     }
 
     /// Takes the bitmap of a group that has none in memory. Looks at bitmap and descriptor under the lock: as long as the
