@@ -1,4 +1,5 @@
-//! Every bio is paid for once, whichever layer submits it: by the request queue.
+//! Every bio is paid for once, whichever layer submits it: by the request queue. Every page is paid for by the cache, once for
+//! each step of its way.
 
 use extant_block::{Bio, Buf, Device, Op, Record, Sector, execute};
 use extant_cache::{CacheConfig, FlatFile, PageCache};
@@ -7,6 +8,10 @@ use extant_rt::Nanos;
 use extant_sim::disk::Disks;
 use extant_sim::{Machine, Sim};
 use std::sync::Arc;
+
+/// Bytes of the write through the cache, which end within their last page, and their pages.
+const WRITTEN_BYTES: usize = 300_000;
+const PAGES: u64 = WRITTEN_BYTES.div_ceil(4096) as u64;
 
 /// A machine where nothing but this costs anything, and this a millisecond.
 fn machine(key: &str) -> Machine {
@@ -39,7 +44,7 @@ fn paid(key: &str, through_the_cache: bool) -> (u64, u64) {
         if through_the_cache {
             let mapping = attached.mapping(Arc::new(FlatFile::new(Sector(0), 1 << 20)), 1, 0);
             let file = mapping.open();
-            file.write(0, &[1; 300_000]).await.unwrap();
+            file.write(0, &[1; WRITTEN_BYTES]).await.unwrap();
             file.sync().await.unwrap();
         } else {
             for n in 0..7 {
@@ -61,5 +66,24 @@ fn every_bio_is_paid_for_once_with_and_without_the_cache() {
             assert!(bios > 0);
             assert_eq!(paid_ms, bios, "{key}, through the cache: {through_the_cache}");
         }
+    }
+}
+
+#[test]
+fn every_page_of_a_write_and_its_sync_is_paid_for_once_at_each_step() {
+    for (key, times) in [
+        // As it is written, and as the file is dropped.
+        ("page_insert_ns", 2 * PAGES),
+        ("page_copy_ns", PAGES),
+        // As it is written, and as its write-back ends.
+        ("page_lookup_ns", 2 * PAGES),
+        // Dirty as it is written, clean as its write-back begins.
+        ("page_dirty_ns", 2 * PAGES),
+        // The file is one run on the disk, and write-back takes all of it at once.
+        ("map_lookup_ns", 1),
+        ("page_redirty_ns", 0),
+    ] {
+        let (paid_ms, _) = paid(key, true);
+        assert_eq!(paid_ms, times, "{key}");
     }
 }
