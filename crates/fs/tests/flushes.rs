@@ -131,7 +131,9 @@ fn syncs_that_arrive_together_share_their_flushes() {
             task.await.unwrap();
         }
         let syncs = TASKS as u32 * ROUNDS as u32;
-        let (_, flushes) = device.take();
-        assert!(flushes * 2 <= syncs, "{flushes} flushes for {syncs} syncs; 2 for each if none were shared");
+        let (with_fua, without) = device.take();
+        // Some rounds take two commits, and a few tasks a third; each for itself would take 128.
+        let told = format!("{syncs} syncs: {with_fua} flushes, {without} without FUA");
+        assert!(with_fua <= 3 * ROUNDS as u32 && without <= 6 * ROUNDS as u32, "{told}");
     });
 }
