@@ -1,7 +1,7 @@
 //! `cargo xtask faults` and `cargo xtask hostile`: all faults, and as many damaged volumes as one likes.
 
 use extant_block::Op;
-use extant_torture::campaign::{PROFILES, UNLOGGED};
+use extant_torture::campaign::PROFILES;
 use extant_torture::check::Fsck;
 use extant_torture::faults::{FailOne, Full, Scarce, Sweep, WORKLOADS};
 use extant_torture::hostile::{self, End, Victim};
@@ -29,7 +29,7 @@ pub(crate) fn faults(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             println!("FAILED: {}: {words}\n", what());
         }
     };
-    for profile in PROFILES.into_iter().chain(UNLOGGED) {
+    for profile in PROFILES {
         for workload in &WORKLOADS {
             for seed in 1..=if workload.name == "random" { seeds } else { 1 } {
                 let sweep = Sweep::new(profile, workload, seed)?;

@@ -4,13 +4,14 @@ use super::scratch::Scratch;
 use crate::Image;
 use std::cell::RefCell;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Runs e2fsck on images in a file, best one in memory.
 #[derive(Debug)]
 pub struct Fsck {
     scratch: RefCell<Scratch>,
+    program: PathBuf,
 }
 
 /// The judgement of e2fsck on a disk.
@@ -24,37 +25,52 @@ pub enum Verdict {
 
 impl Fsck {
     /// Images go to `/dev/shm` where there is one, else to the usual place for temporary files.
+    ///
+    /// # Errors
+    /// e2fsck is not installed, or the place cannot be made.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { scratch: RefCell::new(Scratch::new()?) })
+        let program = program().ok_or_else(|| io::Error::other("e2fsck is not installed"))?;
+        Ok(Self { scratch: RefCell::new(Scratch::new()?), program })
     }
 
     /// Whether e2fsck can be run at all.
     pub fn is_installed() -> bool {
-        let found = command().arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        found.is_ok_and(|status| status.success())
+        program().is_some()
     }
 
     /// `e2fsck -fn`, which must say nothing but its five passes and the summary: exit code 0 hides a lot.
     pub fn check(&self, image: &Image) -> io::Result<Verdict> {
         let mut scratch = self.scratch.borrow_mut();
         scratch.put(image)?;
-        check(scratch.path())
+        self.check_file(scratch.path())
     }
 
-    /// `e2fsck -fy`, then `-fn`, which must be silent; returns the repaired disk and whether the first run mended anything
-    /// that replaying the journal and finishing orphans does not explain.
+    /// The disk after `e2fsck -fy`, and whether that mended anything that replaying the journal and finishing orphans does
+    /// not explain, or had to give up.
     pub fn repair(&self, image: &Image) -> io::Result<(Image, Verdict)> {
-        self.repair_with(image, is_expected)
+        self.repair_with(image, is_expected, false)
     }
 
-    fn repair_with(&self, image: &Image, expected: fn(&str) -> bool) -> io::Result<(Image, Verdict)> {
+    /// `again` has a second run look at what the first one left, which happens anyway where it gave up.
+    fn repair_with(
+        &self,
+        image: &Image,
+        expected: fn(&str) -> bool,
+        again: bool,
+    ) -> io::Result<(Image, Verdict)> {
         let mut scratch = self.scratch.borrow_mut();
         scratch.put(image)?;
-        let output = command().arg("-fy").arg(scratch.path()).stdin(Stdio::null()).output()?;
+        let output = self.command("-fy", scratch.path()).output()?;
         let text = String::from_utf8_lossy(&output.stdout);
         let unexpected: Vec<&str> = text.lines().filter(|line| !expected(line)).collect();
-        let verdict = match unexpected.is_empty() {
-            true => match check(scratch.path())? {
+        // 1 says that errors were corrected.
+        let is_done = matches!(output.status.code(), Some(0 | 1));
+        let verdict = if !unexpected.is_empty() {
+            Verdict::Complains(format!("e2fsck -fy: {}", unexpected.join("\n  ")))
+        } else if is_done && !again {
+            Verdict::Clean
+        } else {
+            match self.check_file(scratch.path())? {
                 Verdict::Clean => Verdict::Clean,
                 Verdict::Complains(words) => {
                     let errors = String::from_utf8_lossy(&output.stderr);
@@ -62,16 +78,15 @@ impl Fsck {
                     let reasons: Vec<&str> = text.lines().chain(errors.lines()).filter(gave_up).collect();
                     Verdict::Complains(format!("{words}\n  after e2fsck -fy: {}", reasons.join("\n  ")))
                 }
-            },
-            false => Verdict::Complains(format!("e2fsck -fy: {}", unexpected.join("\n  "))),
+            }
         };
         Ok((scratch.get(image)?, verdict))
     }
 
-    /// As [`Fsck::repair`], of a volume without a journal: complains of any repair that takes something away. A crash may leave
-    /// space that nothing uses, wrong counts, and inodes without a name.
+    /// As [`Fsck::repair`], of a volume without a journal: complains of any repair that takes something away, and has `-fn`
+    /// look again. A crash may leave space that nothing uses, wrong counts, and inodes without a name.
     pub fn repair_unlogged(&self, image: &Image) -> io::Result<(Image, Verdict)> {
-        self.repair_with(image, is_harmless)
+        self.repair_with(image, is_harmless, true)
     }
 
     /// The disk after `e2fsck -fy`, whatever it mends, and after a second look by `-fn`, which must be silent.
@@ -79,28 +94,34 @@ impl Fsck {
     /// # Errors
     /// What the second look finds, and failures to run it.
     pub fn mend(&self, image: &Image) -> io::Result<Image> {
-        match self.repair_with(image, |_| true)? {
+        match self.repair_with(image, |_| true, true)? {
             (mended, Verdict::Clean) => Ok(mended),
             (_, Verdict::Complains(words)) => Err(io::Error::other(words)),
         }
     }
+
+    fn command(&self, options: &str, file: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg(options).arg(file).env("LC_ALL", "C").stdin(Stdio::null());
+        command
+    }
+
+    fn check_file(&self, file: &Path) -> io::Result<Verdict> {
+        let output = self.command("-fn", file).output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let said: Vec<&str> = text.lines().filter(|line| !is_routine(line)).collect();
+        Ok(match said.is_empty() && output.status.success() {
+            true => Verdict::Clean,
+            false => Verdict::Complains(format!("e2fsck -fn ({}): {}", output.status, said.join("\n  "))),
+        })
+    }
 }
 
-fn command() -> Command {
-    let mut command = Command::new("e2fsck");
+/// Where e2fsck is. Looked up once: a program that is named by its path is started without a copy of this process's memory.
+fn program() -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");
-    command
-}
-
-fn check(path: &Path) -> io::Result<Verdict> {
-    let output = command().arg("-fn").arg(path).stdin(Stdio::null()).output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let said: Vec<&str> = text.lines().filter(|line| !is_routine(line)).collect();
-    Ok(match said.is_empty() && output.status.success() {
-        true => Verdict::Clean,
-        false => Verdict::Complains(format!("e2fsck -fn ({}): {}", output.status, said.join("\n  "))),
-    })
+    let folders = path.split(':').chain(["/usr/sbin", "/sbin"]);
+    folders.map(|folder| Path::new(folder).join("e2fsck")).find(|program| program.is_file())
 }
 
 /// A line that says nothing is wrong.

@@ -2,10 +2,11 @@
 
 use super::scratch::Scratch;
 use crate::{Host, Image, Tree};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Mounts images one after another on one loop device.
 #[derive(Debug)]
@@ -38,22 +39,13 @@ impl LoopMount {
         let mut scratch = self.scratch.borrow_mut();
         scratch.put(image)?;
         let device = self.attached(scratch.path())?;
-        let mounted = Command::new("mount")
-            .args(["-t", "ext4", &device])
-            .arg(&self.mount)
-            .stdin(Stdio::null())
-            .output()?;
-        if !mounted.status.success() {
+        if let Err(error) = mount(&device, &self.mount, "ext4", MountFlags::empty(), None) {
             scratch.get(image)?;
-            let text = String::from_utf8_lossy(&mounted.stderr);
-            return Ok(Err(format!("the kernel does not mount it: {}", text.trim())));
+            return Ok(Err(format!("the kernel does not mount it: {error}")));
         }
         let tree = Host::new(&self.mount).map(|mut host| Tree::of(&mut host));
         // The device's pages are dropped with its last user: the next mount reads the file anew.
-        let unmounted = Command::new("umount").arg(&self.mount).stdin(Stdio::null()).status()?;
-        if !unmounted.success() {
-            return Err(io::Error::other("umount failed"));
-        }
+        unmount(&self.mount, UnmountFlags::empty())?;
         scratch.get(image)?;
         Ok(tree?.map_err(|unreadable| format!("the kernel's mount: {unreadable}")))
     }

@@ -1,4 +1,7 @@
-//! `cargo xtask torture`: crash campaigns beyond those of the tests.
+//! `cargo xtask torture`: crash campaigns beyond those of the tests, and mutants that they must catch.
+
+mod mutants;
+mod mutation;
 
 use extant_torture::campaign::{Campaign, Effort, PROFILES, Profile, Source};
 use extant_torture::check::Tally;
@@ -24,7 +27,9 @@ usage: cargo xtask torture [OPTION]...
   --recut N        recovery itself is cut off on one distinct state of N, twice in a row (default 0)
   --keep           go on after a failure
   --shrink         shorten a failing workload
-  --meddlers       run with faults between the volume and its disk instead: each must be caught";
+  --meddlers       run with faults between the volume and its disk instead: each must be caught
+  --mutants I/N    run every Nth bug planted in the file system, beginning with the Ith (0/1 for all): each must be
+                   caught, with pruning and without";
 
 struct Arguments {
     source: Source,
@@ -38,6 +43,7 @@ struct Arguments {
     keep: bool,
     shrink: bool,
     meddlers: bool,
+    mutants: Option<(u64, u64)>,
 }
 
 fn parse(args: &[&str]) -> Result<Arguments, String> {
@@ -53,6 +59,7 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
         keep: false,
         shrink: false,
         meddlers: false,
+        mutants: None,
     };
     let mut args = args.iter();
     while let Some(&arg) = args.next() {
@@ -72,9 +79,10 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
             }
             "--from" => parsed.from = number(value()?)?,
             "--to" => parsed.to = number(value()?)?,
-            "--part" => {
-                let (at, of) = value()?.split_once('/').ok_or("--part is written as 0/2")?;
-                parsed.part = (number(at)?, number(of)?.max(1));
+            "--part" | "--mutants" => {
+                let (at, of) = value()?.split_once('/').ok_or_else(|| format!("{arg} is written as 0/2"))?;
+                let part = (number(at)?, number(of)?.max(1));
+                if arg == "--part" { parsed.part = part } else { parsed.mutants = Some(part) }
             }
             "--seed" => parsed.seed = number(value()?)?,
             "--minutes" => parsed.limit = Some(Duration::from_secs(60 * number(value()?)?)),
@@ -94,6 +102,9 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
 
 pub(crate) fn run(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     let args = parse(args)?;
+    if let Some((first, every)) = args.mutants {
+        return mutation::run(first as usize, every as usize);
+    }
     let campaign = Campaign::new(args.profile, args.seed, args.effort).map_err(|e| e.to_string())?;
     println!(
         "{}, seed {}, oracles: ours{}",

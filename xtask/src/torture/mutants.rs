@@ -1,0 +1,365 @@
+//! Bugs planted in the file system, each a change of one place in its source. Crash tests that miss one prove too little.
+//!
+//! The production code knows nothing of them: [`super::mutation`] plants them in a copy of the tree. When the text of a place
+//! changes, its mutant here has to follow; `--mutants 0/1` demands it of all, a test of most.
+
+/// A bug: a piece of source and what to put in its place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mutant {
+    pub(crate) name: &'static str,
+    /// Path of the source file.
+    pub(crate) file: &'static str,
+    /// Statements if it ends with `;`, else an expression.
+    pub(crate) find: &'static str,
+    pub(crate) put: &'static str,
+    /// Which occurrence in the file, of how many.
+    pub(crate) occurrence: (usize, usize),
+}
+
+impl Mutant {
+    /// On volumes without a journal only.
+    pub(crate) fn is_unjournaled(&self) -> bool {
+        self.name.starts_with("no-journal")
+    }
+}
+
+const fn mutant(name: &'static str, file: &'static str, find: &'static str, put: &'static str) -> Mutant {
+    Mutant { name, file, find, put, occurrence: (0, 1) }
+}
+
+const fn nth(nth: usize, of: usize, mutant: Mutant) -> Mutant {
+    Mutant { occurrence: (nth, of), ..mutant }
+}
+
+/// All of them.
+pub(crate) const MUTANTS: &[Mutant] = &[
+    mutant(
+        "commit-block-without-flush",
+        "crates/fs/src/journal/log.rs",
+        "bio.flags = BioFlags::PREFLUSH | BioFlags::FUA | BioFlags::SYNC | BioFlags::META;",
+        "bio.flags = BioFlags::FUA | BioFlags::SYNC | BioFlags::META;",
+    ),
+    mutant(
+        "commit-block-stays-in-cache",
+        "crates/fs/src/journal/log.rs",
+        "bio.flags = BioFlags::PREFLUSH | BioFlags::FUA | BioFlags::SYNC | BioFlags::META;",
+        "bio.flags = BioFlags::PREFLUSH | BioFlags::SYNC | BioFlags::META;",
+    ),
+    mutant(
+        "commit-block-before-log",
+        "crates/fs/src/journal/commit.rs",
+        r#"log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
+        self.lock().check_alive()?;
+        let commit = log.commit_block(&image, self.wall_clock());
+        self.behind_flush(log.write_commit(commit, ring.step(start, count - 1))).await?;"#,
+        r#"let commit = log.commit_block(&image, self.wall_clock());
+        self.behind_flush(log.write_commit(commit, ring.step(start, count - 1))).await?;
+        log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;"#,
+    ),
+    mutant(
+        "log-lacks-last-block",
+        "crates/fs/src/journal/commit.rs",
+        r#"log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
+        self.lock().check_alive()?;
+        let commit = log.commit_block(&image, self.wall_clock());
+        self.behind_flush(log.write_commit(commit, ring.step(start, count - 1))).await?;"#,
+        r#"let short = image.blocks.len() - 1;
+        log.write(&image.blocks[..short], |i| ring.step(start, i as u32)).await?;
+        let commit = log.commit_block(&image, self.wall_clock());
+        self.behind_flush(log.write_commit(commit, ring.step(start, count - 1))).await?;"#,
+    ),
+    mutant(
+        "log-start-not-written",
+        "crates/fs/src/journal/commit.rs",
+        "log.write_superblock(Some(start), versions.tid.sequence(), None, false).await?;",
+        "log.superblock.lock().started = true;",
+    ),
+    mutant(
+        "no-revokes",
+        "crates/fs/src/journal/commit.rs",
+        "log.image(versions.tid.sequence(), &transaction.revokes, &versions.blocks)",
+        "log.image(versions.tid.sequence(), &Default::default(), &versions.blocks)",
+    ),
+    mutant(
+        "home-before-commit",
+        "crates/fs/src/journal/commit.rs",
+        r#"log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
+        self.lock().check_alive()?;
+        let commit = log.commit_block(&image, self.wall_clock());
+        self.behind_flush(log.write_commit(commit, ring.step(start, count - 1))).await?;"#,
+        r#"let list = versions.blocks.iter().map(|(b, v)| (b.number().0, v.bytes().clone())).collect();
+        let blocks = self.store.blocks();
+        super::log::write_blocks(&**blocks.device(), blocks.block_bytes(), list).await?;
+        log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
+        self.lock().check_alive()?;
+        let commit = log.commit_block(&image, self.wall_clock());
+        self.behind_flush(log.write_commit(commit, ring.step(start, count - 1))).await?;"#,
+    ),
+    mutant(
+        "inode-left-out-of-commit",
+        "crates/fs/src/journal/commit.rs",
+        "transaction.inodes.chunks(16)",
+        "transaction.inodes[..transaction.inodes.len().saturating_sub(1)].chunks(16)",
+    ),
+    mutant("freed-block-is-logged", "crates/fs/src/journal/handle.rs", "running.blocks.remove(&n);", ""),
+    mutant(
+        "freed-block-is-written-home",
+        "crates/fs/src/journal/state.rs",
+        "self.homes.range(run.start.0..run.end().0).map(|(&n, _)| n).collect()",
+        "Vec::new()",
+    ),
+    mutant(
+        "older-version-is-written-home",
+        "crates/fs/src/journal/state.rs",
+        "self.homes.insert(version.number(), Home { tid, version })",
+        "match self.homes.contains_key(&version.number()) { true => { self.is_home(tid); None } false => self.homes.insert(version.number(), Home { tid, version }) }",
+    ),
+    mutant(
+        "log-does-not-wrap",
+        "crates/fs/src/journal/ring.rs",
+        "(at % u64::from(self.len()))",
+        "at.min(u64::from(self.len()) - 1)",
+    ),
+    mutant(
+        "tail-moves-before-home-writes",
+        "crates/fs/src/journal/checkpoint.rs",
+        r#"self.flush().await?;
+        let (start, tid) = {
+            let mut state = self.lock();
+            state.check_alive()?;
+            state.homes_durable(&written);
+            state.tail()
+        };
+        self.behind_flush(log.write_superblock(Some(start), tid.sequence(), None, true)).await?;
+        self.lock().tail_moved(start, tid);"#,
+        r#"let (start, tid) = {
+            let mut state = self.lock();
+            state.check_alive()?;
+            state.homes_durable(&written);
+            state.tail()
+        };
+        log.write_superblock(Some(start), tid.sequence(), None, false).await?;
+        self.lock().tail_moved(start, tid);"#,
+    ),
+    mutant(
+        "checkpoint-forgets-a-block",
+        "crates/fs/src/journal/checkpoint.rs",
+        "homes.iter().map(|(n, home)| (*n, home.version.bytes().clone())).collect()",
+        "homes.iter().skip(1).map(|(n, home)| (*n, home.version.bytes().clone())).collect()",
+    ),
+    mutant(
+        "checkpoint-writes-nothing",
+        "crates/fs/src/journal/checkpoint.rs",
+        "homes.iter().map(|(n, home)| (*n, home.version.bytes().clone())).collect()",
+        "Vec::new()",
+    ),
+    mutant(
+        "old-flush-counts",
+        "crates/fs/src/journal/flushes.rs",
+        "self.succeeded > mark",
+        "self.succeeded >= mark",
+    ),
+    mutant(
+        "commit-returns-one-early",
+        "crates/fs/src/journal/mod.rs",
+        "state.committed >= upto",
+        "state.committed.next() >= upto",
+    ),
+    nth(
+        0,
+        4,
+        mutant(
+            "replay-not-flushed",
+            "crates/fs/src/journal/recover/replay.rs",
+            "extant_block::flush(&*device).await?;",
+            "",
+        ),
+    ),
+    nth(
+        1,
+        4,
+        mutant(
+            "clean-flag-before-empty-log",
+            "crates/fs/src/journal/recover/replay.rs",
+            "extant_block::flush(&*device).await?;",
+            "",
+        ),
+    ),
+    mutant(
+        "replay-ignores-revokes",
+        "crates/fs/src/journal/recover/scan.rs",
+        "found.copies.remove(&block).is_some()",
+        "false",
+    ),
+    mutant(
+        "replay-without-commit-block",
+        "crates/fs/src/journal/recover/scan.rs",
+        "header.and_then(|header| header.kind)",
+        "match header.and_then(|header| header.kind) { None => { apply(log, &mut found, std::mem::replace(&mut open, fresh()))?; None } some => some }",
+    ),
+    mutant(
+        "replay-takes-oldest-copy",
+        "crates/fs/src/journal/recover/scan.rs",
+        "found.copies.insert(tag.block, journaled);",
+        "found.copies.entry(tag.block).or_insert(journaled);",
+    ),
+    mutant(
+        "volume-not-marked-in-use",
+        "crates/fs/src/volume/mount.rs",
+        "raw.s_feature_incompat = (raw.s_feature_incompat.get() | Incompat::RECOVER.bits()).into();",
+        "",
+    ),
+    mutant(
+        "orphans-not-finished",
+        "crates/fs/src/volume/mount.rs",
+        "Self::finish_orphans(&writer, orphans).await?",
+        "0",
+    ),
+    mutant(
+        "sync-without-commit",
+        "crates/fs/src/volume/mount.rs",
+        "writer.journal.commit(writer.journal.running()).await?;",
+        "",
+    ),
+    mutant(
+        "clean-flag-before-close",
+        "crates/fs/src/volume/mount.rs",
+        r#"writer.journal.close().await?;
+            mount.mark_closed(writer).await?;"#,
+        r#"mount.mark_closed(writer).await?;
+            writer.journal.close().await?;"#,
+    ),
+    nth(
+        1,
+        2,
+        mutant(
+            "log-emptied-without-home-writes",
+            "crates/fs/src/journal/checkpoint.rs",
+            "self.write_home().await?",
+            "Vec::new()",
+        ),
+    ),
+    mutant("fsync-without-commit", "crates/fs/src/file/sync.rs", "journal.commit(tid).await?;", ""),
+    mutant(
+        "fsync-without-flush",
+        "crates/fs/src/file/sync.rs",
+        "journal.flush_since(written).await",
+        "Ok(())",
+    ),
+    mutant(
+        "directory-fsync-does-nothing",
+        "crates/fs/src/names/node.rs",
+        "self.writer().guarded(journal.commit(journal.running())).await",
+        "Ok(())",
+    ),
+    mutant(
+        "rename-in-two-transactions",
+        "crates/fs/src/names/rename.rs",
+        "self.from.find_again(self.old)",
+        r#"{
+            drop(handle);
+            writer.journal.commit(writer.journal.running()).await?;
+            handle = writer.journal.start(Credits(credits)).await?;
+            self.from.find_again(self.old)
+        }"#,
+    ),
+    mutant(
+        "replacement-not-written-first",
+        "crates/fs/src/names/rename.rs",
+        "self.write_back_replacement(name, new_dir, new_name).await?;",
+        "",
+    ),
+    mutant(
+        "parent-entry-stays",
+        "crates/fs/src/names/rename.rs",
+        "moved.set_parent(&mut handle, to_cell.number());",
+        "",
+    ),
+    mutant(
+        "unlinked-file-is-no-orphan",
+        "crates/fs/src/names/remove.rs",
+        "writer.orphans.add(handle, victim);",
+        "",
+    ),
+    mutant("parent-link-count-stays", "crates/fs/src/names/remove.rs", "drop_dir_link(&mut record);", ""),
+    mutant(
+        "link-not-counted",
+        "crates/fs/src/names/link.rs",
+        "record.raw.i_links_count = (links + 1).into();",
+        "",
+    ),
+    mutant(
+        "orphan-not-in-superblock",
+        "crates/fs/src/inode/orphans.rs",
+        "handle.superblock().raw_mut().s_last_orphan = number.0.into();",
+        "",
+    ),
+    mutant(
+        "orphan-stays-on-list",
+        "crates/fs/src/inode/orphans.rs",
+        "handle.superblock().raw_mut().s_last_orphan = before.into()",
+        "()",
+    ),
+    mutant(
+        "deleted-inode-stays-orphan",
+        "crates/fs/src/names/delete.rs",
+        "writer.orphans.remove(handle, cell);",
+        "",
+    ),
+    mutant(
+        "early-reuse",
+        "crates/fs/src/alloc/blocks.rs",
+        "handle.release(run, metadata);",
+        "if metadata { handle.release(run, metadata); } else { self.shared.settle(run); }",
+    ),
+    mutant(
+        "allocation-not-in-bitmap",
+        "crates/fs/src/alloc/blocks.rs",
+        "set_bits(&mut bytes, span.start, span.end());",
+        "",
+    ),
+    mutant(
+        "freed-stays-in-bitmap",
+        "crates/fs/src/alloc/blocks.rs",
+        "clear_bits(&mut bytes, span.start, span.end());",
+        "",
+    ),
+    mutant(
+        "free-count-stays",
+        "crates/fs/src/alloc/blocks.rs",
+        "handle.group(group).free_blocks -= span.len;",
+        "",
+    ),
+    mutant(
+        "inode-not-in-bitmap",
+        "crates/fs/src/alloc/numbers.rs",
+        "set_bits(&mut bytes, index, index + 1);",
+        "",
+    ),
+    nth(
+        0,
+        2,
+        mutant(
+            "no-journal-data-not-flushed",
+            "crates/fs/src/journal/unlogged/mod.rs",
+            "self.flush().await?;",
+            "",
+        ),
+    ),
+    nth(
+        1,
+        2,
+        mutant(
+            "no-journal-phases-not-flushed",
+            "crates/fs/src/journal/unlogged/mod.rs",
+            "self.flush().await?;",
+            "",
+        ),
+    ),
+    mutant(
+        "no-journal-freed-at-once",
+        "crates/fs/src/journal/unlogged/mod.rs",
+        "in_use.map_or_else(|| version.bytes().clone(), Arc::new)",
+        "version.bytes().clone()",
+    ),
+];

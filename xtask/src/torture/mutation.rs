@@ -1,0 +1,235 @@
+//! Plants the mutants in a copy of the tree and runs crash tests against each.
+//!
+//! All are compiled at once, as `if mutant::on(N) { planted } else { original }`, and the environment picks one: a build
+//! each would take an hour. The copy and all that is built from it stay in the target folder: the next time only differences are
+//! compiled.
+
+use super::mutants::{MUTANTS, Mutant};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+
+/// Names the mutant that is alive.
+const VARIABLE: &str = "EXTANT_MUTANT";
+
+/// A module for the copy of `fs`, which the planted places ask.
+const SWITCH: &str = r#"
+#[allow(clippy::all, missing_docs)]
+pub(crate) mod mutant {
+    pub(crate) fn on(number: usize) -> bool {
+        static ALIVE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+        let alive = || std::env::var("EXTANT_MUTANT").ok().and_then(|text| text.parse().ok());
+        *ALIVE.get_or_init(|| alive().unwrap_or(usize::MAX)) == number
+    }
+}
+"#;
+
+/// How long one search may take: a mutant may loop for ever.
+const LIMIT_SECONDS: &str = "600";
+
+/// Runs one mutant in `every`, beginning with number `first`: each must be caught, with pruning and without. Where all are
+/// run, nothing must be found without a mutant.
+pub(crate) fn run(first: usize, every: usize) -> Result<()> {
+    let (hunt, lost) = build()?;
+    for words in &lost {
+        println!("not planted: {words}");
+    }
+    if every == 1 {
+        for search in [["journal", "whole"], ["journal", "pruned"], ["no-journal", "whole"]]
+            .map(|arguments| Search::begin(&hunt, None, arguments))
+        {
+            if let Some(found) = search?.end()? {
+                return Err(format!("without a mutant: {found}").into());
+            }
+        }
+    }
+    let (mut searches, mut missed) = (0, Vec::new());
+    let is_planted = |mutant: &Mutant| !lost.iter().any(|words| words.split(':').next() == Some(mutant.name));
+    let chosen = MUTANTS.iter().enumerate().skip(first % every).step_by(every);
+    for (number, mutant) in chosen.filter(|(_, mutant)| is_planted(mutant)) {
+        let rounds: &[[&str; 2]] = if mutant.is_unjournaled() {
+            &[["no-journal", "whole"]]
+        } else {
+            &[["journal", "whole"], ["journal", "pruned"]]
+        };
+        // Both at once.
+        let begun: Vec<_> =
+            rounds.iter().map(|&arguments| Search::begin(&hunt, Some(number), arguments)).collect();
+        for (search, [_, states]) in begun.into_iter().zip(rounds) {
+            searches += 1;
+            match search?.end()? {
+                Some(found) => println!("{}, {states}: {found}", mutant.name),
+                None => {
+                    println!("{}, {states}: MISSED", mutant.name);
+                    missed.push(mutant.name);
+                }
+            }
+        }
+    }
+    println!("{searches} searches, {} without a find", missed.len());
+    if every == 1 && !lost.is_empty() {
+        return Err(format!("{} mutants have no place any more", lost.len()).into());
+    }
+    if missed.is_empty() { Ok(()) } else { Err(format!("missed: {}", missed.join(", ")).into()) }
+}
+
+/// A run of the tests that looks for a mutant.
+struct Search(Child);
+
+impl Search {
+    fn begin(hunt: &Path, mutant: Option<usize>, arguments: [&str; 2]) -> Result<Self> {
+        let mut command = Command::new("timeout");
+        command.arg(LIMIT_SECONDS).arg(hunt).args(arguments).env_remove(VARIABLE);
+        if let Some(number) = mutant {
+            command.env(VARIABLE, number.to_string());
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        Ok(Self(command.spawn()?))
+    }
+
+    /// The find, if there was one.
+    fn end(self) -> Result<Option<String>> {
+        let output = self.0.wait_with_output()?;
+        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        match output.status.code() {
+            Some(0) => Ok(Some(said)),
+            Some(1) => Ok(None),
+            Some(124) => Ok(Some(format!("no end within {LIMIT_SECONDS} s"))),
+            Some(2) => Err(said.into()),
+            _ => Ok(Some(format!("it ended with {}", output.status))),
+        }
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Makes the copy and builds the tests in it; returns the program, and the mutants that are not in it.
+fn build() -> Result<(PathBuf, Vec<String>)> {
+    let target = std::env::var("CARGO_TARGET_DIR").map_or_else(|_| root().join("target"), PathBuf::from);
+    let target = std::path::absolute(target)?;
+    let copy = target.join("mutants/tree");
+    let planted = planted()?;
+    let mut files = BTreeMap::new();
+    for folder in ["crates", "tidy", "xtask"] {
+        list(folder, &mut files)?;
+    }
+    files.extend(["Cargo.toml", "Cargo.lock"].map(|path| (path.to_owned(), None)));
+    for (path, changed) in planted.sources {
+        files.insert(path, Some(changed));
+    }
+    for (path, contents) in files {
+        let contents = match contents {
+            Some(contents) => contents.into_bytes(),
+            None => std::fs::read(root().join(&path))?,
+        };
+        let to = copy.join(&path);
+        // Only what differs is written, so that cargo compiles only that.
+        if std::fs::read(&to).ok().as_ref() != Some(&contents) {
+            std::fs::create_dir_all(to.parent().expect("below the copy"))?;
+            std::fs::write(&to, contents)?;
+        }
+    }
+    let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args([
+            "build",
+            "--offline",
+            "--locked",
+            "--quiet",
+            "--package",
+            "extant-torture",
+            "--example",
+            "hunt",
+        ])
+        .current_dir(&copy)
+        // Not the tree's own: packages of two workspaces have the same names there, and the tree would be built with the
+        // copy's libraries.
+        .env("CARGO_TARGET_DIR", target.join("mutants"))
+        .envs([("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")])
+        .output()?;
+    if !built.status.success() {
+        let words = String::from_utf8_lossy(&built.stderr);
+        return Err(format!("the tree with its mutants does not compile:\n{words}").into());
+    }
+    Ok((target.join("mutants/debug/examples/hunt"), planted.lost))
+}
+
+/// Files below a folder of the tree, to be copied as they are.
+fn list(folder: &str, files: &mut BTreeMap<String, Option<String>>) -> Result<()> {
+    for entry in std::fs::read_dir(root().join(folder))? {
+        let entry = entry?;
+        let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+        match entry.file_type()?.is_dir() {
+            true => list(&path, files)?,
+            false => drop(files.insert(path, None)),
+        }
+    }
+    Ok(())
+}
+
+/// The tree's sources with the mutants in them.
+struct Planted {
+    sources: BTreeMap<String, String>,
+    /// Mutants whose place has changed, and how.
+    lost: Vec<String>,
+}
+
+fn planted() -> Result<Planted> {
+    let mut pieces: BTreeMap<&str, Vec<(usize, usize, &Mutant)>> = BTreeMap::new();
+    let mut lost = Vec::new();
+    for (number, mutant) in MUTANTS.iter().enumerate() {
+        let source = std::fs::read_to_string(root().join(mutant.file)).unwrap_or_default();
+        let (nth, of) = mutant.occurrence;
+        let places: Vec<usize> = source.match_indices(mutant.find).map(|(at, _)| at).collect();
+        match places.len() == of {
+            true => pieces.entry(mutant.file).or_default().push((places[nth], number, mutant)),
+            false => {
+                lost.push(format!("{}: {} places in {}, not {of}", mutant.name, places.len(), mutant.file))
+            }
+        }
+    }
+    let mut sources = BTreeMap::new();
+    for (file, mut at) in pieces {
+        let mut source = std::fs::read_to_string(root().join(file))?;
+        at.sort_by_key(|&(place, number, _)| (place, number));
+        // From the last to the first, so that places stay where they are; mutants of one place are tried in order.
+        while let Some(&(place, _, mutant)) = at.last() {
+            let same = at.iter().position(|&(other, ..)| other == place).expect("it is there");
+            let find = mutant.find;
+            let mut text = format!("{{ {find} }}");
+            for (_, number, mutant) in at.drain(same..) {
+                if mutant.find != find {
+                    return Err(format!("mutant {}: it overlaps another", mutant.name).into());
+                }
+                text = format!("{{ if crate::mutant::on({number}) {{ {} }} else {text} }}", mutant.put);
+            }
+            if !is_statement(find) {
+                text = format!("({text})");
+            }
+            source.replace_range(place..place + find.len(), &text);
+        }
+        sources.insert(file.to_owned(), source);
+    }
+    let lib = "crates/fs/src/lib.rs";
+    let source = std::fs::read_to_string(root().join(lib))?;
+    sources.insert(lib.to_owned(), format!("{source}{SWITCH}"));
+    Ok(Planted { sources, lost })
+}
+
+fn is_statement(find: &str) -> bool {
+    find.ends_with(';')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mutants_have_their_places() {
+        let planted = planted().unwrap_or_else(|error| panic!("{error}"));
+        assert!(MUTANTS.len() >= 40 + planted.lost.len(), "{:#?}", planted.lost);
+    }
+}
