@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod alloc;
+mod cost;
 mod dir;
 mod dump;
 mod error;
@@ -31,6 +32,7 @@ mod testbed;
 mod volume;
 mod xattr;
 
+pub use cost::Cost;
 pub use dir::{Cookie, DirItem, DirReader, Listed};
 pub use dump::Dump;
 pub use error::{Error, Result};

@@ -11,7 +11,7 @@ use crate::alloc::{Allocated, Privilege};
 use crate::journal::Credits;
 use crate::map::change::{Change, PinnedNodes, plan, written};
 use crate::map::live::{Known, Was, WriteStep};
-use crate::{Error, Result};
+use crate::{Cost, Error, Result};
 use extant_block::Sector;
 use extant_cache::{
     Answer, Backing, BackingError, BackingErrorKind, ByteRange, DirtyRun, Extent, Placed, ReadFrom,
@@ -220,6 +220,7 @@ impl Contents {
             (live.take_reserved(want.into()), self.goal(&live, blocks.start))
         };
         let alloc = &self.writer.alloc;
+        self.writer.rt.charge(Cost::BlockSearch(1));
         let mut reservation = match reservation.filter(|reservation| reservation.blocks() > 0) {
             Some(reservation) => Ok(reservation),
             // A failed write's blocks were taken by another before they were reserved again.

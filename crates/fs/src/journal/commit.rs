@@ -2,8 +2,8 @@
 
 use super::state::Running;
 use super::{Inner, LatchOnPanic, Tid};
-use crate::Result;
 use crate::meta::{MetaBlock, MetaStore};
+use crate::{Cost, Result};
 use extant_cache::blocks::{BlockEdit, BlockRef, Durable, EditToken, Frozen};
 use extant_format::{FileKind, InodeFlags, InodeNumber};
 use extant_rt::{Nanos, Rt};
@@ -170,6 +170,7 @@ async fn encode(rt: &Rt, store: &MetaStore, transaction: &mut Running, keeps_del
             Some(version) => version,
             None => store.take(block, tid),
         };
+        rt.charge(Cost::ChecksumKib((store.blocks().block_bytes() >> 10) as u64));
         blocks.push((block.clone(), version));
         budget.resched().await;
     }

@@ -2,6 +2,7 @@
 
 use super::state::State;
 use super::{Credits, Inner, Tid};
+use crate::Cost;
 use crate::meta::{GroupEdit, InodeCell, InodeEdit, MetaBlock, MetaKind, PhysicalRun, SuperblockEdit};
 use extant_cache::blocks::{BlockBytes, BlockEdit, BlockRef, EditToken};
 use extant_format::{Group, VolumeBlock};
@@ -164,6 +165,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         assert!(self.used <= self.credits, "{} credits, {} used", self.credits, self.used);
+        self.inner.rt.charge(Cost::JournalHandle(1));
         let now = if self.changes.is_empty() { None } else { Some(self.inner.rt.now()) };
         let mut began = false;
         let (drained, large) = {

@@ -13,7 +13,7 @@ use crate::meta::MetaKind;
 use crate::volume::Writer;
 use crate::xattr::live::{Attach, ensure_feature};
 use crate::xattr::{acl, edit};
-use crate::{Error, Result};
+use crate::{Cost, Error, Result};
 use extant_format::{
     Acl, CharSign, Compat, DeviceNumber, Extent, ExtentNode, FileBlock, FileKind, HashVersion, Incompat,
     Inode, InodeFlags, InodeNumber, RoCompat, VolumeBlock, XattrIndex, XattrName, hash_name,
@@ -260,6 +260,7 @@ impl<'a> Draft<'a> {
         };
         let group = sb.locate_inode(parent.number()).map_or_else(Default::default, |(group, _)| group);
         let near = Parent { inode: parent.number(), group, last: state(parent).last_group };
+        writer.rt.charge(Cost::BlockSearch(1));
         let inode = writer.alloc.inode_waiting(&writer.journal, wanted, near).await?;
         if wanted == Wanted::File {
             state(parent).last_group = sb.locate_inode(inode.number()).map(|(group, _)| group);

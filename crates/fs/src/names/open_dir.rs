@@ -14,7 +14,7 @@ use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
 use crate::map::live::Known;
 use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
 use crate::volume::Writer;
-use crate::{Error, Result};
+use crate::{Cost, Error, Result};
 use extant_cache::blocks::BlockBytes;
 use extant_format::{
     Corrupt, Extent, FileBlock, FileKind, Group, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock,
@@ -265,6 +265,7 @@ impl<'w> OpenDir<'w> {
             });
         }
         self.ensure_index().await?;
+        self.writer.rt.charge(Cost::DirectorySearch(1));
         let looked = self
             .run(|dir| {
                 // Out of the inode for as long as the step takes, which locks it for each block.
@@ -370,6 +371,7 @@ impl<'w> OpenDir<'w> {
         // Contents in the inode give way to an empty map.
         let first = if self.is_inline { 0 } else { self.shape.blocks };
         let nodes = self.cell.read(|inode| node_growth(inode, sb, first..first + new));
+        writer.rt.charge(Cost::BlockSearch(1));
         let mut reservation =
             writer.alloc.reserve_waiting(&writer.journal, new.into(), nodes, privilege).await?;
         let last = first.checked_sub(1).and_then(|last| state(&self.cell).place(FileBlock(last)));

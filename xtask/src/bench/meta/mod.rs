@@ -3,6 +3,7 @@
 
 mod bed;
 mod fsync;
+mod modelled;
 mod names;
 mod peers;
 mod recovery;
@@ -32,6 +33,7 @@ type Part = fn(&Options) -> Result<()>;
 const PARTS: &[(&str, Part)] = &[
     ("names", names::one_directory),
     ("threads", names::two_threads),
+    ("virtual", modelled::two_tasks),
     ("peers", peers::run),
     ("fsync", fsync::run),
     ("untar", untar::run),
