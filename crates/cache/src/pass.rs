@@ -58,6 +58,12 @@ pub trait Visit: Send + fmt::Debug {
 
     /// The next step.
     fn step(&mut self, ahead: DirtyAhead) -> Step;
+
+    /// Pages that the visit may still write after a step, of which the flusher would grant `left_pages` (kernel: a pass that
+    /// raises `nr_to_write`).
+    fn left_pages(&self, left_pages: u64) -> u64 {
+        left_pages
+    }
 }
 
 /// Our pass: whole runs, each page visited once, and no stretch of more than 100 µs between two runs without a yield.

@@ -1,7 +1,7 @@
 //! Policies as Linux had them, each behind the seam that Extant's own policy uses.
 //!
 //! A claim about a policy is a difference between two files here, or between one here and Extant's, which stay in the
-//! crates that they drive. This crate also maps names to policies ([`elevator`], [`dirty_control`]), and its tests run
+//! crates that they drive. This crate also maps names to policies ([`elevator`], [`dirty_control`], [`pass`]), and its tests run
 //! request queue and page cache under each of them. Production code never needs it.
 //!
 //! ```
@@ -17,11 +17,14 @@
 
 pub mod cfq;
 pub mod dirty;
+pub mod pass;
 
 use dirty::{Ioless, Linux31};
 use extant_cache::control::DirtyControl;
 use extant_cache::dirty::TurnControl;
+use extant_cache::pass::{ByRuns, WriteBackPass};
 use extant_iosched::elevator::{Cfq, Deadline, Elevator, Fifo};
+use pass::Linux2633;
 
 /// A policy that can be chosen by its name; `make` is the function that makes one.
 #[derive(Debug)]
@@ -38,6 +41,9 @@ pub type MakeElevator = fn() -> Box<dyn Elevator>;
 
 /// Makes a dirty controller for a host.
 pub type MakeDirtyControl = fn(&Host) -> Box<dyn DirtyControl>;
+
+/// Makes a pass of write-back.
+pub type MakePass = fn() -> Box<dyn WriteBackPass>;
 
 /// Properties of the host that some policies depend on.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +119,24 @@ pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 4] = [
 /// The dirty controller that a run has unless told otherwise.
 pub const OUR_DIRTY_CONTROL: &str = "extant";
 
+/// The passes of write-back.
+pub static PASSES: [Named<MakePass>; 3] = [
+    Named {
+        name: "linux-2.6.33",
+        about: "ext4's delayed allocation: an extent each round, all other pages of the run dirtied again",
+        make: || Box::new(Linux2633::released()),
+    },
+    Named {
+        name: "linux-2.6.33+resched",
+        about: "the same, with a reschedule point after each page vector (proposed in 2010)",
+        make: || Box::new(Linux2633::rescheduling()),
+    },
+    Named { name: OUR_PASS, about: "ours: whole runs, each page visited once", make: || Box::new(ByRuns) },
+];
+
+/// The pass of write-back that a run has unless told otherwise.
+pub const OUR_PASS: &str = "extant";
+
 fn find<F>(table: &'static [Named<F>], kind: &'static str, name: &str) -> Result<&'static F, UnknownPolicy> {
     match table.iter().find(|policy| policy.name == name) {
         Some(policy) => Ok(&policy.make),
@@ -137,4 +161,12 @@ pub fn elevator(name: &str) -> Result<Box<dyn Elevator>, UnknownPolicy> {
 /// No controller is called so; says which there are.
 pub fn dirty_control(name: &str, host: &Host) -> Result<Box<dyn DirtyControl>, UnknownPolicy> {
     find(&DIRTY_CONTROLS, "a dirty controller", name).map(|make| make(host))
+}
+
+/// A pass of write-back.
+///
+/// # Errors
+/// No pass is called so; says which there are.
+pub fn pass(name: &str) -> Result<Box<dyn WriteBackPass>, UnknownPolicy> {
+    find(&PASSES, "a pass of write-back", name).map(|make| make())
 }

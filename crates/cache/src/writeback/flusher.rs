@@ -164,7 +164,7 @@ async fn write_chunk(
     pages: u64,
     in_flight: u64,
 ) -> u64 {
-    let (mut at, mut left) = (0, pages);
+    let (mut at, mut left, mut submitted) = (0, pages, 0);
     let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
     while left > 0 {
         wait_for_queue(shared, disk, in_flight.max(1)).await;
@@ -172,14 +172,15 @@ async fn write_chunk(
             Taken::Run(run) => {
                 let taken = run.pages();
                 at = taken.end;
-                left -= (taken.end - taken.start).min(left);
+                submitted += taken.end - taken.start;
+                left = visiting.visit.left_pages(left.saturating_sub(taken.end - taken.start));
                 run.start(BioFlags::empty());
             }
             Taken::InFlight(page) | Taken::Busy(page) => at = page + 1,
             Taken::Clean => break,
         }
     }
-    pages - left
+    submitted
 }
 
 /// Writes back up to `pages` pages of a device on behalf of a writer, the files in turn; returns how many it submitted.
