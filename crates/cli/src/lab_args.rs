@@ -67,6 +67,9 @@ pub(crate) struct MemoryArgs {
     /// Controller of dirty memory [default: extant]
     #[arg(long = "dirty-control", value_name = "NAME", value_parser = dirty_control)]
     pub(crate) dirty_control: Option<String>,
+    /// How a pass of write-back goes over a file's dirty pages [default: extant]
+    #[arg(long = "write-back-pass", value_name = "NAME", value_parser = pass)]
+    pub(crate) pass: Option<String>,
 }
 
 impl MemoryArgs {
@@ -76,6 +79,7 @@ impl MemoryArgs {
             dirty_limit_bytes: self.dirty_limit_bytes,
             dirty_background_bytes: self.dirty_background_bytes,
             control: self.dirty_control.clone(),
+            pass: self.pass.clone(),
         }
     }
 }
@@ -83,6 +87,10 @@ impl MemoryArgs {
 fn dirty_control(name: &str) -> Result<String, String> {
     let any = Host { cpus: 1, memory_bytes: 1 << 30 };
     extant_history::dirty_control(name, &any).map(|_| name.to_owned()).map_err(|error| error.to_string())
+}
+
+fn pass(name: &str) -> Result<String, String> {
+    extant_history::pass(name).map(|_| name.to_owned()).map_err(|error| error.to_string())
 }
 
 fn elevator(name: &str) -> Result<String, String> {

@@ -5,11 +5,12 @@
 //! published, the table says how far the model is from it.
 
 use crate::fio::{self, JobError};
-use crate::run::{Memory, Outcome, Policy, RunError, on_machine};
+use crate::run::{Cyclictest, Latency, Memory, Outcome, Policy, RunError, on_machine};
 use crate::text::{self, Kind};
 use extant_rt::Nanos;
-use extant_sim::{Machine, ModelError};
-use serde::Deserialize;
+use extant_sim::{Machine, ModelError, Preemption};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -60,6 +61,8 @@ struct Workload {
     cache_bytes: Option<u64>,
     dirty_limit_bytes: Option<u64>,
     dirty_background_bytes: Option<u64>,
+    /// Scheduling latency is measured beside the jobs.
+    cyclictest: Option<Cyclictest>,
 }
 
 /// A workload with its jobs.
@@ -68,6 +71,7 @@ struct Load {
     name: String,
     jobs: Vec<fio::Job>,
     memory: Memory,
+    cyclictest: Option<Cyclictest>,
 }
 
 /// A policy under a name.
@@ -79,6 +83,11 @@ struct Row {
     requests: usize,
     /// Controller of dirty memory; ours if not given.
     dirty_control: Option<String>,
+    /// Pass of write-back; ours if not given.
+    write_back_pass: Option<String>,
+    /// When tasks are preempted, where it is not as the machine's file says.
+    #[serde(default, deserialize_with = "preemption")]
+    preemption: Option<Preemption>,
     /// Published measurements, by workload.
     #[serde(default)]
     published: BTreeMap<String, Published>,
@@ -93,12 +102,25 @@ struct Published {
     max_ms: Option<f64>,
     deviation_ms: Option<f64>,
     mib_s: Option<f64>,
+    /// Scheduling latency beside the jobs.
+    latency_min_us: Option<f64>,
+    latency_mean_us: Option<f64>,
+    latency_max_us: Option<f64>,
+}
+
+fn preemption<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Preemption>, D::Error> {
+    String::deserialize(from)?.parse().map(Some).map_err(D::Error::custom)
 }
 
 impl Published {
     /// In the order of the table's columns.
     fn figures(&self) -> [Option<f64>; 5] {
         [self.iops, self.mean_ms, self.max_ms, self.deviation_ms, self.mib_s]
+    }
+
+    /// Of scheduling latency, likewise.
+    fn latency(&self) -> [Option<f64>; 3] {
+        [self.latency_min_us, self.latency_mean_us, self.latency_max_us]
     }
 }
 
@@ -180,18 +202,21 @@ impl Experiment {
         }
         let beside = |other: &Path| path.parent().unwrap_or(Path::new("")).join(other);
         let mut workloads = Vec::new();
-        for Workload { name, jobs, cache_bytes, dirty_limit_bytes, dirty_background_bytes } in workload {
+        for Workload { name, jobs, cache_bytes, dirty_limit_bytes, dirty_background_bytes, cyclictest } in
+            workload
+        {
             let jobs = beside(&jobs);
             let jobs = fio::job_file(&jobs.display().to_string(), &text(&jobs, Kind::Jobs)?)?;
-            let memory = Memory { cache_bytes, dirty_limit_bytes, dirty_background_bytes, control: None };
-            workloads.push(Load { name, jobs, memory });
+            let limits =
+                Memory { cache_bytes, dirty_limit_bytes, dirty_background_bytes, ..Memory::default() };
+            workloads.push(Load { name, jobs, memory: limits, cyclictest });
         }
         let unknown = |row: &Row| {
             row.published.keys().find(|name| !workloads.iter().any(|load| load.name == **name)).cloned()
         };
         let absurd = |row: &Row| {
             let of = |(name, published): (&String, &Published)| {
-                let mut figures = published.figures().into_iter().flatten();
+                let mut figures = published.figures().into_iter().chain(published.latency()).flatten();
                 let wrong = figures.find(|figure| !figure.is_finite() || *figure <= 0.0);
                 wrong.map(|figure| {
                     format!("published.{name}: {figure} was never measured; give a number above 0")
@@ -247,16 +272,25 @@ impl Experiment {
     /// The first run that did not come to its end.
     pub fn run(&self) -> Result<Vec<Cell>, ExperimentError> {
         let mut cells = Vec::new();
-        for Load { name: workload, jobs, memory } in &self.workloads {
+        for Load { name: workload, jobs, memory, cyclictest } in &self.workloads {
             for row in &self.rows {
                 let policy = Policy {
                     elevator: row.elevator.clone(),
                     requests: row.requests,
-                    memory: Memory { control: row.dirty_control.clone(), ..memory.clone() },
+                    memory: Memory {
+                        control: row.dirty_control.clone(),
+                        pass: row.write_back_pass.clone(),
+                        ..memory.clone()
+                    },
+                    cyclictest: *cyclictest,
                 };
+                let mut machine = self.machine.clone();
+                if let Some(mode) = row.preemption {
+                    machine = machine.with_preemption(mode);
+                }
                 for &seed in &self.seeds {
                     let outcome =
-                        on_machine(jobs, self.machine.clone(), &policy, seed, None).map_err(|error| {
+                        on_machine(jobs, machine.clone(), &policy, seed, None).map_err(|error| {
                             ExperimentError::Run { row: row.name.clone(), workload: workload.clone(), error }
                         })?;
                     cells.push(Cell { row: row.name.clone(), workload: workload.clone(), seed, outcome });
@@ -270,15 +304,24 @@ impl Experiment {
     /// have them.
     pub fn table(&self, cells: &[Cell]) -> String {
         let mut out = format!("{}\n{}\n", self.name, self.source.trim());
-        for Load { name: workload, .. } in &self.workloads {
+        for Load { name: workload, cyclictest, .. } in &self.workloads {
+            let of = |row: &Row| -> Vec<&Cell> {
+                cells.iter().filter(|cell| (&cell.row, &cell.workload) == (&row.name, workload)).collect()
+            };
             let _ = writeln!(
                 out,
                 "\n{workload:<28}{:>10}{:>12}{:>12}{:>12}{:>12}",
                 "iops", "mean ms", "max ms", "stdev ms", "MiB/s"
             );
-            for row in &self.rows {
-                let of_row = |cell: &&Cell| (&cell.row, &cell.workload) == (&row.name, workload);
-                lines(&mut out, row, workload, &cells.iter().filter(of_row).collect::<Vec<_>>());
+            self.rows.iter().for_each(|row| lines(&mut out, row, workload, &of(row)));
+            if cyclictest.is_some() {
+                let title = format!("{workload}, latency");
+                let _ = writeln!(
+                    out,
+                    "\n{title:<28}{:>10}{:>12}{:>12}{:>12}",
+                    "min us", "mean us", "max us", "samples"
+                );
+                self.rows.iter().for_each(|row| latency_lines(&mut out, row, workload, &of(row)));
             }
         }
         out
@@ -310,6 +353,34 @@ fn figures(cell: &Cell, report: usize) -> [f64; 5] {
     [read.iops(measured.runtime), mean, max, deviation, read.bytes_s(measured.runtime) / f64::from(1 << 20)]
 }
 
+/// Scheduling latency, means over the seeds, with the published figures and the model's error.
+fn latency_lines(out: &mut String, row: &Row, workload: &str, cells: &[&Cell]) {
+    let seen: Vec<_> = cells.iter().filter_map(|cell| cell.outcome.latency.as_ref()).collect();
+    if seen.is_empty() {
+        return;
+    }
+    let mean = |of: &dyn Fn(&Latency) -> f64| {
+        seen.iter().map(|latency| of(latency)).sum::<f64>() / seen.len() as f64
+    };
+    let got = [
+        mean(&|latency| latency.min_ns as f64 / 1e3),
+        mean(&|latency| latency.mean_ns / 1e3),
+        mean(&|latency| latency.max_ns as f64 / 1e3),
+    ];
+    let line = |figures: [Option<f64>; 3], shown: &dyn Fn(usize, f64) -> String| -> String {
+        let cell = |n: usize| figures[n].map(|figure| shown(n, figure)).unwrap_or_default();
+        format!("{:>10}{:>12}{:>12}", cell(0), cell(1), cell(2))
+    };
+    let plain = |_: usize, figure: f64| format!("{figure:.0}");
+    let samples = mean(&|latency| latency.count as f64);
+    let _ = writeln!(out, "  {:<26}{}{samples:>12.0}", row.name, line(got.map(Some), &plain));
+    if let Some(published) = row.published.get(workload).map(Published::latency) {
+        let error = |n: usize, figure: f64| format!("{:+.0}%", (got[n] / figure - 1.0) * 100.0);
+        let _ = writeln!(out, "    {:<24}{}", "published", line(published, &plain).trim_end());
+        let _ = writeln!(out, "    {:<24}{}", "error", line(published, &error).trim_end());
+    }
+}
+
 fn lines(out: &mut String, row: &Row, workload: &str, cells: &[&Cell]) {
     let Some(first) = cells.first() else { return };
     for (number, report) in first.outcome.reports.iter().enumerate() {
@@ -323,8 +394,8 @@ fn lines(out: &mut String, row: &Row, workload: &str, cells: &[&Cell]) {
         let _ = write!(out, "  {name:<16}{job:<10}");
         let _ = write!(out, "{:>10.0}{:>12.1}{:>12.0}{:>12.0}", got[0], got[1], got[2], got[3]);
         let _ = writeln!(out, "{:>12.1}", got[4]);
-        if let Some(published) = row.published.get(workload).filter(|_| number == 0) {
-            let figures = published.figures();
+        let figures = row.published.get(workload).filter(|_| number == 0).map(Published::figures);
+        if let Some(figures) = figures.filter(|figures| figures.iter().any(Option::is_some)) {
             let line = |f: &dyn Fn(usize, f64) -> String| -> String {
                 let cell = |n: usize, width: usize| {
                     format!("{:>width$}", figures[n].map(|figure| f(n, figure)).unwrap_or_default())

@@ -29,5 +29,6 @@ pub mod trace;
 
 pub use cost::Cost;
 pub use run::{
-    Direction, Latency, Measured, Memory, Outcome, Policy, Report, RunError, Samples, on_files, on_machine,
+    Cyclictest, Direction, Latency, Measured, Memory, Outcome, Policy, Report, RunError, Samples, on_files,
+    on_machine,
 };

@@ -71,8 +71,9 @@ fn run(writers: u64, limit_mib: u64, control: &str, seconds: u64) -> (Seen, f64,
         dirty_limit_bytes: Some(limit_bytes),
         dirty_background_bytes: Some(limit_bytes / 2),
         control: Some(control.into()),
+        ..Memory::default()
     };
-    let policy = Policy { elevator: "cfq".into(), requests: 128, memory };
+    let policy = Policy { elevator: "cfq".into(), memory, ..Policy::default() };
     let counted = RAMP..RAMP.saturating_add(Nanos::from_secs(seconds));
     let watch = Arc::new(Watch(counted, Mutex::default()));
     let jobs = fio::job_file("some.fio", &jobs).unwrap();

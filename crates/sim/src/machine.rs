@@ -7,6 +7,7 @@ use extant_rt::{CostTable, Nanos, Work};
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
+use std::str::FromStr;
 
 /// When a task that could go on loses its processor to a more urgent one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,17 @@ pub enum Preemption {
 impl Preemption {
     /// All modes, least eager first.
     pub const ALL: [Self; 3] = [Self::None, Self::Voluntary, Self::Full];
+}
+
+impl FromStr for Preemption {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|mode| mode.to_string() == name)
+            .ok_or_else(|| format!("\"{name}\" is not one of \"none\", \"voluntary\", \"full\""))
+    }
 }
 
 impl fmt::Display for Preemption {
@@ -165,15 +177,10 @@ impl Machine {
                     1..=1024 => count as usize,
                     _ => return Err(t.error("count", format!("{count} is not between 1 and 1024"))),
                 },
-                preemption: match t.string("preemption")?.as_str() {
-                    "none" => Preemption::None,
-                    "voluntary" => Preemption::Voluntary,
-                    "full" => Preemption::Full,
-                    other => {
-                        let problem = format!("\"{other}\" is not one of \"none\", \"voluntary\", \"full\"");
-                        return Err(t.error("preemption", problem));
-                    }
-                },
+                preemption: t
+                    .string("preemption")?
+                    .parse()
+                    .map_err(|problem| t.error("preemption", problem))?,
                 timeslice: span(t.picoseconds("timeslice_ns")?),
                 context_switch: span(t.picoseconds("context_switch_ns")?),
                 wake: span(t.picoseconds("wake_ns")?),

@@ -19,6 +19,8 @@ pub struct Memory {
     pub dirty_background_bytes: Option<u64>,
     /// One of [`extant_history::DIRTY_CONTROLS`]; ours if not given.
     pub control: Option<String>,
+    /// One of [`extant_history::PASSES`]; ours if not given.
+    pub pass: Option<String>,
 }
 
 impl Memory {
@@ -49,7 +51,9 @@ impl Memory {
     ) -> Result<PageCache, RunError> {
         let spec = self.spec(machine)?;
         let name = self.control.as_deref().unwrap_or(extant_history::OUR_DIRTY_CONTROL);
+        let pass = self.pass.as_deref().unwrap_or(extant_history::OUR_PASS);
         let config = CacheConfig {
+            pass: extant_history::pass(pass)?,
             // A modelled disk holds no user's data.
             phantom_frames: rt.is_virtual(),
             dirty_bytes: Some(spec.dirty_limit_bytes),

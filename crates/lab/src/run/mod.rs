@@ -1,5 +1,6 @@
 //! Running jobs.
 
+mod cyclictest;
 mod measure;
 mod memory;
 mod offsets;
@@ -7,6 +8,7 @@ mod place;
 mod process;
 mod target;
 
+pub use cyclictest::Cyclictest;
 pub use measure::{Direction, Latency, Measured, Samples};
 pub use memory::Memory;
 pub use target::Policy;
@@ -110,6 +112,8 @@ pub struct Report {
 pub struct Outcome {
     /// In order of the jobs.
     pub reports: Vec<Report>,
+    /// Scheduling latency beside the jobs, where [`Policy::cyclictest`] asked for it.
+    pub latency: Option<Latency>,
     /// Seconds since 1970 at the end, in the world that it ran in.
     pub wall_clock: i64,
     /// Whether that world was a virtual one.
@@ -136,7 +140,9 @@ pub fn on_machine(
         target.introduce(stream, program, job);
         Ok(place)
     })?;
-    let outcome = execute(&rt, plan, &|stream| target.dismiss(stream))?;
+    let seen = policy.cyclictest.map(|test| test.start(&rt));
+    let mut outcome = execute(&rt, plan, &|stream| target.dismiss(stream))?;
+    outcome.latency = seen.map(|seen| seen.lock().clone());
     target.close()?;
     Ok(outcome)
 }
@@ -221,5 +227,5 @@ fn execute(rt: &Rt, plan: Plan, ended: &dyn Fn(StreamId)) -> Result<Outcome, Run
         }
         Ok::<(), RtError>(())
     })??;
-    Ok(Outcome { reports, wall_clock: rt.wall_clock(), is_virtual: rt.is_virtual() })
+    Ok(Outcome { reports, latency: None, wall_clock: rt.wall_clock(), is_virtual: rt.is_virtual() })
 }

@@ -1,6 +1,7 @@
 //! Targets of jobs: a modelled machine, or files of the host.
 
 use super::RunError;
+use super::cyclictest::Cyclictest;
 use super::memory::Memory;
 use super::place::{Place, pages};
 use crate::fio::Job;
@@ -15,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How requests are ordered on a modelled machine, and what its page cache is told.
+/// How requests are ordered on a modelled machine, the settings of its page cache, and the task that samples latency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// One of [`extant_history::ELEVATORS`].
@@ -24,11 +25,13 @@ pub struct Policy {
     pub requests: usize,
     /// The page cache.
     pub memory: Memory,
+    /// A task that measures scheduling latency as long as the jobs run.
+    pub cyclictest: Option<Cyclictest>,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { elevator: "none".into(), requests: 128, memory: Memory::default() }
+        Self { elevator: "none".into(), requests: 128, memory: Memory::default(), cyclictest: None }
     }
 }
 
