@@ -276,6 +276,26 @@ fn io_that_nobody_waits_for_is_driven_by_a_worker() {
 }
 
 #[test]
+fn io_of_a_caller_that_panics_is_driven_by_a_worker() {
+    let rt = world();
+    let lazy = Lazy::new();
+    let _handle = rt.register_driver(lazy.clone());
+    let panicked = rt.block_on(async {
+        drop(lazy.submit());
+        panic!("a caller's mistake");
+    });
+    assert!(matches!(panicked, Err(RtError::Panicked { .. })), "{panicked:?}");
+    // Bounded, so that the test fails instead of hanging.
+    for _ in 0..10_000_000 {
+        if lazy.in_flight() == 0 {
+            return;
+        }
+        std::thread::yield_now();
+    }
+    panic!("no thread drives what is in flight");
+}
+
+#[test]
 fn io_goes_on_while_every_worker_has_tasks_to_run() {
     let rt = world();
     let lazy = Lazy::new();

@@ -205,17 +205,16 @@ impl Real {
         Berth::lend(|berth| {
             let crew = &self.engine.crew;
             let mut cx = Context::from_waker(&berth.waker);
-            let out = loop {
+            let _leaving = Leaving(self);
+            loop {
                 let polled = park::with_may_block(true, || future.as_mut().poll(&mut cx));
                 if let Poll::Ready(out) = polled {
-                    break out;
+                    return out;
                 }
                 if !berth.parker.take_notice() && crew.wait(&berth.parker, Role::Caller) {
                     self.counters.add(Counter::DriverSittings, 1);
                 }
-            };
-            self.ensure_driven();
-            out
+            }
         })
     }
 
@@ -283,6 +282,15 @@ impl Real {
         // With work in flight a thread of the pool may block for ever.
         self.pool.stop(in_flight.is_empty());
         ShutdownReport { in_flight, panicked: Vec::new() }
+    }
+}
+
+/// A thread that leaves [`Real::block_on`], by a panic, too: I/O that its future began needs another to drive it.
+struct Leaving<'a>(&'a Real);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.ensure_driven();
     }
 }
 
