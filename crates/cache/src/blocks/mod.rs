@@ -120,10 +120,13 @@ impl Blocks {
     /// # Errors
     /// The device's. A later call tries again.
     pub async fn read(&self, n: u64) -> Result<BlockRef, IoError> {
-        match self.shared.load(n, self.shared.around).await {
-            // The fault may be a neighbour's.
-            Err(failed) if failed.others => self.shared.load(n, 1).await.map_err(|failed| failed.error),
-            other => other.map_err(|failed| failed.error),
+        let mut around = self.shared.around;
+        loop {
+            match self.shared.load(n, around).await {
+                // The fault may be a neighbour's. The next read may be another's again, that found the block missing as well.
+                Err(failed) if failed.others => around = 1,
+                other => return other.map_err(|failed| failed.error),
+            }
         }
     }
 

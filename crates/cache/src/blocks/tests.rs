@@ -2,6 +2,8 @@ use super::*;
 use extant_block::{Bio, IoErrorKind, Limits, MemDevice, Sector};
 use extant_rt::Rt;
 use std::convert::Infallible;
+use std::future::Future;
+use std::task::{Context, Poll, Waker};
 
 const BLOCK: usize = 4096;
 
@@ -148,6 +150,45 @@ fn a_bad_neighbour_fails_nobody_else() {
     assert_eq!(error.start, Sector(48));
     let beyond = rt.block_on(blocks.read(64)).unwrap().unwrap_err();
     assert_eq!(beyond.kind, IoErrorKind::OutOfRange);
+}
+
+/// A device whose bios wait until the test lets them go.
+#[derive(Debug)]
+struct Patient(BadSector, Mutex<Vec<Bio>>);
+
+impl Device for Patient {
+    fn limits(&self) -> &Limits {
+        self.0.limits()
+    }
+    fn submit(&self, bio: Bio) {
+        self.1.lock().push(bio);
+    }
+}
+
+impl Patient {
+    fn let_go(&self) {
+        let held = std::mem::take(&mut *self.1.lock());
+        held.into_iter().for_each(|bio| self.0.submit(bio));
+    }
+}
+
+#[test]
+fn a_bad_neighbour_in_the_run_of_another_reader_fails_no_other_block() {
+    let rt = rt();
+    let device = Arc::new(Patient(BadSector(numbered(&rt), Sector(49)), Mutex::default()));
+    let blocks = Blocks::new(device.clone(), BLOCK, 1 << 20);
+    let (mut first, mut second) = (Box::pin(blocks.read(5)), Box::pin(blocks.read(7)));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(first.as_mut().poll(&mut cx).is_pending());
+    device.let_go();
+    // Block 6 has failed both, and the second reader brings the same run before the first looks again.
+    assert!(second.as_mut().poll(&mut cx).is_pending());
+    for _ in 0..2 {
+        assert!(first.as_mut().poll(&mut cx).is_pending());
+        device.let_go();
+    }
+    let Poll::Ready(Ok(block)) = first.as_mut().poll(&mut cx) else { panic!("a neighbour's error") };
+    assert_eq!(block.bytes()[0], 5);
 }
 
 #[test]
