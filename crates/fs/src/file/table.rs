@@ -37,6 +37,8 @@ struct Table {
     turn: u64,
     /// Files that came since the last search for those that can go.
     came: usize,
+    /// The volume was dropped: no file is entered any more, since files keep what holds the table.
+    is_cleared: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -84,6 +86,9 @@ impl Files {
             _ => Err(Error::NotAFile(format!("inode {}", inode.number))),
         })?;
         let mut table = self.table.lock();
+        if table.is_cleared {
+            return Err(Error::ReadOnly);
+        }
         table.turn += 1;
         let turn = table.turn;
         let before = table.files.len();
@@ -147,7 +152,11 @@ impl Files {
 
     /// Forgets all files and their pages, dirty or not: the volume is dropped.
     pub(crate) fn clear(&self) {
-        let files = std::mem::take(&mut self.table.lock().files);
+        let files = {
+            let mut table = self.table.lock();
+            table.is_cleared = true;
+            std::mem::take(&mut table.files)
+        };
         for Entry { mapping, .. } in files.into_values() {
             mapping.discard();
         }

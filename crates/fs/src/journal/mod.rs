@@ -300,10 +300,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Ends writing as a crash does: nothing is written from now on.
+    /// Ends writing as a crash does: nothing is written from now on. A commit or checkpoint that no task drives any more is
+    /// dropped: it would keep the journal, and with it the page cache.
     pub(crate) fn abandon(&self) {
         self.inner.background.close();
         self.inner.latch(Error::ReadOnly);
+        self.inner.commits.end();
+        self.inner.checkpoints.end();
     }
 
     /// Whether things happen by themselves: not in an offline batch.

@@ -29,6 +29,8 @@ struct State {
     waiters: Vec<(u64, Waker)>,
     /// The highest key that has been reached.
     reached: u64,
+    /// Work that is not finished is dropped: it holds the owner of the relay.
+    is_ended: bool,
 }
 
 #[derive(Default)]
@@ -46,10 +48,31 @@ impl Relay {
     pub(super) fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut state = self.state.lock();
         match state.work {
+            _ if state.is_ended => {}
             Stage::Idle => state.work = Stage::Parked(Box::pin(work)),
             Stage::Driven(_) if state.next.is_none() => state.next = Some(Box::pin(work)),
             _ => panic!("one piece of work at a time"),
         }
+    }
+
+    /// Drops the work that is there, half done or not, and all that is put in later: a driver drops its own when it waits
+    /// next.
+    pub(super) fn end(&self) {
+        let dropped = {
+            let mut state = self.state.lock();
+            state.is_ended = true;
+            let work = match std::mem::take(&mut state.work) {
+                Stage::Driven(again) => {
+                    state.work = Stage::Driven(again);
+                    None
+                }
+                Stage::Parked(work) => Some(work),
+                Stage::Idle => None,
+            };
+            (work, state.next.take())
+        };
+        drop(dropped);
+        self.wake_all();
     }
 
     /// Whether there is no work.
@@ -114,6 +137,13 @@ impl Relay {
                 return Poll::Ready(());
             }
             let mut state = self.state.lock();
+            if state.is_ended {
+                drop(state);
+                drop(work);
+                drop(driving);
+                self.wake_all();
+                return Poll::Ready(());
+            }
             if !matches!(state.work, Stage::Driven(true)) {
                 state.work = Stage::Parked(work);
                 std::mem::forget(driving);
@@ -215,6 +245,30 @@ mod tests {
         });
         rt.block_on(relay.join(EVERY_END)).unwrap();
         assert_eq!(done.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn work_of_a_relay_that_has_ended_is_dropped_and_keeps_no_waiter() {
+        let rt = Rt::real(Default::default());
+        let relay = Relay::default();
+        let held = Arc::new(());
+        let work = |held: Arc<()>| async move {
+            std::future::pending::<()>().await;
+            drop(held);
+        };
+        relay.start(work(held.clone()));
+        rt.block_on(async {
+            let mut join = relay.join(EVERY_END);
+            let is_pending =
+                std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut join).poll(cx).is_pending()));
+            assert!(is_pending.await);
+            relay.end();
+            join.await;
+        })
+        .unwrap();
+        relay.start(work(held.clone()));
+        assert_eq!(Arc::strong_count(&held), 1);
+        rt.block_on(relay.join(EVERY_END)).unwrap();
     }
 
     #[test]
