@@ -13,7 +13,7 @@ use crate::state::{DiskState, Inner, Shared};
 use crate::writeback::flusher;
 use crate::writeback::write_back_all;
 use crate::{CacheError, Result};
-use extant_block::{Device, IoError};
+use extant_block::{Bio, Device, IoError};
 use extant_rt::{Class, Nanos, Rt, Task, WaitConfig, WaitStats};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -331,9 +331,15 @@ impl Disk {
         self.state.flush(&self.shared).await
     }
 
-    /// Enters a failed flush that did not go through the cache: a journal's write with `PREFLUSH` or `FUA`.
-    pub fn flush_failed(&self, error: &IoError) {
-        self.state.flush_failed(error);
+    /// Runs a write with `PREFLUSH` of a file system's own, such as a journal's commit block, in turn with the flushes of the
+    /// device: beside one in flight it might end well although that one loses data. A failure is a failed flush, for every
+    /// file that was written since the last good one: the device does not say which part failed. Where the caller leaves
+    /// after the submission, the outcome is entered all the same.
+    ///
+    /// # Errors
+    /// The device's.
+    pub async fn write_behind_flush(&self, bio: Bio) -> std::result::Result<(), IoError> {
+        self.state.write_behind_flush(&self.shared, bio).await
     }
 
     /// A sync of a file system on this device begins: until it is dropped, and for a moment after, background write-back

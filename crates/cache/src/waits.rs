@@ -211,6 +211,11 @@ impl Waiting {
         *self = Self::No;
     }
 
+    /// Whether it has waited for `condition`, and looks.
+    pub(crate) fn has_waited(&self, condition: Condition) -> bool {
+        matches!(self, Self::Woken(woken, _) if *woken == condition)
+    }
+
     /// Whether it has waited, or is about to.
     pub(crate) fn is_waiting(&self) -> bool {
         !matches!(self, Self::No)

@@ -9,7 +9,8 @@
 //! | [`DirtyPages`] of one file | charged and dirty, or stuck | a [`WritebackCharge`] when they are taken, [`Room`] when they are cut off |
 //! | [`WritebackCharge`] | charged, under write-back, in flight | [`Room`] when they are clean, part of [`DirtyPages`] after an error |
 //!
-//! The limits are held against what is charged. Dropping room wakes writers that wait for it, so it is dropped without a
+//! The limits are held against what is charged. A device that fails gives nothing back, so what it holds counts against
+//! its own limit only: the others may go past the limit by as much, up to the bound on all dirty pages. Dropping room wakes writers that wait for it, so it is dropped without a
 //! mapping's lock where there is a choice.
 
 use crate::dirty::control::{Amounts, DeviceIndex, DirtyLimits, Numbers};
@@ -17,9 +18,9 @@ use crate::pageset::PageSet;
 use crate::waits::{Condition, Waits};
 use parking_lot::Mutex;
 use std::ops::{Deref, Range};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Weak};
 
 /// Dirty memory of all devices.
 #[derive(Debug)]
@@ -34,6 +35,9 @@ pub(crate) struct Ledger {
     /// Upper bound on pages dirty or under write-back, whatever the limits are.
     most_pages: u64,
     devices: AtomicU32,
+    /// Devices that fail, and how many, to be read without the lock.
+    failing: Mutex<Vec<Weak<DeviceLedger>>>,
+    failing_count: AtomicU32,
 }
 
 /// Dirty memory of one device.
@@ -48,6 +52,7 @@ pub(crate) struct DeviceLedger {
     limit_pages: AtomicU64,
     dirtied_total: AtomicU64,
     written_total: AtomicU64,
+    is_failing: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -94,6 +99,8 @@ impl Ledger {
             limit_pages: AtomicU64::new(limits.limit_pages),
             most_pages,
             devices: AtomicU32::new(0),
+            failing: Mutex::default(),
+            failing_count: AtomicU32::new(0),
         })
     }
 
@@ -107,6 +114,7 @@ impl Ledger {
             limit_pages: AtomicU64::new(u64::MAX),
             dirtied_total: AtomicU64::new(0),
             written_total: AtomicU64::new(0),
+            is_failing: AtomicBool::new(false),
         })
     }
 
@@ -122,9 +130,29 @@ impl Ledger {
         self.stuck.load(SeqCst)
     }
 
-    /// Whether stuck files leave no room for others.
-    pub(crate) fn is_full_of_stuck(&self) -> bool {
-        self.stuck() >= self.most_pages
+    /// Whether stuck files and devices that fail leave no room for others, where the frames allow so many dirty pages.
+    pub(crate) fn is_held_up(&self, frames_allow: u64) -> bool {
+        let (held, _) = self.held_by_failing();
+        held >= frames_allow || self.stuck() + held >= self.most_pages
+    }
+
+    /// Dirty pages that nothing cleans by itself: of stuck files, and of devices that fail.
+    pub(crate) fn held_up(&self) -> u64 {
+        self.stuck() + self.held_by_failing().1.dirty_pages
+    }
+
+    /// The dirty memory of devices that fail: what is charged, and their pages.
+    fn held_by_failing(&self) -> (u64, Amounts) {
+        let (mut charged, mut amounts) = (0, Amounts::default());
+        if self.failing_count.load(SeqCst) > 0 {
+            for device in self.failing.lock().iter().filter_map(Weak::upgrade) {
+                let of_device = device.amounts();
+                charged += device.charged();
+                amounts.dirty_pages += of_device.dirty_pages;
+                amounts.writeback_pages += of_device.writeback_pages;
+            }
+        }
+        (charged, amounts)
     }
 
     pub(crate) fn limits(&self) -> DirtyLimits {
@@ -152,10 +180,38 @@ impl DeviceLedger {
         self.index
     }
 
+    /// Whether its last write-back failed.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.is_failing.load(SeqCst)
+    }
+
+    /// Whether it keeps dirty memory that nothing gives back.
+    pub(crate) fn holds_up(&self) -> bool {
+        self.is_failing() && self.charged() > 0
+    }
+
+    /// Takes note of how its last write-back ended.
+    pub(crate) fn set_failing(self: &Arc<Self>, is_failing: bool) {
+        let ledger = &*self.ledger;
+        let mut failing = ledger.failing.lock();
+        if self.is_failing.swap(is_failing, SeqCst) == is_failing {
+            return;
+        }
+        failing.retain(|device| !std::ptr::eq(device.as_ptr(), Arc::as_ptr(self)));
+        if is_failing {
+            failing.push(Arc::downgrade(self));
+        }
+        ledger.failing_count.store(failing.len() as u32, SeqCst);
+    }
+
     /// Room for up to `n` more dirty pages, within what the frames allow; says why where there is none.
     pub(crate) fn room(self: &Arc<Self>, n: u64, frames_allow: u64) -> Result<Room, NoRoom> {
         let ledger = &*self.ledger;
-        let limit = ledger.limit_pages.load(SeqCst).min(frames_allow);
+        let mut limit = ledger.limit_pages.load(SeqCst);
+        if !self.holds_up() {
+            limit = limit.saturating_add(ledger.held_by_failing().0);
+        }
+        let limit = limit.min(frames_allow);
         let limit = limit.min(ledger.most_pages.saturating_sub(ledger.stuck()));
         let got = add_up_to(&ledger.all.charged, n, limit);
         if got == 0 {
@@ -232,11 +288,19 @@ impl DeviceLedger {
         self.ledger.set_limit(pool_pages);
     }
 
-    /// The figures that a controller is asked with.
+    /// The figures that a controller is asked with: as if devices that fail, and what they hold, did not exist for the others.
     pub(crate) fn numbers(&self) -> Numbers {
+        let ledger = &*self.ledger;
+        let (mut limits, mut global) = (ledger.limits(), ledger.amounts());
+        if ledger.failing_count.load(SeqCst) > 0 && !self.is_failing() {
+            let (held, of_failing) = ledger.held_by_failing();
+            limits = limits.within(ledger.most_pages.saturating_sub(held).clamp(1, limits.limit_pages));
+            global.dirty_pages = global.dirty_pages.saturating_sub(of_failing.dirty_pages);
+            global.writeback_pages = global.writeback_pages.saturating_sub(of_failing.writeback_pages);
+        }
         Numbers {
-            limits: self.ledger.limits(),
-            global: self.ledger.amounts(),
+            limits,
+            global,
             device: self.index,
             on_device: self.amounts(),
             dirtied_total: self.dirtied_total.load(SeqCst),

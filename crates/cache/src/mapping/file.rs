@@ -176,7 +176,7 @@ impl Mapping {
     /// Tells the cache that the file was written past it, by direct I/O: should the device's next flush fail, its open
     /// files are told.
     pub fn written_directly(&self) {
-        self.0.disk.note_unflushed(&self.0);
+        self.0.disk.note_unflushed(&self.0, self.0.disk.flushes.failures());
     }
 
     /// Tells the cache that the backing maps a range differently now, or no longer, though nothing was written through the
@@ -196,8 +196,8 @@ impl Mapping {
         self.0.write_back(pages, BioFlags::SYNC).await
     }
 
-    /// Waits until no write of a range that is under way now still is, and its backing has heard of the end; writes nothing
-    /// back itself.
+    /// Waits until the writes of a range that are under way now have ended, and their backing has heard of it; writes nothing
+    /// back itself. Writes that begin later are not waited for.
     pub async fn wait_written(&self, bytes: impl Into<ByteRange>) {
         self.0.wait_for_writeback(clamped(bytes.into()).pages().indices()).await;
     }

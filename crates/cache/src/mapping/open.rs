@@ -61,7 +61,8 @@ impl OpenFile {
     /// Reads from byte `at` on; returns how many bytes there were before the file's end.
     ///
     /// # Errors
-    /// Nothing could be read. An error behind the first byte shows itself to the next read.
+    /// Nothing could be read. An error behind the first byte shows itself to the next read. Where pages of a failing device fill
+    /// all frames, that device's error.
     pub async fn read(&self, at: u64, buf: &mut [u8]) -> Result<usize> {
         self.read_on(at, buf, 0).await
     }
@@ -196,7 +197,7 @@ impl OpenFile {
                 Ok(None)
             }
             Loading::NoFrames => {
-                wait_for_frames(&inner.shared, waiting).await;
+                wait_for_frames(&inner.shared, waiting).await?;
                 Ok(None)
             }
         }
@@ -385,29 +386,29 @@ impl OpenFile {
                     }
                 }
                 WriteStop::Excluded(page) => inner.wait_admitted((page..page + 1).into()).await,
-                WriteStop::NoFrames => wait_for_frames(&inner.shared, &mut waiting).await,
+                WriteStop::NoFrames => wait_for_frames(&inner.shared, &mut waiting).await?,
                 WriteStop::NoRoom(NoRoom::Stuck) => {
                     if let Some(error) = inner.stuck_error() {
                         return Err(error);
                     }
                 }
                 WriteStop::NoRoom(reason) => {
-                    // Stuck files have taken all room, and nothing in flight will give any back.
-                    if let Some(error) = inner.shared.stuck_everywhere() {
+                    let failure = inner.disk.ledger.holds_up().then(|| inner.disk.failure()).flatten();
+                    // Stuck files and other devices that fail have taken all room, and nothing in flight will give any back.
+                    let held_up = failure.is_none().then(|| inner.shared.held_up_room()).flatten();
+                    // A device that fails gets one more try on behalf of its writers.
+                    let refusal = if refused { failure.clone() } else { None };
+                    if let Some(error) = held_up.or(refusal) {
+                        // It has looked: passed on, its wake would go round among writers that are all refused.
                         waiting.took(|_| true);
                         return Err(error);
                     }
-                    // A device that fails gets one more try on behalf of its writers.
-                    let failure = inner.disk.failure();
-                    if let (Some(error), true) = (&failure, refused) {
-                        // It has looked: passed on, its wake would go round among writers that are all refused.
-                        waiting.took(|_| true);
-                        return Err(error.clone());
-                    }
                     refused = failure.is_some() && waiting.is_waiting();
-                    match reason {
-                        NoRoom::OnDevice(_) => inner.disk.want(&inner.shared),
-                        _ => want_frames(&inner.shared),
+                    if reason == NoRoom::Everywhere {
+                        want_frames(&inner.shared, false);
+                    }
+                    if matches!(reason, NoRoom::OnDevice(_)) || failure.is_some() {
+                        inner.disk.want(&inner.shared);
                     }
                     waiting.wait(&inner.shared.waits, reason.condition()).await;
                 }
@@ -428,9 +429,10 @@ impl OpenFile {
     /// What went wrong since this open file was last told, once: also errors of background write-back.
     pub async fn sync(&self) -> Result<()> {
         self.sync_range(ByteRange::ALL).await?;
-        // A failure is in the log, of this file and of every other that it concerns.
-        let _ = self.inner.disk.flush(&self.inner.shared).await;
-        self.inner.errors.check(&mut self.told.lock())
+        // A failure is in the log of this file and of every other that was written. Writes from before the file was forgotten
+        // and opened anew stand in no log, but are not durable either.
+        let flushed = self.inner.disk.flush(&self.inner.shared).await;
+        self.inner.errors.check(&mut self.told.lock()).and(flushed)
     }
 
     /// As [`OpenFile::sync`], for ordinary threads.
@@ -466,19 +468,32 @@ const WANTED_BYTES: u64 = 256 << 10;
 
 /// Waits for a frame. Nobody tells when a page that could be evicted is no longer in use, for as long as that may be: as a
 /// copy takes.
-async fn wait_for_frames(shared: &Arc<Shared>, waiting: &mut Waiting) {
+///
+/// # Errors
+/// Every frame holds a dirty page of a device that fails, which has been tried once more, or of a stuck file.
+async fn wait_for_frames(shared: &Arc<Shared>, waiting: &mut Waiting) -> Result<()> {
     if shared.pool.evictable_frames() > 0 {
-        return shared.rt.yield_now().await;
+        shared.rt.yield_now().await;
+        return Ok(());
     }
-    want_frames(shared);
+    let held_up = shared.held_up_frames();
+    if let Some(error) = &held_up
+        && waiting.has_waited(Condition::Frames)
+    {
+        waiting.took(|_| true);
+        return Err(error.clone());
+    }
+    want_frames(shared, held_up.is_some());
     waiting.wait(&shared.waits, Condition::Frames).await;
+    Ok(())
 }
 
-/// Has flushers work and clients give memory back, because a caller waits for frames or room.
-fn want_frames(shared: &Arc<Shared>) {
+/// Has flushers work and clients give memory back, because a caller waits for frames or room; those of devices that fail as
+/// well where nothing else is left. Otherwise these would be tried over and over on behalf of others.
+fn want_frames(shared: &Arc<Shared>, even_failing: bool) {
     shared.shrink_accounts(WANTED_BYTES);
     for disk in shared.disks.read().iter() {
-        if disk.ledger.amounts().dirty_pages > 0 {
+        if disk.ledger.amounts().dirty_pages > 0 && (even_failing || !disk.is_failing()) {
             disk.want(shared);
         }
     }

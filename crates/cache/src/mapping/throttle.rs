@@ -78,7 +78,7 @@ impl OpenFile {
             match verdict {
                 Verdict::Go { .. } => break,
                 // Nothing comes back from a device that fails: its writers leave, meet the limit, and hear there of its error.
-                Verdict::Pause { .. } if disk.is_failing() => return,
+                Verdict::Pause { .. } | Verdict::WriteBack { .. } if disk.is_failing() => return,
                 Verdict::Pause { until, rule, .. } => {
                     let _pause = Pause::begin(&self.inner, rule, dirtied);
                     shared.rt.sleep_until(until).await;

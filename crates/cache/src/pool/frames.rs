@@ -244,13 +244,13 @@ impl Frames {
         unsafe { ptr.copy_from_nonoverlapping(std::ptr::NonNull::from(bytes).cast(), bytes.len()) };
     }
 
-    /// Gives a free frame's memory back to the system.
+    /// Gives the memory of `count` neighbouring free frames back to the system.
     ///
     /// # Safety
-    /// The frame is free and on nobody's list.
-    pub(crate) unsafe fn forget(&self, frame: FrameNo) {
+    /// The frames are free and on nobody's list.
+    pub(crate) unsafe fn forget(&self, first: FrameNo, count: usize) {
         // SAFETY: nobody has a hold on a free frame; a reader without one finds it blank afterwards.
-        unsafe { self.bytes.forget((frame.slot() - 1) * PAGE_BYTES, PAGE_BYTES) };
+        unsafe { self.bytes.forget((first.slot() - 1) * PAGE_BYTES, count * PAGE_BYTES) };
     }
 }
 

@@ -46,6 +46,8 @@ pub(super) struct Free {
     queue: Chain,
     /// Those that the budget does not cover at present.
     parked: Chain,
+    /// Frames whose memory is being given back, to be parked: on no list.
+    parking: u32,
     spare: Chain,
     /// Frames of the reserve when it is whole.
     reserve: u32,
@@ -66,7 +68,7 @@ impl Free {
             spare.push(frames, FrameNo::new(number).expect("not 0"));
         }
         let (queue, parked) = (Chain::default(), Chain::default());
-        Self { queue, parked, spare, reserve, capacity, fresh: 0, in_force: capacity }
+        Self { queue, parked, parking: 0, spare, reserve, capacity, fresh: 0, in_force: capacity }
     }
 
     pub(super) fn capacity(&self) -> u32 {
@@ -78,8 +80,13 @@ impl Free {
         self.queue.len + (self.capacity - self.fresh)
     }
 
+    /// Frames that may be in use or free.
+    pub(super) fn in_force(&self) -> u32 {
+        self.in_force
+    }
+
     pub(super) fn parked(&self) -> u32 {
-        self.parked.len
+        self.parked.len + self.parking
     }
 
     /// Frames that the reserve lacks: as many are in use beyond the budget.
@@ -89,7 +96,7 @@ impl Free {
 
     /// Frames in use or free beyond the budget, without those of the reserve.
     pub(super) fn excess(&self) -> u32 {
-        (self.fresh - self.parked.len).saturating_sub(self.in_force)
+        (self.fresh - self.parked()).saturating_sub(self.in_force)
     }
 
     /// Whether a frame that has become free is to stay here, since the budget or the reserve lacks it.
@@ -97,23 +104,47 @@ impl Free {
         self.excess() > 0 || self.overdrawn() > 0
     }
 
-    pub(super) fn put(&mut self, frames: &Frames, frame: FrameNo) {
+    /// Takes a frame in. Those that the budget does not cover go to `surplus`, whose memory the caller gives back without
+    /// the lock before it [parks](Self::park) them: the system may take long.
+    pub(super) fn put(&mut self, frames: &Frames, frame: FrameNo, surplus: &mut Vec<FrameNo>) {
         if self.overdrawn() > 0 {
             self.spare.push(frames, frame);
         } else if self.excess() > 0 {
-            // SAFETY: the frame is free, and on no list before the next line.
-            unsafe { frames.forget(frame) };
-            self.parked.push(frames, frame);
+            self.parking += 1;
+            surplus.push(frame);
         } else {
             self.queue.push(frames, frame);
         }
+    }
+
+    /// Parks frames without memory. Says how many the budget covers meanwhile, and so are free.
+    pub(super) fn park(&mut self, frames: &Frames, surplus: &[FrameNo]) -> usize {
+        self.parking -= surplus.len() as u32;
+        surplus.iter().for_each(|&frame| self.parked.push(frames, frame));
+        self.unpark(frames)
+    }
+
+    /// Takes parked frames back as the budget covers them; says how many.
+    fn unpark(&mut self, frames: &Frames) -> usize {
+        let mut count = 0;
+        while self.fresh - self.parked() < self.in_force
+            && let Some(frame) = self.parked.pop(frames)
+        {
+            if self.overdrawn() > 0 {
+                self.spare.push(frames, frame);
+            } else {
+                self.queue.push(frames, frame);
+            }
+            count += 1;
+        }
+        count
     }
 
     pub(super) fn take(&mut self, frames: &Frames) -> Option<FrameNo> {
         if let Some(frame) = self.queue.pop(frames) {
             return Some(frame);
         }
-        if self.fresh == self.capacity || self.fresh - self.parked.len >= self.in_force {
+        if self.fresh == self.capacity || self.fresh - self.parked() >= self.in_force {
             return None;
         }
         self.fresh += 1;
@@ -125,19 +156,23 @@ impl Free {
         self.spare.pop(frames)
     }
 
-    /// Changes how many frames may be in use or free: parks free ones, or takes parked ones back.
+    /// Changes how many frames may be in use or free, and takes parked ones back.
     pub(super) fn set_in_force(&mut self, frames: &Frames, in_force: u32) {
         self.in_force = in_force;
+        self.unpark(frames);
+    }
+
+    /// Up to `most` free frames that the budget does not cover, as of [`Free::put`].
+    pub(super) fn take_surplus(&mut self, frames: &Frames, most: usize) -> Vec<FrameNo> {
+        let mut surplus = Vec::new();
         while self.excess() > 0
+            && surplus.len() < most
             && let Some(frame) = self.queue.pop(frames)
         {
-            self.put(frames, frame);
+            self.parking += 1;
+            surplus.push(frame);
         }
-        while self.fresh - self.parked.len < self.in_force
-            && let Some(frame) = self.parked.pop(frames)
-        {
-            self.put(frames, frame);
-        }
+        surplus
     }
 }
 
@@ -158,9 +193,11 @@ mod tests {
         let spare = free.take_spare(&frames).unwrap();
         assert_eq!((free.overdrawn(), free.is_short()), (1, true));
         // Whichever frame comes first.
-        free.put(&frames, taken.pop().unwrap());
+        let mut surplus = Vec::new();
+        free.put(&frames, taken.pop().unwrap(), &mut surplus);
         assert_eq!((free.overdrawn(), free.take(&frames)), (0, None));
-        free.put(&frames, spare);
+        free.put(&frames, spare, &mut surplus);
+        assert!(surplus.is_empty());
         assert_eq!(free.take(&frames), Some(spare));
     }
 
@@ -171,9 +208,24 @@ mod tests {
         let mut taken = take_all(&mut free, &frames);
         free.set_in_force(&frames, 3);
         assert_eq!(free.excess(), 5);
-        taken.drain(..6).for_each(|frame| free.put(&frames, frame));
-        assert_eq!((free.excess(), free.parked(), free.len()), (0, 5, 1));
+        let mut surplus = Vec::new();
+        taken.drain(..6).for_each(|frame| free.put(&frames, frame, &mut surplus));
+        assert_eq!((free.excess(), free.parked(), free.len(), surplus.len()), (0, 5, 1, 5));
+        assert_eq!(free.park(&frames, &surplus), 0);
         free.set_in_force(&frames, 8);
         assert_eq!((free.parked(), take_all(&mut free, &frames).len()), (0, 6));
+    }
+
+    #[test]
+    fn frames_that_the_budget_covers_again_before_they_are_parked_are_free() {
+        let frames = Frames::new(8, false).unwrap();
+        let mut free = Free::new(&frames, 0);
+        let (taken, mut surplus) = (take_all(&mut free, &frames), Vec::new());
+        taken.into_iter().for_each(|frame| free.put(&frames, frame, &mut surplus));
+        free.set_in_force(&frames, 2);
+        let surplus = free.take_surplus(&frames, 4);
+        assert_eq!((surplus.len(), free.excess(), free.take_surplus(&frames, 4).len()), (4, 2, 2));
+        free.set_in_force(&frames, 8);
+        assert_eq!((free.len(), free.park(&frames, &surplus), free.len()), (2, 4, 6));
     }
 }

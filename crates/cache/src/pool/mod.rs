@@ -28,6 +28,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Victims that are chosen in one go.
 const VICTIMS_MAX: usize = 64;
+/// Frames that are parked in one go.
+const PARKED_MAX: usize = 1024;
 /// Goes at victims before a caller gives up for this time.
 const ROUNDS_MAX: usize = 64;
 /// Frames for each that completions may take beyond the budget.
@@ -131,15 +133,31 @@ impl Pool {
     }
 
     pub(crate) fn free_all(&self, frames: impl IntoIterator<Item = FrameNo>) {
-        let mut count = 0;
+        let (mut count, mut surplus) = (0, Vec::new());
         {
             let mut lists = self.lists.lock();
             for frame in frames {
                 lists.policy.remove(frame);
-                lists.free.put(&self.frames, frame);
+                lists.free.put(&self.frames, frame, &mut surplus);
                 count += 1;
             }
         }
+        self.park(surplus);
+        self.waits.wake(Condition::Frames, count);
+    }
+
+    /// Gives the memory of free frames that the budget does not cover back to the system, and parks them. Without a lock:
+    /// a call of the system that splits a huge page takes microseconds.
+    fn park(&self, mut surplus: Vec<FrameNo>) {
+        if surplus.is_empty() {
+            return;
+        }
+        surplus.sort_unstable();
+        for run in surplus.chunk_by(|a, b| a.get() + 1 == b.get()) {
+            // SAFETY: the frames are free, and on no list before the next lines.
+            unsafe { self.frames.forget(run[0], run.len()) };
+        }
+        let count = self.lists.lock().free.park(&self.frames, &surplus);
         self.waits.wake(Condition::Frames, count);
     }
 
@@ -264,14 +282,15 @@ impl Pool {
 
     /// Gives back frames that were taken and not used.
     pub(crate) fn return_frames(&self, frames: impl IntoIterator<Item = FrameNo>) {
-        let mut count = 0;
+        let (mut count, mut surplus) = (0, Vec::new());
         {
             let mut lists = self.lists.lock();
             for frame in frames {
-                lists.free.put(&self.frames, frame);
+                lists.free.put(&self.frames, frame, &mut surplus);
                 count += 1;
             }
         }
+        self.park(surplus);
         self.waits.wake(Condition::Frames, count);
     }
 
@@ -335,6 +354,7 @@ impl Pool {
             }
         }
         let kept_count = kept.len();
+        let mut surplus = Vec::new();
         {
             let mut lists = self.lists.lock();
             kept.into_iter().for_each(|frame| lists.policy.put_back(frame));
@@ -346,12 +366,13 @@ impl Pool {
                     lists.free.is_short()
                 };
                 if stays {
-                    lists.free.put(&self.frames, frame);
+                    lists.free.put(&self.frames, frame, &mut surplus);
                 } else {
                     taken.push(frame);
                 }
             }
         }
+        self.park(surplus);
         // A caller that looked meanwhile found no candidate.
         self.waits.wake(Condition::Frames, kept_count);
         go_on
@@ -370,15 +391,23 @@ impl Pool {
 
     fn change_budget(&self, change: impl FnOnce(&mut Lists, u32)) {
         let held = self.magazines.take_back();
+        let mut surplus = Vec::new();
         {
             let mut lists = self.lists.lock();
-            held.into_iter().for_each(|frame| lists.free.put(&self.frames, frame));
+            held.into_iter().for_each(|frame| lists.free.put(&self.frames, frame, &mut surplus));
             change(&mut lists, self.capacity);
             let least = lists.budget.div_ceil(4);
             let in_force = lists.budget.saturating_sub(lists.set_apart).max(least);
             let limit = if lists.set_apart > 0 { u64::from(in_force) * 3 / 4 } else { u64::MAX };
             self.frames_limit.store(limit.max(1), Ordering::SeqCst);
             lists.free.set_in_force(&self.frames, in_force);
+        }
+        loop {
+            self.park(surplus);
+            surplus = self.lists.lock().free.take_surplus(&self.frames, PARKED_MAX);
+            if surplus.is_empty() {
+                break;
+            }
         }
         // Waiters look again: there may be frames now, or room.
         self.waits.wake_all(Condition::Frames);
@@ -407,6 +436,11 @@ impl Pool {
     /// Clean pages that an eviction may take.
     pub(crate) fn evictable_frames(&self) -> usize {
         self.lists.lock().policy.len()
+    }
+
+    /// Frames that the budget and accounts leave for pages.
+    pub(crate) fn frames_in_force(&self) -> u32 {
+        self.lists.lock().free.in_force()
     }
 
     /// Frames in their conditions: free, evictable, parked, and beyond the budget.

@@ -25,6 +25,8 @@ pub(super) struct DirtyFiles {
     by_age: BTreeMap<Listed, Arc<Inner>>,
     /// Those that the flusher passes over.
     stuck: BTreeMap<Listed, Arc<Inner>>,
+    /// The flusher has ended: dirty pages are lost with the last handle of their file.
+    is_closed: bool,
 }
 
 /// Files of a device with ended runs, in order of the runs' ends; a file may be there several times.
@@ -55,7 +57,6 @@ impl DiskState {
             errors,
             flushes: Flushes::default(),
             urgent: Urgent::default(),
-            failing: AtomicBool::new(false),
             last_error: Mutex::new(None),
             files: Mutex::default(),
             turn: Mutex::default(),
@@ -67,8 +68,10 @@ impl DiskState {
         let mut files = self.files.lock();
         let place = (now, files.next);
         files.next += 1;
-        let list = if is_stuck { &mut files.stuck } else { &mut files.by_age };
-        list.insert(place, file);
+        if !files.is_closed {
+            let list = if is_stuck { &mut files.stuck } else { &mut files.by_age };
+            list.insert(place, file);
+        }
         place
     }
 
@@ -81,10 +84,10 @@ impl DiskState {
         }
     }
 
-    /// All files with dirty pages, oldest first.
-    pub(crate) fn all_dirty(&self) -> Vec<Arc<Inner>> {
+    /// All files with dirty pages, oldest first. `None` once the list is closed.
+    pub(crate) fn listed(&self) -> Option<Vec<Arc<Inner>>> {
         let files = self.files.lock();
-        files.by_age.values().chain(files.stuck.values()).cloned().collect()
+        (!files.is_closed).then(|| files.by_age.values().chain(files.stuck.values()).cloned().collect())
     }
 
     /// Takes a file off the list, under its lock. The caller drops what it gets without that lock.
@@ -126,11 +129,24 @@ impl DiskState {
         Some(chosen.1)
     }
 
-    /// Forgets what is dirty, which is lost with the last handle of its file: the device still fails, and nobody will try
-    /// again.
-    pub(crate) fn give_up(&self) {
+    /// Forgets a file: what is dirty of it is lost with its last handle.
+    pub(crate) fn give_up(&self, file: &Inner) {
+        let place = file.pages.lock().listed;
+        drop(place.and_then(|place| self.unlist(place)));
+    }
+
+    /// Lists no more files, if none is listed; says whether that is so.
+    pub(crate) fn close_if_clean(&self) -> bool {
+        let mut files = self.files.lock();
+        files.is_closed = files.by_age.is_empty() && files.stuck.is_empty();
+        files.is_closed
+    }
+
+    /// Lists no more files, and forgets those that are listed.
+    pub(crate) fn close(&self) {
         let files = {
             let mut files = self.files.lock();
+            files.is_closed = true;
             (std::mem::take(&mut files.by_age), std::mem::take(&mut files.stuck))
         };
         // They take the lock when they go.
@@ -147,22 +163,17 @@ impl DiskState {
         match result {
             Err(CacheError::Backing(_)) => {}
             Ok(()) if !self.is_failing() => {}
-            Ok(()) => {
+            result => {
                 let mut last_error = self.last_error.lock();
-                self.failing.store(false, Ordering::SeqCst);
-                *last_error = None;
-            }
-            Err(error) => {
-                let mut last_error = self.last_error.lock();
-                *last_error = Some(error.clone());
-                self.failing.store(true, Ordering::SeqCst);
+                *last_error = result.clone().err();
+                self.ledger.set_failing(result.is_err());
             }
         }
     }
 
     /// Whether the last write-back failed.
     pub(crate) fn is_failing(&self) -> bool {
-        self.failing.load(Ordering::SeqCst)
+        self.ledger.is_failing()
     }
 
     /// Why the last write-back failed, if it did.

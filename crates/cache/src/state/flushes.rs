@@ -18,9 +18,10 @@ struct State {
     ended: u64,
     /// The last that failed.
     failed: Option<(u64, IoError)>,
+    failures: u64,
+    last_failure: Option<IoError>,
     /// Files that were written to the device since the last good flush began.
     unflushed: BTreeMap<FileId, Unflushed>,
-    failures: u64,
 }
 
 #[derive(Debug)]
@@ -28,6 +29,8 @@ struct Unflushed {
     file: Weak<Inner>,
     /// Flushes that had begun when it was written last.
     written_at: u64,
+    /// Failures up to this one are in its log.
+    told: u64,
 }
 
 /// A caller's part in the flushing of a device.
@@ -52,13 +55,16 @@ impl Flushes {
     pub(crate) fn part(&self, since: u64) -> Option<Part> {
         let mut state = self.0.lock();
         match &state.failed {
-            Some((nth, error)) if *nth > since => return Some(Part::Shares(Err(error.clone()))),
-            _ if state.ended > since => return Some(Part::Shares(Ok(()))),
-            _ if state.begun > state.ended => return None,
-            _ => {}
+            Some((nth, error)) if *nth > since => Some(Part::Shares(Err(error.clone()))),
+            _ if state.ended > since => Some(Part::Shares(Ok(()))),
+            _ => state.begin().map(Part::Begins),
         }
-        state.begun += 1;
-        Some(Part::Begins(state.begun))
+    }
+
+    /// Begins a flush that its caller cannot share, because it is the first part of a write; `None` while another is in
+    /// flight.
+    pub(crate) fn begin(&self) -> Option<u64> {
+        self.0.lock().begin()
     }
 
     /// Flush number `nth` has ended, and its failure has been entered.
@@ -71,23 +77,40 @@ impl Flushes {
         }
     }
 
-    /// A write of `file` has reached the device.
-    pub(crate) fn note_write(&self, file: &Arc<Inner>) {
+    /// A write of `file` has reached the device. It was submitted when `failures` flushes had failed: gives the error of a
+    /// flush that failed since, and that the file's log does not have, since the device may have dropped the write.
+    pub(crate) fn note_write(&self, file: &Arc<Inner>, failures: u64) -> Option<IoError> {
         let mut state = self.0.lock();
-        let written_at = state.begun;
-        let fresh = || Unflushed { file: Arc::downgrade(file), written_at };
-        let entry = state.unflushed.entry(file.file).or_insert_with(fresh);
+        let State { begun, failures: now, last_failure, unflushed, .. } = &mut *state;
+        let fresh = || Unflushed { file: Arc::downgrade(file), written_at: *begun, told: failures };
+        let entry = unflushed.entry(file.file).or_insert_with(fresh);
         // The number may have been another file's before.
         if entry.file.strong_count() == 0 {
-            entry.file = Arc::downgrade(file);
+            *entry = fresh();
         }
-        entry.written_at = written_at;
+        entry.written_at = *begun;
+        let is_told = entry.told.max(failures) >= *now;
+        entry.told = *now;
+        if is_told { None } else { last_failure.clone() }
     }
 
     /// A flush failed. Gives the files that may have lost data.
-    pub(crate) fn fail(&self) -> Vec<Arc<Inner>> {
+    pub(crate) fn fail(&self, error: &IoError) -> Vec<Arc<Inner>> {
         let mut state = self.0.lock();
         state.failures += 1;
+        state.last_failure = Some(error.clone());
+        let failures = state.failures;
+        state.unflushed.values_mut().for_each(|entry| entry.told = failures);
         state.unflushed.values().filter_map(|entry| entry.file.upgrade()).collect()
+    }
+}
+
+impl State {
+    fn begin(&mut self) -> Option<u64> {
+        if self.begun > self.ended {
+            return None;
+        }
+        self.begun += 1;
+        Some(self.begun)
     }
 }

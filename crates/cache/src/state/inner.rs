@@ -4,13 +4,13 @@ use crate::backing::Backing;
 use crate::caught::shielded;
 use crate::dirty::ledger::{DeviceLedger, DirtyPages, Room};
 use crate::page::{FrameNo, PAGE, PAGE_SHIFT, PageKey};
-use crate::pageset::PageSet;
 use crate::pool::frames::Claimed;
 use crate::pool::index::Cursor;
 use crate::pool::state::After;
 use crate::state::errseq::ErrorLog;
 use crate::state::fills::Fills;
 use crate::state::stuck::Stuck;
+use crate::state::underway::Underway;
 use crate::state::{DiskState, Inner, Pages, Shared};
 use crate::{CacheError, PageRange};
 use extant_rt::sync;
@@ -26,7 +26,7 @@ impl Pages {
             is_swept: false,
             cached: 0,
             dirty: DirtyPages::new(device),
-            writeback: PageSet::default(),
+            writeback: Underway::default(),
             listed: None,
             fills: Fills::default(),
         }

@@ -14,6 +14,7 @@ pub(crate) mod levels;
 pub(crate) mod run;
 pub(crate) mod shared;
 mod stuck;
+pub(crate) mod underway;
 pub(crate) mod urgent;
 
 use crate::CacheError;
@@ -21,7 +22,6 @@ use crate::backing::Backing;
 use crate::dirty::control::{DeviceIndex, DirtyControl};
 use crate::dirty::ledger::{DeviceLedger, DirtyPages, Ledger};
 use crate::page::{FileId, PageKey};
-use crate::pageset::PageSet;
 use crate::pass::WriteBackPass;
 use crate::pool::Pool;
 use crate::registry::Accounts;
@@ -32,6 +32,7 @@ use crate::state::flushes::Flushes;
 use crate::state::run::Writing;
 use crate::state::shared::{Files, Settings};
 use crate::state::stuck::Stuck;
+use crate::state::underway::Underway;
 use crate::state::urgent::Urgent;
 use crate::waits::Waits;
 use extant_block::Device;
@@ -80,7 +81,6 @@ pub(crate) struct DiskState {
     pub(crate) told: Mutex<Told>,
     pub(crate) flushes: Flushes,
     pub(crate) urgent: Urgent,
-    failing: AtomicBool,
     last_error: Mutex<Option<CacheError>>,
     files: Mutex<DirtyFiles>,
     /// The file that had its turn last, among those who write back some of all files.
@@ -116,7 +116,7 @@ pub(crate) struct Pages {
     pub(crate) cached: u64,
     pub(crate) dirty: DirtyPages,
     /// Pages in flight; what is written to them meanwhile is in frames of its own.
-    pub(crate) writeback: PageSet,
+    pub(crate) writeback: Underway,
     pub(crate) listed: Option<Listed>,
     pub(crate) fills: Fills,
 }

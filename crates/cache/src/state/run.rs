@@ -4,6 +4,7 @@ use crate::backing::WrittenExtent;
 use crate::dirty::ledger::WritebackCharge;
 use crate::page::{FrameNo, PAGE};
 use crate::state::Inner;
+use crate::state::underway::RunNo;
 use crate::{BackingError, ByteRange, CacheError, Result};
 use extant_block::BioFlags;
 use extant_rt::Nanos;
@@ -29,6 +30,10 @@ pub(crate) struct WriteRun {
     /// The longest bio, in pages.
     pub(crate) bio_pages: u64,
     pub(crate) started: Nanos,
+    /// Its number among the file's.
+    pub(crate) number: RunNo,
+    /// Flushes of the device that had failed when it was taken.
+    pub(crate) flush_failures: u64,
     /// Until the pages have left write-back.
     pub(crate) charge: Mutex<Option<WritebackCharge>>,
 }

@@ -8,7 +8,7 @@ use crate::pool::evict::Eviction;
 use crate::pool::frames::Claimed;
 use crate::pool::{Pool, Purpose};
 use crate::registry::Accounts;
-use crate::state::{Inner, Shared};
+use crate::state::{DiskState, Inner, Shared};
 use crate::waits::{Condition, Waits};
 use extant_rt::{Rt, WaitConfig, WaitTable};
 use parking_lot::{Mutex, RwLock};
@@ -19,7 +19,8 @@ use std::sync::{Arc, Weak};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnWriteError {
     /// It stays dirty, and is tried again at the next periodic pass and on demand. A writer that would have to wait for
-    /// room on a device that keeps failing gets the device's error. Where a file's backing has no place for its pages, the
+    /// room on a device that keeps failing gets the device's error; writers of other devices may go past the limit by what it
+    /// holds, up to three quarters of the frames. Where a file's backing has no place for its pages, the
     /// file alone is concerned: they stay in memory until a sync succeeds or they are cut off, and writers that would
     /// dirty more of the file get its error.
     #[default]
@@ -106,6 +107,13 @@ impl Shared {
     /// Mappings that are alive.
     pub(crate) fn all_files(&self) -> Vec<Arc<Inner>> {
         self.files.read().slots.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Those of a device.
+    pub(crate) fn files_of(&self, disk: &DiskState) -> Vec<Arc<Inner>> {
+        let mut files = self.all_files();
+        files.retain(|file| file.disk.index == disk.index);
+        files
     }
 
     /// As [`Pool::take_frames`], evicting pages of any file. To be called without a mapping's lock.

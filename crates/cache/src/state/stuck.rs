@@ -63,8 +63,18 @@ impl Inner {
 }
 
 impl Shared {
-    /// The error of a stuck file, where such files leave no room for others.
-    pub(crate) fn stuck_everywhere(&self) -> Option<CacheError> {
-        self.ledger.is_full_of_stuck().then(|| self.stuck_error.lock().clone()).flatten()
+    /// Why there is no room, where stuck files and devices that fail leave none for others.
+    pub(crate) fn held_up_room(&self) -> Option<CacheError> {
+        self.ledger.is_held_up(self.pool.dirty_limit()).then(|| self.why_held_up()).flatten()
+    }
+
+    /// Likewise why there is no frame.
+    pub(crate) fn held_up_frames(&self) -> Option<CacheError> {
+        (self.ledger.held_up() >= self.pool.frames_in_force().into()).then(|| self.why_held_up()).flatten()
+    }
+
+    fn why_held_up(&self) -> Option<CacheError> {
+        let failing = self.disks.read().iter().find_map(|disk| disk.failure());
+        failing.or_else(|| self.stuck_error.lock().clone())
     }
 }

@@ -5,6 +5,7 @@ use crate::state::run::Writing;
 use crate::state::{DiskState, Inner, written};
 use crate::waits::Condition;
 use extant_rt::{Class, Rt};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The completion task of a device: finishes what has ended until there is nothing left.
@@ -62,22 +63,31 @@ impl Inner {
         self.ended.lock().pop_front()
     }
 
-    /// Finishes the runs of this file that have ended, on the caller's thread.
+    /// Finishes the runs of this file that have ended by now, on the caller's thread.
     pub(crate) async fn finish_ended(&self) {
-        while let Some(ended) = self.next_ended() {
-            self.shared.rt.unstoppable("write-back completion", ended.finish()).await;
+        let count = self.ended.lock().len();
+        for _ in 0..count {
+            let Some(ended) = self.next_ended() else { return };
+            self.finish_one(ended).await;
         }
     }
 
-    /// Waits until a page is not under write-back, and finishes what of this file's has ended meanwhile.
-    pub(crate) async fn wait_written(self: &Arc<Self>, index: u64) {
-        loop {
-            self.finish_ended().await;
-            let is_over = || !self.pages.lock().writeback.contains(index);
-            let has_news = || is_over() || self.has_ended();
-            self.shared.pages.wait_until(written(self.file), has_news).await;
-            if is_over() {
-                return;
+    async fn finish_one(&self, ended: Arc<Writing>) {
+        self.shared.rt.unstoppable("write-back completion", ended.finish()).await;
+    }
+
+    /// Waits until the runs that have pages of `pages` now have ended, whatever follows them, and finishes what of this
+    /// file's has ended meanwhile.
+    pub(crate) async fn wait_for_writeback(&self, pages: Range<u64>) {
+        let before = self.pages.lock().writeback.next();
+        let is_over = || !self.pages.lock().writeback.has_older(before, &pages);
+        while !is_over() {
+            match self.next_ended() {
+                Some(ended) => self.finish_one(ended).await,
+                None => {
+                    let has_news = || is_over() || self.has_ended();
+                    self.shared.pages.wait_until(written(self.file), has_news).await;
+                }
             }
         }
     }

@@ -6,6 +6,7 @@ use crate::state::disk::Listed;
 use crate::state::{DiskState, Inner, Shared};
 use crate::waits::{Condition, Listener};
 use crate::writeback::run::Taken;
+use crate::writeback::write_back_all;
 use extant_block::BioFlags;
 use extant_rt::{Nanos, Sleep};
 use std::future::Future;
@@ -23,8 +24,6 @@ enum Pass {
     Expired(Nanos),
     /// A task waits for frames or room: one round.
     Wanted,
-    /// The cache is being closed.
-    All,
 }
 
 /// Pages of one file in one go, where the controller does not say.
@@ -35,22 +34,29 @@ const IN_FLIGHT_PAGES: u64 = 16 << 20 >> 12;
 /// When to look again at what others have in their hands.
 const RETRY: Nanos = Nanos::from_millis(10);
 
+/// The device's list of dirty files, which keeps them and with them the cache, has no other server: if the world ends first,
+/// the list ends with it.
+struct Serving(Arc<DiskState>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // After a panic syncs still need the list.
+        if !std::thread::panicking() {
+            self.0.close();
+        }
+    }
+}
+
 /// Runs until the cache is closed and clean.
 pub(crate) async fn run(shared: Arc<Shared>, disk: Arc<DiskState>) {
+    let _serving = Serving(disk.clone());
     let mut next_periodic = Nanos::MAX;
     loop {
         let kicked = shared.waits.listen(Condition::Flusher(disk.index.0));
-        let closing = shared.closed.load(Ordering::SeqCst);
-        let dirty = disk.next_file(None).is_some();
-        if closing && (!dirty || disk.is_failing()) {
-            wait_for_write_back(&shared, &disk).await;
-            // Failed pages are dirty again.
-            if disk.next_file(None).is_none() || disk.is_failing() {
-                disk.give_up();
-                return;
-            }
-            continue;
+        if shared.closed.load(Ordering::SeqCst) {
+            return close_out(&shared, &disk).await;
         }
+        let dirty = disk.next_file(None).is_some();
         let now = shared.rt.now();
         let wanted = disk.wanted.swap(false, Ordering::SeqCst);
         // A device that fails is tried again when the next periodic pass is due, or on demand.
@@ -63,9 +69,7 @@ pub(crate) async fn run(shared: Arc<Shared>, disk: Arc<DiskState>) {
         if next_periodic == Nanos::MAX {
             next_periodic = now.saturating_add(shared.settings.periodic);
         }
-        let pass = if closing {
-            Some(Pass::All)
-        } else if now >= next_periodic {
+        let pass = if now >= next_periodic {
             next_periodic = now.saturating_add(shared.settings.periodic);
             Some(Pass::Expired(now.saturating_sub(shared.settings.expire)))
         } else if wanted {
@@ -130,13 +134,14 @@ async fn pass_over(shared: &Arc<Shared>, disk: &Arc<DiskState>, pass: Pass) -> b
             Background::Run { chunk_pages, in_flight_pages, .. } => (chunk_pages.max(1), in_flight_pages),
             Background::Stop => (CHUNK_PAGES, IN_FLIGHT_PAGES),
         };
-        if disk.is_failing() && progress {
+        if pass == Pass::Wanted && progress && disk.is_failing() {
             break;
         }
         let expired = |place: Listed| !matches!(pass, Pass::Expired(before) if place.0 > before);
         let Some((place, file)) = disk.next_file(after).filter(|(place, _)| expired(*place)) else {
-            // Once around. A pass that needs all of it goes on while there are files that no task is writing.
-            if in_round == 0 || pass == Pass::Wanted {
+            // Once around. A pass that needs all of it goes on while there are files that no task is writing. Where something
+            // failed each file has been tried: one that cannot be written must not keep others waiting.
+            if in_round == 0 || pass == Pass::Wanted || disk.is_failing() {
                 break;
             }
             (after, in_round) = (None, 0);
@@ -213,12 +218,20 @@ async fn wait_for_queue(shared: &Shared, disk: &DiskState, pages: u64) {
     }
 }
 
-/// Waits until no page of the device is under write-back.
-async fn wait_for_write_back(shared: &Shared, disk: &DiskState) {
-    while disk.ledger.amounts().writeback_pages > 0 {
-        let ended = shared.waits.listen(Condition::Written(disk.index.0));
-        if disk.ledger.amounts().writeback_pages > 0 {
-            ended.await;
+/// Writes everything back, the cache being closed. A file of which something fails once more is given up, and no other.
+async fn close_out(shared: &Arc<Shared>, disk: &Arc<DiskState>) {
+    loop {
+        let files: Vec<_> =
+            disk.listed().into_iter().flatten().map(|file| (file.errors.now(), file)).collect();
+        write_back_all(shared, disk).await;
+        // Pages that could not be written are dirty again.
+        if disk.close_if_clean() {
+            return;
+        }
+        for (mut since, file) in files {
+            if file.errors.peek(&mut since).is_err() {
+                disk.give_up(&file);
+            }
         }
     }
 }

@@ -75,7 +75,12 @@ impl Inner {
     pub(crate) async fn write_back(self: &Arc<Self>, pages: Range<u64>, flags: BioFlags) -> Result<()> {
         let shared = self.shared.clone();
         let most = shared.settings.run_pages;
-        let mut since = self.errors.now();
+        // A run that is under write-back now has not entered its error yet.
+        let mut since = {
+            let _pages = self.pages.lock();
+            self.errors.now()
+        };
+        let mut waited_for = None;
         let mut window = Window::new();
         let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
         let mut at = pages.start;
@@ -87,9 +92,11 @@ impl Inner {
                     window.drain_to(16 * most, self).await;
                 }
                 Taken::Clean => break,
+                // Another task has taken the page since: that run has what was dirty when this began, and is waited for below.
+                Taken::InFlight(index) if waited_for == Some(index) => at = index + 1,
                 Taken::InFlight(index) => {
-                    at = index;
-                    self.wait_written(index).await;
+                    (at, waited_for) = (index, Some(index));
+                    self.wait_for_writeback(index..index + 1).await;
                 }
                 Taken::Busy(index) => {
                     at = index;
@@ -101,16 +108,6 @@ impl Inner {
         self.wait_for_writeback(pages).await;
         self.errors.peek(&mut since)
     }
-
-    /// Waits until nothing of `pages` that is in flight now is.
-    pub(crate) async fn wait_for_writeback(self: &Arc<Self>, pages: Range<u64>) {
-        let mut at = pages.start;
-        loop {
-            let Some(index) = self.pages.lock().writeback.first_in(at..pages.end) else { break };
-            self.wait_written(index).await;
-            at = index + 1;
-        }
-    }
 }
 
 /// Writes back every file of a device that is dirty now, all at a time, and waits for them and for what was under way.
@@ -119,7 +116,9 @@ pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
     let mut window = Window::new();
     let mut left = Vec::new();
     let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
-    for file in disk.all_dirty() {
+    // Without a flusher any file may be dirty.
+    let files = disk.listed().unwrap_or_else(|| shared.files_of(disk));
+    for file in files {
         visiting.next(&*shared.pass);
         let mut at = 0;
         loop {
@@ -144,10 +143,8 @@ pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
     }
     let mut budget = shared.rt.budget(ByRuns::STINT);
     // Files that are clean but under write-back are on no list. The window is waited for with them.
-    for file in shared.all_files() {
-        if file.disk.index == disk.index {
-            file.wait_for_writeback(0..u64::MAX).await;
-            budget.resched().await;
-        }
+    for file in shared.files_of(disk) {
+        file.wait_for_writeback(0..u64::MAX).await;
+        budget.resched().await;
     }
 }

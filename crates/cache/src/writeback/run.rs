@@ -75,7 +75,7 @@ impl Inner {
         }
         let count = frames.len() as u64;
         let charge = Mutex::new(Some(pages.dirty.take(first..first + count)));
-        pages.writeback.insert(first..first + count);
+        let number = pages.writeback.begin(first..first + count);
         let mut after = Aftermath::default();
         self.unlist_if_clean(&mut pages, &mut after);
         drop(pages);
@@ -86,6 +86,7 @@ impl Inner {
         let end_bytes =
             size.next_multiple_of(self.backing.block_bytes().into()).min(self.backing.end_bytes().max(size));
         let started = self.shared.rt.now();
+        let flush_failures = self.disk.flushes.failures();
         self.shared.rt.charge(Cost::PageDirty(count));
         let (inner, bio_pages) = (self.clone(), self.shared.settings.bio_pages);
         let size_bytes = size;
@@ -98,6 +99,8 @@ impl Inner {
             end_bytes,
             bio_pages,
             started,
+            number,
+            flush_failures,
             charge,
         })
     }
@@ -119,9 +122,6 @@ impl WriteRun {
         let mut charge = self.charge.lock().take().expect("a run ends once");
         let keep = result.is_err() && shared.settings.on_write_error == OnWriteError::KeepDirty;
         inner.disk.note(result);
-        if let Err(error) = result {
-            inner.record(error.clone());
-        }
         let sticks = matches!(result, Err(CacheError::Backing(_))) && keep;
         shared.rt.charge(Cost::PageLookup(count));
         let mut clean = Vec::with_capacity(self.frames.len());
@@ -200,8 +200,15 @@ impl WriteRun {
         shared.trace_levels(&inner.disk);
         drop(room);
         shared.waits.wake_all(Condition::Written(inner.disk.index.0));
-        // Last, so that its waiters find everything settled.
-        inner.pages.lock().writeback.remove(self.pages());
+        {
+            // Last, so that its waiters find everything settled; the error with it, so that a caller hears of each run that it
+            // waits for.
+            let mut pages = inner.pages.lock();
+            if let Err(error) = result {
+                inner.record(error.clone());
+            }
+            pages.writeback.end(self.number);
+        }
         shared.pages.wake(written(inner.file));
     }
 }

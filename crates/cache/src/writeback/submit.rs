@@ -203,7 +203,7 @@ impl Writing {
         }
         let inner = &self.run.inner;
         self.run.landed();
-        inner.disk.note_unflushed(inner);
+        inner.disk.note_unflushed(inner, self.run.flush_failures);
         let outcome = {
             let mut outcome = self.outcome.lock();
             let must_finish = outcome.changes_map && !outcome.extents.is_empty();

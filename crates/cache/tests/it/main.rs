@@ -7,6 +7,7 @@ mod common;
 mod corners;
 mod defects;
 mod eviction;
+mod failing;
 mod faults;
 mod herd;
 mod journalled;

@@ -54,7 +54,7 @@ impl Inner {
             state.homes_durable(&written);
             state.tail()
         };
-        self.behind_flush(log.write_superblock(Some(start), tid.sequence(), None, true)).await?;
+        self.behind_flush(log.write_superblock(Some(start), tid.sequence(), None, Some(&self.disk))).await?;
         self.lock().tail_moved(start, tid);
         Ok(())
     }
@@ -91,7 +91,7 @@ impl Inner {
             (log.ring.head(), state.running.tid)
         };
         // The write's flush makes the home writes durable before the log is empty.
-        self.behind_flush(log.write_superblock(None, next.sequence(), Some(head), true)).await?;
+        self.behind_flush(log.write_superblock(None, next.sequence(), Some(head), Some(&self.disk))).await?;
         let mut state = self.lock();
         state.homes_durable(&written);
         state.tail_moved(head, next);

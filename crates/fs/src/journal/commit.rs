@@ -190,12 +190,12 @@ impl Inner {
         };
         if !log.superblock.lock().started {
             // The commit's flush makes it durable; until then the log is empty.
-            log.write_superblock(Some(start), versions.tid.sequence(), None, false).await?;
+            log.write_superblock(Some(start), versions.tid.sequence(), None, None).await?;
         }
         log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
         self.lock().check_alive()?;
         let commit = log.commit_block(&image, self.wall_clock());
-        self.behind_flush(log.write_commit(commit, ring.step(start, count - 1))).await?;
+        self.behind_flush(log.write_commit(&self.disk, commit, ring.step(start, count - 1))).await?;
         Ok(Durable::new(versions.tid.0))
     }
 }

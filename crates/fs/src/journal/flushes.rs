@@ -74,10 +74,6 @@ impl Inner {
     pub(super) async fn behind_flush(&self, write: impl Future<Output = Result<()>>) -> Result<()> {
         let nth = self.lock().flushes.begin();
         let written = write.await;
-        if let Err(Error::Io(error)) = &written {
-            // Whether the flush or the write failed, the device does not say.
-            self.disk.flush_failed(error);
-        }
         self.flush_ended(nth, written)
     }
 

@@ -4,6 +4,7 @@ use super::state::LogLimits;
 use crate::meta::MetaBlock;
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Device, Op, Sector, Segment};
+use extant_cache::Disk;
 use extant_cache::blocks::Frozen;
 use extant_format::jbd2::{
     DescriptorWriter, JournalChecksums, JournalCommit, JournalLayout, JournalSuperblock, RevokeWriter,
@@ -182,18 +183,19 @@ impl LogDevice {
     }
 
     /// Writes the commit block, behind a flush and through the device's cache.
-    pub(super) async fn write_commit(&self, block: Buf, at: u32) -> Result<()> {
+    pub(super) async fn write_commit(&self, disk: &Disk, block: Buf, at: u32) -> Result<()> {
         let home = self.map.home(at)?;
-        self.write_durable(home, block).await
+        self.write_durable(disk, home, block).await
     }
 
-    /// Writes the journal's superblock: the log starts at `start` with transaction `sequence`, or is empty.
+    /// Writes the journal's superblock: the log starts at `start` with transaction `sequence`, or is empty. Behind a flush of
+    /// `durable_on`, and durable, where that is given.
     pub(super) async fn write_superblock(
         &self,
         start: Option<u32>,
         sequence: u32,
         head: Option<u32>,
-        durable: bool,
+        durable_on: Option<&Disk>,
     ) -> Result<()> {
         let block = {
             let mut superblock = self.superblock.lock();
@@ -205,10 +207,9 @@ impl LogDevice {
             Buf::from_slice(block)
         };
         let home = self.map.home(0)?;
-        if durable {
-            self.write_durable(home, block).await
-        } else {
-            write_blocks(&*self.device, self.block_bytes, vec![(home.0, Arc::new(block))]).await
+        match durable_on {
+            Some(disk) => self.write_durable(disk, home, block).await,
+            None => write_blocks(&*self.device, self.block_bytes, vec![(home.0, Arc::new(block))]).await,
         }
     }
 
@@ -231,11 +232,12 @@ impl LogDevice {
         extant_block::execute(&*self.device, bio).await.1.map_err(Error::from)
     }
 
-    async fn write_durable(&self, home: VolumeBlock, block: Buf) -> Result<()> {
+    /// `disk` is the log's device in the page cache, where flushes take turns.
+    async fn write_durable(&self, disk: &Disk, home: VolumeBlock, block: Buf) -> Result<()> {
         let start = sector(home.0, self.block_bytes);
         let mut bio = Bio::new(Op::Write, start, vec![Segment::from(block)]);
         bio.flags = BioFlags::PREFLUSH | BioFlags::FUA | BioFlags::SYNC | BioFlags::META;
-        extant_block::execute(&*self.device, bio).await.1.map_err(Error::from)
+        disk.write_behind_flush(bio).await.map_err(Error::from)
     }
 }
 

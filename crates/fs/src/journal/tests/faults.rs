@@ -65,6 +65,16 @@ impl Gate {
         self.state.lock().seen.len()
     }
 
+    /// Bios that are held back fail, and no more are held back.
+    fn fail_held(&self) {
+        let held = {
+            let mut state = self.state.lock();
+            state.holds_durable = false;
+            std::mem::take(&mut state.held)
+        };
+        held.into_iter().for_each(|bio| bio.end_as("gate", Err(IoErrorKind::Os(5))));
+    }
+
     /// Whether a flush was submitted since.
     fn has_flushed_since(&self, position: usize) -> bool {
         let flushes =
@@ -153,6 +163,29 @@ fn a_sync_flushes_what_was_written_behind_the_flush_of_the_commit_that_it_joins(
     bed.rt.block_on(first).unwrap().unwrap().unwrap();
     bed.rt.block_on(second).unwrap().unwrap().unwrap();
     assert!(gate.has_flushed_since(position), "the second sync's data were not flushed");
+}
+
+#[test]
+fn a_datasync_is_not_overtaken_by_the_failure_of_a_commits_flush() {
+    let (mut bed, gate) = bed("-t ext4 -b 1024");
+    let file = open(&bed, "file000");
+    overwrite(&bed.rt, &file, b'0');
+    bed.sync();
+    overwrite(&bed.rt, &file, b'1');
+    bed.rt.block_on(bed.volume.writer().unwrap().files.write_back()).unwrap().unwrap();
+    bed.op();
+    gate.hold_durable();
+    let journal = bed.journal().clone();
+    let commit =
+        bed.rt.spawn("commit", Class::Normal, async move { journal.commit(journal.running()).await });
+    until(&bed.rt, || gate.has_held());
+    let datasync = bed.rt.spawn("datasync", Class::Normal, async move { file.datasync().await });
+    let turns = std::cell::Cell::new(0);
+    until(&bed.rt, || turns.replace(turns.get() + 1) > 1_000);
+    // The commit's flush has lost the data, and the device says so.
+    gate.fail_held();
+    assert!(bed.rt.block_on(commit).unwrap().unwrap().is_err());
+    assert!(bed.rt.block_on(datasync).unwrap().unwrap().is_err(), "its data may be lost");
 }
 
 #[test]

@@ -1,0 +1,70 @@
+//! Pages of a file under write-back, and the runs that they are of.
+
+use crate::pageset::PageSet;
+use std::collections::BTreeMap;
+use std::ops::{Deref, Range};
+
+/// Which run of a file, in the order in which they were taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RunNo(u64);
+
+/// The pages of a file under write-back: a set that changes by whole runs.
+#[derive(Debug, Default)]
+pub(crate) struct Underway {
+    pages: PageSet,
+    runs: BTreeMap<RunNo, Range<u64>>,
+    next: RunNo,
+}
+
+impl Underway {
+    /// A run begins. None of its pages is under write-back.
+    pub(crate) fn begin(&mut self, pages: Range<u64>) -> RunNo {
+        let run = self.next;
+        self.next.0 += 1;
+        self.pages.insert(pages.clone());
+        self.runs.insert(run, pages);
+        run
+    }
+
+    /// A run has ended.
+    pub(crate) fn end(&mut self, run: RunNo) {
+        let pages = self.runs.remove(&run).expect("a run ends once");
+        self.pages.remove(pages);
+    }
+
+    /// The number of the run that begins next.
+    pub(crate) fn next(&self) -> RunNo {
+        self.next
+    }
+
+    /// Whether a run that began before number `before` has pages of `range`.
+    pub(crate) fn has_older(&self, before: RunNo, range: &Range<u64>) -> bool {
+        let overlaps = |run: &Range<u64>| run.start < range.end && range.start < run.end;
+        self.runs.range(..before).any(|(_, run)| overlaps(run))
+    }
+}
+
+impl Deref for Underway {
+    type Target = PageSet;
+    fn deref(&self) -> &PageSet {
+        &self.pages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_began_later_are_not_older() {
+        let mut underway = Underway::default();
+        let first = underway.begin(0..4);
+        let before = underway.next();
+        let second = underway.begin(4..8);
+        assert!(underway.has_older(before, &(3..5)) && !underway.has_older(before, &(4..8)));
+        underway.end(first);
+        assert!(!underway.has_older(before, &(0..8)) && underway.has_older(underway.next(), &(7..9)));
+        underway.end(second);
+        assert!(underway.is_empty());
+    }
+}
