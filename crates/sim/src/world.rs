@@ -173,6 +173,10 @@ impl SimWorld {
         self.core.lock().call_at(at, call);
     }
 
+    pub(crate) fn has_work(&self) -> bool {
+        self.core.lock().has_work()
+    }
+
     pub(crate) fn machine(&self) -> &Machine {
         &self.config.machine
     }

@@ -324,6 +324,11 @@ impl Core {
         tasks.into_iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
+    /// Whether a task or a call is left.
+    pub(crate) fn has_work(&self) -> bool {
+        self.tasks.iter().any(Option::is_some) || self.calls.iter().any(Option::is_some)
+    }
+
     /// Everything that is left, to be dropped outside, and the names of its tasks.
     pub(crate) fn clear(&mut self) -> (Vec<String>, impl Sized + use<>) {
         let mut tasks: Vec<Task> = std::mem::take(&mut self.tasks).into_iter().flatten().collect();
