@@ -4,11 +4,10 @@ use super::*;
 use crate::Caller;
 use crate::journal::recover::Log;
 use crate::testbed::{have_tools, make, run};
-use extant_block::{Device, MemDevice};
+use extant_block::MemDevice;
 use extant_cache::{CacheConfig, PageCache};
 use extant_format::{STATE_ERROR, STATE_VALID};
-use extant_rt::{Class, Nanos, Rt};
-use extant_sim::{Jitter, Machine, Preemption, Sim};
+use extant_rt::Rt;
 
 fn state(rt: &Rt, disk: &Arc<MemDevice>) -> u16 {
     let sb = rt.block_on(read_superblock(&**disk, 1024)).unwrap().unwrap();
@@ -135,6 +134,7 @@ fn a_log_smaller_than_linux_makes_it_is_refused_by_name() {
 
 #[test]
 fn the_largest_operations_fit_the_smallest_log() {
+    use extant_sim::{Machine, Preemption, Sim};
     if !have_tools() {
         return;
     }
@@ -173,59 +173,5 @@ fn the_largest_operations_fit_the_smallest_log() {
             .unwrap();
         std::fs::write(&image, disk.to_bytes()).unwrap();
         crate::testbed::check_is_silent(&image, args);
-    }
-}
-
-/// The device of a volume at which work began `turns` turns ago, and that was dropped without being closed.
-fn dropped(bytes: &[u8], turns: usize, ends_world: bool) -> std::sync::Weak<MemDevice> {
-    let sim = Sim::new(Machine::free(2, Preemption::None), 1);
-    let rt = sim.rt().clone();
-    let disk = Arc::new(MemDevice::from_bytes(bytes.to_vec()));
-    let device: Arc<dyn Device> = Arc::new(Jitter::new(&sim, disk.clone(), 0));
-    let opened = rt.block_on(async {
-        let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).unwrap();
-        let volume =
-            Volume::open_writable(&rt, &cache.attach(device), WriteOptions::default()).await.unwrap();
-        (volume, cache)
-    });
-    let (volume, cache) = opened.unwrap();
-    for n in 0..3 {
-        let volume = volume.clone();
-        let work = async move {
-            let root = volume.root_node().await?;
-            for turn in 0..4 {
-                let name = format!("{n}-{turn}");
-                let node = root.create(&Caller::root(), name.as_bytes(), 0o644).await?;
-                let file = node.open(&Caller::root(), crate::FileOptions::default())?;
-                file.write(0, &[1; 9000]).await?;
-                file.sync().await?;
-            }
-            volume.sync().await
-        };
-        drop(rt.spawn("work", Class::Normal, work));
-    }
-    rt.block_on(rt.sleep(Nanos::from_micros(turns as u64 * 50))).unwrap();
-    drop((volume, cache));
-    if !ends_world {
-        rt.block_on(rt.sleep(Nanos::from_secs(100))).unwrap();
-    }
-    drop((rt, sim));
-    Arc::downgrade(&disk)
-}
-
-#[test]
-fn a_volume_that_is_dropped_without_being_closed_keeps_nothing() {
-    if !have_tools() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let image = dir.path().join("image");
-    make(&image, 8, "-t ext4 -b 1024 -J size=1 -N 64");
-    let bytes = std::fs::read(&image).unwrap();
-    for turns in 0..60 {
-        for ends_world in [false, true] {
-            let kept = dropped(&bytes, turns, ends_world).strong_count();
-            assert_eq!(kept, 0, "after {turns} turns; the world ends first: {ends_world}");
-        }
     }
 }
