@@ -1,7 +1,9 @@
 //! Structures as text, for people who look into a volume.
 
 use crate::map::Mapper;
-use crate::{Error, Result, RunState, Volume};
+use crate::recovery::Log;
+use crate::view::View;
+use crate::{Error, Result, RunState};
 use extant_format::jbd2::{JournalBlockHeader, JournalBlockKind, JournalRevokes, JournalTags};
 use extant_format::{
     Compat, DirEntries, DxNode, DxRoot, ExtentContext, ExtentNode, FileBlock, FileKind, Group, HtreeContext,
@@ -35,13 +37,13 @@ pub enum Dump {
 /// Nodes of one tree that are printed; hostile trees end here.
 const NODES_MAX: usize = 100_000;
 
-impl Volume {
+impl View {
     /// A structure as text. A damaged part is printed as its error, in place.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a number beyond the volume and for a journal or tree that it does not have,
     /// [`Error::NotADirectory`] for an inode that is none.
-    pub async fn dump(&self, what: Dump) -> Result<String> {
+    pub(crate) async fn dump(&self, what: Dump) -> Result<String> {
         self.check_number(what)?;
         let mut out = String::new();
         match what {
@@ -250,7 +252,7 @@ impl Volume {
         if !sb.compat().contains(Compat::HAS_JOURNAL) {
             return Err(Error::Invalid("the volume has no journal".into()));
         }
-        let Some(log) = crate::journal::recover::Log::open(self).await? else {
+        let Some(log) = Log::open(self).await? else {
             return Err(Error::Invalid("the journal lies on another device".into()));
         };
         let _ = writeln!(out, "{}", log.sb);

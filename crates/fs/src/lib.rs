@@ -27,9 +27,13 @@ mod journal;
 mod map;
 mod meta;
 mod names;
+mod quote;
+mod recovery;
 #[cfg(test)]
 mod testbed;
+mod view;
 mod volume;
+mod writer;
 mod xattr;
 
 pub use cost::Cost;
@@ -37,12 +41,15 @@ pub use dir::{Cookie, DirItem, DirReader, Listed};
 pub use dump::Dump;
 pub use error::{Error, Result};
 pub use file::{Chunk, ExtentFlags, File, FileExtent, FileOptions, FileStream, OpenFile};
-pub use journal::Recovery;
 pub use map::{Run, RunState, Runs};
 pub use meta::BlockRef;
 pub use names::{
     Attributes, Caller, Capabilities, DEPTH_MAX, Follow, Node, PATH_MAX, RenameMode, SetAttributes, SetTime,
-    Walk, WalkEntry, WalkError, WalkOptions, quote,
+    Walk, WalkEntry, WalkError, WalkOptions,
 };
-pub use volume::{Damage, ErrorPolicy, OpenOptions, Space, Volume, WriteOptions, read_superblock, recover};
+pub use quote::quote;
+pub use recovery::Recovery;
+pub use view::{Damage, OpenOptions, read_superblock};
+pub use volume::{Space, Volume, WriteOptions, recover};
+pub use writer::ErrorPolicy;
 pub use xattr::{Attribute, SetMode};

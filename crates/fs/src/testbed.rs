@@ -3,7 +3,8 @@
 use crate::alloc::{Allocated, Parent, Privilege, Wanted};
 use crate::journal::{Credits, Journal, JournalOptions};
 use crate::meta::{InodeCell, MetaKind, MetaStore, PhysicalRun, Tid};
-use crate::volume::{ErrorPolicy, Errors, Writer, orphan_file_blocks};
+use crate::volume::orphan_file_blocks;
+use crate::writer::{ErrorPolicy, Errors, Writer};
 use crate::{Error, OpenOptions, Volume};
 use extant_block::{FileDevice, FileOptions};
 use extant_cache::blocks::Blocks;
@@ -77,7 +78,7 @@ impl Bed {
         let cache = PageCache::new(rt, CacheConfig::with_budget(1 << 20)).unwrap();
         let disk = cache.attach(store.blocks().device().clone());
         let journal = Journal::new(rt, store.clone(), &disk, None, Tid::first(1), options);
-        let file = orphan_file_blocks(&volume).await.unwrap();
+        let file = orphan_file_blocks(volume.view()).await.unwrap();
         let errors = Errors::new(ErrorPolicy::Continue);
         let (writer, left) =
             Writer::new(rt, store, journal, &disk, &file, Some(NOW.seconds), errors).await.unwrap();

@@ -1,7 +1,8 @@
 //! Finding a name by its hash.
 
 use crate::map::Mapper;
-use crate::{BlockRef, Error, Result, RunState, Volume};
+use crate::view::View;
+use crate::{BlockRef, Error, Result, RunState};
 use extant_format::{
     CharSign, Compat, Corrupt, DxEntries, DxNode, DxRoot, FileBlock, HtreeContext, Incompat, Inode,
     InodeFlags, InodeNumber, NameHash, Place, hash_name, verify_dx_checksum,
@@ -24,7 +25,7 @@ impl Step {
     }
 }
 
-impl Volume {
+impl View {
     /// Looks a name up through the directory's hash tree. `None` where there is no tree that could be used: the caller
     /// then reads the directory from start to end, which finds every name in any case.
     pub(crate) async fn lookup_indexed(

@@ -14,8 +14,9 @@ mod tree;
 pub use cookie::{Cookie, Listed};
 
 use crate::map::{Mapper, RunWalker};
+use crate::view::View;
 use crate::xattr::inline_data;
-use crate::{BlockRef, Error, Result, Run, RunState, Volume, quote};
+use crate::{BlockRef, Error, Result, Run, RunState, quote};
 use extant_format::{
     Corrupt, DirEntries, DirEntry, FileBlock, FileKind, HtreeContext, Incompat, Inode, InodeFlags,
     InodeNumber, Place, VolumeBlock, verify_dirent_checksum, verify_dx_checksum,
@@ -38,7 +39,7 @@ pub struct DirItem {
 /// Reads a directory block by block.
 #[derive(Debug)]
 pub struct DirReader {
-    volume: Volume,
+    view: View,
     dir: Inode,
     walker: RunWalker,
     /// The rest of the run being read: block of the directory, block of the volume, blocks left.
@@ -48,9 +49,9 @@ pub struct DirReader {
     blocks_read: u64,
 }
 
-impl Volume {
+impl View {
     /// Begins to read a directory.
-    pub async fn read_dir(&self, dir: &Inode) -> Result<DirReader> {
+    pub(crate) async fn read_dir(&self, dir: &Inode) -> Result<DirReader> {
         if dir.kind() != Some(FileKind::Directory) {
             return Err(Error::NotADirectory(format!("inode {}", dir.number)));
         }
@@ -60,7 +61,7 @@ impl Volume {
         };
         let blocks = if inline.is_some() { 0 } else { self.superblock().block_size().blocks_for(dir.size()) };
         Ok(DirReader {
-            volume: self.clone(),
+            view: self.clone(),
             dir: dir.clone(),
             walker: RunWalker::new(0, blocks),
             run: None,
@@ -70,7 +71,7 @@ impl Volume {
     }
 
     /// Brings the first blocks of these directories into the cache, many reads at a time.
-    pub async fn prefetch_dirs(&self, numbers: &[InodeNumber]) {
+    pub(crate) async fn prefetch_dirs(&self, numbers: &[InodeNumber]) {
         let mut blocks = Vec::with_capacity(numbers.len());
         for &number in numbers {
             // Errors are reported when the directories are read.
@@ -92,7 +93,7 @@ impl Volume {
     }
 
     /// All names of a directory but `.` and `..`, in the order they are stored.
-    pub async fn list(&self, dir: &Inode) -> Result<Vec<DirItem>> {
+    pub(crate) async fn list(&self, dir: &Inode) -> Result<Vec<DirItem>> {
         let mut reader = self.read_dir(dir).await?;
         let mut all = Vec::new();
         while let Some(mut items) = reader.next().await? {
@@ -102,7 +103,7 @@ impl Volume {
     }
 
     /// The inode of a name in a directory.
-    pub async fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNumber>> {
+    pub(crate) async fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNumber>> {
         // An encrypted directory's tree is ordered by names as they are stored, not as they are shown.
         if !dir.flags().contains(InodeFlags::ENCRYPT)
             && let Some(found) = self.lookup_indexed(dir, name).await?
@@ -212,26 +213,26 @@ impl DirReader {
         }
         loop {
             let Some((logical, at, left)) = self.run.take() else {
-                let Some(run) = self.walker.next(&self.volume, &self.dir).await? else { return Ok(None) };
+                let Some(run) = self.walker.next(&self.view, &self.dir).await? else { return Ok(None) };
                 match run.state {
                     RunState::Written(at) => self.run = Some((run.logical, at, run.blocks)),
                     RunState::Hole | RunState::Unwritten(_) => {
                         let place = Place::DirectoryBlock(self.dir.number, FileBlock(run.logical as u32));
-                        self.volume.note(Err(Corrupt::field(place, "blocks unmapped", run.blocks, "0")))?;
+                        self.view.note(Err(Corrupt::field(place, "blocks unmapped", run.blocks, "0")))?;
                     }
                 }
                 continue;
             };
             if left > 1 && logical % READ_AHEAD_BLOCKS == 0 {
                 let ahead = left.min(READ_AHEAD_BLOCKS);
-                self.volume.buffers().prefetch((at.0..at.0 + ahead).map(VolumeBlock)).await;
+                self.view.buffers().prefetch((at.0..at.0 + ahead).map(VolumeBlock)).await;
             }
             if left > 1 {
                 self.run = Some((logical + 1, VolumeBlock(at.0 + 1), left - 1));
             }
             self.blocks_read += 1;
-            let block: BlockRef = self.volume.buffers().block(at).await?;
-            let items = self.volume.parse_dir_block(&self.dir, FileBlock(logical as u32), &block)?;
+            let block: BlockRef = self.view.buffers().block(at).await?;
+            let items = self.view.parse_dir_block(&self.dir, FileBlock(logical as u32), &block)?;
             if !items.is_empty() {
                 return Ok(Some(items));
             }

@@ -6,7 +6,7 @@ use crate::map::change::look_up;
 use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
 use crate::map::live::{Known, LiveMap, Need, WriteStep};
 use crate::meta::{InodeCell, PhysicalRun};
-use crate::volume::Writer;
+use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
 use extant_format::{

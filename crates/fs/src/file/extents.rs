@@ -8,7 +8,8 @@ use super::read::File;
 use super::write::OpenFile;
 use crate::map::live::Stored;
 use crate::map::{MAP_END, RunWalker};
-use crate::{Result, RunState, Volume};
+use crate::view::View;
+use crate::{Result, RunState};
 use bitflags::bitflags;
 use extant_format::{BlockSize, Inode, InodeFlags, VolumeBlock};
 use std::ops::Range;
@@ -83,7 +84,7 @@ impl Stretch {
 /// A file's stretches in order, from the map in memory or from that of a volume that is open for reading.
 enum Stretches<'a> {
     Live { contents: &'a Contents, at: u64, end: u64 },
-    Still { volume: &'a Volume, inode: &'a Inode, walker: Box<RunWalker> },
+    Still { view: &'a View, inode: &'a Inode, walker: Box<RunWalker> },
 }
 
 impl Stretches<'_> {
@@ -99,7 +100,7 @@ impl Stretches<'_> {
                 }
                 Ok(None)
             }
-            Self::Still { volume, inode, walker } => Ok(walker.next(volume, inode).await?.map(|run| {
+            Self::Still { view, inode, walker } => Ok(walker.next(view, inode).await?.map(|run| {
                 let stored = match run.state {
                     RunState::Hole => Stored::Hole,
                     RunState::Unwritten(at) => Stored::Unwritten { at, is_dirty: false },
@@ -288,7 +289,7 @@ impl File {
         if self.inline.is_some() {
             return Ok(Some(seek_in_data(from, size, data)));
         }
-        let block = self.volume.superblock().block_size();
+        let block = self.view.superblock().block_size();
         self.stretches(blocks_of(block, &(from..size))).seek(block, from, size, data).await
     }
 
@@ -300,9 +301,9 @@ impl File {
         if let Some(live) = &self.live {
             return live.extents(range).await;
         }
-        let block = self.volume.superblock().block_size();
+        let block = self.view.superblock().block_size();
         if self.inline.is_some() {
-            let (table, at) = self.volume.locate(self.inode.number).await?;
+            let (table, at) = self.view.locate(self.inode.number).await?;
             return Ok(inline_extent(&self.inode, (table.0 << block.log2()) + at as u64, &range));
         }
         let blocks = blocks_of(block, &range);
@@ -312,6 +313,6 @@ impl File {
 
     fn stretches(&self, blocks: Range<u64>) -> Stretches<'_> {
         let walker = Box::new(RunWalker::new(blocks.start, blocks.end));
-        Stretches::Still { volume: &self.volume, inode: &self.inode, walker }
+        Stretches::Still { view: &self.view, inode: &self.inode, walker }
     }
 }

@@ -23,5 +23,5 @@ pub use extents::{ExtentFlags, FileExtent};
 pub use read::{Chunk, File, FileStream};
 pub(crate) use removal::free_from;
 pub(crate) use resize::finish_shrink;
-pub(crate) use table::{Files, WriteBackGiver};
+pub(crate) use table::Files;
 pub use write::{FileOptions, OpenFile};

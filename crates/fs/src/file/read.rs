@@ -1,10 +1,11 @@
 //! Contents of files and symbolic links.
 
-use super::{FileOptions, OpenFile};
+use super::OpenFile;
 use crate::map::{MAP_END, Mapper, RunWalker};
 use crate::meta::CHUNK_BYTES;
+use crate::view::View;
 use crate::xattr::inline_data;
-use crate::{BlockRef, Error, Result, Run, RunState, Volume};
+use crate::{BlockRef, Error, Result, Run, RunState};
 use extant_block::{Buf, IoError, Sector};
 use extant_format::{Corrupt, FileKind, Inode, InodeFlags, Place, Superblock, VolumeBlock};
 use std::collections::VecDeque;
@@ -21,7 +22,7 @@ const SYMLINK_MAX: u64 = 4096;
 /// A file open for reading at any offset.
 #[derive(Debug)]
 pub struct File {
-    pub(super) volume: Volume,
+    pub(super) view: View,
     pub(super) inode: Inode,
     mapper: Mapper,
     pub(super) inline: Option<Vec<u8>>,
@@ -48,53 +49,7 @@ pub enum Chunk {
     },
 }
 
-impl Volume {
-    /// Opens a regular file (or anything whose contents are mapped) for reading.
-    ///
-    /// # Errors
-    /// [`Error::Encrypted`] where only ciphertext could be had.
-    pub async fn open_file(&self, inode: Inode) -> Result<File> {
-        let inline = self.inline_contents(&inode)?;
-        let live = match self.writer() {
-            Some(_) if inode.kind() == Some(FileKind::Regular) => {
-                Some(self.open_for_writing(inode.number, FileOptions::default()).await?)
-            }
-            _ => None,
-        };
-        Ok(File { volume: self.clone(), inode, mapper: Mapper::default(), inline, live })
-    }
-
-    /// Reads a regular file from start to end, sparse ranges told apart, several reads at a time. On a volume that is open
-    /// for writing, what the file holds now is written back first; pieces of later changes may or may not be seen.
-    pub async fn stream(&self, inode: Inode) -> Result<FileStream> {
-        let inode = match self.writer() {
-            Some(writer) if inode.kind() == Some(FileKind::Regular) => {
-                let cell = writer.inodes.get_live(inode.number, Place::Inode(inode.number)).await?;
-                writer.files.write_back_one(&cell).await?;
-                cell.read(Inode::clone)
-            }
-            _ => inode,
-        };
-        let inline = self.inline_contents(&inode)?;
-        let size = inode.size();
-        let end = if inline.is_some() { 0 } else { self.superblock().block_size().blocks_for(size) };
-        Ok(FileStream {
-            volume: self.clone(),
-            walker: RunWalker::new(0, end),
-            inline: inline.map(|mut bytes| {
-                bytes.resize(size as usize, 0);
-                Buf::from_slice(&bytes)
-            }),
-            inode,
-            size,
-            current: None,
-            ahead: VecDeque::new(),
-            ahead_bytes: 0,
-            failed: None,
-            ended: false,
-        })
-    }
-
+impl View {
     fn inline_contents(&self, inode: &Inode) -> Result<Option<Vec<u8>>> {
         if inode.flags().contains(InodeFlags::ENCRYPT) {
             return Err(Error::Encrypted(inode.number));
@@ -107,7 +62,7 @@ impl Volume {
     }
 
     /// The target of a symbolic link.
-    pub async fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
+    pub(crate) async fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
         let place = Place::Symlink(inode.number);
         let size = inode.size();
         if inode.kind() != Some(FileKind::Symlink) {
@@ -127,7 +82,7 @@ impl Volume {
         let mut target = if fast {
             inode.map()[..size as usize].to_vec()
         } else {
-            let mut file = self.open_file(inode.clone()).await?;
+            let mut file = File::stored(self, inode.clone())?;
             let mut target = vec![0; size as usize];
             file.read_at(0, &mut target).await?;
             target
@@ -149,6 +104,20 @@ impl Volume {
 }
 
 impl File {
+    /// A file as the volume has it, open for reading.
+    ///
+    /// # Errors
+    /// [`Error::Encrypted`] where only ciphertext could be had; a size that no map can address.
+    pub(crate) fn stored(view: &View, inode: Inode) -> Result<Self> {
+        let inline = view.inline_contents(&inode)?;
+        Ok(Self { view: view.clone(), inode, mapper: Mapper::default(), inline, live: None })
+    }
+
+    /// The same file as it is in memory.
+    pub(crate) fn with_live(self, live: OpenFile) -> Self {
+        Self { live: Some(live), ..self }
+    }
+
     /// The inode.
     pub fn inode(&self) -> &Inode {
         &self.inode
@@ -166,27 +135,7 @@ impl File {
             to.copy_from_slice(&inline[offset as usize..offset as usize + len]);
             return Ok(len);
         }
-        let block_bytes = u64::from(self.volume.superblock().block_size().bytes());
-        let mut done = 0;
-        while done < len {
-            let at = offset + done as u64;
-            let run = self.mapper.map(&self.volume, &self.inode, at / block_bytes).await?;
-            let skip = (at % block_bytes) as usize;
-            let left = run.blocks.saturating_mul(block_bytes) - skip as u64;
-            let n = left.min((len - done) as u64) as usize;
-            match run.state {
-                RunState::Hole | RunState::Unwritten(_) => {
-                    to[done..done + n].fill(0);
-                    done += n;
-                }
-                RunState::Written(first) => {
-                    let n = n.min(block_bytes as usize - skip);
-                    let block = self.volume.buffers().block(first).await?;
-                    to[done..done + n].copy_from_slice(&block[skip..skip + n]);
-                    done += n;
-                }
-            }
-        }
+        self.mapper.read(&self.view, &self.inode, offset, to).await?;
         Ok(len)
     }
 }
@@ -201,7 +150,7 @@ enum Ahead {
 
 /// A file's contents from start to end.
 pub struct FileStream {
-    volume: Volume,
+    view: View,
     inode: Inode,
     size: u64,
     walker: RunWalker,
@@ -217,6 +166,31 @@ pub struct FileStream {
 }
 
 impl FileStream {
+    /// A file as the volume has it, from its start.
+    ///
+    /// # Errors
+    /// As those of [`File::stored`].
+    pub(crate) fn stored(view: &View, inode: Inode) -> Result<Self> {
+        let inline = view.inline_contents(&inode)?;
+        let size = inode.size();
+        let end = if inline.is_some() { 0 } else { view.superblock().block_size().blocks_for(size) };
+        Ok(Self {
+            view: view.clone(),
+            walker: RunWalker::new(0, end),
+            inline: inline.map(|mut bytes| {
+                bytes.resize(size as usize, 0);
+                Buf::from_slice(&bytes)
+            }),
+            inode,
+            size,
+            current: None,
+            ahead: VecDeque::new(),
+            ahead_bytes: 0,
+            failed: None,
+            ended: false,
+        })
+    }
+
     /// The next piece; `None` at the end. Pieces lie end to end and together are as long as the file.
     ///
     /// After an error in the device the stream goes on behind the piece that could not be read; after an error in the map
@@ -230,7 +204,7 @@ impl FileStream {
             return Ok(Some(Chunk::Data { offset: 0, bytes: BlockRef::from(inline).truncated(len) }));
         }
         self.fill().await;
-        let block_bytes = u64::from(self.volume.superblock().block_size().bytes());
+        let block_bytes = u64::from(self.view.superblock().block_size().bytes());
         let in_file = |offset: u64, bytes: u64| bytes.min(self.size.saturating_sub(offset));
         match self.ahead.pop_front() {
             None => match self.failed.take() {
@@ -246,7 +220,7 @@ impl FileStream {
             Some(Ahead::Block { offset, at }) => {
                 let len = in_file(offset, block_bytes) as usize;
                 self.ahead_bytes -= block_bytes;
-                let bytes = self.volume.buffers().block(at).await?.truncated(len);
+                let bytes = self.view.buffers().block(at).await?.truncated(len);
                 Ok(Some(Chunk::Data { offset, bytes }))
             }
             Some(Ahead::Read { offset, bytes, read }) => {
@@ -259,12 +233,12 @@ impl FileStream {
 
     /// Starts reads until the window is full.
     async fn fill(&mut self) {
-        let block_bytes = u64::from(self.volume.superblock().block_size().bytes());
+        let block_bytes = u64::from(self.view.superblock().block_size().bytes());
         while self.ahead_bytes < WINDOW_BYTES && self.ahead.len() < 64 && self.failed.is_none() && !self.ended
         {
             let run = match self.current.take() {
                 Some(run) => run,
-                None => match self.walker.next(&self.volume, &self.inode).await {
+                None => match self.walker.next(&self.view, &self.inode).await {
                     Ok(Some(run)) => run,
                     Ok(None) => break,
                     Err(error) => {
@@ -278,15 +252,15 @@ impl FileStream {
                 self.ahead.push_back(Ahead::Hole { offset, bytes: run.blocks * block_bytes });
                 continue;
             };
-            let clean = self.volume.buffers().clean_run(first, run.blocks.min(READ_BYTES / block_bytes));
+            let clean = self.view.buffers().clean_run(first, run.blocks.min(READ_BYTES / block_bytes));
             // A file's data stay out of the blocks of a volume that is written: they would grow stale there.
-            let small = self.size <= CHUNK_BYTES && self.volume.writer().is_none();
+            let small = self.size <= CHUNK_BYTES && !self.view.is_live();
             let blocks = if clean == 0 || small {
                 self.ahead.push_back(Ahead::Block { offset, at: first });
                 1
             } else {
                 let bytes = clean * block_bytes;
-                let read = Box::pin(self.volume.read_run(first, bytes));
+                let read = Box::pin(self.view.read_run(first, bytes));
                 self.ahead.push_back(Ahead::Read { offset, bytes, read });
                 clean
             };

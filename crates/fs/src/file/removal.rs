@@ -6,7 +6,7 @@ use crate::journal::{Credits, Handle};
 use crate::map::MAP_END;
 use crate::map::change::{Change, PinnedNodes, Planned, frees_metadata, plan};
 use crate::meta::InodeCell;
-use crate::volume::Writer;
+use crate::writer::Writer;
 use extant_format::{Place, Superblock};
 use std::ops::Range;
 use std::sync::Arc;

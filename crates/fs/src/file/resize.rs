@@ -12,7 +12,7 @@ use crate::inode::Orphans;
 use crate::journal::{Credits, Handle};
 use crate::map::MAP_END;
 use crate::meta::InodeCell;
-use crate::volume::Writer;
+use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
 use extant_format::{Inode, InodeFlags};

@@ -42,7 +42,7 @@ impl OpenFile {
 
     pub(super) async fn sync_range(&self, bytes: ByteRange, data_only: bool) -> Result<()> {
         let contents = &*self.contents;
-        let _sync = contents.writer.files.begin_sync();
+        let _sync = contents.writer.disk.begin_sync();
         // All of it: a small write that is synced shows the file no shorter than it was when it began.
         let size = self.size();
         let mut written = self.pages.sync_range(bytes).await.map_err(cache_error);

@@ -5,10 +5,10 @@ use super::read::check_size;
 use super::write::{FileOptions, OpenFile, cache_error};
 use crate::alloc::GivesBack;
 use crate::meta::InodeCell;
-use crate::volume::Writer;
+use crate::writer::Writer;
 use crate::xattr::inline_data;
 use crate::{Error, Result};
-use extant_cache::{ByteRange, Disk, Mapping, SyncUnderWay};
+use extant_cache::{ByteRange, Disk, Mapping};
 use extant_format::{FileKind, Inode, InodeFlags, InodeNumber};
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
@@ -26,6 +26,7 @@ const AT_A_TIME: usize = 64;
 /// Files with pages in memory, by inode.
 #[derive(Debug)]
 pub(crate) struct Files {
+    writer: Arc<Writer>,
     disk: Disk,
     table: Mutex<Table>,
 }
@@ -56,21 +57,18 @@ impl Entry {
 }
 
 impl Files {
-    /// None yet, with pages on `disk`.
-    pub(crate) fn new(disk: Disk) -> Self {
-        Self { disk, table: Mutex::default() }
+    /// None yet, with pages on `disk`. They give back space where a volume is full.
+    pub(crate) fn new(writer: &Arc<Writer>, disk: &Disk) -> Arc<Self> {
+        let files = Arc::new(Self { writer: writer.clone(), disk: disk.clone(), table: Mutex::default() });
+        writer.alloc.add_giver(Arc::new(WriteBackGiver(Arc::downgrade(&files))));
+        files
     }
 
     /// Opens a regular file.
     ///
     /// # Errors
     /// Another kind of file; contents that are damaged or encrypted.
-    pub(crate) fn open(
-        &self,
-        writer: &Arc<Writer>,
-        cell: &Arc<InodeCell>,
-        options: FileOptions,
-    ) -> Result<OpenFile> {
+    pub(crate) fn open(&self, cell: &Arc<InodeCell>, options: FileOptions) -> Result<OpenFile> {
         cell.read(|inode| match inode.kind() {
             Some(FileKind::Regular) if inode.flags().contains(InodeFlags::ENCRYPT) => {
                 Err(Error::Encrypted(inode.number))
@@ -78,7 +76,7 @@ impl Files {
             Some(FileKind::Regular) if inode.flags().contains(InodeFlags::INLINE_DATA) => {
                 inline_data(inode).map(drop).map_err(Error::from)
             }
-            Some(FileKind::Regular) => check_size(inode, writer.store.shape()).map_err(Error::from),
+            Some(FileKind::Regular) => check_size(inode, self.writer.store.shape()).map_err(Error::from),
             Some(FileKind::Directory) => Err(Error::IsADirectory(format!("inode {}", inode.number))),
             Some(FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket) => {
                 Err(Error::Special(format!("inode {}", inode.number)))
@@ -92,12 +90,12 @@ impl Files {
         table.turn += 1;
         let turn = table.turn;
         let before = table.files.len();
-        table.files.entry(cell.number()).or_insert_with(|| self.entry(writer, cell));
+        table.files.entry(cell.number()).or_insert_with(|| self.entry(cell));
         table.came += table.files.len() - before;
         let entry = table.files.get_mut(&cell.number()).expect("it is there");
         // The number belongs to another inode now.
         if !Arc::ptr_eq(&entry.contents.cell, cell) {
-            *entry = self.entry(writer, cell);
+            *entry = self.entry(cell);
         }
         entry.used = turn;
         let file = OpenFile::new(entry.contents.clone(), entry.mapping.clone(), options);
@@ -109,13 +107,8 @@ impl Files {
         Ok(file)
     }
 
-    /// A sync begins, which background write-back lets pass until this is dropped.
-    pub(crate) fn begin_sync(&self) -> SyncUnderWay {
-        self.disk.begin_sync()
-    }
-
-    fn entry(&self, writer: &Arc<Writer>, cell: &Arc<InodeCell>) -> Entry {
-        let contents = Arc::new(Contents::new(writer.clone(), cell.clone()));
+    fn entry(&self, cell: &Arc<InodeCell>) -> Entry {
+        let contents = Arc::new(Contents::new(self.writer.clone(), cell.clone()));
         let size = cell.read(Inode::size);
         let mapping = self.disk.mapping(contents.clone(), cell.number().0.into(), size);
         Entry { contents, mapping, used: 0 }
@@ -222,14 +215,14 @@ impl Table {
 
 /// Has delayed blocks allocated, so that what was reserved too much for them is free.
 #[derive(Debug)]
-pub(crate) struct WriteBackGiver(pub(crate) Weak<Writer>);
+struct WriteBackGiver(Weak<Files>);
 
 impl GivesBack for WriteBackGiver {
     fn give_back(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async {
-            if let Some(writer) = self.0.upgrade() {
+            if let Some(files) = self.0.upgrade() {
                 // Failures are told to those who sync the files.
-                let _ = writer.files.write_back().await;
+                let _ = files.write_back().await;
             }
         })
     }

@@ -12,7 +12,7 @@ mod sizes;
 use super::*;
 use crate::journal::{Credits, Journal, JournalOptions};
 use crate::meta::{InodeCell, MetaStore, Tid};
-use crate::volume::{ErrorPolicy, Errors, Writer};
+use crate::writer::{ErrorPolicy, Errors, Writer};
 use crate::{Error, Volume};
 use extant_block::{Device, FileDevice};
 use extant_cache::blocks::Blocks;
@@ -67,6 +67,7 @@ pub(super) struct Bed {
     pub(super) rt: Rt,
     pub(super) cache: PageCache,
     pub(super) writer: Arc<Writer>,
+    pub(super) files: Arc<Files>,
 }
 
 impl Bed {
@@ -81,17 +82,18 @@ impl Bed {
         let journal = Journal::new(rt, store.clone(), &disk, None, Tid::first(1), options);
         let errors = Errors::new(ErrorPolicy::Continue);
         let (writer, _) = Writer::new(rt, store, journal, &disk, &[], Some(NOW), errors).await.unwrap();
-        Self { rt: rt.clone(), cache, writer }
+        let files = Files::new(&writer, &disk);
+        Self { rt: rt.clone(), cache, writer, files }
     }
 
     pub(super) async fn file(&self, number: InodeNumber, options: FileOptions) -> (Arc<InodeCell>, OpenFile) {
         let cell = self.writer.inodes.get(number).await.unwrap();
-        let file = self.writer.files.open(&self.writer, &cell, options).unwrap();
+        let file = self.files.open(&cell, options).unwrap();
         (cell, file)
     }
 
     pub(super) async fn close(self) {
-        self.writer.files.write_back().await.unwrap();
+        self.files.write_back().await.unwrap();
         self.commit_counts().await;
         assert_eq!(self.writer.alloc.problems().len(), 0);
         self.cache.audit();
@@ -208,7 +210,7 @@ async fn exercise(
             }
             17 => file.sync().await.unwrap(),
             18 => file.datasync().await.unwrap(),
-            _ => bed.writer.files.write_back().await.unwrap(),
+            _ => bed.files.write_back().await.unwrap(),
         }
         assert_eq!(file.size(), model.len() as u64, "op {n}, {what}");
     }

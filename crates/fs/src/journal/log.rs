@@ -273,7 +273,7 @@ pub(super) async fn write_blocks(
 ///
 /// # Errors
 /// The first that a bio met; the others have ended, too.
-pub(super) async fn write_segments(
+pub(crate) async fn write_segments(
     device: &dyn Device,
     block_bytes: usize,
     blocks: impl Iterator<Item = (u64, Segment)>,

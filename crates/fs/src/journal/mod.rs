@@ -1,4 +1,4 @@
-//! The journal (jbd2): transactions, commit, checkpoint, and recovery.
+//! The journal (jbd2): transactions, commit and checkpoint.
 //!
 //! Kernel document: *Journal (jbd2)*. One transaction runs; operations join it through a [`Handle`], which promises at
 //! most so many blocks ([`Credits`]) and never waits. A commit closes the running transaction, takes the version of each
@@ -7,7 +7,7 @@
 //!
 //! Modules: `state` decides (pure: admission, tails, what may be written home and what may be allocated again),
 //! `ring` is the log's arithmetic, `handle` what an operation sees; `commit` and `checkpoint` are the flows, driven by
-//! the tasks that wait for them (`relay`); `log` puts blocks into the log, `recover` reads them back.
+//! the tasks that wait for them (`relay`); `log` puts blocks into the log, from which [`recovery`](crate::recovery) reads them back.
 //!
 //! A volume without a journal has the same handles; its commit writes home, in phases (`unlogged`).
 
@@ -23,13 +23,9 @@ mod state;
 mod tests;
 mod unlogged;
 
-pub(crate) mod recover;
-
 pub(crate) use crate::meta::Tid;
 pub(crate) use handle::Handle;
-pub(crate) use log::LogDevice;
-pub use recover::Recovery;
-pub(crate) use recover::replay;
+pub(crate) use log::{LogDevice, LogMap, write_segments};
 
 use crate::meta::{MetaStore, PhysicalRun};
 use crate::{Error, Result};

@@ -4,16 +4,16 @@ use super::caller::{Want, new_mode};
 use super::node::{check_new_name, default_acl, not_found, permit};
 use super::open_dir::{OpenDir, state};
 use super::order::{Order, Rank};
-use super::{Caller, Node, SYNC_NAMES, quote, touch};
+use super::{Caller, Node, SYNC_NAMES, touch};
 use crate::alloc::{Allocated, NewInode, Parent, Wanted};
 use crate::dir::leaf::LeafFormat;
 use crate::inode::{InodeCell, Orphans};
 use crate::journal::{Credits, Handle};
 use crate::meta::MetaKind;
-use crate::volume::Writer;
+use crate::writer::Writer;
 use crate::xattr::live::{Attach, ensure_feature};
 use crate::xattr::{acl, edit};
-use crate::{Cost, Error, Result};
+use crate::{Cost, Error, Result, quote};
 use extant_format::{
     Acl, CharSign, Compat, DeviceNumber, Extent, ExtentNode, FileBlock, FileKind, HashVersion, Incompat,
     Inode, InodeFlags, InodeNumber, RoCompat, VolumeBlock, XattrIndex, XattrName, hash_name,
@@ -118,10 +118,10 @@ impl Node {
     }
 
     async fn make_unnamed(&self, caller: &Caller, mode: u16) -> Result<Self> {
-        let writer = self.writer();
+        let (namespace, writer) = (self.namespace(), self.writer());
         let cell = self.cell();
         let names = Order::default().read(Rank::Directory, cell).await;
-        let dir = OpenDir::new(writer, cell)?;
+        let dir = OpenDir::new(namespace, cell)?;
         permit(writer, caller, cell, Want::CHANGE_NAMES).await?;
         dir.check_changeable()?;
         if !cell.is_live() {
@@ -135,17 +135,17 @@ impl Node {
         let made = draft.log(writer, &mut handle, cell, attach.as_mut());
         handle.inode(&made).raw.i_links_count = 0.into();
         writer.orphans.add(&mut handle, &made);
-        writer.names.unnamed.lock().insert(made.number());
+        namespace.unnamed.lock().insert(made.number());
         drop(handle);
-        Ok(Self::new(self.writer(), made))
+        Ok(Self::new(namespace, made))
     }
 
     async fn make(&self, caller: &Caller, name: &[u8], mode: u16, what: What<'_>) -> Result<Self> {
-        let writer = self.writer();
-        writer.delete_doomed().await;
+        let (namespace, writer) = (self.namespace(), self.writer());
+        namespace.delete_doomed().await;
         let cell = self.cell();
         let names = Order::default().write(Rank::Directory, cell).await;
-        let mut dir = OpenDir::new(writer, cell)?;
+        let mut dir = OpenDir::new(namespace, cell)?;
         permit(writer, caller, cell, Want::SEARCH).await?;
         check_new_name(name)?;
         let Err(slot) = dir.look(name).await? else { return Err(Error::Exists(quote(name))) };
@@ -185,8 +185,8 @@ impl Node {
             touch(&mut parent, writer);
             made
         };
-        writer.names.known.put(cell.number(), name, made.number());
-        let node = Self::new(writer, made);
+        namespace.known.put(cell.number(), name, made.number());
+        let node = Self::new(namespace, made);
         drop(names);
         writer.settle(&[cell], SYNC_NAMES).await?;
         Ok(node)

@@ -1,5 +1,6 @@
 //! Deleting an inode that has neither a name nor a holder.
 
+use super::Namespace;
 use super::open_dir::state;
 use super::order::{Order, Rank};
 use crate::Result;
@@ -7,7 +8,7 @@ use crate::alloc::InodePin;
 use crate::file::free_from;
 use crate::inode::{InodeCell, Orphans};
 use crate::journal::{Credits, Handle};
-use crate::volume::Writer;
+use crate::writer::Writer;
 use crate::xattr::live::Release;
 use extant_format::{FileKind, Inode, InodeFlags};
 use std::sync::Arc;
@@ -17,13 +18,14 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// A damaged map, bitmap or attribute block, or one that cannot be read; why the journal gave up. The inode stays an orphan.
-pub(super) async fn delete(writer: &Writer, cell: &Arc<InodeCell>) -> Result<()> {
+pub(super) async fn delete(namespace: &Namespace, cell: &Arc<InodeCell>) -> Result<()> {
+    let writer = &*namespace.writer;
     let _inode = Order::default().write(Rank::File, cell).await;
     if cell.is_live() || cell.openers() > 0 || state(cell).is_gone() {
         return Ok(());
     }
-    writer.files.forget(cell).await?;
-    writer.names.unnamed.lock().remove(&cell.number());
+    namespace.files.forget(cell).await?;
+    namespace.unnamed.lock().remove(&cell.number());
     let mut pin = Some(writer.alloc.pin_inode(cell.number()).await?);
     // Dropped after the handle is closed.
     let mut release = Release::prepare(writer, cell).await?;

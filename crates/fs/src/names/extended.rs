@@ -3,11 +3,11 @@
 use super::caller::{SET_GID, Want};
 use super::node::permit;
 use super::order::{Order, Rank};
-use super::{Caller, Capabilities, Node, quote, touch_inode};
+use super::{Caller, Capabilities, Node, touch_inode};
 use crate::journal::Credits;
 use crate::xattr::SetMode;
 use crate::xattr::{acl, edit, live};
-use crate::{Error, Result};
+use crate::{Error, Result, quote};
 use extant_format::{Acl, FileKind, InodeFlags, XattrIndex, XattrName};
 
 impl Node {
@@ -91,7 +91,7 @@ impl Node {
         mode: SetMode,
     ) -> Result<()> {
         let (writer, cell) = (self.writer(), self.cell());
-        writer.delete_doomed().await;
+        self.namespace().delete_doomed().await;
         self.change_xattr_locked(caller, name, value, mode).await?;
         writer.settle(&[cell], InodeFlags::SYNC).await
     }

@@ -5,10 +5,10 @@ use super::create::{LEAF_CREDITS, LINKS_MAX};
 use super::node::{check_new_name, not_found, permit};
 use super::open_dir::OpenDir;
 use super::order::{Order, Rank};
-use super::{Caller, Node, SYNC_NAMES, quote, touch, touch_inode};
+use super::{Caller, Node, SYNC_NAMES, touch, touch_inode};
 use crate::inode::Orphans;
 use crate::journal::Credits;
-use crate::{Error, Result};
+use crate::{Error, Result, quote};
 use extant_format::{FileKind, Inode, InodeFlags};
 use std::sync::Arc;
 
@@ -24,12 +24,12 @@ impl Node {
     }
 
     async fn add_name(&self, caller: &Caller, target: &Self, name: &[u8]) -> Result<()> {
-        let writer = self.writer();
-        writer.delete_doomed().await;
+        let (namespace, writer) = (self.namespace(), self.writer());
+        namespace.delete_doomed().await;
         let (parent, inode) = (self.cell(), target.cell());
         let order = Order::default();
         let names = order.write(Rank::Directory, parent).await;
-        let mut dir = OpenDir::new(writer, parent)?;
+        let mut dir = OpenDir::new(namespace, parent)?;
         permit(writer, caller, parent, Want::SEARCH).await?;
         check_new_name(name)?;
         let Err(slot) = dir.look(name).await? else { return Err(Error::Exists(quote(name))) };
@@ -50,7 +50,7 @@ impl Node {
         let record_lock = order.write(Rank::File, inode).await;
         let links = inode.read(Inode::links);
         let unnamed = links == 0;
-        if unnamed && !writer.names.unnamed.lock().contains(&inode.number()) {
+        if unnamed && !namespace.unnamed.lock().contains(&inode.number()) {
             return Err(not_found(name));
         }
         if links >= LINKS_MAX {
@@ -68,7 +68,7 @@ impl Node {
             }
             if unnamed {
                 writer.orphans.remove(&mut handle, inode);
-                writer.names.unnamed.lock().remove(&inode.number());
+                namespace.unnamed.lock().remove(&inode.number());
             }
             touch(&mut handle.inode(parent), writer);
         }

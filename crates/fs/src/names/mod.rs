@@ -3,10 +3,10 @@
 //! # Locks
 //! In this order, and never one from further up while holding one from further down:
 //!
-//! 1. the volume's rename lock ([`State::renames`]): a rename between two directories;
+//! 1. the volume's rename lock ([`Namespace::renames`]): a rename between two directories;
 //! 2. directories: one above another first, others by number;
 //! 3. other inodes, by number;
-//! 4. the lock of shared attribute blocks ([`State::shared_xattrs`]);
+//! 4. the lock of shared attribute blocks ([`Writer::shared_xattrs`]);
 //! 5. a range of a file, pages;
 //! 6. the handle, the allocator's and the journal's own locks, a block under change.
 //!
@@ -36,17 +36,19 @@ mod tests;
 pub use attributes::{SetAttributes, SetTime};
 pub use caller::{Caller, Capabilities};
 pub use node::{Attributes, Node};
-pub use path::{Follow, quote};
+pub use path::Follow;
 pub use rename::RenameMode;
 pub use walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
 
 use crate::alloc::{GivesBack, Privilege};
+use crate::file::Files;
 use crate::meta::{InodeCell, InodeEdit};
-use crate::volume::Writer;
-use crate::xattr::SharedBlocks;
+use crate::writer::Writer;
 use crate::{Error, Result};
+use extant_cache::Disk;
+use extant_cache::accounts::{AccountConfig, Shrink};
 use extant_format::{InodeFlags, InodeNumber};
-pub(crate) use known::KnownNames;
+use known::KnownNames;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -54,15 +56,15 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
 /// State shared by the operations on names of a volume.
-#[derive(Debug, Default)]
-pub(crate) struct State {
+#[derive(Debug)]
+pub(crate) struct Namespace {
+    pub(crate) writer: Arc<Writer>,
+    pub(crate) files: Arc<Files>,
     /// Held while a name moves between directories: the hierarchy stands still.
-    pub(crate) renames: async_lock::Mutex<()>,
-    /// Held while an inode takes, changes or leaves an attribute block.
-    pub(crate) shared_xattrs: async_lock::Mutex<SharedBlocks>,
+    renames: async_lock::Mutex<()>,
     /// Files made without a name, which may still get one.
-    pub(crate) unnamed: Mutex<BTreeSet<InodeNumber>>,
-    pub(crate) known: Arc<KnownNames>,
+    unnamed: Mutex<BTreeSet<InodeNumber>>,
+    known: Arc<KnownNames>,
 }
 
 /// Flags of a directory whose names are changed durably.
@@ -92,6 +94,24 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+impl Namespace {
+    /// The names of a volume whose files are `files`, with the memory for known names charged to the cache of `disk`. Inodes
+    /// that nothing holds any more give back their space where the volume is full.
+    pub(crate) fn new(writer: &Arc<Writer>, files: Arc<Files>, disk: &Disk) -> Arc<Self> {
+        let (renames, unnamed, known) = Default::default();
+        let namespace = Arc::new(Self { writer: writer.clone(), files, renames, unnamed, known });
+        let account = disk.account(AccountConfig {
+            name: "names",
+            limit_bytes: KnownNames::BYTES,
+            pinned_bytes: KnownNames::BYTES,
+        });
+        account.set_shrinker(Arc::downgrade(&namespace.known) as Weak<dyn Shrink>);
+        namespace.known.charge_to(account);
+        writer.alloc.add_giver(Arc::new(DeletionGiver(Arc::downgrade(&namespace))));
+        namespace
+    }
 
     /// Deletes an inode that lost its last name, unless something holds it. One that cannot be deleted stays an orphan, to
     /// be deleted when the volume is opened next: the operation that took its last name has succeeded. Damage is kept as a
@@ -114,21 +134,21 @@ impl Writer {
 }
 
 /// Inodes to be deleted that have not been; dropped, they are for the next attempt.
-struct Doomed<'w> {
-    writer: &'w Writer,
+struct Doomed<'n> {
+    namespace: &'n Namespace,
     cells: Vec<Arc<InodeCell>>,
     /// There is no next attempt.
     is_last: bool,
 }
 
-impl<'w> Doomed<'w> {
-    fn of(writer: &'w Writer) -> Self {
-        Self { writer, cells: Vec::new(), is_last: false }
+impl<'n> Doomed<'n> {
+    fn of(namespace: &'n Namespace) -> Self {
+        Self { namespace, cells: Vec::new(), is_last: false }
     }
 
     async fn delete_all(mut self) {
         loop {
-            let Some(cell) = self.writer.unused.lock().pop() else { return };
+            let Some(cell) = self.namespace.writer.unused.lock().pop() else { return };
             self.delete(cell).await;
         }
     }
@@ -140,9 +160,9 @@ impl<'w> Doomed<'w> {
         }
         // There, should the caller leave meanwhile.
         self.cells.push(cell.clone());
-        let failed = delete::delete(self.writer, &cell).await.err();
+        let failed = delete::delete(self.namespace, &cell).await.err();
         if let Some(error @ Error::Corrupt(_)) = &failed {
-            self.writer.errors.note(error);
+            self.namespace.writer.errors.note(error);
         }
         // Another attempt may succeed.
         let is_tried_again = matches!(failed, Some(Error::Io(_) | Error::NoSpace));
@@ -150,26 +170,26 @@ impl<'w> Doomed<'w> {
             self.cells.pop();
         }
         if let Some(failed) = failed.filter(|_| self.is_last || !is_tried_again) {
-            self.writer.keep_problem(failed);
+            self.namespace.writer.keep_problem(failed);
         }
     }
 }
 
 impl Drop for Doomed<'_> {
     fn drop(&mut self) {
-        self.writer.unused.lock().append(&mut self.cells);
+        self.namespace.writer.unused.lock().append(&mut self.cells);
     }
 }
 
 /// Has inodes deleted that nothing holds any more, so that their blocks are free.
 #[derive(Debug)]
-pub(crate) struct DeletionGiver(pub(crate) Weak<Writer>);
+struct DeletionGiver(Weak<Namespace>);
 
 impl GivesBack for DeletionGiver {
     fn give_back(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async {
-            if let Some(writer) = self.0.upgrade() {
-                writer.delete_doomed().await;
+            if let Some(namespace) = self.0.upgrade() {
+                namespace.delete_doomed().await;
             }
         })
     }

@@ -3,14 +3,14 @@
 use super::caller::{Want, check};
 use super::open_dir::OpenDir;
 use super::order::{Order, Rank};
-use super::{Caller, Capabilities, quote};
+use super::{Caller, Capabilities, Namespace};
 use crate::alloc::Privilege;
 use crate::dir::{Cookie, Listed};
 use crate::file::{FileOptions, OpenFile};
 use crate::inode::InodeCell;
-use crate::volume::Writer;
+use crate::writer::Writer;
 use crate::xattr::live::{acl_of, may_have_any};
-use crate::{Error, Result, Volume};
+use crate::{Error, Result, quote};
 use extant_format::{
     Acl, DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Place, RoCompat, Superblock, Timestamp,
     XattrIndex,
@@ -26,7 +26,7 @@ pub struct Node {
 }
 
 struct Held {
-    writer: Arc<Writer>,
+    namespace: Arc<Namespace>,
     cell: Arc<InodeCell>,
     generation: u32,
 }
@@ -113,73 +113,78 @@ impl fmt::Debug for Node {
 impl Drop for Held {
     fn drop(&mut self) {
         if self.cell.close() {
-            self.writer.delete_later(&self.cell);
+            self.namespace.writer.delete_later(&self.cell);
         }
     }
 }
 
-impl Volume {
-    /// The root directory of a volume that is open for writing.
+impl Namespace {
+    /// The root directory.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]; a damaged inode.
-    pub async fn root_node(&self) -> Result<Node> {
-        let writer = self.writer().ok_or(Error::ReadOnly)?;
-        let cell = writer.inodes.get_live(InodeNumber::ROOT, Place::Superblock).await?;
-        Node::of_live(writer, cell).ok_or(Error::Stale(InodeNumber::ROOT))
+    /// A damaged inode.
+    pub(crate) async fn root(self: &Arc<Self>) -> Result<Node> {
+        let cell = self.writer.inodes.get_live(InodeNumber::ROOT, Place::Superblock).await?;
+        Node::of_live(self, cell).ok_or(Error::Stale(InodeNumber::ROOT))
     }
 
-    /// The inode that had `number` and `generation` when it was last seen, on a volume that is open for writing.
+    /// The inode that had `number` and `generation` when it was last seen.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]; [`Error::Stale`] if it was deleted since.
-    pub async fn node(&self, number: InodeNumber, generation: u32) -> Result<Node> {
-        let writer = self.writer().ok_or(Error::ReadOnly)?;
-        if writer.store.shape().is_own_inode(number) {
+    /// [`Error::Stale`] if it was deleted since.
+    pub(crate) async fn node(self: &Arc<Self>, number: InodeNumber, generation: u32) -> Result<Node> {
+        if self.writer.store.shape().is_own_inode(number) {
             return Err(Error::Stale(number));
         }
-        let cell = writer.inodes.get(number).await?;
-        let node = Node::of_live(writer, cell);
+        let cell = self.writer.inodes.get(number).await?;
+        let node = Node::of_live(self, cell);
         node.filter(|node| node.generation() == generation).ok_or(Error::Stale(number))
     }
 
-    /// Opens a regular file of a volume that is open for writing.
+    /// Opens a regular file.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]; an inode that is free, or of another kind; contents that are damaged or encrypted.
-    pub async fn open_for_writing(&self, number: InodeNumber, options: FileOptions) -> Result<OpenFile> {
-        let writer = self.writer().ok_or(Error::ReadOnly)?;
-        let cell = writer.inodes.get_live(number, Place::Inode(number)).await?;
+    /// An inode that is free, or of another kind; contents that are damaged or encrypted.
+    pub(crate) async fn open(
+        self: &Arc<Self>,
+        number: InodeNumber,
+        options: FileOptions,
+    ) -> Result<OpenFile> {
+        let cell = self.writer.inodes.get_live(number, Place::Inode(number)).await?;
         // Held until the file is open.
-        let node = Node::of_live(writer, cell).ok_or(Error::Stale(number))?;
-        writer.files.open(writer, node.cell(), options)
+        let node = Node::of_live(self, cell).ok_or(Error::Stale(number))?;
+        self.files.open(node.cell(), options)
     }
 }
 
 impl Node {
     /// The node of an inode that no other task deletes meanwhile: the caller has made it, or holds the lock of the directory
     /// that names it.
-    pub(crate) fn new(writer: &Arc<Writer>, cell: Arc<InodeCell>) -> Self {
+    pub(crate) fn new(namespace: &Arc<Namespace>, cell: Arc<InodeCell>) -> Self {
         cell.open();
-        Self::of_open(writer, cell)
+        Self::of_open(namespace, cell)
     }
 
     /// The node of an inode that has a name now; `None` if it has none, and may be deleted at this time.
-    fn of_live(writer: &Arc<Writer>, cell: Arc<InodeCell>) -> Option<Self> {
-        cell.open_live().then(|| Self::of_open(writer, cell))
+    fn of_live(namespace: &Arc<Namespace>, cell: Arc<InodeCell>) -> Option<Self> {
+        cell.open_live().then(|| Self::of_open(namespace, cell))
     }
 
-    fn of_open(writer: &Arc<Writer>, cell: Arc<InodeCell>) -> Self {
+    fn of_open(namespace: &Arc<Namespace>, cell: Arc<InodeCell>) -> Self {
         let generation = cell.read(|inode| inode.raw.i_generation.get());
-        Self { held: Arc::new(Held { writer: writer.clone(), cell, generation }) }
+        Self { held: Arc::new(Held { namespace: namespace.clone(), cell, generation }) }
     }
 
     pub(crate) fn cell(&self) -> &Arc<InodeCell> {
         &self.held.cell
     }
 
-    pub(crate) fn writer(&self) -> &Arc<Writer> {
-        &self.held.writer
+    pub(super) fn namespace(&self) -> &Arc<Namespace> {
+        &self.held.namespace
+    }
+
+    pub(super) fn writer(&self) -> &Arc<Writer> {
+        &self.held.namespace.writer
     }
 
     /// Its number.
@@ -206,14 +211,14 @@ impl Node {
     /// # Errors
     /// A mode that means nothing.
     pub fn attributes(&self) -> Result<Attributes> {
-        attributes(self.writer(), self.cell())
+        attributes(self.namespace(), self.cell())
     }
 
     /// Releases the inode. If it has no name and nothing else holds it, its space is free when this returns.
     pub async fn release(self) {
-        let writer = self.writer().clone();
+        let namespace = self.namespace().clone();
         drop(self);
-        writer.delete_doomed().await
+        namespace.delete_doomed().await
     }
 
     /// Opens a file for reading and writing. Whether the caller may do either is not asked: see [`Self::check_access`].
@@ -227,7 +232,7 @@ impl Node {
             keeps_setid: options.keeps_setid || caller.can(Capabilities::FSETID),
             ..options
         };
-        let opened = self.writer().files.open(self.writer(), self.cell(), options);
+        let opened = self.namespace().files.open(self.cell(), options);
         if let Err(error @ Error::Corrupt(_)) = &opened {
             self.writer().errors.note(error);
         }
@@ -240,8 +245,9 @@ impl Node {
     /// # Errors
     /// Why writing has ended.
     pub async fn sync(&self) -> Result<()> {
-        let Writer { journal, files, .. } = &**self.writer();
-        let _sync = files.begin_sync();
+        let Writer { journal, disk, .. } = &**self.writer();
+        // Background write-back lets it pass.
+        let _sync = disk.begin_sync();
         self.writer().guarded(journal.commit(journal.running())).await
     }
 
@@ -269,14 +275,14 @@ impl Node {
         if let Some(node) = self.lookup_known(caller, name) {
             return Ok(node);
         }
-        let writer = self.writer();
+        let (namespace, writer) = (self.namespace(), self.writer());
         if !self.is_dir() {
             return Err(Error::NotADirectory(format!("inode {}", self.inode())));
         }
         self.check(caller, Want::SEARCH).await?;
         check_name_length(name)?;
         let names = Order::default().read(Rank::Directory, self.cell()).await;
-        let mut dir = OpenDir::new(writer, self.cell())?;
+        let mut dir = OpenDir::new(namespace, self.cell())?;
         let entry = match dir.look_cached(name)? {
             Some(entry) => entry,
             None => dir.look(name).await?.ok().map(|spot| *spot.entry()),
@@ -290,9 +296,9 @@ impl Node {
         };
         let cell = writer.inodes.get_live(number, Place::Inode(self.inode())).await?;
         if entry.is_some() {
-            writer.names.known.put(self.inode(), name, number);
+            namespace.known.put(self.inode(), name, number);
         }
-        let node = Self::new(writer, cell);
+        let node = Self::new(namespace, cell);
         // The name keeps the inode until here, the node from here on.
         drop(names);
         Ok(node)
@@ -301,11 +307,11 @@ impl Node {
     /// The attributes of what a name leads to, as [`Self::lookup`] and [`Self::attributes`] give them, if nothing must be read
     /// or waited for to tell. A symbolic link is not followed.
     pub fn known_attributes(&self, caller: &Caller, name: &[u8]) -> Option<Attributes> {
-        self.with_known(caller, name, |cell| attributes(self.writer(), &cell).ok()).flatten()
+        self.with_known(caller, name, |cell| attributes(self.namespace(), &cell).ok()).flatten()
     }
 
     fn lookup_known(&self, caller: &Caller, name: &[u8]) -> Option<Self> {
-        self.with_known(caller, name, |cell| Self::new(self.writer(), cell))
+        self.with_known(caller, name, |cell| Self::new(self.namespace(), cell))
     }
 
     /// Looks at the inode of a name that is known to lead to one in memory, if no task changes the directory and the
@@ -316,15 +322,15 @@ impl Node {
         name: &[u8],
         look: impl FnOnce(Arc<InodeCell>) -> T,
     ) -> Option<T> {
-        let (writer, dir) = (self.writer(), self.cell());
+        let (namespace, dir) = (self.namespace(), self.cell());
         let may_search = dir.read(|inode| {
             inode.kind() == Some(FileKind::Directory)
                 && check(caller, inode, None, Want::SEARCH, String::new).is_ok()
                 && !may_have_any(inode)
         });
         let _names = if may_search { dir.lock().try_read()? } else { return None };
-        let number = writer.names.known.get(dir.number(), name)?;
-        let cell = writer.inodes.cached(number).filter(|cell| cell.is_live())?;
+        let number = namespace.known.get(dir.number(), name)?;
+        let cell = namespace.writer.inodes.cached(number).filter(|cell| cell.is_live())?;
         Some(look(cell))
     }
 
@@ -342,9 +348,9 @@ impl Node {
     }
 
     async fn list(&self, from: Cookie, emit: &mut (dyn FnMut(Listed<'_>) -> bool + Send)) -> Result<Cookie> {
-        let writer = self.writer();
+        let namespace = self.namespace();
         let names = Order::default().read(Rank::Directory, self.cell()).await;
-        let next = OpenDir::new(writer, self.cell())?.list(from, emit).await;
+        let next = OpenDir::new(namespace, self.cell())?.list(from, emit).await;
         drop(names);
         next
     }
@@ -358,9 +364,10 @@ impl Node {
     }
 }
 
-fn attributes(writer: &Writer, cell: &InodeCell) -> Result<Attributes> {
+fn attributes(namespace: &Namespace, cell: &InodeCell) -> Result<Attributes> {
     // A file in use may be larger than what has been recorded of it, and have delayed blocks.
-    let live = writer.files.live_size(cell);
+    let live = namespace.files.live_size(cell);
+    let writer = &namespace.writer;
     let mut seen = cell.observe(|inode| Attributes::of(inode, writer.store.shape()))?;
     if let Some((size, more)) = live {
         seen.size = size;

@@ -1,5 +1,7 @@
 //! A directory in use by an operation: its blocks pinned, its growth prepared.
 
+use super::Namespace;
+use super::known::KnownNames;
 use crate::alloc::{Allocated, Privilege};
 use crate::dir::edit::{self, Found, Gap, Looked};
 use crate::dir::index::NameIndex;
@@ -13,7 +15,7 @@ use crate::map::change::{self, Change, PinnedNodes, Planned};
 use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
 use crate::map::live::Known;
 use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
-use crate::volume::Writer;
+use crate::writer::Writer;
 use crate::{Cost, Error, Result};
 use extant_cache::blocks::BlockBytes;
 use extant_format::{
@@ -113,6 +115,7 @@ pub(crate) enum Slot {
 #[derive(Debug)]
 pub(crate) struct OpenDir<'w> {
     writer: &'w Writer,
+    known: &'w KnownNames,
     cell: Arc<InodeCell>,
     generation: u32,
     pub(crate) shape: Shape,
@@ -145,7 +148,8 @@ impl Blocks for OpenDir<'_> {
 impl<'w> OpenDir<'w> {
     /// # Errors
     /// The inode is not a directory.
-    pub(crate) fn new(writer: &'w Writer, cell: &Arc<InodeCell>) -> Result<Self> {
+    pub(crate) fn new(namespace: &'w Namespace, cell: &Arc<InodeCell>) -> Result<Self> {
+        let Namespace { writer, known, .. } = namespace;
         let (generation, shape, kind, is_inline) = cell.read(|inode| {
             let is_inline = inode.flags().contains(InodeFlags::INLINE_DATA);
             let shape = Shape::new(inode, writer.store.shape());
@@ -155,7 +159,7 @@ impl<'w> OpenDir<'w> {
             return Err(Error::NotADirectory(format!("inode {}", cell.number())));
         }
         let pins = Mutex::new(Vec::with_capacity(4));
-        Ok(Self { writer, cell: cell.clone(), generation, shape, is_inline, pins, scanning: false })
+        Ok(Self { writer, known, cell: cell.clone(), generation, shape, is_inline, pins, scanning: false })
     }
 
     pub(crate) fn cell(&self) -> &Arc<InodeCell> {
@@ -484,7 +488,7 @@ impl<'w> OpenDir<'w> {
     /// Removes an entry that [`Self::look`] has found.
     pub(crate) fn remove(&mut self, handle: &mut Handle, spot: &Spot, name: &[u8]) {
         let cell = self.cell.clone();
-        self.writer.names.known.forget(cell.number(), name);
+        self.known.forget(cell.number(), name);
         match spot {
             Spot::Inline(area, entry) => {
                 inline::remove(self.shape.leaf, &mut handle.inode(&cell), *area, entry);
@@ -508,7 +512,7 @@ impl<'w> OpenDir<'w> {
         kind: FileKind,
     ) {
         let cell = self.cell.clone();
-        self.writer.names.known.forget(cell.number(), name);
+        self.known.forget(cell.number(), name);
         match spot {
             Spot::Inline(area, entry) => {
                 inline::set(self.shape.leaf, &mut handle.inode(&cell), *area, entry, inode, kind);

@@ -1,6 +1,7 @@
 //! Paths within a volume.
 
-use crate::{Error, Result, Volume};
+use crate::view::View;
+use crate::{Error, Result, quote};
 use extant_format::{FileKind, Inode, InodeNumber};
 
 /// Whether a symbolic link at the end of a path is followed.
@@ -15,30 +16,9 @@ pub enum Follow {
 /// Links that a path may lead through, as in Linux.
 const LINKS_MAX: u32 = 40;
 
-/// Makes bytes from a volume safe to print: valid UTF-8 without control characters stays, everything else, and the
-/// backslash, is escaped. Names may hold terminal escapes.
-pub fn quote(name: &[u8]) -> String {
-    let mut out = String::with_capacity(name.len());
-    for chunk in name.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            // Beside the C0 and C1 controls: marks that reorder or hide text.
-            let hidden = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-            if c == '\\' || c.is_control() || hidden {
-                out.extend(c.escape_default());
-            } else {
-                out.push(c);
-            }
-        }
-        for byte in chunk.invalid() {
-            out.push_str(&format!("\\x{byte:02x}"));
-        }
-    }
-    out
-}
-
-impl Volume {
+impl View {
     /// The inode that an absolute path names; empty components and `.` are skipped, `..` goes up, never above the root.
-    pub async fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode> {
+    pub(crate) async fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode> {
         // Innermost last: the directories passed through, so that `..` needs no entry on disk.
         let mut parents: Vec<InodeNumber> = Vec::new();
         let mut current = self.root().await?;
@@ -82,17 +62,4 @@ impl Volume {
 /// The components in reverse, so that the next one is at the end.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|&b| b == b'/').filter(|c| !c.is_empty() && *c != b".").rev().map(<[u8]>::to_vec).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_could_steer_a_terminal_is_escaped() {
-        assert_eq!(quote("grün".as_bytes()), "grün");
-        assert_eq!(quote(b"a\x1b[31mred\n"), "a\\u{1b}[31mred\\n");
-        assert_eq!(quote(b"\xff\\x"), "\\xff\\\\x");
-        assert_eq!(quote("a\u{202e}b".as_bytes()), "a\\u{202e}b");
-    }
 }

@@ -5,11 +5,11 @@ use super::create::{LEAF_CREDITS, drop_dir_link};
 use super::node::{check_name_length, not_found, permit};
 use super::open_dir::OpenDir;
 use super::order::{Order, Rank};
-use super::{Caller, Node, SYNC_NAMES, quote, touch, touch_inode};
+use super::{Caller, Node, SYNC_NAMES, touch, touch_inode};
 use crate::inode::{InodeCell, Orphans};
 use crate::journal::{Credits, Handle};
-use crate::volume::Writer;
-use crate::{Error, Result};
+use crate::writer::Writer;
+use crate::{Error, Result, quote};
 use extant_format::{FileKind, Inode, InodeNumber, Place};
 use std::sync::Arc;
 
@@ -38,13 +38,13 @@ impl Node {
     }
 
     async fn remove_name(&self, caller: &Caller, name: &[u8], directory: bool) -> Result<()> {
-        let writer = self.writer();
-        writer.delete_doomed().await;
+        let (namespace, writer) = (self.namespace(), self.writer());
+        namespace.delete_doomed().await;
         let parent = self.cell();
         let victim = {
             let order = Order::default();
             let _names = order.write(Rank::Directory, parent).await;
-            let mut dir = OpenDir::new(writer, parent)?;
+            let mut dir = OpenDir::new(namespace, parent)?;
             permit(writer, caller, parent, Want::SEARCH).await?;
             check_name_length(name)?;
             let Ok(spot) = dir.look(name).await? else { return Err(not_found(name)) };
@@ -58,7 +58,7 @@ impl Node {
             }
             dir.check_changeable()?;
             let _inode = order.write(Rank::of_subject(directory), &victim).await;
-            if directory && !OpenDir::new(writer, &victim)?.is_empty().await? {
+            if directory && !OpenDir::new(namespace, &victim)?.is_empty().await? {
                 return Err(Error::NotEmpty(quote(name)));
             }
             let credits = LEAF_CREDITS + DROP_CREDITS;
@@ -74,7 +74,7 @@ impl Node {
             drop(handle);
             victim.clone()
         };
-        writer.delete_unused(&victim).await;
+        namespace.delete_unused(&victim).await;
         writer.settle(&[parent], SYNC_NAMES).await
     }
 }

@@ -7,11 +7,10 @@ use super::node::{check_name_length, not_found, permit};
 use super::open_dir::{Growth, OpenDir, Slot, Spot};
 use super::order::{Order, Rank};
 use super::remove::{DROP_CREDITS, drop_name};
-use super::{Caller, Capabilities, Node, SYNC_NAMES, quote, touch, touch_inode};
+use super::{Caller, Capabilities, Namespace, Node, SYNC_NAMES, touch, touch_inode};
 use crate::inode::InodeCell;
 use crate::journal::{Credits, Handle};
-use crate::volume::Writer;
-use crate::{Error, Result};
+use crate::{Error, Result, quote};
 use extant_format::{Corrupt, FileKind, Inode, InodeNumber, Place};
 use std::sync::Arc;
 
@@ -32,7 +31,7 @@ pub enum RenameMode {
 
 /// One rename, with both names looked up and both directories locked.
 struct Move<'a> {
-    writer: &'a Writer,
+    namespace: &'a Namespace,
     /// The directory of the old name; of the new one, too, unless that is another.
     from: OpenDir<'a>,
     to: Option<OpenDir<'a>>,
@@ -71,8 +70,8 @@ impl Node {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        let writer = self.writer();
-        writer.delete_doomed().await;
+        let (namespace, writer) = (self.namespace(), self.writer());
+        namespace.delete_doomed().await;
         if !Arc::ptr_eq(writer, new_dir.writer()) {
             return Err(Error::CrossDevice(quote(new_name)));
         }
@@ -96,7 +95,7 @@ impl Node {
             let _renames = match cross {
                 true => {
                     order.check(Rank::Renames, 0);
-                    Some(writer.names.renames.lock().await)
+                    Some(namespace.renames.lock().await)
                 }
                 false => None,
             };
@@ -106,7 +105,7 @@ impl Node {
             }
             // The hierarchy stands still while the volume's rename lock is held.
             let (above_from, above_to) = match cross {
-                true => (ancestors(writer, from).await?, ancestors(writer, to).await?),
+                true => (ancestors(namespace, from).await?, ancestors(namespace, to).await?),
                 false => Default::default(),
             };
             let (first, second) = if !cross {
@@ -124,10 +123,10 @@ impl Node {
                 None => None,
             };
             let names = ((from, name), (to, new_name));
-            rename_locked(writer, caller, names, mode, (&above_from, &above_to), &order).await?
+            rename_locked(namespace, caller, names, mode, (&above_from, &above_to), &order).await?
         };
         if let Some(replaced) = replaced {
-            writer.delete_unused(&replaced).await;
+            namespace.delete_unused(&replaced).await;
         }
         writer.settle(&[from, to], SYNC_NAMES).await
     }
@@ -146,22 +145,22 @@ impl Node {
         else {
             return Ok(());
         };
-        self.writer().files.write_back_one(source.cell()).await
+        self.namespace().files.write_back_one(source.cell()).await
     }
 }
 
 /// The directories above one, itself not included.
-async fn ancestors(writer: &Writer, dir: &Arc<InodeCell>) -> Result<Vec<InodeNumber>> {
+async fn ancestors(namespace: &Namespace, dir: &Arc<InodeCell>) -> Result<Vec<InodeNumber>> {
     let mut above = Vec::new();
     let mut at = dir.clone();
     while at.number() != InodeNumber::ROOT {
-        let parent = OpenDir::new(writer, &at)?.parent().await?;
+        let parent = OpenDir::new(namespace, &at)?.parent().await?;
         if above.contains(&parent) || parent == dir.number() {
             let place = Place::Inode(at.number());
             return Err(Corrupt::field(place, "..", parent.0.into(), "a directory above this one").into());
         }
         above.push(parent);
-        at = writer.inodes.get_live(parent, Place::Inode(at.number())).await?;
+        at = namespace.writer.inodes.get_live(parent, Place::Inode(at.number())).await?;
     }
     Ok(above)
 }
@@ -170,16 +169,17 @@ async fn ancestors(writer: &Writer, dir: &Arc<InodeCell>) -> Result<Vec<InodeNum
 type Name<'a> = (&'a Arc<InodeCell>, &'a [u8]);
 
 async fn rename_locked(
-    writer: &Writer,
+    namespace: &Namespace,
     caller: &Caller,
     ((from_cell, old), (to_cell, new)): (Name<'_>, Name<'_>),
     mode: RenameMode,
     (above_from, above_to): (&[InodeNumber], &[InodeNumber]),
     order: &Order,
 ) -> Result<Option<Arc<InodeCell>>> {
+    let writer = &*namespace.writer;
     let cross = !Arc::ptr_eq(from_cell, to_cell);
-    let mut from = OpenDir::new(writer, from_cell)?;
-    let mut to = if cross { Some(OpenDir::new(writer, to_cell)?) } else { None };
+    let mut from = OpenDir::new(namespace, from_cell)?;
+    let mut to = if cross { Some(OpenDir::new(namespace, to_cell)?) } else { None };
     permit(writer, caller, from_cell, Want::SEARCH).await?;
     permit(writer, caller, to_cell, Want::SEARCH).await?;
     check_name_length(old)?;
@@ -265,7 +265,7 @@ async fn rename_locked(
         None => None,
     };
     let (source, target) = (source.clone(), target.clone());
-    let moved = Move { writer, from, to, old, new, source, source_kind, target };
+    let moved = Move { namespace, from, to, old, new, source, source_kind, target };
     match (looked, mode) {
         (Ok(new_spot), RenameMode::Exchange) => {
             moved.exchange(old_spot, new_spot, target_is_dir).await?;
@@ -300,14 +300,14 @@ impl Move<'_> {
 
     /// The directory that is moved, its block with `..` pinned; `None` if `..` stays as it is.
     async fn moved_dir<'w>(
-        writer: &'w Writer,
+        namespace: &'w Namespace,
         cell: &Arc<InodeCell>,
         moves: bool,
     ) -> Result<Option<OpenDir<'w>>> {
         if !moves {
             return Ok(None);
         }
-        let mut dir = OpenDir::new(writer, cell)?;
+        let mut dir = OpenDir::new(namespace, cell)?;
         dir.parent().await?;
         Ok(Some(dir))
     }
@@ -319,11 +319,11 @@ impl Move<'_> {
         target_is_dir: bool,
         leaves_whiteout: bool,
     ) -> Result<Option<Arc<InodeCell>>> {
-        let writer = self.writer;
+        let (namespace, writer) = (self.namespace, &*self.namespace.writer);
         let cross = self.to.is_some();
         if target_is_dir {
             let target = self.target.as_ref().expect("it is a directory");
-            if !OpenDir::new(writer, target)?.is_empty().await? {
+            if !OpenDir::new(namespace, target)?.is_empty().await? {
                 return Err(Error::NotEmpty(quote(self.new)));
             }
         } else if self.is_dir() && cross && links_full(&self.to_cell().read(Inode::clone), writer) {
@@ -336,7 +336,7 @@ impl Move<'_> {
                 self.to.as_mut().unwrap_or(&mut self.from).prepare(slot, privilege).await?
             }
         };
-        let mut moved = Self::moved_dir(writer, &self.source, self.is_dir() && cross).await?;
+        let mut moved = Self::moved_dir(namespace, &self.source, self.is_dir() && cross).await?;
         // Last: it may hold the lock of shared attribute blocks, and what makes room before takes that lock.
         let mut whiteout = match leaves_whiteout {
             true => Some(Draft::whiteout(writer, caller, self.from.cell()).await?),
@@ -393,7 +393,7 @@ impl Move<'_> {
     }
 
     async fn exchange(mut self, old_spot: Spot, new_spot: Spot, target_is_dir: bool) -> Result<()> {
-        let writer = self.writer;
+        let (namespace, writer) = (self.namespace, &*self.namespace.writer);
         let cross = self.to.is_some();
         let target = self.target.clone().expect("an exchange has two names");
         let target_kind = target.read(Inode::kind).unwrap_or(FileKind::Regular);
@@ -404,8 +404,8 @@ impl Move<'_> {
                 return Err(Error::TooManyLinks(format!("inode {}", gains.number())));
             }
         }
-        let mut source_dir = Self::moved_dir(writer, &self.source, is_dir && cross).await?;
-        let mut target_dir = Self::moved_dir(writer, &target, target_is_dir && cross).await?;
+        let mut source_dir = Self::moved_dir(namespace, &self.source, is_dir && cross).await?;
+        let mut target_dir = Self::moved_dir(namespace, &target, target_is_dir && cross).await?;
         let mut handle = writer.journal.start(Credits(2 * LEAF_CREDITS + 4)).await?;
         self.from.set(&mut handle, (&old_spot, self.old), target.number(), target_kind);
         let to = self.to.as_mut().unwrap_or(&mut self.from);

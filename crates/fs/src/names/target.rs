@@ -4,7 +4,7 @@ use crate::inode::InodeCell;
 use crate::map::change::look_up;
 use crate::map::live::Known;
 use crate::meta::MetaKind;
-use crate::volume::Writer;
+use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_format::{FileKind, Inode, InodeFlags, Place};
 use std::sync::Arc;

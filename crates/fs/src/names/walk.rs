@@ -3,7 +3,8 @@
 //! A damaged or hostile volume can lead a naive walker in circles or into far more names than it has blocks for. This one
 //! enters every directory once, goes [`DEPTH_MAX`] deep, and reads no more directory blocks than the volume has.
 
-use crate::{DirItem, DirReader, Error, Result, Volume};
+use crate::view::View;
+use crate::{DirItem, DirReader, Error, Result};
 use extant_format::{Corrupt, FileKind, Inode, InodeNumber, Place};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -46,7 +47,7 @@ pub struct WalkEntry {
 /// A walk below one directory: depth first, names of a directory in byte order.
 #[derive(Debug)]
 pub struct Walk {
-    volume: Volume,
+    view: View,
     options: WalkOptions,
     stack: Vec<Level>,
     path: Vec<u8>,
@@ -120,14 +121,17 @@ impl Names {
     }
 }
 
-impl Volume {
-    /// Begins a walk below a directory.
-    pub async fn walk(&self, dir: &Inode, options: WalkOptions) -> Result<Walk> {
+impl Walk {
+    /// A walk below a directory.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`].
+    pub(crate) fn new(view: &View, dir: &Inode, options: WalkOptions) -> Result<Self> {
         if dir.kind() != Some(FileKind::Directory) {
             return Err(Error::NotADirectory(format!("inode {}", dir.number)));
         }
-        Ok(Walk {
-            volume: self.clone(),
+        Ok(Self {
+            view: view.clone(),
             options,
             stack: Vec::new(),
             path: Vec::new(),
@@ -138,9 +142,7 @@ impl Volume {
             dir_blocks: 0,
         })
     }
-}
 
-impl Walk {
     /// Path of the entry returned last, from where the walk began, without a leading slash.
     pub fn path(&self) -> &[u8] {
         &self.path
@@ -183,13 +185,13 @@ impl Walk {
 
     /// Keeps a problem, or fails with it, as the volume was opened.
     fn note(&mut self, corrupt: Corrupt) {
-        if let Err(error) = self.volume.note(Err(corrupt)) {
+        if let Err(error) = self.view.note(Err(corrupt)) {
             self.fail(error);
         }
     }
 
     async fn open_level(&mut self, dir: &Inode) {
-        match self.volume.read_dir(dir).await {
+        match self.view.read_dir(dir).await {
             Err(error) => self.fail(error),
             Ok(reader) => {
                 let path_len = self.path.len();
@@ -211,7 +213,7 @@ impl Walk {
     async fn load_batch(&mut self) {
         // Half of what is left, so that deeper directories have room, too.
         let room = (NAMES_BYTES.saturating_sub(self.names_bytes) / 2).max(64 << 10);
-        let blocks_count = self.volume.superblock().blocks_count();
+        let blocks_count = self.view.superblock().blocks_count();
         let mut failure = None;
         let Some(level) = self.stack.last_mut() else { return };
         (level.next, level.prefetched) = (0, 0);
@@ -271,10 +273,10 @@ impl Walk {
         }
         level.prefetched = end;
         if wanted.len() > 1 {
-            self.volume.prefetch_inodes(&wanted).await;
+            self.view.prefetch_inodes(&wanted).await;
         }
         if dirs.len() > 1 {
-            self.volume.prefetch_dirs(&dirs).await;
+            self.view.prefetch_dirs(&dirs).await;
         }
     }
 
@@ -299,7 +301,7 @@ impl Walk {
             return None;
         }
         let mut entry = WalkEntry { name, depth, number: item.number, kind: item.kind, inode: None, is_last };
-        let first = self.volume.superblock().first_inode();
+        let first = self.view.superblock().first_inode();
         if item.number < first && item.number != InodeNumber::ROOT {
             let value = item.number.0.into();
             self.note(Corrupt::field(
@@ -311,7 +313,7 @@ impl Walk {
             return None;
         }
         if self.options.inodes || matches!(item.kind, None | Some(FileKind::Directory)) {
-            match self.volume.inode(item.number).await {
+            match self.view.inode(item.number).await {
                 Err(Error::Corrupt(corrupt)) => {
                     self.note(corrupt);
                     return None;

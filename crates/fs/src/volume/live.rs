@@ -1,9 +1,10 @@
 //! A volume that is open for writing: free space, and orphans that a crash left.
 
-use super::{Volume, Writer};
+use super::Volume;
 use crate::alloc::overhead_blocks;
 use crate::file::finish_shrink;
 use crate::meta::InodeCell;
+use crate::names::Namespace;
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -59,13 +60,14 @@ impl Volume {
     /// Finishes the orphans that a crash left: inodes without links are deleted, others cut to their size. Each is finished
     /// in transactions of its own; one that is damaged stays an orphan, which is kept as a
     /// problem. Returns how many were finished.
-    pub(super) async fn finish_orphans(writer: &Arc<Writer>, orphans: Vec<Arc<InodeCell>>) -> Result<u32> {
+    pub(super) async fn finish_orphans(namespace: &Namespace, orphans: Vec<Arc<InodeCell>>) -> Result<u32> {
+        let writer = &*namespace.writer;
         let mut finished = 0;
         for cell in orphans {
             let done = match cell.is_live() {
                 true => finish_shrink(writer, &cell).await,
                 false => {
-                    writer.delete_unused(&cell).await;
+                    namespace.delete_unused(&cell).await;
                     Ok(())
                 }
             };

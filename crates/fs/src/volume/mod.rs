@@ -1,85 +1,34 @@
-//! Opening a volume and finding its inodes.
+//! A volume as programs see it: opened, read, changed by its nodes, and closed.
 
-mod errors;
-mod features;
-mod guard;
 mod live;
-mod mmp;
 mod mount;
 mod orphans;
-mod problems;
+mod read;
 mod recover;
 #[cfg(test)]
 mod tests;
-mod writer;
 
-use crate::meta::Buffers;
-use crate::{BlockRef, Error, Result};
-pub use errors::ErrorPolicy;
-pub(crate) use errors::Errors;
-use extant_block::{Device, Sector};
-use extant_format::{
-    Corrupt, FileKind, Group, GroupDescriptor, Incompat, Inode, InodeNumber, Place, SUPERBLOCK_BYTES,
-    Superblock, VolumeBlock, inode_offset,
-};
+use crate::file::{FileOptions, OpenFile};
+use crate::names::{Namespace, Node};
+use crate::view::{OpenOptions, View};
+use crate::writer::Writer;
+use crate::{Error, Result};
+use extant_block::Device;
+use extant_format::{Incompat, InodeNumber};
 pub use live::Space;
-pub(crate) use mmp::refuse_in_use;
 pub use mount::WriteOptions;
+#[cfg(test)]
 pub(crate) use orphans::orphan_file_blocks;
-use parking_lot::Mutex;
-pub(crate) use problems::Problems;
 pub use recover::recover;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-pub(crate) use writer::Writer;
-
-/// The treatment of a damaged structure.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Damage {
-    /// The operation that meets it fails.
-    #[default]
-    Fail,
-    /// The problem is kept for [`Volume::problems`] and what is readable around it is read: contents with a wrong
-    /// checksum as far as they make sense, a directory without its broken blocks.
-    Report,
-}
-
-/// How to open a volume.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OpenOptions {
-    /// The treatment of damaged structures.
-    pub damage: Damage,
-    /// Where the superblock lies, in bytes; the primary one, at 1,024, by default.
-    pub superblock_offset: Option<u64>,
-    /// Do not look at the journal, even if it is dirty.
-    pub ignore_journal: bool,
-}
 
 /// An open volume. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    sb: Superblock,
-    buffers: Buffers,
-    options: OpenOptions,
-    problems: Mutex<Problems>,
+    view: View,
     /// On a volume that is open for writing.
-    writer: Option<Arc<Writer>>,
-    mount: Option<mount::Mount>,
-}
-
-impl Drop for Inner {
-    /// Without [`Volume::close`] this equals a crash: nothing is written any more.
-    fn drop(&mut self) {
-        if let Some(writer) = &self.writer {
-            writer.journal.abandon();
-            writer.files.clear();
-        }
-    }
+    mounted: Option<Arc<mount::Mounted>>,
 }
 
 impl Volume {
@@ -88,226 +37,72 @@ impl Volume {
     /// # Errors
     /// Refuses, by name, INCOMPAT features that it cannot read; names the field of a superblock that makes no sense.
     pub async fn open(device: Arc<dyn Device>, options: OpenOptions) -> Result<Self> {
-        let sb = read_superblock(&*device, options.superblock_offset.unwrap_or(1024)).await?;
-        let mut problems = Problems::default();
-        if let Err(corrupt) = sb.verify_checksum() {
-            match options.damage {
-                Damage::Fail => return Err(corrupt.into()),
-                Damage::Report => problems.add(corrupt.into()),
-            }
-        }
-        features::check_readable(&sb)?;
-        let room = device.limits().capacity_bytes >> sb.block_size().log2();
-        if sb.blocks_count() > room {
-            let rule = "at most the blocks of the device";
-            let corrupt = Corrupt::field(Place::Superblock, "s_blocks_count", sb.blocks_count(), rule);
-            match options.damage {
-                Damage::Fail => return Err(corrupt.into()),
-                Damage::Report => problems.add(corrupt.into()),
-            }
-        }
-        let buffers = Buffers::new(device, sb.block_size());
-        let mut inner =
-            Inner { sb, buffers, options, problems: Mutex::new(problems), writer: None, mount: None };
-        if inner.sb.incompat().contains(Incompat::RECOVER) && !options.ignore_journal {
-            let volume = Self { inner: Arc::new(inner) };
-            let overlay = match crate::journal::recover::overlay(&volume).await {
+        let mut view = View::open(device, options).await?;
+        if view.superblock().incompat().contains(Incompat::RECOVER) && !options.ignore_journal {
+            let overlay = match crate::recovery::overlay(&view).await {
                 // Blocks at their home locations can be read, though perhaps not their newest versions.
                 Err(Error::Corrupt(corrupt)) => {
-                    volume.note(Err(corrupt))?;
+                    view.note(Err(corrupt))?;
                     BTreeMap::new()
                 }
                 other => other?,
             };
-            inner = Arc::into_inner(volume.inner).expect("no other handle has been made");
-            inner.buffers.set_overlay(overlay);
-            // The journal may hold a newer superblock.
-            let block =
-                inner.buffers.block(VolumeBlock(1024 / u64::from(inner.sb.block_size().bytes()))).await?;
-            let at = 1024 % inner.sb.block_size().byte_len();
-            let newer = Superblock::parse(&block[at..])?;
-            let same =
-                newer.block_size() == inner.sb.block_size() && newer.inode_size() == inner.sb.inode_size();
-            if !same {
-                let value = newer.block_size().bytes().into();
-                return Err(Corrupt::field(
-                    Place::Superblock,
-                    "s_log_block_size",
-                    value,
-                    "kept by the journal",
-                )
-                .into());
-            }
-            features::check_readable(&newer)?;
-            let older = std::mem::replace(&mut inner.sb, newer);
-            inner.sb.keep_errors_of(&older);
+            view = view.through(overlay).await?;
         }
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self { view, mounted: None })
     }
 
-    /// The superblock, as the journal leaves it.
-    pub fn superblock(&self) -> &Superblock {
-        &self.inner.sb
-    }
-
-    /// The device that the volume lies on.
-    pub fn device(&self) -> &Arc<dyn Device> {
-        self.inner.buffers.device()
-    }
-
-    pub(crate) fn buffers(&self) -> &Buffers {
-        &self.inner.buffers
-    }
-
-    /// Fails or keeps a problem, as [`OpenOptions::damage`] says.
-    pub(crate) fn note(&self, check: std::result::Result<(), Corrupt>) -> Result<()> {
-        match (check, self.inner.options.damage) {
-            (Ok(()), _) => Ok(()),
-            (Err(corrupt), Damage::Fail) => Err(corrupt.into()),
-            (Err(corrupt), Damage::Report) => {
-                self.inner.problems.lock().add(corrupt.into());
-                Ok(())
-            }
-        }
-    }
-
-    /// As [`Self::note`], for the checksum of a block. Where the volume is open for writing, a block that was changed gets
-    /// its checksum when it is committed: the one in memory says nothing.
-    pub(crate) fn note_checksum(
-        &self,
-        check: impl FnOnce() -> std::result::Result<(), Corrupt>,
-    ) -> Result<()> {
-        if self.writer().is_some() { Ok(()) } else { self.note(check()) }
-    }
-
-    /// The descriptor of a group.
-    pub async fn group(&self, group: Group) -> Result<GroupDescriptor> {
-        let sb = self.superblock();
-        if group.0 >= sb.group_count() {
-            return Err(Corrupt::field(
-                Place::GroupDescriptor(group),
-                "group",
-                group.0.into(),
-                "a group of the volume",
-            )
-            .into());
-        }
+    /// Problems met so far that did not stop an operation; each once, at most 1,000. On a volume that is open for reading,
+    /// see [`Damage::Report`](crate::Damage::Report). On one that is open for writing, damage that kept a deleted file's
+    /// blocks in use, or that keeps blocks or inodes from being allocated; after [`Volume::close`], through a clone, also
+    /// deletions that the device made fail.
+    pub fn problems(&self) -> Vec<Error> {
+        let mut problems = self.view.problems();
         if let Some(writer) = self.writer() {
-            return Ok(writer.store.groups().get(group));
+            // The allocator knows a damaged bitmap, and the operation that wanted it fails for the same reason.
+            let met = writer.problems.lock().clone();
+            let met = met.list().iter().cloned();
+            writer.alloc.problems().into_iter().chain(met).for_each(|problem| problems.add(problem));
         }
-        let (block, at) = self.descriptor(group).await?;
-        match GroupDescriptor::parse(&block[at..], sb, group) {
-            Err(corrupt) if matches!(corrupt.problem, extant_format::Problem::Checksum { .. }) => {
-                self.note(Err(corrupt))?;
-                Ok(GroupDescriptor::parse_unchecked(&block[at..], sb, group)?)
-            }
-            other => Ok(other?),
-        }
+        problems.list().to_vec()
     }
 
-    /// The block that holds a group's descriptor, and the descriptor's offset within it.
-    async fn descriptor(&self, group: Group) -> Result<(BlockRef, usize)> {
-        let sb = self.superblock();
-        let per_block = sb.descriptors_per_block();
-        let block = self.buffers().block(sb.descriptor_block(group.0 / per_block)).await?;
-        Ok((block, (group.0 % per_block) as usize * sb.descriptor_size()))
-    }
-
-    /// The block that holds an inode, and the inode's offset within it.
-    pub(crate) async fn locate(&self, number: InodeNumber) -> Result<(VolumeBlock, usize)> {
-        let sb = self.superblock();
-        let Some((group, offset)) = inode_offset(sb, number) else {
-            let rule = "an inode of the volume";
-            return Err(Corrupt::field(Place::Inode(number), "inode number", number.0.into(), rule).into());
-        };
-        let table = match self.group(group).await {
-            Ok(descriptor) => descriptor.inode_table,
-            // Reading needs nothing but the table.
-            Err(Error::Corrupt(corrupt)) => {
-                self.note(Err(corrupt))?;
-                let (block, at) = self.descriptor(group).await?;
-                GroupDescriptor::parse_inode_table(&block[at..], sb, group)?
-            }
-            Err(other) => return Err(other),
-        };
-        let block = VolumeBlock(table.0 + (offset >> sb.block_size().log2()));
-        Ok((block, (offset & u64::from(sb.block_size().bytes() - 1)) as usize))
-    }
-
-    /// Reads an inode; one in use on a volume that is open for writing is as it was changed last. A free inode reads as
-    /// whatever lies there.
-    pub async fn inode(&self, number: InodeNumber) -> Result<Inode> {
-        if let Some(writer) = self.writer()
-            && let Some(live) = writer.inodes.cached(number)
-        {
-            let mut inode = live.read(Inode::clone);
-            if let Some((size, _)) = writer.files.live_size(&live) {
-                inode.set_size(size);
-            }
-            return Ok(inode);
-        }
-        let (block, at) = self.locate(number).await?;
-        let bytes = self.buffers().block(block).await?;
-        let sb = self.superblock();
-        match Inode::parse(&bytes[at..], sb, number) {
-            Err(corrupt) if matches!(corrupt.problem, extant_format::Problem::Checksum { .. }) => {
-                self.note(Err(corrupt))?;
-                Ok(Inode::parse_unchecked(&bytes[at..], sb, number)?)
-            }
-            other => Ok(other?),
-        }
-    }
-
-    /// Reads an inode without judging its checksum.
-    pub(crate) async fn inode_quietly(&self, number: InodeNumber) -> Result<Inode> {
-        let (block, at) = self.locate(number).await?;
-        let bytes = self.buffers().block(block).await?;
-        Ok(Inode::parse_unchecked(&bytes[at..], self.superblock(), number)?)
-    }
-
-    /// The root directory.
+    /// The root directory of a volume that is open for writing.
     ///
     /// # Errors
-    /// Damage of its inode is named: without it, everything below would be missing without a word.
-    pub async fn root(&self) -> Result<Inode> {
-        let root = self.inode(InodeNumber::ROOT).await?;
-        let bad = |field, value, rule| Corrupt::field(Place::Inode(InodeNumber::ROOT), field, value, rule);
-        if root.kind() != Some(FileKind::Directory) {
-            let rule = "that of a directory, for it is the root";
-            return Err(bad("i_mode", root.mode().into(), rule).into());
-        }
-        if root.links() == 0 {
-            self.note(Err(bad("i_links_count", 0, "at least 1, for it is the root directory")))?;
-        }
-        if root.size() == 0 {
-            self.note(Err(bad("i_size", 0, "at least one block, for it is the root directory")))?;
-        }
-        Ok(root)
+    /// [`Error::ReadOnly`]; a damaged inode.
+    pub async fn root_node(&self) -> Result<Node> {
+        self.namespace().ok_or(Error::ReadOnly)?.root().await
     }
 
-    /// Brings the blocks of these inodes into the cache, many reads at a time.
-    pub async fn prefetch_inodes(&self, numbers: &[InodeNumber]) {
-        let mut blocks = Vec::with_capacity(numbers.len());
-        for &number in numbers {
-            if let Ok((block, _)) = self.locate(number).await {
-                blocks.push(block);
-            }
-        }
-        self.buffers().prefetch(blocks.into_iter()).await;
+    /// The inode that had `number` and `generation` when it was last seen, on a volume that is open for writing.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; [`Error::Stale`] if it was deleted since.
+    pub async fn node(&self, number: InodeNumber, generation: u32) -> Result<Node> {
+        self.namespace().ok_or(Error::ReadOnly)?.node(number, generation).await
     }
-}
 
-/// Reads and checks the superblock at byte `offset` of a device, whatever features it names; the primary one is at 1,024.
-pub async fn read_superblock(device: &dyn Device, offset: u64) -> Result<Superblock> {
-    let limits = device.limits();
-    if limits.capacity_bytes < offset.saturating_add(SUPERBLOCK_BYTES as u64) {
-        let have = limits.capacity_bytes.saturating_sub(offset) as usize;
-        return Err(Corrupt::truncated(Place::Superblock, SUPERBLOCK_BYTES, have).into());
+    /// Opens a regular file of a volume that is open for writing.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; an inode that is free, or of another kind; contents that are damaged or encrypted.
+    pub async fn open_for_writing(&self, number: InodeNumber, options: FileOptions) -> Result<OpenFile> {
+        self.namespace().ok_or(Error::ReadOnly)?.open(number, options).await
     }
-    // Whole aligned blocks, so that a device that bypasses the host's cache takes it.
-    let start = offset / 4096 * 4096;
-    let len = (offset + SUPERBLOCK_BYTES as u64 - start).next_multiple_of(4096);
-    let len = len.min((limits.capacity_bytes - start).next_multiple_of(Sector::BYTES));
-    let bytes = extant_block::read(device, Sector::containing(start), len as usize).await?;
-    Ok(Superblock::parse(&bytes[(offset - start) as usize..])?)
+
+    #[cfg(test)]
+    pub(crate) fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The parts that only writing needs; `None` on a volume that is open for reading.
+    pub(crate) fn writer(&self) -> Option<&Arc<Writer>> {
+        self.namespace().map(|namespace| &namespace.writer)
+    }
+
+    /// The names of a volume that is open for writing.
+    pub(crate) fn namespace(&self) -> Option<&Arc<Namespace>> {
+        self.mounted.as_ref().map(|mounted| &mounted.namespace)
+    }
 }

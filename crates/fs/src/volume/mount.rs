@@ -1,17 +1,24 @@
 //! Opening for writing: mount state, sync, close.
 
-use super::features::check_writable;
-use super::{ErrorPolicy, Errors, OpenOptions, Volume, Writer, read_superblock};
-use crate::journal::recover::Log;
-use crate::journal::{Journal, JournalOptions, LogDevice, replay};
+use super::orphans::orphan_file_blocks;
+use super::{OpenOptions, Volume};
+use crate::file::Files;
+use crate::journal::{Journal, JournalOptions, LogDevice};
 use crate::meta::{Buffers, MetaStore, Tid};
+use crate::names::Namespace;
+use crate::recovery::{Log, replay};
+use crate::view::{Live, View, check_readable, check_writable, read_superblock};
+use crate::writer::{ErrorPolicy, Errors, Writer};
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Claim, IoErrorKind, Op, Sector, Segment};
 use extant_cache::Disk;
 use extant_cache::accounts::AccountConfig;
 use extant_cache::blocks::Blocks;
 use extant_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
-use extant_format::{Compat, Corrupt, Incompat, Place, RoCompat, STATE_ERROR, STATE_VALID, Superblock};
+use extant_format::{
+    Compat, Corrupt, Group, GroupDescriptor, Incompat, Inode, InodeNumber, Place, RoCompat, STATE_ERROR,
+    STATE_VALID, Superblock,
+};
 use extant_rt::{Nanos, Rt};
 use std::sync::Arc;
 
@@ -43,9 +50,39 @@ impl Default for WriteOptions {
     }
 }
 
+/// A volume that is open for writing.
+#[derive(Debug)]
+pub(super) struct Mounted {
+    pub(super) namespace: Arc<Namespace>,
+    mount: Mount,
+}
+
+impl Live for Mounted {
+    fn group(&self, group: Group) -> GroupDescriptor {
+        self.namespace.writer.store.groups().get(group)
+    }
+
+    fn inode(&self, number: InodeNumber) -> Option<Inode> {
+        let live = self.namespace.writer.inodes.cached(number)?;
+        let mut inode = live.read(Inode::clone);
+        if let Some((size, _)) = self.namespace.files.live_size(&live) {
+            inode.set_size(size);
+        }
+        Some(inode)
+    }
+}
+
+impl Drop for Mounted {
+    /// Without [`Volume::close`] this equals a crash: nothing is written any more.
+    fn drop(&mut self) {
+        self.namespace.writer.journal.abandon();
+        self.namespace.files.clear();
+    }
+}
+
 /// How a volume is mounted for writing.
 #[derive(Debug)]
-pub(super) struct Mount {
+struct Mount {
     disk: Disk,
     options: WriteOptions,
     /// `s_state` as the volume and its journal were found.
@@ -60,8 +97,8 @@ impl Volume {
     /// [`Volume::close`] the volume is marked as in use; dropping it instead equals a crash.
     ///
     /// # Errors
-    /// [`Error::Busy`] while the device is claimed by another writer. Refuses, by name, features that it cannot write; a damaged superblock, group descriptor or journal; a volume
-    /// without a journal that was not closed cleanly.
+    /// [`Error::Busy`] while the device is claimed by another writer. Refuses, by name, features that it cannot write; a
+    /// damaged superblock, group descriptor or journal; a volume without a journal that was not closed cleanly.
     pub async fn open_writable(rt: &Rt, disk: &Disk, options: WriteOptions) -> Result<Self> {
         let device = disk.device().clone();
         if device.limits().read_only {
@@ -73,13 +110,12 @@ impl Volume {
         })?;
         let found = read_superblock(&*device, 1024).await?;
         found.verify_checksum()?;
-        super::features::check_readable(&found)?;
+        check_readable(&found)?;
         check_writable(&found)?;
         if found.incompat().contains(Incompat::RECOVER) {
             replay(rt, device.clone(), OpenOptions::default()).await?;
         }
-        let raw =
-            Self::open(device.clone(), OpenOptions { ignore_journal: true, ..Default::default() }).await?;
+        let raw = View::open(device.clone(), OpenOptions::default()).await?;
         let sb = raw.superblock().clone();
         check_writable(&sb)?;
         let (log, next, failed) = match open_log(&raw).await? {
@@ -104,34 +140,27 @@ impl Volume {
         let journal = Journal::new(rt, store.clone(), disk, log, next, journal_options);
         let mut mount = Mount { disk: disk.clone(), options, state, orphans: 0, _claim: claim };
         // A volume that is refused is not marked as in use before.
-        let orphan_file = super::orphan_file_blocks(&raw).await?;
+        let orphan_file = orphan_file_blocks(&raw).await?;
         let errors = Errors::new(options.errors.unwrap_or(ErrorPolicy::of(&sb)));
         let (writer, orphans) =
             Writer::new(rt, store, journal, disk, &orphan_file, options.fixed_time, errors).await?;
+        let namespace = Namespace::new(&writer, Files::new(&writer, disk), disk);
         mount.mark_open(&writer.store, &writer.journal).await?;
         // As Linux has it: with known errors, only a check finishes them.
         if mount.state & STATE_ERROR == 0 {
-            mount.orphans = Self::finish_orphans(&writer, orphans).await?;
+            mount.orphans = Self::finish_orphans(&namespace, orphans).await?;
         } else if !orphans.is_empty() {
             writer.keep_problem(known_errors(mount.state));
         }
-        let mut volume = raw;
-        let inner = Arc::get_mut(&mut volume.inner).expect("no other handle has been made");
-        inner.buffers = Buffers::over(blocks);
-        (inner.writer, inner.mount) = (Some(writer), Some(mount));
-        Ok(volume)
+        let mounted = Arc::new(Mounted { namespace, mount });
+        Ok(Self { view: raw.over(Buffers::over(blocks), mounted.clone()), mounted: Some(mounted) })
     }
 
     /// How many of the orphans that the volume was left with were finished when it was opened for writing, and whether
     /// there are any now.
     pub(super) fn orphans(&self) -> (u32, bool) {
-        let finished = self.inner.mount.as_ref().map_or(0, |mount| mount.orphans);
+        let finished = self.mounted.as_ref().map_or(0, |mounted| mounted.mount.orphans);
         (finished, self.writer().is_some_and(|writer| !writer.orphans.is_empty()))
-    }
-
-    /// The parts that only writing needs; `None` on a volume that is open for reading.
-    pub(crate) fn writer(&self) -> Option<&Arc<Writer>> {
-        self.inner.writer.as_ref()
     }
 
     /// Makes everything durable that was done before.
@@ -139,11 +168,13 @@ impl Volume {
     /// # Errors
     /// Why writing has ended; data of a file that could not be written, although everything else is durable.
     pub async fn sync(&self) -> Result<()> {
-        let Some(writer) = self.writer() else { return Ok(()) };
+        let Some(Namespace { writer, files, .. }) = self.namespace().map(|namespace| &**namespace) else {
+            return Ok(());
+        };
         // Errors that were met before are recorded by the transaction that this makes durable.
         writer.heed_noted().await;
         let synced = writer.guarded(async {
-            let written = writer.files.write_back().await;
+            let written = files.write_back().await;
             let flushes = writer.journal.flushes_begun();
             writer.journal.commit(writer.journal.running()).await?;
             writer.journal.flush_since(flushes).await?;
@@ -159,11 +190,12 @@ impl Volume {
     /// Why writing has ended, now or before; the volume then stays as after a crash. Also a file's data that could not be
     /// written, although the volume is clean.
     pub async fn close(self) -> Result<()> {
-        let (Some(writer), Some(mount)) = (self.writer(), &self.inner.mount) else { return Ok(()) };
+        let Some(Mounted { namespace, mount }) = self.mounted.as_deref() else { return Ok(()) };
+        let writer = &*namespace.writer;
         let closed = writer.guarded(async {
             // Data that cannot be written are lost, but the volume is not.
-            let written = writer.files.write_back().await;
-            writer.delete_doomed_at_last().await;
+            let written = namespace.files.write_back().await;
+            namespace.delete_doomed_at_last().await;
             if let Err(error) = &written {
                 writer.heed(error).await;
             }
@@ -277,7 +309,7 @@ fn seconds(at: i64) -> (u32, u8) {
 
 /// The journal of a volume that needs no recovery, with the features that writing uses; its first transaction; and whether
 /// Linux gave the journal up (`s_errno`), which the log's superblock says no more when it is written next.
-async fn open_log(raw: &Volume) -> Result<Option<(LogDevice, Tid, bool)>> {
+async fn open_log(raw: &View) -> Result<Option<(LogDevice, Tid, bool)>> {
     let sb = raw.superblock();
     if !sb.compat().contains(Compat::HAS_JOURNAL) {
         return Ok(None);

@@ -1,6 +1,6 @@
 //! The orphans that a volume was left with.
 
-use super::Volume;
+use crate::view::View;
 use crate::{Result, RunState};
 use extant_format::{Corrupt, FileBlock, Place, VolumeBlock};
 
@@ -11,11 +11,11 @@ const FILE_BLOCKS_MAX: u64 = 512;
 ///
 /// # Errors
 /// It has holes, or is longer than Linux makes it.
-pub(crate) async fn orphan_file_blocks(volume: &Volume) -> Result<Vec<VolumeBlock>> {
-    let Some(number) = volume.superblock().orphan_file() else { return Ok(Vec::new()) };
-    let inode = volume.inode(number).await?;
+pub(crate) async fn orphan_file_blocks(view: &View) -> Result<Vec<VolumeBlock>> {
+    let Some(number) = view.superblock().orphan_file() else { return Ok(Vec::new()) };
+    let inode = view.inode(number).await?;
     let mut blocks = Vec::new();
-    let mut runs = volume.runs(&inode);
+    let mut runs = view.runs(&inode);
     while let Some(run) = runs.next().await? {
         let place = Place::OrphanFile(FileBlock(run.logical as u32));
         let RunState::Written(first) = run.state else {

@@ -2,7 +2,8 @@
 
 use super::mount::known_errors;
 use super::{OpenOptions, Volume, WriteOptions};
-use crate::journal::{Recovery, replay};
+use crate::recovery::{Recovery, replay};
+use crate::view::View;
 use crate::{Error, Result};
 use extant_block::{Device, IoError, IoErrorKind, Op, Sector};
 use extant_cache::{CacheConfig, PageCache};
@@ -32,7 +33,7 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
     if !recovery.has_orphans || options.superblock_offset.is_some() {
         return Ok(recovery);
     }
-    let raw = Volume::open(device.clone(), OpenOptions { ignore_journal: true, ..options }).await?;
+    let raw = View::open(device.clone(), options).await?;
     let state = raw.superblock().raw().s_state.get();
     if state & STATE_ERROR != 0 {
         recovery.problems.push(known_errors(state));

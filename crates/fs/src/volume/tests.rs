@@ -1,9 +1,9 @@
 //! Opening for writing, as the superblocks see it.
 
 use super::*;
-use crate::Caller;
-use crate::journal::recover::Log;
+use crate::recovery::Log;
 use crate::testbed::{have_tools, make, run};
+use crate::{Caller, read_superblock};
 use extant_block::MemDevice;
 use extant_cache::{CacheConfig, PageCache};
 use extant_format::{STATE_ERROR, STATE_VALID};
@@ -52,7 +52,7 @@ fn an_error_that_an_empty_journal_keeps_comes_into_the_superblock() {
     let errno = |bytes: &[u8]| {
         let disk = Arc::new(MemDevice::from_bytes(bytes.to_vec()));
         let volume = rt.block_on(Volume::open(disk, OpenOptions::default())).unwrap().unwrap();
-        let log = rt.block_on(Log::open(&volume)).unwrap().unwrap().expect("a journal");
+        let log = rt.block_on(Log::open(volume.view())).unwrap().unwrap().expect("a journal");
         let at = log.map.home(0).unwrap().0 as usize * volume.superblock().block_size().byte_len();
         (log.sb.clone(), at)
     };
@@ -115,7 +115,7 @@ fn a_log_smaller_than_linux_makes_it_is_refused_by_name() {
     let disk = Arc::new(MemDevice::from_bytes(bytes.clone()));
     let at = rt.block_on(async {
         let volume = Volume::open(disk, OpenOptions::default()).await.unwrap();
-        Log::open(&volume).await.unwrap().expect("a journal").map.home(0).unwrap().0 as usize * 1024
+        Log::open(volume.view()).await.unwrap().expect("a journal").map.home(0).unwrap().0 as usize * 1024
     });
     let at = at.unwrap();
     // Offsets of s_maxlen and s_first in the journal's superblock.

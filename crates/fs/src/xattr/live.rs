@@ -7,12 +7,12 @@
 
 pub(crate) use super::edit::Change;
 use super::edit::{self, BlockPlan, Plan, Refused, set_references};
-use super::{SharedBlocks, in_inode};
+use super::in_inode;
 use crate::alloc::{Allocated, Pins, Privilege, Reservation};
 use crate::inode::InodeCell;
 use crate::journal::{Credits, Handle};
 use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
-use crate::volume::Writer;
+use crate::writer::{SharedBlocks, Writer};
 use crate::{Error, Result};
 use extant_format::{
     Acl, Compat, FileKind, Inode, InodeNumber, Place, VolumeBlock, XATTR_BLOCK_SHARES_MAX, XattrBlock,
@@ -242,7 +242,7 @@ impl<'w> Attach<'w> {
     ) -> Result<Self> {
         let mut reservation = None;
         loop {
-            let shared = writer.names.shared_xattrs.lock().await;
+            let shared = writer.shared_xattrs.lock().await;
             let (taker, bytes) = ((inode, kind), bytes.clone());
             let home = Home::prepare(writer, &shared, taker, bytes, None, privilege, &mut reservation);
             if let Some(home) = home.await? {
@@ -319,7 +319,7 @@ async fn try_prepare<'w>(
     privilege: Privilege,
     reservation: &mut Option<Reservation>,
 ) -> Result<Option<Prepared<'w>>> {
-    let mut shared = writer.names.shared_xattrs.lock().await;
+    let mut shared = writer.shared_xattrs.lock().await;
     let block = block_of(writer, cell).await?;
     let (plan, references) = {
         let bytes = block.as_ref().map(MetaBlock::bytes);
@@ -483,7 +483,7 @@ impl<'w> Release<'w> {
         if cell.read(|inode| inode.xattr_block().is_none()) {
             return Ok(None);
         }
-        let shared = writer.names.shared_xattrs.lock().await;
+        let shared = writer.shared_xattrs.lock().await;
         let Some(block) = block_of(writer, cell).await? else { return Ok(None) };
         let leave = Leave::prepare(writer, cell, block).await?;
         if leave.references > XATTR_BLOCK_SHARES_MAX {

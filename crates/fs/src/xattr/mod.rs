@@ -3,12 +3,12 @@
 pub(crate) mod acl;
 pub(crate) mod edit;
 pub(crate) mod live;
-mod shared;
 
 pub use edit::SetMode;
-pub(crate) use shared::SharedBlocks;
 
-use crate::{Error, Result, Volume};
+use crate::map::Mapper;
+use crate::view::View;
+use crate::{Error, Result};
 use extant_format::{
     Acl, Corrupt, FileKind, InlineData, Inode, InodeFlags, Place, Problem, ValueInode, Xattr, XattrBlock,
     XattrIndex, XattrName, XattrValue, Xattrs, verify_xattr_block,
@@ -26,9 +26,9 @@ pub struct Attribute {
     pub value: Vec<u8>,
 }
 
-impl Volume {
+impl View {
     /// All attributes of an inode, sorted by name; those that Linux keeps to itself (inline data, encryption) left out.
-    pub async fn xattrs(&self, inode: &Inode) -> Result<Vec<Attribute>> {
+    pub(crate) async fn xattrs(&self, inode: &Inode) -> Result<Vec<Attribute>> {
         let mut found = Vec::new();
         match in_inode(inode) {
             Ok(list) => {
@@ -123,11 +123,10 @@ impl Volume {
             )
             .into());
         }
-        Box::pin(async {
-            let mut file = self.open_file(holder).await?;
-            file.read_at(0, &mut value).await
-        })
-        .await?;
+        if holder.flags().contains(InodeFlags::ENCRYPT) {
+            return Err(Error::Encrypted(number));
+        }
+        Mapper::default().read(self, &holder, 0, &mut value).await?;
         if let Some(seed) = self.superblock().checksum_seed() {
             let computed = ValueInode::hash_of(&value, seed);
             if stored.hash != computed {

@@ -114,11 +114,11 @@ fn a_deletion_that_is_dropped_still_waits_for_write_back() {
             rt.sleep(Nanos::from_millis(1)).await;
             assert_eq!(gate.held.lock().len(), 1);
             for _ in 0..2 {
-                let mut forget = Box::pin(bed.writer.files.forget(&cell));
+                let mut forget = Box::pin(bed.files.forget(&cell));
                 assert!(!poll_once(&mut forget).await, "the block may be another file's afterwards");
             }
             gate.release();
-            bed.writer.files.forget(&cell).await.unwrap();
+            bed.files.forget(&cell).await.unwrap();
             writing.await.unwrap();
         },
     );

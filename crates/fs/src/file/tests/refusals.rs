@@ -20,7 +20,7 @@ fn nothing_is_written_once_the_volume_is_gone() {
             assert_eq!(file.read(0, &mut read).await.unwrap(), 100);
             assert_eq!(read, [7; 100], "memory stays readable");
             drop(file);
-            bed.writer.files.clear();
+            bed.files.clear();
             let usage = bed.cache.usage();
             assert_eq!((usage.dirty, usage.stuck), (0, 0));
         },
@@ -34,7 +34,7 @@ fn a_size_that_no_map_can_address_is_refused() {
     let size = |number| vec![format!("sif <{number}> size {}", 1u64 << 60)];
     with_gate(PLAIN, vec![1; 10], size, async |_, bed, _, number| {
         let cell = bed.writer.inodes.get(number).await.unwrap();
-        let opened = bed.writer.files.open(&bed.writer, &cell, FileOptions::default());
+        let opened = bed.files.open(&cell, FileOptions::default());
         assert!(matches!(opened, Err(Error::Corrupt(_))), "{opened:?}");
     });
 }

@@ -1,8 +1,8 @@
 //! A volume made by mke2fs in memory, changed through handles, and what others make of it.
 
-use super::super::recover::Log;
-use crate::journal::{Credits, Journal, replay};
+use crate::journal::{Credits, Journal};
 use crate::meta::{InodeCell, MetaKind};
+use crate::recovery::{Log, replay};
 use crate::{OpenOptions, Volume, WriteOptions};
 use extant_block::{Buf, Device, MemDevice, Record, Sector};
 use extant_cache::{CacheConfig, Disk, PageCache};
@@ -49,7 +49,7 @@ pub(super) fn journal_features(image: &mut [u8], compat: JournalCompat, incompat
     let rt = rt();
     let device = memory(&rt, image);
     let volume = rt.block_on(Volume::open(device, OpenOptions::default())).unwrap().unwrap();
-    let log = rt.block_on(Log::open(&volume)).unwrap().unwrap().expect("a journal");
+    let log = rt.block_on(Log::open(volume.view())).unwrap().unwrap().expect("a journal");
     let mut sb = log.sb.clone();
     sb.set_compat(compat);
     sb.set_incompat(incompat);

@@ -4,8 +4,8 @@ use super::bed::*;
 use super::offline;
 use crate::file::{FileOptions, OpenFile};
 use crate::journal::Credits;
-use crate::journal::recover::Log;
 use crate::names::Caller;
+use crate::recovery::Log;
 use crate::{Error, OpenOptions, Result, Volume, recover};
 use extant_block::{Bio, BioFlags, Device, IoErrorKind, Limits, Op, Sector};
 use extant_format::InodeNumber;
@@ -172,7 +172,7 @@ fn a_datasync_is_not_overtaken_by_the_failure_of_a_commits_flush() {
     overwrite(&bed.rt, &file, b'0');
     bed.sync();
     overwrite(&bed.rt, &file, b'1');
-    bed.rt.block_on(bed.volume.writer().unwrap().files.write_back()).unwrap().unwrap();
+    bed.rt.block_on(bed.volume.namespace().unwrap().files.write_back()).unwrap().unwrap();
     bed.op();
     gate.hold_durable();
     let journal = bed.journal().clone();
@@ -197,7 +197,7 @@ fn a_failed_flush_is_told_to_every_sync_and_ends_writing() {
         bed.rt.block_on(file.datasync()).unwrap().unwrap();
         overwrite(&bed.rt, file, b'2');
     }
-    let written = bed.volume.writer().unwrap().files.write_back();
+    let written = bed.volume.namespace().unwrap().files.write_back();
     bed.rt.block_on(written).unwrap().unwrap();
     gate.fail_flushes(1);
     for file in &files {
@@ -273,7 +273,7 @@ fn a_commit_that_waits_for_handles_writes_nothing_after_a_failure() {
 #[test]
 fn a_copy_of_a_block_of_the_log_is_refused() {
     let (bed, _) = bed("-t ext4 -b 1024");
-    let log = bed.rt.block_on(Log::open(&bed.volume)).unwrap().unwrap().expect("a journal");
+    let log = bed.rt.block_on(Log::open(bed.volume.view())).unwrap().unwrap().expect("a journal");
     super::commit_block(&bed, log.map.home(500).unwrap(), Some(b'x'));
     bed.sync();
     let (rt, crashed) = (rt(), bed.crash());

@@ -92,7 +92,7 @@ impl Bed {
 
     async fn close(self) {
         let writer = self.writer();
-        writer.delete_doomed().await;
+        self.volume.namespace().unwrap().delete_doomed().await;
         let (counts, totals) = (writer.alloc.statfs(), writer.store.groups().free_totals());
         assert_eq!((counts.free, counts.free_inodes), totals, "nothing is promised at the end");
         assert!(writer.alloc.problems().is_empty(), "{:?}", writer.alloc.problems());

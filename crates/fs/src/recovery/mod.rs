@@ -5,6 +5,7 @@
 //! [`replay`](replay::replay) writes the copies home.
 
 mod log;
+mod mmp;
 mod reader;
 mod replay;
 mod scan;
@@ -14,7 +15,8 @@ pub use replay::Recovery;
 pub(crate) use replay::replay;
 
 use crate::meta::Journaled;
-use crate::{Error, Result, Volume};
+use crate::view::View;
+use crate::{Error, Result};
 use extant_block::Sector;
 use extant_format::VolumeBlock;
 use extant_format::jbd2::{FastCommitItem, FastCommitItems, FastCommitRecord};
@@ -22,8 +24,8 @@ pub(crate) use log::Log;
 use std::collections::BTreeMap;
 
 /// Where the journal of a volume that needs recovery holds newer blocks than the volume.
-pub(crate) async fn overlay(volume: &Volume) -> Result<BTreeMap<VolumeBlock, Journaled>> {
-    let Some(log) = Log::open(volume).await? else {
+pub(crate) async fn overlay(view: &View) -> Result<BTreeMap<VolumeBlock, Journaled>> {
+    let Some(log) = Log::open(view).await? else {
         return Err(Error::Unsupported {
             feature: "a journal on another device, which holds changes to this volume".into(),
             hint: "; mount it with its journal first, or ignore the journal",
@@ -41,7 +43,7 @@ async fn refuse_fast_commits(log: &Log, sequence: u32) -> Result<()> {
         return Ok(());
     }
     let block = log.block(area.start).await?;
-    let inode_size = log.volume.superblock().inode_size();
+    let inode_size = log.view.superblock().inode_size();
     let first = FastCommitItems::new(&block, inode_size, area.start).next();
     match first {
         Some(Ok(FastCommitItem { record: FastCommitRecord::Head { sequence: found, .. }, .. }))
@@ -57,6 +59,6 @@ async fn refuse_fast_commits(log: &Log, sequence: u32) -> Result<()> {
 }
 
 /// The first sector of a block.
-fn sector(volume: &Volume, block: VolumeBlock) -> Sector {
-    Sector(block.0 << (volume.superblock().block_size().log2() - 9))
+fn sector(view: &View, block: VolumeBlock) -> Sector {
+    Sector(block.0 << (view.superblock().block_size().log2() - 9))
 }

@@ -4,7 +4,7 @@ use crate::{Error, Result};
 use extant_format::{Compat, Incompat, RoCompat, STATE_VALID, Superblock};
 
 /// Fails, by name, for features without which nothing can be read.
-pub(super) fn check_readable(sb: &Superblock) -> Result<()> {
+pub(crate) fn check_readable(sb: &Superblock) -> Result<()> {
     let unknown = sb.incompat() - Incompat::READABLE;
     if unknown.contains(Incompat::JOURNAL_DEV) {
         let hint = "; this is an external journal, not a volume";
@@ -33,7 +33,7 @@ const DEFAULT_MODE: u32 = 0x60;
 const DEFAULT_MODE_DATA: u32 = 0x20;
 
 /// Fails, by name, for what can be read but not written yet.
-pub(super) fn check_writable(sb: &Superblock) -> Result<()> {
+pub(crate) fn check_writable(sb: &Superblock) -> Result<()> {
     const HINT: &str = "; it can be opened for reading only";
     let refuse = |feature: String| Err(Error::Unsupported { feature, hint: HINT });
     let incompat = sb.incompat() & (Incompat::MMP | Incompat::EA_INODE);

@@ -166,9 +166,9 @@ impl<'l> Reader<'l> {
     }
 
     fn read(&self, piece: &Piece<()>) -> Result<Pending> {
-        let volume = &self.log.volume;
-        let start = super::sector(volume, piece.place);
+        let view = &self.log.view;
+        let start = super::sector(view, piece.place);
         let len = piece.blocks as usize * self.block_bytes;
-        Ok(Box::pin(extant_block::read(&**volume.device(), start, len)))
+        Ok(Box::pin(extant_block::read(&**view.device(), start, len)))
     }
 }

@@ -1,23 +1,24 @@
 //! The journal's blocks.
 
-use crate::journal::log::LogMap;
+use crate::journal::LogMap;
 use crate::map::RunWalker;
-use crate::{BlockRef, Error, Result, RunState, Volume};
+use crate::view::View;
+use crate::{BlockRef, Error, Result, RunState};
 use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
 use extant_format::{Corrupt, Place};
 
 /// A volume's own journal.
 pub(crate) struct Log {
-    pub(crate) volume: Volume,
+    pub(crate) view: View,
     pub(crate) sb: JournalSuperblock,
     pub(crate) map: LogMap,
 }
 
 impl Log {
     /// Opens the journal; `None` where it lies on another device.
-    pub(crate) async fn open(volume: &Volume) -> Result<Option<Self>> {
-        let Some(number) = volume.superblock().journal_inode() else { return Ok(None) };
-        let inode = volume.inode(number).await?;
+    pub(crate) async fn open(view: &View) -> Result<Option<Self>> {
+        let Some(number) = view.superblock().journal_inode() else { return Ok(None) };
+        let inode = view.inode(number).await?;
         let bad = |field, value, rule| Error::from(Corrupt::field(Place::Inode(number), field, value, rule));
         if inode.kind() != Some(extant_format::FileKind::Regular) {
             return Err(bad(
@@ -26,10 +27,10 @@ impl Log {
                 "that of a regular file, for it holds the journal",
             ));
         }
-        let blocks = volume.superblock().block_size().blocks_for(inode.size());
+        let blocks = view.superblock().block_size().blocks_for(inode.size());
         let mut walker = RunWalker::new(0, blocks);
         let mut runs = Vec::new();
-        while let Some(run) = walker.next(volume, &inode).await? {
+        while let Some(run) = walker.next(view, &inode).await? {
             if let RunState::Written(at) = run.state {
                 runs.push((run.logical, at, run.blocks));
             }
@@ -37,10 +38,10 @@ impl Log {
         let Some(&(0, first, _)) = runs.first() else {
             return Err(bad("i_block", 0, "a map of the journal's first block"));
         };
-        let sb = JournalSuperblock::parse(&volume.buffers().raw_block(first).await?)?;
-        volume.note(sb.verify_checksum())?;
+        let sb = JournalSuperblock::parse(&view.buffers().raw_block(first).await?)?;
+        view.note(sb.verify_checksum())?;
         let place = Place::JournalSuperblock;
-        if sb.block_size() != volume.superblock().block_size() {
+        if sb.block_size() != view.superblock().block_size() {
             let value = sb.block_size().bytes().into();
             return Err(Corrupt::field(place, "s_blocksize", value, "the volume's block size").into());
         }
@@ -52,11 +53,11 @@ impl Log {
         if !unknown.is_empty() {
             return Err(Error::unsupported(format!("journal feature {unknown}")));
         }
-        Ok(Some(Self { volume: volume.clone(), sb, map: LogMap::new(runs) }))
+        Ok(Some(Self { view: view.clone(), sb, map: LogMap::new(runs) }))
     }
 
     /// Block `n` of the journal.
     pub(crate) async fn block(&self, n: u32) -> Result<BlockRef> {
-        self.volume.buffers().raw_block(self.map.home(n)?).await
+        self.view.buffers().raw_block(self.map.home(n)?).await
     }
 }

@@ -59,7 +59,7 @@ struct Open {
 
 /// Walks the log from its start to its end, and keeps up to `keep_bytes` of it.
 pub(super) async fn scan(log: &Log, keep_bytes: usize) -> Result<Scan> {
-    let volume = &log.volume;
+    let view = &log.view;
     let layout = log.sb.layout();
     let ring = log.sb.log();
     let mut found = Scan { next_sequence: log.sb.sequence(), ..Scan::default() };
@@ -109,7 +109,7 @@ pub(super) async fn scan(log: &Log, keep_bytes: usize) -> Result<Scan> {
                 let commit = JournalCommit::parse(&block, &layout, here)?;
                 if let Some(corrupt) = open.suspect {
                     if commit.seconds >= last_commit_seconds {
-                        volume.note(Err(corrupt))?; // @F
+                        view.note(Err(corrupt))?; // @F
                     }
                     break; // @E
                 }
@@ -128,7 +128,7 @@ pub(super) async fn scan(log: &Log, keep_bytes: usize) -> Result<Scan> {
                 });
                 if let Err(corrupt) = checked {
                     if !log.sb.incompat().contains(JournalIncompat::ASYNC_COMMIT) {
-                        volume.note(Err(corrupt))?;
+                        view.note(Err(corrupt))?;
                     }
                     break; // @G
                 }
@@ -144,13 +144,13 @@ pub(super) async fn scan(log: &Log, keep_bytes: usize) -> Result<Scan> {
 
 /// Makes a committed transaction count.
 fn apply(log: &Log, found: &mut Scan, transaction: Open) -> Result<()> {
-    let volume = &log.volume;
+    let view = &log.view;
     for (tag, at, damage) in transaction.tags {
-        let is_valid = volume.superblock().is_valid_block(tag.block) || tag.block.0 == 0;
+        let is_valid = view.superblock().is_valid_block(tag.block) || tag.block.0 == 0;
         // A copy of one of the log's own blocks would replace copies that are still to be read.
         if !is_valid || log.map.contains(tag.block) {
             let place = Place::JournalBlock(at);
-            volume.note(Err(Corrupt::field(
+            view.note(Err(Corrupt::field(
                 place,
                 "t_blocknr",
                 tag.block.0,
@@ -159,7 +159,7 @@ fn apply(log: &Log, found: &mut Scan, transaction: Open) -> Result<()> {
             continue;
         }
         if let Some(corrupt) = damage {
-            volume.note(Err(corrupt))?; // @I
+            view.note(Err(corrupt))?; // @I
             continue;
         }
         let journaled = Journaled { copy: log.map.home(at)?, escaped: tag.flags.contains(TagFlags::ESCAPE) };

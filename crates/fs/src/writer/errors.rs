@@ -21,7 +21,7 @@ pub enum ErrorPolicy {
 
 impl ErrorPolicy {
     /// The policy that the superblock names (`s_errors`).
-    pub(super) fn of(sb: &Superblock) -> Self {
+    pub(crate) fn of(sb: &Superblock) -> Self {
         match sb.raw().s_errors.get() {
             1 => Self::Continue,
             3 => Self::Panic,

@@ -3,9 +3,10 @@
 use super::log::Log;
 use super::reader::Kept;
 use super::{scan, sector};
-use crate::journal::log::write_segments;
+use crate::journal::write_segments;
 use crate::meta::Journaled;
-use crate::{Error, OpenOptions, Result, Volume};
+use crate::view::{OpenOptions, View};
+use crate::{Error, Result};
 use extant_block::{Buf, Device, Segment};
 use extant_format::{Compat, Incompat, STATE_ERROR, SUPERBLOCK_BYTES, Superblock, VolumeBlock};
 use extant_rt::Rt;
@@ -41,7 +42,7 @@ pub struct Recovery {
 /// # Errors
 /// Those of [`recover`](crate::recover), of which this is the first half.
 pub(crate) async fn replay(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
-    let raw = Volume::open(device.clone(), OpenOptions { ignore_journal: true, ..options }).await?;
+    let raw = View::open(device.clone(), options).await?;
     if !raw.superblock().incompat().contains(Incompat::RECOVER) {
         return Ok(Recovery {
             was_clean: true,
@@ -49,7 +50,7 @@ pub(crate) async fn replay(rt: &Rt, device: Arc<dyn Device>, options: OpenOption
             ..Recovery::default()
         });
     }
-    crate::volume::refuse_in_use(rt, &raw).await?;
+    super::mmp::refuse_in_use(rt, &raw).await?;
     let Some(log) = Log::open(&raw).await? else {
         return Err(Error::unsupported("a journal on another device"));
     };
@@ -110,7 +111,7 @@ pub(crate) async fn replay(rt: &Rt, device: Arc<dyn Device>, options: OpenOption
 
 /// The newest copies of blocks, to be written home.
 async fn segments(
-    raw: &Volume,
+    raw: &View,
     kept: &Kept,
     window: &[(VolumeBlock, Journaled)],
 ) -> Result<Vec<(u64, Segment)>> {

@@ -1,20 +1,24 @@
-//! The state of a volume while it is open for writing.
+//! The state that all changes of a volume share: its metadata and journal, its free space and the inodes in memory.
 
-use super::errors::Errors;
-use super::problems::Problems;
+mod errors;
+mod guard;
+mod shared_xattrs;
+
 use crate::alloc::Allocator;
-use crate::file::{Files, WriteBackGiver};
 use crate::inode::{Clock, Inodes, Orphans};
 use crate::journal::Journal;
 use crate::meta::{InodeCell, MetaStore};
-use crate::names::{DeletionGiver, KnownNames};
+use crate::view::Problems;
 use crate::{Error, Result};
+pub use errors::ErrorPolicy;
+pub(crate) use errors::Errors;
 use extant_cache::Disk;
-use extant_cache::accounts::{AccountConfig, Shrink};
+use extant_cache::accounts::AccountConfig;
 use extant_format::VolumeBlock;
 use extant_rt::Rt;
 use parking_lot::Mutex;
-use std::sync::{Arc, Weak};
+pub(crate) use shared_xattrs::SharedBlocks;
+use std::sync::Arc;
 
 /// Inodes that stay in memory though nothing uses them, as far as the memory for them goes.
 const INODES_KEPT: usize = 128 << 10;
@@ -25,25 +29,26 @@ const INODES_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) rt: Rt,
+    /// The device in the page cache.
+    pub(crate) disk: Disk,
     pub(crate) store: Arc<MetaStore>,
     pub(crate) journal: Journal,
     pub(crate) alloc: Allocator,
     pub(crate) inodes: Inodes,
     pub(crate) orphans: Orphans,
     pub(crate) clock: Clock,
-    pub(crate) files: Files,
     pub(crate) errors: Errors,
-    /// State shared by the operations on names.
-    pub(crate) names: crate::names::State,
+    /// Held while an inode takes, changes or leaves an attribute block.
+    pub(crate) shared_xattrs: async_lock::Mutex<SharedBlocks>,
     /// Inodes without links whose last opener is gone: to be deleted.
     pub(crate) unused: Mutex<Vec<Arc<InodeCell>>>,
-    pub(super) problems: Mutex<Problems>,
+    pub(crate) problems: Mutex<Problems>,
 }
 
 impl Writer {
     /// The parts over a store, its journal and the cache of its device, and the orphans that the volume was left with: the
-    /// caller finishes them before it hands the volume out. `orphan_file` gives the blocks of the orphan file, in order; `fixed_time` is every
-    /// time stamp, in seconds since 1970.
+    /// caller finishes them before it hands the volume out. `orphan_file` gives the blocks of the orphan file, in order;
+    /// `fixed_time` is every time stamp, in seconds since 1970.
     ///
     /// # Errors
     /// The orphan list or file is damaged or cannot be read.
@@ -65,26 +70,26 @@ impl Writer {
             pinned_bytes: INODES_BYTES,
         }));
         let (orphans, left) = Orphans::load(&store, &inodes, orphan_file).await?;
-        let clock = Clock::new(rt, fixed_time);
-        let files = Files::new(disk.clone());
-        let (unused, names, problems): (_, crate::names::State, _) = Default::default();
-        let account = disk.account(AccountConfig {
-            name: "names",
-            limit_bytes: KnownNames::BYTES,
-            pinned_bytes: KnownNames::BYTES,
-        });
-        account.set_shrinker(Arc::downgrade(&names.known) as Weak<dyn Shrink>);
-        names.known.charge_to(account);
-        let writer = Arc::new_cyclic(|weak| {
-            alloc.add_giver(Arc::new(WriteBackGiver(weak.clone())));
-            alloc.add_giver(Arc::new(DeletionGiver(weak.clone())));
-            let rt = rt.clone();
-            Self { rt, store, journal, alloc, inodes, orphans, clock, files, errors, unused, names, problems }
-        });
-        Ok((writer, left))
+        let (rt, clock, disk) = (rt.clone(), Clock::new(rt, fixed_time), disk.clone());
+        let (shared_xattrs, unused, problems) = Default::default();
+        let writer = Self {
+            rt,
+            disk,
+            store,
+            journal,
+            alloc,
+            inodes,
+            orphans,
+            clock,
+            errors,
+            shared_xattrs,
+            unused,
+            problems,
+        };
+        Ok((Arc::new(writer), left))
     }
 
-    /// Keeps what went wrong beside an operation that succeeds, for [`Volume::problems`](super::Volume::problems).
+    /// Keeps what went wrong beside an operation that succeeds, for [`Volume::problems`](crate::Volume::problems).
     pub(crate) fn keep_problem(&self, problem: Error) {
         self.problems.lock().add(problem);
     }

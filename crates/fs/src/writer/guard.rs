@@ -33,7 +33,7 @@ impl Writer {
     }
 
     /// Heeds errors that were met on the way and did not end the operation.
-    pub(super) async fn heed_noted(&self) {
+    pub(crate) async fn heed_noted(&self) {
         let errors = &self.errors;
         if errors.has_noted.swap(false, Ordering::Acquire) {
             let noted = std::mem::take(&mut *errors.noted.lock());

@@ -5,7 +5,8 @@
 //! for `orphan_present`: Linux sets it for the whole time of a mount, whether or not an inode is ever put into the file.
 
 use crate::map::RunWalker;
-use crate::{OpenOptions, Result, RunState, Volume};
+use crate::view::{OpenOptions, View};
+use crate::{Result, RunState};
 use extant_block::Device;
 use extant_format::{FileBlock, Group, OrphanBlock, RoCompat, Superblock, VolumeBlock};
 use std::sync::Arc;
@@ -13,10 +14,9 @@ use std::sync::Arc;
 /// Brings `sb` up to date with the descriptors and the orphan file on `device`. A sum of damaged structures stays as it is:
 /// e2fsck finds the damage itself.
 pub(super) async fn refresh(device: &Arc<dyn Device>, options: OpenOptions, sb: &mut Superblock) {
-    let options = OpenOptions { ignore_journal: true, ..options };
     // Opened anew: the blocks cached so far are those from before the replay.
-    let Ok(volume) = Volume::open(device.clone(), options).await else { return };
-    if let Ok((blocks, inodes)) = free_counts(&volume).await
+    let Ok(view) = View::open(device.clone(), options).await else { return };
+    if let Ok((blocks, inodes)) = free_counts(&view).await
         && blocks <= sb.blocks_count()
         && inodes <= sb.inodes_count().into()
     {
@@ -28,36 +28,35 @@ pub(super) async fn refresh(device: &Arc<dyn Device>, options: OpenOptions, sb: 
         }
         raw.s_free_inodes_count = (inodes as u32).into();
     }
-    if sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT)
-        && is_orphan_file_empty(&volume).await.unwrap_or(false)
+    if sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT) && is_orphan_file_empty(&view).await.unwrap_or(false)
     {
         sb.raw_mut().s_feature_ro_compat = (sb.ro_compat() - RoCompat::ORPHAN_PRESENT).bits().into();
     }
 }
 
 /// Free blocks and free inodes of all groups.
-async fn free_counts(volume: &Volume) -> Result<(u64, u64)> {
-    let sb = volume.superblock();
+async fn free_counts(view: &View) -> Result<(u64, u64)> {
+    let sb = view.superblock();
     let (mut clusters, mut inodes) = (0u64, 0u64);
     for group in 0..sb.group_count() {
-        let descriptor = volume.group(Group(group)).await?;
+        let descriptor = view.group(Group(group)).await?;
         clusters += u64::from(descriptor.free_blocks);
         inodes += u64::from(descriptor.free_inodes);
     }
     Ok((clusters.saturating_mul(sb.blocks_per_cluster().into()), inodes))
 }
 
-async fn is_orphan_file_empty(volume: &Volume) -> Result<bool> {
-    let sb = volume.superblock();
+async fn is_orphan_file_empty(view: &View) -> Result<bool> {
+    let sb = view.superblock();
     let Some(number) = sb.orphan_file() else { return Ok(false) };
-    let inode = volume.inode(number).await?;
+    let inode = view.inode(number).await?;
     let seed = sb.checksum_seed().map(|seed| inode.checksum_seed(seed));
     let mut walker = RunWalker::new(0, sb.block_size().blocks_for(inode.size()));
-    while let Some(run) = walker.next(volume, &inode).await? {
+    while let Some(run) = walker.next(view, &inode).await? {
         let RunState::Written(first) = run.state else { return Ok(false) };
         for n in 0..run.blocks {
             let at = VolumeBlock(first.0 + n);
-            let block = volume.buffers().raw_block(at).await?;
+            let block = view.buffers().raw_block(at).await?;
             let orphans = OrphanBlock::parse(&block, FileBlock((run.logical + n) as u32))?;
             if let Some(seed) = seed {
                 orphans.verify_checksum(at, seed)?;

@@ -1,0 +1,304 @@
+//! A volume's structures as they read now: the superblock, group descriptors and inodes, as the journal leaves them and, on
+//! a volume that is open for writing, as they were changed last.
+//!
+//! All that reads a volume reads it through a [`View`]: recovery below the journal's copies, the public
+//! [`Volume`](crate::Volume) above them.
+
+mod features;
+mod problems;
+
+use crate::meta::{Buffers, Journaled};
+use crate::{BlockRef, Error, Result};
+use extant_block::{Device, Sector};
+use extant_format::{
+    Corrupt, FileKind, Group, GroupDescriptor, Inode, InodeNumber, Place, SUPERBLOCK_BYTES, Superblock,
+    VolumeBlock, inode_offset,
+};
+pub(crate) use features::{check_readable, check_writable};
+use parking_lot::Mutex;
+pub(crate) use problems::Problems;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// The treatment of a damaged structure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Damage {
+    /// The operation that meets it fails.
+    #[default]
+    Fail,
+    /// The problem is kept for [`Volume::problems`](crate::Volume::problems) and what is readable around it is read:
+    /// contents with a wrong checksum as far as they make sense, a directory without its broken blocks.
+    Report,
+}
+
+/// How to open a volume.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// The treatment of damaged structures.
+    pub damage: Damage,
+    /// Where the superblock lies, in bytes; the primary one, at 1,024, by default.
+    pub superblock_offset: Option<u64>,
+    /// Do not look at the journal, even if it is dirty.
+    pub ignore_journal: bool,
+}
+
+/// State in memory that is newer than the blocks of a volume that is open for writing.
+pub(crate) trait Live: fmt::Debug + Send + Sync {
+    /// The descriptor of a group of the volume.
+    fn group(&self, group: Group) -> GroupDescriptor;
+
+    /// An inode in use, if it is in memory.
+    fn inode(&self, number: InodeNumber) -> Option<Inode>;
+}
+
+/// A volume's structures as they read now. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    sb: Superblock,
+    buffers: Buffers,
+    damage: Damage,
+    problems: Mutex<Problems>,
+    /// On a volume that is open for writing.
+    live: Option<Arc<dyn Live>>,
+}
+
+impl View {
+    /// A view of the blocks at their home locations: the journal is not looked at.
+    ///
+    /// # Errors
+    /// Refuses, by name, INCOMPAT features that it cannot read; names the field of a superblock that makes no sense.
+    pub(crate) async fn open(device: Arc<dyn Device>, options: OpenOptions) -> Result<Self> {
+        let sb = read_superblock(&*device, options.superblock_offset.unwrap_or(1024)).await?;
+        let mut problems = Problems::default();
+        if let Err(corrupt) = sb.verify_checksum() {
+            match options.damage {
+                Damage::Fail => return Err(corrupt.into()),
+                Damage::Report => problems.add(corrupt.into()),
+            }
+        }
+        check_readable(&sb)?;
+        let room = device.limits().capacity_bytes >> sb.block_size().log2();
+        if sb.blocks_count() > room {
+            let rule = "at most the blocks of the device";
+            let corrupt = Corrupt::field(Place::Superblock, "s_blocks_count", sb.blocks_count(), rule);
+            match options.damage {
+                Damage::Fail => return Err(corrupt.into()),
+                Damage::Report => problems.add(corrupt.into()),
+            }
+        }
+        let buffers = Buffers::new(device, sb.block_size());
+        let (damage, problems) = (options.damage, Mutex::new(problems));
+        Ok(Self { inner: Arc::new(Inner { sb, buffers, damage, problems, live: None }) })
+    }
+
+    /// The same volume with the blocks that its journal holds instead of those at home, the superblock among them.
+    ///
+    /// # Errors
+    /// As [`Self::open`], for the journal's superblock; one that changes the sizes of blocks or inodes.
+    ///
+    /// # Panics
+    /// If the view was cloned.
+    pub(crate) async fn through(self, overlay: BTreeMap<VolumeBlock, Journaled>) -> Result<Self> {
+        let mut inner = Arc::into_inner(self.inner).expect("no other handle has been made");
+        inner.buffers.set_overlay(overlay);
+        let block = inner.buffers.block(VolumeBlock(1024 / u64::from(inner.sb.block_size().bytes()))).await?;
+        let at = 1024 % inner.sb.block_size().byte_len();
+        let newer = Superblock::parse(&block[at..])?;
+        let same = newer.block_size() == inner.sb.block_size() && newer.inode_size() == inner.sb.inode_size();
+        if !same {
+            let value = newer.block_size().bytes().into();
+            let rule = "kept by the journal";
+            return Err(Corrupt::field(Place::Superblock, "s_log_block_size", value, rule).into());
+        }
+        check_readable(&newer)?;
+        let older = std::mem::replace(&mut inner.sb, newer);
+        inner.sb.keep_errors_of(&older);
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The same volume once it is open for writing: its blocks are those of `buffers`.
+    ///
+    /// # Panics
+    /// If the view was cloned.
+    pub(crate) fn over(self, buffers: Buffers, live: Arc<dyn Live>) -> Self {
+        let mut inner = Arc::into_inner(self.inner).expect("no other handle has been made");
+        (inner.buffers, inner.live) = (buffers, Some(live));
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Whether the volume is open for writing.
+    pub(crate) fn is_live(&self) -> bool {
+        self.inner.live.is_some()
+    }
+
+    /// The superblock, as the journal leaves it.
+    pub(crate) fn superblock(&self) -> &Superblock {
+        &self.inner.sb
+    }
+
+    /// The device that the volume lies on.
+    pub(crate) fn device(&self) -> &Arc<dyn Device> {
+        self.inner.buffers.device()
+    }
+
+    pub(crate) fn buffers(&self) -> &Buffers {
+        &self.inner.buffers
+    }
+
+    /// Problems met so far that did not stop an operation; each once.
+    pub(crate) fn problems(&self) -> Problems {
+        self.inner.problems.lock().clone()
+    }
+
+    /// Fails or keeps a problem, as [`OpenOptions::damage`] says.
+    pub(crate) fn note(&self, check: std::result::Result<(), Corrupt>) -> Result<()> {
+        match (check, self.inner.damage) {
+            (Ok(()), _) => Ok(()),
+            (Err(corrupt), Damage::Fail) => Err(corrupt.into()),
+            (Err(corrupt), Damage::Report) => {
+                self.inner.problems.lock().add(corrupt.into());
+                Ok(())
+            }
+        }
+    }
+
+    /// As [`Self::note`], for the checksum of a block. Where the volume is open for writing, a block that was changed gets
+    /// its checksum when it is committed: the one in memory says nothing.
+    pub(crate) fn note_checksum(
+        &self,
+        check: impl FnOnce() -> std::result::Result<(), Corrupt>,
+    ) -> Result<()> {
+        if self.is_live() { Ok(()) } else { self.note(check()) }
+    }
+
+    /// The descriptor of a group.
+    pub(crate) async fn group(&self, group: Group) -> Result<GroupDescriptor> {
+        let sb = self.superblock();
+        if group.0 >= sb.group_count() {
+            return Err(Corrupt::field(
+                Place::GroupDescriptor(group),
+                "group",
+                group.0.into(),
+                "a group of the volume",
+            )
+            .into());
+        }
+        if let Some(live) = &self.inner.live {
+            return Ok(live.group(group));
+        }
+        let (block, at) = self.descriptor(group).await?;
+        match GroupDescriptor::parse(&block[at..], sb, group) {
+            Err(corrupt) if matches!(corrupt.problem, extant_format::Problem::Checksum { .. }) => {
+                self.note(Err(corrupt))?;
+                Ok(GroupDescriptor::parse_unchecked(&block[at..], sb, group)?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// The block that holds a group's descriptor, and the descriptor's offset within it.
+    async fn descriptor(&self, group: Group) -> Result<(BlockRef, usize)> {
+        let sb = self.superblock();
+        let per_block = sb.descriptors_per_block();
+        let block = self.buffers().block(sb.descriptor_block(group.0 / per_block)).await?;
+        Ok((block, (group.0 % per_block) as usize * sb.descriptor_size()))
+    }
+
+    /// The block that holds an inode, and the inode's offset within it.
+    pub(crate) async fn locate(&self, number: InodeNumber) -> Result<(VolumeBlock, usize)> {
+        let sb = self.superblock();
+        let Some((group, offset)) = inode_offset(sb, number) else {
+            let rule = "an inode of the volume";
+            return Err(Corrupt::field(Place::Inode(number), "inode number", number.0.into(), rule).into());
+        };
+        let table = match self.group(group).await {
+            Ok(descriptor) => descriptor.inode_table,
+            // Reading needs nothing but the table.
+            Err(Error::Corrupt(corrupt)) => {
+                self.note(Err(corrupt))?;
+                let (block, at) = self.descriptor(group).await?;
+                GroupDescriptor::parse_inode_table(&block[at..], sb, group)?
+            }
+            Err(other) => return Err(other),
+        };
+        let block = VolumeBlock(table.0 + (offset >> sb.block_size().log2()));
+        Ok((block, (offset & u64::from(sb.block_size().bytes() - 1)) as usize))
+    }
+
+    /// Reads an inode; one in use on a volume that is open for writing is as it was changed last. A free inode reads as
+    /// whatever lies there.
+    pub(crate) async fn inode(&self, number: InodeNumber) -> Result<Inode> {
+        if let Some(inode) = self.inner.live.as_ref().and_then(|live| live.inode(number)) {
+            return Ok(inode);
+        }
+        let (block, at) = self.locate(number).await?;
+        let bytes = self.buffers().block(block).await?;
+        let sb = self.superblock();
+        match Inode::parse(&bytes[at..], sb, number) {
+            Err(corrupt) if matches!(corrupt.problem, extant_format::Problem::Checksum { .. }) => {
+                self.note(Err(corrupt))?;
+                Ok(Inode::parse_unchecked(&bytes[at..], sb, number)?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Reads an inode without judging its checksum.
+    pub(crate) async fn inode_quietly(&self, number: InodeNumber) -> Result<Inode> {
+        let (block, at) = self.locate(number).await?;
+        let bytes = self.buffers().block(block).await?;
+        Ok(Inode::parse_unchecked(&bytes[at..], self.superblock(), number)?)
+    }
+
+    /// The root directory.
+    ///
+    /// # Errors
+    /// Damage of its inode is named: without it, everything below would be missing without a word.
+    pub(crate) async fn root(&self) -> Result<Inode> {
+        let root = self.inode(InodeNumber::ROOT).await?;
+        let bad = |field, value, rule| Corrupt::field(Place::Inode(InodeNumber::ROOT), field, value, rule);
+        if root.kind() != Some(FileKind::Directory) {
+            let rule = "that of a directory, for it is the root";
+            return Err(bad("i_mode", root.mode().into(), rule).into());
+        }
+        if root.links() == 0 {
+            self.note(Err(bad("i_links_count", 0, "at least 1, for it is the root directory")))?;
+        }
+        if root.size() == 0 {
+            self.note(Err(bad("i_size", 0, "at least one block, for it is the root directory")))?;
+        }
+        Ok(root)
+    }
+
+    /// Brings the blocks of these inodes into the cache, many reads at a time.
+    pub(crate) async fn prefetch_inodes(&self, numbers: &[InodeNumber]) {
+        let mut blocks = Vec::with_capacity(numbers.len());
+        for &number in numbers {
+            if let Ok((block, _)) = self.locate(number).await {
+                blocks.push(block);
+            }
+        }
+        self.buffers().prefetch(blocks.into_iter()).await;
+    }
+}
+
+/// Reads and checks the superblock at byte `offset` of a device, whatever features it names; the primary one is at 1,024.
+pub async fn read_superblock(device: &dyn Device, offset: u64) -> Result<Superblock> {
+    let limits = device.limits();
+    if limits.capacity_bytes < offset.saturating_add(SUPERBLOCK_BYTES as u64) {
+        let have = limits.capacity_bytes.saturating_sub(offset) as usize;
+        return Err(Corrupt::truncated(Place::Superblock, SUPERBLOCK_BYTES, have).into());
+    }
+    // Whole aligned blocks, so that a device that bypasses the host's cache takes it.
+    let start = offset / 4096 * 4096;
+    let len = (offset + SUPERBLOCK_BYTES as u64 - start).next_multiple_of(4096);
+    let len = len.min((limits.capacity_bytes - start).next_multiple_of(Sector::BYTES));
+    let bytes = extant_block::read(device, Sector::containing(start), len as usize).await?;
+    Ok(Superblock::parse(&bytes[(offset - start) as usize..])?)
+}

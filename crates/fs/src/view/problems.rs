@@ -1,0 +1,26 @@
+//! Problems that did not stop an operation.
+
+use crate::Error;
+use std::collections::BTreeSet;
+
+/// Most problems that a volume keeps; what comes after is only counted by its absence.
+const PROBLEMS_MAX: usize = 1000;
+
+/// Problems in the order in which they were met, each once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Problems {
+    list: Vec<Error>,
+    seen: BTreeSet<String>,
+}
+
+impl Problems {
+    pub(crate) fn add(&mut self, problem: Error) {
+        if self.list.len() < PROBLEMS_MAX && self.seen.insert(problem.to_string()) {
+            self.list.push(problem);
+        }
+    }
+
+    pub(crate) fn list(&self) -> &[Error] {
+        &self.list
+    }
+}

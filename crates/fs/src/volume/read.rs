@@ -1,0 +1,138 @@
+//! Reading a volume. One that is open for writing is read as it was changed last.
+
+use super::Volume;
+use crate::{
+    Attribute, DirItem, DirReader, Dump, File, FileOptions, FileStream, Follow, Result, Runs, Walk,
+    WalkOptions,
+};
+use extant_block::Device;
+use extant_format::{FileKind, Group, GroupDescriptor, Inode, InodeNumber, Place, Superblock};
+use std::sync::Arc;
+
+impl Volume {
+    /// The superblock, as the journal leaves it.
+    pub fn superblock(&self) -> &Superblock {
+        self.view.superblock()
+    }
+
+    /// The device that the volume lies on.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        self.view.device()
+    }
+
+    /// The descriptor of a group.
+    ///
+    /// # Errors
+    /// A group that the volume does not have; a damaged descriptor.
+    pub async fn group(&self, group: Group) -> Result<GroupDescriptor> {
+        self.view.group(group).await
+    }
+
+    /// Reads an inode; one in use on a volume that is open for writing is as it was changed last. A free inode reads as
+    /// whatever lies there.
+    pub async fn inode(&self, number: InodeNumber) -> Result<Inode> {
+        self.view.inode(number).await
+    }
+
+    /// The root directory.
+    ///
+    /// # Errors
+    /// Damage of its inode is named: without it, everything below would be missing without a word.
+    pub async fn root(&self) -> Result<Inode> {
+        self.view.root().await
+    }
+
+    /// Brings the blocks of these inodes into the cache, many reads at a time.
+    pub async fn prefetch_inodes(&self, numbers: &[InodeNumber]) {
+        self.view.prefetch_inodes(numbers).await;
+    }
+
+    /// The runs of a file or directory whose contents are in blocks, up to its size.
+    pub fn runs(&self, inode: &Inode) -> Runs {
+        self.view.runs(inode)
+    }
+
+    /// Begins to read a directory.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`](crate::Error::NotADirectory); a directory in its inode that is damaged.
+    pub async fn read_dir(&self, dir: &Inode) -> Result<DirReader> {
+        self.view.read_dir(dir).await
+    }
+
+    /// Brings the first blocks of these directories into the cache, many reads at a time.
+    pub async fn prefetch_dirs(&self, numbers: &[InodeNumber]) {
+        self.view.prefetch_dirs(numbers).await;
+    }
+
+    /// All names of a directory but `.` and `..`, in the order they are stored.
+    pub async fn list(&self, dir: &Inode) -> Result<Vec<DirItem>> {
+        self.view.list(dir).await
+    }
+
+    /// The inode of a name in a directory.
+    pub async fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNumber>> {
+        self.view.lookup(dir, name).await
+    }
+
+    /// The inode that an absolute path names; empty components and `.` are skipped, `..` goes up, never above the root.
+    pub async fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode> {
+        self.view.resolve(path, follow).await
+    }
+
+    /// Begins a walk below a directory.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`](crate::Error::NotADirectory).
+    pub async fn walk(&self, dir: &Inode, options: WalkOptions) -> Result<Walk> {
+        Walk::new(&self.view, dir, options)
+    }
+
+    /// All attributes of an inode, sorted by name; those that Linux keeps to itself (inline data, encryption) left out.
+    pub async fn xattrs(&self, inode: &Inode) -> Result<Vec<Attribute>> {
+        self.view.xattrs(inode).await
+    }
+
+    /// Opens a regular file (or anything whose contents are mapped) for reading.
+    ///
+    /// # Errors
+    /// [`Error::Encrypted`](crate::Error::Encrypted) where only ciphertext could be had.
+    pub async fn open_file(&self, inode: Inode) -> Result<File> {
+        let (number, kind) = (inode.number, inode.kind());
+        let file = File::stored(&self.view, inode)?;
+        match self.namespace() {
+            Some(namespace) if kind == Some(FileKind::Regular) => {
+                Ok(file.with_live(namespace.open(number, FileOptions::default()).await?))
+            }
+            _ => Ok(file),
+        }
+    }
+
+    /// Reads a regular file from start to end, sparse ranges told apart, several reads at a time. On a volume that is open
+    /// for writing, what the file holds now is written back first; pieces of later changes may or may not be seen.
+    pub async fn stream(&self, inode: Inode) -> Result<FileStream> {
+        let inode = match self.namespace() {
+            Some(namespace) if inode.kind() == Some(FileKind::Regular) => {
+                let cell = namespace.writer.inodes.get_live(inode.number, Place::Inode(inode.number)).await?;
+                namespace.files.write_back_one(&cell).await?;
+                cell.read(Inode::clone)
+            }
+            _ => inode,
+        };
+        FileStream::stored(&self.view, inode)
+    }
+
+    /// The target of a symbolic link.
+    pub async fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
+        self.view.read_link(inode).await
+    }
+
+    /// A structure as text. A damaged part is printed as its error, in place.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a number beyond the volume and for a journal or tree that it does not
+    /// have, [`Error::NotADirectory`](crate::Error::NotADirectory) for an inode that is none.
+    pub async fn dump(&self, what: Dump) -> Result<String> {
+        self.view.dump(what).await
+    }
+}
