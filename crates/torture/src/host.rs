@@ -1,15 +1,16 @@
 //! A directory of the host as a subject: the kernel's answers, and a way to look at what it mounted.
 
+use crate::subject::{FLAGS, is_compared};
 use crate::{
     Durability, Errno, Fallocate, Kind, Outcome, RenameMode, Special, Stat, Subject, Time, XattrMode,
 };
 use rustix::fs::{
-    self as fs, AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps,
+    self as fs, AtFlags, FallocateFlags, FileType, IFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps,
     XattrFlags,
 };
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// A directory of the host. Ids are not changed: run as root where permissions are not to be compared.
@@ -31,6 +32,16 @@ impl Host {
 
     fn open(&self, path: &str, flags: OFlags) -> Outcome<OwnedFd> {
         fs::openat(&self.root, at(path), flags | OPEN, Mode::empty())
+    }
+
+    /// As [`Host::open`], of a file or directory; `special` for others, of which an open would ask a device or wait for a
+    /// pipe.
+    fn open_plain(&self, path: &str, flags: OFlags, special: Errno) -> Outcome<OwnedFd> {
+        let stat = fs::statat(&self.root, at(path), AtFlags::empty())?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile | FileType::Directory => self.open(path, flags),
+            _ => Err(special),
+        }
     }
 
     fn full(&self, path: &str) -> PathBuf {
@@ -127,6 +138,7 @@ impl Subject for Host {
             RenameMode::Replace => RenameFlags::empty(),
             RenameMode::NoReplace => RenameFlags::NOREPLACE,
             RenameMode::Exchange => RenameFlags::EXCHANGE,
+            RenameMode::Whiteout => RenameFlags::WHITEOUT,
         };
         fs::renameat_with(&self.root, at(from), &self.root, at(to), flags)
     }
@@ -158,8 +170,18 @@ impl Subject for Host {
         fs::lremovexattr(self.full(path), name)
     }
 
+    fn set_flags(&mut self, path: &str, flags: u32) -> Outcome<()> {
+        let file = self.open_plain(path, OFlags::RDONLY, Errno::OPNOTSUPP)?;
+        let kept = fs::ioctl_getflags(&file)?.bits() & !FLAGS;
+        fs::ioctl_setflags(&file, IFlags::from_bits_retain(kept | flags & FLAGS))
+    }
+
+    fn open_truncated(&mut self, path: &str) -> Outcome<()> {
+        self.open_plain(path, OFlags::WRONLY | OFlags::TRUNC, Errno::NXIO).map(drop)
+    }
+
     fn truncate(&mut self, path: &str, size: u64) -> Outcome<()> {
-        fs::ftruncate(self.open(path, OFlags::WRONLY)?, size)
+        fs::ftruncate(self.open_plain(path, OFlags::WRONLY, Errno::NXIO)?, size)
     }
 
     fn write(
@@ -170,7 +192,7 @@ impl Subject for Host {
         _direct: bool,
         durability: Durability,
     ) -> Outcome<u64> {
-        let file = self.open(path, OFlags::WRONLY)?;
+        let file = self.open_plain(path, OFlags::WRONLY, Errno::NXIO)?;
         let written = put(&file, offset, data)?;
         settle(&file, durability)?;
         Ok(written)
@@ -195,9 +217,22 @@ impl Subject for Host {
     }
 
     fn hold(&mut self, slot: u8, path: &str) -> Outcome<()> {
-        let file = self.open(path, OFlags::RDWR)?;
+        let file = self.open_plain(path, OFlags::RDWR, Errno::NXIO)?;
         self.held.insert(slot, file);
         Ok(())
+    }
+
+    fn tmpfile(&mut self, slot: u8, dir: &str, mode: u32) -> Outcome<()> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OPEN;
+        let file = fs::openat(&self.root, at(dir), flags, Mode::from_raw_mode(mode))?;
+        self.held.insert(slot, file);
+        Ok(())
+    }
+
+    fn link_held(&mut self, slot: u8, to: &str) -> Outcome<()> {
+        let file = self.held.get(&slot).ok_or(Errno::BADF)?.as_raw_fd();
+        let from = format!("/proc/self/fd/{file}");
+        fs::linkat(fs::CWD, from, &self.root, at(to), AtFlags::SYMLINK_FOLLOW)
     }
 
     fn write_held(&mut self, slot: u8, offset: u64, data: &[u8]) -> Outcome<u64> {
@@ -209,16 +244,18 @@ impl Subject for Host {
     }
 
     fn fsync(&mut self, path: &str) -> Outcome<()> {
-        fs::fsync(self.open(path, OFlags::RDONLY)?)
+        fs::fsync(self.open_plain(path, OFlags::RDONLY, Errno::NXIO)?)
     }
 
     fn fdatasync(&mut self, path: &str) -> Outcome<()> {
-        fs::fdatasync(self.open(path, OFlags::RDONLY)?)
+        fs::fdatasync(self.open_plain(path, OFlags::RDONLY, Errno::NXIO)?)
     }
 
     fn sync(&mut self) -> Outcome<()> {
         fs::syncfs(&self.root)
     }
+
+    fn sleep(&mut self, _millis: u64) {}
 
     fn stat(&mut self, path: &str) -> Outcome<Stat> {
         let stat = fs::statat(&self.root, at(path), AtFlags::SYMLINK_NOFOLLOW)?;
@@ -236,6 +273,11 @@ impl Subject for Host {
             Kind::Char | Kind::Block => (fs::major(stat.st_rdev), fs::minor(stat.st_rdev)),
             _ => (0, 0),
         };
+        // Not every file system of the host has flags.
+        let flags = match kind {
+            Kind::File | Kind::Dir => fs::ioctl_getflags(self.open(path, OFlags::RDONLY)?),
+            _ => Err(Errno::NOTTY),
+        };
         Ok(Stat {
             inode: stat.st_ino,
             kind,
@@ -247,6 +289,7 @@ impl Subject for Host {
             size: stat.st_size as u64,
             device,
             mtime: Time { seconds: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
+            flags: flags.map_or(0, |flags| flags.bits() & FLAGS),
         })
     }
 
@@ -281,7 +324,7 @@ impl Subject for Host {
         let mut all = Vec::new();
         for name in names[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
             let name = std::str::from_utf8(name).map_err(|_| Errno::ILSEQ)?;
-            if name.starts_with("user.") || name.starts_with("trusted.") {
+            if is_compared(name) {
                 let mut value = vec![0_u8; 64 << 10];
                 let len = fs::lgetxattr(&full, name, &mut value)?;
                 value.truncate(len);

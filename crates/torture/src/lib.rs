@@ -32,6 +32,7 @@ mod ours;
 mod pattern;
 pub mod states;
 mod subject;
+pub mod tasks;
 mod tree;
 
 pub use ace::{Ace, Workload};

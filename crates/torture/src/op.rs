@@ -50,6 +50,8 @@ pub enum RenameMode {
     NoReplace,
     /// Source and target swap places (`RENAME_EXCHANGE`).
     Exchange,
+    /// It is replaced, and a whiteout, a character device 0:0, takes the source's name (`RENAME_WHITEOUT`).
+    Whiteout,
 }
 
 /// The fate of an existing attribute in `setxattr`.
@@ -147,9 +149,18 @@ pub enum Op {
         path: String,
         name: String,
     },
+    /// Those of [`Stat::flags`](crate::Stat::flags), as `chattr` sets them.
+    SetFlags {
+        path: String,
+        flags: u32,
+    },
     Truncate {
         path: String,
         size: u64,
+    },
+    /// Opens the file with `O_TRUNC` and closes it.
+    OpenTruncated {
+        path: String,
     },
     /// Writes [`pattern`]`(tag, offset, len)`.
     Write {
@@ -178,6 +189,17 @@ pub enum Op {
         slot: u8,
         path: String,
     },
+    /// Keeps a new file without a name open under a number (`O_TMPFILE`).
+    Tmpfile {
+        slot: u8,
+        dir: String,
+        mode: u32,
+    },
+    /// Gives a held file a name, its first or another one.
+    LinkHeld {
+        slot: u8,
+        to: String,
+    },
     /// Writes to a held file.
     WriteHeld {
         slot: u8,
@@ -196,6 +218,10 @@ pub enum Op {
         path: String,
     },
     Sync,
+    /// Does nothing for so long.
+    Sleep {
+        millis: u64,
+    },
 }
 
 impl Op {
@@ -220,14 +246,18 @@ impl Op {
             | Self::Utimens { path, .. }
             | Self::SetXattr { path, .. }
             | Self::RemoveXattr { path, .. }
+            | Self::SetFlags { path, .. }
             | Self::Truncate { path, .. }
+            | Self::OpenTruncated { path }
             | Self::Write { path, .. }
             | Self::Rewrite { path, .. }
             | Self::Fallocate { path, .. }
             | Self::Hold { path, .. }
             | Self::Fsync { path }
             | Self::Fdatasync { path } => [Some(path), None],
-            Self::WriteHeld { .. } | Self::Release { .. } | Self::Sync => [None, None],
+            Self::Tmpfile { dir, .. } => [Some(dir), None],
+            Self::LinkHeld { to, .. } => [Some(to), None],
+            Self::WriteHeld { .. } | Self::Release { .. } | Self::Sync | Self::Sleep { .. } => [None, None],
         };
         two.into_iter().flatten().map(String::as_str)
     }
@@ -276,7 +306,9 @@ impl fmt::Display for Op {
                 write!(f, "setxattr {} {name} {} bytes {mode:?}", p(path), value.len())
             }
             Self::RemoveXattr { path, name } => write!(f, "removexattr {} {name}", p(path)),
+            Self::SetFlags { path, flags } => write!(f, "chattr {} {flags:#x}", p(path)),
             Self::Truncate { path, size } => write!(f, "truncate {} {size}", p(path)),
+            Self::OpenTruncated { path } => write!(f, "open-truncated {}", p(path)),
             Self::Write { path, offset, len, tag, direct, durability } => {
                 let word = if *direct { "dwrite" } else { "write" };
                 write!(f, "{word} {} {offset}+{len} #{tag}{durability}", p(path))
@@ -288,6 +320,8 @@ impl fmt::Display for Op {
                 write!(f, "fallocate {} {mode:?} {offset}+{len}", p(path))
             }
             Self::Hold { slot, path } => write!(f, "hold {slot} {}", p(path)),
+            Self::Tmpfile { slot, dir, mode } => write!(f, "tmpfile {slot} {} {mode:o}", p(dir)),
+            Self::LinkHeld { slot, to } => write!(f, "link-held {slot} {}", p(to)),
             Self::WriteHeld { slot, offset, len, tag } => {
                 write!(f, "write-held {slot} {offset}+{len} #{tag}")
             }
@@ -295,6 +329,7 @@ impl fmt::Display for Op {
             Self::Fsync { path } => write!(f, "fsync {}", p(path)),
             Self::Fdatasync { path } => write!(f, "fdatasync {}", p(path)),
             Self::Sync => f.write_str("sync"),
+            Self::Sleep { millis } => write!(f, "sleep {millis} ms"),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Extant itself as the file system under test.
 
+use crate::subject::{FLAGS, is_compared};
 use crate::{
     Durability, Errno, Fallocate, Filesystem, Image, ImageDevice, Kind, Meddler, Meddling, Op, Outcome,
     Recovered, RenameMode, Run, Special, Stat, Subject, Time, Tree, XattrMode, apply,
 };
-use extant::{Dir, Error, File, FileOptions, FileType, OpenOptions, Volume};
+use extant::{Dir, Error, File, FileOptions, FileType, InodeFlags, OpenOptions, Volume};
 use extant_block::{Bio, Device, IoError, Limits, Record};
 use extant_rt::{Nanos, Rng, Rt};
 use extant_sim::{DeviceClock, Machine, Preemption, Sim};
@@ -22,6 +23,7 @@ const RECOVERY_CACHE_BYTES: u64 = 1 << 20;
 /// An open volume as a subject. No permissions are checked; the umask is zero.
 #[derive(Debug)]
 pub struct OurVolume {
+    rt: Rt,
     volume: Volume,
     root: Dir,
     held: BTreeMap<u8, File>,
@@ -33,14 +35,13 @@ impl OurVolume {
     /// # Errors
     /// It cannot be opened.
     pub fn open(rt: &Rt, device: Arc<dyn Device>) -> Result<Self, Error> {
-        Self::open_with(rt, device, CACHE_BYTES)
+        Self::open_with(rt, device, &offline())
     }
 
-    fn open_with(rt: &Rt, device: Arc<dyn Device>, cache_bytes: u64) -> Result<Self, Error> {
-        let options = OpenOptions::new().write(true).cache_bytes(cache_bytes).offline(true);
-        let volume = Volume::open_device(rt, device, &options)?;
+    fn open_with(rt: &Rt, device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self, Error> {
+        let volume = Volume::open_device(rt, device, options)?;
         let root = volume.root();
-        Ok(Self { volume, root, held: BTreeMap::new() })
+        Ok(Self { rt: rt.clone(), volume, root, held: BTreeMap::new() })
     }
 
     /// Free blocks and inodes.
@@ -54,7 +55,7 @@ impl OurVolume {
     /// # Errors
     /// Something could not be written.
     pub fn close(self) -> Result<(), Error> {
-        let Self { volume, root, held } = self;
+        let Self { volume, root, held, rt: _ } = self;
         drop((root, held));
         volume.close()
     }
@@ -64,7 +65,17 @@ impl OurVolume {
     }
 }
 
-fn errno(error: Error) -> Errno {
+/// For writing, as the library opens volumes by default.
+pub(crate) fn online() -> OpenOptions {
+    OpenOptions::new().write(true).cache_bytes(CACHE_BYTES)
+}
+
+/// With nothing that happens by itself.
+fn offline() -> OpenOptions {
+    online().offline(true)
+}
+
+pub(crate) fn errno(error: Error) -> Errno {
     Errno::from_raw_os_error(error.errno())
 }
 
@@ -75,7 +86,7 @@ fn to_write(durability: Durability) -> FileOptions {
 }
 
 /// The root itself is `.`.
-fn at(path: &str) -> &[u8] {
+pub(crate) fn at(path: &str) -> &[u8] {
     if path.is_empty() { b"." } else { path.as_bytes() }
 }
 
@@ -132,6 +143,7 @@ impl Subject for OurVolume {
             RenameMode::Replace => extant::RenameMode::Replace,
             RenameMode::NoReplace => extant::RenameMode::NoReplace,
             RenameMode::Exchange => extant::RenameMode::Exchange,
+            RenameMode::Whiteout => extant::RenameMode::Whiteout,
         };
         self.root.rename_with(at(from), at(to), mode).map_err(errno)
     }
@@ -159,6 +171,16 @@ impl Subject for OurVolume {
 
     fn remove_xattr(&mut self, path: &str, name: &str) -> Outcome<()> {
         self.root.remove_xattr(at(path), name).map_err(errno)
+    }
+
+    fn set_flags(&mut self, path: &str, flags: u32) -> Outcome<()> {
+        let old = self.root.metadata(at(path)).map_err(errno)?.flags().bits();
+        let flags = InodeFlags::from_bits_retain(old & !FLAGS | flags & FLAGS);
+        self.root.set_flags(at(path), flags).map_err(errno)
+    }
+
+    fn open_truncated(&mut self, path: &str) -> Outcome<()> {
+        self.root.open_with(at(path), FileOptions::new().write(true).truncate(true)).map(drop).map_err(errno)
     }
 
     fn truncate(&mut self, path: &str, size: u64) -> Outcome<()> {
@@ -194,6 +216,17 @@ impl Subject for OurVolume {
         Ok(())
     }
 
+    fn tmpfile(&mut self, slot: u8, dir: &str, mode: u32) -> Outcome<()> {
+        let file = self.root.open_dir(at(dir)).and_then(|dir| dir.tempfile(mode)).map_err(errno)?;
+        self.held.insert(slot, file);
+        Ok(())
+    }
+
+    fn link_held(&mut self, slot: u8, to: &str) -> Outcome<()> {
+        let file = self.held.get(&slot).ok_or(Errno::BADF)?;
+        self.root.link_file(file, at(to)).map_err(errno)
+    }
+
     fn write_held(&mut self, slot: u8, offset: u64, data: &[u8]) -> Outcome<u64> {
         let file = self.held.get(&slot).ok_or(Errno::BADF)?;
         file.write_at(offset, data).map(|n| n as u64).map_err(errno)
@@ -221,6 +254,11 @@ impl Subject for OurVolume {
         self.volume.sync().map_err(errno)
     }
 
+    fn sleep(&mut self, millis: u64) {
+        let slept = self.rt.block_on(self.rt.sleep(Nanos::from_millis(millis)));
+        slept.expect("a test's thread is no task of the world");
+    }
+
     fn stat(&mut self, path: &str) -> Outcome<Stat> {
         let metadata = self.root.symlink_metadata(at(path)).map_err(errno)?;
         let kind = match metadata.file_type() {
@@ -243,6 +281,10 @@ impl Subject for OurVolume {
             size: metadata.len(),
             device: metadata.device().unwrap_or_default(),
             mtime: Time { seconds: modified.seconds, nanos: modified.nanos },
+            flags: match kind {
+                Kind::File | Kind::Dir => metadata.flags().bits() & FLAGS,
+                _ => 0,
+            },
         })
     }
 
@@ -270,7 +312,7 @@ impl Subject for OurVolume {
         for name in self.root.xattrs(at(path)).map_err(errno)? {
             let value = self.root.xattr(at(path), &name).map_err(errno)?;
             let name = String::from_utf8(name).map_err(|_| Errno::ILSEQ)?;
-            if name.starts_with("user.") || name.starts_with("trusted.") {
+            if is_compared(&name) {
                 all.push((name, value));
             }
         }
@@ -285,12 +327,21 @@ pub struct Ours {
     seed: u64,
     /// The change of requests between the volume and its disk, with the volume's block size and its journal's place.
     meddling: Option<(Meddling, u64, Vec<Range<u64>>)>,
+    online: bool,
 }
 
 impl Ours {
     /// `seed` draws the times that bios take.
     pub fn new(seed: u64) -> Self {
-        Self { seed, meddling: None }
+        Self { seed, meddling: None, online: false }
+    }
+
+    /// Whether workloads run on a volume that commits by age and checkpoints in the background, as the library opens it by
+    /// default; recoveries stay offline, so that each gives the same bytes.
+    #[must_use]
+    pub fn online(mut self, online: bool) -> Self {
+        self.online = online;
+        self
     }
 
     /// With a fault between the volume and its disk: blocks of `block_bytes`, a journal in these runs of them.
@@ -312,7 +363,8 @@ impl Filesystem for Ours {
                 Arc::new(Meddler::new(record.clone(), *meddling, *block_bytes, journal.clone()))
             }
         };
-        let mut volume = OurVolume::open(sim.rt(), device).map_err(|error| format!("open: {error}"))?;
+        let mut volume = OurVolume::open_with(sim.rt(), device, &offline().offline(!self.online))
+            .map_err(|error| format!("open: {error}"))?;
         let before = Tree::of(&mut volume).map_err(|error| error.to_string())?;
         let mut marks = Vec::with_capacity(ops.len());
         for op in ops {
@@ -334,8 +386,9 @@ impl Filesystem for Ours {
         let sim = Sim::new(Machine::free(1, Preemption::None), self.seed);
         let disk = Arc::new(ImageDevice::new(image.clone()));
         let record = Arc::new(Record::new(disk.clone()));
-        let mut volume = OurVolume::open_with(sim.rt(), record.clone(), RECOVERY_CACHE_BYTES)
-            .map_err(|error| format!("our recovery: {error}"))?;
+        let mut volume =
+            OurVolume::open_with(sim.rt(), record.clone(), &offline().cache_bytes(RECOVERY_CACHE_BYTES))
+                .map_err(|error| format!("our recovery: {error}"))?;
         let tree = Tree::of(&mut volume).map_err(|error| format!("after our recovery: {error}"))?;
         volume.close().map_err(|error| format!("close after our recovery: {error}"))?;
         Ok(Recovered { tree, image: disk.image(), log: record.log() })

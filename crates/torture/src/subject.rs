@@ -40,7 +40,13 @@ pub struct Stat {
     pub device: (u32, u32),
     /// Time of the last change of contents.
     pub mtime: Time,
+    /// Flags of a file or directory, those of [`FLAGS`].
+    pub flags: u32,
 }
+
+/// Flags that `chattr` sets and that are compared: synchronous, immutable, append-only, not dumped, no access times,
+/// synchronous directory.
+pub(crate) const FLAGS: u32 = 0x1_00f8;
 
 /// A file system under test. Paths are relative to its root, which is the empty path; symbolic links in the last place are
 /// not followed, except by `chmod`, `truncate`, `write` and other calls that open the file.
@@ -59,7 +65,9 @@ pub trait Subject {
     fn utimens(&mut self, path: &str, atime: Time, mtime: Time) -> Outcome<()>;
     fn set_xattr(&mut self, path: &str, name: &str, value: &[u8], mode: XattrMode) -> Outcome<()>;
     fn remove_xattr(&mut self, path: &str, name: &str) -> Outcome<()>;
+    fn set_flags(&mut self, path: &str, flags: u32) -> Outcome<()>;
     fn truncate(&mut self, path: &str, size: u64) -> Outcome<()>;
+    fn open_truncated(&mut self, path: &str) -> Outcome<()>;
     /// Bytes written; fewer than asked for where the volume is full.
     fn write(
         &mut self,
@@ -73,11 +81,15 @@ pub trait Subject {
     fn rewrite(&mut self, path: &str, data: &[u8], durability: Durability) -> Outcome<u64>;
     fn fallocate(&mut self, path: &str, mode: Fallocate, offset: u64, len: u64) -> Outcome<()>;
     fn hold(&mut self, slot: u8, path: &str) -> Outcome<()>;
+    fn tmpfile(&mut self, slot: u8, dir: &str, mode: u32) -> Outcome<()>;
+    fn link_held(&mut self, slot: u8, to: &str) -> Outcome<()>;
     fn write_held(&mut self, slot: u8, offset: u64, data: &[u8]) -> Outcome<u64>;
     fn release(&mut self, slot: u8) -> Outcome<()>;
     fn fsync(&mut self, path: &str) -> Outcome<()>;
     fn fdatasync(&mut self, path: &str) -> Outcome<()>;
     fn sync(&mut self) -> Outcome<()>;
+    /// Passes on a virtual clock only.
+    fn sleep(&mut self, millis: u64);
 
     fn stat(&mut self, path: &str) -> Outcome<Stat>;
     /// Names of a directory without the dots, in any order.
@@ -86,8 +98,13 @@ pub trait Subject {
     fn read(&mut self, path: &str) -> Outcome<Vec<u8>>;
     fn read_held(&mut self, slot: u8) -> Outcome<Vec<u8>>;
     fn read_link(&mut self, path: &str) -> Outcome<String>;
-    /// Extended attributes with their values, those of `user.` and `trusted.`, sorted by name.
+    /// Extended attributes with their values, those that [`is_compared`], sorted by name.
     fn xattrs(&mut self, path: &str) -> Outcome<Vec<(String, Vec<u8>)>>;
+}
+
+/// Whether an attribute is one of a user's, of an administrator's, or an access control list.
+pub(crate) fn is_compared(attribute: &str) -> bool {
+    ["user.", "trusted.", "system.posix_acl_"].iter().any(|prefix| attribute.starts_with(prefix))
 }
 
 /// Does one operation. The number is what a write answered, zero for the others.
@@ -106,6 +123,8 @@ pub fn apply(subject: &mut dyn Subject, op: &Op) -> Outcome<u64> {
         Op::Utimens { path, atime, mtime } => subject.utimens(path, *atime, *mtime),
         Op::SetXattr { path, name, value, mode } => subject.set_xattr(path, name, value, *mode),
         Op::RemoveXattr { path, name } => subject.remove_xattr(path, name),
+        Op::SetFlags { path, flags } => subject.set_flags(path, *flags),
+        Op::OpenTruncated { path } => subject.open_truncated(path),
         Op::Truncate { path, size } => subject.truncate(path, *size),
         Op::Write { path, offset, direct, durability, .. } => {
             return subject.write(path, *offset, &op.data().expect("a write"), *direct, *durability);
@@ -115,6 +134,8 @@ pub fn apply(subject: &mut dyn Subject, op: &Op) -> Outcome<u64> {
         }
         Op::Fallocate { path, mode, offset, len } => subject.fallocate(path, *mode, *offset, *len),
         Op::Hold { slot, path } => subject.hold(*slot, path),
+        Op::Tmpfile { slot, dir, mode } => subject.tmpfile(*slot, dir, *mode),
+        Op::LinkHeld { slot, to } => subject.link_held(*slot, to),
         Op::WriteHeld { slot, offset, .. } => {
             return subject.write_held(*slot, *offset, &op.data().expect("a write"));
         }
@@ -122,6 +143,10 @@ pub fn apply(subject: &mut dyn Subject, op: &Op) -> Outcome<u64> {
         Op::Fsync { path } => subject.fsync(path),
         Op::Fdatasync { path } => subject.fdatasync(path),
         Op::Sync => subject.sync(),
+        Op::Sleep { millis } => {
+            subject.sleep(*millis);
+            Ok(())
+        }
     };
     done.map(|()| 0)
 }

@@ -106,6 +106,7 @@ impl Tree {
             differ("mode", &format!("{:o}", a.mode), &format!("{:o}", b.mode));
             differ("owner", &(a.uid, a.gid), &(b.uid, b.gid));
             differ("link count", &a.nlink, &b.nlink);
+            differ("flags", &format!("{:#x}", a.flags), &format!("{:#x}", b.flags));
             differ("device", &a.device, &b.device);
             differ("target", &ours.target, &theirs.target);
             differ("attributes", &ours.xattrs, &theirs.xattrs);

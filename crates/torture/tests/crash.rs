@@ -36,6 +36,26 @@ fn every_crash_of_the_odd_workloads_of_seq_1_leaves_what_was_promised() {
     check_half_of_seq_1(1);
 }
 
+/// Bitmaps and inode tables that no one has written yet, several descriptors in a transaction, contents in inodes: a sample
+/// of each, and the new operations of random sequences.
+#[test]
+fn every_crash_of_a_volume_of_another_shape_leaves_what_was_promised() {
+    let shapes = ["ext4-groups", "ext4-meta-bg", "ext4-no-flex-bg", "ext4-uninit-bg", "ext4-inline"];
+    for (shift, name) in shapes.into_iter().enumerate() {
+        let effort = Effort { pruned: true, fsck_every: 10, recut_every: 300, ..Effort::default() };
+        let Some(campaign) = campaign(name, effort) else { return };
+        let mut total = Tally::default();
+        let (seq1, random) = (Source::Ace(Ace::new(1)), Source::Random(30));
+        let workloads = (shift as u64..seq1.len()).step_by(25).map(|index| seq1.workload(index));
+        let first = 10 * shift as u64;
+        for workload in workloads.chain((first..first + 3).map(|seed| random.workload(seed))) {
+            total += campaign.check(&workload).unwrap_or_else(|failure| panic!("{name}: {failure}"));
+        }
+        println!("{name}: {total}");
+        assert!(total.distinct > 100, "{name}: {total}");
+    }
+}
+
 /// Changes that ACE's workloads do not reach, recovery cut off among it; the long workloads are left to `cargo xtask torture`.
 #[test]
 fn every_crash_of_the_directed_workloads_leaves_what_was_promised() {

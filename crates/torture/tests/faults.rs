@@ -20,8 +20,10 @@ fn a_device_that_fails_once_loses_nothing_that_was_acknowledged() {
         return;
     }
     let mut rng = Rng::labelled(1, "faults");
-    for (n, profile) in [PROFILES[0], PROFILES[4], UNLOGGED[0], UNLOGGED[1]].into_iter().enumerate() {
-        for workload in &WORKLOADS[n % 2..][..2] {
+    for (n, profile) in
+        [PROFILES[0], PROFILES[4], UNLOGGED[0], PROFILES[5], UNLOGGED[2], PROFILES[9]].into_iter().enumerate()
+    {
+        for workload in &WORKLOADS[n % 3..][..2] {
             let sweep = Sweep::new(profile, workload, 1).unwrap();
             for op in [Op::Read, Op::Write, Op::Flush] {
                 let bios = sweep.bios(op).unwrap();

@@ -64,7 +64,7 @@ fn the_corpus_is_written_to_without_more_damage() {
         let Some(bytes) = image(&folder) else { continue };
         let image = Image::new(bytes.into());
         for seed in 1..4 {
-            match check(&image, None, seed, Some(&fsck)) {
+            match check(&image, seed, Some(&fsck)) {
                 Ok(end) => written += u32::from(end == End::Written),
                 Err(words) => wrong.push(format!("{}, seed {seed}: {words}", folder.display())),
             }

@@ -180,6 +180,8 @@ pub struct Checker<'a> {
     pub oracles: Vec<Oracle<'a>>,
     /// The promise to hold trees to.
     pub promise: Promise,
+    /// Age at which changes are durable without a sync, in milliseconds; `None` of an offline batch.
+    pub commits_within_millis: Option<u64>,
     /// Power cuts during recovery.
     pub recuts: Option<&'a mut Recuts>,
 }
@@ -210,7 +212,7 @@ impl Checker<'_> {
             })
         };
         let run = self.filesystem.run(&self.base, &workload.ops).map_err(|e| failure(None, (0, 0), e))?;
-        let mut model = Model::new(&run.before);
+        let mut model = Model::new(&run.before).commits_within_millis(self.commits_within_millis);
         for (op, &(_, _, result)) in workload.ops.iter().zip(&run.marks) {
             tally.failed_ops += u64::from(result.is_err());
             model.record(op, result).map_err(|e| failure(None, (0, 0), e))?;

@@ -120,6 +120,7 @@ fn torture(bug: Bug) -> Result<Tally, Box<Failure>> {
         pruner: None,
         oracles: Vec::new(),
         promise: Promise::Prefix,
+        commits_within_millis: None,
         recuts: None,
     };
     let (seq1, seq2) = (Ace::new(1), Ace::new(2));

@@ -10,11 +10,17 @@ pub struct Generator {
     rng: Rng,
     known: BTreeMap<String, Kind>,
     held: Vec<u8>,
+    /// Immutable and append-only files.
+    frozen: Vec<String>,
     tag: u32,
     /// Whether sequences may hold files open.
     pub holds: bool,
     /// Whether they may allocate space.
     pub allocates: bool,
+    /// Whether they may make files immutable or append-only.
+    pub freezes: bool,
+    /// Whether they may sleep.
+    pub sleeps: bool,
     /// Whether they may sync.
     pub syncs: bool,
     /// Longest write, in bytes.
@@ -23,6 +29,9 @@ pub struct Generator {
     pub names: u64,
 }
 
+/// Immutable or append-only.
+const FROZEN: u32 = 0x30;
+
 impl Generator {
     /// For an empty volume.
     pub fn new(seed: u64) -> Self {
@@ -30,9 +39,12 @@ impl Generator {
             rng: Rng::labelled(seed, "operations"),
             known: BTreeMap::from([(String::new(), Kind::Dir)]),
             held: Vec::new(),
+            frozen: Vec::new(),
             tag: 0,
             holds: true,
             allocates: false,
+            freezes: false,
+            sleeps: false,
             syncs: true,
             longest_write: 20_000,
             names: 12,
@@ -145,7 +157,20 @@ impl Generator {
         let is_dir = |kind| kind == Kind::Dir;
         let not_dir = |kind| kind != Kind::Dir;
         let any = |_| true;
-        match self.rng.below(100) {
+        match self.rng.below(112) {
+            100..104 => self.set_flags(),
+            104..107 => {
+                let path = self.old(|kind| is_file(kind) || is_dir(kind));
+                let default = self.chance(40) && self.known.get(&path) == Some(&Kind::Dir);
+                let name = format!("system.posix_acl_{}", if default { "default" } else { "access" });
+                if self.chance(25) {
+                    return Op::RemoveXattr { path, name };
+                }
+                Op::SetXattr { path, name, value: self.acl(), mode: XattrMode::Any }
+            }
+            107..109 => Op::OpenTruncated { path: self.old(is_file) },
+            109..111 if self.holds => self.tmpfile(),
+            111 if self.sleeps => Op::Sleep { millis: self.pick(&[3, 900, 6_000, 40_000]) },
             0..12 => {
                 let (path, mode, exclusive) = (self.fresh(), self.mode(), self.chance(50));
                 self.note(&path, Kind::File);
@@ -242,7 +267,7 @@ impl Generator {
                 Op::Fallocate { path: self.old(is_file), mode, offset, len }
             }
             93..96 if self.holds => self.held_op(),
-            96.. if self.syncs => match self.rng.below(5) {
+            96..100 if self.syncs => match self.rng.below(5) {
                 0 => Op::Sync,
                 1 => Op::Fdatasync { path: self.old(is_file) },
                 2 => Op::Fsync { path: self.old(is_dir) },
@@ -256,6 +281,51 @@ impl Generator {
         }
     }
 
+    /// Flags of `chattr`. What is immutable or append-only soon is no longer.
+    fn set_flags(&mut self) -> Op {
+        if let Some(path) = self.frozen.pop() {
+            return Op::SetFlags { path, flags: 0 };
+        }
+        let path = self.old(|kind| matches!(kind, Kind::File | Kind::Dir));
+        let flags = self.pick(&[0, 0x08, 0x40, 0x80, 0xc8, 0x1_0000, 0x10, 0x20]);
+        if flags & FROZEN == 0 {
+            return Op::SetFlags { path, flags };
+        }
+        if !self.freezes {
+            return Op::SetFlags { path, flags: 0x40 };
+        }
+        self.frozen.push(path.clone());
+        Op::SetFlags { path, flags }
+    }
+
+    /// An access control list, at times one that says no more than a mode.
+    fn acl(&mut self) -> Vec<u8> {
+        let mut entry = |tag: u16, id: u32| {
+            let permissions = self.rng.below(8) as u16;
+            [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        let (mut users, mut groups) = (vec![entry(0x01, u32::MAX)], vec![entry(0x04, u32::MAX)]);
+        users.extend([entry(0x02, 7), entry(0x02, 70_000)]);
+        groups.extend([entry(0x08, 9), entry(0x10, u32::MAX)]);
+        let other = entry(0x20, u32::MAX);
+        if self.chance(30) {
+            users.truncate(1);
+            groups.truncate(1);
+        }
+        [vec![2_u32.to_le_bytes().to_vec()], users, groups, vec![other]].concat().concat()
+    }
+
+    fn tmpfile(&mut self) -> Op {
+        if self.held.is_empty() || self.chance(50) {
+            let slot = self.rng.below(4) as u8;
+            self.held.push(slot);
+            return Op::Tmpfile { slot, dir: self.old(|kind| kind == Kind::Dir), mode: self.mode() };
+        }
+        let (slot, to) = (self.pick(&self.held.clone()), self.fresh());
+        self.note(&to, Kind::File);
+        Op::LinkHeld { slot, to }
+    }
+
     fn xattr_name(&mut self) -> String {
         self.pick(&["user.a", "user.b", "user.a-much-longer-name", "trusted.c"]).to_owned()
     }
@@ -266,6 +336,7 @@ impl Generator {
         let mode = match self.rng.below(10) {
             0 => RenameMode::NoReplace,
             1 | 2 => RenameMode::Exchange,
+            3 => RenameMode::Whiteout,
             _ => RenameMode::Replace,
         };
         let nested = to.starts_with(&format!("{from}/")) || from.starts_with(&format!("{to}/")) || from == to;
@@ -282,11 +353,11 @@ impl Generator {
                 self.paste(a, &from, &to);
                 self.paste(b, &to, &from);
             }
-            (RenameMode::Replace | RenameMode::NoReplace, None) => {
+            (RenameMode::Replace | RenameMode::NoReplace | RenameMode::Whiteout, None) => {
                 let moved = self.cut(&from);
                 self.paste(moved, &from, &to);
             }
-            (RenameMode::Replace, Some(target))
+            (RenameMode::Replace | RenameMode::Whiteout, Some(target))
                 if (target == Kind::Dir) == (source == Kind::Dir) && empty =>
             {
                 let moved = self.cut(&from);
@@ -294,6 +365,9 @@ impl Generator {
                 self.paste(moved, &from, &to);
             }
             _ => {}
+        }
+        if mode == RenameMode::Whiteout {
+            self.known.entry(from.clone()).or_insert(Kind::Fifo);
         }
         Op::Rename { from, to, mode }
     }

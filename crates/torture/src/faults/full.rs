@@ -29,14 +29,22 @@ pub struct Full {
 }
 
 /// Volumes small enough to be filled at once.
-pub(super) const TINY: [Profile; 3] = [
-    Profile {
-        name: "tiny-ext4",
-        mke2fs: &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1"],
-        kib: 4 << 10,
-    },
-    Profile { name: "tiny-ext3", mke2fs: &["-t", "ext3", "-b", "1024", "-J", "size=1"], kib: 4 << 10 },
-    Profile { name: "tiny-ext2", mke2fs: &["-t", "ext2", "-b", "1024"], kib: 600 },
+pub(super) const TINY: [Profile; 5] = [
+    Profile::new("tiny-ext4", &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1"], 4 << 10),
+    Profile::new("tiny-ext3", &["-t", "ext3", "-b", "1024", "-J", "size=1"], 4 << 10),
+    Profile::new("tiny-ext2", &["-t", "ext2", "-b", "1024"], 600),
+    Profile::new(
+        "tiny-groups",
+        &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-g", "512", "-G", "4"],
+        4 << 10,
+    )
+    .over_used_device(),
+    Profile::new(
+        "tiny-inline",
+        &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-g", "512", "-O", "inline_data,^flex_bg"],
+        4 << 10,
+    )
+    .over_used_device(),
 ];
 
 /// Operations tried on a full volume.
@@ -44,7 +52,7 @@ const TRIES: usize = 60;
 
 impl Full {
     /// The tiny volumes.
-    pub const PROFILES: [Profile; 3] = TINY;
+    pub const PROFILES: [Profile; 5] = TINY;
 
     /// A volume of this kind.
     ///

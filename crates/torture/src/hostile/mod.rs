@@ -1,46 +1,48 @@
 //! Writing to damaged volumes: a clear error, never a panic or a hang, and no more damage than there was.
 
+mod features;
 mod mutate;
 
 pub use mutate::mutate;
 
 use crate::campaign::{self, Profile};
-use crate::check::Fsck;
+use crate::check::{Fsck, Verdict};
 use crate::diff::Generator;
 use crate::faults::{WORKLOADS, caught};
 use crate::{
-    Errno, Filesystem, Image, ImageDevice, Kind, Op, OurVolume, Ours, SlowDevice, Subject, Tree, apply, join,
+    Errno, Filesystem, Image, ImageDevice, Kind, Op, OurVolume, Ours, SlowDevice, Subject, apply, join,
 };
 use extant_sim::{Machine, Preemption, Sim};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Volumes to be damaged; those without checksums let more of it through.
-pub const PROFILES: [Profile; 5] = [
+pub const PROFILES: [Profile; 7] = [
     Profile { kib: 4 << 10, ..campaign::PROFILES[0] },
-    Profile {
-        name: "ext4-no-checksums",
-        mke2fs: &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "^metadata_csum"],
-        kib: 4 << 10,
-    },
+    Profile::new(
+        "ext4-no-checksums",
+        &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "^metadata_csum"],
+        4 << 10,
+    ),
     Profile { kib: 4 << 10, ..campaign::PROFILES[4] },
     campaign::UNLOGGED[0],
-    Profile {
-        name: "ext4-inline",
-        mke2fs: &[
-            "-t",
-            "ext4",
-            "-b",
-            "1024",
-            "-I",
-            "256",
-            "-J",
-            "size=1",
-            "-O",
-            "inline_data,^metadata_csum",
-        ],
-        kib: 4 << 10,
-    },
+    Profile::new(
+        "ext4-inline",
+        &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "inline_data,^metadata_csum"],
+        4 << 10,
+    ),
+    Profile::new(
+        "ext4-groups",
+        &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-g", "512", "-G", "4"],
+        4 << 10,
+    )
+    .over_used_device(),
+    Profile::new(
+        "ext4-groups-no-checksums",
+        &["-t", "ext4", "-b", "1024", "-J", "size=1", "-g", "512", "-O", "^metadata_csum,^flex_bg,uninit_bg"],
+        4 << 10,
+    )
+    .over_used_device(),
 ];
 
 /// Operations on a damaged volume.
@@ -61,8 +63,6 @@ pub enum End {
 #[derive(Debug)]
 pub struct Victim {
     image: Image,
-    tree: Tree,
-    has_checksums: bool,
 }
 
 impl Victim {
@@ -72,7 +72,6 @@ impl Victim {
     /// It cannot be made.
     pub fn new(profile: Profile) -> Result<Self, String> {
         let base = profile.make().map_err(|error| error.to_string())?;
-        let ours = Ours::new(1);
         let disk = Arc::new(ImageDevice::new(base.image));
         let sim = Sim::new(Machine::free(1, Preemption::None), 1);
         let mut volume = OurVolume::open(sim.rt(), disk.clone()).map_err(|error| error.to_string())?;
@@ -80,36 +79,34 @@ impl Victim {
             let _ = apply(&mut volume, &op);
         }
         volume.close().map_err(|error| error.to_string())?;
-        let (image, has_checksums) = (disk.image(), profile.name == "ext4");
-        Ok(Self { tree: ours.recover(&image)?.tree, image, has_checksums })
+        Ok(Self { image: disk.image() })
     }
 
     /// Damages the volume as the seed says and writes to it.
     ///
     /// # Errors
-    /// A panic, a deadlock, or more damage than there was; the damage itself comes first.
+    /// As [`check`]; the damage itself comes first.
     pub fn check(&self, seed: u64, fsck: Option<&Fsck>) -> Result<End, String> {
         let mut bytes = self.image.to_vec();
         let changes = mutate(&mut bytes, seed);
-        let intact = self.has_checksums.then_some(&self.tree);
-        check(&Image::new(bytes.into()), intact, seed, fsck)
-            .map_err(|words| format!("after {changes:#?}:\n{words}"))
+        check(&Image::new(bytes.into()), seed, fsck).map_err(|words| format!("after {changes:#?}:\n{words}"))
     }
 }
 
-/// Writes to a damaged volume. `intact` is its tree before it was damaged, if checksums tell damage from what is good: files
-/// of it that no operation named must still be there.
+/// Writes to a damaged volume. Files that e2fsck finds on it as it was, and that no operation named, are found afterwards as
+/// well; a volume that is not opened keeps its bytes, but for the replay of its journal.
 ///
 /// # Errors
-/// As [`Victim::check`].
-pub fn check(image: &Image, intact: Option<&Tree>, seed: u64, fsck: Option<&Fsck>) -> Result<End, String> {
+/// A panic, a deadlock, an errno that does not fit the operation, or more damage than there was.
+pub fn check(image: &Image, seed: u64, fsck: Option<&Fsck>) -> Result<End, String> {
     let disk = Arc::new(ImageDevice::new(image.clone()));
-    let touched = caught(|| Ok(write(disk.clone(), seed)))?;
+    let touched = caught(|| write(disk.clone(), seed))?;
     let end = if touched.is_some() { End::Written } else { End::Refused };
-    let (Some(fsck), Some(touched)) = (fsck, touched) else {
-        // An orphan may have been finished, a journal replayed: nothing else.
-        return Ok(end);
-    };
+    let is_same = disk.image().hash() == image.hash();
+    if end == End::Refused && !is_same && !features::is_recovered(image) {
+        return Err("the volume was refused, had nothing to be recovered, and is not as it was".into());
+    }
+    let Some(fsck) = fsck.filter(|_| !is_same) else { return Ok(end) };
     let Ok(before) = fsck.mend(image) else { return Ok(end) };
     let after = match fsck.mend(&disk.image()) {
         Ok(after) => after,
@@ -117,20 +114,42 @@ pub fn check(image: &Image, intact: Option<&Tree>, seed: u64, fsck: Option<&Fsck
         Err(error) if error.to_string().contains("Cannot allocate space for /lost+found") => return Ok(end),
         Err(error) => return Err(format!("e2fsck cannot mend it any more: {error}")),
     };
-    let Some(intact) = intact else { return Ok(end) };
+    if !features::has_checksums(image) && is_misleading(fsck, image)? {
+        return Ok(end);
+    }
     let ours = Ours::new(1);
     let (Ok(before), Ok(after)) = (ours.recover(&before), ours.recover(&after)) else { return Ok(end) };
-    let same =
-        |tree: &Tree, path: &str, data: &[u8]| tree.nodes.get(path).is_some_and(|found| *found.data == *data);
-    for (path, found) in intact.nodes.iter().filter(|(_, found)| found.stat.kind == Kind::File) {
+    let touched = touched.unwrap_or_default();
+    for (path, found) in before.tree.nodes.iter().filter(|(_, found)| found.stat.kind == Kind::File) {
         let is_touched =
             touched.paths.iter().any(|touched| path == touched || path.starts_with(&format!("{touched}/")))
                 || touched.inodes.contains(&found.stat.inode);
-        if !is_touched && same(&before.tree, path, &found.data) && !same(&after.tree, path, &found.data) {
-            return Err(format!("/{path} was intact and is not any more"));
+        // e2fsck moves a file to `lost+found` under its number when a directory of its path is beyond repair.
+        let lost = format!("lost+found/#{}", found.stat.inode);
+        let is_kept = |path: &str| after.tree.nodes.get(path).is_some_and(|after| *after.data == *found.data);
+        if !is_touched && !is_kept(path) && !is_kept(&lost) {
+            let now = after.tree.nodes.get(path).map(|after| after.data.len());
+            return Err(format!(
+                "/{path} had {} bytes and was named by no operation, now {now:?}",
+                found.data.len()
+            ));
         }
     }
     Ok(end)
+}
+
+/// Whether the damage lets a file system without checksums write to what is in use, and nothing could tell.
+fn is_misleading(fsck: &Fsck, image: &Image) -> Result<bool, String> {
+    const WORDS: [&str; 5] = [
+        "Multiply-claimed",
+        "bitmap differences",
+        "conflicts with",
+        // A file's blocks are in use, and its inode or its directory says otherwise.
+        "deleted/unused inode",
+        "zero dtime",
+    ];
+    let verdict = fsck.check(image).map_err(|error| error.to_string())?;
+    Ok(matches!(verdict, Verdict::Complains(said) if WORDS.iter().any(|word| said.contains(word))))
 }
 
 /// Paths and inodes that operations named.
@@ -141,11 +160,19 @@ struct Touched {
 }
 
 /// Opens, changes and closes a damaged volume; `None` if it is refused.
-fn write(disk: Arc<ImageDevice>, seed: u64) -> Option<Touched> {
+fn write(disk: Arc<ImageDevice>, seed: u64) -> Result<Option<Touched>, String> {
     let sim = Sim::new(Machine::free(1, Preemption::None), seed);
     let device = Arc::new(SlowDevice::new(&sim, disk, seed));
-    let mut volume = OurVolume::open(sim.rt(), device).ok()?;
-    let known = walk(&mut volume);
+    let mut volume = match OurVolume::open(sim.rt(), device) {
+        Ok(volume) => volume,
+        Err(error) => {
+            let errno = Errno::from_raw_os_error(error.errno());
+            // A feature, or a volume without a journal that was not closed.
+            let fits = is_damage(errno) || [Errno::OPNOTSUPP, Errno::INVAL].contains(&errno);
+            return if fits { Ok(None) } else { Err(format!("opening: {errno:?}: {error}")) };
+        }
+    };
+    let known = walk(&mut volume)?;
     let mut generator = Generator::over(seed, known.iter().map(|(path, &(kind, _))| (path.clone(), kind)));
     generator.holds = false;
     let mut touched = Touched::default();
@@ -157,30 +184,91 @@ fn write(disk: Arc<ImageDevice>, seed: u64) -> Option<Touched> {
         if matches!(op, Op::Symlink { .. }) {
             continue;
         }
-        let _: Result<u64, Errno> = apply(&mut volume, &op);
+        match apply(&mut volume, &op) {
+            Err(errno) if !is_damage(errno) && !fits(errno, &op) => {
+                return Err(format!("{op} was answered with {errno:?}"));
+            }
+            _ => {}
+        }
     }
     let _ = volume.close();
-    Some(touched)
+    Ok(Some(touched))
+}
+
+/// Whether a volume says that it is damaged, full, or written to no longer.
+fn is_damage(errno: Errno) -> bool {
+    [Errno::IO, Errno::UCLEAN, Errno::BADMSG, Errno::ROFS, Errno::NOSPC].contains(&errno)
+}
+
+/// Whether a sound volume may answer an operation of the generator's like this; damage may make a path lead anywhere.
+fn fits(errno: Errno, op: &Op) -> bool {
+    // Of the path, and of flags and set kinds of files that damage brings about.
+    const ANY: [Errno; 9] = [
+        Errno::NOENT,
+        Errno::NOTDIR,
+        Errno::NAMETOOLONG,
+        Errno::LOOP,
+        Errno::PERM,
+        Errno::ISDIR,
+        Errno::INVAL,
+        Errno::OPNOTSUPP,
+        // A special file is not opened.
+        Errno::NXIO,
+    ];
+    ANY.contains(&errno)
+        || match op {
+            Op::Create { .. } | Op::Mkdir { .. } | Op::Mknod { .. } => errno == Errno::EXIST,
+            Op::Link { .. } => [Errno::EXIST, Errno::MLINK].contains(&errno),
+            Op::Rmdir { .. } => errno == Errno::NOTEMPTY,
+            Op::Rename { .. } => [Errno::EXIST, Errno::NOTEMPTY, Errno::MLINK].contains(&errno),
+            Op::SetXattr { .. } => {
+                [Errno::EXIST, Errno::NODATA, Errno::ACCESS, Errno::RANGE, Errno::TOOBIG].contains(&errno)
+            }
+            Op::RemoveXattr { .. } => errno == Errno::NODATA,
+            // An inode of a block map reaches less far.
+            Op::Truncate { .. } | Op::Write { .. } => errno == Errno::FBIG,
+            _ => false,
+        }
 }
 
 /// Files and directories as far as they can be found.
-fn walk(volume: &mut OurVolume) -> BTreeMap<String, (Kind, u64)> {
+fn walk(volume: &mut OurVolume) -> Result<BTreeMap<String, (Kind, u64)>, String> {
+    // A name that leads to a free inode is damage, too.
+    let clear = |call: &str, path: &str, errno: Errno| match is_damage(errno) || errno == Errno::OPNOTSUPP {
+        true => Ok(()),
+        false => Err(format!("{call} /{path}: {errno:?}")),
+    };
     let mut known = BTreeMap::new();
     let mut todo = vec![String::new()];
     let mut dirs = BTreeSet::new();
     while let Some(path) = todo.pop() {
-        let Ok(stat) = volume.stat(&path) else { continue };
+        let stat = match volume.stat(&path) {
+            Ok(stat) => stat,
+            Err(errno) => {
+                clear("stat", &path, errno)?;
+                continue;
+            }
+        };
         if !matches!(stat.kind, Kind::File | Kind::Dir) || known.len() >= NAMES_MAX {
             continue;
         }
         known.insert(path.clone(), (stat.kind, stat.inode));
         if stat.kind == Kind::Dir && dirs.insert(stat.inode) {
-            let names = volume.list(&path).unwrap_or_default();
-            todo.extend(names.iter().map(|name| join(&path, name)));
+            match volume.list(&path) {
+                Ok(names) => todo.extend(names.iter().map(|name| join(&path, name))),
+                // Names need not be text.
+                Err(Errno::ILSEQ) => {}
+                Err(errno) => clear("readdir", &path, errno)?,
+            }
         } else if stat.kind == Kind::File && stat.size < 1 << 24 {
-            let _ = volume.read(&path);
-            let _ = volume.xattrs(&path);
+            if let Err(errno) = volume.read(&path) {
+                clear("read", &path, errno)?;
+            }
+            match volume.xattrs(&path) {
+                Ok(_) | Err(Errno::ILSEQ) => {}
+                Err(errno) => clear("listxattr", &path, errno)?,
+            }
         }
     }
-    known
+    Ok(known)
 }

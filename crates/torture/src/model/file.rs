@@ -18,6 +18,8 @@ pub(super) enum Event {
     Resize {
         size: u64,
     },
+    /// Truncation to nothing at open, which waits for new contents: the file is as before, empty, or new.
+    Empty,
     /// The bytes there are durable once the operation returns, as `O_SYNC` promises of what it writes.
     Pin {
         range: Range<u64>,
@@ -76,6 +78,7 @@ impl FileHistory {
                 }
             }
             Event::Resize { size } => self.live.resize(*size as usize, 0),
+            Event::Empty => self.live.clear(),
             Event::Pin { .. } => {}
             Event::Zero { range, size } => {
                 let len = self.live.len().max(*size as usize);
@@ -155,6 +158,7 @@ fn allowed_sizes(base: u64, pending: &[&(usize, Event)], prefix: usize) -> Sizes
             // Writes after a size that did not survive did not grow the file either: they were logged later.
             Event::Resize { .. } if *op >= prefix => break,
             Event::Resize { size } => sizes = vec![*size..=*size],
+            Event::Empty => sizes.push(0..=0),
             Event::Pin { range } => {
                 let clip = |size: std::ops::RangeInclusive<u64>| range.end.max(*size.start())..=*size.end();
                 sizes = sizes.into_iter().map(clip).filter(|size| !size.is_empty()).collect();
@@ -187,6 +191,7 @@ fn check_bytes(found: &[u8], base: &[u8], pending: &[&(usize, Event)], prefix: u
         let (from, to) = match event {
             Event::Write { offset, data } => (*offset, offset + data.len() as u64),
             Event::Resize { size } => (*size, *size),
+            Event::Empty => (0, 0),
             Event::Zero { range, .. } | Event::Pin { range } => (range.start, range.end),
         };
         ends.extend([from.min(len), to.min(len)]);
@@ -230,6 +235,7 @@ fn check_piece(
                 }
                 zero = true;
             }
+            Event::Empty => zero = true,
             Event::Resize { .. } => {}
             Event::Pin { range } if range.start <= piece.start && piece.end <= range.end => {
                 versions = versions.last().into_iter().copied().collect();

@@ -5,13 +5,14 @@
 //! model keeps the name space after every operation ([`space`]) and every file's writes, and says of a recovered tree
 //! whether a prefix explains it.
 
+mod acl;
 mod file;
 mod space;
 mod synced;
 
 use crate::{Durability, Errno, Op, RenameMode, Tree};
 use file::{Event, FileHistory};
-use space::{Body, NodeId, Space};
+use space::{Body, NodeId, ROOT, Space};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,6 +50,8 @@ pub struct Model {
     syncs: Vec<Sync>,
     held: BTreeMap<u8, NodeId>,
     next: NodeId,
+    /// Age at which changes are durable without a sync, if there is one.
+    commits_within_millis: Option<u64>,
 }
 
 /// Why no prefix explains what was recovered.
@@ -80,6 +83,7 @@ impl Model {
             syncs: Vec::new(),
             held: BTreeMap::new(),
             next: 1,
+            commits_within_millis: None,
         };
         let mut numbers = BTreeMap::new();
         for (path, found) in &found.nodes {
@@ -95,6 +99,13 @@ impl Model {
         }
         model.spaces.push(Arc::new(Space::from_tree(found, &numbers)));
         model
+    }
+
+    /// Names and attributes, not data, are durable at this age without a sync.
+    #[must_use]
+    pub fn commits_within_millis(mut self, age: Option<u64>) -> Self {
+        self.commits_within_millis = age;
+        self
     }
 
     /// How many operations it knows.
@@ -156,7 +167,7 @@ impl Model {
             Op::Rename { from, to, mode } => self.rename(index, space, from, to, *mode)?,
             Op::Chmod { path, mode } => {
                 let id = space.resolve(path, true)?;
-                space.edit(id).mode = *mode;
+                space.chmod(id, *mode);
                 self.touch(index, &[id]);
             }
             Op::Chown { path, uid, gid } => {
@@ -171,19 +182,24 @@ impl Model {
             }
             Op::SetXattr { path, name, value, .. } => {
                 let id = space.resolve(path, false)?;
-                space.edit(id).xattrs.insert(name.clone(), value.clone());
+                space.set_xattr(id, name, value);
                 self.touch(index, &[id]);
             }
             Op::RemoveXattr { path, name } => {
                 let id = space.resolve(path, false)?;
-                space.edit(id).xattrs.remove(name).ok_or(Errno::NODATA)?;
+                space.remove_xattr(id, name)?;
                 self.touch(index, &[id]);
             }
-            Op::Truncate { path, size } => {
+            Op::SetFlags { path, flags } => {
+                let id = space.resolve(path, true)?;
+                space.edit(id).flags = *flags;
+                self.touch(index, &[id]);
+            }
+            Op::Truncate { path, size } => self.resize(index, space, path, *size)?,
+            Op::OpenTruncated { path } => {
                 let id = space.resolve(path, true)?;
                 space.edit(id).mtime = None;
-                self.touched.push((index, id, Touch::Size));
-                self.event(index, id, Event::Resize { size: *size })?;
+                self.event(index, id, Event::Empty)?;
             }
             Op::Write { path, offset, durability, .. } => {
                 let id = space.resolve(path, true)?;
@@ -205,6 +221,22 @@ impl Model {
             Op::Hold { slot, path } => {
                 self.held.insert(*slot, space.resolve(path, true)?);
             }
+            Op::Tmpfile { slot, dir, mode } => {
+                let id = self.next;
+                space.create_nameless(id, dir, *mode)?;
+                self.next += 1;
+                self.files.insert(id, FileHistory::new(index, Arc::default()));
+                self.touched.push((index, id, Touch::Born));
+                self.held.insert(*slot, id);
+            }
+            Op::LinkHeld { slot, to } => {
+                let id = *self.held.get(slot).ok_or(Errno::BADF)?;
+                if !space.contains(id) {
+                    return Err(Errno::NOENT);
+                }
+                let dir = space.link(id, to)?;
+                self.touch(index, &[id, dir]);
+            }
             Op::WriteHeld { slot, offset, .. } => {
                 let id = *self.held.get(slot).ok_or(Errno::BADF)?;
                 self.write(index, space, id, op, *offset, count)?;
@@ -224,6 +256,11 @@ impl Model {
                 self.files.values_mut().for_each(|file| file.synced(index));
                 self.syncs.push(Sync { op: index, prefix: index, node: None, whole: true });
             }
+            Op::Sleep { millis } => {
+                if self.commits_within_millis.is_some_and(|age| *millis > age) {
+                    self.syncs.push(Sync { op: index, prefix: index, node: Some(ROOT), whole: true });
+                }
+            }
         }
         Ok(())
     }
@@ -241,6 +278,13 @@ impl Model {
             self.sync_attributes(index, id, durability == Durability::Data);
         }
         Ok(())
+    }
+
+    fn resize(&mut self, index: usize, space: &mut Space, path: &str, size: u64) -> Result<(), Errno> {
+        let id = space.resolve(path, true)?;
+        space.edit(id).mtime = None;
+        self.touched.push((index, id, Touch::Size));
+        self.event(index, id, Event::Resize { size })
     }
 
     fn touch(&mut self, index: usize, nodes: &[NodeId]) {
@@ -278,11 +322,15 @@ impl Model {
             return Ok(());
         }
         let dirs = space.rename(from, to, mode)?;
+        if mode == RenameMode::Whiteout {
+            space.white_out(self.next, from)?;
+            self.next += 1;
+        }
         self.touch(index, &[id, dirs.0, dirs.1]);
         self.touch(index, replaced.as_slice());
         // Replace-by-rename carries the contents that the source had.
         if replaced.is_some()
-            && mode == RenameMode::Replace
+            && matches!(mode, RenameMode::Replace | RenameMode::Whiteout)
             && let Some(file) = self.files.get_mut(&id)
         {
             file.carried_by(index);
@@ -329,13 +377,24 @@ impl Model {
         self.syncs.push(Sync { op: index, prefix, node: Some(id), whole: !data_only });
     }
 
+    /// All prefixes that explain a recovered tree, shortest first; see [`Model::explain`].
+    pub fn prefixes(&self, tree: &Tree, completed: usize, started: usize) -> Vec<usize> {
+        let explains = |&prefix: &usize| self.compare(tree, prefix, completed, started).is_empty();
+        (self.synced_by(completed)..=started.min(self.len())).filter(explains).collect()
+    }
+
+    /// The shortest prefix that holds all that was synced.
+    fn synced_by(&self, completed: usize) -> usize {
+        self.syncs.iter().filter(|sync| sync.op < completed).map(|sync| sync.prefix).max().unwrap_or(0)
+    }
+
     /// Says which prefix explains a recovered tree. Of the operations `completed` had returned before the crash, `started`
     /// had begun.
     ///
     /// # Errors
     /// None does.
     pub fn explain(&self, tree: &Tree, completed: usize, started: usize) -> Result<usize, Violation> {
-        let lowest = self.syncs.iter().filter(|s| s.op < completed).map(|s| s.prefix).max().unwrap_or(0);
+        let lowest = self.synced_by(completed);
         let started = started.min(self.len());
         let mut nearest: Option<(usize, Vec<String>)> = None;
         for prefix in (lowest..=started).rev() {

@@ -1,5 +1,6 @@
 //! The name space after some operation.
 
+use super::acl;
 use crate::{Errno, Found, Kind, RenameMode, Special, Time, Tree, join, split};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,6 +11,9 @@ pub(super) type NodeId = u32;
 pub(super) const ROOT: NodeId = 0;
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
+/// Synchronous, not dumped, no access times, synchronous directory.
+const INHERITED: u32 = 0x1_00c8;
+const DIRSYNC: u32 = 0x1_0000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Body {
@@ -27,6 +31,8 @@ pub(super) struct Node {
     pub(super) gid: u32,
     pub(super) nlink: u64,
     pub(super) xattrs: BTreeMap<String, Vec<u8>>,
+    /// Of a file or directory.
+    pub(super) flags: u32,
     /// Where it was set explicitly and nothing has changed it since, with the operation that set it.
     pub(super) mtime: Option<(usize, Time)>,
 }
@@ -62,6 +68,7 @@ impl Space {
                 gid: stat.gid,
                 nlink: stat.nlink,
                 xattrs: found.xattrs.clone(),
+                flags: stat.flags,
                 mtime: None,
             };
             nodes.entry(id(path)).or_insert_with(|| Arc::new(node));
@@ -140,18 +147,9 @@ impl Space {
             return self.create(id, &join(split(path).0, &target), body, mode);
         }
         let (dir, name) = self.place(path)?;
-        let parent = self.edit(dir);
         let is_dir = matches!(body, Body::Dir(_));
-        let inherits = parent.mode & SETGID != 0;
-        let node = Node {
-            mode: if inherits && is_dir { mode | SETGID } else { mode },
-            uid: 0,
-            gid: if inherits { parent.gid } else { 0 },
-            nlink: if is_dir { 2 } else { 1 },
-            xattrs: BTreeMap::new(),
-            mtime: None,
-            body,
-        };
+        let node = self.made_in(dir, body, mode);
+        let parent = self.edit(dir);
         parent.mtime = None;
         parent.nlink += u64::from(is_dir);
         if self.entries(dir)?.insert(name.to_owned(), id).is_some() {
@@ -159,6 +157,75 @@ impl Space {
         }
         self.nodes.insert(id, Arc::new(node));
         Ok(dir)
+    }
+
+    /// Adds a file without a name, made in this directory.
+    pub(super) fn create_nameless(&mut self, id: NodeId, dir: &str, mode: u32) -> Result<(), Errno> {
+        let dir = self.resolve(dir, true)?;
+        self.entries(dir)?;
+        let node = Node { nlink: 0, ..self.made_in(dir, Body::File, mode) };
+        self.nodes.insert(id, Arc::new(node));
+        Ok(())
+    }
+
+    /// A new inode with what its directory hands down: group, flags, access control lists.
+    fn made_in(&self, dir: NodeId, body: Body, mode: u32) -> Node {
+        let parent = &self.nodes[&dir];
+        let is_dir = matches!(body, Body::Dir(_));
+        let inherits = parent.mode & SETGID != 0;
+        let flags = match body {
+            Body::Dir(_) => parent.flags & INHERITED,
+            Body::File => parent.flags & INHERITED & !DIRSYNC,
+            _ => 0,
+        };
+        let mut node = Node {
+            mode: if inherits && is_dir { mode | SETGID } else { mode },
+            uid: 0,
+            gid: if inherits { parent.gid } else { 0 },
+            nlink: if is_dir { 2 } else { 1 },
+            xattrs: BTreeMap::new(),
+            flags,
+            mtime: None,
+            body,
+        };
+        let default = parent.xattrs.get(acl::DEFAULT);
+        if let Some(default) = default.filter(|_| !matches!(node.body, Body::Symlink(_))) {
+            let (access, mode) = acl::inherited(default, node.mode);
+            node.mode = mode;
+            node.xattrs.extend(access.map(|list| (acl::ACCESS.to_owned(), list)));
+            if is_dir {
+                node.xattrs.insert(acl::DEFAULT.to_owned(), default.clone());
+            }
+        }
+        node
+    }
+
+    pub(super) fn chmod(&mut self, id: NodeId, mode: u32) {
+        let node = self.edit(id);
+        node.mode = mode;
+        if let Some(list) = node.xattrs.get_mut(acl::ACCESS) {
+            *list = acl::with_mode(list, mode);
+        }
+    }
+
+    pub(super) fn set_xattr(&mut self, id: NodeId, name: &str, value: &[u8]) {
+        let node = self.edit(id);
+        if name == acl::ACCESS {
+            let (bits, exact) = acl::mode_of(value);
+            node.mode = node.mode & !0o777 | bits;
+            if exact {
+                node.xattrs.remove(name);
+                return;
+            }
+        }
+        node.xattrs.insert(name.to_owned(), value.to_vec());
+    }
+
+    pub(super) fn remove_xattr(&mut self, id: NodeId, name: &str) -> Result<(), Errno> {
+        let removed = self.edit(id).xattrs.remove(name);
+        // Of a list that is not there, nothing is left either.
+        let may_lack = [acl::ACCESS, acl::DEFAULT].contains(&name);
+        if removed.is_none() && !may_lack { Err(Errno::NODATA) } else { Ok(()) }
     }
 
     pub(super) fn link(&mut self, id: NodeId, to: &str) -> Result<NodeId, Errno> {
@@ -238,6 +305,11 @@ impl Space {
             self.edit(new_dir).nlink += 1;
         }
         Ok((old_dir, new_dir))
+    }
+
+    /// Puts a whiteout where a name was renamed away.
+    pub(super) fn white_out(&mut self, id: NodeId, path: &str) -> Result<(), Errno> {
+        self.create(id, path, Body::Special(Special::Char(0, 0)), 0).map(drop)
     }
 
     pub(super) fn chown(&mut self, id: NodeId, uid: u32, gid: u32) {
@@ -332,6 +404,9 @@ impl Node {
         }
         if stat.device != device {
             differ("device", &stat.device, &device);
+        }
+        if stat.flags != self.flags {
+            differ("flags", &format_args!("{:#x}", stat.flags), &format_args!("{:#x}", self.flags));
         }
         if found.target.as_deref() != target {
             differ("target", &found.target, &target);

@@ -4,7 +4,7 @@ use crate::{Found, Kind, Stat, Time, pattern};
 fn node(inode: u64, kind: Kind, mode: u32, nlink: u64, data: &[u8]) -> Found {
     let mtime = Time { seconds: 0, nanos: 0 };
     let size = data.len() as u64;
-    let stat = Stat { inode, kind, mode, uid: 0, gid: 0, nlink, size, device: (0, 0), mtime };
+    let stat = Stat { inode, kind, mode, uid: 0, gid: 0, nlink, size, device: (0, 0), mtime, flags: 0 };
     Found { stat, data: data.into(), target: None, xattrs: BTreeMap::new() }
 }
 

@@ -1,143 +1,18 @@
 //! Whole campaigns: volumes to start from, ranges of workloads, and the oracles beside our own recovery.
 
+mod profile;
+
+pub use profile::{Base, PROFILES, Profile, UNLOGGED};
+
 use crate::check::{Checker, Failure, Fsck, LoopMount, Promise, Recuts, Run, Tally, Verdict};
 use crate::diff::Generator;
 use crate::states::{Options, Pruner};
 use crate::{Ace, Filesystem, Image, Op, Ours, Recovered, Tree, Workload, directed};
 use std::cell::Cell;
 use std::io;
-use std::ops::Range;
-use std::process::{Command, Stdio};
 
-/// A kind of volume that workloads start from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Profile {
-    /// Its name on the command line.
-    pub name: &'static str,
-    /// Arguments of mke2fs.
-    pub mke2fs: &'static [&'static str],
-    /// Size in KiB.
-    pub kib: u32,
-}
-
-/// Volumes without a journal: no prefix of the operations is kept, and e2fsck is expected after a crash.
-pub const UNLOGGED: [Profile; 2] = [
-    Profile { name: "ext2", mke2fs: &["-t", "ext2", "-b", "1024"], kib: 2 << 10 },
-    Profile {
-        name: "ext4-unlogged",
-        mke2fs: &["-t", "ext4", "-b", "1024", "-I", "256", "-O", "^has_journal"],
-        kib: 2 << 10,
-    },
-];
-
-/// The volumes that campaigns know. Without a journal there is no prefix to keep, and e2fsck is a part of recovery.
-pub const PROFILES: [Profile; 7] = [
-    Profile {
-        name: "ext4",
-        mke2fs: &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1"],
-        kib: 6 << 10,
-    },
-    Profile {
-        name: "ext4-4k",
-        mke2fs: &["-t", "ext4", "-b", "4096", "-I", "256", "-J", "size=4"],
-        kib: 16 << 10,
-    },
-    Profile {
-        name: "ext4-orphan-file",
-        mke2fs: &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "orphan_file"],
-        kib: 6 << 10,
-    },
-    Profile {
-        name: "ext4-plain",
-        mke2fs: &[
-            "-t",
-            "ext4",
-            "-b",
-            "1024",
-            "-I",
-            "128",
-            "-J",
-            "size=1",
-            "-O",
-            "^64bit,^metadata_csum,^flex_bg",
-        ],
-        kib: 6 << 10,
-    },
-    Profile { name: "ext3", mke2fs: &["-t", "ext3", "-b", "1024", "-J", "size=1"], kib: 6 << 10 },
-    UNLOGGED[0],
-    UNLOGGED[1],
-];
-
-/// A fresh volume.
-#[derive(Clone, Debug)]
-pub struct Base {
-    /// Its disk.
-    pub image: Image,
-    /// Bytes in a block.
-    pub block_bytes: u64,
-    /// Where the journal lies: runs of blocks, in order. Empty without one.
-    pub journal: Vec<Range<u64>>,
-}
-
-impl Profile {
-    /// The profile of this name.
-    pub fn named(name: &str) -> Option<Self> {
-        PROFILES.into_iter().find(|profile| profile.name == name)
-    }
-
-    /// Whether its volumes have a journal.
-    pub fn has_journal(&self) -> bool {
-        !self.mke2fs.iter().any(|&arg| arg == "ext2" || arg == "^has_journal")
-    }
-
-    /// Makes the volume with mke2fs, the same bytes each time.
-    ///
-    /// # Errors
-    /// mke2fs or debugfs cannot be run, or fail.
-    pub fn make(&self) -> io::Result<Base> {
-        let folder = tempfile::tempdir()?;
-        let path = folder.path().join("image");
-        std::fs::File::create(&path)?.set_len(u64::from(self.kib) << 10)?;
-        let uuid = "9d3b2b8e-6f4c-4b1e-8a57-0123456789ab";
-        let seed = format!("hash_seed={uuid},lazy_itable_init=0,lazy_journal_init=0,root_owner=0:0");
-        let mut mke2fs = tool("mke2fs");
-        mke2fs
-            .args(["-q", "-F", "-m", "0", "-N", "256", "-U", uuid, "-E", &seed])
-            .args(self.mke2fs)
-            .arg(&path);
-        run(&mut mke2fs)?;
-        let listed = match self.has_journal() {
-            false => String::new(),
-            true => run(tool("debugfs").args(["-R", "blocks <8>"]).arg(&path))?,
-        };
-        let mut journal: Vec<Range<u64>> = Vec::new();
-        for block in listed.split_whitespace().filter_map(|word| word.parse::<u64>().ok()) {
-            match journal.last_mut() {
-                Some(run) if run.end == block => run.end += 1,
-                _ => journal.push(block..block + 1),
-            }
-        }
-        let block_bytes = if self.mke2fs.contains(&"4096") { 4096 } else { 1024 };
-        Ok(Base { image: Image::new(std::fs::read(&path)?.into()), block_bytes, journal })
-    }
-}
-
-fn tool(name: &str) -> Command {
-    let mut command = Command::new(name);
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("E2FSPROGS_FAKE_TIME", "1700000000");
-    command.env("MKE2FS_CONFIG", "/dev/null").stdin(Stdio::null());
-    command
-}
-
-fn run(command: &mut Command) -> io::Result<String> {
-    let output = command.output()?;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(io::Error::other(format!("{command:?}: {text}")));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
+/// The age at which a volume commits by default, and time for the commit itself.
+const COMMIT_MILLIS: u64 = 5_500;
 
 /// Where workloads come from.
 #[derive(Debug)]
@@ -171,6 +46,7 @@ impl Source {
             Self::Ace(ace) => ace.workload(index),
             Self::Random(count) => {
                 let mut generator = Generator::new(index);
+                (generator.freezes, generator.sleeps) = (true, true);
                 Workload { name: format!("random {index}"), ops: generator.take(*count) }
             }
             Self::Directed => directed::all().swap_remove(index as usize),
@@ -211,6 +87,7 @@ pub struct Campaign {
     looked: Cell<u64>,
     recuts: Cell<Option<Recuts>>,
     has_journal: bool,
+    online: bool,
 }
 
 impl Campaign {
@@ -230,7 +107,8 @@ impl Campaign {
         };
         let recuts = (effort.recut_every > 0 && has_journal).then(|| Recuts::new(effort.recut_every, seed));
         let (looked, recuts) = (Cell::new(0), Cell::new(recuts));
-        Ok(Self { base: profile.make()?, seed, effort, fsck, kernel, looked, recuts, has_journal })
+        let (base, online) = (profile.make()?, profile.online);
+        Ok(Self { base, seed, effort, fsck, kernel, looked, recuts, has_journal, online })
     }
 
     /// The volume that workloads start from.
@@ -249,7 +127,7 @@ impl Campaign {
     /// # Errors
     /// The first broken promise.
     pub fn check(&self, workload: &Workload) -> Result<Tally, Box<Failure>> {
-        self.check_with(&Ours::new(self.seed), workload)
+        self.check_with(&Ours::new(self.seed).online(self.online), workload)
     }
 
     /// As [`Campaign::check`], of another implementation: a mutant.
@@ -295,6 +173,7 @@ impl Campaign {
             pruner,
             oracles: vec![&mut by_fsck, &mut by_kernel],
             promise: if self.has_journal { Promise::Prefix } else { Promise::Synced },
+            commits_within_millis: self.online.then_some(COMMIT_MILLIS),
             recuts: recuts.as_mut(),
         };
         let checked = checker.check(workload);

@@ -1,0 +1,278 @@
+//! Volumes that workloads start from, made by mke2fs.
+
+use crate::Image;
+use std::io;
+use std::ops::Range;
+use std::process::{Command, Stdio};
+
+/// A kind of volume that workloads start from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Arguments of mke2fs.
+    pub mke2fs: &'static [&'static str],
+    /// Size in KiB.
+    pub kib: u32,
+    /// Whether the device holds other bytes than zeroes before mke2fs, which leaves unused inode tables and bitmaps as they
+    /// are (`lazy_itable_init`).
+    pub used_device: bool,
+    /// Whether it is opened as the library does by default, with commits by age and checkpoints in the background; else as
+    /// an offline batch.
+    pub online: bool,
+}
+
+/// Volumes without a journal: no prefix of the operations is kept, and e2fsck is expected after a crash.
+pub const UNLOGGED: [Profile; 3] = [
+    Profile::new("ext2", &["-t", "ext2", "-b", "1024"], 2 << 10),
+    Profile::new("ext4-unlogged", &["-t", "ext4", "-b", "1024", "-I", "256", "-O", "^has_journal"], 2 << 10),
+    // As ext2 has groups since its beginning, ext4 keeps them apart without `flex_bg`.
+    Profile::new(
+        "ext4-unlogged-groups",
+        &["-t", "ext4", "-b", "1024", "-I", "256", "-g", "512", "-O", "^has_journal,^flex_bg"],
+        4 << 10,
+    )
+    .over_used_device(),
+];
+
+const EXT4: Profile =
+    Profile::new("ext4", &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1"], 6 << 10);
+
+/// Six groups of 1,024 blocks, four of them together, none of them initialised but the first.
+const GROUPS: Profile = Profile::new(
+    "ext4-groups",
+    &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-g", "1024", "-G", "4"],
+    6 << 10,
+)
+.over_used_device();
+
+/// The volumes that campaigns know. Without a journal there is no prefix to keep, and e2fsck is a part of recovery.
+pub const PROFILES: [Profile; 14] = [
+    EXT4,
+    Profile::new("ext4-4k", &["-t", "ext4", "-b", "4096", "-I", "256", "-J", "size=4"], 16 << 10),
+    Profile::new(
+        "ext4-orphan-file",
+        &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "orphan_file"],
+        6 << 10,
+    ),
+    Profile::new(
+        "ext4-plain",
+        &["-t", "ext4", "-b", "1024", "-I", "128", "-J", "size=1", "-O", "^64bit,^metadata_csum,^flex_bg"],
+        6 << 10,
+    ),
+    Profile::new("ext3", &["-t", "ext3", "-b", "1024", "-J", "size=1"], 6 << 10),
+    GROUPS,
+    // Two blocks of descriptors, each in a group of its own.
+    Profile::new(
+        "ext4-meta-bg",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-I",
+            "256",
+            "-J",
+            "size=1",
+            "-g",
+            "256",
+            "-O",
+            "meta_bg,^resize_inode",
+        ],
+        6 << 10,
+    )
+    .over_used_device(),
+    // Bitmaps and inode tables in their own groups, two blocks of descriptors.
+    Profile::new(
+        "ext4-no-flex-bg",
+        &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-g", "256", "-O", "^flex_bg"],
+        6 << 10,
+    )
+    .over_used_device(),
+    // Descriptors of 32 bytes with the checksum of before `metadata_csum`.
+    Profile::new(
+        "ext4-uninit-bg",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-I",
+            "128",
+            "-J",
+            "size=1",
+            "-g",
+            "1024",
+            "-O",
+            "uninit_bg,^64bit,^metadata_csum",
+        ],
+        6 << 10,
+    )
+    .over_used_device(),
+    Profile::new(
+        "ext4-inline",
+        &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "inline_data"],
+        6 << 10,
+    ),
+    Profile { name: "ext4-online", online: true, ..GROUPS },
+    UNLOGGED[0],
+    UNLOGGED[1],
+    UNLOGGED[2],
+];
+
+/// A fresh volume.
+#[derive(Clone, Debug)]
+pub struct Base {
+    /// Its disk.
+    pub image: Image,
+    /// Bytes in a block.
+    pub block_bytes: u64,
+    /// Where the journal lies: runs of blocks, in order. Empty without one.
+    pub journal: Vec<Range<u64>>,
+}
+
+/// The defaults of e2fsprogs 1.47, whatever the host's are. Without a configuration, mke2fs knows no `ext4`, warns, and makes
+/// a volume with the features of ext3.
+const CONFIG: &str = "\
+[defaults]
+    base_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
+    default_mntopts = acl,user_xattr
+    enable_periodic_fsck = 0
+    inode_size = 256
+[fs_types]
+    ext3 = {
+        features = has_journal
+    }
+    ext4 = {
+        features = has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize
+    }
+    small = {
+        blocksize = 1024
+    }
+";
+
+/// A used device is filled with this.
+const USED: u8 = 0xa5;
+
+impl Profile {
+    /// On a device of zeroes, as an offline batch.
+    pub const fn new(name: &'static str, mke2fs: &'static [&'static str], kib: u32) -> Self {
+        Self { name, mke2fs, kib, used_device: false, online: false }
+    }
+
+    /// On a device of other bytes, of which mke2fs overwrites as little as it can.
+    #[must_use]
+    pub const fn over_used_device(mut self) -> Self {
+        self.used_device = true;
+        self
+    }
+
+    /// The profile of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        PROFILES.into_iter().find(|profile| profile.name == name)
+    }
+
+    /// Whether its volumes have a journal.
+    pub fn has_journal(&self) -> bool {
+        !self.mke2fs.iter().any(|&arg| arg == "ext2" || arg.starts_with("^has_journal"))
+    }
+
+    /// Makes the volume with mke2fs, the same bytes each time.
+    ///
+    /// # Errors
+    /// mke2fs or debugfs cannot be run, or fail.
+    pub fn make(&self) -> io::Result<Base> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("image");
+        let bytes = (self.kib as usize) << 10;
+        match self.used_device {
+            false => std::fs::File::create(&path)?.set_len(bytes as u64)?,
+            true => std::fs::write(&path, vec![USED; bytes])?,
+        }
+        let uuid = "9d3b2b8e-6f4c-4b1e-8a57-0123456789ab";
+        let lazy = u8::from(self.used_device);
+        let extended =
+            format!("hash_seed={uuid},lazy_itable_init={lazy},lazy_journal_init=0,nodiscard,root_owner=0:0");
+        let config = folder.path().join("mke2fs.conf");
+        std::fs::write(&config, CONFIG)?;
+        let mut mke2fs = tool("mke2fs");
+        mke2fs
+            .env("MKE2FS_CONFIG", &config)
+            .args(["-q", "-F", "-m", "0", "-N", "256", "-U", uuid, "-E", &extended])
+            .args(self.mke2fs)
+            .arg(&path);
+        run(&mut mke2fs)?;
+        let listed = match self.has_journal() {
+            false => String::new(),
+            true => run(tool("debugfs").args(["-R", "blocks <8>"]).arg(&path))?,
+        };
+        let mut journal: Vec<Range<u64>> = Vec::new();
+        for block in listed.split_whitespace().filter_map(|word| word.parse::<u64>().ok()) {
+            match journal.last_mut() {
+                Some(run) if run.end == block => run.end += 1,
+                _ => journal.push(block..block + 1),
+            }
+        }
+        let block_bytes = if self.mke2fs.contains(&"4096") { 4096 } else { 1024 };
+        Ok(Base { image: Image::new(std::fs::read(&path)?.into()), block_bytes, journal })
+    }
+}
+
+fn tool(name: &str) -> Command {
+    let mut command = Command::new(name);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("E2FSPROGS_FAKE_TIME", "1700000000");
+    command.stdin(Stdio::null());
+    command
+}
+
+fn run(command: &mut Command) -> io::Result<String> {
+    let output = command.output()?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(io::Error::other(format!("{command:?}: {text}")));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn features(profile: Profile) -> Option<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        std::fs::write(&path, profile.make().ok()?.image.to_vec()).unwrap();
+        let text = run(tool("dumpe2fs").arg(&path)).unwrap();
+        let groups = text.matches("BLOCK_UNINIT").count();
+        let line = text.lines().find(|line| line.starts_with("Filesystem features:")).unwrap();
+        Some(format!("{line} {groups} groups without a bitmap"))
+    }
+
+    #[test]
+    fn volumes_have_the_features_that_their_names_promise() {
+        let Some(ext4) = features(EXT4) else {
+            println!("skipped: e2fsprogs is not installed (apt-get install e2fsprogs)");
+            return;
+        };
+        for feature in ["extent", "metadata_csum", "64bit", "flex_bg", "has_journal"] {
+            assert!(ext4.contains(feature), "{feature}: {ext4}");
+        }
+        for (name, feature, has) in [
+            ("ext3", "extent", false),
+            ("ext4-plain", "extent", true),
+            ("ext4-plain", "metadata_csum", false),
+            ("ext4-orphan-file", "orphan_file", true),
+            ("ext4-groups", " 0 groups", false),
+            ("ext4-meta-bg", "meta_bg", true),
+            ("ext4-no-flex-bg", "flex_bg", false),
+            ("ext4-uninit-bg", "uninit_bg", true),
+            ("ext4-inline", "inline_data", true),
+            ("ext4-unlogged", "extent", true),
+            ("ext4-unlogged", "has_journal", false),
+        ] {
+            let found = features(Profile::named(name).unwrap()).unwrap();
+            assert_eq!(found.contains(feature), has, "{name}, {feature}: {found}");
+        }
+    }
+}

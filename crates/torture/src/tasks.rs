@@ -1,0 +1,395 @@
+//! Several tasks at once on one volume, and what a power cut may leave of them.
+//!
+//! Each task works in a directory of its own, so that a [`Model`] of its own decides: its directory is as after some prefix
+//! of its operations, no shorter than what it synced. A sync of the whole volume by one task is one for all. Beyond that the
+//! prefixes belong together: an operation is there only with all that had returned in any task before it began.
+
+use crate::check::Fsck;
+use crate::check::Verdict;
+use crate::diff::Generator;
+use crate::ours::{at, errno, online};
+use crate::states::{self, Options};
+use crate::{
+    Durability, Errno, Filesystem, Image, ImageDevice, Model, Op, OurVolume, Ours, Outcome, RenameMode,
+    SlowDevice, Subject, Tree, XattrMode,
+};
+use extant::{Error, FileOptions, asynch};
+use extant_block::{Log, Record};
+use extant_rt::{Class, Nanos, Rng, Rt};
+use extant_sim::{Machine, Preemption, Sim};
+use rustc_hash::FxHashSet;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Operations of several tasks, with paths below each one's directory.
+#[derive(Clone, Debug)]
+pub struct Crew {
+    tasks: Vec<Vec<Op>>,
+    seed: u64,
+}
+
+/// One operation of a task.
+#[derive(Clone, Debug)]
+struct Mark {
+    op: Op,
+    /// Events of the log before it began, and when it had returned.
+    events: (usize, usize),
+    /// Its place among all beginnings and returns; none of another task's.
+    turns: Option<(usize, usize)>,
+    result: Outcome<u64>,
+}
+
+/// A task's operations, other tasks' syncs among them, and the model of its directory.
+struct Lane {
+    marks: Vec<Mark>,
+    model: Model,
+}
+
+fn home(task: usize) -> String {
+    format!("task{task}")
+}
+
+impl Crew {
+    /// So many tasks of so many random operations, syncs and sleeps among them.
+    pub fn random(tasks: usize, ops: usize, seed: u64) -> Self {
+        let mut rng = Rng::labelled(seed, "tasks");
+        let mut task = |number: usize| {
+            let mut generator = Generator::new(seed.wrapping_mul(31).wrapping_add(number as u64));
+            (generator.names, generator.sleeps, generator.longest_write) = (5, true, 6_000);
+            let mut list = Vec::new();
+            for op in generator.take(ops) {
+                let path = op.paths().next().map(str::to_owned);
+                list.push(op);
+                match (rng.below(8), path) {
+                    (0 | 1, Some(path)) => list.push(Op::Fsync { path }),
+                    (2, Some(path)) => list.push(Op::Fdatasync { path }),
+                    (3, _) => list.push(Op::Sync),
+                    _ => {}
+                }
+            }
+            list
+        };
+        Self { tasks: (0..tasks).map(&mut task).collect(), seed }
+    }
+
+    /// Runs the tasks on `processors` virtual processors over this fresh volume, and looks at what every power cut leaves.
+    /// Returns how many disks that were.
+    ///
+    /// # Errors
+    /// The first broken promise.
+    pub fn check(
+        &self,
+        base: &Image,
+        processors: usize,
+        options: Options,
+        fsck: Option<&Fsck>,
+    ) -> Result<u64, String> {
+        let base = self.with_homes(base)?;
+        let ours = Ours::new(self.seed);
+        let before = ours.recover(&base)?.tree;
+        let (log, marks) = self.run(&base, processors)?;
+        let lanes = self.lanes(&before, marks)?;
+        let mut promises: Vec<usize> =
+            lanes.iter().flat_map(|lane| &lane.marks).map(|mark| mark.events.1).collect();
+        promises.sort_unstable();
+        promises.dedup();
+        let (mut seen, mut distinct, mut found) = (FxHashSet::default(), 0, None);
+        states::each(&log, &base, &promises, options, None, &mut |state| {
+            let progress: Vec<_> = lanes.iter().map(|lane| lane.progress(state.cut)).collect();
+            if !seen.insert((state.image.hash(), progress.clone())) {
+                return true;
+            }
+            distinct += 1;
+            let look = || -> Result<(), String> {
+                let recovered = ours.recover(&state.image)?;
+                explain(&lanes, &recovered.tree, &progress)?;
+                let Some(fsck) = fsck.filter(|_| distinct % FSCK_EVERY == 0) else { return Ok(()) };
+                match fsck.check(&recovered.image).map_err(|error| error.to_string())? {
+                    Verdict::Clean => Ok(()),
+                    Verdict::Complains(words) => Err(words),
+                }
+            };
+            found =
+                look().err().map(|words| format!("{state}, {progress:?}: {words}\n{}", self.list(&lanes)));
+            found.is_none()
+        });
+        found.map_or(Ok(distinct), Err)
+    }
+
+    fn list(&self, lanes: &[Lane]) -> String {
+        let line = |mark: &Mark| format!("  {:?} {} {:?}\n", mark.events, mark.op, mark.result);
+        let lane = |(n, lane): (usize, &Lane)| {
+            format!("{}:\n{}", home(n), lane.marks.iter().map(line).collect::<String>())
+        };
+        format!("seed {}\n{}", self.seed, lanes.iter().enumerate().map(lane).collect::<String>())
+    }
+
+    /// The volume with a directory for each task.
+    fn with_homes(&self, base: &Image) -> Result<Image, String> {
+        let sim = Sim::new(Machine::free(1, Preemption::None), self.seed);
+        let disk = Arc::new(ImageDevice::new(base.clone()));
+        let mut volume = OurVolume::open(sim.rt(), disk.clone()).map_err(|error| error.to_string())?;
+        for task in 0..self.tasks.len() {
+            volume.mkdir(&home(task), 0o755).map_err(|errno| errno.to_string())?;
+        }
+        volume.close().map_err(|error| error.to_string())?;
+        Ok(disk.image())
+    }
+
+    fn run(&self, base: &Image, processors: usize) -> Result<(Log, Vec<Vec<Mark>>), String> {
+        let sim = Sim::new(Machine::free(processors, Preemption::Full), self.seed);
+        let disk = Arc::new(SlowDevice::new(&sim, Arc::new(ImageDevice::new(base.clone())), self.seed));
+        let record = Arc::new(Record::new(disk));
+        let rt = sim.rt();
+        let turns = Arc::new(AtomicUsize::new(0));
+        let ran = rt.block_on(async {
+            let volume = asynch::Volume::open(rt, record.clone(), &online()).await?;
+            let mut running = Vec::new();
+            for (number, ops) in self.tasks.iter().enumerate() {
+                let mut task = Task {
+                    rt: rt.clone(),
+                    dir: volume.root().open_dir(home(number)).await?,
+                    volume: volume.clone(),
+                    held: BTreeMap::new(),
+                };
+                let (ops, record, turns) = (ops.clone(), record.clone(), turns.clone());
+                running.push(rt.spawn("worker", Class::Normal, async move {
+                    let mut marks = Vec::with_capacity(ops.len());
+                    for op in ops {
+                        let (began, turn) = (record.position(), turns.fetch_add(1, Relaxed));
+                        let result = task.apply(&op).await;
+                        let turns = Some((turn, turns.fetch_add(1, Relaxed)));
+                        marks.push(Mark { op, events: (began, record.position()), turns, result });
+                    }
+                    marks
+                }));
+            }
+            let mut marks = Vec::new();
+            for task in running {
+                marks.push(task.await.map_err(|error| error.to_string()));
+            }
+            let log = record.log();
+            // What closing writes is in no log; a volume that is only dropped keeps its cache.
+            let _ = volume.close().await;
+            Ok::<_, Error>((log, marks))
+        });
+        let (log, marks) = ran.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        Ok((log, marks.into_iter().collect::<Result<_, String>>()?))
+    }
+
+    fn lanes(&self, before: &Tree, marks: Vec<Vec<Mark>>) -> Result<Vec<Lane>, String> {
+        let syncs: Vec<(usize, Mark)> = marks
+            .iter()
+            .enumerate()
+            .flat_map(|(task, marks)| {
+                let syncs = marks.iter().filter(|mark| mark.op == Op::Sync && mark.result.is_ok());
+                syncs.map(move |mark| (task, mark.clone()))
+            })
+            .collect();
+        let mut lanes = Vec::new();
+        for (task, own) in marks.into_iter().enumerate() {
+            let mut marks = own.clone();
+            for (_, sync) in syncs.iter().filter(|(of, _)| *of != task) {
+                let began = |mark: &Mark| mark.turns.map_or(0, |(began, _)| began);
+                // Behind what had returned before it began, and before all else.
+                let returned = |mark: &&Mark| mark.turns.is_none_or(|(_, returned)| returned < began(sync));
+                let place = marks.iter().take_while(returned).count();
+                let next = marks.get(place).map_or(usize::MAX, |mark| mark.events.0);
+                let events = (sync.events.0.min(next), sync.events.1);
+                marks.insert(place, Mark { events, turns: None, ..sync.clone() });
+            }
+            let mut model =
+                Model::new(&below(before, &home(task))).commits_within_millis(Some(COMMIT_MILLIS));
+            for mark in &marks {
+                model.record(&mark.op, mark.result)?;
+            }
+            lanes.push(Lane { marks, model });
+        }
+        Ok(lanes)
+    }
+}
+
+/// e2fsck looks at one disk of so many.
+const FSCK_EVERY: u64 = 16;
+/// As in campaigns.
+const COMMIT_MILLIS: u64 = 5_500;
+
+/// The tree below a directory, which becomes its root.
+fn below(tree: &Tree, dir: &str) -> Tree {
+    let prefix = format!("{dir}/");
+    let inner = |path: &str| match path == dir {
+        true => Some(String::new()),
+        false => path.strip_prefix(&prefix).map(str::to_owned),
+    };
+    let nodes = tree.nodes.iter().filter_map(|(path, found)| Some((inner(path)?, found.clone()))).collect();
+    Tree { nodes }
+}
+
+impl Lane {
+    /// How many operations had returned, and begun, after so many events.
+    fn progress(&self, events: usize) -> (usize, usize) {
+        let completed = self.marks.iter().take_while(|mark| mark.events.1 <= events).count();
+        let started = self.marks.iter().take_while(|mark| mark.events.0 <= events).count();
+        (completed, started)
+    }
+
+    /// The turn in which the last of the first `prefix` operations began.
+    fn began(&self, prefix: usize) -> Option<usize> {
+        self.marks[..prefix].iter().rev().find_map(|mark| mark.turns).map(|(began, _)| began)
+    }
+
+    /// The shortest prefix with all that had returned by this turn.
+    fn returned_by(&self, turn: usize) -> usize {
+        let last = self.marks.iter().rposition(|mark| mark.turns.is_some_and(|(_, end)| end < turn));
+        last.map_or(0, |last| last + 1)
+    }
+}
+
+/// Looks for one prefix of each task, such that they belong together.
+fn explain(lanes: &[Lane], tree: &Tree, progress: &[(usize, usize)]) -> Result<(), String> {
+    let mut allowed = Vec::with_capacity(lanes.len());
+    for (task, (lane, &(completed, started))) in lanes.iter().zip(progress).enumerate() {
+        let tree = below(tree, &home(task));
+        let prefixes = lane.model.prefixes(&tree, completed, started);
+        if prefixes.is_empty() {
+            let violation = lane.model.explain(&tree, completed, started).err();
+            return Err(format!("{}: {}", home(task), violation.map_or_else(String::new, |v| v.to_string())));
+        }
+        allowed.push(prefixes);
+    }
+    // The least prefixes first; each asks for more of the others until all are content.
+    let mut chosen: Vec<usize> = allowed.iter().map(|prefixes| prefixes[0]).collect();
+    loop {
+        let begun = lanes.iter().zip(&chosen).filter_map(|(lane, &prefix)| lane.began(prefix)).max();
+        let needed = |lane: &Lane| begun.map_or(0, |turn| lane.returned_by(turn));
+        let mut is_settled = true;
+        for (task, lane) in lanes.iter().enumerate() {
+            let needed = needed(lane);
+            if chosen[task] >= needed {
+                continue;
+            }
+            let Some(&more) = allowed[task].iter().find(|&&prefix| prefix >= needed) else {
+                return Err(format!(
+                    "{} has {} operations at most, and {needed} had returned before another task's began \
+                     that is there; allowed are {allowed:?}",
+                    home(task),
+                    allowed[task].last().expect("not empty"),
+                ));
+            };
+            (chosen[task], is_settled) = (more, false);
+        }
+        if is_settled {
+            return Ok(());
+        }
+    }
+}
+
+/// The world of one task.
+struct Task {
+    rt: Rt,
+    volume: asynch::Volume,
+    dir: asynch::Dir,
+    held: BTreeMap<u8, asynch::File>,
+}
+
+impl Task {
+    async fn apply(&mut self, op: &Op) -> Outcome<u64> {
+        match op {
+            Op::Write { .. } | Op::WriteHeld { .. } => self.write(op).await,
+            Op::Hold { .. } | Op::Tmpfile { .. } | Op::LinkHeld { .. } | Op::Release { .. } => {
+                self.held(op).await.map(|()| 0)
+            }
+            op => self.names(op).await.map(|()| 0).map_err(errno),
+        }
+    }
+
+    async fn write(&mut self, op: &Op) -> Outcome<u64> {
+        let data = op.data().expect("a write");
+        let (file, offset) = match op {
+            Op::Write { path, offset, durability, .. } => {
+                let mut options = FileOptions::new();
+                options.write(true).sync(*durability == Durability::All);
+                options.datasync(*durability == Durability::Data);
+                (self.dir.open_with(at(path), &options).await.map_err(errno)?, *offset)
+            }
+            Op::WriteHeld { slot, offset, .. } => (self.held.get(slot).ok_or(Errno::BADF)?.clone(), *offset),
+            _ => return Err(Errno::INVAL),
+        };
+        file.write_at(offset, &data).await.map(|n| n as u64).map_err(errno)
+    }
+
+    async fn held(&mut self, op: &Op) -> Outcome<()> {
+        match op {
+            Op::Hold { slot, path } => {
+                let options = *FileOptions::new().read(true).write(true);
+                let file = self.dir.open_with(at(path), &options).await.map_err(errno)?;
+                self.held.insert(*slot, file);
+            }
+            Op::Tmpfile { slot, dir, mode } => {
+                let dir = self.dir.open_dir(at(dir)).await.map_err(errno)?;
+                self.held.insert(*slot, dir.tempfile(*mode).await.map_err(errno)?);
+            }
+            Op::LinkHeld { slot, to } => {
+                let file = self.held.get(slot).ok_or(Errno::BADF)?;
+                self.dir.link_file(file, at(to)).await.map_err(errno)?;
+            }
+            Op::Release { slot } => drop(self.held.remove(slot).ok_or(Errno::BADF)?),
+            _ => return Err(Errno::INVAL),
+        }
+        Ok(())
+    }
+
+    async fn names(&self, op: &Op) -> Result<(), Error> {
+        let dir = &self.dir;
+        match op {
+            Op::Create { path, mode, exclusive } => {
+                let mut options = FileOptions::new();
+                options.read(true).write(true).create(true).create_new(*exclusive).mode(*mode);
+                dir.open_with(at(path), &options).await.map(drop)
+            }
+            Op::Mkdir { path, mode } => dir.create_dir_with(at(path), *mode).await,
+            Op::Symlink { target, path } => dir.symlink(target, at(path)).await,
+            Op::Link { from, to } => dir.hard_link(at(from), at(to)).await,
+            Op::Unlink { path } => dir.remove_file(at(path)).await,
+            Op::Rmdir { path } => dir.remove_dir(at(path)).await,
+            Op::Rename { from, to, mode } => {
+                let mode = match mode {
+                    RenameMode::Replace => extant::RenameMode::Replace,
+                    RenameMode::NoReplace => extant::RenameMode::NoReplace,
+                    RenameMode::Exchange => extant::RenameMode::Exchange,
+                    RenameMode::Whiteout => extant::RenameMode::Whiteout,
+                };
+                dir.rename_with(at(from), at(to), mode).await
+            }
+            Op::Chmod { path, mode } => dir.set_mode(at(path), *mode).await,
+            Op::Chown { path, uid, gid } => dir.set_owner(at(path), Some(*uid), Some(*gid)).await,
+            Op::SetXattr { path, name, value, mode } => {
+                let mode = match mode {
+                    XattrMode::Any => extant::XattrMode::Any,
+                    XattrMode::Create => extant::XattrMode::Create,
+                    XattrMode::Replace => extant::XattrMode::Replace,
+                };
+                dir.set_xattr(at(path), name, value, mode).await
+            }
+            Op::RemoveXattr { path, name } => dir.remove_xattr(at(path), name).await,
+            Op::Truncate { path, size } => dir.set_len(at(path), *size).await,
+            Op::OpenTruncated { path } => {
+                dir.open_with(at(path), FileOptions::new().write(true).truncate(true)).await.map(drop)
+            }
+            Op::Fsync { path } | Op::Fdatasync { path } => {
+                if dir.metadata(at(path)).await?.is_dir() {
+                    return dir.open_dir(at(path)).await?.sync().await;
+                }
+                let file = dir.open_with(at(path), FileOptions::new().read(true)).await?;
+                if matches!(op, Op::Fsync { .. }) { file.sync_all().await } else { file.sync_data().await }
+            }
+            Op::Sync => self.volume.sync().await,
+            Op::Sleep { millis } => {
+                self.rt.sleep(Nanos::from_millis(*millis)).await;
+                Ok(())
+            }
+            op => Err(Error::NotSupported(op.to_string())),
+        }
+    }
+}
