@@ -327,11 +327,11 @@ fn a_freed_directory_block_that_becomes_data_holds_the_data() {
 
 /// A volume with a directory `a` that lies in its inode; ours are made in blocks.
 fn with_inline_directory() -> Base {
-    let profile = Profile {
-        name: "ext4-inline-unlogged",
-        mke2fs: &["-t", "ext4", "-b", "1024", "-I", "256", "-O", "^has_journal,inline_data"],
-        kib: 2 << 10,
-    };
+    let profile = Profile::new(
+        "ext4-inline-unlogged",
+        &["-t", "ext4", "-b", "1024", "-I", "256", "-O", "^has_journal,inline_data"],
+        2 << 10,
+    );
     let mut base = profile.make().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");

@@ -5,7 +5,8 @@ use super::{FailOne, FailingDevice, FaultWorkload, caught};
 use crate::campaign::Profile;
 use crate::check::{Fsck, Verdict};
 use crate::{
-    Errno, Filesystem, Image, ImageDevice, Model, Op, OurVolume, Ours, Outcome, SlowDevice, Tree, apply,
+    Durability, Errno, Filesystem, Image, ImageDevice, Model, Op, OurVolume, Ours, Outcome, SlowDevice, Tree,
+    apply,
 };
 use extant_block::{Device, Op as BlockOp};
 use extant_sim::{Machine, Preemption, Sim};
@@ -96,7 +97,15 @@ impl Sweep {
         }
         let mut model = Model::new(&self.before);
         for (op, answer) in self.ops.iter().zip(&answers) {
-            model.record(op, *answer)?;
+            match (op, answer) {
+                // Acknowledged by the cache, and then not written in time: it is a write without a sync.
+                (Op::Write { path, offset, len, tag, durability, .. }, Err(Errno::IO | Errno::ROFS))
+                    if fail.op != BlockOp::Read && *durability != Durability::None =>
+                {
+                    model.record(&Op::write(path, *offset, *len, *tag), Ok(*len))?;
+                }
+                _ => model.record(op, *answer)?,
+            }
         }
         let fsck = self.fsck.as_ref();
         let failed = |error: std::io::Error| error.to_string();

@@ -203,7 +203,7 @@ fn is_damage(errno: Errno) -> bool {
 /// Whether a sound volume may answer an operation of the generator's like this; damage may make a path lead anywhere.
 fn fits(errno: Errno, op: &Op) -> bool {
     // Of the path, and of flags and set kinds of files that damage brings about.
-    const ANY: [Errno; 9] = [
+    const ANY: [Errno; 10] = [
         Errno::NOENT,
         Errno::NOTDIR,
         Errno::NAMETOOLONG,
@@ -214,6 +214,8 @@ fn fits(errno: Errno, op: &Op) -> bool {
         Errno::OPNOTSUPP,
         // A special file is not opened.
         Errno::NXIO,
+        // Damage may call a file encrypted.
+        Errno::NOKEY,
     ];
     ANY.contains(&errno)
         || match op {
@@ -234,7 +236,8 @@ fn fits(errno: Errno, op: &Op) -> bool {
 /// Files and directories as far as they can be found.
 fn walk(volume: &mut OurVolume) -> Result<BTreeMap<String, (Kind, u64)>, String> {
     // A name that leads to a free inode is damage, too.
-    let clear = |call: &str, path: &str, errno: Errno| match is_damage(errno) || errno == Errno::OPNOTSUPP {
+    let fits = |errno| is_damage(errno) || [Errno::OPNOTSUPP, Errno::NOKEY].contains(&errno);
+    let clear = |call: &str, path: &str, errno: Errno| match fits(errno) {
         true => Ok(()),
         false => Err(format!("{call} /{path}: {errno:?}")),
     };
