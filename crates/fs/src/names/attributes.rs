@@ -47,6 +47,10 @@ const CHANGEABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::TOPDIR)
     .union(InodeFlags::PROJINHERIT);
 
+/// Those of them that a file cannot have (Linux's `EXT4_REG_FLMASK`).
+const OF_DIRECTORIES: InodeFlags =
+    InodeFlags::DIRSYNC.union(InodeFlags::TOPDIR).union(InodeFlags::PROJINHERIT);
+
 impl Node {
     /// Changes attributes. A change of owner takes the set-ID bits away and, in a step before, a program's capabilities; one
     /// of the mode changes the access list with it.
@@ -153,8 +157,8 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::Access`] for those who do not own the inode; [`Error::Permission`] without the capability for the
-    /// immutable and append-only flags; [`Error::NotSupported`] on anything but files and directories, and for flags
-    /// that this volume is not written with.
+    /// immutable and append-only flags; [`Error::NotSupported`] on anything but files and directories, for flags that
+    /// this volume is not written with, and for a directory's flags on a file.
     pub async fn set_flags(&self, caller: &Caller, flags: InodeFlags) -> Result<()> {
         self.writer().guarded(self.change_flags(caller, flags)).await
     }
@@ -172,7 +176,10 @@ impl Node {
             return Err(Error::Access(subject()));
         }
         let changed = old ^ flags;
-        if changed.intersects(InodeFlags::JOURNAL_DATA | InodeFlags::DAX | InodeFlags::CASEFOLD) {
+        let is_misplaced = !self.is_dir() && flags.intersects(OF_DIRECTORIES);
+        if is_misplaced
+            || changed.intersects(InodeFlags::JOURNAL_DATA | InodeFlags::DAX | InodeFlags::CASEFOLD)
+        {
             return Err(Error::NotSupported(format!("a flag of inode {}", cell.number())));
         }
         let guarded = InodeFlags::IMMUTABLE | InodeFlags::APPEND;

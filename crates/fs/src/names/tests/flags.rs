@@ -53,6 +53,24 @@ fn synchronous_inodes_are_durable_when_an_operation_returns() {
 }
 
 #[test]
+fn a_file_cannot_have_the_flags_of_directories() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), "-t ext4 16M");
+    let admin = &Caller::root();
+    within(&image, async |_, root| {
+        let (file, dir) = (root.create(admin, b"f", 0o644).await, root.mkdir(admin, b"d", 0o755).await);
+        let (file, dir) = (file.unwrap(), dir.unwrap());
+        for flag in [InodeFlags::DIRSYNC, InodeFlags::TOPDIR, InodeFlags::PROJINHERIT] {
+            dir.set_flags(admin, flag).await.unwrap();
+            assert_eq!(errno(file.set_flags(admin, flag).await), 95, "EOPNOTSUPP for {flag:?}");
+        }
+    });
+}
+
+#[test]
 fn a_whiteout_takes_the_place_of_what_is_moved() {
     if !have_tools() {
         return;
