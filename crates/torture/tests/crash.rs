@@ -36,7 +36,7 @@ fn every_crash_of_the_odd_workloads_of_seq_1_leaves_what_was_promised() {
     check_half_of_seq_1(1);
 }
 
-/// Bitmaps and inode tables that no one has written yet, several descriptors in a transaction, contents in inodes: a sample
+/// Bitmaps and inode tables that were never written, several descriptors in a transaction, contents in inodes: a sample
 /// of each, and the new operations of random sequences.
 #[test]
 fn every_crash_of_a_volume_of_another_shape_leaves_what_was_promised() {
