@@ -170,7 +170,7 @@ impl Crew {
                 marks.push(task.await.map_err(|error| error.to_string()));
             }
             let log = record.log();
-            // What closing writes is in no log; a volume that is only dropped keeps its cache.
+            // The writes of closing are in no log; a volume that is only dropped keeps its cache.
             let _ = volume.close().await;
             Ok::<_, Error>((log, marks))
         });

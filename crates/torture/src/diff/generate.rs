@@ -281,7 +281,7 @@ impl Generator {
         }
     }
 
-    /// Flags of `chattr`. What is immutable or append-only soon is no longer.
+    /// Flags of `chattr`. A file that is made immutable or append-only is released by one of the next operations.
     fn set_flags(&mut self) -> Op {
         if let Some(path) = self.frozen.pop() {
             return Op::SetFlags { path, flags: 0 };
