@@ -1,8 +1,8 @@
 //! Policies as Linux had them, each behind the seam that Extant's own policy uses.
 //!
 //! A claim about a policy is a difference between two files here, or between one here and Extant's, which stay in the
-//! crates that they drive. This crate also maps names to policies ([`elevator`], [`dirty_control`], [`pass`]), and its tests run
-//! request queue and page cache under each of them. Production code never needs it.
+//! crates that they drive. This crate also maps names to policies ([`elevator`], [`dirty_control`], [`pass()`]), and its
+//! tests run request queue and page cache under each of them. Production code never needs it.
 //!
 //! ```
 //! use extant_history::{ELEVATORS, Host, dirty_control, elevator};

@@ -40,7 +40,7 @@ pub struct Stat {
     pub device: (u32, u32),
     /// Time of the last change of contents.
     pub mtime: Time,
-    /// Flags of a file or directory, those of [`FLAGS`].
+    /// Flags of a file or directory, those of `FLAGS`.
     pub flags: u32,
 }
 
@@ -98,7 +98,7 @@ pub trait Subject {
     fn read(&mut self, path: &str) -> Outcome<Vec<u8>>;
     fn read_held(&mut self, slot: u8) -> Outcome<Vec<u8>>;
     fn read_link(&mut self, path: &str) -> Outcome<String>;
-    /// Extended attributes with their values, those that [`is_compared`], sorted by name.
+    /// Extended attributes with their values, those that `is_compared` says are, sorted by name.
     fn xattrs(&mut self, path: &str) -> Outcome<Vec<(String, Vec<u8>)>>;
 }
 
