@@ -51,9 +51,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         r#"log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
         self.lock().check_alive()?;
         let commit = log.commit_block(&image, self.wall_clock());
-        self.behind_flush(log.write_commit(commit, ring.step(start, count - 1))).await?;"#,
+        self.behind_flush(log.write_commit(&self.disk, commit, ring.step(start, count - 1))).await?;"#,
         r#"let commit = log.commit_block(&image, self.wall_clock());
-        self.behind_flush(log.write_commit(commit, ring.step(start, count - 1))).await?;
+        self.behind_flush(log.write_commit(&self.disk, commit, ring.step(start, count - 1))).await?;
         log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;"#,
     ),
     mutant(
@@ -62,16 +62,16 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         r#"log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
         self.lock().check_alive()?;
         let commit = log.commit_block(&image, self.wall_clock());
-        self.behind_flush(log.write_commit(commit, ring.step(start, count - 1))).await?;"#,
+        self.behind_flush(log.write_commit(&self.disk, commit, ring.step(start, count - 1))).await?;"#,
         r#"let short = image.blocks.len() - 1;
         log.write(&image.blocks[..short], |i| ring.step(start, i as u32)).await?;
         let commit = log.commit_block(&image, self.wall_clock());
-        self.behind_flush(log.write_commit(commit, ring.step(start, count - 1))).await?;"#,
+        self.behind_flush(log.write_commit(&self.disk, commit, ring.step(start, count - 1))).await?;"#,
     ),
     mutant(
         "log-start-not-written",
         "crates/fs/src/journal/commit.rs",
-        "log.write_superblock(Some(start), versions.tid.sequence(), None, false).await?;",
+        "log.write_superblock(Some(start), versions.tid.sequence(), None, None).await?;",
         "log.superblock.lock().started = true;",
     ),
     mutant(
@@ -86,14 +86,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         r#"log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
         self.lock().check_alive()?;
         let commit = log.commit_block(&image, self.wall_clock());
-        self.behind_flush(log.write_commit(commit, ring.step(start, count - 1))).await?;"#,
+        self.behind_flush(log.write_commit(&self.disk, commit, ring.step(start, count - 1))).await?;"#,
         r#"let list = versions.blocks.iter().map(|(b, v)| (b.number().0, v.bytes().clone())).collect();
         let blocks = self.store.blocks();
         super::log::write_blocks(&**blocks.device(), blocks.block_bytes(), list).await?;
         log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
         self.lock().check_alive()?;
         let commit = log.commit_block(&image, self.wall_clock());
-        self.behind_flush(log.write_commit(commit, ring.step(start, count - 1))).await?;"#,
+        self.behind_flush(log.write_commit(&self.disk, commit, ring.step(start, count - 1))).await?;"#,
     ),
     mutant(
         "inode-left-out-of-commit",
@@ -130,7 +130,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             state.homes_durable(&written);
             state.tail()
         };
-        self.behind_flush(log.write_superblock(Some(start), tid.sequence(), None, true)).await?;
+        self.behind_flush(log.write_superblock(Some(start), tid.sequence(), None, Some(&self.disk))).await?;
         self.lock().tail_moved(start, tid);"#,
         r#"let (start, tid) = {
             let mut state = self.lock();
@@ -138,7 +138,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             state.homes_durable(&written);
             state.tail()
         };
-        log.write_superblock(Some(start), tid.sequence(), None, false).await?;
+        log.write_superblock(Some(start), tid.sequence(), None, None).await?;
         self.lock().tail_moved(start, tid);"#,
     ),
     mutant(
@@ -170,7 +170,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         4,
         mutant(
             "replay-not-flushed",
-            "crates/fs/src/journal/recover/replay.rs",
+            "crates/fs/src/recovery/replay.rs",
             "extant_block::flush(&*device).await?;",
             "",
         ),
@@ -180,26 +180,26 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         4,
         mutant(
             "clean-flag-before-empty-log",
-            "crates/fs/src/journal/recover/replay.rs",
+            "crates/fs/src/recovery/replay.rs",
             "extant_block::flush(&*device).await?;",
             "",
         ),
     ),
     mutant(
         "replay-ignores-revokes",
-        "crates/fs/src/journal/recover/scan.rs",
+        "crates/fs/src/recovery/scan.rs",
         "found.copies.remove(&block).is_some()",
         "false",
     ),
     mutant(
         "replay-without-commit-block",
-        "crates/fs/src/journal/recover/scan.rs",
+        "crates/fs/src/recovery/scan.rs",
         "header.and_then(|header| header.kind)",
         "match header.and_then(|header| header.kind) { None => { apply(log, &mut found, std::mem::replace(&mut open, fresh()))?; None } some => some }",
     ),
     mutant(
         "replay-takes-oldest-copy",
-        "crates/fs/src/journal/recover/scan.rs",
+        "crates/fs/src/recovery/scan.rs",
         "found.copies.insert(tag.block, journaled);",
         "found.copies.entry(tag.block).or_insert(journaled);",
     ),
@@ -212,7 +212,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant(
         "orphans-not-finished",
         "crates/fs/src/volume/mount.rs",
-        "Self::finish_orphans(&writer, orphans).await?",
+        "Self::finish_orphans(&namespace, orphans).await?",
         "0",
     ),
     mutant(

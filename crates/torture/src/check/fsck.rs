@@ -89,12 +89,17 @@ impl Fsck {
         self.repair_with(image, is_harmless, true)
     }
 
-    /// The disk after `e2fsck -fy`, whatever it mends, and after a second look by `-fn`, which must be silent.
+    /// The disk after `e2fsck -fy`, whatever it mends, and after a second look by `-fn`, which must be silent. Some damage takes
+    /// e2fsck a second repair: blocks that the first frees when it has looked at the bitmaps already.
     ///
     /// # Errors
-    /// What the second look finds, and failures to run it.
+    /// What the last look finds, and failures to run it.
     pub fn mend(&self, image: &Image) -> io::Result<Image> {
-        match self.repair_with(image, |_| true, true)? {
+        let (once, verdict) = self.repair_with(image, |_| true, true)?;
+        if verdict == Verdict::Clean {
+            return Ok(once);
+        }
+        match self.repair_with(&once, |_| true, true)? {
             (mended, Verdict::Clean) => Ok(mended),
             (_, Verdict::Complains(words)) => Err(io::Error::other(words)),
         }
