@@ -16,7 +16,6 @@ const VARIABLE: &str = "EXTANT_MUTANT";
 
 /// A module for the copy of `fs`, which the planted places ask.
 const SWITCH: &str = r#"
-#[allow(clippy::all, missing_docs)]
 pub(crate) mod mutant {
     pub(crate) fn on(number: usize) -> bool {
         static ALIVE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();

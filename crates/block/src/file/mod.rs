@@ -154,9 +154,9 @@ impl FileDevice {
         bio.op == Op::Write && bio.bytes <= COPIED_BYTES_MAX && !durable && !self.backing.direct_is_on()
     }
 
-    /// Whether the calling thread, which will wait for the bio, makes its system calls. The kernel has no way to start a
-    /// flush, or a write that is durable when it ends, without a thread of its own that blocks. A small write it ends in the context of the thread that has
-    /// submitted it (`io_uring_setup(2)`, `IORING_SETUP_DEFER_TASKRUN`), which is woken for that, wakes the one that reaps,
+    /// Whether the calling thread, which will wait for the bio, makes its system calls. The kernel has no way to start a flush,
+    /// or a write that is durable when it ends, without a thread of its own that blocks. It ends a small write in the context of
+    /// the submitter (`io_uring_setup(2)`, `IORING_SETUP_DEFER_TASKRUN`): that thread is woken for it, wakes the one that reaps,
     /// and is woken again.
     fn blocks_here(&self, rt: &Rt, transfer: &Transfer) -> bool {
         let bio = &transfer.bio;

@@ -9,9 +9,9 @@
 //! | [`DirtyPages`] of one file | charged and dirty, or stuck | a [`WritebackCharge`] when they are taken, [`Room`] when they are cut off |
 //! | [`WritebackCharge`] | charged, under write-back, in flight | [`Room`] when they are clean, part of [`DirtyPages`] after an error |
 //!
-//! The limits are held against what is charged. A device that fails gives nothing back, so what it holds counts against
-//! its own limit only: the others may go past the limit by as much, up to the bound on all dirty pages. Dropping room wakes writers that wait for it, so it is dropped without a
-//! mapping's lock where there is a choice.
+//! The limits are held against what is charged. A device that fails gives nothing back, so what it holds counts against its
+//! own limit only: the others may go past the limit by as much, up to the bound on all dirty pages. Dropping room wakes writers
+//! that wait for it, so it is dropped without a mapping's lock where there is a choice.
 
 use crate::dirty::control::{Amounts, DeviceIndex, DirtyLimits, Numbers};
 use crate::pageset::PageSet;

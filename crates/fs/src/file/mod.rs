@@ -3,7 +3,8 @@
 //!
 //! `read` streams from the volume. `contents` is one file's pages and its map in memory; `backing` is what the cache asks
 //! of it (where to read, where to write back, what to log at the end of that); `write`, `resize`, `emptied` and `sync` are
-//! what callers ask of it; `removal` frees what a map no longer holds; `extents` says where data are; `table` knows the files that are in memory.
+//! the operations of callers; `removal` frees the blocks that leave a map; `extents` lists where data lie; `table` holds the
+//! files that are in memory.
 
 mod backing;
 mod contents;

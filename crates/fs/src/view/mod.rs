@@ -231,8 +231,8 @@ impl View {
         Ok((block, (offset & u64::from(sb.block_size().bytes() - 1)) as usize))
     }
 
-    /// Reads an inode; one in use on a volume that is open for writing is as it was changed last. A free inode reads as
-    /// whatever lies there.
+    /// Reads an inode; one in use on a volume that is open for writing is as it was changed last. Of a free inode,
+    /// the bytes on the disk are decoded.
     pub(crate) async fn inode(&self, number: InodeNumber) -> Result<Inode> {
         if let Some(inode) = self.inner.live.as_ref().and_then(|live| live.inode(number)) {
             return Ok(inode);

@@ -3,7 +3,7 @@
 use crate::Error;
 use std::collections::BTreeSet;
 
-/// Most problems that a volume keeps; what comes after is only counted by its absence.
+/// Most problems that a volume keeps; later ones are dropped.
 const PROBLEMS_MAX: usize = 1000;
 
 /// Problems in the order in which they were met, each once.

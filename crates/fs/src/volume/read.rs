@@ -28,8 +28,8 @@ impl Volume {
         self.view.group(group).await
     }
 
-    /// Reads an inode; one in use on a volume that is open for writing is as it was changed last. A free inode reads as
-    /// whatever lies there.
+    /// Reads an inode; one in use on a volume that is open for writing is as it was changed last. Of a free inode,
+    /// the bytes on the disk are decoded.
     pub async fn inode(&self, number: InodeNumber) -> Result<Inode> {
         self.view.inode(number).await
     }

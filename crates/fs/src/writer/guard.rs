@@ -35,7 +35,8 @@ impl Writer {
     /// Heeds errors that were met on the way and did not end the operation.
     pub(crate) async fn heed_noted(&self) {
         let errors = &self.errors;
-        if errors.has_noted.swap(false, Ordering::Acquire) {
+        // A load first: operations of all threads pass here, and a swap would move the cache line to each.
+        if errors.has_noted.load(Ordering::Relaxed) && errors.has_noted.swap(false, Ordering::Acquire) {
             let noted = std::mem::take(&mut *errors.noted.lock());
             for error in noted {
                 self.heed(&error).await;

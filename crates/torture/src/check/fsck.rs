@@ -93,7 +93,7 @@ impl Fsck {
     /// e2fsck a second repair: blocks that the first frees when it has looked at the bitmaps already.
     ///
     /// # Errors
-    /// What the last look finds, and failures to run it.
+    /// Errors that the last look finds, and failures to run e2fsck.
     pub fn mend(&self, image: &Image) -> io::Result<Image> {
         let (once, verdict) = self.repair_with(image, |_| true, true)?;
         if verdict == Verdict::Clean {
