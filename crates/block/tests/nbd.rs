@@ -60,6 +60,21 @@ fn connect(rt: &Rt, uri: &str, options: NbdOptions) -> NbdDevice {
     }
 }
 
+/// The sentence of a server that listens and refuses. A socket's name appears at `bind`, before `listen`, so a
+/// connection in between is refused by the kernel and tried again.
+fn refusal(rt: &Rt, uri: &str) -> String {
+    let target = uri.parse().unwrap();
+    let deadline = rt.now() + Nanos::from_secs(20);
+    loop {
+        match rt.block_on(NbdDevice::connect(rt, &target, NbdOptions::default())).unwrap() {
+            Ok(_) => panic!("{uri} takes the connection"),
+            Err(NbdError::Io(_)) if rt.now() < deadline => {}
+            Err(error) => return error.to_string(),
+        }
+        rt.block_on(rt.sleep(Nanos::from_millis(10))).unwrap();
+    }
+}
+
 fn unix(dir: &Path) -> (PathBuf, String) {
     let socket = dir.join("sock");
     let uri = format!("nbd+unix:///?socket={}", socket.display());
@@ -186,12 +201,8 @@ fn servers_that_refuse_are_understood() {
     std::fs::remove_file(&socket).unwrap();
 
     let Some(mut server) = Server::start("nbdkit", &["-f", "-o", "-U", path, "memory", "1M"]) else { return };
-    while !socket.exists() {
-        std::thread::yield_now();
-    }
-    let connected =
-        rt.block_on(NbdDevice::connect(&rt, &uri.parse().unwrap(), NbdOptions::default())).unwrap();
-    assert!(connected.unwrap_err().to_string().contains("newstyle"));
+    let error = refusal(&rt, &uri);
+    assert!(error.contains("newstyle"), "{error}");
     server.kill();
 
     let image = dir.path().join("raw");
