@@ -237,7 +237,7 @@ fn splits() -> Vec<Op> {
 fn wrap() -> Vec<Op> {
     let mut ops = vec![create("kept"), Op::write("kept", 0, 3_000, 1), fsync("kept")];
     for round in 0..14 {
-        let dirs: Vec<String> = (0..30).map(|n| format!("d{n}")).collect();
+        let dirs: Vec<String> = (0..60).map(|n| format!("d{n}")).collect();
         ops.extend(dirs.iter().map(|path| mkdir(path)));
         ops.push(Op::Sync);
         ops.extend(dirs.iter().map(|path| rmdir(path)));
