@@ -584,3 +584,17 @@ fn the_holes_of_a_huge_file_take_no_time() {
     fsck(&image);
     assert!(ask(&image, "stat /huge").contains(&format!("Size: {size}")));
 }
+
+#[test]
+fn recover_does_not_call_an_unclean_volume_without_a_journal_clean() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path(), "8M", &["-t", "ext2"]) else { return };
+    let name = image.to_str().unwrap();
+    extant(["recover", name]).clean();
+    run("debugfs", &["-w", "-R", "ssv state 0", name]);
+    let before = fs::read(&image).unwrap();
+    let ran = extant(["recover", name]);
+    assert_ne!(ran.code, Some(0));
+    assert!(ran.stderr.contains("not closed cleanly") && ran.stderr.contains("e2fsck"), "{}", ran.stderr);
+    assert!(fs::read(&image).unwrap() == before);
+}

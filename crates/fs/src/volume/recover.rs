@@ -7,7 +7,7 @@ use crate::view::View;
 use crate::{Error, Result};
 use extant_block::{Device, IoError, IoErrorKind, Op, Sector};
 use extant_cache::{CacheConfig, PageCache};
-use extant_format::STATE_ERROR;
+use extant_format::{Compat, STATE_ERROR, STATE_VALID};
 use extant_rt::Rt;
 use std::sync::Arc;
 
@@ -26,9 +26,14 @@ const CACHE_BYTES: u64 = 8 << 20;
 ///
 /// # Errors
 /// A journal on another device, with fast commits to replay, or with features that are not known is refused by name and
-/// nothing is written. So is a volume with multiple-mount protection that is mounted elsewhere, which takes a wait of
-/// some seconds to tell.
+/// nothing is written. So is a volume without a journal that was not closed cleanly, and one with multiple-mount protection
+/// that is mounted elsewhere, which takes a wait of some seconds to tell.
 pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
+    let found = crate::read_superblock(&*device, options.superblock_offset.unwrap_or(1024)).await?;
+    if !found.compat().contains(Compat::HAS_JOURNAL) && found.raw().s_state.get() & STATE_VALID == 0 {
+        let feature = "no journal and was not closed cleanly".into();
+        return Err(Error::Unsupported { feature, hint: "; run e2fsck, for there is nothing to replay" });
+    }
     let mut recovery = replay(rt, device.clone(), options).await?;
     if !recovery.has_orphans || options.superblock_offset.is_some() {
         return Ok(recovery);
