@@ -53,10 +53,6 @@ fn an_operation_without_room_changes_nothing() {
         let mut refused = 0;
         for left in 0..4 {
             for scarce in [Scarce::Blocks(left * 3), Scarce::Inodes(left)] {
-                if matches!(scarce, Scarce::Blocks(6)) {
-                    // A truncation into a hole: docs/crash-safety.md, "Known wrong".
-                    continue;
-                }
                 let checked = full.check(scarce, left);
                 refused += checked
                     .unwrap_or_else(|words| panic!("{}, {scarce:?}, seed {left}: {words}", profile.name));

@@ -15,7 +15,7 @@ use crate::{Cost, Error, Result};
 use extant_block::Sector;
 use extant_cache::{
     Answer, Backing, BackingError, BackingErrorKind, ByteRange, DirtyRun, Extent, Placed, ReadFrom,
-    WriteExtent, WrittenRun,
+    WriteExtent, WriteTo, WrittenRun,
 };
 use extant_format::{RoCompat, VolumeBlock};
 use parking_lot::MutexGuard;
@@ -158,7 +158,8 @@ impl Contents {
         Ok(placed)
     }
 
-    /// Places what begins at byte `at`; `None` if that needs another try, after a wait where the caller `may_wait`.
+    /// Places what begins at byte `at`; `None` if that needs another try, after a wait where the caller `may_wait`. Zeroes of a
+    /// hole get no place: [`Contents::finish`] is given them.
     async fn place_at(&self, at: u64, end: u64, may_wait: bool) -> Result<Option<WriteExtent>> {
         let (block, last) = (at >> self.block.log2(), self.block.blocks_for(end));
         let step = {
@@ -181,9 +182,9 @@ impl Contents {
                 }
                 return Ok(None);
             }
-            Some((blocks, WriteStep::Unreserved)) => {
-                self.reserve_now(blocks)?;
-                return Ok(None);
+            Some((blocks, WriteStep::Zeroes)) => {
+                let range = ByteRange::new(at, self.bytes_at(blocks.end).min(end));
+                return Ok(Some(WriteExtent { to: WriteTo::Backing, ..WriteExtent::new(range, Sector(0)) }));
             }
             Some((blocks, WriteStep::Overwrite(to))) => (blocks, to, false),
             Some((blocks, WriteStep::InPlace { to, fresh })) => (blocks, to, fresh),
@@ -199,17 +200,6 @@ impl Contents {
             extent.zero_after = (self.bytes_at(blocks.end) - range.end) as u32;
         }
         Ok(Some(extent))
-    }
-
-    /// Reserves for blocks that are dirty though nothing was reserved for them: the cache zeroed the rest of a page.
-    fn reserve_now(&self, blocks: Range<u64>) -> Result<()> {
-        let count = blocks.end - blocks.start;
-        let reservation = self.writer.alloc.reserve(count, 2, Privilege::Reserved)?;
-        let mut live = self.live.lock();
-        live.for_nodes += 2;
-        live.put_back(reservation);
-        live.map.mark_dirty(blocks, self.recorded_bytes());
-        Ok(())
     }
 
     /// Gives claimed blocks a place. Gives its first block and how many got one; the others are delayed again.
@@ -258,14 +248,21 @@ impl Contents {
     /// Logs what has landed, and gives up what has failed.
     async fn finish(&self, run: &WrittenRun) -> Result<()> {
         let mut landed: Vec<Landed> = Vec::new();
+        let mut result = Ok(());
         for written in &run.extents {
+            if written.extent.to == WriteTo::Backing {
+                // The hole stays one. Bytes of a caller would be lost by that, but those have space reserved.
+                if written.bytes.iter().any(|bytes| bytes.iter().any(|&byte| byte != 0)) {
+                    result = Err(Error::Defect);
+                }
+                continue;
+            }
             let blocks = self.blocks_of(written.extent.range);
             match written.result {
                 Ok(()) => landed.extend(self.live.lock().map.in_flight(blocks)),
                 Err(_) => self.give_up(blocks),
             }
         }
-        let mut result = Ok(());
         for part in landed.chunks(RUNS_PER_HANDLE) {
             if result.is_ok() {
                 result = self.log(part, run.size_bytes).await;

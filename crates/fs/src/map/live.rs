@@ -98,8 +98,8 @@ pub(crate) enum WriteStep {
     InPlace { to: VolumeBlock, fresh: bool },
     /// Needs blocks, for which space is reserved.
     Allocate,
-    /// Is dirty without a reservation.
-    Unreserved,
+    /// Writes nothing: the page cache zeroed what a truncation cut off, and the block reads as zeroes without that.
+    Zeroes,
     /// An earlier write to it has not ended.
     Wait,
 }
@@ -276,7 +276,7 @@ impl LiveMap {
         let (run, known) = self.read(at)?;
         let step = match known {
             Known::Written(at) => WriteStep::Overwrite(at),
-            Known::Hole | Known::Unwritten(_) => WriteStep::Unreserved,
+            Known::Hole | Known::Unwritten(_) => WriteStep::Zeroes,
         };
         Some((run, step))
     }

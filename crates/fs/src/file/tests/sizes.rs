@@ -128,6 +128,39 @@ fn truncation_inside_an_unwritten_block_keeps_no_space() {
     assert!(dumped(&image, number) == vec![0; 4 * B as usize + 100]);
 }
 
+/// With blocks smaller than a page, so that dirty data lie on the hole's page.
+#[test]
+fn truncation_into_a_hole_takes_no_block_of_a_full_volume() {
+    for args in ["-t ext4 -b 1024 -O ^has_journal -N 64", "-t ext2 -b 1024 -N 64"] {
+        for (cut, grown) in [(1500, 1500), (1500, 4096), (1024, 4000)] {
+            let found = with_gate(
+                args,
+                vec![],
+                |_| vec![],
+                async |_, bed, _, number| {
+                    let (cell, file) = bed.file(number, FileOptions::default()).await;
+                    file.write(0, &[7; 100]).await.unwrap();
+                    file.write(3 << 10, &[8; 1024]).await.unwrap();
+                    let free = bed.writer.alloc.statfs().free;
+                    let all = bed.writer.alloc.reserve(free, 0, Privilege::Reserved).unwrap();
+                    file.set_size(cut).await.unwrap();
+                    file.set_size(grown).await.unwrap();
+                    file.sync().await.unwrap();
+                    let blocks = cell.read(|inode| inode.blocks_512(bed.writer.store.shape()));
+                    assert_eq!(blocks, 2, "one block of data");
+                    drop((all, file));
+                    bed.commit_counts().await;
+                },
+            );
+            let Some((_dir, image, number)) = found else { return };
+            let mut expected = vec![7; 100];
+            expected.resize(grown as usize, 0);
+            assert!(dumped(&image, number) == expected, "{args}, {cut} bytes");
+            check_is_silent(&image, args);
+        }
+    }
+}
+
 #[test]
 fn an_empty_file_for_contents_in_its_inode_can_become_a_large_one() {
     let args = "-t ext4 -b 4096 -O ^has_journal,inline_data -I 512 -N 64";
