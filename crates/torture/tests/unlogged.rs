@@ -325,8 +325,8 @@ fn a_freed_directory_block_that_becomes_data_holds_the_data() {
     w.check_over("freed directory blocks", &BOTH);
 }
 
-/// A volume with a directory `a` that lies in its inode; ours are made in blocks.
-fn with_inline_directory() -> Base {
+/// A volume with directories that lie in their inodes; ours are made in blocks.
+fn with_inline_directories(names: &[&str]) -> Base {
     let profile = Profile::new(
         "ext4-inline-unlogged",
         &["-t", "ext4", "-b", "1024", "-I", "256", "-O", "^has_journal,inline_data"],
@@ -340,10 +340,35 @@ fn with_inline_directory() -> Base {
         let out = std::process::Command::new("debugfs").args(args).arg(&path).output().unwrap();
         String::from_utf8_lossy(&out.stdout).into_owned()
     };
-    debugfs(&["-w", "-R", "mkdir a"]);
-    assert!(debugfs(&["-R", "stat a"]).contains("Flags: 0x10000000"), "it has its names in its inode");
+    for name in names {
+        debugfs(&["-w", "-R", &format!("mkdir {name}")]);
+        let stat = debugfs(&["-R", &format!("stat {name}")]);
+        assert!(stat.contains("Flags: 0x10000000"), "it has its names in its inode");
+    }
     base.image = extant_torture::Image::new(std::fs::read(&path).unwrap().into());
     base
+}
+
+/// Their inodes, 12 and 13, are in different blocks of the inode table.
+#[test]
+fn a_name_that_moves_between_directories_in_their_inodes_is_kept() {
+    if !Fsck::is_installed() {
+        println!("skipped: e2fsck is not installed (apt-get install e2fsprogs)");
+        return;
+    }
+    let (base, fsck) = (with_inline_directories(&["a", "b"]), Fsck::new().unwrap());
+    let mut w = Workload::default();
+    let moved = w.file("a/x", 3000);
+    w.sync();
+    w.keeps(&moved, &["a/x", "b/x", "a/y"]);
+    w.rename("a/x", "b/x", RenameMode::Replace);
+    w.sync();
+    w.keeps(&moved, &["a/y", "b/x"]);
+    w.rename("b/x", "a/y", RenameMode::Replace);
+    w.sync();
+    w.keeps(&moved, &["a/y"]);
+    let looked = w.check_on(&base, &fsck, "two directories in their inodes");
+    assert!(looked > 10, "{looked} disks");
 }
 
 #[test]
@@ -352,7 +377,7 @@ fn names_that_come_to_and_leave_a_directory_in_its_inode_are_kept() {
         println!("skipped: e2fsck is not installed (apt-get install e2fsprogs)");
         return;
     }
-    let (base, fsck) = (with_inline_directory(), Fsck::new().unwrap());
+    let (base, fsck) = (with_inline_directories(&["a"]), Fsck::new().unwrap());
     let mut w = Workload::default();
     w.mkdir("b");
     let (moved, other) = (w.file("a/x", 3000), w.file("b/y", 2000));

@@ -6,14 +6,16 @@
 //!
 //! 1. file data, and metadata blocks that nothing durable points to yet;
 //! 2. everything else but names, with the inodes and blocks that the transaction freed still in use;
-//! 3. names added, in blocks that keep the names which moved to other blocks;
-//! 4. directory blocks without room for that, and directories that lie in their inodes (`inline_data`);
-//! 5. the blocks of phase 3 without the names that moved;
+//! 3. names added, in blocks that keep the names which moved to other blocks, and in inodes (`inline_data`) that no name
+//!    leaves;
+//! 4. directory blocks without room for that, and inodes that names both come to and leave;
+//! 5. the blocks of phase 3 without the names that moved, and inodes that names only leave;
 //! 6. freed inodes and blocks as free.
 //!
-//! A name that moves between two directories in phase 4 may be at neither place after a crash; its file comes into
+//! Of two directories in phase 4 that trade names, one may be at neither place after a crash; its file comes into
 //! `lost+found`.
 
+mod inline;
 mod names;
 
 use super::Inner;
@@ -24,6 +26,7 @@ use crate::Result;
 use crate::meta::MetaKind;
 use extant_block::Buf;
 use extant_format::{InodeNumber, Superblock, set_bits};
+use inline::Turn;
 use names::{Change, Step, steps};
 use std::sync::Arc;
 
@@ -94,12 +97,20 @@ impl Inner {
                 phases.freed.push((n, version.bytes().clone()));
             }
             let named = in_use.map_or_else(|| version.bytes().clone(), Arc::new);
-            match with_records(kind, n, &named, &versions.inline) {
-                Some(unnamed) => {
-                    phases.objects.push((n, Arc::new(unnamed)));
-                    phases.between.push((n, named));
+            let turns: Vec<(Turn, &Before)> = records_of(kind, n, &versions.inline)
+                .map(|inode| (inline::turn(inode, version.bytes(), &versions.deleted, shape), inode))
+                .collect();
+            let unnamed = with_records(&named, turns.iter().map(|&(_, inode)| inode));
+            phases.objects.push((n, unnamed.map_or_else(|| named.clone(), Arc::new)));
+            for (turn, phase) in [
+                (Turn::Added, &mut phases.added),
+                (Turn::Between, &mut phases.between),
+                (Turn::Removed, &mut phases.removed),
+            ] {
+                if turns.iter().any(|&(of, _)| of == turn) {
+                    let later = turns.iter().filter(|&&(of, _)| of > turn).map(|&(_, inode)| inode);
+                    phase.push((n, with_records(&named, later).map_or_else(|| named.clone(), Arc::new)));
                 }
-                None => phases.objects.push((n, named)),
             }
         }
         let mut changes = Vec::with_capacity(directories.len());
@@ -128,10 +139,15 @@ impl Inner {
     }
 }
 
-/// A block of the inode table with these records in place of those that it has; `None` if it has none of them.
-fn with_records(kind: MetaKind, n: u64, version: &Buf, records: &[Before]) -> Option<Buf> {
+/// Those of the records that lie in block `n`.
+fn records_of(kind: MetaKind, n: u64, records: &[Before]) -> impl Iterator<Item = &Before> {
+    records.iter().filter(move |inode| matches!(kind, MetaKind::InodeTable(_)) && inode.table == n)
+}
+
+/// A block of the inode table with these records in place of those that it has; `None` if there are none.
+fn with_records<'b>(version: &Buf, records: impl IntoIterator<Item = &'b Before>) -> Option<Buf> {
     let mut changed: Option<Buf> = None;
-    for inode in records.iter().filter(|inode| matches!(kind, MetaKind::InodeTable(_)) && inode.table == n) {
+    for inode in records {
         let bytes = changed.get_or_insert_with(|| Buf::from_slice(version));
         bytes[inode.at..inode.at + inode.record.len()].copy_from_slice(&inode.record);
     }
@@ -150,7 +166,7 @@ fn still_in_use(
     let mut before: Option<Buf> = None;
     let mut own = |change: &dyn Fn(&mut [u8])| change(before.get_or_insert_with(|| Buf::from_slice(version)));
     match kind {
-        MetaKind::InodeTable(_) => return with_records(kind, n, version, &versions.deleted),
+        MetaKind::InodeTable(_) => return with_records(version, records_of(kind, n, &versions.deleted)),
         MetaKind::InodeBitmap(group) => {
             for inode in &versions.deleted {
                 if let Some((_, index)) = sb.locate_inode(inode.number).filter(|(of, _)| *of == group) {
