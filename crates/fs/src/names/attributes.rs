@@ -52,8 +52,8 @@ const OF_DIRECTORIES: InodeFlags =
     InodeFlags::DIRSYNC.union(InodeFlags::TOPDIR).union(InodeFlags::PROJINHERIT);
 
 impl Node {
-    /// Changes attributes. A change of owner takes the set-ID bits away and, in a step before, a program's capabilities; one
-    /// of the mode changes the access list with it.
+    /// Changes attributes. A change of owner takes the set-ID bits and a program's capabilities away, the latter in a step
+    /// before where the mode is set, too; a change of the mode changes the access list with it.
     ///
     /// # Errors
     /// [`Error::Permission`] for those who do not own the inode, and on an immutable or append-only one;
@@ -70,11 +70,16 @@ impl Node {
         let cell = self.cell();
         let locked = Order::default().write(Rank::of_subject(self.is_dir()), cell).await;
         self.check_set(caller, set).await?;
+        let mut xattrs = None;
         if (set.uid.is_some() || set.gid.is_some()) && !self.is_dir() {
-            live::drop_capabilities(writer, cell, writer.privilege(caller)).await?;
+            let privilege = writer.privilege(caller);
+            match set.permissions {
+                None => xattrs = live::without_capabilities(writer, cell, privilege).await?,
+                // The handle takes one change of attributes, and the access list may need it.
+                Some(_) => live::drop_capabilities(writer, cell, privilege).await?,
+            }
         }
         // The access list follows the mode.
-        let mut xattrs = None;
         if let Some(permissions) = set.permissions {
             if self.kind() == Some(FileKind::Symlink) {
                 return Err(Error::NotSupported(format!("the mode of symbolic link {}", cell.number())));

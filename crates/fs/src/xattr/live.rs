@@ -373,8 +373,26 @@ pub(crate) fn may_have_any(inode: &Inode) -> bool {
     inode.xattr_block().is_some() || inode.tail.iter().take(4).any(|&byte| byte != 0)
 }
 
-/// Takes the capabilities of a program away (`security.capability`), as changing its contents or its owner does. The caller
-/// holds the inode's lock.
+/// Prepares the removal of a program's capabilities (`security.capability`), which goes with a change of its contents or its
+/// owner; `None` of an inode without any. The caller holds the inode's lock.
+///
+/// # Errors
+/// As [`prepare`].
+pub(crate) async fn without_capabilities<'w>(
+    writer: &'w Writer,
+    cell: &InodeCell,
+    privilege: Privilege,
+) -> Result<Option<Prepared<'w>>> {
+    let name = XattrName { index: XattrIndex::SECURITY, suffix: b"capability" };
+    // As Linux has it, a write succeeds although the attributes cannot be read.
+    if !cell.read(may_have_any) || !matches!(get(writer, cell, name).await, Ok(Some(_))) {
+        return Ok(None);
+    }
+    let change = Change { name, value: None, mode: super::SetMode::Any };
+    prepare(writer, cell, &change, privilege).await.map(Some)
+}
+
+/// As [`without_capabilities`], in a handle of its own.
 ///
 /// # Errors
 /// As [`prepare`]; why the journal gave up.
@@ -383,13 +401,7 @@ pub(crate) async fn drop_capabilities(
     cell: &Arc<InodeCell>,
     privilege: Privilege,
 ) -> Result<()> {
-    let name = XattrName { index: XattrIndex::SECURITY, suffix: b"capability" };
-    // As Linux has it, a write succeeds although the attributes cannot be read.
-    if !cell.read(may_have_any) || !matches!(get(writer, cell, name).await, Ok(Some(_))) {
-        return Ok(());
-    }
-    let change = Change { name, value: None, mode: super::SetMode::Any };
-    let mut prepared = prepare(writer, cell, &change, privilege).await?;
+    let Some(mut prepared) = without_capabilities(writer, cell, privilege).await? else { return Ok(()) };
     let mut handle = writer.journal.start(Credits(prepared.credits())).await?;
     prepared.apply(writer, &mut handle, cell);
     Ok(())
