@@ -323,6 +323,10 @@ impl Sys {
                 if !fresh {
                     let want = u8::from(options.read) * 4 + u8::from(options.writes()) * 2;
                     live.check_access(&self.caller, want).await?;
+                    let appends = options.append && !options.truncate;
+                    if options.writes() && !appends && live.attributes()?.flags.contains(InodeFlags::APPEND) {
+                        return Err(Error::Permission(format!("inode {node:?}: append-only")));
+                    }
                 }
                 let file = live.open(&self.caller, options.to_fs())?;
                 if options.truncate && !fresh {
