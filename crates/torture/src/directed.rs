@@ -1,6 +1,7 @@
 //! Workloads that lead to what ACE's two operations on a fresh volume do not reach: a log that wraps, blocks that change
 //! their use, orphans, directories that split and move.
 
+use crate::subject::CAPABILITY;
 use crate::{Durability, Op, RenameMode, Workload, XattrMode};
 
 /// All of them, in a fixed order.
@@ -8,12 +9,14 @@ pub fn all() -> Vec<Workload> {
     let make = |name: &str, ops: Vec<Op>| Workload { name: format!("directed {name}"), ops };
     vec![
         make("overwrite", overwrite()),
+        make("synchronous", synchronous()),
         make("replace", replace()),
         make("early reuse", early_reuse()),
         make("revoke", revoke()),
         make("orphans", orphans()),
         make("moves", moves()),
         make("attributes", attributes()),
+        make("privileges", privileges()),
         make("links", links()),
         make("splits", splits()),
         make("wrap", wrap()),
@@ -74,6 +77,25 @@ fn overwrite() -> Vec<Op> {
         Op::Sync,
         Op::write("a", 0, 100, 8),
         fsync("a"),
+    ]
+}
+
+/// Synchronous writes beside buffered ones: the size, and the name of a file that is emptied by the open.
+fn synchronous() -> Vec<Op> {
+    let rewrite =
+        |path: &str, len, tag| Op::Rewrite { path: path.into(), len, tag, durability: Durability::All };
+    vec![
+        create("a"),
+        Op::write("a", 0, 5_000, 1),
+        synced_write("a", 100, 10, 2, Durability::All),
+        create("b"),
+        Op::write("b", 0, 5_000, 3),
+        synced_write("b", 100, 10, 4, Durability::Data),
+        create("c"),
+        Op::write("c", 0, 3_000, 5),
+        rewrite("c", 700, 6),
+        rename("c", "d"),
+        rewrite("d", 800, 7),
     ]
 }
 
@@ -185,6 +207,50 @@ fn attributes() -> Vec<Op> {
     ]
 }
 
+/// Access lists and what they mean for the mode, handed down by a directory; capabilities, which go with the contents and
+/// the owner that they were given for.
+fn privileges() -> Vec<Op> {
+    let set = |path: &str, name: &str, value: &[u8]| Op::SetXattr {
+        path: path.into(),
+        name: name.into(),
+        value: value.into(),
+        mode: XattrMode::Any,
+    };
+    let entry = |tag: u16, permissions: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let version = 2_u32.to_le_bytes().to_vec();
+    let [owner, group, other] = [1, 4, 0x20].map(|tag| entry(tag, 6, u32::MAX));
+    let list = [version, owner, entry(2, 7, 70_000), group, entry(0x10, 5, u32::MAX), other].concat();
+    // `vfs_cap_data` of revision 2: one capability, permitted and in force.
+    let capability = [&0x0200_0001_u32.to_le_bytes()[..], &1_u32.to_le_bytes(), &[0; 12]].concat();
+    vec![
+        create("a"),
+        Op::write("a", 0, 3_000, 1),
+        set("a", CAPABILITY, &capability),
+        fsync("a"),
+        Op::write("a", 100, 200, 2),
+        fsync("a"),
+        set("a", CAPABILITY, &capability),
+        Op::Sync,
+        Op::Chown { path: "a".into(), uid: 70_000, gid: 3 },
+        fsync("a"),
+        mkdir("d"),
+        set("d", "system.posix_acl_default", &list),
+        fsync("d"),
+        Op::Create { path: "d/f".into(), mode: 0o640, exclusive: true },
+        mkdir("d/e"),
+        fsync("d/f"),
+        set("a", "system.posix_acl_access", &list),
+        fsync("a"),
+        Op::Chmod { path: "a".into(), mode: 0o604 },
+        fsync("a"),
+        Op::RemoveXattr { path: "a".into(), name: "system.posix_acl_access".into() },
+        Op::RemoveXattr { path: "d".into(), name: "system.posix_acl_default".into() },
+        Op::Sync,
+    ]
+}
+
 /// Names of one inode, in several directories; targets in a block.
 fn links() -> Vec<Op> {
     let link = |from: &str, to: &str| Op::Link { from: from.into(), to: to.into() };
@@ -242,6 +308,11 @@ fn wrap() -> Vec<Op> {
         ops.push(Op::Sync);
         ops.extend(dirs.iter().map(|path| rmdir(path)));
         ops.push(Op::Sync);
+        // Made and removed within one transaction, in blocks that the file may get.
+        let brief: Vec<String> = (0..8).map(|n| format!("t{n}")).collect();
+        ops.extend(brief.iter().map(|path| mkdir(path)));
+        ops.extend(brief.iter().map(|path| rmdir(path)));
+        ops.push(Op::Sync);
         let path = format!("f{round}");
         ops.extend([create(&path), Op::write(&path, 0, 20_000, round), fsync(&path)]);
     }
@@ -263,7 +334,13 @@ mod tests {
             let mut model = Model::new(&Tree::of(&mut host).unwrap());
             for op in &workload.ops {
                 let result = apply(&mut host, op);
-                let allowed = matches!(op, Op::Chown { .. } | Op::Sync) || result.is_ok();
+                // The host may lack access lists, or the right to give capabilities and files away.
+                let of_user = |name: &str| name.starts_with("user.");
+                let may_fail = match op {
+                    Op::SetXattr { name, .. } | Op::RemoveXattr { name, .. } => !of_user(name),
+                    op => matches!(op, Op::Chown { .. } | Op::Sync),
+                };
+                let allowed = may_fail || result.is_ok();
                 assert!(allowed, "{}: {op}: {result:?}", workload.name);
                 model.record(op, result).unwrap();
             }

@@ -102,9 +102,13 @@ pub trait Subject {
     fn xattrs(&mut self, path: &str) -> Outcome<Vec<(String, Vec<u8>)>>;
 }
 
-/// Whether an attribute is one of a user's, of an administrator's, or an access control list.
+/// The attribute with the capabilities of a program.
+pub(crate) const CAPABILITY: &str = "security.capability";
+
+/// Whether an attribute is one of a user's, of an administrator's, an access control list, or a program's capabilities.
 pub(crate) fn is_compared(attribute: &str) -> bool {
-    ["user.", "trusted.", "system.posix_acl_"].iter().any(|prefix| attribute.starts_with(prefix))
+    let prefixes = ["user.", "trusted.", "system.posix_acl_"];
+    attribute == CAPABILITY || prefixes.iter().any(|prefix| attribute.starts_with(prefix))
 }
 
 /// Does one operation. The number is what a write answered, zero for the others.

@@ -142,6 +142,7 @@ fn is_routine(line: &str) -> bool {
 /// Answers that stand on a line of their own; the question before them says what they are about.
 fn is_answer(line: &str) -> bool {
     matches!(line.trim(), "Clear? yes" | "Fix? yes" | "Connect to /lost+found? yes")
+        || (line.starts_with("Rename to ") && line.ends_with("? yes"))
 }
 
 /// A line of a run that replays the journal, finishes orphans and brings sums up to date.
@@ -164,7 +165,7 @@ fn is_expected(line: &str) -> bool {
 
 /// A line of a run that gives up nothing but what was never synced; that this is so, the model sees.
 fn is_harmless(line: &str) -> bool {
-    const WORDS: [&str; 20] = [
+    const WORDS: [&str; 22] = [
         // A directory that moved has both names for a moment.
         "is a link to directory",
         "'..' in",
@@ -184,6 +185,9 @@ fn is_harmless(line: &str) -> bool {
         // A directory was split; half of its entries are in both blocks.
         "HTREE directory inode",
         "Duplicate entry",
+        "to be rebuilt.",
+        // Two files that trade names have one name for a moment; the second is given another.
+        "has a non-unique filename.",
         "FILE SYSTEM WAS MODIFIED",
         "Free blocks count wrong (",
         "Free inodes count wrong (",

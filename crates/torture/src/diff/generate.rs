@@ -1,5 +1,6 @@
 //! Random operations that mostly make sense, and sometimes do not.
 
+use crate::subject::CAPABILITY;
 use crate::{Durability, Fallocate, Kind, Op, RenameMode, Special, Time, XattrMode, join, split};
 use extant_rt::Rng;
 use std::collections::BTreeMap;
@@ -19,6 +20,8 @@ pub struct Generator {
     pub allocates: bool,
     /// Whether they may make files immutable or append-only.
     pub freezes: bool,
+    /// Whether they may give files the capabilities of programs.
+    pub capabilities: bool,
     /// Whether they may sleep.
     pub sleeps: bool,
     /// Whether they may sync.
@@ -44,6 +47,7 @@ impl Generator {
             holds: true,
             allocates: false,
             freezes: false,
+            capabilities: false,
             sleeps: false,
             syncs: true,
             longest_write: 20_000,
@@ -223,12 +227,19 @@ impl Generator {
                 Op::Rmdir { path }
             }
             45..57 => self.rename(),
-            57..60 => Op::Chmod { path: self.old(|kind| kind != Kind::Symlink), mode: self.mode() },
+            57..60 => Op::Chmod { path: self.old(any), mode: self.mode() },
             60..63 => {
                 let (uid, gid) = (self.pick(&[0, 1, 1000, 100_000]), self.pick(&[0, 5, 70_000]));
                 Op::Chown { path: self.old(any), uid, gid }
             }
             63..66 => Op::Utimens { path: self.old(any), atime: self.time(), mtime: self.time() },
+            66..71 if self.capabilities && self.chance(20) => {
+                let (path, name) = (self.old(is_file), CAPABILITY.to_owned());
+                if self.chance(20) {
+                    return Op::RemoveXattr { path, name };
+                }
+                Op::SetXattr { path, name, value: self.capability(), mode: XattrMode::Any }
+            }
             66..71 => {
                 let name = self.xattr_name();
                 let len = self.pick(&[0, 1, 20, 70, 300, 900, 5000]);
@@ -314,6 +325,14 @@ impl Generator {
             groups.truncate(1);
         }
         [vec![2_u32.to_le_bytes().to_vec()], users, groups, vec![other]].concat().concat()
+    }
+
+    /// `vfs_cap_data` of revision 2: permitted and inheritable sets, in force at once or not.
+    fn capability(&mut self) -> Vec<u8> {
+        let effective = self.rng.below(2) as u32;
+        let sets = [self.rng.below(1 << 20) as u32, 0, self.rng.below(2) as u32, 0];
+        let words = [[0x0200_0000 | effective].as_slice(), &sets].concat();
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
     fn tmpfile(&mut self) -> Op {

@@ -20,9 +20,11 @@ pub(super) enum Event {
     },
     /// Truncation to nothing at open, which waits for new contents: the file is as before, empty, or new.
     Empty,
-    /// The bytes there are durable once the operation returns, as `O_SYNC` promises of what it writes.
+    /// The bytes there are durable once the operation returns, as `O_SYNC` promises of what it writes, in a file that is no
+    /// shorter than it was then.
     Pin {
         range: Range<u64>,
+        size: u64,
     },
     /// Zeroes what lies there, and grows the file to `size` at most; may be cut anywhere between its steps.
     Zero {
@@ -100,6 +102,11 @@ impl FileHistory {
         self.bases.push((Since::Survived(op), op + 1, self.live.as_slice().into()));
     }
 
+    /// The size that a reader sees.
+    pub(super) fn live_bytes(&self) -> u64 {
+        self.live.len() as u64
+    }
+
     /// Whether data may have changed the file's times after operation `since`.
     pub(super) fn written_after(&self, since: usize, started: usize) -> bool {
         self.events.iter().any(|&(op, _)| op > since && op < started)
@@ -159,8 +166,8 @@ fn allowed_sizes(base: u64, pending: &[&(usize, Event)], prefix: usize) -> Sizes
             Event::Resize { .. } if *op >= prefix => break,
             Event::Resize { size } => sizes = vec![*size..=*size],
             Event::Empty => sizes.push(0..=0),
-            Event::Pin { range } => {
-                let clip = |size: std::ops::RangeInclusive<u64>| range.end.max(*size.start())..=*size.end();
+            Event::Pin { size: least, .. } => {
+                let clip = |size: std::ops::RangeInclusive<u64>| *least.max(size.start())..=*size.end();
                 sizes = sizes.into_iter().map(clip).filter(|size| !size.is_empty()).collect();
             }
             Event::Write { data, .. } if data.is_empty() => {}
@@ -192,7 +199,7 @@ fn check_bytes(found: &[u8], base: &[u8], pending: &[&(usize, Event)], prefix: u
             Event::Write { offset, data } => (*offset, offset + data.len() as u64),
             Event::Resize { size } => (*size, *size),
             Event::Empty => (0, 0),
-            Event::Zero { range, .. } | Event::Pin { range } => (range.start, range.end),
+            Event::Zero { range, .. } | Event::Pin { range, .. } => (range.start, range.end),
         };
         ends.extend([from.min(len), to.min(len)]);
     }
@@ -237,7 +244,7 @@ fn check_piece(
             }
             Event::Empty => zero = true,
             Event::Resize { .. } => {}
-            Event::Pin { range } if range.start <= piece.start && piece.end <= range.end => {
+            Event::Pin { range, .. } if range.start <= piece.start && piece.end <= range.end => {
                 versions = versions.last().into_iter().copied().collect();
                 zero = versions.is_empty();
             }

@@ -199,6 +199,7 @@ impl Model {
             Op::OpenTruncated { path } => {
                 let id = space.resolve(path, true)?;
                 space.edit(id).mtime = None;
+                self.drop_capability(index, space, id);
                 self.event(index, id, Event::Empty)?;
             }
             Op::Write { path, offset, durability, .. } => {
@@ -209,6 +210,7 @@ impl Model {
             Op::Rewrite { path, durability, .. } => {
                 let id = space.resolve(path, true)?;
                 self.touched.push((index, id, Touch::Size));
+                self.drop_capability(index, space, id);
                 self.event(index, id, Event::Resize { size: 0 })?;
                 self.write(index, space, id, op, 0, count)?;
                 self.pin(index, id, 0..count, *durability)?;
@@ -216,6 +218,7 @@ impl Model {
             Op::Fallocate { path, mode, offset, len } => {
                 let id = space.resolve(path, true)?;
                 space.edit(id).mtime = None;
+                self.drop_capability(index, space, id);
                 self.event(index, id, Event::fallocate(*mode, *offset, *len))?;
             }
             Op::Hold { slot, path } => {
@@ -274,7 +277,8 @@ impl Model {
         durability: Durability,
     ) -> Result<(), Errno> {
         if durability != Durability::None {
-            self.event(index, id, Event::Pin { range })?;
+            let size = self.files.get(&id).map_or(0, FileHistory::live_bytes);
+            self.event(index, id, Event::Pin { range, size })?;
             self.sync_attributes(index, id, durability == Durability::Data);
         }
         Ok(())
@@ -283,8 +287,15 @@ impl Model {
     fn resize(&mut self, index: usize, space: &mut Space, path: &str, size: u64) -> Result<(), Errno> {
         let id = space.resolve(path, true)?;
         space.edit(id).mtime = None;
+        self.drop_capability(index, space, id);
         self.touched.push((index, id, Touch::Size));
         self.event(index, id, Event::Resize { size })
+    }
+
+    fn drop_capability(&mut self, index: usize, space: &mut Space, id: NodeId) {
+        if space.drop_capability(id) {
+            self.touch(index, &[id]);
+        }
     }
 
     fn touch(&mut self, index: usize, nodes: &[NodeId]) {
@@ -354,6 +365,7 @@ impl Model {
         data.truncate(count as usize);
         if count > 0 && space.contains(id) {
             space.edit(id).mtime = None;
+            self.drop_capability(index, space, id);
         }
         self.event(index, id, Event::Write { offset, data: data.into() })
     }

@@ -1,6 +1,7 @@
 //! The name space after some operation.
 
 use super::acl;
+use crate::subject::CAPABILITY;
 use crate::{Errno, Found, Kind, RenameMode, Special, Time, Tree, join, split};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -316,12 +317,22 @@ impl Space {
         let node = self.edit(id);
         (node.uid, node.gid) = (uid, gid);
         if !matches!(node.body, Body::Dir(_)) {
+            node.xattrs.remove(CAPABILITY);
             node.mode &= !SETUID;
             // Without group execution the bit once meant mandatory locking.
             if node.mode & 0o010 != 0 {
                 node.mode &= !SETGID;
             }
         }
+    }
+
+    /// A program whose contents are changed loses its capabilities; says whether it had any.
+    pub(super) fn drop_capability(&mut self, id: NodeId) -> bool {
+        let had = self.nodes.get(&id).is_some_and(|node| node.xattrs.contains_key(CAPABILITY));
+        if had {
+            self.edit(id).xattrs.remove(CAPABILITY);
+        }
+        had
     }
 
     /// Every path but the root's, with its inode.

@@ -1,8 +1,10 @@
 //! The promises of a volume without a journal, after e2fsck: what was synced is there, whatever became of the rest.
 //!
-//! A synced directory has the names that it had and that were not removed since. A synced inode has its contents, and is found under a name that it had at the sync or was given since; its attributes
-//! are those of the sync or of a later moment. An inode that was not changed since the sync has exactly what it had, and
-//! all of its names. One that was moved may be in `lost+found`, and e2fsck may round its size up to whole blocks.
+//! A synced directory has the names that it had and that were not removed since. A synced inode has its contents, and is
+//! found under a name that it had at the sync or was given since; its attributes are those of the sync or of a later moment.
+//! An inode that was not changed since the sync has exactly what it had, and all of its names. One that was moved may be in
+//! `lost+found`, or have a name that e2fsck changed because another file has it too; e2fsck may round its size up to whole
+//! blocks.
 
 use super::space::{NodeId, ROOT, Space};
 use super::{Body, Model};
@@ -65,8 +67,11 @@ impl Model {
         }
         let ever: BTreeSet<String> = spaces.iter().flat_map(|space| names(space)).collect();
         let mut problems = Vec::new();
-        let lost = tree.nodes.keys().filter(|path| kept.is_empty() && split(path).0 == LOST_AND_FOUND);
-        for path in ever.iter().chain(lost) {
+        let strange = |path: &&String| {
+            split(path).0 == LOST_AND_FOUND || (!ever.contains(*path) && ever.contains(&first_named(path)))
+        };
+        let found_again = tree.nodes.keys().filter(|path| kept.is_empty() && strange(path));
+        for path in ever.iter().chain(found_again) {
             let Some(found) = tree.nodes.get(path) else { continue };
             // Another file may have had the name before or since: then the next name decides.
             let as_some = spaces.iter().find_map(|space| {
@@ -105,6 +110,15 @@ impl Model {
             None => Some(format!("none of {ever:?} is there, and it was synced")),
         }
     }
+}
+
+/// The path before e2fsck gave some of its names a `~` and a number, as it does with the second of two equal names.
+fn first_named(path: &str) -> String {
+    let first = |name: &str| match name.rsplit_once('~') {
+        Some((name, number)) if number.bytes().all(|digit| digit.is_ascii_digit()) => name.to_owned(),
+        _ => name.to_owned(),
+    };
+    path.split('/').map(first).collect::<Vec<_>>().join("/")
 }
 
 /// A name that a directory had in all of `spaces` and that is not there.
