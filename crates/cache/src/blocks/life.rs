@@ -8,6 +8,19 @@
 //! | committed | [`Committed`] | write home |
 //! | checkpointed | none: the version is dropped | forget its place in the log |
 //!
+//! The life of a version in order:
+//! ```
+//! # use extant_cache::blocks::{BlockRef, Committed, Durable, EditToken, Frozen};
+//! # fn f(block: BlockRef, token: &mut impl EditToken, durable: &Durable) {
+//! block.edit(token)[0] = 1;
+//! let frozen: Frozen = block.take(1, |bytes| bytes[1] = 2);
+//! let for_the_log = frozen.bytes().clone();
+//! let committed: Committed = frozen.committed(durable);
+//! let for_its_own_place = committed.bytes().clone();
+//! committed.checkpointed();
+//! # }
+//! ```
+//!
 //! Mistakes do not compile. A block is changed under a token only:
 //! ```compile_fail,E0061
 //! # fn f(block: &extant_cache::blocks::BlockRef) {
@@ -30,15 +43,23 @@
 //! edit[0] = 1;
 //! # }
 //! ```
-//! An edit does not wait: a task that other threads may go on with cannot hold one across an `await`:
-//! ```compile_fail
+//! An edit does not wait: it stays on its thread, so a task that other threads may go on with cannot hold one across an
+//! `await`:
+//! ```compile_fail,E0277
+//! # use extant_cache::blocks::{BlockRef, EditToken};
+//! # fn held_across_an_await(value: impl Send) {}
+//! # fn f(block: &BlockRef, token: &mut impl EditToken) {
+//! held_across_an_await(block.edit(token));
+//! # }
+//! ```
+//! Before an `await` such a task may edit:
+//! ```
 //! # use extant_cache::blocks::{BlockRef, EditToken};
 //! # fn spawn(task: impl Future + Send) {}
 //! # fn f(block: &'static BlockRef, token: &'static mut (impl EditToken + Send)) {
 //! spawn(async move {
-//!     let mut edit = block.edit(token);
+//!     block.edit(token)[0] = 1;
 //!     std::future::ready(()).await;
-//!     edit[0] = 1;
 //! });
 //! # }
 //! ```
@@ -69,11 +90,21 @@
 //! let committed = frozen.committed();
 //! # }
 //! ```
+//! The evidence comes from the write of the epoch's commit block ([`Disk::write_commit`]) and is not made up:
+//! ```compile_fail,E0423
+//! let durable = extant_cache::blocks::Durable(1);
+//! ```
 //! A version is committed once:
 //! ```compile_fail,E0382
 //! # use extant_cache::blocks::{Durable, Frozen};
 //! # fn f(frozen: Frozen, durable: &Durable) {
 //! let (first, second) = (frozen.committed(durable), frozen.committed(durable));
+//! # }
+//! ```
+//! A committed version is written home and checkpointed once, so it has no copies:
+//! ```compile_fail,E0599
+//! # fn f(committed: extant_cache::blocks::Committed) {
+//! let other = committed.clone();
 //! # }
 //! ```
 //! A committed version does not go back into the log:
@@ -93,7 +124,8 @@
 //! ```
 
 use super::block::{BlockRef, own};
-use extant_block::Buf;
+use crate::Disk;
+use extant_block::{Bio, BioFlags, Buf, IoError, Op, Sector, Segment};
 use std::sync::Arc;
 
 /// The version of a block that an epoch left, with its checksum. It may be written into the log.
@@ -149,16 +181,28 @@ impl Frozen {
 #[derive(Debug)]
 pub struct Durable(u64);
 
-impl Durable {
-    /// To be made where the commit block of `epoch` has been written through the device's cache.
-    pub fn new(epoch: u64) -> Self {
-        Self(epoch)
+/// A write of `block` from `start` on, behind a flush and through the device's cache: durable when it has ended well, and
+/// with it what was written before. For [`Disk::write_behind_flush`].
+pub fn durable_write(start: Sector, block: Buf) -> Bio {
+    let mut bio = Bio::new(Op::Write, start, vec![Segment::from(block)]);
+    bio.flags = BioFlags::PREFLUSH | BioFlags::FUA | BioFlags::SYNC | BioFlags::META;
+    bio
+}
+
+impl Disk {
+    /// Writes the commit block of `epoch`, from `start` on, as a [`durable_write`]: with it the blocks of the log that were
+    /// written before are durable.
+    ///
+    /// # Errors
+    /// As [`Disk::write_behind_flush`]; nothing is known to be durable then.
+    pub async fn write_commit(&self, epoch: u64, start: Sector, block: Buf) -> Result<Durable, IoError> {
+        self.write_behind_flush(durable_write(start, block)).await.map(|()| Durable(epoch))
     }
 }
 
 /// A version that is durable in the log. It may be written home, and keeps the block in memory until it is there: the
 /// device's contents are older.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Committed {
     block: BlockRef,
     bytes: Arc<Buf>,

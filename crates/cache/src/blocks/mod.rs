@@ -15,7 +15,7 @@ pub mod life;
 mod tests;
 
 pub use block::{BlockBytes, BlockEdit, BlockRef, EditToken};
-pub use life::{Committed, Durable, Frozen};
+pub use life::{Committed, Durable, Frozen, durable_write};
 
 use crate::accounts::{Account, Charge, Shrink};
 use block::Block;

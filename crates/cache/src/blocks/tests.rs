@@ -1,4 +1,5 @@
 use super::*;
+use crate::{CacheConfig, PageCache};
 use extant_block::{Bio, IoErrorKind, Limits, MemDevice, Sector};
 use extant_rt::Rt;
 use std::convert::Infallible;
@@ -118,7 +119,7 @@ fn a_block_made_anew_is_not_overwritten_by_a_read_that_began_before() {
 }
 
 #[test]
-fn what_is_pinned_stays_and_the_rest_is_bounded() {
+fn pinned_blocks_stay_and_the_rest_is_bounded() {
     let rt = rt();
     let device = Arc::new(MemDevice::new(1 << 24));
     let blocks = Blocks::new(device, BLOCK, 64 * BLOCK);
@@ -142,7 +143,7 @@ fn what_is_pinned_stays_and_the_rest_is_bounded() {
 }
 
 #[test]
-fn a_bad_neighbour_fails_nobody_else() {
+fn a_bad_neighbour_fails_no_other_block() {
     let rt = rt();
     let blocks = Blocks::new(Arc::new(BadSector(numbered(&rt), Sector(49))), BLOCK, 1 << 20);
     assert_eq!(rt.block_on(blocks.read(5)).unwrap().unwrap().bytes()[0], 5);
@@ -219,4 +220,33 @@ fn concurrent_readers_share_one_read() {
         assert_eq!(rt.block_on(task).unwrap().unwrap(), (n % 16) as u8);
     }
     assert_eq!(blocks.resident_bytes(), 16 * BLOCK);
+}
+
+/// A version of block 7 that epoch 1 left, and the evidence that the write of `epoch`'s commit block gave.
+fn frozen_and_durable(epoch: u64) -> (Frozen, Durable) {
+    let rt = rt();
+    let device = numbered(&rt);
+    let blocks = Blocks::new(device.clone(), BLOCK, 1 << 20);
+    let block = rt.block_on(blocks.read(7)).unwrap().unwrap();
+    block.edit(&mut Epoch(1, vec![]))[0] = 99;
+    let commit = Buf::from_slice(&[200; BLOCK]);
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).unwrap();
+    let disk = cache.attach(device.clone());
+    let durable = rt.block_on(disk.write_commit(epoch, Sector(40 * 8), commit)).unwrap().unwrap();
+    let written = rt.block_on(extant_block::read(&*device, Sector(40 * 8), BLOCK)).unwrap().unwrap();
+    assert_eq!(written[..], [200; BLOCK]);
+    (block.take(1, |_| ()), durable)
+}
+
+#[test]
+fn a_version_is_committed_by_the_write_of_its_epochs_commit_block() {
+    let (frozen, durable) = frozen_and_durable(1);
+    assert_eq!(frozen.committed(&durable).bytes()[0], 99);
+}
+
+#[test]
+#[should_panic(expected = "its own epoch is durable")]
+fn a_version_is_not_committed_by_another_epoch() {
+    let (frozen, durable) = frozen_and_durable(2);
+    let _ = frozen.committed(&durable);
 }

@@ -31,14 +31,15 @@ impl Inner {
             state.begin_home_writes()
         };
         let (device, block_bytes) = (self.store.blocks().device(), self.store.blocks().block_bytes());
-        let list = homes.iter().map(|(n, home)| (*n, home.version.bytes().clone())).collect();
+        let written = homes.iter().map(|&(n, tid, _)| (n, tid)).collect();
+        let list = homes.into_iter().map(|(n, _, bytes)| (n, bytes)).collect();
         let result = write_blocks(&**device, block_bytes, list).await;
         let released = self.lock().home_writes_ended();
         for (tid, freed) in released {
             self.release(tid, &freed);
         }
         result?;
-        Ok(homes.into_iter().map(|(n, home)| (n, home.tid)).collect())
+        Ok(written)
     }
 
     async fn checkpoint_once(&self) -> Result<()> {

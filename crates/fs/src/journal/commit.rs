@@ -195,7 +195,7 @@ impl Inner {
         log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
         self.lock().check_alive()?;
         let commit = log.commit_block(&image, self.wall_clock());
-        self.behind_flush(log.write_commit(&self.disk, commit, ring.step(start, count - 1))).await?;
-        Ok(Durable::new(versions.tid.0))
+        let at = ring.step(start, count - 1);
+        self.behind_flush(log.write_commit(&self.disk, versions.tid, commit, at)).await
     }
 }

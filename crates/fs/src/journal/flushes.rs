@@ -71,18 +71,18 @@ impl Inner {
     ///
     /// # Errors
     /// As [`Self::flush_since`].
-    pub(super) async fn behind_flush(&self, write: impl Future<Output = Result<()>>) -> Result<()> {
+    pub(super) async fn behind_flush<T>(&self, write: impl Future<Output = Result<T>>) -> Result<T> {
         let nth = self.lock().flushes.begin();
         let written = write.await;
         self.flush_ended(nth, written)
     }
 
-    fn flush_ended(&self, nth: u64, outcome: Result<()>) -> Result<()> {
+    fn flush_ended<T>(&self, nth: u64, outcome: Result<T>) -> Result<T> {
         match outcome {
-            Ok(()) => {
+            Ok(done) => {
                 self.check_flushes()?;
                 self.lock().flushes.end(nth);
-                Ok(())
+                Ok(done)
             }
             Err(cause) => {
                 self.latch(cause.clone());

@@ -1,11 +1,12 @@
 //! The log on the device: where its blocks lie, and what a transaction looks like in it.
 
+use super::Tid;
 use super::state::LogLimits;
 use crate::meta::MetaBlock;
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Device, Op, Sector, Segment};
 use extant_cache::Disk;
-use extant_cache::blocks::Frozen;
+use extant_cache::blocks::{Durable, Frozen, durable_write};
 use extant_format::jbd2::{
     DescriptorWriter, JournalChecksums, JournalCommit, JournalLayout, JournalSuperblock, RevokeWriter,
     crc32_be, needs_escape,
@@ -182,10 +183,10 @@ impl LogDevice {
         write_blocks(&*self.device, self.block_bytes, list).await
     }
 
-    /// Writes the commit block, behind a flush and through the device's cache.
-    pub(super) async fn write_commit(&self, disk: &Disk, block: Buf, at: u32) -> Result<()> {
-        let home = self.map.home(at)?;
-        self.write_durable(disk, home, block).await
+    /// Writes the commit block of `tid` to block `at` of the log, behind a flush of `disk` and through the device's cache.
+    pub(super) async fn write_commit(&self, disk: &Disk, tid: Tid, block: Buf, at: u32) -> Result<Durable> {
+        let start = sector(self.map.home(at)?.0, self.block_bytes);
+        Ok(disk.write_commit(tid.0, start, block).await?)
     }
 
     /// Writes the journal's superblock: the log starts at `start` with transaction `sequence`, or is empty. Behind a flush of
@@ -208,7 +209,11 @@ impl LogDevice {
         };
         let home = self.map.home(0)?;
         match durable_on {
-            Some(disk) => self.write_durable(disk, home, block).await,
+            // The log's device in the page cache, where flushes take turns.
+            Some(disk) => {
+                let start = sector(home.0, self.block_bytes);
+                disk.write_behind_flush(durable_write(start, block)).await.map_err(Error::from)
+            }
             None => write_blocks(&*self.device, self.block_bytes, vec![(home.0, Arc::new(block))]).await,
         }
     }
@@ -230,14 +235,6 @@ impl LogDevice {
         let mut bio = Bio::new(Op::Write, start, vec![Segment::from(block)]);
         bio.flags = BioFlags::FUA | BioFlags::SYNC | BioFlags::META;
         extant_block::execute(&*self.device, bio).await.1.map_err(Error::from)
-    }
-
-    /// `disk` is the log's device in the page cache, where flushes take turns.
-    async fn write_durable(&self, disk: &Disk, home: VolumeBlock, block: Buf) -> Result<()> {
-        let start = sector(home.0, self.block_bytes);
-        let mut bio = Bio::new(Op::Write, start, vec![Segment::from(block)]);
-        bio.flags = BioFlags::PREFLUSH | BioFlags::FUA | BioFlags::SYNC | BioFlags::META;
-        disk.write_behind_flush(bio).await.map_err(Error::from)
     }
 }
 

@@ -5,6 +5,7 @@ use super::flushes::Flushes;
 use super::ring::{Ring, log_cost};
 use crate::meta::{InodeCell, MetaBlock, PhysicalRun};
 use crate::{Error, Result};
+use extant_block::Buf;
 use extant_cache::blocks::{BlockBytes, Committed};
 use extant_format::Group;
 use extant_format::jbd2::JournalLayout;
@@ -116,7 +117,7 @@ pub(super) struct Committing {
 }
 
 /// A committed version that is not home yet.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Home {
     pub(super) tid: Tid,
     pub(super) version: Committed,
@@ -371,10 +372,11 @@ impl State {
             || self.log.as_ref().is_some_and(|log| log.ring.used() > log.ring.len() / 2)
     }
 
-    /// Versions to be written home, in order of place. Until [`Self::home_writes_ended`] freed blocks are not released.
-    pub(super) fn begin_home_writes(&mut self) -> Vec<(u64, Home)> {
+    /// Versions to be written home, in order of place: their transactions and bytes. Until [`Self::home_writes_ended`] freed
+    /// blocks are not released.
+    pub(super) fn begin_home_writes(&mut self) -> Vec<(u64, Tid, Arc<Buf>)> {
         self.writing_home = true;
-        self.homes.iter().map(|(&n, home)| (n, home.clone())).collect()
+        self.homes.iter().map(|(&n, home)| (n, home.tid, home.version.bytes().clone())).collect()
     }
 
     /// The home writes have ended; returns what may be allocated again. [`Self::release_ended`] hears of each.
