@@ -157,6 +157,30 @@ impl Blocks {
     }
 }
 
+impl Shard {
+    /// Drops at most `most` blocks, unpinned ones at the next `places` places of the eviction queue that were not used since
+    /// eviction looked at them last; returns how many it dropped.
+    fn evict(&mut self, most: usize, places: usize) -> usize {
+        let mut dropped = 0;
+        for _ in 0..places {
+            if dropped == most {
+                break;
+            }
+            let Some(oldest) = self.queue.pop_front() else { break };
+            match self.map.get(&oldest) {
+                None => self.stale = self.stale.saturating_sub(1),
+                // The table's own reference is the only one, and new ones come from the table, which is locked.
+                Some(block) if Arc::strong_count(block) == 1 && !block.take_used() => {
+                    self.map.remove(&oldest);
+                    dropped += 1;
+                }
+                Some(_) => self.queue.push_back(oldest),
+            }
+        }
+        dropped
+    }
+}
+
 impl Shared {
     /// Neighbours that are read together share a shard.
     fn shard(&self, n: u64) -> &Mutex<Shard> {
@@ -191,21 +215,8 @@ impl Shared {
             self.resident.fetch_add(1, Ordering::SeqCst);
         }
         let budget = self.budget_blocks.load(Ordering::Relaxed);
-        for _ in 0..LOOKED_AT {
-            if self.resident.load(Ordering::Relaxed) <= budget {
-                break;
-            }
-            let Some(oldest) = shard.queue.pop_front() else { break };
-            match shard.map.get(&oldest) {
-                None => shard.stale = shard.stale.saturating_sub(1),
-                // The table's own reference is the only one, and new ones come from the table, which is locked.
-                Some(block) if Arc::strong_count(block) == 1 && !block.take_used() => {
-                    shard.map.remove(&oldest);
-                    self.resident.fetch_sub(1, Ordering::SeqCst);
-                }
-                Some(_) => shard.queue.push_back(oldest),
-            }
-        }
+        let over = self.resident.load(Ordering::Relaxed).saturating_sub(budget);
+        self.resident.fetch_sub(shard.evict(over, LOOKED_AT), Ordering::SeqCst);
         if shard.stale > shard.map.len() + 64 {
             let mut seen = BTreeSet::new();
             let Shard { map, queue, stale } = shard;
@@ -232,20 +243,8 @@ impl Shrink for Shared {
         for shard in &self.shards {
             let mut shard = shard.lock();
             // Half of a shard at most: what is used most is found again at the next call.
-            for _ in 0..shard.queue.len() / 2 {
-                if freed >= wanted {
-                    break;
-                }
-                let Some(oldest) = shard.queue.pop_front() else { break };
-                match shard.map.get(&oldest) {
-                    None => shard.stale = shard.stale.saturating_sub(1),
-                    Some(block) if Arc::strong_count(block) == 1 && !block.take_used() => {
-                        shard.map.remove(&oldest);
-                        freed += 1;
-                    }
-                    Some(_) => shard.queue.push_back(oldest),
-                }
-            }
+            let places = shard.queue.len() / 2;
+            freed += shard.evict(wanted - freed, places);
         }
         self.resident.fetch_sub(freed, Ordering::SeqCst);
         self.settle();
