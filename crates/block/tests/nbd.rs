@@ -344,7 +344,7 @@ fn a_server_that_never_comes_to_the_point_is_given_up() {
 }
 
 #[test]
-fn a_server_that_accepts_nobody_is_given_up() {
+fn a_server_that_accepts_no_client_is_given_up() {
     use rustix::net::{
         AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
     };

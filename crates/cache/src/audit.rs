@@ -50,7 +50,7 @@ pub(crate) fn check(shared: &Shared) {
     let rests = |dirty_pages| Amounts { dirty_pages, writeback_pages: 0 };
     let ledger = &shared.ledger;
     assert_eq!(rests(dirty), ledger.amounts(), "dirty pages are counted, and nothing is under write-back");
-    assert_eq!((dirty, stuck), (ledger.charged(), ledger.stuck()), "what is charged is dirty");
+    assert_eq!((dirty, stuck), (ledger.charged(), ledger.stuck()), "charged pages are dirty");
     for (disk, dirty) in disks.iter().zip(dirty_on) {
         let ledger = &disk.ledger;
         let counted = (ledger.amounts(), ledger.charged(), ledger.in_flight());

@@ -250,7 +250,7 @@ fn disk() -> (PageCache, Disk) {
 }
 
 #[test]
-fn a_sync_returns_when_the_backing_has_heard_of_the_end_whoever_tells_it() {
+fn a_sync_returns_when_the_backing_has_heard_of_the_end_from_any_thread() {
     model(1, || {
         let (_cache, disk) = disk();
         let backing = Arc::new(Logged::default());

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_steer_a_terminal_is_escaped() {
+    fn bytes_that_could_steer_a_terminal_are_escaped() {
         assert_eq!(quote("grün".as_bytes()), "grün");
         assert_eq!(quote(b"a\x1b[31mred\n"), "a\\u{1b}[31mred\\n");
         assert_eq!(quote(b"\xff\\x"), "\\xff\\\\x");

@@ -186,7 +186,7 @@ fn every_pause_is_traced_with_its_rule_and_the_state_that_it_rests_on() {
 }
 
 #[test]
-fn a_caller_that_leaves_in_a_pause_is_traced_and_holds_nobody_up() {
+fn a_caller_that_leaves_in_a_pause_is_traced_and_delays_no_other() {
     let sim = Sim::new(Machine::free(1, Preemption::None), 1);
     let ring = Arc::new(RingSink::new(10_000));
     let cache = cache(sim.rt(), 64 * MIB, 8 * MIB, None);

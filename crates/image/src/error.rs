@@ -233,7 +233,7 @@ pub(crate) fn quoted_path(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_steers_or_hides_text_is_escaped() {
+    fn characters_that_steer_or_hide_text_are_escaped() {
         assert_eq!(super::quoted("a\u{202e}b\"\x1b".as_bytes()), r#""a\u{202e}b\"\u{1b}""#);
         assert_eq!(super::quoted(b"\xff\\"), r#""\xff\\""#);
     }

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_is_refused() {
+    fn results_that_cannot_be_compared_are_refused() {
         let column = |runs: Value| Column { title: "t".into(), runs: vec![runs] };
         assert_eq!(compare(&[column(json!({}))], &Figure::ALL), Err(CompareError::TooFew));
         let bad = [column(json!({})), column(result(1.0, 1.0, 1.0))];

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_text_is_refused_in_a_sentence() {
+    fn files_that_are_no_text_are_refused_in_a_sentence() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("f");
         std::fs::write(&file, b"one\ntwo\n\xff\xfe").unwrap();

@@ -33,7 +33,7 @@ fn read_rate(measured: &Measured) -> f64 {
 }
 
 #[test]
-fn what_fits_is_written_at_the_speed_of_memory_and_fsync_pays() {
+fn files_that_fit_are_written_at_the_speed_of_memory_and_fsync_pays() {
     let [lazy] = &on_a_disk("[a]\nrw=write\nbs=64k\nsize=8m\n")[..] else { panic!("one job") };
     assert!(write_rate(lazy) > 1e9 && lazy.write.completion.max_ns < 1_000_000, "{} B/s", write_rate(lazy));
     let [eager] = &on_a_disk("[a]\nrw=write\nbs=64k\nsize=8m\nend_fsync=1\n")[..] else { panic!("one job") };
@@ -57,7 +57,7 @@ fn what_fits_is_written_at_the_speed_of_memory_and_fsync_pays() {
 }
 
 #[test]
-fn what_does_not_fit_is_written_at_the_speed_of_the_disk() {
+fn files_that_do_not_fit_are_written_at_the_speed_of_the_disk() {
     let [direct] = &on_a_disk("[a]\nrw=write\nbs=1m\nsize=256m\ndirect=1\niodepth=8\nioengine=libaio\n")[..]
     else {
         panic!("one job")

@@ -89,7 +89,7 @@ fn run(writers: u64, limit_mib: u64, control: &str, seconds: u64) -> (Seen, f64,
 }
 
 #[test]
-fn ours_loses_nothing_where_memory_is_short_and_holds_nobody_up() {
+fn ours_loses_nothing_where_memory_is_short_and_delays_no_writer() {
     for (writers, seconds) in [(1, 2), (10, 2), (100, 6)] {
         let (_, large, _) = run(writers, 3277, "extant", 2);
         for limit_mib in [100, 800].into_iter().filter(|&limit_mib| limit_mib == 100 || writers == 100) {
@@ -169,7 +169,7 @@ fn every_row_has_what_was_published_beside_what_is_predicted() {
 }
 
 #[test]
-fn what_was_never_measured_is_refused_and_so_is_what_it_does_not_know() {
+fn figures_that_were_never_measured_are_refused_and_so_are_unknown_rows() {
     let whole = Experiment::load(&file()).unwrap();
     assert!(whole.source.contains("Calibrated"));
     let stranger = whole.only(&[], &["linux-3.2".into()]).unwrap_err().to_string();

@@ -60,7 +60,7 @@ mod tests {
     use std::task::Waker;
 
     #[test]
-    fn what_is_dropped_half_done_is_done_by_a_task() {
+    fn work_that_is_dropped_half_done_is_done_by_a_task() {
         let rt = Rt::real(crate::RealConfig::default());
         let done = Arc::new(AtomicBool::new(false));
         let (inside, told) = (rt.clone(), done.clone());

@@ -70,7 +70,7 @@ fn a_waiter_that_gives_up_does_not_take_the_lock_with_it() {
 }
 
 #[test]
-fn who_waits_for_the_end_of_io_hears_of_it() {
+fn a_waiter_for_the_end_of_io_hears_of_it() {
     model(LOCKED.mask(), |world| {
         let other = world.clone();
         let thread = thread::spawn(move || {
@@ -78,13 +78,13 @@ fn who_waits_for_the_end_of_io_hears_of_it() {
             other.table.clear(1, &other.word, LOCKED);
         });
         block_on(world.table.wait_while(1, &world.word, LOCKED));
-        assert_eq!(world.inside.load(Ordering::Relaxed), 1, "what was done before is seen");
+        assert_eq!(world.inside.load(Ordering::Relaxed), 1, "writes before it are seen");
         thread.join().unwrap();
     });
 }
 
 #[test]
-fn who_waits_until_something_is_so_hears_of_it() {
+fn a_waiter_for_a_condition_hears_of_it() {
     model(0, |world| {
         let other = world.clone();
         let thread = thread::spawn(move || {

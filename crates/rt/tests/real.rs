@@ -13,7 +13,7 @@ fn world() -> Rt {
 }
 
 #[test]
-fn a_task_gives_its_result_to_whoever_awaits_it() {
+fn a_task_gives_its_result_to_the_caller_that_awaits_it() {
     let rt = world();
     let task = rt.spawn("adder", Class::Normal, async { 40 + 2 });
     assert_eq!(task.name(), "adder");
@@ -220,7 +220,7 @@ fn a_future_that_is_ready_does_not_make_its_thread_drive() {
 }
 
 #[test]
-fn threads_and_tasks_take_turns_at_several_drivers_and_nobody_is_forgotten() {
+fn threads_and_tasks_take_turns_at_several_drivers_and_none_is_forgotten() {
     let rt = world();
     for drivers in [1, 3] {
         let lazies: Vec<_> = (0..drivers).map(|_| Lazy::new()).collect();
@@ -259,7 +259,7 @@ fn threads_and_tasks_take_turns_at_several_drivers_and_nobody_is_forgotten() {
 }
 
 #[test]
-fn io_that_nobody_waits_for_is_driven_by_a_worker() {
+fn io_without_a_waiter_is_driven_by_a_worker() {
     for workers_are_there_first in [false, true] {
         let rt = world();
         if workers_are_there_first {
@@ -466,7 +466,7 @@ fn a_completion_that_panics_harms_neither_the_waiting_thread_nor_a_worker() {
 }
 
 #[test]
-fn who_sleeps_after_the_shutdown_wakes_up() {
+fn a_task_that_sleeps_after_the_shutdown_wakes_up() {
     let rt = world();
     rt.block_on(rt.sleep(Nanos::from_millis(1))).unwrap();
     let _ = rt.shutdown(Nanos::ZERO);

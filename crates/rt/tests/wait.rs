@@ -287,7 +287,7 @@ fn threads_and_tasks_that_fight_for_locks_all_get_them_and_never_two_at_once() {
 }
 
 #[test]
-fn who_waits_until_something_is_so_never_misses_it() {
+fn a_waiter_for_a_condition_never_misses_it() {
     let rt = world();
     let table = Arc::new(table(&rt, Discipline::Keyed));
     let turn = Arc::new(AtomicU64::new(0));
@@ -310,7 +310,7 @@ fn who_waits_until_something_is_so_never_misses_it() {
 
 #[test]
 #[should_panic(expected = "only who holds a lock gives it back")]
-fn giving_back_a_lock_that_nobody_holds_is_an_error() {
+fn giving_back_a_lock_that_is_not_held_is_an_error() {
     let rt = world();
     table(&rt, Discipline::Keyed).unlock(1, &AtomicU32::new(0), LOCKED);
 }

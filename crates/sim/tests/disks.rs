@@ -238,7 +238,7 @@ fn small(kind: DiskKind) -> Machine {
 }
 
 #[test]
-fn what_was_flushed_survives_a_crash_and_what_reads_say_is_what_was_written() {
+fn flushed_writes_survive_a_crash_and_reads_return_what_was_written() {
     for seed in 0..40 {
         let mut spec = rotating("sata-7200-2010.toml");
         spec.write_cache_bytes = 256 << 10;

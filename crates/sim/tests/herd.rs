@@ -98,7 +98,7 @@ fn assert_near(measured: f64, expected: f64, within: f64) {
 }
 
 #[test]
-fn waking_the_whole_bucket_wakes_as_many_in_vain_as_arithmetic_says() {
+fn waking_the_whole_bucket_wakes_as_many_spuriously_as_arithmetic_says() {
     let herd = read_at_random(Machine::free(6, Preemption::None), linux_2_6_6(Discipline::WholeBucket));
     assert_near(herd.stats.spurious as f64, expected(128.0), 0.02);
     assert_eq!(herd.stats.examined, herd.stats.woken);
@@ -116,14 +116,14 @@ fn a_good_hash_alone_would_have_done_much_of_it() {
 }
 
 #[test]
-fn filtering_wakes_nobody_in_vain_but_looks_at_all() {
+fn filtering_has_no_spurious_wakes_but_looks_at_all() {
     let herd = read_at_random(Machine::free(6, Preemption::None), linux_2_6_6(Discipline::Filtered));
     assert_eq!((herd.stats.spurious, herd.stats.woken), (0, herd.completions));
     assert_near((herd.stats.examined - herd.completions) as f64, expected(128.0), 0.02);
 }
 
 #[test]
-fn keyed_waits_wake_nobody_in_vain_and_look_at_one() {
+fn keyed_waits_have_no_spurious_wakes_and_look_at_one() {
     for hash in [Hash::Golden, linux_2_6_6(Discipline::Keyed).hash] {
         let config = WaitConfig { hash, ..linux_2_6_6(Discipline::Keyed) };
         let herd = read_at_random(Machine::free(6, Preemption::None), config);

@@ -22,21 +22,32 @@ const PARAPHRASES: [(&str, &str); 10] = [
 /// Words that begin no sentence: its subject would not be a named thing.
 const OPENINGS: [&str; 5] = ["Who", "Whom", "What", "Whoever", "Whatever"];
 
+/// A line of text and its number. Literals and names are sentences whose first letter need not be a capital.
+struct Line {
+    number: usize,
+    text: String,
+    is_code: bool,
+}
+
 /// The text of comments, line by line, with empty lines between what belongs to different paragraphs; for a document, all of
-/// it. String literals follow the comments, each a paragraph of its own.
-fn prose(path: &Path, text: &str) -> Vec<(usize, String)> {
+/// it. String literals and names of functions follow the comments, each a paragraph of its own; a name has spaces for its
+/// underscores.
+fn prose(path: &Path, text: &str) -> Vec<Line> {
+    let line = |n: usize, text: &str, is_code| Line { number: n + 1, text: text.to_owned(), is_code };
     if path.extension().is_some_and(|extension| extension == "md" || extension == "toml") {
-        return text.lines().enumerate().map(|(n, line)| (n + 1, line.trim().to_owned())).collect();
+        return text.lines().enumerate().map(|(n, text)| line(n, text.trim(), false)).collect();
     }
     let mut lines = Vec::new();
-    for (n, line) in text.lines().enumerate() {
-        let code = line.trim_start();
+    for (n, code) in text.lines().enumerate() {
+        let code = code.trim_start();
         let comment = ["//!", "///", "//", "#"].iter().find_map(|mark| code.strip_prefix(mark));
-        lines.push((n + 1, comment.unwrap_or("").trim().to_owned()));
+        lines.push(line(n, comment.unwrap_or("").trim(), false));
     }
-    for (n, line) in text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
-        for literal in line.split('"').skip(1).step_by(2) {
-            lines.extend([(n + 1, String::new()), (n + 1, literal.to_owned())]);
+    for (n, code) in text.lines().enumerate().filter(|(_, code)| !code.trim_start().starts_with("//")) {
+        let literals = code.split('"').skip(1).step_by(2).map(str::to_owned);
+        let name = code.split_once("fn ").and_then(|(_, name)| name.split(['(', '<']).next());
+        for text in literals.chain(name.map(|name| name.replace('_', " "))) {
+            lines.extend([line(n, "", true), line(n, &text, true)]);
         }
     }
     lines
@@ -47,7 +58,7 @@ fn faults(path: &Path, text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     // Whether the line before ended a sentence or a paragraph.
     let mut begins = true;
-    for (number, line) in prose(path, text) {
+    for Line { number, text: line, is_code } in prose(path, text) {
         let lower = line.to_lowercase();
         for (paraphrase, instead) in PARAPHRASES {
             for _ in lower.matches(paraphrase) {
@@ -62,7 +73,10 @@ fn faults(path: &Path, text: &str) -> Vec<(usize, String)> {
                 _ => words[n - 1].ends_with(['.', '?', '!']) || words[n - 1] == "|",
             };
             let question = words[n..].iter().any(|word| word.ends_with('?'));
-            if opens && !question && OPENINGS.contains(word) {
+            let is_opening = |opening: &&str| {
+                *word == *opening || (n == 0 && is_code && word.eq_ignore_ascii_case(opening))
+            };
+            if opens && !question && OPENINGS.iter().any(is_opening) {
                 found.push((number, format!("a sentence begins with \"{word}\": name its subject")));
             }
         }
@@ -118,6 +132,10 @@ fn faults_are_found_where_they_are() {
     let text = "//! Whoever waits.\n\n/// What it costs.\n/// The rest of it. Who pays\n/// What for is another\n/// line.\nlet a = \"What a pity\";\n";
     let lines: Vec<usize> = faults(Path::new("a.rs"), text).into_iter().map(|(line, _)| line).collect();
     assert_eq!(lines, [1, 1, 3, 4, 7]);
-    let good = "/// A page in flight. Its waiters wake.\n/// What is this?\nlet whatever = 1;\n";
+    let text =
+        "fn what_is_left_stays() {}\nfn a_lock_that_somebody_holds() {}\npanic!(\"what came is gone\");\n";
+    let lines: Vec<usize> = faults(Path::new("a.rs"), text).into_iter().map(|(line, _)| line).collect();
+    assert_eq!(lines, [1, 2, 3]);
+    let good = "/// A page in flight. Its waiters wake.\n/// What is this?\nlet whatever = 1;\nfn a_reader_says_what_it_saw() {}\n";
     assert_eq!(faults(Path::new("a.rs"), good), []);
 }

@@ -57,7 +57,7 @@ fn one_writer_at_a_time_claims_a_file() {
 }
 
 #[test]
-fn what_is_written_is_in_the_file() {
+fn written_bytes_are_in_the_file() {
     let rt = world();
     let file = temp_file(&pattern(1 << 20));
     on_every_engine(&rt, file.path(), true, |device| {
@@ -183,7 +183,7 @@ fn writes_to_a_read_only_device_are_refused() {
 }
 
 #[test]
-fn what_holds_no_sectors_is_refused_with_a_sentence_and_not_waited_for() {
+fn files_without_sectors_are_refused_with_a_sentence_and_not_waited_for() {
     let dir = TempDir::new().unwrap();
     let fifo = dir.path().join("fifo");
     rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();

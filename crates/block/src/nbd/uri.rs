@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_uri_is_refused_with_a_reason() {
+    fn text_that_is_no_uri_is_refused_with_a_reason() {
         for (uri, why) in [
             ("example.com", "scheme"),
             ("nbds://example.com", "TLS"),

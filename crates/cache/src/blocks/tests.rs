@@ -78,14 +78,14 @@ fn an_epoch_is_taken_as_it_was_left_though_a_later_one_goes_on() {
     assert_eq!(
         (block.bytes()[0], block.bytes()[1], block.bytes()[9]),
         (2, 1, 0),
-        "what one seals, another does not see"
+        "a seal is seen by no other holder"
     );
     block.edit(&mut second)[1] = 2;
     let frozen = block.take(2, |_| {});
     let newer = frozen.bytes();
     assert_eq!((taken[1], newer[0], newer[1]), (1, 2, 2));
     block.edit(&mut Epoch(3, vec![]))[0] = 3;
-    assert_eq!(newer[0], 2, "what was taken never changes");
+    assert_eq!(newer[0], 2, "a version that was taken never changes");
 }
 
 #[test]

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_opened_later_hears_of_an_error_only_if_nobody_has() {
+    fn a_file_opened_later_hears_of_an_error_only_if_no_other_has() {
         let log = ErrorLog::default();
         log.record(CacheError::ShutDown);
         let mut late = log.sample();

@@ -25,7 +25,7 @@ fn match_up(pieces: &mut Pieces, placed: &mut Placed) {
         if let WriteTo::Device(sector) = extent.to {
             let before = u64::from(extent.zero_before);
             let is_there = before.is_multiple_of(Sector::BYTES) && before / Sector::BYTES <= sector.0;
-            assert!(is_there, "what is zeroed before an extent is whole sectors of the device");
+            assert!(is_there, "zeroes before an extent are whole sectors of the device");
         }
         extent.range = extent.range.intersect(*piece);
         piece.start = extent.range.end;

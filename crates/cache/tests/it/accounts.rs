@@ -50,7 +50,7 @@ fn until(rt: &Rt, what: impl Fn() -> bool) {
 }
 
 #[test]
-fn what_is_charged_is_taken_from_the_frames_and_comes_back() {
+fn charges_are_taken_from_the_frames_and_come_back() {
     let rt = world();
     let (cache, _disk, _gate, mapping) = one_file(&rt, CacheConfig::with_budget(4 * MIB), 8 << 20, 8 * MIB);
     let file = mapping.open();

@@ -11,7 +11,7 @@ fn pattern(from: usize, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_written_is_read_and_after_a_sync_it_is_on_the_device() {
+fn written_bytes_are_read_and_after_a_sync_they_are_on_the_device() {
     let rt = world();
     let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(8 * MIB), 1 << 20, 0);
     let file = mapping.open();
@@ -97,7 +97,7 @@ fn a_page_under_write_back_can_be_written_again_at_once() {
 }
 
 #[test]
-fn two_versions_of_a_page_are_never_on_their_way_at_once() {
+fn two_versions_of_a_page_are_never_in_flight_at_once() {
     let rt = world();
     let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 16, 0);
     let file = mapping.open();
@@ -258,7 +258,7 @@ fn a_bad_sector_costs_its_own_page_only() {
 }
 
 #[test]
-fn what_describes_frames_takes_less_than_two_percent() {
+fn descriptions_of_frames_take_less_than_two_percent() {
     let rt = world();
     for budget in [8 * MIB, 100 * MIB, (1 << 30) + 3 * MIB] {
         let cache = extant_cache::PageCache::new(&rt, CacheConfig::with_budget(budget)).unwrap();

@@ -83,13 +83,13 @@ fn a_file_whose_end_lies_inside_a_page_is_written_to_its_end_and_no_further() {
     for (inode, bytes) in [(1, 10_240), (2, 4_608), (3, 512)] {
         let slot = &device[inode * 16_384..device.len().min((inode + 1) * 16_384)];
         assert!(slot[..bytes].iter().all(|&byte| byte == inode as u8));
-        assert!(slot[bytes..].iter().all(|&byte| byte == 0), "what follows the file is not its own");
+        assert!(slot[bytes..].iter().all(|&byte| byte == 0), "bytes behind the file are not its own");
     }
     cache.audit();
 }
 
 #[test]
-fn pages_on_their_way_are_forgotten_before_direct_io() {
+fn pages_in_flight_are_forgotten_before_direct_io() {
     let rt = world();
     let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 16, 1 << 16);
     let file = mapping.open();
@@ -102,7 +102,7 @@ fn pages_on_their_way_are_forgotten_before_direct_io() {
         mapping.forget().await.unwrap();
         assert!(mapping.cached_pages() > 0, "a task waits for it");
         mapping.invalidate(0..1 << 16).await.unwrap();
-        assert_eq!(mapping.cached_pages(), 0, "what the device answers now may be old");
+        assert_eq!(mapping.cached_pages(), 0, "the device's answer may be old now");
         gate.release();
         assert_eq!(read.await.unwrap(), 512);
     });
@@ -111,7 +111,7 @@ fn pages_on_their_way_are_forgotten_before_direct_io() {
 }
 
 #[test]
-fn what_somebody_else_failed_to_write_back_keeps_direct_io_from_going_on() {
+fn pages_that_another_caller_failed_to_write_back_keep_direct_io_from_going_on() {
     let rt = world();
     let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 16, 0);
     gate.hold();
@@ -156,7 +156,7 @@ fn ranges_beyond_every_file_are_empty() {
 }
 
 #[test]
-fn a_device_that_does_not_answer_keeps_nobody_elses_data_in_memory() {
+fn a_device_that_does_not_answer_keeps_no_data_of_others_in_memory() {
     let rt = world();
     let config = CacheConfig { expire: Nanos::MAX, ..CacheConfig::with_budget(MIB) };
     let cache = PageCache::new(&rt, config).unwrap();

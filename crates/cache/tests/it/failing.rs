@@ -153,7 +153,7 @@ fn a_sync_whose_flush_fails_says_so_though_the_file_was_forgotten_and_opened_ane
     drop(mapping);
     gate.fail_flushes.store(1, Ordering::SeqCst);
     let opened = file(&disk, 0, 4).open();
-    assert!(opened.sync_blocking().is_err(), "what it has on the device is not durable");
+    assert!(opened.sync_blocking().is_err(), "its bytes on the device are not durable");
     opened.sync_blocking().unwrap();
 }
 

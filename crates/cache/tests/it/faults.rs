@@ -187,7 +187,7 @@ fn callers_that_leave_half_way_leak_nothing() {
 }
 
 #[test]
-fn five_hundred_readers_and_writers_wake_nobody_in_vain() {
+fn five_hundred_readers_and_writers_have_no_spurious_wakes() {
     let sim = Sim::new(Machine::free(2, Preemption::None), 3);
     let rt = sim.rt().clone();
     let mem = Arc::new(MemDevice::new(16 << 20));

@@ -119,7 +119,7 @@ fn assert_near(measured: u64, expected: f64) {
 }
 
 #[test]
-fn of_512_readers_and_writers_nobody_is_woken_in_vain() {
+fn of_512_readers_and_writers_none_is_woken_spuriously() {
     for config in [WaitConfig::new("pages"), linux_2_6_6(Discipline::Keyed)] {
         let stats = readers_and_writers(config);
         assert_eq!((stats.spurious, stats.woken, stats.examined), (0, stats.waits, stats.waits));
@@ -127,7 +127,7 @@ fn of_512_readers_and_writers_nobody_is_woken_in_vain() {
 }
 
 #[test]
-fn with_the_table_of_2004_as_many_are_woken_in_vain_as_arithmetic_says() {
+fn the_table_of_2004_wakes_as_many_spuriously_as_arithmetic_says() {
     let stats = readers_and_writers(linux_2_6_6(Discipline::WholeBucket));
     assert_near(stats.spurious, others_in_the_bucket());
     assert_eq!(stats.woken, stats.spurious + stats.waits);

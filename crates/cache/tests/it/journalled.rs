@@ -431,7 +431,7 @@ fn check(what: &str, image: &[u8], metas: &[Meta], models: &[Model], position: u
 }
 
 #[test]
-fn whatever_is_cut_off_by_a_crash_was_not_synced() {
+fn bytes_cut_off_by_a_crash_were_not_synced() {
     let count = std::env::var("EXTANT_SCHEDULES").map_or(60, |n| n.parse().expect("a number of schedules"));
     let first = std::env::var("EXTANT_SEED").map_or(0, |n| n.parse().expect("a seed"));
     println!("EXTANT_SEED={first} EXTANT_SCHEDULES={count}");

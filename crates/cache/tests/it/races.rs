@@ -99,7 +99,7 @@ fn callers_that_come_during_a_flush_share_the_next_one() {
 }
 
 #[test]
-fn a_caller_that_leaves_during_its_flush_keeps_nobody_waiting() {
+fn a_caller_that_leaves_during_its_flush_keeps_no_other_waiting() {
     in_world(256, true, |rt, _cache, disk, gate| async move {
         gate.hold();
         {

@@ -270,7 +270,7 @@ fn dirty_pages_that_are_cut_off_are_given_up() {
     assert_eq!(*toy.abandoned.lock(), [pages(2, 4), pages(7, 10)]);
     file.sync_blocking().unwrap();
     drop((file, mapping));
-    assert_eq!(toy.abandoned.lock().len(), 2, "what was written back was not given up");
+    assert_eq!(toy.abandoned.lock().len(), 2, "pages that were written back were not given up");
     cache.audit();
 }
 
@@ -291,7 +291,7 @@ fn inline_data_is_read_from_the_backing_and_written_back_to_it() {
 }
 
 #[test]
-fn nobody_else_brings_pages_in_during_an_exclusion() {
+fn no_other_task_brings_pages_in_during_an_exclusion() {
     let rt = world();
     let (cache, _disk, gate, toy, mapping) = toy(&rt, CacheConfig::with_budget(1 << 20));
     let file = mapping.open();

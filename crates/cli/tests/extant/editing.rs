@@ -548,7 +548,7 @@ fn a_put_that_fails_leaves_what_was_there() {
 }
 
 #[test]
-fn what_a_link_leads_to_is_put() {
+fn the_target_of_a_link_is_put() {
     let dir = tempfile::tempdir().unwrap();
     let Some(image) = volume(dir.path(), "8M", &["-t", "ext4"]) else { return };
     let (file, link) = (dir.path().join("file"), dir.path().join("link"));

@@ -203,7 +203,7 @@ fn manuals_and_completions_come_from_the_arguments() {
 }
 
 #[test]
-fn what_is_built_is_clean_and_reads_back_equal() {
+fn built_volumes_are_clean_and_read_back_equal() {
     if !have("e2fsck") {
         return;
     }

@@ -37,7 +37,7 @@ fn the_command_line_of_the_thread_runs_on_a_modelled_machine() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_in_a_sentence() {
+fn arguments_that_make_no_sense_are_refused_in_a_sentence() {
     let model = root().join("machines/cfq-2013.toml");
     let model = model.to_str().unwrap();
     let refused = |words: &[&str]| lab(words).unwrap_err();

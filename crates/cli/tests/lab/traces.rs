@@ -105,7 +105,7 @@ fn perfetto_gets_all_events() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_with_its_line() {
+fn files_that_are_no_trace_are_refused_with_their_line() {
     let (dir, file) = dir();
     let path = file.to_str().unwrap();
     let refused = |bytes: &[u8]| {
@@ -166,7 +166,7 @@ fn no_bytes_make_the_reader_panic() {
 const LEVELS: &str = "kind cache/levels device device_reclaimable device_writeback device_limit reclaimable writeback background limit\n";
 
 #[test]
-fn whatever_is_in_a_trace_is_told_and_drawn() {
+fn every_event_of_a_trace_is_told_and_drawn() {
     let most = u64::MAX;
     let names = "about \u{1}<&\"'>\ndevice 0 <sd&\u{7}\u{1b}[31m>\n";
     let pause = "kind cache/pause rule:word device took:ns\nword <no & room>\n";

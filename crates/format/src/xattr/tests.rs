@@ -130,7 +130,7 @@ fn writing_gives_the_hashes_of_linux() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused() {
+fn values_that_cannot_be_written_are_refused() {
     let user = |suffix| XattrName { index: XattrIndex::USER, suffix };
     let mut area = [0; 96];
     let full = Xattr::new(user(b"abcd"), &[1; 68]);

@@ -236,7 +236,7 @@ impl Shared {
         };
         if free != descriptor.free_blocks {
             groups.unload(group);
-            let rule = "what the descriptor says (bg_free_blocks_count)";
+            let rule = "the descriptor's count (bg_free_blocks_count)";
             return Err(Corrupt::field(place, "free blocks", free.into(), rule));
         }
         bitmaps.insert(group.0, bitmap);

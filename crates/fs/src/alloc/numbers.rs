@@ -332,7 +332,7 @@ impl Shared {
         let load = |bytes: &[u8], inodes: &mut InodeGroups| {
             let free = count_free(bytes, sb.inodes_per_group());
             if free != descriptor.free_inodes {
-                let rule = "what the descriptor says (bg_free_inodes_count)";
+                let rule = "the descriptor's count (bg_free_inodes_count)";
                 return Err(Corrupt::field(place, "free inodes", free.into(), rule));
             }
             inodes.load(group, bytes);

@@ -87,7 +87,7 @@ impl InodeCell {
     /// such type.
     pub(crate) fn attached<T: Any + Send + Sync + Default>(&self) -> &T {
         let attached = self.attached.get_or_init(|| Box::new(T::default()));
-        attached.downcast_ref().expect("what is attached to an inode has one type")
+        attached.downcast_ref().expect("attachments of inodes have one type")
     }
 
     /// Whether names lead to it.

@@ -343,7 +343,7 @@ impl Walk {
         }
         if let Some(told) = entry.kind.filter(|&told| told != kind) {
             let value = told.dirent_code().into();
-            self.note(Corrupt::field(place, "file_type of a name", value, "what i_mode says"));
+            self.note(Corrupt::field(place, "file_type of a name", value, "that of i_mode"));
         }
         entry.kind = Some(kind);
         entry.inode = Some(inode);

@@ -127,7 +127,7 @@ mod tests {
         assert!(may(1, &[10], 4) && !may(1, &[10], 1));
         assert!(may(1, &[50], 4) && !may(1, &[50], 2));
         assert!(may(1, &[], 1) && !may(1, &[], 4));
-        assert!(!may(1, &[10], 2), "who is in a group of the list is not one of the others");
+        assert!(!may(1, &[10], 2), "members of a listed group are not others");
     }
 
     #[test]

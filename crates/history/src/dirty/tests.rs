@@ -159,7 +159,7 @@ fn the_rate_limit_comes_to_the_device_s_bandwidth_over_its_writers() {
 }
 
 #[test]
-fn nobody_pauses_while_little_is_dirty() {
+fn no_writer_pauses_while_little_is_dirty() {
     for mut control in controllers() {
         let mut dirtied = 1;
         for step in 0..100 {

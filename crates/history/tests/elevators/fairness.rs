@@ -107,7 +107,7 @@ fn asynchronous_writes_wait_for_readers_but_not_forever() {
 
 /// In a crowd of 64 random readers nobody waits for longer than a second with our rule.
 #[test]
-fn nobody_starves_in_a_crowd() {
+fn no_stream_starves_in_a_crowd() {
     let mut streams: Vec<Stream> = (0..64).map(|_| random(0)).collect();
     streams.push(sequential(1));
     let outcome = on_disk(&mut *make("extant"), &streams);
@@ -117,7 +117,7 @@ fn nobody_starves_in_a_crowd() {
 
 /// Streams that come and go in waves do not wait longer for having come in a crowd.
 #[test]
-fn who_came_in_a_crowd_does_not_wait_when_it_has_gone() {
+fn streams_that_came_in_a_crowd_do_not_wait_when_it_has_gone() {
     let waves: Vec<Stream> =
         (0..200).map(|i| random(i % 5).thinking(Nanos::from_millis(500 + 7 * i))).collect();
     let (_, max) = on_disk(&mut *make("extant"), &waves).latency_ms(0..200);

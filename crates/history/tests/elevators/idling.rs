@@ -150,7 +150,7 @@ fn the_awaited_request_passes_the_limit() {
 
 /// A process that has exited is not waited for.
 #[test]
-fn nobody_waits_for_the_dead() {
+fn no_elevator_waits_for_a_stream_that_exited() {
     for name in CFQS {
         let mut elevator = make(name);
         elevator.add(read(0, 1, 1_000), Nanos(0));

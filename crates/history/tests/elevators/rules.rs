@@ -154,7 +154,7 @@ fn expired_requests_are_served_first() {
 
 /// CFQ offers only requests of the same stream for merging, the others those of any.
 #[test]
-fn who_may_be_merged() {
+fn cfq_and_ours_merge_within_a_stream_only() {
     for name in ["none", "mq-deadline", "cfq", "extant"] {
         let mut elevator = make(name);
         elevator.add(read(0, 1, 1_000), ms(0));

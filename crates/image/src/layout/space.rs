@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_nowhere_whole_is_split() {
+    fn runs_that_fit_nowhere_whole_are_split() {
         let used = [run(10, 1), run(5000, 1)];
         let mut space = space(9000, &used);
         let runs = space.take_runs(6000).unwrap();

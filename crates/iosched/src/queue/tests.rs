@@ -527,7 +527,7 @@ fn a_completion_that_panics_takes_no_other_bio_with_it() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_at_the_door() {
+fn bios_that_make_no_sense_are_refused_at_the_door() {
     let rt = world();
     let below = Held::new(|_| {});
     let queue = queue(&rt, &below, QueueConfig::default());

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_global_holds_for_the_sections_after_it() {
+    fn global_options_hold_for_the_sections_after_them() {
         let text = "; two jobs\n[global] # for all\nbs=8k;not 4k\ndirect=1 # yes\r\n\n[a]\nrw=write\n[global]\nbs=16k\n# later\n[b]\nstonewall\nsize=1m\n";
         let jobs = job_file("j.fio", text).unwrap();
         assert_eq!(

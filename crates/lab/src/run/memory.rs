@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_comes_before_the_machine_and_that_before_the_default() {
+    fn options_come_before_the_machine_and_that_before_the_default() {
         const MIB: u64 = 1 << 20;
         let of = |memory: &Memory, machine| {
             let spec = memory.spec(machine).unwrap();

@@ -418,7 +418,7 @@ impl Model {
                 nearest = Some((prefix, complaints));
             }
         }
-        let (nearest, complaints) = nearest.expect("what was synced was started");
+        let (nearest, complaints) = nearest.expect("a synced operation was started");
         Err(Violation { allowed: lowest..=started, nearest, complaints })
     }
 

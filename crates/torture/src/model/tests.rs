@@ -91,7 +91,7 @@ fn the_size_grows_over_written_bytes_only() {
 }
 
 #[test]
-fn what_was_cut_off_does_not_come_back() {
+fn bytes_that_were_cut_off_do_not_come_back() {
     let ops = [
         create("a"),
         Op::write("a", 0, 4096, 1),

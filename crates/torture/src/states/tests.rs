@@ -47,7 +47,7 @@ fn unflushed_writes_come_in_every_combination() {
 }
 
 #[test]
-fn what_was_flushed_stays() {
+fn flushed_writes_stay() {
     let log = log(vec![write(0, 1, 1, NONE), flush(), write(1, 1, 2, NONE), write(2, 1, 3, BioFlags::FUA)]);
     for (cut, state) in visit(&log, Options::default()) {
         assert!(cut < 4 || state[0] == 1, "cut {cut}: {state:?}");

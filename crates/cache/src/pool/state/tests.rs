@@ -185,7 +185,7 @@ fn write_back_and_a_writer_exclude_each_other_and_lose_nothing() {
         }
         let flushed = flusher.join().unwrap();
         if wrote && flushed != Some(77) {
-            assert_eq!(frame.state.snapshot().dirty(), 0xf, "what was not flushed is still dirty");
+            assert_eq!(frame.state.snapshot().dirty(), 0xf, "the part that was not flushed is still dirty");
         }
     });
 }

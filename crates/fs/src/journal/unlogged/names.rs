@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_deleted_or_stays_in_its_block_is_written_once() {
+    fn names_that_are_deleted_or_stay_in_their_block_are_written_once() {
         let (a, b) = (block(&[(12, "old"), (13, "gone")]), block(&[(12, "new")]));
         assert!(matches!(steps(&[of(1, &a, &b)], |_| false)[..], [Step::Added]));
     }

@@ -15,7 +15,7 @@ fn map() -> LiveMap {
 }
 
 #[test]
-fn what_is_not_known_is_said_to_be_unknown() {
+fn ranges_that_are_not_known_are_said_to_be_unknown() {
     let mut map = LiveMap::new(K4);
     assert_eq!(map.read(7), None);
     assert_eq!(map.first_unknown(7..9), Some(7));
@@ -103,7 +103,7 @@ fn an_append_that_is_marked_before_and_copied_after_the_block_is_taken_is_record
 }
 
 #[test]
-fn a_mark_while_a_place_is_sought_in_vain_is_not_lost() {
+fn a_mark_made_while_no_place_is_found_is_not_lost() {
     let mut map = map();
     map.mark_dirty(3..4, 3 * B);
     map.claim(3..4);

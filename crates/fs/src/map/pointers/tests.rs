@@ -138,7 +138,7 @@ fn a_run_is_removed_as_one_run() {
 }
 
 #[test]
-fn what_a_map_cannot_reach_is_refused() {
+fn blocks_that_a_map_cannot_reach_are_refused() {
     let map = Map::new();
     let mut draft = PointerDraft::new(&map.store.root, &map.store, &map.sb, INODE);
     let capacity = indirect_capacity(map.sb.block_size());

@@ -48,7 +48,7 @@ fn a_read_of_what_the_head_read_ahead_needs_no_mechanics() {
 }
 
 #[test]
-fn what_is_buffered_still_goes_over_the_interface() {
+fn buffered_reads_still_go_over_the_interface() {
     let mut disk = Rotating::new(constellation_es_2010());
     disk.submit(Nanos::ZERO, Command::new(Tag(0), Op::Read, Sector(0), 8));
     let first = done(&drain(&mut disk))[0].1;
