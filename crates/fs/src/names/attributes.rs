@@ -68,7 +68,7 @@ impl Node {
         }
         let writer = self.writer();
         let cell = self.cell();
-        let locked = Order::default().write(Rank::of_subject(self.is_dir()), cell).await;
+        let locked = Order::default().write(Rank::of(self.is_dir()), cell).await;
         self.check_set(caller, set).await?;
         let mut xattrs = None;
         if (set.uid.is_some() || set.gid.is_some()) && !self.is_dir() {
@@ -171,7 +171,7 @@ impl Node {
     async fn change_flags(&self, caller: &Caller, flags: InodeFlags) -> Result<()> {
         let writer = self.writer();
         let cell = self.cell();
-        let locked = Order::default().write(Rank::of_subject(self.is_dir()), cell).await;
+        let locked = Order::default().write(Rank::of(self.is_dir()), cell).await;
         let subject = || format!("inode {}", cell.number());
         if !matches!(self.kind(), Some(FileKind::Regular | FileKind::Directory)) {
             return Err(Error::NotSupported(subject()));
@@ -212,7 +212,7 @@ impl Node {
 
     async fn change_project(&self, caller: &Caller, project: u32) -> Result<()> {
         let (writer, cell) = (self.writer(), self.cell());
-        let locked = Order::default().write(Rank::of_subject(self.is_dir()), cell).await;
+        let locked = Order::default().write(Rank::of(self.is_dir()), cell).await;
         let has_projects = writer.store.shape().ro_compat().contains(RoCompat::PROJECT);
         let Some(old) = cell.read(Inode::project).filter(|_| has_projects) else {
             return Err(Error::NotSupported(format!("a project of inode {}", cell.number())));

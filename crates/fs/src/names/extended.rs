@@ -53,7 +53,7 @@ impl Node {
             XattrIndex::USER => permit(writer, caller, cell, Want::READ).await?,
             _ => {}
         }
-        let _inode = Order::default().read(Rank::of_subject(self.is_dir()), cell).await;
+        let _inode = Order::default().read(Rank::of(self.is_dir()), cell).await;
         let value = live::get(writer, cell, parsed).await?.ok_or_else(missing)?;
         match parsed.index {
             XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT => {
@@ -73,7 +73,7 @@ impl Node {
 
     async fn list_xattrs(&self, caller: &Caller) -> Result<Vec<Vec<u8>>> {
         let (writer, cell) = (self.writer(), self.cell());
-        let _inode = Order::default().read(Rank::of_subject(self.is_dir()), cell).await;
+        let _inode = Order::default().read(Rank::of(self.is_dir()), cell).await;
         let trusted = caller.can(Capabilities::SYS_ADMIN);
         live::names(writer, cell, |name| name.index != XattrIndex::TRUSTED || trusted).await
     }
@@ -104,7 +104,7 @@ impl Node {
         mode: SetMode,
     ) -> Result<()> {
         let (writer, cell) = (self.writer(), self.cell());
-        let _inode = Order::default().write(Rank::of_subject(self.is_dir()), cell).await;
+        let _inode = Order::default().write(Rank::of(self.is_dir()), cell).await;
         let denied = || Error::Permission(quote(name));
         let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         if cell.read(|inode| inode.flags().intersects(fixed)) {

@@ -4,7 +4,7 @@
 //! In this order, and never one from further up while holding one from further down:
 //!
 //! 1. the volume's rename lock ([`Namespace::renames`]): a rename between two directories;
-//! 2. directories: one above another first, others by number;
+//! 2. directories, by number; one to which a name leads against that order is only tried;
 //! 3. other inodes, by number;
 //! 4. the lock of shared attribute blocks ([`Writer::shared_xattrs`]);
 //! 5. a range of a file, pages;

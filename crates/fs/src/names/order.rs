@@ -1,40 +1,51 @@
 //! The order of locks at the head of `names`, asserted in debug builds.
 //!
-//! An operation makes one [`Order`] and takes the locks of inodes through it. From the handle on nothing waits, and a handle
-//! is not `Send`: the compiler keeps it from living across a wait.
+//! An operation makes one [`Order`] and takes the locks of inodes through it. Directories are locked by number, so that no
+//! two operations wait for each other whatever the names of a damaged volume lead to. A name may lead against that order;
+//! then the lock is only tried, and an operation that does not get it releases all its locks before it waits.
 
+use crate::Error;
 use crate::inode::InodeCell;
 use async_lock::{RwLockReadGuard, RwLockWriteGuard};
-#[cfg(debug_assertions)]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Ranks of locks, the one to be taken first first.
+/// Ranks of locks, the one to be taken first first; those of one rank by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     /// The volume's rename lock.
     Renames = 1,
-    /// A directory whose names are looked up or changed.
+    /// A directory whose names are looked up or changed, or that is moved, replaced or removed.
     Directory,
-    /// Another one, below the first or beside it.
-    Second,
-    /// A directory that is moved, replaced or removed, or whose attributes change.
-    Subject,
-    /// Anything else of which that is true.
+    /// Any other inode.
     File,
 }
 
 impl Rank {
-    /// The rank of an inode that is changed itself.
-    pub(super) const fn of_subject(is_dir: bool) -> Self {
-        if is_dir { Self::Subject } else { Self::File }
+    /// The rank of an inode.
+    pub(super) const fn of(is_dir: bool) -> Self {
+        if is_dir { Self::Directory } else { Self::File }
     }
 }
 
-/// The locks that one operation holds; only the last one matters. Empty in release builds.
+/// Why an operation ends before its first change.
+#[derive(Debug)]
+pub(super) enum Stopped {
+    Failed(Error),
+    /// Another operation has the lock of this inode, which is not waited for while others are held.
+    Contended(Arc<InodeCell>),
+}
+
+impl<E: Into<Error>> From<E> for Stopped {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// The locks that one operation holds.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// The rank in the upper half, the inode's number in the lower.
-    #[cfg(debug_assertions)]
+    /// The last one in the order: its rank in the upper half, the inode's number in the lower.
     last: AtomicU64,
 }
 
@@ -51,20 +62,34 @@ impl Order {
         cell.lock().write().await
     }
 
-    /// Asserts that a lock may be taken now.
+    /// Takes the lock of an inode to which a name in a locked directory leads. It is none of those that are held.
+    ///
+    /// # Errors
+    /// [`Stopped::Contended`] where the lock comes before one that is held, and another operation has it.
+    pub(super) async fn follow<'c>(
+        &self,
+        rank: Rank,
+        cell: &'c Arc<InodeCell>,
+    ) -> Result<RwLockWriteGuard<'c, ()>, Stopped> {
+        if self.last.load(Ordering::Relaxed) < place(rank, cell.number().0) {
+            return Ok(self.write(rank, cell).await);
+        }
+        cell.lock().try_write().ok_or_else(|| Stopped::Contended(cell.clone()))
+    }
+
+    /// Notes a lock that is taken now.
     ///
     /// # Panics
     /// In debug builds, if a lock that comes later in the order is held.
     pub(super) fn check(&self, rank: Rank, number: u32) {
-        #[cfg(debug_assertions)]
-        {
-            let next = (rank as u64) << 32 | u64::from(number);
-            let last = self.last.swap(next, Ordering::Relaxed);
-            assert!(last < next, "the lock {rank:?} of inode {number} is taken after {last:#x}");
-        }
-        #[cfg(not(debug_assertions))]
-        let _ = (rank, number);
+        let next = place(rank, number);
+        let last = self.last.swap(next, Ordering::Relaxed);
+        debug_assert!(last < next, "the lock {rank:?} of inode {number} is taken after {last:#x}");
     }
+}
+
+fn place(rank: Rank, number: u32) -> u64 {
+    (rank as u64) << 32 | u64::from(number)
 }
 
 #[cfg(all(test, debug_assertions))]
@@ -75,7 +100,7 @@ mod tests {
     fn locks_are_taken_by_rank_and_then_by_number() {
         let order = Order::default();
         for (rank, number) in
-            [(Rank::Renames, 0), (Rank::Directory, 9), (Rank::Second, 5), (Rank::File, 3), (Rank::File, 4)]
+            [(Rank::Renames, 0), (Rank::Directory, 5), (Rank::Directory, 9), (Rank::File, 3), (Rank::File, 4)]
         {
             order.check(rank, number);
         }

@@ -4,7 +4,7 @@ use super::caller::{Want, check_removal};
 use super::create::{LEAF_CREDITS, drop_dir_link};
 use super::node::{check_name_length, not_found, permit};
 use super::open_dir::OpenDir;
-use super::order::{Order, Rank};
+use super::order::{Order, Rank, Stopped};
 use super::{Caller, Node, SYNC_NAMES, touch, touch_inode};
 use crate::inode::{InodeCell, Orphans};
 use crate::journal::{Credits, Handle};
@@ -38,44 +38,58 @@ impl Node {
     }
 
     async fn remove_name(&self, caller: &Caller, name: &[u8], directory: bool) -> Result<()> {
-        let (namespace, writer) = (self.namespace(), self.writer());
-        namespace.delete_doomed().await;
-        let parent = self.cell();
-        let victim = {
-            let order = Order::default();
-            let _names = order.write(Rank::Directory, parent).await;
-            let mut dir = OpenDir::new(namespace, parent)?;
-            permit(writer, caller, parent, Want::SEARCH).await?;
-            check_name_length(name)?;
-            let Ok(spot) = dir.look(name).await? else { return Err(not_found(name)) };
-            permit(writer, caller, parent, Want::CHANGE_NAMES).await?;
-            let number = spot.entry().inode;
-            let victim = writer.inodes.get_live(number, Place::Inode(parent.number())).await?;
-            let records = (parent.read(Inode::clone), victim.read(Inode::clone));
-            check_removal(caller, &records.0, &records.1, directory, || quote(name))?;
-            if number == InodeNumber::ROOT || number == parent.number() {
-                return Err(Error::Busy(quote(name)));
+        self.namespace().delete_doomed().await;
+        let victim = loop {
+            match self.remove_locked(caller, name, directory).await {
+                Ok(victim) => break victim,
+                Err(Stopped::Failed(error)) => return Err(error),
+                Err(Stopped::Contended(cell)) => drop(cell.lock().write().await),
             }
-            dir.check_changeable()?;
-            let _inode = order.write(Rank::of_subject(directory), &victim).await;
-            if directory && !OpenDir::new(namespace, &victim)?.is_empty().await? {
-                return Err(Error::NotEmpty(quote(name)));
-            }
-            let credits = LEAF_CREDITS + DROP_CREDITS;
-            let mut handle = writer.journal.start(Credits(credits)).await?;
-            dir.remove(&mut handle, &spot, name);
-            drop_name(writer, &mut handle, &victim);
-            let mut record = handle.inode(parent);
-            if directory {
-                drop_dir_link(&mut record);
-            }
-            touch(&mut record, writer);
-            drop(record);
-            drop(handle);
-            victim.clone()
         };
-        namespace.delete_unused(&victim).await;
-        writer.settle(&[parent], SYNC_NAMES).await
+        self.namespace().delete_unused(&victim).await;
+        self.writer().settle(&[self.cell()], SYNC_NAMES).await
+    }
+
+    /// Removes the name; gives its inode.
+    async fn remove_locked(
+        &self,
+        caller: &Caller,
+        name: &[u8],
+        directory: bool,
+    ) -> std::result::Result<Arc<InodeCell>, Stopped> {
+        let (namespace, writer, parent) = (self.namespace(), self.writer(), self.cell());
+        let order = Order::default();
+        let _names = order.write(Rank::Directory, parent).await;
+        let mut dir = OpenDir::new(namespace, parent)?;
+        permit(writer, caller, parent, Want::SEARCH).await?;
+        check_name_length(name)?;
+        let Ok(spot) = dir.look(name).await? else { return Err(not_found(name).into()) };
+        permit(writer, caller, parent, Want::CHANGE_NAMES).await?;
+        let number = spot.entry().inode;
+        let victim = writer.inodes.get_live(number, Place::Inode(parent.number())).await?;
+        let records = (parent.read(Inode::clone), victim.read(Inode::clone));
+        check_removal(caller, &records.0, &records.1, directory, || quote(name))?;
+        if number == InodeNumber::ROOT || number == parent.number() {
+            return Err(Error::Busy(quote(name)).into());
+        }
+        dir.check_changeable()?;
+        let inode = order.follow(Rank::of(directory), &victim).await?;
+        if directory && !OpenDir::new(namespace, &victim)?.is_empty().await? {
+            return Err(Error::NotEmpty(quote(name)).into());
+        }
+        let credits = LEAF_CREDITS + DROP_CREDITS;
+        let mut handle = writer.journal.start(Credits(credits)).await?;
+        dir.remove(&mut handle, &spot, name);
+        drop_name(writer, &mut handle, &victim);
+        let mut record = handle.inode(parent);
+        if directory {
+            drop_dir_link(&mut record);
+        }
+        touch(&mut record, writer);
+        drop(record);
+        drop(handle);
+        drop(inode);
+        Ok(victim)
     }
 }
 

@@ -5,7 +5,7 @@ use super::create::{Draft, LEAF_CREDITS, add_dir_link, drop_dir_link, links_full
 use super::link::same_project;
 use super::node::{check_name_length, not_found, permit};
 use super::open_dir::{Growth, OpenDir, Slot, Spot};
-use super::order::{Order, Rank};
+use super::order::{Order, Rank, Stopped};
 use super::remove::{DROP_CREDITS, drop_name};
 use super::{Caller, Capabilities, Namespace, Node, SYNC_NAMES, touch, touch_inode};
 use crate::inode::InodeCell;
@@ -89,41 +89,13 @@ impl Node {
             self.write_back_replacement(name, new_dir, new_name).await?;
         }
         let (from, to) = (self.cell(), new_dir.cell());
-        let replaced = {
-            let cross = !Arc::ptr_eq(from, to);
-            let order = Order::default();
-            let _renames = match cross {
-                true => {
-                    order.check(Rank::Renames, 0);
-                    Some(namespace.renames.lock().await)
-                }
-                false => None,
-            };
-            // A directory that was removed has nothing above it.
-            if !from.is_live() || !to.is_live() {
-                return Err(not_found(if from.is_live() { new_name } else { name }));
+        let names = ((from, name), (to, new_name));
+        let replaced = loop {
+            match rename_in_order(namespace, caller, names, mode).await {
+                Ok(replaced) => break replaced,
+                Err(Stopped::Failed(error)) => return Err(error),
+                Err(Stopped::Contended(cell)) => drop(cell.lock().write().await),
             }
-            // The hierarchy stands still while the volume's rename lock is held.
-            let (above_from, above_to) = match cross {
-                true => (ancestors(namespace, from).await?, ancestors(namespace, to).await?),
-                false => Default::default(),
-            };
-            let (first, second) = if !cross {
-                (from, None)
-            } else if above_from.contains(&to.number())
-                || (!above_to.contains(&from.number()) && to.number() < from.number())
-            {
-                (to, Some(from))
-            } else {
-                (from, Some(to))
-            };
-            let _first = order.write(Rank::Directory, first).await;
-            let _second = match second {
-                Some(second) => Some(order.write(Rank::Second, second).await),
-                None => None,
-            };
-            let names = ((from, name), (to, new_name));
-            rename_locked(namespace, caller, names, mode, (&above_from, &above_to), &order).await?
         };
         if let Some(replaced) = replaced {
             namespace.delete_unused(&replaced).await;
@@ -168,6 +140,45 @@ async fn ancestors(namespace: &Namespace, dir: &Arc<InodeCell>) -> Result<Vec<In
 /// A name and the directory that it is in.
 type Name<'a> = (&'a Arc<InodeCell>, &'a [u8]);
 
+/// Takes the directories' locks and renames; gives the inode whose name is gone.
+async fn rename_in_order(
+    namespace: &Namespace,
+    caller: &Caller,
+    names: (Name<'_>, Name<'_>),
+    mode: RenameMode,
+) -> std::result::Result<Option<Arc<InodeCell>>, Stopped> {
+    let ((from, name), (to, new_name)) = names;
+    let cross = !Arc::ptr_eq(from, to);
+    let order = Order::default();
+    let _renames = match cross {
+        true => {
+            order.check(Rank::Renames, 0);
+            Some(namespace.renames.lock().await)
+        }
+        false => None,
+    };
+    // A directory that was removed has nothing above it.
+    if !from.is_live() || !to.is_live() {
+        return Err(not_found(if from.is_live() { new_name } else { name }).into());
+    }
+    // The hierarchy stands still while the volume's rename lock is held.
+    let (above_from, above_to) = match cross {
+        true => (ancestors(namespace, from).await?, ancestors(namespace, to).await?),
+        false => Default::default(),
+    };
+    let (first, second) = match cross {
+        true if to.number() < from.number() => (to, Some(from)),
+        true => (from, Some(to)),
+        false => (from, None),
+    };
+    let _first = order.write(Rank::Directory, first).await;
+    let _second = match second {
+        Some(second) => Some(order.write(Rank::Directory, second).await),
+        None => None,
+    };
+    rename_locked(namespace, caller, names, mode, (&above_from, &above_to), &order).await
+}
+
 async fn rename_locked(
     namespace: &Namespace,
     caller: &Caller,
@@ -175,7 +186,7 @@ async fn rename_locked(
     mode: RenameMode,
     (above_from, above_to): (&[InodeNumber], &[InodeNumber]),
     order: &Order,
-) -> Result<Option<Arc<InodeCell>>> {
+) -> std::result::Result<Option<Arc<InodeCell>>, Stopped> {
     let writer = &*namespace.writer;
     let cross = !Arc::ptr_eq(from_cell, to_cell);
     let mut from = OpenDir::new(namespace, from_cell)?;
@@ -183,15 +194,15 @@ async fn rename_locked(
     permit(writer, caller, from_cell, Want::SEARCH).await?;
     permit(writer, caller, to_cell, Want::SEARCH).await?;
     check_name_length(old)?;
-    let Ok(old_spot) = from.look(old).await? else { return Err(not_found(old)) };
+    let Ok(old_spot) = from.look(old).await? else { return Err(not_found(old).into()) };
     check_name_length(new)?;
     if new.is_empty() || new.contains(&b'/') || new.contains(&0) {
-        return Err(not_found(new));
+        return Err(not_found(new).into());
     }
     let looked = to.as_mut().unwrap_or(&mut from).look(new).await?;
     match (&looked, mode) {
-        (Ok(_), RenameMode::NoReplace) => return Err(Error::Exists(quote(new))),
-        (Err(_), RenameMode::Exchange) => return Err(not_found(new)),
+        (Ok(_), RenameMode::NoReplace) => return Err(Error::Exists(quote(new)).into()),
+        (Err(_), RenameMode::Exchange) => return Err(not_found(new).into()),
         _ => {}
     }
     let source = writer.inodes.get_live(old_spot.entry().inode, Place::Inode(from_cell.number())).await?;
@@ -208,7 +219,7 @@ async fn rename_locked(
         }
     }
     if source.number() == to_cell.number() || above_to.contains(&source.number()) {
-        return Err(Error::Invalid(format!("{} cannot be moved into itself", quote(old))));
+        return Err(Error::Invalid(format!("{} cannot be moved into itself", quote(old))).into());
     }
     if let Some(target) = &target
         && (target.number() == from_cell.number() || above_from.contains(&target.number()))
@@ -216,7 +227,8 @@ async fn rename_locked(
         return Err(match mode {
             RenameMode::Exchange => Error::Invalid(format!("{} is above {}", quote(new), quote(old))),
             _ => Error::NotEmpty(quote(new)),
-        });
+        }
+        .into());
     }
     if target.as_ref().is_some_and(|target| Arc::ptr_eq(target, &source)) {
         return Ok(None);
@@ -236,7 +248,7 @@ async fn rename_locked(
         let directory = if mode == RenameMode::Exchange { target_is_dir } else { is_dir };
         removable(to_cell, target, directory, new)?;
     } else if !to_cell.is_live() {
-        return Err(not_found(new));
+        return Err(not_found(new).into());
     }
     if cross {
         // The entry `..` changes.
@@ -252,16 +264,16 @@ async fn rename_locked(
         let back =
             mode != RenameMode::Exchange || target.as_ref().is_none_or(|target| fits(from_cell, target));
         if !fits(to_cell, &source) || !back {
-            return Err(Error::CrossDevice(quote(new)));
+            return Err(Error::CrossDevice(quote(new)).into());
         }
     }
     from.check_changeable()?;
     to.iter().try_for_each(OpenDir::check_changeable)?;
     let (first, second) = lock_order(&source, is_dir, target.as_ref(), target_is_dir);
-    let rank = |cell: &Arc<InodeCell>| Rank::of_subject(kind_of(cell) == FileKind::Directory);
-    let _first = order.write(rank(first), first).await;
+    let rank = |cell: &Arc<InodeCell>| Rank::of(kind_of(cell) == FileKind::Directory);
+    let _first = order.follow(rank(first), first).await?;
     let _second = match second {
-        Some(second) => Some(order.write(rank(second), second).await),
+        Some(second) => Some(order.follow(rank(second), second).await?),
         None => None,
     };
     let (source, target) = (source.clone(), target.clone());
@@ -271,7 +283,9 @@ async fn rename_locked(
             moved.exchange(old_spot, new_spot, target_is_dir).await?;
             Ok(None)
         }
-        (looked, mode) => moved.replace(caller, looked, target_is_dir, mode == RenameMode::Whiteout).await,
+        (looked, mode) => {
+            Ok(moved.replace(caller, looked, target_is_dir, mode == RenameMode::Whiteout).await?)
+        }
     }
 }
 

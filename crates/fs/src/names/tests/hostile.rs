@@ -2,6 +2,9 @@
 
 use super::*;
 use extant_format::InodeNumber;
+use futures_util::future::join3;
+use std::future::poll_fn;
+use std::task::Poll;
 
 fn with_names(args: &str, script: &str, work: impl AsyncFnOnce(&Bed, &Node)) {
     if !have_tools() {
@@ -54,5 +57,42 @@ fn a_directory_that_lies_in_itself_is_not_renamed() {
         }
         let within = a.rename(caller, b"self", &a, b"new", RenameMode::Replace).await;
         assert!(matches!(within, Err(Error::Invalid(_))), "{within:?}");
+    });
+}
+
+#[test]
+fn removals_that_lead_in_a_circle_do_not_wait_for_each_other() {
+    let script = "mkdir a\nmkdir a/b\nlink a a/b/up\n";
+    with_names("-t ext4 -O ^has_journal,^metadata_csum 16M", script, async |_, root| {
+        let caller = &Caller::root();
+        let a = root.lookup(caller, b"a").await.unwrap();
+        let b = a.lookup(caller, b"b").await.unwrap();
+        // An operation that may wait for another one holds nothing that the other may wait for.
+        for (dir, name, other) in [(&a, &b"b"[..], &b), (&b, b"up", &a)] {
+            // Once, so that everything is in memory and nothing but the lock is waited for.
+            let removed = dir.rmdir(caller, name).await;
+            assert!(matches!(removed, Err(Error::NotEmpty(_))), "{removed:?}");
+            let held = other.cell().lock().write().await;
+            let mut rmdir = Box::pin(dir.rmdir(caller, name));
+            let pending = poll_fn(|cx| Poll::Ready(rmdir.as_mut().poll(cx).is_pending())).await;
+            assert!(pending);
+            let holds = dir.cell().lock().try_write().is_none();
+            assert_eq!(holds, dir.inode() < other.inode(), "directories are waited for by number alone");
+            drop(held);
+            let removed = rmdir.await;
+            assert!(matches!(removed, Err(Error::NotEmpty(_))), "{removed:?}");
+        }
+        for _ in 0..100 {
+            let (down, up, away) = join3(
+                a.rmdir(caller, b"b"),
+                b.rmdir(caller, b"up"),
+                b.rename(caller, b"up", &b, b"upper", RenameMode::Replace),
+            )
+            .await;
+            assert!(matches!(down, Err(Error::NotEmpty(_))), "{down:?}");
+            assert!(matches!(up, Err(Error::NotEmpty(_) | Error::NotFound(_))), "{up:?}");
+            assert!(matches!(away, Ok(()) | Err(Error::NotFound(_))), "{away:?}");
+            let _ = b.rename(caller, b"upper", &b, b"up", RenameMode::Replace).await;
+        }
     });
 }
