@@ -1,11 +1,12 @@
 //! Blocks: loading bitmaps, allocating in memory, logging, freeing.
 
-use super::groups::{Request, Step};
+use super::groups::{Groups, Request, Step};
 use super::space::Reservation;
 use super::{Allocator, Bitmap, GROUPS_KEPT, RUNS_KEPT, Shared};
 use crate::journal::Handle;
 use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
 use crate::{Error, Result};
+use extant_cache::accounts::Shrink;
 use extant_format::{Corrupt, Group, GroupFlags, InodeNumber, Place, VolumeBlock, clear_bits, set_bits};
 use std::sync::Arc;
 
@@ -185,6 +186,20 @@ impl Allocator {
     }
 }
 
+impl Shrink for Shared {
+    /// Forgets the indexes, and the bitmaps, of groups that nothing uses.
+    fn shrink(&self, bytes: u64) -> u64 {
+        let mut groups = self.groups.lock();
+        let mut bitmaps = self.block_bitmaps.lock();
+        let before = groups.memory_bytes();
+        for idle in groups.give_back(bytes) {
+            bitmaps.remove(&idle.0);
+        }
+        self.recharge(&groups);
+        before - groups.memory_bytes()
+    }
+}
+
 impl Shared {
     /// Loads a group's block bitmap and index.
     ///
@@ -240,10 +255,19 @@ impl Shared {
             return Err(Corrupt::field(place, "free blocks", free.into(), rule));
         }
         bitmaps.insert(group.0, bitmap);
-        for idle in groups.shrink(GROUPS_KEPT, RUNS_KEPT, group) {
+        for idle in groups.shrink(GROUPS_KEPT, RUNS_KEPT, Some(group)) {
             bitmaps.remove(&idle.0);
         }
+        self.recharge(&groups);
         Ok(())
+    }
+
+    /// Charges what the indexes take now. They change most when they are loaded or forgotten.
+    fn recharge(&self, groups: &Groups) {
+        let bytes = groups.memory_bytes();
+        if let Some(charge) = self.indexes_charge.lock().as_mut().filter(|charge| charge.bytes() != bytes) {
+            charge.resize(bytes);
+        }
     }
 
     /// Nothing is allocated from a group any more, and `why` is kept.

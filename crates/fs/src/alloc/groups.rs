@@ -40,6 +40,8 @@ const WINDOW_MAX: u32 = 2048;
 /// Groups that a request may load in search of a run as long as it wants, and of one an eighth as long.
 const LOADS_FOR_WHOLE: u32 = 8;
 const LOADS_FOR_PART: u32 = 16;
+/// Memory of a free run, by position and by length, with its shares of the trees' nodes.
+pub(crate) const RUN_BYTES: u64 = 40;
 
 #[derive(Clone, Debug)]
 enum State {
@@ -261,15 +263,27 @@ impl Groups {
         }
     }
 
+    /// Memory of all indexes, about.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.runs() as u64 * RUN_BYTES
+    }
+
+    /// Forgets indexes that nothing uses until about `bytes` bytes are free; returns their groups.
+    pub(crate) fn give_back(&mut self, bytes: u64) -> Vec<Group> {
+        let most = self.runs().saturating_sub(bytes.div_ceil(RUN_BYTES) as usize);
+        self.shrink(usize::MAX, most, None)
+    }
+
     /// Forgets indexes that nothing uses, that of `but` apart, until at most `keep` groups are loaded and their indexes
     /// hold at most `runs_max` runs; returns their groups.
-    pub(crate) fn shrink(&mut self, keep: usize, runs_max: usize, but: Group) -> Vec<Group> {
+    pub(crate) fn shrink(&mut self, keep: usize, runs_max: usize, but: Option<Group>) -> Vec<Group> {
         let (mut loaded, mut runs) = (self.loaded.len(), self.runs());
         let mut idle = Vec::new();
         if loaded <= keep && runs <= runs_max {
             return idle;
         }
-        for group in self.loaded.iter().copied().map(Group).filter(|group| *group != but).collect::<Vec<_>>()
+        for group in
+            self.loaded.iter().copied().map(Group).filter(|group| Some(*group) != but).collect::<Vec<_>>()
         {
             if loaded <= keep && runs <= runs_max {
                 break;

@@ -30,10 +30,12 @@ pub(crate) use spread::{Parent, Wanted};
 use crate::journal::{Listener, Tid};
 use crate::meta::{MetaBlock, MetaKind, MetaStore, PhysicalRun};
 use crate::{Error, Result};
+use extant_cache::Disk;
+use extant_cache::accounts::{AccountConfig, Charge, Shrink};
 use extant_format::{
     Corrupt, FileKind, Group, GroupDescriptor, GroupFlags, InodeNumber, Place, Superblock, VolumeBlock,
 };
-use groups::Groups;
+use groups::{Groups, RUN_BYTES};
 use inodes::InodeGroups;
 use layout::Layout;
 pub(crate) use layout::overhead_blocks;
@@ -41,8 +43,8 @@ use parking_lot::Mutex;
 use space::Space;
 use spread::Shape;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 /// Groups whose bitmaps and indexes stay in memory though nothing uses them.
 const GROUPS_KEPT: usize = 256;
@@ -73,6 +75,8 @@ struct Shared {
     /// Why groups are not allocated from.
     problems: Mutex<Vec<Error>>,
     problem_count: AtomicUsize,
+    /// For the memory of the free-extent indexes, if that is charged.
+    indexes_charge: Mutex<Option<Charge>>,
     reuses_inodes_at_once: bool,
 }
 
@@ -119,10 +123,32 @@ impl Allocator {
             givers: Mutex::default(),
             problems: Mutex::default(),
             problem_count: AtomicUsize::new(0),
+            indexes_charge: Mutex::default(),
             reuses_inodes_at_once: sb.journal_inode().is_some(),
             store,
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Charges the memory of free-extent indexes to an account of the cache of `disk`, which may have unused ones forgotten.
+    pub(crate) fn charge_to(&self, disk: &Disk) {
+        let limit_bytes = RUNS_KEPT as u64 * RUN_BYTES;
+        let config = AccountConfig { name: "free extents", limit_bytes, pinned_bytes: limit_bytes };
+        let account = disk.account(config);
+        account.set_shrinker(Arc::downgrade(&self.shared) as Weak<dyn Shrink>);
+        *self.shared.indexes_charge.lock() = Some(account.charge(0));
+    }
+
+    /// Bytes that are charged for free-extent indexes.
+    #[cfg(test)]
+    pub(crate) fn indexes_bytes(&self) -> u64 {
+        self.shared.indexes_charge.lock().as_ref().map_or(0, Charge::bytes)
+    }
+
+    /// Forgets free-extent indexes that nothing uses, about so many bytes of them.
+    #[cfg(test)]
+    pub(crate) fn shrink(&self, bytes: u64) -> u64 {
+        Shrink::shrink(&*self.shared, bytes)
     }
 
     /// Promises blocks for data and, at worst, for their maps. Dropping the reservation gives back what was not allocated.

@@ -4,6 +4,7 @@
 
 use super::leaf::Damaged;
 use super::shape::{Blocks, Shape, Stop};
+use extant_cache::accounts::{Account, Charge};
 use extant_format::FileBlock;
 use hashbrown::HashTable;
 use rustc_hash::FxBuildHasher;
@@ -14,6 +15,8 @@ use std::hash::BuildHasher;
 pub(crate) struct NameIndex {
     names: HashTable<(u32, FileBlock)>,
     room: RoomTree,
+    /// The charge for its memory, if there is one.
+    charge: Option<Charge>,
 }
 
 impl NameIndex {
@@ -31,6 +34,20 @@ impl NameIndex {
             index.room.set(at, shape.checked(at, &bytes, shape.leaf.most_room(&bytes))?);
         }
         Ok(index)
+    }
+
+    /// Charges its memory to `account` for as long as it lives.
+    pub(crate) fn charge_to(&mut self, account: &Account) {
+        self.charge = Some(account.charge(self.memory_bytes()));
+    }
+
+    /// Bytes that it is charged with.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        self.charge.as_ref().map_or(0, Charge::bytes)
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        (self.names.allocation_size() + self.room.most.capacity() * size_of::<u32>()) as u64
     }
 
     fn add(&mut self, at: FileBlock, name: &[u8]) {
@@ -53,6 +70,10 @@ impl NameIndex {
     pub(crate) fn added(&mut self, at: FileBlock, name: &[u8], room: u32) {
         self.add(at, name);
         self.room.set(at, room);
+        let bytes = self.memory_bytes();
+        if let Some(charge) = self.charge.as_mut().filter(|charge| charge.bytes() != bytes) {
+            charge.resize(bytes);
+        }
     }
 
     /// A name was removed from a block, whose records now have at most `room`.

@@ -9,6 +9,7 @@ use crate::meta::{InodeCell, PhysicalRun};
 use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
+use extant_cache::accounts::{Account, Charge};
 use extant_format::{
     BlockSize, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock, VolumeBlock,
 };
@@ -36,7 +37,11 @@ pub(crate) struct Contents {
     pub(super) emptied: AtomicU64,
     /// Open files of it.
     pub(super) files: AtomicUsize,
+    _charge: Charge,
 }
+
+/// Memory of a file in the table, without its map: two pointers to it, and its pages' index.
+const MEMORY_BYTES: u64 = size_of::<Contents>() as u64 + 256;
 
 /// State that changes with each write.
 pub(super) struct Live {
@@ -67,10 +72,13 @@ pub(super) enum Rest {
 }
 
 impl Contents {
-    pub(super) fn new(writer: Arc<Writer>, cell: Arc<InodeCell>) -> Self {
+    /// Those of a file of which nothing is known, their memory charged to `account`.
+    pub(super) fn new(writer: Arc<Writer>, cell: Arc<InodeCell>, account: &Account) -> Self {
         let block = writer.store.shape().block_size();
+        let mut map = LiveMap::new(block);
+        map.charge_to(account);
         let live = Live {
-            map: LiveMap::new(block),
+            map,
             version: 0,
             reservation: None,
             for_nodes: 0,
@@ -80,15 +88,9 @@ impl Contents {
             waiters: Vec::new(),
         };
         let (emptied, files) = Default::default();
-        Self {
-            writer,
-            cell,
-            block,
-            edits: async_lock::Mutex::new(()),
-            live: Mutex::new(live),
-            emptied,
-            files,
-        }
+        let _charge = account.charge(MEMORY_BYTES);
+        let (edits, live) = (async_lock::Mutex::new(()), Mutex::new(live));
+        Self { writer, cell, block, edits, live, emptied, files, _charge }
     }
 
     pub(super) fn number(&self) -> InodeNumber {
@@ -324,6 +326,19 @@ impl Contents {
             true if live.times_unlogged => Rest::TimesUnlogged,
             true => Rest::Idle,
         }
+    }
+
+    /// Forgets the map of a file that is not open and has no write in flight: it can be read again. Returns how many bytes of
+    /// charge this gives back. The caller holds the table of files, in which a file is found to be opened.
+    pub(super) fn forget_map(&self) -> u64 {
+        let mut live = self.live.lock();
+        let before = live.map.charged_bytes();
+        let is_unused = self.files.load(Ordering::Acquire) == 0;
+        // The volume still has the old map of a file that was emptied.
+        if before > 0 && is_unused && live.map.is_clean() && !self.is_emptied() {
+            live.map.forget();
+        }
+        before - live.map.charged_bytes()
     }
 
     /// Delayed blocks, which statistics count as the file's, without those that it was emptied of.

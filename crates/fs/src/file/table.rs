@@ -8,6 +8,7 @@ use crate::meta::InodeCell;
 use crate::writer::Writer;
 use crate::xattr::inline_data;
 use crate::{Error, Result};
+use extant_cache::accounts::{Account, AccountConfig, Shrink};
 use extant_cache::{ByteRange, Disk, Mapping};
 use extant_format::{FileKind, Inode, InodeFlags, InodeNumber};
 use futures_util::{StreamExt, stream};
@@ -20,6 +21,10 @@ use std::sync::{Arc, Weak};
 
 /// Files without openers whose pages stay in memory.
 const KEPT: usize = 4096;
+/// Memory of files above which maps are forgotten, however much memory there is.
+const LIMIT_BYTES: u64 = 64 << 20;
+/// Files that one call to shrink looks at.
+const SHRINK_LOOKS: usize = 512;
 /// Files that a sync of the volume writes back at a time.
 const AT_A_TIME: usize = 64;
 
@@ -28,6 +33,8 @@ const AT_A_TIME: usize = 64;
 pub(crate) struct Files {
     writer: Arc<Writer>,
     disk: Disk,
+    /// For the files' maps, and what else of them is not in pages.
+    account: Account,
     table: Mutex<Table>,
 }
 
@@ -36,6 +43,8 @@ struct Table {
     files: HashMap<InodeNumber, Entry, FxBuildHasher>,
     /// Advances with every look-up.
     turn: u64,
+    /// The file at which the next call to shrink begins.
+    hand: usize,
     /// Files that came since the last search for those that can go.
     came: usize,
     /// The volume was dropped: no file is entered any more, since files keep what holds the table.
@@ -59,8 +68,15 @@ impl Entry {
 impl Files {
     /// None yet, with pages on `disk`. They give back space where a volume is full.
     pub(crate) fn new(writer: &Arc<Writer>, disk: &Disk) -> Arc<Self> {
-        let files = Arc::new(Self { writer: writer.clone(), disk: disk.clone(), table: Mutex::default() });
-        writer.alloc.add_giver(Arc::new(WriteBackGiver(Arc::downgrade(&files))));
+        let account = disk.account(AccountConfig {
+            name: "files",
+            limit_bytes: LIMIT_BYTES,
+            pinned_bytes: LIMIT_BYTES,
+        });
+        let (writer, disk, table) = (writer.clone(), disk.clone(), Mutex::default());
+        let files = Arc::new(Self { writer, disk, account, table });
+        files.account.set_shrinker(Arc::downgrade(&files) as Weak<dyn Shrink>);
+        files.writer.alloc.add_giver(Arc::new(WriteBackGiver(Arc::downgrade(&files))));
         files
     }
 
@@ -107,8 +123,14 @@ impl Files {
         Ok(file)
     }
 
+    /// Bytes that are charged for files in memory.
+    #[cfg(test)]
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        self.account.charged_bytes()
+    }
+
     fn entry(&self, cell: &Arc<InodeCell>) -> Entry {
-        let contents = Arc::new(Contents::new(self.writer.clone(), cell.clone()));
+        let contents = Arc::new(Contents::new(self.writer.clone(), cell.clone(), &self.account));
         let size = cell.read(Inode::size);
         let mapping = self.disk.mapping(contents.clone(), cell.number().0.into(), size);
         Entry { contents, mapping, used: 0 }
@@ -210,6 +232,26 @@ impl Table {
         unlogged.sort_unstable_by_key(|contents| contents.number());
         idle.truncate(self.files.len() - KEPT / 2);
         (idle.iter().filter_map(|(_, number)| self.files.remove(number)).collect(), unlogged)
+    }
+}
+
+impl Shrink for Files {
+    /// Forgets the maps of files without openers. Their pages stay.
+    fn shrink(&self, bytes: u64) -> u64 {
+        let mut table = self.table.lock();
+        let (hand, files) = (table.hand, table.files.len());
+        let (mut freed, mut looks) = (0, 0);
+        for entry in table.files.values().skip(hand).take(SHRINK_LOOKS) {
+            looks += 1;
+            if entry.mapping.is_settled() {
+                freed += entry.contents.forget_map();
+            }
+            if freed >= bytes {
+                break;
+            }
+        }
+        table.hand = if hand + looks < files { hand + looks } else { 0 };
+        freed
     }
 }
 

@@ -15,11 +15,16 @@
 //! are only in memory, whatever the order of marking, copying, taking and ending.
 
 use super::runs::{RunMap, RunValue};
+use extant_cache::accounts::{Account, Charge};
 use extant_format::{BlockSize, VolumeBlock};
 use std::ops::Range;
 
 /// Runs that are remembered of the map on disk.
 const KNOWN_MAX: usize = 2048;
+/// Memory of a run, with its share of a tree's node.
+const RUN_BYTES: u64 = 64;
+/// Charges are multiples of this.
+const CHARGE_STEP_BYTES: u64 = 1024;
 
 /// A run's state in the map on disk, including changes that are logged and not yet checkpointed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +130,8 @@ pub(crate) struct LiveMap {
     reserved_blocks: u64,
     /// The largest size that an ended write-back vouches for.
     written_bytes: u64,
+    /// The charge for its memory, if there is one.
+    charge: Option<Charge>,
 }
 
 impl LiveMap {
@@ -136,6 +143,29 @@ impl LiveMap {
             known: RunMap::default(),
             reserved_blocks: 0,
             written_bytes: 0,
+            charge: None,
+        }
+    }
+
+    /// Charges its memory to `account` for as long as it lives.
+    pub(crate) fn charge_to(&mut self, account: &Account) {
+        self.charge = Some(account.charge(self.memory_bytes()));
+    }
+
+    /// Bytes that it is charged with.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        self.charge.as_ref().map_or(0, Charge::bytes)
+    }
+
+    /// Memory of the runs, about. In steps: most changes leave the charge as it is.
+    fn memory_bytes(&self) -> u64 {
+        ((self.pending.len() + self.known.len()) as u64 * RUN_BYTES).next_multiple_of(CHARGE_STEP_BYTES)
+    }
+
+    fn recharge(&mut self) {
+        let bytes = self.memory_bytes();
+        if let Some(charge) = self.charge.as_mut().filter(|charge| charge.bytes() != bytes) {
+            charge.resize(bytes);
         }
     }
 
@@ -147,11 +177,13 @@ impl LiveMap {
         for (range, known) in runs {
             self.known.insert(range, known);
         }
+        self.recharge();
     }
 
     /// Forgets what is known; pending blocks stay.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
+        self.recharge();
     }
 
     /// Where a reader finds block `at`, and for which blocks that holds; `None` if the map must be loaded. Dirty blocks
@@ -259,6 +291,7 @@ impl LiveMap {
                 Known::Written(_) => {}
             }
         }
+        self.recharge();
         new
     }
 
@@ -355,6 +388,7 @@ impl LiveMap {
             }
         }
         self.written_bytes = self.written_bytes.max(size_bytes);
+        self.recharge();
     }
 
     /// Blocks in flight did not reach the device: they are what they were, and places allocated for them are void.
@@ -387,6 +421,7 @@ impl LiveMap {
             }
             self.pending.remove(run);
         }
+        self.recharge();
         delayed
     }
 
@@ -402,6 +437,7 @@ impl LiveMap {
         }
         self.known.insert(from..super::MAP_END, Known::Hole);
         self.written_bytes = self.written_bytes.min(size_bytes);
+        self.recharge();
         delayed
     }
 

@@ -1,8 +1,9 @@
 //! New inodes: files, directories, symbolic links, device nodes, pipes and sockets; with a name, or without one yet.
 
 use super::caller::{Want, new_mode};
+use super::dir_state::state;
 use super::node::{check_new_name, default_acl, not_found, permit};
-use super::open_dir::{OpenDir, state};
+use super::open_dir::OpenDir;
 use super::order::{Order, Rank};
 use super::{Caller, Node, SYNC_NAMES, touch};
 use crate::alloc::{Allocated, NewInode, Parent, Wanted};

@@ -1,7 +1,7 @@
 //! Deleting an inode that has neither a name nor a holder.
 
 use super::Namespace;
-use super::open_dir::state;
+use super::dir_state::state;
 use super::order::{Order, Rank};
 use crate::Result;
 use crate::alloc::InodePin;

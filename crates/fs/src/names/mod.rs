@@ -18,7 +18,9 @@ mod attributes;
 mod caller;
 mod create;
 mod delete;
+mod dir_state;
 mod extended;
+mod indexes;
 mod known;
 mod link;
 mod node;
@@ -48,6 +50,7 @@ use crate::{Error, Result};
 use extant_cache::Disk;
 use extant_cache::accounts::{AccountConfig, Shrink};
 use extant_format::{InodeFlags, InodeNumber};
+use indexes::Indexes;
 use known::KnownNames;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -65,6 +68,7 @@ pub(crate) struct Namespace {
     /// Files made without a name, which may still get one.
     unnamed: Mutex<BTreeSet<InodeNumber>>,
     known: Arc<KnownNames>,
+    indexes: Arc<Indexes>,
 }
 
 /// Flags of a directory whose names are changed durably.
@@ -97,11 +101,12 @@ impl Writer {
 }
 
 impl Namespace {
-    /// The names of a volume whose files are `files`, with the memory for known names charged to the cache of `disk`. Inodes
-    /// that nothing holds any more give back their space where the volume is full.
+    /// The names of a volume whose files are `files`, with the memory for known names and indexes charged to the cache of
+    /// `disk`. Inodes that nothing holds any more give back their space where the volume is full.
     pub(crate) fn new(writer: &Arc<Writer>, files: Arc<Files>, disk: &Disk) -> Arc<Self> {
         let (renames, unnamed, known) = Default::default();
-        let namespace = Arc::new(Self { writer: writer.clone(), files, renames, unnamed, known });
+        let (writer, indexes) = (writer.clone(), Indexes::new(disk));
+        let namespace = Arc::new(Self { writer, files, renames, unnamed, known, indexes });
         let account = disk.account(AccountConfig {
             name: "names",
             limit_bytes: KnownNames::BYTES,
@@ -109,7 +114,7 @@ impl Namespace {
         });
         account.set_shrinker(Arc::downgrade(&namespace.known) as Weak<dyn Shrink>);
         namespace.known.charge_to(account);
-        writer.alloc.add_giver(Arc::new(DeletionGiver(Arc::downgrade(&namespace))));
+        namespace.writer.alloc.add_giver(Arc::new(DeletionGiver(Arc::downgrade(&namespace))));
         namespace
     }
 

@@ -1,7 +1,7 @@
 //! A directory in use by an operation: its blocks pinned, its growth prepared.
 
 use super::Namespace;
-use super::known::KnownNames;
+use super::dir_state::state;
 use crate::alloc::{Allocated, Privilege};
 use crate::dir::edit::{self, Found, Gap, Looked};
 use crate::dir::index::NameIndex;
@@ -19,10 +19,10 @@ use crate::writer::Writer;
 use crate::{Cost, Error, Result};
 use extant_cache::blocks::BlockBytes;
 use extant_format::{
-    Corrupt, Extent, FileBlock, FileKind, Group, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock,
+    Corrupt, Extent, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock,
     VolumeBlock,
 };
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -35,56 +35,6 @@ const INDEXED_FROM: u32 = 2;
 
 /// Nodes of a hash tree above a leaf, all of which a split may change.
 const TREE_NODES: u32 = 3;
-
-/// State cached for a directory while its inode is in memory. A directory's blocks never move and are never freed before
-/// the directory.
-#[derive(Debug, Default)]
-pub(crate) struct DirState {
-    /// First block, length and place of the runs of blocks that are known, in order.
-    runs: Vec<(u32, u32, VolumeBlock)>,
-    index: Option<NameIndex>,
-    /// Where the last new file was put, since the directory's own group may be full.
-    pub(super) last_group: Option<Group>,
-    /// The inode was deleted.
-    gone: bool,
-}
-
-impl DirState {
-    pub(super) const fn is_gone(&self) -> bool {
-        self.gone
-    }
-
-    pub(super) fn set_gone(&mut self) {
-        *self = Self { gone: true, ..Self::default() };
-    }
-
-    fn place(&self, at: FileBlock) -> Option<VolumeBlock> {
-        let n = self.runs.partition_point(|(start, ..)| *start <= at.0).checked_sub(1)?;
-        let (start, blocks, place) = self.runs[n];
-        (at.0 - start < blocks).then(|| VolumeBlock(place.0 + u64::from(at.0 - start)))
-    }
-
-    fn learn(&mut self, start: u32, blocks: u32, place: VolumeBlock) {
-        let n = self.runs.partition_point(|(known, ..)| *known < start);
-        if let Some((before, len, at)) = n.checked_sub(1).map(|n| self.runs[n]) {
-            if before + len > start {
-                return;
-            }
-            if before + len == start && at.0 + u64::from(len) == place.0 {
-                self.runs[n - 1].1 += blocks;
-                return;
-            }
-        }
-        if self.runs.get(n).is_none_or(|(next, ..)| start + blocks <= *next) {
-            self.runs.insert(n, (start, blocks, place));
-        }
-    }
-}
-
-/// The cached state of an inode that is or was a directory.
-pub(super) fn state(cell: &InodeCell) -> MutexGuard<'_, DirState> {
-    cell.attached::<Mutex<DirState>>().lock()
-}
 
 /// Where a name is, or would go.
 #[derive(Clone, Copy, Debug)]
@@ -114,8 +64,8 @@ pub(crate) enum Slot {
 /// A directory whose lock the operation holds.
 #[derive(Debug)]
 pub(crate) struct OpenDir<'w> {
+    namespace: &'w Namespace,
     writer: &'w Writer,
-    known: &'w KnownNames,
     cell: Arc<InodeCell>,
     generation: u32,
     pub(crate) shape: Shape,
@@ -149,7 +99,7 @@ impl<'w> OpenDir<'w> {
     /// # Errors
     /// The inode is not a directory.
     pub(crate) fn new(namespace: &'w Namespace, cell: &Arc<InodeCell>) -> Result<Self> {
-        let Namespace { writer, known, .. } = namespace;
+        let writer = &*namespace.writer;
         let (generation, shape, kind, is_inline) = cell.read(|inode| {
             let is_inline = inode.flags().contains(InodeFlags::INLINE_DATA);
             let shape = Shape::new(inode, writer.store.shape());
@@ -159,7 +109,16 @@ impl<'w> OpenDir<'w> {
             return Err(Error::NotADirectory(format!("inode {}", cell.number())));
         }
         let pins = Mutex::new(Vec::with_capacity(4));
-        Ok(Self { writer, known, cell: cell.clone(), generation, shape, is_inline, pins, scanning: false })
+        Ok(Self {
+            namespace,
+            writer,
+            cell: cell.clone(),
+            generation,
+            shape,
+            is_inline,
+            pins,
+            scanning: false,
+        })
     }
 
     pub(crate) fn cell(&self) -> &Arc<InodeCell> {
@@ -244,14 +203,18 @@ impl<'w> OpenDir<'w> {
         {
             return Ok(());
         }
-        if state(&self.cell).index.is_some() {
-            return Ok(());
+        {
+            let mut state = state(&self.cell);
+            state.index_used = true;
+            if state.index.is_some() {
+                return Ok(());
+            }
         }
         self.scanning = true;
         let index = self.run(|dir| NameIndex::build(&dir.shape, dir)).await?;
         self.scanning = false;
         self.pins.get_mut().clear();
-        state(&self.cell).index = Some(index);
+        self.namespace.indexes.keep(&self.cell, index);
         Ok(())
     }
 
@@ -488,7 +451,7 @@ impl<'w> OpenDir<'w> {
     /// Removes an entry that [`Self::look`] has found.
     pub(crate) fn remove(&mut self, handle: &mut Handle, spot: &Spot, name: &[u8]) {
         let cell = self.cell.clone();
-        self.known.forget(cell.number(), name);
+        self.namespace.known.forget(cell.number(), name);
         match spot {
             Spot::Inline(area, entry) => {
                 inline::remove(self.shape.leaf, &mut handle.inode(&cell), *area, entry);
@@ -512,7 +475,7 @@ impl<'w> OpenDir<'w> {
         kind: FileKind,
     ) {
         let cell = self.cell.clone();
-        self.known.forget(cell.number(), name);
+        self.namespace.known.forget(cell.number(), name);
         match spot {
             Spot::Inline(area, entry) => {
                 inline::set(self.shape.leaf, &mut handle.inode(&cell), *area, entry, inode, kind);

@@ -62,6 +62,7 @@ impl Writer {
         errors: Errors,
     ) -> Result<(Arc<Self>, Vec<Arc<InodeCell>>)> {
         let alloc = Allocator::new(store.clone());
+        alloc.charge_to(disk);
         journal.set_listener(Arc::new(alloc.clone()));
         let inodes = Inodes::new(store.clone(), INODES_KEPT);
         inodes.charge_to(disk.account(AccountConfig {

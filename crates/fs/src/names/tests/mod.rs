@@ -6,6 +6,7 @@ mod flags;
 mod gone;
 mod hostile;
 mod kernel;
+mod memory;
 mod nospace;
 mod privileges;
 mod shared_xattrs;
