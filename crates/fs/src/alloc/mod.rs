@@ -28,7 +28,7 @@ pub(crate) use space::{Privilege, Reservation};
 pub(crate) use spread::{Parent, Wanted};
 
 use crate::journal::{Listener, Tid};
-use crate::meta::{MetaBlock, MetaKind, MetaStore, PhysicalRun};
+use crate::meta::{LockRank, MetaBlock, MetaKind, MetaStore, PhysicalRun, Ranked};
 use crate::{Error, Result};
 use extant_cache::Disk;
 use extant_cache::accounts::{AccountConfig, Charge, Shrink};
@@ -64,10 +64,10 @@ struct Shared {
     shape: Shape,
     space: Space,
     /// Lock order: `inodes`, `groups`, then the bitmaps' tables.
-    inodes: Mutex<InodeGroups>,
-    groups: Mutex<Groups>,
-    block_bitmaps: Mutex<BTreeMap<u32, Bitmap>>,
-    inode_bitmaps: Mutex<BTreeMap<u32, Bitmap>>,
+    inodes: Ranked<InodeGroups>,
+    groups: Ranked<Groups>,
+    block_bitmaps: Ranked<BTreeMap<u32, Bitmap>>,
+    inode_bitmaps: Ranked<BTreeMap<u32, Bitmap>>,
     fresh_tables: Mutex<BTreeMap<u64, numbers::FreshTable>>,
     /// Inodes freed by transactions that are not durable, on a volume without a journal.
     freed_inodes: Mutex<Vec<(Tid, Group, u32)>>,
@@ -114,10 +114,16 @@ impl Allocator {
             layout: Layout::new(sb, &descriptors),
             shape: Shape::new(sb),
             space: Space::new(free, sb.reserved_blocks().min(sb.blocks_count())),
-            inodes: Mutex::new(InodeGroups::new(sb.inodes_per_group(), sb.first_inode().0 - 1, counts)),
-            groups: Mutex::new(Groups::new(sb, descriptors.iter().map(|group| group.free_blocks))),
-            block_bitmaps: Mutex::default(),
-            inode_bitmaps: Mutex::default(),
+            inodes: Ranked::new(
+                LockRank::InodeGroups,
+                InodeGroups::new(sb.inodes_per_group(), sb.first_inode().0 - 1, counts),
+            ),
+            groups: Ranked::new(
+                LockRank::BlockGroups,
+                Groups::new(sb, descriptors.iter().map(|group| group.free_blocks)),
+            ),
+            block_bitmaps: Ranked::new(LockRank::Bitmaps, BTreeMap::new()),
+            inode_bitmaps: Ranked::new(LockRank::Bitmaps, BTreeMap::new()),
             fresh_tables: Mutex::default(),
             freed_inodes: Mutex::default(),
             givers: Mutex::default(),

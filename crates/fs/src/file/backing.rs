@@ -11,6 +11,7 @@ use crate::alloc::{Allocated, Privilege};
 use crate::journal::Credits;
 use crate::map::change::{Change, PinnedNodes, plan, written};
 use crate::map::live::{Known, Was, WriteStep};
+use crate::meta::RankedGuard;
 use crate::{Cost, Error, Result};
 use extant_block::Sector;
 use extant_cache::{
@@ -18,7 +19,6 @@ use extant_cache::{
     WriteExtent, WriteTo, WrittenRun,
 };
 use extant_format::{RoCompat, VolumeBlock};
-use parking_lot::MutexGuard;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -360,7 +360,7 @@ impl Contents {
     }
 
     /// Ends a change of the map in memory; gives whom to wake once no lock is held.
-    pub(super) fn finish_live(&self, mut live: MutexGuard<'_, Live>) -> Vec<Waker> {
+    pub(super) fn finish_live(&self, mut live: RankedGuard<'_, Live>) -> Vec<Waker> {
         let wakers = live.wake();
         let given_back = live.give_back(0);
         drop(live);

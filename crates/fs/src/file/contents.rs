@@ -5,7 +5,7 @@ use crate::map::MAP_END;
 use crate::map::change::look_up;
 use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
 use crate::map::live::{Known, LiveMap, Need, WriteStep};
-use crate::meta::{InodeCell, PhysicalRun};
+use crate::meta::{InodeCell, LockRank, PhysicalRun, Ranked};
 use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
@@ -13,7 +13,6 @@ use extant_cache::accounts::{Account, Charge};
 use extant_format::{
     BlockSize, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock, VolumeBlock,
 };
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
@@ -31,7 +30,7 @@ pub(crate) struct Contents {
     pub(super) block: BlockSize,
     /// Held while the map on disk is changed, from loading its nodes to the end of the handle.
     pub(super) edits: async_lock::Mutex<()>,
-    pub(super) live: Mutex<Live>,
+    pub(super) live: Ranked<Live>,
     /// Of a file that was emptied while the volume still has its old contents, one more than the blocks of these; else 0. The
     /// map in memory has the new contents alone. Changed under `edits`.
     pub(super) emptied: AtomicU64,
@@ -89,7 +88,7 @@ impl Contents {
         };
         let (emptied, files) = Default::default();
         let _charge = account.charge(MEMORY_BYTES);
-        let (edits, live) = (async_lock::Mutex::new(()), Mutex::new(live));
+        let (edits, live) = (async_lock::Mutex::new(()), Ranked::new(LockRank::Map, live));
         Self { writer, cell, block, edits, live, emptied, files, _charge }
     }
 

@@ -27,11 +27,11 @@ pub(crate) use crate::meta::Tid;
 pub(crate) use handle::Handle;
 pub(crate) use log::{LogDevice, LogMap, write_segments};
 
-use crate::meta::{MetaStore, PhysicalRun};
+use crate::meta::{LockRank, MetaStore, PhysicalRun, Ranked, RankedGuard};
 use crate::{Error, Result};
 use extant_cache::Disk;
 use extant_rt::{Nanos, Rt};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use relay::{EVERY_END, Relay};
 use state::{Admission, State};
 use std::future::{Future, poll_fn};
@@ -78,7 +78,7 @@ struct Inner {
     /// Where the log lies; `None` for a volume without a journal.
     log: Option<LogDevice>,
     options: JournalOptions,
-    state: Mutex<State>,
+    state: Ranked<State>,
     /// The log's superblock says that the journal gave up, or the device did not take that.
     failure_recorded: AtomicBool,
     waiters: Mutex<Vec<Waker>>,
@@ -116,7 +116,7 @@ impl Journal {
             flush_failures: disk.flush_failures(),
             log,
             options,
-            state: Mutex::new(state),
+            state: Ranked::new(LockRank::Journal, state),
             failure_recorded: AtomicBool::new(false),
             waiters: Mutex::default(),
             commits: Relay::default(),
@@ -398,7 +398,7 @@ impl Inner {
         self.notify();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> RankedGuard<'_, State> {
         self.state.lock()
     }
 }

@@ -8,11 +8,12 @@
 //! 3. other inodes, by number;
 //! 4. the lock of shared attribute blocks ([`Writer::shared_xattrs`]);
 //! 5. a range of a file, pages;
-//! 6. the handle, the allocator's and the journal's own locks, a block under change.
+//! 6. the handle, a file's map in memory, the allocator's locks and the journal's, a block under change.
 //!
-//! Debug builds assert the order of the first three in each operation (`order`). Nothing waits from the handle on. Every operation has the same steps: take the locks, look (which reads what is not in
-//! memory), check, prepare what it needs (blocks, inodes, bitmaps), open the handle, change memory, close the handle. All
-//! failures come before the first change.
+//! Debug builds assert the order of the first three in each operation (`order`), and among those below them that of a file's
+//! map, the allocator and the journal ([`LockRank`](crate::meta::LockRank)). Nothing waits from the handle on. Every operation
+//! has the same steps: take the locks, look (which reads what is not in memory), check, prepare what it needs (blocks, inodes,
+//! bitmaps), open the handle, change memory, close the handle. All failures come before the first change.
 
 mod attributes;
 mod caller;
