@@ -185,7 +185,8 @@ impl PageCache {
         };
         shared.rt.trace_name("device", state.index.0, &state.device.limits().name);
         let name = format!("flusher of {}", state.device.limits().name);
-        let task = shared.rt.spawn(&name, Class::Normal, flusher::run(shared.clone(), state.clone()));
+        let serving = flusher::Serving::new(&state);
+        let task = shared.rt.spawn(&name, Class::Normal, flusher::run(shared.clone(), serving));
         self.handle.flushers.lock().push(task);
         Disk { shared: shared.clone(), state }
     }

@@ -8,21 +8,80 @@ use extant_rt::{Class, Rt};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// The completion task's part in its device, made before the task's first step.
+///
+/// A run that waits for the task holds its file, the file its device, and the device lists the file. Where the world ends
+/// before the task does, or takes no task any more, nothing else would part them: the runs end with an error.
+struct Completing {
+    disk: Arc<DiskState>,
+    is_over: bool,
+}
+
+impl Completing {
+    fn new(disk: Arc<DiskState>) -> Self {
+        Self { disk, is_over: false }
+    }
+
+    /// The next file with ended runs; the task is over where there is none.
+    fn next(&mut self) -> Option<Arc<Inner>> {
+        let mut completions = self.disk.completions.lock();
+        let file = completions.files.pop_front();
+        self.is_over = file.is_none();
+        completions.is_running = !self.is_over;
+        file
+    }
+}
+
+impl Drop for Completing {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The next run that ends starts another task, and callers that wait for a file finish its runs meanwhile.
+            self.disk.completions.lock().is_running = false;
+            return;
+        }
+        while !self.is_over
+            && let Some(file) = self.next()
+        {
+            while let Some(ended) = file.next_ended() {
+                drop(Finishing::new(ended));
+            }
+        }
+    }
+}
+
 /// The completion task of a device: finishes what has ended until there is nothing left.
-async fn complete(rt: Rt, disk: Arc<DiskState>) {
+async fn complete(rt: Rt, mut completing: Completing) {
     let mut budget = rt.budget(ByRuns::STINT);
-    loop {
-        let file = {
-            let mut completions = disk.completions.lock();
-            let Some(file) = completions.files.pop_front() else {
-                completions.is_running = false;
-                return;
-            };
-            file
-        };
+    while let Some(file) = completing.next() {
         while let Some(ended) = file.next_ended() {
-            ended.finish().await;
+            Finishing::new(ended).run().await;
             budget.resched().await;
+        }
+    }
+}
+
+/// A run that is being finished. Dropped before that, because the world has ended, it ends with an error.
+struct Finishing(Option<Arc<Writing>>);
+
+impl Finishing {
+    fn new(ended: Arc<Writing>) -> Self {
+        Self(Some(ended))
+    }
+
+    /// Tells the backing, and has the pages leave write-back.
+    async fn run(mut self) {
+        let Some(ended) = self.0.clone() else { return };
+        let (result, outcome) = ended.tell_backing().await;
+        self.0 = None;
+        ended.settle(&result, &outcome);
+    }
+}
+
+impl Drop for Finishing {
+    fn drop(&mut self) {
+        // A panic of the cache itself leaves the run as it is.
+        if let Some(ended) = self.0.take().filter(|_| !std::thread::panicking()) {
+            ended.give_up();
         }
     }
 }
@@ -48,7 +107,8 @@ impl Writing {
         shared.waits.wake_all(Condition::Written(inner.disk.index.0));
         if starts {
             let name = "write-back completion";
-            drop(shared.rt.spawn(name, Class::Normal, complete(shared.rt.clone(), inner.disk.clone())));
+            let completing = Completing::new(inner.disk.clone());
+            drop(shared.rt.spawn(name, Class::Normal, complete(shared.rt.clone(), completing)));
         }
     }
 }
@@ -73,7 +133,7 @@ impl Inner {
     }
 
     async fn finish_one(&self, ended: Arc<Writing>) {
-        self.shared.rt.unstoppable("write-back completion", ended.finish()).await;
+        self.shared.rt.unstoppable("write-back completion", Finishing::new(ended).run()).await;
     }
 
     /// Waits until the runs that have pages of `pages` now have ended, whatever follows them, and finishes what of this

@@ -34,9 +34,15 @@ const IN_FLIGHT_PAGES: u64 = 16 << 20 >> 12;
 /// When to look again at what others have in their hands.
 const RETRY: Nanos = Nanos::from_millis(10);
 
-/// The device's list of dirty files, which keeps them and with them the cache, has no other server: if the world ends first,
-/// the list ends with it.
-struct Serving(Arc<DiskState>);
+/// The flusher's part in its device, made before its first step. The device's list of dirty files, which keeps them and with
+/// them the cache, has no other server: if the world ends first, the list ends with it.
+pub(crate) struct Serving(Arc<DiskState>);
+
+impl Serving {
+    pub(crate) fn new(disk: &Arc<DiskState>) -> Self {
+        Self(disk.clone())
+    }
+}
 
 impl Drop for Serving {
     fn drop(&mut self) {
@@ -48,13 +54,13 @@ impl Drop for Serving {
 }
 
 /// Runs until the cache is closed and clean.
-pub(crate) async fn run(shared: Arc<Shared>, disk: Arc<DiskState>) {
-    let _serving = Serving(disk.clone());
+pub(crate) async fn run(shared: Arc<Shared>, serving: Serving) {
+    let disk = &serving.0;
     let mut next_periodic = Nanos::MAX;
     loop {
         let kicked = shared.waits.listen(Condition::Flusher(disk.index.0));
         if shared.closed.load(Ordering::SeqCst) {
-            return close_out(&shared, &disk).await;
+            return close_out(&shared, disk).await;
         }
         let dirty = disk.next_file(None).is_some();
         let now = shared.rt.now();
@@ -80,8 +86,8 @@ pub(crate) async fn run(shared: Arc<Shared>, disk: Arc<DiskState>) {
             None
         };
         let progress = match pass {
-            Some(Pass::Background) => background(&shared, &disk, next_periodic).await,
-            Some(pass) => pass_over(&shared, &disk, pass).await,
+            Some(Pass::Background) => background(&shared, disk, next_periodic).await,
+            Some(pass) => pass_over(&shared, disk, pass).await,
             None => {
                 first_of(kicked, shared.rt.sleep_until(next_periodic)).await;
                 continue;

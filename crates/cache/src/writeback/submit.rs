@@ -215,8 +215,8 @@ impl Writing {
         }
     }
 
-    /// Tells the backing, and has the pages leave write-back.
-    pub(super) async fn finish(self: Arc<Self>) {
+    /// Tells the backing that the run has ended; gives its result, for [`Self::settle`].
+    pub(super) async fn tell_backing(&self) -> (Result<()>, Outcome) {
         let mut outcome = std::mem::take(&mut *self.outcome.lock());
         let mut result = outcome.result();
         let run =
@@ -225,10 +225,18 @@ impl Writing {
         if result.is_ok() {
             result = finished.map_err(CacheError::Backing);
         }
-        self.settle(&result, &outcome);
+        (result, outcome)
     }
 
-    fn settle(&self, result: &Result<()>, outcome: &Outcome) {
+    /// Ends the run although its backing has not heard of it, or not all: the world has ended.
+    pub(super) fn give_up(&self) {
+        let mut outcome = std::mem::take(&mut *self.outcome.lock());
+        outcome.changes_map = true;
+        self.settle(&Err(CacheError::ShutDown), &outcome);
+    }
+
+    /// Has the pages leave write-back.
+    pub(super) fn settle(&self, result: &Result<()>, outcome: &Outcome) {
         self.run.end(result, outcome);
         let Some(window) = &self.window else { return };
         let mut window = window.lock();

@@ -6,6 +6,7 @@ mod blocks;
 mod common;
 mod corners;
 mod defects;
+mod endings;
 mod eviction;
 mod failing;
 mod faults;

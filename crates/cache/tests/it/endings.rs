@@ -1,0 +1,127 @@
+//! Worlds that end before the cache does: its files, its devices and its memory are given back all the same.
+
+use crate::common::{Gate, one_file, run, virtual_world, world};
+use crate::seam::toy;
+use extant_block::{MemDevice, Sector};
+use extant_cache::{
+    Answer, Backing, ByteRange, CacheConfig, CacheError, DirtyRun, Extent, PAGE_BYTES, PageCache, Placed,
+    ReadFrom, WriteExtent, WrittenRun,
+};
+use extant_rt::{Nanos, Rt};
+use extant_sim::Jitter;
+use std::sync::{Arc, Weak};
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// A file in one run on its device, each end of a write of which takes a while.
+#[derive(Debug)]
+struct Slow(Rt);
+
+impl Backing for Slow {
+    fn block_bytes(&self) -> u32 {
+        4096
+    }
+
+    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
+        Answer::ok(Extent { from: ReadFrom::Hole, bytes: range.len() })
+    }
+
+    fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {
+        let place = |piece: &ByteRange| WriteExtent::new(*piece, Sector(piece.start / Sector::BYTES));
+        let extents = run.pieces.iter().map(place).collect();
+        Answer::ok(Placed { extents, changes_map: true })
+    }
+
+    fn finish_write<'a>(&'a self, _run: &'a WrittenRun) -> Answer<'a, ()> {
+        Answer::later(async {
+            self.0.sleep(Nanos::from_micros(40)).await;
+            Ok(())
+        })
+    }
+}
+
+/// A file and its device, of a world that ended `turns` turns after two tasks began to write to it.
+fn ended(turns: u64, sync: bool, handles_first: bool) -> (Weak<Slow>, Weak<MemDevice>) {
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
+    let mem = Arc::new(MemDevice::new(1 << 20));
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).unwrap();
+    let disk = cache.attach(Arc::new(Jitter::new(&sim, mem.clone(), 0)));
+    let slow = Arc::new(Slow(rt.clone()));
+    let left = (Arc::downgrade(&slow), Arc::downgrade(&mem));
+    drop(mem);
+    let mapping = disk.mapping(slow, 1, 0);
+    for n in 0..2 {
+        let file = mapping.open();
+        drop(rt.spawn("writer", Default::default(), async move {
+            loop {
+                for page in 0..8 {
+                    file.write((n * 8 + page) * PAGE, &[1; PAGE_BYTES]).await.unwrap();
+                }
+                if !sync {
+                    return;
+                }
+                file.sync().await.unwrap();
+            }
+        }));
+    }
+    if turns > 0 {
+        run(&rt, rt.sleep(Nanos::from_micros(turns * 15)));
+    }
+    if handles_first {
+        drop((mapping, disk, cache));
+        drop((rt, sim));
+    } else {
+        drop((rt, sim));
+        drop((mapping, disk, cache));
+    }
+    left
+}
+
+#[test]
+fn a_world_that_ends_during_write_back_keeps_no_file_and_no_device() {
+    for turns in 0..100 {
+        for (sync, handles_first) in [(true, true), (true, false), (false, true), (false, false)] {
+            let (file, device) = ended(turns, sync, handles_first);
+            let kept = (file.strong_count(), device.strong_count());
+            assert_eq!(kept, (0, 0), "turn {turns}, synced: {sync}, handles first: {handles_first}");
+        }
+    }
+}
+
+#[test]
+fn a_flusher_that_never_ran_keeps_no_file() {
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
+    // The flusher is dropped before its first step.
+    let (cache, disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(1 << 20), 1 << 20, 0);
+    mapping.open().try_write(0, &[1; PAGE_BYTES]).unwrap();
+    assert_eq!(mapping.dirty_pages(), 1);
+    let left = Arc::downgrade(&gate);
+    drop((cache, disk, gate, mapping));
+    drop((rt, sim));
+    assert_eq!(left.strong_count(), 0);
+}
+
+#[test]
+fn a_run_that_ends_after_its_world_is_an_error_of_its_file() {
+    let rt = world();
+    let (cache, disk, gate, toy, mapping) = toy(&rt, CacheConfig::with_budget(1 << 20));
+    let file = mapping.open();
+    file.write_blocking(0, &[7; 100]).unwrap();
+    gate.hold();
+    let background = mapping.clone();
+    drop(rt.spawn("flush", Default::default(), async move { background.write_back(..).await }));
+    gate.wait_held(1);
+    assert!(!rt.shutdown(Nanos::ZERO).in_flight.is_empty(), "the flush is in flight");
+    gate.release();
+    assert_eq!(toy.finished.lock().len(), 0, "no task is left to tell the backing");
+    assert_eq!(cache.usage().writeback, 0, "the run has ended");
+    match file.sync_blocking() {
+        Err(CacheError::ShutDown) => {}
+        other => panic!("{other:?}"),
+    }
+    let left: (Weak<Gate>, _) = (Arc::downgrade(&gate), Arc::downgrade(&toy));
+    drop((cache, disk, gate, toy, mapping, file, rt));
+    assert_eq!((left.0.strong_count(), left.1.strong_count()), (0, 0));
+}
