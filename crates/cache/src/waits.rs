@@ -105,6 +105,15 @@ impl Waits {
         self.wake(condition, usize::MAX);
     }
 
+    /// Whether there are waiters that have not been woken.
+    pub(crate) fn has_waiters(&self, condition: Condition) -> bool {
+        #[cfg(extant_loom)]
+        fence(Ordering::SeqCst);
+        let range = (condition, 0)..=(condition, u64::MAX);
+        self.listening[condition.counter()].load(Ordering::SeqCst) > 0
+            && self.waiters.lock().listening.range(range).next().is_some()
+    }
+
     /// Waiters for all conditions, for audits.
     pub(crate) fn len(&self) -> usize {
         self.listening.iter().map(|count| count.load(Ordering::SeqCst)).sum()

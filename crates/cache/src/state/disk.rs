@@ -185,14 +185,22 @@ impl DiskState {
         shared.waits.wake_all(Condition::Flusher(self.index.0));
     }
 
-    /// Has the flusher work even below the background threshold, because a task waits. While something is in flight
-    /// there is no need: what waits looks again when that ends.
+    /// Has the flusher work even below the background threshold, because a task waits. While something is in flight there is
+    /// no need: its end wakes those for whom it has something, and has the flusher work for the others
+    /// ([`Self::is_waited_for`]).
     pub(crate) fn want(&self, shared: &Shared) {
         if self.ledger.in_flight() > 0 {
             return;
         }
         self.wanted.store(true, Ordering::SeqCst);
         self.kick(shared);
+    }
+
+    /// Whether tasks wait for frames or room, and nothing is in flight whose end could wake them.
+    pub(crate) fn is_waited_for(&self, shared: &Shared) -> bool {
+        let conditions = [Condition::Frames, Condition::Room(None), Condition::Room(Some(self.index.0))];
+        self.ledger.in_flight() == 0
+            && conditions.into_iter().any(|condition| shared.waits.has_waiters(condition))
     }
 
     /// Asks the controller, for a writer or for the flusher; takes over the limits.

@@ -82,6 +82,8 @@ pub(crate) async fn run(shared: Arc<Shared>, serving: Serving) {
             Some(Pass::Wanted)
         } else if !failing && disk.orders(&shared, None).flusher != Background::Stop {
             Some(Pass::Background)
+        } else if !failing && disk.is_waited_for(&shared) {
+            Some(Pass::Wanted)
         } else {
             None
         };

@@ -200,6 +200,9 @@ impl WriteRun {
         shared.trace_levels(&inner.disk);
         drop(room);
         shared.waits.wake_all(Condition::Written(inner.disk.index.0));
+        if inner.disk.is_waited_for(shared) {
+            inner.disk.kick(shared);
+        }
         {
             // Last, so that its waiters find everything settled; the error with it, so that a caller hears of each run that it
             // waits for.

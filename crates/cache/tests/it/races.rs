@@ -4,11 +4,12 @@
 use crate::common::Gate;
 use extant_block::Sector;
 use extant_cache::accounts::{AccountConfig, Shrink};
+use extant_cache::control::{Asking, DirtyControl, Numbers, Orders};
 use extant_cache::{
     Answer, Backing, BackingError, BackingErrorKind, ByteRange, CacheConfig, CacheError, DirtyRun, Disk,
     Extent, FlatFile, Mapping, PAGE_BYTES, PageCache, Placed, ReadFrom, WrittenRun,
 };
-use extant_rt::{Class, Rt};
+use extant_rt::{Class, Nanos, Rt};
 use extant_sim::{Machine, Preemption, Sim};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -293,4 +294,48 @@ fn a_backings_nonsense_is_an_error_and_keeps_no_frame() {
         }
         assert_eq!(cache.usage().free, 16);
     });
+}
+
+/// Grants two dirty pages to each device, and starts no write-back.
+#[derive(Debug)]
+struct TwoPages;
+
+impl DirtyControl for TwoPages {
+    fn orders(&mut self, _now: Nanos, numbers: &Numbers, _asking: Option<Asking>) -> Orders {
+        Orders { device_limit_pages: 2, ..Orders::none(numbers) }
+    }
+}
+
+#[test]
+fn a_writer_for_which_an_ended_run_leaves_no_room_is_served_by_the_next() {
+    let sim = Sim::new(Machine::free(2, Preemption::None), 1);
+    let rt = sim.rt().clone();
+    let config = CacheConfig { control: Box::new(TwoPages), ..CacheConfig::with_budget(64 * PAGE) };
+    let cache = PageCache::new(&rt, config).expect("memory");
+    let gate = Gate::new(1 << 20);
+    let mapping = file(&cache.attach(gate.clone()), 0, 0);
+    let work = async {
+        mapping.open().write(0, &[1; 2 * PAGE_BYTES]).await.unwrap();
+        gate.hold();
+        let (flushed, first) = (mapping.clone(), ByteRange::new(0, PAGE));
+        let flush = rt.spawn("flush", Class::Normal, async move { flushed.write_back(first).await });
+        settle(&rt).await;
+        assert_eq!(gate.held(), 1);
+        let writers: Vec<_> = (2..4)
+            .map(|page| {
+                let opened = mapping.open();
+                let write = async move { opened.write(page * PAGE, &[1; PAGE_BYTES]).await };
+                rt.spawn("writer", Class::Normal, write)
+            })
+            .collect();
+        settle(&rt).await;
+        assert!(writers.iter().all(|writer| !writer.is_finished()), "both wait for room");
+        // There is room for one of them, and nothing is in flight any more.
+        gate.release();
+        settle(&rt).await;
+        assert!(writers.iter().all(|writer| writer.is_finished()), "{:?}", cache.usage());
+        flush.await.unwrap().unwrap();
+    };
+    rt.block_on(work).unwrap();
+    drop(sim);
 }
