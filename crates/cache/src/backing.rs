@@ -95,9 +95,9 @@ pub enum ReadFrom {
     Inline(Arc<[u8]>),
 }
 
-/// A run of a file's bytes, for reading.
+/// A run of a file's bytes with the place that it is read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct ReadExtent {
     /// Where its first byte is.
     pub from: ReadFrom,
     /// Length in bytes; more than zero.
@@ -214,7 +214,7 @@ pub trait Backing: Send + Sync + fmt::Debug + 'static {
     }
 
     /// Where `range.start` is, and for how many bytes that holds.
-    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent>;
+    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent>;
 
     /// Gives a run of dirty bytes places to be written to; a file system allocates blocks now if there are none, in
     /// memory only. Where the answer says that the map changes, [`Backing::finish_write`] follows, once for the whole run.
@@ -279,11 +279,11 @@ impl Backing for FlatFile {
         self.bytes
     }
 
-    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
+    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
         let there = range.intersect(ByteRange::new(0, self.bytes));
         Answer::ok(match there.is_empty() {
-            true => Extent { from: ReadFrom::Hole, bytes: range.len() },
-            false => Extent {
+            true => ReadExtent { from: ReadFrom::Hole, bytes: range.len() },
+            false => ReadExtent {
                 from: ReadFrom::Device(Sector(self.start.0 + range.start / Sector::BYTES)),
                 bytes: there.len(),
             },

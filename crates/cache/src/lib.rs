@@ -50,8 +50,8 @@ mod waits;
 mod writeback;
 
 pub use backing::{
-    Answer, Answering, Backing, BeyondFlatFile, DirtyRun, Extent, FlatFile, Placed, ReadFrom, WriteExtent,
-    WriteTo, WrittenExtent, WrittenRun,
+    Answer, Answering, Backing, BeyondFlatFile, DirtyRun, FlatFile, Placed, ReadExtent, ReadFrom,
+    WriteExtent, WriteTo, WrittenExtent, WrittenRun,
 };
 pub use cache::{CacheConfig, Disk, PageCache, SyncUnderWay, Usage};
 pub use cost::Cost;

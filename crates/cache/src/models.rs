@@ -7,8 +7,8 @@
 
 use crate::waits::{Condition, Waiting, Waits};
 use crate::{
-    Answer, Backing, ByteRange, CacheConfig, DirtyRun, Disk, Extent, PAGE_BYTES, PageCache, Placed, ReadFrom,
-    WriteExtent, WriteTo, WrittenRun,
+    Answer, Backing, ByteRange, CacheConfig, DirtyRun, Disk, PAGE_BYTES, PageCache, Placed, ReadExtent,
+    ReadFrom, WriteExtent, WriteTo, WrittenRun,
 };
 use extant_block::{Bio, Device, Limits, MemDevice, Sector};
 use extant_rt::{
@@ -219,8 +219,8 @@ impl Backing for Logged {
     fn block_bytes(&self) -> u32 {
         4096
     }
-    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
-        Answer::ok(Extent { from: ReadFrom::Hole, bytes: range.len() })
+    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
+        Answer::ok(ReadExtent { from: ReadFrom::Hole, bytes: range.len() })
     }
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {
         let extent = |range: &ByteRange| WriteExtent {

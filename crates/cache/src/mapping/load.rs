@@ -1,7 +1,7 @@
 //! Filling pages from the device.
 
 use crate::PageRange;
-use crate::backing::{Extent, ReadFrom};
+use crate::backing::{ReadExtent, ReadFrom};
 use crate::caught::caught;
 use crate::page::{FrameNo, PAGE, PAGE_BYTES, neighbours};
 use crate::pool::Purpose;
@@ -80,7 +80,7 @@ impl Inner {
                     let is_whole =
                         bytes.is_multiple_of(device_block) || !matches!(extent.from, ReadFrom::Device(_));
                     assert!(is_whole, "a backing answers in whole blocks of its device");
-                    Ok(Extent { bytes, ..extent })
+                    Ok(ReadExtent { bytes, ..extent })
                 });
                 let extent = extent.await?;
                 self.shared.rt.charge(Cost::MapLookup(1));
@@ -177,7 +177,7 @@ impl Load {
     }
 
     /// Starts one bio per extent, more where the device takes less at a time.
-    fn submit(self: &Arc<Self>, extents: &[(u64, Extent)], purpose: Purpose, stream: StreamId) {
+    fn submit(self: &Arc<Self>, extents: &[(u64, ReadExtent)], purpose: Purpose, stream: StreamId) {
         let shared = &self.inner.shared;
         let device = &self.inner.disk.device;
         let limits = device.limits();

@@ -220,8 +220,8 @@ impl WriteRun {
 mod tests {
     use super::*;
     use crate::{
-        Answer, Backing, ByteRange, CacheConfig, DirtyRun, Extent, PAGE_BYTES, PageCache, Placed, ReadFrom,
-        WrittenRun,
+        Answer, Backing, ByteRange, CacheConfig, DirtyRun, PAGE_BYTES, PageCache, Placed, ReadExtent,
+        ReadFrom, WrittenRun,
     };
     use extant_block::MemDevice;
 
@@ -233,8 +233,8 @@ mod tests {
         fn block_bytes(&self) -> u32 {
             4096
         }
-        fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
-            Answer::ok(Extent { from: ReadFrom::Hole, bytes: range.len() })
+        fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
+            Answer::ok(ReadExtent { from: ReadFrom::Hole, bytes: range.len() })
         }
         fn prepare_write<'a>(&'a self, _run: DirtyRun<'a>) -> Answer<'a, Placed> {
             unreachable!("nothing below the size is dirty")

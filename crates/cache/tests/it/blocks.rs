@@ -3,7 +3,7 @@
 use crate::common::{Gate, run, world};
 use extant_block::Sector;
 use extant_cache::{
-    Answer, Backing, ByteRange, CacheConfig, DirtyRun, Extent, PAGE_BYTES, PageCache, Placed, ReadFrom,
+    Answer, Backing, ByteRange, CacheConfig, DirtyRun, PAGE_BYTES, PageCache, Placed, ReadExtent, ReadFrom,
     WriteExtent, WriteTo, WrittenRun,
 };
 use extant_rt::Rng;
@@ -39,14 +39,14 @@ impl Backing for Blocks {
         self.block_bytes as u32
     }
 
-    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
+    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
         let block = range.start / self.block_bytes;
         let within = range.start % self.block_bytes;
         let from = match self.map.lock().written.get(&block) {
             Some(at) => ReadFrom::Device(Sector((at * self.block_bytes + within) / Sector::BYTES)),
             None => ReadFrom::Hole,
         };
-        Answer::ok(Extent { from, bytes: (self.block_bytes - within).min(range.len()) })
+        Answer::ok(ReadExtent { from, bytes: (self.block_bytes - within).min(range.len()) })
     }
 
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {

@@ -4,8 +4,8 @@ use crate::common::{Gate, one_file, run, sleep, virtual_world, world};
 use crate::seam::toy;
 use extant_block::{BioFlags, Sector};
 use extant_cache::{
-    Answer, Backing, ByteRange, CacheConfig, CacheError, DirtyRun, Disk, Extent, FlatFile, Mapping,
-    OnWriteError, OpenFile, PAGE_BYTES, PageCache, Placed, ReadFrom, WriteExtent, WrittenRun,
+    Answer, Backing, ByteRange, CacheConfig, CacheError, DirtyRun, Disk, FlatFile, Mapping, OnWriteError,
+    OpenFile, PAGE_BYTES, PageCache, Placed, ReadExtent, ReadFrom, WriteExtent, WrittenRun,
 };
 use extant_rt::{Nanos, Rt, Task};
 use std::sync::Arc;
@@ -333,14 +333,14 @@ impl Backing for Big {
     fn block_bytes(&self) -> u32 {
         65_536
     }
-    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
+    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
         self.lookups.fetch_add(1, Ordering::SeqCst);
         let sleep = self.delay.as_ref().map(|(rt, span)| rt.sleep(*span));
         Answer::later(async move {
             if let Some(sleep) = sleep {
                 sleep.await;
             }
-            Ok(Extent { from: ReadFrom::Device(Sector(range.start / 512)), bytes: range.len() })
+            Ok(ReadExtent { from: ReadFrom::Device(Sector(range.start / 512)), bytes: range.len() })
         })
     }
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {

@@ -4,7 +4,7 @@ use crate::common::{Gate, one_file, run, virtual_world, world};
 use crate::seam::toy;
 use extant_block::{MemDevice, Sector};
 use extant_cache::{
-    Answer, Backing, ByteRange, CacheConfig, CacheError, DirtyRun, Extent, PAGE_BYTES, PageCache, Placed,
+    Answer, Backing, ByteRange, CacheConfig, CacheError, DirtyRun, PAGE_BYTES, PageCache, Placed, ReadExtent,
     ReadFrom, WriteExtent, WrittenRun,
 };
 use extant_rt::{Nanos, Rt};
@@ -22,8 +22,8 @@ impl Backing for Slow {
         4096
     }
 
-    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
-        Answer::ok(Extent { from: ReadFrom::Hole, bytes: range.len() })
+    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
+        Answer::ok(ReadExtent { from: ReadFrom::Hole, bytes: range.len() })
     }
 
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {

@@ -5,7 +5,7 @@ use crate::common::{Gate, run, sleep, virtual_world, world};
 use extant_block::{Bio, BioFlags, Buf, Device, IoErrorKind, Limits, MemDevice, Op, Sector};
 use extant_cache::{
     Answer, Backing, BackingError, BackingErrorKind, ByteRange, CacheConfig, CacheError, DirtyRun, Disk,
-    Extent, FlatFile, Mapping, OnWriteError, PAGE_BYTES, PageCache, Placed, ReadFrom, Result, WrittenRun,
+    FlatFile, Mapping, OnWriteError, PAGE_BYTES, PageCache, Placed, ReadExtent, ReadFrom, Result, WrittenRun,
 };
 use extant_rt::{Class, Rt, Task};
 use parking_lot::Mutex;
@@ -337,8 +337,8 @@ impl Backing for Homeless {
     fn block_bytes(&self) -> u32 {
         4096
     }
-    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
-        Answer::ok(Extent { from: ReadFrom::Hole, bytes: range.len() })
+    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
+        Answer::ok(ReadExtent { from: ReadFrom::Hole, bytes: range.len() })
     }
     fn prepare_write<'a>(&'a self, _: DirtyRun<'a>) -> Answer<'a, Placed> {
         Answer::err(BackingError::new(BackingErrorKind::NoSpace, std::io::Error::from_raw_os_error(28)))

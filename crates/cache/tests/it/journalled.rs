@@ -7,8 +7,8 @@
 use crate::common::Gate;
 use extant_block::{Bio, BioFlags, Buf, Log, LogEvent, Op, Record, Sector, Segment};
 use extant_cache::{
-    Answer, Backing, ByteRange, CacheConfig, DirtyRun, Disk, Extent, Mapping, PageCache, Placed, ReadFrom,
-    WriteExtent, WriteTo, WrittenRun,
+    Answer, Backing, ByteRange, CacheConfig, DirtyRun, Disk, Mapping, PageCache, Placed, ReadExtent,
+    ReadFrom, WriteExtent, WriteTo, WrittenRun,
 };
 use extant_rt::{Nanos, Rng, Rt};
 use extant_sim::{Jitter, Machine, Preemption, Sim};
@@ -78,13 +78,13 @@ impl Backing for File {
         BLOCK as u32
     }
 
-    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
+    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
         let state = self.fs.state.lock();
         let from = match state.live[self.number].map.get(&(range.start / BLOCK)) {
             Some(block) => ReadFrom::Device(Sector(block * BLOCK / SECTOR)),
             None => ReadFrom::Hole,
         };
-        Answer::ok(Extent { from, bytes: BLOCK })
+        Answer::ok(ReadExtent { from, bytes: BLOCK })
     }
 
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {

@@ -7,7 +7,7 @@ use extant_cache::accounts::{AccountConfig, Shrink};
 use extant_cache::control::{Asking, DirtyControl, Numbers, Orders};
 use extant_cache::{
     Answer, Backing, BackingError, BackingErrorKind, ByteRange, CacheConfig, CacheError, DirtyRun, Disk,
-    Extent, FlatFile, Mapping, PAGE_BYTES, PageCache, Placed, ReadFrom, WrittenRun,
+    FlatFile, Mapping, PAGE_BYTES, PageCache, Placed, ReadExtent, ReadFrom, WrittenRun,
 };
 use extant_rt::{Class, Nanos, Rt};
 use extant_sim::{Machine, Preemption, Sim};
@@ -200,8 +200,8 @@ impl Backing for Full {
     fn block_bytes(&self) -> u32 {
         4096
     }
-    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
-        Answer::ok(Extent { from: ReadFrom::Hole, bytes: range.len() })
+    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
+        Answer::ok(ReadExtent { from: ReadFrom::Hole, bytes: range.len() })
     }
     fn prepare_write<'a>(&'a self, _: DirtyRun<'a>) -> Answer<'a, Placed> {
         Answer::err(BackingError::new(BackingErrorKind::NoSpace, std::io::Error::from_raw_os_error(28)))
@@ -273,8 +273,8 @@ impl Backing for Crooked {
     fn block_bytes(&self) -> u32 {
         4096
     }
-    fn map_read(&self, _: ByteRange) -> Answer<'_, Extent> {
-        Answer::ok(Extent { from: ReadFrom::Device(Sector(0)), bytes: 100 })
+    fn map_read(&self, _: ByteRange) -> Answer<'_, ReadExtent> {
+        Answer::ok(ReadExtent { from: ReadFrom::Device(Sector(0)), bytes: 100 })
     }
     fn prepare_write<'a>(&'a self, _: DirtyRun<'a>) -> Answer<'a, Placed> {
         Answer::ok(Placed::default())

@@ -4,7 +4,8 @@ use crate::common::{Gate, run, sleep, virtual_world, world};
 use extant_block::Sector;
 use extant_cache::{
     Answer, Backing, BackingError, BackingErrorKind, ByteRange, CacheConfig, CacheError, DirtyRun, Disk,
-    Extent, Mapping, PAGE_BYTES, PageCache, Placed, ReadFrom, WouldWait, WriteExtent, WriteTo, WrittenRun,
+    Mapping, PAGE_BYTES, PageCache, Placed, ReadExtent, ReadFrom, WouldWait, WriteExtent, WriteTo,
+    WrittenRun,
 };
 use extant_rt::Rt;
 use parking_lot::Mutex;
@@ -44,16 +45,16 @@ impl Backing for Toy {
         4096
     }
 
-    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
+    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
         if let Some(bytes) = self.inline.lock().clone() {
             let bytes = bytes.get(range.start as usize..).unwrap_or_default().into();
-            return Answer::ok(Extent { from: ReadFrom::Inline(bytes), bytes: range.len() });
+            return Answer::ok(ReadExtent { from: ReadFrom::Inline(bytes), bytes: range.len() });
         }
         let from = match self.map.lock().get(&(range.start / PAGE)) {
             Some(block) => ReadFrom::Device(Sector(block * 8)),
             None => ReadFrom::Hole,
         };
-        Answer::ok(Extent { from, bytes: PAGE.min(range.len()) })
+        Answer::ok(ReadExtent { from, bytes: PAGE.min(range.len()) })
     }
 
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {

@@ -15,7 +15,7 @@ use crate::meta::RankedGuard;
 use crate::{Cost, Error, Result};
 use extant_block::Sector;
 use extant_cache::{
-    Answer, Backing, BackingError, BackingErrorKind, ByteRange, DirtyRun, Extent, Placed, ReadFrom,
+    Answer, Backing, BackingError, BackingErrorKind, ByteRange, DirtyRun, Placed, ReadExtent, ReadFrom,
     WriteExtent, WriteTo, WrittenRun,
 };
 use extant_format::{RoCompat, VolumeBlock};
@@ -40,10 +40,10 @@ impl Backing for Contents {
         self.max_bytes()
     }
 
-    fn map_read(&self, range: ByteRange) -> Answer<'_, Extent> {
+    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
         if let Some(bytes) = self.inline_bytes() {
             let bytes = bytes.get(range.start as usize..).unwrap_or_default();
-            return Answer::ok(Extent { from: ReadFrom::Inline(bytes.into()), bytes: range.len() });
+            return Answer::ok(ReadExtent { from: ReadFrom::Inline(bytes.into()), bytes: range.len() });
         }
         match self.read_extent(range) {
             Some(extent) => Answer::ok(extent),
@@ -107,14 +107,14 @@ impl Contents {
     }
 
     /// Where a range begins, if that is in memory.
-    fn read_extent(&self, range: ByteRange) -> Option<Extent> {
+    fn read_extent(&self, range: ByteRange) -> Option<ReadExtent> {
         let block = range.start >> self.block.log2();
         let (run, known) = self.live.lock().map.read(block)?;
         let from = match known {
             Known::Written(at) => ReadFrom::Device(self.sector(at, range.start - self.bytes_at(block))),
             Known::Hole | Known::Unwritten(_) => ReadFrom::Hole,
         };
-        Some(Extent { from, bytes: self.bytes_at(run.end) - range.start })
+        Some(ReadExtent { from, bytes: self.bytes_at(run.end) - range.start })
     }
 
     /// The places of a run that only overwrites what is mapped.
