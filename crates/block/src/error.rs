@@ -29,7 +29,7 @@ pub enum IoErrorKind {
     /// The range lies beyond the end of the device.
     #[error("beyond the end of the device")]
     OutOfRange,
-    /// The backing returned fewer bytes than asked for.
+    /// The host returned fewer bytes than asked for.
     #[error("short transfer: {0} bytes done")]
     Short(u64),
     /// Another writer has claimed the device; see [`crate::Device::claim`].

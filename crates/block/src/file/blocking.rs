@@ -1,41 +1,41 @@
 //! The blocking engine: a transfer's system calls, one after the other, on the caller's thread.
 
-use super::backing::Backing;
+use super::host_file::HostFile;
 use super::transfer::{Step, Transfer};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// Runs a transfer to its end on this thread.
-pub(super) fn run(backing: &Backing, mut transfer: Transfer) {
+pub(super) fn run(host_file: &HostFile, mut transfer: Transfer) {
     let result = loop {
-        let step = transfer.step(backing);
-        let outcome = take_step(backing, step, &mut transfer);
-        if let Some(result) = transfer.completed(backing, outcome) {
+        let step = transfer.step(host_file);
+        let outcome = take_step(host_file, step, &mut transfer);
+        if let Some(result) = transfer.completed(host_file, outcome) {
             break result;
         }
     };
-    transfer.bio.end_as(&backing.limits.name, result);
+    transfer.bio.end_as(&host_file.limits.name, result);
 }
 
-fn take_step(backing: &Backing, step: Step, transfer: &mut Transfer) -> Result<usize, Errno> {
+fn take_step(host_file: &HostFile, step: Step, transfer: &mut Transfer) -> Result<usize, Errno> {
     match step {
-        Step::Sync => rustix::fs::fdatasync(&backing.buffered).map(|()| 0),
+        Step::Sync => rustix::fs::fdatasync(&host_file.buffered).map(|()| 0),
         Step::Read { offset, direct } => {
-            rustix::io::preadv(backing.fd(direct), &mut transfer.slices_mut(), offset)
+            rustix::io::preadv(host_file.fd(direct), &mut transfer.slices_mut(), offset)
         }
         Step::Write { offset, direct, dsync: false } => {
-            rustix::io::pwritev(backing.fd(direct), &transfer.slices(), offset)
+            rustix::io::pwritev(host_file.fd(direct), &transfer.slices(), offset)
         }
         Step::Write { offset, direct, dsync: true } => {
-            rustix::io::pwritev2(backing.fd(direct), &transfer.slices(), offset, ReadWriteFlags::DSYNC)
+            rustix::io::pwritev2(host_file.fd(direct), &transfer.slices(), offset, ReadWriteFlags::DSYNC)
         }
         Step::PunchHole { offset, len } => {
             let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(&backing.buffered, mode, offset, len).map(|()| 0)
+            rustix::fs::fallocate(&host_file.buffered, mode, offset, len).map(|()| 0)
         }
         Step::Discard { len: 0, .. } => Ok(0),
-        Step::Discard { offset, len } => discard(backing.buffered.as_fd(), offset, len).map(|()| 0),
+        Step::Discard { offset, len } => discard(host_file.buffered.as_fd(), offset, len).map(|()| 0),
     }
 }
 

@@ -1,16 +1,16 @@
 //! A regular file or block device of the host.
 
-mod backing;
 mod blocking;
 mod busy;
+mod host_file;
 mod ring;
 #[cfg(test)]
 mod tests;
 mod transfer;
 
 use crate::{Bio, BioFlags, Claim, Device, IoError, Limits, Op, Sector};
-use backing::{Backing, check_kind};
 use extant_rt::{DriverHandle, Rt};
+use host_file::{HostFile, check_kind};
 use ring::Ring;
 use rustix::fs::{Mode, OFlags};
 use std::ops::Range;
@@ -30,7 +30,7 @@ const AWAITED_BYTES_MAX: u64 = 256 << 10;
 pub struct FileOptions {
     /// Allow writes.
     pub write: bool,
-    /// Bypass the host's page cache where the backing allows it (`O_DIRECT`). Requests that direct I/O cannot take, such as a
+    /// Bypass the host's page cache where the file allows it (`O_DIRECT`). Requests that direct I/O cannot take, such as a
     /// range that is not a multiple of [`Limits::physical_block_bytes`], goes through the page cache all the same;
     /// memory that is not aligned is copied.
     pub direct: bool,
@@ -52,7 +52,7 @@ pub struct FileOptions {
 /// goes on to something else calls [`Rt::ensure_driven`]. Dropping the device waits until all its bios have ended.
 #[derive(Debug)]
 pub struct FileDevice {
-    backing: Arc<Backing>,
+    host_file: Arc<HostFile>,
     engine: Engine,
 }
 
@@ -82,8 +82,8 @@ impl FileDevice {
 
     /// Takes over an open file whose size is final; `path` is its name in errors.
     pub fn from_fd(fd: OwnedFd, path: &Path, options: FileOptions) -> std::io::Result<Self> {
-        let backing = Arc::new(Backing::new(fd, path, options)?);
-        Ok(Self { backing, engine: Engine::Caller })
+        let host_file = Arc::new(HostFile::new(fd, path, options)?);
+        Ok(Self { host_file, engine: Engine::Caller })
     }
 
     /// Completes bios asynchronously from now on, over io_uring where there is one. In a virtual world nothing changes:
@@ -92,7 +92,7 @@ impl FileDevice {
         if rt.is_virtual() {
             return self;
         }
-        let ring = Ring::new(self.backing.clone());
+        let ring = Ring::new(self.host_file.clone());
         match ring {
             Ok(ring) => {
                 let driver = rt.register_driver(ring.clone());
@@ -112,9 +112,9 @@ impl FileDevice {
         self
     }
 
-    /// Whether bios bypass the host's page cache; may turn false at the first bio that the backing refuses to.
+    /// Whether bios bypass the host's page cache; may turn false at the first bio that the file refuses to.
     pub fn is_direct(&self) -> bool {
-        self.backing.direct_is_on()
+        self.host_file.direct_is_on()
     }
 
     /// The engine that completes the bios: `"caller"`, `"io_uring"` or `"threads"`.
@@ -128,14 +128,14 @@ impl FileDevice {
 
     /// The bio as a transfer, unless it is over already.
     fn admit(&self, bio: Bio) -> Option<Transfer> {
-        match self.backing.limits.admit(&bio) {
+        match self.host_file.limits.admit(&bio) {
             Ok(_) if bio.bytes == 0 && !bio.is_flush() => {
                 bio.end(Ok(()));
                 None
             }
             Ok((start, _)) => Some(Transfer::new(bio, start)),
             Err(kind) => {
-                bio.end_as(&self.backing.limits.name, Err(kind));
+                bio.end_as(&self.host_file.limits.name, Err(kind));
                 None
             }
         }
@@ -143,7 +143,7 @@ impl FileDevice {
 
     /// Whether the ring has no operation for it on older kernels.
     fn needs_thread(&self, transfer: &Transfer) -> bool {
-        self.backing.is_block_device && transfer.bio.op == Op::Discard
+        self.host_file.is_block_device && transfer.bio.op == Op::Discard
     }
 
     /// A short write into the host's page cache, which is a copy: the ring would hand it to a thread of the kernel's,
@@ -151,7 +151,7 @@ impl FileDevice {
     fn is_copy(&self, transfer: &Transfer) -> bool {
         let bio = &transfer.bio;
         let durable = bio.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA);
-        bio.op == Op::Write && bio.bytes <= COPIED_BYTES_MAX && !durable && !self.backing.direct_is_on()
+        bio.op == Op::Write && bio.bytes <= COPIED_BYTES_MAX && !durable && !self.host_file.direct_is_on()
     }
 
     /// Whether the calling thread, which will wait for the bio, makes its system calls. The kernel has no way to start a flush,
@@ -169,30 +169,30 @@ impl FileDevice {
 
     fn block_on(&self, rt: &Rt, transfer: Transfer) {
         rt.ensure_driven();
-        blocking::run(&self.backing, transfer);
+        blocking::run(&self.host_file, transfer);
     }
 
     fn on_thread(&self, rt: &Rt, transfer: Transfer) {
-        let backing = self.backing.clone();
-        drop(rt.spawn_blocking("file I/O", move || blocking::run(&backing, transfer)));
+        let host_file = self.host_file.clone();
+        drop(rt.spawn_blocking("file I/O", move || blocking::run(&host_file, transfer)));
     }
 }
 
 impl Device for FileDevice {
     fn limits(&self) -> &Limits {
-        &self.backing.limits
+        &self.host_file.limits
     }
 
     fn submit(&self, bio: Bio) {
         let Some(transfer) = self.admit(bio) else { return };
         match &self.engine {
-            Engine::Caller => blocking::run(&self.backing, transfer),
+            Engine::Caller => blocking::run(&self.host_file, transfer),
             Engine::Threads { rt } | Engine::Ring { rt, .. } if self.blocks_here(rt, &transfer) => {
                 self.block_on(rt, transfer);
             }
             Engine::Threads { rt } => self.on_thread(rt, transfer),
             Engine::Ring { rt, .. } if self.needs_thread(&transfer) => self.on_thread(rt, transfer),
-            Engine::Ring { .. } if self.is_copy(&transfer) => blocking::run(&self.backing, transfer),
+            Engine::Ring { .. } if self.is_copy(&transfer) => blocking::run(&self.host_file, transfer),
             Engine::Ring { ring, .. } => ring.submit([transfer]),
         }
     }
@@ -211,22 +211,22 @@ impl Device for FileDevice {
         if !ours.is_empty() {
             ring.submit(ours);
         }
-        copies.into_iter().for_each(|transfer| blocking::run(&self.backing, transfer));
+        copies.into_iter().for_each(|transfer| blocking::run(&self.host_file, transfer));
         threads.into_iter().for_each(|transfer| self.on_thread(rt, transfer));
     }
 
     fn claim(&self) -> Result<Claim, IoError> {
-        self.backing.claim().map_err(|kind| IoError {
-            device: self.backing.limits.name.clone(),
+        self.host_file.claim().map_err(|kind| IoError {
+            device: self.host_file.limits.name.clone(),
             op: Op::Write,
             start: Sector(0),
-            bytes: self.backing.limits.capacity_bytes,
+            bytes: self.host_file.limits.capacity_bytes,
             kind,
         })
     }
 
     fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {
-        self.backing.next_data(from_bytes)
+        self.host_file.next_data(from_bytes)
     }
 }
 

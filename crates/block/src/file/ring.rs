@@ -3,7 +3,7 @@
 //! Any thread submits; any thread that has to wait may drive, and the thread that reaps ends all bios that it finds. Nothing here starts
 //! a thread.
 
-use super::backing::Backing;
+use super::host_file::HostFile;
 use super::transfer::{Step, Transfer};
 use crate::{IoErrorKind, end_all};
 use extant_rt::{Driver, Wait};
@@ -32,7 +32,7 @@ type Ended = (Transfer, Result<(), IoErrorKind>);
 
 pub(super) struct Ring {
     uring: IoUring,
-    backing: Arc<Backing>,
+    host_file: Arc<HostFile>,
     /// Guards the submission queue's tail and the slots.
     slots: Mutex<Slots>,
     /// Guards the completion queue's head; the vectors are reused from reap to reap.
@@ -79,19 +79,19 @@ struct Scratch {
 }
 
 impl Ring {
-    /// A ring over `backing`; an error where the kernel or a seccomp profile does not give one.
-    pub(super) fn new(backing: Arc<Backing>) -> std::io::Result<Arc<Self>> {
+    /// A ring over `host_file`; an error where the kernel or a seccomp profile does not give one.
+    pub(super) fn new(host_file: Arc<HostFile>) -> std::io::Result<Arc<Self>> {
         let uring =
             IoUring::builder().setup_clamp().setup_cqsize(IN_FLIGHT_MAX as u32 * 2).build(SQ_ENTRIES)?;
         let params = uring.params();
         if !(params.is_feature_ext_arg() && params.is_feature_nodrop() && params.is_feature_submit_stable()) {
             return Err(Errno::NOSYS.into());
         }
-        let direct = backing.direct.as_ref().unwrap_or(&backing.buffered);
-        uring.submitter().register_files(&[backing.buffered.as_raw_fd(), direct.as_raw_fd()])?;
+        let direct = host_file.direct.as_ref().unwrap_or(&host_file.buffered);
+        uring.submitter().register_files(&[host_file.buffered.as_raw_fd(), direct.as_raw_fd()])?;
         Ok(Arc::new(Self {
             uring,
-            backing,
+            host_file,
             slots: Mutex::default(),
             reaper: Mutex::default(),
             in_flight: AtomicUsize::new(0),
@@ -129,7 +129,7 @@ impl Ring {
     /// Queues the next step of the transfer in a slot.
     fn push_step(&self, slots: &mut Slots, index: u32) {
         let slot = slots.slots[index as usize].as_mut().expect("a slot in use");
-        let entry = match slot.transfer.step(&self.backing) {
+        let entry = match slot.transfer.step(&self.host_file) {
             Step::Sync => opcode::Fsync::new(BUFFERED).flags(types::FsyncFlags::DATASYNC).build(),
             Step::Read { offset, direct } => {
                 let fd = if direct { DIRECT } else { BUFFERED };
@@ -196,7 +196,7 @@ impl Ring {
                     Some(Errno::INTR) => {}
                     // The kernel is short of memory or of room for completions: the next drive enters the rest.
                     Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => return,
-                    _ => panic!("io_uring_enter on {}: {e}", self.backing.limits.name),
+                    _ => panic!("io_uring_enter on {}: {e}", self.host_file.limits.name),
                 },
             }
         }
@@ -238,7 +238,7 @@ impl Ring {
         }
         end_all(ended.into_iter().map(|(transfer, result)| {
             let bio = transfer.bio;
-            let result = result.map_err(|kind| bio.error(&self.backing.limits.name, kind));
+            let result = result.map_err(|kind| bio.error(&self.host_file.limits.name, kind));
             (bio, result)
         }));
         count
@@ -252,7 +252,7 @@ impl Ring {
             Ok(n) => Ok(n as usize),
             Err(_) => Err(Errno::from_raw_os_error(-result)),
         };
-        let Some(result) = slot.transfer.completed(&self.backing, result) else {
+        let Some(result) = slot.transfer.completed(&self.host_file, result) else {
             self.push_step(slots, index);
             return true;
         };
@@ -292,7 +292,7 @@ impl Driver for Ring {
         if !self.interrupted.swap(false, Ordering::SeqCst) {
             match self.uring.submit_and_wait(1).map_err(|e| Errno::from_io_error(&e)) {
                 Ok(_) | Err(Some(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM)) => {}
-                Err(error) => panic!("io_uring_enter on {}: {error:?}", self.backing.limits.name),
+                Err(error) => panic!("io_uring_enter on {}: {error:?}", self.host_file.limits.name),
             }
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);

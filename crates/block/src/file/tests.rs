@@ -312,21 +312,21 @@ fn sectors_within_the_blocks_of_a_block_device_are_zeroed_and_discarded() {
 fn an_empty_write_with_preflush_is_a_sync_and_nothing_more() {
     let file = temp_file(&[1; 512]);
     let fd = std::fs::File::open(file.path()).unwrap().into();
-    let backing = Backing::new(fd, file.path(), FileOptions::default()).unwrap();
+    let host_file = HostFile::new(fd, file.path(), FileOptions::default()).unwrap();
     let mut bio = Bio::range(Op::Write, Sector(0), 0);
     bio.flags = crate::BioFlags::PREFLUSH;
     let mut transfer = Transfer::new(bio, 0);
-    assert_eq!(transfer.step(&backing), Step::Sync);
-    assert_eq!(transfer.completed(&backing, Ok(0)), Some(Ok(())));
+    assert_eq!(transfer.step(&host_file), Step::Sync);
+    assert_eq!(transfer.completed(&host_file, Ok(0)), Some(Ok(())));
 }
 
 /// A direct read of a file that has direct I/O, with its first step in flight; `None` where this place has none.
-fn direct_read(file: &NamedTempFile) -> Option<(Backing, Transfer)> {
+fn direct_read(file: &NamedTempFile) -> Option<(HostFile, Transfer)> {
     let fd = std::fs::File::open(file.path()).unwrap().into();
-    let backing = Backing::new(fd, file.path(), FileOptions { write: false, direct: true }).unwrap();
+    let host_file = HostFile::new(fd, file.path(), FileOptions { write: false, direct: true }).unwrap();
     let mut transfer = Transfer::new(Bio::new(Op::Read, Sector(0), vec![Buf::zeroed(8192).into()]), 0);
-    match transfer.step(&backing) {
-        Step::Read { direct: true, .. } => Some((backing, transfer)),
+    match transfer.step(&host_file) {
+        Step::Read { direct: true, .. } => Some((host_file, transfer)),
         _ => {
             println!("skipped: no direct I/O here");
             None
@@ -337,26 +337,26 @@ fn direct_read(file: &NamedTempFile) -> Option<(Backing, Transfer)> {
 #[test]
 fn a_backing_that_refuses_direct_io_after_all_is_read_through_the_page_cache() {
     let file = temp_file(&[1; 8192]);
-    let Some((backing, mut first)) = direct_read(&file) else { return };
+    let Some((host_file, mut first)) = direct_read(&file) else { return };
     let mut second = Transfer::new(Bio::new(Op::Read, Sector(0), vec![Buf::zeroed(8192).into()]), 0);
-    assert_eq!(second.step(&backing), Step::Read { offset: 0, direct: true });
+    assert_eq!(second.step(&host_file), Step::Read { offset: 0, direct: true });
     // Both were in flight at the refusal.
     for transfer in [&mut first, &mut second] {
-        assert_eq!(transfer.completed(&backing, Err(Errno::INVAL)), None);
-        assert_eq!(transfer.step(&backing), Step::Read { offset: 0, direct: false });
-        assert!(!backing.direct_is_on());
-        assert_eq!(transfer.completed(&backing, Err(Errno::INVAL)), Some(Err(IoErrorKind::Os(22))));
+        assert_eq!(transfer.completed(&host_file, Err(Errno::INVAL)), None);
+        assert_eq!(transfer.step(&host_file), Step::Read { offset: 0, direct: false });
+        assert!(!host_file.direct_is_on());
+        assert_eq!(transfer.completed(&host_file, Err(Errno::INVAL)), Some(Err(IoErrorKind::Os(22))));
     }
 }
 
 #[test]
 fn a_media_error_is_tried_again_once_and_told() {
     let file = temp_file(&[1; 8192]);
-    let Some((backing, mut transfer)) = direct_read(&file) else { return };
-    assert_eq!(transfer.completed(&backing, Err(Errno::IO)), None);
-    assert_eq!(transfer.step(&backing), Step::Read { offset: 0, direct: false });
-    assert!(backing.direct_is_on(), "other bios go on as before");
-    assert_eq!(transfer.completed(&backing, Err(Errno::IO)), Some(Err(IoErrorKind::Os(5))));
+    let Some((host_file, mut transfer)) = direct_read(&file) else { return };
+    assert_eq!(transfer.completed(&host_file, Err(Errno::IO)), None);
+    assert_eq!(transfer.step(&host_file), Step::Read { offset: 0, direct: false });
+    assert!(host_file.direct_is_on(), "other bios go on as before");
+    assert_eq!(transfer.completed(&host_file, Err(Errno::IO)), Some(Err(IoErrorKind::Os(5))));
 }
 
 /// The page cache has taken data that never reached the medium, so a write that failed must not end there as done.
@@ -364,7 +364,7 @@ fn a_media_error_is_tried_again_once_and_told() {
 fn a_direct_write_that_fails_with_a_media_error_fails() {
     let file = temp_file(&[1; 8192]);
     let fd = std::fs::File::options().read(true).write(true).open(file.path()).unwrap().into();
-    let backing = Backing::new(fd, file.path(), FileOptions { write: true, direct: true }).unwrap();
+    let host_file = HostFile::new(fd, file.path(), FileOptions { write: true, direct: true }).unwrap();
     for op in [Op::Write, Op::WriteZeroes] {
         let bio = match op {
             Op::Write => Bio::new(op, Sector(0), vec![Buf::zeroed(8192).into()]),
@@ -372,33 +372,33 @@ fn a_direct_write_that_fails_with_a_media_error_fails() {
         };
         let mut transfer = Transfer::new(bio, 0);
         if op == Op::WriteZeroes {
-            assert_eq!(transfer.step(&backing), Step::PunchHole { offset: 0, len: 8192 });
+            assert_eq!(transfer.step(&host_file), Step::PunchHole { offset: 0, len: 8192 });
             assert_eq!(
-                transfer.completed(&backing, Err(Errno::OPNOTSUPP)),
+                transfer.completed(&host_file, Err(Errno::OPNOTSUPP)),
                 None,
                 "zeroes are written instead"
             );
         }
-        let Step::Write { direct: true, .. } = transfer.step(&backing) else {
+        let Step::Write { direct: true, .. } = transfer.step(&host_file) else {
             return println!("skipped: no direct I/O here");
         };
-        assert_eq!(transfer.completed(&backing, Err(Errno::IO)), Some(Err(IoErrorKind::Os(5))), "{op}");
-        assert!(backing.direct_is_on());
+        assert_eq!(transfer.completed(&host_file, Err(Errno::IO)), Some(Err(IoErrorKind::Os(5))), "{op}");
+        assert!(host_file.direct_is_on());
     }
 }
 
 #[test]
 fn the_rest_of_a_short_transfer_follows_and_a_cancelled_step_is_taken_again() {
     let file = temp_file(&[1; 8192]);
-    let Some((backing, mut transfer)) = direct_read(&file) else { return };
-    assert_eq!(transfer.completed(&backing, Err(Errno::CANCELED)), None);
-    assert_eq!(transfer.step(&backing), Step::Read { offset: 0, direct: true });
-    assert_eq!(transfer.completed(&backing, Ok(4096)), None);
-    assert_eq!(transfer.step(&backing), Step::Read { offset: 4096, direct: true });
+    let Some((host_file, mut transfer)) = direct_read(&file) else { return };
+    assert_eq!(transfer.completed(&host_file, Err(Errno::CANCELED)), None);
+    assert_eq!(transfer.step(&host_file), Step::Read { offset: 0, direct: true });
+    assert_eq!(transfer.completed(&host_file, Ok(4096)), None);
+    assert_eq!(transfer.step(&host_file), Step::Read { offset: 4096, direct: true });
     // Not a multiple of any block: direct I/O cannot go on from here.
-    assert_eq!(transfer.completed(&backing, Ok(1000)), None);
-    assert_eq!(transfer.step(&backing), Step::Read { offset: 5096, direct: false });
-    assert_eq!(transfer.completed(&backing, Ok(3096)), Some(Ok(())));
+    assert_eq!(transfer.completed(&host_file, Ok(1000)), None);
+    assert_eq!(transfer.step(&host_file), Step::Read { offset: 5096, direct: false });
+    assert_eq!(transfer.completed(&host_file, Ok(3096)), Some(Ok(())));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! take several steps: a flush before and after it, the rest of a short transfer, a second try through the host's page
 //! cache where direct I/O is refused.
 
-use super::backing::Backing;
+use super::host_file::HostFile;
 use crate::{Bio, BioFlags, Buf, IoErrorKind, Op};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
@@ -68,21 +68,21 @@ impl Transfer {
     }
 
     /// The next step. Not to be asked again before [`Transfer::completed`].
-    pub(super) fn step(&mut self, backing: &Backing) -> Step {
+    pub(super) fn step(&mut self, host_file: &HostFile) -> Step {
         let offset = self.start + self.done;
         let len = self.bio.bytes - self.done;
         if (self.stage, self.bio.op) == (Stage::Data, Op::WriteZeroes)
-            && backing.is_block_device
-            && !backing.is_block_multiple(offset | len)
+            && host_file.is_block_device
+            && !host_file.is_block_multiple(offset | len)
         {
             // Block devices zero whole blocks only.
             self.stage = Stage::Zeroes;
         }
         match (self.stage, self.bio.op) {
             (Stage::Preflush | Stage::Postflush, _) | (Stage::Data, Op::Flush) => Step::Sync,
-            (Stage::Data, Op::Discard) if backing.is_block_device => {
+            (Stage::Data, Op::Discard) if host_file.is_block_device => {
                 // A discard is a hint, and block devices take it for whole blocks only.
-                let whole = backing.whole_blocks(offset, len);
+                let whole = host_file.whole_blocks(offset, len);
                 Step::Discard { offset: whole.start, len: whole.end - whole.start }
             }
             (Stage::Data, Op::Discard | Op::WriteZeroes) => Step::PunchHole { offset, len },
@@ -91,20 +91,20 @@ impl Transfer {
                     .bounce
                     .get_or_insert_with(|| (Buf::zeroed(len.min(MAX_BOUNCE_BYTES as u64) as usize), 0));
                 *bytes = buf.len().min(len as usize);
-                let direct = self.direct && backing.takes_direct(offset | *bytes as u64);
+                let direct = self.direct && host_file.takes_direct(offset | *bytes as u64);
                 self.tried_direct = direct;
                 Step::Write { offset, direct, dsync: false }
             }
             (Stage::Data, Op::Read) => {
-                let direct = self.direct && backing.takes_direct(offset | len);
+                let direct = self.direct && host_file.takes_direct(offset | len);
                 self.tried_direct = direct;
-                self.prepare_bounce(backing, direct, len);
+                self.prepare_bounce(host_file, direct, len);
                 Step::Read { offset, direct }
             }
             (Stage::Data, Op::Write) => {
-                let direct = self.direct && backing.takes_direct(offset | len);
+                let direct = self.direct && host_file.takes_direct(offset | len);
                 self.tried_direct = direct;
-                self.prepare_bounce(backing, direct, len);
+                self.prepare_bounce(host_file, direct, len);
                 if let Some((buf, bytes)) = &mut self.bounce {
                     let mut to = &mut buf[..*bytes];
                     for from in self.bio.memory_from(self.done) {
@@ -118,10 +118,10 @@ impl Transfer {
         }
     }
 
-    fn prepare_bounce(&mut self, backing: &Backing, direct: bool, len: u64) {
+    fn prepare_bounce(&mut self, host_file: &HostFile, direct: bool, len: u64) {
         let fits = |memory: &[u8]| {
-            memory.as_ptr().addr().is_multiple_of(backing.memory_align)
-                && backing.is_block_multiple(memory.len() as u64)
+            memory.as_ptr().addr().is_multiple_of(host_file.memory_align)
+                && host_file.is_block_multiple(memory.len() as u64)
         };
         if !direct || self.bio.memory_from(self.done).all(fits) {
             self.bounce = None;
@@ -175,14 +175,14 @@ impl Transfer {
     /// Takes note of what the step returned; `Some` when the bio is over.
     pub(super) fn completed(
         &mut self,
-        backing: &Backing,
+        host_file: &HostFile,
         result: Result<usize, Errno>,
     ) -> Option<Result<(), IoErrorKind>> {
         let result = match result {
             // The kernel cancels what a thread has in flight when that thread exits (io_uring_enter(2)); the bio is not
             // the thread's, so it is started anew.
             Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) => return None,
-            Err(error) => return self.failed(backing, error),
+            Err(error) => return self.failed(host_file, error),
             Ok(n) => n,
         };
         match (self.stage, self.bio.op) {
@@ -203,7 +203,7 @@ impl Transfer {
                 }
                 if result == 0 {
                     // Only the last sector of a file that does not end on one may be short.
-                    if self.start + self.done < backing.size_bytes {
+                    if self.start + self.done < host_file.size_bytes {
                         return Some(Err(IoErrorKind::Short(self.done)));
                     }
                     self.bio.memory_from_mut(self.done).for_each(|rest| rest.fill(0));
@@ -231,7 +231,7 @@ impl Transfer {
         Some(Ok(()))
     }
 
-    fn failed(&mut self, backing: &Backing, error: Errno) -> Option<Result<(), IoErrorKind>> {
+    fn failed(&mut self, host_file: &HostFile, error: Errno) -> Option<Result<(), IoErrorKind>> {
         let unsupported = matches!(error, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY);
         match (self.stage, self.bio.op) {
             // Some backings take O_DIRECT at open and refuse it here (overlayfs over tmpfs, FUSE, odd alignments); the host's
@@ -239,7 +239,7 @@ impl Transfer {
             (Stage::Data, Op::Read | Op::Write) | (Stage::Zeroes, _)
                 if self.tried_direct && error == Errno::INVAL =>
             {
-                backing.refuse_direct();
+                host_file.refuse_direct();
                 self.direct = false;
                 None
             }

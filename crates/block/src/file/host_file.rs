@@ -9,11 +9,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Alignment that every backing with O_DIRECT takes, for kernels that do not tell (before Linux 6.1).
+/// Alignment that every host file with O_DIRECT takes, for kernels that do not tell (before Linux 6.1).
 const SAFE_ALIGN: u32 = 4096;
 
 #[derive(Debug)]
-pub(super) struct Backing {
+pub(super) struct HostFile {
     pub(super) limits: Limits,
     /// Through the host's page cache; also for what direct I/O cannot take.
     pub(super) buffered: OwnedFd,
@@ -28,7 +28,7 @@ pub(super) struct Backing {
     pub(super) is_block_device: bool,
 }
 
-impl Backing {
+impl HostFile {
     pub(super) fn new(buffered: OwnedFd, path: &Path, options: FileOptions) -> std::io::Result<Self> {
         let kind = check_kind(&rustix::fs::fstat(&buffered)?)?;
         let is_block_device = kind == FileType::BlockDevice;
@@ -60,7 +60,7 @@ impl Backing {
         self.direct.is_some() && !self.direct_refused.load(Ordering::Relaxed)
     }
 
-    /// No more direct I/O: the backing does not do it after all.
+    /// No more direct I/O: the file does not take it after all.
     pub(super) fn refuse_direct(&self) {
         self.direct_refused.store(true, Ordering::Relaxed);
     }
@@ -123,7 +123,7 @@ pub(super) fn check_kind(stat: &Stat) -> std::io::Result<FileType> {
     }
 }
 
-impl Backing {
+impl HostFile {
     /// Locks the file (flock(2)), through a description of its own, so that a second claim meets the first. A block device
     /// was claimed when it was opened.
     pub(super) fn claim(&self) -> Result<Claim, IoErrorKind> {
