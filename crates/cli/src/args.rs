@@ -1,8 +1,8 @@
 //! The command line. Help, completions and man pages are all made from here.
 
 use crate::edit_args::{EditArgs, EditCommand};
+use crate::image_path::ImagePath;
 use crate::lab_args::LabCommand;
-use crate::place::Place;
 use crate::values;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use clap::{Parser, Subcommand, ValueHint};
@@ -82,7 +82,7 @@ pub(crate) struct ImageArgs {
 }
 
 fn place() -> ValueParser {
-    OsStringValueParser::new().map(Place::parse).into()
+    OsStringValueParser::new().map(ImagePath::parse).into()
 }
 
 /// Show label, features, sizes, state and journal of a volume
@@ -105,7 +105,7 @@ pub(crate) struct InfoArgs {
 pub(crate) struct LsArgs {
     /// Files and directories to list
     #[arg(required = true, value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<ImagePath>,
     /// Show mode, links, owner, size and time of change
     #[arg(short, long)]
     pub(crate) long: bool,
@@ -130,7 +130,7 @@ pub(crate) struct LsArgs {
 pub(crate) struct TreeArgs {
     /// Where to begin
     #[arg(value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
-    pub(crate) place: Place,
+    pub(crate) place: ImagePath,
     /// Go this deep only
     #[arg(short = 'L', long, value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) depth: Option<u32>,
@@ -146,7 +146,7 @@ pub(crate) struct TreeArgs {
 pub(crate) struct StatArgs {
     /// Files to show; symbolic links are not followed
     #[arg(required = true, value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<ImagePath>,
     /// Print JSON: one object for each place
     #[arg(long)]
     pub(crate) json: bool,
@@ -159,7 +159,7 @@ pub(crate) struct StatArgs {
 pub(crate) struct CatArgs {
     /// Files to print
     #[arg(required = true, value_parser = place(), value_name = "IMAGE:/PATH", value_hint = ValueHint::FilePath)]
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<ImagePath>,
     #[command(flatten)]
     pub(crate) open: ImageArgs,
 }
@@ -229,7 +229,7 @@ pub(crate) enum DebugWhat {
 pub(crate) struct CpArgs {
     /// File or directory to copy
     #[arg(value_parser = place(), value_name = "IMAGE:/PATH", value_hint = ValueHint::FilePath)]
-    pub(crate) place: Place,
+    pub(crate) place: ImagePath,
     /// Destination: a directory to copy into, or a new name
     #[arg(value_name = "HOST", value_hint = ValueHint::AnyPath)]
     pub(crate) to: PathBuf,
@@ -245,7 +245,7 @@ pub(crate) struct CpArgs {
 pub(crate) struct ExportArgs {
     /// File or directory to export; paths in the archive are relative to it
     #[arg(value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
-    pub(crate) place: Place,
+    pub(crate) place: ImagePath,
     /// The archive, compressed if it ends in .gz, .tgz, .zst, .tzst, .xz or .txz; - is standard output
     #[arg(short, long, value_name = "TAR", value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,
@@ -274,7 +274,7 @@ pub(crate) struct BuildArgs {
     #[arg(long, value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath, value_parser = place(),
         conflicts_with_all = ["output", "size", "fs_type", "block_size", "inode_size", "inodes", "bytes_per_inode",
             "reserved", "journal", "label", "uuid", "hash_seed", "features"])]
-    pub(crate) into: Option<Place>,
+    pub(crate) into: Option<ImagePath>,
     /// Size of the volume: exact (as small as possible: nothing can be added), +N% (room for N% more), or a size such as 2G
     #[arg(long, default_value = "exact", value_parser = values::size_policy)]
     pub(crate) size: SizePolicy,

@@ -2,8 +2,8 @@
 
 use crate::args::{BuildArgs, MkfsArgs, VolumeArgs};
 use crate::failure::Failure;
+use crate::image_path::ImagePath;
 use crate::json;
-use crate::place::Place;
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::values;
@@ -52,7 +52,7 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
 fn add(
     session: &mut Session,
     args: &BuildArgs,
-    place: &Place,
+    place: &ImagePath,
     sources: &[Source],
     ownership: Ownership,
 ) -> Result<(), Failure> {

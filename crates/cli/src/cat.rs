@@ -2,7 +2,7 @@
 
 use crate::args::CatArgs;
 use crate::failure::Failure;
-use crate::place::Place;
+use crate::image_path::ImagePath;
 use crate::session::{Access, Session};
 use extant_format::FileKind;
 use extant_fs::{Chunk, Error, Follow, Volume, quote};
@@ -30,7 +30,7 @@ pub(crate) fn run(session: &mut Session, args: &CatArgs) -> Result<(), Failure> 
 }
 
 /// Prints one file. Beyond a piece that cannot be read it ends: what followed would be in the wrong place.
-async fn print(session: &mut Session, place: &Place, volume: &Volume) -> Result<(), Failure> {
+async fn print(session: &mut Session, place: &ImagePath, volume: &Volume) -> Result<(), Failure> {
     let at = |error| Failure::at(place, error);
     let inode = volume.resolve(&place.path, Follow::Yes).await.map_err(at)?;
     match inode.kind() {

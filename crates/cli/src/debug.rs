@@ -2,13 +2,13 @@
 
 use crate::args::{DebugArgs, DebugWhat};
 use crate::failure::Failure;
-use crate::place::Place;
+use crate::image_path::ImagePath;
 use crate::session::{Access, Session};
 use extant_format::{Group, InodeNumber, VolumeBlock};
 use extant_fs::Dump;
 
 pub(crate) fn run(session: &mut Session, args: &DebugArgs) -> Result<(), Failure> {
-    let place = Place { image: args.image.clone(), path: Vec::new() };
+    let place = ImagePath { image: args.image.clone(), path: Vec::new() };
     let volume = session.volume(&place, &args.open, Access::Metadata)?;
     let what = match args.what {
         DebugWhat::Superblock => Dump::Superblock,

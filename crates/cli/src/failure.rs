@@ -1,6 +1,6 @@
 //! Why a command failed, and what it exits with.
 
-use crate::place::Place;
+use crate::image_path::ImagePath;
 use extant_fs::quote;
 use extant_image::export::Loss;
 use extant_lab::command::LabError;
@@ -97,7 +97,7 @@ impl Failure {
     }
 
     /// An error met below a place; what names its own path already is not told it twice.
-    pub(crate) fn at(place: &Place, error: extant_fs::Error) -> Self {
+    pub(crate) fn at(place: &ImagePath, error: extant_fs::Error) -> Self {
         use extant_fs::Error as E;
         let whole = matches!(
             error,

@@ -2,16 +2,16 @@
 
 use crate::args::InfoArgs;
 use crate::failure::Failure;
+use crate::image_path::ImagePath;
 use crate::json::{self, Bytes, Time};
 use crate::output::outln;
-use crate::place::Place;
 use crate::session::{Access, Session};
 use extant_format::{Compat, Group, GroupDescriptor, GroupFlags, Incompat, Superblock};
 use extant_fs::Volume;
 use serde::Serialize;
 
 pub(crate) fn run(session: &mut Session, args: &InfoArgs) -> Result<(), Failure> {
-    let place = Place { image: args.image.clone(), path: b"/".to_vec() };
+    let place = ImagePath { image: args.image.clone(), path: b"/".to_vec() };
     let device = session.device(&place, Access::Metadata)?;
     let at = args.open.superblock.unwrap_or(1024);
     let in_image = |error| Failure::open(place.image_quoted(), args.open.superblock, error);
@@ -62,7 +62,7 @@ fn journal_state(sb: &Superblock) -> &'static str {
 
 fn read_groups(
     session: &mut Session,
-    place: &Place,
+    place: &ImagePath,
     volume: &Volume,
 ) -> Result<Vec<(Group, GroupDescriptor)>, Failure> {
     let mut groups = Vec::new();

@@ -2,9 +2,9 @@
 
 use crate::args::LsArgs;
 use crate::failure::Failure;
+use crate::image_path::ImagePath;
 use crate::json::{self, Bytes, Time, kind_name};
 use crate::output::{Output, outln};
-use crate::place::Place;
 use crate::session::{Access, Session};
 use extant_format::{FileKind, Inode, InodeNumber};
 use extant_fs::{Follow, Volume, WalkOptions, quote};
@@ -55,7 +55,12 @@ struct Item<'a> {
 }
 
 impl Listing<'_> {
-    async fn list(&mut self, session: &mut Session, place: &Place, volume: &Volume) -> Result<(), Failure> {
+    async fn list(
+        &mut self,
+        session: &mut Session,
+        place: &ImagePath,
+        volume: &Volume,
+    ) -> Result<(), Failure> {
         let at = |error| Failure::at(place, error);
         let follow = if self.args.directory || self.args.long { Follow::No } else { Follow::Yes };
         let top = volume.resolve(&place.path, follow).await.map_err(at)?;
@@ -81,7 +86,7 @@ impl Listing<'_> {
             }
             let target = match &entry.inode {
                 Some(inode) => {
-                    let place = Place { image: place.image.clone(), path: place.below(walk.path()) };
+                    let place = ImagePath { image: place.image.clone(), path: place.below(walk.path()) };
                     self.target(session, &place, volume, inode).await
                 }
                 None => None,
@@ -102,7 +107,7 @@ impl Listing<'_> {
     async fn target(
         &self,
         session: &mut Session,
-        place: &Place,
+        place: &ImagePath,
         volume: &Volume,
         inode: &Inode,
     ) -> Option<Vec<u8>> {

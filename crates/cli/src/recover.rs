@@ -2,15 +2,15 @@
 
 use crate::args::RecoverArgs;
 use crate::failure::Failure;
+use crate::image_path::ImagePath;
 use crate::json;
-use crate::place::Place;
 use crate::session::Session;
 use extant_fs::{OpenOptions, Recovery};
 use serde::Serialize;
 
 pub(crate) fn run(session: &mut Session, args: &RecoverArgs) -> Result<(), Failure> {
     let device = session.device_to_change(&args.image)?;
-    let image = Place { image: args.image.clone(), path: Vec::new() }.image_quoted();
+    let image = ImagePath { image: args.image.clone(), path: Vec::new() }.image_quoted();
     // A damaged superblock or journal must not be made worse: the first problem ends it.
     let done = session.rt.block_on(extant_fs::recover(&session.rt, device, OpenOptions::default()))?;
     let done = done.map_err(|error| Failure::open_to_change(image.clone(), error))?;

@@ -1,7 +1,7 @@
 //! Progress and losses of an export.
 
 use crate::failure::Failure;
-use crate::place::Place;
+use crate::image_path::ImagePath;
 use crate::progress::Progress;
 use crate::session::Session;
 use extant_fs::{Error, WalkError, quote};
@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 /// Prints losses as they occur.
 pub(crate) struct Reporter<'a> {
     pub(crate) session: &'a mut Session,
-    pub(crate) place: &'a Place,
+    pub(crate) place: &'a ImagePath,
     pub(crate) progress: Progress,
 }
 
@@ -36,7 +36,7 @@ impl Watch for Reporter<'_> {
 }
 
 /// The failure that ended an export to `output`.
-pub(crate) fn failure(place: &Place, output: &str, error: ExportError) -> Failure {
+pub(crate) fn failure(place: &ImagePath, output: &str, error: ExportError) -> Failure {
     match error {
         ExportError::Output(error) if error.kind() == ErrorKind::BrokenPipe => Failure::Closed,
         ExportError::Output(error) => Failure::Host { path: output.to_string(), error },

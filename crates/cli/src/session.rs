@@ -2,8 +2,8 @@
 
 use crate::args::ImageArgs;
 use crate::failure::{EXIT_CLOSED, Exit, Failure};
+use crate::image_path::ImagePath;
 use crate::output::Output;
-use crate::place::Place;
 use extant_block::{Device, FileDevice, FileOptions};
 use extant_fs::{Damage, OpenOptions, Volume, WalkError};
 use extant_rt::Rt;
@@ -43,7 +43,7 @@ impl Session {
     }
 
     /// Opens an image's file for reading.
-    pub(crate) fn device(&self, place: &Place, access: Access) -> Result<Arc<dyn Device>, Failure> {
+    pub(crate) fn device(&self, place: &ImagePath, access: Access) -> Result<Arc<dyn Device>, Failure> {
         let options = FileOptions { write: false, direct: access == Access::Contents };
         let failure = |error: std::io::Error| match place.misspelt(&error) {
             Some(meant) => Failure::Misspelt { place: place.image_quoted(), meant },
@@ -63,7 +63,7 @@ impl Session {
     /// The volume in an image, opened once.
     pub(crate) fn volume(
         &mut self,
-        place: &Place,
+        place: &ImagePath,
         args: &ImageArgs,
         access: Access,
     ) -> Result<Volume, Failure> {
@@ -92,8 +92,8 @@ impl Session {
     }
 
     /// As [`Self::fail`], for a path that a walk could not read.
-    pub(crate) fn fail_walk(&mut self, place: &Place, WalkError { path, error }: WalkError) {
-        let place = Place { image: place.image.clone(), path: place.below(&path) };
+    pub(crate) fn fail_walk(&mut self, place: &ImagePath, WalkError { path, error }: WalkError) {
+        let place = ImagePath { image: place.image.clone(), path: place.below(&path) };
         self.fail(Failure::at(&place, error));
     }
 
@@ -124,7 +124,7 @@ impl Session {
             self.fail(failure);
         }
         for (image, volume) in std::mem::take(&mut self.volumes) {
-            let image = Place { image, path: Vec::new() }.image_quoted();
+            let image = ImagePath { image, path: Vec::new() }.image_quoted();
             self.problems(&image, volume.problems());
         }
         ExitCode::from(if self.closed && self.worst == Exit::Failed {

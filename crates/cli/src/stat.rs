@@ -2,10 +2,10 @@
 
 use crate::args::StatArgs;
 use crate::failure::Failure;
+use crate::image_path::ImagePath;
 use crate::json::{self, Bytes, Time, kind_name};
 use crate::ls::{JsonAttributes, mode_string};
 use crate::output::outln;
-use crate::place::Place;
 use crate::session::{Access, Session};
 use extant_format::{FileKind, Inode, InodeFlags};
 use extant_fs::{Attribute, Follow, Run, RunState, Volume, quote};
@@ -47,7 +47,7 @@ struct Examined {
     more_runs: bool,
 }
 
-async fn examine(session: &mut Session, place: &Place, volume: &Volume) -> Result<Examined, Failure> {
+async fn examine(session: &mut Session, place: &ImagePath, volume: &Volume) -> Result<Examined, Failure> {
     let inode = volume.resolve(&place.path, Follow::No).await.map_err(|error| Failure::at(place, error))?;
     let mut file = Examined { inode, target: None, xattrs: Vec::new(), runs: Vec::new(), more_runs: false };
     if file.inode.kind() == Some(FileKind::Symlink) {
@@ -84,7 +84,7 @@ impl Examined {
         Ok(())
     }
 
-    fn print(&self, session: &mut Session, place: &Place, volume: &Volume) -> Result<(), Failure> {
+    fn print(&self, session: &mut Session, place: &ImagePath, volume: &Volume) -> Result<(), Failure> {
         let out = &mut session.out;
         outln!(out, "path:       {}", quote(&place.path))?;
         outln!(out, "kind:       {} ({})", kind_name(self.inode.kind()), mode_string(&self.inode))?;
@@ -117,7 +117,7 @@ impl Examined {
         Ok(())
     }
 
-    fn to_json<'a>(&'a self, place: &'a Place, volume: &Volume) -> JsonFile<'a> {
+    fn to_json<'a>(&'a self, place: &'a ImagePath, volume: &Volume) -> JsonFile<'a> {
         let flags = self.inode.flags();
         JsonFile {
             path: Bytes(&place.path),

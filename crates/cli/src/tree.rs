@@ -2,9 +2,9 @@
 
 use crate::args::TreeArgs;
 use crate::failure::Failure;
+use crate::image_path::ImagePath;
 use crate::json::{self, Bytes, kind_name};
 use crate::output::{Output, outln};
-use crate::place::Place;
 use crate::session::{Access, Session};
 use extant_format::FileKind;
 use extant_fs::{Error, Follow, Volume, WalkEntry, WalkOptions, quote};
@@ -39,7 +39,7 @@ async fn show(session: &mut Session, args: &TreeArgs, volume: &Volume) -> Result
 }
 
 trait Drawing {
-    fn begin(&mut self, out: &mut Output, place: &Place) -> Result<(), Failure>;
+    fn begin(&mut self, out: &mut Output, place: &ImagePath) -> Result<(), Failure>;
     fn entry(&mut self, out: &mut Output, entry: &WalkEntry) -> Result<(), Failure>;
     fn end(&mut self, out: &mut Output, quiet: bool) -> Result<(), Failure>;
 }
@@ -56,7 +56,7 @@ struct Lines {
 }
 
 impl Drawing for Lines {
-    fn begin(&mut self, out: &mut Output, place: &Place) -> Result<(), Failure> {
+    fn begin(&mut self, out: &mut Output, place: &ImagePath) -> Result<(), Failure> {
         self.lengths.push(0);
         outln!(out, "{}", quote(&place.path))
     }
@@ -104,7 +104,7 @@ impl Nested {
 }
 
 impl Drawing for Nested {
-    fn begin(&mut self, out: &mut Output, place: &Place) -> Result<(), Failure> {
+    fn begin(&mut self, out: &mut Output, place: &ImagePath) -> Result<(), Failure> {
         self.filled.push(false);
         out.write(b"{\"path\":")?;
         json::print_compact(out, &Bytes(&place.path))?;

@@ -10,7 +10,7 @@ use extant_block::{
     Bio, BioFlags, Buf, Device, Fault, FaultConfig, IoError, IoErrorKind, Limits, MemDevice, Op, Record,
     Sector, Segment, StreamId, execute,
 };
-use extant_iosched::elevator::cfq::{Tunables, idle_rule::Extant as IdleRule};
+use extant_iosched::elevator::cfq::{Tunables, idle_rule::ExpectedGain as IdleRule};
 use extant_iosched::elevator::{Cfq, Deadline, Elevator, Fifo};
 use extant_iosched::{Queue, QueueConfig};
 use extant_rt::{Nanos, RealConfig, Rng, Rt};

@@ -9,7 +9,7 @@ mod script;
 
 use crate::edit_args::{EditArgs, EditCommand, Owner, ScriptLine};
 use crate::failure::Failure;
-use crate::place::Place;
+use crate::image_path::ImagePath;
 use crate::session::Session;
 use clap::Parser;
 use extant::{Dir, Error, FileOptions, FileType, OpenOptions, RenameMode, Volume, XattrMode};
@@ -27,7 +27,7 @@ pub(crate) fn run(session: &mut Session, command: &EditCommand) -> Result<(), Fa
             let word = quote(target.as_bytes());
             return Err(Failure::Usage(format!("{word}: a path in an image is written IMAGE:/PATH")));
         }
-        let place = Place::parse(target.clone());
+        let place = ImagePath::parse(target.clone());
         match &image {
             Some(image) if *image != place.image => {
                 return Err(Failure::Usage("one call changes one image".into()));
@@ -114,10 +114,10 @@ struct Edit<'a> {
 }
 
 impl Edit<'_> {
-    fn place(&self, target: &OsStr) -> Place {
+    fn place(&self, target: &OsStr) -> ImagePath {
         match self.in_script {
-            true => Place { image: self.image.to_owned(), path: target.as_bytes().to_vec() },
-            false => Place::parse(target.to_owned()),
+            true => ImagePath { image: self.image.to_owned(), path: target.as_bytes().to_vec() },
+            false => ImagePath::parse(target.to_owned()),
         }
     }
 
@@ -249,7 +249,7 @@ impl Edit<'_> {
                     let dir = self.root.open_dir(&place.path).map_err(failed)?;
                     for entry in dir.entries().map_err(failed)? {
                         let path = join(&place.path, &entry.name);
-                        todo.push(Place { image: place.image.clone(), path });
+                        todo.push(ImagePath { image: place.image.clone(), path });
                     }
                 }
             }

@@ -3,7 +3,7 @@
 use super::{Edit, join};
 use crate::edit_args::PutArgs;
 use crate::failure::Failure;
-use crate::place::Place;
+use crate::image_path::ImagePath;
 use extant::{Error, File, FileOptions, Special, Time, XattrMode};
 use extant_fs::quote;
 use extant_image::Note;
@@ -33,7 +33,7 @@ impl Edit<'_> {
             if !args.recursive && source.is_symlink() {
                 source = fs::canonicalize(&source).map_err(|error| Failure::host(&source, error))?;
             }
-            put.tree(&source, Place { image: target.image.clone(), path })?;
+            put.tree(&source, ImagePath { image: target.image.clone(), path })?;
         }
         if let Some((path, files)) = put.clamped {
             let (first, last) = self.volume.time_range();
@@ -55,10 +55,10 @@ struct Put<'a> {
 
 impl Put<'_> {
     /// Copies a file and, if it is a directory, everything below it.
-    fn tree(&mut self, source: &Path, target: Place) -> Result<(), Failure> {
+    fn tree(&mut self, source: &Path, target: ImagePath) -> Result<(), Failure> {
         let mut todo = vec![(source.to_owned(), target)];
         // Directories get their times last: filling them changes those.
-        let mut dirs: Vec<(Place, Metadata)> = Vec::new();
+        let mut dirs: Vec<(ImagePath, Metadata)> = Vec::new();
         while let Some((source, target)) = todo.pop() {
             let metadata = fs::symlink_metadata(&source).map_err(|error| Failure::host(&source, error))?;
             if !metadata.is_dir() {
@@ -80,7 +80,7 @@ impl Put<'_> {
             names.sort_unstable_by(|a, b| b.cmp(a));
             for path in names {
                 let name = path.file_name().expect("a directory's entry has a name").as_bytes();
-                let below = Place { image: target.image.clone(), path: join(&target.path, name) };
+                let below = ImagePath { image: target.image.clone(), path: join(&target.path, name) };
                 todo.push((path, below));
             }
             self.attributes(&source, &target, &metadata)?;
@@ -90,7 +90,7 @@ impl Put<'_> {
         dirs.iter().rev().try_for_each(|(target, metadata)| self.times(target, metadata))
     }
 
-    fn file(&mut self, source: &Path, target: &Place, metadata: &Metadata) -> Result<(), Failure> {
+    fn file(&mut self, source: &Path, target: &ImagePath, metadata: &Metadata) -> Result<(), Failure> {
         let root = &self.edit.root;
         let path = &target.path;
         let failed = |error| Failure::at(target, error);
@@ -132,7 +132,7 @@ impl Put<'_> {
 
     /// Copies a regular file: under a temporary name beside its own until all of it is there, so that a failure leaves what
     /// the name led to. The target of a symbolic link of the image is overwritten in place.
-    fn regular(&self, source: &Path, target: &Place, metadata: &Metadata) -> Result<(), Failure> {
+    fn regular(&self, source: &Path, target: &ImagePath, metadata: &Metadata) -> Result<(), Failure> {
         let root = &self.edit.root;
         let failed = |error| Failure::at(target, error);
         if root.symlink_metadata(&target.path).is_ok_and(|found| !found.is_file()) {
@@ -158,7 +158,7 @@ impl Put<'_> {
     }
 
     /// A new file in the directory of `target`.
-    fn temporary(&self, target: &Place) -> Result<(File, Place), Error> {
+    fn temporary(&self, target: &ImagePath) -> Result<(File, ImagePath), Error> {
         let end = target.path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
         let mut options = FileOptions::new();
         options.write(true).create_new(true).mode(0o600);
@@ -169,13 +169,13 @@ impl Put<'_> {
             match self.edit.root.open_with(&path, &options) {
                 Err(Error::Exists(_)) => n += 1,
                 Err(error) => return Err(error),
-                Ok(file) => return Ok((file, Place { image: target.image.clone(), path })),
+                Ok(file) => return Ok((file, ImagePath { image: target.image.clone(), path })),
             }
         }
     }
 
     /// Makes room for something that cannot overwrite a file.
-    fn replace(&self, target: &Place) -> Result<(), Failure> {
+    fn replace(&self, target: &ImagePath) -> Result<(), Failure> {
         match self.edit.root.remove_file(&target.path) {
             Ok(()) | Err(Error::NotFound(_)) => Ok(()),
             Err(error) => Err(Failure::at(target, error)),
@@ -186,7 +186,7 @@ impl Put<'_> {
         &self,
         source: &Path,
         file: &File,
-        target: &Place,
+        target: &ImagePath,
         metadata: &Metadata,
     ) -> Result<(), Failure> {
         let read = |error| Failure::host(source, error);
@@ -219,7 +219,7 @@ impl Put<'_> {
     }
 
     /// Owner and extended attributes. The owner comes before the mode's set-ID bits, which it takes away.
-    fn attributes(&self, source: &Path, target: &Place, metadata: &Metadata) -> Result<(), Failure> {
+    fn attributes(&self, source: &Path, target: &ImagePath, metadata: &Metadata) -> Result<(), Failure> {
         let root = &self.edit.root;
         let failed = |error| Failure::at(target, error);
         let (uid, gid) = if self.args.all_root { (0, 0) } else { (metadata.uid(), metadata.gid()) };
@@ -240,7 +240,7 @@ impl Put<'_> {
         Ok(())
     }
 
-    fn times(&self, target: &Place, metadata: &Metadata) -> Result<(), Failure> {
+    fn times(&self, target: &ImagePath, metadata: &Metadata) -> Result<(), Failure> {
         let modified = modified(metadata)?;
         // Reading the source changes its time of access: the time of change stands for it, so that copies are alike.
         let done = self.edit.root.set_times(&target.path, Some(modified), Some(modified));
@@ -248,7 +248,7 @@ impl Put<'_> {
     }
 
     /// Counts a file whose time the volume cannot store.
-    fn count_clamped(&mut self, target: &Place, metadata: &Metadata) -> Result<(), Failure> {
+    fn count_clamped(&mut self, target: &ImagePath, metadata: &Metadata) -> Result<(), Failure> {
         let (first, last) = self.edit.volume.time_range();
         if !(first..=last).contains(&modified(metadata)?) {
             self.clamped.get_or_insert_with(|| (quote(&target.path), 0)).1 += 1;

@@ -10,7 +10,7 @@ const LINKS_MAX: u32 = 40;
 const PATH_MAX: usize = 4096;
 
 /// A name in a directory that exists; the name itself may not.
-pub(crate) struct Place<'a> {
+pub(crate) struct NameAt<'a> {
     pub(crate) dir: Node,
     pub(crate) name: &'a [u8],
     /// The path ended in a slash: only a directory will do.
@@ -66,7 +66,7 @@ pub(crate) async fn resolve(sys: &Sys, start: &Node, path: &[u8], follow: bool) 
 }
 
 /// The directory in which the last name of `path` stands.
-pub(crate) async fn place<'a>(sys: &Sys, start: &Node, path: &'a [u8]) -> Result<Place<'a>> {
+pub(crate) async fn place<'a>(sys: &Sys, start: &Node, path: &'a [u8]) -> Result<NameAt<'a>> {
     check_length(path)?;
     let wants_dir = path.ends_with(b"/");
     let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
@@ -78,7 +78,7 @@ pub(crate) async fn place<'a>(sys: &Sys, start: &Node, path: &'a [u8]) -> Result
         b"" => start.clone(),
         before => resolve(sys, start, before, true).await?,
     };
-    Ok(Place { dir, name: if name.is_empty() { b"." } else { name }, wants_dir })
+    Ok(NameAt { dir, name: if name.is_empty() { b"." } else { name }, wants_dir })
 }
 
 fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {

@@ -71,7 +71,8 @@ pub(crate) fn load(
     path: &Path,
     platform: Option<&str>,
 ) -> Result<(), BuildError> {
-    let mut layout = Layout { name: quoted_path(path), place: Place::Directory(path.to_path_buf()), stores };
+    let mut layout =
+        Layout { name: quoted_path(path), root: LayoutRoot::Directory(path.to_path_buf()), stores };
     layout.load(tree, platform)
 }
 
@@ -83,16 +84,16 @@ pub(crate) fn load_archived(
     name: String,
     platform: Option<&str>,
 ) -> Result<(), BuildError> {
-    Layout { name, place: Place::Archive(Box::new(layout)), stores }.load(tree, platform)
+    Layout { name, root: LayoutRoot::Archive(Box::new(layout)), stores }.load(tree, platform)
 }
 
 struct Layout<'a> {
     name: String,
-    place: Place,
+    root: LayoutRoot,
     stores: &'a mut Stores,
 }
 
-enum Place {
+enum LayoutRoot {
     Directory(PathBuf),
     Archive(Box<Tree>),
 }
@@ -215,8 +216,8 @@ impl Layout<'_> {
     }
 
     fn file(&self, path: &str) -> Result<Blob, BuildError> {
-        match &self.place {
-            Place::Directory(dir) => {
+        match &self.root {
+            LayoutRoot::Directory(dir) => {
                 let open = || {
                     // A layout may be hostile: opening a FIFO must not wait for a writer.
                     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
@@ -230,7 +231,7 @@ impl Layout<'_> {
                 };
                 open().map_err(|e| self.bad(format!("cannot open {path}: {e}")))
             }
-            Place::Archive(layout) => self.archived(layout, path),
+            LayoutRoot::Archive(layout) => self.archived(layout, path),
         }
     }
 

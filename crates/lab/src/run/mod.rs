@@ -1,10 +1,10 @@
 //! Running jobs.
 
 mod cyclictest;
+mod file_span;
 mod measure;
 mod memory;
 mod offsets;
-mod place;
 mod process;
 mod target;
 
@@ -18,7 +18,7 @@ use extant_block::StreamId;
 use extant_history::UnknownPolicy;
 use extant_rt::{Class, Rng, Rt, RtError, Sink};
 use extant_sim::Machine;
-use place::Place;
+use file_span::FileSpan;
 use process::Process;
 use std::sync::Arc;
 use target::{Modelled, Real};
@@ -175,7 +175,7 @@ struct Plan {
 fn plan(
     jobs: &[Job],
     rt: &Rt,
-    mut place: impl FnMut(&Job, u32, StreamId, u64) -> Result<Place, RunError>,
+    mut place: impl FnMut(&Job, u32, StreamId, u64) -> Result<FileSpan, RunError>,
 ) -> Result<Plan, RunError> {
     let mut plan = Plan { waves: Vec::new(), reports: Vec::<Report>::new() };
     let (mut group, mut streams) = (0, 0);

@@ -1,8 +1,8 @@
 //! One process of a job.
 
+use super::file_span::FileSpan;
 use super::measure::Measured;
 use super::offsets::Permutation;
-use super::place::Place;
 use crate::cost::Cost;
 use crate::fio::{Engine, Job, SyncCall};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment, StreamId, flush};
@@ -20,7 +20,7 @@ pub(super) struct Process {
     pub(super) rt: Rt,
     pub(super) job: Arc<Job>,
     pub(super) stream: StreamId,
-    pub(super) place: Place,
+    pub(super) place: FileSpan,
     pub(super) rng: Rng,
 }
 

@@ -2,8 +2,8 @@
 
 use super::RunError;
 use super::cyclictest::Cyclictest;
+use super::file_span::{FileSpan, pages};
 use super::memory::Memory;
-use super::place::{Place, pages};
 use crate::fio::Job;
 use extant_block::{Device, FileDevice, FileOptions, StreamId};
 use extant_cache::{Disk, Mapping, PageCache};
@@ -114,7 +114,7 @@ impl Modelled {
 
     /// The place of a process: a whole disk if the file is called like one (`/dev/sda`), otherwise a file: on the disk
     /// that its path names (`/mnt/sda/file`), or else on the first.
-    pub(super) fn place(&mut self, job: &Job, process: u32) -> Result<Place, RunError> {
+    pub(super) fn place(&mut self, job: &Job, process: u32) -> Result<FileSpan, RunError> {
         let name = job.file_of(process);
         let file = match self.files.get(&name) {
             Some(file) => file.clone(),
@@ -124,7 +124,7 @@ impl Modelled {
                 file
             }
         };
-        Ok(Place {
+        Ok(FileSpan {
             device: self.queues[file.disk].clone(),
             file_byte: file.start_byte,
             offset_bytes: job.offset_bytes,
@@ -219,7 +219,7 @@ impl Real {
         Ok(Self { rt, cache, direct: BTreeMap::new(), cached: BTreeMap::new(), written })
     }
 
-    pub(super) fn place(&mut self, job: &Job, process: u32) -> Result<Place, RunError> {
+    pub(super) fn place(&mut self, job: &Job, process: u32) -> Result<FileSpan, RunError> {
         if let Some((key, _)) = job.given.iter().find(|(key, _)| matches!(key.as_str(), "prio" | "prioclass"))
         {
             return Err(RunError::NotOnFiles { job: job.name.clone(), key: key.clone() });
@@ -239,7 +239,7 @@ impl Real {
             let pages = pages(&cache.attach(device.clone()), 0, length, inode, length);
             self.cached.insert(file.clone(), pages);
         }
-        Ok(Place {
+        Ok(FileSpan {
             device,
             file_byte: 0,
             offset_bytes: job.offset_bytes,

@@ -158,7 +158,7 @@ impl Cfq {
 
     /// With our own rule for idling, and ticks of 100 µs.
     pub fn extant() -> Self {
-        Self::with(Tunables::linux(10_000), idle_rule::Extant::new())
+        Self::with(Tunables::linux(10_000), idle_rule::ExpectedGain::new())
     }
 
     /// Name of the idle rule.

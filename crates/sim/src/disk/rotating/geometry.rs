@@ -30,7 +30,7 @@ struct Zone {
 
 /// A sector's place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SectorPosition {
     pub(super) cylinder: u64,
     pub(super) head: u64,
     /// When it passes under its head, within a revolution.
@@ -136,7 +136,7 @@ impl Geometry {
         })
     }
 
-    pub(super) fn place(&self, sector: u64) -> Place {
+    pub(super) fn place(&self, sector: u64) -> SectorPosition {
         let zone = self.zones.partition_point(|zone| zone.first_sector <= sector) - 1;
         let z = &self.zones[zone];
         let offset = sector - z.first_sector;
@@ -145,11 +145,11 @@ impl Geometry {
         let skew = cylinder * ((self.heads - 1) * self.head_skew_ns + self.cylinder_skew_ns)
             + head * self.head_skew_ns;
         let angle_ns = (in_track * self.revolution_ns / z.sectors_per_track + skew) % self.revolution_ns;
-        Place { cylinder, head, angle_ns, zone, in_track }
+        SectorPosition { cylinder, head, angle_ns, zone, in_track }
     }
 
     /// Arm movement or head switch, until the head can read.
-    pub(super) fn move_ns(&self, from: Place, to: Place) -> u64 {
+    pub(super) fn move_ns(&self, from: SectorPosition, to: SectorPosition) -> u64 {
         match from.cylinder.abs_diff(to.cylinder) {
             0 if from.head == to.head => 0,
             0 => self.head_switch_ns,
@@ -168,7 +168,7 @@ impl Geometry {
     }
 
     /// With the platters at `angle_ns` now: from `later_ns` later until the place passes under its head.
-    pub(super) fn wait_after(&self, angle_ns: u64, later_ns: u64, place: Place) -> u64 {
+    pub(super) fn wait_after(&self, angle_ns: u64, later_ns: u64, place: SectorPosition) -> u64 {
         // Later is a seek or less: a few revolutions, and subtracting is cheaper than dividing.
         let mut angle = angle_ns + later_ns;
         while angle >= self.revolution_ns {
@@ -182,12 +182,12 @@ impl Geometry {
     }
 
     /// From `now_ns` until the place passes under its head.
-    pub(super) fn wait_ns(&self, now_ns: u64, place: Place) -> u64 {
+    pub(super) fn wait_ns(&self, now_ns: u64, place: SectorPosition) -> u64 {
         self.wait_after(self.angle_at(now_ns), 0, place)
     }
 
     /// Reading or writing from `place` on, switches included.
-    pub(super) fn transfer_ns(&self, place: Place, sectors: u64) -> u64 {
+    pub(super) fn transfer_ns(&self, place: SectorPosition, sectors: u64) -> u64 {
         let per_track = self.zones[place.zone].sectors_per_track;
         let tracks = (place.in_track + sectors.max(1) - 1) / per_track;
         let cylinders = (place.head + tracks) / self.heads;
@@ -197,7 +197,7 @@ impl Geometry {
     }
 
     /// Whether so many sectors from `place` on are on its track.
-    pub(super) fn is_within_track(&self, place: Place, sectors: u64) -> bool {
+    pub(super) fn is_within_track(&self, place: SectorPosition, sectors: u64) -> bool {
         place.in_track + sectors <= self.zones[place.zone].sectors_per_track
     }
 

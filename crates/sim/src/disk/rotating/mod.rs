@@ -17,7 +17,7 @@ mod write_cache;
 use super::{Command, Drive, Promises, Report, Tag, capacity_check, first_fault, transfer_ns};
 use extant_block::{Op, Sector};
 use extant_rt::Nanos;
-use geometry::{Geometry, Place};
+use geometry::{Geometry, SectorPosition};
 use look_ahead::LookAhead;
 use waiting::{Queued, Waiting};
 use write_cache::WriteCache;
@@ -111,7 +111,7 @@ pub struct Rotating {
     spec: RotatingSpec,
     geometry: Geometry,
     /// Where the head is, or will be when the work in hand is done.
-    arm: Place,
+    arm: SectorPosition,
     arm_sector: u64,
     queue: Waiting,
     work: Option<Work>,
@@ -282,7 +282,7 @@ impl Rotating {
     }
 
     /// The arm will be where this transfer ends.
-    fn settle(&mut self, place: Place, sectors: u64, end: u64) {
+    fn settle(&mut self, place: SectorPosition, sectors: u64, end: u64) {
         let same_track = self.geometry.is_within_track(place, sectors);
         self.arm = if same_track { place } else { self.geometry.place(end - 1) };
         self.arm_sector = end;

@@ -1,14 +1,14 @@
 //! Commands that need the arm, in order of place as well, so that only the near ones are looked at.
 
 use super::super::Command;
-use super::geometry::Place;
+use super::geometry::SectorPosition;
 use extant_rt::Nanos;
 
 /// A command that needs the arm.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
     pub(super) command: Command,
-    pub(super) place: Place,
+    pub(super) place: SectorPosition,
     pub(super) arrived: Nanos,
     /// When it is decoded.
     pub(super) ready: Nanos,

@@ -1,12 +1,12 @@
 //! When to keep the disk idle for the next request of a stream.
 //!
 //! The rest of CFQ decides who is next and for how long; what a rule decides is whether a queue that ran dry keeps the
-//! disk, and until when. Ours is here; the one that Linux had, and those that were proposed for it, are in the lab
-//! (`extant_lab::history::cfq`).
+//! disk, and until when. Ours is here; the one that Linux had, and those that were proposed for it, are in
+//! `extant_history`.
 
-mod extant;
+mod expected_gain;
 
-pub use extant::Extant;
+pub use expected_gain::ExpectedGain;
 
 use crate::elevator::ProgramId;
 use extant_block::StreamId;

@@ -49,7 +49,7 @@ const PER_DOUBLING: f64 = 0.81;
 /// all who wait is small beside the work itself: a slice only means something if its queue has something to serve in
 /// it.
 #[derive(Debug)]
-pub struct Extant {
+pub struct ExpectedGain {
     // Looked up, never iterated; and the hasher has no random seed.
     streams: FxHashMap<StreamId, Stream>,
     programs: FxHashMap<ProgramId, Habit>,
@@ -146,12 +146,12 @@ impl Outlook {
     }
 }
 
-/// Index of a depth in [`Extant::far_us`].
+/// Index of a depth in [`ExpectedGain::far_us`].
 fn step(depth: u32) -> usize {
     (depth.max(1).ilog2() as usize).min(DEPTHS - 1)
 }
 
-impl Extant {
+impl ExpectedGain {
     /// Knows nothing yet.
     pub fn new() -> Self {
         let mut far_us = [FAR_US; DEPTHS];
@@ -212,13 +212,13 @@ impl Extant {
     }
 }
 
-impl Default for Extant {
+impl Default for ExpectedGain {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl IdleRule for Extant {
+impl IdleRule for ExpectedGain {
     fn name(&self) -> &'static str {
         "extant"
     }

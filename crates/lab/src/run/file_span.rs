@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// A part of a file, past the page cache or through it.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct FileSpan {
     /// The device of direct I/O.
     pub(super) device: Arc<dyn Device>,
     /// Where the file begins on it.

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 /// A path in an image: `IMAGE:/path`, split at the last `:/`; without one, the image's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ImagePath {
     pub(crate) image: PathBuf,
     /// Begins with a slash.
     pub(crate) path: Vec<u8>,
 }
 
-impl Place {
+impl ImagePath {
     pub(crate) fn parse(arg: OsString) -> Self {
         let bytes = arg.into_vec();
         let split = bytes.windows(2).rposition(|pair| pair == b":/").filter(|&at| at > 0);
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     fn split(arg: &str) -> (String, String) {
-        let place = Place::parse(arg.into());
+        let place = ImagePath::parse(arg.into());
         (place.image.display().to_string(), String::from_utf8(place.path).unwrap())
     }
 
@@ -88,9 +88,9 @@ mod tests {
 
     #[test]
     fn paths_below_a_place_have_one_slash_between() {
-        assert_eq!(Place::parse("i:/".into()).below(b"a/b"), b"/a/b");
-        assert_eq!(Place::parse("i:/d/".into()).below(b"a"), b"/d/a");
-        assert_eq!(Place::parse("i:/d".into()).below(b""), b"/d");
-        assert_eq!(Place::parse("i".into()).below(b""), b"/");
+        assert_eq!(ImagePath::parse("i:/".into()).below(b"a/b"), b"/a/b");
+        assert_eq!(ImagePath::parse("i:/d/".into()).below(b"a"), b"/d/a");
+        assert_eq!(ImagePath::parse("i:/d".into()).below(b""), b"/d");
+        assert_eq!(ImagePath::parse("i".into()).below(b""), b"/");
     }
 }
