@@ -5,6 +5,7 @@
 //! The code is the cache's own; loom stands in for the locks and counters of the waits ([`extant_rt::sync`]). State under other
 //! locks changes in one step; loom switches threads between such steps.
 
+use crate::blocks::{BlockRef, Blocks, EditToken};
 use crate::waits::{Condition, Waiting, Waits};
 use crate::{
     Answer, Backing, ByteRange, CacheConfig, DirtyRun, Disk, PAGE_BYTES, PageCache, Placed, ReadExtent,
@@ -275,6 +276,63 @@ fn a_caller_that_waits_for_anothers_run_returns_when_it_has_ended() {
         let _ = pin!(mapping.write_back(..)).as_mut().poll(&mut Context::from_waker(Waker::noop()));
         block_on(mapping.wait_written(..));
         assert_eq!(backing.finished.load(Ordering::SeqCst), 1);
+    });
+}
+
+#[test]
+fn a_truncation_waits_for_the_run_that_it_overtakes() {
+    model(2, || {
+        let (_cache, disk) = disk();
+        let backing = Arc::new(Logged::default());
+        let mapping = disk.mapping(backing.clone(), 1, 0);
+        block_on(mapping.open().write(0, &[1; PAGE_BYTES])).unwrap();
+        // Started, and left to itself.
+        let _ = pin!(mapping.write_back(..)).as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let cut = {
+            let (mapping, backing) = (mapping.clone(), backing.clone());
+            thread::spawn(move || {
+                block_on(mapping.set_size(0)).unwrap();
+                assert_eq!(backing.finished.load(Ordering::SeqCst), 1, "blocks are freed after this");
+            })
+        };
+        block_on(mapping.wait_written(..));
+        cut.join().unwrap();
+        assert_eq!((mapping.cached_pages(), mapping.dirty_pages()), (0, 0));
+        assert!(mapping.is_settled());
+    });
+}
+
+/// A transaction of this number.
+struct Epoch(u64);
+
+impl EditToken for Epoch {
+    fn epoch(&self) -> u64 {
+        self.0
+    }
+    fn first_touch(&mut self, _: &BlockRef) {}
+}
+
+#[test]
+fn a_commit_takes_a_block_as_its_epoch_left_it_while_the_next_one_changes_it() {
+    model(3, || {
+        let blocks = Blocks::new(Arc::new(MemDevice::new(1 << 16)), 1024, 1 << 14);
+        let block = blocks.create(3);
+        block.edit(&mut Epoch(1)).fill(1);
+        let editor = {
+            let block = block.clone();
+            thread::spawn(move || {
+                for part in 0..2 {
+                    block.edit(&mut Epoch(2))[part * 512..][..512].fill(2);
+                    thread::yield_now();
+                }
+            })
+        };
+        thread::yield_now();
+        let frozen = block.take(1, |bytes| assert_eq!(bytes[..], [1; 1024]));
+        thread::yield_now();
+        assert_eq!(frozen.bytes()[..], [1; 1024], "it is written while the block changes");
+        editor.join().unwrap();
+        assert_eq!(block.take(2, |_| ()).bytes()[..], [2; 1024]);
     });
 }
 
