@@ -99,6 +99,19 @@ pub struct PageRange {
 }
 
 impl PageRange {
+    /// Every page of every file.
+    pub const ALL: Self = Self { start: 0, end: u64::MAX };
+
+    /// From page `start` to page `end`, which is not part of it.
+    pub const fn new(start: u64, end: u64) -> Self {
+        Self { start, end }
+    }
+
+    /// One page.
+    pub const fn one(index: u64) -> Self {
+        Self { start: index, end: index + 1 }
+    }
+
     /// Number of pages.
     pub const fn len(self) -> u64 {
         self.end.saturating_sub(self.start)

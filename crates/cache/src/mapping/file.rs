@@ -10,7 +10,7 @@ use crate::mapping::sweep::Which;
 use crate::mapping::write::Source;
 use crate::page::{MAX_FILE_BYTES, PAGE, check_size};
 use crate::state::Inner;
-use crate::{ByteRange, OnWriteError, Result};
+use crate::{ByteRange, OnWriteError, PageRange, Result};
 use extant_block::{BioFlags, StreamId};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -89,8 +89,9 @@ impl Mapping {
                 self.zero(tail).await?;
             }
             inner.store_size(size);
-            inner.sweep(end / PAGE..u64::MAX, Which::All).await;
-            inner.wait_for_writeback(end / PAGE..u64::MAX).await;
+            let cut = PageRange::new(end / PAGE, u64::MAX);
+            inner.sweep(cut, Which::All).await;
+            inner.wait_for_writeback(cut).await;
         } else {
             inner.store_size(size);
         }
@@ -114,8 +115,9 @@ impl Mapping {
             self.zero(ByteRange::new(last, end)).await?;
         }
         if first < last {
-            self.0.sweep(first / PAGE..last / PAGE, Which::All).await;
-            self.0.wait_for_writeback(first / PAGE..last / PAGE).await;
+            let whole = PageRange::new(first / PAGE, last / PAGE);
+            self.0.sweep(whole, Which::All).await;
+            self.0.wait_for_writeback(whole).await;
         }
         Ok(())
     }
@@ -136,15 +138,15 @@ impl Mapping {
     /// # Errors
     /// Something could not be written back: it is still there, and would be written over what direct I/O writes.
     pub async fn invalidate(&self, bytes: impl Into<ByteRange>) -> Result<()> {
-        let pages = clamped(bytes.into()).pages().indices();
-        let written = self.0.write_back(pages.clone(), BioFlags::SYNC).await;
+        let pages = clamped(bytes.into()).pages();
+        let written = self.0.write_back(pages, BioFlags::SYNC).await;
         // Failed write-back is tried once more: it may have been another caller's, begun before.
-        let is_dirty = self.0.pages.lock().dirty.first_in(pages.clone()).is_some();
+        let is_dirty = self.0.pages.lock().dirty.first_in(pages.indices()).is_some();
         if is_dirty || self.0.shared.settings.on_write_error == OnWriteError::MarkClean {
             written?;
         }
         if is_dirty {
-            self.0.write_back(pages.clone(), BioFlags::SYNC).await?;
+            self.0.write_back(pages, BioFlags::SYNC).await?;
         }
         self.0.sweep(pages, Which::Clean { and_loading: true }).await;
         Ok(())
@@ -156,15 +158,15 @@ impl Mapping {
     /// # Errors
     /// A write-back failed while this waited.
     pub async fn forget(&self) -> Result<()> {
-        self.0.write_back(0..u64::MAX, BioFlags::empty()).await?;
-        self.0.sweep(0..u64::MAX, Which::Clean { and_loading: false }).await;
+        self.0.write_back(PageRange::ALL, BioFlags::empty()).await?;
+        self.0.sweep(PageRange::ALL, Which::Clean { and_loading: false }).await;
         Ok(())
     }
 
     /// Forgets every page, dirty or not, without waiting: what the file belongs to is gone, as after a crash. Writes that are in
     /// flight end as they would.
     pub fn discard(&self) {
-        self.0.sweep_now(&(0..u64::MAX), Which::All);
+        self.0.sweep_now(PageRange::ALL, Which::All);
     }
 
     /// Has the flusher try again to write back a file that its backing could not place: there is space again. Without
@@ -192,14 +194,14 @@ impl Mapping {
     /// # Errors
     /// A write-back of this file failed while this waited.
     pub async fn write_back(&self, bytes: impl Into<ByteRange>) -> Result<()> {
-        let pages = clamped(bytes.into()).pages().indices();
+        let pages = clamped(bytes.into()).pages();
         self.0.write_back(pages, BioFlags::SYNC).await
     }
 
     /// Waits until the writes of a range that are under way now have ended, and their backing has heard of it; writes nothing
     /// back itself. Writes that begin later are not waited for.
     pub async fn wait_written(&self, bytes: impl Into<ByteRange>) {
-        self.0.wait_for_writeback(clamped(bytes.into()).pages().indices()).await;
+        self.0.wait_for_writeback(clamped(bytes.into()).pages()).await;
     }
 
     /// Whether nothing was ever written to a range that lies inside one block or page.

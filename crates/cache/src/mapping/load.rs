@@ -12,14 +12,13 @@ use crate::{Cost, Event};
 use extant_block::{Bio, BioFlags, IoError, Op, Sector, StreamId};
 use parking_lot::Mutex;
 use std::any::Any;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Which pages to load, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    pub(crate) pages: Range<u64>,
+    pub(crate) pages: PageRange,
     pub(crate) purpose: Purpose,
     /// The page whose reader starts the next round of read-ahead.
     pub(crate) mark: Option<u64>,
@@ -56,15 +55,16 @@ impl Inner {
     /// Loads the first of `wanted`'s pages and as many after it as are missing, lie together on the device and find a
     /// frame. May wait for the backing, or for the end of an exclusion, with nothing in its hands.
     pub(crate) async fn load(self: &Arc<Self>, wanted: Wanted) -> Result<Loading> {
-        let Wanted { pages: Range { start, end }, purpose, mark, stream, in_exclusion } = wanted;
+        let Wanted { pages: PageRange { start, end }, purpose, mark, stream, in_exclusion } = wanted;
         loop {
             let end = end.min(self.size().div_ceil(PAGE)).max(start + 1);
-            let Some((lookup, PageRange { end, .. })) = self.begin_lookup((start..end).into(), in_exclusion)
+            let Some((lookup, PageRange { end, .. })) =
+                self.begin_lookup(PageRange::new(start, end), in_exclusion)
             else {
                 if purpose == Purpose::Ahead {
                     return Ok(Loading::Present);
                 }
-                self.wait_admitted((start..start + 1).into()).await;
+                self.wait_admitted(PageRange::one(start)).await;
                 continue;
             };
             let device_block = u64::from(self.disk.device.limits().block_bytes);
@@ -160,8 +160,8 @@ impl Inner {
 
 impl Load {
     /// The pages.
-    pub(crate) fn pages(&self) -> Range<u64> {
-        self.first..self.first + self.frames.len() as u64
+    pub(crate) fn pages(&self) -> PageRange {
+        PageRange::new(self.first, self.first + self.frames.len() as u64)
     }
 
     /// Waits for its end.
@@ -191,13 +191,13 @@ impl Load {
             let sector = match &extent.from {
                 ReadFrom::Device(sector) => sector,
                 ReadFrom::Hole => {
-                    self.zero(offset..extent_end);
+                    self.zero(ByteRange::new(offset, extent_end));
                     continue;
                 }
                 ReadFrom::Inline(bytes) => {
                     let inline_end = extent_end.min(offset + bytes.len() as u64);
                     self.fill(offset, &bytes[..inline_end.saturating_sub(offset) as usize]);
-                    self.zero(inline_end..extent_end);
+                    self.zero(ByteRange::new(inline_end, extent_end));
                     continue;
                 }
             };
@@ -227,7 +227,7 @@ impl Load {
     }
 
     /// Zeroes a range of the file, within the pages. For what no bio fills.
-    fn zero(&self, range: Range<u64>) {
+    fn zero(&self, range: ByteRange) {
         self.for_each_part(range, |frame, skip, n, _| {
             // SAFETY: the frame is loading, and this part of it is not in a bio: either none was made for it, or all have
             // ended.
@@ -237,7 +237,7 @@ impl Load {
 
     /// Puts `bytes` at `offset` of the file, within the pages. Likewise.
     fn fill(&self, offset: u64, bytes: &[u8]) {
-        self.for_each_part(offset..offset + bytes.len() as u64, |frame, skip, n, from| {
+        self.for_each_part(ByteRange::at(offset, bytes.len() as u64), |frame, skip, n, from| {
             let from = (from - offset) as usize;
             // SAFETY: as in `zero`.
             unsafe { self.inner.shared.pool.frames.fill_loading(frame, skip, &bytes[from..from + n]) };
@@ -245,7 +245,7 @@ impl Load {
     }
 
     /// Cuts a range of the file at pages: frame, bytes to skip in it, bytes, offset in the file.
-    fn for_each_part(&self, range: Range<u64>, part: impl Fn(FrameNo, usize, usize, u64)) {
+    fn for_each_part(&self, range: ByteRange, part: impl Fn(FrameNo, usize, usize, u64)) {
         let base = self.first * PAGE;
         let mut at = range.start;
         while at < range.end {
@@ -299,7 +299,7 @@ impl Load {
         } else {
             let end = (self.first + self.frames.len() as u64) * PAGE;
             let valid = (self.first * PAGE + self.valid_bytes).min(end);
-            self.zero(valid..end);
+            self.zero(ByteRange::new(valid, end));
             // Candidates before anybody can have changed them: who dirties one withdraws it.
             shared.pool.evictable(&self.frames);
             for &frame in &self.frames {
@@ -308,7 +308,7 @@ impl Load {
         }
         self.over.store(true, Ordering::Release);
         let mut batch = shared.pages.batch();
-        for index in self.pages() {
+        for index in self.pages().indices() {
             batch.wake(loaded(self.inner.key(index)));
         }
     }

@@ -13,10 +13,9 @@ use crate::pool::Purpose;
 use crate::state::errseq::Told;
 use crate::state::{Inner, Shared};
 use crate::waits::{Condition, Waiting};
-use crate::{ByteRange, CacheError, Result, WouldWait, WriteError};
+use crate::{ByteRange, CacheError, PageRange, Result, WouldWait, WriteError};
 use extant_block::{BioFlags, StreamId};
 use parking_lot::Mutex;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -147,7 +146,7 @@ impl OpenFile {
                 }
                 ReadStop::Missing(page) => {
                     let last = (at + buf.len() as u64).div_ceil(PAGE).min(page.saturating_add(most));
-                    match self.fill(page..last.max(page + 1), true, &mut waiting).await {
+                    match self.fill(PageRange::new(page, last.max(page + 1)), true, &mut waiting).await {
                         Ok(None) => continue,
                         Ok(Some(load)) => match load.wait().await {
                             Ok(()) => continue,
@@ -169,14 +168,14 @@ impl OpenFile {
     /// for a frame.
     async fn fill(
         &self,
-        pages: Range<u64>,
+        pages: PageRange,
         read_ahead: bool,
         waiting: &mut Waiting,
     ) -> Result<Option<Arc<Load>>> {
         let inner = &self.inner;
         let end = inner.size().div_ceil(PAGE);
         let wanted = Wanted {
-            pages: pages.clone(),
+            pages,
             purpose: if self.exempt { Purpose::Completion } else { Purpose::Demand },
             mark: None,
             stream: self.stream,
@@ -221,7 +220,7 @@ impl OpenFile {
                 let mut at = run.start;
                 while at < run.end {
                     let wanted = Wanted {
-                        pages: at..run.end,
+                        pages: PageRange::new(at, run.end),
                         purpose: Purpose::Ahead,
                         mark: plan.mark,
                         stream,
@@ -381,11 +380,11 @@ impl OpenFile {
                     inner.wait_loaded(page).await;
                 }
                 WriteStop::Missing(page) => {
-                    if let Some(load) = self.fill(page..page + 1, false, &mut waiting).await? {
+                    if let Some(load) = self.fill(PageRange::one(page), false, &mut waiting).await? {
                         load.wait().await?;
                     }
                 }
-                WriteStop::Excluded(page) => inner.wait_admitted((page..page + 1).into()).await,
+                WriteStop::Excluded(page) => inner.wait_admitted(PageRange::one(page)).await,
                 WriteStop::NoFrames => wait_for_frames(&inner.shared, &mut waiting).await?,
                 WriteStop::NoRoom(NoRoom::Stuck) => {
                     if let Some(error) = inner.stuck_error() {
@@ -450,7 +449,7 @@ impl OpenFile {
         let end = self.inner.size().next_multiple_of(unit).max(bytes.start);
         let pages = ByteRange::new(bytes.start, bytes.end.min(end)).pages();
         // Errors are in the log, with those of others.
-        let _ = self.inner.write_back(pages.indices(), BioFlags::SYNC).await;
+        let _ = self.inner.write_back(pages, BioFlags::SYNC).await;
         self.inner.errors.check(&mut self.told.lock())
     }
 }

@@ -3,13 +3,12 @@
 //! A file may have millions of pages. Each batch takes the mapping's lock once and costs some tens of microseconds; between
 //! two batches the task yields when it has used its time.
 
-use crate::Cost;
+use crate::{Cost, PageRange};
 
 use crate::page::FrameNo;
 use crate::pass::ByRuns;
 use crate::state::inner::Aftermath;
 use crate::state::{Inner, Pages, loaded};
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Frames that are visited under one hold of the mapping's lock.
@@ -44,26 +43,26 @@ impl Drop for Round<'_> {
 
 impl Inner {
     /// Removes pages of `range` from the mapping.
-    pub(crate) async fn sweep(&self, range: Range<u64>, which: Which) {
-        let (mut position, _round) = self.begin_sweep(&range, which);
+    pub(crate) async fn sweep(&self, range: PageRange, which: Which) {
+        let (mut position, _round) = self.begin_sweep(range, which);
         let mut budget = self.shared.rt.budget(ByRuns::STINT);
-        while self.sweep_some(&range, which, &mut position, BATCH) {
+        while self.sweep_some(range, which, &mut position, BATCH) {
             budget.resched().await;
         }
     }
 
     /// As [`Inner::sweep`], without waiting: for a file that no task uses any more.
-    pub(crate) fn sweep_now(&self, range: &Range<u64>, which: Which) {
+    pub(crate) fn sweep_now(&self, range: PageRange, which: Which) {
         let (mut position, _round) = self.begin_sweep(range, which);
         while self.sweep_some(range, which, &mut position, BATCH) {}
     }
 
-    fn begin_sweep(&self, range: &Range<u64>, which: Which) -> (Position, Option<Round<'_>>) {
+    fn begin_sweep(&self, range: PageRange, which: Which) -> (Position, Option<Round<'_>>) {
         let mut pages = self.pages.lock();
         if which == Which::All {
-            pages.fills.remapped(range.clone().into());
+            pages.fills.remapped(range);
         }
-        if range.end.saturating_sub(range.start) < pages.cached {
+        if range.len() < pages.cached {
             return (Position::Page(range.start), None);
         }
         let left = pages.cached;
@@ -72,7 +71,7 @@ impl Inner {
     }
 
     /// One batch; says whether there is more.
-    fn sweep_some(&self, range: &Range<u64>, which: Which, position: &mut Position, batch: u64) -> bool {
+    fn sweep_some(&self, range: PageRange, which: Which, position: &mut Position, batch: u64) -> bool {
         let shared = &*self.shared;
         let mut after = Aftermath::default();
         let mut loading = Vec::new();
@@ -122,11 +121,11 @@ impl Inner {
     }
 
     /// The next `count` frames of the list that are in `range`; the list's head moves past all of them.
-    fn next_frames(&self, pages: &mut Pages, count: u64, range: &Range<u64>) -> Vec<FrameNo> {
+    fn next_frames(&self, pages: &mut Pages, count: u64, range: PageRange) -> Vec<FrameNo> {
         let mut found = Vec::new();
         for _ in 0..count {
             let Some(frame) = FrameNo::new(pages.first) else { break };
-            if range.contains(&self.shared.pool.frames.key(frame).index()) {
+            if range.indices().contains(&self.shared.pool.frames.key(frame).index()) {
                 found.push(frame);
             }
             pages.first = self.shared.pool.frames.siblings[frame.slot()].next.load(Ordering::Relaxed);
@@ -138,7 +137,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // Nothing is dirty or under write-back, since the disk's list and the bios hold the file: unless its world ended.
-        self.sweep_now(&(0..u64::MAX), Which::All);
+        self.sweep_now(PageRange::ALL, Which::All);
         self.shared.unregister(self.file);
     }
 }

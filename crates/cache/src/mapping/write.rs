@@ -282,7 +282,7 @@ impl Inner {
         }
         shared.pool.frames.state(frame).set_dirty(mask);
         if let Some(room) = room {
-            self.mark_dirty(&mut pages, index..index + 1, room);
+            self.mark_dirty(&mut pages, PageRange::one(index), room);
         }
         drop(pages);
         if clean {
@@ -348,7 +348,7 @@ impl Inner {
         let unused = match was_dirty {
             true => Some(room),
             false => {
-                self.mark_dirty(&mut pages, index..index + 1, room);
+                self.mark_dirty(&mut pages, PageRange::one(index), room);
                 None
             }
         };
@@ -439,7 +439,8 @@ impl Inner {
             }
             drop(cursor);
             if entered > 0 {
-                self.mark_dirty(&mut pages, first..first + entered as u64, room.split(entered as u64));
+                let dirtied = PageRange::new(first, first + entered as u64);
+                self.mark_dirty(&mut pages, dirtied, room.split(entered as u64));
             }
         }
         drop(room);

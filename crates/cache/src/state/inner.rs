@@ -196,8 +196,8 @@ impl Inner {
     }
 
     /// Marks pages dirty that were not.
-    pub(crate) fn mark_dirty(self: &Arc<Self>, pages: &mut Pages, range: Range<u64>, room: Room) {
-        pages.dirty.insert(range, room);
+    pub(crate) fn mark_dirty(self: &Arc<Self>, pages: &mut Pages, range: PageRange, room: Room) {
+        pages.dirty.insert(range.indices(), room);
         self.list(pages);
     }
 

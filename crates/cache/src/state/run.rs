@@ -5,12 +5,11 @@ use crate::dirty::ledger::WritebackCharge;
 use crate::page::{FrameNo, PAGE};
 use crate::state::Inner;
 use crate::state::underway::RunNo;
-use crate::{BackingError, ByteRange, CacheError, Result};
+use crate::{BackingError, ByteRange, CacheError, PageRange, Result};
 use extant_block::BioFlags;
 use extant_rt::Nanos;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::task::Waker;
@@ -40,8 +39,8 @@ pub(crate) struct WriteRun {
 
 impl WriteRun {
     /// The pages.
-    pub(crate) fn pages(&self) -> Range<u64> {
-        self.first..self.first + self.frames.len() as u64
+    pub(crate) fn pages(&self) -> PageRange {
+        PageRange::new(self.first, self.first + self.frames.len() as u64)
     }
 
     /// The ranges of the file to be written.

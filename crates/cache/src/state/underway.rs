@@ -1,8 +1,9 @@
 //! Pages of a file under write-back, and the runs that they are of.
 
+use crate::PageRange;
 use crate::pageset::PageSet;
 use std::collections::BTreeMap;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 
 /// Which run of a file, in the order in which they were taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,16 +13,16 @@ pub(crate) struct RunNo(u64);
 #[derive(Debug, Default)]
 pub(crate) struct Underway {
     pages: PageSet,
-    runs: BTreeMap<RunNo, Range<u64>>,
+    runs: BTreeMap<RunNo, PageRange>,
     next: RunNo,
 }
 
 impl Underway {
     /// A run begins. None of its pages is under write-back.
-    pub(crate) fn begin(&mut self, pages: Range<u64>) -> RunNo {
+    pub(crate) fn begin(&mut self, pages: PageRange) -> RunNo {
         let run = self.next;
         self.next.0 += 1;
-        self.pages.insert(pages.clone());
+        self.pages.insert(pages.indices());
         self.runs.insert(run, pages);
         run
     }
@@ -29,7 +30,7 @@ impl Underway {
     /// A run has ended.
     pub(crate) fn end(&mut self, run: RunNo) {
         let pages = self.runs.remove(&run).expect("a run ends once");
-        self.pages.remove(pages);
+        self.pages.remove(pages.indices());
     }
 
     /// The number of the run that begins next.
@@ -38,9 +39,8 @@ impl Underway {
     }
 
     /// Whether a run that began before number `before` has pages of `range`.
-    pub(crate) fn has_older(&self, before: RunNo, range: &Range<u64>) -> bool {
-        let overlaps = |run: &Range<u64>| run.start < range.end && range.start < run.end;
-        self.runs.range(..before).any(|(_, run)| overlaps(run))
+    pub(crate) fn has_older(&self, before: RunNo, range: PageRange) -> bool {
+        self.runs.range(..before).any(|(_, run)| run.overlaps(range))
     }
 }
 
@@ -58,12 +58,14 @@ mod tests {
     #[test]
     fn runs_that_began_later_are_not_older() {
         let mut underway = Underway::default();
-        let first = underway.begin(0..4);
+        let first = underway.begin(PageRange::new(0, 4));
         let before = underway.next();
-        let second = underway.begin(4..8);
-        assert!(underway.has_older(before, &(3..5)) && !underway.has_older(before, &(4..8)));
+        let second = underway.begin(PageRange::new(4, 8));
+        let older =
+            |underway: &Underway, before, start, end| underway.has_older(before, PageRange::new(start, end));
+        assert!(older(&underway, before, 3, 5) && !older(&underway, before, 4, 8));
         underway.end(first);
-        assert!(!underway.has_older(before, &(0..8)) && underway.has_older(underway.next(), &(7..9)));
+        assert!(!older(&underway, before, 0, 8) && older(&underway, underway.next(), 7, 9));
         underway.end(second);
         assert!(underway.is_empty());
     }

@@ -1,11 +1,11 @@
 //! Completion of runs: by the device's one task, or by a caller that waits for a file.
 
+use crate::PageRange;
 use crate::pass::ByRuns;
 use crate::state::run::Writing;
 use crate::state::{DiskState, Inner, written};
 use crate::waits::Condition;
 use extant_rt::{Class, Rt};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// The completion task's part in its device, made before the task's first step.
@@ -138,9 +138,9 @@ impl Inner {
 
     /// Waits until the runs that have pages of `pages` now have ended, whatever follows them, and finishes what of this
     /// file's has ended meanwhile.
-    pub(crate) async fn wait_for_writeback(&self, pages: Range<u64>) {
+    pub(crate) async fn wait_for_writeback(&self, pages: PageRange) {
         let before = self.pages.lock().writeback.next();
-        let is_over = || !self.pages.lock().writeback.has_older(before, &pages);
+        let is_over = || !self.pages.lock().writeback.has_older(before, pages);
         while !is_over() {
             match self.next_ended() {
                 Some(ended) => self.finish_one(ended).await,

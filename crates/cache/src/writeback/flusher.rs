@@ -1,5 +1,6 @@
 //! The task that writes back, one for each device.
 
+use crate::PageRange;
 use crate::dirty::control::Background;
 use crate::pass::Visiting;
 use crate::state::disk::Listed;
@@ -181,7 +182,7 @@ async fn write_chunk(
     let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
     while left > 0 {
         wait_for_queue(shared, disk, in_flight.max(1)).await;
-        match file.take_step(at..u64::MAX, left, &mut visiting).await {
+        match file.take_step(PageRange::new(at, u64::MAX), left, &mut visiting).await {
             Taken::Run(run) => {
                 let taken = run.pages();
                 at = taken.end;

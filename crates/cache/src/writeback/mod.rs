@@ -6,15 +6,14 @@ pub(crate) mod flusher;
 mod run;
 mod submit;
 
-use crate::Result;
 use crate::pass::{ByRuns, Visiting};
 use crate::state::run::{InFlight, WriteRun};
 use crate::state::{DiskState, Inner, Shared};
 use crate::writeback::run::Taken;
+use crate::{PageRange, Result};
 use extant_block::BioFlags;
 use parking_lot::Mutex;
 use std::future::Future;
-use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -72,7 +71,7 @@ impl Inner {
     ///
     /// # Errors
     /// The last that the mapping's log took in since this began; it stays in the log.
-    pub(crate) async fn write_back(self: &Arc<Self>, pages: Range<u64>, flags: BioFlags) -> Result<()> {
+    pub(crate) async fn write_back(self: &Arc<Self>, pages: PageRange, flags: BioFlags) -> Result<()> {
         let shared = self.shared.clone();
         let most = shared.settings.run_pages;
         // A run that is under write-back now has not entered its error yet.
@@ -85,7 +84,7 @@ impl Inner {
         let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
         let mut at = pages.start;
         while at < pages.end {
-            match self.take_step(at..pages.end, u64::MAX, &mut visiting).await {
+            match self.take_step(PageRange::new(at, pages.end), u64::MAX, &mut visiting).await {
                 Taken::Run(run) => {
                     at = run.pages().end;
                     window.push(run, flags);
@@ -96,7 +95,7 @@ impl Inner {
                 Taken::InFlight(index) if waited_for == Some(index) => at = index + 1,
                 Taken::InFlight(index) => {
                     (at, waited_for) = (index, Some(index));
-                    self.wait_for_writeback(index..index + 1).await;
+                    self.wait_for_writeback(PageRange::one(index)).await;
                 }
                 Taken::Busy(index) => {
                     at = index;
@@ -122,7 +121,7 @@ pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
         visiting.next(&*shared.pass);
         let mut at = 0;
         loop {
-            match file.take_step(at..u64::MAX, u64::MAX, &mut visiting).await {
+            match file.take_step(PageRange::new(at, u64::MAX), u64::MAX, &mut visiting).await {
                 Taken::Run(run) => {
                     at = run.pages().end;
                     window.push(run, BioFlags::SYNC);
@@ -139,12 +138,12 @@ pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
     }
     for file in left {
         // Errors are in the logs.
-        let _ = file.write_back(0..u64::MAX, BioFlags::SYNC).await;
+        let _ = file.write_back(PageRange::ALL, BioFlags::SYNC).await;
     }
     let mut budget = shared.rt.budget(ByRuns::STINT);
     // Files that are clean but under write-back are on no list. The window is waited for with them.
     for file in shared.files_of(disk) {
-        file.wait_for_writeback(0..u64::MAX).await;
+        file.wait_for_writeback(PageRange::ALL).await;
         budget.resched().await;
     }
 }

@@ -6,9 +6,8 @@ use crate::state::inner::Aftermath;
 use crate::state::run::{Outcome, WriteRun};
 use crate::state::{Inner, written};
 use crate::waits::Condition;
-use crate::{CacheError, Cost, Event, OnWriteError, Result};
+use crate::{CacheError, Cost, Event, OnWriteError, PageRange, Result};
 use parking_lot::Mutex;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// The outcome of a search for dirty pages.
@@ -28,7 +27,7 @@ impl Inner {
     /// Takes the next run of `range`, of which `left` pages may still be written, as the visit has it.
     pub(crate) async fn take_step(
         self: &Arc<Self>,
-        range: Range<u64>,
+        range: PageRange,
         left: u64,
         visiting: &mut Visiting<'_>,
     ) -> Taken {
@@ -36,7 +35,7 @@ impl Inner {
         let look_pages = visiting.visit.look_pages(left, most_pages);
         let run_pages = {
             let pages = self.pages.lock();
-            let Some(first) = pages.dirty.first_in(range.clone()) else { return Taken::Clean };
+            let Some(first) = pages.dirty.first_in(range.indices()) else { return Taken::Clean };
             pages.dirty.run_end(first..range.end.min(first.saturating_add(look_pages))) - first
         };
         let step = visiting.visit.step(DirtyAhead { run_pages, left_pages: left, most_pages });
@@ -50,11 +49,11 @@ impl Inner {
     }
 
     /// Puts the first run of dirty pages in `range` under write-back, at most `max_pages` of them.
-    pub(crate) fn take_dirty(self: &Arc<Self>, range: Range<u64>, max_pages: u64) -> Taken {
+    pub(crate) fn take_dirty(self: &Arc<Self>, range: PageRange, max_pages: u64) -> Taken {
         let mut pages = self.pages.lock();
         // Before the first page is taken: what grows the file from now on is not in the run.
         let size = self.size();
-        let Some(first) = pages.dirty.first_in(range.clone()) else { return Taken::Clean };
+        let Some(first) = pages.dirty.first_in(range.indices()) else { return Taken::Clean };
         if pages.writeback.contains(first) {
             return Taken::InFlight(first);
         }
@@ -75,7 +74,7 @@ impl Inner {
         }
         let count = frames.len() as u64;
         let charge = Mutex::new(Some(pages.dirty.take(first..first + count)));
-        let number = pages.writeback.begin(first..first + count);
+        let number = pages.writeback.begin(PageRange::new(first, first + count));
         let mut after = Aftermath::default();
         self.unlist_if_clean(&mut pages, &mut after);
         drop(pages);
@@ -134,7 +133,7 @@ impl WriteRun {
         {
             let mut pages = inner.pages.lock();
             if outcome.changes_map {
-                pages.fills.remapped(self.pages().into());
+                pages.fills.remapped(self.pages());
             }
             if sticks {
                 inner.stick(&mut pages, result.clone().err());
