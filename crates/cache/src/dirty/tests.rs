@@ -77,10 +77,16 @@ fn unused_memory_is_lent_to_the_device_that_wants_it() {
         let idle = Numbers { device: DeviceIndex(device), devices: 10, ..numbers(0, 0) };
         control.orders(now, &idle, None);
     }
-    let alone = Numbers { devices: 10, ..numbers(10_000, 2_000) };
+    let alone = Numbers { devices: 10, written_total: 100_000, ..numbers(10_000, 2_000) };
     assert!(
         control.orders(now, &alone, None).device_limit_pages >= 22_400,
         "all but the reserve of the others"
+    );
+    let unproven = Numbers { written_total: 1_000, ..alone };
+    assert_eq!(
+        control.orders(now, &unproven, None).device_limit_pages,
+        16_384,
+        "64 MiB, until it has written more"
     );
 }
 

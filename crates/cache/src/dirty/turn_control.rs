@@ -20,6 +20,10 @@ const LONG_ROUND: Nanos = Nanos::from_secs(3);
 /// A device that shares the pool may hold what it writes in this time: its memory comes back that soon when others want
 /// it, and a device that writes nothing can hold next to nothing.
 const HOLD: Nanos = Nanos::from_secs(5);
+/// … and no more than it has written so far, but this at least: 64 MiB, more than the caches of disks. Until a device
+/// is known its rate is a guess, and the first measurement that of its cache: what it then holds it may have to give back over
+/// seconds, in which its writers stand still.
+const UNPROVEN_PAGES: u64 = 64 << 20 >> 12;
 /// A device that had nothing dirty for so long does not count for the shares.
 const IDLE: Nanos = Nanos::from_secs(1);
 /// The shortest pause worth taking.
@@ -224,7 +228,8 @@ impl TurnControl {
         // An eighth stays for devices that are not in use.
         let free = limit.saturating_sub(numbers.global.total()).saturating_sub(wanted.max(limit / 8));
         let lent = numbers.on_device.total() + free;
-        let hold = pages_in(device.rate(now), HOLD);
+        let proven = numbers.written_total.max(UNPROVEN_PAGES);
+        let hold = pages_in(device.rate(now), HOLD).min(proven);
         self.part(now, at, limit, in_use).max(lent).min(hold).clamp(FLOOR_PAGES.min(limit), limit).max(1)
     }
 

@@ -17,7 +17,7 @@ use extant_rt::sync;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 impl Pages {
     fn new(device: Arc<DeviceLedger>) -> Self {
@@ -65,6 +65,7 @@ impl Inner {
                 errors: ErrorLog::default(),
                 stuck: Stuck::default(),
                 ended: Mutex::default(),
+                is_visited: AtomicBool::new(false),
             })
         })
     }

@@ -104,6 +104,8 @@ pub(crate) struct Inner {
     pub(crate) stuck: Stuck,
     /// Runs whose bios have ended and whose backing has not heard of it.
     pub(crate) ended: Mutex<VecDeque<Arc<Writing>>>,
+    /// A task goes over its dirty pages because there are too many, and others pass it over (kernel: `I_SYNC`).
+    pub(crate) is_visited: AtomicBool,
 }
 
 /// A mapping's pages, under its lock.

@@ -169,8 +169,23 @@ async fn pass_over(shared: &Arc<Shared>, disk: &Arc<DiskState>, pass: Pass) -> b
     progress
 }
 
+/// A visit to a file by the flusher or by a writer that writes back: one at a time.
+struct Visit<'a>(&'a Inner);
+
+impl<'a> Visit<'a> {
+    fn begin(file: &'a Inner) -> Option<Self> {
+        (!file.is_visited.swap(true, Ordering::Acquire)).then_some(Self(file))
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        self.0.is_visited.store(false, Ordering::Release);
+    }
+}
+
 /// Puts up to `pages` pages of a file under write-back, from its lowest dirty page on; never more than `in_flight` on their
-/// way to the device, but for the last run. Returns how many it submitted.
+/// way to the device, but for the last run. Returns how many it submitted; none of a file that another task visits.
 async fn write_chunk(
     shared: &Arc<Shared>,
     disk: &Arc<DiskState>,
@@ -178,6 +193,7 @@ async fn write_chunk(
     pages: u64,
     in_flight: u64,
 ) -> u64 {
+    let Some(_visit) = Visit::begin(file) else { return 0 };
     let (mut at, mut left, mut submitted) = (0, pages, 0);
     let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
     while left > 0 {
