@@ -3,7 +3,7 @@
 //! `cargo bench -p extant-history --bench elevator`; side by side in one run, the median of five.
 
 use extant_block::{Op, Sector, StreamId};
-use extant_history::{ELEVATORS, elevator};
+use extant_history::{BlockHost, ELEVATORS, elevator};
 use extant_iosched::elevator::{Decision, Elevator, Request, RequestId};
 use extant_rt::{Nanos, Rt};
 
@@ -19,7 +19,14 @@ fn main() {
         for name in ELEVATORS.iter().map(|policy| policy.name) {
             let rate = |random: bool| {
                 let mut rates: Vec<f64> = (0..5)
-                    .map(|_| run(&rt, &mut *elevator(name).expect("in the table"), streams, random))
+                    .map(|_| {
+                        run(
+                            &rt,
+                            &mut *elevator(name, &BlockHost::default()).expect("in the table"),
+                            streams,
+                            random,
+                        )
+                    })
                     .collect();
                 rates.sort_by(f64::total_cmp);
                 rates[2] / 1e6

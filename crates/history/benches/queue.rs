@@ -4,7 +4,7 @@
 //! experiment do not.
 
 use extant_block::{Bio, BioFlags, Device, Limits, Op, Sector, StreamId};
-use extant_history::{ELEVATORS, elevator};
+use extant_history::{BlockHost, ELEVATORS, elevator};
 use extant_iosched::elevator::Elevator;
 use extant_iosched::{Queue, QueueConfig};
 use extant_rt::{Rng, Rt};
@@ -37,8 +37,9 @@ fn main() {
     println!("bios per second through the queue, {DEPTH} in flight: random in 5 GB, then sequential");
     for name in ELEVATORS.iter().map(|policy| policy.name) {
         let rate = |random: bool| {
-            let mut rates: Vec<f64> =
-                (0..5).map(|_| run(&rt, elevator(name).expect("in the table"), random)).collect();
+            let mut rates: Vec<f64> = (0..5)
+                .map(|_| run(&rt, elevator(name, &BlockHost::default()).expect("in the table"), random))
+                .collect();
             rates.sort_by(f64::total_cmp);
             rates[2] / 1e6
         };

@@ -5,12 +5,13 @@
 //! tests run request queue and page cache under each of them. Production code never needs it.
 //!
 //! ```
-//! use extant_history::{ELEVATORS, Host, dirty_control, elevator};
+//! use extant_history::{BlockHost, ELEVATORS, Host, dirty_control, elevator};
 //!
-//! assert_eq!(elevator("cfq").unwrap().queued(), 0);
-//! let host = Host { cpus: 2, memory_bytes: 1 << 30 };
+//! let flash = BlockHost { rotational: false, hz: 250, ..BlockHost::default() };
+//! assert_eq!(elevator("cfq", &flash).unwrap().queued(), 0);
+//! let host = Host { cpus: 2, memory_bytes: 1 << 30, hz: 250 };
 //! assert!(dirty_control("linux-3.1", &host).is_ok());
-//! let error = elevator("lift").unwrap_err().to_string();
+//! let error = elevator("lift", &flash).unwrap_err().to_string();
 //! assert!(error.contains("there are none, mq-deadline") && ELEVATORS.len() == 6);
 //! ```
 #![forbid(unsafe_code)]
@@ -23,6 +24,8 @@ use dirty::{Ioless, Linux31};
 use extant_cache::control::DirtyControl;
 use extant_cache::dirty::TurnControl;
 use extant_cache::pass::{ByRuns, WriteBackPass};
+use extant_iosched::Batching;
+use extant_iosched::elevator::cfq::{IdleRule, Tunables};
 use extant_iosched::elevator::{Cfq, Deadline, Elevator, Fifo};
 use pass::Linux2633;
 
@@ -37,7 +40,7 @@ pub struct Named<F> {
 }
 
 /// Makes an elevator.
-pub type MakeElevator = fn() -> Box<dyn Elevator>;
+pub type MakeElevator = fn(&BlockHost) -> Box<dyn Elevator>;
 
 /// Makes a dirty controller for a host.
 pub type MakeDirtyControl = fn(&Host) -> Box<dyn DirtyControl>;
@@ -45,13 +48,44 @@ pub type MakeDirtyControl = fn(&Host) -> Box<dyn DirtyControl>;
 /// Makes a pass of write-back.
 pub type MakePass = fn() -> Box<dyn WriteBackPass>;
 
-/// Properties of the host that some policies depend on.
+/// Properties of the host that dirty controllers depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
     /// Processors.
     pub cpus: u32,
     /// Memory for pages, in bytes.
     pub memory_bytes: u64,
+    /// Ticks per second of the kernel (`CONFIG_HZ`), 1 to 10⁹.
+    pub hz: u32,
+}
+
+/// Properties of the disk and of the kernel that elevators depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockHost {
+    /// Whether seeks cost time (kernel: `queue/rotational`).
+    pub rotational: bool,
+    /// Ticks per second (`CONFIG_HZ`), 1 to 10⁹. Ours has ticks of its own, of 100 µs.
+    pub hz: u32,
+    /// CFQ's `slice_idle` as an administrator sets it, in milliseconds, which count as whole ticks, rounded up; `None` is
+    /// the kernel's default of 8 ms, which is rounded down to ticks. Ours sets its own.
+    pub slice_idle_ms: Option<u32>,
+}
+
+impl Default for BlockHost {
+    /// A disk with an arm, 1000 Hz, and the kernel's default `slice_idle`.
+    fn default() -> Self {
+        Self { rotational: true, hz: 1000, slice_idle_ms: None }
+    }
+}
+
+impl BlockHost {
+    /// CFQ of Linux 3.10 with one of its rules.
+    fn cfq(&self, rule: impl IdleRule + 'static) -> Box<dyn Elevator> {
+        let defaults = Tunables::linux(self.hz);
+        let set = self.slice_idle_ms.map(|ms| (i64::from(ms) * defaults.hz + 999) / 1000);
+        let slice_idle = set.unwrap_or(defaults.slice_idle);
+        Box::new(Cfq::with(Tunables { rotational: self.rotational, slice_idle, ..defaults }, rule))
+    }
 }
 
 /// A name that no policy of its kind has.
@@ -68,46 +102,57 @@ pub struct UnknownPolicy {
 
 /// The elevators.
 pub static ELEVATORS: [Named<MakeElevator>; 6] = [
-    Named { name: "none", about: "in order of arrival", make: || Box::new(Fifo::new()) },
+    Named { name: "none", about: "in order of arrival", make: |_| Box::new(Fifo::new()) },
     Named {
         name: "mq-deadline",
         about: "by position in batches, none beyond its expiry",
-        make: || Box::new(Deadline::new()),
+        make: |_| Box::new(Deadline::new()),
     },
-    Named { name: "cfq", about: "CFQ of Linux 3.10 at 1000 Hz", make: || Box::new(Cfq::new(cfq::Linux310)) },
+    Named { name: "cfq", about: "CFQ of Linux 3.10", make: |host| host.cfq(cfq::Linux310) },
     Named {
         name: "cfq-limited",
         about: "the same, all idle queues together idle one group slice at most (proposed in 2013)",
-        make: || Box::new(Cfq::new(cfq::Limited)),
+        make: |host| host.cfq(cfq::Limited),
     },
     Named {
         name: "cfq-earned",
         about: "the same, a new queue earns its idle window (proposed in 2013)",
-        make: || Box::new(Cfq::new(cfq::Earned)),
+        make: |host| host.cfq(cfq::Earned),
     },
     Named {
         name: "extant",
         about: "CFQ with our rule for idling, which weighs what it saves",
-        make: || Box::new(Cfq::extant()),
+        make: |host| Box::new(Cfq::extant(host.rotational)),
     },
 ];
 
+/// How streams that waited for a request go past the bound on requests under an elevator: in batches under those of the request
+/// queue before blk-mq, and not at all under the others.
+pub fn batching(elevator: &str) -> Option<Batching> {
+    elevator.starts_with("cfq").then_some(Batching::LINUX)
+}
+
 /// The controllers of dirty memory.
-pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 4] = [
+pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 5] = [
     Named {
         name: "linux-3.1",
         about: "over the limit, writers write back themselves",
-        make: |host| Box::new(Linux31::new(host.memory_bytes, host.cpus)),
+        make: |host| Box::new(Linux31::new(host)),
+    },
+    Named {
+        name: "ioless-first",
+        about: "writers pause at a rate that feedback finds, as first posted (September 2011)",
+        make: |host| Box::new(Ioless::as_first_posted(host)),
     },
     Named {
         name: "ioless",
-        about: "writers pause at a rate that feedback finds (Linux 3.2)",
-        make: |host| Box::new(Ioless::new(host.cpus)),
+        about: "the same, with the reserve that was merged (Linux 3.2 to 3.7)",
+        make: |host| Box::new(Ioless::new(host)),
     },
     Named {
         name: "ioless+background",
-        about: "the same, with a background threshold for each device (proposed in 2011)",
-        make: |host| Box::new(Ioless::with_device_background(host.cpus)),
+        about: "the same, with the reserve and the background threshold for each device proposed on 28 September 2011",
+        make: |host| Box::new(Ioless::with_device_background(host)),
     },
     Named {
         name: OUR_DIRTY_CONTROL,
@@ -147,12 +192,12 @@ fn find<F>(table: &'static [Named<F>], kind: &'static str, name: &str) -> Result
     }
 }
 
-/// An elevator with its usual knobs.
+/// An elevator for a disk and a kernel.
 ///
 /// # Errors
 /// No elevator is called so; says which there are.
-pub fn elevator(name: &str) -> Result<Box<dyn Elevator>, UnknownPolicy> {
-    find(&ELEVATORS, "an elevator", name).map(|make| make())
+pub fn elevator(name: &str, host: &BlockHost) -> Result<Box<dyn Elevator>, UnknownPolicy> {
+    find(&ELEVATORS, "an elevator", name).map(|make| make(host))
 }
 
 /// A dirty controller for a host.

@@ -35,7 +35,7 @@ fn paid(key: &str, through_the_cache: bool) -> (u64, u64) {
     let sim = Sim::new(machine(key), 1);
     let rt = sim.rt().clone();
     let disk = Disks::attach(&sim).device(0);
-    let elevator = extant_history::elevator("none").unwrap();
+    let elevator = extant_history::elevator("none", &extant_history::BlockHost::default()).unwrap();
     let queue: Arc<dyn Device> = Arc::new(Queue::new(&rt, disk, elevator, QueueConfig::default()));
     let record = Arc::new(Record::new(queue));
     let cache = PageCache::new(&rt, CacheConfig::with_budget(8 << 20)).unwrap();

@@ -51,7 +51,7 @@ fn crowd(name: &str, control: Box<dyn DirtyControl>, fails_in_1000: u64) {
 
 #[test]
 fn a_thousand_writers_get_on_in_eight_megabytes_under_every_controller() {
-    let host = Host { cpus: 24, memory_bytes: 16 << 30 };
+    let host = Host { cpus: 24, memory_bytes: 16 << 30, hz: 1000 };
     for name in DIRTY_CONTROLS.iter().map(|policy| policy.name) {
         for fails_in_1000 in [0, 20] {
             crowd(name, dirty_control(name, &host).expect("in the table"), fails_in_1000);

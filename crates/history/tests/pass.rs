@@ -53,7 +53,7 @@ fn beside_a_stream(pass: &str) -> (Latency, u64) {
     let sim = Sim::new(machine, 1);
     let rt = sim.rt().clone();
     let disk = Disks::attach(&sim).device(0);
-    let elevator = extant_history::elevator("cfq").unwrap();
+    let elevator = extant_history::elevator("cfq", &extant_history::BlockHost::default()).unwrap();
     let queue = Arc::new(Queue::new(&rt, disk, elevator, QueueConfig::default()));
     let counted = Arc::new(Counted(queue, AtomicU64::new(0)));
     let cache = PageCache::new(
@@ -67,7 +67,7 @@ fn beside_a_stream(pass: &str) -> (Latency, u64) {
             pass: extant_history::pass(pass).unwrap(),
             control: extant_history::dirty_control(
                 "linux-3.1",
-                &extant_history::Host { cpus: 1, memory_bytes: 2048 * MIB },
+                &extant_history::Host { cpus: 1, memory_bytes: 2048 * MIB, hz: 1000 },
             )
             .unwrap(),
             ..CacheConfig::with_budget(2048 * MIB)

@@ -302,8 +302,8 @@ fn two_equal_devices_with_equal_load_write_equally_under_every_controller() {
         let mut rng = Rng::labelled(seed, "equally");
         let (writers, limit) = (1 + rng.below(8), (40 + rng.below(160)) * MIB);
         for name in DIRTY_CONTROLS.iter().map(|policy| policy.name) {
-            let control =
-                dirty_control(name, &Host { cpus: 24, memory_bytes: 16 << 30 }).expect("in the table");
+            let control = dirty_control(name, &Host { cpus: 24, memory_bytes: 16 << 30, hz: 1000 })
+                .expect("in the table");
             let [a, b] = shares(seed, control, writers, limit);
             println!("{name}: {a} and {b} MiB, {writers} writers each, limit {} MiB", limit / MIB);
             // Without a background threshold of its own, a device with little memory runs dry now and then while the

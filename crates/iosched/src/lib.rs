@@ -34,4 +34,4 @@ mod queue;
 pub use cost::Cost;
 pub use event::Event;
 pub use plug::Plug;
-pub use queue::{Queue, QueueConfig, StreamInfo, StreamStats};
+pub use queue::{Batching, Queue, QueueConfig, StreamInfo, StreamStats};

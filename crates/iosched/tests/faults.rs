@@ -186,7 +186,7 @@ fn elevator(kind: u64) -> Box<dyn Elevator> {
     match kind {
         0 => Box::new(Fifo::new()),
         1 => Box::new(Deadline::new()),
-        2 => Box::new(Cfq::extant()),
+        2 => Box::new(Cfq::extant(true)),
         _ => Box::new(Cfq::with(Tunables::linux(1000), IdleRule::new())),
     }
 }

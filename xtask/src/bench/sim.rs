@@ -57,7 +57,7 @@ fn speed(machine: &Machine, elevator: &str, random: bool, bios: u64) -> Result<f
     let sim = Sim::new(machine.clone(), 1);
     let disk = Disks::attach(&sim).device(0);
     let blocks = disk.limits().capacity_bytes / 4096;
-    let elevator = history::elevator(elevator)?;
+    let elevator = history::elevator(elevator, &history::BlockHost::default())?;
     let config = QueueConfig { depth: machine.disks[0].queue_depth(), ..QueueConfig::default() };
     let queue = Queue::new(sim.rt(), disk, elevator, config);
     let load = Arc::new(Load {

@@ -1,14 +1,9 @@
-//! How fast a device writes, as the kernel estimates it.
+//! How fast a device writes, as the kernel estimates it (Linux 3.1 to 3.7, mm/page-writeback.c: `bdi_update_write_bandwidth()`).
 
+use super::ticks::Ticks;
 use extant_cache::dirty::INITIAL_RATE;
-use extant_rt::Nanos;
 
-/// Estimates are made this often (kernel: `BANDWIDTH_INTERVAL`).
-pub(super) const INTERVAL: Nanos = Nanos::from_millis(200);
-/// The span that an estimate looks back on: 3 s, rounded up to a power of two in milliseconds.
-const WINDOW_MS: u64 = 4096;
-
-/// The kernel's estimate: pages written in the last few seconds, idle times included (`bdi_update_write_bandwidth()`).
+/// The kernel's estimate: pages written in the last few seconds, idle times included.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriteBandwidth {
     pub(super) rate: u64,
@@ -22,15 +17,17 @@ impl Default for WriteBandwidth {
 }
 
 impl WriteBandwidth {
-    /// `written` pages ended in the last `elapsed_ms`.
-    pub(super) fn update(&mut self, elapsed_ms: u64, written: u64) {
+    /// `written` pages ended in the last `elapsed` ticks.
+    pub(super) fn update(&mut self, ticks: Ticks, elapsed: u64, written: u64) {
+        // The span that an estimate looks back on: 3 s, rounded up to a power of two in ticks.
+        let window = (3 * ticks.hz()).next_power_of_two();
         let old = self.rate;
-        if elapsed_ms > WINDOW_MS {
-            self.rate = written * 1000 / elapsed_ms;
+        if elapsed > window {
+            self.rate = written * ticks.hz() / elapsed;
             self.average = self.rate;
             return;
         }
-        self.rate = (written * 1000 + old * (WINDOW_MS - elapsed_ms)) / WINDOW_MS;
+        self.rate = (written * ticks.hz() + old * (window - elapsed)) / window;
         // The average moves only where two estimates in a row agree on the direction.
         if self.average > old && old >= self.rate {
             self.average -= (self.average - old) / 8;
@@ -42,5 +39,12 @@ impl WriteBandwidth {
     /// Pages per second, smoothed once more.
     pub(super) fn average(&self) -> u64 {
         self.average
+    }
+
+    /// Pages of one file that a flusher writes before it turns to the next: what the device writes in half a second, an eighth
+    /// of the limit at most, rounded to chunks, one at least (kernel: `writeback_chunk_size()`).
+    pub(super) fn chunk_pages(&self, limit_pages: u64, most_pages: u64) -> u64 {
+        let pages = (self.average / 2).min(limit_pages / 8).min(most_pages);
+        (pages + super::CHUNK_UNIT) / super::CHUNK_UNIT * super::CHUNK_UNIT
     }
 }

@@ -1,18 +1,23 @@
-//! Writers pause, flushers write: Linux since 3.2.
+//! Writers pause, flushers write: Linux since 3.2, in the form of 3.7 (mm/page-writeback.c: `balance_dirty_pages()`,
+//! `balance_dirty_pages_ratelimited()`), with the devices' parts counted by events, as up to 3.5.
 
-use super::bandwidth::{INTERVAL, WriteBandwidth};
+use super::bandwidth::WriteBandwidth;
 use super::hard_limit::HardLimit;
-use super::position::{Position, RATIO_ONE};
+use super::position::{Position, RATIO_ONE, Reserve};
+use super::processors::Processors;
 use super::rate::{PausePlan, RateLimit, max_pause, poll_interval};
-use super::share::Completions;
-use super::{CHUNK_UNIT, QUEUE_PAGES};
+use super::share::Proportions;
+use super::ticks::Ticks;
+use super::{ASK_PAGES, CHUNK_UNIT, QUEUE_PAGES};
+use crate::Host;
 use extant_cache::control::{
     Amounts, Asking, Background, ControlState, DeviceIndex, DirtyControl, Numbers, Orders, Verdict, WriterId,
 };
 use extant_rt::Nanos;
 use std::collections::BTreeMap;
 
-const MS: u64 = 1_000_000;
+/// On a device over its part, writers are looked at every so many pages: 32 KiB.
+const WHEN_EXCEEDED: u64 = 8;
 
 /// The IO-less controller (kernel: `balance_dirty_pages()`): each device's writers get a rate that feedback brings to the
 /// device's bandwidth, times a ratio that keeps the dirty pages at their setpoint; they sleep for the rest of the time.
@@ -21,28 +26,35 @@ const MS: u64 = 1_000_000;
 #[derive(Debug)]
 pub struct Ioless {
     per_device_background: bool,
+    reserve: Reserve,
+    ticks: Ticks,
     cpus: u32,
+    processors: Processors,
     hard: HardLimit,
-    completions: Completions,
+    completions: Proportions<DeviceIndex>,
     devices: Vec<Device>,
     writers: BTreeMap<WriterId, Writer>,
 }
 
 /// The state of one task.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Writer {
     /// Pages dirtied since it was last paused or let off (kernel: `nr_dirtied`).
     dirtied_pages: u64,
-    /// It asks when it has dirtied so many (kernel: `nr_dirtied_pause`).
-    ask_after_pages: u64,
-    /// When the last pause ended or would have ended (kernel: `dirty_paused_when`).
-    paused_at: Nanos,
+    /// It is looked at when it has dirtied so many (kernel: `nr_dirtied_pause`).
+    pause_pages: u64,
+    /// The tick at which the last pause ended or would have ended (kernel: `dirty_paused_when`); 0 is never.
+    paused_at: u64,
+    /// In a pause because nothing more may be dirtied, after so many pages.
+    stopped: Option<u64>,
+    /// It left in a pause, and is looked at when it comes back.
+    has_left: bool,
 }
 
-impl Writer {
-    /// It goes on until it has dirtied as much as it may.
-    fn go(&self) -> Verdict {
-        Verdict::Go { pages: self.ask_after_pages.saturating_sub(self.dirtied_pages) }
+impl Default for Writer {
+    /// A task begins with 128 KiB between two looks.
+    fn default() -> Self {
+        Self { dirtied_pages: 0, pause_pages: 32, paused_at: 0, stopped: None, has_left: false }
     }
 }
 
@@ -50,29 +62,40 @@ impl Writer {
 struct Device {
     bandwidth: WriteBandwidth,
     rate: RateLimit,
-    /// When the estimates were last made, and the totals then.
-    at: Nanos,
+    /// A writer was found over the device's part and the limit, and none since was not (kernel: `dirty_exceeded`).
+    exceeded: bool,
+    /// The tick at which the estimates were last made, and the totals then.
+    at: u64,
     dirtied: u64,
     written: u64,
 }
 
 impl Ioless {
-    /// As of Linux 3.2, on a machine with `cpus` processors.
-    pub fn new(cpus: u32) -> Self {
+    /// As merged.
+    pub fn new(host: &Host) -> Self {
         Self {
             per_device_background: false,
-            cpus: cpus.max(1),
+            reserve: Reserve::Half,
+            ticks: Ticks::new(host.hz),
+            cpus: host.cpus.max(1),
+            processors: Processors::new(host.cpus),
             hard: HardLimit::default(),
-            completions: Completions::default(),
+            completions: Proportions::default(),
             devices: Vec::new(),
             writers: BTreeMap::new(),
         }
     }
 
-    /// The same, with the patch of the thread "writeback: dirty position control - bdi reserve area": a flusher works also
-    /// while its device holds more than its part of the background threshold.
-    pub fn with_device_background(cpus: u32) -> Self {
-        Self { per_device_background: true, ..Self::new(cpus) }
+    /// With the reserve of the patch that the thread "writeback: dirty position control - bdi reserve area" is named after, as
+    /// it was first posted.
+    pub fn as_first_posted(host: &Host) -> Self {
+        Self { reserve: Reserve::Second, ..Self::new(host) }
+    }
+
+    /// As that thread's mail of 28 September 2011 has it: with its reserve, and a flusher that works also while its device holds
+    /// more than its part of the background threshold.
+    pub fn with_device_background(host: &Host) -> Self {
+        Self { per_device_background: true, reserve: Reserve::HalfAndChunk, ..Self::new(host) }
     }
 
     fn device(&mut self, numbers: &Numbers) -> &mut Device {
@@ -93,6 +116,7 @@ impl Ioless {
             device_threshold: self.completions.share(numbers.device, threshold),
             device_dirty: numbers.on_device.total(),
             write_rate: self.known(numbers).bandwidth.average(),
+            reserve: self.reserve,
         }
     }
 
@@ -103,86 +127,119 @@ impl Ioless {
 
     /// Makes the estimates that are due (kernel: `__bdi_update_bandwidth()`).
     fn estimate(&mut self, now: Nanos, numbers: &Numbers) {
-        let elapsed = now.saturating_sub(self.device(numbers).at);
-        if elapsed < INTERVAL {
+        let (ticks, tick) = (self.ticks, self.ticks.at(now));
+        let elapsed = tick.saturating_sub(self.device(numbers).at);
+        if elapsed < ticks.most_pause() {
             return;
         }
         let position = self.position(numbers);
         let device = self.device(numbers);
-        let elapsed_ms = elapsed.0 / MS;
         let dirtied = numbers.dirtied_total.saturating_sub(device.dirtied);
         let written = numbers.written_total.saturating_sub(device.written);
         // Nobody asked for a second: the device had nothing to do, which says nothing about it.
-        if elapsed <= Nanos::from_secs(1) {
+        if elapsed <= ticks.hz() {
             let below = position.dirty < position.setpoint();
-            let dirty_rate = dirtied * 1000 / elapsed_ms;
+            let dirty_rate = dirtied * ticks.hz() / elapsed;
             device.rate.update(position.ratio(), position.write_rate, dirty_rate, below);
-            device.bandwidth.update(elapsed_ms, written);
+            device.bandwidth.update(ticks, elapsed, written);
         }
-        (device.at, device.dirtied, device.written) = (now, numbers.dirtied_total, numbers.written_total);
+        (device.at, device.dirtied, device.written) = (tick, numbers.dirtied_total, numbers.written_total);
         self.hard.update(numbers.limits.limit_pages, numbers.global.total());
     }
 
-    /// A writer asks after so many pages at the latest, however fast it may go (kernel: `ratelimit_pages`, there counted
-    /// for each processor).
-    fn ask_at_most(&self, numbers: &Numbers) -> u64 {
+    /// Pages that a processor's writers dirty before one of them is looked at, however fast they may go
+    /// (kernel: `ratelimit_pages`).
+    fn ratelimit(&self, numbers: &Numbers) -> u64 {
         (numbers.limits.limit_pages / (32 * u64::from(self.cpus))).max(16)
     }
 
-    fn balance(&mut self, now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Verdict {
-        let most = self.ask_at_most(numbers);
-        if numbers.global.total() <= freerun(numbers) {
-            writer.paused_at = now;
-            writer.dirtied_pages = 0;
-            let interval = poll_interval(numbers.global.total(), numbers.limits.limit_pages);
-            writer.ask_after_pages = interval.min(most);
-            return writer.go();
+    /// A writer has dirtied pages: `None` if it is to balance them, otherwise how many more it may dirty before it asks again.
+    fn ratelimited(
+        &mut self,
+        numbers: &Numbers,
+        id: WriterId,
+        pages: u64,
+        writer: &mut Writer,
+    ) -> Option<u64> {
+        writer.dirtied_pages += pages;
+        if std::mem::take(&mut writer.has_left) {
+            return None;
         }
+        let mut limit = writer.pause_pages;
+        if self.device(numbers).exceeded {
+            limit = limit.min(WHEN_EXCEEDED);
+        }
+        let most = self.ratelimit(numbers);
+        let on_processor = self.processors.of(id);
+        if writer.dirtied_pages >= limit {
+            *on_processor = 0;
+            return None;
+        }
+        *on_processor += pages;
+        if *on_processor >= most {
+            *on_processor = 0;
+            return None;
+        }
+        Some((limit - writer.dirtied_pages).min(ASK_PAGES))
+    }
+
+    /// A writer balances; `None` when it goes on.
+    fn balance(&mut self, now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Option<Verdict> {
+        let tick = self.ticks.at(now);
+        if numbers.global.total() <= freerun(numbers) {
+            (writer.paused_at, writer.dirtied_pages) = (tick, 0);
+            writer.pause_pages = poll_interval(numbers.global.total(), numbers.limits.limit_pages);
+            self.device(numbers).exceeded = false;
+            return None;
+        }
+        let over = {
+            let position = self.position(numbers);
+            position.device_dirty > position.device_threshold && position.dirty > position.threshold
+        };
+        self.device(numbers).exceeded |= over;
         self.estimate(now, numbers);
-        let position = self.position(numbers);
+        let (ticks, position) = (self.ticks, self.position(numbers));
         let device = *self.device(numbers);
         let task = device.rate.base() * position.ratio() / RATIO_ONE;
-        let max_ms = max_pause(position.device_dirty, position.write_rate);
+        let most = max_pause(ticks, position.device_dirty, position.write_rate);
+        let plan = PausePlan::new(ticks, most, task, device.rate.base(), position.write_rate);
+        let pages = writer.stopped.take().unwrap_or(writer.dirtied_pages);
+        let pause =
+            |long: u64, pages, rule| Some(Verdict::Pause { until: ticks.sleep(now, long), pages, rule });
         if task == 0 {
             // It looks again after the pause, and still owes what it dirtied.
-            let until = now.saturating_add(Nanos::from_millis(max_ms));
-            return Verdict::Pause { until, pages: 0, rule: "ioless: limit" };
+            *writer = Writer {
+                dirtied_pages: 0,
+                pause_pages: plan.pages,
+                paused_at: tick + most,
+                stopped: Some(pages),
+                ..*writer
+            };
+            return pause(most, 0, "ioless: limit");
         }
-        let plan = PausePlan::new(max_ms, device.rate.base(), position.write_rate);
-        let pages = writer.dirtied_pages;
-        let period_ms = 1000 * pages / task;
-        let began = if writer.paused_at == Nanos::ZERO { now } else { writer.paused_at };
+        self.device(numbers).exceeded = over;
+        let period = ticks.hz() * pages / task;
+        let began = if writer.paused_at == 0 { tick } else { writer.paused_at };
         // Time that it spent elsewhere since comes off, time that it was let off before is added.
-        let (thought_ms, owed_ms) = (now.saturating_sub(began).0 / MS, began.saturating_sub(now).0 / MS);
-        let pause_ms = (period_ms + owed_ms).saturating_sub(thought_ms);
-        if pause_ms < plan.min_ms {
-            if thought_ms > period_ms + 1000 {
+        let (thought, owed) = (tick.saturating_sub(began), began.saturating_sub(tick));
+        let due = (period + owed).saturating_sub(thought);
+        if due < plan.least {
+            if thought > period + ticks.hz() {
                 // It has been slow for so long that it starts afresh.
-                (writer.paused_at, writer.dirtied_pages) = (now, 0);
-            } else if period_ms > 0 {
-                writer.paused_at = began.saturating_add(Nanos::from_millis(period_ms));
+                (writer.paused_at, writer.dirtied_pages) = (tick, 0);
+            } else if period > 0 {
+                writer.paused_at = began + period;
                 writer.dirtied_pages = 0;
-            } else if writer.ask_after_pages <= pages {
-                writer.ask_after_pages += pages;
+            } else if writer.pause_pages <= pages {
+                writer.pause_pages += pages;
             }
-            writer.ask_after_pages = writer.ask_after_pages.clamp(1, most);
-            return writer.go();
+            return None;
         }
-        let (mut from, mut pause_ms) = (now, pause_ms);
-        if pause_ms > max_ms {
-            // The rate fell for a moment: the rest is forgiven, but for as much again.
-            from = from.saturating_add(Nanos::from_millis((pause_ms - max_ms).min(max_ms)));
-            pause_ms = max_ms;
-        }
-        writer.paused_at = from.saturating_add(Nanos::from_millis(pause_ms));
-        writer.dirtied_pages = 0;
-        writer.ask_after_pages = plan.pages.clamp(1, most);
-        // Past its own part and past the limit, a device's writers are looked at every few pages.
-        if position.device_dirty > position.device_floor() && position.dirty > position.threshold {
-            writer.ask_after_pages = writer.ask_after_pages.min(8);
-        }
-        let until = now.saturating_add(Nanos::from_millis(pause_ms));
-        Verdict::Pause { until, pages: writer.ask_after_pages, rule: "ioless: rate" }
+        // The rate fell for a moment: what is beyond the longest pause is forgiven, but for as much again.
+        let forgiven = due.saturating_sub(most).min(most);
+        writer.paused_at = tick + forgiven + due.min(most);
+        (writer.dirtied_pages, writer.pause_pages) = (0, plan.pages);
+        pause(due.min(most), plan.pages.clamp(1, ASK_PAGES), "ioless: rate")
     }
 
     fn background(&mut self, now: Nanos, numbers: &Numbers) -> Background {
@@ -195,9 +252,14 @@ impl Ioless {
             return Background::Stop;
         }
         let limit = self.hard.pages(numbers.limits.limit_pages);
-        let half_second = self.device(numbers).bandwidth.average() / 2;
-        let chunk = (half_second.min(limit / 8) + CHUNK_UNIT) / CHUNK_UNIT * CHUNK_UNIT;
-        Background::Run { chunk_pages: chunk, in_flight_pages: QUEUE_PAGES, least_pages: 1 }
+        let chunk_pages = self.device(numbers).bandwidth.chunk_pages(limit, u64::MAX - CHUNK_UNIT);
+        Background::Run { chunk_pages, in_flight_pages: QUEUE_PAGES, least_pages: 1 }
+    }
+
+    /// How far the kernel's count of a device's pages may be off: for each processor so many pages that it has not told yet
+    /// (kernel: `bdi_stat_error()`). The counts here are exact; the kernel's loop compares with this.
+    fn counter_error(&self) -> u64 {
+        u64::from(self.cpus) * 8 * (1 + u64::from(self.cpus.ilog2()))
     }
 }
 
@@ -208,15 +270,36 @@ fn freerun(numbers: &Numbers) -> u64 {
 
 impl DirtyControl for Ioless {
     fn orders(&mut self, now: Nanos, numbers: &Numbers, asking: Option<Asking>) -> Orders {
-        let mut orders = Orders::none(numbers);
+        // No wall: writers stop at the limit by their rate, which is nothing there.
+        let mut orders = Orders { pool_limit_pages: u64::MAX, ..Orders::none(numbers) };
+        let mut balances = true;
         if let Some(Asking { writer: id, dirtied_pages, .. }) = asking {
             let mut writer = self.writers.remove(&id).unwrap_or_default();
-            writer.dirtied_pages += dirtied_pages;
-            orders.writer = self.balance(now, numbers, &mut writer);
+            let more = match writer.stopped {
+                // It is still in the kernel's loop; a device with next to nothing dirty lets it out.
+                Some(_) if numbers.on_device.total() < self.counter_error() => {
+                    writer.stopped = None;
+                    Some(ASK_PAGES)
+                }
+                Some(_) => None,
+                None => self.ratelimited(numbers, id, dirtied_pages, &mut writer),
+            };
+            balances = more.is_none();
+            let verdict = if balances { self.balance(now, numbers, &mut writer) } else { None };
+            let pages = more.unwrap_or(writer.pause_pages).clamp(1, ASK_PAGES);
+            orders.writer = verdict.unwrap_or(Verdict::Go { pages });
             self.writers.insert(id, writer);
         }
-        orders.flusher = self.background(now, numbers);
+        if balances {
+            orders.flusher = self.background(now, numbers);
+        }
         orders
+    }
+
+    fn leave(&mut self, _device: DeviceIndex, writer: WriterId) {
+        if let Some(writer) = self.writers.get_mut(&writer) {
+            writer.has_left = true;
+        }
     }
 
     fn forget(&mut self, _device: DeviceIndex, writer: WriterId) {

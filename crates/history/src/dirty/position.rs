@@ -1,7 +1,22 @@
-//! Where the dirty pages are between the limits, as a factor to the writers' rate.
+//! Where the dirty pages are between the limits, as a factor to the writers' rate (Linux 3.7, mm/page-writeback.c:
+//! `bdi_position_ratio()`, and what it was while it was being written, in 2011).
+
+use super::CHUNK_UNIT;
 
 /// Ratios are fixed-point numbers with ten bits after the point (kernel: `RATELIMIT_CALC_SHIFT`).
 pub(super) const RATIO_ONE: u64 = 1 << 10;
+
+/// The pages that a device is to have dirty so that it does not become idle: the factor rises below that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reserve {
+    /// The device writes so much in a second; at most freerun; a device that has written nothing has no part at all (the patch
+    /// "writeback: dirty position control - bdi reserve area" as first posted, September 2011).
+    Second,
+    /// Half of the device's part, and 4 MiB (its thread's mail of 28 September 2011).
+    HalfAndChunk,
+    /// Half of the device's part (as merged in 3.2, and since).
+    Half,
+}
 
 /// The inputs of the position ratio, in pages (kernel: `bdi_position_ratio()`).
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +35,7 @@ pub(super) struct Position {
     pub(super) device_dirty: u64,
     /// The device's write bandwidth, in pages per second.
     pub(super) write_rate: u64,
+    pub(super) reserve: Reserve,
 }
 
 impl Position {
@@ -31,7 +47,11 @@ impl Position {
     /// The device's part of the threshold, as it counts here: at least an eighth of what is left below the limit, so that
     /// a device that has written nothing can begin.
     pub(super) fn device_floor(&self) -> u64 {
-        self.device_threshold.min(self.threshold).max(self.limit.saturating_sub(self.dirty) / 8)
+        let part = self.device_threshold.min(self.threshold);
+        match self.reserve {
+            Reserve::Second => part,
+            Reserve::HalfAndChunk | Reserve::Half => part.max(self.limit.saturating_sub(self.dirty) / 8),
+        }
     }
 
     /// Where the controller wants the device's dirty pages to be (kernel: `bdi_setpoint`).
@@ -73,8 +93,11 @@ impl Position {
         } else {
             ratio /= 4;
         }
-        // Below half of its part the device runs the risk to become idle.
-        let reserve = mine / 2;
+        let reserve = match self.reserve {
+            Reserve::Second => self.write_rate.min(self.freerun),
+            Reserve::HalfAndChunk => mine / 2 + CHUNK_UNIT,
+            Reserve::Half => mine / 2,
+        };
         if self.device_dirty < reserve {
             ratio = if self.device_dirty > reserve / 8 {
                 scaled(ratio, reserve, self.device_dirty)

@@ -1,7 +1,9 @@
-//! The rate at which one writer may dirty a device's pages, and the pauses that keep it there.
+//! The rate at which one writer may dirty a device's pages, and the pauses that keep it there (Linux 3.7,
+//! mm/page-writeback.c).
 
 use super::position::RATIO_ONE;
-use extant_cache::dirty::{INITIAL_RATE, MAX_PAUSE};
+use super::ticks::Ticks;
+use extant_cache::dirty::INITIAL_RATE;
 
 /// A writer dirties at least so many pages between two pauses, where that does not take too long
 /// (kernel: `DIRTY_POLL_THRESH`).
@@ -52,38 +54,46 @@ impl RateLimit {
     }
 }
 
-/// The longest pause, in milliseconds: short enough that what the device holds does not run out meanwhile
+/// The longest pause, in ticks: short enough that what the device holds does not run out meanwhile
 /// (kernel: `bdi_max_pause()`).
-pub(super) fn max_pause(device_dirty: u64, write_rate: u64) -> u64 {
-    (device_dirty / (1 + write_rate / 128) + 1).min(MAX_PAUSE.0 / 1_000_000)
+pub(super) fn max_pause(ticks: Ticks, device_dirty: u64, write_rate: u64) -> u64 {
+    let per_eighth = write_rate / (1 + ticks.hz() / 8).next_power_of_two();
+    (device_dirty / (1 + per_eighth) + 1).min(ticks.most_pause())
 }
 
 /// How a writer is to be paced (kernel: `bdi_min_pause()`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PausePlan {
-    /// Shorter pauses are skipped, and made up for later. Milliseconds.
-    pub(super) min_ms: u64,
+    /// Shorter pauses are skipped, and made up for later. Ticks.
+    pub(super) least: u64,
     /// Pages to dirty between two pauses (kernel: `nr_dirtied_pause`).
     pub(super) pages: u64,
 }
 
 impl PausePlan {
-    /// The plan at a rate limit of `base` pages per second, on a device that writes `write_rate`.
-    pub(super) fn new(max_ms: u64, base: u64, write_rate: u64) -> Self {
+    /// The plan at a rate limit of `base` pages per second, of which a writer has `task` at the moment, on a device that writes
+    /// `write_rate`; no pause is to be longer than `most` ticks.
+    pub(super) fn new(ticks: Ticks, most: u64, task: u64, base: u64, write_rate: u64) -> Self {
+        let hz = ticks.hz();
         // 10 ms for a single writer, 10 ms more with every doubling of their number.
         let doublings = u64::from(write_rate.max(1).ilog2().saturating_sub(base.max(1).ilog2()));
-        let mut target_ms = (10 + doublings * 10_000 / 1024).min(1 + max_ms / 2);
-        let mut pages = base * target_ms / 1024;
+        let mut target = ((hz / 100).max(1) + doublings * 10 * hz / 1024).min(1 + most / 2);
+        let mut pages = base * target / ticks.hz_power();
         if pages < LEAST_PAGES {
-            target_ms = max_ms;
-            pages = base * target_ms / 1024;
+            target = most;
+            pages = base * target / ticks.hz_power();
             if pages > LEAST_PAGES {
                 pages = LEAST_PAGES;
-                target_ms = 1000 * LEAST_PAGES / base;
+                target = hz * LEAST_PAGES / base;
             }
         }
-        let min_ms = if pages >= LEAST_PAGES { 1 + target_ms / 2 } else { target_ms };
-        Self { min_ms, pages }
+        // Where the writer has much less than the rate limit at the moment, so many pages would take too long a pause.
+        if hz * pages / (task + 1) > most {
+            target = most;
+            pages = task * target / ticks.hz_power();
+        }
+        let least = if pages >= LEAST_PAGES { 1 + target / 2 } else { target };
+        Self { least, pages }
     }
 }
 

@@ -1,39 +1,48 @@
-//! Which part of the writing each device does.
+//! Proportions: which part of the writing each device does, and which part of the dirtying each task.
 
-use extant_cache::control::DeviceIndex;
+use std::collections::BTreeMap;
 
-/// Floating proportions of completed pages: every event counts, and all counts are halved once a period of events has gone
-/// by (kernel: `lib/proportions.c`, `bdi_writeout_fraction()`).
-#[derive(Clone, Debug, Default)]
-pub(super) struct Completions {
-    pages: Vec<u64>,
+/// Floating proportions of pages: every event counts, and all counts are halved once a period of events has gone by
+/// (Linux 3.1 to 3.5, lib/proportions.c; users: `bdi_writeout_fraction()`, `task_dirties_fraction()`).
+#[derive(Clone, Debug)]
+pub(super) struct Proportions<K> {
+    pages: BTreeMap<K, u64>,
     total: u64,
 }
 
-impl Completions {
+impl<K> Default for Proportions<K> {
+    fn default() -> Self {
+        Self { pages: BTreeMap::new(), total: 0 }
+    }
+}
+
+impl<K: Ord + Copy> Proportions<K> {
     /// The length of a period under a dirty limit of `limit` pages: 2^(2 + log2 of it).
     fn period(limit: u64) -> u64 {
         4 << limit.saturating_sub(1).max(1).ilog2()
     }
 
-    /// `pages` pages were written to `device`.
-    pub(super) fn add(&mut self, device: DeviceIndex, pages: u64, limit: u64) {
-        let at = device.0 as usize;
-        if self.pages.len() <= at {
-            self.pages.resize(at + 1, 0);
-        }
-        self.pages[at] += pages;
+    /// `pages` pages of `who`, under a dirty limit of `limit` pages.
+    pub(super) fn add(&mut self, who: K, pages: u64, limit: u64) {
+        *self.pages.entry(who).or_default() += pages;
         self.total += pages;
         while self.total >= Self::period(limit) {
-            self.pages.iter_mut().for_each(|pages| *pages /= 2);
-            self.total = self.pages.iter().sum();
+            self.pages.retain(|_, pages| {
+                *pages /= 2;
+                *pages > 0
+            });
+            self.total = self.pages.values().sum();
         }
     }
 
-    /// The part of `of` that is `device`'s by what it has written; 0 for one that has written nothing
-    /// (kernel: `bdi_dirty_limit()`).
-    pub(super) fn share(&self, device: DeviceIndex, of: u64) -> u64 {
-        let done = self.pages.get(device.0 as usize).copied().unwrap_or(0);
+    /// The part of `of` that is due to `who` by its pages; 0 for one that has none (kernel: `bdi_dirty_limit()`).
+    pub(super) fn share(&self, who: K, of: u64) -> u64 {
+        let done = self.pages.get(&who).copied().unwrap_or(0);
         (u128::from(of) * u128::from(done) / u128::from(self.total.max(1))) as u64
+    }
+
+    /// Forgets one that has gone; its events still count among all.
+    pub(super) fn forget(&mut self, who: K) {
+        self.pages.remove(&who);
     }
 }

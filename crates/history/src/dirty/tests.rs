@@ -2,9 +2,10 @@
 
 use super::bandwidth::WriteBandwidth;
 use super::hard_limit::HardLimit;
-use super::position::{Position, RATIO_ONE};
+use super::position::{Position, RATIO_ONE, Reserve};
 use super::rate::{PausePlan, RateLimit, max_pause, poll_interval};
-use super::share::Completions;
+use super::share::Proportions;
+use super::ticks::Ticks;
 use super::{Ioless, Linux31};
 use crate::{DIRTY_CONTROLS, Host, dirty_control};
 use extant_cache::control::{
@@ -42,13 +43,18 @@ fn position(dirty: u64, device_dirty: u64) -> Position {
         device_threshold: 2_560,
         device_dirty,
         write_rate: 16_896,
+        reserve: Reserve::Half,
     }
 }
 
+/// With so many ticks a second.
+fn host(hz: u32) -> Host {
+    Host { cpus: 24, memory_bytes: 16 << 30, hz }
+}
+
 /// Those of Linux, and ours.
-fn controllers() -> impl Iterator<Item = Box<dyn DirtyControl>> {
-    let host = Host { cpus: 24, memory_bytes: 16 << 30 };
-    DIRTY_CONTROLS.iter().map(move |policy| dirty_control(policy.name, &host).unwrap())
+fn controllers(hz: u32) -> impl Iterator<Item = Box<dyn DirtyControl>> {
+    DIRTY_CONTROLS.iter().map(move |policy| dirty_control(policy.name, &host(hz)).unwrap())
 }
 
 #[test]
@@ -78,6 +84,10 @@ fn the_device_ratio_follows_its_line_its_reserve_and_its_end() {
     assert_eq!(position(22_400, 640).ratio(), 2_254, "at half of its reserve");
     assert_eq!(position(22_400, 100).ratio(), 9_296, "nearly empty");
     assert_eq!(position(22_400, 15_000).ratio(), 256, "far above");
+    // The mail's reserve is 1280 + 1024 pages, the first one what the device writes in a second.
+    let with = |reserve, device_dirty| Position { reserve, ..position(22_400, device_dirty) }.ratio();
+    assert_eq!(with(Reserve::HalfAndChunk, 2_240), 1_023 * 2_304 / 2_240);
+    assert_eq!(with(Reserve::Second, 2_240), 1_023 * 16_896 / 2_240);
 }
 
 #[test]
@@ -85,22 +95,27 @@ fn a_device_that_has_written_nothing_counts_for_an_eighth_of_what_is_left() {
     let position = Position { device_threshold: 0, ..position(22_400, 0) };
     assert_eq!(position.device_floor(), 400);
     assert!(position.ratio() > 0);
+    assert_eq!(Position { reserve: Reserve::Second, ..position }.device_floor(), 0, "but not at first");
 }
 
 #[test]
 fn bandwidth_moves_by_the_part_of_the_window_that_went_by() {
     let mut bandwidth = WriteBandwidth::default();
-    bandwidth.update(200, 2_000);
+    bandwidth.update(Ticks::new(1000), 200, 2_000);
     assert_eq!((bandwidth.rate, bandwidth.average()), (24_838, 25_600));
-    bandwidth.update(200, 2_000);
+    bandwidth.update(Ticks::new(1000), 200, 2_000);
     assert_eq!((bandwidth.rate, bandwidth.average()), (24_113, 25_505));
-    bandwidth.update(5_000, 50_000);
+    bandwidth.update(Ticks::new(1000), 5_000, 50_000);
     assert_eq!((bandwidth.rate, bandwidth.average()), (10_000, 10_000), "longer than the window");
+    // At 250 Hz the window of 3 s is 1024 ticks, and the estimate the same.
+    let mut coarse = WriteBandwidth::default();
+    coarse.update(Ticks::new(250), 50, 2_000);
+    assert_eq!(coarse.rate, 24_838);
 }
 
 #[test]
 fn completions_are_halved_once_a_period_is_over() {
-    let mut completions = Completions::default();
+    let mut completions = Proportions::default();
     completions.add(DeviceIndex(0), 40_000, 25_600);
     completions.add(DeviceIndex(1), 20_000, 25_600);
     assert_eq!(completions.share(DeviceIndex(0), 300), 200);
@@ -112,12 +127,21 @@ fn completions_are_halved_once_a_period_is_over() {
 
 #[test]
 fn pauses_are_planned_as_by_hand() {
-    assert_eq!(max_pause(2_560, 16_896), 20);
-    assert_eq!(max_pause(1_000_000, 16_896), 200);
-    assert_eq!(PausePlan::new(200, 16_896, 16_896), PausePlan { min_ms: 6, pages: 165 });
-    assert_eq!(PausePlan::new(200, 1_056, 16_896), PausePlan { min_ms: 25, pages: 50 });
-    assert_eq!(PausePlan::new(200, 300, 16_896), PausePlan { min_ms: 54, pages: 32 });
-    assert_eq!(PausePlan::new(200, 100, 16_896), PausePlan { min_ms: 200, pages: 19 });
+    let ms = Ticks::new(1000);
+    assert_eq!(max_pause(ms, 2_560, 16_896), 20);
+    assert_eq!(max_pause(ms, 1_000_000, 16_896), 200);
+    let plan = |base| PausePlan::new(ms, 200, base, base, 16_896);
+    assert_eq!(plan(16_896), PausePlan { least: 6, pages: 165 });
+    assert_eq!(plan(1_056), PausePlan { least: 25, pages: 50 });
+    assert_eq!(plan(300), PausePlan { least: 54, pages: 32 });
+    assert_eq!(plan(100), PausePlan { least: 200, pages: 19 });
+    // With an eighth of the rate limit at the moment, 165 pages would take 78 ms: longer than 20, so what fits in 20.
+    assert_eq!(PausePlan::new(ms, 20, 2_112, 16_896, 16_896), PausePlan { least: 11, pages: 41 });
+    // In ticks of 10 ms the target is a tick.
+    assert_eq!(
+        PausePlan::new(Ticks::new(100), 20, 16_896, 16_896, 16_896),
+        PausePlan { least: 1, pages: 132 }
+    );
     assert_eq!(poll_interval(0, 25_600), 128);
     assert_eq!(poll_interval(25_600, 25_600), 1);
 }
@@ -160,7 +184,7 @@ fn the_rate_limit_comes_to_the_device_s_bandwidth_over_its_writers() {
 
 #[test]
 fn no_writer_pauses_while_little_is_dirty() {
-    for mut control in controllers() {
+    for mut control in controllers(1000) {
         let mut dirtied = 1;
         for step in 0..100 {
             let now = Nanos::from_millis(step);
@@ -174,7 +198,7 @@ fn no_writer_pauses_while_little_is_dirty() {
 
 #[test]
 fn no_pause_is_longer_than_200_ms_wherever_the_numbers_are() {
-    for mut control in controllers() {
+    for mut control in controllers(1000).chain(controllers(100)) {
         let mut allowed = [1; 40];
         let mut now = Nanos::from_secs(1);
         for step in 0..4_000_u64 {
@@ -204,35 +228,44 @@ fn no_pause_is_longer_than_200_ms_wherever_the_numbers_are() {
 
 #[test]
 fn linux_3_1_writers_write_back_half_as_much_again_and_sleep_twice_as_long_each_time() {
-    let mut control = Linux31::new(16 << 30, 24);
-    let full = numbers(26_000, 0);
+    let mut control = Linux31::new(&host(1000));
     let mut now = Nanos::from_secs(1);
-    let mut slept = Vec::new();
-    let mut dirtied = 8;
-    let verdict = loop {
-        match control.orders(now, &full, Some(asking(0, dirtied))).writer {
-            Verdict::WriteBack { pages, .. } => assert_eq!(pages, 1_536),
-            other => break other,
-        }
-        dirtied = 0;
-        // It found nothing to write.
-        let verdict = control.orders(now, &full, Some(asking(0, 0))).writer;
+    control.written(now, &numbers(0, 0), 1_000, Nanos::from_millis(1));
+    let mut dirtied = 1024;
+    // It is asked to write back, finds nothing to write, and sleeps: so many milliseconds.
+    let mut slept = |numbers: &Numbers| {
+        let verdict = control.orders(now, numbers, Some(asking(0, std::mem::take(&mut dirtied)))).writer;
+        let Verdict::WriteBack { pages: 2_048, chunk_pages: 2_048, .. } = verdict else {
+            return Err(verdict);
+        };
+        let verdict = control.orders(now, numbers, Some(asking(0, 0))).writer;
         let Verdict::Pause { until, pages: 0, .. } = verdict else { panic!("{verdict:?}") };
-        slept.push((until - now).0 / 1_000_000);
+        let ms = (until - now).0 / 1_000_000;
         now = until;
+        Ok(ms)
     };
-    assert_eq!(slept, [1, 2, 4, 8, 16, 32, 64, 100]);
-    assert_eq!(verdict, Verdict::Go { pages: 8 }, "after 200 ms it may go a little past the limit");
+    let all: Vec<u64> = (0..10).map(|_| slept(&numbers(26_000, 0)).unwrap()).collect();
+    assert_eq!(all, [1, 2, 4, 8, 16, 32, 64, 100, 100, 100], "past the limit it stays");
+    // Its own limit is an eighth below the device's, because it dirtied all.
+    assert_eq!(slept(&numbers(23_000, 0)), Ok(100));
+    assert_eq!(
+        slept(&numbers(23_000, 0)),
+        Err(Verdict::Go { pages: 8 }),
+        "near its limit, after 200 ms it goes"
+    );
 }
 
 #[test]
-fn a_linux_3_1_writer_that_wrote_its_part_goes_on() {
-    let mut control = Linux31::new(16 << 30, 24);
+fn a_linux_3_1_writer_that_wrote_its_part_goes_on_and_is_looked_at_every_eight_pages_of_its_processor() {
+    let mut control = Linux31::new(&host(1000));
     let full = numbers(25_601, 0);
     let mut ask = |asking| control.orders(Nanos(0), &full, Some(asking)).writer;
-    assert!(matches!(ask(asking(0, 8)), Verdict::WriteBack { .. }));
-    assert_eq!(ask(Asking { written_pages: 1_536, ..asking(0, 0) }), Verdict::Go { pages: 8 });
-    // Pages that it has written back are not counted twice.
+    // Writers 0 and 24 share a processor of 24, and the 1024 pages before one of them is looked at.
+    assert_eq!(ask(asking(0, 1_000)), Verdict::Go { pages: 8 });
+    assert_eq!(ask(asking(1, 1_000)), Verdict::Go { pages: 8 });
+    assert!(matches!(ask(asking(24, 24)), Verdict::WriteBack { .. }));
+    assert_eq!(ask(Asking { written_pages: 1_536, ..asking(24, 0) }), Verdict::Go { pages: 8 });
+    // The device is over its part from now on. Pages that it has written back are not counted twice.
     assert!(matches!(ask(asking(0, 8)), Verdict::WriteBack { .. }));
     assert!(matches!(ask(asking(0, 0)), Verdict::Pause { .. }));
 }
@@ -252,8 +285,8 @@ fn only_the_device_s_background_threshold_wakes_the_flusher_of_a_device_with_mor
         }
         control.orders(Nanos(0), &numbers, None).flusher
     };
-    assert_eq!(share(&mut Ioless::new(24)), Background::Stop);
-    let run = share(&mut Ioless::with_device_background(24));
+    assert_eq!(share(&mut Ioless::new(&host(1000))), Background::Stop);
+    let run = share(&mut Ioless::with_device_background(&host(1000)));
     // Half a second of 100 MiB/s, an eighth of the limit, and 4 MiB, in whole 4 MiB.
     assert_eq!(run, Background::Run { chunk_pages: 4_096, in_flight_pages: 16_384, least_pages: 1 });
 }
@@ -261,10 +294,10 @@ fn only_the_device_s_background_threshold_wakes_the_flusher_of_a_device_with_mor
 #[test]
 fn think_time_comes_out_of_an_io_less_pause() {
     let pause = |thought_ms| {
-        let mut control = Ioless::new(24);
+        let mut control = Ioless::new(&host(1000));
         let now = Nanos::from_secs(10);
         // It has been let off below freerun last.
-        control.orders(now - Nanos::from_millis(thought_ms), &numbers(0, 0), Some(asking(0, 1)));
+        control.orders(now - Nanos::from_millis(thought_ms), &numbers(0, 0), Some(asking(0, 32)));
         match control.orders(now, &numbers(12_400, 10_000), Some(asking(0, 512))).writer {
             Verdict::Pause { until, .. } => until - now,
             other => panic!("{other:?}"),
@@ -275,7 +308,7 @@ fn think_time_comes_out_of_an_io_less_pause() {
 
 #[test]
 fn io_less_pauses_that_are_too_short_to_take_are_made_up_for() {
-    let mut control = Ioless::new(24);
+    let mut control = Ioless::new(&host(1000));
     let now = Nanos::from_secs(10);
     let numbers = numbers(12_400, 10_000);
     // The only device that writes: all of the threshold is its part.

@@ -130,7 +130,7 @@ fn waiting_ends_with_the_request() {
     assert_eq!(elevator.next(Nanos::from_millis(2)), Decision::Dispatch(RequestId(2)));
 }
 
-/// While the disk waits for a stream, that stream may exceed the number of requests; no other may.
+/// While the disk waits for a stream, that stream may exceed the number of requests, once in a slice; no other may.
 #[test]
 fn the_awaited_request_passes_the_limit() {
     for name in ["cfq", "cfq-limited", "none"] {
@@ -145,6 +145,7 @@ fn the_awaited_request_passes_the_limit() {
             (name != "none", false),
             "{name}"
         );
+        assert!(!elevator.awaits(StreamId(1)), "{name}: once");
     }
 }
 

@@ -13,7 +13,7 @@ use extant_history::{self as history, ELEVATORS};
 use extant_iosched::elevator::Elevator;
 
 fn make(name: &str) -> Box<dyn Elevator> {
-    history::elevator(name).expect("the name is known")
+    history::elevator(name, &history::BlockHost::default()).expect("the name is known")
 }
 
 fn names() -> impl Iterator<Item = &'static str> {

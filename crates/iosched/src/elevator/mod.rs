@@ -189,8 +189,8 @@ pub trait Elevator: Send + fmt::Debug {
 
     /// Whether the device is kept idle for this stream's next synchronous request. A driver with a limited number of
     /// requests lets that one past the limit (Linux: `ELV_MQUEUE_MUST`): idling for a request that stands in line for a
-    /// slot helps nobody.
-    fn awaits(&self, _stream: StreamId) -> bool {
+    /// slot helps nobody. An elevator may say so once for each of its waits.
+    fn awaits(&mut self, _stream: StreamId) -> bool {
         false
     }
 

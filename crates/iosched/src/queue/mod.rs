@@ -1,6 +1,7 @@
 //! The request queue before a device.
 
 mod account;
+mod admission;
 mod cut;
 mod flush;
 mod observe;
@@ -10,6 +11,7 @@ mod tests;
 mod waiters;
 
 pub use account::{StreamInfo, StreamStats};
+pub use admission::Batching;
 
 use crate::Cost;
 use crate::elevator::{Elevator, RequestId};
@@ -33,6 +35,8 @@ pub struct QueueConfig {
     /// Most requests of each kind, synchronous and not, that the elevator sees; bios beyond that wait, and their streams
     /// take turns when a request becomes free (Linux: `nr_requests`).
     pub requests: usize,
+    /// How streams that have waited go past that bound; `None` where none does.
+    pub batching: Option<Batching>,
     /// Most requests in the device at a time.
     pub depth: usize,
     /// Whether the device honours [`BioFlags::FUA`] itself; if not, the queue flushes after such a write.
@@ -44,9 +48,9 @@ pub struct QueueConfig {
 }
 
 impl Default for QueueConfig {
-    /// 128 requests of each kind, 32 in the device, no trace.
+    /// 128 requests of each kind, no batching, 32 in the device, no trace.
     fn default() -> Self {
-        Self { requests: 128, depth: 32, fua: true, blktrace: None, number: (259, 0) }
+        Self { requests: 128, batching: None, depth: 32, fua: true, blktrace: None, number: (259, 0) }
     }
 }
 
@@ -112,7 +116,7 @@ impl Queue {
             device: config.number.0 << 20 | config.number.1,
             rule: elevator.name(),
         };
-        let bounds = Bounds { requests: config.requests, depth: config.depth };
+        let bounds = Bounds { requests: config.requests, batching: config.batching, depth: config.depth };
         let state = State {
             requests: Requests::new(elevator, limits.clone(), bounds, observer),
             flushes: FlushSharing::default(),

@@ -3,6 +3,7 @@
 //! A state machine without clock, device or completion: the queue around it does what it returns.
 
 use super::account::{Accounts, StreamInfo, StreamStats};
+use super::admission::{Admission, Batching};
 use super::observe::Observer;
 use super::waiters::Waiters;
 use crate::elevator::{Decision, Elevator, Request, RequestId};
@@ -16,6 +17,8 @@ use std::collections::VecDeque;
 pub(super) struct Bounds {
     /// Requests of each kind, synchronous and not (Linux: `nr_requests`).
     pub(super) requests: usize,
+    /// How streams that waited go past that.
+    pub(super) batching: Option<Batching>,
     /// Requests in the device.
     pub(super) depth: usize,
 }
@@ -60,9 +63,11 @@ pub(super) struct Requests {
     pub(super) accounts: Accounts,
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
-    /// Slots taken by asynchronous and by synchronous requests, counted apart so that writeback cannot lock readers out.
-    taken: [usize; 2],
+    admission: Admission,
+    /// Asynchronous and synchronous bios that wait for a request.
     waiting: [Waiters<Arrival>; 2],
+    /// Requests freed for which no waiting stream was woken yet, likewise.
+    to_wake: [usize; 2],
     in_device: usize,
     /// Slots' empty lists, kept for their memory.
     spare: Vec<VecDeque<Arrival>>,
@@ -88,8 +93,9 @@ impl Requests {
             accounts: Accounts::default(),
             slots: Vec::new(),
             free: Vec::new(),
-            taken: [0; 2],
+            admission: Admission::new(bounds.requests, bounds.batching),
             waiting: [Waiters::default(), Waiters::default()],
+            to_wake: [0; 2],
             in_device: 0,
             spare: Vec::new(),
         }
@@ -98,6 +104,7 @@ impl Requests {
     /// The stream ends. Its account is closed when nothing of it is under way any more.
     pub(super) fn exited(&mut self, stream: StreamId, now: Nanos) -> Option<StreamStats> {
         self.elevator.exited(stream, now);
+        self.admission.forget(stream);
         self.accounts.leave(stream)
     }
 
@@ -111,21 +118,27 @@ impl Requests {
         self.observer.tell(now, Action::Queued, &bio, Ok(()), now);
         self.accounts.of(bio.stream).comes();
         let segments = bio.segments.len();
-        self.place(Arrival { bio, at: now, segments }, now);
+        let (stream, kind) = (bio.stream, usize::from(is_sync(&bio)));
+        let arrival = Arrival { bio, at: now, segments };
+        // A task that waits for a request submits nothing meanwhile.
+        let sleeps = self.admission.batches() && self.waiting[kind].holds(stream);
+        let left = if sleeps { Some(arrival) } else { self.place(arrival, now) };
+        if let Some(arrival) = left {
+            self.observer.tell(now, Action::Slept, &arrival.bio, Ok(()), now);
+            self.waiting[kind].push(stream, arrival);
+        }
     }
 
-    fn place(&mut self, arrival: Arrival, now: Nanos) {
+    /// Merges a bio or gives it a request; without a free one the bio comes back.
+    fn place(&mut self, arrival: Arrival, now: Nanos) -> Option<Arrival> {
         let request = describe(&arrival.bio, self.accounts.of(arrival.bio.stream).info);
-        let Some(arrival) = self.merge(arrival, &request, now) else { return };
+        let arrival = self.merge(arrival, &request, now)?;
         let kind = usize::from(request.sync);
         // The device is kept idle for this one: making it wait for a slot as well would be idling for nothing.
         let awaited = request.sync && self.elevator.awaits(request.stream);
-        if self.taken[kind] >= self.bounds.requests && !awaited {
-            self.observer.tell(now, Action::Slept, &arrival.bio, Ok(()), now);
-            self.waiting[kind].push(arrival.bio.stream, arrival);
-            return;
+        if !self.admission.take(kind, request.stream, awaited, now) {
+            return Some(arrival);
         }
-        self.taken[kind] += 1;
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -137,6 +150,39 @@ impl Requests {
         bios.push_back(arrival);
         self.slots[index as usize] = Some(Slot { request, bios, dispatched: now, retrying: false });
         self.elevator.add(request, now);
+        None
+    }
+
+    /// Gives the requests of a kind that were freed to bios that wait.
+    fn admit_waiting(&mut self, kind: usize, now: Nanos) {
+        let mut to_wake = std::mem::take(&mut self.to_wake[kind]);
+        if !self.admission.batches() {
+            while self.admission.has_room(kind) {
+                let Some(arrival) = self.waiting[kind].pop() else { return };
+                let left = self.place(arrival, now);
+                debug_assert!(left.is_none(), "there is room");
+            }
+            return;
+        }
+        while to_wake > 0 {
+            let Some((stream, mut arrivals)) = self.waiting[kind].pop_stream() else { return };
+            self.admission.woken(stream, now);
+            let before = self.admission.taken(kind);
+            while let Some(arrival) = arrivals.pop_front() {
+                if let Some(arrival) = self.place(arrival, now) {
+                    arrivals.push_front(arrival);
+                    break;
+                }
+            }
+            let took = self.admission.taken(kind) > before;
+            let blocked = !took && !arrivals.is_empty();
+            self.waiting[kind].push_stream(stream, arrivals);
+            if blocked {
+                return;
+            }
+            // A bio that joined another's request leaves the free one to the next stream.
+            to_wake -= usize::from(took);
+        }
     }
 
     /// Joins the bio to a queued request next to it, where policy and limits allow; else gives it back.
@@ -212,7 +258,8 @@ impl Requests {
     fn release(&mut self, id: RequestId) -> Slot {
         let slot = self.slots[id.0 as usize].take().expect("released once");
         self.free.push(id.0);
-        self.taken[usize::from(slot.request.sync)] -= 1;
+        let kind = usize::from(slot.request.sync);
+        self.to_wake[kind] += usize::from(self.admission.give_back(kind));
         slot
     }
 
@@ -279,11 +326,7 @@ impl Requests {
         self.elevator.completed(id, now);
         let slot = self.release(id);
         self.spare.push(slot.bios);
-        let kind = usize::from(slot.request.sync);
-        while self.taken[kind] < self.bounds.requests {
-            let Some(arrival) = self.waiting[kind].pop() else { break };
-            self.place(arrival, now);
-        }
+        self.admit_waiting(usize::from(slot.request.sync), now);
         None
     }
 }
@@ -336,10 +379,15 @@ pub(super) fn told(result: &Result<(), Box<IoError>>) -> Result<(), &IoError> {
     }
 }
 
+/// Whether a task waits for the bio.
+fn is_sync(bio: &Bio) -> bool {
+    bio.op == Op::Read || bio.flags.contains(BioFlags::SYNC)
+}
+
 /// A bio as the elevator sees it.
 fn describe(bio: &Bio, info: StreamInfo) -> Request {
     Request {
-        sync: bio.op == Op::Read || bio.flags.contains(BioFlags::SYNC),
+        sync: is_sync(bio),
         meta: bio.flags.contains(BioFlags::META),
         prio: bio.flags.contains(BioFlags::META),
         // Linux sets it on the writes of fsync and of journals, which carry these demands.

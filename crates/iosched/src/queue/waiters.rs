@@ -44,6 +44,30 @@ impl<T> Waiters<T> {
     pub(super) fn len(&self) -> usize {
         self.len
     }
+
+    /// Whether something of this stream waits.
+    pub(super) fn holds(&self, stream: StreamId) -> bool {
+        self.streams.contains_key(&stream)
+    }
+
+    /// All that the stream whose turn it is has waiting.
+    pub(super) fn pop_stream(&mut self) -> Option<(StreamId, VecDeque<T>)> {
+        let stream = self.turns.pop_front()?;
+        let items = self.streams.remove(&stream).expect("a stream with a turn waits");
+        self.len -= items.len();
+        Some((stream, items))
+    }
+
+    /// The rest of a stream's items waits again, behind all others.
+    pub(super) fn push_stream(&mut self, stream: StreamId, items: VecDeque<T>) {
+        if items.is_empty() {
+            return;
+        }
+        self.len += items.len();
+        self.turns.push_back(stream);
+        let before = self.streams.insert(stream, items);
+        debug_assert!(before.is_none(), "a stream waits once");
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,16 @@ use super::Cfq;
 use super::ids::ContextId;
 use super::ids::QueueId;
 
+/// A queue beside the head.
+#[derive(Clone, Copy, Debug)]
+struct Neighbour {
+    queue: QueueId,
+    /// When its place was taken, as a count.
+    entered: u64,
+    /// In sectors.
+    distance: u64,
+}
+
 impl Cfq {
     /// Notes where a queue's next request lies. Of two queues with the same sector only the first is noted.
     pub(super) fn update_position(&mut self, id: QueueId) {
@@ -12,7 +22,15 @@ impl Cfq {
             Some(next) if !queue.idle_class() => Some((queue.level, self.table.get(next).request.start.0)),
             _ => None,
         };
+        self.places_given += 1;
+        let entered = self.places_given;
         if queue.position == wanted {
+            // The kernel takes the queue out of its tree and inserts it anew.
+            if let Some((level, sector)) = wanted
+                && let Some(entry) = self.positions[usize::from(level)].get_mut(&sector)
+            {
+                entry.1 = entered;
+            }
             return;
         }
         self.forget_position(id);
@@ -20,7 +38,7 @@ impl Cfq {
             && let std::collections::btree_map::Entry::Vacant(place) =
                 self.positions[usize::from(level)].entry(sector)
         {
-            place.insert(id);
+            place.insert((id, entered));
             self.queues.get_mut(id.0).position = wanted;
         }
     }
@@ -31,15 +49,36 @@ impl Cfq {
         }
     }
 
+    /// The neighbours of the head among the queues of `level`: at it or ahead of it, and behind it.
+    fn beside_head(&self, level: u8) -> [Option<Neighbour>; 2] {
+        let (positions, head) = (&self.positions[usize::from(level)], self.last_position);
+        let of = |(&sector, &(queue, entered)): (&u64, &(QueueId, u64))| Neighbour {
+            queue,
+            entered,
+            distance: sector.abs_diff(head),
+        };
+        [positions.range(head..).next().map(of), positions.range(..head).next_back().map(of)]
+    }
+
     /// The queue of `level` whose next request is nearest to the head, and how near.
     pub(super) fn nearest(&self, level: u8) -> Option<(QueueId, u64)> {
-        let (positions, head) = (&self.positions[usize::from(level)], self.last_position);
-        let ahead = positions.range(head..).next().map(|(sector, id)| (*id, sector - head));
-        let behind = positions.range(..head).next_back().map(|(sector, id)| (*id, head - sector));
-        match (ahead, behind) {
-            (Some(a), Some(b)) => Some(if a.1 <= b.1 { a } else { b }),
-            (a, b) => a.or(b),
-        }
+        let nearest = self.beside_head(level).into_iter().flatten().min_by_key(|found| found.distance);
+        nearest.map(|found| (found.queue, found.distance))
+    }
+
+    /// The queue of `level` that a search in the kernel's red-black tree finds close to the head (`cfqq_close()`): the one at
+    /// the head, or the last node on the way down, or, if that is not close, its neighbour on the other side. The last node
+    /// is the deeper one of the head's two neighbours, and that is the one inserted later, unless a rotation has turned
+    /// them round, which is not modelled.
+    fn found_close(&self, level: u8) -> Option<QueueId> {
+        let [ahead, behind] = self.beside_head(level);
+        let close = |found: &Neighbour| found.distance <= self.rule.close_sectors();
+        let (first, second) = match (ahead, behind) {
+            (Some(at_head), _) if at_head.distance == 0 => (Some(at_head), None),
+            (Some(a), Some(b)) if b.entered > a.entered => (Some(b), Some(a)),
+            (a, b) => (a, b),
+        };
+        first.filter(close).or(second.filter(close)).map(|found| found.queue)
     }
 
     /// A queue that has a request close to where the active queue `id`, which has none, left the head. Neither may be
@@ -49,13 +88,10 @@ impl Cfq {
         if queue.idle_class() || !queue.sync || queue.seeks.seeky() || self.group.queues == 1 {
             return None;
         }
-        let (other_id, distance) = self.nearest(queue.level)?;
+        let other_id = self.found_close(queue.level)?;
         let other = self.queues.get(other_id.0);
-        let fits = other_id != id
-            && distance <= self.rule.close_sectors()
-            && other.sync
-            && !other.seeks.seeky()
-            && other.real_time() == queue.real_time();
+        let fits =
+            other_id != id && other.sync && !other.seeks.seeky() && other.real_time() == queue.real_time();
         fits.then_some(other_id)
     }
 

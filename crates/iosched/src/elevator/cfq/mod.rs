@@ -69,8 +69,8 @@ pub struct Cfq {
     queues: Slab<Queue>,
     group: Group,
     async_queues: [Option<QueueId>; ASYNC_QUEUES],
-    /// Queues by the sector of their next request, for each level.
-    positions: [BTreeMap<u64, QueueId>; Priority::LEVELS as usize],
+    /// Queues by the sector of their next request, for each level, each with the time of its entry as a count.
+    positions: [BTreeMap<u64, (QueueId, u64)>; Priority::LEVELS as usize],
     places_given: u64,
 
     /// Requests queued: all, and those of synchronous queues.
@@ -156,9 +156,9 @@ impl Cfq {
         }
     }
 
-    /// With our own rule for idling, and ticks of 100 µs.
-    pub fn extant() -> Self {
-        Self::with(Tunables::linux(10_000), idle_rule::ExpectedGain::new())
+    /// With our own rule for idling, and ticks of 100 µs, before a disk on which seeks cost time if it is `rotational`.
+    pub fn extant(rotational: bool) -> Self {
+        Self::with(Tunables { rotational, ..Tunables::linux(10_000) }, idle_rule::ExpectedGain::new())
     }
 
     /// Name of the idle rule.
@@ -255,9 +255,13 @@ impl Elevator for Cfq {
         self.merged(kept, start, sectors, now);
     }
 
-    fn awaits(&self, stream: StreamId) -> bool {
-        let waits = |id: QueueId| self.queues.get(id.0).wait_request && self.feeds(stream, id);
-        self.idle_timer.is_some() && self.active.is_some_and(waits)
+    fn awaits(&mut self, stream: StreamId) -> bool {
+        let Some(id) = self.active.filter(|_| self.idle_timer.is_some()) else { return false };
+        if !self.queues.get(id.0).wait_request || !self.feeds(stream, id) {
+            return false;
+        }
+        let granted = std::mem::replace(&mut self.queues.get_mut(id.0).slot_granted, true);
+        !granted || self.rule.waits_are_bounded()
     }
 
     fn exited(&mut self, stream: StreamId, now: Nanos) {

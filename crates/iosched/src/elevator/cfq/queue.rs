@@ -74,6 +74,9 @@ pub(super) struct Queue {
     pub(super) wait_request: bool,
     /// The slice was stretched so that its group stays busy.
     pub(super) wait_busy: bool,
+    /// In this slice a request was let past the bound on requests, because the device idled for it
+    /// (kernel: `must_alloc_slice`).
+    pub(super) slot_granted: bool,
     /// A request came while idling: one dispatch is due even if the slice is over.
     pub(super) must_dispatch: bool,
     /// The oldest request's expiry was looked at in this slice.
@@ -109,6 +112,7 @@ impl Queue {
             slice_residual: 0,
             wait_request: false,
             wait_busy: false,
+            slot_granted: false,
             must_dispatch: false,
             fifo_checked: false,
         };
@@ -167,6 +171,7 @@ impl Queue {
         self.slice_end = 0;
         self.slice_dispatch = 0;
         self.wait_request = false;
+        self.slot_granted = false;
         self.must_dispatch = false;
         self.fifo_checked = false;
         self.slice_new = true;

@@ -95,7 +95,7 @@ impl Cfq {
         self.swept += 1;
         let positions = &self.positions[usize::from(level)];
         let (ahead, behind) = (positions.range(self.last_position..), positions.range(..self.last_position));
-        let mut queues = ahead.chain(behind).map(|(_, id)| *id).take(SWEEP_LOOK);
+        let mut queues = ahead.chain(behind).map(|(_, (id, _))| *id).take(SWEEP_LOOK);
         let here = |id: &QueueId| self.queues.get(id.0).place.is_some_and(|(place, _, _)| place == tree);
         queues.find(here).unwrap_or(first)
     }

@@ -1,0 +1,178 @@
+//! Admission: whether a bio gets a request now, or its stream waits for one.
+
+use extant_block::StreamId;
+use extant_rt::Nanos;
+use rustc_hash::FxHashMap;
+
+/// How far a stream that has waited for a request may go past the bound on requests, as the request queue of Linux before
+/// blk-mq had it (3.10, block/blk-core.c: `ioc_batching()`, `__get_request()`).
+///
+/// The stream that fills the queue, and each one that is woken because a request became free, takes a batch; others wait,
+/// in order, one woken for each request that is freed below the bound. All batches together go half past the bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batching {
+    /// Requests of a batch (kernel: `BLK_BATCH_REQ`).
+    pub requests: u32,
+    /// A batch ends so long after it began; its first request has no such limit (kernel: `BLK_BATCH_TIME`).
+    pub span: Nanos,
+}
+
+impl Batching {
+    /// Linux's: 32 requests within 20 ms.
+    pub const LINUX: Self = Self { requests: 32, span: Nanos::from_millis(20) };
+}
+
+/// The slots of both kinds of requests, counted apart so that write-back cannot lock readers out.
+#[derive(Debug)]
+pub(super) struct Admission {
+    bound: usize,
+    batching: Option<Batching>,
+    kinds: [Kind; 2],
+    // Looked up, never iterated; and the hasher has no random seed.
+    batches: FxHashMap<StreamId, Batch>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Kind {
+    taken: usize,
+    /// A stream has filled the queue, and no request was freed below the bound since.
+    full: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    left: u32,
+    since: Nanos,
+}
+
+impl Admission {
+    pub(super) fn new(bound: usize, batching: Option<Batching>) -> Self {
+        Self { bound, batching, kinds: [Kind::default(); 2], batches: FxHashMap::default() }
+    }
+
+    /// Whether streams wait for requests as tasks did: one that waits submits nothing else meanwhile.
+    pub(super) fn batches(&self) -> bool {
+        self.batching.is_some()
+    }
+
+    /// Slots of a kind that are taken.
+    pub(super) fn taken(&self, kind: usize) -> usize {
+        self.kinds[kind].taken
+    }
+
+    /// Whether fewer than the bound are.
+    pub(super) fn has_room(&self, kind: usize) -> bool {
+        self.kinds[kind].taken < self.bound
+    }
+
+    /// Takes a slot for a bio of `stream`, if it may have one. The device is kept idle for one that is `awaited`.
+    pub(super) fn take(&mut self, kind: usize, stream: StreamId, awaited: bool, now: Nanos) -> bool {
+        let Kind { taken, full } = self.kinds[kind];
+        let Some(batching) = self.batching else {
+            let admitted = taken < self.bound || awaited;
+            self.kinds[kind].taken += usize::from(admitted);
+            return admitted;
+        };
+        if taken + 1 >= self.bound {
+            if !full {
+                self.begin(stream, batching, now);
+                self.kinds[kind].full = true;
+            } else if !awaited && !self.is_batching(stream, batching, now) {
+                return false;
+            }
+        }
+        if taken >= self.bound + self.bound / 2 {
+            return false;
+        }
+        self.kinds[kind].taken += 1;
+        if self.is_batching(stream, batching, now)
+            && let Some(batch) = self.batches.get_mut(&stream)
+        {
+            batch.left -= 1;
+        }
+        true
+    }
+
+    /// A slot is free again; says whether a stream that waits is to be woken for it.
+    pub(super) fn give_back(&mut self, kind: usize) -> bool {
+        let slots = &mut self.kinds[kind];
+        slots.taken -= 1;
+        let below = slots.taken < self.bound;
+        slots.full &= !below;
+        below
+    }
+
+    /// A stream that waited was woken.
+    pub(super) fn woken(&mut self, stream: StreamId, now: Nanos) {
+        if let Some(batching) = self.batching {
+            self.begin(stream, batching, now);
+        }
+    }
+
+    /// The stream has ended.
+    pub(super) fn forget(&mut self, stream: StreamId) {
+        self.batches.remove(&stream);
+    }
+
+    fn begin(&mut self, stream: StreamId, batching: Batching, now: Nanos) {
+        if !self.is_batching(stream, batching, now) {
+            self.batches.insert(stream, Batch { left: batching.requests, since: now });
+        }
+    }
+
+    fn is_batching(&self, stream: StreamId, batching: Batching, now: Nanos) -> bool {
+        self.batches.get(&stream).is_some_and(|batch| {
+            let in_time = now < batch.since.saturating_add(batching.span);
+            batch.left == batching.requests || batch.left > 0 && in_time
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READS: usize = 1;
+    const NOW: Nanos = Nanos::from_secs(1);
+
+    fn taken(admission: &mut Admission, stream: u64, now: Nanos) -> usize {
+        (0..1000).take_while(|_| admission.take(READS, StreamId(stream), false, now)).count()
+    }
+
+    #[test]
+    fn without_batching_the_bound_is_the_bound() {
+        let mut admission = Admission::new(128, None);
+        assert_eq!(taken(&mut admission, 1, NOW), 128);
+        assert!(
+            !admission.take(READS, StreamId(2), false, NOW) && admission.take(READS, StreamId(2), true, NOW)
+        );
+    }
+
+    #[test]
+    fn the_stream_that_fills_the_queue_takes_a_batch_and_all_batches_go_half_past_the_bound() {
+        let mut admission = Admission::new(128, Some(Batching::LINUX));
+        // The request that fills the queue is the first of the batch.
+        assert_eq!(taken(&mut admission, 1, NOW), 127 + 32);
+        assert_eq!(taken(&mut admission, 2, NOW), 0, "another stream waits");
+        assert!(admission.take(READS, StreamId(2), true, NOW), "but the one that the elevator waits for");
+        for stream in 3..10 {
+            admission.woken(StreamId(stream), NOW);
+            taken(&mut admission, stream, NOW);
+        }
+        assert_eq!(admission.kinds[READS].taken, 192);
+        assert!(!admission.take(READS, StreamId(2), true, NOW), "nothing goes further");
+    }
+
+    #[test]
+    fn a_stream_is_woken_for_each_slot_below_the_bound_and_a_late_batch_has_one_request() {
+        let mut admission = Admission::new(4, Some(Batching::LINUX));
+        assert_eq!(taken(&mut admission, 1, NOW), 6);
+        let woken: Vec<bool> = (0..6).map(|_| admission.give_back(READS)).collect();
+        assert_eq!(woken, [false, false, true, true, true, true]);
+        let mut admission = Admission::new(4, Some(Batching::LINUX));
+        (1..=4).for_each(|stream| assert!(admission.take(READS, StreamId(stream), false, NOW)));
+        admission.woken(StreamId(9), NOW);
+        let late = NOW.saturating_add(Nanos::from_millis(25));
+        assert_eq!(taken(&mut admission, 9, late), 1);
+    }
+}
