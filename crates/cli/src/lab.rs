@@ -24,9 +24,14 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
                     workloads: args.workloads.clone(),
                     rows: args.rows.clone(),
                     span: args.seconds.map(Nanos::from_secs),
+                    settings: args.settings.clone(),
                 };
                 Ok(command::experiment(&selection, out)?)
             }
+            words if args.machine.is_none() && !args.settings.is_empty() => Err(Failure::Usage(format!(
+                "{}: --set changes a machine's file; name one with --machine",
+                words.join(" ")
+            ))),
             words if args.workloads.is_empty() && args.rows.is_empty() && args.seconds.is_none() => {
                 let default = Policy::default();
                 let policy = Policy {
@@ -40,6 +45,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
                     machine: args.machine.clone(),
                     policy,
                     seed: args.seed.unwrap_or(1),
+                    settings: args.settings.clone(),
                     trace: args.trace.clone(),
                 };
                 Ok(command::jobs(&jobs, out)?)
@@ -50,6 +56,17 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
             ))),
         },
         LabCommand::Check(args) => Ok(command::check(&args.folders, args.update, out)?),
+        LabCommand::Sweep(args) => {
+            let selection = Selection {
+                path: args.experiment.clone(),
+                workloads: args.workloads.clone(),
+                rows: args.rows.clone(),
+                span: args.seconds.map(Nanos::from_secs),
+                settings: Vec::new(),
+            };
+            Ok(command::sweep(&selection, &args.axes, out)?)
+        }
+        LabCommand::Reproduce(args) => Ok(command::reproduce(&args.folder, args.format.into(), out)?),
         LabCommand::Compare(args) => Ok(command::compare(&args.results, out)?),
         LabCommand::Report(args) => {
             let request =

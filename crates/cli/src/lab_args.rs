@@ -4,6 +4,9 @@ use crate::values;
 use clap::ValueHint;
 use extant_history::Host;
 use extant_lab::Memory;
+use extant_lab::Setting;
+use extant_lab::experiment::Axis;
+use extant_lab::reproduce::Format;
 use std::path::PathBuf;
 
 /// `extant lab`: its subcommands.
@@ -13,6 +16,10 @@ pub(crate) enum LabCommand {
     Run(Box<RunArgs>),
     /// Run experiments and compare each table with the expected one
     Check(CheckArgs),
+    /// Run an experiment at every combination of values of its machine's parameters
+    Sweep(SweepArgs),
+    /// Run all experiments and print each published figure beside the reproduced one
+    Reproduce(ReproduceArgs),
     /// Compare two or more results: a table of changes in per cent
     Compare(CompareArgs),
     /// Summarise and draw a recorded run of the page cache: dirty memory over time, and each writer's pauses with their cause
@@ -33,6 +40,9 @@ pub(crate) struct RunArgs {
     /// Seed of the modelled world [default: 1]
     #[arg(long, value_name = "N", requires = "machine")]
     pub(crate) seed: Option<u64>,
+    /// Give a key of the machine's file another value, such as hz=250 or disk.queue_depth=1; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) settings: Vec<Setting>,
     /// Record the page cache's events for `lab report`; as .json, all events for ui.perfetto.dev
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) trace: Option<PathBuf>,
@@ -78,6 +88,7 @@ impl MemoryArgs {
             cache_bytes: self.cache_bytes,
             dirty_limit_bytes: self.dirty_limit_bytes,
             dirty_background_bytes: self.dirty_background_bytes,
+            run_bytes: None,
             control: self.dirty_control.clone(),
             pass: self.pass.clone(),
         }
@@ -85,7 +96,7 @@ impl MemoryArgs {
 }
 
 fn dirty_control(name: &str) -> Result<String, String> {
-    let any = Host { cpus: 1, memory_bytes: 1 << 30 };
+    let any = Host { cpus: 1, memory_bytes: 1 << 30, hz: 1000 };
     extant_history::dirty_control(name, &any).map(|_| name.to_owned()).map_err(|error| error.to_string())
 }
 
@@ -94,7 +105,9 @@ fn pass(name: &str) -> Result<String, String> {
 }
 
 fn elevator(name: &str) -> Result<String, String> {
-    extant_history::elevator(name).map(|_| name.to_owned()).map_err(|error| error.to_string())
+    extant_history::elevator(name, &extant_history::BlockHost::default())
+        .map(|_| name.to_owned())
+        .map_err(|error| error.to_string())
 }
 
 #[derive(Debug, clap::Args)]
@@ -105,6 +118,55 @@ pub(crate) struct CheckArgs {
     /// Write expected.txt instead of comparing
     #[arg(long)]
     pub(crate) update: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SweepArgs {
+    /// Values for a key of the machine's file, such as hz=100,250,1000; with several keys, every combination is run
+    #[arg(long = "set", value_name = "KEY=VALUE,VALUE", required = true)]
+    pub(crate) axes: Vec<Axis>,
+    /// Run only this workload; may be given several times
+    #[arg(long = "workload", value_name = "NAME")]
+    pub(crate) workloads: Vec<String>,
+    /// Run only this row; may be given several times
+    #[arg(long = "row", value_name = "NAME")]
+    pub(crate) rows: Vec<String>,
+    /// Run each workload for this many seconds, without warm-up
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) seconds: Option<u64>,
+    /// The experiment: its folder or .toml file
+    #[arg(value_name = "EXPERIMENT", value_hint = ValueHint::AnyPath)]
+    pub(crate) experiment: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReproduceArgs {
+    /// Folder with the experiments, each in a folder of its own
+    #[arg(default_value = "experiments", value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) folder: PathBuf,
+    /// Shape of the report
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
+    pub(crate) format: ReportFormat,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum ReportFormat {
+    /// Aligned columns
+    Text,
+    /// Markdown tables
+    Markdown,
+    /// One JSON object, with all digits
+    Json,
+}
+
+impl From<ReportFormat> for Format {
+    fn from(format: ReportFormat) -> Self {
+        match format {
+            ReportFormat::Text => Self::Text,
+            ReportFormat::Markdown => Self::Markdown,
+            ReportFormat::Json => Self::Json,
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]

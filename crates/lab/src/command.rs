@@ -1,15 +1,16 @@
 //! The commands of `extant lab` with plain values: what the command line asks for, done and printed.
 
 use crate::compare::{Column, CompareError, Figure, compare as compare_columns};
-use crate::experiment::{Experiment, ExperimentError};
+use crate::experiment::{Axis, Experiment, ExperimentError};
 use crate::fio::{self, JobError, OutputFormat};
 use crate::report as run_report;
+use crate::reproduce::Format;
 use crate::run::{Policy, RunError, on_files, on_machine};
 use crate::text::{self, Kind};
 use crate::trace::{self, Trace, TraceError, TraceFile};
 use extant_rt::trace::ChromeSink;
 use extant_rt::{Nanos, Sink};
-use extant_sim::ModelError;
+use extant_sim::{ModelError, Setting};
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -26,6 +27,8 @@ pub struct Jobs {
     pub policy: Policy,
     /// Seed of the modelled world.
     pub seed: u64,
+    /// Other values for keys of the machine's file.
+    pub settings: Vec<Setting>,
     /// Where the trace goes: every event as Chrome's JSON if it ends in `.json`, else the page cache's in our own format.
     pub trace: Option<PathBuf>,
 }
@@ -41,6 +44,8 @@ pub struct Selection {
     pub rows: Vec<String>,
     /// How long each workload runs, without warm-up, instead of as its jobs say.
     pub span: Option<Nanos>,
+    /// Other values for keys of the machine's file.
+    pub settings: Vec<Setting>,
 }
 
 /// A report of a recorded trace.
@@ -105,13 +110,37 @@ pub enum LabError {
 /// # Errors
 /// Names the file, row or workload, and what is wrong.
 pub fn experiment(selection: &Selection, out: &mut dyn Write) -> Result<(), LabError> {
-    let Selection { path, workloads, rows, span } = selection;
-    let mut experiment = Experiment::load(path)?.only(workloads, rows)?;
-    if let Some(span) = span {
-        experiment = experiment.for_only(*span);
-    }
+    let experiment = select(selection)?;
     let cells = experiment.run()?;
-    print(out, &experiment.table(&cells))
+    print(out, &experiment.table(&cells))?;
+    print(out, &experiment.band()?)
+}
+
+fn select(selection: &Selection) -> Result<Experiment, LabError> {
+    let Selection { path, workloads, rows, span, settings } = selection;
+    let experiment = Experiment::load_with(path, settings)?.only(workloads, rows)?;
+    Ok(match span {
+        Some(span) => experiment.for_only(*span),
+        None => experiment,
+    })
+}
+
+/// Runs an experiment, or a part of it, with its first seed at every combination of values for some keys of its machine's file,
+/// and prints what comes out, with the least and the greatest of each figure.
+///
+/// # Errors
+/// As [`experiment`], and names a setting that the machine does not take.
+pub fn sweep(selection: &Selection, axes: &[Axis], out: &mut dyn Write) -> Result<(), LabError> {
+    let experiment = select(selection)?.over(axes, Vec::new())?;
+    print(out, &format!("{}\n{}", experiment.name, experiment.band()?))
+}
+
+/// Runs every experiment of a folder at its nominal point and prints each published figure beside the reproduced one.
+///
+/// # Errors
+/// As [`reproduce::reproduce`](crate::reproduce::reproduce).
+pub fn reproduce(root: &Path, format: Format, out: &mut dyn Write) -> Result<(), LabError> {
+    print(out, &crate::reproduce::reproduce(root)?.report(format))
 }
 
 /// Runs the checked part of experiments, each given as its folder, and compares its table with `expected.txt` there, or
@@ -122,7 +151,7 @@ pub fn experiment(selection: &Selection, out: &mut dyn Write) -> Result<(), LabE
 pub fn check(folders: &[PathBuf], update: bool, out: &mut dyn Write) -> Result<(), LabError> {
     for folder in folders {
         let experiment = Experiment::load(folder)?.checked_part()?;
-        let table = experiment.table(&experiment.run()?);
+        let table = experiment.table(&experiment.run()?) + &experiment.band()?;
         let file = folder.join("expected.txt");
         if update {
             std::fs::write(&file, &table).map_err(|error| in_file(&file, &error))?;
@@ -245,12 +274,12 @@ fn is_ours(path: &Path) -> std::io::Result<bool> {
 /// # Errors
 /// Names the job, option or file, and what is wrong; [`LabError::Failed`] after the report if jobs met I/O errors.
 pub fn jobs(request: &Jobs, out: &mut dyn Write) -> Result<(), LabError> {
-    let Jobs { words, machine, policy, seed, trace } = request;
+    let Jobs { words, machine, policy, seed, settings, trace } = request;
     let line = fio::command_line(words, |path| text::read(path, Kind::Jobs))?;
     let control = policy.memory.control.as_deref().unwrap_or(extant_history::OUR_DIRTY_CONTROL);
     let (outcome, recorder) = match machine {
         Some(path) => {
-            let machine = crate::machine::load(path)?;
+            let machine = crate::machine::load(path, settings)?;
             let about = format!("{}; elevator {}; dirty control {control}", machine.name, policy.elevator);
             let recorder = Recorder::new(trace.as_deref(), &about)?;
             (on_machine(&line.jobs, machine, policy, *seed, recorder.sink())?, recorder)

@@ -23,12 +23,14 @@ pub mod experiment;
 pub mod fio;
 mod machine;
 pub mod report;
+pub mod reproduce;
 mod run;
 mod text;
 pub mod trace;
 
 pub use cost::Cost;
+pub use extant_sim::Setting;
 pub use run::{
-    Cyclictest, Direction, Latency, Measured, Memory, Outcome, Policy, Report, RunError, Samples, on_files,
-    on_machine,
+    Cyclictest, Direction, Latency, Measured, Memory, Outcome, Policy, Report, RunError, Samples, Written,
+    on_files, on_machine,
 };

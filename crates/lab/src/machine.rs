@@ -1,21 +1,21 @@
 //! Machine models for runs of the lab.
 
 use extant_rt::CostTable;
-use extant_sim::{Machine, ModelError};
+use extant_sim::{Machine, ModelError, Setting};
 use std::path::Path;
 
-/// Reads a machine's model, which must have a price for all work that a run charges.
+/// Reads a machine's model, with other values for some of its keys. It must have a price for all work that a run charges.
 ///
 /// # Errors
 /// Names file, line and key of the first thing that is missing or wrong.
-pub(crate) fn load(path: &Path) -> Result<Machine, ModelError> {
+pub(crate) fn load(path: &Path, settings: &[Setting]) -> Result<Machine, ModelError> {
     let charged: [&CostTable; 4] = [
         extant_rt::Cost::table(),
         extant_iosched::Cost::table(),
         extant_cache::Cost::table(),
         crate::Cost::table(),
     ];
-    let machine = Machine::load(path)?;
+    let machine = Machine::load_with(path, settings)?;
     machine.check_costs(&charged)?;
     Ok(machine)
 }

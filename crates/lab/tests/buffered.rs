@@ -198,7 +198,7 @@ fn a_cache_that_cannot_be_is_refused() {
     let unknown = Memory { control: Some("linux-9".into()), ..Memory::default() };
     assert_eq!(
         refused(unknown),
-        "\"linux-9\" is not a dirty controller; there are linux-3.1, ioless, ioless+background, extant"
+        "\"linux-9\" is not a dirty controller; there are linux-3.1, ioless-first, ioless, ioless+background, extant"
     );
 }
 

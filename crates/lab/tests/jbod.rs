@@ -152,19 +152,21 @@ fn every_row_has_what_was_published_beside_what_is_predicted() {
     let table = experiment.table(&cells);
     println!("{table}");
     let rows: Vec<&str> = cells.iter().map(|cell| cell.row.as_str()).collect();
-    assert_eq!(rows, ["linux-3.1", "ioless", "ioless+background", "extant"]);
+    assert_eq!(rows, ["linux-3.1", "ioless+background", "extant"]);
     for cell in &cells {
         let [report] = &cell.outcome.reports[..] else { panic!("ten jobs, one report") };
         assert_eq!((report.processes, report.measured.error.is_none()), (10, true));
-        // Ten files on ten disks: far more than one disk writes, no more than the link carries.
-        let mib_s = report.measured.write.bytes_s(report.measured.runtime) / f64::from(1 << 20);
-        assert!((150.0..760.0).contains(&mib_s), "{}: {mib_s} MiB/s", cell.row);
+        // Ten files on ten disks: far more than one disk writes; no more than the link carries, which the run asserts.
+        let written = cell.outcome.written.expect("the jobs write through the page cache");
+        let mib_s = written.bytes_s() / f64::from(1 << 20);
+        assert!(mib_s > 150.0 && written.over == Nanos::from_secs(1), "{}: {mib_s} MiB/s", cell.row);
     }
     let lines: Vec<&str> = table.lines().collect();
     let published =
         |line: &str| line.trim_start().strip_prefix("published").map(|rest| rest.trim().to_owned());
     let found: Vec<String> = lines.iter().filter_map(|line| published(line)).collect();
-    assert_eq!(found, ["503.0", "567.0"], "the rows that were measured");
+    let found: Vec<Vec<&str>> = found.iter().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(found, [["502.5", "38.68"], ["567.4", "44.18"]], "the rows that were measured");
     assert_eq!(lines.iter().filter(|line| line.trim_start().starts_with("error")).count(), 2);
 }
 
@@ -175,7 +177,7 @@ fn figures_that_were_never_measured_are_refused_and_so_are_unknown_rows() {
     let stranger = whole.only(&[], &["linux-3.2".into()]).unwrap_err().to_string();
     assert_eq!(
         stranger,
-        "the experiment has no row \"linux-3.2\"; it has: \"linux-3.1\", \"ioless\", \"ioless+background\", \"extant\""
+        "the experiment has no row \"linux-3.2\"; it has: \"linux-3.1\", \"ioless+background\", \"extant\""
     );
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("jbod.toml");
@@ -186,7 +188,7 @@ fn figures_that_were_never_measured_are_refused_and_so_are_unknown_rows() {
     }
     let good = std::fs::read_to_string(file()).unwrap();
     for (bad, problem) in [("nan", "NaN was never measured"), ("-3", "-3 was never measured")] {
-        std::fs::write(&copy, good.replace("mib_s = 503", &format!("mib_s = {bad}"))).unwrap();
+        std::fs::write(&copy, good.replace("mib_s = 502.51", &format!("mib_s = {bad}"))).unwrap();
         let error = Experiment::load(&copy).unwrap_err().to_string();
         assert!(
             error.contains(&format!("published.100M, 1 dd: {problem}; give a number above 0")),

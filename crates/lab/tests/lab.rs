@@ -224,3 +224,17 @@ fn on_a_disk_as_its_data_sheet_has_it_ours_is_better_too() {
     };
     assert!(iops("extant") >= 450.0 && iops("extant") >= 2.0 * iops("before"));
 }
+
+#[test]
+fn cfq_does_not_idle_on_a_disk_without_an_arm() {
+    let experiment = Experiment::load(&root().join("experiments/cfq-idle-flash")).unwrap();
+    for cell in experiment.run().unwrap() {
+        let measured = &cell.outcome.reports[0].measured;
+        let iops = measured.read.iops(measured.runtime);
+        assert!(
+            (490.0..=500.5).contains(&iops),
+            "{}: {iops} of 500 readers that think for a second",
+            cell.row
+        );
+    }
+}

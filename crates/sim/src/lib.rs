@@ -29,13 +29,15 @@ mod jitter;
 mod machine;
 mod prices;
 mod queue;
+mod settings;
 mod table;
 mod world;
 
 pub use crate::core::Stats;
 pub use event::Event;
 pub use jitter::Jitter;
-pub use machine::{Machine, MemorySpec, Preemption, Processors};
+pub use machine::{KernelSpec, Machine, MemorySpec, Preemption, Processors};
+pub use settings::Setting;
 pub use table::ModelError;
 pub use world::SimConfig;
 

@@ -2,6 +2,7 @@
 
 use crate::disk::{BusSpec, DiskModel};
 use crate::prices::{PriceList, Prices};
+use crate::settings::Setting;
 use crate::table::{self, ModelError, Table};
 use extant_rt::{CostTable, Nanos, Work};
 use std::fmt;
@@ -63,6 +64,8 @@ pub struct Machine {
     pub disks: Vec<DiskModel>,
     /// The memory of its page cache; not every machine's file says.
     pub memory: Option<MemorySpec>,
+    /// Its kernel, as far as the file says.
+    pub kernel: KernelSpec,
     /// The link that disks with [`DiskModel::on_bus`] share.
     pub bus: Option<BusSpec>,
     /// The prices of work.
@@ -97,6 +100,29 @@ pub struct MemorySpec {
     pub dirty_limit_bytes: u64,
     /// Flushers work while more than this is dirty (`dirty_background_bytes`; kernel: `vm.dirty_background_bytes`).
     pub dirty_background_bytes: u64,
+}
+
+/// Choices of a machine's kernel that its behaviour depends on: the table `[kernel]` of its file, which may be left out, as
+/// may each key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelSpec {
+    /// Ticks per second (`hz`, 10 to 10,000; kernel: `CONFIG_HZ`); 1000 where the file does not say.
+    pub hz: u32,
+    /// CFQ's wait for the next request of a queue, as an administrator sets it (`slice_idle_ms`, at most 1000; kernel:
+    /// `slice_idle`); `None` is the kernel's default.
+    pub slice_idle_ms: Option<u32>,
+    /// Most requests of each kind that an elevator sees (`nr_requests`, 4 to 1,000,000; kernel: `queue/nr_requests`), where it
+    /// is not as the run says.
+    pub nr_requests: Option<u32>,
+    /// Whether the request queues of before blk-mq let streams that waited for a request take a batch of them
+    /// (`request_batching`), as they do where the file does not say.
+    pub request_batching: bool,
+}
+
+impl Default for KernelSpec {
+    fn default() -> Self {
+        Self { hz: 1000, slice_idle_ms: None, nr_requests: None, request_batching: true }
+    }
 }
 
 impl MemorySpec {
@@ -146,6 +172,14 @@ impl Machine {
     /// # Errors
     /// Names file, line and key of the first thing that is missing, unknown, negative or of the wrong kind.
     pub fn load(path: &Path) -> Result<Self, ModelError> {
+        Self::load_with(path, &[])
+    }
+
+    /// Reads a model from a file, with other values for some of its keys.
+    ///
+    /// # Errors
+    /// As [`Machine::load`], and names a setting whose key the machine does not have.
+    pub fn load_with(path: &Path, settings: &[Setting]) -> Result<Self, ModelError> {
         let file = path.display().to_string();
         let refused =
             |problem: String| ModelError { file: file.clone(), line: 0, key: "(file)".into(), problem };
@@ -157,6 +191,9 @@ impl Machine {
             .map_err(|error| refused(error.to_string()))?;
         if text.len() as u64 > MOST_FILE_BYTES {
             return Err(refused(format!("longer than {MOST_FILE_BYTES} bytes is no machine")));
+        }
+        for setting in settings {
+            text = setting.apply(&file, &text)?;
         }
         Self::parse(&file, &text)
     }
@@ -193,9 +230,10 @@ impl Machine {
             t.finish()?;
             let prices = Prices::read(root.table("costs")?)?;
             let memory = root.maybe_table("memory")?.map(read_memory).transpose()?;
+            let kernel = root.maybe_table("kernel")?.map(read_kernel).transpose()?.unwrap_or_default();
             let (disks, bus) = crate::disk::read_models(&mut root)?;
             root.finish()?;
-            Ok(Self { name, source, processors, memory, disks, bus, prices })
+            Ok(Self { name, source, processors, memory, kernel, disks, bus, prices })
         })
     }
 
@@ -215,6 +253,7 @@ impl Machine {
                 timer_interrupt: Nanos::ZERO,
             },
             memory: None,
+            kernel: KernelSpec::default(),
             disks: Vec::new(),
             bus: None,
             prices: Prices::Free,
@@ -246,6 +285,22 @@ impl Machine {
     pub fn price(&self, work: impl Work) -> Option<Nanos> {
         PriceList::new(self.prices.clone()).price(work.charge()).ok()
     }
+}
+
+fn read_kernel(mut t: Table<'_>) -> Result<KernelSpec, ModelError> {
+    let default = KernelSpec::default();
+    let mut bounded = |key, least: u64, most: u64| match t.maybe_whole(key)? {
+        Some(value) if !(least..=most).contains(&value) => {
+            Err(t.error(key, format!("{value} is not between {least} and {most}")))
+        }
+        value => Ok(value.map(|value| value as u32)),
+    };
+    let hz = bounded("hz", 10, 10_000)?.unwrap_or(default.hz);
+    let slice_idle_ms = bounded("slice_idle_ms", 0, 1_000)?;
+    let nr_requests = bounded("nr_requests", 4, 1_000_000)?;
+    let request_batching = t.maybe_flag("request_batching")?.unwrap_or(default.request_batching);
+    t.finish()?;
+    Ok(KernelSpec { hz, slice_idle_ms, nr_requests, request_batching })
 }
 
 fn read_memory(mut t: Table<'_>) -> Result<MemorySpec, ModelError> {

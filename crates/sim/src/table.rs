@@ -149,6 +149,11 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// A truth value that need not be there.
+    pub(crate) fn maybe_flag(&mut self, key: &'static str) -> Result<Option<bool>, ModelError> {
+        if self.table.contains_key(key) { self.flag(key).map(Some) } else { Ok(self.skip(key)) }
+    }
+
     /// A list of pairs of whole numbers.
     pub(crate) fn pairs(&mut self, key: &'static str) -> Result<Vec<(u64, u64)>, ModelError> {
         let wanted = "a list of pairs of whole numbers";

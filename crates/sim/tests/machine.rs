@@ -1,7 +1,7 @@
 //! Machine models: what is read, and how mistakes are refused.
 
 use extant_rt::{Cpu, Nanos, RtError};
-use extant_sim::{Machine, Preemption, Sim};
+use extant_sim::{KernelSpec, Machine, Preemption, Setting, Sim};
 use std::path::{Path, PathBuf};
 
 extant_rt::costs! {
@@ -173,5 +173,58 @@ fn memory_is_read_in_bytes_and_its_limits_fit_it() {
     ];
     for (from, to, line, expected) in cases {
         assert_eq!(refused(from, to), format!("m.toml:{line}: memory.{expected}"));
+    }
+}
+
+fn with_settings(settings: &[&str]) -> Result<Machine, String> {
+    let settings: Vec<Setting> = settings.iter().map(|setting| setting.parse().unwrap()).collect();
+    let file = machines().join("sata-7200-2013.toml");
+    Machine::load_with(&file, &settings).map_err(|error| error.to_string())
+}
+
+#[test]
+fn the_kernel_s_choices_are_the_usual_ones_unless_the_file_or_a_setting_says_otherwise() {
+    let machine = Machine::parse("m.toml", &turion()).unwrap();
+    assert_eq!(machine.kernel, KernelSpec::default());
+    let text = format!(
+        "{}\n[kernel]\nhz = 250\nslice_idle_ms = 0\nnr_requests = 192\nrequest_batching = false\n",
+        turion()
+    );
+    let machine = Machine::parse("m.toml", &text).unwrap();
+    assert_eq!(
+        machine.kernel,
+        KernelSpec { hz: 250, slice_idle_ms: Some(0), nr_requests: Some(192), request_batching: false }
+    );
+    let machine = with_settings(&["hz=100", "kernel.request_batching=false"]).unwrap();
+    assert_eq!(machine.kernel, KernelSpec { hz: 100, request_batching: false, ..KernelSpec::default() });
+    let error = with_settings(&["hz=5"]).unwrap_err();
+    assert!(error.ends_with("kernel.hz: 5 is not between 10 and 10000"), "{error}");
+}
+
+#[test]
+fn a_setting_replaces_one_value_wherever_the_key_stands() {
+    let usual = with_settings(&[]).unwrap();
+    let machine =
+        with_settings(&["queue_depth = 1", "preemption=full", "disk.count=3", "page_copy_ns=1.5"]).unwrap();
+    let depths: Vec<usize> = machine.disks.iter().map(|disk| disk.queue_depth()).collect();
+    assert_eq!(
+        (depths, machine.processors.preemption, machine.disks[0].count),
+        (vec![1], Preemption::Full, 3)
+    );
+    assert_eq!(machine.processors.count, usual.processors.count);
+    let slow = with_settings(&["positioning_permille=2000"]).unwrap();
+    assert_ne!(slow.disks, usual.disks, "a key that the file leaves out");
+    let error = with_settings(&["count=3"]).unwrap_err();
+    assert!(
+        error.contains(
+            "several tables have the key: disk, processors; write one before it, such as disk.count"
+        ),
+        "{error}"
+    );
+    let error = with_settings(&["rpn=3"]).unwrap_err();
+    assert!(error.contains("--set rpn=3: no table of this machine has the key"), "{error}");
+    for slip in ["hz", "=3", "a b=3", "disk.[0]=1"] {
+        let error = slip.parse::<Setting>().unwrap_err();
+        assert_eq!(error, format!("\"{slip}\" is not KEY=VALUE, such as hz=250"));
     }
 }

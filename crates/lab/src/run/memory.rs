@@ -17,10 +17,22 @@ pub struct Memory {
     pub dirty_limit_bytes: Option<u64>,
     /// Flushers work while more than this is dirty, in bytes.
     pub dirty_background_bytes: Option<u64>,
+    /// Pages of so many bytes in a row leave write-back together, as file systems do it that end a whole mapped run at once
+    /// (xfs: an `ioend`); those of a bio if not given.
+    pub run_bytes: Option<u64>,
     /// One of [`extant_history::DIRTY_CONTROLS`]; ours if not given.
     pub control: Option<String>,
     /// One of [`extant_history::PASSES`]; ours if not given.
     pub pass: Option<String>,
+}
+
+/// Properties of the kernel that dirty controllers run in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kernel {
+    /// Processors.
+    pub(super) cpus: u32,
+    /// Ticks per second.
+    pub(super) hz: u32,
 }
 
 impl Memory {
@@ -47,7 +59,7 @@ impl Memory {
         &self,
         rt: &Rt,
         machine: Option<MemorySpec>,
-        cpus: u32,
+        kernel: Kernel,
     ) -> Result<PageCache, RunError> {
         let spec = self.spec(machine)?;
         let name = self.control.as_deref().unwrap_or(extant_history::OUR_DIRTY_CONTROL);
@@ -58,9 +70,10 @@ impl Memory {
             phantom_frames: rt.is_virtual(),
             dirty_bytes: Some(spec.dirty_limit_bytes),
             background_bytes: Some(spec.dirty_background_bytes),
+            run_bytes: self.run_bytes,
             control: extant_history::dirty_control(
                 name,
-                &extant_history::Host { cpus, memory_bytes: spec.cache_bytes },
+                &extant_history::Host { cpus: kernel.cpus, memory_bytes: spec.cache_bytes, hz: kernel.hz },
             )?,
             ..CacheConfig::with_budget(spec.cache_bytes)
         };

@@ -7,11 +7,13 @@ mod memory;
 mod offsets;
 mod process;
 mod target;
+mod written;
 
 pub use cyclictest::Cyclictest;
 pub use measure::{Direction, Latency, Measured, Samples};
 pub use memory::Memory;
 pub use target::Policy;
+pub use written::Written;
 
 use crate::fio::Job;
 use extant_block::StreamId;
@@ -114,6 +116,9 @@ pub struct Outcome {
     pub reports: Vec<Report>,
     /// Scheduling latency beside the jobs, where [`Policy::cyclictest`] asked for it.
     pub latency: Option<Latency>,
+    /// The amount that the disks of a modelled machine wrote; `None` where no job writes through the page cache, or the jobs
+    /// are not counted over one and the same time.
+    pub written: Option<Written>,
     /// Seconds since 1970 at the end, in the world that it ran in.
     pub wall_clock: i64,
     /// Whether that world was a virtual one.
@@ -141,8 +146,10 @@ pub fn on_machine(
         Ok(place)
     })?;
     let seen = policy.cyclictest.map(|test| test.start(&rt));
+    let counter = written::Counter::start(&target, jobs);
     let mut outcome = execute(&rt, plan, &|stream| target.dismiss(stream))?;
     outcome.latency = seen.map(|seen| seen.lock().clone());
+    outcome.written = counter.and_then(|counter| counter.end(&target));
     target.close()?;
     Ok(outcome)
 }
@@ -227,5 +234,11 @@ fn execute(rt: &Rt, plan: Plan, ended: &dyn Fn(StreamId)) -> Result<Outcome, Run
         }
         Ok::<(), RtError>(())
     })??;
-    Ok(Outcome { reports, latency: None, wall_clock: rt.wall_clock(), is_virtual: rt.is_virtual() })
+    Ok(Outcome {
+        reports,
+        latency: None,
+        written: None,
+        wall_clock: rt.wall_clock(),
+        is_virtual: rt.is_virtual(),
+    })
 }

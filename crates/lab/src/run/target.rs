@@ -3,14 +3,15 @@
 use super::RunError;
 use super::cyclictest::Cyclictest;
 use super::file_span::{FileSpan, pages};
-use super::memory::Memory;
+use super::memory::{Kernel, Memory};
 use crate::fio::Job;
 use extant_block::{Device, FileDevice, FileOptions, StreamId};
 use extant_cache::{Disk, Mapping, PageCache};
+use extant_history::BlockHost;
 use extant_iosched::elevator::{IoClass, Priority, ProgramId};
 use extant_iosched::{Queue, QueueConfig, StreamInfo};
 use extant_rt::{Rt, Sink};
-use extant_sim::disk::{Disks, ModelDisk};
+use extant_sim::disk::{DiskModel, Disks, ModelDisk};
 use extant_sim::{Machine, Sim};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -89,21 +90,31 @@ impl Modelled {
         if disks.is_empty() {
             return Err(RunError::NoDisks(sim.machine().name.clone()));
         }
-        let depths =
-            sim.machine().disks.iter().flat_map(|model| vec![model.queue_depth(); model.count as usize]);
-        let queue = |(disk, depth): (Arc<ModelDisk>, usize)| {
-            let elevator = extant_history::elevator(&policy.elevator)?;
-            let config = QueueConfig { requests: policy.requests, depth, ..QueueConfig::default() };
+        let kernel = sim.machine().kernel;
+        let models = sim.machine().disks.iter().flat_map(|model| vec![model; model.count as usize]);
+        let queue = |(disk, model): (Arc<ModelDisk>, &DiskModel)| {
+            let host = BlockHost {
+                rotational: model.is_rotational(),
+                hz: kernel.hz,
+                slice_idle_ms: kernel.slice_idle_ms,
+            };
+            let elevator = extant_history::elevator(&policy.elevator, &host)?;
+            let config = QueueConfig {
+                requests: kernel.nr_requests.map_or(policy.requests, |requests| requests as usize),
+                batching: extant_history::batching(&policy.elevator).filter(|_| kernel.request_batching),
+                depth: model.queue_depth(),
+                ..QueueConfig::default()
+            };
             Ok(Arc::new(Queue::new(sim.rt(), disk, elevator, config)))
         };
         let queues: Vec<_> =
-            disks.devices().into_iter().zip(depths).map(queue).collect::<Result<_, RunError>>()?;
+            disks.devices().into_iter().zip(models).map(queue).collect::<Result<_, RunError>>()?;
         let names = queues.iter().map(|queue| queue.limits().name.clone()).collect();
         let cache = if jobs.iter().all(|job| job.direct) {
             None
         } else {
-            let (memory, cpus) = (sim.machine().memory, sim.machine().processors.count as u32);
-            let cache = policy.memory.cache(sim.rt(), memory, cpus)?;
+            let host = Kernel { cpus: sim.machine().processors.count as u32, hz: kernel.hz };
+            let cache = policy.memory.cache(sim.rt(), sim.machine().memory, host)?;
             let disks = queues.iter().map(|queue| cache.attach(queue.clone())).collect();
             Some((cache, disks))
         };
@@ -174,6 +185,11 @@ impl Modelled {
         self.queues.iter().for_each(|queue| queue.set_stream(stream, info));
     }
 
+    /// The disks' queues.
+    pub(super) fn queues(&self) -> &[Arc<Queue>] {
+        &self.queues
+    }
+
     /// Forgets what is dirty: nobody will read it, and what happens now is no part of the run.
     pub(super) fn close(self) -> Result<(), RunError> {
         let Some((cache, _)) = self.cache else { return Ok(()) };
@@ -213,7 +229,7 @@ impl Real {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let cache = match jobs.iter().all(|job| job.direct) {
             true => None,
-            false => Some(memory.cache(&rt, None, cpus)?),
+            false => Some(memory.cache(&rt, None, Kernel { cpus, hz: 1000 })?),
         };
         let written = files_of(jobs, |job| job.pattern.writes);
         Ok(Self { rt, cache, direct: BTreeMap::new(), cached: BTreeMap::new(), written })

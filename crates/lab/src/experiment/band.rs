@@ -1,0 +1,161 @@
+//! Bands: an experiment's rows at every value of what its source does not state.
+
+use super::{Cell, Experiment, ExperimentError, Figure, Load, Row, run_one};
+use extant_sim::{Machine, Setting};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// The table `[band]` of an experiment's file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Band {
+    /// All if not given.
+    #[serde(default)]
+    workloads: Vec<String>,
+    #[serde(default)]
+    rows: Vec<String>,
+    /// Machines beside the experiment's own.
+    #[serde(default)]
+    pub(super) machines: Vec<PathBuf>,
+    /// Values by key of the machine's file.
+    #[serde(default)]
+    set: BTreeMap<String, Vec<toml::Value>>,
+}
+
+/// A key of a machine's file with some values.
+#[derive(Clone, Debug)]
+pub struct Axis(Vec<Setting>);
+
+impl Axis {
+    /// A key with its values, as `--set` takes them.
+    ///
+    /// # Errors
+    /// Says how a setting is written.
+    pub fn new(key: &str, values: &[String]) -> Result<Self, String> {
+        values.iter().map(|value| format!("{key}={value}").parse()).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl std::str::FromStr for Axis {
+    type Err = String;
+
+    /// From `key=value,value,…`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((key, values)) => Self::new(key, &values.split(',').map(str::to_owned).collect::<Vec<_>>()),
+            None => Err(format!("\"{text}\" is not KEY=VALUE,VALUE, such as hz=100,250,1000")),
+        }
+    }
+}
+
+/// A machine with one combination of values.
+#[derive(Clone, Debug)]
+pub(super) struct Point {
+    label: String,
+    machine: Machine,
+}
+
+impl Experiment {
+    pub(super) fn with_band(self, band: Band, machines: Vec<PathBuf>) -> Result<Self, ExperimentError> {
+        let axis = |(key, values): (&String, &Vec<toml::Value>)| {
+            Axis::new(key, &values.iter().map(toml::Value::to_string).collect::<Vec<_>>())
+        };
+        let axes = band.set.iter().map(axis).collect::<Result<Vec<_>, String>>().map_err(|problem| {
+            ExperimentError::Syntax { file: self.machine_file.display().to_string(), problem }
+        })?;
+        let mut experiment = self.over(&axes, machines)?;
+        experiment.band = Some(band);
+        Ok(experiment)
+    }
+
+    /// The same over every combination of the axes' values, on its machine, and on others.
+    ///
+    /// # Errors
+    /// A machine that is refused, with its file and the setting.
+    pub fn over(mut self, axes: &[Axis], others: Vec<PathBuf>) -> Result<Self, ExperimentError> {
+        let mut combinations: Vec<Vec<Setting>> = vec![Vec::new()];
+        for Axis(values) in axes {
+            let with = |before: &Vec<Setting>| {
+                values.iter().map(|value| [before.clone(), vec![value.clone()]].concat()).collect::<Vec<_>>()
+            };
+            combinations = combinations.iter().flat_map(with).collect();
+        }
+        let named = !others.is_empty();
+        self.points.clear();
+        for file in std::iter::once(self.machine_file.clone()).chain(others) {
+            for combination in &combinations {
+                let settings = [self.settings.clone(), combination.clone()].concat();
+                let machine = crate::machine::load(&file, &settings)?;
+                let mut words: Vec<String> = combination.iter().map(|setting| setting.to_string()).collect();
+                if named {
+                    let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                    words.insert(0, stem);
+                }
+                self.points.push(Point { label: words.join(" "), machine });
+            }
+        }
+        self.band = None;
+        Ok(self)
+    }
+
+    /// Runs the band, with the first seed, and gives it as a table; nothing without one.
+    ///
+    /// # Errors
+    /// The first run that did not come to its end.
+    pub fn band(&self) -> Result<String, ExperimentError> {
+        let mut out = String::new();
+        if self.points.is_empty() {
+            return Ok(out);
+        }
+        let wanted = |list: fn(&Band) -> &Vec<String>, name: &String| {
+            self.band.as_ref().is_none_or(|band| list(band).is_empty() || list(band).contains(name))
+        };
+        let width = self.points.iter().map(|point| point.label.chars().count()).max().unwrap_or(0).max(24);
+        for load in self.workloads.iter().filter(|load| wanted(|band| &band.workloads, &load.name)) {
+            for row in self.rows.iter().filter(|row| wanted(|band| &band.rows, &row.name)) {
+                self.band_of(&mut out, load, row, width)?;
+            }
+        }
+        Ok(out)
+    }
+
+    fn band_of(&self, out: &mut String, load: &Load, row: &Row, width: usize) -> Result<(), ExperimentError> {
+        let columns: &[Figure] = match (load.cyclictest.is_some(), load.jobs.iter().all(|job| job.direct)) {
+            (true, _) => &[Figure::LatencyMeanUs, Figure::LatencyMaxUs, Figure::WrittenMibS],
+            (false, false) if !load.jobs.iter().any(|job| job.pattern.reads) => {
+                &[Figure::WrittenMibS, Figure::MeanMs, Figure::MaxMs]
+            }
+            _ => &[Figure::Iops, Figure::MeanMs, Figure::MaxMs, Figure::DeviationMs],
+        };
+        let mut runs: Vec<Cell> = Vec::new();
+        for point in &self.points {
+            runs.push(run_one(&point.machine, load, row, self.seeds[0])?);
+        }
+        let _ = write!(out, "\n{:<pad$}", format!("{}: {}", load.name, row.name), pad = width + 4);
+        columns.iter().for_each(|figure| {
+            let _ = write!(out, "{:>12}", figure.title());
+        });
+        out.push('\n');
+        let mut line = |name: &str, value: &dyn Fn(Figure) -> Option<f64>| {
+            let _ = write!(out, "  {name:<pad$}", pad = width + 2);
+            for figure in columns {
+                let text = value(*figure).map(|value| format!("{value:.*}", figure.digits()));
+                let _ = write!(out, "{:>12}", text.unwrap_or_default());
+            }
+            out.truncate(out.trim_end().len());
+            out.push('\n');
+        };
+        for (point, cell) in self.points.iter().zip(&runs) {
+            line(&point.label, &|figure| figure.of(cell, 0));
+        }
+        let all = |figure: Figure| runs.iter().filter_map(move |cell| figure.of(cell, 0));
+        line("least", &|figure| all(figure).min_by(f64::total_cmp));
+        line("most", &|figure| all(figure).max_by(f64::total_cmp));
+        if let Some(published) = row.published.get(&load.name) {
+            line("published", &|figure| published.get(&figure).copied());
+        }
+        Ok(())
+    }
+}

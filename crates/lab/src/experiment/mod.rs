@@ -1,0 +1,363 @@
+//! Experiments: a machine, workloads and policies, and published measurements to compare with.
+//!
+//! An experiment is a folder like `experiments/cfq-idle`: `experiment.toml` names machine, workloads and policies, `jobs/`
+//! holds the workloads, and `expected.txt` the table that comes out. Every policy runs every workload; where a row was
+//! published, the table says how far the model is from it.
+
+mod band;
+mod compared;
+mod figure;
+mod table;
+
+pub use band::Axis;
+pub use compared::{Compared, Part};
+pub use figure::Figure;
+
+use crate::fio::{self, JobError};
+use crate::run::{Cyclictest, Memory, Outcome, Policy, RunError, on_machine};
+use crate::text::{self, Kind};
+use band::{Band, Point};
+use extant_rt::Nanos;
+use extant_sim::{Machine, ModelError, Preemption, Setting};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// An experiment, read from its file.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// Its name.
+    pub name: String,
+    /// A description of the model and the source of the published numbers.
+    pub source: String,
+    /// Parts of the source's set-up that the model leaves out.
+    pub leaves_out: Vec<String>,
+    machine_file: PathBuf,
+    settings: Vec<Setting>,
+    machine: Machine,
+    seeds: Vec<u64>,
+    workloads: Vec<Load>,
+    rows: Vec<Row>,
+    check: Checked,
+    band: Option<Band>,
+    points: Vec<Point>,
+}
+
+/// The part of an experiment whose table `expected.txt` holds: all of it, unless that takes long.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Checked {
+    workloads: Vec<String>,
+    rows: Vec<String>,
+    /// How long each workload runs, without warm-up.
+    seconds: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    source: String,
+    #[serde(default)]
+    leaves_out: Vec<String>,
+    machine: PathBuf,
+    /// Other values for keys of the machine's file, as `--set` takes them.
+    #[serde(default)]
+    set: Vec<String>,
+    seeds: Vec<u64>,
+    workload: Vec<Workload>,
+    row: Vec<Row>,
+    #[serde(default)]
+    check: Checked,
+    band: Option<Band>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Workload {
+    name: String,
+    jobs: PathBuf,
+    /// The page cache, where it is not as the machine's file says.
+    cache_bytes: Option<u64>,
+    dirty_limit_bytes: Option<u64>,
+    dirty_background_bytes: Option<u64>,
+    /// Pages of so many bytes in a row leave write-back together; those of a bio if not given.
+    run_bytes: Option<u64>,
+    /// Scheduling latency is measured beside the jobs.
+    cyclictest: Option<Cyclictest>,
+}
+
+/// A workload with its jobs.
+#[derive(Clone, Debug)]
+struct Load {
+    name: String,
+    jobs: Vec<fio::Job>,
+    memory: Memory,
+    cyclictest: Option<Cyclictest>,
+}
+
+/// A policy under a name.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    name: String,
+    elevator: String,
+    requests: usize,
+    /// Controller of dirty memory; ours if not given.
+    dirty_control: Option<String>,
+    /// Pass of write-back; ours if not given.
+    write_back_pass: Option<String>,
+    /// When tasks are preempted, where it is not as the machine's file says.
+    #[serde(default, deserialize_with = "preemption")]
+    preemption: Option<Preemption>,
+    /// Published measurements, by workload.
+    #[serde(default)]
+    published: BTreeMap<String, BTreeMap<Figure, f64>>,
+    /// The figures among them that the machine's constants were fitted to, by workload.
+    #[serde(default)]
+    calibrated: BTreeMap<String, Vec<Figure>>,
+}
+
+fn preemption<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Preemption>, D::Error> {
+    String::deserialize(from)?.parse().map(Some).map_err(D::Error::custom)
+}
+
+/// Why an experiment was not run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExperimentError {
+    /// A file could not be read.
+    #[error("{0}: {1}")]
+    File(String, String),
+    /// The experiment's file does not say what is expected.
+    #[error("{file}: {problem}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// Line, key and what is wrong with it.
+        problem: String,
+    },
+    /// The machine's file was refused.
+    #[error(transparent)]
+    Machine(#[from] ModelError),
+    /// A job file was refused.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// A row or workload was asked for that the experiment does not have.
+    #[error("the experiment has no {kind} \"{name}\"; it has: {known}")]
+    Unknown {
+        /// A row, or a workload.
+        kind: &'static str,
+        /// The name that was asked for.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// A run did not come to its end.
+    #[error("row \"{row}\", workload \"{workload}\": {error}")]
+    Run {
+        /// The row.
+        row: String,
+        /// The workload.
+        workload: String,
+        /// Why.
+        error: RunError,
+    },
+}
+
+/// One run of a workload under a policy.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// The policy's row.
+    pub row: String,
+    /// The workload.
+    pub workload: String,
+    /// The seed of its world.
+    pub seed: u64,
+    /// The outcome.
+    pub outcome: Outcome,
+}
+
+fn text(path: &Path, kind: Kind) -> Result<String, ExperimentError> {
+    text::read(path, kind).map_err(|problem| ExperimentError::File(path.display().to_string(), problem))
+}
+
+impl Experiment {
+    /// Reads an experiment, from its file or from `experiment.toml` in its folder, with its machine and jobs, whose paths
+    /// are relative to the file's.
+    ///
+    /// # Errors
+    /// Names the file and what is wrong in it.
+    pub fn load(path: &Path) -> Result<Self, ExperimentError> {
+        Self::load_with(path, &[])
+    }
+
+    /// The same, with other values for some keys of its machine's file.
+    ///
+    /// # Errors
+    /// As [`Experiment::load`].
+    pub fn load_with(path: &Path, more: &[Setting]) -> Result<Self, ExperimentError> {
+        let path = &if path.is_dir() { path.join("experiment.toml") } else { path.to_owned() };
+        let syntax = |problem: String| ExperimentError::Syntax { file: path.display().to_string(), problem };
+        let file: File = toml::from_str(&text(path, Kind::Experiment)?)
+            .map_err(|error| syntax(error.to_string().trim_end().to_owned()))?;
+        let File { name, source, leaves_out, machine, set, seeds, workload, row, check, band } = file;
+        if seeds.is_empty() {
+            return Err(syntax("seeds: an experiment needs at least one".to_owned()));
+        }
+        let settings = set.iter().map(|setting| setting.parse()).collect::<Result<Vec<Setting>, String>>();
+        let mut settings = settings.map_err(|problem| syntax(format!("set: {problem}")))?;
+        settings.extend_from_slice(more);
+        let beside = |other: &Path| path.parent().unwrap_or(Path::new("")).join(other);
+        let mut workloads = Vec::new();
+        for workload in workload {
+            let jobs = beside(&workload.jobs);
+            let jobs = fio::job_file(&jobs.display().to_string(), &text(&jobs, Kind::Jobs)?)?;
+            let Workload { name, cache_bytes, dirty_limit_bytes, dirty_background_bytes, run_bytes, .. } =
+                workload;
+            let memory = Memory {
+                cache_bytes,
+                dirty_limit_bytes,
+                dirty_background_bytes,
+                run_bytes,
+                ..Memory::default()
+            };
+            workloads.push(Load { name, jobs, memory, cyclictest: workload.cyclictest });
+        }
+        if let Some(problem) = row.iter().find_map(|row| fault(row, &workloads)) {
+            return Err(syntax(problem));
+        }
+        let machine_file = beside(&machine);
+        let machine = crate::machine::load(&machine_file, &settings)?;
+        let mut experiment = Self {
+            name,
+            source,
+            leaves_out,
+            machine_file,
+            settings,
+            machine,
+            seeds,
+            workloads,
+            rows: row,
+            check,
+            band: None,
+            points: Vec::new(),
+        };
+        if let Some(band) = band {
+            let machines = band.machines.iter().map(|file| beside(file)).collect();
+            experiment = experiment.with_band(band, machines)?;
+        }
+        Ok(experiment)
+    }
+
+    /// The same with these workloads and these rows only; an empty list is all of them.
+    ///
+    /// # Errors
+    /// [`ExperimentError::Unknown`], with the names that there are.
+    pub fn only(mut self, workloads: &[String], rows: &[String]) -> Result<Self, ExperimentError> {
+        keep("workload", &mut self.workloads, workloads, |load| &load.name)?;
+        keep("row", &mut self.rows, rows, |row| &row.name)?;
+        Ok(self)
+    }
+
+    /// The same with its first seed, and without its band.
+    pub fn nominal(mut self) -> Self {
+        self.seeds.truncate(1);
+        (self.band, self.points) = (None, Vec::new());
+        self
+    }
+
+    /// The same for this long only, and without what its jobs have as warm-up: for a look, or a test.
+    pub fn for_only(mut self, span: Nanos) -> Self {
+        for job in self.workloads.iter_mut().flat_map(|load| &mut load.jobs) {
+            (job.ramp, job.runtime) = (Nanos::ZERO, Some(span));
+        }
+        self
+    }
+
+    /// The part whose table `expected.txt` in the experiment's folder holds.
+    ///
+    /// # Errors
+    /// [`ExperimentError::Unknown`] if the part names what the experiment does not have.
+    pub fn checked_part(self) -> Result<Self, ExperimentError> {
+        let Checked { workloads, rows, seconds } = self.check.clone();
+        let part = self.only(&workloads, &rows)?;
+        Ok(match seconds {
+            Some(seconds) => part.for_only(Nanos::from_secs(seconds)),
+            None => part,
+        })
+    }
+
+    /// Runs every policy on every workload with every seed, each in a world of its own.
+    ///
+    /// # Errors
+    /// The first run that did not come to its end.
+    pub fn run(&self) -> Result<Vec<Cell>, ExperimentError> {
+        let mut cells = Vec::new();
+        for load in &self.workloads {
+            for row in &self.rows {
+                for &seed in &self.seeds {
+                    cells.push(run_one(&self.machine, load, row, seed)?);
+                }
+            }
+        }
+        Ok(cells)
+    }
+}
+
+/// One run.
+fn run_one(machine: &Machine, load: &Load, row: &Row, seed: u64) -> Result<Cell, ExperimentError> {
+    let policy = Policy {
+        elevator: row.elevator.clone(),
+        requests: row.requests,
+        memory: Memory {
+            control: row.dirty_control.clone(),
+            pass: row.write_back_pass.clone(),
+            ..load.memory.clone()
+        },
+        cyclictest: load.cyclictest,
+    };
+    let mut machine = machine.clone();
+    if let Some(mode) = row.preemption {
+        machine = machine.with_preemption(mode);
+    }
+    let (row, workload) = (row.name.clone(), load.name.clone());
+    match on_machine(&load.jobs, machine, &policy, seed, None) {
+        Ok(outcome) => Ok(Cell { row, workload, seed, outcome }),
+        Err(error) => Err(ExperimentError::Run { row, workload, error }),
+    }
+}
+
+/// The first thing about a row's published figures that makes no sense.
+fn fault(row: &Row, workloads: &[Load]) -> Option<String> {
+    let names = row.published.keys().chain(row.calibrated.keys());
+    if let Some(name) = names.clone().find(|name| !workloads.iter().any(|load| load.name == **name)) {
+        return Some(format!("published.{name}: no workload has this name"));
+    }
+    for (name, figures) in &row.published {
+        if let Some(wrong) = figures.values().find(|figure| !figure.is_finite() || **figure <= 0.0) {
+            return Some(format!("published.{name}: {wrong} was never measured; give a number above 0"));
+        }
+    }
+    let unpublished = |(name, figures): (&String, &Vec<Figure>)| {
+        let is_there =
+            |figure: &Figure| row.published.get(name).is_some_and(|published| published.contains_key(figure));
+        let figure = figures.iter().find(|figure| !is_there(figure))?;
+        Some(format!("calibrated.{name}: {} was not published, so nothing can be fitted to it", figure.key()))
+    };
+    row.calibrated.iter().find_map(unpublished)
+}
+
+fn keep<T>(
+    kind: &'static str,
+    all: &mut Vec<T>,
+    wanted: &[String],
+    name: impl Fn(&T) -> &String,
+) -> Result<(), ExperimentError> {
+    if let Some(stranger) = wanted.iter().find(|wanted| !all.iter().any(|item| name(item) == *wanted)) {
+        let known: Vec<String> = all.iter().map(|item| format!("\"{}\"", name(item))).collect();
+        return Err(ExperimentError::Unknown { kind, name: stranger.clone(), known: known.join(", ") });
+    }
+    all.retain(|item| wanted.is_empty() || wanted.contains(name(item)));
+    Ok(())
+}

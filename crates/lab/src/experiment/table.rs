@@ -1,0 +1,97 @@
+//! An experiment's results as a table of text.
+
+use super::{Cell, Experiment, Figure, Load, Row};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Columns of every workload.
+const SPEEDS: [Figure; 5] = [Figure::Iops, Figure::MeanMs, Figure::MaxMs, Figure::DeviationMs, Figure::MibS];
+/// Columns of scheduling latency.
+const LATENCIES: [Figure; 3] = [Figure::LatencyMinUs, Figure::LatencyMeanUs, Figure::LatencyMaxUs];
+
+impl Experiment {
+    /// The results as a table, means over the seeds, with the published figures and the model's error under those that
+    /// have them.
+    pub fn table(&self, cells: &[Cell]) -> String {
+        let mut out = format!("{}\n{}\n", self.name, self.source.trim());
+        if !self.settings.is_empty() {
+            let settings: Vec<String> = self.settings.iter().map(ToString::to_string).collect();
+            let _ = writeln!(out, "In the machine's file: {}", settings.join(", "));
+        }
+        for Load { name: workload, cyclictest, .. } in &self.workloads {
+            let of = |row: &Row| -> Vec<&Cell> {
+                cells.iter().filter(|cell| (&cell.row, &cell.workload) == (&row.name, workload)).collect()
+            };
+            let published = |figure: Figure| self.publishes(workload, figure);
+            let mut columns: Vec<Figure> = SPEEDS.to_vec();
+            if cells.iter().any(|cell| &cell.workload == workload && cell.outcome.written.is_some()) {
+                columns.push(Figure::WrittenMibS);
+            }
+            columns.extend(Some(Figure::WrittenMpages).filter(|figure| published(*figure)));
+            headline(&mut out, workload, &columns);
+            for row in &self.rows {
+                lines(&mut out, row, workload, &of(row), &columns);
+            }
+            if cyclictest.is_some() {
+                headline(&mut out, &format!("{workload}, latency"), &LATENCIES);
+                for row in &self.rows {
+                    lines(&mut out, row, workload, &of(row), &LATENCIES);
+                }
+            }
+        }
+        out
+    }
+
+    fn publishes(&self, workload: &str, figure: Figure) -> bool {
+        self.rows.iter().any(|row| row.published.get(workload).is_some_and(|all| all.contains_key(&figure)))
+    }
+}
+
+fn width(column: usize) -> usize {
+    if column == 0 { 10 } else { 12 }
+}
+
+fn headline(out: &mut String, title: &str, columns: &[Figure]) {
+    let _ = write!(out, "\n{title:<28}");
+    for (n, figure) in columns.iter().enumerate() {
+        let _ = write!(out, "{:>width$}", figure.title(), width = width(n));
+    }
+    out.push('\n');
+}
+
+fn lines(out: &mut String, row: &Row, workload: &str, cells: &[&Cell], columns: &[Figure]) {
+    let Some(first) = cells.first() else { return };
+    let reports = if columns == LATENCIES { 1 } else { first.outcome.reports.len() };
+    for (number, report) in first.outcome.reports.iter().take(reports).enumerate() {
+        let got: Vec<Option<f64>> = columns.iter().map(|figure| figure.mean(cells, number)).collect();
+        let name = if number == 0 { row.name.as_str() } else { "" };
+        let job = if reports > 1 { report.job.name.as_str() } else { "" };
+        let shown = |figure: Figure, value: f64| format!("{value:.*}", figure.digits());
+        let label = if job.is_empty() { format!("  {name:<26}") } else { format!("  {name:<16}{job:<10}") };
+        // The disks' figures are of all jobs together.
+        let of_all = |figure: Figure| matches!(figure, Figure::WrittenMibS | Figure::WrittenMpages);
+        line(out, &label, columns, &|n| {
+            got[n].filter(|_| number == 0 || !of_all(columns[n])).map(|got| shown(columns[n], got))
+        });
+        let empty = BTreeMap::new();
+        let published = row.published.get(workload).filter(|_| number == 0).unwrap_or(&empty);
+        if columns.iter().any(|figure| published.contains_key(figure)) {
+            line(out, &format!("    {:<24}", "published"), columns, &|n| {
+                published.get(&columns[n]).map(|value| shown(columns[n], *value))
+            });
+            line(out, &format!("    {:<24}", "error"), columns, &|n| {
+                let published = published.get(&columns[n])?;
+                got[n].map(|got| format!("{:+.0}%", (got / published - 1.0) * 100.0))
+            });
+        }
+    }
+}
+
+fn line(out: &mut String, label: &str, columns: &[Figure], cell: &dyn Fn(usize) -> Option<String>) {
+    let mut text = label.to_owned();
+    for n in 0..columns.len() {
+        let _ = write!(text, "{:>width$}", cell(n).unwrap_or_default(), width = width(n));
+    }
+    out.push_str(text.trim_end());
+    out.push('\n');
+}

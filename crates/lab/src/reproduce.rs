@@ -1,0 +1,339 @@
+//! Every published figure beside the reproduced one: `extant lab reproduce`.
+//!
+//! Each experiment of a folder runs at its nominal point, with its first seed. A row of the comparison is one published figure:
+//! what the model gives for it, what "nothing changes" would give (the figure of the first published row of the workload), and
+//! ours. The files of the experiments name what they leave out, the folder's `missing.toml` those that do not exist.
+
+use crate::experiment::{Compared, Experiment, ExperimentError, Figure, Part};
+use crate::text::{self, Kind};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// The shape of the report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Aligned columns.
+    #[default]
+    Text,
+    /// Tables as GitHub and most others read them.
+    Markdown,
+    /// One object, with all digits.
+    Json,
+}
+
+/// The results of all experiments of a folder.
+#[derive(Clone, Debug)]
+pub struct Reproduction {
+    experiments: Vec<Reproduced>,
+    missing: Vec<Missing>,
+}
+
+#[derive(Clone, Debug)]
+struct Reproduced {
+    folder: String,
+    name: String,
+    leaves_out: Vec<String>,
+    compared: Vec<Compared>,
+}
+
+/// Something that should be reproduced and is not.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Missing {
+    name: String,
+    why: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MissingFile {
+    missing: Vec<Missing>,
+}
+
+/// A change of less than this part is one that the measurement may not tell from none, where the source states no error.
+const SMALL: f64 = 0.05;
+/// A prediction counts as near within this part.
+const NEAR: f64 = 0.20;
+
+/// Runs every experiment of a folder: each folder in it that has an `experiment.toml`, in order of names.
+///
+/// # Errors
+/// The first file that was refused, before anything runs, or the first run that did not come to its end.
+pub fn reproduce(root: &Path) -> Result<Reproduction, ExperimentError> {
+    let unreadable = |path: &Path, error: &dyn std::fmt::Display| {
+        ExperimentError::File(path.display().to_string(), error.to_string())
+    };
+    let entries = std::fs::read_dir(root).map_err(|error| unreadable(root, &error))?;
+    let mut folders: Vec<PathBuf> = entries
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(|path| path.join("experiment.toml").is_file())
+        .collect();
+    folders.sort();
+    if folders.is_empty() {
+        return Err(unreadable(
+            root,
+            &"no folder with an experiment.toml in it; give the folder of the experiments",
+        ));
+    }
+    let list = root.join("missing.toml");
+    let missing = if list.is_file() {
+        let text = text::read(&list, Kind::Experiment).map_err(|problem| unreadable(&list, &problem))?;
+        let MissingFile { missing } = toml::from_str(&text).map_err(|error| unreadable(&list, &error))?;
+        missing
+    } else {
+        Vec::new()
+    };
+    let load = |folder: &PathBuf| Experiment::load(folder).map(Experiment::nominal);
+    let loaded = folders.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+    let mut experiments = Vec::new();
+    for (folder, experiment) in folders.iter().zip(loaded) {
+        experiments.push(Reproduced {
+            folder: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            name: experiment.name.clone(),
+            leaves_out: experiment.leaves_out.clone(),
+            compared: experiment.compare(&experiment.run()?),
+        });
+    }
+    Ok(Reproduction { experiments, missing })
+}
+
+/// How many predictions count, how many of them are near, and how many halve the error of "nothing changes".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Score {
+    predictions: usize,
+    near: usize,
+    halved: usize,
+    unchanged: usize,
+    unchanged_near: usize,
+}
+
+impl Score {
+    fn of<'a>(compared: impl Iterator<Item = &'a Compared>) -> Self {
+        let mut score = Self::default();
+        for one in compared.filter(|one| one.part == Part::Prediction) {
+            let Some(null) = one.null else { continue };
+            let near = one.error().is_some_and(|error| error.abs() <= NEAR);
+            let null_error = null / one.published - 1.0;
+            if (one.published / null - 1.0).abs() <= SMALL {
+                score.unchanged += 1;
+                score.unchanged_near += usize::from(near);
+                continue;
+            }
+            score.predictions += 1;
+            score.near += usize::from(near);
+            let halves = one.error().is_some_and(|error| error.abs() <= null_error.abs() / 2.0);
+            score.halved += usize::from(halves);
+        }
+        score
+    }
+
+    fn sentence(self) -> String {
+        let Self { predictions, near, halved, unchanged, unchanged_near } = self;
+        format!(
+            "{predictions} figures changed by more than {:.0} %: {near} predicted within {:.0} %, {halved} with half the error of \
+             \"nothing changes\" or less; {unchanged} did not: {unchanged_near} within {:.0} %",
+            SMALL * 100.0,
+            NEAR * 100.0,
+            NEAR * 100.0
+        )
+    }
+
+    fn json(self) -> Value {
+        let Self { predictions, near, halved, unchanged, unchanged_near } = self;
+        json!({"changed": predictions, "near": near, "halve_the_null_error": halved, "unchanged": unchanged,
+            "unchanged_near": unchanged_near})
+    }
+}
+
+const COLUMNS: [&str; 10] =
+    ["workload", "row", "figure", "", "published", "reproduced", "error", "unchanged", "error", "extant"];
+
+fn cells(one: &Compared) -> [String; 10] {
+    let shown = |figure: Figure, value: f64| format!("{value:.*}", figure.digits());
+    let maybe = |value: Option<f64>| value.map(|value| shown(one.figure, value)).unwrap_or_default();
+    let percent =
+        |error: Option<f64>| error.map(|error| format!("{:+.0}%", error * 100.0)).unwrap_or_default();
+    let null = one.null.filter(|_| one.part == Part::Prediction);
+    [
+        one.workload.clone(),
+        one.row.clone(),
+        one.figure.title().to_owned(),
+        one.part.name().to_owned(),
+        shown(one.figure, one.published),
+        maybe(one.reproduced),
+        percent(one.error()),
+        maybe(null),
+        percent(null.map(|null| null / one.published - 1.0)),
+        maybe(one.ours),
+    ]
+}
+
+impl Reproduction {
+    fn all(&self) -> impl Iterator<Item = &Compared> {
+        self.experiments.iter().flat_map(|experiment| &experiment.compared)
+    }
+
+    /// The report.
+    pub fn report(&self, format: Format) -> String {
+        match format {
+            Format::Text => self.tables(false),
+            Format::Markdown => self.tables(true),
+            Format::Json => format!("{:#}\n", self.json()),
+        }
+    }
+
+    fn tables(&self, markdown: bool) -> String {
+        let mut out = String::new();
+        for experiment in &self.experiments {
+            let head = format!("{}: {}", experiment.folder, experiment.name);
+            let _ = if markdown { writeln!(out, "## {head}\n") } else { writeln!(out, "{head}") };
+            let rows: Vec<[String; 10]> = experiment.compared.iter().map(cells).collect();
+            if markdown {
+                markdown_table(&mut out, &rows)
+            } else {
+                text_table(&mut out, &rows)
+            }
+            let item = if markdown { "- " } else { "  " };
+            if markdown {
+                out.push('\n');
+            }
+            let _ = writeln!(out, "{item}{}.", Score::of(experiment.compared.iter()).sentence());
+            for left_out in &experiment.leaves_out {
+                let _ = writeln!(out, "{item}Left out: {left_out}");
+            }
+            out.push('\n');
+        }
+        let heading = if markdown { "## All of them\n\n" } else { "All of them\n" };
+        let item = if markdown { "- " } else { "  " };
+        let _ = writeln!(out, "{heading}{item}{}.", Score::of(self.all()).sentence());
+        for Missing { name, why } in &self.missing {
+            let _ = writeln!(out, "{item}Missing: {name}: {why}");
+        }
+        out
+    }
+
+    fn json(&self) -> Value {
+        let one = |one: &Compared| {
+            json!({
+                "workload": one.workload,
+                "row": one.row,
+                "figure": one.figure.key(),
+                "part": one.part.name(),
+                "published": one.published,
+                "reproduced": one.reproduced,
+                "error": one.error(),
+                "unchanged": one.null,
+                "extant": one.ours,
+            })
+        };
+        let experiments: Vec<Value> = self
+            .experiments
+            .iter()
+            .map(|experiment| {
+                json!({
+                    "folder": experiment.folder,
+                    "name": experiment.name,
+                    "figures": experiment.compared.iter().map(one).collect::<Vec<_>>(),
+                    "score": Score::of(experiment.compared.iter()).json(),
+                    "leaves_out": experiment.leaves_out,
+                })
+            })
+            .collect();
+        let missing: Vec<Value> =
+            self.missing.iter().map(|missing| json!({"name": missing.name, "why": missing.why})).collect();
+        json!({"experiments": experiments, "score": Score::of(self.all()).json(), "missing": missing})
+    }
+}
+
+fn text_table(out: &mut String, rows: &[[String; 10]]) {
+    let width = |n: usize| {
+        let cells = rows.iter().map(|row| row[n].chars().count());
+        cells.max().unwrap_or(0).max(COLUMNS[n].chars().count())
+    };
+    let widths: [usize; 10] = std::array::from_fn(width);
+    let mut line = |row: [&str; 10]| {
+        let mut text = String::from(" ");
+        for (n, cell) in row.into_iter().enumerate() {
+            let pad = widths[n];
+            let _ = if n < 4 { write!(text, " {cell:<pad$}") } else { write!(text, "  {cell:>pad$}") };
+        }
+        out.push_str(text.trim_end());
+        out.push('\n');
+    };
+    line(COLUMNS);
+    rows.iter().for_each(|row| line(std::array::from_fn(|n| row[n].as_str())));
+}
+
+fn markdown_table(out: &mut String, rows: &[[String; 10]]) {
+    let _ = writeln!(out, "| {} |", COLUMNS.join(" | "));
+    let _ = writeln!(out, "|{}|", ["---"; 4].into_iter().chain(["--:"; 6]).collect::<Vec<_>>().join("|"));
+    for row in rows {
+        let _ = writeln!(out, "| {} |", row.join(" | "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compared(part: Part, published: f64, reproduced: f64, null: f64) -> Compared {
+        Compared {
+            workload: "w".into(),
+            row: "r".into(),
+            figure: Figure::Iops,
+            part,
+            published,
+            reproduced: Some(reproduced),
+            null: Some(null),
+            ours: None,
+        }
+    }
+
+    #[test]
+    fn only_predictions_of_what_changed_count() {
+        let all = [
+            compared(Part::Before, 100.0, 10.0, 100.0),
+            compared(Part::Calibrated, 100.0, 100.0, 100.0),
+            // From 100 to 200: half-way is 150.
+            compared(Part::Prediction, 200.0, 210.0, 100.0),
+            compared(Part::Prediction, 200.0, 130.0, 100.0),
+            compared(Part::Prediction, 103.0, 100.0, 100.0),
+        ];
+        let score = Score { predictions: 2, near: 1, halved: 1, unchanged: 1, unchanged_near: 1 };
+        assert_eq!(Score::of(all.iter()), score);
+    }
+
+    #[test]
+    fn the_three_shapes_tell_the_same() {
+        let experiment = Reproduced {
+            folder: "f".into(),
+            name: "Name".into(),
+            leaves_out: vec!["the file system.".into()],
+            compared: vec![compared(Part::Prediction, 200.0, 210.0, 100.0)],
+        };
+        let missing = Missing { name: "tiobench".into(), why: "not built.".into() };
+        let all = Reproduction { experiments: vec![experiment], missing: vec![missing] };
+        let text = all.report(Format::Text);
+        assert!(
+            text.contains("  w        r   iops   prediction        200         210    +5%        100   -50%"),
+            "{text}"
+        );
+        assert!(
+            text.contains("  Left out: the file system.\n")
+                && text.contains("  Missing: tiobench: not built.\n"),
+            "{text}"
+        );
+        let markdown = all.report(Format::Markdown);
+        assert!(
+            markdown.contains("| w | r | iops | prediction | 200 | 210 | +5% | 100 | -50% |  |\n"),
+            "{markdown}"
+        );
+        let json: Value = serde_json::from_str(&all.report(Format::Json)).unwrap();
+        let error = json["experiments"][0]["figures"][0]["error"].as_f64().unwrap();
+        assert!((error - 0.05).abs() < 1e-9, "{error}");
+        assert_eq!((&json["score"]["near"], &json["missing"][0]["name"]), (&json!(1), &json!("tiobench")));
+    }
+}

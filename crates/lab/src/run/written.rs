@@ -1,0 +1,110 @@
+//! The amount that the disks of a modelled machine write while its jobs are counted (kernel: `nr_written`).
+
+use super::target::Modelled;
+use crate::fio::Job;
+use extant_iosched::Queue;
+use extant_rt::Nanos;
+use extant_sim::Machine;
+use extant_sim::disk::{DiskKind, DiskModel};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Bytes whose write ended within a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The bytes; a volatile cache of a disk counts as the disk.
+    pub bytes: u64,
+    /// The time.
+    pub over: Nanos,
+}
+
+impl Written {
+    /// Bytes a second.
+    pub fn bytes_s(&self) -> f64 {
+        if self.over == Nanos::ZERO { 0.0 } else { self.bytes as f64 / self.over.as_secs_f64() }
+    }
+}
+
+/// Totals at the beginning and the end of the time that counts, in interrupts: the count costs the machine nothing.
+pub(super) struct Counter {
+    from: Nanos,
+    until: Nanos,
+    totals: Arc<Mutex<[Option<u64>; 2]>>,
+}
+
+fn total(queues: &[Arc<Queue>]) -> u64 {
+    queues.iter().flat_map(|queue| queue.stats()).map(|(_, stats)| stats.written_bytes).sum()
+}
+
+impl Counter {
+    /// Counts over the time that all jobs are counted, if that is one.
+    pub(super) fn start(target: &Modelled, jobs: &[Job]) -> Option<Self> {
+        let first = jobs.first()?;
+        let alike = |job: &Job| {
+            (job.start_delay, job.ramp, job.runtime, job.stonewall)
+                == (first.start_delay, first.ramp, first.runtime, first.stonewall)
+        };
+        if !jobs.iter().all(alike) || !jobs.iter().any(|job| job.pattern.writes && !job.direct) {
+            return None;
+        }
+        let clock = target.sim.devices();
+        let from = clock.now().saturating_add(first.start_delay).saturating_add(first.ramp);
+        let until = from.saturating_add(first.runtime?);
+        let totals = Arc::new(Mutex::new([None; 2]));
+        for (nth, at) in [from, until].into_iter().enumerate() {
+            let queues: Vec<_> = target.queues().iter().map(Arc::downgrade).collect();
+            let totals = totals.clone();
+            clock.call_at(at, move || {
+                let queues: Vec<Arc<Queue>> = queues.iter().filter_map(std::sync::Weak::upgrade).collect();
+                totals.lock()[nth] = Some(total(&queues));
+            });
+        }
+        Some(Self { from, until, totals })
+    }
+
+    /// The outcome.
+    ///
+    /// # Panics
+    /// More was written than the link and the disks can carry: the model would be wrong.
+    pub(super) fn end(self, target: &Modelled) -> Option<Written> {
+        let [before, after] = *self.totals.lock();
+        let now = target.sim.rt().now();
+        let (after, until) = match after {
+            Some(after) => (after, self.until),
+            // The jobs have ended before their time.
+            None => (total(target.queues()), now.min(self.until)),
+        };
+        let written = Written { bytes: after - before?, over: until.saturating_sub(self.from) };
+        let most = most_bytes(target.sim.machine(), written.over);
+        assert!(written.bytes <= most, "{written:?}, and the disks and their link carry {most} bytes");
+        Some(written)
+    }
+}
+
+/// The most that a machine's disks can acknowledge within a time: what the link and the interfaces carry and the media take, with
+/// what their write caches and queues held at its beginning or hold at its end.
+fn most_bytes(machine: &Machine, over: Nanos) -> u64 {
+    let carried = |bytes_s: u64| (u128::from(bytes_s) * u128::from(over.0) / 1_000_000_000) as u64;
+    let of_one = |model: &DiskModel| {
+        let held = model.queue_depth() as u64 * model.max_command_bytes;
+        held + match &model.kind {
+            DiskKind::Rotating(spec) => {
+                carried(spec.interface_bytes_s).min(carried(spec.outer_bytes_s) + spec.write_cache_bytes)
+            }
+            DiskKind::Ssd(spec) => carried(spec.interface_bytes_s),
+            DiskKind::Ram(spec) => carried(spec.bytes_s),
+        }
+    };
+    let sum = |on_bus: bool| -> u64 {
+        let disks = machine.disks.iter().filter(|model| model.on_bus == on_bus);
+        disks.map(|model| u64::from(model.count) * of_one(model)).sum()
+    };
+    let held: u64 = machine
+        .disks
+        .iter()
+        .filter(|model| model.on_bus)
+        .map(|model| u64::from(model.count) * model.queue_depth() as u64 * model.max_command_bytes)
+        .sum();
+    let link = machine.bus.as_ref().map_or(u64::MAX, |bus| carried(bus.bytes_s) + held);
+    sum(true).min(link) + sum(false)
+}
