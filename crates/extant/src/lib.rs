@@ -46,7 +46,7 @@ pub use copy::copy_tree;
 pub use dir::Dir;
 pub use extant_format::{Acl, AclEntry, AclTag, InodeFlags, InodeNumber};
 pub use extant_fs::{
-    Caller, Capabilities, Error, ErrorPolicy, ExtentFlags, FileExtent, RenameMode, Result,
+    Caller, Capabilities, Error, ErrorPolicy, ExtentFlags, Fallocate, FileExtent, RenameMode, Result,
     SetMode as XattrMode,
 };
 pub use file::File;

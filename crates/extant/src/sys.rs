@@ -2,8 +2,8 @@
 //! open for reading those that see through a dirty journal.
 
 use crate::{
-    Caller, DirEntry, Error, FileExtent, FileOptions, FileType, Metadata, OpenOptions, RenameMode, Result,
-    Time, XattrMode,
+    Caller, DirEntry, Error, Fallocate, FileExtent, FileOptions, FileType, Metadata, OpenOptions, RenameMode,
+    Result, Time, XattrMode,
 };
 use extant_block::Device;
 use extant_cache::{CacheConfig, CacheError, PageCache};
@@ -361,6 +361,10 @@ impl Sys {
         self.volume.sync().await
     }
 
+    pub(crate) async fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64> {
+        self.volume.trim(range, min_bytes).await
+    }
+
     pub(crate) async fn close(self) -> Result<()> {
         let Self { volume, root, cache, .. } = self;
         drop(root);
@@ -480,6 +484,20 @@ impl OpenNode {
 
     pub(crate) async fn set_size(&self, size: u64) -> Result<()> {
         self.writable()?.set_size(size).await
+    }
+
+    pub(crate) async fn fallocate(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.writable()?.fallocate(mode, offset, len).await
+    }
+
+    pub(crate) async fn copy_range(&self, at: u64, to: &Self, to_at: u64, len: u64) -> Result<u64> {
+        if !self.options.read {
+            return Err(Error::BadFile("reading"));
+        }
+        match (&self.contents, to.writable()?) {
+            (Contents::Live(file), to) => file.copy_range(at, to, to_at, len).await,
+            (Contents::Still(_), _) => Err(Error::CrossDevice(format!("inode {:?}", to.node))),
+        }
     }
 
     pub(crate) async fn seek_data(&self, from: u64) -> Result<Option<u64>> {

@@ -4,6 +4,7 @@ use crate::world::World;
 use crate::{Caller, Dir, Error, OpenOptions, Result, Statfs, Time, asynch};
 use extant_block::{Device, FileDevice};
 use extant_rt::{Nanos, Rt};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -111,6 +112,15 @@ impl Volume {
     /// Something could not be written; the volume is as after a power cut then.
     pub fn close(self) -> Result<()> {
         self.world.wait(self.inner.close())
+    }
+
+    /// Gives free space in a range of the volume's bytes back to its device (`FITRIM`): the blocks of a file that holds the
+    /// volume become holes. Runs of fewer than `min_bytes` are left as they are. Returns how many bytes that was.
+    ///
+    /// # Errors
+    /// The range has no whole block of the volume; the device cannot, or fails.
+    pub fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64> {
+        self.world.wait(self.inner.trim(range, min_bytes))
     }
 
     /// Makes durable all that was done before the call.

@@ -1,7 +1,7 @@
 //! Open files.
 
 use crate::sys::{Node, OpenNode, of_mode, of_owner, of_times};
-use crate::{Error, FileExtent, Metadata, Result, Time};
+use crate::{Error, Fallocate, FileExtent, Metadata, Result, Time};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -85,6 +85,28 @@ impl File {
     /// The file is not open for writing; the size is beyond the largest of a file.
     pub async fn set_len(&self, size: u64) -> Result<()> {
         self.open.set_size(size).await
+    }
+
+    /// Copies up to `len` bytes from `at` on to `to`, a file of the same volume, from its byte `to_at` on; returns how many that
+    /// was, fewer where this file or space ends (`copy_file_range(2)`). Holes stay holes.
+    ///
+    /// # Errors
+    /// This file is not open for reading, or the other not for writing at an offset; they are of two volumes; the ranges are of
+    /// one file and overlap; nothing could be copied.
+    pub async fn copy_range(&self, at: u64, to: &Self, to_at: u64, len: u64) -> Result<u64> {
+        self.open.copy_range(at, &to.open, to_at, len).await
+    }
+
+    /// Changes the space of `len` bytes from `offset` on, as `fallocate(2)`: allocates it ahead of writes, frees or zeroes it,
+    /// or takes it out of or puts it into the file. Durable after [`File::sync_all`]; after a power cut before that it may be
+    /// there in part.
+    ///
+    /// # Errors
+    /// The file is not open for writing; it has a map of pointers, as on ext2 and ext3, where only
+    /// [`Fallocate::PunchHole`] is possible; the range is empty, too far out, or not one that can be taken out or put in; space
+    /// ends.
+    pub async fn fallocate(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.open.fallocate(mode, offset, len).await
     }
 
     /// The first byte from `from` on that is data (`SEEK_DATA`), whether on the device or in memory; `None` where none is up

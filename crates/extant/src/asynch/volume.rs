@@ -5,6 +5,7 @@ use crate::sys::Sys;
 use crate::{Caller, Error, OpenOptions, Result, Statfs, Time};
 use extant_block::Device;
 use extant_rt::Rt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A volume, open for reading or writing. Cheap to clone; clones are the same volume.
@@ -32,6 +33,15 @@ impl Volume {
     /// The same volume as another caller sees it.
     pub fn as_caller(&self, caller: Caller) -> Self {
         Self { sys: self.sys.with_caller(caller) }
+    }
+
+    /// Gives free space in a range of the volume's bytes back to its device (`FITRIM`): the blocks of a file that holds the
+    /// volume become holes. Runs of fewer than `min_bytes` are left as they are. Returns how many bytes that was.
+    ///
+    /// # Errors
+    /// The range has no whole block of the volume; the device cannot, or fails.
+    pub async fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64> {
+        self.sys.trim(range, min_bytes).await
     }
 
     /// Makes durable all that was done before the call.

@@ -1,4 +1,8 @@
-//! Where files' data are, with the kernel's ext4 and e2fsck as judges.
+//! Where files' data are and what space they have, with the kernel's ext4 and e2fsck as judges.
 
 mod bed;
+mod copy;
+mod errnos;
+mod model;
 mod seek;
+mod trim;

@@ -103,6 +103,11 @@ impl Allocator {
         }
     }
 
+    /// Blocks that were taken out of the allocatable ones.
+    pub(super) fn taken(&self, run: PhysicalRun) -> Allocated {
+        Allocated { shared: self.shared.clone(), run, logged: false }
+    }
+
     /// Makes the rest of a file's window allocatable to all: the file has no writer any more.
     pub(crate) fn close_window(&self, file: InodeNumber) {
         self.shared.groups.lock().close_window(file);

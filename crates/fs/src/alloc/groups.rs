@@ -250,6 +250,22 @@ impl Groups {
         }
     }
 
+    /// The first allocatable blocks of a loaded group at or behind its block `at`, in a run of at least `min`; up to `most`.
+    pub(crate) fn next_free(&self, group: Group, at: u32, min: u32, most: u32) -> Option<PhysicalRun> {
+        let State::Loaded { runs, .. } = &self.groups[group.0 as usize] else { return None };
+        let span = runs.next(at, min)?;
+        Some(self.run(group, Span::new(span.start, span.len.min(most))))
+    }
+
+    /// Takes a run of one group that is allocatable as a whole.
+    pub(crate) fn take_run(&mut self, run: PhysicalRun) {
+        let (group, start) = self.locate(run.start);
+        if let State::Loaded { runs, users } = &mut self.groups[group.0 as usize] {
+            runs.take(Span::new(start, run.blocks as u32));
+            *users += 1;
+        }
+    }
+
     /// Makes a span allocatable again. Returns `false` in a damaged group, where it is lost.
     pub(crate) fn give(&mut self, group: Group, span: Span) -> bool {
         match &mut self.groups[group.0 as usize] {

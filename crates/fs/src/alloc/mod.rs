@@ -20,12 +20,14 @@ mod numbers;
 mod runs;
 mod space;
 mod spread;
+mod trim;
 
 pub(crate) use blocks::{Allocated, Pins};
 pub(crate) use nospace::GivesBack;
 pub(crate) use numbers::{InodePin, LoggedInode, NewInode};
 pub(crate) use space::{Privilege, Reservation};
 pub(crate) use spread::{Parent, Wanted};
+pub(crate) use trim::Free;
 
 use crate::journal::{Listener, Tid};
 use crate::meta::{LockRank, MetaBlock, MetaKind, MetaStore, PhysicalRun, Ranked};

@@ -101,6 +101,16 @@ impl FreeRuns {
         (at < start + len).then(|| Span::new(at, start + len - at))
     }
 
+    /// The first free blocks at or behind `at` of a run of at least `min`.
+    pub(crate) fn next(&self, at: u32, min: u32) -> Option<Span> {
+        let before = self.by_start.range(..at).next_back();
+        let within = before.filter(|&(&start, &len)| at < start + len && min <= len);
+        let behind = || self.by_start.range(at..).find(|&(_, &len)| min <= len);
+        let (&start, &len) = within.or_else(behind)?;
+        let first = start.max(at);
+        Some(Span::new(first, start + len - first))
+    }
+
     /// Up to `want` blocks that begin at `goal`; `None` where too few are free there to be worth it. Takes nothing.
     pub(crate) fn exact(&self, goal: u32, want: u32) -> Option<Span> {
         let span = self.at(goal).filter(|span| span.len >= want.min(GOAL_RUN_MIN))?;
@@ -196,6 +206,9 @@ mod tests {
         assert_eq!(runs.exact(27, 8), None, "three blocks at the goal are too few");
         assert_eq!(runs.exact(27, 3), Some(Span::new(27, 3)));
         assert_eq!(runs.exact(31, 1), None);
+        assert_eq!(runs.next(12, 5), Some(Span::new(12, 18)), "the rest of a run that is long enough");
+        assert_eq!(runs.next(12, 21), None);
+        assert_eq!(runs.next(30, 4), Some(Span::new(40, 4)));
         assert_eq!(runs.choose(31, 4, 1), Some(Span::new(40, 4)));
         assert_eq!(runs.choose(51, 4, 1), Some(Span::new(0, 4)), "the best fit wherever it lies");
         assert_eq!(runs.choose(60, 100, 1), Some(Span::new(10, 20)));

@@ -7,29 +7,42 @@
 use super::contents::{Contents, Live};
 use super::inline;
 use super::removal::Removal;
-use crate::alloc::{Allocated, Privilege};
-use crate::journal::Credits;
-use crate::map::change::{Change, PinnedNodes, plan, written};
+use crate::alloc::{Allocated, Privilege, Reservation};
+use crate::journal::{Credits, Handle};
+use crate::map::change::{Change, PinnedNodes, frees_metadata, plan, written};
+use crate::map::edit::Rest;
 use crate::map::live::{Known, Was, WriteStep};
 use crate::meta::RankedGuard;
+use crate::writer::Writer;
 use crate::{Cost, Error, Result};
 use extant_block::Sector;
 use extant_cache::{
     Answer, Backing, BackingError, BackingErrorKind, ByteRange, DirtyRun, Placed, ReadExtent, ReadFrom,
     WriteExtent, WriteTo, WrittenRun,
 };
-use extant_format::{RoCompat, VolumeBlock};
+use extant_format::{Place, RoCompat, VolumeBlock};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 /// Runs of a file that one handle logs at most.
-const RUNS_PER_HANDLE: usize = 12;
+pub(super) const RUNS_PER_HANDLE: usize = 12;
 /// From this size on the volume must say that it has large files (`RO_COMPAT_LARGE_FILE`).
 pub(super) const LARGE_FILE_BYTES: u64 = 1 << 31;
 
 /// Blocks of the file whose write has ended, their place, and what they were.
 type Landed = (Range<u64>, VolumeBlock, Was);
+
+/// A change of a file's map, for [`Contents::change_map`].
+pub(super) struct MapChange<'a> {
+    pub(super) change: Change<'a>,
+    /// Where new nodes should lie.
+    pub(super) near: VolumeBlock,
+    /// Space for them, beside that of the file's dirty blocks.
+    pub(super) nodes: Option<&'a mut Reservation>,
+    /// Credits for what is done beside the change: [`Allocated::CREDITS`] for each new run; the inode's are counted.
+    pub(super) credits: u32,
+}
 
 impl Backing for Contents {
     fn block_bytes(&self) -> u32 {
@@ -203,7 +216,7 @@ impl Contents {
     }
 
     /// Gives claimed blocks a place. Gives its first block and how many got one; the others are delayed again.
-    async fn allocate(&self, blocks: Range<u64>) -> Result<(VolumeBlock, u64)> {
+    pub(super) async fn allocate(&self, blocks: Range<u64>) -> Result<(VolumeBlock, u64)> {
         let want = (blocks.end - blocks.start).min(u64::from(u32::MAX)) as u32;
         let (reservation, goal) = {
             let mut live = self.live.lock();
@@ -275,7 +288,7 @@ impl Contents {
     }
 
     /// Blocks in flight did not reach the map: those that were delayed are so again.
-    fn give_up(&self, blocks: Range<u64>) {
+    pub(super) fn give_up(&self, blocks: Range<u64>) {
         let (gone, wakers) = {
             let mut live = self.live.lock();
             live.map.failed(blocks.clone());
@@ -295,50 +308,88 @@ impl Contents {
 
     /// Logs blocks that are on the device: their bitmaps, what maps them, and the size that they let the file have.
     async fn log(&self, landed: &[Landed], size_bytes: u64) -> Result<()> {
-        let writer = &*self.writer;
-        let sb = writer.store.shape();
-        let _edits = self.edits.lock().await;
         let mapped: Vec<_> = landed
             .iter()
             .filter(|(_, _, was)| *was != Was::Written)
             .map(|(blocks, to, _)| written(blocks, *to))
             .collect();
+        let change = MapChange {
+            change: Change::Map(&mapped),
+            near: landed[0].1,
+            nodes: None,
+            credits: landed.len() as u32 * Allocated::CREDITS,
+        };
+        self.change_map(change, |handle, live, _| {
+            let new = landed.iter().filter(|(_, _, was)| *was == Was::New);
+            let data_blocks = new.map(|(blocks, _, _)| self.log_place(handle, live, blocks)).sum();
+            for (blocks, _, _) in landed {
+                live.map.landed(blocks.clone(), size_bytes);
+            }
+            data_blocks
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Logs the allocation of new blocks in flight; gives their number.
+    pub(super) fn log_place(&self, handle: &mut Handle, live: &mut Live, blocks: &Range<u64>) -> u64 {
+        let place = live.places.remove(&blocks.start).expect("new blocks in flight have a place");
+        self.writer.alloc.log(handle, place);
+        blocks.end - blocks.start
+    }
+
+    /// Plans a change of the map and logs it, with the blocks that it frees and with the size that the file has on the device
+    /// after it. `settle` does under the same handle what belongs to it, in memory, too, and gives how many blocks are mapped
+    /// anew; it is given what is left of the change, as the caller is.
+    ///
+    /// # Errors
+    /// A damaged map or bitmap, or one that cannot be read; no space for nodes; why the journal gave up. Nothing has changed.
+    pub(super) async fn change_map(
+        &self,
+        change: MapChange<'_>,
+        settle: impl FnOnce(&mut Handle, &mut Live, &Rest) -> u64,
+    ) -> Result<Rest> {
+        let Writer { store, alloc, journal, .. } = &*self.writer;
+        let sb = store.shape();
+        let metadata = self.cell.read(frees_metadata);
+        let MapChange { change, near, nodes: own, credits } = change;
+        let _edits = self.edits.lock().await;
         // The old contents of a file that was emptied go with the first of the new ones.
         let old = match self.is_emptied() {
-            true => Some(Removal::plan(writer, &self.cell, 0).await?),
+            true => Some(Removal::plan(&self.writer, &self.cell, 0).await?),
             false => None,
         };
         if old.as_ref().is_some_and(|old| !old.is_whole()) {
             return Err(Error::Defect);
         }
+        let change = match change {
+            Change::Map(extents) if old.is_some() => Change::Refill(extents),
+            change => change,
+        };
         let mut nodes = PinnedNodes::of(&self.cell, sb);
-        let change = if old.is_some() { Change::Refill(&mapped) } else { Change::Map(&mapped) };
-        let planned = plan(&writer.store, &writer.alloc, &self.cell, &mut nodes, &change).await?;
-        let (places, news) = self.allocate_nodes(planned.new_nodes, &landed[0]).await?;
-        let bitmaps = (landed.len() + places.len()) as u32 * Allocated::CREDITS;
+        let planned = plan(store, alloc, &self.cell, &mut nodes, &change).await?;
+        let freed = planned.freed().map(|(run, _)| run);
+        let pins = alloc.pin(freed, Place::Inode(self.number())).await?;
+        let (places, news) = self.allocate_nodes(planned.new_nodes, near, own).await?;
+        let bitmaps = pins.credits() + places.len() as u32 * Allocated::CREDITS;
+        let revokes = planned.revoke_blocks(metadata, sb);
         // The superblock may have to name a feature.
         let of_old = old.as_ref().map_or(0, |old| old.credits(sb));
-        let credits = Credits(planned.credits() + bitmaps + 1 + of_old);
+        let credits = Credits(planned.credits() + bitmaps + revokes + of_old + credits + 1);
         let wakers = {
-            let mut handle = writer.journal.start(credits).await?;
+            let mut handle = journal.start(credits).await?;
             let mut live = self.live.lock();
-            let mut data_blocks = 0;
-            for (blocks, _, was) in landed {
-                if *was == Was::New {
-                    data_blocks += blocks.end - blocks.start;
-                    let place = live.places.remove(&blocks.start).expect("new blocks in flight have a place");
-                    writer.alloc.log(&mut handle, place);
-                }
-            }
-            places.into_iter().for_each(|place| writer.alloc.log(&mut handle, place));
             inline::leave(&mut handle, &self.cell, sb);
+            let data_blocks = settle(&mut handle, &mut live, &planned.rest);
+            places.into_iter().for_each(|place| alloc.log(&mut handle, place));
             let replaces = old.is_some();
             if let Some(old) = old {
-                old.apply(writer, &mut handle, &self.cell);
+                old.apply(&self.writer, &mut handle, &self.cell);
             }
             planned.apply(&mut handle, &self.cell, &nodes, &news, data_blocks, sb);
-            for (blocks, _, _) in landed {
-                live.map.landed(blocks.clone(), size_bytes);
+            drop(nodes);
+            for (run, is_node) in planned.freed() {
+                alloc.free(&mut handle, &pins, run, is_node || metadata);
             }
             live.version += 1;
             let recorded = self.recorded_bytes();
@@ -356,7 +407,7 @@ impl Contents {
             self.finish_live(live)
         };
         wakers.into_iter().for_each(Waker::wake);
-        Ok(())
+        Ok(planned.rest)
     }
 
     /// Ends a change of the map in memory; gives whom to wake once no lock is held.
@@ -368,12 +419,23 @@ impl Contents {
         wakers
     }
 
-    /// Blocks for new nodes, near the data that they map.
-    async fn allocate_nodes(&self, count: u32, near: &Landed) -> Result<(Vec<Allocated>, Vec<VolumeBlock>)> {
+    /// Blocks for new nodes near `near`, from `own` or else from what is reserved for the file's dirty blocks.
+    async fn allocate_nodes(
+        &self,
+        count: u32,
+        near: VolumeBlock,
+        mut own: Option<&mut Reservation>,
+    ) -> Result<(Vec<Allocated>, Vec<VolumeBlock>)> {
         let (mut places, mut news) = (Vec::new(), Vec::new());
         while news.len() < count as usize {
             let want = count - news.len() as u32;
             let alloc = &self.writer.alloc;
+            if let Some(own) = own.as_deref_mut().filter(|own| own.blocks() > 0) {
+                let got = alloc.blocks(near, want, own).await?;
+                news.extend((got.run().start.0..got.run().end().0).map(VolumeBlock));
+                places.push(got);
+                continue;
+            }
             let reserved = {
                 let mut live = self.live.lock();
                 let from_nodes = u64::from(want).min(live.for_nodes);
@@ -384,7 +446,7 @@ impl Contents {
                 Some(reservation) => reservation,
                 None => alloc.reserve(0, want.into(), Privilege::Reserved)?,
             };
-            let got = alloc.blocks(VolumeBlock(near.1.0), want, &mut reservation).await;
+            let got = alloc.blocks(near, want, &mut reservation).await;
             if reservation.blocks() > 0 {
                 let mut live = self.live.lock();
                 live.for_nodes += reservation.blocks();

@@ -60,6 +60,18 @@ pub(super) struct Live {
     waiters: Vec<Waker>,
 }
 
+/// Blocks of an extent that an allocation ahead of writes gets, as a rule.
+const EXTENT_EXPECTED_BLOCKS: u64 = 512;
+
+/// Use of reserved blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// All of them are about to be dirty.
+    Dirty,
+    /// Holes are to be allocated without a write.
+    Holes,
+}
+
 /// The changes of a file that are not logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
@@ -184,6 +196,27 @@ impl Contents {
     /// # Errors
     /// [`Error::NoSpace`], with nothing marked; what [`Self::know`] meets; why the journal gave up.
     pub(super) async fn reserve(&self, blocks: Range<u64>, privilege: Privilege) -> Result<Vec<Range<u64>>> {
+        self.reserve_as(blocks, privilege, Mark::Dirty).await
+    }
+
+    /// Reserves what allocating the holes among these blocks may need, and marks them as delayed. Gives their runs.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`].
+    pub(super) async fn reserve_holes(
+        &self,
+        blocks: Range<u64>,
+        privilege: Privilege,
+    ) -> Result<Vec<Range<u64>>> {
+        self.reserve_as(blocks, privilege, Mark::Holes).await
+    }
+
+    async fn reserve_as(
+        &self,
+        blocks: Range<u64>,
+        privilege: Privilege,
+        mark: Mark,
+    ) -> Result<Vec<Range<u64>>> {
         let mut in_hand: Option<(Reservation, u64, u64)> = None;
         loop {
             self.know(blocks.clone()).await?;
@@ -193,7 +226,10 @@ impl Contents {
                     continue;
                 }
                 let need = live.map.need(blocks.clone());
-                let nodes = self.nodes_for(&live, &need);
+                let nodes = match mark {
+                    Mark::Dirty => self.nodes_for(&live, &need),
+                    Mark::Holes => self.nodes_for_runs(&need),
+                };
                 let reserved = match in_hand.take() {
                     Some((reservation, data, for_nodes))
                         if need.delayed_blocks <= data && nodes <= for_nodes =>
@@ -214,7 +250,10 @@ impl Contents {
                         if let Some(reservation) = reservation {
                             live.keep(reservation);
                         }
-                        return Ok(live.map.mark_dirty(blocks, self.recorded_bytes()));
+                        return Ok(match mark {
+                            Mark::Dirty => live.map.mark_dirty(blocks, self.recorded_bytes()),
+                            Mark::Holes => live.map.delay_holes(blocks),
+                        });
                     }
                     Err(Error::NoSpace) => (need.delayed_blocks, nodes),
                     Err(other) => return Err(other),
@@ -249,7 +288,16 @@ impl Contents {
             .sum()
     }
 
-    fn tree_shape(&self) -> TreeShape {
+    /// Nodes for an allocation that no acknowledged write depends on: as long as the extents are that it gets as a rule.
+    fn nodes_for_runs(&self, need: &Need) -> u64 {
+        let extents = need.delayed.len() as u64 + need.delayed_blocks / EXTENT_EXPECTED_BLOCKS;
+        if need.delayed_blocks == 0 {
+            return 0;
+        }
+        tree_growth(self.tree_shape(), extents, need.delayed.len() as u64, self.block)
+    }
+
+    pub(super) fn tree_shape(&self) -> TreeShape {
         if self.is_emptied() {
             return TreeShape::default();
         }

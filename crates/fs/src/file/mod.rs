@@ -3,17 +3,19 @@
 //!
 //! `read` streams from the volume. `contents` is one file's pages and its map in memory; `backing` is what the cache asks
 //! of it (where to read, where to write back, what to log at the end of that); `write`, `resize`, `emptied` and `sync` are
-//! the operations of callers; `removal` frees the blocks that leave a map; `extents` lists where data lie; `table` holds the
-//! files that are in memory.
+//! the operations of callers; `removal` frees the blocks that leave a map; `extents` lists where data lie; `space` gives and
+//! takes space without writes; `copy` copies ranges; `table` holds the files that are in memory.
 
 mod backing;
 mod contents;
+mod copy;
 mod emptied;
 mod extents;
 mod inline;
 mod read;
 mod removal;
 mod resize;
+mod space;
 mod sync;
 mod table;
 #[cfg(test)]
@@ -24,5 +26,6 @@ pub use extents::{ExtentFlags, FileExtent};
 pub use read::{Chunk, File, FileStream};
 pub(crate) use removal::free_from;
 pub(crate) use resize::finish_shrink;
+pub use space::Fallocate;
 pub(crate) use table::Files;
 pub use write::{FileOptions, OpenFile};

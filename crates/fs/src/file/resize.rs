@@ -60,10 +60,7 @@ impl OpenFile {
     async fn resize(&self, bytes: u64, delays: bool) -> Result<()> {
         let contents = &*self.contents;
         let _inode = contents.cell.lock().write().await;
-        self.check_may_write(u64::MAX)?;
-        if contents.cell.read(|inode| inode.flags().contains(InodeFlags::APPEND)) {
-            return Err(Error::Permission(format!("inode {}", self.inode())));
-        }
+        self.check_may_change(false)?;
         if bytes > contents.max_bytes() {
             return Err(Error::TooBig(format!("inode {}", self.inode())));
         }
@@ -82,6 +79,12 @@ impl OpenFile {
     }
 
     async fn grow(&self, bytes: u64) -> Result<()> {
+        self.zero_last_block().await?;
+        self.record_larger(bytes).await
+    }
+
+    /// Zeroes what lies between the file's end and the end of its last block, on the device, too.
+    pub(super) async fn zero_last_block(&self) -> Result<()> {
         let contents = &*self.contents;
         let old = self.size();
         if contents.ends_in_data(old).await? {
@@ -94,6 +97,12 @@ impl OpenFile {
             // Zeroes come to the device before the size that shows them; it is the caller's, and no other between.
             self.write_out(ByteRange::at(old, contents.block.bytes().into())).await?;
         }
+        Ok(())
+    }
+
+    /// Makes a larger size the file's, over its last block that is zeroed and what reads as zeroes behind it.
+    pub(super) async fn record_larger(&self, bytes: u64) -> Result<()> {
+        let contents = &*self.contents;
         {
             let mut handle = contents.writer.journal.start(Credits(2)).await?;
             contents.record(&mut handle, bytes);
@@ -101,13 +110,11 @@ impl OpenFile {
         self.mapping.set_size(bytes).await.map_err(cache_error)
     }
 
-    async fn shrink(&self, bytes: u64, delays: bool) -> Result<()> {
+    /// Makes a smaller size the file's in memory, and has the rest of its last block zeroed on the device. The caller excludes
+    /// others from what is cut off.
+    pub(super) async fn cut_pages(&self, bytes: u64) -> Result<()> {
         let contents = &*self.contents;
         let unit = u64::from(contents.block.bytes());
-        let from = contents.block.blocks_for(bytes);
-        // From the last block that stays on: its rest is zeroed, and no page of it is read meanwhile.
-        let cut = ByteRange::new(bytes, u64::MAX);
-        let exclusion = self.mapping.exclude(cut).await;
         let mut pending = Vec::new();
         // A block that reads as zeroes is not zeroed, and so not dirty afterwards.
         if bytes < self.size() && contents.ends_in_data(bytes).await? {
@@ -118,9 +125,19 @@ impl OpenFile {
             contents.unreserve_all(&pending, 0);
             return Err(cache_error(error));
         }
-        // The rest of the last block is zero on the device before the smaller size is. Memory has the smaller size by now:
-        // a failure is told by the next sync, whose write-back tries again.
+        // Memory has the smaller size by now: a failure is told by the next sync, whose write-back tries again.
         let _ = self.write_out(ByteRange::new(bytes / unit * unit, bytes)).await;
+        Ok(())
+    }
+
+    async fn shrink(&self, bytes: u64, delays: bool) -> Result<()> {
+        let contents = &*self.contents;
+        let from = contents.block.blocks_for(bytes);
+        // From the last block that stays on: its rest is zeroed, and no page of it is read meanwhile.
+        let cut = ByteRange::new(bytes, u64::MAX);
+        let exclusion = self.mapping.exclude(cut).await;
+        // The rest of the last block is zero on the device before the smaller size is.
+        self.cut_pages(bytes).await?;
         // All write-back, not only that of what is cut off: a run that was taken before has the larger size, and would record
         // it when it lands. Runs taken from now on have the smaller one, since writers are kept out.
         self.mapping.wait_written(ByteRange::ALL).await;
@@ -168,7 +185,7 @@ impl OpenFile {
     }
 
     /// Writes back what is dirty in a range and waits until it is logged.
-    async fn write_out(&self, bytes: ByteRange) -> Result<()> {
+    pub(super) async fn write_out(&self, bytes: ByteRange) -> Result<()> {
         self.mapping.write_back(bytes).await.map_err(cache_error)
     }
 }

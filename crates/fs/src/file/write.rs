@@ -158,12 +158,16 @@ impl OpenFile {
         self.pages.write_counted(size, &zeroes, &reserved.copied_bytes).await.map_err(cache_error)
     }
 
-    pub(super) fn check_may_write(&self, at: u64) -> Result<()> {
+    fn check_may_write(&self, at: u64) -> Result<()> {
+        self.check_may_change(self.options.append && at >= self.size())
+    }
+
+    /// Whether the contents may change; of an append-only file where the change `appends`.
+    pub(super) fn check_may_change(&self, appends: bool) -> Result<()> {
         if self.contents.writer.journal.failure().is_some() {
             return Err(Error::ReadOnly);
         }
         let flags = self.contents.cell.read(extant_format::Inode::flags);
-        let appends = self.options.append && at >= self.size();
         if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !appends) {
             return Err(Error::Permission(format!("inode {}", self.inode())));
         }

@@ -99,12 +99,18 @@ fn empty_root(form: Form) -> [u8; 60] {
 /// A change requested of a map.
 #[derive(Clone, Debug)]
 pub(crate) enum Change<'a> {
-    /// These extents, in order, are mapped as written; unwritten extents at the same place are converted.
+    /// These extents, in order, are mapped as they say; written and unwritten ones at the same place are converted.
     Map(&'a [Extent]),
     /// As `Map`, of a map from which all has been removed when the change is applied.
     Refill(&'a [Extent]),
     /// The end of the range is unmapped, as far as one step goes.
     Remove(Range<u64>),
+    /// Extents from the start of the range on move this many blocks towards the file's start, over a hole as long: those of
+    /// one leaf. Of trees only, as is the next.
+    ShiftLeft(Range<u64>, u64),
+    /// The range moves this many blocks towards the file's end, behind which nothing is in the way: what one leaf maps, from
+    /// the back.
+    ShiftRight(Range<u64>, u64),
 }
 
 /// A planned change.
@@ -243,6 +249,8 @@ fn try_plan(
                     rest = draft.remove_back(range.clone(), &mut budget)?;
                     draft.shrink()?;
                 }
+                Change::ShiftLeft(range, by) => rest = draft.shift_left(range.clone(), *by)?,
+                Change::ShiftRight(range, by) => rest = draft.shift_right(range.clone(), *by)?,
             }
             Planned::new(draft.finish(), rest, change, Writes::Tree)
         }
@@ -255,6 +263,7 @@ fn try_plan(
                     }
                 }
                 Change::Remove(range) => rest = draft.remove_back(range.clone(), &mut budget)?,
+                Change::ShiftLeft(..) | Change::ShiftRight(..) => unreachable!("only trees are shifted"),
             }
             Planned::new(draft.finish(), rest, change, Writes::Pointers)
         }
@@ -268,7 +277,7 @@ impl Planned {
         change: &Change<'_>,
         writes: impl FnOnce(Vec<NodeWrite<T>>) -> Writes,
     ) -> Self {
-        // The extents that `Map` replaces stay in use: they are the same blocks.
+        // The extents that other changes replace stay in use: they are the same blocks.
         let replaced = if matches!(change, Change::Remove(_)) { edit.replaced } else { Vec::new() };
         let run = |extent: &Extent| PhysicalRun::new(extent.physical, extent.blocks.into());
         Self {
@@ -357,4 +366,9 @@ pub(crate) fn written(range: &Range<u64>, physical: VolumeBlock) -> Extent {
         blocks: (range.end - range.start) as u32,
         unwritten: false,
     }
+}
+
+/// A run of unwritten blocks.
+pub(crate) fn unwritten(range: &Range<u64>, physical: VolumeBlock) -> Extent {
+    Extent { unwritten: true, ..written(range, physical) }
 }

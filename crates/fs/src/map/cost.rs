@@ -44,6 +44,14 @@ pub(crate) fn tree_growth(shape: TreeShape, blocks: u64, runs: u64, block: Block
     nodes
 }
 
+/// Nodes that a tree may grow by when one extent is split in two: one of each level, as far as the root is full.
+pub(crate) fn split_growth(shape: TreeShape) -> u64 {
+    if shape.depth == 0 && u64::from(shape.entries) < ROOT_EXTENTS {
+        return 0;
+    }
+    u64::from(shape.depth) + 1
+}
+
 /// Pointer blocks on the way to the blocks of `range`, all of them new at worst.
 pub(crate) fn pointer_growth(range: Range<u64>, block: BlockSize) -> u64 {
     let per_block = u64::from(pointers_per_block(block));

@@ -185,6 +185,68 @@ impl<'a, N: Nodes> Draft<'a, N> {
         Ok(None)
     }
 
+    /// Moves extents that begin in `range`, which ends where the map does, `by` blocks towards the start, over a hole as long:
+    /// those of the first leaf that has any. Gives the range that remains.
+    pub(crate) fn shift_left(&mut self, range: Range<u64>, by: u64) -> Result<Rest, Stop> {
+        let mut start = range.start;
+        loop {
+            let path = self.descend(start)?;
+            let rest = (!path.is_last).then_some(path.range.end..range.end);
+            let extents = self.extents(path.leaf);
+            let first = extents.partition_point(|e| u64::from(e.logical.0) < start);
+            if first < extents.len() {
+                let mut after = extents[..first].to_vec();
+                for extent in &extents[first..] {
+                    append(
+                        &mut after,
+                        Extent { logical: FileBlock(extent.logical.0 - by as u32), ..*extent },
+                    );
+                }
+                self.set_extents(path.leaf, after);
+                self.correct_keys(&path.steps, path.leaf);
+                return Ok(rest);
+            }
+            match rest {
+                Some(rest) => start = rest.start,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Moves what `range` maps `by` blocks towards the end, where nothing is in the way: what the last leaf of the range maps.
+    /// An extent that begins before the range is split. Gives the range that remains.
+    pub(crate) fn shift_right(&mut self, range: Range<u64>, by: u64) -> Result<Rest, Stop> {
+        let mut end = range.end.min(MAP_END);
+        while range.start < end {
+            let path = self.descend(end - 1)?;
+            let low = path.range.start;
+            let extents = self.extents(path.leaf);
+            let first = extents.partition_point(|e| e.logical_end() <= range.start);
+            if first < extents.len() {
+                if extents.last().is_some_and(|last| last.logical_end() + by >= MAP_END) {
+                    return Err(Stop::TooBig);
+                }
+                let mut after = extents[..first].to_vec();
+                after.extend(clip(&extents[first], 0..range.start));
+                after.extend(extents[first..].iter().filter_map(|extent| {
+                    let moved = clip(extent, range.start..MAP_END)?;
+                    Some(Extent { logical: FileBlock(moved.logical.0 + by as u32), ..moved })
+                }));
+                self.set_extents(path.leaf, after);
+                self.correct_keys(&path.steps, path.leaf);
+                self.relieve(path.steps, path.leaf, false)?;
+                return Ok((low > range.start).then_some(range.start..low));
+            }
+            end = low;
+        }
+        Ok(None)
+    }
+
+    fn set_extents(&mut self, leaf: NodeAt, extents: Vec<Extent>) {
+        self.nodes.insert(leaf, TreeNode { depth: 0, entries: Entries::Leaf(extents) });
+        self.dirty.insert(leaf);
+    }
+
     /// Pulls what the root points to into it, as long as that fits. For edits that may free nodes.
     pub(crate) fn shrink(&mut self) -> Result<(), Stop> {
         loop {

@@ -295,6 +295,62 @@ impl LiveMap {
         new
     }
 
+    /// Marks the holes of a range, whose space is reserved, as about to be allocated without a write. Gives their runs.
+    pub(crate) fn delay_holes(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut holes: Vec<Range<u64>> = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let Some((run, stored)) = self.stored(at) else { break };
+            let run = at..run.end.min(range.end);
+            at = run.end;
+            if stored != Stored::Hole {
+                continue;
+            }
+            self.reserved_blocks += run.end - run.start;
+            self.pending.insert(run.clone(), Pending::Delayed);
+            match holes.last_mut().filter(|last| last.end == run.start) {
+                Some(last) => last.end = run.end,
+                None => holes.push(run),
+            }
+        }
+        holes
+    }
+
+    /// The first run of a range that is delayed.
+    pub(crate) fn first_delayed(&self, range: Range<u64>) -> Option<Range<u64>> {
+        let delayed = self.pending.iter_in(range).find(|(_, pending)| *pending == Pending::Delayed);
+        delayed.map(|(run, _)| run)
+    }
+
+    /// Blocks in flight were allocated without a write: they are unwritten.
+    pub(crate) fn preallocated(&mut self, range: Range<u64>) {
+        for (run, to, _) in self.in_flight(range) {
+            self.reserved_blocks -= run.end - run.start;
+            self.pending.remove(run.clone());
+            self.known.insert(run, Known::Unwritten(to));
+        }
+    }
+
+    /// The map of a range, of which nothing is delayed or in flight, has changed.
+    pub(crate) fn remap(&mut self, range: Range<u64>, known: Known) {
+        self.pending.remove(range.clone());
+        self.known.insert(range, known);
+    }
+
+    /// Forgets the map, all of which may have changed, of a file of which nothing is delayed or in flight and that the
+    /// device has up to byte `size_bytes`.
+    pub(crate) fn reset(&mut self, size_bytes: u64) {
+        debug_assert_eq!(self.reserved_blocks, 0, "nothing is dirty");
+        self.pending.clear();
+        self.known.clear();
+        self.written_bytes = size_bytes;
+    }
+
+    /// Every byte below `size_bytes` is on the device or pending: nothing is being written to the file's pages.
+    pub(crate) fn vouch(&mut self, size_bytes: u64) {
+        self.written_bytes = self.written_bytes.max(size_bytes);
+    }
+
     /// The step of write-back for the blocks from `at` on, and the run for which it holds. `None` if the map must be loaded.
     pub(crate) fn write_step(&self, at: u64) -> Option<(Range<u64>, WriteStep)> {
         if let Some((run, pending)) = self.pending.get(at) {

@@ -7,6 +7,7 @@ mod read;
 mod recover;
 #[cfg(test)]
 mod tests;
+mod trim;
 
 use crate::file::{FileOptions, OpenFile};
 use crate::names::{Namespace, Node};

@@ -1,4 +1,4 @@
-use super::super::cost::{TreeShape, tree_growth};
+use super::super::cost::{TreeShape, split_growth, tree_growth};
 use super::super::testing::{INODE, NODES_AT, Store, superblock};
 use super::*;
 use proptest::prelude::*;
@@ -132,6 +132,57 @@ impl Tree {
         }
     }
 
+    /// Takes a range out, what lies behind it moving to its place.
+    fn collapse(&mut self, range: Range<u64>) {
+        self.remove(range.clone(), 5);
+        let by = range.end - range.start;
+        let mut rest = Some(range.end..MAP_END);
+        while let Some(range) = rest.take() {
+            let edit = self
+                .edit(|draft| {
+                    rest = draft.shift_left(range.clone(), by)?;
+                    Ok(())
+                })
+                .unwrap();
+            assert!(edit.new_nodes == 0 && edit.freed_nodes.is_empty());
+            let until = rest.as_ref().map_or(MAP_END, |rest| rest.start);
+            for (at, state) in self.take_model(range.start..until) {
+                self.model.insert(at - by, state);
+            }
+            self.check();
+        }
+    }
+
+    /// Puts a hole before a block.
+    fn insert(&mut self, start: u64, by: u64) {
+        let bound = split_growth(self.shape());
+        let mut new_nodes = 0;
+        let mut rest = Some(start..MAP_END);
+        while let Some(range) = rest.take() {
+            let edit = self
+                .edit(|draft| {
+                    rest = draft.shift_right(range.clone(), by)?;
+                    Ok(())
+                })
+                .unwrap();
+            new_nodes += u64::from(edit.new_nodes);
+            let from = rest.as_ref().map_or(range.start, |rest| rest.end);
+            for (at, state) in self.take_model(from..range.end) {
+                self.model.insert(at + by, state);
+            }
+            self.check();
+        }
+        assert!(new_nodes <= bound, "{new_nodes} new nodes, {bound} reserved");
+    }
+
+    fn take_model(&mut self, range: Range<u64>) -> Vec<(u64, (u64, bool))> {
+        let taken: Vec<_> = self.model.range(range).map(|(&at, &state)| (at, state)).collect();
+        for (at, _) in &taken {
+            self.model.remove(at);
+        }
+        taken
+    }
+
     /// Reads the whole tree with the parser that hostile images meet, and compares it with the model.
     fn check(&self) {
         let mut nodes = 0;
@@ -173,6 +224,8 @@ enum Op {
     MapMany { starts: Vec<u64> },
     MarkWritten { start: u64, blocks: u64 },
     Remove { start: u64, blocks: u64, budget: u32 },
+    Collapse { start: u64, blocks: u64 },
+    Insert { start: u64, blocks: u64 },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -184,6 +237,8 @@ fn op() -> impl Strategy<Value = Op> {
         5 => (0u64..3000, blocks).prop_map(|(start, blocks)| Op::MarkWritten { start, blocks }),
         1 => (0u64..3000, 1u64..300, 1u32..6)
             .prop_map(|(start, blocks, budget)| Op::Remove { start, blocks, budget }),
+        1 => (0u64..3000, 1u64..60).prop_map(|(start, blocks)| Op::Collapse { start, blocks }),
+        1 => (0u64..3000, 1u64..60).prop_map(|(start, blocks)| Op::Insert { start, blocks }),
     ]
 }
 
@@ -197,6 +252,8 @@ proptest! {
             match *op {
                 Op::MapMany { ref starts } => tree.map_many(starts),
                 Op::Map { start, blocks, jump, unwritten } => tree.map(start, blocks, jump, unwritten),
+                Op::Collapse { start, blocks } => tree.collapse(start..start + blocks),
+                Op::Insert { start, blocks } => tree.insert(start, blocks),
                 Op::MarkWritten { start, blocks } => tree.mark_written(start..start + blocks),
                 Op::Remove { start, blocks, budget } => tree.remove(start..start + blocks, budget),
             }

@@ -1,0 +1,53 @@
+//! Free blocks kept from writers for as long as they are being discarded.
+
+use super::blocks::Allocated;
+use super::{Allocator, Privilege};
+use extant_format::{Group, VolumeBlock};
+
+/// Blocks that are kept from writers at a time.
+const PIECE_BLOCKS: u32 = 8192;
+
+/// Free blocks that were found.
+#[derive(Debug)]
+pub(crate) enum Free {
+    /// Nothing else gets them until this is dropped.
+    Taken(Allocated),
+    /// They are promised to writers; the search goes on from this block.
+    Promised(VolumeBlock),
+}
+
+impl Allocator {
+    /// The first free blocks at or behind `from`, and before `end`, of a run of at least `min_blocks`, as far as one piece goes.
+    /// Damaged groups are passed over. `None` where there are no more.
+    pub(crate) async fn take_free(
+        &self,
+        from: VolumeBlock,
+        end: VolumeBlock,
+        min_blocks: u32,
+    ) -> Option<Free> {
+        let shared = &*self.shared;
+        let (Group(first), mut at) = shared.groups.lock().locate(from);
+        for group in (first..shared.store.groups().count()).map(Group) {
+            if shared.sb().group_first_block(group) >= end {
+                return None;
+            }
+            let is_loaded = shared.groups.lock().is_loaded(group);
+            if is_loaded || shared.load(group).await.is_ok() {
+                let mut groups = shared.groups.lock();
+                let found = groups.next_free(group, at, min_blocks, PIECE_BLOCKS);
+                if let Some(mut run) = found.filter(|run| run.start < end) {
+                    run.blocks = run.blocks.min(end.0 - run.start.0);
+                    let Ok(mut reservation) = self.reserve(run.blocks, 0, Privilege::Reserved) else {
+                        return Some(Free::Promised(run.end()));
+                    };
+                    groups.take_run(run);
+                    shared.space.allocated(&mut reservation, run.blocks);
+                    drop(groups);
+                    return Some(Free::Taken(self.taken(run)));
+                }
+            }
+            at = 0;
+        }
+        None
+    }
+}

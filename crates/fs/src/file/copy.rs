@@ -1,0 +1,75 @@
+//! Copies of ranges from file to file within a volume (`copy_file_range(2)`), through the cache; holes stay holes.
+
+use super::space::Fallocate;
+use super::write::OpenFile;
+use crate::{Error, Result};
+use std::sync::Arc;
+
+/// Bytes that are read and written in one go.
+const PIECE_BYTES: u64 = 256 << 10;
+
+impl OpenFile {
+    /// Copies up to `len` bytes from `at` on to `to` from its byte `to_at` on, and returns how many that was: fewer where this
+    /// file or space ends. Holes of this file become holes of the other. In memory when it returns; other writers may come
+    /// between two pieces of it.
+    ///
+    /// # Errors
+    /// Nothing was copied: [`Error::CrossDevice`] for files of two volumes; [`Error::Invalid`] for ranges of one file that
+    /// overlap; [`Error::BadFile`] for a file that is open for appending; otherwise as [`OpenFile::read`],
+    /// [`OpenFile::write`] and [`OpenFile::set_size`].
+    pub async fn copy_range(&self, at: u64, to: &Self, to_at: u64, len: u64) -> Result<u64> {
+        if !Arc::ptr_eq(&self.contents.writer, &to.contents.writer) {
+            return Err(Error::CrossDevice(format!("inode {}", to.inode())));
+        }
+        if to.options.append {
+            return Err(Error::BadFile("writing at an offset"));
+        }
+        to.check_may_change(false)?;
+        let len = len.min(self.size().saturating_sub(at));
+        let max = to.contents.max_bytes();
+        if len > 0 && to_at >= max {
+            return Err(Error::TooBig(format!("inode {}", to.inode())));
+        }
+        let len = len.min(max.saturating_sub(to_at));
+        let same = Arc::ptr_eq(&self.contents, &to.contents);
+        if same && to_at < at + len && at < to_at + len {
+            return Err(Error::Invalid(format!("inode {}: a copy over a part of itself", to.inode())));
+        }
+        let mut piece = vec![0; len.min(PIECE_BYTES) as usize];
+        let mut done = 0;
+        while done < len {
+            match self.copy_piece(at + done, to, to_at + done, len - done, &mut piece).await {
+                Ok(0) => break,
+                Ok(copied) => done += copied,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    async fn copy_piece(&self, at: u64, to: &Self, to_at: u64, len: u64, piece: &mut [u8]) -> Result<u64> {
+        let end = (at + len).min(self.size());
+        if at >= end {
+            return Ok(0);
+        }
+        let data = self.seek_data(at).await?.unwrap_or(end).min(end);
+        if at < data {
+            to.clear(to_at, data - at).await?;
+            return Ok(data - at);
+        }
+        let hole = self.seek_hole(at).await?.unwrap_or(end).min(end);
+        let piece = &mut piece[..(hole - at).min(PIECE_BYTES) as usize];
+        let read = self.read(at, piece).await?;
+        Ok(to.write(to_at, &piece[..read]).await? as u64)
+    }
+
+    /// Makes a range read as zeroes, and the file reach over it.
+    async fn clear(&self, at: u64, len: u64) -> Result<()> {
+        let size = self.size();
+        if at < size {
+            self.fallocate(Fallocate::PunchHole, at, len).await?;
+        }
+        if at + len > size { self.set_size(at + len).await } else { Ok(()) }
+    }
+}

@@ -1,0 +1,500 @@
+//! Space without writes: `fallocate(2)`.
+//!
+//! Each operation goes in steps that fit one transaction and leave a valid file, so that a crash between two of them finds
+//! part of a range allocated, freed or zeroed, or part of a file moved: never another file's bytes. Blocks that are allocated
+//! ahead are unwritten until data come to them. Before a range is remapped its pages leave the cache, and none comes back
+//! until the map has changed; the bytes of blocks that a range covers in part are zeroed through the cache.
+
+use super::backing::{MapChange, RUNS_PER_HANDLE};
+use super::contents::Contents;
+use super::write::{OpenFile, cache_error};
+use crate::alloc::{Allocated, Privilege, Reservation};
+use crate::journal::Credits;
+use crate::map::MAP_END;
+use crate::map::change::{Change, unwritten};
+use crate::map::cost::{split_growth, tree_growth};
+use crate::map::edit::Rest;
+use crate::map::live::{Known, Stored};
+use crate::writer::Writer;
+use crate::{Error, Result};
+use extant_cache::ByteRange;
+use extant_format::{Extent, RoCompat, VolumeBlock};
+use std::ops::Range;
+
+/// Bytes of a page of the cache.
+const PAGE: u64 = extant_cache::PAGE_BYTES as u64;
+/// Credits of recording a size beside a change of the map: the superblock may have to name a feature.
+const RECORD_CREDITS: u32 = 2;
+
+/// The modes of `fallocate(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Allocates what is not allocated; it reads as zeroes. Grows the file unless it `keep_size`s (`FALLOC_FL_KEEP_SIZE`).
+    Allocate {
+        /// The file stays as long as it is.
+        keep_size: bool,
+    },
+    /// Frees the range, which reads as zeroes (`FALLOC_FL_PUNCH_HOLE`). The size stays.
+    PunchHole,
+    /// The range reads as zeroes and is allocated (`FALLOC_FL_ZERO_RANGE`).
+    ZeroRange {
+        /// The file stays as long as it is.
+        keep_size: bool,
+    },
+    /// Takes the range out of the file, what lies behind moving to its place (`FALLOC_FL_COLLAPSE_RANGE`).
+    CollapseRange,
+    /// Puts a hole before what lies at the range's start (`FALLOC_FL_INSERT_RANGE`).
+    InsertRange,
+}
+
+impl OpenFile {
+    /// Changes the space of `len` bytes from `offset` on. Durable after [`OpenFile::sync`]. Once begun it comes to its end, or to
+    /// an error: a caller that drops the future leaves it to a task. After a crash the change may be there in part.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for no bytes, and for a range to be collapsed or inserted that is not of whole blocks or not inside
+    /// the file; [`Error::NotSupported`] for a file with a map of pointers, where holes can be punched only;
+    /// [`Error::Permission`] for an immutable file, and for an append-only one where more than space changes;
+    /// [`Error::TooBig`] beyond the largest size; [`Error::NoSpace`]; [`Error::ReadOnly`]; a damaged map.
+    pub async fn fallocate(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        let file = self.reopened();
+        let run = async move { file.change_space(mode, offset, len).await };
+        let writer = &self.contents.writer;
+        writer.guarded(writer.rt.unstoppable("fallocate", run)).await?;
+        if self.options.sync || self.options.datasync || self.is_synchronous() {
+            self.sync().await
+        } else {
+            Ok(())
+        }
+    }
+
+    async fn change_space(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        let contents = &*self.contents;
+        if len == 0 {
+            return Err(Error::Invalid("a range without bytes".into()));
+        }
+        let _inode = contents.cell.lock().write().await;
+        self.check_may_change(matches!(mode, Fallocate::Allocate { .. }))?;
+        let too_big = || Error::TooBig(format!("inode {}", self.inode()));
+        let end =
+            offset.checked_add(len).filter(|&end| end <= contents.addressable_bytes()).ok_or_else(too_big)?;
+        if mode != Fallocate::PunchHole && !contents.uses_extents() {
+            return Err(Error::NotSupported(format!(
+                "inode {}: fallocate of a map of pointers",
+                self.inode()
+            )));
+        }
+        if mode != Fallocate::PunchHole && end > contents.max_bytes() {
+            return Err(too_big());
+        }
+        self.check_shift(mode, offset, len)?;
+        self.drop_privileges().await?;
+        contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
+        contents.log_emptied().await?;
+        contents.touch();
+        let bytes = ByteRange::new(offset, end);
+        match mode {
+            Fallocate::Allocate { keep_size } => self.preallocate(bytes, keep_size).await,
+            Fallocate::PunchHole => self.punch(bytes).await,
+            Fallocate::ZeroRange { keep_size } => self.zero_range(bytes, keep_size).await,
+            Fallocate::CollapseRange => self.collapse(bytes).await,
+            Fallocate::InsertRange => self.insert(bytes).await,
+        }
+    }
+
+    /// Whether a file may lose or get a range in its middle.
+    fn check_shift(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        let (size, unit) = (self.size(), u64::from(self.contents.block.bytes()));
+        let invalid = |what: &str| Err(Error::Invalid(format!("inode {}: {what}", self.inode())));
+        match mode {
+            Fallocate::CollapseRange | Fallocate::InsertRange
+                if !offset.is_multiple_of(unit) || !len.is_multiple_of(unit) =>
+            {
+                invalid("a range that is not of whole blocks")
+            }
+            Fallocate::CollapseRange if offset + len >= size => {
+                invalid("a range that reaches the file's end")
+            }
+            Fallocate::InsertRange if len > self.contents.max_bytes().saturating_sub(size) => {
+                Err(Error::TooBig(format!("inode {}", self.inode())))
+            }
+            Fallocate::InsertRange if offset >= size => invalid("a range behind the file's end"),
+            _ => Ok(()),
+        }
+    }
+
+    async fn preallocate(&self, bytes: ByteRange, keep_size: bool) -> Result<()> {
+        let contents = &*self.contents;
+        let grows = !keep_size && bytes.end > self.size();
+        if grows {
+            self.zero_last_block().await?;
+        }
+        self.allocate_holes(contents.blocks_of(bytes)).await?;
+        if grows { self.record_larger(bytes.end).await } else { contents.log_times(false).await }
+    }
+
+    /// Allocates the holes of a range as unwritten blocks.
+    async fn allocate_holes(&self, blocks: Range<u64>) -> Result<()> {
+        let contents = &*self.contents;
+        let holes = contents.reserve_holes(blocks, self.privilege()).await?;
+        let placed = contents.place_holes(&holes).await;
+        if placed.is_err() {
+            contents.unreserve_all(&holes, 0);
+        }
+        placed
+    }
+
+    async fn punch(&self, bytes: ByteRange) -> Result<()> {
+        let contents = &*self.contents;
+        let unit = u64::from(contents.block.bytes());
+        let size = self.size();
+        if bytes.start >= size {
+            return contents.log_times(false).await;
+        }
+        // All of the last block; behind it are only blocks that were allocated to stay.
+        let end = if bytes.end < size { bytes.end } else { size.next_multiple_of(unit) };
+        let bytes = ByteRange::new(bytes.start, end);
+        self.zero_edges(bytes).await?;
+        let whole = contents.whole_blocks(bytes);
+        if whole.is_empty() {
+            return contents.log_times(false).await;
+        }
+        let mut nodes = self.reserve_split(&whole).await?;
+        let cut = contents.bytes_of(&whole);
+        let exclusion = self.mapping.exclude(cut).await;
+        self.drop_pages(cut, size).await?;
+        contents.unreserve(whole.clone());
+        let removed = contents.remove(whole, nodes.as_mut(), size).await;
+        drop(exclusion);
+        removed
+    }
+
+    async fn zero_range(&self, bytes: ByteRange, keep_size: bool) -> Result<()> {
+        let contents = &*self.contents;
+        let size = self.size();
+        let grows = !keep_size && bytes.end > size;
+        if grows {
+            self.zero_last_block().await?;
+        }
+        self.zero_edges(bytes).await?;
+        self.allocate_holes(contents.blocks_of(bytes)).await?;
+        let whole = contents.whole_blocks(bytes);
+        if !whole.is_empty() {
+            let count =
+                tree_growth(contents.tree_shape(), 2 + (whole.end - whole.start) / 32_767, 1, contents.block);
+            let mut nodes = self.reserve_nodes(count).await?;
+            let zeroed = contents.bytes_of(&whole);
+            let exclusion = self.mapping.exclude(zeroed).await;
+            self.invalidate(zeroed).await?;
+            contents.unwrite(whole, nodes.as_mut(), size).await?;
+            drop(exclusion);
+        }
+        if grows { self.record_larger(bytes.end).await } else { contents.log_times(false).await }
+    }
+
+    async fn collapse(&self, bytes: ByteRange) -> Result<()> {
+        let contents = &*self.contents;
+        let gone = contents.blocks_of(bytes);
+        let (size, left) = (self.size(), self.size() - bytes.len());
+        self.write_out(ByteRange::ALL).await?;
+        let mut nodes = self.reserve_split(&gone).await?;
+        let exclusion = self.settle_behind(bytes.start).await?;
+        contents.remove(gone.clone(), nodes.as_mut(), size).await?;
+        let mut rest = Some(gone.end..MAP_END);
+        while let Some(range) = rest {
+            let change = Change::ShiftLeft(range, gone.end - gone.start);
+            rest = contents.shift(change, None, None).await?;
+        }
+        {
+            let mut handle = contents.writer.journal.start(Credits(RECORD_CREDITS)).await?;
+            contents.live.lock().map.reset(left);
+            contents.record(&mut handle, left);
+        }
+        let cut = self.cut_pages(left).await;
+        drop(exclusion);
+        cut
+    }
+
+    async fn insert(&self, bytes: ByteRange) -> Result<()> {
+        let contents = &*self.contents;
+        let blocks = contents.blocks_of(bytes);
+        let size = self.size() + bytes.len();
+        self.write_out(ByteRange::ALL).await?;
+        let mut nodes = self.reserve_split(&(blocks.start..blocks.start)).await?;
+        let exclusion = self.settle_behind(bytes.start).await?;
+        let mut grown = Some(size);
+        let mut rest = Some(blocks.start..MAP_END);
+        while let Some(range) = rest {
+            let change = Change::ShiftRight(range, blocks.end - blocks.start);
+            rest = contents.shift(change, nodes.as_mut(), grown).await?;
+            if grown.take().is_some() {
+                self.mapping.set_size(size).await.map_err(cache_error)?;
+            }
+        }
+        drop(exclusion);
+        Ok(())
+    }
+
+    /// Reserves the nodes that cutting a range out may take: where one run reaches over both of its ends, it becomes two.
+    async fn reserve_split(&self, blocks: &Range<u64>) -> Result<Option<Reservation>> {
+        let contents = &*self.contents;
+        let Some(before) = blocks.start.checked_sub(1) else { return Ok(None) };
+        contents.know(before..blocks.start).await?;
+        contents.know(blocks.end..blocks.end + 1).await?;
+        let is_split = {
+            let live = contents.live.lock();
+            let places = (live.map.place_of(before), live.map.place_of(blocks.end));
+            matches!(places, (Some(a), Some(b)) if b.0 == a.0 + (blocks.end - before))
+        };
+        match is_split && contents.uses_extents() {
+            true => self.reserve_nodes(split_growth(contents.tree_shape())).await,
+            false => Ok(None),
+        }
+    }
+
+    async fn reserve_nodes(&self, count: u64) -> Result<Option<Reservation>> {
+        if count == 0 {
+            return Ok(None);
+        }
+        let Writer { alloc, journal, .. } = &*self.contents.writer;
+        alloc.reserve_waiting(journal, 0, count, Privilege::Reserved).await.map(Some)
+    }
+
+    /// Zeroes the bytes of blocks that the range covers in part, where those hold data.
+    async fn zero_edges(&self, bytes: ByteRange) -> Result<()> {
+        let unit = u64::from(self.contents.block.bytes());
+        let end = bytes.end.min(self.size());
+        if bytes.start >= end {
+            return Ok(());
+        }
+        let head = ByteRange::new(bytes.start, bytes.start.next_multiple_of(unit).min(end));
+        self.zero_in_block(head).await?;
+        let tail = ByteRange::new((end / unit * unit).max(head.end), end);
+        if bytes.end.is_multiple_of(unit) { Ok(()) } else { self.zero_in_block(tail).await }
+    }
+
+    async fn zero_in_block(&self, bytes: ByteRange) -> Result<()> {
+        let contents = &*self.contents;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let block = bytes.start >> contents.block.log2();
+        contents.know(block..block + 1).await?;
+        if !contents.live.lock().map.has_data(block) {
+            return Ok(());
+        }
+        let reserved = contents.reserve_for_copy(block..block + 1, bytes.start, self.privilege()).await?;
+        let zeroes = vec![0; bytes.len() as usize];
+        self.pages.write_counted(bytes.start, &zeroes, &reserved.copied_bytes).await.map_err(cache_error)
+    }
+
+    /// Takes the pages of whole blocks out of the cache, of which the caller holds the exclusion; dirty ones are lost. No write
+    /// to the blocks is under way afterwards.
+    async fn drop_pages(&self, bytes: ByteRange, size: u64) -> Result<()> {
+        let first = bytes.start.next_multiple_of(PAGE);
+        let last = bytes.end.min(size) / PAGE * PAGE;
+        // Pages of several blocks, of which others stay.
+        for edge in
+            [ByteRange::new(bytes.start, first.min(bytes.end)), ByteRange::new(last.max(first), bytes.end)]
+        {
+            if edge.start < edge.end {
+                self.invalidate(edge).await?;
+            }
+        }
+        if first < last {
+            self.mapping.punch(ByteRange::new(first, last)).await.map_err(cache_error)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a range out of the cache, after writing back what is dirty in it, and before it: the volume records no size over
+    /// blocks that are written out of turn, and a crash would find them behind the file's end.
+    async fn invalidate(&self, bytes: ByteRange) -> Result<()> {
+        if !self.contents.has_recorded(bytes.end.min(self.size())) {
+            self.write_out(ByteRange::new(0, bytes.end)).await?;
+        }
+        self.mapping.invalidate(bytes).await.map_err(cache_error)
+    }
+
+    /// Takes what lies behind byte `start` of a file that has been written back out of the cache until the answer is dropped.
+    async fn settle_behind(&self, start: u64) -> Result<extant_cache::Exclusion> {
+        let behind = ByteRange::new(start, u64::MAX);
+        let exclusion = self.mapping.exclude(behind).await;
+        self.mapping.invalidate(behind).await.map_err(cache_error)?;
+        self.mapping.wait_written(ByteRange::ALL).await;
+        let mut live = self.contents.live.lock();
+        live.last_placed = None;
+        live.map.reset(self.size());
+        drop(live);
+        Ok(exclusion)
+    }
+}
+
+impl Contents {
+    /// The blocks that lie in a range as a whole.
+    fn whole_blocks(&self, bytes: ByteRange) -> Range<u64> {
+        let end = bytes.end >> self.block.log2();
+        self.block.blocks_for(bytes.start).min(end)..end
+    }
+
+    fn bytes_of(&self, blocks: &Range<u64>) -> ByteRange {
+        ByteRange::new(blocks.start << self.block.log2(), blocks.end << self.block.log2())
+    }
+
+    /// The largest size of a file of the volume, whatever the form of its map and without the blocks of that (`s_maxbytes`).
+    fn addressable_bytes(&self) -> u64 {
+        let bits = self.block.log2();
+        let countable = match self.sb().ro_compat().contains(RoCompat::HUGE_FILE) {
+            true => u64::MAX,
+            // `i_blocks` counts units of 512 bytes in 32 bits.
+            false => u64::from(u32::MAX) >> (bits - 9),
+        };
+        countable.min((1 << 32) - 1) << bits
+    }
+
+    /// Gives places to holes that are delayed, and logs them as unwritten.
+    async fn place_holes(&self, holes: &[Range<u64>]) -> Result<()> {
+        let mut placed: Vec<Extent> = Vec::with_capacity(RUNS_PER_HANDLE);
+        for hole in holes {
+            let mut at = hole.start;
+            loop {
+                // Blocks that write-back has taken since are being written.
+                let run = {
+                    let mut live = self.live.lock();
+                    let run = live.map.first_delayed(at..hole.end);
+                    run.inspect(|run| live.map.claim(run.clone()))
+                };
+                let Some(run) = run else { break };
+                match self.allocate(run.clone()).await {
+                    Ok((to, blocks)) => {
+                        at = run.start + blocks;
+                        placed.push(unwritten(&(run.start..at), to));
+                    }
+                    Err(error) => {
+                        self.log_unwritten(&mut placed).await?;
+                        return Err(error);
+                    }
+                }
+                if placed.len() == RUNS_PER_HANDLE {
+                    self.log_unwritten(&mut placed).await?;
+                }
+            }
+        }
+        self.log_unwritten(&mut placed).await
+    }
+
+    async fn log_unwritten(&self, placed: &mut Vec<Extent>) -> Result<()> {
+        let placed = std::mem::take(placed);
+        let Some(first) = placed.first() else { return Ok(()) };
+        let blocks = |extent: &Extent| u64::from(extent.logical.0)..extent.logical_end();
+        let change = MapChange {
+            change: Change::Map(&placed),
+            near: first.physical,
+            nodes: None,
+            credits: placed.len() as u32 * Allocated::CREDITS,
+        };
+        let logged = self.change_map(change, |handle, live, _| {
+            let mut data_blocks = 0;
+            for extent in &placed {
+                data_blocks += self.log_place(handle, live, &blocks(extent));
+                live.map.preallocated(blocks(extent));
+            }
+            data_blocks
+        });
+        match logged.await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                placed.iter().for_each(|extent| self.give_up(blocks(extent)));
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes a range a hole, of a file of `size` bytes to which nothing is written and of which no write is under way.
+    async fn remove(&self, range: Range<u64>, mut nodes: Option<&mut Reservation>, size: u64) -> Result<()> {
+        let near = self.near(range.start);
+        let mut rest = Some(range);
+        while let Some(range) = rest {
+            let change = MapChange {
+                change: Change::Remove(range.clone()),
+                near,
+                nodes: nodes.as_deref_mut(),
+                credits: 0,
+            };
+            let removed = self.change_map(change, |_, live, rest| {
+                let from = rest.as_ref().map_or(range.start, |rest| rest.end);
+                live.map.remap(from..range.end, Known::Hole);
+                if rest.is_none() {
+                    live.map.vouch(size);
+                }
+                0
+            });
+            rest = removed.await?;
+        }
+        Ok(())
+    }
+
+    /// One step of moving what the file maps, of which nothing is dirty; records the size that it is `grown` to.
+    async fn shift(
+        &self,
+        change: Change<'_>,
+        nodes: Option<&mut Reservation>,
+        grown: Option<u64>,
+    ) -> Result<Rest> {
+        let change = MapChange { change, near: self.near(0), nodes, credits: RECORD_CREDITS };
+        self.change_map(change, |handle, live, _| {
+            live.map.forget();
+            if let Some(size) = grown {
+                self.record(handle, size);
+                live.map.vouch(size);
+            }
+            0
+        })
+        .await
+    }
+
+    /// Where nodes of the map should lie.
+    fn near(&self, block: u64) -> VolumeBlock {
+        let live = self.live.lock();
+        self.goal(&live, block)
+    }
+
+    /// Makes written blocks of a range unwritten, of a file of `size` bytes to which nothing is written.
+    async fn unwrite(
+        &self,
+        blocks: Range<u64>,
+        mut nodes: Option<&mut Reservation>,
+        size: u64,
+    ) -> Result<()> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let mut zeroed: Vec<Extent> = Vec::new();
+            while at < blocks.end && zeroed.len() < RUNS_PER_HANDLE {
+                self.know(at..at + 1).await?;
+                let Some((run, stored)) = self.live.lock().map.stored(at) else { continue };
+                let run = at..run.end.min(blocks.end);
+                at = run.end;
+                if let Stored::Written(to) = stored {
+                    zeroed.push(unwritten(&run, to));
+                }
+            }
+            let Some(first) = zeroed.first() else { continue };
+            let change = MapChange {
+                change: Change::Map(&zeroed),
+                near: first.physical,
+                nodes: nodes.as_deref_mut(),
+                credits: 0,
+            };
+            self.change_map(change, |_, live, _| {
+                for extent in &zeroed {
+                    let run = u64::from(extent.logical.0)..extent.logical_end();
+                    live.map.remap(run, Known::Unwritten(extent.physical));
+                }
+                live.map.vouch(size);
+                0
+            })
+            .await?;
+        }
+        Ok(())
+    }
+}

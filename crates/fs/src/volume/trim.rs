@@ -1,0 +1,53 @@
+//! Giving free space back to the device (`FITRIM`).
+
+use super::Volume;
+use crate::alloc::Free;
+use crate::{Error, Result};
+use extant_block::{IoErrorKind, Sector};
+use extant_format::VolumeBlock;
+use std::ops::Range;
+
+impl Volume {
+    /// Discards the free space in a range of the device, in bytes, runs of fewer than `min_bytes` left out, and returns how much
+    /// that was. Space that was freed before the call is free once its transaction is durable, which this waits for. A file that is
+    /// the device gets holes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a range behind the volume's end or shorter than a block, and for runs longer than a group;
+    /// [`Error::NotSupported`] where the device cannot; [`Error::ReadOnly`]; the device or the journal fails.
+    pub async fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64> {
+        let Some(writer) = self.writer() else { return Err(Error::ReadOnly) };
+        let sb = self.superblock();
+        let bits = sb.block_size().log2();
+        let min_blocks = (min_bytes >> bits).max(1);
+        let first = range.start >> bits;
+        let is_short = range.end.saturating_sub(range.start) < u64::from(sb.block_size().bytes());
+        if is_short || first >= sb.blocks_count() || min_blocks > sb.blocks_per_group().into() {
+            return Err(Error::Invalid("a range to be trimmed without whole blocks of the volume".into()));
+        }
+        writer.journal.commit(writer.journal.running()).await?;
+        writer.journal.released().await?;
+        let end = VolumeBlock((range.end >> bits).min(sb.blocks_count()));
+        let mut at = VolumeBlock(first.max(sb.first_data_block().0));
+        let mut trimmed_bytes = 0;
+        while let Some(free) = writer.alloc.take_free(at, end, min_blocks as u32).await {
+            at = match free {
+                Free::Taken(taken) => {
+                    let run = taken.run();
+                    let bytes = run.blocks << bits;
+                    let start = Sector(run.start.0 << (bits - 9));
+                    match extant_block::discard(&**self.device(), start, bytes).await {
+                        Ok(()) => trimmed_bytes += bytes,
+                        Err(error) if error.kind == IoErrorKind::Unsupported => {
+                            return Err(Error::NotSupported("discarding space of this device".into()));
+                        }
+                        Err(error) => return Err(error.into()),
+                    }
+                    run.end()
+                }
+                Free::Promised(next) => next,
+            };
+        }
+        Ok(trimmed_bytes)
+    }
+}
