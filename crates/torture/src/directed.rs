@@ -2,7 +2,7 @@
 //! their use, orphans, directories that split and move.
 
 use crate::subject::CAPABILITY;
-use crate::{Durability, Op, RenameMode, Workload, XattrMode};
+use crate::{Durability, Fallocate, Op, RenameMode, Workload, XattrMode};
 
 /// All of them, in a fixed order.
 pub fn all() -> Vec<Workload> {
@@ -20,6 +20,7 @@ pub fn all() -> Vec<Workload> {
         make("links", links()),
         make("splits", splits()),
         make("wrap", wrap()),
+        make("space", space()),
     ]
 }
 
@@ -96,6 +97,33 @@ fn synchronous() -> Vec<Op> {
         rewrite("c", 700, 6),
         rename("c", "d"),
         rewrite("d", 800, 7),
+    ]
+}
+
+/// Space that is given and taken without writes, over bytes that must not come back.
+fn space() -> Vec<Op> {
+    let fallocate = |path: &str, mode, offset, len| Op::Fallocate { path: path.into(), mode, offset, len };
+    vec![
+        create("a"),
+        create("b"),
+        Op::write("a", 0, 40_000, 1),
+        fsync("a"),
+        fallocate("a", Fallocate::Punch, 5_000, 20_000),
+        // The blocks that were freed, for another file's data.
+        Op::write("b", 0, 30_000, 2),
+        fdatasync("b"),
+        fallocate("b", Fallocate::Zero, 1_000, 12_000),
+        fallocate("b", Fallocate::KeepSize, 30_000, 60_000),
+        Op::write("b", 2_000, 4_000, 3),
+        fsync("b"),
+        Op::write("b", 50_000, 3_000, 4),
+        fallocate("a", Fallocate::Allocate, 10_000, 60_000),
+        fallocate("a", Fallocate::ZeroKeepSize, 35_000, 50_000),
+        Op::Sync,
+        Op::write("a", 66_000, 5_000, 5),
+        fallocate("a", Fallocate::Punch, 60_000, 100_000),
+        Op::Truncate { path: "b".into(), size: 51_000 },
+        fsync("a"),
     ]
 }
 

@@ -205,9 +205,15 @@ impl Subject for OurVolume {
         file.write_at(0, data).map(|n| n as u64).map_err(errno)
     }
 
-    fn fallocate(&mut self, path: &str, _mode: Fallocate, _offset: u64, _len: u64) -> Outcome<()> {
-        self.open_for(path, false, true)?;
-        Err(Errno::OPNOTSUPP)
+    fn fallocate(&mut self, path: &str, mode: Fallocate, offset: u64, len: u64) -> Outcome<()> {
+        let mode = match mode {
+            Fallocate::Allocate => extant::Fallocate::Allocate { keep_size: false },
+            Fallocate::KeepSize => extant::Fallocate::Allocate { keep_size: true },
+            Fallocate::Zero => extant::Fallocate::ZeroRange { keep_size: false },
+            Fallocate::ZeroKeepSize => extant::Fallocate::ZeroRange { keep_size: true },
+            Fallocate::Punch => extant::Fallocate::PunchHole,
+        };
+        self.open_for(path, false, true)?.fallocate(mode, offset, len).map_err(errno)
     }
 
     fn hold(&mut self, slot: u8, path: &str) -> Outcome<()> {
