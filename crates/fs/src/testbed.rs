@@ -1,6 +1,7 @@
 //! For tests: volumes that mke2fs made, with a writer and without names; e2fsck is the judge.
 
 use crate::alloc::{Allocated, Parent, Privilege, Wanted};
+use crate::inode::Orphan;
 use crate::journal::{Credits, Journal, JournalOptions};
 use crate::meta::{InodeCell, MetaKind, MetaStore, PhysicalRun, Tid};
 use crate::volume::orphan_file_blocks;
@@ -168,9 +169,9 @@ impl Bed {
         let pins = self.alloc.pin(node.runs.iter().copied(), Place::Inode(number)).await.unwrap();
         let pin = self.alloc.pin_inode(number).await.unwrap();
         let mut handle = self.journal.start(Credits(40)).await.unwrap();
-        self.orphans.add(&mut handle, &node.cell);
+        self.orphans.add(&mut handle, &node.cell, Orphan::Unnamed);
         node.runs.iter().for_each(|&run| self.alloc.free(&mut handle, &pins, run, node.is_dir));
-        self.orphans.remove(&mut handle, &node.cell);
+        self.orphans.finish(&mut handle, &node.cell);
         {
             let mut inode = handle.inode(&node.cell);
             inode.raw.i_links_count = 0.into();

@@ -8,6 +8,7 @@ use super::contents::{Contents, Live};
 use super::inline;
 use super::removal::Removal;
 use crate::alloc::{Allocated, Privilege, Reservation};
+use crate::inode::{Orphan, Orphans};
 use crate::journal::{Credits, Handle};
 use crate::map::change::{Change, PinnedNodes, frees_metadata, plan, written};
 use crate::map::edit::Rest;
@@ -373,9 +374,10 @@ impl Contents {
         let (places, news) = self.allocate_nodes(planned.new_nodes, near, own).await?;
         let bitmaps = pins.credits() + places.len() as u32 * Allocated::CREDITS;
         let revokes = planned.revoke_blocks(metadata, sb);
-        // The superblock may have to name a feature.
         let of_old = old.as_ref().map_or(0, |old| old.credits(sb));
-        let credits = Credits(planned.credits() + bitmaps + revokes + of_old + credits + 1);
+        // The superblock may have to name a feature.
+        let beside = of_old + credits + Orphans::CREDITS + 1;
+        let credits = Credits(planned.credits() + bitmaps + revokes + beside);
         let wakers = {
             let mut handle = journal.start(credits).await?;
             let mut live = self.live.lock();
@@ -398,6 +400,7 @@ impl Contents {
             if replaces || size != recorded {
                 handle.inode(&self.cell).set_size(size);
             }
+            self.note_ahead(&mut handle, &mut live, size);
             if size >= LARGE_FILE_BYTES {
                 ensure_large_file(&mut handle);
             }
@@ -408,6 +411,22 @@ impl Contents {
         };
         wakers.into_iter().for_each(Waker::wake);
         Ok(planned.rest)
+    }
+
+    /// Makes the inode an orphan while blocks are mapped behind the size that is being recorded, because write-back of blocks
+    /// before them has not ended: after a crash they are freed, as they are where Linux appends by direct I/O. e2fsck takes such
+    /// blocks of other inodes for a wrong size.
+    pub(super) fn note_ahead(&self, handle: &mut Handle, live: &mut Live, recorded_bytes: u64) {
+        let is_ahead = live.map.is_ahead(recorded_bytes);
+        if is_ahead == live.is_ahead {
+            return;
+        }
+        live.is_ahead = is_ahead;
+        let orphans = &self.writer.orphans;
+        match is_ahead {
+            true => orphans.add(handle, &self.cell, Orphan::Ahead),
+            false => orphans.remove(handle, &self.cell, Orphan::Ahead),
+        }
     }
 
     /// Ends a change of the map in memory; gives whom to wake once no lock is held.

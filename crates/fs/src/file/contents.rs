@@ -57,6 +57,8 @@ pub(super) struct Live {
     pub(super) last_placed: Option<(u64, VolumeBlock)>,
     /// The inode's times are newer than any transaction knows.
     pub(super) times_unlogged: bool,
+    /// The inode is an orphan because blocks are mapped behind its recorded size.
+    pub(super) is_ahead: bool,
     waiters: Vec<Waker>,
 }
 
@@ -96,6 +98,7 @@ impl Contents {
             places: BTreeMap::new(),
             last_placed: None,
             times_unlogged: false,
+            is_ahead: false,
             waiters: Vec::new(),
         };
         let (emptied, files) = Default::default();
@@ -368,7 +371,7 @@ impl Contents {
     /// The changes of the file that are not logged yet.
     pub(super) fn rest(&self) -> Rest {
         let live = self.live.lock();
-        match live.map.is_clean() && !self.is_emptied() {
+        match live.map.is_clean() && !self.is_emptied() && !live.is_ahead {
             false => Rest::Busy,
             true if live.times_unlogged => Rest::TimesUnlogged,
             true => Rest::Idle,

@@ -7,9 +7,10 @@
 
 use super::contents::Contents;
 use super::removal::{Removal, free_from};
+use super::resize::RECORD_CREDITS;
 use super::write::OpenFile;
 use crate::Result;
-use crate::inode::Orphans;
+use crate::inode::{Orphan, Orphans};
 use crate::journal::Credits;
 use extant_cache::ByteRange;
 use extant_rt::Class;
@@ -86,18 +87,20 @@ impl Contents {
     /// Frees what the file was emptied of. The caller holds `edits`.
     pub(super) async fn free_old(&self) -> Result<()> {
         let orphans = &self.writer.orphans;
-        let freed = free_from(&self.writer, &self.cell, 0, Credits(2 + Orphans::CREDITS), |handle, step| {
+        let credits = Credits(RECORD_CREDITS + Orphans::CREDITS);
+        let freed = free_from(&self.writer, &self.cell, 0, credits, |handle, step| {
+            if step.first && !step.last {
+                orphans.add(handle, &self.cell, Orphan::Shrinking);
+            }
             if step.first {
                 self.record(handle, 0);
                 let mut live = self.live.lock();
                 live.version += 1;
+                self.note_ahead(handle, &mut live, 0);
                 self.emptied.store(0, Ordering::Release);
             }
-            if step.first && !step.last {
-                orphans.add(handle, &self.cell);
-            }
             if step.last && !step.first {
-                orphans.remove(handle, &self.cell);
+                orphans.remove(handle, &self.cell, Orphan::Shrinking);
             }
         });
         freed.await

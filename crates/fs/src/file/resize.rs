@@ -8,7 +8,7 @@ use super::contents::Contents;
 use super::inline;
 use super::removal::free_from;
 use super::write::{OpenFile, cache_error};
-use crate::inode::Orphans;
+use crate::inode::{Orphan, Orphans};
 use crate::journal::{Credits, Handle};
 use crate::map::MAP_END;
 use crate::meta::InodeCell;
@@ -19,6 +19,10 @@ use extant_format::{Inode, InodeFlags};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Credits of [`Contents::record`] and [`Contents::note_ahead`]: the inode, and the superblock, which may have to name a
+/// feature.
+pub(super) const RECORD_CREDITS: u32 = 2 + Orphans::CREDITS;
+
 /// Frees what lies beyond the size of an inode that a crash left with more, and takes it off the orphans.
 ///
 /// # Errors
@@ -27,7 +31,7 @@ pub(crate) async fn finish_shrink(writer: &Writer, cell: &Arc<InodeCell>) -> Res
     let from = writer.store.shape().block_size().blocks_for(cell.read(Inode::size));
     free_from(writer, cell, from, Credits(Orphans::CREDITS), |handle, step| {
         if step.last {
-            writer.orphans.remove(handle, cell);
+            writer.orphans.finish(handle, cell);
         }
     })
     .await
@@ -104,8 +108,9 @@ impl OpenFile {
     pub(super) async fn record_larger(&self, bytes: u64) -> Result<()> {
         let contents = &*self.contents;
         {
-            let mut handle = contents.writer.journal.start(Credits(2)).await?;
+            let mut handle = contents.writer.journal.start(Credits(RECORD_CREDITS)).await?;
             contents.record(&mut handle, bytes);
+            contents.note_ahead(&mut handle, &mut contents.live.lock(), bytes);
         }
         self.mapping.set_size(bytes).await.map_err(cache_error)
     }
@@ -158,16 +163,17 @@ impl OpenFile {
             &contents.writer,
             &contents.cell,
             from,
-            Credits(2 + Orphans::CREDITS),
+            Credits(RECORD_CREDITS + Orphans::CREDITS),
             |handle, step| {
+                if step.first && !step.last {
+                    orphans.add(handle, &contents.cell, Orphan::Shrinking);
+                }
                 if step.first {
                     contents.record(handle, bytes);
-                }
-                if step.first && !step.last {
-                    orphans.add(handle, &contents.cell);
+                    contents.note_ahead(handle, &mut contents.live.lock(), bytes);
                 }
                 if step.last && !step.first {
-                    orphans.remove(handle, &contents.cell);
+                    orphans.remove(handle, &contents.cell, Orphan::Shrinking);
                 }
             },
         )

@@ -7,6 +7,7 @@
 
 use super::backing::{MapChange, RUNS_PER_HANDLE};
 use super::contents::Contents;
+use super::resize::RECORD_CREDITS;
 use super::write::{OpenFile, cache_error};
 use crate::alloc::{Allocated, Privilege, Reservation};
 use crate::journal::Credits;
@@ -23,8 +24,6 @@ use std::ops::Range;
 
 /// Bytes of a page of the cache.
 const PAGE: u64 = extant_cache::PAGE_BYTES as u64;
-/// Credits of recording a size beside a change of the map: the superblock may have to name a feature.
-const RECORD_CREDITS: u32 = 2;
 
 /// The modes of `fallocate(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,7 +184,7 @@ impl OpenFile {
             let mut nodes = self.reserve_nodes(count).await?;
             let zeroed = contents.bytes_of(&whole);
             let exclusion = self.mapping.exclude(zeroed).await;
-            self.invalidate(zeroed).await?;
+            self.mapping.invalidate(zeroed).await.map_err(cache_error)?;
             contents.unwrite(whole, nodes.as_mut(), size).await?;
             drop(exclusion);
         }
@@ -298,22 +297,13 @@ impl OpenFile {
             [ByteRange::new(bytes.start, first.min(bytes.end)), ByteRange::new(last.max(first), bytes.end)]
         {
             if edge.start < edge.end {
-                self.invalidate(edge).await?;
+                self.mapping.invalidate(edge).await.map_err(cache_error)?;
             }
         }
         if first < last {
             self.mapping.punch(ByteRange::new(first, last)).await.map_err(cache_error)?;
         }
         Ok(())
-    }
-
-    /// Takes a range out of the cache, after writing back what is dirty in it, and before it: the volume records no size over
-    /// blocks that are written out of turn, and a crash would find them behind the file's end.
-    async fn invalidate(&self, bytes: ByteRange) -> Result<()> {
-        if !self.contents.has_recorded(bytes.end.min(self.size())) {
-            self.write_out(ByteRange::new(0, bytes.end)).await?;
-        }
-        self.mapping.invalidate(bytes).await.map_err(cache_error)
     }
 
     /// Takes what lies behind byte `start` of a file that has been written back out of the cache until the answer is dropped.

@@ -1,5 +1,6 @@
 //! Files on volumes that mke2fs made, over free space full of garbage; a vector, debugfs and e2fsck are the judges.
 
+mod ahead;
 mod crash;
 mod durable;
 mod emptied;

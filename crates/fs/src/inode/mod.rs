@@ -9,7 +9,7 @@ mod table;
 mod times;
 
 pub(crate) use crate::meta::InodeCell;
-pub(crate) use orphans::Orphans;
+pub(crate) use orphans::{Orphan, Orphans};
 pub(crate) use table::Inodes;
 pub(crate) use times::Clock;
 

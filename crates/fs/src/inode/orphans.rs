@@ -1,8 +1,9 @@
-//! Orphans: inodes that a crash would leave deleted but not freed, or larger than they are meant to be.
+//! Orphans: inodes that a crash would leave deleted but not freed, or with more blocks than their size covers.
 //!
-//! An inode is an orphan from the transaction that takes its last name, or begins to shrink it, to the one that finishes
-//! this. Kernel document: *Orphan file*; the older list runs through `s_last_orphan` and the `i_dtime` of each member. A
-//! volume with an orphan file uses the list when the file is full. A volume without a journal keeps neither.
+//! An inode is an orphan from the transaction that takes its last name, begins to shrink it, or maps blocks behind its size,
+//! to the one that finishes this; it may be one for several causes. Kernel document: *Orphan file*; the older list runs
+//! through `s_last_orphan` and the `i_dtime` of each member. A volume with an orphan file uses the list when the file is full.
+//! A volume without a journal keeps neither.
 
 use super::Inodes;
 use crate::Result;
@@ -12,8 +13,23 @@ use extant_format::{
     Corrupt, FileBlock, InodeNumber, OrphanBlock, Place, VolumeBlock, orphans_per_block, set_orphan,
 };
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// Why an inode is an orphan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Orphan {
+    /// It has no name.
+    Unnamed,
+    /// Blocks behind its size are being freed; also what a crash left.
+    Shrinking,
+    /// Blocks were written and mapped behind its size before others in front of them.
+    Ahead,
+}
+
+impl Orphan {
+    const ALL: [Self; 3] = [Self::Unnamed, Self::Shrinking, Self::Ahead];
+}
 
 /// The orphans of a volume.
 #[derive(Debug)]
@@ -26,6 +42,8 @@ pub(crate) struct Orphans {
 #[derive(Debug, Default)]
 struct State {
     members: BTreeMap<InodeNumber, Member>,
+    /// Why they are.
+    causes: BTreeSet<(InodeNumber, Orphan)>,
     /// The list, oldest first: each member's `i_dtime` names the one before it, `s_last_orphan` the last.
     list: BTreeMap<u64, Arc<InodeCell>>,
     joined: u64,
@@ -109,14 +127,19 @@ impl Orphans {
                 }
             }
         }
+        state.causes.extend(state.members.keys().map(|&number| (number, Orphan::Shrinking)));
         Ok((Self { recorded: sb.journal_inode().is_some(), state: Mutex::new(state) }, found))
     }
 
-    /// Records an inode as an orphan. Does nothing for one that is recorded. The caller is editing no inode.
-    pub(crate) fn add(&self, handle: &mut Handle, cell: &Arc<InodeCell>) {
+    /// Records an inode as an orphan for a cause. The caller is editing no inode.
+    pub(crate) fn add(&self, handle: &mut Handle, cell: &Arc<InodeCell>, cause: Orphan) {
         let number = cell.number();
         let state = &mut *self.state.lock();
-        if !self.recorded || state.members.contains_key(&number) {
+        if !self.recorded {
+            return;
+        }
+        state.causes.insert((number, cause));
+        if state.members.contains_key(&number) {
             return;
         }
         let hint = state.hint;
@@ -140,28 +163,23 @@ impl Orphans {
         state.join_list(cell.clone());
     }
 
-    /// An inode is no orphan any more: it was finished, or got a name. Its `i_dtime` becomes 0. The caller is editing no
-    /// inode.
-    pub(crate) fn remove(&self, handle: &mut Handle, cell: &Arc<InodeCell>) {
+    /// A cause is gone; without another one the inode is no orphan any more. The caller is editing no inode.
+    pub(crate) fn remove(&self, handle: &mut Handle, cell: &Arc<InodeCell>, cause: Orphan) {
+        let number = cell.number();
         let state = &mut *self.state.lock();
-        match state.members.remove(&cell.number()) {
-            None => return,
-            Some(Member::Filed { block, slot }) => {
-                let entry = &mut state.blocks[block];
-                set_orphan(&mut handle.edit(&entry.block), slot, InodeNumber(0));
-                entry.free += 1;
-                state.hint = block;
-            }
-            Some(Member::Listed(at)) => {
-                state.list.remove(&at);
-                let before = state.list.range(..at).next_back().map_or(0, |(_, cell)| cell.number().0);
-                match state.list.range(at..).next() {
-                    Some((_, after)) => handle.inode(after).raw.i_dtime = before.into(),
-                    None => handle.superblock().raw_mut().s_last_orphan = before.into(),
-                }
-            }
+        let is_gone = state.causes.remove(&(number, cause));
+        if is_gone && !Orphan::ALL.iter().any(|&other| state.causes.contains(&(number, other))) {
+            state.leave(handle, cell);
         }
-        handle.inode(cell).raw.i_dtime = 0.into();
+    }
+
+    /// An inode is no orphan any more, whatever made it one. Its `i_dtime` becomes 0. The caller is editing no inode.
+    pub(crate) fn finish(&self, handle: &mut Handle, cell: &Arc<InodeCell>) {
+        let state = &mut *self.state.lock();
+        for cause in Orphan::ALL {
+            state.causes.remove(&(cell.number(), cause));
+        }
+        state.leave(handle, cell);
     }
 
     /// Whether an inode is recorded.
@@ -180,6 +198,27 @@ impl State {
         self.joined += 1;
         self.members.insert(cell.number(), Member::Listed(self.joined));
         self.list.insert(self.joined, cell);
+    }
+
+    fn leave(&mut self, handle: &mut Handle, cell: &Arc<InodeCell>) {
+        match self.members.remove(&cell.number()) {
+            None => return,
+            Some(Member::Filed { block, slot }) => {
+                let entry = &mut self.blocks[block];
+                set_orphan(&mut handle.edit(&entry.block), slot, InodeNumber(0));
+                entry.free += 1;
+                self.hint = block;
+            }
+            Some(Member::Listed(at)) => {
+                self.list.remove(&at);
+                let before = self.list.range(..at).next_back().map_or(0, |(_, cell)| cell.number().0);
+                match self.list.range(at..).next() {
+                    Some((_, after)) => handle.inode(after).raw.i_dtime = before.into(),
+                    None => handle.superblock().raw_mut().s_last_orphan = before.into(),
+                }
+            }
+        }
+        handle.inode(cell).raw.i_dtime = 0.into();
     }
 }
 

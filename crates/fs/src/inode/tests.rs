@@ -1,5 +1,6 @@
 //! Orphans that are left behind: e2fsck finishes them, and finds nothing else.
 
+use super::Orphan;
 use crate::journal::Credits;
 use crate::testbed::{Bed, check_is_silent, have_tools, make, run};
 use crate::{OpenOptions, recover};
@@ -29,7 +30,7 @@ async fn leave_orphans(rt: &Rt, image: &Path, seed: u64, count: usize) -> Vec<In
         if let Some(node) = bed.create(&mut rng, false).await {
             let mut handle = bed.journal.start(Credits(4)).await.unwrap();
             handle.inode(&node.cell).raw.i_links_count = 0.into();
-            bed.orphans.add(&mut handle, &node.cell);
+            bed.orphans.add(&mut handle, &node.cell, Orphan::Unnamed);
             drop(handle);
             live.push(node);
         }
@@ -144,7 +145,7 @@ async fn leave_truncations(rt: &Rt, image: &Path, seed: u64, count: usize) -> Ve
             let size = rng.below(inode.size() + 1);
             inode.set_size(size);
         }
-        bed.orphans.add(&mut handle, &node.cell);
+        bed.orphans.add(&mut handle, &node.cell, Orphan::Shrinking);
         left.push(node.cell.number());
     }
     mark_in_use(&bed).await;

@@ -130,6 +130,8 @@ pub(crate) struct LiveMap {
     reserved_blocks: u64,
     /// The largest size that an ended write-back vouches for.
     written_bytes: u64,
+    /// No block from here on was logged as written through this map.
+    logged_end: u64,
     /// The charge for its memory, if there is one.
     charge: Option<Charge>,
 }
@@ -143,6 +145,7 @@ impl LiveMap {
             known: RunMap::default(),
             reserved_blocks: 0,
             written_bytes: 0,
+            logged_end: 0,
             charge: None,
         }
     }
@@ -344,6 +347,7 @@ impl LiveMap {
         self.pending.clear();
         self.known.clear();
         self.written_bytes = size_bytes;
+        self.logged_end = self.logged_end.min(self.block.blocks_for(size_bytes));
     }
 
     /// Every byte below `size_bytes` is on the device or pending: nothing is being written to the file's pages.
@@ -434,6 +438,7 @@ impl LiveMap {
             }
             self.pending.remove(run.clone());
             self.known.insert(run.clone(), Known::Written(to));
+            self.logged_end = self.logged_end.max(run.end);
             // Blocks wholly below the run's size are valid, whatever was written to them since.
             let from = run.start.max(size_bytes >> self.block.log2());
             if from < run.end {
@@ -493,6 +498,7 @@ impl LiveMap {
         }
         self.known.insert(from..super::MAP_END, Known::Hole);
         self.written_bytes = self.written_bytes.min(size_bytes);
+        self.logged_end = self.logged_end.min(from);
         self.recharge();
         delayed
     }
@@ -508,6 +514,11 @@ impl LiveMap {
             }
         });
         recorded_bytes.max(self.written_bytes.min(limit))
+    }
+
+    /// Whether a block that was logged as written begins behind the recorded size: blocks before it are still to be written.
+    pub(crate) fn is_ahead(&self, recorded_bytes: u64) -> bool {
+        self.logged_end.checked_sub(1).is_some_and(|last| last << self.block.log2() > recorded_bytes)
     }
 
     /// Blocks that the tree may have to map anew, and the runs that they are in, at most: what the reservation for nodes is

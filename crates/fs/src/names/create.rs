@@ -8,7 +8,7 @@ use super::order::{Order, Rank};
 use super::{Caller, Node, SYNC_NAMES, touch};
 use crate::alloc::{Allocated, NewInode, Parent, Wanted};
 use crate::dir::leaf::LeafFormat;
-use crate::inode::{InodeCell, Orphans};
+use crate::inode::{InodeCell, Orphan, Orphans};
 use crate::journal::{Credits, Handle};
 use crate::meta::MetaKind;
 use crate::writer::Writer;
@@ -135,7 +135,7 @@ impl Node {
         let mut handle = writer.journal.start(Credits(credits)).await?;
         let made = draft.log(writer, &mut handle, cell, attach.as_mut());
         handle.inode(&made).raw.i_links_count = 0.into();
-        writer.orphans.add(&mut handle, &made);
+        writer.orphans.add(&mut handle, &made, Orphan::Unnamed);
         namespace.unnamed.lock().insert(made.number());
         drop(handle);
         Ok(Self::new(namespace, made))

@@ -34,7 +34,7 @@ pub(super) async fn delete(namespace: &Namespace, cell: &Arc<InodeCell>) -> Resu
         if let Some(release) = &mut release {
             release.apply(writer, handle, cell);
         }
-        writer.orphans.remove(handle, cell);
+        writer.orphans.finish(handle, cell);
         let was_dir = cell.read(Inode::kind) == Some(FileKind::Directory);
         {
             let mut inode = handle.inode(cell);

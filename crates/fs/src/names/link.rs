@@ -6,7 +6,7 @@ use super::node::{check_new_name, not_found, permit};
 use super::open_dir::OpenDir;
 use super::order::{Order, Rank};
 use super::{Caller, Node, SYNC_NAMES, touch, touch_inode};
-use crate::inode::Orphans;
+use crate::inode::{Orphan, Orphans};
 use crate::journal::Credits;
 use crate::{Error, Result, quote};
 use extant_format::{FileKind, Inode, InodeFlags};
@@ -67,7 +67,7 @@ impl Node {
                 touch_inode(&mut record, writer);
             }
             if unnamed {
-                writer.orphans.remove(&mut handle, inode);
+                writer.orphans.remove(&mut handle, inode, Orphan::Unnamed);
                 namespace.unnamed.lock().remove(&inode.number());
             }
             touch(&mut handle.inode(parent), writer);

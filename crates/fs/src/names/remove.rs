@@ -6,7 +6,7 @@ use super::node::{check_name_length, not_found, permit};
 use super::open_dir::OpenDir;
 use super::order::{Order, Rank, Stopped};
 use super::{Caller, Node, SYNC_NAMES, touch, touch_inode};
-use crate::inode::{InodeCell, Orphans};
+use crate::inode::{InodeCell, Orphan, Orphans};
 use crate::journal::{Credits, Handle};
 use crate::writer::Writer;
 use crate::{Error, Result, quote};
@@ -107,6 +107,6 @@ pub(super) fn drop_name(writer: &Writer, handle: &mut Handle, victim: &Arc<Inode
         left
     };
     if left == 0 {
-        writer.orphans.add(handle, victim);
+        writer.orphans.add(handle, victim, Orphan::Unnamed);
     }
 }

@@ -163,7 +163,8 @@ fn judge(name: &str, args: &str, seed: u64, states: u64) {
         if state % 10 == 0 {
             let copy = dir.path().join("crashed");
             std::fs::write(&copy, &crashed).unwrap();
-            run("e2fsck", &["-fy", copy.to_str().unwrap()]);
+            let said = run("e2fsck", &["-fy", copy.to_str().unwrap()]);
+            assert!(!said.contains("i_size"), "{what}: {said}");
             check_is_silent(&copy, &what);
             for (number, history) in numbers.iter().zip(&histories) {
                 history.check(position, &dumped(&copy, *number), &format!("{what}, e2fsck, inode {number}"));

@@ -57,6 +57,9 @@ fn size_grows_only_over_what_is_on_the_device() {
     map.place(5..9, at(600));
     map.landed(5..9, 9 * B);
     assert_eq!(map.recordable_bytes(3 * B), 3 * B, "blocks before are still in flight");
+    assert!(map.is_ahead(3 * B), "and blocks behind the size are mapped");
+    // e2fsck allows for one block that begins where the size ends.
+    assert!(!map.is_ahead(8 * B) && map.is_ahead(8 * B - 1));
     map.landed(3..5, 9 * B);
     assert_eq!(map.recordable_bytes(3 * B), 9 * B);
 }
