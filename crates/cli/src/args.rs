@@ -1,6 +1,6 @@
 //! The command line. Help, completions and man pages are all made from here.
 
-use crate::edit_args::{EditArgs, EditCommand};
+use crate::edit_args::{EditArgs, EditCommand, TrimArgs};
 use crate::image_path::ImagePath;
 use crate::lab_args::LabCommand;
 use crate::values;
@@ -53,6 +53,7 @@ pub(crate) enum Command {
     #[command(flatten)]
     Change(EditCommand),
     Edit(EditArgs),
+    Trim(TrimArgs),
     /// Run experiments on I/O paths: fio's jobs, on modelled machines or real files
     #[command(subcommand)]
     Lab(LabCommand),

@@ -2,6 +2,7 @@
 
 use crate::values;
 use clap::{Args, Parser, Subcommand, ValueHint};
+use extant::Fallocate;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -19,6 +20,8 @@ pub(crate) enum EditCommand {
     Chown(ChownArgs),
     Xattr(XattrArgs),
     Truncate(TruncateArgs),
+    Fallocate(FallocateArgs),
+    Copy(CopyArgs),
 }
 
 /// Make the changes of a script in one batch, each line a command without the image: put notes.txt /etc/motd
@@ -30,6 +33,26 @@ pub(crate) struct EditArgs {
     /// The script; standard input by default, as for -
     #[arg(default_value = "-", value_hint = ValueHint::FilePath)]
     pub(crate) script: PathBuf,
+}
+
+/// Give the free space of an image back to the host: free blocks of a file become holes, those of a disk are discarded
+#[derive(Debug, Args)]
+pub(crate) struct TrimArgs {
+    /// The image or disk, which must not be mounted
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// Begin at this byte of the volume
+    #[arg(short, long, default_value = "0", value_parser = values::size)]
+    pub(crate) offset: u64,
+    /// Look at this many bytes; all that follow by default
+    #[arg(short, long, value_parser = values::size)]
+    pub(crate) length: Option<u64>,
+    /// Leave runs of fewer free bytes as they are
+    #[arg(short, long, default_value = "0", value_name = "SIZE", value_parser = values::size)]
+    pub(crate) minimum: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// A line of a script.
@@ -158,6 +181,59 @@ pub(crate) struct TruncateArgs {
     pub(crate) paths: Vec<OsString>,
 }
 
+/// Allocate a range of files ahead of writes, free or zero it, or take it out of or put it into them
+///
+/// Without another mode the range is allocated: what it did not hold reads as zeroes. A file that does not exist is created
+/// then. Files of ext2 and ext3, which have maps of pointers, can have holes punched only.
+#[derive(Debug, Args)]
+pub(crate) struct FallocateArgs {
+    /// Free the range: it becomes a hole
+    #[arg(short, long, group = "mode")]
+    pub(crate) punch_hole: bool,
+    /// Have the range read as zeroes, and allocate it
+    #[arg(short, long, group = "mode")]
+    pub(crate) zero_range: bool,
+    /// Take the range, which is of whole blocks, out: what lies behind it moves to its place
+    #[arg(short, long, group = "mode")]
+    pub(crate) collapse_range: bool,
+    /// Put a hole of whole blocks before what lies at the offset
+    #[arg(short, long, group = "mode")]
+    pub(crate) insert_range: bool,
+    /// The files stay as long as they are, even where space is allocated behind their end
+    #[arg(short = 'n', long, conflicts_with_all = ["punch_hole", "collapse_range", "insert_range"])]
+    pub(crate) keep_size: bool,
+    /// Where the range begins, such as 0 or 64K
+    #[arg(short, long, default_value = "0", value_parser = values::size)]
+    pub(crate) offset: u64,
+    /// Its length, such as 64K
+    #[arg(short, long, value_parser = values::size)]
+    pub(crate) length: u64,
+    #[arg(required = true, value_name = TARGETS)]
+    pub(crate) paths: Vec<OsString>,
+}
+
+impl FallocateArgs {
+    /// The mode that the options name.
+    pub(crate) fn mode(&self) -> Fallocate {
+        let keep_size = self.keep_size;
+        match self {
+            Self { punch_hole: true, .. } => Fallocate::PunchHole,
+            Self { zero_range: true, .. } => Fallocate::ZeroRange { keep_size },
+            Self { collapse_range: true, .. } => Fallocate::CollapseRange,
+            Self { insert_range: true, .. } => Fallocate::InsertRange,
+            _ => Fallocate::Allocate { keep_size },
+        }
+    }
+}
+
+/// Copy files within an image, with their permissions and holes
+#[derive(Debug, Args)]
+pub(crate) struct CopyArgs {
+    /// Files, and a directory to copy them into or (for one file) the name of the copy
+    #[arg(required = true, num_args = 2.., value_name = TARGETS)]
+    pub(crate) paths: Vec<OsString>,
+}
+
 /// An owner, a group, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
@@ -198,6 +274,8 @@ impl EditCommand {
             Self::Chown(args) => args.paths.iter().collect(),
             Self::Xattr(args) => args.paths.iter().collect(),
             Self::Truncate(args) => args.paths.iter().collect(),
+            Self::Fallocate(args) => args.paths.iter().collect(),
+            Self::Copy(args) => args.paths.iter().collect(),
         }
     }
 }

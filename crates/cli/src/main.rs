@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         Command::Debug(args) => debug::run(&mut session, args),
         Command::Change(command) => edit::run(&mut session, command),
         Command::Edit(args) => edit::run_script(&mut session, args),
+        Command::Trim(args) => edit::trim(&mut session, args),
         Command::Cp(args) => cp::run(&mut session, args),
         Command::Export(args) => export::run(&mut session, args),
         Command::Recover(args) => recover::run(&mut session, args),

@@ -69,6 +69,14 @@ impl Dir {
         Ok(File::new(self.world.clone(), self.world.wait(self.inner.create(path))?))
     }
 
+    /// Copies a file's contents and permissions to another path, as `std::fs::copy`, and returns its length; holes stay holes.
+    ///
+    /// # Errors
+    /// As [`Dir::open_with`] and [`File::copy_range`]; both paths lead to one file.
+    pub fn copy(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<u64> {
+        self.world.wait(self.inner.copy(from, to))
+    }
+
     /// Opens a file as the options say.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Commands that change a volume: `put`, `mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `xattr`, `truncate`, and `edit`, which
-//! makes many changes in one batch.
+//! Commands that change a volume: `put`, `mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `xattr`, `truncate`, `fallocate`, `copy`,
+//! `trim`, and `edit`, which makes many changes in one batch.
 //!
 //! A batch opens the volume once, does its commands in order, stops at the first that fails, and closes the volume, so that
 //! the image is whole and clean either way. It succeeds only if every command and the close did.
@@ -7,13 +7,15 @@
 mod put;
 mod script;
 
-use crate::edit_args::{EditArgs, EditCommand, Owner, ScriptLine};
+use crate::edit_args::{EditArgs, EditCommand, Owner, ScriptLine, TrimArgs};
 use crate::failure::Failure;
 use crate::image_path::ImagePath;
+use crate::json;
 use crate::session::Session;
 use clap::Parser;
-use extant::{Dir, Error, FileOptions, FileType, OpenOptions, RenameMode, Volume, XattrMode};
+use extant::{Dir, Error, Fallocate, FileOptions, FileType, OpenOptions, RenameMode, Volume, XattrMode};
 use extant_fs::quote;
+use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -84,6 +86,31 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
     let image = quote(args.image.as_os_str().as_bytes());
     session.summary(&format!("{image}: {count} commands done"));
     Ok(())
+}
+
+/// `extant trim`.
+pub(crate) fn trim(session: &mut Session, args: &TrimArgs) -> Result<(), Failure> {
+    let image = quote(args.image.as_os_str().as_bytes());
+    let mut trimmed_bytes = 0;
+    batch(session, &args.image, |_, volume| {
+        let range = args.offset..args.length.map_or(u64::MAX, |length| args.offset.saturating_add(length));
+        trimmed_bytes = volume
+            .trim(range, args.minimum)
+            .map_err(|error| Failure::Volume { place: image.clone(), error })?;
+        Ok(())
+    })?;
+    match args.json {
+        true => json::print(&mut session.out, &JsonTrim { trimmed_bytes }),
+        false => {
+            session.summary(&format!("{image}: {trimmed_bytes} bytes of free space given back"));
+            Ok(())
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct JsonTrim {
+    trimmed_bytes: u64,
 }
 
 /// Opens the image, has `work` change it, closes it, and tells the damage that did not stop `work`.
@@ -212,6 +239,18 @@ impl Edit<'_> {
                     opened => opened?.set_len(args.size),
                 }
             }),
+            EditCommand::Fallocate(args) => self.each(&args.paths, |root, path| {
+                let creates = matches!(args.mode(), Fallocate::Allocate { .. });
+                let file =
+                    root.open_with(path, FileOptions::new().write(true).create(creates).mode(0o644))?;
+                file.fallocate(args.mode(), args.offset, args.length)
+            }),
+            EditCommand::Copy(args) => {
+                let (target, sources) = args.paths.split_last().expect("clap wants two");
+                let to = self.place(target).path;
+                self.wants_dir(sources, target)?;
+                self.each(sources, |root, path| root.copy(path, self.inside(&to, path)).map(drop))
+            }
         }
     }
 

@@ -7,5 +7,6 @@ mod editing;
 mod exporting;
 mod hostile;
 mod reading;
+mod space;
 mod testbed;
 mod usage;

@@ -39,6 +39,32 @@ impl Dir {
         self.open_with(path, FileOptions::new().write(true).create(true).truncate(true)).await
     }
 
+    /// Copies a file's contents and permissions to another path, as `std::fs::copy`, and returns its length; holes stay holes.
+    ///
+    /// # Errors
+    /// As [`Dir::open_with`] and [`File::copy_range`]; both paths lead to one file.
+    pub async fn copy(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<u64> {
+        let source = self.open(from).await?;
+        let metadata = source.metadata()?;
+        let mode = metadata.mode() & 0o7777;
+        let mut options = FileOptions::new();
+        let target = self.open_with(to.as_ref(), options.write(true).create(true).mode(mode & 0o777)).await?;
+        if target.metadata()?.inode() == metadata.inode() {
+            return Err(Error::Invalid(format!("{}: a copy of the file to itself", quote(to.as_ref()))));
+        }
+        target.set_len(0).await?;
+        let len = source.len();
+        let mut done = 0;
+        while done < len {
+            match source.copy_range(done, &target, done, len - done).await? {
+                0 => break,
+                copied => done += copied,
+            }
+        }
+        target.set_mode(mode).await?;
+        Ok(done)
+    }
+
     /// Opens a file as the options say.
     ///
     /// # Errors
