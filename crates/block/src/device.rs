@@ -126,6 +126,14 @@ pub fn execute(
     device: &dyn Device,
     mut bio: Bio,
 ) -> impl Future<Output = (Bio, Result<(), IoError>)> + use<> {
+    let ended = until_end(&mut bio);
+    device.submit(bio);
+    ended
+}
+
+/// Waits for the end of a bio that is submitted afterwards, perhaps in [pieces](crate::split). Replaces the completion that was
+/// set before.
+pub fn until_end(bio: &mut Bio) -> impl Future<Output = (Bio, Result<(), IoError>)> + use<> {
     let slot = Arc::new(Mutex::new(Slot { done: None, waker: None }));
     let theirs = slot.clone();
     bio.on_end(Box::new(move |bio, result| {
@@ -138,7 +146,6 @@ pub fn execute(
             waker.wake();
         }
     }));
-    device.submit(bio);
     Ended(slot)
 }
 

@@ -40,7 +40,7 @@ mod trace;
 
 pub use bio::{Bio, BioFlags, Completion, Segment, StreamId, end_all};
 pub use buf::{BUF_ALIGN, Buf};
-pub use device::{Claim, Device, Limits, discard, execute, flush, read, write, write_segments};
+pub use device::{Claim, Device, Limits, discard, execute, flush, read, until_end, write, write_segments};
 pub use error::{IoError, IoErrorKind};
 pub use fault::{Fault, FaultConfig, Injected};
 pub use file::{FileDevice, FileOptions};

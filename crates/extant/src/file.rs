@@ -1,7 +1,7 @@
 //! Open files, for code that blocks.
 
 use crate::world::World;
-use crate::{Error, Fallocate, FileExtent, Metadata, Result, Time, asynch};
+use crate::{Buf, Error, Fallocate, FileExtent, Metadata, Result, Time, asynch};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 
@@ -80,6 +80,37 @@ impl File {
     /// The file is not open for writing; nothing could be written.
     pub fn write_at(&self, at: u64, bytes: &[u8]) -> Result<usize> {
         self.world.wait(self.inner.write_at(at, bytes))
+    }
+
+    /// Reads from byte `at` on past the cache (`O_DIRECT`) into a buffer; returns how many bytes there were before the end of
+    /// the file. Offset and length in multiples of 4,096 bytes are direct on every device, and smaller ones as far as its
+    /// sectors allow; other reads go through the cache. Dirty pages of the range are written back first.
+    ///
+    /// # Errors
+    /// The file is not open for reading; nothing could be read.
+    pub fn read_direct(&self, at: u64, buf: &mut Buf) -> Result<usize> {
+        let own = std::mem::replace(buf, Buf::zeroed(0));
+        self.world.wait(async {
+            let (own, read) = self.inner.read_direct(at, own).await;
+            *buf = own;
+            read
+        })
+    }
+
+    /// Writes a buffer from byte `at` on, or at the end of a file open for appending, past the cache (`O_DIRECT`); returns how
+    /// many bytes were written. They are on the device when it returns, and survive a power cut after [`File::sync_all`]. Offset
+    /// and length in multiples of the volume's blocks are direct; smaller ones where bytes are overwritten, as far as the
+    /// device's sectors allow. Other writes go through the cache and are written back.
+    ///
+    /// # Errors
+    /// The file is not open for writing; the device failed, and the range holds old and new bytes.
+    pub fn write_direct(&self, at: u64, buf: &mut Buf) -> Result<usize> {
+        let own = std::mem::replace(buf, Buf::zeroed(0));
+        self.world.wait(async {
+            let (own, written) = self.inner.write_direct(at, own).await;
+            *buf = own;
+            written
+        })
     }
 
     /// As [`File::write_at`], of all bytes.

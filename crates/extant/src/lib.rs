@@ -44,6 +44,7 @@ mod world;
 
 pub use copy::copy_tree;
 pub use dir::Dir;
+pub use extant_block::Buf;
 pub use extant_format::{Acl, AclEntry, AclTag, InodeFlags, InodeNumber};
 pub use extant_fs::{
     Caller, Capabilities, Error, ErrorPolicy, ExtentFlags, Fallocate, FileExtent, RenameMode, Result,

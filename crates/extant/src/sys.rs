@@ -5,7 +5,7 @@ use crate::{
     Caller, DirEntry, Error, Fallocate, FileExtent, FileOptions, FileType, Metadata, OpenOptions, RenameMode,
     Result, Time, XattrMode,
 };
-use extant_block::Device;
+use extant_block::{Buf, Device};
 use extant_cache::{CacheConfig, CacheError, PageCache};
 use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Timestamp};
 use extant_fs::{Attributes, Cookie, SetAttributes, SetTime, Volume, WriteOptions, quote};
@@ -480,6 +480,24 @@ impl OpenNode {
 
     pub(crate) async fn write(&self, at: u64, bytes: &[u8]) -> Result<usize> {
         self.writable()?.write(at, bytes).await
+    }
+
+    pub(crate) async fn read_direct(&self, at: u64, mut buf: Buf) -> (Buf, Result<usize>) {
+        match &self.contents {
+            _ if !self.options.read => (buf, Err(Error::BadFile("reading"))),
+            Contents::Live(file) => file.read_direct(at, buf).await,
+            Contents::Still(_) => {
+                let read = self.read(at, &mut buf).await;
+                (buf, read)
+            }
+        }
+    }
+
+    pub(crate) async fn write_direct(&self, at: u64, buf: Buf) -> (Buf, Result<usize>) {
+        match self.writable() {
+            Ok(file) => file.write_direct(at, buf).await,
+            Err(error) => (buf, Err(error)),
+        }
     }
 
     pub(crate) async fn set_size(&self, size: u64) -> Result<()> {

@@ -5,7 +5,7 @@ use crate::{
     Durability, Errno, Fallocate, Filesystem, Image, ImageDevice, Kind, Meddler, Meddling, Op, Outcome,
     Recovered, RenameMode, Run, Special, Stat, Subject, Time, Tree, XattrMode, apply,
 };
-use extant::{Dir, Error, File, FileOptions, FileType, InodeFlags, OpenOptions, Volume};
+use extant::{Buf, Dir, Error, File, FileOptions, FileType, InodeFlags, OpenOptions, Volume};
 use extant_block::{Bio, Device, IoError, Limits, Record};
 use extant_rt::{Nanos, Rng, Rt};
 use extant_sim::{DeviceClock, Machine, Preemption, Sim};
@@ -192,11 +192,15 @@ impl Subject for OurVolume {
         path: &str,
         offset: u64,
         data: &[u8],
-        _direct: bool,
+        direct: bool,
         durability: Durability,
     ) -> Outcome<u64> {
         let file = self.root.open_with(at(path), &to_write(durability)).map_err(errno)?;
-        file.write_at(offset, data).map(|n| n as u64).map_err(errno)
+        let written = match direct {
+            true => file.write_direct(offset, &mut Buf::from_slice(data)),
+            false => file.write_at(offset, data),
+        };
+        written.map(|n| n as u64).map_err(errno)
     }
 
     fn rewrite(&mut self, path: &str, data: &[u8], durability: Durability) -> Outcome<u64> {

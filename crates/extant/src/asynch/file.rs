@@ -1,7 +1,7 @@
 //! Open files.
 
 use crate::sys::{Node, OpenNode, of_mode, of_owner, of_times};
-use crate::{Error, Fallocate, FileExtent, Metadata, Result, Time};
+use crate::{Buf, Error, Fallocate, FileExtent, Metadata, Result, Time};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -63,6 +63,27 @@ impl File {
     /// The file is not open for writing; nothing could be written.
     pub async fn write_at(&self, at: u64, bytes: &[u8]) -> Result<usize> {
         self.open.write(at, bytes).await
+    }
+
+    /// Reads from byte `at` on past the cache (`O_DIRECT`), and gives the buffer back with how many bytes there were before the
+    /// end of the file. Offset and length in multiples of 4,096 bytes are direct on every device, and smaller ones as far as its
+    /// sectors allow; other reads go through the cache. Dirty pages of the range are written back first.
+    ///
+    /// # Errors
+    /// The file is not open for reading; nothing could be read.
+    pub async fn read_direct(&self, at: u64, buf: Buf) -> (Buf, Result<usize>) {
+        self.open.read_direct(at, buf).await
+    }
+
+    /// Writes from byte `at` on, or at the end of a file open for appending, past the cache (`O_DIRECT`), and gives the buffer
+    /// back with how many bytes were written. They are on the device when it returns, and survive a power cut once the file was
+    /// synced. Offset and length in multiples of the volume's blocks are direct; smaller ones where bytes are overwritten, as
+    /// far as the device's sectors allow. Other writes go through the cache and are written back.
+    ///
+    /// # Errors
+    /// The file is not open for writing; the device failed, and the range holds old and new bytes.
+    pub async fn write_direct(&self, at: u64, buf: Buf) -> (Buf, Result<usize>) {
+        self.open.write_direct(at, buf).await
     }
 
     /// As [`File::write_at`], of all bytes.

@@ -2,6 +2,7 @@
 
 mod bed;
 mod copy;
+mod direct;
 mod errnos;
 mod model;
 mod seek;

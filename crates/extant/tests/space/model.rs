@@ -1,7 +1,7 @@
 //! Random operations on one file, compared with bytes in memory; e2fsck and the kernel's mount look at the end.
 
 use super::bed::*;
-use extant::{Fallocate, File, FileOptions, Volume};
+use extant::{Buf, Fallocate, File, FileOptions, Volume};
 use extant_rt::Rng;
 use std::path::Path;
 
@@ -51,7 +51,7 @@ fn exercise(image: &Path, unit: u64, has_tree: bool, max: u64, ops: u32, rng: &m
     let mut file = file_of(&volume);
     let mut bytes: Vec<u8> = Vec::new();
     for n in 0..ops {
-        let kind = rng.below(24);
+        let kind = rng.below(31);
         let align = |rng: &mut Rng, limit: u64| match rng.below(3) {
             0 => rng.below(limit),
             1 => rng.below(limit) / unit * unit,
@@ -97,6 +97,35 @@ fn exercise(image: &Path, unit: u64, has_tree: bool, max: u64, ops: u32, rng: &m
                         bytes = after;
                     }
                     None => assert_eq!(did.unwrap_err().errno(), 22, "{what}, {mode:?}"),
+                }
+            }
+            24..=27 => {
+                let at = at / 512 * 512;
+                let mut buf = Buf::from_slice(&data(rng, len.min(300_000).next_multiple_of(512)));
+                if kind.is_multiple_of(2) {
+                    assert_eq!(file.write_direct(at, &mut buf).unwrap(), buf.len(), "{what}");
+                    let end = at as usize + buf.len();
+                    bytes.resize(bytes.len().max(end), 0);
+                    bytes[at as usize..end].copy_from_slice(&buf);
+                } else {
+                    let read = file.read_direct(at, &mut buf).unwrap();
+                    let from = (at as usize).min(bytes.len());
+                    let to = (from + buf.len()).min(bytes.len());
+                    assert!(buf[..read] == bytes[from..to], "{what}: a direct read");
+                }
+            }
+            28 | 29 => {
+                let to = align(rng, max);
+                let n = len.min((bytes.len() as u64).saturating_sub(at));
+                let did = file.copy_range(at, &file, to, len);
+                if to < at + n && at < to + n {
+                    assert_eq!(did.unwrap_err().errno(), 22, "{what} to {to}");
+                    continue;
+                }
+                assert_eq!(did.unwrap(), n, "{what} to {to}");
+                if n > 0 {
+                    bytes.resize(bytes.len().max((to + n) as usize), 0);
+                    bytes.copy_within(at as usize..(at + n) as usize, to as usize);
                 }
             }
             20 => file.sync_all().unwrap(),

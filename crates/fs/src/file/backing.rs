@@ -112,11 +112,11 @@ pub(super) fn refusal(error: Error) -> BackingError {
 }
 
 impl Contents {
-    fn sector(&self, at: VolumeBlock, skip_bytes: u64) -> Sector {
+    pub(super) fn sector(&self, at: VolumeBlock, skip_bytes: u64) -> Sector {
         Sector((at.0 << (self.block.log2() - 9)) + skip_bytes / Sector::BYTES)
     }
 
-    fn bytes_at(&self, block: u64) -> u64 {
+    pub(super) fn bytes_at(&self, block: u64) -> u64 {
         block << self.block.log2()
     }
 
@@ -174,7 +174,7 @@ impl Contents {
 
     /// Places what begins at byte `at`; `None` if that needs another try, after a wait where the caller `may_wait`. Zeroes of a
     /// hole get no place: [`Contents::finish`] is given them.
-    async fn place_at(&self, at: u64, end: u64, may_wait: bool) -> Result<Option<WriteExtent>> {
+    pub(super) async fn place_at(&self, at: u64, end: u64, may_wait: bool) -> Result<Option<WriteExtent>> {
         let (block, last) = (at >> self.block.log2(), self.block.blocks_for(end));
         let step = {
             let mut live = self.live.lock();
@@ -260,7 +260,7 @@ impl Contents {
     }
 
     /// Logs what has landed, and gives up what has failed.
-    async fn finish(&self, run: &WrittenRun) -> Result<()> {
+    pub(super) async fn finish(&self, run: &WrittenRun) -> Result<()> {
         let mut landed: Vec<Landed> = Vec::new();
         let mut result = Ok(());
         for written in &run.extents {

@@ -15,7 +15,7 @@ use crate::journal::{Credits, Journal, JournalOptions};
 use crate::meta::{InodeCell, MetaStore, Tid};
 use crate::writer::{ErrorPolicy, Errors, Writer};
 use crate::{Error, Volume};
-use extant_block::{Device, FileDevice};
+use extant_block::{Buf, Device, FileDevice};
 use extant_cache::blocks::Blocks;
 use extant_cache::{ByteRange, CacheConfig, PageCache};
 use extant_format::{Inode, InodeNumber};
@@ -182,8 +182,17 @@ async fn exercise(
                 let offset = if rng.below(3) == 0 { model.len() as u64 } else { rng.below(max) };
                 let longest = if rng.below(4) == 0 { 100_000 } else { 6000 };
                 let length = rng.below(longest) as usize + 1;
+                let direct = rng.below(4) == 0;
+                let (offset, length) = match direct {
+                    true => (offset / 4096 * 4096, length.next_multiple_of(512)),
+                    false => (offset, length),
+                };
                 let data = bytes(rng, length);
-                let done = match file.write(offset, &data).await {
+                let written = match direct {
+                    true => file.write_direct(offset, Buf::from_slice(&data)).await.1,
+                    false => file.write(offset, &data).await,
+                };
+                let done = match written {
                     Ok(done) => done,
                     Err(Error::NoSpace) => continue,
                     Err(other) => panic!("op {n}: {other}"),
@@ -203,8 +212,15 @@ async fn exercise(
             }
             13..=16 => {
                 let offset = rng.below(max);
-                let mut read = vec![0; rng.below(50_000) as usize];
-                let got = file.read(offset, &mut read).await.unwrap();
+                let mut read = Buf::zeroed(rng.below(50_000) as usize);
+                let (offset, got) = if rng.below(3) == 0 {
+                    let offset = offset / 512 * 512;
+                    let (buf, got) = file.read_direct(offset, Buf::zeroed(read.len() / 512 * 512)).await;
+                    read = buf;
+                    (offset, got.unwrap())
+                } else {
+                    (offset, file.read(offset, &mut read).await.unwrap())
+                };
                 let from = (offset as usize).min(model.len());
                 let want = &model[from..(from + read.len()).min(model.len())];
                 assert!(read[..got] == *want, "op {n}: file {at} reads what was written");

@@ -108,7 +108,7 @@ impl OpenFile {
         Ok(done)
     }
 
-    async fn write_steps(&self, at: u64, bytes: &[u8]) -> Result<usize> {
+    pub(super) async fn write_steps(&self, at: u64, bytes: &[u8]) -> Result<usize> {
         let mut done = 0;
         let mut step = STEP_BYTES;
         while done < bytes.len() {

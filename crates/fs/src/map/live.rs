@@ -355,6 +355,18 @@ impl LiveMap {
         self.written_bytes = self.written_bytes.max(size_bytes);
     }
 
+    /// The file's last block is on the device up to its end, and its page is clean: the file may grow over it.
+    pub(crate) fn whole(&mut self, last: u64) {
+        if matches!(self.pending.get(last), Some((_, Pending::Beyond { .. }))) {
+            self.pending.remove(last..last + 1);
+        }
+    }
+
+    /// No byte behind `size_bytes` is on the device, whatever was vouched for before.
+    pub(crate) fn distrust(&mut self, size_bytes: u64) {
+        self.written_bytes = self.written_bytes.min(size_bytes);
+    }
+
     /// The step of write-back for the blocks from `at` on, and the run for which it holds. `None` if the map must be loaded.
     pub(crate) fn write_step(&self, at: u64) -> Option<(Range<u64>, WriteStep)> {
         if let Some((run, pending)) = self.pending.get(at) {

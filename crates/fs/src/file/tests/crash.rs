@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::volume::WriteOptions;
-use extant_block::{Bio, BioFlags, Limits, Log, LogEvent, MemDevice, Record};
+use extant_block::{Bio, BioFlags, Buf, Limits, Log, LogEvent, MemDevice, Record};
 use extant_sim::{Machine, Preemption, Sim};
 use std::collections::BTreeSet;
 
@@ -132,11 +132,20 @@ fn judge(name: &str, args: &str, seed: u64, states: u64) {
                         let offset =
                             if rng.below(2) == 0 { model.len() } else { rng.below(150_000) as usize };
                         let len = rng.below(20_000) as usize + 1;
+                        let direct = rng.below(4) == 0;
+                        let (offset, len) = match direct {
+                            true => (offset / 4096 * 4096, len.next_multiple_of(512)),
+                            false => (offset, len),
+                        };
                         let data = data(&mut rng, len);
                         model.resize(model.len().max(offset + len), 0);
                         model[offset..offset + len].copy_from_slice(&data);
                         history.versions.push((began, model));
-                        assert_eq!(file.write(offset as u64, &data).await.unwrap(), len);
+                        let written = match direct {
+                            true => file.write_direct(offset as u64, Buf::from_slice(&data)).await.1,
+                            false => file.write(offset as u64, &data).await,
+                        };
+                        assert_eq!(written.unwrap(), len);
                     }
                     5 | 6 => {
                         let size = rng.below(150_000) as usize;

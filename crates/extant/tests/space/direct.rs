@@ -1,0 +1,189 @@
+//! Direct I/O: how many requests the device gets, what readers through the cache see, and what a failed write leaves.
+
+use super::bed::*;
+use extant::{Buf, File, FileOptions, OpenOptions, Volume};
+use extant_block::{Bio, Device, Fault, FaultConfig, FileDevice, IoError, Limits, Op};
+use extant_rt::{Rng, Rt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn open_file(volume: &Volume, name: &str) -> File {
+    volume.root().open_with(name, FileOptions::new().read(true).write(true).create(true)).unwrap()
+}
+
+fn device(image: &Path) -> Arc<dyn Device> {
+    let options = extant_block::FileOptions { write: true, ..Default::default() };
+    Arc::new(FileDevice::open(image, options).unwrap())
+}
+
+/// Counts long requests, and takes none that is longer than it says.
+#[derive(Debug)]
+struct Counting {
+    inner: Arc<dyn Device>,
+    limits: Limits,
+    long: AtomicU64,
+}
+
+impl Counting {
+    const MAX_BYTES: u64 = 256 << 10;
+
+    fn over(inner: Arc<dyn Device>) -> Arc<Self> {
+        let limits = Limits { max_bytes: Self::MAX_BYTES, ..inner.limits().clone() };
+        Arc::new(Self { inner, limits, long: AtomicU64::new(0) })
+    }
+
+    fn taken(&self) -> u64 {
+        self.long.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Device for Counting {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn submit(&self, bio: Bio) {
+        assert!(bio.bytes <= Self::MAX_BYTES, "{bio:?}");
+        if matches!(bio.op, Op::Read | Op::Write) && bio.bytes >= 64 << 10 {
+            self.long.fetch_add(1, Ordering::Relaxed);
+        }
+        self.inner.submit(bio);
+    }
+
+    fn claim(&self) -> Result<extant_block::Claim, IoError> {
+        self.inner.claim()
+    }
+}
+
+#[test]
+fn a_request_is_as_few_bios_as_the_places_of_its_blocks_and_the_device_allow() {
+    if !have_tools() {
+        return;
+    }
+    const LEN: usize = 4 << 20;
+    for args in ["-t ext4 -b 4096 64M", "-t ext3 -b 1024 64M"] {
+        let dir = tempfile::tempdir().unwrap();
+        let image = make(dir.path(), args);
+        let rt = Rt::real(Default::default());
+        let counting = Counting::over(device(&image));
+        let volume = Volume::open_device(&rt, counting.clone(), &OpenOptions::new().write(true)).unwrap();
+        let file = open_file(&volume, "f");
+        let mut rng = Rng::labelled(1, args);
+        let mut expected: Vec<u8> = (0..LEN).map(|_| rng.next_u64() as u8).collect();
+        let mut buf = Buf::from_slice(&expected);
+        counting.taken();
+        assert_eq!(file.write_direct(0, &mut buf).unwrap(), LEN);
+        // A map of pointers has its blocks in runs between which blocks of the map may lie.
+        let runs = file.extents(0..u64::MAX).unwrap();
+        let bios: u64 = runs.iter().map(|run| run.bytes.div_ceil(Counting::MAX_BYTES)).sum();
+        let short = runs.iter().filter(|run| run.bytes % Counting::MAX_BYTES < 64 << 10).count() as u64;
+        let allowed = |count: u64| (bios.saturating_sub(2 * short)..=bios).contains(&count);
+        let (written, least) = (counting.taken(), LEN as u64 / Counting::MAX_BYTES);
+        println!("{args}: {written} bios for {} runs", runs.len());
+        assert!(allowed(written) && written >= least - 2 * short, "{args}: {written} of {bios}, {runs:?}");
+        file.sync_all().unwrap();
+        counting.taken();
+        assert_eq!(file.read_direct(0, &mut buf).unwrap(), LEN);
+        assert!(buf[..] == expected);
+        assert!(allowed(counting.taken()), "{args}");
+        expected[8192..12_288].fill(7);
+        assert_eq!(file.write_direct(8192, &mut Buf::from_slice(&[7; 4096])).unwrap(), 4096);
+        let mut read = vec![0; LEN];
+        assert_eq!(file.read_at(0, &mut read).unwrap(), LEN);
+        assert!(read == expected, "{args}: through the cache");
+        drop(file);
+        volume.close().unwrap();
+        check(&image, args);
+    }
+}
+
+#[test]
+fn readers_through_the_cache_see_whole_blocks_of_direct_writers() {
+    if !have_tools() {
+        return;
+    }
+    const BLOCKS: u64 = 16;
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), "-t ext4 -b 4096 32M");
+    let volume = open(&image);
+    let file = open_file(&volume, "f");
+    file.write_all_at(0, &[1; 4096 * BLOCKS as usize]).unwrap();
+    let writers: Vec<u64> = (0..3).collect();
+    std::thread::scope(|scope| {
+        for &n in &writers {
+            let volume = &volume;
+            scope.spawn(move || {
+                let file = open_file(volume, "f");
+                let mut rng = Rng::labelled(n, "direct");
+                for round in 0..60_u8 {
+                    let at = rng.below(BLOCKS) * 4096;
+                    let mark = round.wrapping_mul(3).wrapping_add(n as u8) | 1;
+                    match rng.below(4) {
+                        0 => file.write_all_at(at, &[mark; 4096]).unwrap(),
+                        _ => assert_eq!(
+                            file.write_direct(at, &mut Buf::from_slice(&[mark; 4096])).unwrap(),
+                            4096
+                        ),
+                    }
+                }
+            });
+        }
+        let mut rng = Rng::labelled(9, "readers");
+        let mut read = Buf::zeroed(4096);
+        for n in 0..300 {
+            let at = rng.below(BLOCKS) * 4096;
+            let got = if n % 3 == 0 { file.read_direct(at, &mut read) } else { file.read_at(at, &mut read) };
+            assert_eq!(got.unwrap(), 4096);
+            assert!(read.iter().all(|&byte| byte == read[0] && byte != 0), "block {}", at / 4096);
+        }
+    });
+    let mut all = vec![0; 4096 * BLOCKS as usize];
+    assert_eq!(file.read_at(0, &mut all).unwrap(), all.len());
+    file.sync_all().unwrap();
+    let mut direct = Buf::zeroed(all.len());
+    assert_eq!(file.read_direct(0, &mut direct).unwrap(), all.len());
+    assert!(direct[..] == all);
+    drop(file);
+    volume.close().unwrap();
+    check(&image, "after direct writers");
+}
+
+#[test]
+fn a_direct_write_that_fails_leaves_the_file_as_long_as_it_was() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), "-t ext4 -b 4096 32M");
+    let rt = Rt::real(Default::default());
+    let fault = Arc::new(Fault::new(device(&image), &rt, FaultConfig::default()));
+    let options = OpenOptions::new().write(true).offline(true);
+    let volume = Volume::open_device(&rt, fault.clone(), &options).unwrap();
+    let file = open_file(&volume, "f");
+    let mut expected = vec![1; 10_000];
+    file.write_all_at(0, &expected).unwrap();
+    file.sync_all().unwrap();
+    let free = volume.statfs().blocks_free;
+    let mut buf = Buf::from_slice(&[2; 64 << 10]);
+    fault.set_config(FaultConfig { error_ppm: 1_000_000, ..FaultConfig::default() });
+    for at in [0, 8192, 12_288, 1 << 20] {
+        assert_eq!(file.write_direct(at, &mut buf).unwrap_err().errno(), 5, "at {at}");
+        assert_eq!((file.len(), buf.len()), (10_000, 64 << 10), "at {at}");
+    }
+    assert_eq!(file.read_direct(0, &mut buf).unwrap_err().errno(), 5);
+    fault.set_config(FaultConfig::default());
+    assert_eq!(volume.statfs().blocks_free, free, "nothing is promised for what failed");
+    let mut buf = Buf::from_slice(&[3; 64 << 10]);
+    assert_eq!(file.write_direct(8192, &mut buf).unwrap(), 64 << 10);
+    expected.resize(8192 + (64 << 10), 3);
+    expected[8192..].fill(3);
+    file.sync_all().unwrap();
+    let mut read = vec![0; expected.len()];
+    assert_eq!(file.read_at(0, &mut read).unwrap(), expected.len());
+    // Every byte of what failed is old.
+    assert!(read == expected);
+    drop(file);
+    volume.close().unwrap();
+    check(&image, "after failed writes");
+}

@@ -1,0 +1,332 @@
+//! Direct I/O (`O_DIRECT`): a caller's own memory to and from the device, past the cache.
+//!
+//! One request becomes as few bios as the device's limit and the places of its blocks allow, all submitted together: runs that
+//! are adjacent on the device are one bio wherever the map has a boundary. Dirty pages of the range are written back first, and
+//! no page of it is in the cache while the device is written. Overwrites of blocks that have a place share the inode's lock
+//! and are in flight side by side; a write that changes the map or the size has it for itself. Blocks are allocated and logged
+//! as those of write-back are: their data are on the device before anything points to them. Other requests go through
+//! the cache: those not of whole sectors, of parts of blocks that hold nothing yet, and of contents in the inode.
+
+use super::contents::Contents;
+use super::write::{OpenFile, cache_error};
+use crate::map::live::{Known, WriteStep};
+use crate::{Error, Result};
+use extant_block::{Bio, BioFlags, Buf, Device, IoError, Op, Piece, Sector, Segment, until_end};
+use extant_cache::{ByteRange, WriteTo, WrittenExtent, WrittenRun};
+use futures_util::future::join_all;
+
+/// A run of a request's bytes on the device; `None` reads as zeroes.
+type Run = (Option<Sector>, u64);
+
+impl OpenFile {
+    /// Reads from byte `at` on into `buf`, and gives it back with how many bytes there were before the end of the file; what is
+    /// behind them in it is undefined. `at` and the length in whole sectors of the device
+    /// ([`Limits::block_bytes`](extant_block::Limits::block_bytes)) make it direct; other reads go through the cache.
+    ///
+    /// # Errors
+    /// Nothing could be read: dirty pages of the range cannot be written back, the device fails, the map is damaged.
+    pub async fn read_direct(&self, at: u64, buf: Buf) -> (Buf, Result<usize>) {
+        let writer = &self.contents.writer;
+        let mut buf = Some(buf);
+        let read = writer.guarded(self.read_past_cache(at, &mut buf)).await;
+        (buf.unwrap_or_else(|| Buf::zeroed(0)), read)
+    }
+
+    async fn read_past_cache(&self, at: u64, held: &mut Option<Buf>) -> Result<usize> {
+        let contents = &*self.contents;
+        let buf = held.as_mut().expect("a caller's buffer");
+        let asked = ByteRange::at(at, buf.len() as u64);
+        if contents.inline_bytes().is_some() || !contents.is_of_sectors(asked) {
+            return self.pages.read(at, buf).await.map_err(cache_error);
+        }
+        // Nothing shrinks the file or frees its blocks until the bios have ended.
+        let _inode = contents.cell.lock().read().await;
+        let end = asked.end.min(self.size());
+        if at >= end {
+            return Ok(0);
+        }
+        self.mapping.write_back(ByteRange::new(at, end)).await.map_err(cache_error)?;
+        let sector = u64::from(contents.device().limits().block_bytes);
+        let whole = ByteRange::new(at, end.next_multiple_of(sector));
+        let mut runs = contents.read_runs(whole).await?;
+        if whole.end < asked.end {
+            push(&mut runs, (None, asked.end - whole.end), u64::MAX);
+        }
+        let bio = Bio::new(Op::Read, Sector(0), held.take().map(Segment::from).into_iter().collect());
+        let (buf, result) = contents.move_bytes(bio, &runs).await;
+        *held = buf;
+        result?;
+        Ok((end - at) as usize)
+    }
+
+    /// Writes `buf` from byte `at` on (with [`append`](super::FileOptions::append) at the end of the file), and gives it back
+    /// with how many bytes were written: fewer where the largest size ends. On the device when it returns, and found there
+    /// after a crash once the file was synced. Whole sectors over blocks that hold data, and whole blocks anywhere, are written
+    /// directly; other writes go through the cache and are written back.
+    ///
+    /// # Errors
+    /// As [`OpenFile::write`]; the device fails: what the range holds then is old or new, byte by byte.
+    pub async fn write_direct(&self, at: u64, buf: Buf) -> (Buf, Result<usize>) {
+        let file = self.reopened();
+        let writer = &self.contents.writer;
+        // The bios in flight must end before their blocks can be another's.
+        let write = writer.rt.unstoppable("write_direct", async move {
+            let mut buf = Some(buf);
+            let written = file.write_past_cache(at, &mut buf).await;
+            (buf.unwrap_or_else(|| Buf::zeroed(0)), written)
+        });
+        let (buf, written) = write.await;
+        let synced = async {
+            let written = written?;
+            let sync = self.options.sync || self.is_synchronous();
+            if !written.is_empty() && (sync || self.options.datasync) {
+                self.sync_range(written, !sync).await?;
+            }
+            Ok(written.len() as usize)
+        };
+        (buf, writer.guarded(synced).await)
+    }
+
+    /// Gives what was written.
+    async fn write_past_cache(&self, at: u64, held: &mut Option<Buf>) -> Result<ByteRange> {
+        let contents = &*self.contents;
+        let len = held.as_ref().map_or(0, |buf| buf.len() as u64);
+        if len == 0 {
+            return Ok(ByteRange::default());
+        }
+        let asked = ByteRange::new(at, at.saturating_add(len));
+        if !self.options.append && asked.len() == len && contents.is_of_sectors(asked) {
+            let _inode = contents.cell.lock().read().await;
+            if self.overwrite(asked, held).await? {
+                return Ok(asked);
+            }
+        }
+        let _inode = contents.cell.lock().write().await;
+        let at = if self.options.append { self.size() } else { at };
+        self.check_may_change(self.options.append)?;
+        let end = contents.max_bytes().min(at.saturating_add(len));
+        if at >= end {
+            return Err(Error::TooBig(format!("inode {}", self.inode())));
+        }
+        self.drop_privileges().await?;
+        contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
+        contents.touch();
+        let bytes = ByteRange::new(at, end);
+        let unit = u64::from(contents.block.bytes());
+        // The rest of the last block is zeroed with it; elsewhere a block that is not overwritten as a whole may hold nothing yet.
+        let ends_whole = end.is_multiple_of(unit) || end >= self.size();
+        if at.is_multiple_of(unit) && ends_whole && contents.is_of_sectors(bytes) && bytes.len() == len {
+            self.write_blocks(bytes, held).await?;
+            return Ok(bytes);
+        }
+        let buf = held.as_ref().expect("a caller's buffer");
+        let done = self.write_steps(at, &buf[..(end - at) as usize]).await?;
+        let written = ByteRange::at(at, done as u64);
+        self.write_out(written).await?;
+        Ok(written)
+    }
+
+    /// Writes over blocks that all have a place and hold data; `false` where some do not, or are being written.
+    async fn overwrite(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<bool> {
+        let contents = &*self.contents;
+        if bytes.end > self.size() || contents.inline_bytes().is_some() {
+            return Ok(false);
+        }
+        self.check_may_change(false)?;
+        contents.know(contents.blocks_of(bytes)).await?;
+        if contents.overwritten_runs(bytes).is_none() {
+            return Ok(false);
+        }
+        self.drop_privileges().await?;
+        let _exclusion = self.mapping.exclude(bytes).await;
+        self.mapping.invalidate(bytes).await.map_err(cache_error)?;
+        contents.know(contents.blocks_of(bytes)).await?;
+        let Some(runs) = contents.overwritten_runs(bytes) else { return Ok(false) };
+        contents.touch();
+        self.write_runs(held, &runs, 0).await?;
+        Ok(true)
+    }
+
+    /// Writes whole blocks, allocating those that have no place, and the file's last one with its rest zeroed. The caller keeps
+    /// others out.
+    async fn write_blocks(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<()> {
+        let contents = &*self.contents;
+        let pending = contents.reserve(contents.blocks_of(bytes), self.privilege()).await?;
+        let written = self.write_reserved(bytes, held).await;
+        if written.is_err() {
+            contents.unreserve_all(&pending, 0);
+            contents.live.lock().map.distrust(self.size());
+        }
+        written
+    }
+
+    async fn write_reserved(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<()> {
+        let contents = &*self.contents;
+        if bytes.start > self.size() {
+            self.zero_last_block().await?;
+            contents.live.lock().map.whole(self.size() >> contents.block.log2());
+        }
+        let _exclusion = self.mapping.exclude(bytes).await;
+        self.mapping.invalidate(bytes).await.map_err(cache_error)?;
+        let size = self.size().max(bytes.end);
+        let mut placed = WrittenRun { extents: Default::default(), size_bytes: size };
+        let written = match contents.place_all(bytes, &mut placed).await {
+            Ok(()) => self.write_placed(held, &placed).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &written {
+            // None of it counts: a part that is logged would vouch for a size that the rest does not have.
+            let failed = contents.io_error(bytes, error);
+            placed.extents.iter_mut().for_each(|written| written.result = Err(failed.clone()));
+        }
+        let logged = contents.finish(&placed).await;
+        written.and(logged)?;
+        self.mapping.set_size(size).await.map_err(cache_error)
+    }
+
+    async fn write_placed(&self, held: &mut Option<Buf>, placed: &WrittenRun) -> Result<()> {
+        let most = self.contents.device().limits().max_bytes;
+        let mut runs = Vec::new();
+        for WrittenExtent { extent, .. } in &placed.extents {
+            let WriteTo::Device(sector) = extent.to else { return Err(Error::Defect) };
+            push(&mut runs, (Some(sector), extent.range.len()), most);
+        }
+        let zeroes = placed.extents.last().map_or(0, |last| last.extent.zero_after);
+        self.write_runs(held, &runs, zeroes.into()).await
+    }
+
+    /// Writes a buffer to these runs, and this many zeroes behind the last.
+    async fn write_runs(&self, held: &mut Option<Buf>, runs: &[Run], zeroes: u64) -> Result<()> {
+        let contents = &*self.contents;
+        if let Some(cause) = contents.writer.journal.failure() {
+            return Err(cause);
+        }
+        let mut rest = Vec::new();
+        if let Some(&(Some(sector), bytes)) = runs.last().filter(|_| zeroes > 0) {
+            let behind = Sector(sector.0 + bytes / Sector::BYTES);
+            let segment = Segment::zeroes(zeroes as usize);
+            rest.push(extant_block::write_segments(&**contents.device(), behind, vec![segment]));
+        }
+        let mut bio = Bio::new(Op::Write, Sector(0), held.take().map(Segment::from).into_iter().collect());
+        bio.flags = BioFlags::SYNC;
+        let (buf, result) = contents.move_bytes(bio, runs).await;
+        *held = buf;
+        let zeroed = join_all(rest).await.into_iter().collect::<std::result::Result<Vec<()>, IoError>>();
+        self.mapping.written_directly();
+        result?;
+        zeroed?;
+        Ok(())
+    }
+}
+
+/// Adds a run, as part of the last one where that goes on and is not as long as the device takes.
+fn push(runs: &mut Vec<Run>, (at, mut bytes): Run, most: u64) {
+    let mut at = at;
+    if let Some((last_at, last_bytes)) = runs.last_mut() {
+        let goes_on = match (*last_at, at) {
+            (None, None) => true,
+            (Some(last), Some(at)) => last.0 + *last_bytes / Sector::BYTES == at.0,
+            _ => false,
+        };
+        if goes_on {
+            let more = bytes.min(most.saturating_sub(*last_bytes));
+            *last_bytes += more;
+            bytes -= more;
+            at = at.map(|at| Sector(at.0 + more / Sector::BYTES));
+        }
+    }
+    while bytes > 0 {
+        let part = bytes.min(most);
+        runs.push((at, part));
+        bytes -= part;
+        at = at.map(|at| Sector(at.0 + part / Sector::BYTES));
+    }
+}
+
+impl Contents {
+    fn device(&self) -> &std::sync::Arc<dyn Device> {
+        self.writer.disk.device()
+    }
+
+    /// Whether a range is of whole sectors of the device.
+    fn is_of_sectors(&self, bytes: ByteRange) -> bool {
+        let sector = u64::from(self.device().limits().block_bytes);
+        bytes.start.is_multiple_of(sector) && bytes.end.is_multiple_of(sector)
+    }
+
+    /// Where the bytes of a range are, of which no page is dirty.
+    async fn read_runs(&self, bytes: ByteRange) -> Result<Vec<Run>> {
+        let most = self.device().limits().max_bytes;
+        let mut runs = Vec::new();
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let block = at >> self.block.log2();
+            self.know(block..block + 1).await?;
+            let Some((run, known)) = self.live.lock().map.read(block) else { continue };
+            let end = (run.end << self.block.log2()).min(bytes.end);
+            let sector = match known {
+                Known::Written(to) => Some(self.sector(to, at - self.bytes_at(block))),
+                Known::Hole | Known::Unwritten(_) => None,
+            };
+            // Holes are no work of the device.
+            push(&mut runs, (sector, end - at), if sector.is_some() { most } else { u64::MAX });
+            at = end;
+        }
+        Ok(runs)
+    }
+
+    /// The places of a range, if it only overwrites what is mapped and logged.
+    fn overwritten_runs(&self, bytes: ByteRange) -> Option<Vec<Run>> {
+        let most = self.device().limits().max_bytes;
+        let live = self.live.lock();
+        let mut runs = Vec::new();
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let block = at >> self.block.log2();
+            let (run, WriteStep::Overwrite(to)) = live.map.write_step(block)? else { return None };
+            let end = self.bytes_at(run.end).min(bytes.end);
+            push(&mut runs, (Some(self.sector(to, at - self.bytes_at(block))), end - at), most);
+            at = end;
+        }
+        Some(runs)
+    }
+
+    /// Places all of a range whose blocks are reserved.
+    async fn place_all(&self, bytes: ByteRange, placed: &mut WrittenRun) -> Result<()> {
+        let mut at = bytes.start;
+        while at < bytes.end {
+            if let Some(extent) = self.place_at(at, bytes.end, true).await? {
+                at = extent.range.end;
+                placed.extents.push(WrittenExtent { extent, result: Ok(()), bytes: None });
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a bio's bytes to or from these runs, which are as long as it; gives its buffer back.
+    async fn move_bytes(&self, mut bio: Bio, runs: &[Run]) -> (Option<Buf>, Result<()>) {
+        let ended = until_end(&mut bio);
+        let pieces: Vec<Piece> =
+            runs.iter().map(|&(at, bytes)| Piece { start: at.unwrap_or(Sector(0)), bytes }).collect();
+        let bios = extant_block::split(bio, &pieces).into_iter().zip(runs);
+        let (places, holes): (Vec<_>, Vec<_>) = bios.partition(|(_, (at, _))| at.is_some());
+        self.device().submit_all(&mut places.into_iter().map(|(bio, _)| bio));
+        for (mut hole, _) in holes {
+            hole.segments.iter_mut().filter_map(Segment::as_mut_slice).for_each(|bytes| bytes.fill(0));
+            hole.end(Ok(()));
+        }
+        let (mut bio, result) = ended.await;
+        (bio.segments.pop().and_then(Segment::into_buf), result.map_err(Error::from))
+    }
+
+    /// The error of a write that failed, for each of its extents.
+    fn io_error(&self, bytes: ByteRange, error: &Error) -> IoError {
+        match error {
+            Error::Io(error) => error.clone(),
+            _ => {
+                let bio = Bio::range(Op::Write, Sector(0), bytes.len());
+                bio.error(&self.device().limits().name, extant_block::IoErrorKind::Os(5))
+            }
+        }
+    }
+}
