@@ -10,6 +10,7 @@ pub struct OpenOptions {
     pub(crate) direct: bool,
     pub(crate) caller: Option<Caller>,
     pub(crate) offline: bool,
+    pub(crate) discard: bool,
     pub(crate) fixed_time: Option<i64>,
     pub(crate) errors: Option<ErrorPolicy>,
 }
@@ -22,6 +23,7 @@ impl Default for OpenOptions {
             direct: false,
             caller: None,
             offline: false,
+            discard: false,
             fixed_time: None,
             errors: None,
         }
@@ -61,6 +63,13 @@ impl OpenOptions {
     #[must_use]
     pub fn caller(mut self, caller: Caller) -> Self {
         self.caller = Some(caller);
+        self
+    }
+
+    /// Discards space that is freed, once it is free for good: the blocks of a file that holds the volume become holes.
+    #[must_use]
+    pub fn discard(mut self, discard: bool) -> Self {
+        self.discard = discard;
         self
     }
 

@@ -116,6 +116,7 @@ impl Sys {
         let mut write = WriteOptions {
             fixed_time: options.fixed_time,
             errors: options.errors,
+            discard: options.discard,
             ..WriteOptions::default()
         };
         // Large directories want their blocks in memory, and large transactions write a block once for many changes.

@@ -24,7 +24,7 @@ impl Inner {
     }
 
     /// Home writes, not flushed. Blocks that were freed meanwhile are released at the end.
-    async fn write_home(&self) -> Result<Vec<(u64, Tid)>> {
+    async fn write_home(self: &Arc<Self>) -> Result<Vec<(u64, Tid)>> {
         let homes = {
             let mut state = self.lock();
             state.check_alive()?;
@@ -36,13 +36,13 @@ impl Inner {
         let result = write_blocks(&**device, block_bytes, list).await;
         let released = self.lock().home_writes_ended();
         for (tid, freed) in released {
-            self.release(tid, &freed);
+            self.release(tid, freed);
         }
         result?;
         Ok(written)
     }
 
-    async fn checkpoint_once(&self) -> Result<()> {
+    async fn checkpoint_once(self: &Arc<Self>) -> Result<()> {
         let written = self.write_home().await?;
         let Some(log) = &self.log else { return Ok(()) };
         if written.is_empty() && self.lock().tail_is_known() {
@@ -80,7 +80,7 @@ impl Inner {
         }
     }
 
-    async fn write_home_and_empty(&self) -> Result<()> {
+    async fn write_home_and_empty(self: &Arc<Self>) -> Result<()> {
         let written = self.write_home().await?;
         let Some(log) = &self.log else { return Ok(()) };
         if !log.superblock.lock().started {

@@ -83,7 +83,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
         (freed, state.wants_checkpoint())
     };
     inner.commits.reach(tid.0);
-    inner.release(tid, &freed);
+    inner.release(tid, freed);
     inner.notify();
     if checkpoint {
         inner.background.checkpoint();

@@ -29,8 +29,9 @@ pub(crate) use log::{LogDevice, LogMap, write_segments};
 
 use crate::meta::{LockRank, MetaStore, PhysicalRun, Ranked, RankedGuard};
 use crate::{Error, Result};
+use extant_block::{IoErrorKind, Sector};
 use extant_cache::Disk;
-use extant_rt::{Nanos, Rt};
+use extant_rt::{Class, Nanos, Rt};
 use parking_lot::Mutex;
 use relay::{EVERY_END, Relay};
 use state::{Admission, State};
@@ -85,6 +86,8 @@ struct Inner {
     commits: Relay,
     checkpoints: Relay,
     listener: OnceLock<Arc<dyn Listener>>,
+    /// Freed blocks are discarded before they may be allocated again, until the device says that it cannot.
+    discards: AtomicBool,
     background: background::Signals,
 }
 
@@ -122,6 +125,7 @@ impl Journal {
             commits: Relay::default(),
             checkpoints: Relay::default(),
             listener: OnceLock::new(),
+            discards: AtomicBool::new(false),
             background: background::Signals::default(),
         });
         if let Some(interval) = options.commit_interval {
@@ -134,6 +138,11 @@ impl Journal {
     pub(crate) fn set_listener(&self, listener: Arc<dyn Listener>) {
         let set = self.inner.listener.set(listener);
         assert!(set.is_ok(), "one listener");
+    }
+
+    /// Has freed blocks discarded from now on, once nothing after a crash leads to them.
+    pub(crate) fn discard_freed(&self) {
+        self.inner.discards.store(true, Ordering::Relaxed);
     }
 
     /// Opens a handle for an operation that dirties at most `credits`. Waits for a commit, or for room in the log.
@@ -292,6 +301,8 @@ impl Journal {
         self.commit(running).await?;
         self.inner.background.close();
         self.inner.clone().empty_log().await?;
+        // Discards in flight must end before the device is another's.
+        self.inner.wait_until(|state| state.has_released().then_some(())).await;
         self.latch(Error::ReadOnly);
         Ok(())
     }
@@ -386,11 +397,40 @@ impl Inner {
         }
     }
 
-    /// Tells the allocator what it may allocate again; without locks.
-    fn release(&self, tid: Tid, freed: &[PhysicalRun]) {
+    /// Tells the allocator what it may allocate again, after discarding it where that is asked for; without locks.
+    fn release(self: &Arc<Self>, tid: Tid, freed: Vec<PhysicalRun>) {
         if freed.is_empty() {
             return;
         }
+        if !self.discards.load(Ordering::Relaxed) {
+            return self.released(tid, &freed);
+        }
+        let inner = self.clone();
+        // No caller waits for it, but one that needs the space.
+        let discard = async move {
+            for &run in &freed {
+                inner.discard(run).await;
+            }
+            inner.released(tid, &freed);
+        };
+        drop(self.rt.spawn("discard", Class::Normal, discard));
+    }
+
+    /// Discards freed blocks. A device that fails to keeps them, and one that cannot is asked no more.
+    async fn discard(&self, run: PhysicalRun) {
+        if !self.discards.load(Ordering::Relaxed) || self.lock().failure.is_some() {
+            return;
+        }
+        let block_bytes = self.store.blocks().block_bytes() as u64;
+        let start = Sector(run.start.0 * (block_bytes / Sector::BYTES));
+        let discarded =
+            extant_block::discard(&**self.store.blocks().device(), start, run.blocks * block_bytes);
+        if discarded.await.is_err_and(|error| error.kind == IoErrorKind::Unsupported) {
+            self.discards.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn released(&self, tid: Tid, freed: &[PhysicalRun]) {
         if let Some(listener) = self.listener.get() {
             listener.released(tid, freed);
         }

@@ -35,6 +35,9 @@ pub struct WriteOptions {
     pub fixed_time: Option<i64>,
     /// The answer to damaged structures; the one that the superblock names (`s_errors`) by default.
     pub errors: Option<ErrorPolicy>,
+    /// Space that is freed is discarded once its transaction is durable: a file that is the device gets holes (mount option
+    /// `discard`). The time that this takes is no caller's.
+    pub discard: bool,
     /// Memory for metadata blocks, in bytes; half of that may wait to be written home.
     pub metadata_bytes: u64,
 }
@@ -45,6 +48,7 @@ impl Default for WriteOptions {
             commit_interval: Some(Nanos::from_secs(5)),
             fixed_time: None,
             errors: None,
+            discard: false,
             metadata_bytes: 64 << 20,
         }
     }
@@ -138,6 +142,9 @@ impl Volume {
             fixed_time: options.fixed_time,
         };
         let journal = Journal::new(rt, store.clone(), disk, log, next, journal_options);
+        if options.discard {
+            journal.discard_freed();
+        }
         let mut mount = Mount { disk: disk.clone(), options, state, orphans: 0, _claim: claim };
         // A volume that is refused is not marked as in use before.
         let orphan_file = orphan_file_blocks(&raw).await?;
