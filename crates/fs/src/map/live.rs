@@ -316,6 +316,7 @@ impl LiveMap {
                 None => holes.push(run),
             }
         }
+        self.recharge();
         holes
     }
 
@@ -332,12 +333,14 @@ impl LiveMap {
             self.pending.remove(run.clone());
             self.known.insert(run, Known::Unwritten(to));
         }
+        self.recharge();
     }
 
     /// The map of a range, of which nothing is delayed or in flight, has changed.
     pub(crate) fn remap(&mut self, range: Range<u64>, known: Known) {
         self.pending.remove(range.clone());
         self.known.insert(range, known);
+        self.recharge();
     }
 
     /// Forgets the map, all of which may have changed, of a file of which nothing is delayed or in flight and that the
@@ -348,6 +351,7 @@ impl LiveMap {
         self.known.clear();
         self.written_bytes = size_bytes;
         self.logged_end = self.logged_end.min(self.block.blocks_for(size_bytes));
+        self.recharge();
     }
 
     /// Every byte below `size_bytes` is on the device or pending: nothing is being written to the file's pages.
