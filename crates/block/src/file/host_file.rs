@@ -132,11 +132,22 @@ impl HostFile {
         }
         let Some(own) = reopen(&self.buffered, OFlags::RDONLY) else { return Ok(Claim::default()) };
         match rustix::fs::flock(&own, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Claim::holding(own)),
+            Ok(()) => Ok(Claim::holding(Lock(own))),
             Err(Errno::WOULDBLOCK) => Err(IoErrorKind::Claimed),
             // A file system without locks: others cannot be told.
             Err(_) => Ok(Claim::default()),
         }
+    }
+}
+
+/// A lock on the whole file, held by an open file description (flock(2)).
+struct Lock(OwnedFd);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // A process that another thread forks shares the description until it executes its program: closing ours would leave
+        // the lock to it.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::NonBlockingUnlock);
     }
 }
 
@@ -157,5 +168,24 @@ fn alignment(fd: &OwnedFd, is_block_device: bool) -> (u32, u32) {
             (s.stx_dio_mem_align, s.stx_dio_offset_align)
         }
         _ => (SAFE_ALIGN, SAFE_ALIGN),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn a_lock_that_a_forked_process_shares_ends_with_its_owner() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let locked = |own: &OwnedFd| rustix::fs::flock(own, FlockOperation::NonBlockingLockExclusive);
+        let [own, other] = [0, 1].map(|_| OwnedFd::from(File::open(file.path()).unwrap()));
+        locked(&own).unwrap();
+        let _in_a_child = own.try_clone().unwrap();
+        let lock = Lock(own);
+        assert_eq!(locked(&other), Err(Errno::WOULDBLOCK));
+        drop(lock);
+        assert_eq!(locked(&other), Ok(()));
     }
 }
