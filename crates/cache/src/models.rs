@@ -4,6 +4,10 @@
 //!
 //! The code is the cache's own; loom stands in for the locks and counters of the waits ([`extant_rt::sync`]). State under other
 //! locks changes in one step; loom switches threads between such steps.
+//!
+//! Of a journalled client they have the end of runs, a truncation that overtakes one, exclusions, and the version of a block
+//! that a commit takes. Memory that is short, whole transactions and crashes are in `tests/it/journalled.rs`, in virtual worlds
+//! from many seeds: under loom their interleavings do not end.
 
 use crate::blocks::{BlockRef, Blocks, EditToken};
 use crate::waits::{Condition, Waiting, Waits};
