@@ -11,6 +11,7 @@ use crate::map::{MAP_END, RunWalker};
 use crate::view::View;
 use crate::{Result, RunState};
 use bitflags::bitflags;
+use extant_cache::ByteRange;
 use extant_format::{BlockSize, Inode, InodeFlags, VolumeBlock};
 use std::ops::Range;
 
@@ -179,13 +180,13 @@ impl Form {
 }
 
 /// The blocks with bytes of a range, as far as a map reaches.
-fn blocks_of(block: BlockSize, range: &Range<u64>) -> Range<u64> {
+fn blocks_of(block: BlockSize, range: ByteRange) -> Range<u64> {
     let end = block.blocks_for(range.end).min(MAP_END);
     (range.start >> block.log2()).min(end)..end
 }
 
 /// Contents in the inode, whose record lies at byte `record` of the device.
-fn inline_extent(inode: &Inode, record: u64, range: &Range<u64>) -> Vec<FileExtent> {
+fn inline_extent(inode: &Inode, record: u64, range: ByteRange) -> Vec<FileExtent> {
     let bytes = inode.size();
     if bytes == 0 || range.start >= bytes || range.end == 0 {
         return Vec::new();
@@ -232,7 +233,7 @@ impl OpenFile {
         if contents.inline_bytes().is_some_and(|bytes| !bytes.is_empty()) {
             return Ok(Some(seek_in_data(from, size, data)));
         }
-        let blocks = blocks_of(contents.block, &(from..size));
+        let blocks = blocks_of(contents.block, ByteRange::new(from, size));
         let stretches = Stretches::Live { contents, at: blocks.start, end: blocks.end };
         stretches.seek(contents.block, from, size, data).await
     }
@@ -242,20 +243,20 @@ impl OpenFile {
     ///
     /// # Errors
     /// As [`Self::seek_data`].
-    pub async fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
-        self.contents.writer.guarded(self.list(range)).await
+    pub async fn extents(&self, range: impl Into<ByteRange>) -> Result<Vec<FileExtent>> {
+        self.contents.writer.guarded(self.list(range.into())).await
     }
 
-    async fn list(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
+    async fn list(&self, range: ByteRange) -> Result<Vec<FileExtent>> {
         let contents = &*self.contents;
         let _inode = contents.cell.lock().read().await;
         if contents.inline_bytes().is_some_and(|bytes| !bytes.is_empty()) {
             let (table, at) = contents.cell.home();
             let record = (table.number().0 << contents.block.log2()) + at as u64;
-            return Ok(contents.cell.read(|inode| inline_extent(inode, record, &range)));
+            return Ok(contents.cell.read(|inode| inline_extent(inode, record, range)));
         }
         let form = Form { block: contents.block, has_tree: contents.uses_extents() };
-        let blocks = blocks_of(contents.block, &range);
+        let blocks = blocks_of(contents.block, range);
         let stretches = Stretches::Live { contents, at: blocks.start, end: MAP_END };
         stretches.list(blocks, form).await
     }
@@ -290,23 +291,24 @@ impl File {
             return Ok(Some(seek_in_data(from, size, data)));
         }
         let block = self.view.superblock().block_size();
-        self.stretches(blocks_of(block, &(from..size))).seek(block, from, size, data).await
+        self.stretches(blocks_of(block, ByteRange::new(from, size))).seek(block, from, size, data).await
     }
 
     /// As [`OpenFile::extents`].
     ///
     /// # Errors
     /// As there.
-    pub async fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
+    pub async fn extents(&self, range: impl Into<ByteRange>) -> Result<Vec<FileExtent>> {
+        let range = range.into();
         if let Some(live) = &self.live {
             return live.extents(range).await;
         }
         let block = self.view.superblock().block_size();
         if self.inline.is_some() {
             let (table, at) = self.view.locate(self.inode.number).await?;
-            return Ok(inline_extent(&self.inode, (table.0 << block.log2()) + at as u64, &range));
+            return Ok(inline_extent(&self.inode, (table.0 << block.log2()) + at as u64, range));
         }
-        let blocks = blocks_of(block, &range);
+        let blocks = blocks_of(block, range);
         let form = Form { block, has_tree: self.inode.flags().contains(InodeFlags::EXTENTS) };
         self.stretches(blocks.start..MAP_END).list(blocks, form).await
     }
