@@ -35,13 +35,13 @@ const fn nth(nth: usize, of: usize, mutant: Mutant) -> Mutant {
 pub(crate) const MUTANTS: &[Mutant] = &[
     mutant(
         "commit-block-without-flush",
-        "crates/fs/src/journal/log.rs",
+        "crates/cache/src/blocks/life.rs",
         "bio.flags = BioFlags::PREFLUSH | BioFlags::FUA | BioFlags::SYNC | BioFlags::META;",
         "bio.flags = BioFlags::FUA | BioFlags::SYNC | BioFlags::META;",
     ),
     mutant(
         "commit-block-stays-in-cache",
-        "crates/fs/src/journal/log.rs",
+        "crates/cache/src/blocks/life.rs",
         "bio.flags = BioFlags::PREFLUSH | BioFlags::FUA | BioFlags::SYNC | BioFlags::META;",
         "bio.flags = BioFlags::PREFLUSH | BioFlags::SYNC | BioFlags::META;",
     ),
@@ -51,10 +51,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         r#"log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
         self.lock().check_alive()?;
         let commit = log.commit_block(&image, self.wall_clock());
-        self.behind_flush(log.write_commit(&self.disk, commit, ring.step(start, count - 1))).await?;"#,
+        let at = ring.step(start, count - 1);
+        self.behind_flush(log.write_commit(&self.disk, versions.tid, commit, at)).await"#,
         r#"let commit = log.commit_block(&image, self.wall_clock());
-        self.behind_flush(log.write_commit(&self.disk, commit, ring.step(start, count - 1))).await?;
-        log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;"#,
+        let at = ring.step(start, count - 1);
+        let durable = self.behind_flush(log.write_commit(&self.disk, versions.tid, commit, at)).await?;
+        log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
+        Ok(durable)"#,
     ),
     mutant(
         "log-lacks-last-block",
@@ -62,11 +65,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         r#"log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
         self.lock().check_alive()?;
         let commit = log.commit_block(&image, self.wall_clock());
-        self.behind_flush(log.write_commit(&self.disk, commit, ring.step(start, count - 1))).await?;"#,
+        let at = ring.step(start, count - 1);
+        self.behind_flush(log.write_commit(&self.disk, versions.tid, commit, at)).await"#,
         r#"let short = image.blocks.len() - 1;
         log.write(&image.blocks[..short], |i| ring.step(start, i as u32)).await?;
         let commit = log.commit_block(&image, self.wall_clock());
-        self.behind_flush(log.write_commit(&self.disk, commit, ring.step(start, count - 1))).await?;"#,
+        let at = ring.step(start, count - 1);
+        self.behind_flush(log.write_commit(&self.disk, versions.tid, commit, at)).await"#,
     ),
     mutant(
         "log-start-not-written",
@@ -86,14 +91,16 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         r#"log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
         self.lock().check_alive()?;
         let commit = log.commit_block(&image, self.wall_clock());
-        self.behind_flush(log.write_commit(&self.disk, commit, ring.step(start, count - 1))).await?;"#,
+        let at = ring.step(start, count - 1);
+        self.behind_flush(log.write_commit(&self.disk, versions.tid, commit, at)).await"#,
         r#"let list = versions.blocks.iter().map(|(b, v)| (b.number().0, v.bytes().clone())).collect();
         let blocks = self.store.blocks();
         super::log::write_blocks(&**blocks.device(), blocks.block_bytes(), list).await?;
         log.write(&image.blocks, |i| ring.step(start, i as u32)).await?;
         self.lock().check_alive()?;
         let commit = log.commit_block(&image, self.wall_clock());
-        self.behind_flush(log.write_commit(&self.disk, commit, ring.step(start, count - 1))).await?;"#,
+        let at = ring.step(start, count - 1);
+        self.behind_flush(log.write_commit(&self.disk, versions.tid, commit, at)).await"#,
     ),
     mutant(
         "inode-left-out-of-commit",
@@ -144,13 +151,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant(
         "checkpoint-forgets-a-block",
         "crates/fs/src/journal/checkpoint.rs",
-        "homes.iter().map(|(n, home)| (*n, home.version.bytes().clone())).collect()",
-        "homes.iter().skip(1).map(|(n, home)| (*n, home.version.bytes().clone())).collect()",
+        "homes.into_iter().map(|(n, _, bytes)| (n, bytes)).collect()",
+        "homes.into_iter().skip(1).map(|(n, _, bytes)| (n, bytes)).collect()",
     ),
     mutant(
         "checkpoint-writes-nothing",
         "crates/fs/src/journal/checkpoint.rs",
-        "homes.iter().map(|(n, home)| (*n, home.version.bytes().clone())).collect()",
+        "homes.into_iter().map(|(n, _, bytes)| (n, bytes)).collect()",
         "Vec::new()",
     ),
     mutant(
@@ -256,12 +263,18 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant(
         "rename-in-two-transactions",
         "crates/fs/src/names/rename.rs",
-        "self.from.find_again(self.old)",
+        "writer.journal.start(Credits(credits)).await?",
         r#"{
-            drop(handle);
+            {
+                let mut handle = writer.journal.start(Credits(credits)).await?;
+                let (source, kind) = (self.source.number(), self.source_kind);
+                let to = self.to.as_mut().unwrap_or(&mut self.from);
+                if let Ok(spot) = &looked {
+                    to.set(&mut handle, (spot, self.new), source, kind);
+                }
+            }
             writer.journal.commit(writer.journal.running()).await?;
-            handle = writer.journal.start(Credits(credits)).await?;
-            self.from.find_again(self.old)
+            writer.journal.start(Credits(credits)).await?
         }"#,
     ),
     mutant(

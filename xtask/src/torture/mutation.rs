@@ -5,7 +5,7 @@
 //! compiled.
 
 use super::mutants::{MUTANTS, Mutant};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -14,7 +14,7 @@ type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 /// Names the mutant that is alive.
 const VARIABLE: &str = "EXTANT_MUTANT";
 
-/// A module for the copy of `fs`, which the planted places ask.
+/// A module for the copy of each crate with planted places, which these ask.
 const SWITCH: &str = r#"
 pub(crate) mod mutant {
     pub(crate) fn on(number: usize) -> bool {
@@ -114,12 +114,13 @@ fn build() -> Result<(PathBuf, Vec<String>)> {
     let planted = planted()?;
     let mut files = BTreeMap::new();
     for folder in ["crates", "tidy", "xtask"] {
-        list(folder, &mut files)?;
+        list(&root(), folder, &mut files)?;
     }
     files.extend(["Cargo.toml", "Cargo.lock"].map(|path| (path.to_owned(), None)));
     for (path, changed) in planted.sources {
         files.insert(path, Some(changed));
     }
+    let kept: BTreeSet<String> = files.keys().cloned().collect();
     for (path, contents) in files {
         let contents = match contents {
             Some(contents) => contents.into_bytes(),
@@ -131,6 +132,13 @@ fn build() -> Result<(PathBuf, Vec<String>)> {
             std::fs::create_dir_all(to.parent().expect("below the copy"))?;
             std::fs::write(&to, contents)?;
         }
+    }
+    let mut stale = BTreeMap::new();
+    for folder in ["crates", "tidy", "xtask"] {
+        list(&copy, folder, &mut stale)?;
+    }
+    for path in stale.keys().filter(|path| !kept.contains(*path)) {
+        std::fs::remove_file(copy.join(path))?;
     }
     let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args([
@@ -156,13 +164,13 @@ fn build() -> Result<(PathBuf, Vec<String>)> {
     Ok((target.join("mutants/debug/examples/hunt"), planted.lost))
 }
 
-/// Files below a folder of the tree, to be copied as they are.
-fn list(folder: &str, files: &mut BTreeMap<String, Option<String>>) -> Result<()> {
-    for entry in std::fs::read_dir(root().join(folder))? {
+/// Files below a folder of a tree, to be copied as they are.
+fn list(tree: &Path, folder: &str, files: &mut BTreeMap<String, Option<String>>) -> Result<()> {
+    for entry in std::fs::read_dir(tree.join(folder))? {
         let entry = entry?;
         let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
         match entry.file_type()?.is_dir() {
-            true => list(&path, files)?,
+            true => list(tree, &path, files)?,
             false => drop(files.insert(path, None)),
         }
     }
@@ -212,9 +220,11 @@ fn planted() -> Result<Planted> {
         }
         sources.insert(file.to_owned(), source);
     }
-    let lib = "crates/fs/src/lib.rs";
-    let source = std::fs::read_to_string(root().join(lib))?;
-    sources.insert(lib.to_owned(), format!("{source}{SWITCH}"));
+    let lib = |file: &String| format!("{}/src/lib.rs", file.split("/src/").next().unwrap_or_default());
+    for lib in sources.keys().map(lib).collect::<BTreeSet<_>>() {
+        let source = std::fs::read_to_string(root().join(&lib))?;
+        sources.insert(lib, format!("{source}{SWITCH}"));
+    }
     Ok(Planted { sources, lost })
 }
 
