@@ -1,40 +1,21 @@
 //! Page-aligned memory that a bio may carry.
 
-use parking_lot::Mutex;
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+mod memory;
+
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
+use memory::Origin;
+
 /// Alignment of every [`Buf`], in bytes: enough for O_DIRECT on any Linux block device.
 pub const BUF_ALIGN: usize = 4096;
-
-/// The length of buffers that are kept for reuse: that of most blocks. Aligned allocations are what the C library's allocator
-/// is slowest at, because it cuts each out of a larger piece.
-const KEPT_BYTES: usize = 4096;
-/// Buffers that are kept, 16 MiB.
-const KEPT: usize = 4096;
-
-/// Memory of buffers of [`KEPT_BYTES`] that were dropped.
-static FREE: Mutex<Vec<Free>> = Mutex::new(Vec::new());
-
-struct Free(NonNull<u8>);
-
-// SAFETY: it owns its allocation, which no reference leads to.
-unsafe impl Send for Free {}
-
-/// Memory for a buffer, with whatever bytes; `None` where none is kept, or another thread is at the list.
-fn reuse(len: usize) -> Option<NonNull<u8>> {
-    if len != KEPT_BYTES {
-        return None;
-    }
-    FREE.try_lock()?.pop().map(|free| free.0)
-}
 
 /// Owned, zero-initialised memory, aligned for O_DIRECT.
 pub struct Buf {
     ptr: NonNull<u8>,
     len: usize,
+    origin: Origin,
 }
 
 // SAFETY: `Buf` owns its allocation exclusively, as `Box<[u8]>` does.
@@ -46,18 +27,12 @@ impl Buf {
     /// `len` zero bytes. Aborts when memory is exhausted, as `Vec` does.
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
-            return Self { ptr: NonNull::dangling(), len: 0 };
+            return Self { ptr: NonNull::dangling(), len: 0, origin: Origin::Allocator };
         }
-        if let Some(ptr) = reuse(len) {
-            // SAFETY: the memory was a buffer of this length, and nothing else refers to it.
-            unsafe { ptr.as_ptr().write_bytes(0, len) };
-            return Self { ptr, len };
-        }
-        let layout = Self::layout(len);
-        // SAFETY: the layout has a non-zero size.
-        let raw = unsafe { alloc_zeroed(layout) };
-        let Some(ptr) = NonNull::new(raw) else { handle_alloc_error(layout) };
-        Self { ptr, len }
+        let (ptr, origin) = memory::take(len);
+        // SAFETY: the memory is `len` bytes long, and nothing else refers to it.
+        unsafe { ptr.as_ptr().write_bytes(0, len) };
+        Self { ptr, len, origin }
     }
 
     /// A copy of `bytes`.
@@ -66,38 +41,22 @@ impl Buf {
         if len == 0 {
             return Self::zeroed(0);
         }
-        let ptr = reuse(len).unwrap_or_else(|| {
-            let layout = Self::layout(len);
-            // SAFETY: the layout has a non-zero size.
-            let raw = unsafe { alloc(layout) };
-            NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout))
-        });
+        let (ptr, origin) = memory::take(len);
         // SAFETY: both are `len` bytes long; no other reference leads to the new memory, all of which is initialised here.
         unsafe { ptr.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), len) };
-        Self { ptr, len }
+        Self { ptr, len, origin }
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
     }
-
-    fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len, BUF_ALIGN).expect("a buffer is smaller than isize::MAX")
-    }
 }
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        if self.len == KEPT_BYTES
-            && let Some(mut free) = FREE.try_lock()
-            && free.len() < KEPT
-        {
-            free.push(Free(self.ptr));
-            return;
-        }
         if self.len > 0 {
-            // SAFETY: allocated in `zeroed` with this very layout, and dropped once.
-            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+            // SAFETY: taken for this length when it was made, and dropped once.
+            unsafe { memory::give(self.ptr, self.len, self.origin) }
         }
     }
 }
@@ -129,11 +88,49 @@ mod tests {
 
     #[test]
     fn memory_that_is_used_again_holds_what_a_new_one_would() {
-        for len in [1024, KEPT_BYTES, 8192] {
+        let lens: &[usize] = if cfg!(miri) {
+            &[1024, 4096, 65536]
+        } else {
+            &[1024, 4096, 8192, 65536, 100_000, 1 << 20, 2 << 20, 3 << 20]
+        };
+        for &len in lens {
             drop((0..8).map(|_| Buf::from_slice(&vec![7; len])).collect::<Vec<_>>());
             let (zeroes, copy) = (Buf::zeroed(len), Buf::from_slice(&vec![9; len]));
             assert!(zeroes.iter().all(|&byte| byte == 0) && copy.iter().all(|&byte| byte == 9));
             assert_eq!((zeroes.as_ptr().addr() % BUF_ALIGN, copy.as_ptr().addr() % BUF_ALIGN), (0, 0));
         }
+    }
+
+    /// More buffers than there are huge pages for, of changing lengths, on several threads: none overlaps another.
+    #[test]
+    fn buffers_of_all_lengths_keep_their_contents() {
+        let lens: Vec<usize> =
+            if cfg!(miri) { vec![4096, 65536, 65536] } else { (1..=96).map(|n| n * 20_000).collect() };
+        std::thread::scope(|scope| {
+            for thread in 0..3_u8 {
+                let lens = &lens;
+                scope.spawn(move || {
+                    for turn in 0..if cfg!(miri) { 1 } else { 4 } {
+                        let byte =
+                            |n: usize| (n as u8).wrapping_mul(3).wrapping_add(thread).wrapping_add(turn);
+                        let fill = |(n, &len): (usize, &usize)| {
+                            let mut buf = Buf::zeroed(len);
+                            let (first, last) = (0, len - 1);
+                            (buf[first], buf[len / 2], buf[last]) = (byte(n), byte(n), byte(n));
+                            buf
+                        };
+                        let mut bufs: Vec<Buf> = lens.iter().enumerate().map(fill).collect();
+                        bufs.rotate_left(2);
+                        for (n, buf) in bufs.into_iter().enumerate() {
+                            let n = (n + 2) % lens.len();
+                            assert_eq!(
+                                (buf[0], buf[buf.len() / 2], buf[buf.len() - 1]),
+                                (byte(n), byte(n), byte(n))
+                            );
+                        }
+                    }
+                });
+            }
+        });
     }
 }

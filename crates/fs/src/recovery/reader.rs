@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Bytes of the first read and of the longest ones: a log that holds little is not read as a whole.
 const PIECE_BYTES_MIN: usize = 64 << 10;
-const PIECE_BYTES_MAX: usize = 1 << 20;
+const PIECE_BYTES_MAX: usize = 2 << 20;
 /// Reads in flight.
 const AHEAD: usize = 4;
 

@@ -1,0 +1,188 @@
+//! Memory of buffers.
+//!
+//! A block's worth is kept in a list. Longer buffers lie in huge pages, which up to [`HUGE_BYTES`] are kept: the kernel pins
+//! a page at a time for direct I/O and gives a disk one segment for what lies side by side, so that a buffer of 1 MiB in pages
+//! of 4 KiB costs 256 pins, and is more segments than some disks take at once.
+
+use parking_lot::Mutex;
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+use super::BUF_ALIGN;
+
+/// The length of buffers that are kept for reuse: that of most blocks. Aligned allocations are what the C library's allocator
+/// is slowest at, because it cuts each out of a larger piece.
+const KEPT_BYTES: usize = 4096;
+/// Buffers that are kept, 16 MiB.
+const KEPT: usize = 4096;
+
+/// A huge page of x86-64 and of most others (Linux, Documentation/admin-guide/mm/transhuge.rst).
+const HUGE_BYTES: usize = 2 << 20;
+/// The shortest buffers that are cut out of huge pages.
+const SHORTEST: usize = 64 << 10;
+/// Huge pages that are kept, 64 MiB. Pieces beyond them come from the allocator.
+const HUGE_PAGES: usize = 32;
+
+static FREE: Mutex<Vec<Free>> = Mutex::new(Vec::new());
+static HUGE: Mutex<Vec<Huge>> = Mutex::new(Vec::new());
+
+struct Free(NonNull<u8>);
+
+// SAFETY: it owns its allocation, which no reference leads to.
+unsafe impl Send for Free {}
+
+/// A huge page, cut into pieces of one size until all of them are free again.
+struct Huge {
+    start: NonNull<u8>,
+    piece_bytes: usize,
+    /// A bit for each piece.
+    free: u32,
+}
+
+// SAFETY: it owns its mapping; each piece that is not free belongs to one buffer.
+unsafe impl Send for Huge {}
+
+/// The origin of a buffer's memory, to which it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    Allocator,
+    /// Of the huge page with this number.
+    Huge(u8),
+    /// Huge pages of its own.
+    Mapped,
+}
+
+/// Memory of `len` bytes, more than none, aligned to [`BUF_ALIGN`], with whatever contents the last user left or none at all.
+/// Aborts when memory is exhausted, as `Vec` does.
+pub(super) fn take(len: usize) -> (NonNull<u8>, Origin) {
+    if len == KEPT_BYTES
+        && let Some(Free(kept)) = FREE.try_lock().and_then(|mut free| free.pop())
+    {
+        return (kept, Origin::Allocator);
+    }
+    if (SHORTEST..=HUGE_BYTES).contains(&len)
+        && let Some(piece) = cut(len.next_power_of_two())
+    {
+        return piece;
+    }
+    if len >= HUGE_BYTES
+        && let Some(start) = map(len)
+    {
+        return (start, Origin::Mapped);
+    }
+    let layout = layout(len);
+    // SAFETY: the layout has a non-zero size.
+    let raw = unsafe { alloc(layout) };
+    (NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout)), Origin::Allocator)
+}
+
+/// Takes memory back.
+///
+/// # Safety
+/// [`take`] gave it for this length, and nothing refers to it.
+pub(super) unsafe fn give(start: NonNull<u8>, len: usize, origin: Origin) {
+    match origin {
+        Origin::Huge(number) => {
+            let mut pages = HUGE.lock();
+            let page = &mut pages[usize::from(number)];
+            page.free |= 1 << ((start.addr().get() - page.start.addr().get()) / page.piece_bytes);
+        }
+        // SAFETY: mapped for this length in `take`, as the caller promises.
+        Origin::Mapped => unsafe { unmap(start, len) },
+        Origin::Allocator => {
+            if len == KEPT_BYTES
+                && let Some(mut free) = FREE.try_lock()
+                && free.len() < KEPT
+            {
+                free.push(Free(start));
+                return;
+            }
+            // SAFETY: allocated in `take` with this very layout, as the caller promises.
+            unsafe { dealloc(start.as_ptr(), layout(len)) }
+        }
+    }
+}
+
+fn layout(len: usize) -> Layout {
+    Layout::from_size_align(len, BUF_ALIGN).expect("a buffer is smaller than isize::MAX")
+}
+
+/// A piece of a huge page; `None` where all are in use.
+fn cut(piece_bytes: usize) -> Option<(NonNull<u8>, Origin)> {
+    let all = all_free(piece_bytes);
+    let mut pages = HUGE.lock();
+    let fitting = pages.iter().position(|page| page.piece_bytes == piece_bytes && page.free != 0);
+    let number =
+        match fitting.or_else(|| pages.iter().position(|page| page.free == all_free(page.piece_bytes))) {
+            Some(number) => number,
+            None if pages.len() < HUGE_PAGES => {
+                pages.push(Huge { start: map(HUGE_BYTES)?, piece_bytes, free: all });
+                pages.len() - 1
+            }
+            None => return None,
+        };
+    let page = &mut pages[number];
+    if page.piece_bytes != piece_bytes {
+        (page.piece_bytes, page.free) = (piece_bytes, all);
+    }
+    let at = page.free.trailing_zeros();
+    page.free &= !(1 << at);
+    // SAFETY: piece `at` of as many as fit the page lies inside it.
+    let start = unsafe { page.start.add(at as usize * piece_bytes) };
+    Some((start, Origin::Huge(number as u8)))
+}
+
+/// The bits of all pieces of a size.
+fn all_free(piece_bytes: usize) -> u32 {
+    u32::MAX >> (u32::BITS as usize - HUGE_BYTES / piece_bytes)
+}
+
+/// `len` bytes of memory, aligned to a huge page, that the kernel makes huge pages of where it may; `None` where there is none.
+#[cfg(not(miri))]
+fn map(len: usize) -> Option<NonNull<u8>> {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    let (len, access) = (len.checked_next_multiple_of(HUGE_BYTES)?, ProtFlags::READ | ProtFlags::WRITE);
+    let whole = len.checked_add(HUGE_BYTES)?;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nobody's memory.
+    let base = unsafe { mmap_anonymous(std::ptr::null_mut(), whole, access, MapFlags::PRIVATE) }.ok()?;
+    let before = base.addr().next_multiple_of(HUGE_BYTES) - base.addr();
+    // SAFETY: `before` is less than HUGE_BYTES, so start..start + len lies inside the mapping. The memory in front of it and
+    // behind it is unmapped, and no reference leads there. The advice changes no contents.
+    unsafe {
+        let start = base.byte_add(before);
+        if before > 0 {
+            let _ = munmap(base, before);
+        }
+        let _ = munmap(start.byte_add(len), HUGE_BYTES - before);
+        // Where huge pages are forbidden, the memory works all the same.
+        let _ = madvise(start, len, Advice::LinuxHugepage);
+        NonNull::new(start.cast())
+    }
+}
+
+/// Gives memory back to the kernel.
+///
+/// # Safety
+/// [`map`] gave it for this length, and nothing refers to it.
+#[cfg(not(miri))]
+unsafe fn unmap(start: NonNull<u8>, len: usize) {
+    // SAFETY: this very mapping, as the caller promises.
+    let _ = unsafe { rustix::mm::munmap(start.as_ptr().cast(), len.next_multiple_of(HUGE_BYTES)) };
+}
+
+/// As above, from the allocator: Miri knows no advice.
+#[cfg(miri)]
+fn map(len: usize) -> Option<NonNull<u8>> {
+    // SAFETY: the layout has a non-zero size.
+    NonNull::new(unsafe { alloc(layout(len)) })
+}
+
+/// As above.
+///
+/// # Safety
+/// As above.
+#[cfg(miri)]
+unsafe fn unmap(start: NonNull<u8>, len: usize) {
+    // SAFETY: allocated in `map` with this very layout, as the caller promises.
+    unsafe { dealloc(start.as_ptr(), layout(len)) }
+}
