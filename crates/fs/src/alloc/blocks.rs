@@ -30,8 +30,9 @@ impl Allocated {
 impl Drop for Allocated {
     fn drop(&mut self) {
         if !self.logged {
-            self.shared.space.abandoned(self.run.blocks);
+            // Found before it can be promised.
             self.shared.give(self.run);
+            self.shared.space.abandoned(self.run.blocks);
         }
     }
 }
@@ -236,6 +237,7 @@ impl Shared {
         let blocks = sb.group_blocks(group);
         let descriptor = self.descriptor(group);
         let own = self.layout.block_bitmap(sb, group);
+        let counted = groups.free(group);
         let free = match &bitmap {
             Bitmap::Logged(block) => {
                 let bytes = block.bytes();
@@ -255,7 +257,8 @@ impl Shared {
             }
         };
         if free != descriptor.free_blocks {
-            groups.unload(group);
+            // The sum of what is free counts the descriptor's, which are lost with the group.
+            groups.reject(group, counted);
             let rule = "the descriptor's count (bg_free_blocks_count)";
             return Err(Corrupt::field(place, "free blocks", free.into(), rule));
         }
@@ -327,8 +330,8 @@ impl Shared {
 
     /// Freed blocks become allocatable.
     pub(super) fn settle(&self, run: PhysicalRun) {
-        self.space.settled(run.blocks);
         self.give(run);
+        self.space.settled(run.blocks);
     }
 
     fn give(&self, run: PhysicalRun) {

@@ -143,6 +143,12 @@ impl Groups {
         lost
     }
 
+    /// Forgets the index of a group whose bitmap contradicts its descriptor, which counted `free` blocks.
+    pub(crate) fn reject(&mut self, group: Group, free: u32) {
+        self.groups[group.0 as usize] = State::Unloaded { free, longest: free };
+        self.loaded.remove(&group.0);
+    }
+
     /// Answers a request.
     pub(crate) fn step(&mut self, request: Request) -> Step {
         assert!(request.want > 0, "a request for no blocks");

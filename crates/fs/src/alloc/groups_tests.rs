@@ -158,6 +158,16 @@ fn nothing_comes_from_a_damaged_group() {
     assert_eq!(model.allocate(None, 1, 1), None);
 }
 
+#[test]
+fn a_group_that_contradicts_its_descriptor_is_lost_as_it_was_counted() {
+    let mut groups = Model::new(64, vec![false; 128]).groups;
+    let counted = groups.free(Group(1));
+    groups.load(Group(1), &[0xff; 8], 64);
+    assert_eq!(groups.free(Group(1)), 0);
+    groups.reject(Group(1), counted);
+    assert_eq!(groups.set_bad(Group(1)), counted);
+}
+
 proptest! {
     #[test]
     fn every_free_block_can_be_had_and_none_twice(

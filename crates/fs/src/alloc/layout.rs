@@ -4,7 +4,7 @@
 //! `INODE_UNINIT`) has exactly this in use. Kernel document: *Block Groups*, *Flexible Block Groups*, *Meta Block Groups*.
 
 use extant_format::{
-    Group, GroupDescriptor, Incompat, Superblock, VolumeBlock, inode_table_blocks, set_bits,
+    Corrupt, Group, GroupDescriptor, Incompat, Place, Superblock, VolumeBlock, inode_table_blocks, set_bits,
 };
 use std::ops::Range;
 
@@ -13,12 +13,24 @@ use std::ops::Range;
 pub(crate) struct Layout {
     /// Sorted, disjoint, not adjacent.
     ranges: Vec<Range<u64>>,
+    /// Blocks of the journal and of the orphan file, which their inodes own and no other file does. In the same order.
+    private: Vec<Range<u64>>,
 }
 
 impl Layout {
-    /// From all descriptors, in the order of their groups. With `flex_bg` a group's bitmaps and table may lie in another.
-    pub(crate) fn new(sb: &Superblock, descriptors: &[GroupDescriptor]) -> Self {
+    /// From all descriptors, in the order of their groups, and from the blocks of the volume's own files. With `flex_bg` a
+    /// group's bitmaps and table may lie in another.
+    ///
+    /// # Errors
+    /// Bitmaps or tables that share a block with each other or with the descriptors: what is written to one would be read as
+    /// another.
+    pub(crate) fn new(
+        sb: &Superblock,
+        descriptors: &[GroupDescriptor],
+        private: Vec<Range<u64>>,
+    ) -> std::result::Result<Self, Corrupt> {
         let table = u64::from(inode_table_blocks(sb));
+        Self::check_overlaps(sb, descriptors, table)?;
         let mut ranges = Vec::with_capacity(descriptors.len() * 4);
         for (n, descriptor) in descriptors.iter().enumerate() {
             let group = Group(n as u32);
@@ -30,21 +42,45 @@ impl Layout {
                 ranges.push(at.0..at.0 + len);
             }
         }
-        ranges.sort_unstable_by_key(|range| range.start);
-        let mut merged: Vec<Range<u64>> = Vec::new();
-        for range in ranges.into_iter().filter(|range| !range.is_empty()) {
-            match merged.last_mut() {
-                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-                _ => merged.push(range),
-            }
-        }
-        Self { ranges: merged }
+        Ok(Self { ranges: merged(ranges), private: merged(private) })
     }
 
-    /// Whether any of `blocks` blocks from `start` holds the volume's own metadata.
+    fn check_overlaps(
+        sb: &Superblock,
+        descriptors: &[GroupDescriptor],
+        table: u64,
+    ) -> std::result::Result<(), Corrupt> {
+        // Of the copies of the superblock only the first matters, and nothing of what is reserved for more descriptors.
+        let front = sb.first_data_block().0 + 1;
+        let front = if sb.incompat().contains(Incompat::META_BG) {
+            front
+        } else {
+            front + u64::from(sb.descriptor_blocks())
+        };
+        let mut parts = vec![(0..front, Group(0))];
+        for (n, descriptor) in descriptors.iter().enumerate() {
+            let group = Group(n as u32);
+            let GroupDescriptor { block_bitmap, inode_bitmap, inode_table, .. } = descriptor;
+            let own = [(block_bitmap, 1), (inode_bitmap, 1), (inode_table, table)];
+            parts.extend(own.map(|(at, len)| (at.0..at.0 + len, group)));
+        }
+        parts.sort_unstable_by_key(|(range, _)| range.start);
+        match parts.windows(2).find(|pair| pair[1].0.start < pair[0].0.end) {
+            Some([_, (range, group)]) => {
+                let rule = "blocks that belong to one bitmap or table";
+                Err(Corrupt::field(Place::GroupDescriptor(*group), "block", range.start, rule))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether any of `blocks` blocks from `start` holds the volume's own metadata, or belongs to its own files.
     pub(crate) fn overlaps(&self, start: VolumeBlock, blocks: u64) -> bool {
-        let next = self.ranges.partition_point(|range| range.end <= start.0);
-        self.ranges.get(next).is_some_and(|range| range.start < start.0.saturating_add(blocks))
+        let touches = |ranges: &[Range<u64>]| {
+            let next = ranges.partition_point(|range| range.end <= start.0);
+            ranges.get(next).is_some_and(|range| range.start < start.0.saturating_add(blocks))
+        };
+        touches(&self.ranges) || touches(&self.private)
     }
 
     /// The block bitmap of a group with `BLOCK_UNINIT`: its metadata and the padding behind its last block.
@@ -60,6 +96,19 @@ impl Layout {
         set_bits(&mut bitmap, sb.group_blocks(group), sb.block_size().bytes() * 8);
         bitmap
     }
+}
+
+/// Sorted, and joined where they touch.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
 }
 
 /// The inode bitmap of a group with `INODE_UNINIT`: the padding behind its last inode.

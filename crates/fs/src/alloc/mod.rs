@@ -45,6 +45,7 @@ use parking_lot::Mutex;
 use space::Space;
 use spread::Shape;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -104,8 +105,12 @@ pub(crate) struct Statfs {
 }
 
 impl Allocator {
-    /// The allocator of a volume whose descriptors `store` has loaded. Reads no bitmap.
-    pub(crate) fn new(store: Arc<MetaStore>) -> Self {
+    /// The allocator of a volume whose descriptors `store` has loaded. Reads no bitmap. `private` are the blocks of the volume's
+    /// own files, which no other may claim.
+    ///
+    /// # Errors
+    /// Descriptors that contradict each other.
+    pub(crate) fn new(store: Arc<MetaStore>, private: Vec<Range<u64>>) -> Result<Self> {
         let sb = store.shape();
         let descriptors: Vec<GroupDescriptor> =
             (0..store.groups().count()).map(|n| store.groups().get(Group(n))).collect();
@@ -113,7 +118,7 @@ impl Allocator {
         // Without group checksums nothing is lazy, and flags mean nothing.
         let counts = descriptors.iter().map(|group| (group.free_inodes, group.used_dirs));
         let shared = Shared {
-            layout: Layout::new(sb, &descriptors),
+            layout: Layout::new(sb, &descriptors, private)?,
             shape: Shape::new(sb),
             space: Space::new(free, sb.reserved_blocks().min(sb.blocks_count())),
             inodes: Ranked::new(
@@ -135,7 +140,7 @@ impl Allocator {
             reuses_inodes_at_once: sb.journal_inode().is_some(),
             store,
         };
-        Self { shared: Arc::new(shared) }
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Charges the memory of free-extent indexes to an account of the cache of `disk`, which may have unused ones forgotten.

@@ -101,6 +101,29 @@ pub(crate) fn look(
     })))
 }
 
+/// As [`look`], for a name whose block is in memory where others need not be.
+pub(crate) fn look_at_hand(
+    shape: &Shape,
+    blocks: &impl Blocks,
+    name: &[u8],
+    index: Option<&NameIndex>,
+) -> Option<Found> {
+    if let Some(index) = index
+        && !shape.tree
+    {
+        // A block of another name with the same hash may have been evicted.
+        return index.candidates(name).into_iter().find_map(|block| {
+            let bytes = blocks.get(block).ok()?;
+            let entry = shape.leaf.scan(&bytes, name, dirent_bytes(name.len())).ok()?.entry?;
+            Some(Found { block, entry })
+        });
+    }
+    match look(shape, blocks, name, index) {
+        Ok(Looked::Found(found)) => Some(found),
+        _ => None,
+    }
+}
+
 fn look_in_tree(shape: &Shape, blocks: &impl Blocks, name: &[u8]) -> Result<Looked, Stop> {
     let (first, hash) = Path::find(shape, blocks, |version| shape.hash(version, name))?;
     let mut path = first;

@@ -471,7 +471,22 @@ impl Contents {
                 live.for_nodes += reservation.blocks();
                 live.put_back(reservation);
             }
-            let got = got?;
+            let got = match got {
+                Ok(got) => got,
+                Err(error) => {
+                    // The places of earlier rounds are free again, and stay promised to the nodes.
+                    let placed = news.len() as u64;
+                    drop(places);
+                    if placed > 0
+                        && let Ok(reservation) = alloc.reserve(0, placed, Privilege::Reserved)
+                    {
+                        let mut live = self.live.lock();
+                        live.for_nodes += placed;
+                        live.put_back(reservation);
+                    }
+                    return Err(error);
+                }
+            };
             let run = got.run();
             news.extend((run.start.0..run.end().0).map(VolumeBlock));
             places.push(got);

@@ -181,10 +181,9 @@ impl OpenFile {
         {
             let mut live = contents.live.lock();
             live.version += 1;
-            if result.is_err() {
-                // The tail may still be mapped: later writes must not take it for a hole.
-                live.map.forget();
-            }
+            // A reader of a kept block may have looked at the map before it changed, and learned all of its leaf: blocks that
+            // are freed now among them. After a failure, on the other hand, the tail may still be mapped.
+            live.map.forget();
         }
         drop((edits, exclusion));
         result

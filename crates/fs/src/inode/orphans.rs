@@ -90,10 +90,14 @@ impl Orphans {
                     Corrupt::field(place, "i_dtime", next.0.into(), "an orphan list without a loop");
                 return Err(corrupt.into());
             }
-            if next < sb.first_inode() {
-                return Err(
-                    Corrupt::field(place, "orphan", next.0.into(), "an inode that is not reserved").into()
-                );
+            if next == InodeNumber::ROOT || sb.is_own_inode(next) {
+                return Err(Corrupt::field(
+                    place,
+                    "orphan",
+                    next.0.into(),
+                    "an inode that is not the volume's own",
+                )
+                .into());
             }
             let cell = inodes.get(next).await?;
             next = InodeNumber(cell.read(|inode| inode.raw.i_dtime.get()));
@@ -113,8 +117,8 @@ impl Orphans {
                 let members: Vec<_> = OrphanBlock::parse(&bytes, index)?.orphans().collect();
                 state.blocks.push(Block { block, free: orphans_per_block(bytes.len()) - members.len() });
                 for (slot, number) in members {
-                    if number < sb.first_inode() {
-                        let rule = "an inode that is not reserved";
+                    if number == InodeNumber::ROOT || sb.is_own_inode(number) {
+                        let rule = "an inode that is not the volume's own";
                         let place = Place::OrphanFile(index);
                         return Err(Corrupt::field(place, "orphan", number.0.into(), rule).into());
                     }

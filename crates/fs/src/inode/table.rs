@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::alloc::{Allocator, LoggedInode, NewInode};
 use crate::journal::Handle;
-use crate::meta::{InodeCell, MetaKind, MetaStore};
+use crate::meta::{InodeCell, MetaKind, MetaStore, Tid};
 use extant_cache::accounts::{Account, Shrink};
 use extant_format::{Corrupt, Inode, InodeNumber, Place, VolumeBlock, inode_offset};
 use parking_lot::Mutex;
@@ -156,6 +156,9 @@ impl Inodes {
         // Kept until a commit has encoded it, or its number is given to another.
         if shard.cells.get(&cell.number().0).is_some_and(|held| Arc::ptr_eq(held, cell)) && !cell.is_dirty() {
             shard.cells.remove(&cell.number().0);
+            // A sync that began before the deletion may hold the cell and log its times: not over the number's next owner,
+            // which would find no cell here to supersede.
+            cell.supersede(Tid::NONE);
         }
     }
 

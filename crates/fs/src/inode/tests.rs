@@ -95,6 +95,47 @@ fn e2fsck_finishes_what_stands_in_the_orphan_file_and_what_did_not_fit() {
     }
 }
 
+/// As a sync that began before the deletion and comes to the file after it.
+#[test]
+fn a_deleted_inode_that_is_still_held_is_not_logged_over_its_successor() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    make(&image, 8, "-t ext4 -b 1024 -N 512");
+    let rt = Rt::real(Default::default());
+    rt.block_on(async {
+        let bed = Bed::open(&rt, &image).await;
+        let mut rng = Rng::new(5);
+        let old = loop {
+            if let Some(node) = bed.create(&mut rng, false).await {
+                break node;
+            }
+        };
+        let held = old.cell.clone();
+        bed.delete(old).await;
+        bed.commit().await;
+        bed.inodes.forget(&held);
+        let new = loop {
+            let node = bed.create(&mut rng, false).await;
+            if let Some(node) = node.filter(|node| node.cell.number() == held.number()) {
+                break node;
+            }
+        };
+        bed.commit().await;
+        drop(bed.journal.start(Credits(2)).await.unwrap().inode(&held));
+        bed.commit().await;
+        drop(held);
+        let number = new.cell.number();
+        drop(new);
+        drop_unused(&bed);
+        let read = bed.inodes.get(number).await.unwrap();
+        assert!(read.is_live(), "inode {number} is the new one");
+    })
+    .unwrap();
+}
+
 fn drop_unused(bed: &Bed) {
     bed.inodes.shrink(u64::MAX);
 }

@@ -70,7 +70,11 @@ pub(super) async fn run(inner: Arc<Inner>) {
     };
     let durable = match written {
         Ok(durable) => durable,
-        Err(cause) => return inner.give_up(cause).await,
+        Err(cause) => {
+            // Memory stays readable: what this transaction changed is older on the device, and must not be read from there.
+            *inner.lost.lock() = Some((transaction, versions));
+            return inner.give_up(cause).await;
+        }
     };
     let tid = versions.tid;
     let (freed, checkpoint) = {

@@ -29,13 +29,15 @@ pub(crate) use log::{LogDevice, LogMap, write_segments};
 
 use crate::meta::{LockRank, MetaStore, PhysicalRun, Ranked, RankedGuard};
 use crate::{Error, Result};
+use commit::Versions;
 use extant_block::{IoErrorKind, Sector};
 use extant_cache::Disk;
 use extant_rt::{Class, Nanos, Rt};
 use parking_lot::Mutex;
 use relay::{EVERY_END, Relay};
-use state::{Admission, State};
+use state::{Admission, Running, State};
 use std::future::{Future, poll_fn};
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -80,6 +82,8 @@ struct Inner {
     log: Option<LogDevice>,
     options: JournalOptions,
     state: Ranked<State>,
+    /// The transaction whose commit failed, which pins what it changed.
+    lost: Mutex<Option<(Running, Versions)>>,
     /// The log's superblock says that the journal gave up, or the device did not take that.
     failure_recorded: AtomicBool,
     waiters: Mutex<Vec<Waker>>,
@@ -120,6 +124,7 @@ impl Journal {
             log,
             options,
             state: Ranked::new(LockRank::Journal, state),
+            lost: Mutex::default(),
             failure_recorded: AtomicBool::new(false),
             waiters: Mutex::default(),
             commits: Relay::default(),
@@ -132,6 +137,11 @@ impl Journal {
             background::spawn(&inner, interval);
         }
         Self { inner }
+    }
+
+    /// Where the log lies on the volume; nothing without a journal.
+    pub(crate) fn blocks(&self) -> Vec<Range<u64>> {
+        self.inner.log.as_ref().map_or_else(Vec::new, |log| log.map.blocks().collect())
     }
 
     /// Sets the listener for durable transactions; once, by the allocator.

@@ -8,6 +8,9 @@ use std::fmt;
 pub(crate) struct Tid(pub(crate) u64);
 
 impl Tid {
+    /// Earlier than every transaction.
+    pub(crate) const NONE: Self = Self(0);
+
     /// The number of the first transaction after opening, whose sequence number on disk is `sequence`.
     pub(crate) const fn first(sequence: u32) -> Self {
         // High enough that the one before it is a number, too, and that none is 0.

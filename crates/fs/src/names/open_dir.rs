@@ -238,7 +238,7 @@ impl<'w> OpenDir<'w> {
                 // Out of the inode for as long as the step takes, which locks it for each block.
                 let index = state(&dir.cell).index.take();
                 let looked = edit::look(&dir.shape, dir, name, index.as_ref());
-                state(&dir.cell).index = index;
+                dir.put_back(index);
                 looked
             })
             .await?;
@@ -513,11 +513,15 @@ impl<'w> OpenDir<'w> {
             };
         }
         let index = state(&self.cell).index.take();
-        let looked = edit::look(&self.shape, self, name, index.as_ref());
-        state(&self.cell).index = index;
-        match looked {
-            Ok(Looked::Found(found)) => Some(Spot::Block(found)),
-            _ => None,
+        let found = edit::look_at_hand(&self.shape, self, name, index.as_ref());
+        self.put_back(index);
+        found.map(Spot::Block)
+    }
+
+    /// Puts the index back that a step has taken. Another look-up beside it found none, and has none to put back.
+    fn put_back(&self, index: Option<NameIndex>) {
+        if index.is_some() {
+            state(&self.cell).index = index;
         }
     }
 }

@@ -51,7 +51,7 @@ impl Writer {
     /// `fixed_time` is every time stamp, in seconds since 1970.
     ///
     /// # Errors
-    /// The orphan list or file is damaged or cannot be read.
+    /// The orphan list or file is damaged or cannot be read; group descriptors contradict each other.
     pub(crate) async fn new(
         rt: &Rt,
         store: Arc<MetaStore>,
@@ -61,7 +61,9 @@ impl Writer {
         fixed_time: Option<i64>,
         errors: Errors,
     ) -> Result<(Arc<Self>, Vec<Arc<InodeCell>>)> {
-        let alloc = Allocator::new(store.clone());
+        let mut private = journal.blocks();
+        private.extend(orphan_file.iter().map(|at| at.0..at.0 + 1));
+        let alloc = Allocator::new(store.clone(), private)?;
         alloc.charge_to(disk);
         journal.set_listener(Arc::new(alloc.clone()));
         let inodes = Inodes::new(store.clone(), INODES_KEPT);

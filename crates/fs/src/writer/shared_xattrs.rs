@@ -11,8 +11,8 @@ const KEPT: usize = 4096;
 pub(crate) struct SharedBlocks {
     hashes: BTreeMap<VolumeBlock, u32>,
     blocks: BTreeMap<u32, Vec<VolumeBlock>>,
-    /// In the order in which they became known; some may be forgotten since.
-    order: VecDeque<VolumeBlock>,
+    /// In the order in which they became known, with the hash of that time; some may be forgotten since.
+    order: VecDeque<(VolumeBlock, u32)>,
 }
 
 impl SharedBlocks {
@@ -27,9 +27,14 @@ impl SharedBlocks {
         }
         self.hashes.insert(at, hash);
         self.blocks.entry(hash).or_default().push(at);
-        self.order.push_back(at);
-        while self.order.len() > KEPT {
-            if let Some(oldest) = self.order.pop_front() {
+        self.order.push_back((at, hash));
+        if self.order.len() > 2 * KEPT {
+            let hashes = &self.hashes;
+            self.order.retain(|(at, hash)| hashes.get(at) == Some(hash));
+        }
+        while self.hashes.len() > KEPT {
+            let Some((oldest, hash)) = self.order.pop_front() else { break };
+            if self.hashes.get(&oldest) == Some(&hash) {
                 self.forget(oldest);
             }
         }
@@ -55,6 +60,15 @@ impl SharedBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_block_that_changes_often_does_not_drive_out_the_others() {
+        let mut blocks = SharedBlocks::default();
+        blocks.note(VolumeBlock(1), 7);
+        (0..3 * KEPT as u32).for_each(|n| blocks.note(VolumeBlock(2), 100 + n));
+        assert_eq!(blocks.of(7), [VolumeBlock(1)]);
+        assert!(blocks.order.len() <= 2 * KEPT);
+    }
 
     #[test]
     fn blocks_are_known_by_their_last_hash_and_never_too_many() {

@@ -98,6 +98,43 @@ fn a_change_of_size_that_is_dropped_comes_to_its_end() {
 }
 
 #[test]
+fn a_reader_beside_a_truncation_does_not_keep_what_it_frees() {
+    let found = with_files(
+        PLAIN,
+        vec![vec![3; 40 * B as usize], vec![5; B as usize]],
+        |_| vec![],
+        async |rt, bed, _, numbers| {
+            let (_, file) = bed.file(numbers[0], FileOptions::default()).await;
+            let edits = file.contents.edits.lock().await;
+            let mut cut = Box::pin(file.set_size(4 * B));
+            for _ in 0..100 {
+                assert!(!poll_once(&mut cut).await);
+                rt.yield_now().await;
+            }
+            // The map on the volume still has all blocks, in one leaf.
+            assert_eq!(file.read(0, &mut [0; 100]).await.unwrap(), 100);
+            drop(edits);
+            cut.await.unwrap();
+            bed.writer.journal.commit(bed.writer.journal.running()).await.unwrap();
+            let (_, other) = bed.file(numbers[1], FileOptions::default()).await;
+            other.write(B, &vec![9; 39 * B as usize]).await.unwrap();
+            other.sync().await.unwrap();
+            file.write(20 * B, &[7; B as usize]).await.unwrap();
+            file.sync().await.unwrap();
+            drop((file, other));
+            bed.commit_counts().await;
+        },
+    );
+    let Some((_dir, image, numbers)) = found else { return };
+    check_is_silent(&image, "a truncation beside a reader");
+    let mut expected = vec![3; 4 * B as usize];
+    expected.resize(20 * B as usize, 0);
+    expected.resize(21 * B as usize, 7);
+    assert!(dumped(&image, numbers[0]) == expected);
+    assert!(dumped(&image, numbers[1]) == [vec![5; B as usize], vec![9; 39 * B as usize]].concat());
+}
+
+#[test]
 fn a_deletion_that_is_dropped_still_waits_for_write_back() {
     with_gate(
         PLAIN,

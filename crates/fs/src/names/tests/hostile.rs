@@ -96,3 +96,61 @@ fn removals_that_lead_in_a_circle_do_not_wait_for_each_other() {
         }
     });
 }
+
+/// Opening for writing says that the volume is damaged.
+fn is_refused(args: &str, script: &str) {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), args);
+    let lines = dir.path().join("script");
+    std::fs::write(&lines, script).unwrap();
+    let said = run("debugfs", &["-w", "-f", lines.to_str().unwrap(), image.to_str().unwrap()]);
+    let rt = Rt::real(Default::default());
+    let opened = rt.block_on(async {
+        let cache = PageCache::new(&rt, CacheConfig::with_budget(16 << 20)).unwrap();
+        let disk = cache.attach(device(&image));
+        Volume::open_writable(&rt, &disk, WriteOptions::default()).await.map(drop)
+    });
+    assert!(matches!(opened.unwrap(), Err(Error::Corrupt(_))), "{args}, {script}: {said}");
+}
+
+#[test]
+fn bitmaps_and_tables_that_share_blocks_are_refused() {
+    let ext3 = "-t ext3 -b 1024 -g 1024 -N 256 4M";
+    is_refused(ext3, "set_bg 1 block_bitmap 18\nset_bg 2 block_bitmap 18\n");
+    is_refused(ext3, "set_bg 1 inode_bitmap 1\n");
+    is_refused(ext3, "set_bg 1 inode_table 1030\nset_bg 1 block_bitmap 1031\n");
+}
+
+#[test]
+fn the_orphan_list_does_not_name_the_volumes_own_inodes() {
+    let args = "-t ext4 -O orphan_file,^metadata_csum 16M";
+    is_refused(args, "ssv last_orphan 12\nsif <12> links_count 0\n");
+}
+
+#[test]
+fn a_file_does_not_claim_blocks_of_the_log() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), "-t ext3 -b 1024 16M");
+    let path = image.to_str().unwrap();
+    let log = run("debugfs", &["-R", "bmap <8> 5", path]);
+    let log = log.lines().find(|line| line.parse::<u64>().is_ok()).unwrap();
+    let lines = dir.path().join("script");
+    let script = format!("write /dev/null f\nsif f block[0] {log}\nsif f blocks 2\nsif f size 1024\n");
+    std::fs::write(&lines, script).unwrap();
+    run("debugfs", &["-w", "-f", lines.to_str().unwrap(), path]);
+    within(&image, async |bed, root| {
+        let caller = Caller::root();
+        let number = root.lookup(&caller, b"f").await.unwrap().inode();
+        let file = bed.volume.open_for_writing(number, Default::default()).await.unwrap();
+        let read = file.read(0, &mut [0; 100]).await;
+        assert!(matches!(read, Err(Error::Corrupt(_))), "{log}: {read:?}");
+        let write = async { file.write(0, &[7; 1024]).await.and(file.sync().await) }.await;
+        assert!(matches!(write, Err(Error::Corrupt(_))), "{log}: {write:?}");
+    });
+}
