@@ -81,16 +81,16 @@ impl Counter {
     }
 }
 
-/// The most that a machine's disks can acknowledge within a time: what the link and the interfaces carry and the media take, with
-/// what their write caches and queues held at its beginning or hold at its end.
+/// The most that a machine's disks can acknowledge within a time: as much as the link and the interfaces carry, and media without a cache take, with
+/// the contents of their queues at its beginning.
 fn most_bytes(machine: &Machine, over: Nanos) -> u64 {
     let carried = |bytes_s: u64| (u128::from(bytes_s) * u128::from(over.0) / 1_000_000_000) as u64;
     let of_one = |model: &DiskModel| {
         let held = model.queue_depth() as u64 * model.max_command_bytes;
         held + match &model.kind {
-            DiskKind::Rotating(spec) => {
-                carried(spec.interface_bytes_s).min(carried(spec.outer_bytes_s) + spec.write_cache_bytes)
-            }
+            // Sectors that are written again while they are in the disk's cache go to the medium once.
+            DiskKind::Rotating(spec) if spec.write_cache_bytes > 0 => carried(spec.interface_bytes_s),
+            DiskKind::Rotating(spec) => carried(spec.interface_bytes_s).min(carried(spec.outer_bytes_s)),
             DiskKind::Ssd(spec) => carried(spec.interface_bytes_s),
             DiskKind::Ram(spec) => carried(spec.bytes_s),
         }
