@@ -78,7 +78,8 @@ fn a_request_is_as_few_bios_as_the_places_of_its_blocks_and_the_device_allow() {
         let runs = file.extents(0..u64::MAX).unwrap();
         let bios: u64 = runs.iter().map(|run| run.bytes.div_ceil(Counting::MAX_BYTES)).sum();
         let short = runs.iter().filter(|run| run.bytes % Counting::MAX_BYTES < 64 << 10).count() as u64;
-        let allowed = |count: u64| (bios.saturating_sub(2 * short)..=bios).contains(&count);
+        // Long requests of the log and of metadata are counted, too.
+        let allowed = |count: u64| (bios.saturating_sub(2 * short)..=bios + 2).contains(&count);
         let (written, least) = (counting.taken(), LEN as u64 / Counting::MAX_BYTES);
         println!("{args}: {written} bios for {} runs", runs.len());
         assert!(allowed(written) && written >= least - 2 * short, "{args}: {written} of {bios}, {runs:?}");
