@@ -260,8 +260,9 @@ pub(crate) struct ExportArgs {
 /// same sources and the same SOURCE_DATE_EPOCH, the latest time on the volume, give the same bytes. An older image of that
 /// name within a source is left out. Attributes that ext cannot store and times that it cannot represent are reported.
 ///
-/// With --into the sources are laid over what a volume holds, through its journal: directories are merged, everything else
-/// replaces what has its name. An error ends the command; what was added before it stays, on a clean volume.
+/// With --into the sources are laid over what a volume holds, through its journal: directories are merged, also with those
+/// that symbolic links lead to (but not those of layers), and everything else replaces what has its name once it is there as a
+/// whole. An error ends the command; what was added before it stays, on a clean volume.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BuildArgs {
     /// Directories, tar files (plain, gzip, zstd, xz), OCI layouts; - is a tar on standard input

@@ -25,6 +25,10 @@ pub(crate) enum EditCommand {
 }
 
 /// Make the changes of a script in one batch, each line a command without the image: put notes.txt /etc/motd
+///
+/// Words are quoted as in a shell: '…' keeps everything, "…" and \ the next character; # at the beginning of a word ends the
+/// line. The script is read to its end, and its mistakes are told, before anything is changed. The first command that fails
+/// ends it; those before it stay done.
 #[derive(Debug, Args)]
 pub(crate) struct EditArgs {
     /// The image to change
@@ -64,6 +68,10 @@ pub(crate) struct ScriptLine {
 }
 
 /// Copy files and directories of the host into an image, with their modes, owners, times and attributes
+///
+/// A file gets its name once it is whole: a failure leaves what had the name, and other names of that keep it. Where the name
+/// is that of a symbolic link of the image, contents and attributes of a file or directory go to what the link leads to;
+/// links, devices, pipes and sockets replace it.
 #[derive(Debug, Args)]
 pub(crate) struct PutArgs {
     /// Copy directories with everything in them
@@ -104,6 +112,8 @@ pub(crate) struct RmArgs {
 }
 
 /// Rename a file, or move files into a directory of the same image
+///
+/// Where both names are names of one file, the old one is removed.
 #[derive(Debug, Args)]
 pub(crate) struct MvArgs {
     /// Fail where the new name exists
@@ -114,6 +124,8 @@ pub(crate) struct MvArgs {
 }
 
 /// Give a file another name, or make a symbolic link
+///
+/// With --force, the link takes the place of what has its name once it is made.
 #[derive(Debug, Args)]
 pub(crate) struct LnArgs {
     /// Make a symbolic link; TARGET is kept as it is written
@@ -156,9 +168,13 @@ pub(crate) struct ChownArgs {
 }
 
 /// Set or remove extended attributes
+///
+/// A value that begins with 0x is bytes in hexadecimal digits; any other is taken as it is written, and cannot hold NUL. Access
+/// control lists (system.posix_acl_*) and file capabilities (security.capability) have the binary form that
+/// `getfattr -e hex` prints, and are refused where Linux would refuse them.
 #[derive(Debug, Args)]
 pub(crate) struct XattrArgs {
-    /// Set an attribute; the value begins behind the first =
+    /// Set an attribute; the value begins behind the first =, with 0x in hexadecimal
     #[arg(short, long, value_name = "NAME=VALUE", required_unless_present = "remove")]
     pub(crate) set: Vec<OsString>,
     /// Remove an attribute
@@ -251,8 +267,16 @@ fn mode(text: &str) -> Result<u32, String> {
 fn owner(text: &str) -> Result<Owner, String> {
     let number = |text: &str| match text {
         "" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| format!("{text} is no number: names mean nothing here")),
+        text => match text.parse() {
+            // Linux's system calls have it for "as it is".
+            Ok(u32::MAX) => Err(format!("{text} is no id that a file can have")),
+            Ok(id) => Ok(Some(id)),
+            Err(_) => Err(format!("{text} is no number: names mean nothing here")),
+        },
     };
+    if text.ends_with(':') {
+        return Err("an owner is UID, UID:GID or :GID".into());
+    }
     let (uid, gid) = text.split_once(':').unwrap_or((text, ""));
     match (number(uid)?, number(gid)?) {
         (None, None) => Err("an owner is UID, UID:GID or :GID".into()),
@@ -290,6 +314,7 @@ mod tests {
         assert_eq!(owner(":2"), Ok(Owner { uid: None, gid: Some(2) }));
         assert_eq!(owner("1"), Ok(Owner { uid: Some(1), gid: None }));
         assert!(owner("root").is_err() && owner(":").is_err() && owner("-1").is_err());
+        assert!(owner("1:").is_err() && owner("4294967295").is_err() && owner("4294967294").is_ok());
     }
 
     #[test]

@@ -176,6 +176,8 @@ pub(crate) struct Tree {
     xattr_sets: Vec<Box<[Xattr]>>,
     xattr_ids: BTreeMap<Box<[Xattr]>, u32>,
     hidden: Vec<Hidden>,
+    /// Some of it comes from an image's layers.
+    is_layered: bool,
 }
 
 impl Default for Tree {
@@ -209,6 +211,7 @@ impl Tree {
             xattr_sets: vec![Box::default()],
             xattr_ids: BTreeMap::from([(Box::default(), 0)]),
             hidden: Vec::new(),
+            is_layered: false,
         }
     }
 
@@ -471,6 +474,16 @@ impl Tree {
         self.hidden.push(Hidden { path: self.path(dir), contents_only: true });
     }
 
+    /// Notes that a layer of an image is laid over the tree.
+    pub(crate) fn mark_layered(&mut self) {
+        self.is_layered = true;
+    }
+
+    /// Whether a layer of an image is in the tree: a directory that it lists replaces a symbolic link.
+    pub(crate) fn is_layered(&self) -> bool {
+        self.is_layered
+    }
+
     /// Places that sources hide, in their order.
     pub(crate) fn hidden(&self) -> &[Hidden] {
         &self.hidden
@@ -526,6 +539,7 @@ impl Tree {
             xattrs: sets[node.xattrs.0 as usize],
         };
         self.hidden.extend_from_slice(&other.hidden);
+        self.is_layered |= other.is_layered;
         let mut done: BTreeMap<NodeId, NodeId> = BTreeMap::new();
         let mut pending = vec![(NodeId::ROOT, NodeId::ROOT)];
         if !other.node(NodeId::ROOT).implied {

@@ -131,12 +131,17 @@ impl HostFile {
             return Ok(Claim::default());
         }
         let Some(own) = reopen(&self.buffered, OFlags::RDONLY) else { return Ok(Claim::default()) };
-        match rustix::fs::flock(&own, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Claim::holding(Lock(own))),
-            Err(Errno::WOULDBLOCK) => Err(IoErrorKind::Claimed),
-            // A file system without locks: others cannot be told.
-            Err(_) => Ok(Claim::default()),
-        }
+        lock(own).ok_or(IoErrorKind::Claimed)
+    }
+}
+
+/// Locks a regular file (flock(2)) for as long as the claim lives; `None` where another has locked it.
+pub(super) fn lock(own: OwnedFd) -> Option<Claim> {
+    match rustix::fs::flock(&own, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Some(Claim::holding(Lock(own))),
+        Err(Errno::WOULDBLOCK) => None,
+        // A file system without locks: others cannot be told.
+        Err(_) => Some(Claim::default()),
     }
 }
 

@@ -10,7 +10,7 @@ mod transfer;
 
 use crate::{Bio, BioFlags, Claim, Device, IoError, Limits, Op, Sector};
 use extant_rt::{DriverHandle, Rt};
-use host_file::{HostFile, check_kind};
+use host_file::{HostFile, check_kind, lock};
 use ring::Ring;
 use rustix::fs::{Mode, OFlags};
 use std::ops::Range;
@@ -78,6 +78,20 @@ impl FileDevice {
             false => open()?,
         };
         Self::from_fd(fd, path, options)
+    }
+
+    /// Claims an image, a regular file, for as long as another file is made that is to get its name: [`Device::claim`] of a
+    /// file whose bytes are not wanted. A file that is not there or may not be read has no claim.
+    ///
+    /// # Errors
+    /// `ResourceBusy` while a writer has claimed the image, or a loop device is attached to it.
+    pub fn claim_to_replace(path: &Path) -> std::io::Result<Claim> {
+        busy::claim(path, rustix::fs::FileType::RegularFile)?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(own) = rustix::fs::open(path, flags, Mode::empty()) else { return Ok(Claim::default()) };
+        let in_use =
+            || std::io::Error::new(std::io::ErrorKind::ResourceBusy, "it is in use by another command");
+        lock(own).ok_or_else(in_use)
     }
 
     /// Takes over an open file whose size is final; `path` is its name in errors.

@@ -4,6 +4,7 @@
 //! A batch opens the volume once, does its commands in order, stops at the first that fails, and closes the volume, so that
 //! the image is whole and clean either way. It succeeds only if every command and the close did.
 
+mod names;
 mod put;
 mod script;
 
@@ -15,6 +16,7 @@ use crate::session::Session;
 use clap::Parser;
 use extant::{Dir, Error, Fallocate, FileOptions, FileType, OpenOptions, RenameMode, Volume, XattrMode};
 use extant_fs::quote;
+use names::{is_same_name, join, link_over, resolved};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -52,6 +54,8 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
     } else {
         text = std::fs::read(&args.script).map_err(|e| Failure::host(&args.script, e))?;
     }
+    // Editors of other systems begin a text with a byte order mark.
+    let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&text);
     // Mistakes of the script are told before anything is changed.
     let mut commands = Vec::new();
     for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
@@ -193,22 +197,20 @@ impl Edit<'_> {
                 let to = self.place(target).path;
                 self.wants_dir(sources, target)?;
                 let mode = if args.no_clobber { RenameMode::NoReplace } else { RenameMode::Replace };
-                self.each(sources, |root, path| root.rename_with(path, self.inside(&to, path), mode))
+                self.each(sources, |root, path| rename(root, path, &self.inside(&to, path), mode))
             }
             EditCommand::Ln(args) => {
-                if args.force {
-                    self.at(&args.name, |root, path| match root.remove_file(path) {
-                        Err(Error::NotFound(_)) => Ok(()),
-                        other => other,
-                    })?;
-                }
                 let from = match args.symbolic {
                     true => args.target.as_bytes().to_vec(),
                     false => self.place(&args.target).path,
                 };
-                self.at(&args.name, |root, path| match args.symbolic {
-                    true => root.symlink(&from, path),
-                    false => root.hard_link(&from, self.inside(path, &from)),
+                self.at(&args.name, |root, path| {
+                    if args.symbolic {
+                        let leads_to = names::beside(path, &from);
+                        return link(root, &leads_to, path, args.force, |name| root.symlink(&from, name));
+                    }
+                    let path = self.inside(path, &from);
+                    link(root, &from, &path, args.force, |name| root.hard_link(&from, name))
                 })
             }
             EditCommand::Chmod(args) => self.below(&args.paths, args.recursive, |root, path| {
@@ -227,17 +229,25 @@ impl Edit<'_> {
                     let set = set.as_bytes();
                     let at = set.iter().position(|&byte| byte == b'=');
                     let at = at.ok_or_else(|| Error::Invalid("an attribute is set as NAME=VALUE".into()))?;
-                    root.set_xattr(path, &set[..at], &set[at + 1..], XattrMode::Any)?;
+                    root.set_xattr(path, &set[..at], xattr_value(&set[at + 1..])?, XattrMode::Any)?;
                 }
                 args.remove.iter().try_for_each(|name| root.remove_xattr(path, name.as_bytes()))
             }),
             EditCommand::Truncate(args) => self.each(&args.paths, |root, path| {
                 let mut options = FileOptions::new();
                 options.write(true).create(!args.no_create).mode(0o644);
-                match root.open_with(path, &options) {
-                    Err(Error::NotFound(_)) if args.no_create => Ok(()),
-                    opened => opened?.set_len(args.size),
-                }
+                let path = resolved(root, path)?;
+                let is_new = !root.try_exists(&path)?;
+                let file = match root.open_with(&path, &options) {
+                    Err(Error::NotFound(_)) if args.no_create => return Ok(()),
+                    opened => opened?,
+                };
+                file.set_len(args.size).inspect_err(|_| {
+                    if is_new {
+                        // The error that is reported is the first.
+                        let _ = root.remove_file(&path);
+                    }
+                })
             }),
             EditCommand::Fallocate(args) => self.each(&args.paths, |root, path| {
                 let creates = matches!(args.mode(), Fallocate::Allocate { .. });
@@ -297,13 +307,50 @@ impl Edit<'_> {
     }
 }
 
-fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    let mut path = dir.to_vec();
-    if path.last() != Some(&b'/') {
-        path.push(b'/');
+/// Renames as mv does: of two names of one file, the old one goes, where rename(2) leaves both.
+fn rename(root: &Dir, from: &[u8], to: &[u8], mode: RenameMode) -> Result<(), Error> {
+    if mode == RenameMode::Replace
+        && let (Ok(source), Ok(there)) = (root.symlink_metadata(from), root.symlink_metadata(to))
+        && source.inode() == there.inode()
+        && !source.is_dir()
+    {
+        return match is_same_name(root, from, to) {
+            true => Err(Error::Invalid(format!("{} is the same file", quote(to)))),
+            false => root.remove_file(from),
+        };
     }
-    path.extend_from_slice(name);
-    path
+    root.rename_with(from, to, mode)
+}
+
+/// Has `make` make a link at `path` that leads to `target`; with `force`, in place of what is there.
+fn link(
+    root: &Dir,
+    target: &[u8],
+    path: &[u8],
+    force: bool,
+    make: impl Fn(&[u8]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    if !force {
+        return make(path);
+    }
+    if root.symlink_metadata(path).is_ok() && is_same_name(root, target, path) {
+        return Err(Error::Invalid("the link and the file that it leads to are the same".into()));
+    }
+    link_over(root, path, make)
+}
+
+/// The value that an argument stands for: bytes in hexadecimal behind 0x, as setfattr has them, or those of the argument.
+fn xattr_value(text: &[u8]) -> Result<Vec<u8>, Error> {
+    let Some(digits) = text.strip_prefix(b"0x").or(text.strip_prefix(b"0X")) else {
+        return Ok(text.to_vec());
+    };
+    let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
+    let pairs = digits.chunks(2).map(|pair| match *pair {
+        [high, low] => Some(digit(high)? << 4 | digit(low)?),
+        _ => None,
+    });
+    let wrong = || Error::Invalid("behind 0x, a value has pairs of hexadecimal digits".into());
+    pairs.collect::<Option<_>>().ok_or_else(wrong)
 }
 
 /// Makes a directory and those above it that are missing, which get mode 0755.

@@ -1,6 +1,7 @@
 //! Copies of the host's files into a volume.
 
-use super::{Edit, join};
+use super::Edit;
+use super::names::{aside, join, link_over, resolved};
 use crate::edit_args::PutArgs;
 use crate::failure::Failure;
 use crate::image_path::ImagePath;
@@ -69,10 +70,16 @@ impl Put<'_> {
                 let error = io::Error::other("is a directory; copy it with --recursive");
                 return Err(Failure::host(&source, error));
             }
-            match self.edit.root.create_dir_with(&target.path, metadata.mode() & 0o7777) {
-                Err(Error::Exists(_)) if self.edit.is_dir(&target.path) => {}
-                other => other.map_err(|error| Failure::at(&target, error))?,
-            }
+            let failed = |error| Failure::at(&target, error);
+            let made = self.edit.root.create_dir_with(&target.path, metadata.mode() & 0o7777);
+            let path = match made {
+                // A symbolic link to a directory is followed: its attributes are that directory's.
+                Err(Error::Exists(_)) if self.edit.is_dir(&target.path) => {
+                    resolved(&self.edit.root, &target.path).map_err(failed)?
+                }
+                other => other.map(|()| target.path.clone()).map_err(failed)?,
+            };
+            let target = ImagePath { path, ..target };
             let mut names: Vec<PathBuf> = fs::read_dir(&source)
                 .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
                 .map_err(|error| Failure::host(&source, error))?;
@@ -83,23 +90,29 @@ impl Put<'_> {
                 let below = ImagePath { image: target.image.clone(), path: join(&target.path, name) };
                 todo.push((path, below));
             }
-            self.attributes(&source, &target, &metadata)?;
+            self.attributes(&source, &target, &target.path, &metadata)?;
             self.count_clamped(&target, &metadata)?;
             dirs.push((target, metadata));
         }
-        dirs.iter().rev().try_for_each(|(target, metadata)| self.times(target, metadata))
+        dirs.iter().rev().try_for_each(|(target, metadata)| self.times(target, &target.path, metadata))
     }
 
     fn file(&mut self, source: &Path, target: &ImagePath, metadata: &Metadata) -> Result<(), Failure> {
         let root = &self.edit.root;
-        let path = &target.path;
         let failed = |error| Failure::at(target, error);
         let kind = metadata.file_type();
+        // As cp: contents go to what a symbolic link leads to, and everything else replaces the link.
+        let followed = match kind.is_file() {
+            true => resolved(root, &target.path).map_err(failed)?,
+            false => target.path.clone(),
+        };
+        let target = &ImagePath { image: target.image.clone(), path: followed };
+        let path = &target.path;
+        let failed = |error| Failure::at(target, error);
         if metadata.nlink() > 1 {
             match self.links.get(&(metadata.dev(), metadata.ino())) {
                 Some(first) => {
-                    self.replace(target)?;
-                    return root.hard_link(first, path).map_err(failed);
+                    return link_over(root, path, |name| root.hard_link(first, name)).map_err(failed);
                 }
                 None => {
                     self.links.insert((metadata.dev(), metadata.ino()), path.clone());
@@ -112,74 +125,64 @@ impl Put<'_> {
         }
         let mode = metadata.mode() & 0o7777;
         let device = (major(metadata.rdev()), minor(metadata.rdev()));
-        self.replace(target)?;
-        let made = if kind.is_symlink() {
+        if kind.is_symlink() {
             let link = fs::read_link(source).map_err(|error| Failure::host(source, error))?;
-            root.symlink(link.as_os_str().as_bytes(), path)
-        } else if kind.is_fifo() {
-            root.create_special(path, Special::Fifo, mode)
+            let link = link.as_os_str().as_bytes();
+            return self.whole(source, target, metadata, |name| root.symlink(link, name), |()| Ok(()));
+        }
+        let special = if kind.is_fifo() {
+            Special::Fifo
         } else if kind.is_socket() {
-            root.create_special(path, Special::Socket, mode)
+            Special::Socket
         } else if kind.is_char_device() {
-            root.create_special(path, Special::Char(device.0, device.1), mode)
+            Special::Char(device.0, device.1)
         } else {
-            root.create_special(path, Special::Block(device.0, device.1), mode)
+            Special::Block(device.0, device.1)
         };
-        made.map_err(failed)?;
-        self.attributes(source, target, metadata)?;
-        self.times(target, metadata)
+        let make = |name: &[u8]| root.create_special(name, special, mode);
+        self.whole(source, target, metadata, make, |()| Ok(()))
     }
 
-    /// Copies a regular file: under a temporary name beside its own until all of it is there, so that a failure leaves what
-    /// the name led to. The target of a symbolic link of the image is overwritten in place.
     fn regular(&self, source: &Path, target: &ImagePath, metadata: &Metadata) -> Result<(), Failure> {
         let root = &self.edit.root;
-        let failed = |error| Failure::at(target, error);
-        if root.symlink_metadata(&target.path).is_ok_and(|found| !found.is_file()) {
-            let mut options = FileOptions::new();
-            options.write(true).create(true).truncate(true).mode(0o600);
-            let file = root.open_with(&target.path, &options).map_err(failed)?;
-            self.contents(source, &file, target, metadata)?;
-            self.attributes(source, target, metadata)?;
-            return self.times(target, metadata);
+        if let Ok(found) = root.symlink_metadata(&target.path)
+            && !found.is_file()
+            && !found.is_dir()
+        {
+            return Err(Failure::at(target, Error::Special(quote(&target.path))));
         }
-        let (file, temporary) = self.temporary(target).map_err(failed)?;
-        let done = self
-            .contents(source, &file, target, metadata)
-            .and_then(|()| self.attributes(source, &temporary, metadata))
-            .and_then(|()| self.times(&temporary, metadata))
-            .and_then(|()| root.rename(&temporary.path, &target.path).map_err(failed));
-        drop(file);
-        if done.is_err() {
-            // The error that is reported is the first.
-            let _ = root.remove_file(&temporary.path);
-        }
-        done
-    }
-
-    /// A new file in the directory of `target`.
-    fn temporary(&self, target: &ImagePath) -> Result<(File, ImagePath), Error> {
-        let end = target.path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
         let mut options = FileOptions::new();
         options.write(true).create_new(true).mode(0o600);
-        let mut n = 0;
-        loop {
-            let mut path = target.path[..end].to_vec();
-            path.extend_from_slice(format!(".put-{n}~").as_bytes());
-            match self.edit.root.open_with(&path, &options) {
-                Err(Error::Exists(_)) => n += 1,
-                Err(error) => return Err(error),
-                Ok(file) => return Ok((file, ImagePath { image: target.image.clone(), path })),
-            }
-        }
+        let make = |name: &[u8]| root.open_with(name, &options);
+        self.whole(source, target, metadata, make, |file| self.contents(source, file, target, metadata))
     }
 
-    /// Makes room for something that cannot overwrite a file.
-    fn replace(&self, target: &ImagePath) -> Result<(), Failure> {
-        match self.edit.root.remove_file(&target.path) {
-            Ok(()) | Err(Error::NotFound(_)) => Ok(()),
-            Err(error) => Err(Failure::at(target, error)),
+    /// Has `make` make a file of the volume and `fill` fill it, under a temporary name beside that of `target` until all of
+    /// it is there, so that a failure leaves what has the name.
+    fn whole<T>(
+        &self,
+        source: &Path,
+        target: &ImagePath,
+        metadata: &Metadata,
+        make: impl FnMut(&[u8]) -> Result<T, Error>,
+        fill: impl FnOnce(&T) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let root = &self.edit.root;
+        let failed = |error| Failure::at(target, error);
+        if root.symlink_metadata(&target.path).is_ok_and(|found| found.is_dir()) {
+            return Err(failed(Error::IsADirectory(quote(&target.path))));
         }
+        let (made, temporary) = aside(&target.path, make).map_err(failed)?;
+        let done = fill(&made)
+            .and_then(|()| self.attributes(source, target, &temporary, metadata))
+            .and_then(|()| self.times(target, &temporary, metadata))
+            .and_then(|()| root.rename(&temporary, &target.path).map_err(failed));
+        drop(made);
+        if done.is_err() {
+            // The error that is reported is the first.
+            let _ = root.remove_file(&temporary);
+        }
+        done
     }
 
     fn contents(
@@ -218,32 +221,54 @@ impl Put<'_> {
         Ok(())
     }
 
-    /// Owner and extended attributes. The owner comes before the mode's set-ID bits, which it takes away.
-    fn attributes(&self, source: &Path, target: &ImagePath, metadata: &Metadata) -> Result<(), Failure> {
+    /// Owner and extended attributes of what has the name `path`, for now, and is to be `target`. The owner comes before the
+    /// mode's set-ID bits, which it takes away.
+    fn attributes(
+        &self,
+        source: &Path,
+        target: &ImagePath,
+        path: &[u8],
+        metadata: &Metadata,
+    ) -> Result<(), Failure> {
         let root = &self.edit.root;
         let failed = |error| Failure::at(target, error);
         let (uid, gid) = if self.args.all_root { (0, 0) } else { (metadata.uid(), metadata.gid()) };
-        root.set_owner(&target.path, Some(uid), Some(gid)).map_err(failed)?;
+        root.set_owner(path, Some(uid), Some(gid)).map_err(failed)?;
         let xattrs = xattrs(source).map_err(|error| Failure::host(source, error))?;
-        // A file that was replaced, or the directory, had an access list, which would let others in.
-        for name in root.xattrs(&target.path).map_err(failed)? {
+        // A directory that was there, or the one around it, had an access list, which would let others in.
+        for name in root.xattrs(path).map_err(failed)? {
             if !xattrs.iter().any(|(kept, _)| *kept == name) {
-                root.remove_xattr(&target.path, name).map_err(failed)?;
+                root.remove_xattr(path, name).map_err(failed)?;
             }
         }
         if !metadata.is_symlink() {
-            root.set_mode(&target.path, metadata.mode() & 0o7777).map_err(failed)?;
+            root.set_mode(path, metadata.mode() & 0o7777).map_err(failed)?;
         }
         for (name, value) in xattrs {
-            root.set_xattr(&target.path, name, value, XattrMode::Any).map_err(failed)?;
+            root.set_xattr(path, &name, &value, XattrMode::Any).map_err(|error| match error {
+                Error::NoSpace => self.no_room(target, &name, value.len()),
+                error => failed(error),
+            })?;
         }
         Ok(())
     }
 
-    fn times(&self, target: &ImagePath, metadata: &Metadata) -> Result<(), Failure> {
+    /// The failure of an attribute that found no room.
+    fn no_room(&self, target: &ImagePath, name: &[u8], bytes: usize) -> Failure {
+        let block = self.edit.volume.statfs().block_bytes;
+        let told = format!(
+            "{}: no room for attribute {} of {bytes} bytes: a file's attributes fit its inode and one block of \
+             {block} bytes",
+            target.quoted(),
+            quote(name),
+        );
+        Failure::Named { told, error: Error::NoSpace }
+    }
+
+    fn times(&self, target: &ImagePath, path: &[u8], metadata: &Metadata) -> Result<(), Failure> {
         let modified = modified(metadata)?;
         // Reading the source changes its time of access: the time of change stands for it, so that copies are alike.
-        let done = self.edit.root.set_times(&target.path, Some(modified), Some(modified));
+        let done = self.edit.root.set_times(path, Some(modified), Some(modified));
         done.map_err(|error| Failure::at(target, error))
     }
 

@@ -205,8 +205,67 @@ fn a_failure_is_told_and_leaves_a_clean_volume() {
     let ran = extant(["build", "--into", image.to_str().unwrap(), "/nonexistent"]);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert!(fs::read(&image).unwrap() == before, "sources are read before the volume is opened");
+    // A file that finds no room leaves nothing of itself, and what it was to replace.
+    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    fs::create_dir_all(&new).unwrap();
+    fs::write(&old, noise(1, 4 << 20)).unwrap();
+    mke2fs(&image, "12M", &["-t", "ext4"]);
+    extant(["put", old.to_str().unwrap(), &place(&image, "/f")]).clean();
+    fs::write(new.join("f"), noise(2, 7 << 20)).unwrap();
+    let ran = extant(args(&["build", "--into", image.to_str().unwrap()], &[&new]));
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("/f") && ran.stderr.contains("no space is left"), "{}", ran.stderr);
+    fs::rename(new.join("f"), new.join("g")).unwrap();
+    assert_eq!(extant(args(&["build", "--into", image.to_str().unwrap()], &[&new])).code, Some(1));
+    fsck(&image);
+    assert_eq!(extant(["cat", &place(&image, "/f")]).clean(), fs::read(&old).unwrap());
+    let names = extant(["ls", "-a", &place(&image, "/")]).clean_text();
+    assert_eq!(names.split_whitespace().collect::<Vec<_>>(), ["f", "lost+found"]);
     let both = ["build", "--into", "a.img", "-o", "b.img", "source"];
     assert_eq!(extant(both).code, Some(2));
     assert_eq!(extant(["build", "--into", "a.img", "--size", "1G", "source"]).code, Some(2));
     assert_eq!(extant(["build", "source"]).code, Some(2));
+}
+
+#[test]
+fn directories_go_where_a_link_leads_and_those_of_layers_replace_it() {
+    if !have("tar") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (dir.path().join("base"), dir.path().join("app"));
+    base(&one);
+    fs::create_dir_all(two.join("lib")).unwrap();
+    fs::create_dir_all(two.join("usr/lib")).unwrap();
+    fs::write(two.join("lib/libapp"), b"app").unwrap();
+    fs::hard_link(two.join("lib/libapp"), two.join("usr/lib/libapp")).unwrap();
+    let tar = dir.path().join("app.tar");
+    run("tar", &["-cf", tar.to_str().unwrap(), "-C", two.to_str().unwrap(), "."]);
+    let image = dir.path().join("image");
+    let stat = |path: &str| run("debugfs", &["-R", &format!("stat {path}"), image.to_str().unwrap()]);
+    let build = |source: &Path, options: &[&str]| {
+        extant(args(&["build", "--size", "16M", "-o", image.to_str().unwrap()], &[&one])).clean();
+        let parts = [&["build", "--into", image.to_str().unwrap()], options].concat();
+        extant(args(&parts, &[source])).clean();
+        fsck(&image);
+    };
+    for source in [&two, &tar] {
+        build(source, &[]);
+        assert!(stat("/lib").contains("Type: symlink"));
+        assert_eq!(extant(["cat", &place(&image, "/lib/libapp")]).clean(), b"app");
+        let names = extant(["ls", "-a", &place(&image, "/usr/lib")]).clean_text();
+        assert_eq!(names.split_whitespace().collect::<Vec<_>>(), ["libapp"]);
+    }
+    build(&tar, &["--layers"]);
+    assert!(stat("/lib").contains("Type: directory"));
+
+    // A layer that hides all below it leaves e2fsck its directory.
+    let opaque = dir.path().join("opaque");
+    fs::create_dir(&opaque).unwrap();
+    fs::write(opaque.join(".wh..wh..opq"), b"").unwrap();
+    fs::write(opaque.join("k"), b"k").unwrap();
+    run("tar", &["-cf", tar.to_str().unwrap(), "-C", opaque.to_str().unwrap(), "."]);
+    build(&tar, &["--layers"]);
+    let names = extant(["ls", &place(&image, "/")]).clean_text();
+    assert_eq!(names.split_whitespace().collect::<Vec<_>>(), ["k", "lost+found"]);
 }

@@ -413,10 +413,12 @@ fn disks_are_changed_and_those_that_cannot_be_written_are_refused() {
     };
     let Some(device) = attach(&[]) else { return };
     let refused_image = extant(["mkdir", &place(&image, "/x")]);
+    let refused_mkfs = extant(["mkfs", image.to_str().unwrap(), "8M"]);
     let made = extant(["mkdir".to_owned(), format!("{device}:/d")]);
     let again = extant(["mkdir".to_owned(), format!("{device}:/d")]);
     run("losetup", &["-d", &device]);
     refused(refused_image, 1, "losetup -d");
+    refused(refused_mkfs, 1, "losetup -d");
     made.clean();
     refused(again, 1, "exists already");
     fsck(&image);
@@ -434,8 +436,15 @@ fn a_volume_has_one_writer_at_a_time() {
     let options = extant::OpenOptions::new().write(true);
     let open = extant::Volume::open(&image, &options).unwrap();
     refused(extant(["mkdir", &place(&image, "/d")]), 1, "in use");
-    refused(extant(["build", "--into", image.to_str().unwrap(), dir.path().to_str().unwrap()]), 1, "in use");
+    let (name, source) = (image.to_str().unwrap(), dir.path().to_str().unwrap());
+    refused(extant(["build", "--into", name, source]), 1, "in use");
+    // Neither replays the log that is being written, nor takes the name of the image away.
+    refused(extant(["recover", name]), 1, "in use");
+    refused(extant(["mkfs", name, "8M"]), 1, "in use");
+    refused(extant(["build", source, "-o", name]), 1, "in use");
+    open.root().create_dir("kept").unwrap();
     open.close().unwrap();
+    assert!(extant(["ls", name]).clean_text().contains("kept"));
     extant(["mkdir", &place(&image, "/d")]).clean();
     fsck(&image);
 }

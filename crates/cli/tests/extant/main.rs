@@ -7,6 +7,7 @@ mod editing;
 mod exporting;
 mod hostile;
 mod reading;
+mod replacing;
 mod space;
 mod testbed;
 mod usage;

@@ -16,7 +16,8 @@ impl Node {
     /// # Errors
     /// [`Error::Range`] for the name's length, [`Error::ValueTooBig`], [`Error::NotSupported`] for an unknown prefix,
     /// [`Error::Exists`] and [`Error::NoData`] as `mode` says, [`Error::NoSpace`] where neither the inode nor a block has
-    /// room, [`Error::Permission`], [`Error::Access`], [`Error::Invalid`] for a list that is none.
+    /// room, [`Error::Permission`], [`Error::Access`], [`Error::Invalid`] for a list that is none and for a malformed
+    /// `security.capability`.
     pub async fn set_xattr(&self, caller: &Caller, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
         check_length(name)?;
         if value.len() > edit::VALUE_MAX {
@@ -127,6 +128,9 @@ impl Node {
                 return self.change_acl(caller, parsed, name, value).await;
             }
             XattrIndex::SECURITY if !caller.can(Capabilities::SYS_ADMIN) => return Err(denied()),
+            XattrIndex::SECURITY if parsed.suffix == b"capability" && !value.is_none_or(is_capability) => {
+                return Err(Error::Invalid(format!("the value is no file capability ({})", quote(name))));
+            }
             XattrIndex::SYSTEM | XattrIndex::RICHACL | XattrIndex::HURD => {
                 return Err(Error::NotSupported(quote(name)));
             }
@@ -149,9 +153,9 @@ impl Node {
         }
         let bad = |_| Error::Invalid(format!("{} is no access control list", quote(name)));
         let list = match value {
-            // A list without entries is none.
-            Some(bytes) if bytes.len() > 4 => Some(Acl::parse_xattr(bytes, cell.number()).map_err(bad)?),
-            _ => None,
+            // A value that is empty, or a list without entries, is none.
+            None | Some(b"" | b"\x02\0\0\0") => None,
+            Some(bytes) => Some(Acl::parse_xattr(bytes, cell.number()).map_err(bad)?),
         };
         let is_access = parsed.index == XattrIndex::ACL_ACCESS;
         if !is_access && !self.is_dir() {
@@ -226,4 +230,13 @@ fn parse(name: &[u8]) -> Result<XattrName<'_>> {
         }
         _ => Err(Error::NotSupported(quote(name))),
     }
+}
+
+/// Whether Linux takes the value for that of `security.capability` (`cap_convert_nscap`, capability.h): `vfs_cap_data` of
+/// revision 2, or of revision 3 with the user that is root in its namespace.
+fn is_capability(value: &[u8]) -> bool {
+    const EFFECTIVE: u32 = 1;
+    let Some(&head) = value.first_chunk() else { return value.is_empty() };
+    let revision = u32::from_le_bytes(head) & !EFFECTIVE;
+    matches!((revision, value.len()), (0x0200_0000, 20) | (0x0300_0000, 24))
 }

@@ -32,6 +32,9 @@ const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
 const DEFAULT_MODE: u32 = 0x60;
 const DEFAULT_MODE_DATA: u32 = 0x20;
 
+/// The system that made the volume (EXT4_OS_HURD). Its inodes have a translator where Linux counts changes.
+const OS_HURD: u32 = 1;
+
 /// Fails, by name, for what can be read but not written yet.
 pub(crate) fn check_writable(sb: &Superblock) -> Result<()> {
     const HINT: &str = "; it can be opened for reading only";
@@ -42,6 +45,9 @@ pub(crate) fn check_writable(sb: &Superblock) -> Result<()> {
     }
     if let Some(feature) = (sb.ro_compat() - WRITABLE).names().next() {
         return refuse(feature);
+    }
+    if sb.raw().s_creator_os.get() == OS_HURD {
+        return refuse("inodes of the Hurd (s_creator_os 1)".into());
     }
     let compat = sb.compat();
     // Without a journal the kernel does not look at the mode either.

@@ -10,7 +10,7 @@ use crate::recovery::{Log, replay};
 use crate::view::{Live, View, check_readable, check_writable, read_superblock};
 use crate::writer::{ErrorPolicy, Errors, Writer};
 use crate::{Error, Result};
-use extant_block::{Bio, BioFlags, Buf, Claim, IoErrorKind, Op, Sector, Segment};
+use extant_block::{Bio, BioFlags, Buf, Claim, Device, IoErrorKind, Op, Sector, Segment};
 use extant_cache::Disk;
 use extant_cache::accounts::AccountConfig;
 use extant_cache::blocks::Blocks;
@@ -108,10 +108,7 @@ impl Volume {
         if device.limits().read_only {
             return Err(Error::ReadOnly);
         }
-        let claim = device.claim().map_err(|error| match error.kind {
-            IoErrorKind::Claimed => Error::Busy(crate::quote(error.device.as_bytes())),
-            _ => error.into(),
-        })?;
+        let claim = claim(&*device)?;
         let found = read_superblock(&*device, 1024).await?;
         found.verify_checksum()?;
         check_readable(&found)?;
@@ -297,6 +294,14 @@ impl Mount {
             Error::from(error)
         })
     }
+}
+
+/// Claims a device for one writer.
+pub(super) fn claim(device: &dyn Device) -> Result<Claim> {
+    device.claim().map_err(|error| match error.kind {
+        IoErrorKind::Claimed => Error::Busy(crate::quote(error.device.as_bytes())),
+        _ => error.into(),
+    })
 }
 
 /// The known errors of a volume, as a problem.

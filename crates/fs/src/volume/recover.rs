@@ -26,9 +26,11 @@ const CACHE_BYTES: u64 = 8 << 20;
 ///
 /// # Errors
 /// A journal on another device, with fast commits to replay, or with features that are not known is refused by name and
-/// nothing is written. So is a volume without a journal that was not closed cleanly, and one with multiple-mount protection
+/// nothing is written. [`Error::Busy`] while the device is claimed by a writer. Refused, too, is a volume without a journal that was not closed cleanly, and one with multiple-mount protection
 /// that is mounted elsewhere, which takes a wait of some seconds to tell.
 pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
+    // A writer's volume asks for recovery, and its log is in use.
+    let claim = super::mount::claim(&*device)?;
     let found = crate::read_superblock(&*device, options.superblock_offset.unwrap_or(1024)).await?;
     if !found.compat().contains(Compat::HAS_JOURNAL) && found.raw().s_state.get() & STATE_VALID == 0 {
         let feature = "no journal and was not closed cleanly".into();
@@ -44,7 +46,7 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
         recovery.problems.push(known_errors(state));
         return Ok(recovery);
     }
-    drop(raw);
+    drop((raw, claim));
     let cache = PageCache::new(rt, CacheConfig::with_budget(CACHE_BYTES)).map_err(|error| {
         let kind = IoErrorKind::Os(error.raw_os_error().unwrap_or(0));
         let device = device.limits().name.clone();

@@ -74,7 +74,8 @@ pub struct AddReport {
 
 /// Lays the sources over a directory of the volume on `device`, in one batch: what [`crate::build`] would have made of the
 /// volume's own tree and the sources. Directories are merged and take the attributes of the last source that lists them;
-/// anything else replaces what has its name. The same additions to the same volume give the same bytes where
+/// anything else replaces what has its name, once it is whole. A directory stands for the one that a symbolic link of the volume
+/// leads to, except where the sources have an image's layers. The same additions to the same volume give the same bytes where
 /// `clamp_time` is given.
 ///
 /// # Errors

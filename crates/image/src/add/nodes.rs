@@ -83,12 +83,25 @@ pub(super) async fn remove(caller: &Caller, dir: &Node, name: &[u8]) -> Result<(
     Ok(())
 }
 
-/// Removes everything in a directory.
-pub(super) async fn empty(caller: &Caller, dir: &Node) -> Result<()> {
+/// Removes everything in a directory but the name `kept`.
+pub(super) async fn empty(caller: &Caller, dir: &Node, kept: Option<&[u8]>) -> Result<()> {
     for name in entries(dir).await? {
-        remove(caller, dir, &name).await?;
+        if Some(&*name) != kept {
+            remove(caller, dir, &name).await?;
+        }
     }
     Ok(())
+}
+
+/// A name that nothing in a directory has.
+pub(super) async fn unused(caller: &Caller, dir: &Node) -> Result<Vec<u8>> {
+    for n in 0.. {
+        let name = format!(".add-{n}~").into_bytes();
+        if find(caller, dir, &name).await?.is_none() {
+            return Ok(name);
+        }
+    }
+    unreachable!("a directory has fewer names than there are numbers")
 }
 
 async fn entries(dir: &Node) -> Result<Vec<Vec<u8>>> {

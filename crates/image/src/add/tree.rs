@@ -1,13 +1,13 @@
 //! A tree laid over a directory of a volume.
 
-use super::nodes::{empty, find, follow, is_dir, remove, unchecked};
+use super::nodes::{empty, find, follow, is_dir, remove, unchecked, unused};
 use crate::layout::{LOST_AND_FOUND, check_device};
 use crate::source::{Origin, Reader};
 use crate::tree::{EntryId, Hidden, Kind, NodeId, Payload, Timestamp, Tree};
 use crate::write::Progress;
 use crate::{BuildError, quoted};
 use extant_format::{DeviceNumber, FileKind};
-use extant_fs::{Caller, Error, FileOptions, Node, SetAttributes, SetMode, SetTime, Volume};
+use extant_fs::{Caller, Error, FileOptions, Node, RenameMode, SetAttributes, SetMode, SetTime, Volume};
 use std::collections::BTreeMap;
 
 /// Bytes that are dirty at once: fewer than those at which the cache writes back by itself, so that blocks are allocated
@@ -129,7 +129,11 @@ impl<'a> Adder<'a> {
         };
         match found.filter(is_dir) {
             None => Ok(()),
-            Some(dir) if hidden.contents_only => empty(&self.caller, &dir).await.map_err(failed),
+            Some(dir) if hidden.contents_only => {
+                // e2fsck needs this one, and layers know nothing of it.
+                let kept = (dir.inode() == self.root.inode()).then_some(LOST_AND_FOUND);
+                empty(&self.caller, &dir, kept).await.map_err(failed)
+            }
             Some(dir) => remove(&self.caller, &dir, name).await.map_err(failed),
         }
     }
@@ -143,8 +147,9 @@ impl<'a> Adder<'a> {
             if is_dir(&there) {
                 return Ok(there);
             }
-            // A directory that no source lists stands for whatever leads to one.
-            if node.implied
+            // A directory that no source lists stands for whatever leads to one, and so do all but those of layers, which
+            // list what is one in the image that they make.
+            if (node.implied || !tree.is_layered())
                 && let Some(target) = follow(&self.caller, &self.root, dir, name).await.map_err(failed)?
                 && is_dir(&target)
             {
@@ -168,19 +173,66 @@ impl<'a> Adder<'a> {
         if tree.node(id).kind == Kind::Symlink && tree.symlink_target(id).is_empty() {
             return Err(BuildError::TargetEmpty { path: quoted(&path) });
         }
-        remove(&self.caller, dir, name).await.map_err(|error| self.failed(&path, error))?;
-        if let Some(first) = self.linked.get(&id) {
-            return dir.link(&self.caller, first, name).await.map_err(|error| self.failed(&path, error));
+        let there = find(&self.caller, dir, name).await.map_err(|error| self.failed(&path, error))?;
+        let first = self.linked.get(&id).cloned();
+        // Two paths of the sources may be one name of the volume, through a symbolic link.
+        if let (Some(first), Some(there)) = (&first, &there)
+            && first.inode() == there.inode()
+        {
+            return Ok(());
         }
-        let made = self.make(dir, name, id, tree).await.map_err(|error| self.failed(&path, error))?;
+        // The old node keeps the name until the new one is complete.
+        let for_now = match &there {
+            None => name.to_vec(),
+            Some(_) => unused(&self.caller, dir).await.map_err(|error| self.failed(&path, error))?,
+        };
+        let mut done = match first {
+            Some(first) => {
+                let linked = dir.link(&self.caller, &first, &for_now).await;
+                linked.map_err(|error| self.failed(&path, error))
+            }
+            None => self.whole(dir, &for_now, entry, &path).await,
+        };
+        if let (Ok(()), Some(there)) = (&done, there) {
+            done =
+                self.give_name(dir, &for_now, name, there).await.map_err(|error| self.failed(&path, error));
+        }
+        if done.is_err() && find(&self.caller, dir, &for_now).await.is_ok_and(|made| made.is_some()) {
+            // The error that is reported is the first.
+            let _ = dir.unlink(&self.caller, &for_now).await;
+        }
+        done
+    }
+
+    /// Gives what has the name `for_now` that of `there`.
+    async fn give_name(&self, dir: &Node, for_now: &[u8], name: &[u8], there: Node) -> extant_fs::Result<()> {
+        let is_dir = is_dir(&there);
+        drop(there);
+        if is_dir {
+            remove(&self.caller, dir, name).await?;
+        }
+        dir.rename(&self.caller, for_now, dir, name, RenameMode::Replace).await
+    }
+
+    /// Makes a file with all that belongs to it.
+    async fn whole(
+        &mut self,
+        dir: &Node,
+        name: &[u8],
+        entry: EntryId,
+        path: &[u8],
+    ) -> Result<(), BuildError> {
+        let tree = self.origin.tree;
+        let id = tree.entry_node(entry);
+        let made = self.make(dir, name, id, tree).await.map_err(|error| self.failed(path, error))?;
         if tree.node(id).kind == Kind::File {
-            self.contents(&made, entry, &path).await?;
+            self.contents(&made, entry, path).await?;
         }
         let settled = async {
             self.attributes(&made, id).await?;
             self.times(&made, id).await
         };
-        settled.await.map_err(|error| self.failed(&path, error))?;
+        settled.await.map_err(|error| self.failed(path, error))?;
         if tree.node(id).names > 1 {
             self.linked.insert(id, made);
         }

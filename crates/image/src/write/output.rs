@@ -1,7 +1,7 @@
 //! The image file: nameless until it is complete.
 
 use crate::BuildError;
-use extant_block::{Device, FileDevice, FileOptions, flush};
+use extant_block::{Claim, Device, FileDevice, FileOptions, flush};
 use extant_rt::Rt;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -19,6 +19,8 @@ pub(crate) struct Output {
     temporary: Option<PathBuf>,
     committed: bool,
     device: Arc<FileDevice>,
+    /// The image that has the name now stays without writers until it is replaced.
+    _replaced: Claim,
 }
 
 impl Output {
@@ -35,6 +37,8 @@ impl Output {
             }
             Err(e) => return Err(BuildError::output("look at", path, e)),
         }
+        let replaced =
+            FileDevice::claim_to_replace(path).map_err(|e| BuildError::output("replace", path, e))?;
         let (fd, temporary) = nameless(&dir)?;
         let guard = Guard(temporary.clone());
         rustix::fs::ftruncate(&fd, bytes).map_err(|e| BuildError::output("set the size of", path, e))?;
@@ -44,7 +48,15 @@ impl Output {
             .map_err(|e| BuildError::output("open", path, e))?;
         std::mem::forget(guard);
         let device = Arc::new(device.driven_by(rt));
-        Ok(Self { path: path.to_path_buf(), dir, fd, temporary, committed: false, device })
+        Ok(Self {
+            path: path.to_path_buf(),
+            dir,
+            fd,
+            temporary,
+            committed: false,
+            device,
+            _replaced: replaced,
+        })
     }
 
     pub(crate) fn device(&self) -> Arc<FileDevice> {

@@ -211,7 +211,7 @@ impl Job {
             "buffered" => self.direct = !flag(value)?,
             "end_fsync" => self.end_fsync = flag(value)?,
             "rate" => self.rate_bytes_s = bytes(value)?,
-            "rwmixread" => self.read_percent = count(value)?.min(100),
+            "rwmixread" => self.read_percent = within(value, 100)?.into(),
             "filename" if value.contains(':') => {
                 return Err("several files in one job are not understood; write a job for each".into());
             }

@@ -251,7 +251,15 @@ fn extended_attributes() {
         assert_eq!(errno(file.set_xattr(&user, b"user.y", b"", SetMode::Replace).await), 61);
         assert_eq!(errno(file.remove_xattr(&user, b"user.y").await), 61);
         let (access, default) = (&b"system.posix_acl_access"[..], &b"system.posix_acl_default"[..]);
-        assert_eq!(set(&file, &user, access, b"\x02\0\0\0broken!!").await, 22);
+        for broken in [&b"\x02\0\0\0broken!!"[..], b"junk", b"x", b"\x02\0\0\0x"] {
+            assert_eq!(set(&file, &user, access, broken).await, 22);
+        }
+        let capability = [0x0300_0001_u32, 1, 0, 0, 0, 7].map(u32::to_le_bytes).concat();
+        for (value, expected) in
+            [(&capability[..], 0), (&capability[..20], 22), (b"junk", 22), (b"x", 22), (b"", 0)]
+        {
+            assert_eq!(set(&file, &admin, b"security.capability", value).await, expected);
+        }
         assert_eq!(set(&file, &user, default, &acl("user::rw-,group::r--,other::r--")).await, 13);
         file.set_flags(&admin, InodeFlags::IMMUTABLE).await.unwrap();
         assert_eq!(set(&file, &admin, b"user.x", b"").await, 1);

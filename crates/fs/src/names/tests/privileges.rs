@@ -13,16 +13,18 @@ fn a_program_that_is_changed_loses_its_privileges() {
         let rt = Rt::real(Default::default());
         let (admin, user) = (Caller::root(), Caller::user(7, 7, Vec::new()));
         let capability = b"security.capability";
+        // Revision 2, in force: one permitted capability.
+        let value = [&0x0200_0001_u32.to_le_bytes()[..], &[1; 16]].concat();
         rt.block_on(async {
             let bed = Bed::open(&rt, device(&image)).await;
             let root = bed.volume.root_node().await.unwrap();
             let node = root.create(&admin, b"program", 0o755).await.unwrap();
             node.set_xattr(&admin, b"user.other", b"stays", SetMode::Any).await.unwrap();
             for turn in 0..4 {
-                node.set_xattr(&admin, capability, &[1; 20], SetMode::Any).await.unwrap();
+                node.set_xattr(&admin, capability, &value, SetMode::Any).await.unwrap();
                 let set = SetAttributes { permissions: Some(0o6755), ..Default::default() };
                 node.set_attributes(&admin, &set).await.unwrap();
-                assert_eq!(node.xattr(&admin, capability).await.unwrap(), [1; 20]);
+                assert_eq!(node.xattr(&admin, capability).await.unwrap(), value);
                 let caller = if turn == 0 { &admin } else { &user };
                 let file = node.open(caller, Default::default()).unwrap();
                 match turn {

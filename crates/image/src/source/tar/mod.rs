@@ -27,7 +27,8 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    pub(crate) fn begin(tree: &Tree) -> Self {
+    pub(crate) fn begin(tree: &mut Tree) -> Self {
+        tree.mark_layered();
         Self { first_entry: tree.next_entry(), touched: BTreeSet::new() }
     }
 
