@@ -6,9 +6,10 @@ use crate::image_path::ImagePath;
 use crate::session::{Access, Session};
 use extant_format::FileKind;
 use extant_fs::{Chunk, Error, Follow, Volume, quote};
+use std::sync::LazyLock;
 
-/// Zeroes to print for holes.
-static ZEROES: [u8; 256 << 10] = [0; 256 << 10];
+/// Zeroes to print for holes, which are not laid down in the binary.
+static ZEROES: LazyLock<Vec<u8>> = LazyLock::new(|| vec![0; 256 << 10]);
 
 pub(crate) fn run(session: &mut Session, args: &CatArgs) -> Result<(), Failure> {
     for place in &args.places {

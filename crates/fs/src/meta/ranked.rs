@@ -32,13 +32,19 @@ thread_local! {
 /// A mutex of a rank.
 #[derive(Debug)]
 pub(crate) struct Ranked<T> {
+    #[cfg(debug_assertions)]
     rank: LockRank,
     mutex: Mutex<T>,
 }
 
 impl<T> Ranked<T> {
+    #[cfg_attr(not(debug_assertions), expect(unused_variables, reason = "only debug builds look at it"))]
     pub(crate) const fn new(rank: LockRank, value: T) -> Self {
-        Self { rank, mutex: Mutex::new(value) }
+        Self {
+            #[cfg(debug_assertions)]
+            rank,
+            mutex: Mutex::new(value),
+        }
     }
 
     /// Takes the lock.
