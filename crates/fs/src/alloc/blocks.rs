@@ -31,8 +31,8 @@ impl Drop for Allocated {
     fn drop(&mut self) {
         if !self.logged {
             // Found before it can be promised.
-            self.shared.give(self.run);
-            self.shared.space.abandoned(self.run.blocks);
+            let lost = self.shared.give(self.run);
+            self.shared.space.abandoned(self.run.blocks - lost);
         }
     }
 }
@@ -330,18 +330,21 @@ impl Shared {
 
     /// Freed blocks become allocatable.
     pub(super) fn settle(&self, run: PhysicalRun) {
-        self.give(run);
-        self.space.settled(run.blocks);
+        let lost = self.give(run);
+        self.space.settled(run.blocks, lost);
     }
 
-    fn give(&self, run: PhysicalRun) {
+    /// Gives blocks back to their groups, and how many of them belong to damaged ones, from which nothing is had.
+    fn give(&self, run: PhysicalRun) -> u64 {
         let mut groups = self.groups.lock();
         let parts: Vec<_> = groups.split(run).collect();
+        let mut lost = 0;
         for (group, span) in parts {
             if !groups.give(group, span) {
-                self.space.lost(span.len.into());
+                lost += u64::from(span.len);
             }
         }
+        lost
     }
 }
 

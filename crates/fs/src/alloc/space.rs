@@ -99,11 +99,11 @@ impl Space {
         self.0.lock().pending += blocks;
     }
 
-    /// Freed blocks whose transaction is durable.
-    pub(crate) fn settled(&self, blocks: u64) {
+    /// Freed blocks whose transaction is durable, `lost` of them in damaged groups.
+    pub(crate) fn settled(&self, blocks: u64, lost: u64) {
         let mut counts = self.0.lock();
         counts.pending -= blocks;
-        counts.free += blocks;
+        counts.free += blocks - lost;
     }
 
     /// Blocks of a damaged group, which nothing can be allocated from.
@@ -171,7 +171,7 @@ mod tests {
         space.freed(8);
         assert_eq!(space.counts().available(), 8);
         assert_eq!(space.promise(1, Privilege::Ordinary).unwrap_err(), Short { missing: 1, pending: 8 });
-        space.settled(8);
+        space.settled(8, 0);
         assert_eq!(space.promise(8, Privilege::Ordinary).unwrap().blocks(), 8);
     }
 

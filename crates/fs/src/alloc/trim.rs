@@ -5,7 +5,7 @@ use super::{Allocator, Privilege};
 use extant_format::{Group, VolumeBlock};
 
 /// Blocks that are kept from writers at a time.
-const PIECE_BLOCKS: u32 = 8192;
+const PIECE_BLOCKS: u32 = 2048;
 
 /// Free blocks that were found.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Allocator {
                 let found = groups.next_free(group, at, min_blocks, PIECE_BLOCKS);
                 if let Some(mut run) = found.filter(|run| run.start < end) {
                     run.blocks = run.blocks.min(end.0 - run.start.0);
-                    let Ok(mut reservation) = self.reserve(run.blocks, 0, Privilege::Reserved) else {
+                    let Ok(mut reservation) = self.reserve(run.blocks, 0, Privilege::Ordinary) else {
                         return Some(Free::Promised(run.end()));
                     };
                     groups.take_run(run);

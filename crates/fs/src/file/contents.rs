@@ -153,7 +153,7 @@ impl Contents {
             };
             let mut live = self.live.lock();
             if live.version == version {
-                live.map.learn(found);
+                live.map.learn(&blocks, &found);
             }
         }
     }

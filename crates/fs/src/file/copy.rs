@@ -70,6 +70,7 @@ impl OpenFile {
         if at < size {
             self.fallocate(Fallocate::PunchHole, at, len).await?;
         }
-        if at + len > size { self.set_size(at + len).await } else { Ok(()) }
+        // Another writer may have made the file longer since.
+        self.grow_over(at + len).await
     }
 }

@@ -154,8 +154,9 @@ impl OpenFile {
         let pending = contents.reserve(contents.blocks_of(bytes), self.privilege()).await?;
         let written = self.write_reserved(bytes, held).await;
         if written.is_err() {
-            contents.unreserve_all(&pending, 0);
+            // While the blocks that were not written bound it, still.
             contents.live.lock().map.distrust(self.size());
+            contents.unreserve_all(&pending, 0);
         }
         written
     }

@@ -61,9 +61,31 @@ impl OpenFile {
         if self.is_synchronous() { self.sync_range(ByteRange::ALL, false).await } else { Ok(()) }
     }
 
+    /// Extends the file with zeroes to at least so many bytes. Durable after [`OpenFile::sync`].
+    ///
+    /// # Errors
+    /// As [`Self::set_size`].
+    pub(super) async fn grow_over(&self, bytes: u64) -> Result<()> {
+        if bytes <= self.size() {
+            return Ok(());
+        }
+        let file = self.reopened();
+        let work = async move {
+            let _inode = file.contents.cell.lock().write().await;
+            if bytes > file.size() { file.resize_locked(bytes, false).await } else { Ok(()) }
+        };
+        self.contents.writer.rt.unstoppable("set_size", work).await?;
+        if self.is_synchronous() { self.sync_range(ByteRange::ALL, false).await } else { Ok(()) }
+    }
+
     async fn resize(&self, bytes: u64, delays: bool) -> Result<()> {
+        let _inode = self.contents.cell.lock().write().await;
+        self.resize_locked(bytes, delays).await
+    }
+
+    /// As [`Self::change_size`]; the caller holds the inode's lock.
+    async fn resize_locked(&self, bytes: u64, delays: bool) -> Result<()> {
         let contents = &*self.contents;
-        let _inode = contents.cell.lock().write().await;
         self.check_may_change(false)?;
         if bytes > contents.max_bytes() {
             return Err(Error::TooBig(format!("inode {}", self.inode())));
@@ -109,8 +131,10 @@ impl OpenFile {
         let contents = &*self.contents;
         {
             let mut handle = contents.writer.journal.start(Credits(RECORD_CREDITS)).await?;
+            // Held while the size is recorded: a run that lands beside it records the one that its blocks reach.
+            let mut live = contents.live.lock();
             contents.record(&mut handle, bytes);
-            contents.note_ahead(&mut handle, &mut contents.live.lock(), bytes);
+            contents.note_ahead(&mut handle, &mut live, bytes);
         }
         self.mapping.set_size(bytes).await.map_err(cache_error)
     }

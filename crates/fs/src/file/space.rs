@@ -278,8 +278,7 @@ impl OpenFile {
             return Ok(());
         }
         let block = bytes.start >> contents.block.log2();
-        contents.know(block..block + 1).await?;
-        if !contents.live.lock().map.has_data(block) {
+        if !contents.has_data(block).await? {
             return Ok(());
         }
         let reserved = contents.reserve_for_copy(block..block + 1, bytes.start, self.privilege()).await?;

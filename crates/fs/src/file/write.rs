@@ -275,9 +275,18 @@ impl Contents {
         if end.is_multiple_of(self.block.bytes().into()) {
             return Ok(false);
         }
-        let block = end >> self.block.log2();
-        self.know(block..block + 1).await?;
-        Ok(self.live.lock().map.has_data(block))
+        self.has_data(end >> self.block.log2()).await
+    }
+
+    /// Whether a block holds data or will.
+    pub(super) async fn has_data(&self, block: u64) -> Result<bool> {
+        loop {
+            // A reader's look-up may push out what this one has found.
+            self.know(block..block + 1).await?;
+            if let Some(has_data) = self.live.lock().map.has_data(block) {
+                return Ok(has_data);
+            }
+        }
     }
 }
 

@@ -172,13 +172,18 @@ impl LiveMap {
         }
     }
 
-    /// Remembers what the map on disk says about a range.
-    pub(crate) fn learn(&mut self, runs: impl IntoIterator<Item = (Range<u64>, Known)>) {
-        if self.known.len() >= KNOWN_MAX {
-            self.known.clear();
+    /// Remembers what the map on disk says, for a caller who asks for blocks `asked`: what is known of these stays, however much
+    /// it is, so that asking comes to an end.
+    pub(crate) fn learn(&mut self, asked: &Range<u64>, runs: &[(Range<u64>, Known)]) {
+        if self.known.len() + runs.len() > KNOWN_MAX {
+            self.known.remove(0..asked.start);
+            self.known.remove(asked.end.max(asked.start)..u64::MAX);
         }
         for (range, known) in runs {
-            self.known.insert(range, known);
+            let is_asked = range.start < asked.end && asked.start < range.end;
+            if is_asked || self.known.len() < KNOWN_MAX {
+                self.known.insert(range.clone(), *known);
+            }
         }
         self.recharge();
     }
@@ -426,8 +431,12 @@ impl LiveMap {
     }
 
     /// Whether block `at` holds bytes, on the device or in memory: more than the zeroes as which what was never written reads.
-    pub(crate) fn has_data(&self, at: u64) -> bool {
-        self.pending.get(at).is_some() || matches!(self.known.get(at), Some((_, Known::Written(_))))
+    /// `None` if the map must be loaded.
+    pub(crate) fn has_data(&self, at: u64) -> Option<bool> {
+        if self.pending.get(at).is_some() {
+            return Some(true);
+        }
+        self.known.get(at).map(|(_, known)| matches!(known, Known::Written(_)))
     }
 
     /// The place of a block that has one.

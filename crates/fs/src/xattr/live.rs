@@ -401,7 +401,12 @@ pub(crate) async fn drop_capabilities(
     cell: &Arc<InodeCell>,
     privilege: Privilege,
 ) -> Result<()> {
-    let Some(mut prepared) = without_capabilities(writer, cell, privilege).await? else { return Ok(()) };
+    let mut prepared = match without_capabilities(writer, cell, privilege).await {
+        Ok(Some(prepared)) => prepared,
+        // Another overwrite beside this one has dropped them.
+        Ok(None) | Err(Error::NoData(_)) => return Ok(()),
+        Err(error) => return Err(error),
+    };
     let mut handle = writer.journal.start(Credits(prepared.credits())).await?;
     prepared.apply(writer, &mut handle, cell);
     Ok(())

@@ -10,7 +10,7 @@ fn at(block: u64) -> VolumeBlock {
 /// A file of 3 written blocks at 100, recorded with `size` bytes.
 fn map() -> LiveMap {
     let mut map = LiveMap::new(K4);
-    map.learn([(0..3, Known::Written(at(100))), (3..1 << 32, Known::Hole)]);
+    map.learn(&(0..1), &[(0..3, Known::Written(at(100))), (3..1 << 32, Known::Hole)]);
     map
 }
 
@@ -19,7 +19,7 @@ fn ranges_that_are_not_known_are_said_to_be_unknown() {
     let mut map = LiveMap::new(K4);
     assert_eq!(map.read(7), None);
     assert_eq!(map.first_unknown(7..9), Some(7));
-    map.learn([(5..8, Known::Hole)]);
+    map.learn(&(5..6), &[(5..8, Known::Hole)]);
     assert_eq!(map.first_unknown(7..9), Some(8));
     map.mark_dirty(7..8, 0);
     map.forget();
@@ -135,7 +135,7 @@ fn a_block_wholly_written_stays_so_when_it_is_dirtied_in_flight() {
 #[test]
 fn a_failed_write_leaves_blocks_as_they_were() {
     let mut map = map();
-    map.learn([(3..4, Known::Unwritten(at(40)))]);
+    map.learn(&(3..4), &[(3..4, Known::Unwritten(at(40)))]);
     map.mark_dirty(3..5, 3 * B);
     assert_eq!(map.reserved(), (2, 2));
     map.claim(3..4);
@@ -166,4 +166,21 @@ fn neighbours_that_are_delayed_are_one_run_of_pointers() {
     map.mark_dirty(8..9, 3 * B);
     assert_eq!(map.delayed_around(6..8), 4..9);
     assert_eq!(map.delayed_around(10..11), 10..11);
+}
+
+/// Leaves of 1,500 runs each, as blocks of 16 KiB have them.
+#[test]
+fn a_range_over_more_runs_than_are_kept_becomes_known() {
+    let leaf = |n: u64| -> Vec<_> {
+        (n * 1500..(n + 1) * 1500).map(|block| (block..block + 1, Known::Written(at(10 * block)))).collect()
+    };
+    for asked in [1400..1600, 0..4500, 2990..3010] {
+        let mut map = LiveMap::new(K4);
+        let mut looks = 0;
+        while let Some(unknown) = map.first_unknown(asked.clone()) {
+            map.learn(&asked, &leaf(unknown / 1500));
+            looks += 1;
+            assert!(looks <= 4, "{asked:?}: looked for block {unknown} again");
+        }
+    }
 }
