@@ -117,9 +117,10 @@ fn ours(options: &Options) -> Result<(Figures, f64)> {
     let chunk = vec![1; 1 << 20];
     let stream = |n: u64, sync: bool| -> Result<()> {
         files[THREADS].write_all_at((n % 512) << 20, &chunk)?;
-        Ok(if sync {
-            files[THREADS].sync_data()?
-        })
+        if sync {
+            files[THREADS].sync_data()?;
+        }
+        Ok(())
     };
     let flushes = parking_lot::Mutex::new(f64::NAN);
     let count = || {
@@ -146,9 +147,10 @@ fn theirs(options: &Options) -> Result<Option<Figures>> {
     let chunk = vec![1; 1 << 20];
     let stream = |n: u64, sync: bool| -> Result<()> {
         files[THREADS].write_all_at(&chunk, (n % 512) << 20)?;
-        Ok(if sync {
-            files[THREADS].sync_data()?
-        })
+        if sync {
+            files[THREADS].sync_data()?;
+        }
+        Ok(())
     };
     measure(options, append, stream, || {}).map(Some)
 }
