@@ -1,7 +1,7 @@
 //! Every published figure beside the reproduced one: `extant lab reproduce`.
 //!
-//! Each experiment of a folder runs at its nominal point, with its first seed. A row of the comparison is one published figure:
-//! what the model gives for it, what "nothing changes" would give (the figure of the first published row of the workload), and
+//! Each experiment of a folder runs at its nominal point, with its first seed. A row of the comparison is one published figure
+//! with the reproduced one, the null prediction (the figure of the first published row of the workload, as if nothing changed), and
 //! ours. The files of the experiments name what they leave out, the folder's `missing.toml` those that do not exist.
 
 use crate::experiment::{Compared, Experiment, ExperimentError, Figure, Part};

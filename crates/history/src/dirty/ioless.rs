@@ -136,7 +136,7 @@ impl Ioless {
         let device = self.device(numbers);
         let dirtied = numbers.dirtied_total.saturating_sub(device.dirtied);
         let written = numbers.written_total.saturating_sub(device.written);
-        // Nobody asked for a second: the device had nothing to do, which says nothing about it.
+        // Over more than a second without a question the device was idle for a part that is not known: no sample.
         if elapsed <= ticks.hz() {
             let below = position.dirty < position.setpoint();
             let dirty_rate = dirtied * ticks.hz() / elapsed;

@@ -115,7 +115,7 @@ impl Linux31 {
         }
         let written = numbers.written_total.saturating_sub(device.written);
         (device.at, device.written) = (tick, numbers.written_total);
-        // Nobody asked for a second: the device had nothing to do, which says nothing about it.
+        // Over more than a second without a question the device was idle for a part that is not known: no sample.
         if elapsed <= ticks.hz() {
             device.bandwidth.update(ticks, elapsed, written);
             self.hard.update(numbers.limits.limit_pages, numbers.global.total());

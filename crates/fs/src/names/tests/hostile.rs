@@ -6,15 +6,20 @@ use futures_util::future::join3;
 use std::future::poll_fn;
 use std::task::Poll;
 
+/// Has debugfs run a script on a volume; returns its output.
+fn edit(image: &Path, script: &str) -> String {
+    let lines = image.with_extension("script");
+    std::fs::write(&lines, script).unwrap();
+    run("debugfs", &["-w", "-f", lines.to_str().unwrap(), image.to_str().unwrap()])
+}
+
 fn with_names(args: &str, script: &str, work: impl AsyncFnOnce(&Bed, &Node)) {
     if !have_tools() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     let image = make(dir.path(), args);
-    let lines = dir.path().join("script");
-    std::fs::write(&lines, script).unwrap();
-    run("debugfs", &["-w", "-f", lines.to_str().unwrap(), image.to_str().unwrap()]);
+    edit(&image, script);
     within(&image, work);
 }
 
@@ -104,9 +109,7 @@ fn is_refused(args: &str, script: &str) {
     }
     let dir = tempfile::tempdir().unwrap();
     let image = make(dir.path(), args);
-    let lines = dir.path().join("script");
-    std::fs::write(&lines, script).unwrap();
-    let said = run("debugfs", &["-w", "-f", lines.to_str().unwrap(), image.to_str().unwrap()]);
+    let said = edit(&image, script);
     let rt = Rt::real(Default::default());
     let opened = rt.block_on(async {
         let cache = PageCache::new(&rt, CacheConfig::with_budget(16 << 20)).unwrap();
@@ -137,13 +140,9 @@ fn a_file_does_not_claim_blocks_of_the_log() {
     }
     let dir = tempfile::tempdir().unwrap();
     let image = make(dir.path(), "-t ext3 -b 1024 16M");
-    let path = image.to_str().unwrap();
-    let log = run("debugfs", &["-R", "bmap <8> 5", path]);
+    let log = run("debugfs", &["-R", "bmap <8> 5", image.to_str().unwrap()]);
     let log = log.lines().find(|line| line.parse::<u64>().is_ok()).unwrap();
-    let lines = dir.path().join("script");
-    let script = format!("write /dev/null f\nsif f block[0] {log}\nsif f blocks 2\nsif f size 1024\n");
-    std::fs::write(&lines, script).unwrap();
-    run("debugfs", &["-w", "-f", lines.to_str().unwrap(), path]);
+    edit(&image, &format!("write /dev/null f\nsif f block[0] {log}\nsif f blocks 2\nsif f size 1024\n"));
     within(&image, async |bed, root| {
         let caller = Caller::root();
         let number = root.lookup(&caller, b"f").await.unwrap().inode();
