@@ -1,6 +1,8 @@
 //! Extent trees (kernel document: *Extent Tree*).
 
-use crate::{ChecksumSeed, Corrupt, FileBlock, InodeNumber, Place, Problem, Superblock, VolumeBlock};
+use crate::{
+    BlockRange, ChecksumSeed, Corrupt, FileBlock, InodeNumber, Place, Problem, Superblock, VolumeBlock,
+};
 use std::fmt;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -61,6 +63,11 @@ pub struct Extent {
 }
 
 impl Extent {
+    /// The file's blocks that it maps.
+    pub fn range(&self) -> BlockRange {
+        BlockRange::at(self.logical.0.into(), self.blocks.into())
+    }
+
     /// The file block behind the last one.
     pub fn logical_end(&self) -> u64 {
         u64::from(self.logical.0) + u64::from(self.blocks)
@@ -101,24 +108,24 @@ pub struct ExtentContext<'a> {
     pub block: Option<VolumeBlock>,
     /// The depth that the parent promises; `None` for the root.
     pub depth: Option<u16>,
-    /// File blocks that the parent allows, first and one past the last.
-    pub range: (u64, u64),
+    /// File blocks that the parent allows.
+    pub range: BlockRange,
 }
 
 impl<'a> ExtentContext<'a> {
     /// For the root of a file's tree.
     pub fn root(sb: &'a Superblock, inode: InodeNumber) -> Self {
-        Self { sb, inode, block: None, depth: None, range: (0, 1 << 32) }
+        Self { sb, inode, block: None, depth: None, range: BlockRange::ALL }
     }
 
     /// For child `n` of an inner node that was parsed with this context.
     pub fn child(&self, depth: u16, entries: &[ExtentIndex], n: usize) -> Self {
-        let end = entries.get(n + 1).map_or(self.range.1, |next| next.logical.0.into());
+        let end = entries.get(n + 1).map_or(self.range.end, |next| next.logical.0.into());
         let child = &entries[n];
         Self {
             block: Some(child.child),
             depth: Some(depth.saturating_sub(1)),
-            range: (child.logical.0.into(), end),
+            range: BlockRange::new(child.logical.0.into(), end),
             ..*self
         }
     }
@@ -159,7 +166,7 @@ impl ExtentNode {
             return bad("eh_entries", 0, "at least 1 outside an empty root");
         }
         let body = &body[..usize::from(entries) * ENTRY_BYTES];
-        let mut next = cx.range.0;
+        let mut next = cx.range.start;
         if depth > 0 {
             let mut children = Vec::with_capacity(entries.into());
             for chunk in body.chunks_exact(ENTRY_BYTES) {
@@ -167,7 +174,7 @@ impl ExtentNode {
                 let logical = raw.ei_block.get();
                 let child =
                     VolumeBlock(u64::from(raw.ei_leaf_hi.get()) << 32 | u64::from(raw.ei_leaf_lo.get()));
-                if u64::from(logical) < next || u64::from(logical) >= cx.range.1 {
+                if u64::from(logical) < next || u64::from(logical) >= cx.range.end {
                     return bad(
                         "ei_block",
                         logical.into(),
@@ -198,7 +205,7 @@ impl ExtentNode {
             if extent.blocks == 0 {
                 return bad("ee_len", len.into(), "at least 1");
             }
-            if u64::from(extent.logical.0) < next || extent.logical_end() > cx.range.1 {
+            if u64::from(extent.logical.0) < next || extent.logical_end() > cx.range.end {
                 let rule = "behind the extent before and within the parent's range";
                 return bad("ee_block", extent.logical.0.into(), rule);
             }

@@ -20,6 +20,7 @@
 
 mod acl;
 mod bitmap;
+mod block_range;
 mod char_sign;
 mod checksum;
 mod dirent;
@@ -45,6 +46,7 @@ pub use bitmap::{
     bit, block_bitmap_checksum, clear_bits, count_free, inode_bitmap_checksum, set_bits, verify_block_bitmap,
     verify_inode_bitmap,
 };
+pub use block_range::BlockRange;
 pub use char_sign::CharSign;
 pub use checksum::{ChecksumSeed, crc16, crc32c};
 pub use dirent::{

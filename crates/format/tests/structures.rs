@@ -181,7 +181,7 @@ fn huge_files_count_blocks_instead_of_sectors() {
 
 fn leaf_context(sb: &Superblock) -> ExtentContext<'_> {
     let root = ExtentContext::root(sb, InodeNumber(17));
-    ExtentContext { block: Some(VolumeBlock(1627)), depth: Some(0), range: (0, 166), ..root }
+    ExtentContext { block: Some(VolumeBlock(1627)), depth: Some(0), range: BlockRange::new(0, 166), ..root }
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn extent_nodes_with_one_bad_field_are_refused_by_its_name() {
         let found = if parsed.is_ok() { "none" } else { field(parsed) };
         assert_eq!(found, *name, "byte {at} = {new:x?}");
     }
-    let narrow = ExtentContext { range: (0, 100), ..cx };
+    let narrow = ExtentContext { range: BlockRange::new(0, 100), ..cx };
     assert_eq!(field(ExtentNode::parse(EXTENTS, &narrow)), "ee_block");
     let seed = ChecksumSeed(1);
     let place = Place::ExtentNode(InodeNumber(17), None);

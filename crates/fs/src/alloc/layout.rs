@@ -12,9 +12,9 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(crate) struct Layout {
     /// Sorted, disjoint, not adjacent.
-    ranges: Vec<Range<u64>>,
+    ranges: Vec<Range<VolumeBlock>>,
     /// Blocks of the journal and of the orphan file, which their inodes own and no other file does. In the same order.
-    private: Vec<Range<u64>>,
+    private: Vec<Range<VolumeBlock>>,
 }
 
 impl Layout {
@@ -27,19 +27,19 @@ impl Layout {
     pub(crate) fn new(
         sb: &Superblock,
         descriptors: &[GroupDescriptor],
-        private: Vec<Range<u64>>,
+        private: Vec<Range<VolumeBlock>>,
     ) -> std::result::Result<Self, Corrupt> {
         let table = u64::from(inode_table_blocks(sb));
         Self::check_overlaps(sb, descriptors, table)?;
         let mut ranges = Vec::with_capacity(descriptors.len() * 4);
         for (n, descriptor) in descriptors.iter().enumerate() {
             let group = Group(n as u32);
-            let first = sb.group_first_block(group).0;
-            ranges.push(first..first + u64::from(leading_blocks(sb, group)));
+            let first = sb.group_first_block(group);
+            ranges.push(first..VolumeBlock(first.0 + u64::from(leading_blocks(sb, group))));
             for (at, len) in
                 [(descriptor.block_bitmap, 1), (descriptor.inode_bitmap, 1), (descriptor.inode_table, table)]
             {
-                ranges.push(at.0..at.0 + len);
+                ranges.push(at..VolumeBlock(at.0 + len));
             }
         }
         Ok(Self { ranges: merged(ranges), private: merged(private) })
@@ -76,9 +76,9 @@ impl Layout {
 
     /// Whether any of `blocks` blocks from `start` holds the volume's own metadata, or belongs to its own files.
     pub(crate) fn overlaps(&self, start: VolumeBlock, blocks: u64) -> bool {
-        let touches = |ranges: &[Range<u64>]| {
-            let next = ranges.partition_point(|range| range.end <= start.0);
-            ranges.get(next).is_some_and(|range| range.start < start.0.saturating_add(blocks))
+        let touches = |ranges: &[Range<VolumeBlock>]| {
+            let next = ranges.partition_point(|range| range.end <= start);
+            ranges.get(next).is_some_and(|range| range.start.0 < start.0.saturating_add(blocks))
         };
         touches(&self.ranges) || touches(&self.private)
     }
@@ -86,12 +86,12 @@ impl Layout {
     /// The block bitmap of a group with `BLOCK_UNINIT`: its metadata and the padding behind its last block.
     pub(crate) fn block_bitmap(&self, sb: &Superblock, group: Group) -> Vec<u8> {
         let mut bitmap = vec![0; sb.block_size().byte_len()];
-        let first = sb.group_first_block(group).0;
-        let end = first + u64::from(sb.group_blocks(group));
+        let first = sb.group_first_block(group);
+        let end = VolumeBlock(first.0 + u64::from(sb.group_blocks(group)));
         let next = self.ranges.partition_point(|range| range.end <= first);
         for range in self.ranges[next..].iter().take_while(|range| range.start < end) {
-            let start = range.start.max(first) - first;
-            set_bits(&mut bitmap, start as u32, (range.end.min(end) - first) as u32);
+            let start = range.start.max(first).0 - first.0;
+            set_bits(&mut bitmap, start as u32, (range.end.min(end).0 - first.0) as u32);
         }
         set_bits(&mut bitmap, sb.group_blocks(group), sb.block_size().bytes() * 8);
         bitmap
@@ -99,9 +99,9 @@ impl Layout {
 }
 
 /// Sorted, and joined where they touch.
-fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+fn merged(mut ranges: Vec<Range<VolumeBlock>>) -> Vec<Range<VolumeBlock>> {
     ranges.sort_unstable_by_key(|range| range.start);
-    let mut merged: Vec<Range<u64>> = Vec::new();
+    let mut merged: Vec<Range<VolumeBlock>> = Vec::new();
     for range in ranges.into_iter().filter(|range| !range.is_empty()) {
         match merged.last_mut() {
             Some(last) if range.start <= last.end => last.end = last.end.max(range.end),

@@ -110,7 +110,7 @@ impl Allocator {
     ///
     /// # Errors
     /// Descriptors that contradict each other.
-    pub(crate) fn new(store: Arc<MetaStore>, private: Vec<Range<u64>>) -> Result<Self> {
+    pub(crate) fn new(store: Arc<MetaStore>, private: Vec<Range<VolumeBlock>>) -> Result<Self> {
         let sb = store.shape();
         let descriptors: Vec<GroupDescriptor> =
             (0..store.groups().count()).map(|n| store.groups().get(Group(n))).collect();

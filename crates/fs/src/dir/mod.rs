@@ -18,8 +18,8 @@ use crate::view::View;
 use crate::xattr::inline_data;
 use crate::{BlockRef, Error, Result, Run, RunState, quote};
 use extant_format::{
-    Corrupt, DirEntries, DirEntry, FileBlock, FileKind, HtreeContext, Incompat, Inode, InodeFlags,
-    InodeNumber, Place, VolumeBlock, verify_dirent_checksum, verify_dx_checksum,
+    BlockRange, Corrupt, DirEntries, DirEntry, FileBlock, FileKind, HtreeContext, Incompat, Inode,
+    InodeFlags, InodeNumber, Place, VolumeBlock, verify_dirent_checksum, verify_dx_checksum,
 };
 
 /// Blocks that a reader asks for at a time.
@@ -63,7 +63,7 @@ impl View {
         Ok(DirReader {
             view: self.clone(),
             dir: dir.clone(),
-            walker: RunWalker::new(0, blocks),
+            walker: RunWalker::new(BlockRange::new(0, blocks)),
             run: None,
             inline,
             blocks_read: 0,

@@ -21,8 +21,7 @@ use extant_cache::{
     Answer, Backing, BackingError, BackingErrorKind, ByteRange, DirtyRun, Placed, ReadExtent, ReadFrom,
     WriteExtent, WriteTo, WrittenRun,
 };
-use extant_format::{Place, RoCompat, VolumeBlock};
-use std::ops::Range;
+use extant_format::{BlockRange, Place, RoCompat, VolumeBlock};
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
@@ -32,7 +31,7 @@ pub(super) const RUNS_PER_HANDLE: usize = 12;
 pub(super) const LARGE_FILE_BYTES: u64 = 1 << 31;
 
 /// Blocks of the file whose write has ended, their place, and what they were.
-type Landed = (Range<u64>, VolumeBlock, Was);
+type Landed = (BlockRange, VolumeBlock, Was);
 
 /// A change of a file's map, for [`Contents::change_map`].
 pub(super) struct MapChange<'a> {
@@ -64,7 +63,7 @@ impl Backing for Contents {
             None => Answer::later(async move {
                 let block = range.start >> self.block.log2();
                 loop {
-                    self.know(block..block + 1).await.map_err(refusal)?;
+                    self.know(BlockRange::one(block)).await.map_err(refusal)?;
                     if let Some(extent) = self.read_extent(range) {
                         return Ok(extent);
                     }
@@ -93,7 +92,7 @@ impl Backing for Contents {
         let first = self.block.blocks_for(range.start);
         let last = range.end >> self.block.log2();
         if first < last {
-            self.unreserve(first..last);
+            self.unreserve(BlockRange::new(first, last));
         }
     }
 }
@@ -179,15 +178,15 @@ impl Contents {
         let step = {
             let mut live = self.live.lock();
             let step = live.map.write_step(block);
-            let step = step.map(|(blocks, step)| (blocks.start..blocks.end.min(last), step));
-            if let Some((blocks, WriteStep::Allocate | WriteStep::InPlace { .. })) = &step {
-                live.map.claim(blocks.clone());
+            let step = step.map(|(blocks, step)| (blocks.until(last), step));
+            if let Some((blocks, WriteStep::Allocate | WriteStep::InPlace { .. })) = step {
+                live.map.claim(blocks);
             }
             step
         };
         let (blocks, to, fresh) = match step {
             None => {
-                self.know(block..last).await?;
+                self.know(BlockRange::new(block, last)).await?;
                 return Ok(None);
             }
             Some((_, WriteStep::Wait)) => {
@@ -203,8 +202,8 @@ impl Contents {
             Some((blocks, WriteStep::Overwrite(to))) => (blocks, to, false),
             Some((blocks, WriteStep::InPlace { to, fresh })) => (blocks, to, fresh),
             Some((blocks, WriteStep::Allocate)) => {
-                let (to, got) = self.allocate(blocks.clone()).await?;
-                (blocks.start..blocks.start + got, to, true)
+                let (to, got) = self.allocate(blocks).await?;
+                (blocks.until(blocks.start + got), to, true)
             }
         };
         let range = ByteRange::new(at, self.bytes_at(blocks.end).min(end));
@@ -217,8 +216,8 @@ impl Contents {
     }
 
     /// Gives claimed blocks a place. Gives its first block and how many got one; the others are delayed again.
-    pub(super) async fn allocate(&self, blocks: Range<u64>) -> Result<(VolumeBlock, u64)> {
-        let want = (blocks.end - blocks.start).min(u64::from(u32::MAX)) as u32;
+    pub(super) async fn allocate(&self, blocks: BlockRange) -> Result<(VolumeBlock, u64)> {
+        let want = blocks.len().min(u64::from(u32::MAX)) as u32;
         let (reservation, goal) = {
             let mut live = self.live.lock();
             (live.take_reserved(want.into()), self.goal(&live, blocks.start))
@@ -243,15 +242,15 @@ impl Contents {
             }
             let got = allocated.map(|allocated| {
                 let run = allocated.run();
-                let placed = blocks.start..blocks.start + run.blocks;
-                live.map.place(placed.clone(), run.start);
+                let placed = BlockRange::at(blocks.start, run.blocks);
+                live.map.place(placed, run.start);
                 live.last_placed = Some((placed.end, run.end()));
                 live.places.insert(placed.start, allocated);
                 (run.start, run.blocks)
             });
             let done = got.as_ref().map_or(0, |&(_, blocks)| blocks);
             if blocks.start + done < blocks.end {
-                live.map.failed(blocks.start + done..blocks.end);
+                live.map.failed(BlockRange::new(blocks.start + done, blocks.end));
             }
             (got, live.wake())
         };
@@ -282,18 +281,18 @@ impl Contents {
                 result = self.log(part, run.size_bytes).await;
             }
             if result.is_err() {
-                part.iter().for_each(|(blocks, _, _)| self.give_up(blocks.clone()));
+                part.iter().for_each(|(blocks, _, _)| self.give_up(*blocks));
             }
         }
         result
     }
 
     /// Blocks in flight did not reach the map: those that were delayed are so again.
-    pub(super) fn give_up(&self, blocks: Range<u64>) {
+    pub(super) fn give_up(&self, blocks: BlockRange) {
         let (gone, wakers) = {
             let mut live = self.live.lock();
-            live.map.failed(blocks.clone());
-            let starts: Vec<u64> = live.places.range(blocks).map(|(&start, _)| start).collect();
+            live.map.failed(blocks);
+            let starts: Vec<u64> = live.places.range(blocks.blocks()).map(|(&start, _)| start).collect();
             let gone: Vec<Allocated> = starts.iter().filter_map(|start| live.places.remove(start)).collect();
             (gone, live.wake())
         };
@@ -312,7 +311,7 @@ impl Contents {
         let mapped: Vec<_> = landed
             .iter()
             .filter(|(_, _, was)| *was != Was::Written)
-            .map(|(blocks, to, _)| written(blocks, *to))
+            .map(|(blocks, to, _)| written(*blocks, *to))
             .collect();
         let change = MapChange {
             change: Change::Map(&mapped),
@@ -322,9 +321,9 @@ impl Contents {
         };
         self.change_map(change, |handle, live, _| {
             let new = landed.iter().filter(|(_, _, was)| *was == Was::New);
-            let data_blocks = new.map(|(blocks, _, _)| self.log_place(handle, live, blocks)).sum();
+            let data_blocks = new.map(|(blocks, _, _)| self.log_place(handle, live, *blocks)).sum();
             for (blocks, _, _) in landed {
-                live.map.landed(blocks.clone(), size_bytes);
+                live.map.landed(*blocks, size_bytes);
             }
             data_blocks
         })
@@ -333,10 +332,10 @@ impl Contents {
     }
 
     /// Logs the allocation of new blocks in flight; gives their number.
-    pub(super) fn log_place(&self, handle: &mut Handle, live: &mut Live, blocks: &Range<u64>) -> u64 {
+    pub(super) fn log_place(&self, handle: &mut Handle, live: &mut Live, blocks: BlockRange) -> u64 {
         let place = live.places.remove(&blocks.start).expect("new blocks in flight have a place");
         self.writer.alloc.log(handle, place);
-        blocks.end - blocks.start
+        blocks.len()
     }
 
     /// Plans a change of the map and logs it, with the blocks that it frees and with the size that the file has on the device

@@ -1,7 +1,6 @@
 //! One file's contents in memory: its pages and its map, the space that dirty pages have reserved, and what is in flight.
 
 use crate::alloc::{Allocated, Privilege, Reservation};
-use crate::map::MAP_END;
 use crate::map::change::look_up;
 use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
 use crate::map::live::{Known, LiveMap, Need, WriteStep};
@@ -11,12 +10,11 @@ use crate::{Error, Result};
 use extant_cache::ByteRange;
 use extant_cache::accounts::{Account, Charge};
 use extant_format::{
-    BlockSize, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock, VolumeBlock,
+    BlockRange, BlockSize, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock, VolumeBlock,
 };
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
@@ -121,8 +119,8 @@ impl Contents {
     }
 
     /// The blocks with at least one byte in a range.
-    pub(super) fn blocks_of(&self, range: ByteRange) -> Range<u64> {
-        range.start >> self.block.log2()..self.block.blocks_for(range.end)
+    pub(super) fn blocks_of(&self, range: ByteRange) -> BlockRange {
+        BlockRange::new(range.start >> self.block.log2(), self.block.blocks_for(range.end))
     }
 
     pub(super) fn uses_extents(&self) -> bool {
@@ -136,11 +134,11 @@ impl Contents {
     ///
     /// # Errors
     /// A damaged map, or one that cannot be read.
-    pub(super) async fn know(&self, blocks: Range<u64>) -> Result<()> {
+    pub(super) async fn know(&self, blocks: BlockRange) -> Result<()> {
         loop {
             let (unknown, version) = {
                 let live = self.live.lock();
-                (live.map.first_unknown(blocks.clone()), live.version)
+                (live.map.first_unknown(blocks), live.version)
             };
             let Some(unknown) = unknown else { return Ok(()) };
             let found = match self.look_up(unknown).await {
@@ -153,7 +151,7 @@ impl Contents {
             };
             let mut live = self.live.lock();
             if live.version == version {
-                live.map.learn(&blocks, &found);
+                live.map.learn(blocks, &found);
             }
         }
     }
@@ -162,18 +160,15 @@ impl Contents {
     ///
     /// # Errors
     /// A damaged map, or one that cannot be read; one that claims the volume's own metadata.
-    async fn look_up(&self, block: u64) -> Result<Vec<(Range<u64>, Known)>> {
+    async fn look_up(&self, block: u64) -> Result<Vec<(BlockRange, Known)>> {
         if self.is_emptied() {
-            return Ok(vec![(0..MAP_END, Known::Hole)]);
+            return Ok(vec![(BlockRange::ALL, Known::Hole)]);
         }
         let Writer { store, alloc, .. } = &*self.writer;
         let found = look_up(store, alloc, &self.cell, block).await?;
         for (range, known) in &found {
             if let Known::Written(at) | Known::Unwritten(at) = *known {
-                alloc.check_claim(
-                    PhysicalRun::new(at, range.end - range.start),
-                    Place::Inode(self.number()),
-                )?;
+                alloc.check_claim(PhysicalRun::new(at, range.len()), Place::Inode(self.number()))?;
             }
         }
         Ok(found)
@@ -185,7 +180,7 @@ impl Contents {
     /// As [`Self::reserve`].
     pub(super) async fn reserve_for_copy(
         &self,
-        blocks: Range<u64>,
+        blocks: BlockRange,
         at: u64,
         privilege: Privilege,
     ) -> Result<Reserved<'_>> {
@@ -198,7 +193,7 @@ impl Contents {
     ///
     /// # Errors
     /// [`Error::NoSpace`], with nothing marked; what [`Self::know`] meets; why the journal gave up.
-    pub(super) async fn reserve(&self, blocks: Range<u64>, privilege: Privilege) -> Result<Vec<Range<u64>>> {
+    pub(super) async fn reserve(&self, blocks: BlockRange, privilege: Privilege) -> Result<Vec<BlockRange>> {
         self.reserve_as(blocks, privilege, Mark::Dirty).await
     }
 
@@ -208,27 +203,27 @@ impl Contents {
     /// As [`Self::reserve`].
     pub(super) async fn reserve_holes(
         &self,
-        blocks: Range<u64>,
+        blocks: BlockRange,
         privilege: Privilege,
-    ) -> Result<Vec<Range<u64>>> {
+    ) -> Result<Vec<BlockRange>> {
         self.reserve_as(blocks, privilege, Mark::Holes).await
     }
 
     async fn reserve_as(
         &self,
-        blocks: Range<u64>,
+        blocks: BlockRange,
         privilege: Privilege,
         mark: Mark,
-    ) -> Result<Vec<Range<u64>>> {
+    ) -> Result<Vec<BlockRange>> {
         let mut in_hand: Option<(Reservation, u64, u64)> = None;
         loop {
-            self.know(blocks.clone()).await?;
+            self.know(blocks).await?;
             let (data, nodes) = {
                 let mut live = self.live.lock();
-                if live.map.first_unknown(blocks.clone()).is_some() {
+                if live.map.first_unknown(blocks).is_some() {
                     continue;
                 }
-                let need = live.map.need(blocks.clone());
+                let need = live.map.need(blocks);
                 let nodes = match mark {
                     Mark::Dirty => self.nodes_for(&live, &need),
                     Mark::Holes => self.nodes_for_runs(&need),
@@ -284,8 +279,8 @@ impl Contents {
         need.delayed
             .iter()
             .map(|run| {
-                let around = live.map.delayed_around(run.clone());
-                let before = growth(around.start..run.start) + growth(run.end..around.end);
+                let around = live.map.delayed_around(*run);
+                let before = growth(around.until(run.start)) + growth(BlockRange::new(run.end, around.end));
                 growth(around).saturating_sub(before)
             })
             .sum()
@@ -314,7 +309,7 @@ impl Contents {
     }
 
     /// Blocks that were marked dirty will not be written.
-    pub(super) fn unreserve(&self, blocks: Range<u64>) {
+    pub(super) fn unreserve(&self, blocks: BlockRange) {
         let given_back = {
             let mut live = self.live.lock();
             let delayed = live.map.abandon(blocks);
@@ -324,9 +319,9 @@ impl Contents {
     }
 
     /// Blocks of a failed write, as [`Self::reserve`] gave them, will not be written from block `from` on.
-    pub(super) fn unreserve_all(&self, pending: &[Range<u64>], from: u64) {
+    pub(super) fn unreserve_all(&self, pending: &[BlockRange], from: u64) {
         for blocks in pending.iter().filter(|blocks| blocks.end > from) {
-            self.unreserve(blocks.start.max(from)..blocks.end);
+            self.unreserve(BlockRange::new(blocks.start.max(from), blocks.end));
         }
     }
 
@@ -403,7 +398,7 @@ impl Contents {
 pub(super) struct Reserved<'a> {
     contents: &'a Contents,
     /// Those that were not pending before.
-    pending: Vec<Range<u64>>,
+    pending: Vec<BlockRange>,
     at: u64,
     /// Bytes that were copied, from `at` on.
     pub(super) copied_bytes: AtomicUsize,

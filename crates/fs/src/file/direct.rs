@@ -13,6 +13,7 @@ use crate::map::live::{Known, WriteStep};
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Device, IoError, Op, Piece, Sector, Segment, until_end};
 use extant_cache::{ByteRange, WriteTo, WrittenExtent, WrittenRun};
+use extant_format::BlockRange;
 use futures_util::future::join_all;
 
 /// A run of a request's bytes on the device; `None` reads as zeroes.
@@ -262,7 +263,7 @@ impl Contents {
         let mut at = bytes.start;
         while at < bytes.end {
             let block = at >> self.block.log2();
-            self.know(block..block + 1).await?;
+            self.know(BlockRange::one(block)).await?;
             let Some((run, known)) = self.live.lock().map.read(block) else { continue };
             let end = (run.end << self.block.log2()).min(bytes.end);
             let sector = match known {

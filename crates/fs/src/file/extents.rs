@@ -6,14 +6,13 @@
 use super::contents::Contents;
 use super::read::File;
 use super::write::OpenFile;
+use crate::map::RunWalker;
 use crate::map::live::Stored;
-use crate::map::{MAP_END, RunWalker};
 use crate::view::View;
 use crate::{Result, RunState};
 use bitflags::bitflags;
 use extant_cache::ByteRange;
-use extant_format::{BlockSize, Inode, InodeFlags, VolumeBlock};
-use std::ops::Range;
+use extant_format::{BlockRange, BlockSize, Inode, InodeFlags, VolumeBlock};
 
 /// Offset of `i_block`, where contents in the inode begin, in its record.
 const I_BLOCK: u64 = 0x28;
@@ -57,7 +56,7 @@ pub struct FileExtent {
 /// A run of blocks that are stored in one way.
 #[derive(Clone, Debug)]
 struct Stretch {
-    blocks: Range<u64>,
+    blocks: BlockRange,
     stored: Stored,
 }
 
@@ -72,7 +71,7 @@ impl Stretch {
 
     /// Whether `next`, which begins where this ends, continues it on the device, too.
     fn continues(&self, next: &Self) -> bool {
-        let follows = |a: VolumeBlock, b: VolumeBlock| b.0 == a.0 + (self.blocks.end - self.blocks.start);
+        let follows = |a: VolumeBlock, b: VolumeBlock| b.0 == a.0 + self.blocks.len();
         match (self.stored, next.stored) {
             (Stored::Hole, Stored::Hole) | (Stored::Delayed, Stored::Delayed) => true,
             (Stored::Written(a), Stored::Written(b)) => follows(a, b),
@@ -84,19 +83,20 @@ impl Stretch {
 
 /// A file's stretches in order, from the map in memory or from that of a volume that is open for reading.
 enum Stretches<'a> {
-    Live { contents: &'a Contents, at: u64, end: u64 },
+    Live { contents: &'a Contents, left: BlockRange },
     Still { view: &'a View, inode: &'a Inode, walker: Box<RunWalker> },
 }
 
 impl Stretches<'_> {
     async fn next(&mut self) -> Result<Option<Stretch>> {
         match self {
-            Self::Live { contents, at, end } => {
-                while *at < *end {
-                    contents.know(*at..*at + 1).await?;
-                    let Some((run, stored)) = contents.live.lock().map.stored(*at) else { continue };
-                    let blocks = *at..run.end.min(*end);
-                    *at = blocks.end;
+            Self::Live { contents, left } => {
+                while !left.is_empty() {
+                    let at = left.start;
+                    contents.know(BlockRange::one(at)).await?;
+                    let Some((run, stored)) = contents.live.lock().map.stored(at) else { continue };
+                    let blocks = run.until(left.end);
+                    left.start = blocks.end;
                     return Ok(Some(Stretch { blocks, stored }));
                 }
                 Ok(None)
@@ -107,7 +107,7 @@ impl Stretches<'_> {
                     RunState::Unwritten(at) => Stored::Unwritten { at, is_dirty: false },
                     RunState::Written(at) => Stored::Written(at),
                 };
-                Stretch { blocks: run.logical..run.logical + run.blocks, stored }
+                Stretch { blocks: BlockRange::at(run.logical, run.blocks), stored }
             })),
         }
     }
@@ -124,7 +124,7 @@ impl Stretches<'_> {
     }
 
     /// The extents in `blocks`, and whether the file has others behind.
-    async fn list(mut self, blocks: Range<u64>, form: Form) -> Result<Vec<FileExtent>> {
+    async fn list(mut self, blocks: BlockRange, form: Form) -> Result<Vec<FileExtent>> {
         let mut found: Vec<Stretch> = Vec::new();
         let mut is_last = true;
         while let Some(mut stretch) = self.next().await? {
@@ -174,15 +174,15 @@ impl Form {
         if !self.has_tree {
             flags |= ExtentFlags::MERGED;
         }
-        let Range { start, end } = stretch.blocks;
-        FileExtent { offset: start << bits, bytes: (end - start) << bits, device_offset: at.0 << bits, flags }
+        let (start, len) = (stretch.blocks.start, stretch.blocks.len());
+        FileExtent { offset: start << bits, bytes: len << bits, device_offset: at.0 << bits, flags }
     }
 }
 
 /// The blocks with bytes of a range, as far as a map reaches.
-fn blocks_of(block: BlockSize, range: ByteRange) -> Range<u64> {
-    let end = block.blocks_for(range.end).min(MAP_END);
-    (range.start >> block.log2()).min(end)..end
+fn blocks_of(block: BlockSize, range: ByteRange) -> BlockRange {
+    let end = block.blocks_for(range.end).min(BlockRange::MAP_END);
+    BlockRange::new((range.start >> block.log2()).min(end), end)
 }
 
 /// Contents in the inode, whose record lies at byte `record` of the device.
@@ -234,7 +234,7 @@ impl OpenFile {
             return Ok(Some(seek_in_data(from, size, data)));
         }
         let blocks = blocks_of(contents.block, ByteRange::new(from, size));
-        let stretches = Stretches::Live { contents, at: blocks.start, end: blocks.end };
+        let stretches = Stretches::Live { contents, left: blocks };
         stretches.seek(contents.block, from, size, data).await
     }
 
@@ -257,7 +257,7 @@ impl OpenFile {
         }
         let form = Form { block: contents.block, has_tree: contents.uses_extents() };
         let blocks = blocks_of(contents.block, range);
-        let stretches = Stretches::Live { contents, at: blocks.start, end: MAP_END };
+        let stretches = Stretches::Live { contents, left: BlockRange::from_block(blocks.start) };
         stretches.list(blocks, form).await
     }
 }
@@ -310,11 +310,11 @@ impl File {
         }
         let blocks = blocks_of(block, range);
         let form = Form { block, has_tree: self.inode.flags().contains(InodeFlags::EXTENTS) };
-        self.stretches(blocks.start..MAP_END).list(blocks, form).await
+        self.stretches(BlockRange::from_block(blocks.start)).list(blocks, form).await
     }
 
-    fn stretches(&self, blocks: Range<u64>) -> Stretches<'_> {
-        let walker = Box::new(RunWalker::new(blocks.start, blocks.end));
+    fn stretches(&self, blocks: BlockRange) -> Stretches<'_> {
+        let walker = Box::new(RunWalker::new(blocks));
         Stretches::Still { view: &self.view, inode: &self.inode, walker }
     }
 }

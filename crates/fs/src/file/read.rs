@@ -1,13 +1,13 @@
 //! Contents of files and symbolic links.
 
 use super::OpenFile;
-use crate::map::{MAP_END, Mapper, RunWalker};
+use crate::map::{Mapper, RunWalker};
 use crate::meta::CHUNK_BYTES;
 use crate::view::View;
 use crate::xattr::inline_data;
 use crate::{BlockRef, Error, Result, Run, RunState};
 use extant_block::{Buf, IoError, Sector};
-use extant_format::{Corrupt, FileKind, Inode, InodeFlags, Place, Superblock, VolumeBlock};
+use extant_format::{BlockRange, Corrupt, FileKind, Inode, InodeFlags, Place, Superblock, VolumeBlock};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -176,7 +176,7 @@ impl FileStream {
         let end = if inline.is_some() { 0 } else { view.superblock().block_size().blocks_for(size) };
         Ok(Self {
             view: view.clone(),
-            walker: RunWalker::new(0, end),
+            walker: RunWalker::new(BlockRange::new(0, end)),
             inline: inline.map(|mut bytes| {
                 bytes.resize(size as usize, 0);
                 Buf::from_slice(&bytes)
@@ -279,7 +279,7 @@ impl FileStream {
 /// Checks that a map can address all of a file whose contents are in blocks. Otherwise a reader of a few stored bytes would be
 /// sent over exabytes of holes.
 pub(super) fn check_size(inode: &Inode, sb: &Superblock) -> std::result::Result<(), Corrupt> {
-    if sb.block_size().blocks_for(inode.size()) <= MAP_END {
+    if sb.block_size().blocks_for(inode.size()) <= BlockRange::MAP_END {
         return Ok(());
     }
     let rule = "within 2^32 blocks, which is what a file's map can address";

@@ -3,12 +3,10 @@
 use crate::Result;
 use crate::alloc::Pins;
 use crate::journal::{Credits, Handle};
-use crate::map::MAP_END;
 use crate::map::change::{Change, PinnedNodes, Planned, frees_metadata, plan};
 use crate::meta::InodeCell;
 use crate::writer::Writer;
-use extant_format::{Place, Superblock};
-use std::ops::Range;
+use extant_format::{BlockRange, Place, Superblock};
 use std::sync::Arc;
 
 /// Where a step of a removal stands.
@@ -34,7 +32,7 @@ pub(crate) async fn free_from(
     mut beside: impl FnMut(&mut Handle, Step),
 ) -> Result<()> {
     let sb = writer.store.shape();
-    let mut rest = Some(from..MAP_END);
+    let mut rest = Some(BlockRange::from_block(from));
     let mut first = true;
     while let Some(range) = rest.take() {
         let mut removal = Removal::of(writer, cell, range).await?;
@@ -59,10 +57,10 @@ pub(super) struct Removal {
 impl Removal {
     /// The removal of all from block `from` on, or of the end of that.
     pub(super) async fn plan(writer: &Writer, cell: &Arc<InodeCell>, from: u64) -> Result<Self> {
-        Self::of(writer, cell, from..MAP_END).await
+        Self::of(writer, cell, BlockRange::from_block(from)).await
     }
 
-    async fn of(writer: &Writer, cell: &Arc<InodeCell>, range: Range<u64>) -> Result<Self> {
+    async fn of(writer: &Writer, cell: &Arc<InodeCell>, range: BlockRange) -> Result<Self> {
         let mut nodes = PinnedNodes::of(cell, writer.store.shape());
         let planned = plan(&writer.store, &writer.alloc, cell, &mut nodes, &Change::Remove(range)).await?;
         let place = Place::Inode(cell.number());

@@ -10,12 +10,11 @@ use super::removal::free_from;
 use super::write::{OpenFile, cache_error};
 use crate::inode::{Orphan, Orphans};
 use crate::journal::{Credits, Handle};
-use crate::map::MAP_END;
 use crate::meta::InodeCell;
 use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
-use extant_format::{Inode, InodeFlags};
+use extant_format::{BlockRange, Inode, InodeFlags};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -242,7 +241,7 @@ impl Contents {
         self.emptied.store(0, Ordering::Release);
         let given_back = {
             let mut live = self.live.lock();
-            let delayed = live.map.abandon(0..MAP_END);
+            let delayed = live.map.abandon(BlockRange::ALL);
             live.give_back(delayed)
         };
         drop(given_back);

@@ -11,7 +11,6 @@ use super::resize::RECORD_CREDITS;
 use super::write::{OpenFile, cache_error};
 use crate::alloc::{Allocated, Privilege, Reservation};
 use crate::journal::Credits;
-use crate::map::MAP_END;
 use crate::map::change::{Change, unwritten};
 use crate::map::cost::{split_growth, tree_growth};
 use crate::map::edit::Rest;
@@ -19,8 +18,7 @@ use crate::map::live::{Known, Stored};
 use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
-use extant_format::{Extent, RoCompat, VolumeBlock};
-use std::ops::Range;
+use extant_format::{BlockRange, Extent, RoCompat, VolumeBlock};
 
 /// Bytes of a page of the cache.
 const PAGE: u64 = extant_cache::PAGE_BYTES as u64;
@@ -133,7 +131,7 @@ impl OpenFile {
     }
 
     /// Allocates the holes of a range as unwritten blocks.
-    async fn allocate_holes(&self, blocks: Range<u64>) -> Result<()> {
+    async fn allocate_holes(&self, blocks: BlockRange) -> Result<()> {
         let contents = &*self.contents;
         let holes = contents.reserve_holes(blocks, self.privilege()).await?;
         let placed = contents.place_holes(&holes).await;
@@ -158,11 +156,11 @@ impl OpenFile {
         if whole.is_empty() {
             return contents.log_times(false).await;
         }
-        let mut nodes = self.reserve_split(&whole).await?;
-        let cut = contents.bytes_of(&whole);
+        let mut nodes = self.reserve_split(whole).await?;
+        let cut = contents.bytes_of(whole);
         let exclusion = self.mapping.exclude(cut).await;
         self.drop_pages(cut, size).await?;
-        contents.unreserve(whole.clone());
+        contents.unreserve(whole);
         let removed = contents.remove(whole, nodes.as_mut(), size).await;
         drop(exclusion);
         removed
@@ -179,10 +177,9 @@ impl OpenFile {
         self.allocate_holes(contents.blocks_of(bytes)).await?;
         let whole = contents.whole_blocks(bytes);
         if !whole.is_empty() {
-            let count =
-                tree_growth(contents.tree_shape(), 2 + (whole.end - whole.start) / 32_767, 1, contents.block);
+            let count = tree_growth(contents.tree_shape(), 2 + whole.len() / 32_767, 1, contents.block);
             let mut nodes = self.reserve_nodes(count).await?;
-            let zeroed = contents.bytes_of(&whole);
+            let zeroed = contents.bytes_of(whole);
             let exclusion = self.mapping.exclude(zeroed).await;
             self.mapping.invalidate(zeroed).await.map_err(cache_error)?;
             contents.unwrite(whole, nodes.as_mut(), size).await?;
@@ -196,12 +193,12 @@ impl OpenFile {
         let gone = contents.blocks_of(bytes);
         let (size, left) = (self.size(), self.size() - bytes.len());
         self.write_out(ByteRange::ALL).await?;
-        let mut nodes = self.reserve_split(&gone).await?;
+        let mut nodes = self.reserve_split(gone).await?;
         let exclusion = self.settle_behind(bytes.start).await?;
-        contents.remove(gone.clone(), nodes.as_mut(), size).await?;
-        let mut rest = Some(gone.end..MAP_END);
+        contents.remove(gone, nodes.as_mut(), size).await?;
+        let mut rest = Some(BlockRange::from_block(gone.end));
         while let Some(range) = rest {
-            let change = Change::ShiftLeft(range, gone.end - gone.start);
+            let change = Change::ShiftLeft(range, gone.len());
             rest = contents.shift(change, None, None).await?;
         }
         {
@@ -219,12 +216,12 @@ impl OpenFile {
         let blocks = contents.blocks_of(bytes);
         let size = self.size() + bytes.len();
         self.write_out(ByteRange::ALL).await?;
-        let mut nodes = self.reserve_split(&(blocks.start..blocks.start)).await?;
+        let mut nodes = self.reserve_split(BlockRange::at(blocks.start, 0)).await?;
         let exclusion = self.settle_behind(bytes.start).await?;
         let mut grown = Some(size);
-        let mut rest = Some(blocks.start..MAP_END);
+        let mut rest = Some(BlockRange::from_block(blocks.start));
         while let Some(range) = rest {
-            let change = Change::ShiftRight(range, blocks.end - blocks.start);
+            let change = Change::ShiftRight(range, blocks.len());
             rest = contents.shift(change, nodes.as_mut(), grown).await?;
             if grown.take().is_some() {
                 self.mapping.set_size(size).await.map_err(cache_error)?;
@@ -235,11 +232,11 @@ impl OpenFile {
     }
 
     /// Reserves the nodes that cutting a range out may take: where one run reaches over both of its ends, it becomes two.
-    async fn reserve_split(&self, blocks: &Range<u64>) -> Result<Option<Reservation>> {
+    async fn reserve_split(&self, blocks: BlockRange) -> Result<Option<Reservation>> {
         let contents = &*self.contents;
         let Some(before) = blocks.start.checked_sub(1) else { return Ok(None) };
-        contents.know(before..blocks.start).await?;
-        contents.know(blocks.end..blocks.end + 1).await?;
+        contents.know(BlockRange::one(before)).await?;
+        contents.know(BlockRange::one(blocks.end)).await?;
         let is_split = {
             let live = contents.live.lock();
             let places = (live.map.place_of(before), live.map.place_of(blocks.end));
@@ -281,7 +278,8 @@ impl OpenFile {
         if !contents.has_data(block).await? {
             return Ok(());
         }
-        let reserved = contents.reserve_for_copy(block..block + 1, bytes.start, self.privilege()).await?;
+        let reserved =
+            contents.reserve_for_copy(BlockRange::one(block), bytes.start, self.privilege()).await?;
         let zeroes = vec![0; bytes.len() as usize];
         self.pages.write_counted(bytes.start, &zeroes, &reserved.copied_bytes).await.map_err(cache_error)
     }
@@ -321,12 +319,12 @@ impl OpenFile {
 
 impl Contents {
     /// The blocks that lie in a range as a whole.
-    fn whole_blocks(&self, bytes: ByteRange) -> Range<u64> {
+    fn whole_blocks(&self, bytes: ByteRange) -> BlockRange {
         let end = bytes.end >> self.block.log2();
-        self.block.blocks_for(bytes.start).min(end)..end
+        BlockRange::new(self.block.blocks_for(bytes.start).min(end), end)
     }
 
-    fn bytes_of(&self, blocks: &Range<u64>) -> ByteRange {
+    fn bytes_of(&self, blocks: BlockRange) -> ByteRange {
         ByteRange::new(blocks.start << self.block.log2(), blocks.end << self.block.log2())
     }
 
@@ -342,7 +340,7 @@ impl Contents {
     }
 
     /// Gives places to holes that are delayed, and logs them as unwritten.
-    async fn place_holes(&self, holes: &[Range<u64>]) -> Result<()> {
+    async fn place_holes(&self, holes: &[BlockRange]) -> Result<()> {
         let mut placed: Vec<Extent> = Vec::with_capacity(RUNS_PER_HANDLE);
         for hole in holes {
             let mut at = hole.start;
@@ -350,14 +348,14 @@ impl Contents {
                 // Blocks that write-back has taken since are being written.
                 let run = {
                     let mut live = self.live.lock();
-                    let run = live.map.first_delayed(at..hole.end);
-                    run.inspect(|run| live.map.claim(run.clone()))
+                    let run = live.map.first_delayed(BlockRange::new(at, hole.end));
+                    run.inspect(|&run| live.map.claim(run))
                 };
                 let Some(run) = run else { break };
-                match self.allocate(run.clone()).await {
+                match self.allocate(run).await {
                     Ok((to, blocks)) => {
                         at = run.start + blocks;
-                        placed.push(unwritten(&(run.start..at), to));
+                        placed.push(unwritten(run.until(at), to));
                     }
                     Err(error) => {
                         self.log_unwritten(&mut placed).await?;
@@ -375,7 +373,6 @@ impl Contents {
     async fn log_unwritten(&self, placed: &mut Vec<Extent>) -> Result<()> {
         let placed = std::mem::take(placed);
         let Some(first) = placed.first() else { return Ok(()) };
-        let blocks = |extent: &Extent| u64::from(extent.logical.0)..extent.logical_end();
         let change = MapChange {
             change: Change::Map(&placed),
             near: first.physical,
@@ -385,34 +382,30 @@ impl Contents {
         let logged = self.change_map(change, |handle, live, _| {
             let mut data_blocks = 0;
             for extent in &placed {
-                data_blocks += self.log_place(handle, live, &blocks(extent));
-                live.map.preallocated(blocks(extent));
+                data_blocks += self.log_place(handle, live, extent.range());
+                live.map.preallocated(extent.range());
             }
             data_blocks
         });
         match logged.await {
             Ok(_) => Ok(()),
             Err(error) => {
-                placed.iter().for_each(|extent| self.give_up(blocks(extent)));
+                placed.iter().for_each(|extent| self.give_up(extent.range()));
                 Err(error)
             }
         }
     }
 
     /// Makes a range a hole, of a file of `size` bytes to which nothing is written and of which no write is under way.
-    async fn remove(&self, range: Range<u64>, mut nodes: Option<&mut Reservation>, size: u64) -> Result<()> {
+    async fn remove(&self, range: BlockRange, mut nodes: Option<&mut Reservation>, size: u64) -> Result<()> {
         let near = self.near(range.start);
         let mut rest = Some(range);
         while let Some(range) = rest {
-            let change = MapChange {
-                change: Change::Remove(range.clone()),
-                near,
-                nodes: nodes.as_deref_mut(),
-                credits: 0,
-            };
+            let change =
+                MapChange { change: Change::Remove(range), near, nodes: nodes.as_deref_mut(), credits: 0 };
             let removed = self.change_map(change, |_, live, rest| {
-                let from = rest.as_ref().map_or(range.start, |rest| rest.end);
-                live.map.remap(from..range.end, Known::Hole);
+                let from = rest.map_or(range.start, |rest| rest.end);
+                live.map.remap(BlockRange::new(from, range.end), Known::Hole);
                 if rest.is_none() {
                     live.map.vouch(size);
                 }
@@ -451,7 +444,7 @@ impl Contents {
     /// Makes written blocks of a range unwritten, of a file of `size` bytes to which nothing is written.
     async fn unwrite(
         &self,
-        blocks: Range<u64>,
+        blocks: BlockRange,
         mut nodes: Option<&mut Reservation>,
         size: u64,
     ) -> Result<()> {
@@ -459,12 +452,12 @@ impl Contents {
         while at < blocks.end {
             let mut zeroed: Vec<Extent> = Vec::new();
             while at < blocks.end && zeroed.len() < RUNS_PER_HANDLE {
-                self.know(at..at + 1).await?;
+                self.know(BlockRange::one(at)).await?;
                 let Some((run, stored)) = self.live.lock().map.stored(at) else { continue };
-                let run = at..run.end.min(blocks.end);
+                let run = run.until(blocks.end);
                 at = run.end;
                 if let Stored::Written(to) = stored {
-                    zeroed.push(unwritten(&run, to));
+                    zeroed.push(unwritten(run, to));
                 }
             }
             let Some(first) = zeroed.first() else { continue };
@@ -476,8 +469,7 @@ impl Contents {
             };
             self.change_map(change, |_, live, _| {
                 for extent in &zeroed {
-                    let run = u64::from(extent.logical.0)..extent.logical_end();
-                    live.map.remap(run, Known::Unwritten(extent.physical));
+                    live.map.remap(extent.range(), Known::Unwritten(extent.physical));
                 }
                 live.map.vouch(size);
                 0

@@ -18,7 +18,7 @@ use crate::{Error, Volume};
 use extant_block::{Buf, Device, FileDevice};
 use extant_cache::blocks::Blocks;
 use extant_cache::{ByteRange, CacheConfig, PageCache};
-use extant_format::{Inode, InodeNumber};
+use extant_format::{BlockRange, Inode, InodeNumber};
 use extant_rt::{Rng, Rt};
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -8,7 +8,9 @@ use crate::alloc::Privilege;
 use crate::xattr::live::drop_capabilities;
 use crate::{Error, Result};
 use extant_cache::{ByteRange, CacheError, Mapping, OpenFile as CachedFile};
-use extant_format::{ExtentNode, InodeFlags, InodeNumber, RoCompat, indirect_capacity, pointers_per_block};
+use extant_format::{
+    BlockRange, ExtentNode, InodeFlags, InodeNumber, RoCompat, indirect_capacity, pointers_per_block,
+};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -282,7 +284,7 @@ impl Contents {
     pub(super) async fn has_data(&self, block: u64) -> Result<bool> {
         loop {
             // A reader's look-up may push out what this one has found.
-            self.know(block..block + 1).await?;
+            self.know(BlockRange::one(block)).await?;
             if let Some(has_data) = self.live.lock().map.has_data(block) {
                 return Ok(has_data);
             }

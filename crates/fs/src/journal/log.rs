@@ -60,8 +60,8 @@ impl LogMap {
     }
 
     /// The journal's blocks on the volume.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = Range<u64>> {
-        self.runs.iter().map(|&(_, first, len)| first.0..first.0 + len)
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = Range<VolumeBlock>> {
+        self.runs.iter().map(|&(_, first, len)| first..VolumeBlock(first.0 + len))
     }
 
     /// Whether a block of the volume belongs to the journal.

@@ -32,6 +32,7 @@ use crate::{Error, Result};
 use commit::Versions;
 use extant_block::{IoErrorKind, Sector};
 use extant_cache::Disk;
+use extant_format::VolumeBlock;
 use extant_rt::{Class, Nanos, Rt};
 use parking_lot::Mutex;
 use relay::{EVERY_END, Relay};
@@ -140,7 +141,7 @@ impl Journal {
     }
 
     /// Where the log lies on the volume; nothing without a journal.
-    pub(crate) fn blocks(&self) -> Vec<Range<u64>> {
+    pub(crate) fn blocks(&self) -> Vec<Range<VolumeBlock>> {
         self.inner.log.as_ref().map_or_else(Vec::new, |log| log.map.blocks().collect())
     }
 

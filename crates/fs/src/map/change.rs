@@ -10,11 +10,10 @@ use crate::meta::{InodeCell, MetaBlock, MetaKind, MetaStore, PhysicalRun};
 use crate::{Error, Result};
 use extant_cache::blocks::BlockBytes;
 use extant_format::{
-    Extent, ExtentNode, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock,
-    VolumeBlock,
+    BlockRange, Extent, ExtentNode, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place,
+    Superblock, VolumeBlock,
 };
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Groups and nodes that one step of a removal touches.
@@ -104,13 +103,13 @@ pub(crate) enum Change<'a> {
     /// As `Map`, of a map from which all has been removed when the change is applied.
     Refill(&'a [Extent]),
     /// The end of the range is unmapped, as far as one step goes.
-    Remove(Range<u64>),
+    Remove(BlockRange),
     /// Extents from the start of the range on move this many blocks towards the file's start, over a hole as long: those of
     /// one leaf. Of trees only, as is the next.
-    ShiftLeft(Range<u64>, u64),
+    ShiftLeft(BlockRange, u64),
     /// The range moves this many blocks towards the file's end, behind which nothing is in the way: what one leaf maps, from
     /// the back.
-    ShiftRight(Range<u64>, u64),
+    ShiftRight(BlockRange, u64),
 }
 
 /// A planned change.
@@ -142,7 +141,7 @@ pub(crate) async fn look_up(
     alloc: &Allocator,
     cell: &InodeCell,
     logical: u64,
-) -> Result<Vec<(Range<u64>, Known)>> {
+) -> Result<Vec<(BlockRange, Known)>> {
     let sb = store.shape();
     let mut nodes = PinnedNodes::of(cell, sb);
     loop {
@@ -164,23 +163,23 @@ pub(crate) async fn look_up(
     }
 }
 
-fn with_holes(range: Range<u64>, extents: &[Extent]) -> Vec<(Range<u64>, Known)> {
+fn with_holes(range: BlockRange, extents: &[Extent]) -> Vec<(BlockRange, Known)> {
     let mut runs = Vec::with_capacity(2 * extents.len() + 1);
     let mut at = range.start;
     for extent in extents {
-        let start = u64::from(extent.logical.0);
-        if at < start {
-            runs.push((at..start, Known::Hole));
+        let mapped = extent.range();
+        if at < mapped.start {
+            runs.push((BlockRange::new(at, mapped.start), Known::Hole));
         }
         let known = match extent.unwritten {
             true => Known::Unwritten(extent.physical),
             false => Known::Written(extent.physical),
         };
-        runs.push((start..extent.logical_end(), known));
-        at = extent.logical_end();
+        runs.push((mapped, known));
+        at = mapped.end;
     }
     if at < range.end {
-        runs.push((at..range.end, Known::Hole));
+        runs.push((BlockRange::new(at, range.end), Known::Hole));
     }
     runs
 }
@@ -241,16 +240,15 @@ fn try_plan(
             match change {
                 Change::Map(extents) | Change::Refill(extents) => {
                     for extent in *extents {
-                        let range = u64::from(extent.logical.0)..extent.logical_end();
-                        draft.replace(range, std::slice::from_ref(extent))?;
+                        draft.replace(extent.range(), std::slice::from_ref(extent))?;
                     }
                 }
                 Change::Remove(range) => {
-                    rest = draft.remove_back(range.clone(), &mut budget)?;
+                    rest = draft.remove_back(*range, &mut budget)?;
                     draft.shrink()?;
                 }
-                Change::ShiftLeft(range, by) => rest = draft.shift_left(range.clone(), *by)?,
-                Change::ShiftRight(range, by) => rest = draft.shift_right(range.clone(), *by)?,
+                Change::ShiftLeft(range, by) => rest = draft.shift_left(*range, *by)?,
+                Change::ShiftRight(range, by) => rest = draft.shift_right(*range, *by)?,
             }
             Planned::new(draft.finish(), rest, change, Writes::Tree)
         }
@@ -262,7 +260,7 @@ fn try_plan(
                         draft.insert(extent.logical.0.into(), extent.physical, extent.blocks.into())?;
                     }
                 }
-                Change::Remove(range) => rest = draft.remove_back(range.clone(), &mut budget)?,
+                Change::Remove(range) => rest = draft.remove_back(*range, &mut budget)?,
                 Change::ShiftLeft(..) | Change::ShiftRight(..) => unreachable!("only trees are shifted"),
             }
             Planned::new(draft.finish(), rest, change, Writes::Pointers)
@@ -359,16 +357,11 @@ fn write<T>(
 }
 
 /// A run of written blocks.
-pub(crate) fn written(range: &Range<u64>, physical: VolumeBlock) -> Extent {
-    Extent {
-        logical: FileBlock(range.start as u32),
-        physical,
-        blocks: (range.end - range.start) as u32,
-        unwritten: false,
-    }
+pub(crate) fn written(range: BlockRange, physical: VolumeBlock) -> Extent {
+    Extent { logical: FileBlock(range.start as u32), physical, blocks: range.len() as u32, unwritten: false }
 }
 
 /// A run of unwritten blocks.
-pub(crate) fn unwritten(range: &Range<u64>, physical: VolumeBlock) -> Extent {
+pub(crate) fn unwritten(range: BlockRange, physical: VolumeBlock) -> Extent {
     Extent { unwritten: true, ..written(range, physical) }
 }

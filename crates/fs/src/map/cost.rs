@@ -1,8 +1,9 @@
 //! How many blocks of map a change may need, at worst. An acknowledged write reserves them with its data, so that write-back
 //! meets no ENOSPC.
 
-use extant_format::{BlockSize, DIRECT_POINTERS, EXTENT_MAX_DEPTH, ExtentNode, pointers_per_block};
-use std::ops::Range;
+use extant_format::{
+    BlockRange, BlockSize, DIRECT_POINTERS, EXTENT_MAX_DEPTH, ExtentNode, pointers_per_block,
+};
 
 /// Extents in an inode.
 const ROOT_EXTENTS: u64 = 4;
@@ -53,7 +54,7 @@ pub(crate) fn split_growth(shape: TreeShape) -> u64 {
 }
 
 /// Pointer blocks on the way to the blocks of `range`, all of them new at worst.
-pub(crate) fn pointer_growth(range: Range<u64>, block: BlockSize) -> u64 {
+pub(crate) fn pointer_growth(range: BlockRange, block: BlockSize) -> u64 {
     let per_block = u64::from(pointers_per_block(block));
     let mut top = u64::from(DIRECT_POINTERS);
     let mut nodes = 0;
@@ -98,10 +99,10 @@ mod tests {
 
     #[test]
     fn pointer_blocks_of_ranges_at_the_seams() {
-        assert_eq!(pointer_growth(0..12, K1), 0);
-        assert_eq!(pointer_growth(11..13, K1), 1);
-        assert_eq!(pointer_growth(12 + 256..12 + 256 + 257, K1), 3);
+        assert_eq!(pointer_growth(BlockRange::new(0, 12), K1), 0);
+        assert_eq!(pointer_growth(BlockRange::new(11, 13), K1), 1);
+        assert_eq!(pointer_growth(BlockRange::at(12 + 256, 257), K1), 3);
         let triple = 12 + 256 + 65536;
-        assert_eq!(pointer_growth(triple - 1..triple + 1, K1), 2 + 3);
+        assert_eq!(pointer_growth(BlockRange::new(triple - 1, triple + 1), K1), 2 + 3);
     }
 }

@@ -3,7 +3,7 @@
 //! An edit is planned on copies of the nodes on its path and written afterwards: until [`Edit::new_nodes`] blocks are
 //! allocated and every node it names is pinned, nothing has changed, and from then on nothing can fail.
 
-use extant_format::{Corrupt, Extent, VolumeBlock};
+use extant_format::{BlockRange, Corrupt, Extent, VolumeBlock};
 use std::ops::Deref;
 
 /// A node of a file's map.
@@ -145,4 +145,4 @@ impl Budget {
 }
 
 /// The range of a removal that remains after one step.
-pub(crate) type Rest = Option<std::ops::Range<u64>>;
+pub(crate) type Rest = Option<BlockRange>;

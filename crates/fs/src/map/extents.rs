@@ -4,14 +4,12 @@
 //! go, keys above them follow (Linux refuses a tree whose index key is not the first key of its child), the root is pushed
 //! down when it is full and pulled back when what it points to fits it again.
 
-use super::MAP_END;
 use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
 use extant_format::{
-    EXTENT_MAX_BLOCKS, EXTENT_MAX_DEPTH, Extent, ExtentContext, ExtentIndex, ExtentNode, FileBlock,
-    InodeNumber, Superblock, UNWRITTEN_MAX_BLOCKS, VolumeBlock,
+    BlockRange, EXTENT_MAX_BLOCKS, EXTENT_MAX_DEPTH, Extent, ExtentContext, ExtentIndex, ExtentNode,
+    FileBlock, InodeNumber, Superblock, UNWRITTEN_MAX_BLOCKS, VolumeBlock,
 };
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// Bytes of the root in the inode.
 const ROOT_BYTES: usize = 60;
@@ -98,7 +96,7 @@ struct Path {
     steps: Vec<(NodeAt, usize)>,
     leaf: NodeAt,
     /// File blocks that the leaf is responsible for.
-    range: Range<u64>,
+    range: BlockRange,
     /// No other leaf lies behind it.
     is_last: bool,
 }
@@ -131,35 +129,35 @@ impl<'a, N: Nodes> Draft<'a, N> {
     }
 
     /// The extents of the leaf responsible for block `logical`, and the blocks that it is responsible for.
-    pub(crate) fn leaf(&mut self, logical: u64) -> Result<(Range<u64>, &[Extent]), Stop> {
+    pub(crate) fn leaf(&mut self, logical: u64) -> Result<(BlockRange, &[Extent]), Stop> {
         let path = self.descend(logical)?;
         Ok((path.range, self.extents(path.leaf)))
     }
 
     /// Maps `range` to `with`, which lies inside it, in order, and may leave holes.
-    pub(crate) fn replace(&mut self, range: Range<u64>, with: &[Extent]) -> Result<(), Stop> {
-        if range.end > MAP_END - 1 && !with.is_empty() {
+    pub(crate) fn replace(&mut self, range: BlockRange, with: &[Extent]) -> Result<(), Stop> {
+        if range.end > BlockRange::MAP_END - 1 && !with.is_empty() {
             return Err(Stop::TooBig);
         }
         let mut start = range.start;
         while start < range.end {
             let path = self.descend(start)?;
-            let end = range.end.min(path.range.end);
-            let part: Vec<_> = with.iter().filter_map(|e| clip(e, start..end)).collect();
-            self.replace_in(path, start..end, &part)?;
-            start = end;
+            let part = BlockRange::new(start, path.range.end).until(range.end);
+            let with: Vec<_> = with.iter().filter_map(|e| clip(e, part)).collect();
+            self.replace_in(path, part, &with)?;
+            start = part.end;
         }
         Ok(())
     }
 
     /// Unmaps the end of `range`: as much as lies in one leaf and fits the budget. Gives what is left of the range.
-    pub(crate) fn remove_back(&mut self, range: Range<u64>, budget: &mut Budget) -> Result<Rest, Stop> {
-        let mut end = range.end.min(MAP_END);
+    pub(crate) fn remove_back(&mut self, range: BlockRange, budget: &mut Budget) -> Result<Rest, Stop> {
+        let mut end = range.end.min(BlockRange::MAP_END);
         while range.start < end {
             let path = self.descend(end - 1)?;
             let (mut cut, mut whole) = (end, true);
             for extent in self.extents(path.leaf).iter().rev() {
-                let Some(piece) = clip(extent, range.start..end) else { continue };
+                let Some(piece) = clip(extent, range.until(end)) else { continue };
                 // The end of it, where that is all that may be freed.
                 let over = piece.blocks.saturating_sub(budget.blocks_left());
                 if over == piece.blocks
@@ -176,9 +174,9 @@ impl<'a, N: Nodes> Draft<'a, N> {
             }
             let low = path.range.start;
             if cut < end {
-                self.replace_in(path, cut..end, &[])?;
+                self.replace_in(path, BlockRange::new(cut, end), &[])?;
                 let rest = if whole { low } else { cut };
-                return Ok((rest > range.start).then_some(range.start..rest));
+                return Ok((rest > range.start).then_some(range.until(rest)));
             }
             end = low;
         }
@@ -187,11 +185,11 @@ impl<'a, N: Nodes> Draft<'a, N> {
 
     /// Moves extents that begin in `range`, which ends where the map does, `by` blocks towards the start, over a hole as long:
     /// those of the first leaf that has any. Gives the range that remains.
-    pub(crate) fn shift_left(&mut self, range: Range<u64>, by: u64) -> Result<Rest, Stop> {
+    pub(crate) fn shift_left(&mut self, range: BlockRange, by: u64) -> Result<Rest, Stop> {
         let mut start = range.start;
         loop {
             let path = self.descend(start)?;
-            let rest = (!path.is_last).then_some(path.range.end..range.end);
+            let rest = (!path.is_last).then_some(BlockRange::new(path.range.end, range.end));
             let extents = self.extents(path.leaf);
             let first = extents.partition_point(|e| u64::from(e.logical.0) < start);
             if first < extents.len() {
@@ -215,27 +213,27 @@ impl<'a, N: Nodes> Draft<'a, N> {
 
     /// Moves what `range` maps `by` blocks towards the end, where nothing is in the way: what the last leaf of the range maps.
     /// An extent that begins before the range is split. Gives the range that remains.
-    pub(crate) fn shift_right(&mut self, range: Range<u64>, by: u64) -> Result<Rest, Stop> {
-        let mut end = range.end.min(MAP_END);
+    pub(crate) fn shift_right(&mut self, range: BlockRange, by: u64) -> Result<Rest, Stop> {
+        let mut end = range.end.min(BlockRange::MAP_END);
         while range.start < end {
             let path = self.descend(end - 1)?;
             let low = path.range.start;
             let extents = self.extents(path.leaf);
             let first = extents.partition_point(|e| e.logical_end() <= range.start);
             if first < extents.len() {
-                if extents.last().is_some_and(|last| last.logical_end() + by >= MAP_END) {
+                if extents.last().is_some_and(|last| last.logical_end() + by >= BlockRange::MAP_END) {
                     return Err(Stop::TooBig);
                 }
                 let mut after = extents[..first].to_vec();
-                after.extend(clip(&extents[first], 0..range.start));
+                after.extend(clip(&extents[first], BlockRange::new(0, range.start)));
                 after.extend(extents[first..].iter().filter_map(|extent| {
-                    let moved = clip(extent, range.start..MAP_END)?;
+                    let moved = clip(extent, BlockRange::from_block(range.start))?;
                     Some(Extent { logical: FileBlock(moved.logical.0 + by as u32), ..moved })
                 }));
                 self.set_extents(path.leaf, after);
                 self.correct_keys(&path.steps, path.leaf);
                 self.relieve(path.steps, path.leaf, false)?;
-                return Ok((low > range.start).then_some(range.start..low));
+                return Ok((low > range.start).then_some(range.until(low)));
             }
             end = low;
         }
@@ -256,7 +254,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
             let cx = ExtentContext {
                 block: child.at.block(),
                 depth: Some(root.depth - 1),
-                range: (child.logical.into(), MAP_END),
+                range: BlockRange::from_block(child.logical.into()),
                 ..ExtentContext::root(self.sb, self.inode)
             };
             self.load(child.at, &cx)?;
@@ -311,7 +309,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
     }
 
     fn descend(&mut self, logical: u64) -> Result<Path, Stop> {
-        let mut path = Path { steps: Vec::new(), leaf: NodeAt::Root, range: 0..MAP_END, is_last: true };
+        let mut path = Path { steps: Vec::new(), leaf: NodeAt::Root, range: BlockRange::ALL, is_last: true };
         loop {
             let node = &self.nodes[&path.leaf];
             let Entries::Index(children) = &node.entries else { return Ok(path) };
@@ -329,7 +327,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
             let cx = ExtentContext {
                 block: child.at.block(),
                 depth: Some(depth - 1),
-                range: (child.logical.into(), path.range.end),
+                range: BlockRange::new(child.logical.into(), path.range.end),
                 ..ExtentContext::root(self.sb, self.inode)
             };
             self.load(child.at, &cx)?;
@@ -337,7 +335,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
     }
 
     /// Replaces a range that lies within one leaf's.
-    fn replace_in(&mut self, path: Path, range: Range<u64>, with: &[Extent]) -> Result<(), Stop> {
+    fn replace_in(&mut self, path: Path, range: BlockRange, with: &[Extent]) -> Result<(), Stop> {
         let Path { steps, leaf, is_last, .. } = path;
         let extents = self.extents(leaf);
         let first = extents.partition_point(|e| e.logical_end() <= range.start);
@@ -346,9 +344,9 @@ impl<'a, N: Nodes> Draft<'a, N> {
             return Ok(());
         }
         let touched = &extents[first..last];
-        let replaced: Vec<_> = touched.iter().filter_map(|e| clip(e, range.clone())).collect();
-        let head = touched.first().and_then(|e| clip(e, 0..range.start));
-        let tail = touched.last().and_then(|e| clip(e, range.end..MAP_END));
+        let replaced: Vec<_> = touched.iter().filter_map(|e| clip(e, range)).collect();
+        let head = touched.first().and_then(|e| clip(e, BlockRange::new(0, range.start)));
+        let tail = touched.last().and_then(|e| clip(e, BlockRange::from_block(range.end)));
         let (from, to) = (first.saturating_sub(1), (last + 1).min(extents.len()));
         let mut joined = Vec::with_capacity(with.len() + 4);
         let around = extents[from..first].iter().copied().chain(head).chain(with.iter().copied());
@@ -474,7 +472,7 @@ fn capacity(at: NodeAt, sb: &Superblock) -> usize {
 }
 
 /// The part of an extent inside `range`.
-fn clip(extent: &Extent, range: Range<u64>) -> Option<Extent> {
+fn clip(extent: &Extent, range: BlockRange) -> Option<Extent> {
     let start = u64::from(extent.logical.0).max(range.start);
     let end = extent.logical_end().min(range.end);
     (start < end).then(|| Extent {
@@ -495,13 +493,13 @@ fn append(to: &mut Vec<Extent>, mut extent: Extent) {
     {
         let more = extent.blocks.min(most - last.blocks.min(most));
         last.blocks += more;
-        match clip(&extent, u64::from(extent.logical.0) + u64::from(more)..MAP_END) {
+        match clip(&extent, BlockRange::from_block(extent.range().start + u64::from(more))) {
             Some(rest) => extent = rest,
             None => return,
         }
     }
     let mut start = u64::from(extent.logical.0);
-    while let Some(piece) = clip(&extent, start..start + u64::from(most)) {
+    while let Some(piece) = clip(&extent, BlockRange::at(start, most.into())) {
         start = piece.logical_end();
         to.push(piece);
     }

@@ -16,8 +16,7 @@
 
 use super::runs::{RunMap, RunValue};
 use extant_cache::accounts::{Account, Charge};
-use extant_format::{BlockSize, VolumeBlock};
-use std::ops::Range;
+use extant_format::{BlockRange, BlockSize, VolumeBlock};
 
 /// Runs that are remembered of the map on disk.
 const KNOWN_MAX: usize = 2048;
@@ -113,7 +112,7 @@ pub(crate) enum WriteStep {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Need {
     /// Runs of holes that become delayed.
-    pub(crate) delayed: Vec<Range<u64>>,
+    pub(crate) delayed: Vec<BlockRange>,
     /// Blocks in them.
     pub(crate) delayed_blocks: u64,
     /// Unwritten blocks that become dirty.
@@ -174,15 +173,14 @@ impl LiveMap {
 
     /// Remembers what the map on disk says, for a caller who asks for blocks `asked`: what is known of these stays, however much
     /// it is, so that asking comes to an end.
-    pub(crate) fn learn(&mut self, asked: &Range<u64>, runs: &[(Range<u64>, Known)]) {
+    pub(crate) fn learn(&mut self, asked: BlockRange, runs: &[(BlockRange, Known)]) {
         if self.known.len() + runs.len() > KNOWN_MAX {
-            self.known.remove(0..asked.start);
-            self.known.remove(asked.end.max(asked.start)..u64::MAX);
+            self.known.remove(BlockRange::new(0, asked.start));
+            self.known.remove(BlockRange::new(asked.end.max(asked.start), u64::MAX));
         }
         for (range, known) in runs {
-            let is_asked = range.start < asked.end && asked.start < range.end;
-            if is_asked || self.known.len() < KNOWN_MAX {
-                self.known.insert(range.clone(), *known);
+            if range.overlaps(asked) || self.known.len() < KNOWN_MAX {
+                self.known.insert(*range, *known);
             }
         }
         self.recharge();
@@ -196,7 +194,7 @@ impl LiveMap {
 
     /// Where a reader finds block `at`, and for which blocks that holds; `None` if the map must be loaded. Dirty blocks
     /// without data on the device are holes to a reader: their pages are in the cache.
-    pub(crate) fn read(&self, at: u64) -> Option<(Range<u64>, Known)> {
+    pub(crate) fn read(&self, at: u64) -> Option<(BlockRange, Known)> {
         if let Some((run, pending)) = self.pending.get(at) {
             let known = match pending {
                 Pending::Delayed | Pending::InFlight { was: Was::New, .. } => Known::Hole,
@@ -209,11 +207,11 @@ impl LiveMap {
         }
         let (run, known) = self.known.get(at)?;
         let end = self.pending.first_from(at).map_or(run.end, |(next, _)| next.start.min(run.end));
-        Some((run.start..end, known))
+        Some((run.until(end), known))
     }
 
     /// How block `at` is stored, dirty blocks included, and for which blocks that holds; `None` if the map must be loaded.
-    pub(crate) fn stored(&self, at: u64) -> Option<(Range<u64>, Stored)> {
+    pub(crate) fn stored(&self, at: u64) -> Option<(BlockRange, Stored)> {
         let (run, known) = self.read(at)?;
         let is_dirty = self.pending.get(at).is_some();
         let stored = match known {
@@ -226,7 +224,7 @@ impl LiveMap {
     }
 
     /// The first block of a range of which nothing is known.
-    pub(crate) fn first_unknown(&self, range: Range<u64>) -> Option<u64> {
+    pub(crate) fn first_unknown(&self, range: BlockRange) -> Option<u64> {
         let mut at = range.start;
         while at < range.end {
             match self.read(at) {
@@ -238,7 +236,7 @@ impl LiveMap {
     }
 
     /// The reservation that a write to a range needs. All of the range is known or pending.
-    pub(crate) fn need(&self, range: Range<u64>) -> Need {
+    pub(crate) fn need(&self, range: BlockRange) -> Need {
         let mut need = Need::default();
         let mut at = range.start;
         while at < range.end {
@@ -250,7 +248,7 @@ impl LiveMap {
                     need.delayed_blocks += end - at;
                     match need.delayed.last_mut().filter(|last| last.end == at) {
                         Some(last) => last.end = end,
-                        None => need.delayed.push(at..end),
+                        None => need.delayed.push(BlockRange::new(at, end)),
                     }
                 }
                 Known::Unwritten(_) if !is_pending => need.converted_blocks += end - at,
@@ -263,8 +261,8 @@ impl LiveMap {
 
     /// Marks a range dirty, whose space is reserved. `recorded_bytes` is the file's recorded size. Gives what of it was not
     /// pending before.
-    pub(crate) fn mark_dirty(&mut self, range: Range<u64>, recorded_bytes: u64) -> Vec<Range<u64>> {
-        let mut new: Vec<Range<u64>> = Vec::new();
+    pub(crate) fn mark_dirty(&mut self, range: BlockRange, recorded_bytes: u64) -> Vec<BlockRange> {
+        let mut new: Vec<BlockRange> = Vec::new();
         let covered = recorded_bytes >> self.block.log2();
         let mut at = range.start;
         while at < range.end {
@@ -273,28 +271,31 @@ impl LiveMap {
                 continue;
             }
             let Some((run, known)) = self.read(at) else { break };
-            let run = run.start..run.end.min(range.end);
+            let run = run.until(range.end);
             at = run.end;
             let pending_from = match known {
                 Known::Written(_) => run.start.max(covered).min(run.end),
                 _ => run.start,
             };
             if pending_from < run.end {
-                new.push(pending_from..run.end);
+                new.push(BlockRange::new(pending_from, run.end));
             }
             match known {
                 Known::Hole => {
-                    self.reserved_blocks += run.end - run.start;
+                    self.reserved_blocks += run.len();
                     self.pending.insert(run, Pending::Delayed);
                 }
                 Known::Unwritten(at) => {
-                    self.reserved_blocks += run.end - run.start;
+                    self.reserved_blocks += run.len();
                     self.pending.insert(run, Pending::Converts(at));
                 }
                 Known::Written(at) if run.end > covered => {
                     let from = run.start.max(covered);
                     let at = VolumeBlock(at.0 + (from - run.start));
-                    self.pending.insert(from..run.end, Pending::Beyond { at, valid_bytes: recorded_bytes });
+                    self.pending.insert(
+                        BlockRange::new(from, run.end),
+                        Pending::Beyond { at, valid_bytes: recorded_bytes },
+                    );
                 }
                 Known::Written(_) => {}
             }
@@ -304,18 +305,18 @@ impl LiveMap {
     }
 
     /// Marks the holes of a range, whose space is reserved, as about to be allocated without a write. Gives their runs.
-    pub(crate) fn delay_holes(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
-        let mut holes: Vec<Range<u64>> = Vec::new();
+    pub(crate) fn delay_holes(&mut self, range: BlockRange) -> Vec<BlockRange> {
+        let mut holes: Vec<BlockRange> = Vec::new();
         let mut at = range.start;
         while at < range.end {
             let Some((run, stored)) = self.stored(at) else { break };
-            let run = at..run.end.min(range.end);
+            let run = run.until(range.end);
             at = run.end;
             if stored != Stored::Hole {
                 continue;
             }
-            self.reserved_blocks += run.end - run.start;
-            self.pending.insert(run.clone(), Pending::Delayed);
+            self.reserved_blocks += run.len();
+            self.pending.insert(run, Pending::Delayed);
             match holes.last_mut().filter(|last| last.end == run.start) {
                 Some(last) => last.end = run.end,
                 None => holes.push(run),
@@ -326,24 +327,24 @@ impl LiveMap {
     }
 
     /// The first run of a range that is delayed.
-    pub(crate) fn first_delayed(&self, range: Range<u64>) -> Option<Range<u64>> {
+    pub(crate) fn first_delayed(&self, range: BlockRange) -> Option<BlockRange> {
         let delayed = self.pending.iter_in(range).find(|(_, pending)| *pending == Pending::Delayed);
         delayed.map(|(run, _)| run)
     }
 
     /// Blocks in flight were allocated without a write: they are unwritten.
-    pub(crate) fn preallocated(&mut self, range: Range<u64>) {
+    pub(crate) fn preallocated(&mut self, range: BlockRange) {
         for (run, to, _) in self.in_flight(range) {
-            self.reserved_blocks -= run.end - run.start;
-            self.pending.remove(run.clone());
+            self.reserved_blocks -= run.len();
+            self.pending.remove(run);
             self.known.insert(run, Known::Unwritten(to));
         }
         self.recharge();
     }
 
     /// The map of a range, of which nothing is delayed or in flight, has changed.
-    pub(crate) fn remap(&mut self, range: Range<u64>, known: Known) {
-        self.pending.remove(range.clone());
+    pub(crate) fn remap(&mut self, range: BlockRange, known: Known) {
+        self.pending.remove(range);
         self.known.insert(range, known);
         self.recharge();
     }
@@ -367,7 +368,7 @@ impl LiveMap {
     /// The file's last block is on the device up to its end, and its page is clean: the file may grow over it.
     pub(crate) fn whole(&mut self, last: u64) {
         if matches!(self.pending.get(last), Some((_, Pending::Beyond { .. }))) {
-            self.pending.remove(last..last + 1);
+            self.pending.remove(BlockRange::one(last));
         }
     }
 
@@ -377,7 +378,7 @@ impl LiveMap {
     }
 
     /// The step of write-back for the blocks from `at` on, and the run for which it holds. `None` if the map must be loaded.
-    pub(crate) fn write_step(&self, at: u64) -> Option<(Range<u64>, WriteStep)> {
+    pub(crate) fn write_step(&self, at: u64) -> Option<(BlockRange, WriteStep)> {
         if let Some((run, pending)) = self.pending.get(at) {
             let step = match pending {
                 Pending::Delayed => WriteStep::Allocate,
@@ -396,7 +397,7 @@ impl LiveMap {
     }
 
     /// Write-back takes dirty blocks of one kind; no other run takes them until they have landed or failed.
-    pub(crate) fn claim(&mut self, range: Range<u64>) {
+    pub(crate) fn claim(&mut self, range: BlockRange) {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
             let (to, was, valid_bytes) = match pending {
@@ -410,8 +411,8 @@ impl LiveMap {
     }
 
     /// Claimed blocks got a place and are about to be written to it.
-    pub(crate) fn place(&mut self, range: Range<u64>, to: VolumeBlock) {
-        let parts: Vec<_> = self.pending.iter_in(range.clone()).collect();
+    pub(crate) fn place(&mut self, range: BlockRange, to: VolumeBlock) {
+        let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
             let Pending::InFlight { to: None, was, valid_bytes } = pending else {
                 unreachable!("blocks are claimed before they get a place")
@@ -422,7 +423,7 @@ impl LiveMap {
     }
 
     /// The blocks of a range that are in flight, with their places and what they were.
-    pub(crate) fn in_flight(&self, range: Range<u64>) -> Vec<(Range<u64>, VolumeBlock, Was)> {
+    pub(crate) fn in_flight(&self, range: BlockRange) -> Vec<(BlockRange, VolumeBlock, Was)> {
         let parts = self.pending.iter_in(range).filter_map(|(run, pending)| match pending {
             Pending::InFlight { to: Some(to), was, .. } => Some((run, to, was)),
             _ => None,
@@ -454,15 +455,15 @@ impl LiveMap {
 
     /// Blocks in flight are on the device, and what points to them is being logged. Their run was taken when the file was
     /// `size_bytes` long.
-    pub(crate) fn landed(&mut self, range: Range<u64>, size_bytes: u64) {
+    pub(crate) fn landed(&mut self, range: BlockRange, size_bytes: u64) {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
             let Pending::InFlight { to: Some(to), was, valid_bytes } = pending else { continue };
             if was != Was::Written {
-                self.reserved_blocks -= run.end - run.start;
+                self.reserved_blocks -= run.len();
             }
-            self.pending.remove(run.clone());
-            self.known.insert(run.clone(), Known::Written(to));
+            self.pending.remove(run);
+            self.known.insert(run, Known::Written(to));
             self.logged_end = self.logged_end.max(run.end);
             // Blocks wholly below the run's size are valid, whatever was written to them since.
             let from = run.start.max(size_bytes >> self.block.log2());
@@ -470,7 +471,7 @@ impl LiveMap {
                 let at = VolumeBlock(to.0 + (from - run.start));
                 // Of a block larger than a page, a run that was taken earlier may end later.
                 let valid_bytes = valid_bytes.max(size_bytes);
-                self.pending.insert(from..run.end, Pending::Beyond { at, valid_bytes });
+                self.pending.insert(BlockRange::new(from, run.end), Pending::Beyond { at, valid_bytes });
             }
         }
         self.written_bytes = self.written_bytes.max(size_bytes);
@@ -478,7 +479,7 @@ impl LiveMap {
     }
 
     /// Blocks in flight did not reach the device: they are what they were, and places allocated for them are void.
-    pub(crate) fn failed(&mut self, range: Range<u64>) {
+    pub(crate) fn failed(&mut self, range: BlockRange) {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
             let Pending::InFlight { to, was, valid_bytes } = pending else { continue };
@@ -492,11 +493,11 @@ impl LiveMap {
     }
 
     /// Dirty blocks that will not be written: given up, cut off or never written to. Gives how many had been delayed.
-    pub(crate) fn abandon(&mut self, range: Range<u64>) -> u64 {
+    pub(crate) fn abandon(&mut self, range: BlockRange) -> u64 {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         let mut delayed = 0;
         for (run, pending) in parts {
-            let len = run.end - run.start;
+            let len = run.len();
             match pending {
                 Pending::Delayed => {
                     (delayed, self.reserved_blocks) = (delayed + len, self.reserved_blocks - len)
@@ -514,14 +515,14 @@ impl LiveMap {
     /// The file ends before block `from`, and before byte `size_bytes`: what lies behind is a hole. Nothing behind is in
     /// flight. Gives how many delayed blocks went.
     pub(crate) fn truncate(&mut self, from: u64, size_bytes: u64) -> u64 {
-        let delayed = self.abandon(from..super::MAP_END);
+        let delayed = self.abandon(BlockRange::from_block(from));
         debug_assert!(self.pending.first_from(from).is_none(), "nothing that is truncated is in flight");
         if let Some(last) = from.checked_sub(1)
             && let Some((run, Pending::Beyond { at, valid_bytes })) = self.pending.get(last)
         {
             self.pending.insert(run, Pending::Beyond { at, valid_bytes: valid_bytes.min(size_bytes) });
         }
-        self.known.insert(from..super::MAP_END, Known::Hole);
+        self.known.insert(BlockRange::from_block(from), Known::Hole);
         self.written_bytes = self.written_bytes.min(size_bytes);
         self.logged_end = self.logged_end.min(from);
         self.recharge();
@@ -553,8 +554,8 @@ impl LiveMap {
     }
 
     /// Delayed neighbours of a range, joined with it: what a map of pointers reserves for.
-    pub(crate) fn delayed_around(&self, range: Range<u64>) -> Range<u64> {
-        let mut around = range.clone();
+    pub(crate) fn delayed_around(&self, range: BlockRange) -> BlockRange {
+        let mut around = range;
         if let Some(before) = range.start.checked_sub(1)
             && let Some((_, Pending::Delayed)) = self.pending.get(before)
         {
@@ -568,7 +569,9 @@ impl LiveMap {
 
     /// Whether the volume has every block that was written, apart from blocks that are only to be written again.
     pub(crate) fn is_clean(&self) -> bool {
-        self.pending.iter_in(0..u64::MAX).all(|(_, pending)| matches!(pending, Pending::Beyond { .. }))
+        self.pending
+            .iter_in(BlockRange::new(0, u64::MAX))
+            .all(|(_, pending)| matches!(pending, Pending::Beyond { .. }))
     }
 }
 

@@ -54,6 +54,3 @@ impl Run {
         self.logical + self.blocks
     }
 }
-
-/// One past the last block that any map can address.
-pub(crate) const MAP_END: u64 = 1 << 32;

@@ -6,11 +6,10 @@ use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
 use super::live::Known;
 use super::runs::RunValue;
 use extant_format::{
-    DIRECT_POINTERS, Extent, FileBlock, InodeNumber, Place, Superblock, VolumeBlock, check_pointer,
-    indirect_capacity, indirect_path, pointers_per_block,
+    BlockRange, DIRECT_POINTERS, Extent, FileBlock, InodeNumber, Place, Superblock, VolumeBlock,
+    check_pointer, indirect_capacity, indirect_path, pointers_per_block,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 /// Bytes of the pointers in the inode.
 const ROOT_BYTES: usize = 60;
@@ -69,10 +68,10 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
     }
 
     /// The mappings around block `logical`: those in the pointer block that covers it, or a hole where there is none.
-    pub(crate) fn leaf(&mut self, logical: u64) -> Result<Vec<(Range<u64>, Known)>, Stop> {
+    pub(crate) fn leaf(&mut self, logical: u64) -> Result<Vec<(BlockRange, Known)>, Stop> {
         let size = self.sb.block_size();
         let Some(path) = indirect_path(logical, size) else {
-            return Ok(vec![(indirect_capacity(size)..super::MAP_END, Known::Hole)]);
+            return Ok(vec![(BlockRange::from_block(indirect_capacity(size)), Known::Hole)]);
         };
         let bits = size.log2() - 2;
         let (mut at, mut index) = (NodeAt::Root, path.root as u32);
@@ -80,19 +79,19 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
             let Some(child) = self.node(at, index)? else {
                 let skip = path.indices[level..path.levels].iter().fold(0, |n, &i| n << bits | u64::from(i));
                 let reach = 1u64 << (bits * (path.levels - level) as u32);
-                return Ok(vec![(logical - skip..logical - skip + reach, Known::Hole)]);
+                return Ok(vec![(BlockRange::at(logical - skip, reach), Known::Hole)]);
             };
             (at, index) = (child, below);
         }
         let first = logical - u64::from(index);
         let count = if path.levels == 0 { DIRECT_POINTERS } else { 1 << bits };
-        let mut runs: Vec<(Range<u64>, Known)> = Vec::new();
+        let mut runs: Vec<(BlockRange, Known)> = Vec::new();
         for n in 0..count {
             let block = first + u64::from(n);
             let known = self.block(at, n)?.map_or(Known::Hole, Known::Written);
             match runs.last_mut() {
                 Some((run, last)) if last.advance(block - run.start) == known => run.end += 1,
-                _ => runs.push((block..block + 1, known)),
+                _ => runs.push((BlockRange::one(block), known)),
             }
         }
         Ok(runs)
@@ -131,28 +130,28 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
 
     /// Unmaps the end of `range` as far as the budget goes, and frees pointer blocks that this leaves empty. Gives what is
     /// left of the range.
-    pub(crate) fn remove_back(&mut self, range: Range<u64>, budget: &mut Budget) -> Result<Rest, Stop> {
+    pub(crate) fn remove_back(&mut self, range: BlockRange, budget: &mut Budget) -> Result<Rest, Stop> {
         let capacity = indirect_capacity(self.sb.block_size());
-        let range = range.start..range.end.min(capacity);
+        let range = range.until(capacity);
         let n = u64::from(pointers_per_block(self.sb.block_size()));
         let direct = u64::from(DIRECT_POINTERS);
         let tops = [direct, direct + n, direct + n + n * n, capacity];
         for level in (1..=3usize).rev() {
-            let reach = tops[level - 1]..tops[level];
-            if range.start >= reach.end || range.end <= reach.start {
+            let reach = BlockRange::new(tops[level - 1], tops[level]);
+            if !range.overlaps(reach) {
                 continue;
             }
             let index = DIRECT_POINTERS + level as u32 - 1;
             let Some(child) = self.node(NodeAt::Root, index)? else { continue };
-            let stopped = self.remove_below(child, level as u32, reach.start, &range, budget)?;
+            let stopped = self.remove_below(child, level as u32, reach.start, range, budget)?;
             self.release_if_empty(NodeAt::Root, index, child, budget);
             if stopped.is_some() {
                 return Ok(stopped);
             }
         }
-        for index in (range.start..range.end.min(direct)).rev() {
+        for index in range.until(direct).blocks().rev() {
             if !self.clear(NodeAt::Root, index as u32, index, budget)? {
-                return Ok(Some(range.start..index + 1));
+                return Ok(Some(range.until(index + 1)));
             }
         }
         Ok(None)
@@ -181,7 +180,7 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
         at: NodeAt,
         level: u32,
         first: u64,
-        range: &Range<u64>,
+        range: BlockRange,
         budget: &mut Budget,
     ) -> Result<Rest, Stop> {
         let bits = self.sb.block_size().log2() - 2;
@@ -195,13 +194,13 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
             let start = first + index * reach;
             if level == 1 {
                 if !self.clear(at, index as u32, start, budget)? {
-                    return Ok(Some(range.start..start + 1));
+                    return Ok(Some(range.until(start + 1)));
                 }
                 continue;
             }
             let Some(child) = self.node(at, index as u32)? else { continue };
             if budget.is_spent() {
-                return Ok(Some(range.start..range.end.min(start + reach)));
+                return Ok(Some(range.until(start + reach)));
             }
             let stopped = self.remove_below(child, level - 1, start, range, budget)?;
             self.release_if_empty(at, index as u32, child, budget);

@@ -1,11 +1,11 @@
 //! Reading a file's map from the volume.
 
-use super::{MAP_END, Run, RunState};
+use super::{Run, RunState};
 use crate::view::View;
 use crate::{BlockRef, Result};
 use extant_format::{
-    Corrupt, Extent, ExtentContext, ExtentNode, Inode, InodeFlags, Place, VolumeBlock, check_pointer,
-    indirect_path, verify_extent_checksum,
+    BlockRange, Corrupt, Extent, ExtentContext, ExtentNode, Inode, InodeFlags, Place, VolumeBlock,
+    check_pointer, indirect_path, verify_extent_checksum,
 };
 
 /// A file's map, remembering the node looked at last, so that reading on costs no second descent.
@@ -18,14 +18,14 @@ pub(crate) struct Mapper {
 
 #[derive(Debug)]
 enum Last {
-    Extents { range: (u64, u64), extents: Vec<Extent> },
+    Extents { range: BlockRange, extents: Vec<Extent> },
     Pointers { first: u64, at: VolumeBlock, block: BlockRef },
 }
 
 impl Mapper {
     /// The run that holds block `logical` of the file, from there on.
     pub(crate) async fn map(&mut self, view: &View, inode: &Inode, logical: u64) -> Result<Run> {
-        if logical >= MAP_END {
+        if logical >= BlockRange::MAP_END {
             return Ok(Run { logical, blocks: u64::MAX - logical, state: RunState::Hole });
         }
         if inode.flags().contains(InodeFlags::EXTENTS) {
@@ -70,14 +70,14 @@ impl Mapper {
 
     async fn map_extents(&mut self, view: &View, inode: &Inode, logical: u64) -> Result<Run> {
         if let Some(Last::Extents { range, extents }) = &self.last
-            && (range.0..range.1).contains(&logical)
+            && range.contains(logical)
         {
             return Ok(find_extent(extents, *range, logical));
         }
         let sb = view.superblock();
         let mut cx = ExtentContext::root(sb, inode.number);
         let mut node = ExtentNode::parse(inode.map(), &cx)?;
-        let mut range = (0, MAP_END);
+        let mut range = BlockRange::ALL;
         loop {
             match node {
                 ExtentNode::Leaf(extents) => {
@@ -89,7 +89,7 @@ impl Mapper {
                 ExtentNode::Index { depth, entries } => {
                     let n = entries.partition_point(|e| u64::from(e.logical.0) <= logical);
                     let Some(n) = n.checked_sub(1) else {
-                        let end = entries.first().map_or(range.1, |e| e.logical.0.into());
+                        let end = entries.first().map_or(range.end, |e| e.logical.0.into());
                         return Ok(Run { logical, blocks: end - logical, state: RunState::Hole });
                     };
                     cx = cx.child(depth, &entries, n);
@@ -112,12 +112,12 @@ impl Mapper {
         let size = sb.block_size();
         if let Some(Last::Pointers { first, at, block }) = &self.last {
             let per_block = (block.len() / 4) as u64;
-            if (*first..first + per_block).contains(&logical) {
+            if BlockRange::at(*first, per_block).contains(logical) {
                 return pointer_run(view, inode, Some(*at), block, *first, logical);
             }
         }
         let Some(path) = indirect_path(logical, size) else {
-            return Ok(Run { logical, blocks: MAP_END - logical, state: RunState::Hole });
+            return Ok(Run { logical, blocks: BlockRange::MAP_END - logical, state: RunState::Hole });
         };
         if path.levels == 0 {
             return pointer_run(view, inode, None, &inode.map()[..48], 0, logical);
@@ -153,7 +153,7 @@ fn logical_offset(indices: &[u32], bits: u32, level: usize) -> u64 {
     indices[level..].iter().fold(0, |offset, &n| offset << bits | u64::from(n))
 }
 
-fn find_extent(extents: &[Extent], range: (u64, u64), logical: u64) -> Run {
+fn find_extent(extents: &[Extent], range: BlockRange, logical: u64) -> Run {
     let n = extents.partition_point(|e| u64::from(e.logical.0) <= logical);
     if let Some(extent) = n.checked_sub(1).map(|n| &extents[n]).filter(|e| e.logical_end() > logical) {
         let state = match extent.unwritten {
@@ -163,7 +163,7 @@ fn find_extent(extents: &[Extent], range: (u64, u64), logical: u64) -> Run {
         let run = Run { logical: extent.logical.0.into(), blocks: extent.blocks.into(), state };
         return run.from(logical);
     }
-    let end = extents.get(n).map_or(range.1, |next| next.logical.0.into());
+    let end = extents.get(n).map_or(range.end, |next| next.logical.0.into());
     Run { logical, blocks: end - logical, state: RunState::Hole }
 }
 
@@ -208,7 +208,7 @@ impl View {
     pub(crate) fn runs(&self, inode: &Inode) -> Runs {
         let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
         let end = if inline { 0 } else { self.superblock().block_size().blocks_for(inode.size()) };
-        Runs { view: self.clone(), inode: inode.clone(), walker: RunWalker::new(0, end) }
+        Runs { view: self.clone(), inode: inode.clone(), walker: RunWalker::new(BlockRange::new(0, end)) }
     }
 }
 
@@ -224,24 +224,24 @@ impl Runs {
 #[derive(Debug)]
 pub(crate) struct RunWalker {
     mapper: Mapper,
-    next: u64,
-    end: u64,
+    /// Blocks that are still to be walked.
+    left: BlockRange,
     mapped: u64,
 }
 
 impl RunWalker {
-    /// Over the blocks `start..end` of a file.
-    pub(crate) fn new(start: u64, end: u64) -> Self {
-        Self { mapper: Mapper::default(), next: start, end, mapped: 0 }
+    /// Over these blocks of a file.
+    pub(crate) fn new(blocks: BlockRange) -> Self {
+        Self { mapper: Mapper::default(), left: blocks, mapped: 0 }
     }
 
     /// The next run, adjacent ones joined where they continue on the volume; `None` at the end.
     pub(crate) async fn next(&mut self, view: &View, inode: &Inode) -> Result<Option<Run>> {
-        if self.next >= self.end {
+        if self.left.is_empty() {
             return Ok(None);
         }
-        let mut run = self.mapper.map(view, inode, self.next).await?;
-        while run.end() < self.end {
+        let mut run = self.mapper.map(view, inode, self.left.start).await?;
+        while run.end() < self.left.end {
             let more = self.mapper.map(view, inode, run.end()).await?;
             self.check(view, inode)?;
             let joins = match (run.state, more.state) {
@@ -256,8 +256,8 @@ impl RunWalker {
             }
             run.blocks += more.blocks;
         }
-        run.blocks = run.blocks.min(self.end - run.logical);
-        self.next = run.end();
+        run.blocks = run.blocks.min(self.left.end - run.logical);
+        self.left.start = run.end();
         if run.state != RunState::Hole {
             self.mapped += run.blocks;
         }

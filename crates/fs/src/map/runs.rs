@@ -1,7 +1,7 @@
 //! A map from ranges of file blocks to values.
 
+use extant_format::BlockRange;
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// The value of a run of blocks, given for its first block.
 pub(crate) trait RunValue: Copy + PartialEq {
@@ -24,25 +24,25 @@ impl<V> Default for RunMap<V> {
 
 impl<V: RunValue> RunMap<V> {
     /// The part from `at` on of the run that holds block `at`.
-    pub(crate) fn get(&self, at: u64) -> Option<(Range<u64>, V)> {
+    pub(crate) fn get(&self, at: u64) -> Option<(BlockRange, V)> {
         let (&start, &(len, value)) = self.runs.range(..=at).next_back()?;
-        (at < start + len).then(|| (at..start + len, value.advance(at - start)))
+        (at < start + len).then(|| (BlockRange::new(at, start + len), value.advance(at - start)))
     }
 
     /// The first run, or part of one, at or behind block `at`.
-    pub(crate) fn first_from(&self, at: u64) -> Option<(Range<u64>, V)> {
+    pub(crate) fn first_from(&self, at: u64) -> Option<(BlockRange, V)> {
         self.get(at).or_else(|| {
             let (&start, &(len, value)) = self.runs.range(at..).next()?;
-            Some((start..start + len, value))
+            Some((BlockRange::at(start, len), value))
         })
     }
 
     /// The runs and parts of runs in a range, in order.
-    pub(crate) fn iter_in(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, V)> {
+    pub(crate) fn iter_in(&self, range: BlockRange) -> impl Iterator<Item = (BlockRange, V)> {
         let mut at = range.start;
         std::iter::from_fn(move || {
             let (run, value) = self.first_from(at).filter(|(run, _)| run.start < range.end)?;
-            let run = run.start..run.end.min(range.end);
+            let run = run.until(range.end);
             at = run.end;
             Some((run, value))
         })
@@ -58,10 +58,10 @@ impl<V: RunValue> RunMap<V> {
     }
 
     /// Makes a range be `value`, given for its first block.
-    pub(crate) fn insert(&mut self, range: Range<u64>, value: V) {
+    pub(crate) fn insert(&mut self, range: BlockRange, value: V) {
         debug_assert!(!range.is_empty());
-        self.remove(range.clone());
-        let (mut start, mut len, mut value) = (range.start, range.end - range.start, value);
+        self.remove(range);
+        let (mut start, mut len, mut value) = (range.start, range.len(), value);
         if let Some((&before, &(before_len, before_value))) = self.runs.range(..start).next_back()
             && before + before_len == start
             && before_value.advance(before_len) == value
@@ -78,7 +78,7 @@ impl<V: RunValue> RunMap<V> {
     }
 
     /// Empties a range.
-    pub(crate) fn remove(&mut self, range: Range<u64>) {
+    pub(crate) fn remove(&mut self, range: BlockRange) {
         if let Some((&start, &(len, value))) = self.runs.range(..range.start).next_back()
             && start + len > range.start
         {
@@ -88,7 +88,7 @@ impl<V: RunValue> RunMap<V> {
                 return;
             }
         }
-        while let Some((&start, &(len, value))) = self.runs.range(range.clone()).next() {
+        while let Some((&start, &(len, value))) = self.runs.range(range.blocks()).next() {
             self.runs.remove(&start);
             if start + len > range.end {
                 self.runs.insert(range.end, (start + len - range.end, value.advance(range.end - start)));
@@ -127,21 +127,21 @@ mod tests {
             let mut runs = RunMap::default();
             let mut model = BTreeMap::new();
             for (start, len, value) in ops {
-                let range = start..start + len;
+                let range = BlockRange::at(start, len);
                 match value {
                     // Values of one class continue each other wherever they meet.
-                    Some(class) => runs.insert(range.clone(), Value(class * 1000 + start)),
-                    None => runs.remove(range.clone()),
+                    Some(class) => runs.insert(range, Value(class * 1000 + start)),
+                    None => runs.remove(range),
                 }
-                for at in range {
+                for at in range.blocks() {
                     match value {
                         Some(class) => model.insert(at, class * 1000 + at),
                         None => model.remove(&at),
                     };
                 }
                 let found: BTreeMap<u64, u64> = runs
-                    .iter_in(0..100)
-                    .flat_map(|(run, value)| run.clone().map(move |at| (at, value.0 + at - run.start)))
+                    .iter_in(BlockRange::new(0, 100))
+                    .flat_map(|(run, value)| run.blocks().map(move |at| (at, value.0 + at - run.start)))
                     .collect();
                 prop_assert_eq!(&found, &model);
                 let continues = |(&at, &value): (&u64, &u64)| {

@@ -19,11 +19,10 @@ use crate::writer::Writer;
 use crate::{Cost, Error, Result};
 use extant_cache::blocks::BlockBytes;
 use extant_format::{
-    Corrupt, Extent, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock,
-    VolumeBlock,
+    BlockRange, Corrupt, Extent, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place,
+    Superblock, VolumeBlock,
 };
 use parking_lot::Mutex;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Blocks that a scan of a whole directory keeps pinned.
@@ -337,7 +336,8 @@ impl<'w> OpenDir<'w> {
         let sb = writer.store.shape();
         // Contents in the inode give way to an empty map.
         let first = if self.is_inline { 0 } else { self.shape.blocks };
-        let nodes = self.cell.read(|inode| node_growth(inode, sb, first..first + new));
+        let added = BlockRange::at(first.into(), new.into());
+        let nodes = self.cell.read(|inode| node_growth(inode, sb, added));
         writer.rt.charge(Cost::BlockSearch(1));
         let mut reservation =
             writer.alloc.reserve_waiting(&writer.journal, new.into(), nodes, privilege).await?;
@@ -527,14 +527,14 @@ impl<'w> OpenDir<'w> {
 }
 
 /// Most blocks by which the map of a directory grows.
-fn node_growth(dir: &Inode, sb: &Superblock, blocks: Range<u32>) -> u64 {
+fn node_growth(dir: &Inode, sb: &Superblock, blocks: BlockRange) -> u64 {
     let is_inline = dir.flags().contains(InodeFlags::INLINE_DATA);
     let tree = match is_inline {
         true => sb.incompat().contains(Incompat::EXTENTS),
         false => dir.flags().contains(InodeFlags::EXTENTS),
     };
     if !tree {
-        return pointer_growth(blocks.start.into()..blocks.end.into(), sb.block_size());
+        return pointer_growth(blocks, sb.block_size());
     }
     let [_, _, entries_lo, entries_hi, _, _, depth_lo, depth_hi, ..] = *dir.map();
     let shape = match is_inline {
@@ -544,7 +544,7 @@ fn node_growth(dir: &Inode, sb: &Superblock, blocks: Range<u32>) -> u64 {
             entries: u16::from_le_bytes([entries_lo, entries_hi]),
         },
     };
-    tree_growth(shape, u64::from(blocks.end - blocks.start), 1, sb.block_size())
+    tree_growth(shape, blocks.len(), 1, sb.block_size())
 }
 
 /// The blocks by which a directory grows, allocated in memory. Dropped unused they are free again.

@@ -5,7 +5,7 @@ use crate::map::RunWalker;
 use crate::view::View;
 use crate::{BlockRef, Error, Result, RunState};
 use extant_format::jbd2::{JournalIncompat, JournalSuperblock};
-use extant_format::{Corrupt, Place};
+use extant_format::{BlockRange, Corrupt, Place};
 
 /// A volume's own journal.
 pub(crate) struct Log {
@@ -28,7 +28,7 @@ impl Log {
             ));
         }
         let blocks = view.superblock().block_size().blocks_for(inode.size());
-        let mut walker = RunWalker::new(0, blocks);
+        let mut walker = RunWalker::new(BlockRange::new(0, blocks));
         let mut runs = Vec::new();
         while let Some(run) = walker.next(view, &inode).await? {
             if let RunState::Written(at) = run.state {

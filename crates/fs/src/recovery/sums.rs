@@ -8,7 +8,7 @@ use crate::map::RunWalker;
 use crate::view::{OpenOptions, View};
 use crate::{Result, RunState};
 use extant_block::Device;
-use extant_format::{FileBlock, Group, OrphanBlock, RoCompat, Superblock, VolumeBlock};
+use extant_format::{BlockRange, FileBlock, Group, OrphanBlock, RoCompat, Superblock, VolumeBlock};
 use std::sync::Arc;
 
 /// Brings `sb` up to date with the descriptors and the orphan file on `device`. A sum of damaged structures stays as it is:
@@ -51,7 +51,7 @@ async fn is_orphan_file_empty(view: &View) -> Result<bool> {
     let Some(number) = sb.orphan_file() else { return Ok(false) };
     let inode = view.inode(number).await?;
     let seed = sb.checksum_seed().map(|seed| inode.checksum_seed(seed));
-    let mut walker = RunWalker::new(0, sb.block_size().blocks_for(inode.size()));
+    let mut walker = RunWalker::new(BlockRange::new(0, sb.block_size().blocks_for(inode.size())));
     while let Some(run) = walker.next(view, &inode).await? {
         let RunState::Written(first) = run.state else { return Ok(false) };
         for n in 0..run.blocks {

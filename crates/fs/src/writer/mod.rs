@@ -62,7 +62,7 @@ impl Writer {
         errors: Errors,
     ) -> Result<(Arc<Self>, Vec<Arc<InodeCell>>)> {
         let mut private = journal.blocks();
-        private.extend(orphan_file.iter().map(|at| at.0..at.0 + 1));
+        private.extend(orphan_file.iter().map(|&at| at..VolumeBlock(at.0 + 1)));
         let alloc = Allocator::new(store.clone(), private)?;
         alloc.charge_to(disk);
         journal.set_listener(Arc::new(alloc.clone()));

@@ -1,9 +1,9 @@
 //! Files' contents, holes told apart.
 
 use super::{ExportError, Watch};
+use extant_cache::ByteRange;
 use extant_format::{Corrupt, Inode, InodeFlags, Place, RoCompat};
 use extant_fs::{Chunk, Error, FileStream, RunState, Volume};
-use std::ops::Range;
 
 /// Counts the contents read from a volume, and refuses more than it can hold: a map that uses blocks twice could make
 /// a small volume endless.
@@ -41,12 +41,12 @@ impl Allowance {
 }
 
 /// Where a file has data: ascending, not adjacent, within its size; as far as the map can be read: [`send`] reports the rest.
-pub(super) async fn regions(volume: &Volume, inode: &Inode) -> Vec<Range<u64>> {
+pub(super) async fn regions(volume: &Volume, inode: &Inode) -> Vec<ByteRange> {
     let size = inode.size();
     if inode.flags().contains(InodeFlags::INLINE_DATA) {
         return whole(size);
     }
-    let mut regions: Vec<Range<u64>> = Vec::new();
+    let mut regions: Vec<ByteRange> = Vec::new();
     let log2 = volume.superblock().block_size().log2();
     let mut runs = volume.runs(inode);
     while let Ok(Some(run)) = runs.next().await {
@@ -55,7 +55,7 @@ pub(super) async fn regions(volume: &Volume, inode: &Inode) -> Vec<Range<u64>> {
         let end = start.saturating_add(run.blocks << log2).min(size);
         match regions.last_mut() {
             Some(last) if last.end == start => last.end = end,
-            _ if start < end => regions.push(start..end),
+            _ if start < end => regions.push(ByteRange::new(start, end)),
             _ => {}
         }
     }
@@ -63,8 +63,8 @@ pub(super) async fn regions(volume: &Volume, inode: &Inode) -> Vec<Range<u64>> {
 }
 
 /// The regions of a file without holes.
-pub(super) fn whole(size: u64) -> Vec<Range<u64>> {
-    std::iter::once(0..size).filter(|region| !region.is_empty()).collect()
+pub(super) fn whole(size: u64) -> Vec<ByteRange> {
+    std::iter::once(ByteRange::new(0, size)).filter(|region| !region.is_empty()).collect()
 }
 
 /// Takes contents in order.

@@ -1,9 +1,9 @@
 //! Headers of a tar archive: POSIX.1-2001 ("pax Interchange Format"), with the records of GNU tar and star where POSIX has
 //! none.
 
+use extant_cache::ByteRange;
 use extant_format::{Acl, DeviceNumber, Inode, InodeNumber, Timestamp};
 use extant_fs::Attribute;
-use std::ops::Range;
 use tar::{EntryType, Header};
 
 /// Bytes that everything in an archive is a multiple of.
@@ -69,14 +69,14 @@ impl Entry<'_> {
 
 /// The map of GNU sparse format 1.0: the number of regions, then offset and length of each, one decimal number a line,
 /// filled up to a whole record.
-pub(super) fn sparse_map(regions: &[Range<u64>], size: u64) -> Vec<u8> {
+pub(super) fn sparse_map(regions: &[ByteRange], size: u64) -> Vec<u8> {
     use std::io::Write;
     let mut map = Vec::new();
     // A file that ends in a hole says so with an empty region at its end, as GNU tar does.
     let ends = regions.last().is_none_or(|last| last.end < size);
     let _ = writeln!(map, "{}", regions.len() + usize::from(ends));
     for region in regions {
-        let _ = writeln!(map, "{}\n{}", region.start, region.end - region.start);
+        let _ = writeln!(map, "{}\n{}", region.start, region.len());
     }
     if ends {
         let _ = writeln!(map, "{size}\n0");
@@ -251,8 +251,11 @@ mod tests {
     #[test]
     fn a_sparse_map_ends_at_the_size() {
         let text = |map: Vec<u8>| String::from_utf8(map).unwrap().trim_end_matches('\0').replace('\n', " ");
-        assert_eq!(text(sparse_map(&[0..10, 20..30], 30)), "2 0 10 20 10 ");
-        assert_eq!(text(sparse_map(&[0..10, 12..13], 30)), "3 0 10 12 1 30 0 ");
+        assert_eq!(text(sparse_map(&[ByteRange::new(0, 10), ByteRange::new(20, 30)], 30)), "2 0 10 20 10 ");
+        assert_eq!(
+            text(sparse_map(&[ByteRange::new(0, 10), ByteRange::new(12, 13)], 30)),
+            "3 0 10 12 1 30 0 "
+        );
         assert_eq!(text(sparse_map(&[], 30)), "1 30 0 ");
     }
 }

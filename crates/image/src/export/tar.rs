@@ -4,10 +4,10 @@ use super::contents::{self, Allowance, Sink};
 use super::header::{Contents, Entry, RECORD_BYTES, sparse_map};
 use super::links::Links;
 use super::{ExportError, Exported, Loss, Watch};
+use extant_cache::ByteRange;
 use extant_format::{FileKind, Inode};
 use extant_fs::{Attribute, FileStream, Volume, WalkOptions};
 use std::io::{self, Write};
-use std::ops::Range;
 use tar::EntryType;
 
 /// Writes everything below `top`, or `top` itself under `name` where it is not a directory, as a tar archive.
@@ -137,7 +137,7 @@ impl Archive<'_> {
     ) -> Result<(), ExportError> {
         let size = inode.size();
         let mut regions = contents::regions(self.volume, inode).await;
-        let mut data_bytes = regions.iter().map(|r| r.end - r.start).sum();
+        let mut data_bytes = regions.iter().map(|region| region.len()).sum();
         self.allowance.spend(inode, data_bytes)?;
         let map = sparse_map(&regions, size);
         if size - data_bytes > map.len() as u64 {
@@ -161,7 +161,7 @@ impl Archive<'_> {
 /// Lays a file's regions end to end into the archive, zeroes where no data came.
 struct Laid<'a> {
     out: &'a mut dyn Write,
-    regions: &'a [Range<u64>],
+    regions: &'a [ByteRange],
     /// The region being written, and how many of its bytes are.
     at: usize,
     within: u64,
@@ -171,7 +171,7 @@ impl Laid<'_> {
     /// Up to `len` bytes from the current place on: file offset and length of what is left of the region.
     fn here(&self) -> Option<(u64, u64)> {
         let region = self.regions.get(self.at)?;
-        Some((region.start + self.within, region.end - region.start - self.within))
+        Some((region.start + self.within, region.len() - self.within))
     }
 
     fn advance(&mut self, bytes: u64, left: u64) {

@@ -206,7 +206,7 @@ impl Copy<'_> {
             }
         };
         let regions = contents::regions(self.volume, inode).await;
-        self.allowance.spend(inode, regions.iter().map(|r| r.end - r.start).sum())?;
+        self.allowance.spend(inode, regions.iter().map(|region| region.len()).sum())?;
         let level = self.stack.pop().expect("the destination stays open");
         let file = level.dir.create_file(name);
         let outcome = match &file {

@@ -191,7 +191,7 @@ fn a_write_that_fails_in_a_hole_leaves_nothing_behind() {
             let (_, file) = bed.file(number, FileOptions::default()).await;
             file.set_size(40 * B).await.unwrap();
             // Block 0 is to be overwritten in part; the holes behind it are reserved with it.
-            file.contents.know(0..1).await.unwrap();
+            file.contents.know(BlockRange::one(0)).await.unwrap();
             let at = file.contents.live.lock().map.place_of(0).unwrap().0 * (B / Sector::BYTES);
             *gate.unreadable.lock() = Some(at..at + 8);
             let free = bed.writer.alloc.statfs().free;

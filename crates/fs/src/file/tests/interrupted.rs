@@ -13,7 +13,7 @@ fn a_write_that_is_dropped_before_it_copies_leaves_nothing_behind() {
         |_| vec![],
         async |_, bed, gate, number| {
             let (_, file) = bed.file(number, FileOptions::default()).await;
-            file.contents.know(0..20).await.unwrap();
+            file.contents.know(BlockRange::new(0, 20)).await.unwrap();
             let free = bed.writer.alloc.statfs().free;
             gate.holds_reads.store(true, Ordering::Relaxed);
             // Block 1 is to be read, since it is overwritten in part; those behind it are reserved with it.

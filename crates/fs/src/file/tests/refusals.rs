@@ -66,7 +66,7 @@ fn a_map_that_changes_while_it_is_read_is_read_again() {
         let edits = file.contents.edits.lock().await;
         // As where a truncation has freed the leaf and it holds something else by now.
         *gate.unreadable.lock() = Some(0..u64::MAX);
-        let mut know = Box::pin(file.contents.know(0..1));
+        let mut know = Box::pin(file.contents.know(BlockRange::one(0)));
         for _ in 0..20 {
             assert!(!poll_once(&mut know).await);
             rt.yield_now().await;

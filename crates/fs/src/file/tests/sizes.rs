@@ -15,7 +15,8 @@ fn an_append_that_is_copied_after_write_back_took_its_block_is_recorded() {
                 let (_, file) = bed.file(number, FileOptions::default()).await;
                 file.write(0, &vec![7; unit]).await.unwrap();
                 // As a write does that waits for room before it copies.
-                let reserved = file.contents.reserve_for_copy(0..1, unit as u64, Privilege::Ordinary);
+                let reserved =
+                    file.contents.reserve_for_copy(BlockRange::one(0), unit as u64, Privilege::Ordinary);
                 let reserved = reserved.await.unwrap();
                 file.mapping.write_back(ByteRange::ALL).await.unwrap();
                 file.pages.write(unit as u64, &vec![8; unit]).await.unwrap();

@@ -49,7 +49,7 @@ impl Tree {
             unwritten,
         };
         let shape = self.shape();
-        let edit = self.edit(|draft| draft.replace(start..start + blocks, &[extent])).unwrap();
+        let edit = self.edit(|draft| draft.replace(BlockRange::at(start, blocks), &[extent])).unwrap();
         let bound = tree_growth(shape, blocks, 1, self.sb.block_size());
         assert!(u64::from(edit.new_nodes) <= bound, "{} new nodes, {bound} reserved", edit.new_nodes);
         for n in 0..blocks {
@@ -76,7 +76,7 @@ impl Tree {
             .edit(|draft| {
                 extents.iter().try_for_each(|extent| {
                     let start = u64::from(extent.logical.0);
-                    draft.replace(start..start + 1, std::slice::from_ref(extent))
+                    draft.replace(BlockRange::one(start), std::slice::from_ref(extent))
                 })
             })
             .unwrap();
@@ -85,32 +85,32 @@ impl Tree {
         self.model.extend(extents.iter().map(|e| (u64::from(e.logical.0), (e.physical.0, false))));
     }
 
-    fn mark_written(&mut self, range: Range<u64>) {
+    fn mark_written(&mut self, range: BlockRange) {
         let mut written = Vec::new();
-        for (&at, state) in self.model.range_mut(range) {
+        for (&at, state) in self.model.range_mut(range.blocks()) {
             state.1 = false;
             let (logical, physical) = (FileBlock(at as u32), VolumeBlock(state.0));
             written.push(Extent { logical, blocks: 1, physical, unwritten: false });
         }
         let replace = |draft: &mut Draft<'_, _>, extent: &Extent| {
             let start = u64::from(extent.logical.0);
-            draft.replace(start..start + 1, std::slice::from_ref(extent))
+            draft.replace(BlockRange::one(start), std::slice::from_ref(extent))
         };
         self.edit(|draft| written.iter().try_for_each(|extent| replace(draft, extent))).unwrap();
     }
 
     /// Removes a range in steps, each of which leaves a valid tree.
-    fn remove(&mut self, range: Range<u64>, budget: u32) {
+    fn remove(&mut self, range: BlockRange, budget: u32) {
         self.remove_metadata(range, budget, u32::MAX);
     }
 
-    fn remove_metadata(&mut self, range: Range<u64>, budget: u32, blocks_max: u32) {
+    fn remove_metadata(&mut self, range: BlockRange, budget: u32, blocks_max: u32) {
         let mut rest = Some(range);
         while let Some(range) = rest.take() {
             let mut budget = Budget::of_metadata(8192, budget, blocks_max);
             let edit = self
                 .edit(|draft| {
-                    rest = draft.remove_back(range.clone(), &mut budget)?;
+                    rest = draft.remove_back(range, &mut budget)?;
                     draft.shrink()
                 })
                 .unwrap();
@@ -126,27 +126,27 @@ impl Tree {
                 assert!(left.start == range.start && left.end < range.end, "{left:?} after {range:?}");
                 assert!(self.model.range(left.end..range.end).next().is_none());
             } else {
-                assert!(self.model.range(range).next().is_none());
+                assert!(self.model.range(range.blocks()).next().is_none());
             }
             self.check();
         }
     }
 
     /// Takes a range out, what lies behind it moving to its place.
-    fn collapse(&mut self, range: Range<u64>) {
-        self.remove(range.clone(), 5);
+    fn collapse(&mut self, range: BlockRange) {
+        self.remove(range, 5);
         let by = range.end - range.start;
-        let mut rest = Some(range.end..MAP_END);
+        let mut rest = Some(BlockRange::from_block(range.end));
         while let Some(range) = rest.take() {
             let edit = self
                 .edit(|draft| {
-                    rest = draft.shift_left(range.clone(), by)?;
+                    rest = draft.shift_left(range, by)?;
                     Ok(())
                 })
                 .unwrap();
             assert!(edit.new_nodes == 0 && edit.freed_nodes.is_empty());
-            let until = rest.as_ref().map_or(MAP_END, |rest| rest.start);
-            for (at, state) in self.take_model(range.start..until) {
+            let until = rest.as_ref().map_or(BlockRange::MAP_END, |rest| rest.start);
+            for (at, state) in self.take_model(range.until(until)) {
                 self.model.insert(at - by, state);
             }
             self.check();
@@ -157,17 +157,17 @@ impl Tree {
     fn insert(&mut self, start: u64, by: u64) {
         let bound = split_growth(self.shape());
         let mut new_nodes = 0;
-        let mut rest = Some(start..MAP_END);
+        let mut rest = Some(BlockRange::from_block(start));
         while let Some(range) = rest.take() {
             let edit = self
                 .edit(|draft| {
-                    rest = draft.shift_right(range.clone(), by)?;
+                    rest = draft.shift_right(range, by)?;
                     Ok(())
                 })
                 .unwrap();
             new_nodes += u64::from(edit.new_nodes);
             let from = rest.as_ref().map_or(range.start, |rest| rest.end);
-            for (at, state) in self.take_model(from..range.end) {
+            for (at, state) in self.take_model(BlockRange::new(from, range.end)) {
                 self.model.insert(at + by, state);
             }
             self.check();
@@ -175,8 +175,8 @@ impl Tree {
         assert!(new_nodes <= bound, "{new_nodes} new nodes, {bound} reserved");
     }
 
-    fn take_model(&mut self, range: Range<u64>) -> Vec<(u64, (u64, bool))> {
-        let taken: Vec<_> = self.model.range(range).map(|(&at, &state)| (at, state)).collect();
+    fn take_model(&mut self, range: BlockRange) -> Vec<(u64, (u64, bool))> {
+        let taken: Vec<_> = self.model.range(range.blocks()).map(|(&at, &state)| (at, state)).collect();
         for (at, _) in &taken {
             self.model.remove(at);
         }
@@ -252,17 +252,17 @@ proptest! {
             match *op {
                 Op::MapMany { ref starts } => tree.map_many(starts),
                 Op::Map { start, blocks, jump, unwritten } => tree.map(start, blocks, jump, unwritten),
-                Op::Collapse { start, blocks } => tree.collapse(start..start + blocks),
+                Op::Collapse { start, blocks } => tree.collapse(BlockRange::at(start, blocks)),
                 Op::Insert { start, blocks } => tree.insert(start, blocks),
-                Op::MarkWritten { start, blocks } => tree.mark_written(start..start + blocks),
-                Op::Remove { start, blocks, budget } => tree.remove(start..start + blocks, budget),
+                Op::MarkWritten { start, blocks } => tree.mark_written(BlockRange::at(start, blocks)),
+                Op::Remove { start, blocks, budget } => tree.remove(BlockRange::at(start, blocks), budget),
             }
             if n % 16 == 0 {
                 tree.check();
             }
         }
         tree.check();
-        tree.remove(0..MAP_END, 4);
+        tree.remove(BlockRange::ALL, 4);
         assert!(tree.store.nodes.is_empty(), "an empty tree has no nodes");
         assert_eq!(tree.shape(), TreeShape::default());
     }
@@ -301,7 +301,7 @@ fn unwritten_extents_are_one_block_shorter_and_never_join_written_ones() {
     let mut tree = Tree::new();
     tree.map(0, 32768, 0, true);
     assert_eq!(tree.shape().entries, 2);
-    tree.mark_written(0..32768);
+    tree.mark_written(BlockRange::new(0, 32768));
     tree.check();
     assert_eq!(tree.shape().entries, 1, "32,767 and 1 join once both are written");
     tree.map(32768, 10, 0, true);
@@ -312,11 +312,12 @@ fn unwritten_extents_are_one_block_shorter_and_never_join_written_ones() {
 #[test]
 fn the_last_addressable_block_is_refused() {
     let mut tree = Tree::new();
-    tree.map(MAP_END - 2, 1, 0, false);
+    tree.map(BlockRange::MAP_END - 2, 1, 0, false);
     tree.check();
     let extent =
         Extent { logical: FileBlock(u32::MAX), physical: VolumeBlock(5), blocks: 1, unwritten: false };
-    let refused = tree.edit(|draft| draft.replace(MAP_END - 1..MAP_END, &[extent]));
+    let refused =
+        tree.edit(|draft| draft.replace(BlockRange::from_block(BlockRange::MAP_END - 1), &[extent]));
     assert_eq!(refused.unwrap_err(), Stop::TooBig);
 }
 
@@ -334,7 +335,7 @@ fn a_node_that_is_not_in_memory_is_asked_for() {
         tree.map(n * 2, 1, 1, false);
     }
     let mut draft = Draft::new(&tree.store.root, &Nothing, &tree.sb, INODE).unwrap();
-    assert_eq!(draft.replace(3..4, &[]).unwrap_err(), Stop::Missing(VolumeBlock(NODES_AT)));
+    assert_eq!(draft.replace(BlockRange::one(3), &[]).unwrap_err(), Stop::Missing(VolumeBlock(NODES_AT)));
 }
 
 #[test]
@@ -342,7 +343,7 @@ fn metadata_is_freed_a_few_blocks_at_a_time() {
     let mut tree = Tree::new();
     tree.map(0, 30_000, 0, false);
     tree.map(40_000, 5, 3, false);
-    tree.remove_metadata(0..MAP_END, 48, 1024);
+    tree.remove_metadata(BlockRange::ALL, 48, 1024);
     tree.check();
     assert_eq!(tree.shape(), TreeShape::default());
 }

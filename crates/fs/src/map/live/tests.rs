@@ -7,10 +7,17 @@ fn at(block: u64) -> VolumeBlock {
     VolumeBlock(block)
 }
 
+fn blocks(start: u64, end: u64) -> BlockRange {
+    BlockRange::new(start, end)
+}
+
 /// A file of 3 written blocks at 100, recorded with `size` bytes.
 fn map() -> LiveMap {
     let mut map = LiveMap::new(K4);
-    map.learn(&(0..1), &[(0..3, Known::Written(at(100))), (3..1 << 32, Known::Hole)]);
+    map.learn(
+        blocks(0, 1),
+        &[(blocks(0, 3), Known::Written(at(100))), (BlockRange::from_block(3), Known::Hole)],
+    );
     map
 }
 
@@ -18,31 +25,31 @@ fn map() -> LiveMap {
 fn ranges_that_are_not_known_are_said_to_be_unknown() {
     let mut map = LiveMap::new(K4);
     assert_eq!(map.read(7), None);
-    assert_eq!(map.first_unknown(7..9), Some(7));
-    map.learn(&(5..6), &[(5..8, Known::Hole)]);
-    assert_eq!(map.first_unknown(7..9), Some(8));
-    map.mark_dirty(7..8, 0);
+    assert_eq!(map.first_unknown(blocks(7, 9)), Some(7));
+    map.learn(blocks(5, 6), &[(blocks(5, 8), Known::Hole)]);
+    assert_eq!(map.first_unknown(blocks(7, 9)), Some(8));
+    map.mark_dirty(blocks(7, 8), 0);
     map.forget();
     assert_eq!(map.read(6), None);
-    assert_eq!(map.read(7), Some((7..8, Known::Hole)), "pending blocks are not forgotten");
+    assert_eq!(map.read(7), Some((blocks(7, 8), Known::Hole)), "pending blocks are not forgotten");
 }
 
 #[test]
 fn delayed_blocks_become_written_in_three_steps() {
     let mut map = map();
-    let need = map.need(2..6);
-    assert_eq!((need.delayed.first().cloned(), need.delayed_blocks), (Some(3..6), 3));
-    map.mark_dirty(2..6, 3 * B);
-    assert_eq!(map.need(2..6), Need::default(), "reserved once");
+    let need = map.need(blocks(2, 6));
+    assert_eq!((need.delayed.first().cloned(), need.delayed_blocks), (Some(blocks(3, 6)), 3));
+    map.mark_dirty(blocks(2, 6), 3 * B);
+    assert_eq!(map.need(blocks(2, 6)), Need::default(), "reserved once");
     assert_eq!(map.reserved(), (3, 1));
-    assert_eq!(map.write_step(2), Some((2..3, WriteStep::Overwrite(at(102)))));
-    assert_eq!(map.write_step(3), Some((3..6, WriteStep::Allocate)));
-    map.claim(3..6);
-    map.place(3..6, at(500));
-    assert_eq!(map.read(4), Some((4..6, Known::Hole)), "not readable before it is on the device");
-    assert_eq!(map.write_step(3), Some((3..6, WriteStep::Wait)));
-    map.landed(3..6, 6 * B);
-    assert_eq!(map.read(4), Some((4..6, Known::Written(at(501)))));
+    assert_eq!(map.write_step(2), Some((blocks(2, 3), WriteStep::Overwrite(at(102)))));
+    assert_eq!(map.write_step(3), Some((blocks(3, 6), WriteStep::Allocate)));
+    map.claim(blocks(3, 6));
+    map.place(blocks(3, 6), at(500));
+    assert_eq!(map.read(4), Some((blocks(4, 6), Known::Hole)), "not readable before it is on the device");
+    assert_eq!(map.write_step(3), Some((blocks(3, 6), WriteStep::Wait)));
+    map.landed(blocks(3, 6), 6 * B);
+    assert_eq!(map.read(4), Some((blocks(4, 6), Known::Written(at(501)))));
     assert_eq!(map.reserved(), (0, 0));
     assert_eq!(map.recordable_bytes(3 * B), 6 * B);
     assert!(map.is_clean());
@@ -51,16 +58,16 @@ fn delayed_blocks_become_written_in_three_steps() {
 #[test]
 fn size_grows_only_over_what_is_on_the_device() {
     let mut map = map();
-    map.mark_dirty(3..9, 3 * B);
-    map.claim(3..9);
-    map.place(3..5, at(500));
-    map.place(5..9, at(600));
-    map.landed(5..9, 9 * B);
+    map.mark_dirty(blocks(3, 9), 3 * B);
+    map.claim(blocks(3, 9));
+    map.place(blocks(3, 5), at(500));
+    map.place(blocks(5, 9), at(600));
+    map.landed(blocks(5, 9), 9 * B);
     assert_eq!(map.recordable_bytes(3 * B), 3 * B, "blocks before are still in flight");
     assert!(map.is_ahead(3 * B), "and blocks behind the size are mapped");
     // e2fsck allows for one block that begins where the size ends.
     assert!(!map.is_ahead(8 * B) && map.is_ahead(8 * B - 1));
-    map.landed(3..5, 9 * B);
+    map.landed(blocks(3, 5), 9 * B);
     assert_eq!(map.recordable_bytes(3 * B), 9 * B);
 }
 
@@ -68,39 +75,39 @@ fn size_grows_only_over_what_is_on_the_device() {
 fn a_growing_last_block_counts_as_far_as_it_was_written() {
     let mut map = map();
     // 2 blocks and 100 bytes are recorded; the file grows to 2 blocks and 200 bytes.
-    map.mark_dirty(2..3, 2 * B + 100);
-    assert_eq!(map.write_step(2), Some((2..3, WriteStep::InPlace { to: at(102), fresh: false })));
-    map.claim(2..3);
+    map.mark_dirty(blocks(2, 3), 2 * B + 100);
+    assert_eq!(map.write_step(2), Some((blocks(2, 3), WriteStep::InPlace { to: at(102), fresh: false })));
+    map.claim(blocks(2, 3));
     // Before that is on the device, and after it was taken, the file grows into the next block.
-    map.mark_dirty(2..4, 2 * B + 100);
-    map.landed(2..3, 2 * B + 200);
+    map.mark_dirty(blocks(2, 4), 2 * B + 100);
+    map.landed(blocks(2, 3), 2 * B + 200);
     assert_eq!(map.recordable_bytes(2 * B + 100), 2 * B + 200);
-    map.claim(3..4);
-    map.place(3..4, at(700));
-    map.landed(3..4, 3 * B + 50);
+    map.claim(blocks(3, 4));
+    map.place(blocks(3, 4), at(700));
+    map.landed(blocks(3, 4), 3 * B + 50);
     assert_eq!(map.recordable_bytes(2 * B + 200), 2 * B + 200, "the block before is dirty again");
-    map.claim(2..3);
-    map.landed(2..3, 3 * B + 50);
+    map.claim(blocks(2, 3));
+    map.landed(blocks(2, 3), 3 * B + 50);
     assert_eq!(map.recordable_bytes(2 * B + 200), 3 * B + 50);
 }
 
 #[test]
 fn an_append_that_is_marked_before_and_copied_after_the_block_is_taken_is_recorded() {
     let mut map = map();
-    map.mark_dirty(3..4, 3 * B);
+    map.mark_dirty(blocks(3, 4), 3 * B);
     // The append's mark comes to a block that is pending already; its bytes after the write has ended.
-    map.mark_dirty(3..5, 3 * B);
-    map.claim(3..4);
-    map.place(3..4, at(500));
-    map.landed(3..4, 3 * B + 100);
+    map.mark_dirty(blocks(3, 5), 3 * B);
+    map.claim(blocks(3, 4));
+    map.place(blocks(3, 4), at(500));
+    map.landed(blocks(3, 4), 3 * B + 100);
     assert_eq!(map.recordable_bytes(3 * B), 3 * B + 100);
-    map.claim(4..5);
-    map.place(4..5, at(600));
-    map.landed(4..5, 5 * B);
+    map.claim(blocks(4, 5));
+    map.place(blocks(4, 5), at(600));
+    map.landed(blocks(4, 5), 5 * B);
     assert_eq!(map.recordable_bytes(3 * B + 100), 3 * B + 100, "the block before has newer bytes");
-    assert_eq!(map.write_step(3), Some((3..4, WriteStep::InPlace { to: at(500), fresh: false })));
-    map.claim(3..4);
-    map.landed(3..4, 5 * B);
+    assert_eq!(map.write_step(3), Some((blocks(3, 4), WriteStep::InPlace { to: at(500), fresh: false })));
+    map.claim(blocks(3, 4));
+    map.landed(blocks(3, 4), 5 * B);
     assert_eq!(map.recordable_bytes(3 * B + 100), 5 * B);
     assert!(map.is_clean());
 }
@@ -108,26 +115,26 @@ fn an_append_that_is_marked_before_and_copied_after_the_block_is_taken_is_record
 #[test]
 fn a_mark_made_while_no_place_is_found_is_not_lost() {
     let mut map = map();
-    map.mark_dirty(3..4, 3 * B);
-    map.claim(3..4);
-    map.mark_dirty(3..4, 3 * B);
-    map.failed(3..4);
-    map.claim(3..4);
-    map.place(3..4, at(500));
-    map.landed(3..4, 3 * B + 100);
-    map.claim(3..4);
-    map.landed(3..4, 3 * B + 200);
+    map.mark_dirty(blocks(3, 4), 3 * B);
+    map.claim(blocks(3, 4));
+    map.mark_dirty(blocks(3, 4), 3 * B);
+    map.failed(blocks(3, 4));
+    map.claim(blocks(3, 4));
+    map.place(blocks(3, 4), at(500));
+    map.landed(blocks(3, 4), 3 * B + 100);
+    map.claim(blocks(3, 4));
+    map.landed(blocks(3, 4), 3 * B + 200);
     assert_eq!(map.recordable_bytes(3 * B + 100), 3 * B + 200);
 }
 
 #[test]
 fn a_block_wholly_written_stays_so_when_it_is_dirtied_in_flight() {
     let mut map = map();
-    map.mark_dirty(3..4, 3 * B);
-    map.claim(3..4);
-    map.mark_dirty(3..4, 3 * B);
-    map.place(3..4, at(500));
-    map.landed(3..4, 4 * B);
+    map.mark_dirty(blocks(3, 4), 3 * B);
+    map.claim(blocks(3, 4));
+    map.mark_dirty(blocks(3, 4), 3 * B);
+    map.place(blocks(3, 4), at(500));
+    map.landed(blocks(3, 4), 4 * B);
     assert!(map.is_clean());
     assert_eq!(map.recordable_bytes(3 * B), 4 * B);
 }
@@ -135,25 +142,25 @@ fn a_block_wholly_written_stays_so_when_it_is_dirtied_in_flight() {
 #[test]
 fn a_failed_write_leaves_blocks_as_they_were() {
     let mut map = map();
-    map.learn(&(3..4), &[(3..4, Known::Unwritten(at(40)))]);
-    map.mark_dirty(3..5, 3 * B);
+    map.learn(blocks(3, 4), &[(blocks(3, 4), Known::Unwritten(at(40)))]);
+    map.mark_dirty(blocks(3, 5), 3 * B);
     assert_eq!(map.reserved(), (2, 2));
-    map.claim(3..4);
-    map.claim(4..5);
-    map.place(4..5, at(600));
-    map.failed(3..5);
-    assert_eq!(map.write_step(3), Some((3..4, WriteStep::InPlace { to: at(40), fresh: true })));
-    assert_eq!(map.write_step(4), Some((4..5, WriteStep::Allocate)));
-    assert_eq!(map.abandon(0..10), 1);
+    map.claim(blocks(3, 4));
+    map.claim(blocks(4, 5));
+    map.place(blocks(4, 5), at(600));
+    map.failed(blocks(3, 5));
+    assert_eq!(map.write_step(3), Some((blocks(3, 4), WriteStep::InPlace { to: at(40), fresh: true })));
+    assert_eq!(map.write_step(4), Some((blocks(4, 5), WriteStep::Allocate)));
+    assert_eq!(map.abandon(blocks(0, 10)), 1);
     assert_eq!(map.reserved(), (0, 0));
-    assert_eq!(map.read(3), Some((3..4, Known::Unwritten(at(40)))));
+    assert_eq!(map.read(3), Some((blocks(3, 4), Known::Unwritten(at(40)))));
     assert_eq!(map.recordable_bytes(3 * B), 3 * B);
 }
 
 #[test]
 fn truncation_gives_reservations_back() {
     let mut map = map();
-    map.mark_dirty(3..9, 3 * B);
+    map.mark_dirty(blocks(3, 9), 3 * B);
     assert_eq!(map.truncate(5, 5 * B), 4);
     assert_eq!(map.reserved(), (2, 1));
     assert_eq!(map.read(6).unwrap().1, Known::Hole);
@@ -162,23 +169,25 @@ fn truncation_gives_reservations_back() {
 #[test]
 fn neighbours_that_are_delayed_are_one_run_of_pointers() {
     let mut map = map();
-    map.mark_dirty(4..6, 3 * B);
-    map.mark_dirty(8..9, 3 * B);
-    assert_eq!(map.delayed_around(6..8), 4..9);
-    assert_eq!(map.delayed_around(10..11), 10..11);
+    map.mark_dirty(blocks(4, 6), 3 * B);
+    map.mark_dirty(blocks(8, 9), 3 * B);
+    assert_eq!(map.delayed_around(blocks(6, 8)), blocks(4, 9));
+    assert_eq!(map.delayed_around(blocks(10, 11)), blocks(10, 11));
 }
 
 /// Leaves of 1,500 runs each, as blocks of 16 KiB have them.
 #[test]
 fn a_range_over_more_runs_than_are_kept_becomes_known() {
     let leaf = |n: u64| -> Vec<_> {
-        (n * 1500..(n + 1) * 1500).map(|block| (block..block + 1, Known::Written(at(10 * block)))).collect()
+        (n * 1500..(n + 1) * 1500)
+            .map(|block| (BlockRange::one(block), Known::Written(at(10 * block))))
+            .collect()
     };
-    for asked in [1400..1600, 0..4500, 2990..3010] {
+    for asked in [blocks(1400, 1600), blocks(0, 4500), blocks(2990, 3010)] {
         let mut map = LiveMap::new(K4);
         let mut looks = 0;
-        while let Some(unknown) = map.first_unknown(asked.clone()) {
-            map.learn(&asked, &leaf(unknown / 1500));
+        while let Some(unknown) = map.first_unknown(asked) {
+            map.learn(asked, &leaf(unknown / 1500));
             looks += 1;
             assert!(looks <= 4, "{asked:?}: looked for block {unknown} again");
         }

@@ -22,7 +22,10 @@ impl Map {
         let mut draft = PointerDraft::new(&self.store.root, &self.store, &self.sb, INODE);
         draft.insert(logical, VolumeBlock(self.next_physical), blocks).unwrap();
         let edit = draft.finish();
-        assert!(u64::from(edit.new_nodes) <= pointer_growth(logical..logical + blocks, self.sb.block_size()));
+        assert!(
+            u64::from(edit.new_nodes)
+                <= pointer_growth(BlockRange::at(logical, blocks), self.sb.block_size())
+        );
         self.store.apply(&edit, PointerWrites::write_to);
         self.take(&edit);
         for n in 0..blocks {
@@ -31,17 +34,17 @@ impl Map {
         self.next_physical += blocks;
     }
 
-    fn remove(&mut self, range: Range<u64>, budget: u32) {
+    fn remove(&mut self, range: BlockRange, budget: u32) {
         let mut rest = Some(range);
         while let Some(range) = rest.take() {
             let mut draft = PointerDraft::new(&self.store.root, &self.store, &self.sb, INODE);
-            rest = draft.remove_back(range.clone(), &mut Budget::new(8192, budget)).unwrap();
+            rest = draft.remove_back(range, &mut Budget::new(8192, budget)).unwrap();
             let edit = draft.finish();
             self.store.apply(&edit, PointerWrites::write_to);
             self.take(&edit);
-            let done = rest.as_ref().map_or(range.start, |left| left.end)..range.end;
+            let done = BlockRange::new(rest.map_or(range.start, |left| left.end), range.end);
             assert!(!done.is_empty());
-            assert!(self.model.range(done).next().is_none());
+            assert!(self.model.range(done.blocks()).next().is_none());
             self.check();
         }
     }
@@ -89,7 +92,7 @@ impl Map {
             assert!(leaf[0].0.start <= at);
             for (run, known) in &leaf {
                 if let Known::Written(first) = known {
-                    read.extend(run.clone().map(|block| (block, first.0 + block - run.start)));
+                    read.extend(run.blocks().map(|block| (block, first.0 + block - run.start)));
                 }
             }
             at = leaf.last().unwrap().0.end;
@@ -111,13 +114,13 @@ proptest! {
         let mut map = Map::new();
         for (start, blocks, jump, removes, budget) in ops {
             if removes {
-                map.remove(start..start + blocks * 7, budget);
+                map.remove(BlockRange::at(start, blocks * 7), budget);
             } else {
                 map.insert(start, blocks, jump);
                 map.check();
             }
         }
-        map.remove(0..u64::from(u32::MAX), 5);
+        map.remove(BlockRange::ALL, 5);
         assert!(map.store.nodes.is_empty(), "an empty map has no pointer blocks");
         assert_eq!(map.store.root, [0; 60]);
     }
@@ -128,7 +131,7 @@ fn a_run_is_removed_as_one_run() {
     let mut map = Map::new();
     map.insert(0, 300, 0);
     let mut draft = PointerDraft::new(&map.store.root, &map.store, &map.sb, INODE);
-    assert_eq!(draft.remove_back(0..1 << 32, &mut Budget::new(8192, 64)), Ok(None));
+    assert_eq!(draft.remove_back(BlockRange::ALL, &mut Budget::new(8192, 64)), Ok(None));
     let edit = draft.finish();
     let freed: Vec<_> = edit.replaced.iter().map(|extent| extent.blocks).collect();
     assert_eq!(freed, [300]);
