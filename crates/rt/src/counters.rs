@@ -48,8 +48,9 @@ impl Default for Counters {
 }
 
 impl Counters {
-    pub(crate) fn add(&self, counter: Counter, n: u64) {
-        self.0[counter as usize].fetch_add(n, Ordering::Relaxed);
+    /// Gives what it was before.
+    pub(crate) fn add(&self, counter: Counter, n: u64) -> u64 {
+        self.0[counter as usize].fetch_add(n, Ordering::Relaxed)
     }
 
     pub(crate) fn get(&self, counter: Counter) -> u64 {

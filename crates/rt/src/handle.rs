@@ -6,7 +6,7 @@ use crate::real::Real;
 use crate::trace::Event;
 use crate::{
     Counter, Driver, DriverHandle, Nanos, Origin, RealConfig, ReschedPoint, Rng, ShutdownReport, Sink,
-    TaskUsage, TimerId, Tracer, WaitsOn, Work, World,
+    TaskEvent, TaskUsage, TimerId, Tracer, WaitsOn, Work, World,
 };
 use std::fmt;
 use std::future::Future;
@@ -189,8 +189,25 @@ impl Rt {
         self.shared.counters.get(counter)
     }
 
-    pub(crate) fn count(&self, counter: Counter, n: u64) {
-        self.shared.counters.add(counter, n);
+    /// Gives what the counter was before.
+    pub(crate) fn count(&self, counter: Counter, n: u64) -> u64 {
+        self.shared.counters.add(counter, n)
+    }
+
+    /// Time, and processor time of this thread, where a poll of a task that begins now is to be traced.
+    pub(crate) fn poll_begins(&self) -> Option<(Nanos, Nanos)> {
+        match &self.shared.world {
+            Which::Real(real) if self.is_tracing() => Some((real.now(), real.processor_time())),
+            _ => None,
+        }
+    }
+
+    /// Traces a poll of a task that began with these times.
+    pub(crate) fn poll_ended(&self, task: u32, (now, processor): (Nanos, Nanos)) {
+        if let Which::Real(real) = &self.shared.world {
+            let (processor, took) = (real.processor_time() - processor, real.now() - now);
+            self.trace(TaskEvent::Polled { task, processor, took });
+        }
     }
 
     pub(crate) fn note_panic(&self, name: &str, message: &str) {

@@ -21,8 +21,8 @@ impl Rt {
         F: Future<Output = T> + Send + 'static,
     {
         let (promise, task) = pair(self, name);
-        let whole = promise.fulfil(future);
-        self.count(Counter::TasksSpawned, 1);
+        let number = self.count(Counter::TasksSpawned, 1) as u32;
+        let whole = promise.fulfil(number, future);
         match self.world() {
             // The task keeps its world.
             Which::Real(real) => real.spawn(name, self.clone(), whole),
@@ -185,10 +185,14 @@ impl<T> Promise<T> {
     }
 
     /// Runs `future` to its end, or to its panic.
-    pub(crate) fn fulfil<F: Future<Output = T>>(self, future: F) -> impl Future<Output = ()> + use<T, F> {
+    pub(crate) fn fulfil<F: Future<Output = T>>(
+        self,
+        number: u32,
+        future: F,
+    ) -> impl Future<Output = ()> + use<T, F> {
         // Around it from the start: it may be dropped before it is ever polled.
         let (rt, joint) = (self.rt.clone(), self.joint.clone());
-        let caught = Caught { rt, joint, future: Some(Box::pin(future)) };
+        let caught = Caught { rt, joint, number, is_named: false, future: Some(Box::pin(future)) };
         async move {
             let result = caught.await;
             self.keep(result);
@@ -220,6 +224,9 @@ pub(crate) fn caught<T>(rt: &Rt, name: &str, work: impl FnOnce() -> T) -> Result
 struct Caught<F: Future> {
     rt: Rt,
     joint: Arc<Joint<F::Output>>,
+    number: u32,
+    /// Whether a sink was told the name.
+    is_named: bool,
     future: Option<Pin<Box<F>>>,
 }
 
@@ -238,7 +245,15 @@ impl<F: Future> Future for Caught<F> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let future = this.future.as_mut().expect("not polled after its end");
-        let result = match caught(&this.rt, &this.joint.name, || future.as_mut().poll(cx)) {
+        let began = this.rt.poll_begins();
+        let polled = caught(&this.rt, &this.joint.name, || future.as_mut().poll(cx));
+        if let Some(began) = began {
+            if !std::mem::replace(&mut this.is_named, true) {
+                this.rt.trace_name("task", this.number, &this.joint.name);
+            }
+            this.rt.poll_ended(this.number, began);
+        }
+        let result = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(value)) => Ok(value),
             Err(error) => Err(error),

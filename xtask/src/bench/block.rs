@@ -1,6 +1,7 @@
 //! The device path against fio's io_uring engine on the same file, and the NBD client against nbdcopy and qemu-img on the
 //! same server.
 
+use super::fio::{self, Outcome};
 use super::{Result, median};
 use extant_block::{
     Bio, Buf, Device, FileDevice, FileOptions, IoError, NbdDevice, NbdOptions, Op, Sector, StreamId,
@@ -30,15 +31,6 @@ const JOBS: [Job; 3] = [
     Job { name: "4 KiB random read, QD32", op: Op::Read, random: true, bytes: 4096, depth: 32 },
     Job { name: "1 MiB sequential write, QD8", op: Op::Write, random: false, bytes: 1 << 20, depth: 8 },
 ];
-
-/// The result of one run.
-#[derive(Clone, Copy, Debug)]
-struct Outcome {
-    iops: f64,
-    latency_us: f64,
-    /// In user mode and in the kernel.
-    cpu_us_per_io: [f64; 2],
-}
 
 /// When a run is over.
 #[derive(Clone, Copy)]
@@ -313,35 +305,10 @@ fn work(
 }
 
 fn run_fio(path: &Path, job: Job, seconds: u64) -> Result<Outcome> {
-    let (rw, key) = match (job.op, job.random) {
-        (Op::Read, true) => ("randread", "read"),
-        _ => ("write", "write"),
+    let rw = match (job.op, job.random) {
+        (Op::Read, true) => "randread",
+        _ => "write",
     };
-    let output = Command::new("fio")
-        .args(["--name=bench", "--ioengine=io_uring", "--direct=1", "--time_based", "--norandommap"])
-        .args(["--randrepeat=0", "--output-format=json", "--fallocate=none", "--overwrite=1"])
-        .arg(format!("--filename={}", path.display()))
-        .arg(format!("--rw={rw}"))
-        .arg(format!("--bs={}", job.bytes))
-        .arg(format!("--iodepth={}", job.depth))
-        .arg(format!("--size={FILE_BYTES}"))
-        .arg(format!("--runtime={seconds}"))
-        .output()?;
-    if !output.status.success() {
-        return Err(format!("fio: {}", String::from_utf8_lossy(&output.stderr)).into());
-    }
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let results = &json["jobs"][0];
-    let number = |value: &serde_json::Value| value.as_f64().ok_or("fio's JSON lacks a number");
-    let side = &results[key];
-    let ios = number(&side["total_ios"])?;
-    let runtime_us = number(&results["job_runtime"])? * 1e3;
-    Ok(Outcome {
-        iops: number(&side["iops"])?,
-        latency_us: number(&side["lat_ns"]["mean"])? / 1e3,
-        cpu_us_per_io: [
-            number(&results["usr_cpu"])? / 100.0 * runtime_us / ios,
-            number(&results["sys_cpu"])? / 100.0 * runtime_us / ios,
-        ],
-    })
+    let Job { bytes, depth, .. } = job;
+    fio::run(&fio::Job { path, rw, bytes, depth, range: 0..FILE_BYTES, seconds })
 }

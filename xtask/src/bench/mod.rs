@@ -1,12 +1,17 @@
 //! Benches: ours and another program's, alternated in one run, as ratios of medians.
 
+mod bed;
 mod block;
 mod build;
 mod cache;
+mod data;
+mod fio;
 mod meta;
 mod read;
+mod report;
 mod rt;
 mod sim;
+mod watched;
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -17,6 +22,7 @@ const BENCHES: &[(&str, Bench)] = &[
     ("block", block::run),
     ("build", build::run),
     ("cache", cache::run),
+    ("data", data::run),
     ("meta", meta::run),
     ("read", read::run),
     ("rt", rt::run),

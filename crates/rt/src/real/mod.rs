@@ -126,6 +126,12 @@ impl Real {
         Nanos(self.origin.elapsed().as_nanos() as u64)
     }
 
+    /// Processor time that the calling thread has used.
+    pub(crate) fn processor_time(&self) -> Nanos {
+        let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Nanos(used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64)
+    }
+
     pub(crate) fn wall_time(&self) -> (i64, u32) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         since.map_or((0, 0), |since| (since.as_secs() as i64, since.subsec_nanos()))

@@ -134,6 +134,15 @@ events! {
     pub enum TaskEvent {
         /// A task panicked.
         Panicked = "task/panic" {},
+        /// A task of the real world ran from one wait or yield to the next.
+        Polled = "task/poll" {
+            /// The task's number, by which the sink was told its name.
+            task: u32,
+            /// Processor time: without that of other threads that had its processor meanwhile.
+            processor: Nanos,
+            /// How long it took by the clock.
+            took: Nanos,
+        },
         /// A task waited for a key of a wait table.
         Waited = "wait/key" {
             /// The key.

@@ -96,7 +96,7 @@ fn p99_beside(
 
 /// The figures, and flushes for each fsync of one thread.
 fn ours(options: &Options) -> Result<(Figures, f64)> {
-    let path = image(options, "ours.img", IMAGE_BYTES, &[])?;
+    let path = image(&options.dir, "ours.img", IMAGE_BYTES, &[])?;
     let rt = Rt::real(RealConfig::default());
     let file = extant_block::FileOptions { write: true, direct: !options.buffered };
     let device = Watched::new(Arc::new(FileDevice::open(&path, file)?.driven_by(&rt)));
@@ -135,8 +135,8 @@ fn ours(options: &Options) -> Result<(Figures, f64)> {
 }
 
 fn theirs(options: &Options) -> Result<Option<Figures>> {
-    let path = image(options, "theirs.img", IMAGE_BYTES, &[])?;
-    let Some(mount) = Mount::new(options, &path)? else { return Ok(None) };
+    let path = image(&options.dir, "theirs.img", IMAGE_BYTES, &[])?;
+    let Some(mount) = Mount::new(&options.dir, &path)? else { return Ok(None) };
     let file = |n: usize| File::create(mount.at.join(format!("f{n}")));
     let files: Vec<File> = (0..=THREADS).map(file).collect::<std::io::Result<_>>()?;
     mount.sync()?;

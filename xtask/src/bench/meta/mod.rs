@@ -1,18 +1,15 @@
 //! Changes of names and small files, through the library and through the kernel's loop mount, side by side in one run.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a bench reads the clock and starts threads itself
 
-mod bed;
 mod fsync;
 mod modelled;
 mod names;
 mod peers;
 mod recovery;
-mod report;
 mod scale;
 mod untar;
-mod watched;
 
-use super::Result;
+use super::{Result, bed, report, watched};
 use std::path::PathBuf;
 use std::time::Duration;
 

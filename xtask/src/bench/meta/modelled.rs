@@ -33,7 +33,7 @@ async fn mixed(rt: extant_rt::Rt, dir: Dir) -> extant::Result<()> {
 fn time(options: &Options, machine: Machine, tasks: usize) -> Result<Nanos> {
     let sim = Sim::new(machine, 1);
     let rt = sim.rt().clone();
-    let path = image(options, "ours.img", IMAGE_BYTES, &[])?;
+    let path = image(&options.dir, "ours.img", IMAGE_BYTES, &[])?;
     let device = FileDevice::open(&path, DeviceOptions { write: true, direct: false })?.driven_by(&rt);
     let open = OpenOptions::new().write(true).cache_bytes(CACHE_BYTES);
     let work = async {

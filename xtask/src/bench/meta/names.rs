@@ -33,7 +33,7 @@ fn rates(
 }
 
 fn ours(options: &Options) -> Result<Rates> {
-    let volume = open(options, &image(options, "ours.img", IMAGE_BYTES, &[])?)?;
+    let volume = open(&image(&options.dir, "ours.img", IMAGE_BYTES, &[])?, options.buffered)?;
     volume.root().create_dir("d")?;
     let dir = volume.root().open_dir("d")?;
     let rates = rates(
@@ -48,8 +48,8 @@ fn ours(options: &Options) -> Result<Rates> {
 }
 
 fn theirs(options: &Options) -> Result<Option<Rates>> {
-    let path = image(options, "theirs.img", IMAGE_BYTES, &[])?;
-    let Some(mount) = Mount::new(options, &path)? else { return Ok(None) };
+    let path = image(&options.dir, "theirs.img", IMAGE_BYTES, &[])?;
+    let Some(mount) = Mount::new(&options.dir, &path)? else { return Ok(None) };
     let dir = mount.at.join("d");
     fs::create_dir(&dir)?;
     let rates = rates(
@@ -97,7 +97,7 @@ pub(super) fn two_threads(options: &Options) -> Result<()> {
     let mut gains = Vec::new();
     for _ in 0..options.rounds {
         let time = |threads: usize| -> Result<f64> {
-            let volume = open(options, &image(options, "ours.img", IMAGE_BYTES, &[])?)?;
+            let volume = open(&image(&options.dir, "ours.img", IMAGE_BYTES, &[])?, options.buffered)?;
             (0..threads).try_for_each(|thread| volume.root().create_dir(format!("d{thread}")))?;
             let time = seconds(|| {
                 std::thread::scope(|scope| {

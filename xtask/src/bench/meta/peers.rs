@@ -138,7 +138,7 @@ mod with_peers {
             let mut all = Vec::new();
             let mut failure = None;
             for _ in 0..options.rounds {
-                match peer(&sparse_image(options, "peer.img", IMAGE_BYTES, &[])?) {
+                match peer(&sparse_image(&options.dir, "peer.img", IMAGE_BYTES, &[])?) {
                     Ok(rates) => all.push(rates),
                     Err(error) => failure = Some(error),
                 }

@@ -28,7 +28,7 @@ fn device(rt: &Rt, path: &Path) -> Result<Arc<Watched>> {
 /// An image that was cut off with its journal filled by creates, a transaction for each 1,000, up to the brim.
 fn crashed(options: &Options, journal_mib: u64) -> Result<PathBuf> {
     let journal = format!("size={journal_mib}");
-    let path = sparse_image(options, "crashed.img", 4 << 30, &["-J", &journal, "-N", "1000000"])?;
+    let path = sparse_image(&options.dir, "crashed.img", 4 << 30, &["-J", &journal, "-N", "1000000"])?;
     let rt = Rt::real(RealConfig::default());
     let device = device(&rt, &path)?;
     let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 30))?;
@@ -142,7 +142,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         let copy = fresh(options, &path)?;
         let mut mounted = None;
         let time = seconds(|| {
-            mounted = Mount::new(options, &copy)?;
+            mounted = Mount::new(&options.dir, &copy)?;
             Ok(())
         })?;
         kernel.extend(mounted.map(|_| time));

@@ -6,11 +6,11 @@ use super::{Options, Result};
 use std::time::Instant;
 
 pub(super) fn open_large(options: &Options) -> Result<()> {
-    let path = sparse_image(options, "large.img", 1 << 40, &[])?;
+    let path = sparse_image(&options.dir, "large.img", 1 << 40, &[])?;
     let mut figures = Vec::new();
     for _ in 0..options.rounds {
         let start = Instant::now();
-        let volume = open(options, &path)?;
+        let volume = open(&path, options.buffered)?;
         figures.push(start.elapsed().as_secs_f64() * 1000.0);
         volume.close()?;
     }
@@ -24,8 +24,8 @@ const MEASURED: usize = 50_000;
 /// Microseconds for each of the last creates in directories that grow to `size` files.
 fn cost(options: &Options, size: usize) -> Result<f64> {
     let inodes = (size.max(MEASURED) * 11 / 10 + 1000).to_string();
-    let path = sparse_image(options, "growth.img", 8 << 30, &["-N", &inodes])?;
-    let volume = open(options, &path)?;
+    let path = sparse_image(&options.dir, "growth.img", 8 << 30, &["-N", &inodes])?;
+    let volume = open(&path, options.buffered)?;
     let dirs = MEASURED.div_ceil(size);
     let measured = MEASURED.min(size);
     let all = (0..dirs)

@@ -21,9 +21,9 @@ fn size_of(n: usize) -> usize {
 }
 
 fn ours(options: &Options, data: &[u8]) -> Result<f64> {
-    let path = image(options, "ours.img", IMAGE_BYTES, &[])?;
+    let path = image(&options.dir, "ours.img", IMAGE_BYTES, &[])?;
     seconds(|| {
-        let volume = open(options, &path)?;
+        let volume = open(&path, options.buffered)?;
         let mut flags = FileOptions::new();
         flags.write(true).create_new(true);
         for d in 0..DIRS {
@@ -39,8 +39,8 @@ fn ours(options: &Options, data: &[u8]) -> Result<f64> {
 
 /// Until the data are durable, and until it is unmounted too.
 fn theirs(options: &Options, data: &[u8]) -> Result<Option<[f64; 2]>> {
-    let path = image(options, "theirs.img", IMAGE_BYTES, &[])?;
-    let Some(mount) = Mount::new(options, &path)? else { return Ok(None) };
+    let path = image(&options.dir, "theirs.img", IMAGE_BYTES, &[])?;
+    let Some(mount) = Mount::new(&options.dir, &path)? else { return Ok(None) };
     let mut synced = 0.0;
     let all = seconds(|| {
         synced = seconds(|| {

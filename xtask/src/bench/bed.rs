@@ -1,6 +1,7 @@
 //! Images, the kernel's mounts of them, and the library's volumes.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a bench reads the clock itself
 
-use super::{Options, Result};
+use super::Result;
 use extant::{Dir, FileOptions, OpenOptions, Volume};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -26,8 +27,8 @@ pub(super) fn text(path: &Path) -> &str {
 
 /// A fresh ext4 volume in a file of the host whose blocks are all written, as those of a disk are: what it costs the host to
 /// find them is not to be measured.
-pub(super) fn image(options: &Options, name: &str, bytes: u64, mke2fs: &[&str]) -> Result<PathBuf> {
-    let path = options.dir.join(name);
+pub(super) fn image(dir: &Path, name: &str, bytes: u64, mke2fs: &[&str]) -> Result<PathBuf> {
+    let path = dir.join(name);
     if !path.exists() {
         let file = File::create(&path)?;
         let zeroes = vec![0; 1 << 20];
@@ -38,8 +39,8 @@ pub(super) fn image(options: &Options, name: &str, bytes: u64, mke2fs: &[&str]) 
 }
 
 /// A fresh ext4 volume in a sparse file of the host.
-pub(super) fn sparse_image(options: &Options, name: &str, bytes: u64, mke2fs: &[&str]) -> Result<PathBuf> {
-    let path = options.dir.join(name);
+pub(super) fn sparse_image(dir: &Path, name: &str, bytes: u64, mke2fs: &[&str]) -> Result<PathBuf> {
+    let path = dir.join(name);
     let _ = fs::remove_file(&path);
     File::create(&path)?.set_len(bytes)?;
     make(&path, "lazy_itable_init=1,lazy_journal_init=1", mke2fs)?;
@@ -62,11 +63,11 @@ pub(super) struct Mount {
 
 impl Mount {
     /// `None` where this process may not mount, which the table shows as missing figures.
-    pub(super) fn new(options: &Options, image: &Path) -> Result<Option<Self>> {
+    pub(super) fn new(dir: &Path, image: &Path) -> Result<Option<Self>> {
         if !rustix::process::geteuid().is_root() || std::env::var_os("NOKERN").is_some() {
             return Ok(None);
         }
-        let at = options.dir.join("mount");
+        let at = dir.join("mount");
         fs::create_dir_all(&at)?;
         tool("mount", &["-o", "loop", text(image), text(&at)])?;
         Ok(Some(Self { at }))
@@ -85,9 +86,9 @@ impl Drop for Mount {
     }
 }
 
-/// The library's volume of an image.
-pub(super) fn open(options: &Options, path: &Path) -> Result<Volume> {
-    let open = OpenOptions::new().write(true).direct(!options.buffered).cache_bytes(CACHE_BYTES);
+/// The library's volume of an image, past the host's page cache unless `buffered`.
+pub(super) fn open(path: &Path, buffered: bool) -> Result<Volume> {
+    let open = OpenOptions::new().write(true).direct(!buffered).cache_bytes(CACHE_BYTES);
     Ok(Volume::open(path, &open)?)
 }
 

@@ -1,6 +1,6 @@
 //! The table that a run prints.
 
-use super::super::median;
+use super::median;
 
 /// The bound of a figure: for a ratio, ours over theirs.
 #[derive(Clone, Copy)]
