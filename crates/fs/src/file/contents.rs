@@ -21,7 +21,7 @@ use std::task::{Poll, Waker};
 
 /// A regular file's contents, as the cache's backing of its pages.
 ///
-/// Lock order within: `edits`, then `live`, then the inode's record; the last two are never held across a wait.
+/// Lock order within: `endings`, `edits`, then `live`, then the inode's record; the last two are never held across a wait.
 pub(crate) struct Contents {
     pub(super) writer: Arc<Writer>,
     pub(super) cell: Arc<InodeCell>,
@@ -29,6 +29,8 @@ pub(crate) struct Contents {
     /// Held while the map on disk is changed, from loading its nodes to the end of the handle.
     pub(super) edits: async_lock::Mutex<()>,
     pub(super) live: Ranked<Live>,
+    /// Held by a direct write from its end on the device until the file's size is told. Before `edits`.
+    pub(super) endings: async_lock::Mutex<()>,
     /// Of a file that was emptied while the volume still has its old contents, one more than the blocks of these; else 0. The
     /// map in memory has the new contents alone. Changed under `edits`.
     pub(super) emptied: AtomicU64,
@@ -101,8 +103,9 @@ impl Contents {
         };
         let (emptied, files) = Default::default();
         let _charge = account.charge(MEMORY_BYTES);
-        let (edits, live) = (async_lock::Mutex::new(()), Ranked::new(LockRank::Map, live));
-        Self { writer, cell, block, edits, live, emptied, files, _charge }
+        let (edits, endings) = (async_lock::Mutex::new(()), async_lock::Mutex::new(()));
+        let live = Ranked::new(LockRank::Map, live);
+        Self { writer, cell, block, edits, live, endings, emptied, files, _charge }
     }
 
     pub(super) fn number(&self) -> InodeNumber {
@@ -194,7 +197,19 @@ impl Contents {
     /// # Errors
     /// [`Error::NoSpace`], with nothing marked; what [`Self::know`] meets; why the journal gave up.
     pub(super) async fn reserve(&self, blocks: BlockRange, privilege: Privilege) -> Result<Vec<BlockRange>> {
-        self.reserve_as(blocks, privilege, Mark::Dirty).await
+        self.reserve_as(blocks, privilege, Mark::Dirty, true).await
+    }
+
+    /// As [`Self::reserve`], without waiting for space that others give back: for a caller that keeps them from it.
+    ///
+    /// # Errors
+    /// As there; [`Error::NoSpace`] where a wait might help.
+    pub(super) async fn reserve_now(
+        &self,
+        blocks: BlockRange,
+        privilege: Privilege,
+    ) -> Result<Vec<BlockRange>> {
+        self.reserve_as(blocks, privilege, Mark::Dirty, false).await
     }
 
     /// Reserves what allocating the holes among these blocks may need, and marks them as delayed. Gives their runs.
@@ -206,7 +221,7 @@ impl Contents {
         blocks: BlockRange,
         privilege: Privilege,
     ) -> Result<Vec<BlockRange>> {
-        self.reserve_as(blocks, privilege, Mark::Holes).await
+        self.reserve_as(blocks, privilege, Mark::Holes, true).await
     }
 
     async fn reserve_as(
@@ -214,6 +229,7 @@ impl Contents {
         blocks: BlockRange,
         privilege: Privilege,
         mark: Mark,
+        waits: bool,
     ) -> Result<Vec<BlockRange>> {
         let mut in_hand: Option<(Reservation, u64, u64)> = None;
         loop {
@@ -253,7 +269,7 @@ impl Contents {
                             Mark::Holes => live.map.delay_holes(blocks),
                         });
                     }
-                    Err(Error::NoSpace) => (need.delayed_blocks, nodes),
+                    Err(Error::NoSpace) if waits => (need.delayed_blocks, nodes),
                     Err(other) => return Err(other),
                 }
             };

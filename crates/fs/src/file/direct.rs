@@ -3,9 +3,11 @@
 //! One request becomes as few bios as the device's limit and the places of its blocks allow, all submitted together: runs that
 //! are adjacent on the device are one bio wherever the map has a boundary. Dirty pages of the range are written back first, and
 //! no page of it is in the cache while the device is written. Overwrites of blocks that have a place share the inode's lock
-//! and are in flight side by side; a write that changes the map or the size has it for itself. Blocks are allocated and logged
-//! as those of write-back are: their data are on the device before anything points to them. Other requests go through
-//! the cache: those not of whole sectors, of parts of blocks that hold nothing yet, and of contents in the inode.
+//! and are in flight side by side, as do writes of whole blocks that change the map or the size, which are logged one after the
+//! other; a write that also zeroes a part of a block, appends, or has to wait for space has the inode for itself. Blocks are
+//! allocated and logged as those of write-back are: their data are on the device before anything points to them. What maps the
+//! next blocks (a node of the tree, a block of pointers) is read while the data before them are in flight. Other requests go
+//! through the cache: those not of whole sectors, of parts of blocks that hold nothing yet, and of contents in the inode.
 
 use super::contents::Contents;
 use super::write::{OpenFile, cache_error};
@@ -14,7 +16,8 @@ use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Device, IoError, Op, Piece, Sector, Segment, until_end};
 use extant_cache::{ByteRange, WriteTo, WrittenExtent, WrittenRun};
 use extant_format::BlockRange;
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
+use std::pin::pin;
 
 /// A run of a request's bytes on the device; `None` reads as zeroes.
 type Run = (Option<Sector>, u64);
@@ -47,14 +50,8 @@ impl OpenFile {
             return Ok(0);
         }
         self.mapping.write_back(ByteRange::new(at, end)).await.map_err(cache_error)?;
-        let sector = u64::from(contents.device().limits().block_bytes);
-        let whole = ByteRange::new(at, end.next_multiple_of(sector));
-        let mut runs = contents.read_runs(whole).await?;
-        if whole.end < asked.end {
-            push(&mut runs, (None, asked.end - whole.end), u64::MAX);
-        }
         let bio = Bio::new(Op::Read, Sector(0), held.take().map(Segment::from).into_iter().collect());
-        let (buf, result) = contents.move_bytes(bio, &runs).await;
+        let (buf, result) = contents.read_mapped(bio, asked, end).await;
         *held = buf;
         result?;
         Ok((end - at) as usize)
@@ -98,7 +95,7 @@ impl OpenFile {
         let asked = ByteRange::new(at, at.saturating_add(len));
         if !self.options.append && asked.len() == len && contents.is_of_sectors(asked) {
             let _inode = contents.cell.lock().read().await;
-            if self.overwrite(asked, held).await? {
+            if self.overwrite(asked, held).await? || self.write_beside(asked, held).await? {
                 return Ok(asked);
             }
         }
@@ -148,30 +145,68 @@ impl OpenFile {
         Ok(true)
     }
 
+    /// Writes whole blocks that need a place or grow the file, beside other direct writers; `false` where the write has to have
+    /// the file for itself.
+    async fn write_beside(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<bool> {
+        let contents = &*self.contents;
+        let (unit, size) = (u64::from(contents.block.bytes()), self.size());
+        let is_whole = bytes.start.is_multiple_of(unit) && bytes.end.is_multiple_of(unit);
+        // While direct writers share the file, it grows by whole blocks.
+        let leaves_tail = bytes.start > size && !size.is_multiple_of(unit);
+        if !is_whole || leaves_tail || bytes.end > contents.max_bytes() || contents.inline_bytes().is_some() {
+            return Ok(false);
+        }
+        self.check_may_change(false)?;
+        self.drop_privileges().await?;
+        // Before blocks are reserved: another writer of the same ones has them mapped, or has given them up, when it ends.
+        let _exclusion = self.mapping.exclude(bytes).await;
+        let pending = match contents.reserve_now(contents.blocks_of(bytes), self.privilege()).await {
+            Ok(pending) => pending,
+            Err(Error::NoSpace) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        contents.touch();
+        let written = self.write_reserved(bytes, held).await;
+        if written.is_err() {
+            self.give_up_write(&pending).await;
+        }
+        written.map(|()| true)
+    }
+
     /// Writes whole blocks, allocating those that have no place, and the file's last one with its rest zeroed. The caller keeps
     /// others out.
     async fn write_blocks(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<()> {
         let contents = &*self.contents;
         let pending = contents.reserve(contents.blocks_of(bytes), self.privilege()).await?;
-        let written = self.write_reserved(bytes, held).await;
+        let written = async {
+            if bytes.start > self.size() {
+                self.zero_last_block().await?;
+                contents.live.lock().map.whole(self.size() >> contents.block.log2());
+            }
+            let _exclusion = self.mapping.exclude(bytes).await;
+            self.write_reserved(bytes, held).await
+        };
+        let written = written.await;
         if written.is_err() {
-            // While the blocks that were not written bound it, still.
-            contents.live.lock().map.distrust(self.size());
-            contents.unreserve_all(&pending, 0);
+            self.give_up_write(&pending).await;
         }
         written
     }
 
+    /// Blocks that were reserved for a write, which failed, are as they were.
+    async fn give_up_write(&self, pending: &[BlockRange]) {
+        let contents = &*self.contents;
+        let _ending = contents.endings.lock().await;
+        // While the blocks that were not written bound it, still.
+        contents.live.lock().map.distrust(self.size());
+        contents.unreserve_all(pending, 0);
+    }
+
+    /// Writes blocks that are reserved. The caller holds the exclusion of the range.
     async fn write_reserved(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<()> {
         let contents = &*self.contents;
-        if bytes.start > self.size() {
-            self.zero_last_block().await?;
-            contents.live.lock().map.whole(self.size() >> contents.block.log2());
-        }
-        let _exclusion = self.mapping.exclude(bytes).await;
         self.mapping.invalidate(bytes).await.map_err(cache_error)?;
-        let size = self.size().max(bytes.end);
-        let mut placed = WrittenRun { extents: Default::default(), size_bytes: size };
+        let mut placed = WrittenRun { extents: Default::default(), size_bytes: 0 };
         let written = match contents.place_all(bytes, &mut placed).await {
             Ok(()) => self.write_placed(held, &placed).await,
             Err(error) => Err(error),
@@ -181,6 +216,10 @@ impl OpenFile {
             let failed = contents.io_error(bytes, error);
             placed.extents.iter_mut().for_each(|written| written.result = Err(failed.clone()));
         }
+        // Writes beside it may have made the file larger: its size is told to the volume and to readers in one go.
+        let _ending = contents.endings.lock().await;
+        let size = self.size().max(bytes.end);
+        placed.size_bytes = size;
         let logged = contents.finish(&placed).await;
         written.and(logged)?;
         self.mapping.set_size(size).await.map_err(cache_error)
@@ -211,7 +250,9 @@ impl OpenFile {
         }
         let mut bio = Bio::new(Op::Write, Sector(0), held.take().map(Segment::from).into_iter().collect());
         bio.flags = BioFlags::SYNC;
-        let (buf, result) = contents.move_bytes(bio, runs).await;
+        let ended = until_end(&mut bio);
+        contents.start(bio, runs);
+        let (buf, result) = taken_back(ended.await);
         *held = buf;
         let zeroed = join_all(rest).await.into_iter().collect::<std::result::Result<Vec<()>, IoError>>();
         self.mapping.written_directly();
@@ -245,6 +286,11 @@ fn push(runs: &mut Vec<Run>, (at, mut bytes): Run, most: u64) {
     }
 }
 
+/// The buffer of a bio that has ended, and its result.
+fn taken_back((mut bio, result): (Bio, std::result::Result<(), IoError>)) -> (Option<Buf>, Result<()>) {
+    (bio.segments.pop().and_then(Segment::into_buf), result.map_err(Error::from))
+}
+
 impl Contents {
     fn device(&self) -> &std::sync::Arc<dyn Device> {
         self.writer.disk.device()
@@ -256,16 +302,16 @@ impl Contents {
         bytes.start.is_multiple_of(sector) && bytes.end.is_multiple_of(sector)
     }
 
-    /// Where the bytes of a range are, of which no page is dirty.
-    async fn read_runs(&self, bytes: ByteRange) -> Result<Vec<Run>> {
+    /// Where the bytes of a range are, of which no page is dirty, as far as that is in memory; and the end of that.
+    fn known_runs(&self, bytes: ByteRange) -> (Vec<Run>, u64) {
         let most = self.device().limits().max_bytes;
         let mut runs = Vec::new();
         let mut at = bytes.start;
+        let live = self.live.lock();
         while at < bytes.end {
             let block = at >> self.block.log2();
-            self.know(BlockRange::one(block)).await?;
-            let Some((run, known)) = self.live.lock().map.read(block) else { continue };
-            let end = (run.end << self.block.log2()).min(bytes.end);
+            let Some((run, known)) = live.map.read(block) else { break };
+            let end = self.bytes_at(run.end).min(bytes.end);
             let sector = match known {
                 Known::Written(to) => Some(self.sector(to, at - self.bytes_at(block))),
                 Known::Hole | Known::Unwritten(_) => None,
@@ -274,7 +320,64 @@ impl Contents {
             push(&mut runs, (sector, end - at), if sector.is_some() { most } else { u64::MAX });
             at = end;
         }
-        Ok(runs)
+        (runs, at)
+    }
+
+    /// Reads the range `asked` of a file that ends at byte `end` within it. Each part is submitted once its place is known.
+    async fn read_mapped(&self, mut bio: Bio, asked: ByteRange, end: u64) -> (Option<Buf>, Result<()>) {
+        let sector = u64::from(self.device().limits().block_bytes);
+        let whole = end.next_multiple_of(sector).min(asked.end);
+        let ended = until_end(&mut bio);
+        let (mut rest, mut at, mut unmapped) = (Some(bio), asked.start, None);
+        while let Some(bio) = rest.take() {
+            let (mut runs, until) = self.known_runs(ByteRange::new(at, whole));
+            if until == whole {
+                if whole < asked.end {
+                    push(&mut runs, (None, asked.end - whole), u64::MAX);
+                }
+                self.start(bio, &runs);
+                break;
+            }
+            rest = Some(bio);
+            if until > at {
+                let piece = |bytes| Piece { start: Sector(0), bytes };
+                let parts = [piece(until - at), piece(asked.end - until)];
+                let mut parts =
+                    extant_block::split(rest.take().expect("it was put back"), &parts).into_iter();
+                self.start(parts.next().expect("two parts"), &runs);
+                (rest, at) = (parts.next(), until);
+            }
+            let block = at >> self.block.log2();
+            if let Err(error) = self.know(BlockRange::one(block)).await {
+                unmapped = Some(error);
+                break;
+            }
+        }
+        if let Some(rest) = rest {
+            rest.end_as(&self.device().limits().name, Err(extant_block::IoErrorKind::Os(5)));
+        }
+        let (buf, result) = self.beside_look_ahead(ended, whole, asked.len()).await;
+        (buf, unmapped.map_or(result, Err))
+    }
+
+    /// Waits for a bio, and has the map of as many bytes behind byte `at` read meanwhile: those that a sequential reader wants
+    /// next.
+    async fn beside_look_ahead(
+        &self,
+        ended: impl Future<Output = (Bio, std::result::Result<(), IoError>)>,
+        at: u64,
+        bytes: u64,
+    ) -> (Option<Buf>, Result<()>) {
+        let next = ByteRange::new(at, at.saturating_add(bytes).min(self.recorded_bytes()));
+        let blocks = self.blocks_of(next);
+        if next.is_empty() || self.live.lock().map.first_unknown(blocks).is_none() {
+            return taken_back(ended.await);
+        }
+        // An error is met again by the reader of these blocks.
+        match select(pin!(ended), pin!(self.know(blocks))).await {
+            Either::Left((ended, _)) => taken_back(ended),
+            Either::Right((_, ended)) => taken_back(ended.await),
+        }
     }
 
     /// The places of a range, if it only overwrites what is mapped and logged.
@@ -305,9 +408,8 @@ impl Contents {
         Ok(())
     }
 
-    /// Moves a bio's bytes to or from these runs, which are as long as it; gives its buffer back.
-    async fn move_bytes(&self, mut bio: Bio, runs: &[Run]) -> (Option<Buf>, Result<()>) {
-        let ended = until_end(&mut bio);
+    /// Submits a bio whose bytes are in these runs, which are as long as it.
+    fn start(&self, bio: Bio, runs: &[Run]) {
         let pieces: Vec<Piece> =
             runs.iter().map(|&(at, bytes)| Piece { start: at.unwrap_or(Sector(0)), bytes }).collect();
         let bios = extant_block::split(bio, &pieces).into_iter().zip(runs);
@@ -317,8 +419,6 @@ impl Contents {
             hole.segments.iter_mut().filter_map(Segment::as_mut_slice).for_each(|bytes| bytes.fill(0));
             hole.end(Ok(()));
         }
-        let (mut bio, result) = ended.await;
-        (bio.segments.pop().and_then(Segment::into_buf), result.map_err(Error::from))
     }
 
     /// The error of a write that failed, for each of its extents.

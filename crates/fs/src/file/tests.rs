@@ -2,6 +2,7 @@
 
 mod ahead;
 mod crash;
+mod direct;
 mod durable;
 mod emptied;
 mod faults;

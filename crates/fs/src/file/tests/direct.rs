@@ -1,0 +1,119 @@
+//! Direct requests that are in flight side by side: of data and of what maps the next, and of writers of one new file.
+
+use super::durable::{B, PLAIN, with_gate};
+use super::*;
+use extant_block::{Bio, IoErrorKind};
+use std::sync::atomic::Ordering;
+
+/// Bytes of the reads that a device holds.
+fn held(bios: &[Bio]) -> Vec<u64> {
+    bios.iter().map(|bio| bio.bytes).collect()
+}
+
+#[test]
+fn the_map_of_the_next_blocks_is_read_while_data_are_in_flight() {
+    const K: u64 = 1024;
+    let mut rng = Rng::labelled(1, "look-ahead");
+    let data = bytes(&mut rng, 600 << 10);
+    let expected = data.clone();
+    // The pointers to the first 12 blocks are in the inode, those to the next 256 and each 256 behind them in a block.
+    let args = "-t ext2 -b 1024 -I 128 -N 64";
+    with_gate(
+        args,
+        data,
+        |_| vec![],
+        async |_, bed, gate, number| {
+            let (_, file) = bed.file(number, FileOptions::default()).await;
+            gate.holds_reads.store(true, Ordering::Relaxed);
+            let mut within = Box::pin(file.read_direct(0, Buf::zeroed(64 << 10)));
+            assert!(!poll_once(&mut within).await);
+            {
+                let held = held(&gate.held.lock());
+                assert_eq!(held.len(), 2, "the first 12 blocks, and what maps those behind: {held:?}");
+                assert_eq!(held[0], 12 * K);
+            }
+            gate.release();
+            let (buf, read) = within.await;
+            assert!(read.unwrap() == 64 << 10 && buf[..] == expected[..64 << 10]);
+
+            // The file's next 204 blocks are mapped by the same block of pointers, and the last of them by the next.
+            let (at, len) = (64 * K, 204 * K);
+            gate.holds_reads.store(true, Ordering::Relaxed);
+            let mut before = Box::pin(file.read_direct(at, Buf::zeroed(len as usize)));
+            assert!(!poll_once(&mut before).await);
+            assert_eq!(held(&gate.held.lock())[0], len);
+            let ahead = held(&gate.held.lock()).len() - 1;
+            assert!(ahead >= 1, "what maps the next blocks is being read");
+            gate.release();
+            let (buf, read) = before.await;
+            assert!(read.unwrap() as u64 == len && buf[..] == expected[at as usize..][..len as usize]);
+            // Its neighbours came with a block of the map, and the rest of the file is known up to the end of that.
+            gate.holds_reads.store(true, Ordering::Relaxed);
+            let mut next = Box::pin(file.read_direct(at + len, Buf::zeroed(8 << 10)));
+            assert!(!poll_once(&mut next).await);
+            assert_eq!(held(&gate.held.lock())[0], 8 * K, "its map was read before");
+            gate.release();
+            let (buf, read) = next.await;
+            assert!(read.unwrap() == 8 << 10 && buf[..] == expected[(at + len) as usize..][..8 << 10]);
+        },
+    );
+}
+
+#[test]
+fn writers_of_a_new_file_are_in_flight_together() {
+    let found = with_gate(
+        PLAIN,
+        vec![],
+        |_| vec![],
+        async |_, bed, gate, number| {
+            let (_, file) = bed.file(number, FileOptions::default()).await;
+            gate.holds.store(true, Ordering::Relaxed);
+            let part = |mark| Buf::from_slice(&vec![mark; 4 * B as usize]);
+            let mut writes: Vec<_> =
+                (0..4).map(|n| Box::pin(file.write_direct(4 * B * n, part(n as u8 + 1)))).collect();
+            for write in &mut writes {
+                assert!(!poll_once(write).await);
+            }
+            let mut bios = std::mem::take(&mut *gate.held.lock());
+            assert_eq!(held(&bios), [4 * B; 4], "one bio each, all in flight");
+            assert!(bios.is_sorted_by_key(|bio| bio.start.0));
+            assert_eq!(file.size(), 0);
+            gate.holds.store(false, Ordering::Relaxed);
+            // The third ends first, the second fails.
+            gate.submit(bios.remove(2));
+            let third = writes.remove(2).await.1;
+            assert_eq!((third.unwrap() as u64, file.size()), (4 * B, 12 * B));
+            bios.remove(1).end_as("gate", Err(IoErrorKind::Os(5)));
+            assert!(matches!(writes.remove(1).await.1, Err(Error::Io(_))));
+            assert_eq!(file.size(), 12 * B);
+            bios.into_iter().for_each(|bio| gate.submit(bio));
+            for write in writes {
+                assert_eq!(write.await.1.unwrap() as u64, 4 * B);
+            }
+            assert_eq!(file.size(), 16 * B);
+            file.sync().await.unwrap();
+            let mut read = vec![9; 16 * B as usize];
+            assert_eq!(file.read(0, &mut read).await.unwrap() as u64, 16 * B);
+            assert!(
+                read.chunks(4 * B as usize)
+                    .zip([1, 0, 3, 4])
+                    .all(|(part, mark)| part == [mark; 4 * B as usize])
+            );
+            // A writer that waits for others of the same blocks finds them mapped.
+            gate.holds.store(true, Ordering::Relaxed);
+            let mut first = Box::pin(file.write_direct(4 * B, part(7)));
+            let mut second = Box::pin(file.write_direct(6 * B, part(8)));
+            assert!(!poll_once(&mut first).await && !poll_once(&mut second).await);
+            assert_eq!(gate.held.lock().len(), 1);
+            gate.release();
+            assert!(first.await.1.is_ok() && second.await.1.is_ok());
+            file.sync().await.unwrap();
+            drop(file);
+            bed.commit_counts().await;
+        },
+    );
+    let Some((_dir, image, number)) = found else { return };
+    check_is_silent(&image, "after direct writers side by side");
+    let marks = [1, 1, 7, 8, 8, 3, 4, 4].map(|mark| vec![mark; 2 * B as usize]).concat();
+    assert!(dumped(&image, number) == marks);
+}
