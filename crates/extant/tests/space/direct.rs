@@ -7,6 +7,7 @@ use extant_rt::{Rng, Rt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 
 fn open_file(volume: &Volume, name: &str) -> File {
     volume.root().open_with(name, FileOptions::new().read(true).write(true).create(true)).unwrap()
@@ -187,4 +188,42 @@ fn a_direct_write_that_fails_leaves_the_file_as_long_as_it_was() {
     drop(file);
     volume.close().unwrap();
     check(&image, "after failed writes");
+}
+
+#[test]
+fn one_thread_writes_a_new_file_with_many_requests_in_flight() {
+    if !have_tools() {
+        return;
+    }
+    const PART: usize = 256 << 10;
+    const PARTS: usize = 96;
+    for args in ["-t ext4 -b 4096 64M", "-t ext4 -b 1024 64M", "-t ext3 -b 1024 64M"] {
+        let dir = tempfile::tempdir().unwrap();
+        let image = make(dir.path(), args);
+        let rt = Rt::real(Default::default());
+        let volume = Volume::open_device(&rt, device(&image), &OpenOptions::new().write(true)).unwrap();
+        let file = open_file(&volume, "f");
+        let (next, open) = (std::cell::Cell::new(0), file.asynch().clone());
+        let slot = async || {
+            while next.get() < PARTS {
+                let part = next.replace(next.get() + 1);
+                let buf = Buf::from_slice(&vec![part as u8 + 1; PART]);
+                assert_eq!(open.write_direct((part * PART) as u64, buf).await.1.unwrap(), PART);
+            }
+        };
+        let mut slots: Vec<_> = (0..8).map(|_| Box::pin(slot())).collect();
+        let all = std::future::poll_fn(|cx| {
+            slots.retain_mut(|slot| slot.as_mut().poll(cx).is_pending());
+            if slots.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        });
+        rt.block_on(all).unwrap();
+        file.sync_all().unwrap();
+        let mut read = vec![0; PARTS * PART];
+        assert_eq!(file.read_at(0, &mut read).unwrap(), read.len());
+        assert!(read.chunks(PART).enumerate().all(|(n, part)| part.iter().all(|&byte| byte == n as u8 + 1)));
+        drop(slots);
+        drop((open, file));
+        volume.close().unwrap();
+        check(&image, args);
+    }
 }
