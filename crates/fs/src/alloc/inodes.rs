@@ -43,7 +43,7 @@ pub(crate) struct InodeGroups {
     free: u64,
     dirs: u64,
     per_group: u32,
-    /// Numbers of group 0 below this index are reserved.
+    /// Numbers of the volume below this index are reserved.
     first: u32,
 }
 
@@ -87,7 +87,7 @@ impl InodeGroups {
 
     /// Takes a group's bitmap, if there is none yet.
     pub(crate) fn load(&mut self, group: Group, bitmap: &[u8]) {
-        let first = if group.0 == 0 { self.first } else { 0 };
+        let first = self.first.saturating_sub(group.0.saturating_mul(self.per_group)).min(self.per_group);
         self.loaded.entry(group.0).or_insert_with(|| {
             let mut taken = bitmap[..(self.per_group as usize).div_ceil(8)].to_vec();
             set_bits(&mut taken, 0, first);
@@ -217,6 +217,15 @@ mod tests {
         assert_eq!(all, (10..20).collect::<Vec<_>>());
         assert_eq!(std::iter::from_fn(|| take(&mut groups, 1)).count(), 20);
         assert_eq!(groups.totals(), (0, 0));
+    }
+
+    #[test]
+    fn a_volume_may_call_all_its_inodes_reserved() {
+        let mut groups = InodeGroups::new(64, 100, [(64, 0), (64, 0), (64, 0)].into_iter());
+        (0..3).for_each(|n| groups.load(Group(n), &[0; 8]));
+        assert_eq!(groups.take(Group(0)), Take::Damaged);
+        assert_eq!(groups.take(Group(1)), Take::Index(36));
+        assert_eq!(groups.take(Group(2)), Take::Index(0));
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(crate) struct NewInode {
     number: InodeNumber,
     is_dir: bool,
     table: Table,
+    /// Blocks of the group's table that the inode is the first to use or to leave behind it, its own last.
+    fresh: FreshBlocks,
     at: usize,
 }
 
@@ -51,11 +53,32 @@ enum Table {
     Fresh(VolumeBlock),
 }
 
-/// A fresh block of an inode table, for as long as inodes of it are being created.
+/// A fresh block of an inode table, for as long as inodes of it, or of blocks behind it, are being created.
 #[derive(Debug, Default)]
 pub(super) struct FreshTable {
     made: Option<MetaBlock>,
     users: u32,
+}
+
+/// Fresh blocks of an inode table whose creation an inode has joined.
+#[derive(Debug)]
+struct FreshBlocks {
+    shared: Arc<Shared>,
+    homes: Vec<VolumeBlock>,
+}
+
+impl Drop for FreshBlocks {
+    fn drop(&mut self) {
+        let mut fresh = self.shared.fresh_tables.lock();
+        for at in &self.homes {
+            if let Some(entry) = fresh.get_mut(&at.0) {
+                entry.users -= 1;
+                if entry.users == 0 {
+                    fresh.remove(&at.0);
+                }
+            }
+        }
+    }
 }
 
 /// A new inode that was logged: its record is still to be filled in.
@@ -92,21 +115,10 @@ impl NewInode {
         bytes[self.at + GENERATION_AT..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
     }
 
-    /// Credits of [`Allocator::log_inode`]: inode bitmap, descriptor, table, and the block bitmap if it was never written.
-    pub(crate) const CREDITS: u32 = 4;
-}
-
-impl Drop for NewInode {
-    fn drop(&mut self) {
-        if let Table::Fresh(at) = self.table {
-            let mut fresh = self.taken.shared.fresh_tables.lock();
-            if let Some(entry) = fresh.get_mut(&at.0) {
-                entry.users -= 1;
-                if entry.users == 0 {
-                    fresh.remove(&at.0);
-                }
-            }
-        }
+    /// Credits of [`Allocator::log_inode`]: inode bitmap, descriptor, the block bitmap if it was never written, and the block
+    /// of the table, with those before it that were never written either.
+    pub(crate) fn credits(&self) -> u32 {
+        3 + (self.fresh.homes.len() as u32).max(1)
     }
 }
 
@@ -132,11 +144,13 @@ impl Allocator {
     /// Takes an inode number in memory and loads what logging it needs.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where no group has a free inode; the device's.
+    /// [`Error::NoSpace`] where no group has a free inode; why the bitmaps of those that may have some cannot be used; the
+    /// device's.
     pub(crate) async fn inode(&self, wanted: Wanted, parent: Parent) -> Result<NewInode> {
         let is_dir = wanted != Wanted::File;
+        let mut none = Error::NoSpace;
         loop {
-            let group = self.shared.place(wanted, parent).ok_or(Error::NoSpace)?;
+            let Some(group) = self.shared.place(wanted, parent) else { return Err(none) };
             let take = self.shared.inodes.lock().take(group);
             match take {
                 Take::Index(index) => {
@@ -144,7 +158,11 @@ impl Allocator {
                     return taken.into_inode(is_dir).await;
                 }
                 // A damaged group is passed over; its problem is kept.
-                Take::NotLoaded => drop(self.shared.load_inodes(group).await),
+                Take::NotLoaded => {
+                    if let Err(error) = self.shared.load_inodes(group).await {
+                        none = error;
+                    }
+                }
                 Take::Full => {}
                 Take::Damaged => {
                     let rule = "as many as the descriptor says (bg_free_inodes_count)";
@@ -156,7 +174,10 @@ impl Allocator {
     }
 
     /// Logs a new inode under the handle that gives it its name or puts it on the orphan list: bit and counts.
-    /// [`NewInode::CREDITS`].
+    /// [`NewInode::credits`].
+    ///
+    /// Blocks of the table that the mark of used inodes (`bg_itable_unused`) passes over are made, too: until their own inodes
+    /// are logged they would otherwise hold whatever lay there before the volume was made.
     pub(crate) fn log_inode(&self, handle: &mut Handle, mut new: NewInode) -> LoggedInode {
         let shared = &self.shared;
         let NewInode { taken: Taken { group, index, .. }, is_dir, at, number, .. } = new;
@@ -177,14 +198,18 @@ impl Allocator {
             }
         }
         shared.ensure_block_bitmap(handle, group);
-        let table = match &new.table {
-            Table::Read(block) => block.clone(),
-            Table::Fresh(home) => {
-                let mut fresh = shared.fresh_tables.lock();
+        let mut made = None;
+        {
+            let mut fresh = shared.fresh_tables.lock();
+            for home in &new.fresh.homes {
                 let entry = fresh.get_mut(&home.0).expect("registered while the inode is new");
                 let make = || handle.create(*home, MetaKind::InodeTable(group));
-                entry.made.get_or_insert_with(make).clone()
+                made = Some(entry.made.get_or_insert_with(make).clone());
             }
+        }
+        let table = match &new.table {
+            Table::Read(block) => block.clone(),
+            Table::Fresh(_) => made.expect("its own block is the last of the fresh ones"),
         };
         shared.inodes.lock().logged(group, is_dir);
         new.taken.logged = true;
@@ -262,12 +287,13 @@ impl Taken {
         let per_block = block / size;
         let home = VolumeBlock(shared.descriptor(group).inode_table.0 + u64::from(index / per_block));
         let at = (index % per_block * size) as usize;
-        let table = if shared.join_fresh_table(home, group, index / per_block * per_block) {
-            Table::Fresh(home)
-        } else {
-            Table::Read(shared.store.read(home, MetaKind::InodeTable(group)).await?)
+        let homes = shared.join_fresh_tables(group, index, per_block);
+        let fresh = FreshBlocks { shared: shared.clone(), homes };
+        let table = match fresh.homes.is_empty() {
+            false => Table::Fresh(home),
+            true => Table::Read(shared.store.read(home, MetaKind::InodeTable(group)).await?),
         };
-        Ok(NewInode { taken: self, number, is_dir, table, at })
+        Ok(NewInode { taken: self, number, is_dir, table, fresh, at })
     }
 }
 
@@ -291,19 +317,25 @@ impl Shared {
             .ok_or_else(|| Corrupt::field(Place::Inode(number), "inode number", number.0.into(), rule).into())
     }
 
-    /// Joins the creation of a block of an inode table no inode of which was ever in use; `first` is its first inode's
-    /// index. `false` if the block must be read.
-    fn join_fresh_table(&self, home: VolumeBlock, group: Group, first: u32) -> bool {
+    /// Joins the creation of the block of an inode table that inode `index` of the group lies in, where no inode of it was ever
+    /// in use, and of those between the inodes that were in use and it. Gives them in order; none if the inode's own block
+    /// must be read.
+    fn join_fresh_tables(&self, group: Group, index: u32, per_block: u32) -> Vec<VolumeBlock> {
+        let descriptor = self.descriptor(group);
+        let home = |block: u32| VolumeBlock(descriptor.inode_table.0 + u64::from(block));
+        let own = index / per_block;
         let mut fresh = self.fresh_tables.lock();
-        if let Some(entry) = fresh.get_mut(&home.0) {
-            entry.users += 1;
-            return true;
+        // Under the lock: an inode that is logged moves the mark while its blocks are registered.
+        let used = used_inodes(&self.descriptor(group), self.sb().inodes_per_group());
+        let unwritten = used.div_ceil(per_block);
+        if own < unwritten && !fresh.contains_key(&home(own).0) {
+            return Vec::new();
         }
-        if first < used_inodes(&self.descriptor(group), self.sb().inodes_per_group()) {
-            return false;
+        let homes: Vec<_> = (unwritten.min(own)..=own).map(home).collect();
+        for at in &homes {
+            fresh.entry(at.0).or_default().users += 1;
         }
-        fresh.insert(home.0, FreshTable { made: None, users: 1 });
-        true
+        homes
     }
 
     /// Loads a group's inode bitmap.
@@ -334,6 +366,12 @@ impl Shared {
             if free != descriptor.free_inodes {
                 let rule = "the descriptor's count (bg_free_inodes_count)";
                 return Err(Corrupt::field(place, "free inodes", free.into(), rule));
+            }
+            // Blocks of the table behind the mark are made as zeroes.
+            let mut behind = used_inodes(&descriptor, sb.inodes_per_group())..sb.inodes_per_group();
+            if let Some(index) = behind.find(|&index| bit(bytes, index)) {
+                let rule = "free, as the descriptor says of all behind its mark (bg_itable_unused)";
+                return Err(Corrupt::field(place, "inode", index.into(), rule));
             }
             inodes.load(group, bytes);
             Ok(())
@@ -369,7 +407,11 @@ impl Shared {
                 let at = self.descriptor(group).inode_bitmap;
                 let block = handle.create(at, MetaKind::InodeBitmap(group));
                 handle.edit(&block).copy_from_slice(&empty_inode_bitmap(self.sb()));
-                handle.group(group).flags.remove(GroupFlags::INODE_UNINIT);
+                let mut descriptor = handle.group(group);
+                descriptor.flags.remove(GroupFlags::INODE_UNINIT);
+                // As Linux has it, whatever the descriptor said.
+                descriptor.unused_inodes = self.sb().inodes_per_group();
+                drop(descriptor);
                 bitmaps.insert(group.0, Bitmap::Logged(block.clone()));
                 block
             }

@@ -1,10 +1,10 @@
 //! Random allocations, frees and abandoned plans.
 
-use super::{Parent, Wanted};
+use super::{NewInode, Parent, Wanted};
 use crate::journal::Credits;
 use crate::testbed::{Bed, Node, check_is_silent, have_tools, make, run};
 use extant_block::{Fault, FaultConfig, MemDevice};
-use extant_format::{Group, GroupFlags, InodeNumber};
+use extant_format::{FileKind, Group, GroupFlags, InodeNumber};
 use extant_rt::{Nanos, Rng, Rt};
 use extant_sim::{Machine, Preemption, Sim};
 use std::future::Future;
@@ -151,4 +151,74 @@ fn a_block_bitmap_that_never_was_is_made_once() {
         let unwritten = matches!(bitmaps.get(&group.0), Some(super::Bitmap::Unwritten));
         assert!(!unwritten, "group {group}: the next change makes its bitmap again");
     }
+}
+
+/// Six inodes over three blocks of a table, none of which was ever written, and only the last comes into being.
+#[test]
+fn blocks_of_an_inode_table_that_are_left_behind_are_made() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (name, args) in [
+        ("csum", "-t ext4 -b 1024 -I 256 -g 2048 -N 512 -O ^has_journal,^flex_bg"),
+        (
+            "uninit_bg",
+            "-t ext4 -b 1024 -I 256 -g 2048 -N 512 -O ^has_journal,^flex_bg,^metadata_csum,uninit_bg",
+        ),
+    ] {
+        let image = dir.path().join(name);
+        make(&image, 8, args);
+        let rt = Rt::real(Default::default());
+        let numbers = rt.block_on(async {
+            let bed = Bed::open(&rt, &image).await;
+            let mut numbers = Vec::new();
+            // The group of the root directory, and one whose inode bitmap was never written.
+            for group in [0, 2] {
+                let parent = Parent { inode: InodeNumber::ROOT, group: Group(group), last: None };
+                let mut taken = Vec::new();
+                for _ in 0..6 {
+                    taken.push(bed.alloc.inode(Wanted::File, parent).await.unwrap());
+                }
+                let last = taken.pop().unwrap();
+                let left: Vec<_> = taken.iter().map(NewInode::number).collect();
+                assert!(last.credits() > 4, "{name}: {:?}, {left:?}", last.number());
+                let mut handle = bed.journal.start(Credits(last.credits() + 1)).await.unwrap();
+                let cell = bed.inodes.create(&mut handle, &bed.alloc, last, |inode| {
+                    inode.raw.i_mode = (FileKind::Regular.mode_bits() | 0o644).into();
+                    inode.raw.i_links_count = 1.into();
+                });
+                numbers.push(cell.number());
+            }
+            bed.close().await;
+            numbers
+        });
+        for number in numbers.unwrap() {
+            run("debugfs", &["-w", "-R", &format!("link <{number}> /f{number}"), image.to_str().unwrap()]);
+        }
+        check_is_silent(&image, name);
+    }
+}
+
+#[test]
+fn inodes_that_cannot_be_looked_for_are_not_said_to_be_in_use() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    make(&image, 2, "-t ext4 -b 1024 -N 64 -O ^has_journal");
+    let rt = Rt::real(Default::default());
+    let found = rt.block_on(async {
+        let bed = Bed::open(&rt, &image).await;
+        let shared = &bed.alloc.shared;
+        let bitmap = shared.descriptor(Group(0)).inode_bitmap;
+        let at = extant_block::Sector(bitmap.0 * 2);
+        let garbage = extant_block::Buf::from_slice(&[0x5a; 1024]);
+        extant_block::write(&**bed.store.blocks().device(), at, garbage).await.unwrap();
+        let parent = Parent { inode: InodeNumber::ROOT, group: Group(0), last: None };
+        bed.alloc.inode(Wanted::File, parent).await.err()
+    });
+    let found = found.unwrap();
+    assert!(matches!(found, Some(crate::Error::Corrupt(_))), "{found:?}");
 }

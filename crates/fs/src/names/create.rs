@@ -340,7 +340,7 @@ impl<'a> Draft<'a> {
     pub(super) fn credits(&self) -> u32 {
         let block = if self.block.is_some() { Allocated::CREDITS + 1 } else { 0 };
         // The inode itself, and the superblock for a feature.
-        NewInode::CREDITS + 2 + block + self.xattrs.as_ref().map_or(0, Attach::credits)
+        self.inode.credits() + 2 + block + self.xattrs.as_ref().map_or(0, Attach::credits)
     }
 
     /// The inode's number.
