@@ -234,6 +234,12 @@ impl Groups {
         Step::Run(self.run(group, wanted))
     }
 
+    /// The files that have a window.
+    #[cfg(test)]
+    pub(crate) fn windows(&self) -> impl Iterator<Item = InodeNumber> {
+        self.windows.keys().copied()
+    }
+
     /// Makes the rest of a file's window allocatable to all.
     pub(crate) fn close_window(&mut self, file: InodeNumber) {
         if let Some((group, span)) = self.windows.remove(&file) {

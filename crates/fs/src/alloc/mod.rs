@@ -164,6 +164,12 @@ impl Allocator {
         Shrink::shrink(&*self.shared, bytes)
     }
 
+    /// Files for which blocks are kept behind what they have.
+    #[cfg(test)]
+    pub(crate) fn windows(&self) -> Vec<InodeNumber> {
+        self.shared.groups.lock().windows().collect()
+    }
+
     /// Promises blocks for data and, at worst, for their maps. Dropping the reservation gives back what was not allocated.
     ///
     /// # Errors

@@ -231,8 +231,15 @@ impl Contents {
         };
         let allocated = match &mut reservation {
             // A file that nothing has open does not grow.
-            Ok(reservation) if self.cell.openers() == 0 => alloc.blocks(goal, want, reservation).await,
-            Ok(reservation) => alloc.growing(self.number(), goal, want, reservation).await,
+            Ok(reservation) if !self.is_open() => alloc.blocks(goal, want, reservation).await,
+            Ok(reservation) => {
+                let allocated = alloc.growing(self.number(), goal, want, reservation).await;
+                // Closed while a bitmap was read: what the last closer looked for was not there yet.
+                if !self.is_open() {
+                    alloc.close_window(self.number());
+                }
+                allocated
+            }
             Err(error) => Err(error.clone()),
         };
         let (got, wakers) = {
@@ -256,6 +263,11 @@ impl Contents {
         };
         wakers.into_iter().for_each(Waker::wake);
         got
+    }
+
+    /// Whether the file is open: nodes that hold its inode do not make it grow.
+    fn is_open(&self) -> bool {
+        self.files.load(Ordering::Acquire) > 0
     }
 
     /// Logs what has landed, and gives up what has failed.

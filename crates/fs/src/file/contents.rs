@@ -374,8 +374,6 @@ impl Contents {
     pub(super) fn close(&self) {
         if self.cell.close() {
             self.writer.delete_later(&self.cell);
-        } else if self.cell.openers() == 0 {
-            self.writer.alloc.close_window(self.number());
         }
     }
 

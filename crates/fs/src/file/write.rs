@@ -234,6 +234,7 @@ impl Drop for OpenFile {
     fn drop(&mut self) {
         if self.contents.files.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.finish_emptied();
+            self.contents.writer.alloc.close_window(self.inode());
         }
         self.contents.close();
     }

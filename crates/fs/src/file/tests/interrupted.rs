@@ -160,3 +160,67 @@ fn a_deletion_that_is_dropped_still_waits_for_write_back() {
         },
     );
 }
+
+#[test]
+fn blocks_are_kept_for_a_file_only_while_it_is_open() {
+    with_gate(
+        PLAIN,
+        vec![],
+        |_| vec![],
+        async |rt, bed, gate, number| {
+            let (cell, file) = bed.file(number, FileOptions::default()).await;
+            // A node, which outlives the open file.
+            cell.open();
+            gate.holds_reads.store(true, Ordering::Relaxed);
+            file.write(0, &[7; B as usize]).await.unwrap();
+            let mapping = file.mapping.clone();
+            let writing = rt.spawn("write-back", Class::Normal, async move {
+                mapping.write_back(ByteRange::ALL).await.unwrap();
+            });
+            rt.sleep(Nanos::from_millis(1)).await;
+            assert_eq!(gate.held.lock().len(), 1, "a bitmap is read");
+            drop(file);
+            gate.release();
+            writing.await.unwrap();
+            assert_eq!(bed.writer.alloc.windows(), [], "closed while it grew");
+
+            let (_, file) = bed.file(number, FileOptions::default()).await;
+            file.write(B, &[7; B as usize]).await.unwrap();
+            file.sync().await.unwrap();
+            assert_eq!(bed.writer.alloc.windows(), [number]);
+            drop(file);
+            assert_eq!(bed.writer.alloc.windows(), []);
+            assert!(!cell.close());
+        },
+    );
+}
+
+#[test]
+fn a_copied_hole_does_not_cut_off_what_another_writer_appends() {
+    let found = with_files(
+        PLAIN,
+        vec![vec![], vec![]],
+        |_| vec![],
+        async |rt, bed, _, numbers| {
+            let (_, from) = bed.file(numbers[0], FileOptions::default()).await;
+            let (cell, to) = bed.file(numbers[1], FileOptions::default()).await;
+            from.set_size(4 * B).await.unwrap();
+            // The writer waits for the inode, and the copy behind it: it has seen the file empty.
+            let inode = cell.lock().write().await;
+            let mut write = Box::pin(to.write(10 * B, b"appended"));
+            assert!(!poll_once(&mut write).await);
+            let mut copy = Box::pin(from.copy_range(0, &to, 0, 4 * B));
+            for _ in 0..100 {
+                assert!(!poll_once(&mut copy).await);
+                rt.yield_now().await;
+            }
+            drop(inode);
+            assert_eq!(write.await.unwrap(), 8);
+            assert_eq!(copy.await.unwrap(), 4 * B);
+            assert_eq!(to.size(), 10 * B + 8);
+            to.sync().await.unwrap();
+        },
+    );
+    let Some((_dir, image, numbers)) = found else { return };
+    assert_eq!(dumped(&image, numbers[1]), [&[0; 10 * B as usize][..], b"appended"].concat());
+}
