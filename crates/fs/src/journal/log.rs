@@ -204,24 +204,29 @@ impl LogDevice {
         head: Option<u32>,
         durable_on: Option<&Disk>,
     ) -> Result<()> {
-        let block = {
+        let (block, errno) = {
             let mut superblock = self.superblock.lock();
             superblock.superblock.set_position(start, sequence);
             superblock.superblock.set_head(head);
             superblock.started = start.is_some();
             let LogSuperblock { superblock, block, .. } = &mut *superblock;
             superblock.write_to(block);
-            Buf::from_slice(block)
+            (Buf::from_slice(block), superblock.errno())
         };
         let home = self.map.home(0)?;
-        match durable_on {
+        let written = match durable_on {
             // The log's device in the page cache, where flushes take turns.
             Some(disk) => {
                 let start = sector(home.0, self.block_bytes);
                 disk.write_behind_flush(durable_write(start, block)).await.map_err(Error::from)
             }
             None => write_blocks(&*self.device, self.block_bytes, vec![(home.0, Arc::new(block))]).await,
+        };
+        // The journal gave up meanwhile: the record of that may lie beneath what was just written.
+        if self.superblock.lock().superblock.errno() != errno {
+            self.record_failure().await?;
         }
+        written
     }
 
     /// Records in the journal's superblock that the journal gave up (`s_errno`): the next recovery marks the volume as one with

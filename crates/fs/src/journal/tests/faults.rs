@@ -7,7 +7,7 @@ use crate::journal::Credits;
 use crate::names::Caller;
 use crate::recovery::Log;
 use crate::{Error, OpenOptions, Result, Volume, recover};
-use extant_block::{Bio, BioFlags, Device, IoErrorKind, Limits, Op, Sector};
+use extant_block::{Bio, BioFlags, Device, IoError, IoErrorKind, Limits, Op, Sector};
 use extant_format::InodeNumber;
 use extant_rt::{Class, Rt};
 use parking_lot::Mutex;
@@ -106,6 +106,11 @@ impl Device for Gate {
         drop(state);
         self.inner.submit(bio);
     }
+}
+
+fn failure() -> Error {
+    let device = "gate".into();
+    IoError { device, op: Op::Write, start: Sector(0), bytes: 0, kind: IoErrorKind::Os(5) }.into()
 }
 
 fn bed(mke2fs: &str) -> (Bed, Arc<Gate>) {
@@ -279,4 +284,25 @@ fn a_copy_of_a_block_of_the_log_is_refused() {
     let (rt, crashed) = (rt(), bed.crash());
     let recovered = rt.block_on(recover(&rt, memory(&rt, &crashed), OpenOptions::default())).unwrap();
     assert!(matches!(recovered, Err(Error::Corrupt(_))), "{recovered:?}");
+}
+
+#[test]
+fn the_record_of_a_failure_is_not_overwritten_by_a_tail_in_flight() {
+    let (mut bed, gate) = bed("-t ext4 -b 1024");
+    bed.op();
+    bed.sync();
+    gate.hold_durable();
+    let journal = bed.journal().clone();
+    let checkpoint = bed.rt.spawn("checkpoint", Class::Normal, async move { journal.checkpoint().await });
+    until(&bed.rt, || gate.has_held());
+    // What comes now overtakes the tail.
+    gate.state.lock().holds_durable = false;
+    bed.journal().latch(failure());
+    bed.rt.block_on(bed.journal().record_failure()).unwrap();
+    gate.let_go();
+    drop(bed.rt.block_on(checkpoint).unwrap());
+    let (rt, crashed) = (rt(), bed.crash());
+    let seen = rt.block_on(Volume::open(memory(&rt, &crashed), OpenOptions::default())).unwrap().unwrap();
+    let log = rt.block_on(Log::open(seen.view())).unwrap().unwrap().expect("a journal");
+    assert_eq!(log.sb.errno(), 5, "e2fsck -p checks the volume for that");
 }
