@@ -407,7 +407,7 @@ impl Contents {
                 let from = rest.map_or(range.start, |rest| rest.end);
                 live.map.remap(BlockRange::new(from, range.end), Known::Hole);
                 if rest.is_none() {
-                    live.map.vouch(size);
+                    live.map.vouch(size.min(self.bytes_at(range.end)));
                 }
                 0
             });
@@ -470,8 +470,8 @@ impl Contents {
             self.change_map(change, |_, live, _| {
                 for extent in &zeroed {
                     live.map.remap(extent.range(), Known::Unwritten(extent.physical));
+                    live.map.vouch(size.min(self.bytes_at(extent.range().end)));
                 }
-                live.map.vouch(size);
                 0
             })
             .await?;

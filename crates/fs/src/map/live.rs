@@ -360,7 +360,8 @@ impl LiveMap {
         self.recharge();
     }
 
-    /// Every byte below `size_bytes` is on the device or pending: nothing is being written to the file's pages.
+    /// Every byte below `size_bytes` is on the device, pending or in a hole that was made: nothing is being written to the
+    /// file's pages.
     pub(crate) fn vouch(&mut self, size_bytes: u64) {
         self.written_bytes = self.written_bytes.max(size_bytes);
     }
@@ -465,6 +466,8 @@ impl LiveMap {
             self.pending.remove(run);
             self.known.insert(run, Known::Written(to));
             self.logged_end = self.logged_end.max(run.end);
+            // Not over a hole before blocks that did not reach the device.
+            self.written_bytes = self.written_bytes.max(size_bytes.min(run.end << self.block.log2()));
             // Blocks wholly below the run's size are valid, whatever was written to them since.
             let from = run.start.max(size_bytes >> self.block.log2());
             if from < run.end {
@@ -474,7 +477,6 @@ impl LiveMap {
                 self.pending.insert(BlockRange::new(from, run.end), Pending::Beyond { at, valid_bytes });
             }
         }
-        self.written_bytes = self.written_bytes.max(size_bytes);
         self.recharge();
     }
 

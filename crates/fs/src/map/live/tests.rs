@@ -56,6 +56,24 @@ fn delayed_blocks_become_written_in_three_steps() {
 }
 
 #[test]
+fn size_does_not_grow_over_a_hole_before_a_write_that_failed() {
+    let mut map = map();
+    map.mark_dirty(blocks(3, 4), 3 * B);
+    map.mark_dirty(blocks(20, 21), 4 * B);
+    for (run, place) in [(blocks(3, 4), 500), (blocks(20, 21), 600)] {
+        map.claim(run);
+        map.place(run, at(place));
+    }
+    map.failed(blocks(20, 21));
+    map.landed(blocks(3, 4), 21 * B);
+    assert_eq!(map.recordable_bytes(3 * B), 4 * B, "nothing was written from there to block 20");
+    map.claim(blocks(20, 21));
+    map.place(blocks(20, 21), at(600));
+    map.landed(blocks(20, 21), 21 * B);
+    assert_eq!(map.recordable_bytes(4 * B), 21 * B);
+}
+
+#[test]
 fn size_grows_only_over_what_is_on_the_device() {
     let mut map = map();
     map.mark_dirty(blocks(3, 9), 3 * B);
