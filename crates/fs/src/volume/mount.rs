@@ -144,6 +144,7 @@ impl Volume {
         }
         let mut mount = Mount { disk: disk.clone(), options, state, orphans: 0, _claim: claim };
         // A volume that is refused is not marked as in use before.
+        raw.root().await?;
         let orphan_file = orphan_file_blocks(&raw).await?;
         let errors = Errors::new(options.errors.unwrap_or(ErrorPolicy::of(&sb)));
         let (writer, orphans) =

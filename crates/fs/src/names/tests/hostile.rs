@@ -153,3 +153,25 @@ fn a_file_does_not_claim_blocks_of_the_log() {
         assert!(matches!(write, Err(Error::Corrupt(_))), "{log}: {write:?}");
     });
 }
+
+#[test]
+fn a_volume_without_a_root_directory_is_refused_as_it_is() {
+    if !have_tools() {
+        return;
+    }
+    for script in ["sif / mode 0100644\n", "sif / links_count 0\n"] {
+        let dir = tempfile::tempdir().unwrap();
+        let image = make(dir.path(), "-t ext4 -O ^metadata_csum 16M");
+        edit(&image, script);
+        let before = std::fs::read(&image).unwrap();
+        let rt = Rt::real(Default::default());
+        let opened = rt.block_on(async {
+            let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).unwrap();
+            let disk = cache.attach(device(&image));
+            Volume::open_writable(&rt, &disk, WriteOptions::default()).await.err()
+        });
+        let refused = opened.unwrap();
+        assert!(matches!(refused, Some(Error::Corrupt(_))), "{script}: {refused:?}");
+        assert!(std::fs::read(&image).unwrap() == before, "{script}");
+    }
+}
