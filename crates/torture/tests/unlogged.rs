@@ -1,6 +1,6 @@
 //! Crashes of volumes without a journal: e2fsck mends every state, and what was synced is there under one of its names.
 
-use extant_torture::campaign::{Base, PROFILES, Profile, UNLOGGED};
+use extant_torture::campaign::{Base, Campaign, Effort, PROFILES, Profile, UNLOGGED};
 use extant_torture::check::Fsck;
 use extant_torture::states::{self, Options};
 use extant_torture::{Durability, Filesystem, Op, Ours, RenameMode, Tree, pattern};
@@ -404,4 +404,23 @@ fn names_that_come_to_and_leave_a_directory_in_its_inode_are_kept() {
     w.keeps(&last, &["b/last"]);
     let looked = w.check_on(&base, &fsck, "inline_data without a journal");
     assert!(looked > 20, "{looked} disks");
+}
+
+/// The device holds other bytes than zeroes, and mke2fs has written no block of the inode tables but the first ones.
+#[test]
+fn a_table_of_inodes_shows_nothing_that_was_there_before_the_volume() {
+    if !Fsck::is_installed() {
+        println!("skipped: e2fsck is not installed (apt-get install e2fsprogs)");
+        return;
+    }
+    let effort =
+        Effort { options: Options { torn: 0, ..Options::default() }, fsck_every: 1, ..Effort::default() };
+    let campaign = Campaign::new(Profile::named("ext4-unlogged-groups").unwrap(), 1, effort).unwrap();
+    let create = |n: u32| Op::Create { path: format!("f{n}"), mode: 0o644, exclusive: true };
+    let mut ops: Vec<Op> = (0..6).map(create).collect();
+    ops.extend([Op::Mkdir { path: "d".into(), mode: 0o755 }, Op::Sync]);
+    let tally = campaign
+        .check(&extant_torture::Workload { name: "tables".into(), ops })
+        .unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(tally.distinct > 3, "{tally}");
 }

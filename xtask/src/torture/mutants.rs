@@ -292,7 +292,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant(
         "unlinked-file-is-no-orphan",
         "crates/fs/src/names/remove.rs",
-        "writer.orphans.add(handle, victim);",
+        "writer.orphans.add(handle, victim, Orphan::Unnamed);",
         "",
     ),
     mutant("parent-link-count-stays", "crates/fs/src/names/remove.rs", "drop_dir_link(&mut record);", ""),
@@ -317,7 +317,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant(
         "deleted-inode-stays-orphan",
         "crates/fs/src/names/delete.rs",
-        "writer.orphans.remove(handle, cell);",
+        "writer.orphans.finish(handle, cell);",
         "",
     ),
     mutant(

@@ -141,15 +141,17 @@ fn is_routine(line: &str) -> bool {
 
 /// Answers that stand on a line of their own; the question before them says what they are about.
 fn is_answer(line: &str) -> bool {
-    matches!(line.trim(), "Clear? yes" | "Fix? yes" | "Connect to /lost+found? yes")
+    matches!(line.trim(), "Clear? yes" | "Fix? yes" | "FIXED." | "Connect to /lost+found? yes")
         || (line.starts_with("Rename to ") && line.ends_with("? yes"))
 }
 
 /// A line of a run that replays the journal, finishes orphans and brings sums up to date.
 fn is_expected(line: &str) -> bool {
-    const WORDS: [&str; 9] = [
+    const WORDS: [&str; 10] = [
         // Set for as long as a volume with an orphan file is mounted.
         "orphan_present is set but orphan file is clean",
+        // After e2fsck 1.47 has finished the orphans that were in it: of a volume that the kernel left, too.
+        "block 0 is not clean.",
         "recovering journal",
         "Clearing orphaned inode",
         "Truncating orphaned inode",

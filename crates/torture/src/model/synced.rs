@@ -68,7 +68,8 @@ impl Model {
         let ever: BTreeSet<String> = spaces.iter().flat_map(|space| names(space)).collect();
         let mut problems = Vec::new();
         let strange = |path: &&String| {
-            split(path).0 == LOST_AND_FOUND || (!ever.contains(*path) && ever.contains(&first_named(path)))
+            split(path).0 == LOST_AND_FOUND
+                || (!ever.contains(*path) && ever.iter().any(|was| is_renamed(was, path)))
         };
         let found_again = tree.nodes.keys().filter(|path| kept.is_empty() && strange(path));
         for path in ever.iter().chain(found_again) {
@@ -112,13 +113,17 @@ impl Model {
     }
 }
 
-/// The path before e2fsck gave some of its names a `~` and a number, as it does with the second of two equal names.
-fn first_named(path: &str) -> String {
-    let first = |name: &str| match name.rsplit_once('~') {
-        Some((name, number)) if number.bytes().all(|digit| digit.is_ascii_digit()) => name.to_owned(),
-        _ => name.to_owned(),
+/// Whether a path is `was` with other names for some of those in it, as e2fsck gives them to the second of two equal ones: with
+/// a `~` and a number behind the name, or in place of its last letters.
+pub(super) fn is_renamed(was: &str, path: &str) -> bool {
+    let is_second = |was: &str, name: &str| match name.rsplit_once('~') {
+        Some((kept, number)) if number.bytes().all(|digit| digit.is_ascii_digit()) => {
+            kept == was || (was.len() == name.len() && was.starts_with(kept))
+        }
+        _ => false,
     };
-    path.split('/').map(first).collect::<Vec<_>>().join("/")
+    let (was, path): (Vec<_>, Vec<_>) = (was.split('/').collect(), path.split('/').collect());
+    was.len() == path.len() && was.iter().zip(&path).all(|(was, name)| was == name || is_second(was, name))
 }
 
 /// A name that a directory had in all of `spaces` and that is not there.

@@ -163,3 +163,19 @@ fn a_synchronous_write_makes_its_own_bytes_durable() {
     assert!(holds(&[&first[..], &second].concat()) && holds(&[&[0; 4096][..], &second].concat()));
     assert!(!holds(&first) && !holds(&[&first[..], &[0; 4096]].concat()));
 }
+
+#[test]
+fn the_second_of_two_equal_names_is_known_by_either_of_e2fscks_names() {
+    let is_renamed = super::synced::is_renamed;
+    for (was, path, so) in [
+        ("a/file", "a/fi~0", true),
+        ("a/file", "a/file~1", true),
+        ("a/file/x", "a/fi~0/x", true),
+        ("a/file", "a/fo~0", false),
+        ("a/file", "a/fi~x", false),
+        ("a/file", "b/fi~0", false),
+        ("a/file", "fi~0", false),
+    ] {
+        assert_eq!(is_renamed(was, path), so, "{path} for {was}");
+    }
+}

@@ -69,12 +69,10 @@ impl Inner {
     fn phases(&self, transaction: &Running, versions: &Versions) -> Phases {
         let mut phases = Phases::default();
         let mut directories = Vec::new();
+        // Blocks of an inode table among them: the descriptor's mark (`bg_itable_unused`) keeps e2fsck from reading them.
         let is_fresh = |kind, n| {
-            let leads_nowhere = !matches!(
-                kind,
-                MetaKind::InodeTable(_) | MetaKind::InodeBitmap(_) | MetaKind::BlockBitmap(_)
-            );
-            leads_nowhere && transaction.fresh.contains(&n)
+            let is_bitmap = matches!(kind, MetaKind::InodeBitmap(_) | MetaKind::BlockBitmap(_));
+            !is_bitmap && transaction.fresh.contains(&n)
         };
         let is_name = |kind, n| matches!(kind, MetaKind::Directory { .. }) && !is_fresh(kind, n);
         let has_names = !versions.inline.is_empty()
