@@ -17,9 +17,11 @@
 #![forbid(unsafe_code)]
 
 pub mod cfq;
+pub mod direct;
 pub mod dirty;
 pub mod pass;
 
+use direct::{BoundaryRule, Direct};
 use dirty::{Ioless, Linux31};
 use extant_cache::control::DirtyControl;
 use extant_cache::dirty::TurnControl;
@@ -182,6 +184,41 @@ pub static PASSES: [Named<MakePass>; 3] = [
 /// The pass of write-back that a run has unless told otherwise.
 pub const OUR_PASS: &str = "extant";
 
+/// Makes a policy of direct I/O.
+pub type MakeDirect = fn() -> Direct;
+
+/// The policies of direct I/O as Linux had them; ours is that of the volume.
+pub static DIRECT_IO: [Named<MakeDirect>; 5] = [
+    Named {
+        name: "linux-2.6.19",
+        about: "every page of a mapping that ends at a boundary is one (as released)",
+        make: || Direct { rule: BoundaryRule::EveryChunk, placeholders: false },
+    },
+    Named {
+        name: "linux-2.6.19+placeholders",
+        about: "the same, with placeholders in the page cache for the range (the \"-pl\" patches of 2006)",
+        make: || Direct { rule: BoundaryRule::EveryChunk, placeholders: true },
+    },
+    Named {
+        name: "linux-2.6.19+placeholders+first",
+        about: "the same, only the first page of a mapping is a boundary (first patch of November 2006)",
+        make: || Direct { rule: BoundaryRule::FirstChunk, placeholders: true },
+    },
+    Named {
+        name: "linux-2.6.19+placeholders+last-early",
+        about: "the same, only the last page is, and what was collected before it is sent without it",
+        make: || Direct { rule: BoundaryRule::LastChunkEarly, placeholders: true },
+    },
+    Named {
+        name: "linux-2.6.19+placeholders+last",
+        about: "the same, only the last page is, and is sent with what was collected (second patch)",
+        make: || Direct { rule: BoundaryRule::LastChunk, placeholders: true },
+    },
+];
+
+/// The policy of direct I/O that a run has unless told otherwise.
+pub const OUR_DIRECT_IO: &str = "extant";
+
 fn find<F>(table: &'static [Named<F>], kind: &'static str, name: &str) -> Result<&'static F, UnknownPolicy> {
     match table.iter().find(|policy| policy.name == name) {
         Some(policy) => Ok(&policy.make),
@@ -214,4 +251,12 @@ pub fn dirty_control(name: &str, host: &Host) -> Result<Box<dyn DirtyControl>, U
 /// No pass is called so; says which there are.
 pub fn pass(name: &str) -> Result<Box<dyn WriteBackPass>, UnknownPolicy> {
     find(&PASSES, "a pass of write-back", name).map(|make| make())
+}
+
+/// A policy of direct I/O as Linux had it.
+///
+/// # Errors
+/// No policy is called so; says which there are.
+pub fn direct_io(name: &str) -> Result<Direct, UnknownPolicy> {
+    find(&DIRECT_IO, "a policy of direct I/O", name).map(|make| make())
 }
