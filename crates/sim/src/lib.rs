@@ -72,7 +72,7 @@ impl Sim {
     }
 
     /// Has `call` run at `at` (now, if that is past), as an interrupt: outside of any task. Work that it charges is taken from
-    /// the first processor, whatever that does. For modelled devices: cheaper than a task that sleeps.
+    /// the processor that devices interrupt, whatever that does. For modelled devices: cheaper than a task that sleeps.
     pub fn call_at(&self, at: Nanos, call: impl FnOnce() + Send + 'static) {
         self.world.call_at(at, Box::new(call));
     }

@@ -89,6 +89,9 @@ pub struct Processors {
     pub idle_exit: Nanos,
     /// Taken by a timer's interrupt from the processor on which its task ran last.
     pub timer_interrupt: Nanos,
+    /// The processor that devices interrupt (`interrupt_processor`; kernel: `/proc/irq/*/smp_affinity`); the first, 0, where the
+    /// file does not say.
+    pub interrupt_processor: u32,
 }
 
 /// A machine's page cache: the table `[memory]` of its file, all in bytes.
@@ -117,11 +120,14 @@ pub struct KernelSpec {
     /// Whether the request queues of before blk-mq let streams that waited for a request take a batch of them
     /// (`request_batching`), as they do where the file does not say.
     pub request_batching: bool,
+    /// A page of memory, in bytes (`page_bytes`, a power of two from 4 KiB to 64 KiB), as direct I/O sees it; 4 KiB where the file
+    /// does not say. The pages of the page cache have 4 KiB in any case.
+    pub page_bytes: u32,
 }
 
 impl Default for KernelSpec {
     fn default() -> Self {
-        Self { hz: 1000, slice_idle_ms: None, nr_requests: None, request_batching: true }
+        Self { hz: 1000, slice_idle_ms: None, nr_requests: None, request_batching: true, page_bytes: 4096 }
     }
 }
 
@@ -223,6 +229,13 @@ impl Machine {
                 wake: span(t.picoseconds("wake_ns")?),
                 idle_exit: span(t.picoseconds("idle_exit_ns")?),
                 timer_interrupt: span(t.picoseconds("timer_interrupt_ns")?),
+                interrupt_processor: match t.maybe_whole("interrupt_processor")?.unwrap_or(0) {
+                    number if number < count => number as u32,
+                    number => {
+                        let problem = format!("there is no processor {number}; the last is {}", count - 1);
+                        return Err(t.error("interrupt_processor", problem));
+                    }
+                },
             };
             if processors.timeslice == Nanos::ZERO {
                 return Err(t.error("timeslice_ns", "a time slice of nothing lets nobody run"));
@@ -251,6 +264,7 @@ impl Machine {
                 wake: Nanos::ZERO,
                 idle_exit: Nanos::ZERO,
                 timer_interrupt: Nanos::ZERO,
+                interrupt_processor: 0,
             },
             memory: None,
             kernel: KernelSpec::default(),
@@ -298,9 +312,13 @@ fn read_kernel(mut t: Table<'_>) -> Result<KernelSpec, ModelError> {
     let hz = bounded("hz", 10, 10_000)?.unwrap_or(default.hz);
     let slice_idle_ms = bounded("slice_idle_ms", 0, 1_000)?;
     let nr_requests = bounded("nr_requests", 4, 1_000_000)?;
+    let page_bytes = bounded("page_bytes", 4096, 65_536)?.unwrap_or(default.page_bytes);
+    if !page_bytes.is_power_of_two() {
+        return Err(t.error("page_bytes", format!("{page_bytes} is not a power of two")));
+    }
     let request_batching = t.maybe_flag("request_batching")?.unwrap_or(default.request_batching);
     t.finish()?;
-    Ok(KernelSpec { hz, slice_idle_ms, nr_requests, request_batching })
+    Ok(KernelSpec { hz, slice_idle_ms, nr_requests, request_batching, page_bytes })
 }
 
 fn read_memory(mut t: Table<'_>) -> Result<MemorySpec, ModelError> {

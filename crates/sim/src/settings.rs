@@ -8,11 +8,13 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Keys that a file may leave out, with their tables.
-const OPTIONAL: [(&str, &str); 5] = [
+const OPTIONAL: [(&str, &str); 7] = [
+    ("processors", "interrupt_processor"),
     ("kernel", "hz"),
     ("kernel", "slice_idle_ms"),
     ("kernel", "nr_requests"),
     ("kernel", "request_batching"),
+    ("kernel", "page_bytes"),
     ("disk", "positioning_permille"),
 ];
 

@@ -230,7 +230,7 @@ impl SimWorld {
                     let now = core.now;
                     self.interrupt(&mut core, call)?;
                     let used = self.local_time() - now;
-                    core.steal(0, used);
+                    core.interrupted(used);
                 }
                 Step::Done => {
                     self.set_current(core.now, None, 0);

@@ -183,6 +183,16 @@ fn with_settings(settings: &[&str]) -> Result<Machine, String> {
 }
 
 #[test]
+fn devices_interrupt_a_processor_that_is_there() {
+    let machine = with_settings(&["interrupt_processor=3", "page_bytes=16384"]).unwrap();
+    assert_eq!((machine.processors.interrupt_processor, machine.kernel.page_bytes), (3, 16_384));
+    let error = with_settings(&["interrupt_processor=64"]).unwrap_err();
+    assert!(error.contains("interrupt_processor: there is no processor 64; the last is"), "{error}");
+    let error = with_settings(&["page_bytes=5000"]).unwrap_err();
+    assert!(error.contains("page_bytes: 5000 is not a power of two"), "{error}");
+}
+
+#[test]
 fn the_kernel_s_choices_are_the_usual_ones_unless_the_file_or_a_setting_says_otherwise() {
     let machine = Machine::parse("m.toml", &turion()).unwrap();
     assert_eq!(machine.kernel, KernelSpec::default());
@@ -193,7 +203,13 @@ fn the_kernel_s_choices_are_the_usual_ones_unless_the_file_or_a_setting_says_oth
     let machine = Machine::parse("m.toml", &text).unwrap();
     assert_eq!(
         machine.kernel,
-        KernelSpec { hz: 250, slice_idle_ms: Some(0), nr_requests: Some(192), request_batching: false }
+        KernelSpec {
+            hz: 250,
+            slice_idle_ms: Some(0),
+            nr_requests: Some(192),
+            request_batching: false,
+            ..KernelSpec::default()
+        }
     );
     let machine = with_settings(&["hz=100", "kernel.request_batching=false"]).unwrap();
     assert_eq!(machine.kernel, KernelSpec { hz: 100, request_batching: false, ..KernelSpec::default() });

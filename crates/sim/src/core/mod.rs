@@ -133,7 +133,9 @@ pub struct Stats {
     pub switches: u64,
     /// Times a task that could go on lost its processor.
     pub preemptions: u64,
-    /// Time each processor spent with tasks and switches.
+    /// Time that interrupts took, of timers and of devices.
+    pub interrupts: Nanos,
+    /// Time each processor spent with tasks, switches and interrupts.
     pub busy: Vec<Nanos>,
 }
 
@@ -275,7 +277,7 @@ impl Core {
                             }
                             Target::Task(_) => {}
                             Target::Waker(waker) => {
-                                self.steal(0, self.model.timer_interrupt);
+                                self.steal(self.model.interrupt_processor, self.model.timer_interrupt);
                                 return Step::Wake(waker);
                             }
                         }
@@ -339,6 +341,11 @@ impl Core {
         let old = std::mem::replace(self, fresh);
         self.stats = old.stats.clone();
         (names, (tasks, old.timers, old.calls))
+    }
+
+    /// An interrupt of a device has taken this long.
+    pub(crate) fn interrupted(&mut self, span: Nanos) {
+        self.steal(self.model.interrupt_processor, span);
     }
 
     pub(crate) fn busy(&self) -> Vec<Nanos> {

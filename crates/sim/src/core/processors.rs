@@ -210,6 +210,7 @@ impl Core {
         if span == Nanos::ZERO {
             return Nanos::ZERO;
         }
+        self.stats.interrupts += span;
         let processor = &mut self.processors[number as usize];
         let end = match &mut processor.phase {
             Phase::Idle => {
