@@ -38,7 +38,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
                     elevator: args.elevator.clone().unwrap_or(default.elevator),
                     requests: args.requests.map_or(default.requests, |requests| requests as usize),
                     memory: args.memory.memory(),
-                    cyclictest: None,
+                    ..default
                 };
                 let jobs = Jobs {
                     words: words.to_vec(),

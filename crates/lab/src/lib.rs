@@ -31,6 +31,6 @@ pub mod trace;
 pub use cost::Cost;
 pub use extant_sim::Setting;
 pub use run::{
-    Cyclictest, Direction, Latency, Measured, Memory, Outcome, Policy, Report, RunError, Samples, Written,
-    on_files, on_machine,
+    Cyclictest, Direction, FileSystem, Latency, Measured, Memory, OnDevice, Outcome, Policy, ProcessorUse,
+    Report, RunError, Samples, VolumeSpec, Written, on_files, on_machine,
 };

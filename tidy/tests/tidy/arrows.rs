@@ -17,7 +17,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ("image", &["fs", "format", "cache", "block", "rt"]),
     ("extant", &["image", "fs", "format", "cache", "block", "rt"]),
     ("torture", &["extant", "fs", "format", "cache", "block", "rt", "sim"]),
-    ("lab", &["history", "cache", "iosched", "block", "rt", "sim"]),
+    ("lab", &["image", "history", "fs", "format", "cache", "iosched", "block", "rt", "sim"]),
     ("cli", &["lab", "history", "image", "extant", "fs", "format", "block", "rt"]),
 ];
 

@@ -114,7 +114,8 @@ impl Experiment {
         };
         let width = self.points.iter().map(|point| point.label.chars().count()).max().unwrap_or(0).max(24);
         for load in self.workloads.iter().filter(|load| wanted(|band| &band.workloads, &load.name)) {
-            for row in self.rows.iter().filter(|row| wanted(|band| &band.rows, &row.name)) {
+            let rows = self.rows.iter().filter(|row| row.runs(load));
+            for row in rows.filter(|row| wanted(|band| &band.rows, &row.name)) {
                 self.band_of(&mut out, load, row, width)?;
             }
         }
@@ -124,6 +125,9 @@ impl Experiment {
     fn band_of(&self, out: &mut String, load: &Load, row: &Row, width: usize) -> Result<(), ExperimentError> {
         let columns: &[Figure] = match (load.cyclictest.is_some(), load.jobs.iter().all(|job| job.direct)) {
             (true, _) => &[Figure::LatencyMeanUs, Figure::LatencyMaxUs, Figure::WrittenMibS],
+            (false, true) if load.volume.is_some() => {
+                &[Figure::MibS, Figure::PiecesS, Figure::SystemPercent, Figure::InterruptPercent]
+            }
             (false, false) if !load.jobs.iter().any(|job| job.pattern.reads) => {
                 &[Figure::WrittenMibS, Figure::MeanMs, Figure::MaxMs]
             }

@@ -14,7 +14,7 @@ pub use compared::{Compared, Part};
 pub use figure::Figure;
 
 use crate::fio::{self, JobError};
-use crate::run::{Cyclictest, Memory, Outcome, Policy, RunError, on_machine};
+use crate::run::{Cyclictest, Memory, Outcome, Policy, RunError, VolumeSpec, on_machine};
 use crate::text::{self, Kind};
 use band::{Band, Point};
 use extant_rt::Nanos;
@@ -86,6 +86,8 @@ struct Workload {
     run_bytes: Option<u64>,
     /// Scheduling latency is measured beside the jobs.
     cyclictest: Option<Cyclictest>,
+    /// The volume that the jobs' files are on; if not given, each file is one run of its disk.
+    volume: Option<VolumeSpec>,
 }
 
 /// A workload with its jobs.
@@ -95,6 +97,7 @@ struct Load {
     jobs: Vec<fio::Job>,
     memory: Memory,
     cyclictest: Option<Cyclictest>,
+    volume: Option<VolumeSpec>,
 }
 
 /// A policy under a name.
@@ -108,6 +111,11 @@ struct Row {
     dirty_control: Option<String>,
     /// Pass of write-back; ours if not given.
     write_back_pass: Option<String>,
+    /// Policy of direct I/O on a volume; ours if not given.
+    direct_io: Option<String>,
+    /// The workloads that it runs; all if not given.
+    #[serde(default)]
+    workloads: Vec<String>,
     /// When tasks are preempted, where it is not as the machine's file says.
     #[serde(default, deserialize_with = "preemption")]
     preemption: Option<Preemption>,
@@ -117,6 +125,12 @@ struct Row {
     /// The figures among them that the machine's constants were fitted to, by workload.
     #[serde(default)]
     calibrated: BTreeMap<String, Vec<Figure>>,
+}
+
+impl Row {
+    fn runs(&self, load: &Load) -> bool {
+        self.workloads.is_empty() || self.workloads.contains(&load.name)
+    }
 }
 
 fn preemption<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Preemption>, D::Error> {
@@ -222,13 +236,17 @@ impl Experiment {
                 run_bytes,
                 ..Memory::default()
             };
-            workloads.push(Load { name, jobs, memory, cyclictest: workload.cyclictest });
+            let (cyclictest, volume) = (workload.cyclictest, workload.volume);
+            workloads.push(Load { name, jobs, memory, cyclictest, volume });
         }
         if let Some(problem) = row.iter().find_map(|row| fault(row, &workloads)) {
             return Err(syntax(problem));
         }
         let machine_file = beside(&machine);
         let machine = crate::machine::load(&machine_file, &settings)?;
+        if workloads.iter().any(|load| load.volume.is_some()) {
+            machine.check_costs(&[extant_fs::Cost::table()])?;
+        }
         let mut experiment = Self {
             name,
             source,
@@ -295,7 +313,7 @@ impl Experiment {
     pub fn run(&self) -> Result<Vec<Cell>, ExperimentError> {
         let mut cells = Vec::new();
         for load in &self.workloads {
-            for row in &self.rows {
+            for row in self.rows.iter().filter(|row| row.runs(load)) {
                 for &seed in &self.seeds {
                     cells.push(run_one(&self.machine, load, row, seed)?);
                 }
@@ -316,6 +334,8 @@ fn run_one(machine: &Machine, load: &Load, row: &Row, seed: u64) -> Result<Cell,
             ..load.memory.clone()
         },
         cyclictest: load.cyclictest,
+        volume: load.volume.clone(),
+        direct_io: row.direct_io.clone(),
     };
     let mut machine = machine.clone();
     if let Some(mode) = row.preemption {
@@ -331,6 +351,9 @@ fn run_one(machine: &Machine, load: &Load, row: &Row, seed: u64) -> Result<Cell,
 /// The first thing about a row's published figures that makes no sense.
 fn fault(row: &Row, workloads: &[Load]) -> Option<String> {
     let names = row.published.keys().chain(row.calibrated.keys());
+    if let Some(name) = row.workloads.iter().find(|name| !workloads.iter().any(|load| load.name == **name)) {
+        return Some(format!("workloads: \"{name}\" is not one"));
+    }
     if let Some(name) = names.clone().find(|name| !workloads.iter().any(|load| load.name == **name)) {
         return Some(format!("published.{name}: no workload has this name"));
     }

@@ -6,6 +6,15 @@ use std::fmt::Write;
 
 /// Columns of every workload.
 const SPEEDS: [Figure; 5] = [Figure::Iops, Figure::MeanMs, Figure::MaxMs, Figure::DeviationMs, Figure::MibS];
+/// Columns of direct I/O on a volume.
+const DIRECT: [Figure; 6] = [
+    Figure::MibS,
+    Figure::PiecesS,
+    Figure::SystemPercent,
+    Figure::InterruptPercent,
+    Figure::CommandsS,
+    Figure::FlushesGib,
+];
 /// Columns of scheduling latency.
 const LATENCIES: [Figure; 3] = [Figure::LatencyMinUs, Figure::LatencyMeanUs, Figure::LatencyMaxUs];
 
@@ -18,12 +27,13 @@ impl Experiment {
             let settings: Vec<String> = self.settings.iter().map(ToString::to_string).collect();
             let _ = writeln!(out, "In the machine's file: {}", settings.join(", "));
         }
-        for Load { name: workload, cyclictest, .. } in &self.workloads {
+        for Load { name: workload, cyclictest, volume, jobs, .. } in &self.workloads {
             let of = |row: &Row| -> Vec<&Cell> {
                 cells.iter().filter(|cell| (&cell.row, &cell.workload) == (&row.name, workload)).collect()
             };
             let published = |figure: Figure| self.publishes(workload, figure);
-            let mut columns: Vec<Figure> = SPEEDS.to_vec();
+            let is_direct = volume.is_some() && jobs.iter().all(|job| job.direct);
+            let mut columns: Vec<Figure> = if is_direct { DIRECT.to_vec() } else { SPEEDS.to_vec() };
             if cells.iter().any(|cell| &cell.workload == workload && cell.outcome.written.is_some()) {
                 columns.push(Figure::WrittenMibS);
             }

@@ -1,5 +1,6 @@
 //! Where a process does its I/O.
 
+use super::volume::OnVolume;
 use extant_block::Device;
 use extant_cache::{FlatFile, Mapping};
 use std::sync::Arc;
@@ -19,6 +20,8 @@ pub(super) struct FileSpan {
     pub(super) direct: bool,
     /// The file's pages; `None` where nobody uses the cache.
     pub(super) pages: Option<Mapping>,
+    /// The file, where it is one of a volume; the device and the pages are then the volume's.
+    pub(super) on_volume: Option<OnVolume>,
 }
 
 /// Pages for a file that is one run of its device; whole blocks of it.

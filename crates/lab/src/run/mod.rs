@@ -7,19 +7,21 @@ mod memory;
 mod offsets;
 mod process;
 mod target;
+mod volume;
 mod written;
 
 pub use cyclictest::Cyclictest;
 pub use measure::{Direction, Latency, Measured, Samples};
 pub use memory::Memory;
 pub use target::Policy;
+pub use volume::{FileSystem, OnDevice, VolumeSpec};
 pub use written::Written;
 
 use crate::fio::Job;
 use extant_block::StreamId;
 use extant_history::UnknownPolicy;
-use extant_rt::{Class, Rng, Rt, RtError, Sink};
-use extant_sim::Machine;
+use extant_rt::{Class, Nanos, Rng, Rt, RtError, Sink};
+use extant_sim::{Machine, Sim};
 use file_span::FileSpan;
 use process::Process;
 use std::sync::Arc;
@@ -79,6 +81,9 @@ pub enum RunError {
     /// A file of the host that could not be used.
     #[error("{0}: {1}")]
     File(String, String),
+    /// The volume of the jobs could not be made or used.
+    #[error("the volume: {0}")]
+    Volume(String),
     /// The world could not go on.
     #[error("{0}")]
     World(String),
@@ -119,10 +124,42 @@ pub struct Outcome {
     /// The amount that the disks of a modelled machine wrote; `None` where no job writes through the page cache, or the jobs
     /// are not counted over one and the same time.
     pub written: Option<Written>,
+    /// Counts of a run on a volume.
+    pub on_device: Option<OnDevice>,
+    /// Use of the processors of a modelled machine while the jobs ran.
+    pub processors: Option<ProcessorUse>,
     /// Seconds since 1970 at the end, in the world that it ran in.
     pub wall_clock: i64,
     /// Whether that world was a virtual one.
     pub is_virtual: bool,
+}
+
+/// Use of the processors over a time, all of them together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessorUse {
+    /// Time of tasks and switches.
+    pub system: Nanos,
+    /// Time of interrupts.
+    pub interrupts: Nanos,
+    /// The time that it is counted over.
+    pub over: Nanos,
+}
+
+impl ProcessorUse {
+    fn so_far(sim: &Sim) -> Self {
+        let stats = sim.stats();
+        let busy: u64 = stats.busy.iter().map(|busy| busy.0).sum();
+        let interrupts = stats.interrupts;
+        Self { system: Nanos(busy).saturating_sub(interrupts), interrupts, over: sim.rt().now() }
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            system: self.system.saturating_sub(before.system),
+            interrupts: self.interrupts.saturating_sub(before.interrupts),
+            over: self.over.saturating_sub(before.over),
+        }
+    }
 }
 
 /// Runs jobs on a modelled machine. The same machine, jobs, policy and seed give the same outcome, to the last digit.
@@ -146,10 +183,17 @@ pub fn on_machine(
         Ok(place)
     })?;
     let seen = policy.cyclictest.map(|test| test.start(&rt));
+    let before = (ProcessorUse::so_far(&target.sim), target.counts());
     let counter = written::Counter::start(&target, jobs);
     let mut outcome = execute(&rt, plan, &|stream| target.dismiss(stream))?;
     outcome.latency = seen.map(|seen| seen.lock().clone());
     outcome.written = counter.and_then(|counter| counter.end(&target));
+    outcome.processors = Some(ProcessorUse::so_far(&target.sim).since(before.0));
+    outcome.on_device = target.counts().zip(before.1).map(|(now, before)| OnDevice {
+        pieces: now.pieces - before.pieces,
+        commands: now.commands - before.commands,
+        ..now
+    });
     target.close()?;
     Ok(outcome)
 }
@@ -238,6 +282,8 @@ fn execute(rt: &Rt, plan: Plan, ended: &dyn Fn(StreamId)) -> Result<Outcome, Run
         reports,
         latency: None,
         written: None,
+        on_device: None,
+        processors: None,
         wall_clock: rt.wall_clock(),
         is_virtual: rt.is_virtual(),
     })

@@ -149,6 +149,10 @@ impl Running {
                 (true, false) => order.next(&mut self.p.rng),
                 (true, true) => self.p.rng.below(blocks),
             };
+            if let (Some(file), true) = (&self.p.place.on_volume, issued > 0 && issued.is_multiple_of(blocks))
+            {
+                file.begin_again().await?;
+            }
             self.issue(op, block * job.block_bytes).await?;
             issued += 1;
             issued_by_side[side(op)] += 1;
@@ -159,7 +163,7 @@ impl Running {
             } else if matches!(job.engine, Engine::Sync(_)) {
                 self.quiesce().await?;
             }
-            if self.file.is_some() {
+            if self.file.is_some() || self.p.place.on_volume.is_some() {
                 // If all was cached, nothing had to be waited for: others get their turn on the way back from the
                 // system call.
                 self.p.rt.resched().await;
@@ -178,7 +182,7 @@ impl Running {
     async fn issue(&mut self, op: Op, offset: u64) -> Result<(), CacheError> {
         let bytes = self.p.job.block_bytes;
         let at = self.p.place.offset_bytes + offset;
-        if self.file.is_none() {
+        if self.file.is_none() && self.p.place.on_volume.is_none() {
             self.make_coherent(op, at..at + bytes).await?;
         }
         let rt = &self.p.rt;
@@ -194,8 +198,13 @@ impl Running {
         self.flights[slot] = Some(Flight { op, decided, submitted: rt.now() });
         self.under_way += 1;
         let port = self.port.clone();
-        match &self.file {
-            None => {
+        match (&self.file, &self.p.place.on_volume) {
+            (_, Some(file)) => {
+                let (buffer, result) =
+                    file.transfer(rt, self.p.stream, op, at, buffer, self.p.place.direct).await;
+                port.end(Ended { slot, buffer, result, used: None });
+            }
+            (None, None) => {
                 let mut bio = Bio::new(op, Sector((self.p.place.file_byte + at) / 512), vec![buffer.into()]);
                 bio.stream = self.p.stream;
                 bio.flags = BioFlags::SYNC;
@@ -206,7 +215,7 @@ impl Running {
                 }));
                 self.p.place.device.submit(bio);
             }
-            Some(file) if self.p.job.is_asynchronous() => {
+            (Some(file), None) if self.p.job.is_asynchronous() => {
                 let (file, rt) = (file.clone(), rt.clone());
                 let work = async move {
                     let result = transfer(&file, op, at, &mut buffer).await;
@@ -214,7 +223,7 @@ impl Running {
                 };
                 drop(self.p.rt.spawn("an I/O of its own", Class::Normal, work));
             }
-            Some(file) => {
+            (Some(file), None) => {
                 let result = transfer(file, op, at, &mut buffer).await;
                 port.end(Ended { slot, buffer, result, used: None });
             }
@@ -275,10 +284,12 @@ impl Running {
         self.quiesce().await?;
         let before = self.p.rt.now();
         self.p.rt.charge(Cost::Syscall(1));
-        match (call, &self.file) {
-            (SyncCall::Whole, Some(file)) => file.sync().await?,
-            (SyncCall::Whole, None) => flush(&*self.p.place.device).await?,
-            (SyncCall::Range, _) => self.sync_range().await?,
+        match (call, &self.p.place.on_volume, &self.file) {
+            (SyncCall::Whole, Some(file), _) => file.sync().await?,
+            (SyncCall::Range, Some(file), _) => file.write_back().await?,
+            (SyncCall::Whole, None, Some(file)) => file.sync().await?,
+            (SyncCall::Whole, None, None) => flush(&*self.p.place.device).await?,
+            (SyncCall::Range, None, _) => self.sync_range().await?,
         }
         let now = self.p.rt.now();
         Ok((now >= self.counted_from).then(|| now.saturating_sub(before)))

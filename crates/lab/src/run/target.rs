@@ -4,6 +4,7 @@ use super::RunError;
 use super::cyclictest::Cyclictest;
 use super::file_span::{FileSpan, pages};
 use super::memory::{Kernel, Memory};
+use super::volume::{OnDevice, OnMachine, OnVolume, VolumeSpec};
 use crate::fio::Job;
 use extant_block::{Device, FileDevice, FileOptions, StreamId};
 use extant_cache::{Disk, Mapping, PageCache};
@@ -13,6 +14,7 @@ use extant_iosched::{Queue, QueueConfig, StreamInfo};
 use extant_rt::{Rt, Sink};
 use extant_sim::disk::{DiskModel, Disks, ModelDisk};
 use extant_sim::{Machine, Sim};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -28,11 +30,22 @@ pub struct Policy {
     pub memory: Memory,
     /// A task that measures scheduling latency as long as the jobs run.
     pub cyclictest: Option<Cyclictest>,
+    /// The volume that the jobs' files are on; if not given, each file is one run of its disk.
+    pub volume: Option<VolumeSpec>,
+    /// One of [`extant_history::DIRECT_IO`], on a volume; ours if not given.
+    pub direct_io: Option<String>,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { elevator: "none".into(), requests: 128, memory: Memory::default(), cyclictest: None }
+        Self {
+            elevator: "none".into(),
+            requests: 128,
+            memory: Memory::default(),
+            cyclictest: None,
+            volume: None,
+            direct_io: None,
+        }
     }
 }
 
@@ -63,6 +76,9 @@ pub(super) struct Modelled {
     read: BTreeSet<String>,
     /// Where the next file goes on each disk.
     free_bytes: Vec<u64>,
+    volume: Option<OnMachine>,
+    /// Bios and merged ones among them, of streams that have ended.
+    dismissed: Mutex<(u64, u64)>,
 }
 
 #[derive(Clone)]
@@ -71,6 +87,7 @@ struct ModelledFile {
     start_byte: u64,
     length: u64,
     pages: Option<Mapping>,
+    on_volume: Option<OnVolume>,
 }
 
 /// Files begin at multiples of this: the size of an ext4 block group of 4 KiB blocks.
@@ -110,7 +127,8 @@ impl Modelled {
         let queues: Vec<_> =
             disks.devices().into_iter().zip(models).map(queue).collect::<Result<_, RunError>>()?;
         let names = queues.iter().map(|queue| queue.limits().name.clone()).collect();
-        let cache = if jobs.iter().all(|job| job.direct) {
+        let is_direct = jobs.iter().all(|job| job.direct);
+        let cache = if is_direct && policy.volume.is_none() {
             None
         } else {
             let host = Kernel { cpus: sim.machine().processors.count as u32, hz: kernel.hz };
@@ -120,7 +138,12 @@ impl Modelled {
         };
         let read = files_of(jobs, |job| job.pattern.reads);
         let free_bytes = vec![0; queues.len()];
-        Ok(Self { sim, queues, names, cache, files: BTreeMap::new(), read, free_bytes })
+        let direct_io = policy.direct_io.as_deref();
+        let pages = cache.as_ref().map(|(cache, _)| cache);
+        let on_machine = |spec| OnMachine::new(spec, direct_io, is_direct, &sim, &queues, pages);
+        let volume = policy.volume.clone().map(on_machine).transpose()?;
+        let dismissed = Mutex::default();
+        Ok(Self { sim, queues, names, cache, files: BTreeMap::new(), read, free_bytes, volume, dismissed })
     }
 
     /// The place of a process: a whole disk if the file is called like one (`/dev/sda`), otherwise a file: on the disk
@@ -135,9 +158,14 @@ impl Modelled {
                 file
             }
         };
+        let device = match &self.volume {
+            Some(volume) => volume.device().clone(),
+            None => self.queues[file.disk].clone(),
+        };
         Ok(FileSpan {
-            device: self.queues[file.disk].clone(),
+            device,
             file_byte: file.start_byte,
+            on_volume: file.on_volume,
             offset_bytes: job.offset_bytes,
             span_bytes: span(job, name, file.length)?,
             direct: job.direct,
@@ -146,6 +174,21 @@ impl Modelled {
     }
 
     fn make(&mut self, job: &Job, name: &str) -> Result<ModelledFile, RunError> {
+        if let Some(volume) = &self.volume {
+            let on_volume = volume.make_file(&self.sim, name)?;
+            if on_volume.is_some() && (job.pattern.reads || job.is_asynchronous()) {
+                let problem = format!("[{}]: jobs on a volume write, one I/O at a time", job.name);
+                return Err(RunError::Volume(problem));
+            }
+            if job.size_bytes == 0 {
+                return Err(RunError::NoSize(job.name.clone()));
+            }
+            let length = job.offset_bytes.saturating_add(job.size_bytes);
+            if length > volume.device().limits().capacity_bytes {
+                return Err(RunError::Full { job: job.name.clone(), file: name.to_owned(), length });
+            }
+            return Ok(ModelledFile { disk: 0, start_byte: 0, length, pages: None, on_volume });
+        }
         let called = |part: &str| self.names.iter().position(|disk| disk == part);
         let whole = called(name.strip_prefix("/dev/").unwrap_or(name));
         let disk = whole.or_else(|| name.split('/').find_map(called)).unwrap_or(0);
@@ -157,7 +200,7 @@ impl Modelled {
         let size = if whole.is_some() || self.read.contains(name) { length } else { 0 };
         let pages =
             self.cache.as_ref().map(|(_, disks)| pages(&disks[disk], start_byte, length, inode, size));
-        Ok(ModelledFile { disk, start_byte, length, pages })
+        Ok(ModelledFile { disk, start_byte, length, pages, on_volume: None })
     }
 
     fn room(&mut self, job: &Job, name: &str, disk: usize) -> Result<(u64, u64), RunError> {
@@ -192,8 +235,11 @@ impl Modelled {
 
     /// Forgets what is dirty: nobody will read it, and what happens now is no part of the run.
     pub(super) fn close(self) -> Result<(), RunError> {
-        let Some((cache, _)) = self.cache else { return Ok(()) };
         self.sim.rt().set_sink(None);
+        if let Some(volume) = self.volume {
+            volume.close(&self.sim)?;
+        }
+        let Some((cache, _)) = self.cache else { return Ok(()) };
         let files: Vec<Mapping> = self.files.into_values().filter_map(|file| file.pages).collect();
         let forgotten = async {
             for file in files {
@@ -206,9 +252,22 @@ impl Modelled {
 
     /// The process has ended.
     pub(super) fn dismiss(&self, stream: StreamId) {
-        for queue in &self.queues {
-            let _ = queue.end_stream(stream);
+        for stats in self.queues.iter().filter_map(|queue| queue.end_stream(stream)) {
+            let mut dismissed = self.dismissed.lock();
+            dismissed.0 += stats.bios;
+            dismissed.1 += stats.merged;
         }
+    }
+
+    /// Counts of a run on a volume, so far.
+    pub(super) fn counts(&self) -> Option<OnDevice> {
+        let counts = self.volume.as_ref()?.counts();
+        let (mut bios, mut merged) = *self.dismissed.lock();
+        for (_, stats) in self.queues.iter().flat_map(|queue| queue.stats()) {
+            bios += stats.bios;
+            merged += stats.merged;
+        }
+        Some(OnDevice { commands: bios - merged, ..counts })
     }
 }
 
@@ -260,6 +319,7 @@ impl Real {
             file_byte: 0,
             offset_bytes: job.offset_bytes,
             pages: self.cached.get(&file).cloned(),
+            on_volume: None,
             span_bytes: span(job, file, length)?,
             direct: job.direct,
         })

@@ -1,0 +1,148 @@
+//! A job's file on a volume.
+
+use extant_block::{Buf, Device, IoError, IoErrorKind, Op, Sector, StreamId};
+use extant_cache::{BackingError, BackingErrorKind, CacheError};
+use extant_fs::{Error, OpenFile};
+use extant_history::direct::{BlockMap, Direct, Kernel, Sent};
+use extant_rt::Rt;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A file on a volume.
+#[derive(Clone)]
+pub(crate) enum OnVolume {
+    /// As a policy of history writes it, past the cache.
+    Linux(Arc<LinuxFile>),
+    /// Of a volume of ours.
+    Ours(Arc<OurFile>),
+}
+
+/// A file that direct I/O of Linux writes.
+pub(crate) struct LinuxFile {
+    policy: Direct,
+    device: Arc<dyn Device>,
+    kernel: Kernel,
+    /// Taken by the request under way.
+    map: Mutex<Option<Box<dyn BlockMap>>>,
+    sent: Arc<Mutex<Sent>>,
+}
+
+impl LinuxFile {
+    pub(super) fn new(
+        policy: Direct,
+        device: Arc<dyn Device>,
+        kernel: Kernel,
+        map: Box<dyn BlockMap>,
+        sent: Arc<Mutex<Sent>>,
+    ) -> Self {
+        Self { policy, device, kernel, map: Mutex::new(Some(map)), sent }
+    }
+
+    async fn write(&self, rt: &Rt, stream: StreamId, bytes: Range<u64>) -> Result<(), IoError> {
+        let Some(mut map) = self.map.lock().take() else {
+            let bio = extant_block::Bio::range(Op::Write, Sector(0), bytes.end - bytes.start);
+            // `i_mutex`: the experiments have one writer for each file.
+            return Err(bio.error(&self.device.limits().name, IoErrorKind::Unsupported));
+        };
+        let mut sent = Sent::default();
+        let span = (bytes.start, bytes.end - bytes.start);
+        let (kernel, device) = (&self.kernel, &self.device);
+        let result = self.policy.write(rt, device, kernel, &mut *map, span, stream, &mut sent).await;
+        *self.map.lock() = Some(map);
+        let mut all = self.sent.lock();
+        all.gap += sent.gap;
+        all.full += sent.full;
+        all.boundary += sent.boundary;
+        all.end += sent.end;
+        all.pieces += sent.pieces;
+        result
+    }
+}
+
+/// A file of a volume that is open in the world.
+pub(crate) struct OurFile {
+    file: OpenFile,
+    truncates: bool,
+}
+
+impl OurFile {
+    pub(super) fn new(file: OpenFile, truncates: bool) -> Self {
+        Self { file, truncates }
+    }
+
+    async fn transfer(&self, op: Op, at: u64, mut buffer: Buf, direct: bool) -> (Buf, Result<(), Error>) {
+        if direct {
+            let (buffer, result) = match op {
+                Op::Read => self.file.read_direct(at, buffer).await,
+                _ => self.file.write_direct(at, buffer).await,
+            };
+            return (buffer, result.map(|_| ()));
+        }
+        let result = match op {
+            Op::Read => self.file.read(at, &mut buffer[..]).await,
+            _ => self.file.write(at, &buffer[..]).await,
+        };
+        (buffer, result.map(|_| ()))
+    }
+}
+
+/// The error as the processes of jobs tell of it.
+fn told(error: Error) -> CacheError {
+    match error {
+        Error::Io(error) => CacheError::Io(error),
+        other => CacheError::Backing(BackingError::new(BackingErrorKind::Other, other)),
+    }
+}
+
+impl OnVolume {
+    /// Reads or writes, and gives the buffer back.
+    pub(in crate::run) async fn transfer(
+        &self,
+        rt: &Rt,
+        stream: StreamId,
+        op: Op,
+        at: u64,
+        buffer: Buf,
+        direct: bool,
+    ) -> (Buf, Result<(), CacheError>) {
+        match self {
+            Self::Linux(file) => {
+                let bytes = at..at + buffer.len() as u64;
+                let result = file.write(rt, stream, bytes).await;
+                (buffer, result.map_err(CacheError::Io))
+            }
+            Self::Ours(file) => {
+                let (buffer, result) = file.transfer(op, at, buffer, direct).await;
+                (buffer, result.map_err(told))
+            }
+        }
+    }
+
+    /// Makes it durable.
+    pub(in crate::run) async fn sync(&self) -> Result<(), CacheError> {
+        match self {
+            Self::Linux(file) => extant_block::flush(&*file.device).await.map_err(CacheError::Io),
+            Self::Ours(file) => file.file.sync().await.map_err(told),
+        }
+    }
+
+    /// Writes what is dirty back.
+    pub(in crate::run) async fn write_back(&self) -> Result<(), CacheError> {
+        match self {
+            Self::Linux(_) => Ok(()),
+            Self::Ours(file) => file.file.write_back().await.map_err(told),
+        }
+    }
+
+    /// A new pass over the file begins.
+    pub(in crate::run) async fn begin_again(&self) -> Result<(), CacheError> {
+        match self {
+            Self::Ours(file) if file.truncates => {
+                file.file.write_back().await.map_err(told)?;
+                file.file.set_size(0).await.map_err(told)
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Volumes on modelled machines: real ones of ext, made, opened and closed by the code that does it on disks; and the maps of
+//! volumes that only policies of history have.
+
+mod contents;
+mod device;
+mod file;
+
+pub(super) use file::OnVolume;
+
+use super::RunError;
+use contents::Made;
+use device::{Pages, Pieces};
+use extant_block::{Device, write};
+use extant_cache::PageCache;
+use extant_fs::{Caller, FileOptions, Volume, WriteOptions};
+use extant_history::direct::{BlockMap, Cost, Ext3Map, Kernel, Sent, XfsMap};
+use extant_iosched::Queue;
+use extant_sim::disk::DiskKind;
+use extant_sim::{Machine, Sim};
+use file::{LinuxFile, OurFile};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileSystem {
+    /// None: a file is one run of the device.
+    None,
+    /// A real volume with block maps and without a journal.
+    Ext2,
+    /// A real volume with block maps.
+    Ext3,
+    /// A real volume with extents.
+    Ext4,
+    /// A model of its layout, for policies of history alone.
+    Xfs,
+}
+
+/// The volume that the jobs of a workload have their files on.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeSpec {
+    /// Its kind.
+    pub fs: FileSystem,
+    /// Its size.
+    pub bytes: u64,
+    /// All of the machine's disks are striped, so many bytes at a time; if not given, it lies on one disk.
+    pub chunk_bytes: Option<u64>,
+    /// That disk's name; the first if not given.
+    pub disk: Option<String>,
+    /// Bytes for each inode, where not as mke2fs of today has it.
+    pub bytes_per_inode: Option<u64>,
+    /// Size of an inode, 256 if not given.
+    pub inode_bytes: Option<u16>,
+    /// Each pass over a file begins with its truncation, as by a program that opens it with `O_TRUNC`, and that with its write-back:
+    /// ext4 begins it when a file that was truncated is closed (mount option `auto_da_alloc`).
+    #[serde(default)]
+    pub truncates: bool,
+}
+
+/// Allocation groups of an xfs volume (mkfs.xfs's default before 2.9).
+const XFS_GROUPS: u64 = 16;
+const BLOCK_BYTES: u64 = 4096;
+
+/// Counts of a run on a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OnDevice {
+    /// Bios that direct I/O of Linux sent, by cause.
+    pub sent: Sent,
+    /// Bios that came to the disks' queues: for a striped device, pieces.
+    pub pieces: u64,
+    /// Commands that the queues made of them.
+    pub commands: u64,
+}
+
+/// A volume in a world.
+pub(super) struct OnMachine {
+    spec: VolumeSpec,
+    /// The device that it lies on.
+    device: Arc<dyn Device>,
+    pieces: Pieces,
+    kernel: Kernel,
+    made: Option<Made>,
+    ours: Option<Volume>,
+    linux: Option<extant_history::direct::Direct>,
+    sent: Arc<Mutex<Sent>>,
+}
+
+impl OnMachine {
+    /// Makes the volume on the machine's disks and opens it.
+    pub(super) fn new(
+        spec: VolumeSpec,
+        direct_io: Option<&str>,
+        is_direct: bool,
+        sim: &Sim,
+        queues: &[Arc<Queue>],
+        cache: Option<&PageCache>,
+    ) -> Result<Self, RunError> {
+        let failed = |problem: String| RunError::Volume(problem);
+        let rt = sim.rt();
+        let machine = sim.machine();
+        let pieces = Pieces::default();
+        let page_bytes = u64::from(machine.kernel.page_bytes);
+        let linux = match direct_io {
+            None | Some(extant_history::OUR_DIRECT_IO) => None,
+            Some(name) => Some(extant_history::direct_io(name)?),
+        };
+        // A request of Linux pins its pages as it goes through them, ours with the bio that they are in.
+        let pages = is_direct.then_some(Pages { bytes: page_bytes, are_pinned: linux.is_some() });
+        let kinds = machine.disks.iter().flat_map(|model| vec![&model.kind; model.count as usize]);
+        let disks: Vec<_> =
+            queues.iter().cloned().zip(kinds.map(|kind| matches!(kind, DiskKind::Ram(_)))).collect();
+        let device = device::below(rt, &disks, &pieces, &spec, pages).map_err(failed)?;
+        if device.limits().capacity_bytes < spec.bytes {
+            let problem = format!("its {} bytes do not fit {}", spec.bytes, device.limits().name);
+            return Err(RunError::Volume(problem));
+        }
+        let made = contents::make(&spec).map_err(failed)?;
+        if let Some(made) = &made {
+            let load = async {
+                for (at, bytes) in &made.data {
+                    write(&*device, *at, extant_block::Buf::from_slice(bytes)).await?;
+                }
+                Ok::<(), extant_block::IoError>(())
+            };
+            rt.block_on(load)?.map_err(|error| RunError::Volume(error.to_string()))?;
+        }
+        let mut ours = None;
+        if linux.is_none() && made.is_some() {
+            let cache = cache.ok_or_else(|| failed("it needs a page cache".to_owned()))?;
+            let disk = cache.attach(device.clone());
+            let opened = rt.block_on(Volume::open_writable(rt, &disk, WriteOptions::default()))?;
+            ours = Some(opened.map_err(|error| failed(error.to_string()))?);
+        }
+        if linux.is_none() && spec.fs == FileSystem::Xfs {
+            return Err(failed(
+                "xfs is a model of its layout; give direct_io, a policy of history".to_owned(),
+            ));
+        }
+        let wait = |work: Cost| machine.price(work).unwrap_or_default();
+        let kernel = Kernel {
+            page_bytes,
+            command_bytes: command_bytes(machine),
+            chunk_bytes: spec.chunk_bytes,
+            map_wait: wait(Cost::MapWait(1)),
+            placeholder_wait: wait(Cost::PlaceholderWait(1)),
+        };
+        Ok(Self { spec, device, pieces, kernel, made, ours, linux, sent: Arc::default() })
+    }
+
+    /// The device, for jobs without a file system.
+    pub(super) fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// A file of this name, which does not exist yet; nothing on a device without a file system.
+    pub(super) fn make_file(&self, sim: &Sim, name: &str) -> Result<Option<OnVolume>, RunError> {
+        if let Some(policy) = self.linux {
+            let map: Box<dyn BlockMap> = match (&self.made, self.spec.fs) {
+                (Some(made), FileSystem::Ext2 | FileSystem::Ext3) => {
+                    Box::new(Ext3Map::new(made.free.iter().cloned(), BLOCK_BYTES))
+                }
+                (_, FileSystem::Xfs | FileSystem::None) => {
+                    let unit = self.spec.chunk_bytes.unwrap_or(BLOCK_BYTES) / BLOCK_BYTES;
+                    let groups = if self.spec.fs == FileSystem::Xfs { XFS_GROUPS } else { 1 };
+                    Box::new(XfsMap::new(self.spec.bytes / BLOCK_BYTES, groups, unit, BLOCK_BYTES))
+                }
+                (_, fs) => {
+                    let problem =
+                        format!("direct I/O of Linux 2.6.19 has no map of {fs:?}; give ext3 or xfs");
+                    return Err(RunError::Volume(problem));
+                }
+            };
+            let device = self.device.clone();
+            let file = LinuxFile::new(policy, device, self.kernel.clone(), map, self.sent.clone());
+            return Ok(Some(OnVolume::Linux(Arc::new(file))));
+        }
+        let Some(volume) = &self.ours else { return Ok(None) };
+        let name: String = name.chars().map(|c| if c == '/' { '_' } else { c }).collect();
+        let open = async {
+            let caller = Caller::root();
+            let node = volume.root_node().await?.create(&caller, name.as_bytes(), 0o644).await?;
+            node.open(&caller, FileOptions::default())
+        };
+        let opened = sim.rt().block_on(open)?.map_err(|error| RunError::Volume(error.to_string()))?;
+        let file = OurFile::new(opened, self.spec.truncates);
+        Ok(Some(OnVolume::Ours(Arc::new(file))))
+    }
+
+    /// Counts so far, apart from commands.
+    pub(super) fn counts(&self) -> OnDevice {
+        OnDevice { sent: *self.sent.lock(), pieces: self.pieces.load(Ordering::Relaxed), commands: 0 }
+    }
+
+    /// Leaves the volume clean.
+    pub(super) fn close(self, sim: &Sim) -> Result<(), RunError> {
+        match self.ours {
+            Some(volume) => {
+                sim.rt().block_on(volume.close())?.map_err(|error| RunError::Volume(error.to_string()))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The longest command that all disks take.
+fn command_bytes(machine: &Machine) -> u64 {
+    machine.disks.iter().map(|disk| disk.max_command_bytes).min().unwrap_or(u64::MAX)
+}
