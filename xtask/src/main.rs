@@ -2,6 +2,7 @@
 
 mod bench;
 mod faults;
+mod fsx;
 mod torture;
 
 fn main() {
@@ -10,9 +11,10 @@ fn main() {
     let result = match args[..] {
         ["bench", what, ref rest @ ..] => bench::run(what, rest),
         ["torture", ref rest @ ..] => torture::run(rest),
+        ["fsx", ref rest @ ..] => fsx::run(rest),
         ["faults", ref rest @ ..] => faults::faults(rest),
         ["hostile", ref rest @ ..] => faults::hostile(rest),
-        _ => Err("usage: cargo xtask bench WHAT, cargo xtask torture|faults|hostile [OPTION]...".into()),
+        _ => Err("usage: cargo xtask bench WHAT, cargo xtask torture|fsx|faults|hostile [OPTION]...".into()),
     };
     if let Err(error) = result {
         eprintln!("xtask: {error}");
