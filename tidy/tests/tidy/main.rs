@@ -2,6 +2,7 @@
 
 mod arrows;
 mod circles;
+mod gate;
 mod language;
 mod modules;
 mod tree;
