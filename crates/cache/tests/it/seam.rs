@@ -2,12 +2,13 @@
 
 use crate::common::{Gate, run, sleep, virtual_world, world};
 use extant_block::Sector;
+use extant_cache::control::{Asking, DirtyControl, Numbers, Orders, Verdict};
 use extant_cache::{
     Answer, Backing, BackingError, BackingErrorKind, ByteRange, CacheConfig, CacheError, DirtyRun, Disk,
     Mapping, PAGE_BYTES, PageCache, Placed, ReadExtent, ReadFrom, WouldWait, WriteExtent, WriteTo,
     WrittenRun,
 };
-use extant_rt::Rt;
+use extant_rt::{Nanos, Rt};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -357,6 +358,39 @@ fn callers_that_must_not_wait_hear_that_they_would() {
         "the next page is not there"
     );
     assert_eq!(gate.reads.load(Ordering::SeqCst), 0);
+    file.sync_blocking().unwrap();
+    cache.audit();
+}
+
+/// Has every writer pause that has dirtied a page.
+#[derive(Debug)]
+struct Pauses(Arc<AtomicBool>);
+
+impl DirtyControl for Pauses {
+    fn orders(&mut self, now: Nanos, numbers: &Numbers, asking: Option<Asking>) -> Orders {
+        let until = now.saturating_add(Nanos::from_secs(1));
+        let writer = match asking.is_some() && self.0.load(Ordering::SeqCst) {
+            true => Verdict::Pause { until, pages: 1, rule: "test" },
+            false => Verdict::Go { pages: 1 },
+        };
+        Orders { writer, ..Orders::none(numbers) }
+    }
+}
+
+#[test]
+fn a_writer_that_must_not_wait_hears_of_a_pause_and_writes_nothing() {
+    let rt = world();
+    let pauses = Arc::new(AtomicBool::new(true));
+    let control = Box::new(Pauses(pauses.clone()));
+    let config = CacheConfig { control, ..CacheConfig::with_budget(1 << 20) };
+    let (cache, _disk, _gate, mapping) = crate::common::one_file(&rt, config, 1 << 20, 0);
+    let file = mapping.open();
+    let page = [3; PAGE_BYTES];
+    assert_eq!(file.try_write(0, &page), Ok(()));
+    assert_eq!(file.try_write(PAGE, &page), Err(WouldWait { done_bytes: 0 }));
+    assert_eq!((mapping.dirty_pages(), mapping.size()), (1, PAGE));
+    pauses.store(false, Ordering::SeqCst);
+    assert_eq!(file.try_write(PAGE, &page), Ok(()));
     file.sync_blocking().unwrap();
     cache.audit();
 }
