@@ -112,7 +112,8 @@ pub struct Usage {
 /// The page cache of a process: one budget for the files of all its devices. Cheap to clone.
 ///
 /// Before the process ends, [`PageCache::close`] writes back what is dirty. Where the last handle is dropped instead, the
-/// flushers still do, as long as the world lives.
+/// flushers still do, as long as the world lives, and end; a writer that meets the limits on dirty memory afterwards is told
+/// [`CacheError::ShutDown`].
 #[derive(Clone, Debug)]
 pub struct PageCache {
     handle: Arc<Handle>,

@@ -81,6 +81,13 @@ impl PageSet {
         at.min(range.end)
     }
 
+    /// One behind the last page of the set; 0 without any.
+    pub(crate) fn end(&self) -> u64 {
+        self.words
+            .last_key_value()
+            .map_or(0, |(&word, slot)| word * 64 + 64 - u64::from(slot.leading_zeros()))
+    }
+
     /// The first page of the set in `range`.
     pub(crate) fn first_in(&self, range: Range<u64>) -> Option<u64> {
         if range.is_empty() {
@@ -115,6 +122,7 @@ mod tests {
                     prop_assert_eq!(set.remove(range.clone()), before - model.len() as u64);
                 }
                 prop_assert_eq!(set.len(), model.len() as u64);
+                prop_assert_eq!(set.end(), model.last().map_or(0, |last| last + 1));
                 let run = range.clone().take_while(|index| model.contains(index)).count() as u64;
                 prop_assert_eq!(set.run_end(range.clone()), range.start + run);
                 prop_assert_eq!(set.first_in(range.clone()), model.range(range).next().copied());

@@ -5,7 +5,6 @@ use crate::state::Shared;
 use crate::waits::Condition;
 use crate::writeback::flusher::first_of;
 use extant_rt::{Class, Nanos};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 /// Where Linux tells how much time tasks lose to a lack of memory (Documentation/accounting/psi.rst).
@@ -44,7 +43,7 @@ impl PageCache {
 async fn follow(shared: Weak<Shared>) {
     while let Some(shared) = shared.upgrade() {
         let closing = shared.waits.listen(Condition::Closing);
-        if shared.closed.load(Ordering::SeqCst) {
+        if shared.is_closed() {
             return;
         }
         if let Some(stalled) = std::fs::read_to_string(PSI).ok().as_deref().and_then(stalled_percent) {

@@ -180,14 +180,6 @@ impl BlockRef {
         BlockEdit { versions }
     }
 
-    /// Drops what `epoch`, the newest, left to be taken: the block was freed in it.
-    pub fn discard(&self, epoch: u64) {
-        let mut versions = self.0.versions();
-        if versions.epoch == epoch && versions.taken < epoch {
-            versions.taken = epoch;
-        }
-    }
-
     /// Has `check` look at the contents unless they are known to be good as `role` (a number of the caller's, not 0).
     ///
     /// # Errors

@@ -74,27 +74,30 @@ impl Mapping {
 
     /// Sets the size. Pages past it are gone, and when this returns no write to it is under way, so that its blocks may
     /// be given to others. The rest of the last page or block is zeroed and will be written back. The caller keeps writers
-    /// out, and, where it frees blocks afterwards, holds the [exclusion](Mapping::exclude) of what is cut off.
+    /// out, and, where it frees blocks afterwards, holds the [exclusion](Mapping::exclude) of what is cut off. After a call that
+    /// was dropped the next one, with whatever size, removes what that one left.
     ///
     /// # Errors
     /// The last page could not be read; the size is as it was.
     pub async fn set_size(&self, size: u64) -> Result<()> {
         let inner = &self.0;
         check_size(size)?;
+        let unit = PAGE.max(inner.backing.block_bytes().into());
         if size < inner.size() {
-            let unit = PAGE.max(inner.backing.block_bytes().into());
-            let end = size.next_multiple_of(unit);
-            let tail = ByteRange::new(size, end.min(inner.size()));
+            let tail = ByteRange::new(size, size.next_multiple_of(unit).min(inner.size()));
             if !tail.is_empty() && !self.is_hole(tail).await? {
                 self.zero(tail).await?;
             }
-            inner.store_size(size);
-            let cut = PageRange::new(end / PAGE, u64::MAX);
-            inner.sweep(cut, Which::All).await;
-            inner.wait_for_writeback(cut).await;
-        } else {
+            inner.pages.lock().is_cut = true;
             inner.store_size(size);
         }
+        if inner.pages.lock().is_cut {
+            let cut = PageRange::new(inner.size().next_multiple_of(unit) / PAGE, u64::MAX);
+            inner.sweep(cut, Which::All).await;
+            inner.wait_for_writeback(cut).await;
+            inner.pages.lock().is_cut = false;
+        }
+        inner.grow_size(size);
         Ok(())
     }
 

@@ -16,6 +16,8 @@ use crate::waits::{Condition, Waiting};
 use crate::{ByteRange, CacheError, PageRange, Result, WouldWait, WriteError};
 use extant_block::{BioFlags, StreamId};
 use parking_lot::Mutex;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -181,7 +183,16 @@ impl OpenFile {
             stream: self.stream,
             in_exclusion: self.in_exclusion,
         };
-        match inner.load(wanted).await? {
+        let mut load = pin!(inner.load(wanted));
+        let loading = poll_fn(|cx| {
+            let loading = load.as_mut().poll(cx);
+            if loading.is_pending() {
+                // It waits for something else, an exclusion perhaps, whose holder may need the frame that a token stands for.
+                waiting.leave();
+            }
+            loading
+        });
+        match loading.await? {
             Loading::Started(load) => {
                 waiting.took(|on| on == Condition::Frames);
                 if read_ahead {
@@ -386,6 +397,7 @@ impl OpenFile {
                 }
                 WriteStop::Excluded(page) => inner.wait_admitted(PageRange::one(page)).await,
                 WriteStop::NoFrames => wait_for_frames(&inner.shared, &mut waiting).await?,
+                WriteStop::NoRoom(_) if inner.shared.is_closed() => return Err(CacheError::ShutDown),
                 WriteStop::NoRoom(NoRoom::Stuck) => {
                     if let Some(error) = inner.stuck_error() {
                         return Err(error);

@@ -27,9 +27,10 @@ pub(crate) enum Which {
 enum Position {
     /// It looks pages up, from this one on.
     Page(u64),
-    /// It goes round the mapping's list, with so many frames to go; in one go where another sweep goes round, whose place
-    /// the list's head is.
-    List { left: u64, at_once: bool },
+    /// It goes round the mapping's list, with so many frames to go.
+    List { left: u64 },
+    /// It goes round the list in one go: another sweep goes round, whose place the list's head is.
+    Whole,
 }
 
 /// A sweep that goes round a mapping's list: the list's head is its place.
@@ -65,9 +66,10 @@ impl Inner {
         if range.len() < pages.cached {
             return (Position::Page(range.start), None);
         }
-        let left = pages.cached;
-        let is_alone = !std::mem::replace(&mut pages.is_swept, true);
-        (Position::List { left, at_once: !is_alone }, is_alone.then(|| Round(self)))
+        if std::mem::replace(&mut pages.is_swept, true) {
+            return (Position::Whole, None);
+        }
+        (Position::List { left: pages.cached }, Some(Round(self)))
     }
 
     /// One batch; says whether there is more.
@@ -86,10 +88,15 @@ impl Inner {
                 *at = end;
                 (frames, end < range.end)
             }
-            Position::List { left, at_once } => {
-                let visited = if *at_once { *left } else { (*left).min(batch) };
+            Position::List { left } => {
+                let visited = (*left).min(batch);
                 *left -= visited;
                 (self.next_frames(&mut pages, visited, range), *left > 0)
+            }
+            Position::Whole => {
+                // As many as there are now, so that the head comes back to the other sweep's place.
+                let visited = pages.cached;
+                (self.next_frames(&mut pages, visited, range), false)
             }
         };
         let mut cursor = self.cursor(&pages);
@@ -139,5 +146,38 @@ impl Drop for Inner {
         // Nothing is dirty or under write-back, since the disk's list and the bios hold the file: unless its world ended.
         self.sweep_now(PageRange::ALL, Which::All);
         self.shared.unregister(self.file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CacheConfig, FlatFile, PAGE_BYTES, PageCache};
+    use extant_block::{MemDevice, Sector};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_sweep_of_clean_pages_beside_a_truncation_leaves_it_its_place() {
+        let rt = extant_rt::Rt::real(extant_rt::RealConfig::default());
+        let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).expect("memory");
+        let disk = cache.attach(Arc::new(MemDevice::new(1 << 20)));
+        let mapping = disk.mapping(Arc::new(FlatFile::new(Sector(0), 1 << 20)), 1, 0);
+        let write = |page: u64| {
+            mapping.open().write_blocking(page * PAGE_BYTES as u64, &[1; PAGE_BYTES]).expect("room");
+        };
+        (0..20).for_each(write);
+        let inner = &mapping.0;
+        let cut = PageRange::new(0, u64::MAX);
+        let (mut first, _round) = inner.begin_sweep(cut, Which::All);
+        assert!(inner.sweep_some(cut, Which::All, &mut first, 5));
+        let clean = Which::Clean { and_loading: false };
+        let (mut second, none) = inner.begin_sweep(PageRange::ALL, clean);
+        assert!(none.is_none(), "the first goes round the list");
+        (100..103).for_each(write);
+        while inner.sweep_some(PageRange::ALL, clean, &mut second, 5) {}
+        while inner.sweep_some(cut, Which::All, &mut first, 5) {}
+        let left: Vec<u64> =
+            (0..20).filter(|&page| inner.frame(&inner.pages.lock(), page).is_some()).collect();
+        assert!(left.is_empty(), "pages {left:?} outlived the truncation");
     }
 }

@@ -77,8 +77,13 @@ impl OpenFile {
         while let Some((verdict, dirtied)) = self.ask() {
             match verdict {
                 Verdict::Go { .. } => break,
-                // Nothing comes back from a device that fails: its writers leave, meet the limit, and hear there of its error.
-                Verdict::Pause { .. } | Verdict::WriteBack { .. } if disk.is_failing() => return,
+                // Nothing comes back from a device that fails, or without a flusher: writers leave, meet the limit, and hear there
+                // of the error.
+                Verdict::Pause { .. } | Verdict::WriteBack { .. }
+                    if disk.is_failing() || shared.is_closed() =>
+                {
+                    return;
+                }
                 Verdict::Pause { until, rule, .. } => {
                     let _pause = Pause::begin(&self.inner, rule, dirtied);
                     shared.rt.sleep_until(until).await;

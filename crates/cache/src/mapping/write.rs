@@ -382,7 +382,10 @@ impl Inner {
         if skip + left < count * PAGE_BYTES && last * PAGE < size {
             count -= 1;
         }
-        debug_assert!(count > 0);
+        if count == 0 {
+            // Another has grown the file over the page since its size was looked at.
+            return Some(WriteStop::Missing(first));
+        }
         let mut frames = Vec::with_capacity(count);
         shared.take_frames(count, terms.purpose(), &mut frames);
         if frames.is_empty() {

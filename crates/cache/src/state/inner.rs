@@ -25,6 +25,7 @@ impl Pages {
             first: 0,
             is_swept: false,
             cached: 0,
+            is_cut: false,
             dirty: DirtyPages::new(device),
             writeback: Underway::default(),
             listed: None,

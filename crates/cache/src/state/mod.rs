@@ -116,6 +116,8 @@ pub(crate) struct Pages {
     /// Whether a sweep goes round it.
     pub(crate) is_swept: bool,
     pub(crate) cached: u64,
+    /// A truncation has not removed all pages past the file's end: it is under way, or its caller left.
+    pub(crate) is_cut: bool,
     pub(crate) dirty: DirtyPages,
     /// Pages in flight; what is written to them meanwhile is in frames of its own.
     pub(crate) writeback: Underway,

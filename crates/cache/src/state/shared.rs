@@ -150,6 +150,11 @@ impl Shared {
         self.disks.read().iter().for_each(|disk| disk.kick(self));
     }
 
+    /// Whether its last handle is gone: flushers end, and room that is taken is not given back for certain.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
     /// Has the tasks of the cache end when their work is done.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);

@@ -60,7 +60,7 @@ pub(crate) async fn run(shared: Arc<Shared>, serving: Serving) {
     let mut next_periodic = Nanos::MAX;
     loop {
         let kicked = shared.waits.listen(Condition::Flusher(disk.index.0));
-        if shared.closed.load(Ordering::SeqCst) {
+        if shared.is_closed() {
             return close_out(&shared, disk).await;
         }
         let dirty = disk.next_file(None).is_some();
@@ -119,10 +119,7 @@ async fn background(shared: &Arc<Shared>, disk: &Arc<DiskState>, until: Nanos) -
         if barren > disk.dirty_files() || disk.is_failing() {
             break;
         }
-        if disk.wanted.load(Ordering::SeqCst)
-            || shared.closed.load(Ordering::SeqCst)
-            || shared.rt.now() >= until
-        {
+        if disk.wanted.load(Ordering::SeqCst) || shared.is_closed() || shared.rt.now() >= until {
             break;
         }
         shared.rt.resched().await;

@@ -74,17 +74,18 @@ impl Inner {
     pub(crate) async fn write_back(self: &Arc<Self>, pages: PageRange, flags: BioFlags) -> Result<()> {
         let shared = self.shared.clone();
         let most = shared.settings.run_pages;
-        // A run that is under write-back now has not entered its error yet.
-        let mut since = {
-            let _pages = self.pages.lock();
-            self.errors.now()
+        // A run that is under write-back now has not entered its error yet. An appender may dirty pages as fast as they are
+        // written: what it dirties behind those that are dirty now is left.
+        let (mut since, end) = {
+            let dirty = &self.pages.lock().dirty;
+            (self.errors.now(), pages.end.min(dirty.end()))
         };
         let mut waited_for = None;
         let mut window = Window::new();
         let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
         let mut at = pages.start;
-        while at < pages.end {
-            match self.take_step(PageRange::new(at, pages.end), u64::MAX, &mut visiting).await {
+        while at < end {
+            match self.take_step(PageRange::new(at, end), u64::MAX, &mut visiting).await {
                 Taken::Run(run) => {
                     at = run.pages().end;
                     window.push(run, flags);
@@ -119,9 +120,10 @@ pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
     let files = disk.listed().unwrap_or_else(|| shared.files_of(disk));
     for file in files {
         visiting.next(&*shared.pass);
-        let mut at = 0;
+        // Not what an appender dirties behind that meanwhile.
+        let (mut at, end) = (0, file.pages.lock().dirty.end());
         loop {
-            match file.take_step(PageRange::new(at, u64::MAX), u64::MAX, &mut visiting).await {
+            match file.take_step(PageRange::new(at, end), u64::MAX, &mut visiting).await {
                 Taken::Run(run) => {
                     at = run.pages().end;
                     window.push(run, BioFlags::SYNC);

@@ -51,7 +51,6 @@ impl Inner {
     /// Puts the first run of dirty pages in `range` under write-back, at most `max_pages` of them.
     pub(crate) fn take_dirty(self: &Arc<Self>, range: PageRange, max_pages: u64) -> Taken {
         let mut pages = self.pages.lock();
-        // Before the first page is taken: what grows the file from now on is not in the run.
         let size = self.size();
         let Some(first) = pages.dirty.first_in(range.indices()) else { return Taken::Clean };
         if pages.writeback.contains(first) {
@@ -59,6 +58,8 @@ impl Inner {
         }
         let end = pages.dirty.run_end(first..range.end.min(first.saturating_add(max_pages.max(1))));
         let end = pages.writeback.first_in(first..end).unwrap_or(end);
+        #[cfg(test)]
+        tests::before_taking();
         let (mut frames, mut masks) =
             (Vec::with_capacity((end - first) as usize), Vec::with_capacity((end - first) as usize));
         let mut cursor = self.cursor(&pages);
@@ -73,6 +74,9 @@ impl Inner {
             return Taken::Busy(first);
         }
         let count = frames.len() as u64;
+        // A write to a dirty page takes no lock: one may have grown the file after the size was looked at and before its page was
+        // taken, and its bytes are in the run. Pages that were taken change no more.
+        let size = size.max(self.size().min((first + count) * PAGE));
         let charge = Mutex::new(Some(pages.dirty.take(first..first + count)));
         let number = pages.writeback.begin(PageRange::new(first, first + count));
         let mut after = Aftermath::default();
@@ -219,10 +223,11 @@ impl WriteRun {
 mod tests {
     use super::*;
     use crate::{
-        Answer, Backing, ByteRange, CacheConfig, DirtyRun, PAGE_BYTES, PageCache, Placed, ReadExtent,
-        ReadFrom, WrittenRun,
+        Answer, Backing, ByteRange, CacheConfig, DirtyRun, FlatFile, PAGE_BYTES, PageCache, Placed,
+        ReadExtent, ReadFrom, WrittenRun,
     };
-    use extant_block::MemDevice;
+    use extant_block::{BioFlags, MemDevice, Sector};
+    use std::cell::RefCell;
 
     /// Places nothing, and notes the pages that are given up.
     #[derive(Debug, Default)]
@@ -244,6 +249,35 @@ mod tests {
         fn abandoned(&self, range: ByteRange) {
             self.0.lock().push(range);
         }
+    }
+
+    thread_local! {
+        /// Run once, by the next search for dirty pages on this thread.
+        static BEFORE_TAKING: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn before_taking() {
+        if let Some(hook) = BEFORE_TAKING.take() {
+            hook();
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_appended_while_their_page_is_taken_are_within_the_runs_size() {
+        let rt = extant_rt::Rt::real(extant_rt::RealConfig::default());
+        let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).expect("memory");
+        let disk = cache.attach(Arc::new(MemDevice::new(1 << 20)));
+        let mapping = disk.mapping(Arc::new(FlatFile::new(Sector(0), 1 << 20)), 1, 0);
+        let file = Arc::new(mapping.open());
+        file.write_blocking(0, &[1; 3000]).expect("room");
+        let appender = file.clone();
+        let hook = move || appender.try_write(3000, &[2; 10]).expect("the page is there and dirty");
+        BEFORE_TAKING.set(Some(Box::new(hook)));
+        let Taken::Run(run) = mapping.0.take_dirty(PageRange::ALL, 16) else { panic!("a page is dirty") };
+        assert_eq!(mapping.dirty_pages(), 0, "no later run has the bytes");
+        assert_eq!((run.size_bytes, mapping.size()), (3010, 3010));
+        run.start_in(BioFlags::SYNC, None);
+        rt.block_on(mapping.write_back(..)).expect("no panic").expect("nothing fails");
     }
 
     #[test]

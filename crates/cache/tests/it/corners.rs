@@ -7,6 +7,7 @@ use extant_cache::{CacheConfig, FlatFile, MAX_FILE_BYTES, PAGE_BYTES, PageCache}
 use extant_rt::{Nanos, Rng, Rt};
 use extant_sim::{Machine, Preemption, Sim};
 use parking_lot::RwLock;
+use std::future::poll_fn;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -301,6 +302,34 @@ fn sweeps_that_meet_each_other_leave_no_page_behind() {
         assert!(mapping.cached_pages() <= 5);
         mapping.set_size(0).await.unwrap();
         assert_eq!(mapping.cached_pages(), 0);
+    });
+    cache.audit();
+}
+
+#[test]
+fn a_truncation_that_was_dropped_is_finished_by_the_next_call() {
+    // With costs, so that the sweep yields.
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/sata-7200-2013.toml");
+    let mut machine = Machine::load(&model).unwrap().with_preemption(Preemption::None);
+    machine.processors.count = 1;
+    let sim = Sim::new(machine, 5);
+    let rt = sim.rt().clone();
+    let (cache, _disk, _gate, mapping) = one_file(&rt, CacheConfig::with_budget(64 * MIB), 32 << 20, 0);
+    run(&rt, async {
+        for next_pages in [1, 4096] {
+            mapping.open().write(0, &vec![1; 16 << 20]).await.unwrap();
+            let mut cut = Box::pin(mapping.set_size(PAGE));
+            let is_pending = poll_fn(|cx| Poll::Ready(cut.as_mut().poll(cx).is_pending())).await;
+            assert!(is_pending && mapping.cached_pages() > 1, "it was left in the middle");
+            drop(cut);
+            mapping.set_size(next_pages * PAGE).await.unwrap();
+            assert_eq!((mapping.cached_pages(), mapping.size()), (1, next_pages * PAGE));
+            mapping.set_size(16 << 20).await.unwrap();
+            let mut page = vec![7; PAGE as usize];
+            mapping.open().read(4000 * PAGE, &mut page).await.unwrap();
+            assert!(page.iter().all(|&byte| byte == 0), "bytes that were cut off are back");
+            mapping.set_size(0).await.unwrap();
+        }
     });
     cache.audit();
 }

@@ -8,8 +8,12 @@ use extant_cache::{
     OpenFile, PAGE_BYTES, PageCache, Placed, ReadExtent, ReadFrom, WriteExtent, WrittenRun,
 };
 use extant_rt::{Nanos, Rt, Task};
+use parking_lot::Mutex;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -445,4 +449,96 @@ fn a_sync_of_many_files_writes_them_all_at_a_time_and_says_that_it_waits() {
     gate.release();
     run(&rt, sync).unwrap().unwrap();
     cache.audit();
+}
+
+/// A file to which as much is appended as is written back.
+#[derive(Debug)]
+struct Appended {
+    flat: FlatFile,
+    appender: Mutex<Option<OpenFile>>,
+    runs: AtomicUsize,
+}
+
+impl Backing for Appended {
+    fn block_bytes(&self) -> u32 {
+        self.flat.block_bytes()
+    }
+    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
+        self.flat.map_read(range)
+    }
+    fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {
+        if self.runs.fetch_add(1, Ordering::SeqCst) < 100
+            && let Some(file) = &*self.appender.lock()
+        {
+            file.try_write(file.mapping().size(), &[1; PAGE_BYTES]).unwrap();
+        }
+        self.flat.prepare_write(run)
+    }
+    fn finish_write<'a>(&'a self, run: &'a WrittenRun) -> Answer<'a, ()> {
+        self.flat.finish_write(run)
+    }
+}
+
+#[test]
+fn a_sync_beside_an_appender_ends_with_what_was_dirty_when_it_began() {
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
+    let config = CacheConfig { run_bytes: Some(PAGE), ..CacheConfig::with_budget(8 << 20) };
+    let cache = PageCache::new(&rt, config).unwrap();
+    let disk = cache.attach(Gate::new(4 << 20));
+    let flat = FlatFile::new(Sector(0), 4 << 20);
+    let backing = Arc::new(Appended { flat, appender: Mutex::default(), runs: AtomicUsize::new(0) });
+    let mapping = disk.mapping(backing.clone(), 1, 0);
+    mapping.open().write_blocking(0, &[1; 3 * PAGE_BYTES]).unwrap();
+    *backing.appender.lock() = Some(mapping.open());
+    run(&rt, mapping.write_back(..)).unwrap();
+    assert_eq!(backing.runs.swap(0, Ordering::SeqCst), 3, "and not what was appended meanwhile");
+    assert_eq!(mapping.dirty_pages(), 3);
+    run(&rt, disk.sync()).unwrap();
+    assert_eq!(backing.runs.load(Ordering::SeqCst), 3);
+    *backing.appender.lock() = None;
+}
+
+#[test]
+fn a_reader_that_waits_for_an_exclusion_hands_its_frame_on() {
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
+    let config = CacheConfig { read_ahead_bytes: 0, ..CacheConfig::with_budget(64 << 10) };
+    let cache = PageCache::new(&rt, config).unwrap();
+    let gate = Gate::new(4 << 20);
+    let disk = cache.attach(gate.clone());
+    let file = |n: u64| disk.mapping(Arc::new(FlatFile::new(Sector(n * 256), 128 << 10)), n, 128 << 10);
+    let (loaded, excluded, other) = (file(0).open(), file(1), file(2).open());
+    let reader = excluded.open();
+    gate.hold();
+    run(&rt, async {
+        async fn read(file: &OpenFile, page: u64) {
+            file.read(page * PAGE, &mut [0; PAGE_BYTES]).await.unwrap();
+        }
+        async fn is_pending(future: &mut Pin<Box<impl Future<Output = ()>>>) -> bool {
+            poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await
+        }
+        // Every frame is being loaded.
+        let mut loads: Vec<_> = (0..16).map(|page| Box::pin(read(&loaded, page))).collect();
+        for load in &mut loads {
+            assert!(is_pending(load).await);
+        }
+        assert_eq!(gate.held(), 16);
+        let mut first = Box::pin(read(&reader, 5));
+        assert!(is_pending(&mut first).await);
+        let exclusion = excluded.exclude(..).await;
+        let mut second = Box::pin(read(&other, 0));
+        assert!(is_pending(&mut second).await);
+        gate.release_one(0);
+        assert!(is_pending(&mut first).await, "its page is excluded");
+        assert!(is_pending(&mut second).await);
+        assert_eq!(gate.held(), 16, "the second reader took the frame that the first could not use");
+        gate.release();
+        second.await;
+        drop(exclusion);
+        first.await;
+        for load in loads {
+            load.await;
+        }
+    });
 }

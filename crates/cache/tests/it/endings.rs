@@ -1,6 +1,6 @@
 //! Worlds that end before the cache does: its files, its devices and its memory are given back all the same.
 
-use crate::common::{Gate, one_file, run, virtual_world, world};
+use crate::common::{Gate, one_file, run, sleep, virtual_world, world};
 use crate::seam::toy;
 use extant_block::{MemDevice, Sector};
 use extant_cache::{
@@ -124,4 +124,16 @@ fn a_run_that_ends_after_its_world_is_an_error_of_its_file() {
     let left: (Weak<Gate>, _) = (Arc::downgrade(&gate), Arc::downgrade(&toy));
     drop((cache, disk, gate, toy, mapping, file, rt));
     assert_eq!((left.0.strong_count(), left.1.strong_count()), (0, 0));
+}
+
+#[test]
+fn a_writer_that_outlives_the_cache_is_told_so_at_the_limit() {
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
+    let (cache, _disk, _gate, mapping) = one_file(&rt, CacheConfig::with_budget(1 << 20), 4 << 20, 0);
+    drop(cache);
+    sleep(&rt, 10);
+    let stopped = run(&rt, mapping.open().write(0, &vec![1; 2 << 20])).unwrap_err();
+    assert!(matches!(stopped.error, CacheError::ShutDown), "{stopped:?}");
+    assert!((1..2 << 20).contains(&stopped.done_bytes));
 }
