@@ -8,6 +8,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 /// The limits of a device.
@@ -84,6 +85,32 @@ impl Claim {
     pub fn holding(held: impl Any + Send + Sync) -> Self {
         Self(Some(Box::new(held)))
     }
+}
+
+/// The claim of a device that nothing but this object stands for.
+#[derive(Debug, Default)]
+pub(crate) struct OneClaim(Arc<AtomicBool>);
+
+impl OneClaim {
+    /// The claim; `None` while another lives.
+    pub(crate) fn take(&self) -> Option<Claim> {
+        struct Held(Arc<AtomicBool>);
+        impl Drop for Held {
+            fn drop(&mut self) {
+                self.0.store(false, Ordering::Release);
+            }
+        }
+        let taken = self.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| Claim::holding(Held(self.0.clone())))
+    }
+}
+
+/// One claim on all of several devices, of which one may occur more than once; none of them stays claimed where one is
+/// another's.
+pub(crate) fn claim_all(devices: &[Arc<dyn Device>]) -> Result<Claim, IoError> {
+    let is_first = |&n: &usize| !devices[..n].iter().any(|before| Arc::ptr_eq(before, &devices[n]));
+    let claims = (0..devices.len()).filter(is_first).map(|n| devices[n].claim());
+    claims.collect::<Result<Vec<_>, _>>().map(Claim::holding)
 }
 
 impl fmt::Debug for Claim {

@@ -1,7 +1,8 @@
 //! Parts of devices, one after the other.
 
 use crate::split::{LayoutError, Piece, Spread, common_limits, spread};
-use crate::{Bio, Device, IoError, Limits, Op, Sector};
+use crate::device::claim_all;
+use crate::{Bio, Claim, Device, IoError, Limits, Op, Sector};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -97,6 +98,10 @@ impl Device for Linear {
 
     fn submit(&self, bio: Bio) {
         spread(&self.layout, &self.limits, bio);
+    }
+
+    fn claim(&self) -> Result<Claim, IoError> {
+        claim_all(&self.layout.devices)
     }
 
     fn next_data(&self, from_bytes: u64) -> Result<Option<Range<u64>>, IoError> {

@@ -1,7 +1,8 @@
 //! Several devices as one, chunk by chunk in turn.
 
 use crate::split::{LayoutError, Piece, Spread, common_limits, spread};
-use crate::{Bio, Device, Limits, Op, Sector};
+use crate::device::claim_all;
+use crate::{Bio, Claim, Device, IoError, Limits, Op, Sector};
 use std::sync::Arc;
 
 /// A striped device with the layout of Linux's dm-stripe (Documentation/admin-guide/device-mapper/striped.rst): chunk
@@ -90,6 +91,10 @@ impl Device for Stripe {
 
     fn submit(&self, bio: Bio) {
         spread(&self.layout, &self.limits, bio);
+    }
+
+    fn claim(&self) -> Result<Claim, IoError> {
+        claim_all(&self.layout.devices)
     }
 }
 

@@ -237,6 +237,15 @@ impl Rt {
         }
     }
 
+    /// I/O was handed to a driver of this world on the calling thread. A thread in [`Rt::block_on`] or in a task of this world
+    /// comes back to drive it; any other, which may poll a future of this world in an executor of its own, wakes one that does.
+    /// Costs a look at a thread-local where the thread is one of ours.
+    pub fn io_started(&self) {
+        if let Which::Real(real) = &self.shared.world {
+            real.io_started();
+        }
+    }
+
     /// Ends the world: waits up to `grace` until all tasks have ended, drops those that have not, stops the threads, and
     /// reports. Tasks may still spawn others meanwhile. Later spawns are dropped at once; later sleeps still end. From
     /// ordinary threads only.

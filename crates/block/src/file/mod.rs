@@ -48,8 +48,9 @@ pub struct FileOptions {
 /// the last, partial sector of a file return zeroes past its end. No lock is taken on the file before
 /// [`Device::claim`], but a block device opened for writing is claimed.
 ///
-/// Over io_uring, bios end on threads that wait ([`extant_rt::Driver`]): a thread that submits outside of [`Rt::block_on`] and
-/// goes on to something else calls [`Rt::ensure_driven`]. Dropping the device waits until all its bios have ended.
+/// Over io_uring, bios end on threads that wait ([`extant_rt::Driver`]); one that submits from a thread which is not of this
+/// world has a thread of it woken. A thread in [`Rt::block_on`] that submits and goes on to something long calls
+/// [`Rt::ensure_driven`]. Dropping the device waits until all bios of its ring have ended; those of blocking threads go on.
 #[derive(Debug)]
 pub struct FileDevice {
     host_file: Arc<HostFile>,
@@ -207,7 +208,10 @@ impl Device for FileDevice {
             Engine::Threads { rt } => self.on_thread(rt, transfer),
             Engine::Ring { rt, .. } if self.needs_thread(&transfer) => self.on_thread(rt, transfer),
             Engine::Ring { .. } if self.is_copy(&transfer) => blocking::run(&self.host_file, transfer),
-            Engine::Ring { ring, .. } => ring.submit([transfer]),
+            Engine::Ring { ring, rt, .. } => {
+                ring.submit([transfer]);
+                rt.io_started();
+            }
         }
     }
 
@@ -224,6 +228,7 @@ impl Device for FileDevice {
         let (copies, ours): (Vec<_>, Vec<_>) = ours.into_iter().partition(|t| self.is_copy(t));
         if !ours.is_empty() {
             ring.submit(ours);
+            rt.io_started();
         }
         copies.into_iter().for_each(|transfer| blocking::run(&self.host_file, transfer));
         threads.into_iter().for_each(|transfer| self.on_thread(rt, transfer));

@@ -45,6 +45,11 @@ pub(super) struct Ring {
     interrupted: AtomicBool,
     /// Threads in [`Ring::drain`].
     draining: AtomicUsize,
+    /// The kernel did not take what is queued.
+    held_up: AtomicBool,
+    /// How often it is not to, in a test.
+    #[cfg(test)]
+    refusals: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -98,7 +103,16 @@ impl Ring {
             sleepers: AtomicUsize::new(0),
             interrupted: AtomicBool::new(false),
             draining: AtomicUsize::new(0),
+            held_up: AtomicBool::new(false),
+            #[cfg(test)]
+            refusals: AtomicUsize::new(0),
         }))
+    }
+
+    /// Lets the kernel refuse the next entries.
+    #[cfg(test)]
+    pub(super) fn refuse(&self, times: usize) {
+        self.refusals.store(times, Ordering::SeqCst);
     }
 
     /// Starts transfers, all with one system call where they fit.
@@ -190,16 +204,26 @@ impl Ring {
     /// Hands what is queued to the kernel.
     fn enter(&self) {
         loop {
-            match self.uring.submit() {
-                Ok(_) => return,
+            match self.submit_queued() {
+                Ok(_) => return self.held_up.store(false, Ordering::SeqCst),
                 Err(e) => match Errno::from_io_error(&e) {
                     Some(Errno::INTR) => {}
                     // The kernel is short of memory or of room for completions: the next drive enters the rest.
-                    Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => return,
+                    Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {
+                        return self.held_up.store(true, Ordering::SeqCst);
+                    }
                     _ => panic!("io_uring_enter on {}: {e}", self.host_file.limits.name),
                 },
             }
         }
+    }
+
+    fn submit_queued(&self) -> std::io::Result<usize> {
+        #[cfg(test)]
+        if self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+            return Err(Errno::AGAIN.into());
+        }
+        self.uring.submit()
     }
 
     /// Ends the bios whose operations are complete, without waiting. Returns how many completions there were.
@@ -283,6 +307,9 @@ impl Ring {
 
 impl Driver for Ring {
     fn drive(&self, wait: Wait) {
+        if self.is_held_up() {
+            self.enter();
+        }
         // Two threads may be in here; then either may reap for both.
         if self.reap() > 0 || wait == Wait::Not {
             return;
@@ -291,7 +318,11 @@ impl Driver for Ring {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         if !self.interrupted.swap(false, Ordering::SeqCst) {
             match self.uring.submit_and_wait(1).map_err(|e| Errno::from_io_error(&e)) {
-                Ok(_) | Err(Some(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM)) => {}
+                Ok(_) => self.held_up.store(false, Ordering::SeqCst),
+                Err(Some(Errno::INTR)) => {}
+                Err(Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM)) => {
+                    self.held_up.store(true, Ordering::SeqCst);
+                }
                 Err(error) => panic!("io_uring_enter on {}: {error:?}", self.host_file.limits.name),
             }
         }
@@ -311,6 +342,10 @@ impl Driver for Ring {
 
     fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::SeqCst)
+    }
+
+    fn is_held_up(&self) -> bool {
+        self.held_up.load(Ordering::SeqCst)
     }
 
     fn poll_fd(&self) -> BorrowedFd<'_> {

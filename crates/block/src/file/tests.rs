@@ -57,6 +57,49 @@ fn one_writer_at_a_time_claims_a_file() {
 }
 
 #[test]
+fn a_layout_over_files_claims_all_of_them_or_none() {
+    let files = [temp_file(&pattern(8192)), temp_file(&pattern(8192))];
+    let open = |n: usize| -> Arc<dyn Device> {
+        Arc::new(FileDevice::open(files[n].path(), FileOptions { write: true, direct: false }).unwrap())
+    };
+    let stripe = crate::Stripe::new("stripe", 8, vec![open(0), open(1)]).unwrap();
+    let claim = stripe.claim().unwrap();
+    assert_eq!(open(1).claim().unwrap_err().kind, IoErrorKind::Claimed);
+    drop(claim);
+    let second = open(1).claim().unwrap();
+    assert_eq!(stripe.claim().unwrap_err().kind, IoErrorKind::Claimed);
+    drop(open(0).claim().unwrap());
+    drop(second);
+    drop(stripe.claim().unwrap());
+}
+
+#[test]
+fn what_the_kernel_refuses_to_start_is_entered_again_beside_a_second_device() {
+    let rt = world();
+    let files = [temp_file(&pattern(4096)), temp_file(&pattern(4096))];
+    let open = |n: usize| FileDevice::open(files[n].path(), FileOptions::default()).unwrap().driven_by(&rt);
+    let (first, _second) = (open(0), open(1));
+    let Engine::Ring { ring, .. } = &first.engine else {
+        println!("skipped: io_uring is not available here");
+        return;
+    };
+    ring.refuse(3);
+    let bytes = rt.block_on(read(&first, Sector(0), 4096)).unwrap().unwrap();
+    assert_eq!(bytes[..], pattern(4096));
+}
+
+#[test]
+fn a_thread_of_another_executor_has_its_io_driven() {
+    let file = temp_file(&pattern(4096));
+    let rt = world();
+    let device = FileDevice::open(file.path(), FileOptions::default()).unwrap().driven_by(&rt);
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(pollster::block_on(read(&device, Sector(0), 4096))));
+    let bytes = wait.recv_timeout(std::time::Duration::from_secs(60)).expect("the read ends").unwrap();
+    assert_eq!(bytes[..], pattern(4096));
+}
+
+#[test]
 fn written_bytes_are_in_the_file() {
     let rt = world();
     let file = temp_file(&pattern(1 << 20));

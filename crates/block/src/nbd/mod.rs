@@ -14,7 +14,8 @@ pub use error::NbdError;
 pub use uri::{NbdAddress, NbdTarget};
 
 use crate::split::{Piece, split};
-use crate::{Bio, Buf, Device, IoErrorKind, Limits, Op, Sector, Segment, end_all};
+use crate::device::OneClaim;
+use crate::{Bio, Buf, Claim, Device, IoError, IoErrorKind, Limits, Op, Sector, Segment, end_all};
 use durable::Durability;
 use extant_rt::{Class, Driver, DriverHandle, Nanos, Rt, Wait};
 use handshake::Export;
@@ -71,7 +72,7 @@ impl Default for NbdOptions {
 /// [`IoErrorKind::Unsupported`] where the server has none; write-zeroes become writes there.
 ///
 /// Bios end on threads that wait ([`extant_rt::Driver`]), as with [`crate::FileDevice`]. Dropping the device waits until
-/// all its bios have ended.
+/// all its bios have ended. [`Device::claim`] holds among users of this object; the protocol has none against other clients.
 pub struct NbdDevice {
     shared: Arc<Shared>,
     _driver: DriverHandle,
@@ -97,6 +98,7 @@ struct Shared {
     look_ns: AtomicU64,
     draining: AtomicUsize,
     closing: AtomicBool,
+    claim: OneClaim,
 }
 
 /// A connection's place.
@@ -180,6 +182,7 @@ impl NbdDevice {
             look_ns: AtomicU64::new(0),
             draining: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
+            claim: OneClaim::default(),
         });
         for (index, socket) in sockets.into_iter().enumerate() {
             shared
@@ -301,6 +304,17 @@ impl Device for NbdDevice {
         bios.for_each(|bio| self.admit(bio, |bio| admitted.push(bio)));
         self.shared.start(admitted);
     }
+
+    fn claim(&self) -> Result<Claim, IoError> {
+        let claimed = || IoError {
+            device: self.shared.limits.name.clone(),
+            op: Op::Write,
+            start: Sector(0),
+            bytes: self.shared.limits.capacity_bytes,
+            kind: IoErrorKind::Claimed,
+        };
+        self.shared.claim.take().ok_or_else(claimed)
+    }
 }
 
 impl Shared {
@@ -326,6 +340,7 @@ impl Shared {
             }
             self.finish(index, ended);
         }
+        self.rt.io_started();
     }
 
     /// The line for the next bios, and for how many.
@@ -424,10 +439,12 @@ impl Shared {
     }
 
     async fn redial(self: Arc<Self>, index: usize) {
+        // Dropped with the world in the middle, it leaves nobody who would ever answer.
+        let mut unfinished = Unfinished { shared: &self, index, reason: "its world has ended".to_owned() };
         let patience = self.options.answer_within.min(self.options.reconnect_for);
         let deadline = self.rt.now().saturating_add(self.options.reconnect_for);
         let mut pause = Nanos::from_millis(10);
-        let reason = loop {
+        unfinished.reason = loop {
             let (world, target) = (self.rt.clone(), self.target.clone());
             let dial = move || connect(&world, &target, patience);
             let dialled = self.rt.spawn_blocking("nbd connect", dial).await;
@@ -446,7 +463,7 @@ impl Shared {
                     };
                     self.finish(index, ended);
                     match installed {
-                        Ok(()) => return,
+                        Ok(()) => return std::mem::forget(unfinished),
                         Err(errno) => NbdError::Io(errno.into()),
                     }
                 }
@@ -459,13 +476,6 @@ impl Shared {
             self.rt.sleep(pause).await;
             pause = Nanos((pause.0 * 2).min(Nanos::from_secs(1).0));
         };
-        let mut ended = Vec::new();
-        {
-            let mut line = self.berths[index].line.lock();
-            line.mending = false;
-            line.link.fail_all(&IoErrorKind::Gone(reason), &mut ended);
-        }
-        self.finish(index, ended);
     }
 
     /// Gives up connections whose answers are late.
@@ -529,6 +539,25 @@ impl Shared {
                 index => self.receive(index as usize),
             }
         }
+    }
+}
+
+/// A connection that does not come: fails what waits for it.
+struct Unfinished<'a> {
+    shared: &'a Shared,
+    index: usize,
+    reason: String,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        let mut ended = Vec::new();
+        {
+            let mut line = self.shared.berths[self.index].line.lock();
+            line.mending = false;
+            line.link.fail_all(&IoErrorKind::Gone(std::mem::take(&mut self.reason)), &mut ended);
+        }
+        self.shared.finish(self.index, ended);
     }
 }
 

@@ -4,6 +4,7 @@ use super::park::{Interrupt, Parker, with_may_block};
 use crate::error::panic_message;
 use crate::panics::Panics;
 use parking_lot::{Mutex, RwLock};
+use rustix::event::Timespec;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,6 +32,11 @@ pub trait Driver: Send + Sync {
     fn in_flight(&self) -> usize;
     /// Something that polls readable when there is something to reap: used when several drivers are waited for at once.
     fn poll_fd(&self) -> BorrowedFd<'_>;
+    /// Whether something could not be started for want of memory and is tried again by [`Driver::drive`], though nothing polls
+    /// readable.
+    fn is_held_up(&self) -> bool {
+        false
+    }
 }
 
 /// How long [`Driver::drive`] may take.
@@ -126,6 +132,11 @@ impl Crew {
             seated: AtomicUsize::new(0),
             seats: Mutex::default(),
         }
+    }
+
+    /// Tells this crew from others as long as it lives.
+    pub(super) fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     pub(super) fn register(self: &Arc<Self>, driver: Arc<dyn Driver>) -> DriverHandle {
@@ -237,6 +248,9 @@ impl Interrupt for Helm {
     }
 }
 
+/// How long until what a driver could not start is tried again.
+const AGAIN_AFTER: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+
 impl Helm {
     fn drive(&self) {
         use rustix::event::{PollFd, PollFlags, poll};
@@ -245,8 +259,9 @@ impl Helm {
         };
         let fds = self.drivers.iter().map(|driver| driver.poll_fd()).chain([bell.as_fd()]);
         let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let again = self.drivers.iter().any(|driver| driver.is_held_up()).then_some(&AGAIN_AFTER);
         // A system call cut short by a signal is an early return, which is allowed.
-        let _ = poll(&mut fds, None);
+        let _ = poll(&mut fds, again);
         if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
             let _ = rustix::io::read(bell, &mut [0_u8; 8]);
         }

@@ -212,15 +212,17 @@ impl Real {
             let crew = &self.engine.crew;
             let mut cx = Context::from_waker(&berth.waker);
             let _leaving = Leaving(self);
-            loop {
-                let polled = park::with_may_block(true, || future.as_mut().poll(&mut cx));
-                if let Poll::Ready(out) = polled {
-                    return out;
+            park::with_crew(crew.address(), || {
+                loop {
+                    let polled = park::with_may_block(true, || future.as_mut().poll(&mut cx));
+                    if let Poll::Ready(out) = polled {
+                        return out;
+                    }
+                    if !berth.parker.take_notice() && crew.wait(&berth.parker, Role::Caller) {
+                        self.counters.add(Counter::DriverSittings, 1);
+                    }
                 }
-                if !berth.parker.take_notice() && crew.wait(&berth.parker, Role::Caller) {
-                    self.counters.add(Counter::DriverSittings, 1);
-                }
-            }
+            })
         })
     }
 
@@ -255,6 +257,12 @@ impl Real {
         if !self.engine.crew.ensure_driven() && !self.started.load(Ordering::Acquire) {
             // Without workers nothing would happen until a thread waits. Busy ones look when they have done.
             self.start_workers();
+        }
+    }
+
+    pub(crate) fn io_started(&self) {
+        if park::crew_of_thread() != self.engine.crew.address() {
+            self.ensure_driven();
         }
     }
 
@@ -312,7 +320,8 @@ impl Engine {
     fn run(&self) {
         let executor = self.executor.read().clone();
         if let Some(executor) = executor {
-            let ran = Berth::lend(|berth| self.run_tasks(berth, &executor));
+            let run = |berth: &Berth| park::with_crew(self.crew.address(), || self.run_tasks(berth, &executor));
+            let ran = Berth::lend(run);
             ran.expect("a thread of its own");
         }
         *self.running.lock() -= 1;

@@ -19,6 +19,26 @@ const SHORT_CALLS: u8 = 2;
 thread_local! {
     /// Short calls that are left to a thread that may be blocked.
     static MAY_BLOCK: Cell<Option<u8>> = const { Cell::new(None) };
+    /// The crew that this thread waits with when it has nothing to do, by its address; 0 for a thread of none.
+    static CREW: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The address of the crew that this thread belongs to now.
+pub(super) fn crew_of_thread() -> usize {
+    CREW.try_with(Cell::get).unwrap_or(0)
+}
+
+/// Does `work`, after whose steps this thread waits with the crew at this address. Not nested: a berth is lent once.
+pub(super) fn with_crew<T>(crew: usize, work: impl FnOnce() -> T) -> T {
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            let _ = CREW.try_with(|now| now.set(0));
+        }
+    }
+    let _ = CREW.try_with(|now| now.set(crew));
+    let _leave = Leave;
+    work()
 }
 
 /// Whether this thread may be blocked by a system call: see [`crate::Rt::may_block`].
