@@ -1,7 +1,7 @@
 //! Parts of devices, one after the other.
 
-use crate::split::{LayoutError, Piece, Spread, common_limits, spread};
 use crate::device::claim_all;
+use crate::split::{LayoutError, Piece, Spread, common_limits, spread};
 use crate::{Bio, Claim, Device, IoError, Limits, Op, Sector};
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Several devices as one, chunk by chunk in turn.
 
-use crate::split::{LayoutError, Piece, Spread, common_limits, spread};
 use crate::device::claim_all;
+use crate::split::{LayoutError, Piece, Spread, common_limits, spread};
 use crate::{Bio, Claim, Device, IoError, Limits, Op, Sector};
 use std::sync::Arc;
 

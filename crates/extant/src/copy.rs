@@ -1,6 +1,6 @@
 //! Copies of whole trees from one volume to another.
 
-use crate::{Dir, Error, FileOptions, FileType, Metadata, Result, Special, XattrMode};
+use crate::{AclKind, Dir, Error, FileOptions, FileType, Metadata, Result, Special, XattrMode};
 use std::collections::BTreeMap;
 
 /// Bytes read at a time; a piece that holds zeroes only becomes a hole.
@@ -11,8 +11,11 @@ const PIECE_BYTES: usize = 64 << 10;
 ///
 /// # Errors
 /// A file of `from` cannot be read, or not be made in `to`; a file and a directory have the same name. The files copied
-/// before stay.
+/// before stay. `to` is `from`, or a directory below it.
 pub fn copy_tree(from: &Dir, to: &Dir) -> Result<()> {
+    if from.asynch().sys.is_same(&to.asynch().sys) {
+        refuse_below(from, to)?;
+    }
     let mut copy = Copy { from, to, links: BTreeMap::new(), piece: vec![0; PIECE_BYTES] };
     let root = from.metadata(".")?;
     // Directories get their times last: filling them changes those.
@@ -36,7 +39,28 @@ pub fn copy_tree(from: &Dir, to: &Dir) -> Result<()> {
         }
         todo.extend(below);
     }
-    dirs.iter().rev().try_for_each(|(path, metadata)| copy.times(path, metadata))
+    dirs.iter().rev().try_for_each(|(path, metadata)| {
+        if let Some(inherited) = from.acl(path, AclKind::Default)? {
+            to.set_acl(path, AclKind::Default, Some(&inherited))?;
+        }
+        copy.times(path, metadata)
+    })
+}
+
+/// Fails where `to` is `from` or lies below it.
+fn refuse_below(from: &Dir, to: &Dir) -> Result<()> {
+    let source = from.metadata(".")?.inode();
+    let mut here = to.clone();
+    loop {
+        let (own, parent) = (here.metadata(".")?.inode(), here.metadata("..")?.inode());
+        if own == source {
+            return Err(Error::Invalid("a directory cannot be copied into itself".into()));
+        }
+        if parent == own {
+            return Ok(());
+        }
+        here = here.open_dir("..")?;
+    }
 }
 
 fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
@@ -120,7 +144,19 @@ impl Copy<'_> {
     /// Owner, extended attributes and mode. A change of owner takes set-ID bits away, so the mode comes after it.
     fn attributes(&self, path: &[u8], metadata: &Metadata) -> Result<()> {
         self.to.set_owner(path, Some(metadata.uid()), Some(metadata.gid()))?;
-        for name in self.from.xattrs(path)? {
+        // A new file inherits from its directory's list, which is not the source's. Default lists are copied last, so that a
+        // directory has none while it is filled.
+        let names = self.from.xattrs(path)?;
+        for kind in [AclKind::Access, AclKind::Default] {
+            let name = kind.attribute();
+            if metadata.file_type() != FileType::Symlink && !names.iter().any(|n| n == name) {
+                match self.to.remove_xattr(path, name) {
+                    Ok(()) | Err(Error::NoData(_) | Error::NotSupported(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        for name in names.into_iter().filter(|name| name != AclKind::Default.attribute()) {
             let value = self.from.xattr(path, &name)?;
             self.to.set_xattr(path, &name, value, XattrMode::Any)?;
         }

@@ -300,7 +300,7 @@ impl Dir {
         self.world.wait(self.inner.set_len(path, size))
     }
 
-    /// The value of an extended attribute; its name has a prefix such as `user.`.
+    /// The value of an extended attribute; its name has a prefix such as `user.`. Symbolic links are not followed.
     ///
     /// # Errors
     /// [`NoData`](crate::Error::NoData) where there is none.
@@ -308,7 +308,7 @@ impl Dir {
         self.world.wait(self.inner.xattr(path, name))
     }
 
-    /// Names of the extended attributes that the caller may see.
+    /// Names of the extended attributes that the caller may see. Symbolic links are not followed.
     ///
     /// # Errors
     /// The attributes are damaged.
@@ -316,10 +316,10 @@ impl Dir {
         self.world.wait(self.inner.xattrs(path))
     }
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute. Symbolic links are not followed.
     ///
     /// # Errors
-    /// As `setxattr(2)`.
+    /// As `lsetxattr(2)`.
     pub fn set_xattr(
         &self,
         path: impl AsRef<[u8]>,
@@ -330,7 +330,7 @@ impl Dir {
         self.world.wait(self.inner.set_xattr(path, name, value, mode))
     }
 
-    /// Removes an extended attribute.
+    /// Removes an extended attribute. Symbolic links are not followed.
     ///
     /// # Errors
     /// [`NoData`](crate::Error::NoData) where there is none.

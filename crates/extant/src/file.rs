@@ -239,7 +239,8 @@ impl Read for File {
 impl Write for File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let n = self.write_at(self.position, bytes)?;
-        self.position += n as u64;
+        // The end also covers what another writer has appended since: the file does not tell the two apart.
+        self.position = if self.inner.open.appends() { self.len() } else { self.position + n as u64 };
         Ok(n)
     }
 

@@ -1,6 +1,7 @@
 //! How volumes and files are opened.
 
 use crate::{Caller, ErrorPolicy};
+use crate::{Error, Result};
 
 /// How a volume is opened. The default reads, and changes nothing.
 #[derive(Clone, Debug)]
@@ -152,6 +153,20 @@ impl FileOptions {
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = Some(mode);
         self
+    }
+
+    /// Refuses what `std::fs::OpenOptions` refuses.
+    pub(crate) fn check(&self) -> Result<()> {
+        let Self { read, write, append, truncate, create, create_new, .. } = *self;
+        let sentence = match (write, append) {
+            (false, false) if !read => "a file is opened for reading, writing or appending",
+            (false, false) if truncate || create || create_new => {
+                "to create or empty a file it must be opened for writing"
+            }
+            (_, true) if truncate && !create_new => "a file opened for appending cannot be emptied",
+            _ => return Ok(()),
+        };
+        Err(Error::Invalid(sentence.into()))
     }
 
     pub(crate) fn creates(&self) -> bool {

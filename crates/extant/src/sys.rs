@@ -78,6 +78,17 @@ impl Node {
         }
     }
 
+    /// As [`Node::live`], of a directory in which `name` is to be made.
+    async fn live_without(&self, sys: &Sys, name: &[u8]) -> Result<&extant_fs::Node> {
+        match self {
+            Self::Live(node) => Ok(node),
+            Self::Still(dir) => match sys.volume.lookup(dir, name).await? {
+                Some(_) => Err(Error::Exists(quote(name))),
+                None => Err(Error::ReadOnly),
+            },
+        }
+    }
+
     fn live(&self) -> Result<&extant_fs::Node> {
         match self {
             Self::Live(node) => Ok(node),
@@ -97,6 +108,10 @@ impl fmt::Debug for Sys {
         write!(f, "Volume({})", if self.cache.is_some() { "writable" } else { "read-only" })
     }
 }
+
+/// Room in device numbers (Linux: `MINORBITS` 20).
+const MAJOR_MAX: u32 = (1 << 12) - 1;
+const MINOR_MAX: u32 = (1 << 20) - 1;
 
 fn no_checks() -> Caller {
     Caller { checked: false, ..Caller::root() }
@@ -131,6 +146,11 @@ impl Sys {
 
     pub(crate) fn with_caller(&self, caller: Caller) -> Self {
         Self { caller: Arc::new(caller), ..self.clone() }
+    }
+
+    /// Whether the two see one open volume; false for volumes that are open for reading.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        matches!((&self.cache, &other.cache), (Some(one), Some(other)) if Arc::ptr_eq(one, other))
     }
 
     pub(crate) fn root(&self) -> &Node {
@@ -196,7 +216,7 @@ impl Sys {
     }
 
     pub(crate) async fn create(&self, dir: &Node, name: &[u8], mode: u32) -> Result<Node> {
-        Ok(Node::Live(dir.live()?.create(&self.caller, name, mode as u16).await?))
+        Ok(Node::Live(dir.live_without(self, name).await?.create(&self.caller, name, mode as u16).await?))
     }
 
     pub(crate) async fn tempfile(&self, dir: &Node, mode: u32) -> Result<Node> {
@@ -204,11 +224,11 @@ impl Sys {
     }
 
     pub(crate) async fn mkdir(&self, dir: &Node, name: &[u8], mode: u32) -> Result<()> {
-        dir.live()?.mkdir(&self.caller, name, mode as u16).await.map(drop)
+        dir.live_without(self, name).await?.mkdir(&self.caller, name, mode as u16).await.map(drop)
     }
 
     pub(crate) async fn symlink(&self, dir: &Node, name: &[u8], target: &[u8]) -> Result<()> {
-        dir.live()?.symlink(&self.caller, name, target).await.map(drop)
+        dir.live_without(self, name).await?.symlink(&self.caller, name, target).await.map(drop)
     }
 
     pub(crate) async fn mknod(&self, dir: &Node, name: &[u8], special: Special, mode: u32) -> Result<()> {
@@ -219,7 +239,17 @@ impl Sys {
             Special::Char(major, minor) => (FileKind::CharDevice, DeviceNumber { major, minor }),
             Special::Block(major, minor) => (FileKind::BlockDevice, DeviceNumber { major, minor }),
         };
-        dir.live()?.mknod(&self.caller, name, kind, mode as u16, device).await.map(drop)
+        if device.major > MAJOR_MAX || device.minor > MINOR_MAX {
+            return Err(Error::Invalid(format!(
+                "device {}:{}: majors end at {MAJOR_MAX}, minors at {MINOR_MAX}",
+                device.major, device.minor
+            )));
+        }
+        dir.live_without(self, name)
+            .await?
+            .mknod(&self.caller, name, kind, mode as u16, device)
+            .await
+            .map(drop)
     }
 
     pub(crate) async fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
@@ -261,7 +291,7 @@ impl Sys {
         accessed: Option<Time>,
         modified: Option<Time>,
     ) -> Result<()> {
-        self.set(node, of_times(accessed, modified)).await
+        self.set(node, of_times(accessed, modified)?).await
     }
 
     pub(crate) async fn set_flags(&self, node: &Node, flags: InodeFlags) -> Result<()> {
@@ -410,9 +440,13 @@ pub(crate) fn of_owner(uid: Option<u32>, gid: Option<u32>) -> SetAttributes {
     SetAttributes { uid, gid, ..Default::default() }
 }
 
-pub(crate) fn of_times(accessed: Option<Time>, modified: Option<Time>) -> SetAttributes {
+/// A time with a thousand million nanoseconds and more is refused, as by `utimensat(2)`.
+pub(crate) fn of_times(accessed: Option<Time>, modified: Option<Time>) -> Result<SetAttributes> {
+    if let Some(time) = [accessed, modified].into_iter().flatten().find(|time| time.nanos >= 1_000_000_000) {
+        return Err(Error::Invalid(format!("{} nanoseconds are more than a second", time.nanos)));
+    }
     let to = |time: Time| SetTime::To(time.into());
-    SetAttributes { accessed: accessed.map(to), modified: modified.map(to), ..Default::default() }
+    Ok(SetAttributes { accessed: accessed.map(to), modified: modified.map(to), ..Default::default() })
 }
 
 fn metadata(volume: &Volume, node: &Node) -> Result<Metadata> {
@@ -442,6 +476,10 @@ enum Contents {
 impl OpenNode {
     pub(crate) fn node(&self) -> &Node {
         &self.node
+    }
+
+    pub(crate) fn appends(&self) -> bool {
+        self.options.append
     }
 
     pub(crate) fn size(&self) -> u64 {

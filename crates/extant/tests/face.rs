@@ -53,6 +53,10 @@ fn everything_may_be_used_from_any_thread() {
     sent(&root.remove_dir_all("x"));
     sent(&root.walk().next());
     sent(&volume.asynch().sync());
+    let (rt, memory) = (Rt::real(Default::default()), Arc::new(extant_block::MemDevice::new(4096)));
+    sent(&asynch::Volume::open(&rt, memory.clone(), &OpenOptions::new()));
+    sent(&asynch::Volume::open(&rt, memory, &OpenOptions::new().write(true)));
+    sent(&volume.asynch().clone().close());
     volume.root().write("shared", [0; 80_000]).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..8_u8 {

@@ -93,6 +93,9 @@ pub enum Error {
     /// No blocks or inodes are left, or no room in a structure (ENOSPC).
     #[error("no space is left on the volume")]
     NoSpace,
+    /// The contents do not fit in memory (ENOMEM).
+    #[error("{0}: do not fit in memory")]
+    NoMemory(String),
     /// The owner's quota is used up (EDQUOT).
     #[error("the quota of {0} is used up")]
     Quota(String),
@@ -140,6 +143,7 @@ impl Error {
             Self::Special(_) => 6,
             Self::ValueTooBig(_) => 7,
             Self::BadFile(_) => 9,
+            Self::NoMemory(_) => 12,
             Self::Access(_) => 13,
             Self::Busy(_) | Self::InUse { .. } => 16,
             Self::Exists(_) => 17,

@@ -220,7 +220,8 @@ impl Ring {
 
     fn submit_queued(&self) -> std::io::Result<usize> {
         #[cfg(test)]
-        if self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+        if self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+        {
             return Err(Errno::AGAIN.into());
         }
         self.uring.submit()

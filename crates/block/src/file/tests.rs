@@ -74,7 +74,7 @@ fn a_layout_over_files_claims_all_of_them_or_none() {
 }
 
 #[test]
-fn what_the_kernel_refuses_to_start_is_entered_again_beside_a_second_device() {
+fn refused_entries_are_entered_again_beside_a_second_device() {
     let rt = world();
     let files = [temp_file(&pattern(4096)), temp_file(&pattern(4096))];
     let open = |n: usize| FileDevice::open(files[n].path(), FileOptions::default()).unwrap().driven_by(&rt);
@@ -94,6 +94,7 @@ fn a_thread_of_another_executor_has_its_io_driven() {
     let rt = world();
     let device = FileDevice::open(file.path(), FileOptions::default()).unwrap().driven_by(&rt);
     let (done, wait) = std::sync::mpsc::channel();
+    #[expect(clippy::disallowed_methods, reason = "a thread of no world is what it is about")]
     std::thread::spawn(move || done.send(pollster::block_on(read(&device, Sector(0), 4096))));
     let bytes = wait.recv_timeout(std::time::Duration::from_secs(60)).expect("the read ends").unwrap();
     assert_eq!(bytes[..], pattern(4096));

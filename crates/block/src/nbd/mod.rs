@@ -13,8 +13,8 @@ mod wire;
 pub use error::NbdError;
 pub use uri::{NbdAddress, NbdTarget};
 
-use crate::split::{Piece, split};
 use crate::device::OneClaim;
+use crate::split::{Piece, split};
 use crate::{Bio, Buf, Claim, Device, IoError, IoErrorKind, Limits, Op, Sector, Segment, end_all};
 use durable::Durability;
 use extant_rt::{Class, Driver, DriverHandle, Nanos, Rt, Wait};
@@ -439,7 +439,7 @@ impl Shared {
     }
 
     async fn redial(self: Arc<Self>, index: usize) {
-        // Dropped with the world in the middle, it leaves nobody who would ever answer.
+        // Dropped in the middle, with its world, it fails what no connection will answer.
         let mut unfinished = Unfinished { shared: &self, index, reason: "its world has ended".to_owned() };
         let patience = self.options.answer_within.min(self.options.reconnect_for);
         let deadline = self.rt.now().saturating_add(self.options.reconnect_for);

@@ -9,6 +9,24 @@ use crate::{
 };
 use extant_fs::quote;
 
+/// Bytes of a whole file that are read at a time.
+const READ_BYTES: usize = 1 << 20;
+
+/// A directory that is being emptied.
+struct Level {
+    node: Node,
+    name: Vec<u8>,
+    /// Names that are still there.
+    entries: Vec<DirEntry>,
+}
+
+impl Level {
+    async fn of(sys: &Sys, node: Node, name: Vec<u8>) -> Result<Self> {
+        let entries = sys.read_dir(&node).await?;
+        Ok(Self { node, name, entries })
+    }
+}
+
 /// A directory. Paths are relative to it; one that begins with a slash is relative to the volume's root.
 ///
 /// Paths are bytes, as volumes keep them: anything but NUL and, within a name, `/`.
@@ -72,6 +90,7 @@ impl Dir {
     /// directory or no regular file; permissions; no space.
     pub async fn open_with(&self, path: impl AsRef<[u8]>, options: &FileOptions) -> Result<File> {
         let path = path.as_ref();
+        options.check()?;
         if options.creates_new() {
             let place = place(&self.sys, &self.node, path).await?;
             if place.wants_dir {
@@ -90,8 +109,12 @@ impl Dir {
                 }
                 match self.sys.lookup(&place.dir, place.name).await {
                     Err(Error::NotFound(_)) => {
-                        let node = self.sys.create(&place.dir, place.name, options.mode_bits()).await?;
-                        return self.sys.open_file(&node, options, true).await.map(File::new);
+                        match self.sys.create(&place.dir, place.name, options.mode_bits()).await {
+                            // Another has created it since.
+                            Err(Error::Exists(_)) => {}
+                            Err(error) => return Err(error),
+                            Ok(node) => return self.sys.open_file(&node, options, true).await.map(File::new),
+                        }
                     }
                     Err(error) => return Err(error),
                     Ok(node) if node.kind()? != FileType::Symlink => {
@@ -211,6 +234,7 @@ impl Dir {
     /// As [`Dir::create_dir`], except that the directory may exist.
     pub async fn create_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let path = path.as_ref();
+        let path = &path[..path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1)];
         let ends = path.iter().enumerate().filter(|&(_, &byte)| byte == b'/').map(|(at, _)| at);
         for end in ends.chain([path.len()]).filter(|&end| end > 0 && path[end - 1] != b'/') {
             match self.create_dir(&path[..end]).await {
@@ -288,10 +312,12 @@ impl Dir {
         self.sys.rmdir(&place.dir, place.name).await
     }
 
-    /// Removes a directory and everything below it. Symbolic links are removed, not followed.
+    /// Removes a directory and everything below it. Symbolic links are removed, not followed, also where one takes a
+    /// directory's place meanwhile.
     ///
     /// # Errors
-    /// As [`Dir::remove_dir`] and [`Dir::remove_file`]; what was removed before stays removed. The root stays as it is.
+    /// As [`Dir::remove_dir`] and [`Dir::remove_file`]; what was removed before stays removed. The root stays as it is. A
+    /// directory that gets new names meanwhile is not empty.
     pub async fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let top = path.as_ref().to_vec();
         let last = top.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty());
@@ -301,37 +327,43 @@ impl Dir {
                 quote(&top)
             )));
         }
-        let node = resolve(&self.sys, &self.node, &top, false).await?;
-        if node.kind()? == FileType::Symlink {
-            return self.remove_file(&top).await;
+        let place = place(&self.sys, &self.node, &top).await?;
+        let node = self.sys.lookup(&place.dir, place.name).await?;
+        match node.kind()? {
+            FileType::Dir => {}
+            FileType::Symlink if !place.wants_dir => {
+                return self.sys.unlink(&place.dir, place.name).await;
+            }
+            _ => return Err(Error::NotADirectory(quote(&top))),
         }
         if node.inode() == self.sys.root().inode() {
             return Err(Error::Busy(quote(&top)));
         }
-        // Directories whose contents are still there, the deepest last.
-        let mut todo = vec![top.clone()];
-        while let Some(path) = todo.last().cloned() {
-            let dir = self.open_dir(&path).await?;
-            let before = todo.len();
-            for entry in dir.entries().await? {
-                let mut below = path.clone();
-                below.push(b'/');
-                below.extend_from_slice(&entry.name);
-                let kind = match entry.file_type {
-                    Some(kind) => kind,
-                    None => self.symlink_metadata(&below).await?.file_type(),
-                };
-                match kind {
-                    FileType::Dir => todo.push(below),
-                    _ => self.remove_file(&below).await?,
+        let mut level = Level::of(&self.sys, node, place.name.to_vec()).await?;
+        // The levels above, the next one last. No path is resolved twice.
+        let mut above: Vec<Level> = Vec::new();
+        loop {
+            let Some(entry) = level.entries.pop() else {
+                // Its node goes first, so that the inode goes with the name.
+                let name = level.name;
+                drop(level.node);
+                let Some(parent) = above.pop() else { return self.sys.rmdir(&place.dir, &name).await };
+                self.sys.rmdir(&parent.node, &name).await?;
+                level = parent;
+                continue;
+            };
+            let node = match entry.file_type {
+                Some(kind) if kind != FileType::Dir => None,
+                _ => Some(self.sys.lookup(&level.node, &entry.name).await?),
+            };
+            match node {
+                Some(node) if node.kind()? == FileType::Dir => {
+                    let below = Level::of(&self.sys, node, entry.name).await?;
+                    above.push(std::mem::replace(&mut level, below));
                 }
-            }
-            if todo.len() == before {
-                self.remove_dir(&path).await?;
-                todo.pop();
+                _ => self.sys.unlink(&level.node, &entry.name).await?,
             }
         }
-        Ok(())
     }
 
     /// Renames; an existing target is replaced.
@@ -457,7 +489,7 @@ impl Dir {
         }
     }
 
-    /// The value of an extended attribute; its name has a prefix such as `user.`.
+    /// The value of an extended attribute; its name has a prefix such as `user.`. Symbolic links are not followed.
     ///
     /// # Errors
     /// [`Error::NoData`] where there is none.
@@ -466,7 +498,7 @@ impl Dir {
         self.sys.xattr(&node, name.as_ref()).await
     }
 
-    /// Names of the extended attributes that the caller may see.
+    /// Names of the extended attributes that the caller may see. Symbolic links are not followed.
     ///
     /// # Errors
     /// The attributes are damaged.
@@ -475,10 +507,10 @@ impl Dir {
         self.sys.xattrs(&node).await
     }
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute. Symbolic links are not followed.
     ///
     /// # Errors
-    /// As `setxattr(2)`.
+    /// As `lsetxattr(2)`.
     pub async fn set_xattr(
         &self,
         path: impl AsRef<[u8]>,
@@ -490,7 +522,7 @@ impl Dir {
         self.sys.set_xattr(&node, name.as_ref(), value.as_ref(), mode).await
     }
 
-    /// Removes an extended attribute.
+    /// Removes an extended attribute. Symbolic links are not followed.
     ///
     /// # Errors
     /// [`Error::NoData`] where there is none.
@@ -519,12 +551,26 @@ impl Dir {
     /// The whole contents of a file.
     ///
     /// # Errors
-    /// As [`Dir::open`].
+    /// As [`Dir::open`]; [`Error::NoMemory`] where they do not fit in memory.
     pub async fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let file = self.open(path).await?;
-        let mut bytes = vec![0; file.len() as usize];
-        let n = file.read_at(0, &mut bytes).await?;
-        bytes.truncate(n);
+        let mut bytes = Vec::new();
+        let reserved = usize::try_from(file.len()).is_ok_and(|len| bytes.try_reserve_exact(len).is_ok());
+        if !reserved {
+            return Err(Error::NoMemory(format!("{} bytes", file.len())));
+        }
+        // A file that is sparse and larger than memory fails above; one that is not is read as it comes.
+        while (bytes.len() as u64) < file.len() {
+            let at = bytes.len();
+            bytes.resize(at + READ_BYTES.min((file.len() - at as u64) as usize), 0);
+            match file.read_at(at as u64, &mut bytes[at..]).await? {
+                0 => {
+                    bytes.truncate(at);
+                    break;
+                }
+                n => bytes.truncate(at + n),
+            }
+        }
         Ok(bytes)
     }
 

@@ -178,7 +178,7 @@ impl File {
     /// # Errors
     /// The caller is not the file's owner.
     pub async fn set_times(&self, accessed: Option<Time>, modified: Option<Time>) -> Result<()> {
-        self.open.set(of_times(accessed, modified)).await
+        self.open.set(of_times(accessed, modified)?).await
     }
 
     /// Writes what is in memory, without making it durable. Space is given out here, or whenever the cache comes to it: a

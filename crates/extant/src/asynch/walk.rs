@@ -1,6 +1,5 @@
 //! Everything below a directory.
 
-use super::path::resolve;
 use crate::sys::{Node, Sys};
 use crate::{Metadata, Result};
 
@@ -9,15 +8,23 @@ use crate::{Metadata, Result};
 #[derive(Debug)]
 pub struct Walk {
     sys: Sys,
-    top: Node,
-    /// Directories and files still to be met, the next one last.
-    todo: Vec<Vec<u8>>,
-    started: bool,
+    /// The directories on the way to the next path, the innermost last; paths are never resolved, so they may be of any length.
+    levels: Vec<Level>,
+    /// Where the walk begins, until it does.
+    top: Option<Node>,
+}
+
+#[derive(Debug)]
+struct Level {
+    dir: Node,
+    path: Vec<u8>,
+    /// Still to be met, the next one last.
+    names: Vec<Vec<u8>>,
 }
 
 impl Walk {
     pub(super) fn new(sys: Sys, top: Node) -> Self {
-        Self { sys, top, todo: Vec::new(), started: false }
+        Self { sys, levels: Vec::new(), top: Some(top) }
     }
 
     /// The next path, relative to the directory that the walk began in, with its attributes; `None` at the end. After an
@@ -26,31 +33,36 @@ impl Walk {
     /// # Errors
     /// A directory that may not be read, or damage.
     pub async fn next(&mut self) -> Option<Result<(Vec<u8>, Metadata)>> {
-        if !std::mem::replace(&mut self.started, true)
-            && let Err(error) = self.enter(&self.top.clone(), b"").await
+        if let Some(top) = self.top.take()
+            && let Err(error) = self.enter(top, Vec::new()).await
         {
             return Some(Err(error));
         }
-        let path = self.todo.pop()?;
-        Some(self.meet(path).await)
+        loop {
+            let level = self.levels.last_mut()?;
+            match level.names.pop() {
+                Some(name) => return Some(self.meet(name).await),
+                None => drop(self.levels.pop()),
+            }
+        }
     }
 
-    async fn meet(&mut self, path: Vec<u8>) -> Result<(Vec<u8>, Metadata)> {
-        let node = resolve(&self.sys, &self.top, &path, false).await?;
+    async fn meet(&mut self, name: Vec<u8>) -> Result<(Vec<u8>, Metadata)> {
+        let level = self.levels.last().expect("a name is met in a directory");
+        let node = self.sys.lookup(&level.dir, &name).await?;
+        let path = if level.path.is_empty() { name } else { [&level.path, &b"/"[..], &name].concat() };
         let metadata = self.sys.metadata(&node).await?;
         if metadata.is_dir() {
-            self.enter(&node, &path).await?;
+            self.enter(node, path.clone()).await?;
         }
         Ok((path, metadata))
     }
 
-    async fn enter(&mut self, dir: &Node, path: &[u8]) -> Result<()> {
-        let mut entries = self.sys.read_dir(dir).await?;
-        entries.sort_unstable_by(|a, b| b.name.cmp(&a.name));
-        self.todo.extend(entries.into_iter().map(|entry| match path {
-            b"" => entry.name,
-            path => [path, b"/", &entry.name].concat(),
-        }));
+    async fn enter(&mut self, dir: Node, path: Vec<u8>) -> Result<()> {
+        let entries = self.sys.read_dir(&dir).await?;
+        let mut names: Vec<_> = entries.into_iter().map(|entry| entry.name).collect();
+        names.sort_unstable_by(|a, b| b.cmp(a));
+        self.levels.push(Level { dir, path, names });
         Ok(())
     }
 }

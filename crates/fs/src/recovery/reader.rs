@@ -139,10 +139,18 @@ impl<'l> Reader<'l> {
         }
     }
 
-    /// Reads a block by itself.
-    async fn alone(&self, n: u32) -> Result<Block> {
-        let piece = Piece { first: n, place: self.log.map.home(n)?, blocks: 1, bytes: () };
-        let bytes = Arc::new(self.read(&piece)?.await?);
+    /// Reads a block by itself. Borrows nothing while it waits: reads in flight are not `Sync`.
+    fn alone(&self, n: u32) -> impl Future<Output = Result<Block>> + use<'l> {
+        let read = self
+            .log
+            .map
+            .home(n)
+            .and_then(|place| self.read(&Piece { first: n, place, blocks: 1, bytes: () }));
+        Self::one(read)
+    }
+
+    async fn one(read: Result<Pending>) -> Result<Block> {
+        let bytes = Arc::new(read?.await?);
         let range = 0..bytes.len();
         Ok(Block { piece: bytes, range })
     }

@@ -320,7 +320,8 @@ impl Engine {
     fn run(&self) {
         let executor = self.executor.read().clone();
         if let Some(executor) = executor {
-            let run = |berth: &Berth| park::with_crew(self.crew.address(), || self.run_tasks(berth, &executor));
+            let run =
+                |berth: &Berth| park::with_crew(self.crew.address(), || self.run_tasks(berth, &executor));
             let ran = Berth::lend(run);
             ran.expect("a thread of its own");
         }

@@ -1,0 +1,230 @@
+//! The habits of programs that know `std::fs`, and of executors other than the library's own.
+
+use extant::{Acl, AclKind, Error, FileOptions, OpenOptions, Special, Time, Volume, asynch, copy_tree};
+use extant_block::{FileDevice, FileOptions as DeviceOptions};
+use extant_image::{SizePolicy, Timestamp, VolumeOptions};
+use extant_rt::Rt;
+use std::future::Future;
+use std::io::{Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+fn image(dir: &Path) -> PathBuf {
+    let path = dir.join("disk.img");
+    let volume = VolumeOptions { size: SizePolicy::Fixed(32 << 20), ..VolumeOptions::default() };
+    let created = Timestamp { seconds: 1_700_000_000, nanos: 0 };
+    extant_image::mkfs(&path, &volume, created, &Rt::real(Default::default()), Arc::new(|_, _| {})).unwrap();
+    path
+}
+
+fn writable(path: &Path) -> Volume {
+    Volume::open(path, &OpenOptions::new().write(true)).unwrap()
+}
+
+/// Polls on a thread that knows nothing of the library's worlds.
+fn elsewhere<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
+    let (done, wait) = mpsc::channel();
+    #[expect(clippy::disallowed_methods, reason = "a thread of no world is what it is about")]
+    std::thread::spawn(move || done.send(pollster::block_on(future)));
+    wait.recv_timeout(Duration::from_secs(60)).expect("the future ends")
+}
+
+fn device(path: &Path, rt: &Rt, write: bool) -> Arc<FileDevice> {
+    let options = DeviceOptions { write, direct: true };
+    Arc::new(FileDevice::open(path, options).unwrap().driven_by(rt))
+}
+
+#[test]
+fn futures_end_on_any_executor() {
+    let dir = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
+    let path = image(dir.path());
+    let rt = Rt::real(Default::default());
+    let (world, disk) = (rt.clone(), device(&path, &rt, true));
+    elsewhere(async move {
+        let volume = asynch::Volume::open(&world, disk, &OpenOptions::new().write(true)).await?;
+        let file = volume.root().create("file").await?;
+        file.write_all_at(0, &[7; 300_000]).await?;
+        file.sync_all().await?;
+        drop(file);
+        volume.close().await
+    })
+    .unwrap();
+    let rt = Rt::real(Default::default());
+    let (world, disk) = (rt.clone(), device(&path, &rt, false));
+    let bytes = elsewhere(async move {
+        let volume = asynch::Volume::open(&world, disk, &OpenOptions::new()).await?;
+        volume.root().read("file").await
+    });
+    assert_eq!(bytes.unwrap(), [7; 300_000]);
+}
+
+#[test]
+fn trees_deeper_than_a_path_are_walked_and_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = writable(&image(dir.path()));
+    let name = [b'd'; 255];
+    let mut here = volume.root();
+    for _ in 0..20 {
+        here.create_dir(name).unwrap();
+        here = here.open_dir(name).unwrap();
+    }
+    here.write("file", "deep").unwrap();
+    let met: Vec<_> = volume.root().walk().map(|met| met.unwrap().0.len()).collect();
+    assert_eq!(met.iter().max(), Some(&(20 * 256 + 4)));
+    drop(here);
+    let free = volume.statfs().inodes_free;
+    volume.root().remove_dir_all(name).unwrap();
+    assert!(!volume.root().try_exists(name).unwrap());
+    assert_eq!(volume.statfs().inodes_free, free + 21);
+    volume.close().unwrap();
+}
+
+#[test]
+fn a_tree_is_removed_beside_its_links_which_are_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = writable(&image(dir.path()));
+    let root = volume.root();
+    root.create_dir_all("keep/below").unwrap();
+    root.write("keep/file", "kept").unwrap();
+    root.create_dir_all("top/a/b").unwrap();
+    root.write("top/a/b/c", "gone").unwrap();
+    root.symlink("/keep", "top/a/link").unwrap();
+    root.symlink("/keep", "alias").unwrap();
+    root.remove_dir_all("top").unwrap();
+    root.remove_dir_all("alias").unwrap();
+    assert!(matches!(root.remove_dir_all("keep/file"), Err(Error::NotADirectory(_))));
+    assert!(matches!(root.remove_dir_all("/"), Err(Error::Busy(_))));
+    assert!(matches!(root.remove_dir_all("keep/."), Err(Error::Invalid(_))));
+    assert_eq!(root.read("keep/file").unwrap(), b"kept");
+    drop(root);
+    volume.close().unwrap();
+}
+
+#[test]
+fn options_that_std_refuses_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = writable(&image(dir.path()));
+    let root = volume.root();
+    root.write("file", "text").unwrap();
+    let host = dir.path().join("file");
+    std::fs::write(&host, "text").unwrap();
+    for bits in 0_u32..64 {
+        let bit = |n: u32| bits & 1 << n != 0;
+        let mut ours = FileOptions::new();
+        ours.read(bit(0)).write(bit(1)).append(bit(2)).truncate(bit(3)).create(bit(4)).create_new(bit(5));
+        let mut std = std::fs::OpenOptions::new();
+        std.read(bit(0)).write(bit(1)).append(bit(2)).truncate(bit(3)).create(bit(4)).create_new(bit(5));
+        let ours = root.open_with("file", &ours).map(drop).map_err(|error| error.errno());
+        let std = std.open(&host).map(drop).map_err(|error| error.raw_os_error().unwrap_or(22));
+        assert_eq!(ours, std, "options {bits:06b}");
+    }
+    drop(root);
+    volume.close().unwrap();
+}
+
+#[test]
+fn the_position_of_a_file_that_is_appended_to_is_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = writable(&image(dir.path()));
+    volume.root().write("log", "before ").unwrap();
+    let mut log = volume.root().open_with("log", FileOptions::new().append(true)).unwrap();
+    log.write_all(b"after").unwrap();
+    assert_eq!(log.stream_position().unwrap(), 12);
+    drop(log);
+    volume.close().unwrap();
+}
+
+#[test]
+fn sparse_files_beyond_memory_are_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = writable(&image(dir.path()));
+    let root = volume.root();
+    root.create("sparse").unwrap().set_len(3 << 40).unwrap();
+    assert_eq!(root.read("sparse").unwrap_err().errno(), 12);
+    root.write("other", vec![3; 3 << 20]).unwrap();
+    assert_eq!(root.read("other").unwrap(), vec![3; 3 << 20]);
+    drop(root);
+    volume.close().unwrap();
+}
+
+#[test]
+fn values_that_an_inode_cannot_hold_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = writable(&image(dir.path()));
+    let root = volume.root();
+    for special in [Special::Char(4096, 0), Special::Block(0, 1 << 20)] {
+        assert_eq!(root.create_special("node", special, 0o600).unwrap_err().errno(), 22);
+    }
+    root.create_special("node", Special::Char(4095, (1 << 20) - 1), 0o600).unwrap();
+    assert_eq!(root.metadata("node").unwrap().device(), Some((4095, (1 << 20) - 1)));
+    let late = Time { seconds: 0, nanos: 1_000_000_000 };
+    assert_eq!(root.set_times("node", None, Some(late)).unwrap_err().errno(), 22);
+    drop(root);
+    volume.close().unwrap();
+}
+
+#[test]
+fn directories_that_exist_are_told_as_mkdir_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    volume.root().write("file", "text").unwrap();
+    assert!(matches!(volume.root().create_dir_all("file/"), Err(Error::Exists(_))));
+    volume.root().create_dir_all("a//b/").unwrap();
+    volume.root().create_dir_all("a//b/").unwrap();
+    volume.close().unwrap();
+    let still = Volume::open(&path, &OpenOptions::new()).unwrap();
+    assert_eq!(still.root().create_dir("a").unwrap_err().errno(), 17);
+    assert_eq!(still.root().create_dir("new").unwrap_err().errno(), 30);
+    still.root().create_dir_all("a/b").unwrap();
+}
+
+#[test]
+fn names_that_several_threads_create_exist_for_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = writable(&image(dir.path()));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for n in 0..200 {
+                    volume.root().create(format!("{n}")).unwrap();
+                }
+            });
+        }
+    });
+    volume.close().unwrap();
+}
+
+#[test]
+fn copies_keep_their_permissions_and_not_into_themselves() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = writable(&image(dir.path()));
+    let root = volume.root();
+    root.create_dir_all("from/below").unwrap();
+    // user::rwx,user:1000:rwx,group::r-x,mask::rwx,other::r-x: a version, then tag, permissions and id of each.
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in [(1, 7, !0), (2, 7, 1000), (4, 5, !0), (0x10, 7, !0), (0x20, 5, !0_u32)] {
+        list.extend([tag, 0, permissions, 0]);
+        list.extend(id.to_le_bytes());
+    }
+    let list = Acl::parse_xattr(&list, extant::InodeNumber(2)).unwrap();
+    root.set_acl("from", AclKind::Default, Some(&list)).unwrap();
+    root.write("from/file", "text").unwrap();
+    root.set_acl("from/file", AclKind::Access, None).unwrap();
+    root.set_mode("from/file", 0o640).unwrap();
+    let from = root.open_dir("from").unwrap();
+    for inside in ["from", "from/below"] {
+        let to = root.open_dir(inside).unwrap();
+        assert!(matches!(copy_tree(&from, &to), Err(Error::Invalid(_))), "{inside}");
+    }
+    assert_eq!(root.read("from/file").unwrap(), b"text");
+    root.create_dir("to").unwrap();
+    copy_tree(&from, &root.open_dir("to").unwrap()).unwrap();
+    assert_eq!(root.acl("to/file", AclKind::Access).unwrap(), None);
+    assert_eq!(root.metadata("to/file").unwrap().mode() & 0o777, 0o640);
+    assert_eq!(root.acl("to", AclKind::Default).unwrap(), root.acl("from", AclKind::Default).unwrap());
+    drop((from, root));
+    volume.close().unwrap();
+}
