@@ -72,7 +72,10 @@ impl Listing<'_> {
             return self.print(&mut session.out, volume, &item);
         }
         let depth = (!self.args.recursive).then_some(1);
-        let mut walk = volume.walk(&top, WalkOptions { inodes: wants_inodes, depth }).await.map_err(at)?;
+        let mut walk = volume
+            .walk(&top, WalkOptions { inodes: wants_inodes, depth, ..Default::default() })
+            .await
+            .map_err(at)?;
         while let Some(next) = walk.next().await {
             let entry = match next {
                 Ok(entry) => entry,

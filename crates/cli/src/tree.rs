@@ -23,7 +23,8 @@ async fn show(session: &mut Session, args: &TreeArgs, volume: &Volume) -> Result
         return Err(at(Error::NotADirectory(quote(&place.path))));
     }
     let depth = args.depth.map(|depth| depth as usize);
-    let mut walk = volume.walk(&top, WalkOptions { inodes: false, depth }).await.map_err(at)?;
+    let mut walk =
+        volume.walk(&top, WalkOptions { inodes: false, depth, ..Default::default() }).await.map_err(at)?;
     let mut drawing: Box<dyn Drawing> = match args.json {
         false => Box::new(Lines::default()),
         true => Box::new(Nested::default()),

@@ -1,5 +1,5 @@
 //! Directories, tar archives and OCI layouts become ext2, ext3 or ext4 volumes in one pass, or are added to one that exists;
-//! volumes become archives and directories again; empty volumes are made.
+//! volumes become archives and directories again, and are compared; empty volumes are made.
 //!
 //! The size is known before the first byte is written: sources are read into one compact tree, a pure planner gives every
 //! block its place, and then contents stream from the sources into the image, large buffers at a time. The same input gives
@@ -25,6 +25,7 @@
 
 mod add;
 mod build;
+pub mod diff;
 mod error;
 pub mod export;
 mod layout;

@@ -25,6 +25,8 @@ pub struct WalkOptions {
     pub inodes: bool,
     /// Do not enter directories deeper than this; 1 is the directory itself.
     pub depth: Option<usize>,
+    /// Read every directory to its end before its first name, however large it is, so that all of its names are in order.
+    pub whole_directories: bool,
 }
 
 /// A name met on a walk.
@@ -148,6 +150,11 @@ impl Walk {
         &self.path
     }
 
+    /// Leaves the directory that was returned last unread.
+    pub fn skip(&mut self) {
+        self.enter = None;
+    }
+
     /// The next name; `None` at the end. A file or directory that cannot be read is returned once as an error, and the
     /// walk goes on.
     pub async fn next(&mut self) -> Option<std::result::Result<WalkEntry, WalkError>> {
@@ -212,7 +219,10 @@ impl Walk {
     /// Reads names of the innermost directory until there are no more, or no more room.
     async fn load_batch(&mut self) {
         // Half of what is left, so that deeper directories have room, too.
-        let room = (NAMES_BYTES.saturating_sub(self.names_bytes) / 2).max(64 << 10);
+        let room = match self.options.whole_directories {
+            true => usize::MAX,
+            false => (NAMES_BYTES.saturating_sub(self.names_bytes) / 2).max(64 << 10),
+        };
         let blocks_count = self.view.superblock().blocks_count();
         let mut failure = None;
         let Some(level) = self.stack.last_mut() else { return };

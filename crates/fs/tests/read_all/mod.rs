@@ -14,7 +14,9 @@ pub(crate) async fn read_all(bytes: Vec<u8>, options: OpenOptions) {
     let _ = volume.dump(Dump::Journal).await;
     let _ = volume.resolve(b"/many/../short", Follow::Yes).await;
     let Ok(root) = volume.root().await else { return };
-    let Ok(mut walk) = volume.walk(&root, WalkOptions { inodes: true, depth: None }).await else { return };
+    let Ok(mut walk) = volume.walk(&root, WalkOptions { inodes: true, ..Default::default() }).await else {
+        return;
+    };
     let mut entries = 0u64;
     while let Some(entry) = walk.next().await {
         entries += 1;

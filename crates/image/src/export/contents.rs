@@ -1,6 +1,6 @@
 //! Files' contents, holes told apart.
 
-use super::{ExportError, Watch};
+use super::Watch;
 use extant_cache::ByteRange;
 use extant_format::{Corrupt, Inode, InodeFlags, Place, RoCompat};
 use extant_fs::{Chunk, Error, FileStream, RunState, Volume};
@@ -8,12 +8,12 @@ use extant_fs::{Chunk, Error, FileStream, RunState, Volume};
 /// Counts the contents read from a volume, and refuses more than it can hold: a map that uses blocks twice could make
 /// a small volume endless.
 #[derive(Debug)]
-pub(super) struct Allowance {
+pub(crate) struct Allowance {
     left_bytes: u64,
 }
 
 impl Allowance {
-    pub(super) fn of(volume: &Volume) -> Self {
+    pub(crate) fn of(volume: &Volume) -> Self {
         let sb = volume.superblock();
         let bytes = sb.blocks_count() << sb.block_size().log2();
         // Slack for a few blocks in two files, which damage does; with shared_blocks all of it may be on purpose.
@@ -21,19 +21,13 @@ impl Allowance {
         Self { left_bytes: bytes.saturating_mul(factor) }
     }
 
-    pub(super) fn spend(&mut self, inode: &Inode, bytes: u64) -> Result<(), ExportError> {
+    pub(crate) fn spend(&mut self, inode: &Inode, bytes: u64) -> Result<(), Error> {
         match self.left_bytes.checked_sub(bytes) {
             Some(left) => self.left_bytes = left,
             None => {
                 let rule =
                     "no more, with all files before, than the volume holds: blocks are used many times";
-                return Err(Error::from(Corrupt::field(
-                    Place::Inode(inode.number),
-                    "data bytes",
-                    bytes,
-                    rule,
-                ))
-                .into());
+                return Err(Corrupt::field(Place::Inode(inode.number), "data bytes", bytes, rule).into());
             }
         }
         Ok(())
@@ -41,7 +35,7 @@ impl Allowance {
 }
 
 /// Where a file has data: ascending, not adjacent, within its size; as far as the map can be read: [`send`] reports the rest.
-pub(super) async fn regions(volume: &Volume, inode: &Inode) -> Vec<ByteRange> {
+pub(crate) async fn regions(volume: &Volume, inode: &Inode) -> Vec<ByteRange> {
     let size = inode.size();
     if inode.flags().contains(InodeFlags::INLINE_DATA) {
         return whole(size);

@@ -4,7 +4,7 @@
 //! file that cannot be read, or not be kept at the destination, is reported to a [`Watch`] and left out.
 
 mod archive;
-mod contents;
+pub(crate) mod contents;
 mod header;
 mod host;
 mod links;

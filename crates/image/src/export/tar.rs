@@ -35,7 +35,7 @@ pub async fn to_tar(
         done: Exported::default(),
     };
     if top.kind() == Some(FileKind::Directory) {
-        let mut walk = volume.walk(top, WalkOptions { inodes: true, depth: None }).await?;
+        let mut walk = volume.walk(top, WalkOptions { inodes: true, ..Default::default() }).await?;
         archive.add(b".", top).await?;
         while let Some(next) = walk.next().await {
             match next {

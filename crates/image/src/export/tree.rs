@@ -59,7 +59,7 @@ pub async fn to_directory(
         copy.add(1, name, b"", top).await?;
     }
     if is_directory && copy.stack.len() == 1 + shift {
-        let mut walk = volume.walk(top, WalkOptions { inodes: true, depth: None }).await?;
+        let mut walk = volume.walk(top, WalkOptions { inodes: true, ..Default::default() }).await?;
         while let Some(next) = walk.next().await {
             match next {
                 Ok(entry) => {

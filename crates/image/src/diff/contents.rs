@@ -1,0 +1,175 @@
+//! The first byte that differs between two files.
+
+use super::side::{Item, Node};
+use super::{Report, Side, Tree, Unreadable};
+use crate::export::contents::{Allowance, regions};
+use extant_fs::{BlockRef, Chunk, FileStream};
+use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Bytes read from the host at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// A regular file as a stream of pieces.
+pub(super) struct Reader {
+    source: Source,
+    piece: Piece,
+    /// Bytes of `piece` that were compared.
+    used: usize,
+}
+
+enum Source {
+    Stored(FileStream),
+    Host { file: File, at: u64, size: u64 },
+}
+
+enum Piece {
+    Stored(BlockRef),
+    Host(Vec<u8>),
+    Hole(u64),
+}
+
+/// Opens a regular file of a tree.
+pub(super) async fn open(
+    item: &Item,
+    tree: &Tree<'_>,
+    allowance: &mut Option<Allowance>,
+) -> Result<Reader, Unreadable> {
+    let source = match (&item.node, tree) {
+        (Node::Stored(inode), Tree::Volume { volume, .. }) => {
+            if let Some(allowance) = allowance {
+                let bytes = regions(volume, inode).await.iter().map(|region| region.len()).sum();
+                allowance.spend(inode, bytes)?;
+            }
+            Source::Stored(volume.stream(inode.clone()).await?)
+        }
+        (Node::Host(path), _) => {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from)?);
+            let size = file.metadata()?.len();
+            Source::Host { file, at: 0, size }
+        }
+        (Node::Stored(_), Tree::Host(_)) => unreachable!("an inode belongs to a volume"),
+    };
+    Ok(Reader { source, piece: Piece::Hole(0), used: 0 })
+}
+
+/// The first byte that differs, counted from 0, up to the end of the shorter file.
+///
+/// # Errors
+/// The side that could not be read to this end, and why.
+pub(super) async fn first_difference(
+    mut a: Reader,
+    mut b: Reader,
+    report: &mut dyn Report,
+) -> Result<Option<u64>, (Side, Unreadable)> {
+    let mut at = 0;
+    loop {
+        let left_a = a.fill().await.map_err(|error| (Side::A, error))?;
+        let left_b = b.fill().await.map_err(|error| (Side::B, error))?;
+        let n = left_a.min(left_b);
+        if n == 0 {
+            return Ok(None);
+        }
+        let differs = match (a.bytes(n), b.bytes(n)) {
+            (None, None) => None,
+            (Some(bytes), None) | (None, Some(bytes)) => bytes.iter().position(|&byte| byte != 0),
+            (Some(a), Some(b)) if a == b => None,
+            (Some(a), Some(b)) => a.iter().zip(b).position(|(a, b)| a != b),
+        };
+        if let Some(skip) = differs {
+            return Ok(Some(at + skip as u64));
+        }
+        a.take(n);
+        b.take(n);
+        at += n;
+        report.advanced(2 * n);
+    }
+}
+
+impl Reader {
+    /// Bytes of the current piece that were not compared; 0 at the end of the file.
+    async fn fill(&mut self) -> Result<u64, Unreadable> {
+        loop {
+            let left = self.piece.len() - self.used as u64;
+            if left > 0 {
+                return Ok(left);
+            }
+            self.used = 0;
+            let next = match &mut self.source {
+                Source::Stored(stream) => stream.next().await?.map(|chunk| match chunk {
+                    Chunk::Data { bytes, .. } => Piece::Stored(bytes),
+                    Chunk::Hole { bytes, .. } => Piece::Hole(bytes),
+                }),
+                Source::Host { file, at, size } => read_host(file, at, *size)?,
+            };
+            match next {
+                Some(piece) => self.piece = piece,
+                None => {
+                    self.piece = Piece::Hole(0);
+                    return Ok(0);
+                }
+            }
+        }
+    }
+
+    /// The next `n` bytes; `None` where they are a hole.
+    fn bytes(&self, n: u64) -> Option<&[u8]> {
+        let bytes: &[u8] = match &self.piece {
+            Piece::Stored(bytes) => bytes,
+            Piece::Host(bytes) => bytes,
+            Piece::Hole(_) => return None,
+        };
+        Some(&bytes[self.used..self.used + n as usize])
+    }
+
+    fn take(&mut self, n: u64) {
+        match &mut self.piece {
+            Piece::Hole(left) => *left -= n,
+            _ => self.used += n as usize,
+        }
+    }
+}
+
+impl Piece {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Stored(bytes) => bytes.len() as u64,
+            Self::Host(bytes) => bytes.len() as u64,
+            Self::Hole(bytes) => *bytes,
+        }
+    }
+}
+
+/// The piece of a file of the host at byte `at`, which moves behind it; `None` at its end.
+fn read_host(file: &File, at: &mut u64, size: u64) -> io::Result<Option<Piece>> {
+    if *at >= size {
+        return Ok(None);
+    }
+    let data = match rustix::fs::seek(file, SeekFrom::Data(*at)) {
+        Ok(data) => data.min(size),
+        Err(Errno::NXIO) => size,
+        // A file system that does not tell has data everywhere.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => *at,
+        Err(error) => return Err(error.into()),
+    };
+    if data > *at {
+        let hole = data - *at;
+        *at = data;
+        return Ok(Some(Piece::Hole(hole)));
+    }
+    let mut bytes = vec![0; CHUNK_BYTES.min((size - *at) as usize)];
+    loop {
+        match file.read_at(&mut bytes, *at) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => {
+                bytes.truncate(read?);
+                *at += bytes.len() as u64;
+                return Ok((!bytes.is_empty()).then_some(Piece::Host(bytes)));
+            }
+        }
+    }
+}
