@@ -48,6 +48,7 @@ pub(crate) enum Command {
     Cat(CatArgs),
     Cp(CpArgs),
     Export(ExportArgs),
+    Diff(DiffArgs),
     Recover(RecoverArgs),
     Debug(DebugArgs),
     #[command(flatten)]
@@ -250,6 +251,40 @@ pub(crate) struct ExportArgs {
     /// The archive, compressed if it ends in .gz, .tgz, .zst, .tzst, .xz or .txz; - is standard output
     #[arg(short, long, value_name = "TAR", value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
+}
+
+/// Show what differs between two volumes, or parts of them
+///
+/// Compared are names, kinds, permissions, owners, times of change, flags, projects, extended attributes and access lists,
+/// device numbers, targets of symbolic links, names that are links of one file, sizes, and contents with the first byte that
+/// differs. A directory of the host may stand for one of the two; files of the host have no flags and projects to compare. A
+/// path that is no directory of the host is an image.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes:\n  0  no difference\n  1  something differs\n  2  the command line was wrong, or something could \
+    not be compared\n  3  a volume is damaged\n  4  a volume uses a feature that is not supported"
+)]
+pub(crate) struct DiffArgs {
+    /// One volume, a file or directory of it, or a directory of the host
+    #[arg(value_name = "A", value_hint = ValueHint::AnyPath)]
+    pub(crate) a: OsString,
+    /// The other
+    #[arg(value_name = "B", value_hint = ValueHint::AnyPath)]
+    pub(crate) b: OsString,
+    /// Print each path that differs once; its contents are read to the first difference only
+    #[arg(short, long)]
+    pub(crate) brief: bool,
+    /// Do not compare times
+    #[arg(long, conflicts_with = "all_times")]
+    pub(crate) ignore_times: bool,
+    /// Compare times of access, of change of the inode and of creation, too
+    #[arg(long)]
+    pub(crate) all_times: bool,
+    /// Print JSON: one array of all differences
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) open: ImageArgs,
 }

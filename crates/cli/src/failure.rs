@@ -67,6 +67,9 @@ pub(crate) enum Failure {
     /// A command of a script failed; those before it were done.
     #[error("line {number}: {failure}")]
     Line { number: usize, failure: Box<Failure> },
+    /// A comparison met this, which must not look like a difference.
+    #[error("{0}")]
+    Compare(Box<Failure>),
     #[error("{place} {loss}")]
     NotKept { place: String, loss: Loss },
     #[error(transparent)]
@@ -142,6 +145,7 @@ impl Failure {
                 exit_of(error)
             }
             Self::Line { failure, .. } => failure.exit(),
+            Self::Compare(failure) => failure.exit().max(Exit::Usage),
             Self::Usage(_) | Self::Build(extant_image::BuildError::Options(_)) => Exit::Usage,
             Self::Lab(LabError::Job(_) | LabError::Machine(_) | LabError::Trace(_)) => Exit::Usage,
             _ => Exit::Failed,

@@ -6,6 +6,7 @@ mod build;
 mod cat;
 mod cp;
 mod debug;
+mod diff;
 mod docs;
 mod edit;
 mod edit_args;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Command::Trim(args) => edit::trim(&mut session, args),
         Command::Cp(args) => cp::run(&mut session, args),
         Command::Export(args) => export::run(&mut session, args),
+        Command::Diff(args) => diff::run(&mut session, args),
         Command::Recover(args) => recover::run(&mut session, args),
         Command::Lab(command) => lab::run(&mut session, command),
         Command::Completions { shell } => docs::completions(*shell),

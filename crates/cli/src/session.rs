@@ -91,6 +91,11 @@ impl Session {
         }
     }
 
+    /// Remembers an exit code for something that is no failure.
+    pub(crate) fn exit_with(&mut self, exit: Exit) {
+        self.worst = self.worst.max(exit);
+    }
+
     /// As [`Self::fail`], for a path that a walk could not read.
     pub(crate) fn fail_walk(&mut self, place: &ImagePath, WalkError { path, error }: WalkError) {
         let place = ImagePath { image: place.image.clone(), path: place.below(&path) };

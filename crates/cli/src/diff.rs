@@ -1,0 +1,306 @@
+//! `extant diff`.
+
+use crate::args::DiffArgs;
+use crate::failure::{Exit, Failure};
+use crate::image_path::ImagePath;
+use crate::json::{self, Bytes, Time, hex, kind_name};
+use crate::output::outln;
+use crate::progress::Progress;
+use crate::session::{Access, Session, used_bytes};
+use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags};
+use extant_fs::{Follow, Volume, quote};
+use extant_image::diff::{Difference, Options, Report, Side, TimeOf, Times, Tree, Unreadable, compare};
+use serde::Serialize;
+use std::ffi::OsStr;
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes of an attribute's value that are printed.
+const VALUE_BYTES: usize = 64;
+
+/// No failure must look like a difference.
+pub(crate) fn run(session: &mut Session, args: &DiffArgs) -> Result<(), Failure> {
+    show(session, args).map_err(|failure| match failure {
+        Failure::Closed => Failure::Closed,
+        failure => Failure::Compare(Box::new(failure)),
+    })
+}
+
+/// A place that an argument names.
+enum Place {
+    Image(ImagePath),
+    Host(PathBuf),
+}
+
+/// A place that was opened.
+enum Opened {
+    Image(Volume, Box<Inode>),
+    Host(PathBuf),
+}
+
+impl Place {
+    fn parse(arg: &OsStr) -> Self {
+        let names_path = arg.as_bytes().windows(2).any(|pair| pair == b":/");
+        match !names_path && Path::new(arg).is_dir() {
+            true => Self::Host(arg.into()),
+            false => Self::Image(ImagePath::parse(arg.to_owned())),
+        }
+    }
+
+    fn open(&self, session: &mut Session, args: &DiffArgs) -> Result<Opened, Failure> {
+        match self {
+            Self::Host(path) => Ok(Opened::Host(path.clone())),
+            Self::Image(place) => {
+                let volume = session.volume(place, &args.open, Access::Contents)?;
+                let top = session.rt.block_on(volume.resolve(&place.path, Follow::No))?;
+                let top = top.map_err(|error| Failure::at(place, error))?;
+                Ok(Opened::Image(volume, Box::new(top)))
+            }
+        }
+    }
+
+    /// The failure of something below this place.
+    fn failure(&self, path: &[u8], error: Unreadable) -> Failure {
+        match (self, error) {
+            (Self::Image(place), Unreadable::Volume(error)) => {
+                let place = ImagePath { image: place.image.clone(), path: place.below(path) };
+                Failure::at(&place, error)
+            }
+            (Self::Host(top), Unreadable::Host(error)) => {
+                Failure::host(&top.join(OsStr::from_bytes(path)), error)
+            }
+            (Self::Image(place), Unreadable::Host(error)) => Failure::host(&place.image, error),
+            (Self::Host(top), Unreadable::Volume(error)) => {
+                Failure::Volume { place: quote(top.as_os_str().as_bytes()), error }
+            }
+        }
+    }
+}
+
+impl Opened {
+    fn tree(&self) -> Tree<'_> {
+        match self {
+            Self::Image(volume, top) => Tree::Volume { volume, top },
+            Self::Host(path) => Tree::Host(path),
+        }
+    }
+
+    fn used_bytes(&self) -> u64 {
+        match self {
+            Self::Image(volume, _) => used_bytes(volume),
+            Self::Host(_) => 0,
+        }
+    }
+}
+
+fn show(session: &mut Session, args: &DiffArgs) -> Result<(), Failure> {
+    let places = [Place::parse(&args.a), Place::parse(&args.b)];
+    if let [Place::Host(_), Place::Host(_)] = places {
+        return Err(Failure::Usage("two directories of the host: one of the two must be an image".into()));
+    }
+    let (a, b) = (places[0].open(session, args)?, places[1].open(session, args)?);
+    let times = match args {
+        DiffArgs { ignore_times: true, .. } => Times::None,
+        DiffArgs { all_times: true, .. } => Times::All,
+        _ => Times::Modified,
+    };
+    let options = Options { times, brief: args.brief };
+    let progress = Progress::new(a.used_bytes() + b.used_bytes(), session.quiet);
+    let labels = [&args.a, &args.b].map(|arg| quote(arg.as_bytes()));
+    if args.json {
+        session.out.write(b"[")?;
+    }
+    let rt = session.rt.clone();
+    let mut printer = Printer { session, args, places: &places, labels, progress, first: true, ended: None };
+    let found = rt.block_on(compare(a.tree(), b.tree(), options, &mut printer))?;
+    printer.progress.finish();
+    if let Some(failure) = printer.ended {
+        return Err(failure);
+    }
+    if found > 0 {
+        session.exit_with(Exit::Failed);
+    }
+    match (args.json, found) {
+        (true, _) => session.out.write(b"\n]\n")?,
+        (false, 0) => session.summary("no differences"),
+        (false, 1) => session.summary("1 difference"),
+        (false, _) => session.summary(&format!("{found} differences")),
+    }
+    Ok(())
+}
+
+/// Prints differences as they are found.
+struct Printer<'a> {
+    session: &'a mut Session,
+    args: &'a DiffArgs,
+    places: &'a [Place; 2],
+    labels: [String; 2],
+    progress: Progress,
+    first: bool,
+    /// Why printing ended.
+    ended: Option<Failure>,
+}
+
+impl Report for Printer<'_> {
+    fn difference(&mut self, path: &[u8], difference: &Difference) -> ControlFlow<()> {
+        let path = [b"/", path].concat();
+        let progress = &self.progress;
+        let out = &mut self.session.out;
+        let mut printed = Ok(());
+        progress.suspend(|| {
+            printed = match self.args.json {
+                true => out
+                    .write(if std::mem::take(&mut self.first) { b"\n" } else { b",\n" })
+                    .and_then(|()| json::print_compact(out, &JsonDifference::new(&path, difference))),
+                false => match difference {
+                    Difference::Only(side, kind) => {
+                        let label = &self.labels[*side as usize];
+                        outln!(out, "only in {label}: {} ({})", quote(&path), kind_name(Some(*kind)))
+                    }
+                    _ if self.args.brief => outln!(out, "{} differs", quote(&path)),
+                    _ => outln!(out, "{}: {}", quote(&path), describe(difference)),
+                },
+            };
+        });
+        match printed {
+            Ok(()) => Continue(()),
+            Err(failure) => {
+                self.ended = Some(failure);
+                Break(())
+            }
+        }
+    }
+
+    fn unreadable(&mut self, side: Side, path: &[u8], error: Unreadable) {
+        let failure = self.places[side as usize].failure(path, error);
+        let (progress, session) = (&self.progress, &mut *self.session);
+        progress.suspend(|| session.fail(Failure::Compare(Box::new(failure))));
+    }
+
+    fn advanced(&mut self, bytes: u64) {
+        self.progress.advance(bytes);
+    }
+}
+
+fn describe(difference: &Difference) -> String {
+    let device = |device: &DeviceNumber| format!("{}:{}", device.major, device.minor);
+    let flags = |flags: &InodeFlags| match flag_names(*flags).join(" ") {
+        none if none.is_empty() => "none".to_owned(),
+        names => names,
+    };
+    let path = |path: &Option<Vec<u8>>| match path {
+        Some(path) => format!("another name of {}", quote(&[b"/", &path[..]].concat())),
+        None => "a file of its own".to_owned(),
+    };
+    let (name, a, b) = match difference {
+        Difference::Only(_, kind) => {
+            return format!("is there on one side only ({})", kind_name(Some(*kind)));
+        }
+        Difference::Contents { first } => return format!("contents differ from byte {first} on"),
+        Difference::Kind(a, b) => ("kind".into(), kind_name(Some(*a)).into(), kind_name(Some(*b)).into()),
+        Difference::Mode(a, b) => ("mode".into(), format!("{a:04o}"), format!("{b:04o}")),
+        Difference::Uid(a, b) => ("owner".into(), a.to_string(), b.to_string()),
+        Difference::Gid(a, b) => ("group".into(), a.to_string(), b.to_string()),
+        Difference::Project(a, b) => ("project".into(), a.to_string(), b.to_string()),
+        Difference::Time(which, a, b) => (time_name(*which).replace('_', " "), a.to_string(), b.to_string()),
+        Difference::Flags(a, b) => ("flags".into(), flags(a), flags(b)),
+        Difference::Device(a, b) => ("device".into(), device(a), device(b)),
+        Difference::Target(a, b) => ("target".into(), quote(a), quote(b)),
+        Difference::Attribute { name, a, b } => (format!("attribute {}", quote(name)), value(a), value(b)),
+        Difference::Links(a, b) => ("links".into(), path(a), path(b)),
+        Difference::Size(a, b) => ("size".into(), a.to_string(), b.to_string()),
+        other => return format!("{other:?}"),
+    };
+    format!("{name}: {a} -> {b}")
+}
+
+/// The value of an attribute, as far as it is printed.
+fn value(bytes: &Option<Vec<u8>>) -> String {
+    let Some(bytes) = bytes else { return "none".into() };
+    let shown = &bytes[..bytes.len().min(VALUE_BYTES)];
+    let is_text = std::str::from_utf8(bytes).is_ok_and(|text| !text.contains(char::is_control));
+    let text = if is_text { format!("\"{}\"", quote(shown)) } else { format!("0x{}", hex(shown)) };
+    match bytes.len() > VALUE_BYTES {
+        true => format!("{text}... ({} bytes)", bytes.len()),
+        false => text,
+    }
+}
+
+fn flag_names(flags: InodeFlags) -> Vec<String> {
+    flags.iter_names().map(|(name, _)| name.to_lowercase()).collect()
+}
+
+fn time_name(which: TimeOf) -> &'static str {
+    match which {
+        TimeOf::Access => "accessed",
+        TimeOf::Modification => "modified",
+        TimeOf::Change => "changed",
+        TimeOf::Creation => "created",
+    }
+}
+
+#[derive(Serialize)]
+struct JsonDifference<'a> {
+    path: Bytes<'a>,
+    /// The property that differs.
+    what: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<Bytes<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_byte: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    a: Option<Value<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    b: Option<Value<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Value<'a> {
+    Number(u64),
+    Word(&'static str),
+    Words(Vec<String>),
+    Bytes(Bytes<'a>),
+    Device([u32; 2]),
+    Time(Time),
+}
+
+impl<'a> JsonDifference<'a> {
+    fn new(path: &'a [u8], difference: &'a Difference) -> Self {
+        let number = |n: u64| Some(Value::Number(n));
+        let kind = |kind: FileKind| Some(Value::Word(kind_name(Some(kind))));
+        let bytes = |bytes: &'a [u8]| Some(Value::Bytes(Bytes(bytes)));
+        let device = |device: DeviceNumber| Some(Value::Device([device.major, device.minor]));
+        let (mut name, mut first_byte) = (None, None);
+        let (what, a, b) = match difference {
+            Difference::Only(Side::A, of) => ("only_in_a", kind(*of), None),
+            Difference::Only(Side::B, of) => ("only_in_b", None, kind(*of)),
+            Difference::Kind(a, b) => ("kind", kind(*a), kind(*b)),
+            Difference::Mode(a, b) => ("mode", number((*a).into()), number((*b).into())),
+            Difference::Uid(a, b) => ("uid", number((*a).into()), number((*b).into())),
+            Difference::Gid(a, b) => ("gid", number((*a).into()), number((*b).into())),
+            Difference::Project(a, b) => ("project", number((*a).into()), number((*b).into())),
+            Difference::Time(of, a, b) => {
+                (time_name(*of), Some(Value::Time((*a).into())), Some(Value::Time((*b).into())))
+            }
+            Difference::Flags(a, b) => {
+                ("flags", Some(Value::Words(flag_names(*a))), Some(Value::Words(flag_names(*b))))
+            }
+            Difference::Device(a, b) => ("device", device(*a), device(*b)),
+            Difference::Target(a, b) => ("target", bytes(a), bytes(b)),
+            Difference::Attribute { name: of, a, b } => {
+                name = Some(Bytes(of));
+                ("xattr", a.as_deref().and_then(bytes), b.as_deref().and_then(bytes))
+            }
+            Difference::Links(a, b) => ("links", a.as_deref().and_then(bytes), b.as_deref().and_then(bytes)),
+            Difference::Size(a, b) => ("size", number(*a), number(*b)),
+            Difference::Contents { first } => {
+                first_byte = Some(*first);
+                ("contents", None, None)
+            }
+            _ => ("other", None, None),
+        };
+        Self { path: Bytes(path), what, name, first_byte, a, b }
+    }
+}
