@@ -126,6 +126,30 @@ impl Mmp {
         until_nul(&self.raw.mmp_bdevname)
     }
 
+    /// The same block with another state, written at `time`, in seconds since 1970.
+    #[must_use]
+    pub fn with_state(mut self, state: MmpState, time: u64) -> Self {
+        self.raw.mmp_seq = match state {
+            MmpState::Clean => SEQUENCE_CLEAN,
+            MmpState::Checking => SEQUENCE_FSCK,
+            MmpState::Mounted(sequence) => sequence.min(MMP_SEQUENCE_MAX),
+        }
+        .into();
+        self.raw.mmp_time = time.into();
+        self.state = state;
+        self
+    }
+
+    /// The same block of a user with these names, cut to the length of their fields, who writes it at least every
+    /// `interval_s` seconds.
+    #[must_use]
+    pub fn with_user(mut self, host: &[u8], device: &[u8], interval_s: u16) -> Self {
+        fill(&mut self.raw.mmp_nodename, host);
+        fill(&mut self.raw.mmp_bdevname, device);
+        self.raw.mmp_check_interval = interval_s.into();
+        self
+    }
+
     /// Writes it to the start of `block`; `seed` is that of a volume with `metadata_csum`.
     ///
     /// # Panics
@@ -135,6 +159,13 @@ impl Mmp {
         raw.mmp_checksum = seed.map_or(0, |seed| self.checksum(seed)).into();
         block[..MMP_BYTES].copy_from_slice(raw.as_bytes());
     }
+}
+
+/// A name, ended by NUL, and zeroes behind it.
+fn fill(field: &mut [u8], name: &[u8]) {
+    let len = name.len().min(field.len() - 1);
+    field.fill(0);
+    field[..len].copy_from_slice(&name[..len]);
 }
 
 fn until_nul(bytes: &[u8]) -> &[u8] {
@@ -179,6 +210,12 @@ mod tests {
         let mut ours = [0; 1024];
         mmp.write_to(&mut ours, Some(seed()));
         assert_eq!(ours, *BLOCK);
+        let used = mmp.with_user(&[b'h'; 80], b"sda", 10).with_state(MmpState::Mounted(7), 9);
+        used.write_to(&mut ours, Some(seed()));
+        let read = Mmp::parse(&ours, NUMBER).unwrap();
+        read.verify_checksum(seed()).unwrap();
+        assert_eq!((read.state(), read.updated(), read.check_interval_s()), (MmpState::Mounted(7), 9, 10));
+        assert_eq!((read.host(), read.device()), (&[b'h'; 63][..], &b"sda"[..]));
         Mmp::clean(NUMBER, 5).write_to(&mut ours, None);
         let ours = Mmp::parse(&ours, NUMBER).unwrap();
         assert_eq!((ours.state(), ours.check_interval_s()), (MmpState::Clean, 5));

@@ -399,8 +399,8 @@ impl Inner {
     }
 
     async fn record_failure(&self) {
-        // A journal that was closed, or dropped as a crash does, has not failed.
-        let has_failed = !matches!(self.lock().failure, None | Some(Error::ReadOnly));
+        // A journal that was closed, or dropped as a crash does, has not failed; another host's is not to be written.
+        let has_failed = !matches!(self.lock().failure, None | Some(Error::ReadOnly | Error::InUse { .. }));
         if let Some(log) = self.log.as_ref().filter(|_| has_failed)
             && !self.failure_recorded.swap(true, Ordering::Relaxed)
         {

@@ -5,7 +5,6 @@
 //! [`replay`](replay::replay) writes the copies home.
 
 mod log;
-mod mmp;
 mod reader;
 mod replay;
 mod scan;

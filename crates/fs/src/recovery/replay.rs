@@ -9,7 +9,6 @@ use crate::view::{OpenOptions, View};
 use crate::{Error, Result};
 use extant_block::{Buf, Device, Segment};
 use extant_format::{Compat, Incompat, STATE_ERROR, SUPERBLOCK_BYTES, Superblock, VolumeBlock};
-use extant_rt::Rt;
 use std::sync::Arc;
 
 /// Memory for blocks of the log between reading it and writing them home; those of a larger log are read again.
@@ -37,11 +36,11 @@ pub struct Recovery {
 }
 
 /// Replays a volume's dirty journal on disk and marks it clean, with free counts summed anew. Cut short anywhere, it can be
-/// run again.
+/// run again. The caller holds the volume's multiple-mount protection.
 ///
 /// # Errors
 /// Those of [`recover`](crate::recover), of which this is the first half.
-pub(crate) async fn replay(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
+pub(crate) async fn replay(device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
     let raw = View::open(device.clone(), options).await?;
     if !raw.superblock().incompat().contains(Incompat::RECOVER) {
         return Ok(Recovery {
@@ -50,7 +49,6 @@ pub(crate) async fn replay(rt: &Rt, device: Arc<dyn Device>, options: OpenOption
             ..Recovery::default()
         });
     }
-    super::mmp::refuse_in_use(rt, &raw).await?;
     let Some(log) = Log::open(&raw).await? else {
         return Err(Error::unsupported("a journal on another device"));
     };

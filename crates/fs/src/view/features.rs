@@ -39,7 +39,7 @@ const OS_HURD: u32 = 1;
 pub(crate) fn check_writable(sb: &Superblock) -> Result<()> {
     const HINT: &str = "; it can be opened for reading only";
     let refuse = |feature: String| Err(Error::Unsupported { feature, hint: HINT });
-    let incompat = sb.incompat() & (Incompat::MMP | Incompat::EA_INODE);
+    let incompat = sb.incompat() & Incompat::EA_INODE;
     if let Some(feature) = incompat.names().next() {
         return refuse(feature);
     }

@@ -1,6 +1,7 @@
 //! A volume as programs see it: opened, read, changed by its nodes, and closed.
 
 mod live;
+mod mmp;
 mod mount;
 mod orphans;
 mod read;

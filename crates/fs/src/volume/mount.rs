@@ -1,5 +1,6 @@
 //! Opening for writing: mount state, sync, close.
 
+use super::mmp::Protection;
 use super::orphans::orphan_file_blocks;
 use super::{OpenOptions, Volume};
 use crate::file::Files;
@@ -93,6 +94,8 @@ struct Mount {
     state: u16,
     /// Orphans that the volume was left with and that were finished.
     orphans: u32,
+    /// Of a volume with multiple-mount protection.
+    protection: Option<Protection>,
     _claim: Claim,
 }
 
@@ -101,7 +104,8 @@ impl Volume {
     /// [`Volume::close`] the volume is marked as in use; dropping it instead equals a crash.
     ///
     /// # Errors
-    /// [`Error::Busy`] while the device is claimed by another writer. Refuses, by name, features that it cannot write; a
+    /// [`Error::Busy`] while the device is claimed by another writer, [`Error::InUse`] where another host has the volume
+    /// mounted (multiple-mount protection). Refuses, by name, features that it cannot write; a
     /// damaged superblock, group descriptor or journal; a volume without a journal that was not closed cleanly.
     pub async fn open_writable(rt: &Rt, disk: &Disk, options: WriteOptions) -> Result<Self> {
         let device = disk.device().clone();
@@ -113,8 +117,28 @@ impl Volume {
         found.verify_checksum()?;
         check_readable(&found)?;
         check_writable(&found)?;
+        let wall_clock = options.fixed_time.unwrap_or_else(|| rt.wall_clock());
+        let protection = Protection::hold(rt, &device, &found, wall_clock).await?;
+        let opened = Self::open_protected(rt, disk, &found, options, claim, protection.clone()).await;
+        if let (Err(_), Some(protection)) = (&opened, &protection) {
+            // The error that is told is why the volume was not opened.
+            let _ = protection.release(wall_clock).await;
+        }
+        opened
+    }
+
+    /// As [`Self::open_writable`], once no other host can write the volume.
+    async fn open_protected(
+        rt: &Rt,
+        disk: &Disk,
+        found: &Superblock,
+        options: WriteOptions,
+        claim: Claim,
+        protection: Option<Protection>,
+    ) -> Result<Self> {
+        let device = disk.device().clone();
         if found.incompat().contains(Incompat::RECOVER) {
-            replay(rt, device.clone(), OpenOptions::default()).await?;
+            replay(device.clone(), OpenOptions::default()).await?;
         }
         let raw = View::open(device.clone(), OpenOptions::default()).await?;
         let sb = raw.superblock().clone();
@@ -142,7 +166,7 @@ impl Volume {
         if options.discard {
             journal.discard_freed();
         }
-        let mut mount = Mount { disk: disk.clone(), options, state, orphans: 0, _claim: claim };
+        let mut mount = Mount { disk: disk.clone(), options, state, orphans: 0, protection, _claim: claim };
         // A volume that is refused is not marked as in use before.
         raw.root().await?;
         let orphan_file = orphan_file_blocks(&raw).await?;
@@ -150,6 +174,10 @@ impl Volume {
         let (writer, orphans) =
             Writer::new(rt, store, journal, disk, &orphan_file, options.fixed_time, errors).await?;
         let namespace = Namespace::new(&writer, Files::new(&writer, disk), disk);
+        if let Some(protection) = &mount.protection {
+            protection.check()?;
+            protection.tell(&namespace);
+        }
         mount.mark_open(&writer.store, &writer.journal).await?;
         // As Linux has it: with known errors, only a check finishes them.
         if mount.state & STATE_ERROR == 0 {
@@ -207,6 +235,9 @@ impl Volume {
             writer.heed_noted().await;
             writer.journal.close().await?;
             mount.mark_closed(writer).await?;
+            if let Some(protection) = &mount.protection {
+                protection.release(writer.journal.wall_clock()).await?;
+            }
             written
         });
         closed.await

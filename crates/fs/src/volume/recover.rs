@@ -1,5 +1,6 @@
 //! Recovering a volume: the journal replayed, and the orphans finished.
 
+use super::mmp::Protection;
 use super::mount::known_errors;
 use super::{OpenOptions, Volume, WriteOptions};
 use crate::recovery::{Recovery, replay};
@@ -7,7 +8,7 @@ use crate::view::View;
 use crate::{Error, Result};
 use extant_block::{Device, IoError, IoErrorKind, Op, Sector};
 use extant_cache::{CacheConfig, PageCache};
-use extant_format::{Compat, STATE_ERROR, STATE_VALID};
+use extant_format::{Compat, Incompat, STATE_ERROR, STATE_VALID};
 use extant_rt::Rt;
 use std::sync::Arc;
 
@@ -36,7 +37,15 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
         let feature = "no journal and was not closed cleanly".into();
         return Err(Error::Unsupported { feature, hint: "; run e2fsck, for there is nothing to replay" });
     }
-    let mut recovery = replay(rt, device.clone(), options).await?;
+    let protection = match found.incompat().contains(Incompat::RECOVER) {
+        true => Protection::hold(rt, &device, &found, rt.wall_clock()).await?,
+        false => None,
+    };
+    let replayed = replay(device.clone(), options).await;
+    if let Some(protection) = protection {
+        protection.release(rt.wall_clock()).await?;
+    }
+    let mut recovery = replayed?;
     if !recovery.has_orphans || options.superblock_offset.is_some() {
         return Ok(recovery);
     }

@@ -66,8 +66,8 @@ impl Writer {
             }
         }
         match self.journal.failure() {
-            // It was closed.
-            None | Some(Error::ReadOnly) => {}
+            // It was closed, or is another host's.
+            None | Some(Error::ReadOnly | Error::InUse { .. }) => {}
             Some(cause) => {
                 if !self.errors.end_is_recorded.swap(true, Ordering::Relaxed) {
                     self.journal.record_failure().await;

@@ -178,7 +178,7 @@ pub(super) fn prefix(image: &[u8]) -> u32 {
 pub(super) fn recovered(image: &[u8]) -> Vec<u8> {
     let rt = rt();
     let device = memory(&rt, image);
-    rt.block_on(replay(&rt, device.clone(), OpenOptions::default())).unwrap().unwrap();
+    rt.block_on(replay(device.clone(), OpenOptions::default())).unwrap().unwrap();
     contents(&rt, &*device)
 }
 

@@ -224,7 +224,6 @@ fn opening_for_writing_refuses_by_name() {
     assert_eq!(refused("-t ext4 -O quota"), "quota");
     assert_eq!(refused("-t ext4 -O bigalloc"), "bigalloc");
     assert_eq!(refused("-t ext4 -O ea_inode"), "ea_inode");
-    assert_eq!(refused("-t ext4 -O mmp"), "mmp");
     let tuned = |mke2fs: &str, mode: &str| {
         let (_dir, path) = file(&image(mke2fs, 16));
         let tuned = std::process::Command::new("tune2fs").args(["-o", mode]).arg(&path).output().unwrap();
