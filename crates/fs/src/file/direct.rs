@@ -5,8 +5,8 @@
 //! no page of it is in the cache while the device is written. Overwrites of blocks that have a place share the inode's lock
 //! and are in flight side by side, as do writes of whole blocks that change the map or the size, which are logged one after the
 //! other; a write that also zeroes a part of a block, appends, or has to wait for space has the inode for itself. Blocks are
-//! allocated and logged as those of write-back are: their data are on the device before anything points to them. What maps the
-//! next blocks (a node of the tree, a block of pointers) is read while the data before them are in flight. Other requests go
+//! allocated and logged as those of write-back are: their data are on the device before anything points to them. The
+//! node that maps the next blocks (of the tree, or a block of pointers) is read while the data before them are in flight. Other requests go
 //! through the cache: those not of whole sectors, of parts of blocks that hold nothing yet, and of contents in the inode.
 
 use super::contents::Contents;

@@ -43,7 +43,7 @@ fn the_map_of_the_next_blocks_is_read_while_data_are_in_flight() {
             assert!(!poll_once(&mut before).await);
             assert_eq!(held(&gate.held.lock())[0], len);
             let ahead = held(&gate.held.lock()).len() - 1;
-            assert!(ahead >= 1, "what maps the next blocks is being read");
+            assert!(ahead >= 1, "the map of the next blocks is being read");
             gate.release();
             let (buf, read) = before.await;
             assert!(read.unwrap() as u64 == len && buf[..] == expected[at as usize..][..len as usize]);
