@@ -1,9 +1,9 @@
 //! Direct I/O of Linux 2.6.19 (fs/direct-io.c), with the rules for boundaries that were proposed in November 2006.
 //!
-//! A file system may mark the end of a mapping as a *boundary*: the next mapping needs a block of metadata that is not in memory, so
-//! that what has been collected had better go to the disk first. ext3 marks every mapping that reaches the end of a pointer block
-//! (`ext3_get_blocks_handle`). The rules differ in which part of such a mapping is taken as the boundary, and in whether the bio is
-//! sent before or after that part joins it ([`BoundaryRule`]).
+//! A file system may mark the end of a mapping as a *boundary*: the next mapping needs a block of metadata that is not in memory,
+//! and the bio collected so far should go to the disk first. ext3 marks every mapping that reaches the end of a pointer block
+//! (`ext3_get_blocks_handle`). The rules differ in the part of such a mapping that is taken as the boundary, and in whether the
+//! bio is sent before or after that part joins it ([`BoundaryRule`]).
 //!
 //! [`Request`] is the state machine, without time and without I/O; [`BlockMap`] is the file system below it; [`cut_at_chunks`]
 //! is what the device mapper makes of a bio; [`Direct::write`] is the flow over them.

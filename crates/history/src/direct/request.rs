@@ -135,7 +135,7 @@ impl Request {
         }
     }
 
-    /// What happens next; nothing once all of it was sent.
+    /// The next step; nothing once all of it was sent.
     ///
     /// # Errors
     /// [`FullVolume`], from the map; what was collected is not sent.

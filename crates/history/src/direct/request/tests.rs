@@ -118,7 +118,7 @@ fn without_marks_the_rules_are_the_same() {
 }
 
 #[test]
-fn whatever_the_rule_every_block_is_sent_once_and_in_order() {
+fn under_every_rule_each_block_is_sent_once_and_in_order() {
     let mut rng = extant_rt::Rng::new(5);
     for round in 0..200 {
         let page_blocks = 1 << rng.below(5);
