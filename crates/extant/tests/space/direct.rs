@@ -190,39 +190,52 @@ fn a_direct_write_that_fails_leaves_the_file_as_long_as_it_was() {
     check(&image, "after failed writes");
 }
 
+/// Writes parts of a new file with eight requests of one thread in flight, each part of bytes of its own.
+fn write_parts(rt: &Rt, file: &File, parts: usize, part_bytes: usize) {
+    let (next, open) = (std::cell::Cell::new(0), file.asynch().clone());
+    let slot = async || {
+        while next.get() < parts {
+            let part = next.replace(next.get() + 1);
+            let buf = Buf::from_slice(&vec![part as u8 + 1; part_bytes]);
+            assert_eq!(open.write_direct((part * part_bytes) as u64, buf).await.1.unwrap(), part_bytes);
+        }
+    };
+    let mut slots: Vec<_> = (0..8).map(|_| Box::pin(slot())).collect();
+    let all = std::future::poll_fn(|cx| {
+        slots.retain_mut(|slot| slot.as_mut().poll(cx).is_pending());
+        if slots.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    });
+    rt.block_on(all).unwrap();
+}
+
 #[test]
-fn one_thread_writes_a_new_file_with_many_requests_in_flight() {
+fn one_thread_writes_new_files_with_many_requests_in_flight() {
     if !have_tools() {
         return;
     }
     const PART: usize = 256 << 10;
     const PARTS: usize = 96;
-    for args in ["-t ext4 -b 4096 64M", "-t ext4 -b 1024 64M", "-t ext3 -b 1024 64M"] {
+    for args in ["-t ext4 -b 4096 96M", "-t ext4 -b 1024 96M", "-t ext3 -b 1024 96M"] {
         let dir = tempfile::tempdir().unwrap();
         let image = make(dir.path(), args);
         let rt = Rt::real(Default::default());
         let volume = Volume::open_device(&rt, device(&image), &OpenOptions::new().write(true)).unwrap();
-        let file = open_file(&volume, "f");
-        let (next, open) = (std::cell::Cell::new(0), file.asynch().clone());
-        let slot = async || {
-            while next.get() < PARTS {
-                let part = next.replace(next.get() + 1);
-                let buf = Buf::from_slice(&vec![part as u8 + 1; PART]);
-                assert_eq!(open.write_direct((part * PART) as u64, buf).await.1.unwrap(), PART);
+        let beside = open_file(&volume, "beside");
+        let options = *FileOptions::new().read(true).append(true).create(true);
+        let appended = volume.root().open_with("appended", &options).unwrap();
+        // Appends come one after the other, in any order.
+        for (file, in_order) in [(beside, true), (appended, false)] {
+            write_parts(&rt, &file, PARTS, PART);
+            file.sync_all().unwrap();
+            let mut read = vec![0; PARTS * PART];
+            assert_eq!(file.read_at(0, &mut read).unwrap(), read.len());
+            let mut marks: Vec<u8> = read.chunks(PART).map(|part| part[0]).collect();
+            assert!(read.chunks(PART).all(|part| part.iter().all(|&byte| byte == part[0])), "{args}");
+            if !in_order {
+                marks.sort_unstable();
             }
-        };
-        let mut slots: Vec<_> = (0..8).map(|_| Box::pin(slot())).collect();
-        let all = std::future::poll_fn(|cx| {
-            slots.retain_mut(|slot| slot.as_mut().poll(cx).is_pending());
-            if slots.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-        });
-        rt.block_on(all).unwrap();
-        file.sync_all().unwrap();
-        let mut read = vec![0; PARTS * PART];
-        assert_eq!(file.read_at(0, &mut read).unwrap(), read.len());
-        assert!(read.chunks(PART).enumerate().all(|(n, part)| part.iter().all(|&byte| byte == n as u8 + 1)));
-        drop(slots);
-        drop((open, file));
+            assert!(marks.into_iter().eq(1..=PARTS as u8), "{args}");
+        }
         volume.close().unwrap();
         check(&image, args);
     }
