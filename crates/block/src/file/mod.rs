@@ -220,11 +220,10 @@ impl Device for FileDevice {
             return bios.for_each(|bio| self.submit(bio));
         };
         // Admitted before the ring is locked, because a refused bio's completion may submit again.
-        let mut transfers: Vec<_> = bios.filter_map(|bio| self.admit(bio)).collect();
-        if transfers.len() == 1 && self.blocks_here(rt, &transfers[0]) {
-            return transfers.drain(..).for_each(|transfer| self.block_on(rt, transfer));
-        }
-        let (threads, ours): (Vec<_>, Vec<_>) = transfers.into_iter().partition(|t| self.needs_thread(t));
+        let Some(first) = bios.next() else { return };
+        let Some(second) = bios.next() else { return self.submit(first) };
+        let transfers = [first, second].into_iter().chain(bios).filter_map(|bio| self.admit(bio));
+        let (threads, ours): (Vec<_>, Vec<_>) = transfers.partition(|t| self.needs_thread(t));
         let (copies, ours): (Vec<_>, Vec<_>) = ours.into_iter().partition(|t| self.is_copy(t));
         if !ours.is_empty() {
             ring.submit(ours);
