@@ -24,4 +24,9 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
         self.0.lock().expect("a thread that panics ends the model")
     }
+
+    /// Locks it unless another thread has.
+    pub fn try_lock(&self) -> Option<loom::sync::MutexGuard<'_, T>> {
+        self.0.try_lock().ok()
+    }
 }

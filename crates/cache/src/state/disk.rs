@@ -106,27 +106,23 @@ impl DiskState {
     /// The next file in turn, going round: the first that has `least` dirty pages, or, if none has that is looked at, the
     /// first of all.
     pub(crate) fn next_in_turn(&self, least: u64) -> Option<Arc<Inner>> {
-        let last = *self.turn.lock();
-        let first = self.next_file(last).or_else(|| self.next_file(None))?;
-        let mut chosen = first.clone();
+        let mut turn = self.turn.lock();
+        let files = self.files.lock();
+        let from = turn.map_or((Nanos::ZERO, 0), |(at, n)| (at, n + 1));
+        let mut round = files.by_age.range(from..).chain(files.by_age.range(..from));
+        let mut chosen = round.next()?;
         if least > 1 {
-            let mut candidate = first.clone();
-            for _ in 0..LOOKED_AT {
-                if candidate.1.pages.lock().dirty.len() >= least {
-                    chosen = candidate;
-                    break;
-                }
-                let Some(next) = self.next_file(Some(candidate.0)).or_else(|| self.next_file(None)) else {
-                    break;
-                };
-                if next.0 == first.0 {
-                    break;
-                }
-                candidate = next;
+            // The list is locked under files' locks elsewhere, so a file's is only tried: one that it is changed under is
+            // passed over.
+            let is_long =
+                |file: &Inner| file.pages.try_lock().is_some_and(|pages| pages.dirty.len() >= least);
+            let mut looked_at = std::iter::once(chosen).chain(round).take(LOOKED_AT);
+            if let Some(long) = looked_at.find(|(_, file)| is_long(file)) {
+                chosen = long;
             }
         }
-        *self.turn.lock() = Some(chosen.0);
-        Some(chosen.1)
+        *turn = Some(*chosen.0);
+        Some(chosen.1.clone())
     }
 
     /// Forgets a file: what is dirty of it is lost with its last handle.
