@@ -254,7 +254,7 @@ impl State {
 
     /// Whether the running transaction should be committed before operations have to wait for that.
     pub(super) fn is_large(&self) -> bool {
-        let large = (self.transaction_max / 4).max(LARGE_BLOCKS_MIN);
+        let large = (self.transaction_max / 2).max(LARGE_BLOCKS_MIN);
         self.committing.is_none() && !self.running.locked && self.running.dirty() > large
     }
 
