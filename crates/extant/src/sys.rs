@@ -353,7 +353,7 @@ impl Sys {
             Node::Live(live) => {
                 if !fresh {
                     let want = u8::from(options.read) * 4 + u8::from(options.writes()) * 2;
-                    live.check_access(&self.caller, want).await?;
+                    Box::pin(live.check_access(&self.caller, want)).await?;
                     let appends = options.append && !options.truncate;
                     if options.writes() && !appends && live.attributes()?.flags.contains(InodeFlags::APPEND) {
                         return Err(Error::Permission(format!("inode {node:?}: append-only")));
@@ -361,13 +361,13 @@ impl Sys {
                 }
                 let file = live.open(&self.caller, options.to_fs())?;
                 if options.truncate && !fresh {
-                    file.empty().await?;
+                    Box::pin(file.empty()).await?;
                 }
                 Contents::Live(file)
             }
             Node::Still(_) if options.writes() => return Err(Error::ReadOnly),
             Node::Still(inode) => {
-                let file = self.volume.open_file(Inode::clone(inode)).await?;
+                let file = Box::pin(self.volume.open_file(Inode::clone(inode))).await?;
                 Contents::Still(Box::new(async_lock::Mutex::new(file)))
             }
         };

@@ -387,16 +387,18 @@ impl OpenFile {
             match stop {
                 WriteStop::Done | WriteStop::Asks => {}
                 WriteStop::Busy => inner.shared.rt.yield_now().await,
+                // Waits are boxed: a future of every write has room for the largest, and is moved before it is polled.
                 WriteStop::Loading(page) => {
-                    inner.wait_loaded(page).await;
+                    Box::pin(inner.wait_loaded(page)).await;
                 }
                 WriteStop::Missing(page) => {
-                    if let Some(load) = self.fill(PageRange::one(page), false, &mut waiting).await? {
-                        load.wait().await?;
+                    let fill = Box::pin(self.fill(PageRange::one(page), false, &mut waiting));
+                    if let Some(load) = fill.await? {
+                        Box::pin(load.wait()).await?;
                     }
                 }
-                WriteStop::Excluded(page) => inner.wait_admitted(PageRange::one(page)).await,
-                WriteStop::NoFrames => wait_for_frames(&inner.shared, &mut waiting).await?,
+                WriteStop::Excluded(page) => Box::pin(inner.wait_admitted(PageRange::one(page))).await,
+                WriteStop::NoFrames => Box::pin(wait_for_frames(&inner.shared, &mut waiting)).await?,
                 WriteStop::NoRoom(_) if inner.shared.is_closed() => return Err(CacheError::ShutDown),
                 WriteStop::NoRoom(NoRoom::Stuck) => {
                     if let Some(error) = inner.stuck_error() {
@@ -421,7 +423,7 @@ impl OpenFile {
                     if matches!(reason, NoRoom::OnDevice(_)) || failure.is_some() {
                         inner.disk.want(&inner.shared);
                     }
-                    waiting.wait(&inner.shared.waits, reason.condition()).await;
+                    Box::pin(waiting.wait(&inner.shared.waits, reason.condition())).await;
                 }
             }
             if asks {

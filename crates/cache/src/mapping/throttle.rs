@@ -86,12 +86,12 @@ impl OpenFile {
                 }
                 Verdict::Pause { until, rule, .. } => {
                     let _pause = Pause::begin(&self.inner, rule, dirtied);
-                    shared.rt.sleep_until(until).await;
+                    Box::pin(shared.rt.sleep_until(until)).await;
                 }
                 Verdict::WriteBack { pages, chunk_pages, in_flight_pages, rule } => {
                     let _pause = Pause::begin(&self.inner, rule, dirtied);
                     let written = flusher::write_back_some(shared, disk, pages, chunk_pages, in_flight_pages);
-                    let written = written.await;
+                    let written = Box::pin(written).await;
                     self.writer.lock().written_pages += written;
                 }
             }

@@ -99,6 +99,12 @@ impl Dir {
             let node = self.sys.create(&place.dir, place.name, options.mode_bits()).await?;
             return self.sys.open_file(&node, options, true).await.map(File::new);
         }
+        // Boxed: the future of the common case stays small.
+        Box::pin(self.open_known(path, options)).await
+    }
+
+    /// As [`Self::open_with`], where the file may exist.
+    async fn open_known(&self, path: &[u8], options: &FileOptions) -> Result<File> {
         if options.creates() {
             let mut at = path.to_vec();
             // A dangling symbolic link in the last place is created where it leads.

@@ -76,7 +76,7 @@ pub(crate) async fn place<'a>(sys: &Sys, start: &Node, path: &'a [u8]) -> Result
     let dir = match &path[..at] {
         b"" if name.is_empty() => sys.root().clone(),
         b"" => start.clone(),
-        before => resolve(sys, start, before, true).await?,
+        before => Box::pin(resolve(sys, start, before, true)).await?,
     };
     Ok(NameAt { dir, name: if name.is_empty() { b"." } else { name }, wants_dir })
 }

@@ -97,7 +97,7 @@ impl Allocator {
                 Step::Load(group) => {
                     request.loads += 1;
                     // A damaged group is passed over; its problem is kept.
-                    let _ = self.shared.load(group).await;
+                    let _ = Box::pin(self.shared.load(group)).await;
                 }
                 Step::Full => return Err(Error::NoSpace),
             }
@@ -157,7 +157,7 @@ impl Allocator {
                             break;
                         }
                     }
-                    self.shared.load(group).await?;
+                    Box::pin(self.shared.load(group)).await?;
                 }
             }
         }

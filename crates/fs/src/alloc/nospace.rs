@@ -37,11 +37,20 @@ impl Allocator {
         meta: u64,
         privilege: Privilege,
     ) -> Result<Reservation> {
+        match self.reserve(data, meta, privilege) {
+            Err(Error::NoSpace) => Box::pin(self.reclaim(journal, data, meta, privilege)).await,
+            other => other,
+        }
+    }
+
+    async fn reclaim(
+        &self,
+        journal: &Journal,
+        data: u64,
+        meta: u64,
+        privilege: Privilege,
+    ) -> Result<Reservation> {
         for _ in 0..ROUNDS {
-            match self.reserve(data, meta, privilege) {
-                Err(Error::NoSpace) => {}
-                other => return other,
-            }
             let givers = self.shared.givers.lock().clone();
             for giver in givers {
                 giver.give_back().await;
@@ -51,8 +60,12 @@ impl Allocator {
                 journal.released().await?;
                 self.settle_inodes(journal.committed());
             }
+            match self.reserve(data, meta, privilege) {
+                Err(Error::NoSpace) => {}
+                other => return other,
+            }
         }
-        self.reserve(data, meta, privilege)
+        Err(Error::NoSpace)
     }
 
     /// As [`Allocator::inode`], after a commit if inodes were freed that only this makes free to take.
@@ -66,9 +79,12 @@ impl Allocator {
         parent: Parent,
     ) -> Result<NewInode> {
         match self.inode(wanted, parent).await {
-            Err(Error::NoSpace) => {}
-            other => return other,
+            Err(Error::NoSpace) => Box::pin(self.reclaim_inode(journal, wanted, parent)).await,
+            other => other,
         }
+    }
+
+    async fn reclaim_inode(&self, journal: &Journal, wanted: Wanted, parent: Parent) -> Result<NewInode> {
         let givers = self.shared.givers.lock().clone();
         for giver in givers {
             giver.give_back().await;

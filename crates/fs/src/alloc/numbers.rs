@@ -159,7 +159,7 @@ impl Allocator {
                 }
                 // A damaged group is passed over; its problem is kept.
                 Take::NotLoaded => {
-                    if let Err(error) = self.shared.load_inodes(group).await {
+                    if let Err(error) = Box::pin(self.shared.load_inodes(group)).await {
                         none = error;
                     }
                 }
@@ -230,7 +230,7 @@ impl Allocator {
                     return Ok(InodePin { shared: self.shared.clone(), group });
                 }
             }
-            self.shared.load_inodes(group).await?;
+            Box::pin(self.shared.load_inodes(group)).await?;
         }
     }
 

@@ -368,7 +368,7 @@ impl Contents {
         let _edits = self.edits.lock().await;
         // The old contents of a file that was emptied go with the first of the new ones.
         let old = match self.is_emptied() {
-            true => Some(Removal::plan(&self.writer, &self.cell, 0).await?),
+            true => Some(Box::pin(Removal::plan(&self.writer, &self.cell, 0)).await?),
             false => None,
         };
         if old.as_ref().is_some_and(|old| !old.is_whole()) {
@@ -382,7 +382,10 @@ impl Contents {
         let planned = plan(store, alloc, &self.cell, &mut nodes, &change).await?;
         let freed = planned.freed().map(|(run, _)| run);
         let pins = alloc.pin(freed, Place::Inode(self.number())).await?;
-        let (places, news) = self.allocate_nodes(planned.new_nodes, near, own).await?;
+        let (places, news) = match planned.new_nodes {
+            0 => Default::default(),
+            count => Box::pin(self.allocate_nodes(count, near, own)).await?,
+        };
         let bitmaps = pins.credits() + places.len() as u32 * Allocated::CREDITS;
         let revokes = planned.revoke_blocks(metadata, sb);
         let of_old = old.as_ref().map_or(0, |old| old.credits(sb));

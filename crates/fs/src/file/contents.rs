@@ -1,7 +1,7 @@
 //! One file's contents in memory: its pages and its map, the space that dirty pages have reserved, and what is in flight.
 
 use crate::alloc::{Allocated, Privilege, Reservation};
-use crate::map::change::look_up;
+use crate::map::change::{look_up, maps_nothing};
 use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
 use crate::map::live::{Known, LiveMap, Need, WriteStep};
 use crate::meta::{InodeCell, LockRank, PhysicalRun, Ranked};
@@ -147,10 +147,7 @@ impl Contents {
             let found = match self.look_up(unknown).await {
                 Ok(found) => found,
                 // A node that was read may have been freed meanwhile, and be another's; without changes the answer counts.
-                Err(_) => {
-                    let _edits = self.edits.lock().await;
-                    self.look_up(unknown).await?
-                }
+                Err(_) => Box::pin(self.look_up_alone(unknown)).await?,
             };
             let mut live = self.live.lock();
             if live.version == version {
@@ -159,12 +156,18 @@ impl Contents {
         }
     }
 
+    /// As [`Self::look_up`], while nothing changes the map.
+    async fn look_up_alone(&self, block: u64) -> Result<Vec<(BlockRange, Known)>> {
+        let _edits = self.edits.lock().await;
+        self.look_up(block).await
+    }
+
     /// The runs around a block, as the map on the volume has them.
     ///
     /// # Errors
     /// A damaged map, or one that cannot be read; one that claims the volume's own metadata.
     async fn look_up(&self, block: u64) -> Result<Vec<(BlockRange, Known)>> {
-        if self.is_emptied() {
+        if self.is_emptied() || self.cell.read(|inode| maps_nothing(inode, self.sb())) {
             return Ok(vec![(BlockRange::ALL, Known::Hole)]);
         }
         let Writer { store, alloc, .. } = &*self.writer;

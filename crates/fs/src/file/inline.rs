@@ -37,13 +37,16 @@ impl Contents {
         privilege: Privilege,
     ) -> Result<()> {
         let Some(bytes) = self.inline_bytes().filter(|bytes| !bytes.is_empty()) else { return Ok(()) };
-        let range = ByteRange::new(0, bytes.len() as u64);
-        {
-            let reserved = self.reserve_for_copy(self.blocks_of(range), 0, privilege).await?;
-            pages.write_counted(0, &bytes, &reserved.copied_bytes).await.map_err(cache_error)?;
-        }
-        // The first run that lands takes the contents out of the inode. It must be theirs: another may land before it.
-        mapping.write_back(range).await.map_err(cache_error)
+        let leave = async {
+            let range = ByteRange::new(0, bytes.len() as u64);
+            {
+                let reserved = self.reserve_for_copy(self.blocks_of(range), 0, privilege).await?;
+                pages.write_counted(0, &bytes, &reserved.copied_bytes).await.map_err(cache_error)?;
+            }
+            // The first run that lands takes the contents out of the inode. It must be theirs: another may land before it.
+            mapping.write_back(range).await.map_err(cache_error)
+        };
+        Box::pin(leave).await
     }
 }
 

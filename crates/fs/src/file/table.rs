@@ -114,6 +114,7 @@ impl Files {
             *entry = self.entry(cell);
         }
         entry.used = turn;
+        cell.set_has_contents(true);
         let file = OpenFile::new(entry.contents.clone(), entry.mapping.clone(), options);
         let (gone, unlogged) = table.evict();
         drop(table);
@@ -139,6 +140,9 @@ impl Files {
     /// The size of a file in memory, which may be ahead of the recorded one, and its blocks beyond the recorded ones: delayed
     /// ones without those that it was emptied of.
     pub(crate) fn live_size(&self, cell: &InodeCell) -> Option<(u64, i64)> {
+        if !cell.has_contents() {
+            return None;
+        }
         let table = self.table.lock();
         let entry = table.files.get(&cell.number())?;
         std::ptr::eq(&*entry.contents.cell, cell)
@@ -195,16 +199,21 @@ impl Files {
     /// Forgets a file that is being deleted: dirty pages are dropped, and when this returns no write is under way.
     pub(crate) async fn forget(&self, cell: &InodeCell) -> Result<()> {
         let entry = self.table.lock().files.get(&cell.number()).cloned();
-        if let Some(entry) = entry {
-            entry.mapping.set_size(0).await.map_err(cache_error)?;
-            // For a deletion that was dropped at this point before, too: it finds the file, and waits.
-            entry.mapping.wait_written(ByteRange::ALL).await;
-            // Not while its old contents are freed: the caller frees them.
-            let edits = entry.contents.edits.lock().await;
-            entry.contents.forget();
-            drop(edits);
-            self.table.lock().files.remove(&cell.number());
+        match entry {
+            Some(entry) => Box::pin(self.forget_entry(entry)).await,
+            None => Ok(()),
         }
+    }
+
+    async fn forget_entry(&self, entry: Entry) -> Result<()> {
+        entry.mapping.set_size(0).await.map_err(cache_error)?;
+        // For a deletion that was dropped at this point before, too: it finds the file, and waits.
+        entry.mapping.wait_written(ByteRange::ALL).await;
+        // Not while its old contents are freed: the caller frees them.
+        let edits = entry.contents.edits.lock().await;
+        entry.contents.forget();
+        drop(edits);
+        self.table.lock().files.remove(&entry.contents.number());
         Ok(())
     }
 }
@@ -231,7 +240,9 @@ impl Table {
         idle.sort_unstable();
         unlogged.sort_unstable_by_key(|contents| contents.number());
         idle.truncate(self.files.len() - KEPT / 2);
-        (idle.iter().filter_map(|(_, number)| self.files.remove(number)).collect(), unlogged)
+        let gone: Vec<_> = idle.iter().filter_map(|(_, number)| self.files.remove(number)).collect();
+        gone.iter().for_each(|entry: &Entry| entry.contents.cell.set_has_contents(false));
+        (gone, unlogged)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::contents::Contents;
 use crate::alloc::Privilege;
-use crate::xattr::live::drop_capabilities;
+use crate::xattr::live::{drop_capabilities, may_have_any};
 use crate::{Error, Result};
 use extant_cache::{ByteRange, CacheError, Mapping, OpenFile as CachedFile};
 use extant_format::{
@@ -90,7 +90,7 @@ impl OpenFile {
         }
         let (at, done) = {
             let contents = &*self.contents;
-            let _inode = contents.cell.lock().write().await;
+            let _inode = contents.cell.write_lock().await;
             let at = if self.options.append { self.size() } else { at };
             self.check_may_write(at)?;
             let end = contents.max_bytes().min(at.saturating_add(bytes.len() as u64));
@@ -105,7 +105,7 @@ impl OpenFile {
         let sync = self.options.sync || self.is_synchronous();
         if sync || self.options.datasync {
             let range = ByteRange::at(at, done as u64);
-            self.sync_range(range, !sync).await?;
+            Box::pin(self.sync_range(range, !sync)).await?;
         }
         Ok(done)
     }
@@ -150,7 +150,12 @@ impl OpenFile {
         let contents = &*self.contents;
         let size = self.size();
         let end = size.next_multiple_of(contents.block.bytes().into()).min(until);
-        if size >= end || !contents.ends_in_data(size).await? {
+        if size >= end { Ok(()) } else { Box::pin(self.zero_up_to(end, size)).await }
+    }
+
+    async fn zero_up_to(&self, end: u64, size: u64) -> Result<()> {
+        let contents = &*self.contents;
+        if !contents.ends_in_data(size).await? {
             return Ok(());
         }
         let reserved =
@@ -206,7 +211,9 @@ impl OpenFile {
     /// `file_remove_privs`).
     pub(super) async fn drop_privileges(&self) -> Result<()> {
         let Contents { writer, cell, .. } = &*self.contents;
-        drop_capabilities(writer, cell, self.privilege()).await?;
+        if cell.read(may_have_any) {
+            Box::pin(drop_capabilities(writer, cell, self.privilege())).await?;
+        }
         self.strip_setid().await
     }
 

@@ -170,7 +170,7 @@ impl Journal {
                 }
                 admission
             };
-            self.make_room(admission).await?;
+            Box::pin(self.make_room(admission)).await?;
         }
     }
 

@@ -95,6 +95,18 @@ fn empty_root(form: Form) -> [u8; 60] {
     root
 }
 
+/// Whether the map of an inode has a sound root that leads nowhere.
+pub(crate) fn maps_nothing(inode: &Inode, sb: &Superblock) -> bool {
+    match form(inode, sb) {
+        Form::Tree => {
+            let [magic_lo, magic_hi, entries_lo, entries_hi, _, _, depth_lo, depth_hi, ..] = *inode.map();
+            [magic_lo, magic_hi] == empty_root(Form::Tree)[..2]
+                && [entries_lo, entries_hi, depth_lo, depth_hi] == [0; 4]
+        }
+        Form::Pointers => inode.map().iter().all(|&byte| byte == 0),
+    }
+}
+
 /// A change requested of a map.
 #[derive(Clone, Debug)]
 pub(crate) enum Change<'a> {

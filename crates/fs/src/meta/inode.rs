@@ -1,6 +1,7 @@
 //! One inode in memory.
 
 use super::{MetaBlock, Tid, Versioned};
+use async_lock::RwLockWriteGuard;
 use extant_cache::accounts::Charge;
 use extant_format::{Inode, InodeNumber, Superblock, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
@@ -26,6 +27,8 @@ pub(crate) struct InodeCell {
     openers: AtomicU32,
     /// Asked for since eviction looked at it last.
     touched: AtomicBool,
+    /// The contents of the file may be in memory.
+    has_contents: AtomicBool,
     record: Mutex<Record>,
     /// The memory that it is charged for.
     charge: OnceLock<Charge>,
@@ -51,6 +54,7 @@ impl InodeCell {
             lock: async_lock::RwLock::new(()),
             openers: AtomicU32::new(0),
             touched: AtomicBool::new(false),
+            has_contents: AtomicBool::new(false),
             record: Mutex::new(Record { versions: Versioned::new(inode), observed: false, superseded: None }),
             charge: OnceLock::new(),
             attached: OnceLock::new(),
@@ -69,6 +73,23 @@ impl InodeCell {
     /// The inode's lock.
     pub(crate) fn lock(&self) -> &async_lock::RwLock<()> {
         &self.lock
+    }
+
+    /// The inode's lock for writing. Uncontended it is had at once: the lock's own future allocates.
+    pub(crate) async fn write_lock(&self) -> RwLockWriteGuard<'_, ()> {
+        match self.lock.try_write() {
+            Some(held) => held,
+            None => self.lock.write().await,
+        }
+    }
+
+    /// Whether the file may be among those with contents in memory; exact under the lock of their table.
+    pub(crate) fn has_contents(&self) -> bool {
+        self.has_contents.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_has_contents(&self, has: bool) {
+        self.has_contents.store(has, Ordering::Release);
     }
 
     /// Looks at the live record.

@@ -59,7 +59,11 @@ impl MetaStore {
     /// The device fails, the number is beyond the volume, or the checksum is wrong.
     pub(crate) async fn read(&self, n: VolumeBlock, kind: MetaKind) -> Result<MetaBlock> {
         self.check_range(n)?;
-        let block = MetaBlock::new(self.blocks.read(n.0).await?, kind);
+        let block = match self.blocks.get(n.0) {
+            Some(block) => block,
+            None => Box::pin(self.blocks.read(n.0)).await?,
+        };
+        let block = MetaBlock::new(block, kind);
         self.verify(&block)?;
         Ok(block)
     }

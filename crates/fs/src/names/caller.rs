@@ -148,25 +148,40 @@ fn by_capability(caller: &Caller, inode: &Inode, want: Want) -> bool {
         || (executable && caller.can(Capabilities::DAC_OVERRIDE))
 }
 
+/// The fields of an inode that decide whether names may be removed from it, or lose it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Protection {
+    kind: Option<FileKind>,
+    mode: u16,
+    uid: u32,
+    flags: InodeFlags,
+}
+
+impl Protection {
+    pub(crate) fn of(inode: &Inode) -> Self {
+        Self { kind: inode.kind(), mode: inode.mode(), uid: inode.uid(), flags: inode.flags() }
+    }
+}
+
 /// Whether an entry of `dir` that names `victim` may be removed; `directory` says that the caller asks for a directory's.
 /// The caller may change the directory's names: see [`check`].
 pub(crate) fn check_removal(
     caller: &Caller,
-    dir: &Inode,
-    victim: &Inode,
+    dir: Protection,
+    victim: Protection,
     directory: bool,
     subject: impl Fn() -> String,
 ) -> Result<()> {
     let fixed = InodeFlags::APPEND | InodeFlags::IMMUTABLE;
-    let sticky = dir.mode() & 0o1000 != 0
-        && caller.uid != victim.uid()
-        && caller.uid != dir.uid()
+    let sticky = dir.mode & 0o1000 != 0
+        && caller.uid != victim.uid
+        && caller.uid != dir.uid
         && !caller.can(Capabilities::FOWNER);
-    let append_only = dir.flags().contains(InodeFlags::APPEND);
-    if append_only || (caller.checked && sticky) || victim.flags().intersects(fixed) {
+    let append_only = dir.flags.contains(InodeFlags::APPEND);
+    if append_only || (caller.checked && sticky) || victim.flags.intersects(fixed) {
         return Err(Error::Permission(subject()));
     }
-    match (directory, victim.kind() == Some(FileKind::Directory)) {
+    match (directory, victim.kind == Some(FileKind::Directory)) {
         (true, false) => Err(Error::NotADirectory(subject())),
         (false, true) => Err(Error::IsADirectory(subject())),
         _ => Ok(()),
@@ -260,7 +275,8 @@ mod tests {
     fn sticky_directories_keep_what_others_own() {
         let (dir, file) = (inode(0o041_777, 0, 0), inode(0o100_666, 7, 7));
         let remove = |uid, directory| {
-            errno(check_removal(&Caller::user(uid, uid, vec![]), &dir, &file, directory, || "f".into()))
+            let (dir, file) = (Protection::of(&dir), Protection::of(&file));
+            errno(check_removal(&Caller::user(uid, uid, vec![]), dir, file, directory, || "f".into()))
         };
         assert_eq!((remove(7, false), remove(8, false), remove(8, true), remove(7, true)), (0, 1, 1, 20));
     }

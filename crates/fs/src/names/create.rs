@@ -284,9 +284,11 @@ impl<'a> Draft<'a> {
             _ => false,
         };
         if needs_block {
-            draft.block = Some(draft.allocate(writer, caller).await?);
+            draft.block = Some(Box::pin(draft.allocate(writer, caller)).await?);
         }
-        draft.prepare_xattrs(writer, caller).await?;
+        if draft.access.is_some() || draft.default.is_some() {
+            Box::pin(draft.prepare_xattrs(writer, caller)).await?;
+        }
         Ok(draft)
     }
 
@@ -303,9 +305,6 @@ impl<'a> Draft<'a> {
             (XattrIndex::ACL_ACCESS, self.access.as_ref().map(Acl::to_stored)),
             (XattrIndex::ACL_DEFAULT, self.default.as_ref().map(Acl::to_stored)),
         ];
-        if lists.iter().all(|(_, list)| list.is_none()) {
-            return Ok(());
-        }
         let sb = writer.store.shape();
         let block_bytes = sb.block_size().byte_len();
         let mut inode = Inode::new(self.inode.number(), sb);

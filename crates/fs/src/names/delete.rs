@@ -8,6 +8,7 @@ use crate::alloc::InodePin;
 use crate::file::free_from;
 use crate::inode::{InodeCell, Orphans};
 use crate::journal::{Credits, Handle};
+use crate::map::change::maps_nothing;
 use crate::writer::Writer;
 use crate::xattr::live::Release;
 use extant_format::{FileKind, Inode, InodeFlags};
@@ -49,12 +50,12 @@ pub(super) async fn delete(namespace: &Namespace, cell: &Arc<InodeCell>) -> Resu
         }
     };
     if has_map(cell, writer) {
-        free_from(writer, cell, 0, Credits(credits), |handle, step| {
+        let freed = free_from(writer, cell, 0, Credits(credits), |handle, step| {
             if step.last {
                 finish(handle);
             }
-        })
-        .await?;
+        });
+        Box::pin(freed).await?;
     } else {
         let mut handle = writer.journal.start(Credits(credits)).await?;
         finish(&mut handle);
@@ -66,6 +67,7 @@ pub(super) async fn delete(namespace: &Namespace, cell: &Arc<InodeCell>) -> Resu
 
 fn has_map(cell: &InodeCell, writer: &Writer) -> bool {
     cell.read(|inode| match inode.kind() {
+        _ if maps_nothing(inode, writer.store.shape()) => false,
         Some(FileKind::Regular | FileKind::Directory) => !inode.flags().contains(InodeFlags::INLINE_DATA),
         Some(FileKind::Symlink) => {
             !inode.flags().contains(InodeFlags::INLINE_DATA) && !inode.is_fast_symlink(writer.store.shape())

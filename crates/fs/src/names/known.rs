@@ -66,9 +66,9 @@ impl KnownNames {
 
     /// The shard of a name, and where its set begins there.
     fn place(&self, dir: InodeNumber, name: &[u8]) -> (&Mutex<Shard>, usize) {
-        let hash = FxBuildHasher.hash_one((dir.0, name));
-        let set = (hash >> 40) as usize % (ENTRIES / WAYS);
-        (&self.shards[(hash >> 56) as usize % SHARDS], set * WAYS)
+        // Only the low bits depend on all of the name: `rustc_hash` ends with a rotation that brings them there.
+        let hash = FxBuildHasher.hash_one((dir.0, name)) as usize;
+        (&self.shards[hash % SHARDS], hash / SHARDS % (ENTRIES / WAYS) * WAYS)
     }
 
     /// The inode of a name, if it is known.
@@ -173,7 +173,7 @@ mod tests {
                 None => false,
             })
             .count();
-        assert!(kept > 28_000, "{kept} of 30,000");
+        assert!(kept > 29_000, "{kept} of 30,000");
         names.shrink(u64::MAX);
         assert_eq!(names.get(InodeNumber(2), name(29_999).as_bytes()), None);
     }

@@ -95,7 +95,7 @@ impl Writer {
     /// Why writing has ended; the operation is done in memory then.
     pub(crate) async fn settle(&self, cells: &[&Arc<InodeCell>], flags: InodeFlags) -> Result<()> {
         if cells.iter().any(|cell| cell.read(|inode| inode.flags().intersects(flags))) {
-            self.journal.commit(self.journal.running()).await?;
+            Box::pin(self.journal.commit(self.journal.running())).await?;
         }
         Ok(())
     }
@@ -128,7 +128,9 @@ impl Namespace {
 
     /// Deletes what lost its last node since.
     pub(crate) async fn delete_doomed(&self) {
-        Doomed::of(self).delete_all().await;
+        if !self.writer.unused.lock().is_empty() {
+            Box::pin(Doomed::of(self).delete_all()).await;
+        }
     }
 
     /// As [`Self::delete_doomed`], before the volume is closed: what cannot be deleted now is a problem, too.

@@ -390,7 +390,7 @@ pub(crate) async fn permit(
     if cell.read(|inode| check(caller, inode, None, want, String::new).is_ok() && !may_have_any(inode)) {
         return Ok(());
     }
-    let acl = acl_of(writer, cell, XattrIndex::ACL_ACCESS).await?;
+    let acl = Box::pin(acl_of(writer, cell, XattrIndex::ACL_ACCESS)).await?;
     cell.read(|inode| check(caller, inode, acl.as_ref(), want, subject))
 }
 
@@ -399,7 +399,7 @@ pub(crate) async fn default_acl(writer: &Writer, dir: &Arc<InodeCell>) -> Result
     if !dir.read(may_have_any) {
         return Ok(None);
     }
-    acl_of(writer, dir, XattrIndex::ACL_DEFAULT).await
+    Box::pin(acl_of(writer, dir, XattrIndex::ACL_DEFAULT)).await
 }
 
 /// # Errors

@@ -189,26 +189,25 @@ impl<'w> OpenDir<'w> {
                 Err(Stop::Failed(error)) => return Err(error),
                 Err(Stop::Missing(at)) => at,
             };
-            self.load(at).await?;
+            Box::pin(self.load(at)).await?;
         }
     }
 
-    /// Builds the index of a linear directory of several blocks, if it has none.
-    async fn ensure_index(&mut self) -> Result<()> {
+    /// Whether it is a linear directory of several blocks, and has no index.
+    fn lacks_index(&self) -> bool {
         if self.shape.tree
             || self.is_inline
             || self.shape.blocks < INDEXED_FROM
             || self.shape.frozen.is_some()
         {
-            return Ok(());
+            return false;
         }
-        {
-            let mut state = state(&self.cell);
-            state.index_used = true;
-            if state.index.is_some() {
-                return Ok(());
-            }
-        }
+        let mut state = state(&self.cell);
+        state.index_used = true;
+        state.index.is_none()
+    }
+
+    async fn build_index(&mut self) -> Result<()> {
         self.scanning = true;
         let index = self.run(|dir| NameIndex::build(&dir.shape, dir)).await?;
         self.scanning = false;
@@ -230,7 +229,9 @@ impl<'w> OpenDir<'w> {
                 InlineLooked::Absent(None) => Err(Slot::MoveOut),
             });
         }
-        self.ensure_index().await?;
+        if self.lacks_index() {
+            Box::pin(self.build_index()).await?;
+        }
         self.writer.rt.charge(Cost::DirectorySearch(1));
         let looked = self
             .run(|dir| {
@@ -328,7 +329,7 @@ impl<'w> OpenDir<'w> {
             Slot::Inline(..) => 0,
             Slot::MoveOut => 1,
         };
-        if new == 0 { Ok(Growth::NONE) } else { self.grow(new, privilege).await }
+        if new == 0 { Ok(Growth::NONE) } else { Box::pin(self.grow(new, privilege)).await }
     }
 
     async fn grow(&mut self, new: u32, privilege: Privilege) -> Result<Growth> {

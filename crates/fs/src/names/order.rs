@@ -53,13 +53,16 @@ impl Order {
     /// Takes the lock of an inode for reading.
     pub(super) async fn read<'c>(&self, rank: Rank, cell: &'c InodeCell) -> RwLockReadGuard<'c, ()> {
         self.check(rank, cell.number().0);
-        cell.lock().read().await
+        match cell.lock().try_read() {
+            Some(held) => held,
+            None => cell.lock().read().await,
+        }
     }
 
     /// Takes the lock of an inode for writing.
     pub(super) async fn write<'c>(&self, rank: Rank, cell: &'c InodeCell) -> RwLockWriteGuard<'c, ()> {
         self.check(rank, cell.number().0);
-        cell.lock().write().await
+        cell.write_lock().await
     }
 
     /// Takes the lock of an inode to which a name in a locked directory leads. It is none of those that are held.

@@ -1,6 +1,6 @@
 //! Taking names away: unlink and rmdir.
 
-use super::caller::{Want, check_removal};
+use super::caller::{Protection, Want, check_removal};
 use super::create::{LEAF_CREDITS, drop_dir_link};
 use super::node::{check_name_length, not_found, permit};
 use super::open_dir::OpenDir;
@@ -10,7 +10,7 @@ use crate::inode::{InodeCell, Orphan, Orphans};
 use crate::journal::{Credits, Handle};
 use crate::writer::Writer;
 use crate::{Error, Result, quote};
-use extant_format::{FileKind, Inode, InodeNumber, Place};
+use extant_format::{FileKind, InodeNumber, Place};
 use std::sync::Arc;
 
 impl Node {
@@ -67,14 +67,14 @@ impl Node {
         permit(writer, caller, parent, Want::CHANGE_NAMES).await?;
         let number = spot.entry().inode;
         let victim = writer.inodes.get_live(number, Place::Inode(parent.number())).await?;
-        let records = (parent.read(Inode::clone), victim.read(Inode::clone));
-        check_removal(caller, &records.0, &records.1, directory, || quote(name))?;
+        let (dir_of, of) = (parent.read(Protection::of), victim.read(Protection::of));
+        check_removal(caller, dir_of, of, directory, || quote(name))?;
         if number == InodeNumber::ROOT || number == parent.number() {
             return Err(Error::Busy(quote(name)).into());
         }
         dir.check_changeable()?;
         let inode = order.follow(Rank::of(directory), &victim).await?;
-        if directory && !OpenDir::new(namespace, &victim)?.is_empty().await? {
+        if directory && !Box::pin(OpenDir::new(namespace, &victim)?.is_empty()).await? {
             return Err(Error::NotEmpty(quote(name)).into());
         }
         let credits = LEAF_CREDITS + DROP_CREDITS;

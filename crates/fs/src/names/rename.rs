@@ -1,6 +1,6 @@
 //! Moving a name: within a directory, to another one, over another name, or in exchange for one.
 
-use super::caller::{Want, check_removal};
+use super::caller::{Protection, Want, check_removal};
 use super::create::{Draft, LEAF_CREDITS, add_dir_link, drop_dir_link, links_full};
 use super::link::same_project;
 use super::node::{check_name_length, not_found, permit};
@@ -113,11 +113,13 @@ impl Node {
     /// the error to an fsync that programs which replace by rename often omit.)
     async fn write_back_replacement(&self, name: &[u8], new_dir: &Self, new_name: &[u8]) -> Result<()> {
         let caller = &Caller::root();
-        let (Ok(source), Ok(_)) = (self.find(caller, name).await, new_dir.find(caller, new_name).await)
-        else {
+        if new_dir.find(caller, new_name).await.is_err() {
             return Ok(());
-        };
-        self.namespace().files.write_back_one(source.cell()).await
+        }
+        match self.find(caller, name).await {
+            Ok(source) => Box::pin(self.namespace().files.write_back_one(source.cell())).await,
+            Err(_) => Ok(()),
+        }
     }
 }
 
@@ -163,7 +165,12 @@ async fn rename_in_order(
     }
     // The hierarchy stands still while the volume's rename lock is held.
     let (above_from, above_to) = match cross {
-        true => (ancestors(namespace, from).await?, ancestors(namespace, to).await?),
+        true => {
+            Box::pin(async {
+                Ok::<_, Error>((ancestors(namespace, from).await?, ancestors(namespace, to).await?))
+            })
+            .await?
+        }
         false => Default::default(),
     };
     let (first, second) = match cross {
@@ -238,8 +245,8 @@ async fn rename_locked(
     let is_dir = source_kind == FileKind::Directory;
     let target_is_dir = target.as_ref().is_some_and(|target| kind_of(target) == FileKind::Directory);
     let removable = |dir: &Arc<InodeCell>, victim: &Arc<InodeCell>, directory: bool, name: &[u8]| {
-        let (dir, victim) = (dir.read(Inode::clone), victim.read(Inode::clone));
-        check_removal(caller, &dir, &victim, directory, || quote(name))
+        let (dir, victim) = (dir.read(Protection::of), victim.read(Protection::of));
+        check_removal(caller, dir, victim, directory, || quote(name))
     };
     permit(writer, caller, from_cell, Want::CHANGE_NAMES).await?;
     removable(from_cell, &source, is_dir, old)?;
@@ -280,7 +287,7 @@ async fn rename_locked(
     let moved = Move { namespace, from, to, old, new, source, source_kind, target };
     match (looked, mode) {
         (Ok(new_spot), RenameMode::Exchange) => {
-            moved.exchange(old_spot, new_spot, target_is_dir).await?;
+            Box::pin(moved.exchange(old_spot, new_spot, target_is_dir)).await?;
             Ok(None)
         }
         (looked, mode) => {
@@ -337,7 +344,8 @@ impl Move<'_> {
         let cross = self.to.is_some();
         if target_is_dir {
             let target = self.target.as_ref().expect("it is a directory");
-            if !OpenDir::new(namespace, target)?.is_empty().await? {
+            let mut target = OpenDir::new(namespace, target)?;
+            if !Box::pin(target.is_empty()).await? {
                 return Err(Error::NotEmpty(quote(self.new)));
             }
         } else if self.is_dir() && cross && links_full(&self.to_cell().read(Inode::clone), writer) {
@@ -353,7 +361,7 @@ impl Move<'_> {
         let mut moved = Self::moved_dir(namespace, &self.source, self.is_dir() && cross).await?;
         // Last: it may hold the lock of shared attribute blocks, and what makes room before takes that lock.
         let mut whiteout = match leaves_whiteout {
-            true => Some(Draft::whiteout(writer, caller, self.from.cell()).await?),
+            true => Some(Box::pin(Draft::whiteout(writer, caller, self.from.cell())).await?),
             false => None,
         };
         // Both leaves and directories, the block with `..`, the inode that moves.

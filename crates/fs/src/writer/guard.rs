@@ -25,11 +25,22 @@ impl Writer {
         }
         let done = operation.await;
         let error = done.as_ref().err().cloned();
+        // Boxed, as is every await of `fs` that few operations come to: a future has room for each, and is moved several times
+        // before it is polled first.
         if let Some(error) = error {
-            self.heed(&error).await;
+            Box::pin(self.heed(&error)).await;
         }
-        self.heed_noted().await;
+        if self.has_noted() {
+            Box::pin(self.heed_noted()).await;
+        }
         done
+    }
+
+    /// Whether an error was met that [`Self::heed_noted`] has not seen.
+    fn has_noted(&self) -> bool {
+        let errors = &self.errors;
+        errors.has_noted.load(Ordering::Relaxed)
+            || self.alloc.problem_count() > errors.problems.load(Ordering::Relaxed)
     }
 
     /// Heeds errors that were met on the way and did not end the operation.
