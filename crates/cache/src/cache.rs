@@ -11,7 +11,7 @@ use crate::pool::evict::{Eviction, S3Fifo, SPARE_FRAMES};
 use crate::state::shared::{OnWriteError, Settings};
 use crate::state::{DiskState, Inner, Shared};
 use crate::writeback::flusher;
-use crate::writeback::write_back_all;
+use crate::writeback::{write_back_all, write_back_files};
 use crate::{CacheError, Result};
 use extant_block::{Bio, Device, IoError};
 use extant_rt::{Class, Nanos, Rt, Task, WaitConfig, WaitStats};
@@ -309,6 +309,14 @@ impl Disk {
     /// Its number among the devices of the process.
     pub fn index(&self) -> DeviceIndex {
         self.state.index
+    }
+
+    /// Writes back what is dirty of these files of this device, and waits for it and for what was under way before; no flush.
+    /// Their runs are placed file by file, in order, and written together. Gives the result of each: errors stay in the record
+    /// that [`OpenFile::sync`](crate::OpenFile::sync) reports from.
+    pub async fn write_back(&self, files: &[Mapping]) -> Vec<Result<()>> {
+        let files: Vec<_> = files.iter().map(|file| file.0.clone()).collect();
+        write_back_files(&self.shared, &self.state, &files).await
     }
 
     /// Writes back every file of this device that is dirty now, all at a time, and flushes it.

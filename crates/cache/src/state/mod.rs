@@ -3,7 +3,7 @@
 //! These types hold each other: a file knows its device, a device lists its dirty files, and a run that has ended is
 //! queued at its file until the backing has heard of it. So they are declared together, below the flows, which are `impl`
 //! blocks of them: [`crate::writeback`] writes back, and [`crate::mapping`] above it reads and writes. The bookkeeping
-//! that keeps these types consistent is here; none of it waits or does I/O.
+//! that keeps these types consistent is here; none of it waits, and only `plug` submits I/O.
 
 pub(crate) mod disk;
 pub(crate) mod errseq;
@@ -11,6 +11,7 @@ pub(crate) mod fills;
 pub(crate) mod flushes;
 pub(crate) mod inner;
 pub(crate) mod levels;
+pub(crate) mod plug;
 pub(crate) mod run;
 pub(crate) mod shared;
 mod stuck;

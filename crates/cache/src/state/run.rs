@@ -4,6 +4,7 @@ use crate::backing::WrittenExtent;
 use crate::dirty::ledger::WritebackCharge;
 use crate::page::{FrameNo, PAGE};
 use crate::state::Inner;
+use crate::state::plug::Plug;
 use crate::state::underway::RunNo;
 use crate::{BackingError, ByteRange, CacheError, PageRange, Result};
 use extant_block::BioFlags;
@@ -97,6 +98,8 @@ pub(crate) struct Writing {
     pub(crate) run: WriteRun,
     pub(crate) flags: BioFlags,
     pub(crate) window: Option<Arc<Mutex<InFlight>>>,
+    /// Where its bios wait for those of other files.
+    pub(crate) plug: Option<Arc<Plug>>,
     /// Bios that have not ended, and one for the submission.
     pub(crate) left: AtomicUsize,
     pub(crate) outcome: Mutex<Outcome>,

@@ -7,6 +7,7 @@ mod run;
 mod submit;
 
 use crate::pass::{ByRuns, Visiting};
+use crate::state::plug::Plug;
 use crate::state::run::{InFlight, WriteRun};
 use crate::state::{DiskState, Inner, Shared};
 use crate::writeback::run::Taken;
@@ -19,17 +20,31 @@ use std::task::{Context, Poll, Waker};
 
 /// Runs that were submitted together. They complete whether or not a task waits.
 #[derive(Debug)]
-struct Window(Arc<Mutex<InFlight>>);
+struct Window {
+    in_flight: Arc<Mutex<InFlight>>,
+    /// Bios of several files are submitted together.
+    plug: Option<Arc<Plug>>,
+}
 
 impl Window {
-    fn new() -> Self {
-        Self(Arc::new(Mutex::new(InFlight { pages: 0, waiter: None })))
+    fn new(plug: Option<Arc<Plug>>) -> Self {
+        Self { in_flight: Arc::new(Mutex::new(InFlight { pages: 0, waiter: None })), plug }
     }
 
     /// Starts a run.
     fn push(&mut self, run: WriteRun, flags: BioFlags) {
-        self.0.lock().pages += run.frames.len() as u64;
-        run.start_in(flags, Some(self));
+        self.in_flight.lock().pages += run.frames.len() as u64;
+        match &self.plug {
+            Some(plug) => plug.hold(|| run.start_in(flags, Some(self))),
+            None => run.start_in(flags, Some(self)),
+        }
+    }
+
+    /// Submits what is held back: before a wait for it.
+    fn unplug(&self) {
+        if let Some(plug) = &self.plug {
+            plug.flush();
+        }
     }
 
     /// Waits until at most `pages` pages are in flight, and finishes what of `file`'s has ended meanwhile.
@@ -37,7 +52,13 @@ impl Window {
         loop {
             file.finish_ended().await;
             let is_over = std::future::poll_fn(|cx| {
-                let mut in_flight = self.0.lock();
+                let mut in_flight = self.in_flight.lock();
+                if in_flight.pages <= pages {
+                    return Poll::Ready(true);
+                }
+                drop(in_flight);
+                self.unplug();
+                in_flight = self.in_flight.lock();
                 if in_flight.pages <= pages {
                     return Poll::Ready(true);
                 }
@@ -52,6 +73,12 @@ impl Window {
                 return;
             }
         }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.unplug();
     }
 }
 
@@ -81,7 +108,7 @@ impl Inner {
             (self.errors.now(), pages.end.min(dirty.end()))
         };
         let mut waited_for = None;
-        let mut window = Window::new();
+        let mut window = Window::new(None);
         let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
         let mut at = pages.start;
         while at < end {
@@ -113,7 +140,7 @@ impl Inner {
 /// Writes back every file of a device that is dirty now, all at a time, and waits for them and for what was under way.
 pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
     let most = shared.settings.run_pages;
-    let mut window = Window::new();
+    let mut window = Window::new(None);
     let mut left = Vec::new();
     let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
     // Without a flusher any file may be dirty.
@@ -148,4 +175,53 @@ pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
         file.wait_for_writeback(PageRange::ALL).await;
         budget.resched().await;
     }
+}
+
+/// As [`Inner::write_back`], of several files of one device, whose runs are placed file by file in their order. Gives each
+/// file's result.
+pub(crate) async fn write_back_files(
+    shared: &Arc<Shared>,
+    disk: &DiskState,
+    files: &[Arc<Inner>],
+) -> Vec<Result<()>> {
+    let most = shared.settings.run_pages;
+    let mut since: Vec<_> = files
+        .iter()
+        .map(|file| {
+            let _pages = file.pages.lock();
+            file.errors.now()
+        })
+        .collect();
+    let mut window = Window::new(Some(Plug::new(&disk.device)));
+    let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
+    let mut left = Vec::new();
+    for file in files {
+        visiting.next(&*shared.pass);
+        let (mut at, end) = (0, file.pages.lock().dirty.end());
+        loop {
+            match file.take_step(PageRange::new(at, end), u64::MAX, &mut visiting).await {
+                Taken::Run(run) => {
+                    at = run.pages().end;
+                    window.push(run, BioFlags::SYNC);
+                    window.drain_to(16 * most, file).await;
+                }
+                Taken::Clean => break,
+                Taken::InFlight(_) | Taken::Busy(_) => {
+                    left.push(file);
+                    break;
+                }
+            }
+        }
+    }
+    drop(window);
+    for file in left {
+        // Errors are in the log.
+        let _ = file.write_back(PageRange::ALL, BioFlags::SYNC).await;
+    }
+    let mut results = Vec::with_capacity(files.len());
+    for (file, since) in files.iter().zip(&mut since) {
+        file.wait_for_writeback(PageRange::ALL).await;
+        results.push(file.errors.peek(since));
+    }
+    results
 }

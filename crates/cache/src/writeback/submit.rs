@@ -46,7 +46,8 @@ impl WriteRun {
         let writing = Writing {
             run: self,
             flags,
-            window: window.map(|window| window.0.clone()),
+            window: window.map(|window| window.in_flight.clone()),
+            plug: window.and_then(|window| window.plug.clone()),
             left: AtomicUsize::new(1),
             outcome: Mutex::default(),
         };
@@ -194,7 +195,10 @@ impl Writing {
         }
         flush(&mut batch, &mut bytes);
         self.left.fetch_add(bios.len(), Ordering::Relaxed);
-        device.submit_all(&mut bios.into_iter());
+        match &self.plug {
+            Some(plug) => plug.submit(bios),
+            None => device.submit_all(&mut bios.into_iter()),
+        }
     }
 
     fn part_ended(self: &Arc<Self>) {

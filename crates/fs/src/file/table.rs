@@ -11,7 +11,6 @@ use crate::{Error, Result};
 use extant_cache::accounts::{Account, AccountConfig, Shrink};
 use extant_cache::{ByteRange, Disk, Mapping};
 use extant_format::{FileKind, Inode, InodeFlags, InodeNumber};
-use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
@@ -25,8 +24,6 @@ const KEPT: usize = 4096;
 const LIMIT_BYTES: u64 = 64 << 20;
 /// Files that one call to shrink looks at.
 const SHRINK_LOOKS: usize = 512;
-/// Files that a sync of the volume writes back at a time.
-const AT_A_TIME: usize = 64;
 
 /// Files with pages in memory, by inode.
 #[derive(Debug)]
@@ -157,16 +154,18 @@ impl Files {
         let mut busy: Vec<Entry> =
             self.table.lock().files.values().filter(|entry| !entry.is_idle()).cloned().collect();
         busy.sort_unstable_by_key(|entry| entry.contents.number());
-        let writes = stream::iter(busy).map(async |Entry { contents, mapping, .. }| {
-            let written = mapping.write_back(ByteRange::ALL).await.map_err(cache_error);
+        let mappings: Vec<_> = busy.iter().map(|entry| entry.mapping.clone()).collect();
+        let results = self.disk.write_back(&mappings).await;
+        let mut all = Ok(());
+        for (Entry { contents, .. }, written) in busy.iter().zip(results) {
             let emptied = match &written {
                 Ok(()) => contents.log_emptied().await,
                 Err(_) => Ok(()),
             };
             let logged = contents.log_times(false).await;
-            written.and(emptied).and(logged)
-        });
-        writes.buffer_unordered(AT_A_TIME).fold(Ok(()), async |all: Result<()>, one| all.and(one)).await
+            all = all.and(written.map_err(cache_error)).and(emptied).and(logged);
+        }
+        all
     }
 
     /// Forgets all files and their pages, dirty or not: the volume is dropped.
