@@ -37,6 +37,7 @@ pub use crate::core::Stats;
 pub use event::Event;
 pub use jitter::Jitter;
 pub use machine::{KernelSpec, Machine, MemorySpec, Preemption, Processors};
+pub use prices::Spent;
 pub use settings::Setting;
 pub use table::ModelError;
 pub use world::SimConfig;
@@ -85,6 +86,11 @@ impl Sim {
     /// The machine that is modelled.
     pub fn machine(&self) -> &Machine {
         self.world.machine()
+    }
+
+    /// Processor time spent so far, by the kind of work that was charged for, and by tasks and interrupts.
+    pub fn spent(&self) -> Vec<Spent> {
+        self.world.spent()
     }
 
     /// Counts of events so far.

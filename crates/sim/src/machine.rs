@@ -297,7 +297,7 @@ impl Machine {
     /// The time that this work takes, rounded to the nearest nanosecond; `None` if the model has no price for it, or if that
     /// is beyond counting.
     pub fn price(&self, work: impl Work) -> Option<Nanos> {
-        PriceList::new(self.prices.clone()).price(work.charge()).ok()
+        PriceList::new(self.prices.clone()).price(work.charge(), false).ok()
     }
 }
 

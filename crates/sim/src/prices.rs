@@ -4,6 +4,7 @@ use crate::table::{ModelError, Table};
 use extant_rt::{Charge, CostTable, Nanos};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The table `[costs]` of a model: picoseconds per unit, by key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,8 +48,31 @@ pub(crate) struct PriceList {
     layers: [OnceLock<Layer>; LAYERS],
 }
 
-/// A layer's kinds of work, and the price of each in picoseconds per unit.
-type Layer = (&'static CostTable, Box<[Option<u64>]>);
+/// A layer's kinds of work.
+type Layer = (&'static CostTable, Box<[Entry]>);
+
+/// A kind of work: its price in picoseconds per unit, and what was spent on it, by tasks and in interrupts. One thread at
+/// a time runs a world; these are atomics only to be shared.
+#[derive(Debug)]
+struct Entry {
+    price: Option<u64>,
+    spent: [(AtomicU64, AtomicU64); 2],
+}
+
+/// Processor time that went to one kind of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// The layer that charged for it, as its table of costs is called; "processors" for switches and wake-ups.
+    pub layer: &'static str,
+    /// The kind of work: its key in the machine's file.
+    pub key: &'static str,
+    /// Whether an interrupt did it, and no task.
+    pub interrupt: bool,
+    /// How many units.
+    pub units: u64,
+    /// The time.
+    pub time: Nanos,
+}
 
 /// Why a charge has no price.
 #[derive(Debug, PartialEq, Eq)]
@@ -64,22 +88,43 @@ impl PriceList {
         Self { prices, layers: std::array::from_fn(|_| OnceLock::new()) }
     }
 
-    /// How long this work takes, rounded to the nearest nanosecond.
-    pub(crate) fn price(&self, charge: Charge) -> Result<Nanos, NoPrice> {
+    /// How long this work takes, rounded to the nearest nanosecond; it is noted as spent.
+    pub(crate) fn price(&self, charge: Charge, interrupt: bool) -> Result<Nanos, NoPrice> {
         let (table, index, units) = match charge {
             Charge::Time(span) => return Ok(span),
             Charge::Units { table, index, units } => (table, index, units),
         };
-        let Some(each) = self.layer(table)[index] else {
+        let entry = &self.layer(table)[index];
+        let Some(each) = entry.price else {
             return Err(NoPrice::Unlisted { layer: table.layer, key: table.keys[index] });
         };
         let picoseconds = each.checked_mul(units).and_then(|total| total.checked_add(500));
-        picoseconds.map(|total| Nanos(total / 1_000)).ok_or(NoPrice::TooMuch)
+        let time = picoseconds.map(|total| Nanos(total / 1_000)).ok_or(NoPrice::TooMuch)?;
+        let (all_units, all_ns) = &entry.spent[usize::from(interrupt)];
+        all_units.store(all_units.load(Relaxed).wrapping_add(units), Relaxed);
+        all_ns.store(all_ns.load(Relaxed).wrapping_add(time.0), Relaxed);
+        Ok(time)
     }
 
-    fn layer(&self, table: &'static CostTable) -> &[Option<u64>] {
+    /// The time spent on each kind of work so far, in the order in which the layers first charged.
+    pub(crate) fn spent(&self) -> Vec<Spent> {
+        let layers = self.layers.iter().filter_map(OnceLock::get);
+        let kinds = layers.flat_map(|(table, entries)| {
+            let keyed = table.keys.iter().zip(entries.iter());
+            keyed
+                .flat_map(|(key, entry)| [false, true].map(|interrupt| (table.layer, *key, entry, interrupt)))
+        });
+        let spent = kinds.map(|(layer, key, entry, interrupt)| {
+            let (units, ns) = &entry.spent[usize::from(interrupt)];
+            Spent { layer, key, interrupt, units: units.load(Relaxed), time: Nanos(ns.load(Relaxed)) }
+        });
+        spent.filter(|spent| spent.units > 0).collect()
+    }
+
+    fn layer(&self, table: &'static CostTable) -> &[Entry] {
         for slot in &self.layers {
-            let list = || (table, table.keys.iter().map(|key| self.prices.get(key)).collect());
+            let entry = |key: &&str| Entry { price: self.prices.get(key), spent: Default::default() };
+            let list = || (table, table.keys.iter().map(entry).collect());
             let (listed, prices) = slot.get_or_init(list);
             if std::ptr::eq(*listed, table) {
                 return prices;

@@ -3,7 +3,7 @@
 use crate::core::{After, Call, Core, Stats, Step, TaskId};
 use crate::event::Event;
 use crate::machine::{Machine, Preemption};
-use crate::prices::{NoPrice, PriceList};
+use crate::prices::{NoPrice, PriceList, Spent};
 use extant_rt::{
     Charge, Class, Nanos, Origin, ReschedPoint, RtError, ShutdownReport, TaskFuture, TaskUsage, TimerId,
     Tracer, WaitsOn, World,
@@ -125,6 +125,7 @@ impl SimWorld {
         if waker.is_some() && waker != Some(id) && core.can_be_woken(id) {
             let after = self.local_time().saturating_add(self.config.machine.processors.wake);
             self.clock.store(after.0, Relaxed);
+            core.stats.wakes += 1;
         }
         // A task that wakes itself is told now: its stretch, with whatever it was charged so far, ends first anyway.
         let at = if waker == Some(id) { core.now } else { self.local_time() };
@@ -243,6 +244,22 @@ impl SimWorld {
         }
     }
 
+    pub(crate) fn spent(&self) -> Vec<Spent> {
+        let mut all = self.prices.spent();
+        let Stats { switches, wakes, .. } = self.core.lock().stats;
+        let model = &self.config.machine.processors;
+        let of = |key, units: u64, each: Nanos| Spent {
+            layer: "processors",
+            key,
+            interrupt: false,
+            units,
+            time: Nanos(each.0.saturating_mul(units)),
+        };
+        all.push(of("context_switch_ns", switches, model.context_switch));
+        all.push(of("wake_ns", wakes, model.wake));
+        all
+    }
+
     /// Runs what belongs to no task.
     fn interrupt(&self, core: &mut MutexGuard<'_, Core>, work: impl FnOnce()) -> Result<(), RtError> {
         self.set_current(core.now, None, 0);
@@ -318,7 +335,7 @@ impl World for SimWorld {
             // Set-up code outside the world has time of its own.
             return;
         }
-        let span = match self.prices.price(charge) {
+        let span = match self.prices.price(charge, self.current().is_none()) {
             Ok(span) => span,
             Err(NoPrice::TooMuch) => return self.overflow(Nanos::MAX),
             Err(NoPrice::Unlisted { layer, key }) => return self.fail(RtError::Unpriced { layer, key }),

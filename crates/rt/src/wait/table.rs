@@ -107,7 +107,7 @@ impl WaitTable {
     /// Several wake-ups in one go, as at the end of a bio with many pages: tasks are woken when the batch is dropped (or
     /// has collected many), after the last lock of a bucket is released.
     pub fn batch(&self) -> WakeBatch<'_> {
-        WakeBatch { table: self, wakers: [const { None }; ROOM], filled: 0 }
+        WakeBatch { table: self, woken: 0, wakers: [const { None }; ROOM], filled: 0 }
     }
 }
 
@@ -124,6 +124,7 @@ const ROOM: usize = 8;
 #[must_use = "wakes its waiters when it is dropped"]
 pub struct WakeBatch<'a> {
     table: &'a WaitTable,
+    woken: u32,
     wakers: [Option<Waker>; ROOM],
     filled: usize,
 }
@@ -203,7 +204,13 @@ impl WakeBatch<'_> {
         state.stats.examined += u64::from(examined);
         state.stats.woken += u64::from(woken);
         drop(state);
+        self.woken += woken;
         self.tell(key, examined, woken);
+    }
+
+    /// How many waiters this batch has woken so far.
+    pub fn woken(&self) -> u32 {
+        self.woken
     }
 
     fn tell(&self, key: WaitKey, examined: u32, woken: u32) {

@@ -135,6 +135,10 @@ pub struct Stats {
     pub preemptions: u64,
     /// Time that interrupts took, of timers and of devices.
     pub interrupts: Nanos,
+    /// Wake-ups that a task paid for.
+    pub wakes: u64,
+    /// Times an idle processor was given a task (kernel: calls of `schedule()` by `cpu_idle`).
+    pub idle_exits: u64,
     /// Time each processor spent with tasks, switches and interrupts.
     pub busy: Vec<Nanos>,
 }

@@ -154,6 +154,7 @@ impl Core {
                 self.trace(now, last, 0, Event::TaskWoken { woken: id.serial });
                 if let Some(processor) = self.idle_processor(last) {
                     let delay = delay.saturating_add(self.model.idle_exit);
+                    self.stats.idle_exits += 1;
                     self.assign(processor, id.index, delay);
                 } else {
                     self.queue(id.index, false);
