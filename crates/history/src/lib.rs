@@ -20,6 +20,8 @@ pub mod cfq;
 pub mod direct;
 pub mod dirty;
 pub mod pass;
+pub mod read_ahead;
+pub mod waits;
 
 use direct::{BoundaryRule, Direct};
 use dirty::{Ioless, Linux31};

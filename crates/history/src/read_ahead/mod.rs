@@ -1,0 +1,5 @@
+//! Read-ahead as Linux had it.
+
+mod linux_2_6_6;
+
+pub use linux_2_6_6::ReadAhead;
