@@ -66,6 +66,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
             };
             Ok(command::sweep(&selection, &args.axes, out)?)
         }
+        LabCommand::Calibrate(args) => Ok(command::calibrate(&args.experiment, args.write, out)?),
         LabCommand::Reproduce(args) => Ok(command::reproduce(&args.folder, args.format.into(), out)?),
         LabCommand::Compare(args) => Ok(command::compare(&args.results, out)?),
         LabCommand::Report(args) => {

@@ -18,6 +18,8 @@ pub(crate) enum LabCommand {
     Check(CheckArgs),
     /// Run an experiment at every combination of values of its machine's parameters
     Sweep(SweepArgs),
+    /// Fit the constants of an experiment's machine to the rows before the change, and say how far each is determined
+    Calibrate(CalibrateArgs),
     /// Run all experiments and print each published figure beside the reproduced one
     Reproduce(ReproduceArgs),
     /// Compare two or more results: a table of changes in per cent
@@ -134,6 +136,16 @@ pub(crate) struct SweepArgs {
     /// Run each workload for this many seconds, without warm-up
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) seconds: Option<u64>,
+    /// The experiment: its folder or .toml file
+    #[arg(value_name = "EXPERIMENT", value_hint = ValueHint::AnyPath)]
+    pub(crate) experiment: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CalibrateArgs {
+    /// Write the values into the machine's file, each with what it was fitted to and its range
+    #[arg(long)]
+    pub(crate) write: bool,
     /// The experiment: its folder or .toml file
     #[arg(value_name = "EXPERIMENT", value_hint = ValueHint::AnyPath)]
     pub(crate) experiment: PathBuf,

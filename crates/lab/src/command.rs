@@ -80,6 +80,11 @@ pub enum LabError {
     /// Results cannot be compared.
     #[error(transparent)]
     Compare(#[from] CompareError),
+    /// A time for an experiment that ends when its work is done.
+    #[error(
+        "{0}: tiobench ends when its work is done; leave --seconds out, or change its threads, MiB and operations in the file"
+    )]
+    EndsByItself(String),
     /// I/O errors in a run; the report has been printed.
     #[error("{0} of the jobs stopped at an I/O error")]
     Failed(usize),
@@ -120,6 +125,9 @@ fn select(selection: &Selection) -> Result<Experiment, LabError> {
     let Selection { path, workloads, rows, span, settings } = selection;
     let experiment = Experiment::load_with(path, settings)?.only(workloads, rows)?;
     Ok(match span {
+        Some(_) if experiment.is_tiobench() => {
+            return Err(LabError::EndsByItself(path.display().to_string()));
+        }
         Some(span) => experiment.for_only(*span),
         None => experiment,
     })
@@ -141,6 +149,15 @@ pub fn sweep(selection: &Selection, axes: &[Axis], out: &mut dyn Write) -> Resul
 /// As [`reproduce::reproduce`](crate::reproduce::reproduce).
 pub fn reproduce(root: &Path, format: Format, out: &mut dyn Write) -> Result<(), LabError> {
     print(out, &crate::reproduce::reproduce(root)?.report(format))
+}
+
+/// Fits the constants of an experiment's machine to the rows before the change, and says how well; with `write`, the machine's file
+/// has them afterwards.
+///
+/// # Errors
+/// As [`calibrate`](crate::calibrate::calibrate).
+pub fn calibrate(path: &Path, write: bool, out: &mut dyn Write) -> Result<(), LabError> {
+    print(out, &crate::calibrate::calibrate(path, write)?)
 }
 
 /// Runs the checked part of experiments, each given as its folder, and compares its table with `expected.txt` there, or

@@ -16,16 +16,19 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod calibrate;
 pub mod command;
 pub mod compare;
 mod cost;
 pub mod experiment;
 pub mod fio;
+mod fit;
 mod machine;
 pub mod report;
 pub mod reproduce;
 mod run;
 mod text;
+pub mod tiobench;
 pub mod trace;
 
 pub use cost::Cost;

@@ -9,6 +9,18 @@ use std::path::Path;
 /// # Errors
 /// Names file, line and key of the first thing that is missing or wrong.
 pub(crate) fn load(path: &Path, settings: &[Setting]) -> Result<Machine, ModelError> {
+    load_for(path, settings, &[])
+}
+
+/// The same for a run that charges for more.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn load_for(
+    path: &Path,
+    settings: &[Setting],
+    more: &[&CostTable],
+) -> Result<Machine, ModelError> {
     let charged: [&CostTable; 4] = [
         extant_rt::Cost::table(),
         extant_iosched::Cost::table(),
@@ -17,5 +29,6 @@ pub(crate) fn load(path: &Path, settings: &[Setting]) -> Result<Machine, ModelEr
     ];
     let machine = Machine::load_with(path, settings)?;
     machine.check_costs(&charged)?;
+    machine.check_costs(more)?;
     Ok(machine)
 }

@@ -4,7 +4,7 @@
 //! with the reproduced one, the null prediction (the figure of the first published row of the workload, as if nothing changed), and
 //! ours. The files of the experiments name what they leave out, the folder's `missing.toml` those that do not exist.
 
-use crate::experiment::{Compared, Experiment, ExperimentError, Figure, Part};
+use crate::experiment::{Compared, Experiment, ExperimentError, Figure, Headline, Part};
 use crate::text::{self, Kind};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -36,6 +36,7 @@ struct Reproduced {
     name: String,
     leaves_out: Vec<String>,
     compared: Vec<Compared>,
+    headlines: Vec<Headline>,
 }
 
 /// Something that should be reproduced and is not.
@@ -90,11 +91,13 @@ pub fn reproduce(root: &Path) -> Result<Reproduction, ExperimentError> {
     let loaded = folders.iter().map(load).collect::<Result<Vec<_>, _>>()?;
     let mut experiments = Vec::new();
     for (folder, experiment) in folders.iter().zip(loaded) {
+        let cells = experiment.run()?;
         experiments.push(Reproduced {
             folder: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             name: experiment.name.clone(),
             leaves_out: experiment.leaves_out.clone(),
-            compared: experiment.compare(&experiment.run()?),
+            compared: experiment.compare(&cells),
+            headlines: experiment.headlines(&cells),
         });
     }
     Ok(Reproduction { experiments, missing })
@@ -117,7 +120,7 @@ impl Score {
             let Some(null) = one.null else { continue };
             let near = one.error().is_some_and(|error| error.abs() <= NEAR);
             let null_error = null / one.published - 1.0;
-            if (one.published / null - 1.0).abs() <= SMALL {
+            if is_control(one) {
                 score.unchanged += 1;
                 score.unchanged_near += usize::from(near);
                 continue;
@@ -148,10 +151,52 @@ impl Score {
     }
 }
 
+type Line = [String; 10];
+
 const COLUMNS: [&str; 10] =
     ["workload", "row", "figure", "", "published", "reproduced", "error", "unchanged", "error", "extant"];
 
-fn cells(one: &Compared) -> [String; 10] {
+/// Columns of the summary.
+const SUMMARY: [&str; 10] = [
+    "experiment",
+    "workload",
+    "figure",
+    "",
+    "before",
+    "reproduced",
+    "after",
+    "reproduced",
+    "today's Linux",
+    "extant",
+];
+
+fn summary_line(folder: &str, one: &Headline) -> Line {
+    let shown = |value: Option<f64>| {
+        value.map(|value| format!("{value:.*}", one.figure.digits())).unwrap_or_default()
+    };
+    let [before, after] = one.published.map(shown);
+    let [before_got, after_got] = one.reproduced.map(shown);
+    [
+        folder.to_owned(),
+        one.workload.clone(),
+        one.figure.title().to_owned(),
+        String::new(),
+        before,
+        before_got,
+        after,
+        after_got,
+        shown(one.today),
+        shown(one.ours),
+    ]
+}
+
+/// Whether a figure is one that the change did not change, by what was published: a negative control.
+fn is_control(one: &Compared) -> bool {
+    let change = one.null.map(|null| (one.published / null - 1.0).abs());
+    one.part == Part::Prediction && change.is_some_and(|change| change <= SMALL)
+}
+
+fn cells(one: &Compared) -> Line {
     let shown = |figure: Figure, value: f64| format!("{value:.*}", figure.digits());
     let maybe = |value: Option<f64>| value.map(|value| shown(one.figure, value)).unwrap_or_default();
     let percent =
@@ -190,11 +235,13 @@ impl Reproduction {
         for experiment in &self.experiments {
             let head = format!("{}: {}", experiment.folder, experiment.name);
             let _ = if markdown { writeln!(out, "## {head}\n") } else { writeln!(out, "{head}") };
-            let rows: Vec<[String; 10]> = experiment.compared.iter().map(cells).collect();
-            if markdown {
-                markdown_table(&mut out, &rows)
-            } else {
-                text_table(&mut out, &rows)
+            let (controls, others): (Vec<&Compared>, Vec<&Compared>) =
+                experiment.compared.iter().partition(|one| is_control(one));
+            table(&mut out, markdown, &COLUMNS, &others.into_iter().map(cells).collect::<Vec<_>>());
+            if !controls.is_empty() {
+                let title = "Negative controls: published as unchanged, within 5 %";
+                let _ = if markdown { writeln!(out, "\n{title}:\n") } else { writeln!(out, "\n  {title}") };
+                table(&mut out, markdown, &COLUMNS, &controls.into_iter().map(cells).collect::<Vec<_>>());
             }
             let item = if markdown { "- " } else { "  " };
             if markdown {
@@ -206,6 +253,14 @@ impl Reproduction {
             }
             out.push('\n');
         }
+        let heading = if markdown { "## Summary\n" } else { "Summary" };
+        let _ = writeln!(out, "{heading}");
+        let of = |one: &Reproduced| {
+            one.headlines.iter().map(|line| summary_line(&one.folder, line)).collect::<Vec<_>>()
+        };
+        let lines: Vec<Line> = self.experiments.iter().flat_map(of).collect();
+        table(&mut out, markdown, &SUMMARY, &lines);
+        out.push('\n');
         let heading = if markdown { "## All of them\n\n" } else { "All of them\n" };
         let item = if markdown { "- " } else { "  " };
         let _ = writeln!(out, "{heading}{item}{}.", Score::of(self.all()).sentence());
@@ -229,6 +284,16 @@ impl Reproduction {
                 "extant": one.ours,
             })
         };
+        let headline = |one: &Headline| {
+            json!({
+                "workload": one.workload,
+                "figure": one.figure.key(),
+                "published": one.published,
+                "reproduced": one.reproduced,
+                "today": one.today,
+                "extant": one.ours,
+            })
+        };
         let experiments: Vec<Value> = self
             .experiments
             .iter()
@@ -238,6 +303,7 @@ impl Reproduction {
                     "name": experiment.name,
                     "figures": experiment.compared.iter().map(one).collect::<Vec<_>>(),
                     "score": Score::of(experiment.compared.iter()).json(),
+                    "headlines": experiment.headlines.iter().map(headline).collect::<Vec<_>>(),
                     "leaves_out": experiment.leaves_out,
                 })
             })
@@ -248,10 +314,14 @@ impl Reproduction {
     }
 }
 
-fn text_table(out: &mut String, rows: &[[String; 10]]) {
+fn table(out: &mut String, markdown: bool, columns: &[&str; 10], rows: &[Line]) {
+    if markdown { markdown_table(out, columns, rows) } else { text_table(out, columns, rows) }
+}
+
+fn text_table(out: &mut String, columns: &[&str; 10], rows: &[Line]) {
     let width = |n: usize| {
         let cells = rows.iter().map(|row| row[n].chars().count());
-        cells.max().unwrap_or(0).max(COLUMNS[n].chars().count())
+        cells.max().unwrap_or(0).max(columns[n].chars().count())
     };
     let widths: [usize; 10] = std::array::from_fn(width);
     let mut line = |row: [&str; 10]| {
@@ -263,12 +333,12 @@ fn text_table(out: &mut String, rows: &[[String; 10]]) {
         out.push_str(text.trim_end());
         out.push('\n');
     };
-    line(COLUMNS);
+    line(*columns);
     rows.iter().for_each(|row| line(std::array::from_fn(|n| row[n].as_str())));
 }
 
-fn markdown_table(out: &mut String, rows: &[[String; 10]]) {
-    let _ = writeln!(out, "| {} |", COLUMNS.join(" | "));
+fn markdown_table(out: &mut String, columns: &[&str; 10], rows: &[Line]) {
+    let _ = writeln!(out, "| {} |", columns.join(" | "));
     let _ = writeln!(out, "|{}|", ["---"; 4].into_iter().chain(["--:"; 6]).collect::<Vec<_>>().join("|"));
     for row in rows {
         let _ = writeln!(out, "| {} |", row.join(" | "));
@@ -313,6 +383,14 @@ mod tests {
             name: "Name".into(),
             leaves_out: vec!["the file system.".into()],
             compared: vec![compared(Part::Prediction, 200.0, 210.0, 100.0)],
+            headlines: vec![Headline {
+                workload: "w".into(),
+                figure: Figure::Iops,
+                published: [Some(100.0), Some(200.0)],
+                reproduced: [Some(100.0), Some(210.0)],
+                today: None,
+                ours: Some(300.0),
+            }],
         };
         let missing = Missing { name: "tiobench".into(), why: "not built.".into() };
         let all = Reproduction { experiments: vec![experiment], missing: vec![missing] };
@@ -326,6 +404,8 @@ mod tests {
                 && text.contains("  Missing: tiobench: not built.\n"),
             "{text}"
         );
+        let summary = ["f", "w", "iops", "100", "100", "200", "210", "300"];
+        assert!(text.lines().any(|line| line.split_whitespace().eq(summary)), "{text}");
         let markdown = all.report(Format::Markdown);
         assert!(
             markdown.contains("| w | r | iops | prediction | 200 | 210 | +5% | 100 | -50% |  |\n"),

@@ -1,6 +1,6 @@
 //! Bands: an experiment's rows at every value of what its source does not state.
 
-use super::{Cell, Experiment, ExperimentError, Figure, Load, Row, run_one};
+use super::{Cell, Experiment, ExperimentError, Figure, Load, Row, table};
 use extant_sim::{Machine, Setting};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -87,7 +87,7 @@ impl Experiment {
         for file in std::iter::once(self.machine_file.clone()).chain(others) {
             for combination in &combinations {
                 let settings = [self.settings.clone(), combination.clone()].concat();
-                let machine = crate::machine::load(&file, &settings)?;
+                let machine = super::load_machine(&file, &settings, self.tiobench.as_ref())?;
                 let mut words: Vec<String> = combination.iter().map(|setting| setting.to_string()).collect();
                 if named {
                     let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -124,6 +124,7 @@ impl Experiment {
 
     fn band_of(&self, out: &mut String, load: &Load, row: &Row, width: usize) -> Result<(), ExperimentError> {
         let columns: &[Figure] = match (load.cyclictest.is_some(), load.jobs.iter().all(|job| job.direct)) {
+            _ if load.phase.is_some() => &table::PHASES,
             (true, _) => &[Figure::LatencyMeanUs, Figure::LatencyMaxUs, Figure::WrittenMibS],
             (false, true) if load.volume.is_some() => {
                 &[Figure::MibS, Figure::PiecesS, Figure::SystemPercent, Figure::InterruptPercent]
@@ -135,7 +136,7 @@ impl Experiment {
         };
         let mut runs: Vec<Cell> = Vec::new();
         for point in &self.points {
-            runs.push(run_one(&point.machine, load, row, self.seeds[0])?);
+            runs.push(self.run_on(&point.machine, load, row)?);
         }
         let _ = write!(out, "\n{:<pad$}", format!("{}: {}", load.name, row.name), pad = width + 4);
         columns.iter().for_each(|figure| {

@@ -1,6 +1,7 @@
 //! Published figures beside the reproduced ones.
 
 use super::{Cell, Experiment, Figure, Row};
+use std::collections::BTreeMap;
 
 /// How a published figure is related to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +12,8 @@ pub enum Part {
     Calibrated,
     /// Nothing of it is in the model.
     Prediction,
+    /// It was said beforehand that the model cannot have it.
+    NotDerivable,
 }
 
 impl Part {
@@ -20,6 +23,7 @@ impl Part {
             Self::Before => "before",
             Self::Calibrated => "calibrated",
             Self::Prediction => "prediction",
+            Self::NotDerivable => "not derivable",
         }
     }
 }
@@ -52,7 +56,54 @@ impl Compared {
     }
 }
 
+/// A headline figure of a workload: what was measured before and after, and what the model has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Headline {
+    /// The workload.
+    pub workload: String,
+    /// Which figure.
+    pub figure: Figure,
+    /// As published before the change, and after it.
+    pub published: [Option<f64>; 2],
+    /// As the model has them.
+    pub reproduced: [Option<f64>; 2],
+    /// Under the rule that Linux has today.
+    pub today: Option<f64>,
+    /// Ours.
+    pub ours: Option<f64>,
+}
+
 impl Experiment {
+    /// The headline figures of these results, those that were published.
+    pub fn headlines(&self, cells: &[Cell]) -> Vec<Headline> {
+        let mut all = Vec::new();
+        for load in &self.workloads {
+            for &figure in &self.headline {
+                let of = |row: &Row| row.published.get(&load.name).and_then(|all| all.get(&figure)).copied();
+                let mut rows = self.rows.iter().filter(|row| of(row).is_some());
+                let pair = [rows.next(), rows.next()];
+                if pair[0].is_none() {
+                    continue;
+                }
+                let mean = |row: &Row| {
+                    let is_it = |cell: &&Cell| cell.row == row.name && cell.workload == load.name;
+                    figure.mean(&cells.iter().filter(is_it).collect::<Vec<_>>(), 0)
+                };
+                let named =
+                    |is_it: &dyn Fn(&Row) -> bool| self.rows.iter().find(|row| is_it(row)).and_then(mean);
+                all.push(Headline {
+                    workload: load.name.clone(),
+                    figure,
+                    published: pair.map(|row| row.and_then(of)),
+                    reproduced: pair.map(|row| row.and_then(mean)),
+                    today: named(&|row| row.today),
+                    ours: named(&|row| row.name == super::OURS),
+                });
+            }
+        }
+        all
+    }
+
     /// Every published figure of these results.
     pub fn compare(&self, cells: &[Cell]) -> Vec<Compared> {
         let mut all = Vec::new();
@@ -67,13 +118,17 @@ impl Experiment {
             let before = rows.peek().map(|row| (row.name.clone(), published(row)));
             for row in rows {
                 for (figure, value) in published(row) {
-                    let fitted = row.calibrated.get(&load.name).is_some_and(|list| list.contains(&figure));
+                    let lists = |of: &BTreeMap<String, Vec<Figure>>| {
+                        of.get(&load.name).is_some_and(|list| list.contains(&figure))
+                    };
+                    let fitted = lists(&row.calibrated);
                     let is_before = before.as_ref().is_some_and(|(name, _)| *name == row.name);
                     all.push(Compared {
                         workload: load.name.clone(),
                         row: row.name.clone(),
                         figure,
                         part: match (fitted, is_before) {
+                            _ if lists(&row.not_derivable) => Part::NotDerivable,
                             (true, _) => Part::Calibrated,
                             (false, true) => Part::Before,
                             (false, false) => Part::Prediction,
@@ -81,7 +136,7 @@ impl Experiment {
                         published: value,
                         reproduced: mean(&row.name, figure),
                         null: before.as_ref().and_then(|(_, figures)| figures.get(&figure).copied()),
-                        ours: mean("extant", figure),
+                        ours: mean(super::OURS, figure),
                     });
                 }
             }

@@ -2,6 +2,7 @@
 
 use crate::experiment::Cell;
 use crate::run::ProcessorUse;
+use crate::tiobench::PhaseOutcome;
 use extant_rt::Nanos;
 use serde::Deserialize;
 
@@ -39,6 +40,30 @@ pub enum Figure {
     LatencyMeanUs,
     /// Its longest.
     LatencyMaxUs,
+    /// Time that a phase of tiobench took.
+    Seconds,
+    /// MiB that it moved for each second of processor time, the program's and the kernel's.
+    CpuMibS,
+    /// The kernel's processor time in it, in per cent of one processor.
+    KernelPercent,
+    /// Sleeps for pages' bits, in thousands (kernel: `wait_on_page_bit`).
+    PageSleepsK,
+    /// Sleeps for pages' locks, in thousands (kernel: `__lock_page`).
+    LockSleepsK,
+    /// Sleeps for buffers, in thousands (kernel: `__wait_on_buffer`).
+    BufferSleepsK,
+    /// Times that an idle processor was given a task, in thousands (kernel: calls of `schedule()` by `cpu_idle`).
+    IdleK,
+    /// Share of switches in the processor time of switches, wake-ups and copies.
+    SwitchPercent,
+    /// Share of wake-ups in the same.
+    WakePercent,
+    /// Waiters for pages and buffers that were woken spuriously, in thousands.
+    SpuriousK,
+    /// All that were woken, in thousands.
+    WokenK,
+    /// Waiters that wake-ups looked at, for each that was to be woken.
+    ExaminedPerWake,
 }
 
 /// The nominal run of the write-back thread, whose figures are pages written in a run.
@@ -46,7 +71,7 @@ const RUN_S: f64 = 300.0;
 
 impl Figure {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 27] = [
         Self::Iops,
         Self::MeanMs,
         Self::MaxMs,
@@ -62,6 +87,18 @@ impl Figure {
         Self::LatencyMinUs,
         Self::LatencyMeanUs,
         Self::LatencyMaxUs,
+        Self::Seconds,
+        Self::CpuMibS,
+        Self::KernelPercent,
+        Self::PageSleepsK,
+        Self::LockSleepsK,
+        Self::BufferSleepsK,
+        Self::IdleK,
+        Self::SwitchPercent,
+        Self::WakePercent,
+        Self::SpuriousK,
+        Self::WokenK,
+        Self::ExaminedPerWake,
     ];
 
     /// Its key in an experiment's file.
@@ -82,6 +119,18 @@ impl Figure {
             Self::LatencyMinUs => "latency_min_us",
             Self::LatencyMeanUs => "latency_mean_us",
             Self::LatencyMaxUs => "latency_max_us",
+            Self::Seconds => "seconds",
+            Self::CpuMibS => "cpu_mib_s",
+            Self::KernelPercent => "kernel_percent",
+            Self::PageSleepsK => "page_sleeps_k",
+            Self::LockSleepsK => "lock_sleeps_k",
+            Self::BufferSleepsK => "buffer_sleeps_k",
+            Self::IdleK => "idle_k",
+            Self::SwitchPercent => "switch_percent",
+            Self::WakePercent => "wake_percent",
+            Self::SpuriousK => "spurious_k",
+            Self::WokenK => "woken_k",
+            Self::ExaminedPerWake => "examined_per_wake",
         }
     }
 
@@ -103,14 +152,38 @@ impl Figure {
             Self::LatencyMinUs => "min us",
             Self::LatencyMeanUs => "mean us",
             Self::LatencyMaxUs => "max us",
+            Self::Seconds => "seconds",
+            Self::CpuMibS => "MiB/cpu-s",
+            Self::KernelPercent => "system %",
+            Self::PageSleepsK => "page bits",
+            Self::LockSleepsK => "page locks",
+            Self::BufferSleepsK => "buffers",
+            Self::IdleK => "idle",
+            Self::SwitchPercent => "switches %",
+            Self::WakePercent => "wake-ups %",
+            Self::SpuriousK => "spurious k",
+            Self::WokenK => "woken, k",
+            Self::ExaminedPerWake => "seen/woken",
         }
     }
 
     /// Digits after the point, in a table.
     pub fn digits(self) -> usize {
         match self {
-            Self::MeanMs | Self::MibS | Self::WrittenMibS => 1,
-            Self::WrittenMpages => 2,
+            Self::MeanMs
+            | Self::MibS
+            | Self::WrittenMibS
+            | Self::Seconds
+            | Self::KernelPercent
+            | Self::PageSleepsK
+            | Self::LockSleepsK
+            | Self::BufferSleepsK
+            | Self::IdleK
+            | Self::SwitchPercent
+            | Self::WakePercent
+            | Self::SpuriousK
+            | Self::WokenK => 1,
+            Self::WrittenMpages | Self::CpuMibS | Self::ExaminedPerWake => 2,
             _ => 0,
         }
     }
@@ -118,6 +191,9 @@ impl Figure {
     /// Of one run, of its report of this number; `None` where the run does not have it.
     pub(super) fn of(self, cell: &Cell, report: usize) -> Option<f64> {
         const MIB: f64 = (1 << 20) as f64;
+        if let Some(phase) = &cell.outcome.phase {
+            return self.of_phase(phase);
+        }
         let measured = &cell.outcome.reports[report].measured;
         let side = if measured.read.ios > 0 { &measured.read } else { &measured.write };
         let completion = &side.completion;
@@ -146,6 +222,33 @@ impl Figure {
             Self::LatencyMinUs => latency.map(|latency| latency.min_ns as f64 / 1e3),
             Self::LatencyMeanUs => latency.map(|latency| latency.mean_ns / 1e3),
             Self::LatencyMaxUs => latency.map(|latency| latency.max_ns as f64 / 1e3),
+            _ => None,
+        }
+    }
+
+    fn of_phase(self, phase: &PhaseOutcome) -> Option<f64> {
+        const MIB: f64 = (1 << 20) as f64;
+        let (took, sleeps) = (phase.took.as_secs_f64(), phase.sleeps);
+        let thousands = |count: u64| Some(count as f64 / 1e3);
+        match self {
+            Self::Seconds => Some(took),
+            Self::MibS => Some(phase.bytes as f64 / MIB / took),
+            Self::CpuMibS => Some(phase.bytes as f64 / MIB / phase.busy.as_secs_f64()),
+            Self::KernelPercent => Some(100.0 * phase.system().as_secs_f64() / took),
+            Self::PageSleepsK => thousands(sleeps.page),
+            Self::LockSleepsK => thousands(sleeps.lock),
+            Self::BufferSleepsK => thousands(sleeps.buffer),
+            Self::IdleK => thousands(sleeps.idle),
+            Self::SwitchPercent => Some(100.0 * phase.share("context_switch_ns")),
+            Self::WakePercent => Some(100.0 * phase.share("page_wake_ns")),
+            Self::SpuriousK => thousands(sleeps.spurious),
+            Self::WokenK => thousands(sleeps.woken),
+            // Those that were woken spuriously were not to be woken.
+            Self::ExaminedPerWake => {
+                let wanted = sleeps.woken.saturating_sub(sleeps.spurious);
+                (wanted > 0).then(|| sleeps.examined as f64 / wanted as f64)
+            }
+            _ => None,
         }
     }
 

@@ -6,16 +6,19 @@
 
 mod band;
 mod compared;
+mod constant;
 mod figure;
 mod table;
 
 pub use band::Axis;
-pub use compared::{Compared, Part};
+pub use compared::{Compared, Headline, Part};
+pub use constant::Constant;
 pub use figure::Figure;
 
 use crate::fio::{self, JobError};
 use crate::run::{Cyclictest, Memory, Outcome, Policy, RunError, VolumeSpec, on_machine};
 use crate::text::{self, Kind};
+use crate::tiobench::{self, Phase, Tiobench, Waits};
 use band::{Band, Point};
 use extant_rt::Nanos;
 use extant_sim::{Machine, ModelError, Preemption, Setting};
@@ -42,6 +45,10 @@ pub struct Experiment {
     check: Checked,
     band: Option<Band>,
     points: Vec<Point>,
+    tiobench: Option<Tiobench>,
+    constants: Vec<Constant>,
+    /// The figures of it that a summary shows.
+    headline: Vec<Figure>,
 }
 
 /// The part of an experiment whose table `expected.txt` holds: all of it, unless that takes long.
@@ -52,6 +59,8 @@ struct Checked {
     rows: Vec<String>,
     /// How long each workload runs, without warm-up.
     seconds: Option<u64>,
+    /// Other options for tiobench.
+    tiobench: Option<Tiobench>,
 }
 
 #[derive(Deserialize)]
@@ -66,11 +75,18 @@ struct File {
     #[serde(default)]
     set: Vec<String>,
     seeds: Vec<u64>,
+    #[serde(default)]
     workload: Vec<Workload>,
+    /// Runs tiobench instead of jobs: its phases are the workloads.
+    tiobench: Option<Tiobench>,
     row: Vec<Row>,
     #[serde(default)]
     check: Checked,
     band: Option<Band>,
+    #[serde(default)]
+    constant: Vec<Constant>,
+    #[serde(default)]
+    headline: Vec<Figure>,
 }
 
 #[derive(Deserialize)]
@@ -98,6 +114,15 @@ struct Load {
     memory: Memory,
     cyclictest: Option<Cyclictest>,
     volume: Option<VolumeSpec>,
+    /// A phase of tiobench, which has no jobs.
+    phase: Option<Phase>,
+}
+
+impl Load {
+    fn of_phase(phase: Phase) -> Self {
+        let (name, jobs, memory) = (phase.name().to_owned(), Vec::new(), Memory::default());
+        Self { name, jobs, memory, cyclictest: None, volume: None, phase: Some(phase) }
+    }
 }
 
 /// A policy under a name.
@@ -116,6 +141,13 @@ struct Row {
     /// The workloads that it runs; all if not given.
     #[serde(default)]
     workloads: Vec<String>,
+    /// How tiobench's waiters for pages are woken; ours if not given.
+    page_waits: Option<String>,
+    /// How its waiters for buffers are.
+    buffer_waits: Option<String>,
+    /// Whether this is what Linux does today.
+    #[serde(default)]
+    today: bool,
     /// When tasks are preempted, where it is not as the machine's file says.
     #[serde(default, deserialize_with = "preemption")]
     preemption: Option<Preemption>,
@@ -125,6 +157,9 @@ struct Row {
     /// The figures among them that the machine's constants were fitted to, by workload.
     #[serde(default)]
     calibrated: BTreeMap<String, Vec<Figure>>,
+    /// The figures among them of which it was said beforehand that the model cannot have them, by workload.
+    #[serde(default)]
+    not_derivable: BTreeMap<String, Vec<Figure>>,
 }
 
 impl Row {
@@ -179,6 +214,9 @@ pub enum ExperimentError {
     },
 }
 
+/// The name of the row with our policies.
+const OURS: &str = "extant";
+
 /// One run of a workload under a policy.
 #[derive(Clone, Debug)]
 pub struct Cell {
@@ -215,7 +253,21 @@ impl Experiment {
         let syntax = |problem: String| ExperimentError::Syntax { file: path.display().to_string(), problem };
         let file: File = toml::from_str(&text(path, Kind::Experiment)?)
             .map_err(|error| syntax(error.to_string().trim_end().to_owned()))?;
-        let File { name, source, leaves_out, machine, set, seeds, workload, row, check, band } = file;
+        let File {
+            name,
+            source,
+            leaves_out,
+            machine,
+            set,
+            seeds,
+            workload,
+            tiobench,
+            row,
+            check,
+            band,
+            constant,
+            headline,
+        } = file;
         if seeds.is_empty() {
             return Err(syntax("seeds: an experiment needs at least one".to_owned()));
         }
@@ -237,15 +289,38 @@ impl Experiment {
                 ..Memory::default()
             };
             let (cyclictest, volume) = (workload.cyclictest, workload.volume);
-            workloads.push(Load { name, jobs, memory, cyclictest, volume });
+            workloads.push(Load { name, jobs, memory, cyclictest, volume, phase: None });
+        }
+        match (&tiobench, workloads.is_empty()) {
+            (Some(_), true) => {
+                let crowd = tiobench.is_some_and(|options| options.waiters > 0).then_some(Phase::Waiters);
+                let phases = Phase::ALL.into_iter().chain([Phase::Whole]).chain(crowd);
+                workloads = phases.map(Load::of_phase).collect();
+            }
+            (Some(_), false) => {
+                return Err(syntax(
+                    "tiobench: its phases are the workloads; leave [[workload]] out".to_owned(),
+                ));
+            }
+            (None, true) => return Err(syntax("workload: an experiment needs at least one".to_owned())),
+            (None, false) => {}
         }
         if let Some(problem) = row.iter().find_map(|row| fault(row, &workloads)) {
             return Err(syntax(problem));
         }
+        if let Some(problem) = before_only(&row).or_else(|| constant.iter().find_map(|one| one.fault(&row))) {
+            return Err(syntax(problem));
+        }
         let machine_file = beside(&machine);
-        let machine = crate::machine::load(&machine_file, &settings)?;
+        let machine = load_machine(&machine_file, &settings, tiobench.as_ref())?;
         if workloads.iter().any(|load| load.volume.is_some()) {
             machine.check_costs(&[extant_fs::Cost::table()])?;
+        }
+        if let Some(problem) = workloads.iter().find_map(|load| too_large(load, &machine)) {
+            return Err(syntax(problem));
+        }
+        if let Some(problem) = tiobench.as_ref().and_then(|options| options.fault(&machine)) {
+            return Err(syntax(format!("tiobench: {problem}")));
         }
         let mut experiment = Self {
             name,
@@ -260,6 +335,9 @@ impl Experiment {
             check,
             band: None,
             points: Vec::new(),
+            tiobench,
+            constants: constant,
+            headline,
         };
         if let Some(band) = band {
             let machines = band.machines.iter().map(|file| beside(file)).collect();
@@ -278,9 +356,10 @@ impl Experiment {
         Ok(self)
     }
 
-    /// The same with its first seed, and without its band.
+    /// The same with its first seed, without its band, and without rows that nothing is compared with.
     pub fn nominal(mut self) -> Self {
         self.seeds.truncate(1);
+        self.rows.retain(|row| !row.published.is_empty() || row.today || row.name == OURS);
         (self.band, self.points) = (None, Vec::new());
         self
     }
@@ -298,8 +377,13 @@ impl Experiment {
     /// # Errors
     /// [`ExperimentError::Unknown`] if the part names what the experiment does not have.
     pub fn checked_part(self) -> Result<Self, ExperimentError> {
-        let Checked { workloads, rows, seconds } = self.check.clone();
-        let part = self.only(&workloads, &rows)?;
+        let Checked { workloads, rows, seconds, tiobench } = self.check.clone();
+        let mut part = self.only(&workloads, &rows)?;
+        if tiobench.is_some() {
+            part.tiobench = tiobench;
+            // The published figures are of the whole.
+            part.rows.iter_mut().for_each(|row| row.published.clear());
+        }
         Ok(match seconds {
             Some(seconds) => part.for_only(Nanos::from_secs(seconds)),
             None => part,
@@ -312,6 +396,14 @@ impl Experiment {
     /// The first run that did not come to its end.
     pub fn run(&self) -> Result<Vec<Cell>, ExperimentError> {
         let mut cells = Vec::new();
+        if let Some(options) = self.tiobench {
+            for row in &self.rows {
+                for &seed in &self.seeds {
+                    cells.extend(run_phases(&self.machine, options, &self.workloads, row, seed)?);
+                }
+            }
+            return Ok(cells);
+        }
         for load in &self.workloads {
             for row in self.rows.iter().filter(|row| row.runs(load)) {
                 for &seed in &self.seeds {
@@ -321,6 +413,59 @@ impl Experiment {
         }
         Ok(cells)
     }
+
+    /// Whether it runs tiobench, which ends by itself.
+    pub fn is_tiobench(&self) -> bool {
+        self.tiobench.is_some()
+    }
+
+    /// The same workload, row and seed on another machine.
+    fn run_on(&self, machine: &Machine, load: &Load, row: &Row) -> Result<Cell, ExperimentError> {
+        match self.tiobench {
+            None => run_one(machine, load, row, self.seeds[0]),
+            Some(options) => {
+                let loads = std::slice::from_ref(load);
+                let mut cells = run_phases(machine, options, loads, row, self.seeds[0])?;
+                Ok(cells.swap_remove(0))
+            }
+        }
+    }
+}
+
+fn load_machine(
+    file: &Path,
+    settings: &[Setting],
+    tiobench: Option<&Tiobench>,
+) -> Result<Machine, ModelError> {
+    let tables = [tiobench::Work::table()];
+    crate::machine::load_for(file, settings, if tiobench.is_some() { &tables } else { &[] })
+}
+
+/// One run of tiobench: a cell for each of the workloads that are wanted of it.
+fn run_phases(
+    machine: &Machine,
+    options: Tiobench,
+    loads: &[Load],
+    row: &Row,
+    seed: u64,
+) -> Result<Vec<Cell>, ExperimentError> {
+    let ours = || extant_history::waits::OURS.to_owned();
+    let waits = Waits {
+        pages: row.page_waits.clone().unwrap_or_else(ours),
+        buffers: row.buffer_waits.clone().unwrap_or_else(ours),
+        elevator: row.elevator.clone(),
+        requests: row.requests,
+    };
+    let until = loads.iter().filter_map(|load| load.phase).max().unwrap_or(Phase::Whole);
+    let phases = tiobench::run(options, machine, &waits, seed, until).map_err(|error| {
+        ExperimentError::Run { row: row.name.clone(), workload: "tiobench".to_owned(), error: error.into() }
+    })?;
+    let cell = |load: &Load| {
+        let phase = phases.iter().find(|outcome| Some(outcome.phase) == load.phase)?;
+        let outcome = Outcome::of_phase(phase.clone());
+        Some(Cell { row: row.name.clone(), workload: load.name.clone(), seed, outcome })
+    };
+    Ok(loads.iter().filter_map(cell).collect())
 }
 
 /// One run.
@@ -350,7 +495,7 @@ fn run_one(machine: &Machine, load: &Load, row: &Row, seed: u64) -> Result<Cell,
 
 /// The first thing about a row's published figures that makes no sense.
 fn fault(row: &Row, workloads: &[Load]) -> Option<String> {
-    let names = row.published.keys().chain(row.calibrated.keys());
+    let names = row.published.keys().chain(row.calibrated.keys()).chain(row.not_derivable.keys());
     if let Some(name) = row.workloads.iter().find(|name| !workloads.iter().any(|load| load.name == **name)) {
         return Some(format!("workloads: \"{name}\" is not one"));
     }
@@ -369,6 +514,49 @@ fn fault(row: &Row, workloads: &[Load]) -> Option<String> {
         Some(format!("calibrated.{name}: {} was not published, so nothing can be fitted to it", figure.key()))
     };
     row.calibrated.iter().find_map(unpublished)
+}
+
+/// The first problem with the size of a workload's files on a machine's disks.
+fn too_large(load: &Load, machine: &Machine) -> Option<String> {
+    // A volume is made as large as its files need, over as many disks as it has.
+    if load.volume.is_some() {
+        return None;
+    }
+    let disks = || machine.disks.iter().map(|model| (u64::from(model.count), model.capacity_bytes()));
+    let largest = disks().map(|(_, bytes)| bytes).max().unwrap_or(0);
+    let all: u64 = disks().map(|(count, bytes)| count.saturating_mul(bytes)).fold(0, u64::saturating_add);
+    let mut files: BTreeMap<String, u64> = BTreeMap::new();
+    for job in load.jobs.iter().filter(|job| job.size_bytes > 0) {
+        let length = job.offset_bytes.saturating_add(job.size_bytes);
+        if length > largest {
+            return Some(format!(
+                "workload \"{}\", [{}]: a file of {length} bytes does not fit a disk of {largest}",
+                load.name, job.name
+            ));
+        }
+        for process in 0..job.processes {
+            let known = files.entry(job.file_of(process)).or_default();
+            *known = length.max(*known);
+        }
+    }
+    let wanted = files.values().fold(0_u64, |sum, length| sum.saturating_add(*length));
+    (wanted > all).then(|| {
+        format!("workload \"{}\": files of {wanted} bytes do not fit disks of {all} bytes", load.name)
+    })
+}
+
+/// A calibrated figure that is not of the first row that was published for its workload: the one before the change.
+fn before_only(rows: &[Row]) -> Option<String> {
+    rows.iter().enumerate().find_map(|(n, row)| {
+        let earlier = |workload: &String| rows[..n].iter().find(|row| row.published.contains_key(workload));
+        row.calibrated.keys().find_map(|workload| {
+            let first = &earlier(workload)?.name;
+            Some(format!(
+                "calibrated.{workload}: the row \"{}\" is a prediction; only \"{first}\" may be fitted",
+                row.name
+            ))
+        })
+    })
 }
 
 fn keep<T>(

@@ -1,6 +1,7 @@
 //! An experiment's results as a table of text.
 
 use super::{Cell, Experiment, Figure, Load, Row};
+use crate::tiobench::Phase;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -15,6 +16,20 @@ const DIRECT: [Figure; 6] = [
     Figure::CommandsS,
     Figure::FlushesGib,
 ];
+/// Columns of a phase of tiobench.
+pub(super) const PHASES: [Figure; 9] = [
+    Figure::Seconds,
+    Figure::CpuMibS,
+    Figure::KernelPercent,
+    Figure::PageSleepsK,
+    Figure::LockSleepsK,
+    Figure::BufferSleepsK,
+    Figure::IdleK,
+    Figure::SwitchPercent,
+    Figure::WakePercent,
+];
+/// Columns of the wake-ups in a phase of tiobench.
+const WAKES: [Figure; 3] = [Figure::SpuriousK, Figure::WokenK, Figure::ExaminedPerWake];
 /// Columns of scheduling latency.
 const LATENCIES: [Figure; 3] = [Figure::LatencyMinUs, Figure::LatencyMeanUs, Figure::LatencyMaxUs];
 
@@ -27,10 +42,20 @@ impl Experiment {
             let settings: Vec<String> = self.settings.iter().map(ToString::to_string).collect();
             let _ = writeln!(out, "In the machine's file: {}", settings.join(", "));
         }
-        for Load { name: workload, cyclictest, volume, jobs, .. } in &self.workloads {
+        for Load { name: workload, cyclictest, volume, jobs, phase, .. } in &self.workloads {
             let of = |row: &Row| -> Vec<&Cell> {
                 cells.iter().filter(|cell| (&cell.row, &cell.workload) == (&row.name, workload)).collect()
             };
+            if phase.is_some() {
+                let is_crowd = *phase == Some(Phase::Waiters);
+                for columns in [&PHASES[..], &WAKES].into_iter().skip(usize::from(is_crowd)) {
+                    headline(&mut out, workload, columns);
+                    for row in &self.rows {
+                        lines(&mut out, row, workload, &of(row), columns);
+                    }
+                }
+                continue;
+            }
             let published = |figure: Figure| self.publishes(workload, figure);
             let is_direct = volume.is_some() && jobs.iter().all(|job| job.direct);
             let mut columns: Vec<Figure> = if is_direct { DIRECT.to_vec() } else { SPEEDS.to_vec() };
@@ -71,11 +96,13 @@ fn headline(out: &mut String, title: &str, columns: &[Figure]) {
 
 fn lines(out: &mut String, row: &Row, workload: &str, cells: &[&Cell], columns: &[Figure]) {
     let Some(first) = cells.first() else { return };
-    let reports = if columns == LATENCIES { 1 } else { first.outcome.reports.len() };
-    for (number, report) in first.outcome.reports.iter().take(reports).enumerate() {
+    let is_one = columns == LATENCIES || first.outcome.phase.is_some();
+    let reports = if is_one { 1 } else { first.outcome.reports.len() };
+    for number in 0..reports {
         let got: Vec<Option<f64>> = columns.iter().map(|figure| figure.mean(cells, number)).collect();
         let name = if number == 0 { row.name.as_str() } else { "" };
-        let job = if reports > 1 { report.job.name.as_str() } else { "" };
+        let report = first.outcome.reports.get(number).filter(|_| reports > 1);
+        let job = report.map_or("", |report| report.job.name.as_str());
         let shown = |figure: Figure, value: f64| format!("{value:.*}", figure.digits());
         let label = if job.is_empty() { format!("  {name:<26}") } else { format!("  {name:<16}{job:<10}") };
         // The disks' figures are of all jobs together.

@@ -18,6 +18,7 @@ pub use volume::{FileSystem, OnDevice, VolumeSpec};
 pub use written::Written;
 
 use crate::fio::Job;
+use crate::tiobench::{PhaseOutcome, TiobenchError};
 use extant_block::StreamId;
 use extant_history::UnknownPolicy;
 use extant_rt::{Class, Nanos, Rng, Rt, RtError, Sink};
@@ -84,6 +85,9 @@ pub enum RunError {
     /// The volume of the jobs could not be made or used.
     #[error("the volume: {0}")]
     Volume(String),
+    /// tiobench did not run to its end.
+    #[error("tiobench: {0}")]
+    Tiobench(#[from] TiobenchError),
     /// The world could not go on.
     #[error("{0}")]
     World(String),
@@ -128,6 +132,8 @@ pub struct Outcome {
     pub on_device: Option<OnDevice>,
     /// Use of the processors of a modelled machine while the jobs ran.
     pub processors: Option<ProcessorUse>,
+    /// A phase of tiobench, of which there are no reports.
+    pub phase: Option<PhaseOutcome>,
     /// Seconds since 1970 at the end, in the world that it ran in.
     pub wall_clock: i64,
     /// Whether that world was a virtual one.
@@ -158,6 +164,23 @@ impl ProcessorUse {
             system: self.system.saturating_sub(before.system),
             interrupts: self.interrupts.saturating_sub(before.interrupts),
             over: self.over.saturating_sub(before.over),
+        }
+    }
+}
+
+impl Outcome {
+    /// That of a phase of tiobench.
+    pub(crate) fn of_phase(phase: PhaseOutcome) -> Self {
+        let reports = Vec::new();
+        Self {
+            reports,
+            latency: None,
+            written: None,
+            on_device: None,
+            processors: None,
+            phase: Some(phase),
+            wall_clock: 0,
+            is_virtual: true,
         }
     }
 }
@@ -284,6 +307,7 @@ fn execute(rt: &Rt, plan: Plan, ended: &dyn Fn(StreamId)) -> Result<Outcome, Run
         written: None,
         on_device: None,
         processors: None,
+        phase: None,
         wall_clock: rt.wall_clock(),
         is_virtual: rt.is_virtual(),
     })

@@ -1,0 +1,282 @@
+//! tiobench on the page cache of Linux 2.6.6: threads that write and read files of their own, in order and at random.
+//!
+//! The thread "[0/2] filtered wakeups" (linux-kernel, 2 May 2004) measured it. The page cache here is a model of that kernel's, not
+//! ours: pages of the machine's size that are locked and unlocked one by one, its read-ahead, its throttle of writers, ext2's
+//! allocation by eight blocks. Request queues and disks are those of every other run, and so are the wait tables of `rt`, under
+//! the discipline of choice ([`extant_history::waits`]).
+
+mod buffers;
+mod cache;
+mod disks;
+mod outcome;
+mod read;
+mod waiters;
+mod write;
+
+pub use outcome::{Phase, PhaseOutcome, Sleeps};
+
+use cache::{Cache, Shape};
+use disks::Stripe;
+use extant_history::UnknownPolicy;
+use extant_history::waits::waits;
+use extant_rt::{Class, Rt, RtError, WaitKey, WaitTable};
+use extant_sim::{Machine, Sim};
+use outcome::Books;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+extant_rt::costs! {
+    /// Work of the page cache of Linux 2.6.6, beyond that which ours has too.
+    pub enum Work of "tiobench" {
+        /// The program's own part of one call.
+        User = "user_io_ns",
+        /// Locking or unlocking a page, and its place in the lists.
+        PageState = "page_state_ns",
+        /// Waking a task from an interrupt (kernel: `try_to_wake_up`).
+        PageWake = "page_wake_ns",
+    }
+}
+
+/// tiobench's options (`tiotest -t … -f … -r …`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tiobench {
+    /// Threads, each with a file of its own.
+    pub threads: u32,
+    /// Size of a file, in MiB.
+    pub mib_per_thread: u32,
+    /// Random operations of each thread, each 4 KiB.
+    pub random_ops: u32,
+    /// Waiters of the crowd that is looked at beside the phases; 0 for none.
+    #[serde(default)]
+    pub waiters: u32,
+}
+
+/// Why tiobench did not run to its end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TiobenchError {
+    /// Options that make no sense on the machine.
+    #[error("{0}")]
+    Options(String),
+    /// A name that no policy has.
+    #[error(transparent)]
+    Policy(#[from] UnknownPolicy),
+    /// The world could not go on.
+    #[error("{0}")]
+    World(String),
+}
+
+impl From<RtError> for TiobenchError {
+    fn from(error: RtError) -> Self {
+        Self::World(error.to_string())
+    }
+}
+
+/// Bytes of one call, and of a block of the file system.
+const BLOCK_BYTES: u64 = 4096;
+
+impl Tiobench {
+    /// The first option that makes no sense on a machine.
+    pub(crate) fn fault(&self, machine: &Machine) -> Option<String> {
+        if !(1..=65_536).contains(&self.threads) {
+            return Some(format!("threads: {} is not between 1 and 65536", self.threads));
+        }
+        if !(1..=1024).contains(&self.mib_per_thread) {
+            return Some(format!("mib_per_thread: {} is not between 1 and 1024", self.mib_per_thread));
+        }
+        if self.random_ops > 1_000_000 {
+            return Some(format!("random_ops: {} is more than a million", self.random_ops));
+        }
+        if self.waiters > 1_000_000 {
+            return Some(format!("waiters: {} is more than a million", self.waiters));
+        }
+        if machine.memory.is_none() {
+            return Some(format!("machine \"{}\": tiobench needs its table [memory]", machine.name));
+        }
+        if machine.disks.is_empty() {
+            return Some(format!("machine \"{}\" has no disks; add a [[disk]] to its file", machine.name));
+        }
+        let wanted = u64::from(self.threads) * ((u64::from(self.mib_per_thread) << 20) + (64 << 10));
+        let count: u64 = machine.disks.iter().map(|model| u64::from(model.count)).sum();
+        let least = machine.disks.iter().map(extant_sim::disk::DiskModel::capacity_bytes).min().unwrap_or(0);
+        let room = count.saturating_mul(least);
+        (wanted > room).then(|| {
+            format!(
+                "{} files of {} MiB do not fit the volume of {room} bytes",
+                self.threads, self.mib_per_thread
+            )
+        })
+    }
+}
+
+/// The policies of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Waits {
+    pub(crate) pages: String,
+    pub(crate) buffers: String,
+    pub(crate) elevator: String,
+    pub(crate) requests: usize,
+}
+
+/// The parts of the machine that threads and interrupts share.
+struct Host {
+    rt: Rt,
+    options: Tiobench,
+    shape: Shape,
+    cache: Mutex<Cache>,
+    pages: WaitTable,
+    buffers: WaitTable,
+    stripe: Stripe,
+    sleeps: [AtomicU64; 3],
+    /// Pages dirtied on each processor since the throttle looked (kernel: `ratelimits`).
+    dirtied: Box<[AtomicU64]>,
+}
+
+/// Callers of `schedule()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caller {
+    PageBit = 0,
+    PageLock = 1,
+    Buffer = 2,
+}
+
+/// Counts each time that a wait gives its processor away.
+struct Counted<'a, F> {
+    wait: F,
+    sleeps: &'a AtomicU64,
+}
+
+impl<F: Future<Output = ()> + Unpin> Future for Counted<'_, F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let poll = Pin::new(&mut self.wait).poll(cx);
+        if poll.is_pending() {
+            self.sleeps.store(self.sleeps.load(Relaxed) + 1, Relaxed);
+        }
+        poll
+    }
+}
+
+impl Host {
+    /// Sleeps until `ready`, beside all other tasks that wait in the bucket.
+    async fn sleep(
+        &self,
+        table: &WaitTable,
+        caller: Caller,
+        object: u64,
+        ready: impl FnMut() -> bool + Unpin,
+    ) {
+        let wait = table.wait_until(WaitKey::new(object), ready);
+        Counted { wait, sleeps: &self.sleeps[caller as usize] }.await;
+    }
+
+    /// Wakes the waiters of a page or buffer, and pays for each. Not under the cache's lock.
+    fn wake(&self, table: &WaitTable, objects: impl Iterator<Item = u64>) {
+        let mut batch = table.batch();
+        objects.for_each(|object| batch.wake(WaitKey::new(object)));
+        let woken = u64::from(batch.woken());
+        if woken > 0 {
+            self.rt.charge(Work::PageWake(woken));
+        }
+    }
+}
+
+/// Runs the phases up to one, and adds their total where that is all of them.
+///
+/// # Errors
+/// Options and policies that do not fit together, before anything is run.
+pub(crate) fn run(
+    options: Tiobench,
+    machine: &Machine,
+    policy: &Waits,
+    seed: u64,
+    until: Phase,
+) -> Result<Vec<PhaseOutcome>, TiobenchError> {
+    if let Some(problem) = options.fault(machine) {
+        return Err(TiobenchError::Options(problem));
+    }
+    let (sim, host) = world(options, machine, policy, seed)?;
+    let rt = sim.rt();
+    let mut books = Books::open(&sim, &host);
+    let mut all = Vec::new();
+    for phase in Phase::ALL {
+        let threads = (0..options.threads).map(|file| {
+            let work = phase_of(host.clone(), phase, file);
+            rt.spawn("tiotest", Class::Normal, work)
+        });
+        let threads: Vec<_> = threads.collect();
+        rt.block_on(async {
+            for thread in threads {
+                thread.await?;
+            }
+            Ok::<(), RtError>(())
+        })??;
+        all.push(books.close(phase, &sim, &host));
+        if phase == until {
+            return Ok(all);
+        }
+    }
+    all.push(PhaseOutcome::total(&all));
+    if until == Phase::Waiters {
+        let (sim, host) = world(options, machine, policy, seed)?;
+        all.push(waiters::run(&sim, &host, options.waiters)?);
+    }
+    Ok(all)
+}
+
+/// A world with nothing in it yet.
+fn world(
+    options: Tiobench,
+    machine: &Machine,
+    policy: &Waits,
+    seed: u64,
+) -> Result<(Sim, Arc<Host>), TiobenchError> {
+    let [page_table, _] = waits(&policy.pages)?;
+    let [_, buffer_table] = waits(&policy.buffers)?;
+    let sim = Sim::new(machine.clone(), seed);
+    let rt = sim.rt().clone();
+    let memory = machine.memory.expect("checked by fault()");
+    let stripe = Stripe::new(&sim, &policy.elevator, policy.requests)?;
+    let shape = Shape::new(options, u64::from(machine.kernel.page_bytes));
+    let host = Host {
+        options,
+        shape,
+        cache: Mutex::new(Cache::new(shape, memory)),
+        pages: WaitTable::new(&rt, page_table),
+        buffers: WaitTable::new(&rt, buffer_table),
+        stripe,
+        sleeps: Default::default(),
+        dirtied: (0..machine.processors.count).map(|_| AtomicU64::new(0)).collect(),
+        rt,
+    };
+    Ok((sim, Arc::new(host)))
+}
+
+/// The work of a thread in a phase.
+async fn phase_of(host: Arc<Host>, phase: Phase, file: u32) {
+    let blocks = host.shape.file_blocks();
+    let mut rng = host.rt.rng(&format!("{phase:?} {file}"));
+    let mut open = read::Open::new(&host, file);
+    let count = if phase.is_random() { u64::from(host.options.random_ops) } else { blocks };
+    for n in 0..count {
+        let block = if phase.is_random() { rng.below(blocks) } else { n };
+        host.rt.charge(Work::User(1));
+        host.rt.charge(crate::Cost::Syscall(1));
+        if phase.writes() {
+            host.write(file, block).await;
+        } else {
+            host.read(&mut open, block).await;
+        }
+        // On the way back to the program.
+        host.rt.resched().await;
+    }
+    if phase.writes() {
+        host.fsync(file).await;
+    }
+}

@@ -1,0 +1,212 @@
+//! Reading (kernel: `do_generic_mapping_read`, `mpage_readpages`).
+
+use super::{BLOCK_BYTES, Caller, Host, Work};
+use extant_cache::Cost;
+use extant_history::read_ahead::ReadAhead;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// The longest window of read-ahead (kernel: `VM_MAX_READAHEAD`).
+const WINDOW_BYTES: u64 = 128 << 10;
+
+/// An open file.
+pub(super) struct Open {
+    file: u32,
+    ahead: ReadAhead,
+}
+
+impl Open {
+    pub(super) fn new(host: &Host, file: u32) -> Self {
+        Self { file, ahead: ReadAhead::new(WINDOW_BYTES / host.shape.page_bytes) }
+    }
+}
+
+/// Pages that are read by one bio of the file system, which the volume may cut: they end together, the last page first.
+struct Transfer {
+    pages: Vec<(u32, u16)>,
+    left: AtomicUsize,
+}
+
+/// A run of the volume: its first byte and its length, and its frames with the blocks that are read of each.
+type Run = (u64, u64, Vec<(u32, u16)>);
+
+impl Host {
+    /// Reads a block.
+    pub(super) async fn read(self: &Arc<Self>, open: &mut Open, block: u64) {
+        let (file, page) = (open.file, block / self.shape.page_blocks());
+        // The windows are submitted after the decision, since that may wait for a full queue.
+        let mut windows: Vec<Range<u64>> = Vec::new();
+        open.ahead.access(page, &mut |window| {
+            if self.stripe.is_congested(false) {
+                return 0;
+            }
+            let end = window.end.min(self.shape.file_pages);
+            let window = window.start.min(end)..end;
+            let cache = self.cache.lock();
+            let fresh = window.clone().filter(|page| cache.find(file, *page).is_none()).count() as u64;
+            windows.push(window);
+            fresh
+        });
+        for window in windows {
+            self.read_window(file, window).await;
+        }
+        loop {
+            self.rt.charge(Cost::PageLookup(1));
+            let found = self.pinned(file, page);
+            let Some(frame) = found else {
+                open.ahead.missed(page);
+                let Some(frame) = self.add(file, page).await else { continue };
+                self.read_pages(file, &[(page, frame)]).await;
+                self.wait_unlocked(frame).await;
+                self.unpin(frame);
+                continue;
+            };
+            if self.is_uptodate(frame) {
+                self.rt.charge(Cost::PageCopy(1));
+                self.cache.lock().frames[frame as usize].referenced |=
+                    block.is_multiple_of(self.shape.page_blocks());
+                return self.unpin(frame);
+            }
+            self.lock_page(frame).await;
+            if self.is_uptodate(frame) {
+                self.unlock_page(frame);
+            } else {
+                self.read_pages(file, &[(page, frame)]).await;
+                self.wait_unlocked(frame).await;
+            }
+            self.unpin(frame);
+        }
+    }
+
+    /// Whether a page may be read: all of it has to be there, even if a block would do (kernel: `block_is_partially_uptodate` came
+    /// later).
+    fn is_uptodate(&self, frame: u32) -> bool {
+        self.cache.lock().is_uptodate(frame)
+    }
+
+    /// Starts to read the pages of a window that are not cached.
+    async fn read_window(self: &Arc<Self>, file: u32, window: Range<u64>) {
+        let mut pages = Vec::new();
+        for page in window {
+            let is_cached = self.cache.lock().find(file, page).is_some();
+            if is_cached {
+                continue;
+            }
+            // Read-ahead does not wait for memory.
+            let added = self.cache.lock().add(file, page);
+            if let Some(frame) = added {
+                self.rt.charge(Cost::PageInsert(1));
+                self.rt.charge(Work::PageState(1));
+                pages.push((page, frame));
+            }
+        }
+        if !pages.is_empty() {
+            self.read_pages(file, &pages).await;
+        }
+    }
+
+    /// Reads locked pages: a bio for each run that is contiguous on the volume.
+    async fn read_pages(self: &Arc<Self>, file: u32, pages: &[(u64, u32)]) {
+        let page_bytes = self.shape.page_bytes;
+        let mut runs: Vec<Run> = Vec::new();
+        {
+            let cache = self.cache.lock();
+            let whole = ((1_u32 << self.shape.page_blocks()) - 1) as u16;
+            for (page, frame) in pages {
+                let missing = whole & !cache.frames[*frame as usize].valid;
+                let byte = cache.byte(file, *page);
+                if missing == whole {
+                    match runs.last_mut() {
+                        Some((from, bytes, list)) if *from + *bytes == byte => {
+                            *bytes += page_bytes;
+                            list.push((*frame, whole));
+                        }
+                        _ => runs.push((byte, page_bytes, vec![(*frame, whole)])),
+                    }
+                } else {
+                    // Some blocks were written: the rest is read by buffers, as one run here.
+                    let first = u64::from(missing.trailing_zeros());
+                    let blocks = u64::from(16 - missing.leading_zeros()) - first;
+                    runs.push((byte + first * BLOCK_BYTES, blocks * BLOCK_BYTES, vec![(*frame, missing)]));
+                }
+            }
+        }
+        for (byte, bytes, pages) in runs {
+            self.rt.charge(Cost::MapLookup(pages.len() as u64));
+            let pieces = self.stripe.pieces(byte, bytes);
+            let transfer = Arc::new(Transfer { pages, left: AtomicUsize::new(pieces.len()) });
+            for piece in pieces {
+                self.stripe.room(piece.disk, false).await;
+                let (host, transfer) = (self.clone(), transfer.clone());
+                self.stripe.start(piece, false, move || host.piece_read(piece.disk, &transfer));
+            }
+        }
+    }
+
+    /// In the interrupt.
+    fn piece_read(&self, disk: usize, transfer: &Transfer) {
+        self.stripe.ended(disk, false);
+        if transfer.left.fetch_sub(1, Relaxed) > 1 {
+            return;
+        }
+        for (frame, blocks) in transfer.pages.iter().rev() {
+            self.cache.lock().frames[*frame as usize].valid |= blocks;
+            self.unlock_page(*frame);
+        }
+    }
+
+    /// A page that is cached, held against eviction.
+    pub(super) fn pinned(&self, file: u32, page: u64) -> Option<u32> {
+        let mut cache = self.cache.lock();
+        let frame = cache.find(file, page)?;
+        cache.frames[frame as usize].pins += 1;
+        Some(frame)
+    }
+
+    pub(super) fn unpin(&self, frame: u32) {
+        self.cache.lock().frames[frame as usize].pins -= 1;
+    }
+
+    /// A page that was not cached, locked and pinned; `None` if another added it meanwhile.
+    pub(super) async fn add(&self, file: u32, page: u64) -> Option<u32> {
+        loop {
+            {
+                let mut cache = self.cache.lock();
+                if cache.find(file, page).is_some() {
+                    return None;
+                }
+                if let Some(frame) = cache.add(file, page) {
+                    cache.frames[frame as usize].pins += 1;
+                    drop(cache);
+                    self.rt.charge(Cost::PageInsert(1));
+                    self.rt.charge(Work::PageState(1));
+                    return Some(frame);
+                }
+            }
+            self.rt.sleep(super::write::CONGESTION_WAIT).await;
+        }
+    }
+
+    pub(super) async fn lock_page(&self, frame: u32) {
+        self.rt.charge(Work::PageState(1));
+        let ready = || {
+            let mut cache = self.cache.lock();
+            let state = &mut cache.frames[frame as usize];
+            !std::mem::replace(&mut state.locked, true)
+        };
+        self.sleep(&self.pages, Caller::PageLock, u64::from(frame), ready).await;
+    }
+
+    /// Unlocks a page and wakes as the table does (kernel: `unlock_page`).
+    pub(super) fn unlock_page(&self, frame: u32) {
+        self.rt.charge(Work::PageState(1));
+        self.cache.lock().frames[frame as usize].locked = false;
+        self.wake(&self.pages, std::iter::once(u64::from(frame)));
+    }
+
+    async fn wait_unlocked(&self, frame: u32) {
+        let ready = || !self.cache.lock().frames[frame as usize].locked;
+        self.sleep(&self.pages, Caller::PageBit, u64::from(frame), ready).await;
+    }
+}

@@ -1,0 +1,57 @@
+//! A crowd of waiters, each for a page of its own, some of which are woken one after the other.
+
+use super::outcome::{Phase, PhaseOutcome, Sleeps};
+use super::{Caller, Host, TiobenchError};
+use extant_rt::{Class, Nanos};
+use extant_sim::Sim;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Pages that are unlocked.
+const WAKES: u64 = 1000;
+
+/// Lets tasks wait, unlocks some of their pages at equal distances, and counts. Those that were woken spuriously have time to wait
+/// again before the next.
+///
+/// # Errors
+/// The world could not go on.
+pub(super) fn run(sim: &Sim, host: &Arc<Host>, count: u32) -> Result<PhaseOutcome, TiobenchError> {
+    let rt = sim.rt();
+    let began = rt.now();
+    let unlocked: Arc<[AtomicBool]> = (0..count).map(|_| AtomicBool::new(false)).collect();
+    for page in 0..u64::from(count) {
+        let (host, unlocked) = (host.clone(), unlocked.clone());
+        drop(rt.spawn("waiter", Class::Normal, async move {
+            let ready = || unlocked[page as usize].load(Relaxed);
+            host.sleep(&host.pages, Caller::PageBit, page, ready).await;
+        }));
+    }
+    let between = Nanos::from_secs(1 + u64::from(count) / 20_000);
+    rt.block_on(async {
+        rt.sleep(Nanos(between.0 * 20)).await;
+        for n in 0..WAKES.min(u64::from(count)) {
+            let page = n * (u64::from(count) / WAKES).max(1);
+            unlocked[page as usize].store(true, Relaxed);
+            host.wake(&host.pages, std::iter::once(page));
+            rt.sleep(between).await;
+        }
+    })?;
+    let stats = host.pages.stats();
+    let sleeps = Sleeps {
+        page: host.sleeps[Caller::PageBit as usize].load(Relaxed),
+        spurious: stats.spurious,
+        examined: stats.examined,
+        woken: stats.woken,
+        ..Sleeps::default()
+    };
+    Ok(PhaseOutcome {
+        phase: Phase::Waiters,
+        took: rt.now().saturating_sub(began),
+        bytes: 0,
+        busy: Nanos(sim.stats().busy.iter().map(|busy| busy.0).sum()),
+        user: Nanos::ZERO,
+        sleeps,
+        spent: sim.spent(),
+    })
+}
