@@ -308,7 +308,9 @@ impl Experiment {
         if let Some(problem) = row.iter().find_map(|row| fault(row, &workloads)) {
             return Err(syntax(problem));
         }
-        if let Some(problem) = before_only(&row).or_else(|| constant.iter().find_map(|one| one.fault(&row))) {
+        // Where a source has several rows before the change, the file names no constants, and a reader has to judge.
+        let fitted = (!constant.is_empty()).then(|| before_only(&row)).flatten();
+        if let Some(problem) = fitted.or_else(|| constant.iter().find_map(|one| one.fault(&row))) {
             return Err(syntax(problem));
         }
         let machine_file = beside(&machine);
