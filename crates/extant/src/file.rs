@@ -1,7 +1,7 @@
 //! Open files, for code that blocks.
 
 use crate::world::World;
-use crate::{Buf, Error, Fallocate, FileExtent, Metadata, Result, Time, asynch};
+use crate::{Buf, Defragmented, Error, Fallocate, FileExtent, Metadata, Result, Time, asynch};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 
@@ -149,6 +149,16 @@ impl File {
     /// ends.
     pub fn fallocate(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         self.world.wait(self.inner.fallocate(mode, offset, len))
+    }
+
+    /// Moves the file's blocks to as few runs as free space allows; contents and times stay. Durable after
+    /// [`File::sync_all`]; a power cut before that finds all of the file, part of it moved.
+    ///
+    /// # Errors
+    /// The file is not open for writing; it has a map of pointers, as on ext2 and ext3; it may not change; there is no space
+    /// for a second copy of its longest stretch without a hole.
+    pub fn defragment(&self) -> Result<Defragmented> {
+        self.world.wait(self.inner.defragment())
     }
 
     /// The first byte from `from` on that is data (`SEEK_DATA`), whether on the device or in memory; `None` where none is up

@@ -47,8 +47,8 @@ pub use dir::Dir;
 pub use extant_block::Buf;
 pub use extant_format::{Acl, AclEntry, AclTag, InodeFlags, InodeNumber};
 pub use extant_fs::{
-    Caller, Capabilities, Error, ErrorPolicy, ExtentFlags, Fallocate, FileExtent, RenameMode, Result,
-    SetMode as XattrMode,
+    Caller, Capabilities, Defragmented, Error, ErrorPolicy, ExtentFlags, Fallocate, FileExtent, RenameMode,
+    Result, SetMode as XattrMode,
 };
 pub use file::File;
 pub use metadata::{DirEntry, FileType, Metadata, Time};

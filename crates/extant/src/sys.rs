@@ -2,8 +2,8 @@
 //! open for reading those that see through a dirty journal.
 
 use crate::{
-    Caller, DirEntry, Error, Fallocate, FileExtent, FileOptions, FileType, Metadata, OpenOptions, RenameMode,
-    Result, Time, XattrMode,
+    Caller, Defragmented, DirEntry, Error, Fallocate, FileExtent, FileOptions, FileType, Metadata,
+    OpenOptions, RenameMode, Result, Time, XattrMode,
 };
 use extant_block::{Buf, Device};
 use extant_cache::{CacheConfig, CacheError, PageCache};
@@ -409,6 +409,10 @@ impl Sys {
         }
     }
 
+    pub(crate) fn stored(&self) -> &Volume {
+        &self.volume
+    }
+
     pub(crate) fn time_range(&self) -> (Time, Time) {
         let (first, last) = Timestamp::seconds_range(self.volume.superblock().inode_size());
         (Time { seconds: first, nanos: 0 }, Time { seconds: last, nanos: 999_999_999 })
@@ -545,6 +549,10 @@ impl OpenNode {
 
     pub(crate) async fn fallocate(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         self.writable()?.fallocate(mode, offset, len).await
+    }
+
+    pub(crate) async fn defragment(&self) -> Result<Defragmented> {
+        self.writable()?.defragment().await
     }
 
     pub(crate) async fn copy_range(&self, at: u64, to: &Self, to_at: u64, len: u64) -> Result<u64> {

@@ -96,6 +96,12 @@ impl Volume {
         self.inner.problems()
     }
 
+    /// The volume of `extant-fs` below, for reading what has no form here: inodes, maps, structures as text. It shows what was
+    /// changed last, and fails like other clones once the volume is closed.
+    pub fn stored(&self) -> &extant_fs::Volume {
+        self.inner.stored()
+    }
+
     /// The first and the last time that an inode of this volume stores; of times beyond them the nearest is stored.
     pub fn time_range(&self) -> (Time, Time) {
         self.inner.time_range()

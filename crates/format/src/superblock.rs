@@ -158,6 +158,14 @@ impl Superblock {
         Self::from_raw(raw)
     }
 
+    /// Whether bytes are the superblock of a journal's device, which has no geometry of a volume.
+    pub fn is_journal_device(bytes: &[u8]) -> bool {
+        RawSuperblock::read_from_prefix(bytes).is_ok_and(|(raw, _)| {
+            let features = Incompat::from_bits_retain(raw.s_feature_incompat.get());
+            raw.s_magic.get() == SUPERBLOCK_MAGIC && features.contains(Incompat::JOURNAL_DEV)
+        })
+    }
+
     /// As [`Self::parse`], from a layout that the caller filled.
     pub fn from_raw(raw: RawSuperblock) -> Result<Self, Corrupt> {
         let bad = |field, value, rule| Corrupt::field(Place::Superblock, field, value, rule);

@@ -40,7 +40,9 @@ pub use cost::Cost;
 pub use dir::{Cookie, DirItem, DirReader, Listed};
 pub use dump::Dump;
 pub use error::{Error, Result};
-pub use file::{Chunk, ExtentFlags, Fallocate, File, FileExtent, FileOptions, FileStream, OpenFile};
+pub use file::{
+    Chunk, Defragmented, ExtentFlags, Fallocate, File, FileExtent, FileOptions, FileStream, OpenFile,
+};
 pub use map::{Run, RunState, Runs};
 pub use meta::BlockRef;
 pub use names::{

@@ -1,7 +1,7 @@
 //! Open files.
 
 use crate::sys::{Node, OpenNode, of_mode, of_owner, of_times};
-use crate::{Buf, Error, Fallocate, FileExtent, Metadata, Result, Time};
+use crate::{Buf, Defragmented, Error, Fallocate, FileExtent, Metadata, Result, Time};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -128,6 +128,16 @@ impl File {
     /// ends.
     pub async fn fallocate(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         self.open.fallocate(mode, offset, len).await
+    }
+
+    /// Moves the file's blocks to as few runs as free space allows; contents and times stay. Durable after
+    /// [`File::sync_all`]; a power cut before that finds all of the file, part of it moved.
+    ///
+    /// # Errors
+    /// The file is not open for writing; it has a map of pointers, as on ext2 and ext3; it may not change; there is no space
+    /// for a second copy of its longest stretch without a hole.
+    pub async fn defragment(&self) -> Result<Defragmented> {
+        self.open.defragment().await
     }
 
     /// The first byte from `from` on that is data (`SEEK_DATA`), whether on the device or in memory; `None` where none is up

@@ -23,6 +23,19 @@ impl Allocated {
         self.run
     }
 
+    /// Takes off the first `blocks`, fewer than all, as an allocation of their own.
+    pub(crate) fn split_front(&mut self, blocks: u64) -> Self {
+        debug_assert!(0 < blocks && blocks < self.run.blocks);
+        let front = PhysicalRun::new(self.run.start, blocks);
+        self.run = PhysicalRun::new(front.end(), self.run.blocks - blocks);
+        let mut groups = self.shared.groups.lock();
+        // Each allocation keeps its group loaded.
+        let (group, _) = groups.split(front).next().expect("a run lies in a group");
+        groups.pin(group);
+        drop(groups);
+        Self { shared: self.shared.clone(), run: front, logged: false }
+    }
+
     /// Credits of [`Allocator::log`]: the bitmap and the descriptor.
     pub(crate) const CREDITS: u32 = 2;
 }

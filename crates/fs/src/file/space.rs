@@ -304,7 +304,7 @@ impl OpenFile {
     }
 
     /// Takes what lies behind byte `start` of a file that has been written back out of the cache until the answer is dropped.
-    async fn settle_behind(&self, start: u64) -> Result<extant_cache::Exclusion> {
+    pub(super) async fn settle_behind(&self, start: u64) -> Result<extant_cache::Exclusion> {
         let behind = ByteRange::new(start, u64::MAX);
         let exclusion = self.mapping.exclude(behind).await;
         self.mapping.invalidate(behind).await.map_err(cache_error)?;
@@ -436,7 +436,7 @@ impl Contents {
     }
 
     /// Where nodes of the map should lie.
-    fn near(&self, block: u64) -> VolumeBlock {
+    pub(super) fn near(&self, block: u64) -> VolumeBlock {
         let live = self.live.lock();
         self.goal(&live, block)
     }

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod crash;
+mod defrag;
 mod direct;
 mod durable;
 mod emptied;

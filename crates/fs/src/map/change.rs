@@ -114,6 +114,8 @@ pub(crate) enum Change<'a> {
     Map(&'a [Extent]),
     /// As `Map`, of a map from which all has been removed when the change is applied.
     Refill(&'a [Extent]),
+    /// As `Map`, with other blocks than before, which are freed. Of trees only.
+    Move(&'a [Extent]),
     /// The end of the range is unmapped, as far as one step goes.
     Remove(BlockRange),
     /// Extents from the start of the range on move this many blocks towards the file's start, over a hole as long: those of
@@ -255,6 +257,14 @@ fn try_plan(
                         draft.replace(extent.range(), std::slice::from_ref(extent))?;
                     }
                 }
+                Change::Move(extents) => {
+                    // Emptied first: nodes that this leaves empty go, and the new extents are not cut where leaves ended.
+                    extents.iter().try_for_each(|extent| draft.replace(extent.range(), &[]))?;
+                    for extent in *extents {
+                        draft.replace(extent.range(), std::slice::from_ref(extent))?;
+                    }
+                    draft.shrink()?;
+                }
                 Change::Remove(range) => {
                     rest = draft.remove_back(*range, &mut budget)?;
                     draft.shrink()?;
@@ -273,7 +283,9 @@ fn try_plan(
                     }
                 }
                 Change::Remove(range) => rest = draft.remove_back(*range, &mut budget)?,
-                Change::ShiftLeft(..) | Change::ShiftRight(..) => unreachable!("only trees are shifted"),
+                Change::Move(_) | Change::ShiftLeft(..) | Change::ShiftRight(..) => {
+                    unreachable!("only trees are moved and shifted")
+                }
             }
             Planned::new(draft.finish(), rest, change, Writes::Pointers)
         }
@@ -288,7 +300,8 @@ impl Planned {
         writes: impl FnOnce(Vec<NodeWrite<T>>) -> Writes,
     ) -> Self {
         // The extents that other changes replace stay in use: they are the same blocks.
-        let replaced = if matches!(change, Change::Remove(_)) { edit.replaced } else { Vec::new() };
+        let frees = matches!(change, Change::Remove(_) | Change::Move(_));
+        let replaced = if frees { edit.replaced } else { Vec::new() };
         let run = |extent: &Extent| PhysicalRun::new(extent.physical, extent.blocks.into());
         Self {
             writes: writes(edit.writes),

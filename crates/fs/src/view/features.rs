@@ -7,13 +7,18 @@ use extant_format::{Compat, Incompat, RoCompat, STATE_VALID, Superblock};
 pub(crate) fn check_readable(sb: &Superblock) -> Result<()> {
     let unknown = sb.incompat() - Incompat::READABLE;
     if unknown.contains(Incompat::JOURNAL_DEV) {
-        let hint = "; this is an external journal, not a volume";
-        return Err(Error::Unsupported { feature: "journal_dev".into(), hint });
+        return Err(journal_device());
     }
     match unknown.names().next() {
         Some(feature) => Err(Error::unsupported(feature)),
         None => Ok(()),
     }
+}
+
+/// The refusal of an external journal that was named as a volume.
+pub(crate) fn journal_device() -> Error {
+    let hint = "; this is an external journal, not a volume";
+    Error::Unsupported { feature: "journal_dev".into(), hint }
 }
 
 /// Features that writing keeps exact.

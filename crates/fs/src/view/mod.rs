@@ -300,5 +300,9 @@ pub async fn read_superblock(device: &dyn Device, offset: u64) -> Result<Superbl
     let len = (offset + SUPERBLOCK_BYTES as u64 - start).next_multiple_of(4096);
     let len = len.min((limits.capacity_bytes - start).next_multiple_of(Sector::BYTES));
     let bytes = extant_block::read(device, Sector::containing(start), len as usize).await?;
-    Ok(Superblock::parse(&bytes[(offset - start) as usize..])?)
+    let bytes = &bytes[(offset - start) as usize..];
+    if Superblock::is_journal_device(bytes) {
+        return Err(features::journal_device());
+    }
+    Ok(Superblock::parse(bytes)?)
 }

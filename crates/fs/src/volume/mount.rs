@@ -108,11 +108,24 @@ impl Volume {
     /// mounted (multiple-mount protection). Refuses, by name, features that it cannot write; a
     /// damaged superblock, group descriptor or journal; a volume without a journal that was not closed cleanly.
     pub async fn open_writable(rt: &Rt, disk: &Disk, options: WriteOptions) -> Result<Self> {
+        if disk.device().limits().read_only {
+            return Err(Error::ReadOnly);
+        }
+        let claim = claim(&**disk.device())?;
+        Self::open_claimed(rt, disk, options, claim).await
+    }
+
+    /// As [`Self::open_writable`], of a device that is claimed already.
+    pub(super) async fn open_claimed(
+        rt: &Rt,
+        disk: &Disk,
+        options: WriteOptions,
+        claim: Claim,
+    ) -> Result<Self> {
         let device = disk.device().clone();
         if device.limits().read_only {
             return Err(Error::ReadOnly);
         }
-        let claim = claim(&*device)?;
         let found = read_superblock(&*device, 1024).await?;
         found.verify_checksum()?;
         check_readable(&found)?;

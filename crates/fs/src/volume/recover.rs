@@ -55,7 +55,7 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
         recovery.problems.push(known_errors(state));
         return Ok(recovery);
     }
-    drop((raw, claim));
+    drop(raw);
     let cache = PageCache::new(rt, CacheConfig::with_budget(CACHE_BYTES)).map_err(|error| {
         let kind = IoErrorKind::Os(error.raw_os_error().unwrap_or(0));
         let device = device.limits().name.clone();
@@ -64,7 +64,8 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
     let disk = cache.attach(device);
     // Nothing but the orphans is to change: no mount time, no count.
     let options = WriteOptions { commit_interval: None, ..WriteOptions::default() };
-    match Volume::open_writable(rt, &disk, options).await {
+    // Claimed without a gap: no other writer comes between the replay and the orphans.
+    match Volume::open_claimed(rt, &disk, options, claim).await {
         Ok(volume) => {
             (recovery.orphans, recovery.has_orphans) = volume.orphans();
             volume.clone().close().await?;

@@ -175,3 +175,55 @@ fn the_largest_operations_fit_the_smallest_log() {
         crate::testbed::check_is_silent(&image, args);
     }
 }
+
+/// A device that counts how often it is claimed.
+#[derive(Debug)]
+struct Counted {
+    inner: Arc<MemDevice>,
+    claims: std::sync::atomic::AtomicU32,
+}
+
+impl Device for Counted {
+    fn limits(&self) -> &extant_block::Limits {
+        self.inner.limits()
+    }
+
+    fn submit(&self, bio: extant_block::Bio) {
+        self.inner.submit(bio);
+    }
+
+    fn claim(&self) -> std::result::Result<extant_block::Claim, extant_block::IoError> {
+        self.claims.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.inner.claim()
+    }
+}
+
+#[test]
+fn a_recovery_keeps_its_claim_until_the_orphans_are_finished() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    make(&image, 8, "-t ext4 -N 64 -O ^orphan_file");
+    let file = dir.path().join("file");
+    std::fs::write(&file, vec![1; 10_000]).unwrap();
+    for command in [
+        format!("write {} file", file.display()),
+        "unlink file".into(),
+        "sif <12> links_count 0".into(),
+        "sif <12> dtime 0".into(),
+        "ssv last_orphan 12".into(),
+    ] {
+        run("debugfs", &["-w", "-R", &command, image.to_str().unwrap()]);
+    }
+    let inner = Arc::new(MemDevice::from_bytes(std::fs::read(&image).unwrap()));
+    let device = Arc::new(Counted { inner: inner.clone(), claims: Default::default() });
+    let rt = Rt::real(Default::default());
+    let done = rt.block_on(recover(&rt, device.clone(), OpenOptions::default())).unwrap().unwrap();
+    assert_eq!((done.orphans, done.has_orphans), (1, false));
+    assert_eq!(device.claims.load(std::sync::atomic::Ordering::Relaxed), 1, "claimed without a gap");
+    std::fs::write(&image, inner.to_bytes()).unwrap();
+    let said = run("e2fsck", &["-fn", image.to_str().unwrap()]);
+    assert!(!said.contains("WARNING") && !said.contains("Fix"), "{said}");
+}

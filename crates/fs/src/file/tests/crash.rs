@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 
 /// A device that forgets what was not flushed.
 #[derive(Debug)]
-struct Volatile {
-    inner: Arc<dyn Device>,
-    limits: Limits,
+pub(super) struct Volatile {
+    pub(super) inner: Arc<dyn Device>,
+    pub(super) limits: Limits,
 }
 
 impl Device for Volatile {
@@ -60,7 +60,7 @@ impl History {
 
 /// An image after a crash: what was durable, and some of the rest. A write behind a preflush is on the medium only if
 /// everything is that had ended when it came.
-fn image_after(fresh: &[u8], log: &Log, position: usize, rng: &mut Rng) -> Vec<u8> {
+pub(super) fn image_after(fresh: &[u8], log: &Log, position: usize, rng: &mut Rng) -> Vec<u8> {
     let crash = log.crash(position);
     let share = rng.below(4);
     let mut applied: BTreeSet<usize> = crash.durable.iter().copied().collect();

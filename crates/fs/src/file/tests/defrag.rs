@@ -1,0 +1,136 @@
+//! Defragmentation of a file: the same bytes in fewer runs, at every moment.
+
+use super::crash::{Volatile, image_after};
+use super::*;
+use crate::volume::WriteOptions;
+use extant_block::{Limits, MemDevice, Record};
+use extant_sim::{Machine, Preemption, Sim};
+
+const BLOCKS: usize = 90;
+const HOLE: std::ops::Range<usize> = 50..60;
+
+/// Writes a file's blocks from the back, so that each lies before its follower.
+async fn scatter(file: &OpenFile, contents: &[u8], block: usize) {
+    for n in (0..BLOCKS).rev().filter(|n| !HOLE.contains(n)) {
+        let bytes = n * block..(n + 1) * block;
+        file.write(bytes.start as u64, &contents[bytes]).await.unwrap();
+        file.sync().await.unwrap();
+    }
+}
+
+fn judge(name: &str, args: &str, block: usize, states: u64) {
+    let seed = std::env::var("EXTANT_SEED").map_or(1, |seed| seed.parse().unwrap());
+    println!("{name}: EXTANT_SEED={seed}");
+    let dir = tempfile::tempdir().unwrap();
+    let mut rng = Rng::labelled(seed, name);
+    let mut contents = bytes(&mut rng, BLOCKS * block);
+    contents[HOLE.start * block..HOLE.end * block].fill(0);
+    let image = make(dir.path(), 12, args, &[Vec::new(), vec![7; 300]]);
+    let fresh = std::fs::read(&image).unwrap();
+    let sim = Sim::new(Machine::free(2, Preemption::None), seed);
+    let rt = sim.rt().clone();
+    let memory = Arc::new(MemDevice::from_bytes(fresh.clone()));
+    let limits = Limits { volatile_cache: true, ..memory.limits().clone() };
+    let record = Arc::new(Record::new(Arc::new(Volatile { inner: memory.clone(), limits })));
+    let (number, began) = rt
+        .block_on(async {
+            let numbers = numbers(&image, 2).await;
+            let cache = PageCache::new(&rt, CacheConfig::with_budget(4 << 20)).unwrap();
+            let disk = cache.attach(record.clone());
+            let options = WriteOptions { fixed_time: Some(NOW), ..WriteOptions::default() };
+            let volume = Volume::open_writable(&rt, &disk, options).await.unwrap();
+            let file = volume.open_for_writing(numbers[0], FileOptions::default()).await.unwrap();
+            scatter(&file, &contents, block).await;
+            let behind = (BLOCKS * block) as u64;
+            file.fallocate(Fallocate::Allocate { keep_size: true }, behind, 7 * block as u64).await.unwrap();
+            file.sync().await.unwrap();
+            let free = volume.space().blocks_free;
+            let began = record.position();
+            let done = file.defragment().await.unwrap();
+            assert!(done.runs_before > 40 && done.runs_after <= 4, "{name}: {done:?}");
+            let mut found = vec![1; contents.len()];
+            assert_eq!(file.read(0, &mut found).await.unwrap(), contents.len());
+            assert!(found == contents, "{name}: the same bytes");
+            let again = file.defragment().await.unwrap();
+            assert_eq!(
+                (again.runs_before, again.runs_after, again.moved_bytes),
+                (done.runs_after, done.runs_after, 0)
+            );
+            file.sync().await.unwrap();
+            assert!(volume.space().blocks_free >= free, "{name}: the old blocks are free");
+            drop(file);
+            volume.close().await.unwrap();
+            (numbers[0], began)
+        })
+        .unwrap();
+    let end = dir.path().join("end");
+    std::fs::write(&end, memory.to_bytes()).unwrap();
+    check_is_silent(&end, name);
+    assert!(dumped(&end, number) == contents, "{name}: at the end");
+    let log = record.log();
+    for state in 0..states {
+        let position = began + rng.below((log.events.len() - began) as u64 + 1) as usize;
+        let what = format!("{name}, seed {seed}, state {state}, position {position}");
+        let crashed = image_after(&fresh, &log, position, &mut rng);
+        if state % 20 == 0 {
+            let copy = dir.path().join("crashed");
+            std::fs::write(&copy, &crashed).unwrap();
+            run("e2fsck", &["-fy", copy.to_str().unwrap()]);
+            check_is_silent(&copy, &what);
+            assert!(dumped(&copy, number) == contents, "{what}, e2fsck");
+        }
+        rt.block_on(async {
+            let volume =
+                Volume::open(Arc::new(MemDevice::from_bytes(crashed)), Default::default()).await.unwrap();
+            let inode = volume.inode(number).await.unwrap();
+            assert_eq!(inode.size(), contents.len() as u64, "{what}");
+            let mut found = vec![0; contents.len()];
+            volume.open_file(inode).await.unwrap().read_at(0, &mut found).await.unwrap();
+            assert!(found == contents, "{what}: all of the file");
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_file_is_whole_at_every_moment_of_its_defragmentation() {
+    if !have_tools() {
+        return;
+    }
+    judge("ext4 4k", "-t ext4 -b 4096 -N 64", 4096, 60);
+    judge("ext4 1k", "-t ext4 -b 1024 -N 64", 1024, 60);
+}
+
+#[test]
+fn maps_of_pointers_are_refused_and_a_full_volume_leaves_the_file_as_it_is() {
+    if !have_tools() {
+        return;
+    }
+    for (args, refused) in [("-t ext3 -b 1024 -N 64", true), ("-t ext4 -b 1024 -O ^has_journal -N 64", false)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let image = make(dir.path(), 8, args, &[Vec::new(), Vec::new()]);
+        let rt = Rt::real(Default::default());
+        rt.block_on(async {
+            let numbers = numbers(&image, 2).await;
+            let bed = Bed::open(&rt, device(&image), 8 << 20).await;
+            let (_, file) = bed.file(numbers[0], FileOptions::default()).await;
+            let contents = vec![3; BLOCKS * 1024];
+            scatter(&file, &contents, 1024).await;
+            let (_, other) = bed.file(numbers[1], FileOptions::default()).await;
+            let left = bed.writer.alloc.statfs().free * 1024;
+            if !refused {
+                other.fallocate(Fallocate::Allocate { keep_size: true }, 0, left - 60 * 1024).await.unwrap();
+            }
+            match file.defragment().await {
+                Err(Error::NotSupported(_)) => assert!(refused),
+                Err(Error::NoSpace) => assert!(!refused),
+                other => panic!("{args}: {other:?}"),
+            }
+            drop((file, other));
+            bed.close().await;
+        })
+        .unwrap();
+        check_is_silent(&image, args);
+    }
+}
