@@ -130,7 +130,7 @@ pub(crate) fn source_date_epoch() -> Result<Option<Timestamp>, Failure> {
     let Some(value) = std::env::var_os("SOURCE_DATE_EPOCH").filter(|value| !value.is_empty()) else {
         return Ok(None);
     };
-    let seconds = value.to_str().and_then(|value| value.parse().ok());
+    let seconds = value.to_str().and_then(|value| value.parse().ok()).filter(|&seconds| seconds >= 0);
     let wrong = || Failure::Usage("SOURCE_DATE_EPOCH must be a number of seconds since 1970".into());
     Ok(Some(Timestamp { seconds: seconds.ok_or_else(wrong)?, nanos: 0 }))
 }

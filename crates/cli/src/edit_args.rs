@@ -59,6 +59,21 @@ pub(crate) struct TrimArgs {
     pub(crate) json: bool,
 }
 
+/// Move the blocks of files to as few runs as free space allows
+///
+/// Each file is copied on the volume and its map is exchanged in transactions, so that a crash finds all of it. There must be
+/// space for a second copy. What cannot get fewer runs stays as it is. Files with maps of pointers, as on ext2 and ext3, are
+/// refused. Prints how many runs of adjacent blocks each file had, and has now.
+#[derive(Debug, Args)]
+pub(crate) struct DefragArgs {
+    /// Files of one image
+    #[arg(required = true, value_name = TARGETS, value_hint = ValueHint::FilePath)]
+    pub(crate) paths: Vec<OsString>,
+    /// Print JSON: one array of all files
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// A line of a script.
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true, disable_help_flag = true, disable_help_subcommand = true)]
@@ -169,12 +184,12 @@ pub(crate) struct ChownArgs {
 
 /// Set or remove extended attributes
 ///
-/// A value that begins with 0x is bytes in hexadecimal digits; any other is taken as it is written, and cannot hold NUL. Access
-/// control lists (system.posix_acl_*) and file capabilities (security.capability) have the binary form that
-/// `getfattr -e hex` prints, and are refused where Linux would refuse them.
+/// A value that begins with 0x is bytes in hexadecimal digits, one with 0s bytes in base64, as getfattr prints them; any other is
+/// taken as it is written, and cannot hold NUL. Access control lists (system.posix_acl_*) and file capabilities
+/// (security.capability) have the binary form that `getfattr -e hex` prints, and are refused where Linux would refuse them.
 #[derive(Debug, Args)]
 pub(crate) struct XattrArgs {
-    /// Set an attribute; the value begins behind the first =, with 0x in hexadecimal
+    /// Set an attribute; the value begins behind the first =, with 0x in hexadecimal, with 0s in base64
     #[arg(short, long, value_name = "NAME=VALUE", required_unless_present = "remove")]
     pub(crate) set: Vec<OsString>,
     /// Remove an attribute
@@ -243,6 +258,9 @@ impl FallocateArgs {
 }
 
 /// Copy files within an image, with their permissions and holes
+///
+/// A copy gets its name once it is whole, and belongs to root: a failure leaves what had the name, and other names of that keep
+/// it. Where the name is that of a symbolic link, the copy takes the place of what the link leads to.
 #[derive(Debug, Args)]
 pub(crate) struct CopyArgs {
     /// Files, and a directory to copy them into or (for one file) the name of the copy
@@ -286,20 +304,22 @@ fn owner(text: &str) -> Result<Owner, String> {
 
 impl EditCommand {
     /// The paths in the image that the command names.
-    pub(crate) fn targets(&self) -> Vec<&OsString> {
+    pub(crate) fn targets_mut(&mut self) -> Vec<&mut OsString> {
         match self {
-            Self::Put(args) => args.paths.last().into_iter().collect(),
-            Self::Mkdir(args) => args.paths.iter().collect(),
-            Self::Rm(args) => args.paths.iter().collect(),
-            Self::Mv(args) => args.paths.iter().collect(),
-            Self::Ln(args) if args.symbolic => vec![&args.name],
-            Self::Ln(args) => vec![&args.target, &args.name],
-            Self::Chmod(args) => args.paths.iter().collect(),
-            Self::Chown(args) => args.paths.iter().collect(),
-            Self::Xattr(args) => args.paths.iter().collect(),
-            Self::Truncate(args) => args.paths.iter().collect(),
-            Self::Fallocate(args) => args.paths.iter().collect(),
-            Self::Copy(args) => args.paths.iter().collect(),
+            Self::Put(args) => args.paths.last_mut().into_iter().collect(),
+            Self::Mkdir(args) => args.paths.iter_mut().collect(),
+            Self::Rm(args) => args.paths.iter_mut().collect(),
+            Self::Mv(args) => args.paths.iter_mut().collect(),
+            Self::Ln(LnArgs { symbolic, target, name, .. }) => match symbolic {
+                true => vec![name],
+                false => vec![target, name],
+            },
+            Self::Chmod(args) => args.paths.iter_mut().collect(),
+            Self::Chown(args) => args.paths.iter_mut().collect(),
+            Self::Xattr(args) => args.paths.iter_mut().collect(),
+            Self::Truncate(args) => args.paths.iter_mut().collect(),
+            Self::Fallocate(args) => args.paths.iter_mut().collect(),
+            Self::Copy(args) => args.paths.iter_mut().collect(),
         }
     }
 }

@@ -46,6 +46,9 @@ pub(crate) enum Failure {
     /// There is no such image, but one whose name ends before a colon.
     #[error("{place}: no such file; a path in an image begins with a slash: {meant}")]
     Misspelt { place: String, meant: String },
+    /// The image's name was parted, because it holds what parts image and path.
+    #[error("{image}: there is no such image; the image {whole} is named {whole}:/")]
+    Split { image: String, whole: String },
     #[error("{place}: {error}")]
     Volume { place: String, error: extant_fs::Error },
     /// As `Volume`, in words that do not name the end of the place again.

@@ -23,19 +23,25 @@ mod progress;
 mod recover;
 mod report;
 mod session;
+mod shell;
 mod stat;
 mod tree;
 mod values;
 
 use args::{Args, Command};
 use clap::Parser;
+use failure::{Exit, Failure};
 use session::Session;
+use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let Args { quiet, command } = Args::parse();
+    let Args { quiet, mut command } = match Args::try_parse() {
+        Ok(args) => args,
+        Err(told) => return tell(&told),
+    };
     let mut session = Session::new(quiet);
-    let done = match &command {
+    let done = match &mut command {
         Command::Build(args) => build::run(&mut session, args),
         Command::Mkfs(args) => build::mkfs(&mut session, args),
         Command::Info(args) => info::run(&mut session, args),
@@ -47,6 +53,8 @@ fn main() -> ExitCode {
         Command::Change(command) => edit::run(&mut session, command),
         Command::Edit(args) => edit::run_script(&mut session, args),
         Command::Trim(args) => edit::trim(&mut session, args),
+        Command::Defrag(args) => edit::defrag(&mut session, args),
+        Command::Shell(args) => shell::run(&mut session, args),
         Command::Cp(args) => cp::run(&mut session, args),
         Command::Export(args) => export::run(&mut session, args),
         Command::Diff(args) => diff::run(&mut session, args),
@@ -57,6 +65,21 @@ fn main() -> ExitCode {
     };
     if let Err(failure) = done {
         session.fail(failure);
+    }
+    session.finish()
+}
+
+/// Prints help, or what is wrong with the command line, and ends.
+fn tell(told: &clap::Error) -> ExitCode {
+    if told.use_stderr() {
+        // A closed standard error is the user's choice.
+        let _ = told.print();
+        return ExitCode::from(Exit::Usage.code());
+    }
+    let printed = told.print().and_then(|()| std::io::stdout().flush());
+    let mut session = Session::new(false);
+    if let Err(error) = printed {
+        session.fail(Failure::stdout(error));
     }
     session.finish()
 }

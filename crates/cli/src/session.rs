@@ -49,6 +49,7 @@ impl Session {
             Some(meant) => Failure::Misspelt { place: place.image_quoted(), meant },
             None => Failure::host(&place.image, error),
         };
+        place.check_split()?;
         let device = FileDevice::open(&place.image, options).map_err(failure)?;
         Ok(Arc::new(device.driven_by(&self.rt)))
     }
@@ -82,6 +83,26 @@ impl Session {
         Ok(volume)
     }
 
+    /// Has commands read a volume that is open already.
+    pub(crate) fn lend(&mut self, image: &Path, volume: &Volume) {
+        self.volumes.push((image.to_owned(), volume.clone()));
+    }
+
+    /// Ends what [`Self::lend`] began.
+    pub(crate) fn forget(&mut self, image: &Path) {
+        self.volumes.retain(|(open, _)| open != image);
+    }
+
+    /// Whether the exit code is that of a failure by now.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.worst != Exit::Done
+    }
+
+    /// Has the exit code not tell the failures so far.
+    pub(crate) fn forgive(&mut self) {
+        self.worst = Exit::Done;
+    }
+
     /// Prints a failure and remembers it for the exit code; the command may go on.
     pub(crate) fn fail(&mut self, failure: Failure) {
         self.worst = self.worst.max(failure.exit());
@@ -111,7 +132,7 @@ impl Session {
 
     pub(crate) fn complain(&self, message: &str) {
         // A closed standard error is the user's choice.
-        let _ = writeln!(std::io::stderr(), "extant: {message}");
+        let _ = writeln!(std::io::stderr(), "extant: {}", shortened(message));
     }
 
     /// Prints problems that did not stop the command, and remembers them for the exit code.
@@ -140,8 +161,35 @@ impl Session {
     }
 }
 
+/// A message without the middle of names and lines that would fill a screen.
+fn shortened(message: &str) -> std::borrow::Cow<'_, str> {
+    const MAX: usize = 1500;
+    const FRONT: usize = 1000;
+    const BACK: usize = 400;
+    let count = message.chars().count();
+    if count <= MAX {
+        return message.into();
+    }
+    let at = |n: usize| message.char_indices().nth(n).map_or(message.len(), |(at, _)| at);
+    let left_out = count - FRONT - BACK;
+    format!("{}[... {left_out} characters ...]{}", &message[..at(FRONT)], &message[at(count - BACK)..]).into()
+}
+
 /// Bytes in use on a volume: about as many as reading all of it moves.
 pub(crate) fn used_bytes(volume: &Volume) -> u64 {
     let sb = volume.superblock();
     sb.blocks_count().saturating_sub(sb.free_blocks()) << sb.block_size().log2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_messages_lose_their_middle() {
+        assert_eq!(shortened("short"), "short");
+        let long = "a".repeat(1000) + &"\u{e9}".repeat(5000) + &"z".repeat(400);
+        let expected = "a".repeat(1000) + "[... 5000 characters ...]" + &"z".repeat(400);
+        assert_eq!(shortened(&long), expected);
+    }
 }

@@ -1,5 +1,5 @@
 //! Commands that change a volume: `put`, `mkdir`, `rm`, `mv`, `ln`, `chmod`, `chown`, `xattr`, `truncate`, `fallocate`, `copy`,
-//! `trim`, and `edit`, which makes many changes in one batch.
+//! `trim`, `defrag`, and `edit`, which makes many changes in one batch.
 //!
 //! A batch opens the volume once, does its commands in order, stops at the first that fails, and closes the volume, so that
 //! the image is whole and clean either way. It succeeds only if every command and the close did.
@@ -8,15 +8,19 @@ mod names;
 mod put;
 mod script;
 
-use crate::edit_args::{EditArgs, EditCommand, Owner, ScriptLine, TrimArgs};
+use crate::edit_args::{DefragArgs, EditArgs, EditCommand, Owner, ScriptLine, TrimArgs};
 use crate::failure::Failure;
 use crate::image_path::ImagePath;
-use crate::json;
+use crate::json::{self, Bytes};
+use crate::output::outln;
 use crate::session::Session;
 use clap::Parser;
-use extant::{Dir, Error, Fallocate, FileOptions, FileType, OpenOptions, RenameMode, Volume, XattrMode};
+use extant::{
+    Defragmented, Dir, Error, Fallocate, FileOptions, FileType, OpenOptions, RenameMode, Volume, XattrMode,
+};
 use extant_fs::quote;
-use names::{is_same_name, join, link_over, resolved};
+use names::{aside, is_same_name, join, link_over, resolved};
+pub(crate) use script::words;
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -24,14 +28,24 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// A command on the command line: its paths name the image, all the same.
-pub(crate) fn run(session: &mut Session, command: &EditCommand) -> Result<(), Failure> {
+pub(crate) fn run(session: &mut Session, command: &mut EditCommand) -> Result<(), Failure> {
+    let image = one_image(command.targets_mut().into_iter().map(|target| &*target))?;
+    batch(session, &image, |session, volume| {
+        let edit = Edit { session, image: &image, volume, root: volume.root(), in_script: false };
+        edit.run(command)
+    })
+}
+
+/// The image that all of these paths name.
+fn one_image<'a>(targets: impl Iterator<Item = &'a OsString>) -> Result<PathBuf, Failure> {
     let mut image: Option<PathBuf> = None;
-    for target in command.targets() {
+    for target in targets {
         if !target.as_bytes().windows(2).any(|pair| pair == b":/") {
             let word = quote(target.as_bytes());
             return Err(Failure::Usage(format!("{word}: a path in an image is written IMAGE:/PATH")));
         }
         let place = ImagePath::parse(target.clone());
+        place.check_split()?;
         match &image {
             Some(image) if *image != place.image => {
                 return Err(Failure::Usage("one call changes one image".into()));
@@ -39,11 +53,7 @@ pub(crate) fn run(session: &mut Session, command: &EditCommand) -> Result<(), Fa
             _ => image = Some(place.image),
         }
     }
-    let image = image.expect("every command has a target");
-    batch(session, &image, |session, volume| {
-        let edit = Edit { session, image: &image, volume, root: volume.root(), in_script: false };
-        edit.run(command)
-    })
+    Ok(image.expect("every command has a target"))
 }
 
 /// `extant edit`.
@@ -64,11 +74,9 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
         if words.is_empty() {
             continue;
         }
-        let ScriptLine { command } = ScriptLine::try_parse_from(words).map_err(|error| {
-            let text = error.to_string();
-            wrong(&text.lines().next().unwrap_or_default().trim_start_matches("error: "))
-        })?;
-        for target in command.targets() {
+        let parsed = ScriptLine::try_parse_from(words).map_err(|error| wrong(&misread(&error)));
+        let ScriptLine { mut command } = parsed?;
+        for target in command.targets_mut() {
             if !target.as_bytes().starts_with(b"/") {
                 return Err(wrong(&format!(
                     "{}: a path in the image begins with /",
@@ -81,8 +89,8 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
     let count = commands.len();
     batch(session, &args.image, |session, volume| {
         for (number, command) in &commands {
-            let edit = Edit { session, image: &args.image, volume, root: volume.root(), in_script: true };
-            edit.run(command)
+            Edit::in_script(session, &args.image, volume)
+                .run(command)
                 .map_err(|failure| Failure::Line { number: *number, failure: Box::new(failure) })?;
         }
         Ok(())
@@ -90,6 +98,12 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
     let image = quote(args.image.as_os_str().as_bytes());
     session.summary(&format!("{image}: {count} commands done"));
     Ok(())
+}
+
+/// Why a line is no command.
+pub(crate) fn misread(error: &clap::Error) -> Failure {
+    let text = error.to_string();
+    Failure::Usage(text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned())
 }
 
 /// `extant trim`.
@@ -117,26 +131,77 @@ struct JsonTrim {
     trimmed_bytes: u64,
 }
 
+/// `extant defrag`.
+pub(crate) fn defrag(session: &mut Session, args: &DefragArgs) -> Result<(), Failure> {
+    let image = one_image(args.paths.iter())?;
+    let mut all = Vec::new();
+    let done = batch(session, &image, |_, volume| {
+        let root = volume.root();
+        for target in &args.paths {
+            let place = ImagePath::parse(target.clone());
+            let failed = |error| Failure::at(&place, error);
+            let file = root.open_with(&place.path, FileOptions::new().write(true)).map_err(failed)?;
+            let done = file.defragment().map_err(failed)?;
+            all.push((place, done));
+        }
+        Ok(())
+    });
+    if args.json {
+        let files: Vec<_> = all.iter().map(|(place, done)| JsonDefragmented::new(place, done)).collect();
+        json::print(&mut session.out, &files)?;
+    } else {
+        for (place, Defragmented { runs_before, runs_after, .. }) in &all {
+            outln!(session.out, "{}: {runs_before} runs, {runs_after} now", place.quoted())?;
+        }
+    }
+    done
+}
+
+#[derive(Serialize)]
+struct JsonDefragmented<'a> {
+    path: Bytes<'a>,
+    runs_before: u64,
+    runs_after: u64,
+    moved_bytes: u64,
+}
+
+impl<'a> JsonDefragmented<'a> {
+    fn new(place: &'a ImagePath, done: &Defragmented) -> Self {
+        let &Defragmented { runs_before, runs_after, moved_bytes } = done;
+        Self { path: Bytes(&place.path), runs_before, runs_after, moved_bytes }
+    }
+}
+
 /// Opens the image, has `work` change it, closes it, and tells the damage that did not stop `work`.
 fn batch(
     session: &mut Session,
     image: &Path,
     work: impl FnOnce(&Session, &Volume) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    let volume = open(session, image)?;
+    let done = work(session, &volume);
+    done.and(close(session, image, &volume))
+}
+
+/// Opens the volume of an image for a batch of changes.
+pub(crate) fn open(session: &Session, image: &Path) -> Result<Volume, Failure> {
     let device = session.device_to_change(image)?;
     let name = quote(image.as_os_str().as_bytes());
     let fixed_time = crate::build::source_date_epoch()?.map(|time| time.seconds);
     let options = OpenOptions::new().write(true).offline(true).fixed_time(fixed_time);
-    let volume = Volume::open_device(&session.rt, device, &options)
-        .map_err(|error| Failure::open_to_change(name.clone(), error))?;
-    let done = work(session, &volume);
-    let closed = volume.clone().close().map_err(|error| Failure::Volume { place: name.clone(), error });
-    session.problems(&name, volume.problems());
-    done.and(closed)
+    Volume::open_device(&session.rt, device, &options).map_err(|error| Failure::open_to_change(name, error))
+}
+
+/// Closes it, and tells the damage that did not stop the changes.
+pub(crate) fn close(session: &mut Session, image: &Path, volume: &Volume) -> Result<(), Failure> {
+    let place = quote(image.as_os_str().as_bytes());
+    let closed = volume.clone().close().map_err(|error| Failure::Volume { place: place.clone(), error });
+    session.problems(&place, volume.problems());
+    closed
 }
 
 /// The volume that commands change.
-struct Edit<'a> {
+pub(crate) struct Edit<'a> {
     session: &'a Session,
     volume: &'a Volume,
     image: &'a Path,
@@ -144,7 +209,12 @@ struct Edit<'a> {
     in_script: bool,
 }
 
-impl Edit<'_> {
+impl<'a> Edit<'a> {
+    /// For commands whose paths begin at the volume's root.
+    pub(crate) fn in_script(session: &'a Session, image: &'a Path, volume: &'a Volume) -> Self {
+        Self { session, image, volume, root: volume.root(), in_script: true }
+    }
+
     fn place(&self, target: &OsStr) -> ImagePath {
         match self.in_script {
             true => ImagePath { image: self.image.to_owned(), path: target.as_bytes().to_vec() },
@@ -175,7 +245,7 @@ impl Edit<'_> {
         }
     }
 
-    fn run(&self, command: &EditCommand) -> Result<(), Failure> {
+    pub(crate) fn run(&self, command: &EditCommand) -> Result<(), Failure> {
         match command {
             EditCommand::Put(args) => self.put(args),
             EditCommand::Mkdir(args) => self.each(&args.paths, |root, path| match args.parents {
@@ -251,15 +321,22 @@ impl Edit<'_> {
             }),
             EditCommand::Fallocate(args) => self.each(&args.paths, |root, path| {
                 let creates = matches!(args.mode(), Fallocate::Allocate { .. });
+                let path = resolved(root, path)?;
+                let is_new = !root.try_exists(&path)?;
                 let file =
-                    root.open_with(path, FileOptions::new().write(true).create(creates).mode(0o644))?;
-                file.fallocate(args.mode(), args.offset, args.length)
+                    root.open_with(&path, FileOptions::new().write(true).create(creates).mode(0o644))?;
+                file.fallocate(args.mode(), args.offset, args.length).inspect_err(|_| {
+                    if is_new {
+                        // The error that is reported is the first.
+                        let _ = root.remove_file(&path);
+                    }
+                })
             }),
             EditCommand::Copy(args) => {
                 let (target, sources) = args.paths.split_last().expect("clap wants two");
                 let to = self.place(target).path;
                 self.wants_dir(sources, target)?;
-                self.each(sources, |root, path| root.copy(path, self.inside(&to, path)).map(drop))
+                self.each(sources, |root, path| copy(root, path, &self.inside(&to, path)))
             }
         }
     }
@@ -322,6 +399,31 @@ fn rename(root: &Dir, from: &[u8], to: &[u8], mode: RenameMode) -> Result<(), Er
     root.rename_with(from, to, mode)
 }
 
+/// Copies a file under a temporary name, and renames the copy once it is whole.
+fn copy(root: &Dir, from: &[u8], to: &[u8]) -> Result<(), Error> {
+    let to = resolved(root, to)?;
+    let source = root.metadata(from)?;
+    if let Ok(there) = root.symlink_metadata(&to) {
+        match there.file_type() {
+            _ if there.inode() == source.inode() => {
+                return Err(Error::Invalid(format!("{}: a copy of the file to itself", quote(&to))));
+            }
+            FileType::Dir => return Err(Error::IsADirectory(quote(&to))),
+            FileType::File => {}
+            _ => return Err(Error::Special(quote(&to))),
+        }
+    }
+    let mut options = FileOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let (_, temporary) = aside(&to, |name| root.open_with(name, &options).map(drop))?;
+    let copied = root.copy(from, &temporary).and_then(|_| root.rename(&temporary, &to));
+    if copied.is_err() {
+        // The error that is reported is the first.
+        let _ = root.remove_file(&temporary);
+    }
+    copied
+}
+
 /// Has `make` make a link at `path` that leads to `target`; with `force`, in place of what is there.
 fn link(
     root: &Dir,
@@ -339,8 +441,13 @@ fn link(
     link_over(root, path, make)
 }
 
-/// The value that an argument stands for: bytes in hexadecimal behind 0x, as setfattr has them, or those of the argument.
+/// The value that an argument stands for: bytes in hexadecimal behind 0x or in base64 behind 0s, as setfattr has them, or those
+/// of the argument.
 fn xattr_value(text: &[u8]) -> Result<Vec<u8>, Error> {
+    if let Some(digits) = text.strip_prefix(b"0s").or(text.strip_prefix(b"0S")) {
+        let wrong = || Error::Invalid("behind 0s, a value is in base64".into());
+        return base64(digits).ok_or_else(wrong);
+    }
     let Some(digits) = text.strip_prefix(b"0x").or(text.strip_prefix(b"0X")) else {
         return Ok(text.to_vec());
     };
@@ -351,6 +458,33 @@ fn xattr_value(text: &[u8]) -> Result<Vec<u8>, Error> {
     });
     let wrong = || Error::Invalid("behind 0x, a value has pairs of hexadecimal digits".into());
     pairs.collect::<Option<_>>().ok_or_else(wrong)
+}
+
+/// The bytes of a text in base64 (RFC 4648, section 4); its padding may be left out.
+fn base64(text: &[u8]) -> Option<Vec<u8>> {
+    let digits = text.iter().rposition(|&byte| byte != b'=').map_or(&text[..0], |last| &text[..=last]);
+    let padding = text.len() - digits.len();
+    if digits.len() % 4 == 1 || (padding > 0 && (padding > 2 || !text.len().is_multiple_of(4))) {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(digits.len() / 4 * 3 + 2);
+    for group in digits.chunks(4) {
+        let mut bits = 0_u32;
+        for &digit in group {
+            let value = match digit {
+                b'A'..=b'Z' => digit - b'A',
+                b'a'..=b'z' => digit - b'a' + 26,
+                b'0'..=b'9' => digit - b'0' + 52,
+                b'+' => 62,
+                b'/' => 63,
+                _ => return None,
+            };
+            bits = bits << 6 | u32::from(value);
+        }
+        bits <<= 6 * (4 - group.len() as u32);
+        bytes.extend_from_slice(&bits.to_be_bytes()[1..group.len()]);
+    }
+    Some(bytes)
 }
 
 /// Makes a directory and those above it that are missing, which get mode 0755.
@@ -366,4 +500,31 @@ fn create_with_parents(root: &Dir, path: &[u8], mode: u32) -> Result<(), Error> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_text_hexadecimal_or_base64() {
+        let value = |text: &[u8]| xattr_value(text).ok();
+        assert_eq!(value(b"plain"), Some(b"plain".to_vec()));
+        assert_eq!(value(b"0x00fF"), Some(vec![0, 255]));
+        // RFC 4648, section 10.
+        for (text, bytes) in [
+            (&b"0s"[..], &b""[..]),
+            (b"0sZg==", b"f"),
+            (b"0sZm8=", b"fo"),
+            (b"0sZm9v", b"foo"),
+            (b"0SZm9vYg", b"foob"),
+            (b"0s+/8=", b"\xfb\xff"),
+        ] {
+            assert_eq!(value(text).as_deref(), Some(bytes), "{}", text.escape_ascii());
+        }
+        for text in [&b"0x0"[..], b"0xg0", b"0sZ", b"0sZg=", b"0sZ===", b"0sZm9v=", b"0sZ-==", b"0sZg==Zg=="]
+        {
+            assert_eq!(value(text), None, "{}", text.escape_ascii());
+        }
+    }
 }

@@ -9,6 +9,7 @@ mod exporting;
 mod hostile;
 mod reading;
 mod replacing;
+mod shell;
 mod space;
 mod testbed;
 mod usage;

@@ -188,3 +188,69 @@ fn free_space_of_an_image_is_given_back_as_the_kernel_does() {
         }
     }
 }
+
+#[test]
+fn a_copy_or_allocation_that_fails_leaves_what_was_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path(), &["-t", "ext4"]) else { return };
+    let (old, big) = (dir.path().join("old"), dir.path().join("big"));
+    fs::write(&old, b"precious").unwrap();
+    fs::write(&big, noise(4, 40 << 20)).unwrap();
+    let at = |path: &str| place(&image, path);
+    extant(["put", old.to_str().unwrap(), big.to_str().unwrap(), &at("/")]).clean();
+    extant(["ln", "-s", "old", &at("/link")]).clean();
+    extant(["ln", &at("/old"), &at("/other")]).clean();
+    for target in ["/old", "/link", "/new"] {
+        let ran = extant(["copy", &at("/big"), &at(target)]);
+        assert!(ran.code == Some(1) && ran.stderr.contains("no space is left"), "{target}: {}", ran.stderr);
+    }
+    for (target, told) in [("/big", "to itself"), ("/lost+found/../big", "to itself")] {
+        let ran = extant(["copy", &at("/big"), &at(target)]);
+        assert!(ran.code == Some(1) && ran.stderr.contains(told), "{target}: {}", ran.stderr);
+    }
+    let ran = extant(["fallocate", "-l", "1G", &at("/space")]);
+    assert!(ran.code == Some(1), "{}", ran.stderr);
+    assert_eq!(extant(["ls", &at("/")]).clean_text(), "big\nlink\nlost+found\nold\nother\n");
+    assert_eq!(extant(["cat", &at("/old")]).clean(), b"precious");
+    // A copy to a link takes the place of what it leads to, whose other names stay.
+    fs::write(&old, b"successor").unwrap();
+    extant(["put", old.to_str().unwrap(), &at("/next")]).clean();
+    extant(["copy", &at("/next"), &at("/link")]).clean();
+    for (path, expected) in [("/link", "successor"), ("/old", "successor"), ("/other", "precious")] {
+        assert_eq!(extant(["cat", &at(path)]).clean_text(), expected, "{path}");
+    }
+    fsck(&image);
+}
+
+#[test]
+fn a_file_is_defragmented() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path(), &["-t", "ext4"]) else { return };
+    let source = dir.path().join("source");
+    fs::write(&source, noise(5, 2 << 20)).unwrap();
+    let at = |path: &str| place(&image, path);
+    extant(["put", "--all-root", source.to_str().unwrap(), &at("/f")]).clean();
+    // Every other piece moves behind the rest.
+    let mut script = String::new();
+    for piece in (0..2 << 20).step_by(128 << 10) {
+        script += &format!("fallocate -p -o {piece} -l 64K /f\nfallocate -o {piece} -l 64K /f\n");
+    }
+    script += "fallocate -l 1M /x\n";
+    extant_with(script.as_bytes(), ["edit".as_ref(), image.as_os_str()]).clean();
+    let before = extant(["cat", &at("/f")]).clean();
+    let said = extant(["defrag", "--json", &at("/f"), &at("/x")]).clean_text();
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&said[0]["path"], &said[1]["runs_after"]), (&"/f".into(), &1.into()), "{said}");
+    assert!(said[0]["runs_before"].as_u64() > said[0]["runs_after"].as_u64(), "{said}");
+    fsck(&image);
+    assert!(extant(["cat", &at("/f")]).clean() == before);
+    let runs = &said[0]["runs_after"];
+    let again = extant(["defrag", &at("/f")]).clean_text();
+    assert_eq!(again, format!("{}: {runs} runs, {runs} now\n", at("/f")));
+    let Some(mount) = Mount::new(&image, "ro") else { return };
+    assert!(fs::read(mount.path().join("f")).unwrap() == before);
+    if have("filefrag") {
+        let said = run("filefrag", &[mount.path().join("f").to_str().unwrap()]);
+        assert!(said.contains(&format!(": {runs} extent")), "{said}");
+    }
+}

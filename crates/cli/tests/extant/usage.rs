@@ -233,3 +233,73 @@ fn built_volumes_are_clean_and_read_back_equal() {
     run("e2fsck", &["-fn", image.to_str().unwrap()]);
     assert_eq!(image.metadata().unwrap().len(), 32 << 20);
 }
+
+#[test]
+fn help_that_cannot_be_printed_is_a_failure() {
+    for args in [&["--help"][..], &["--version"], &["help", "lab"], &["mkfs", "--help"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_extant"));
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let ran = command.args(args).stdout(full).output().unwrap();
+        assert_eq!(ran.status.code(), Some(1), "{args:?}");
+        assert!(String::from_utf8(ran.stderr).unwrap().contains("No space left"), "{args:?}");
+    }
+    assert!(
+        extant(["mkfs", "--help"]).clean_text().contains("1024 where mkfs makes a volume of less than 512M")
+    );
+}
+
+#[test]
+fn times_before_1970_are_no_source_date_epoch() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    let ran = crate::testbed::extant_at(-5, ["mkfs", image.to_str().unwrap(), "8M"]);
+    assert_eq!((ran.code, image.exists()), (Some(2), false), "{}", ran.stderr);
+}
+
+#[test]
+fn long_lines_are_not_echoed_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    extant(["mkfs", image.to_str().unwrap(), "8M"]).clean();
+    for line in [
+        "x".repeat(5 << 20),
+        format!("ln -s {} /link", "y".repeat(100_000)),
+        format!("rm /{}", "z".repeat(9000)),
+    ] {
+        let ran = crate::testbed::extant_with(line.as_bytes(), ["edit".as_ref(), image.as_os_str()]);
+        assert!(ran.code > Some(0) && ran.stderr.len() < 2000, "{} bytes", ran.stderr.len());
+    }
+}
+
+#[test]
+fn an_image_below_a_name_that_ends_in_a_colon_is_hinted_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let colon = dir.path().join("o:");
+    fs::create_dir(&colon).unwrap();
+    let image = colon.join("i.img");
+    extant(["mkfs", &format!("{}", image.display()), "8M"]).clean();
+    let whole = image.display().to_string();
+    assert_eq!(extant(["ls", &format!("{whole}:/")]).clean_text(), "lost+found\n");
+    for args in [&["ls", &whole][..], &["mkdir", &whole], &["info", &format!("{whole}:/x")]] {
+        let ran = extant(args);
+        let hint = format!("the image {whole} is named {whole}:/");
+        let is_told = ran.stderr.contains(&hint) || args[0] == "info";
+        assert!(ran.code == Some(1) && is_told, "{args:?}: {:?} {}", ran.code, ran.stderr);
+    }
+}
+
+#[test]
+fn an_external_journal_is_called_one() {
+    if !have("mke2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal");
+    mke2fs(&journal, "8M", &["-O", "journal_dev", "-b", "4096"]);
+    let at = journal.to_str().unwrap();
+    for args in [&["ls", at][..], &["info", at], &["recover", at], &["mkdir", &format!("{at}:/x")]] {
+        let ran = extant(args);
+        assert_eq!(ran.code, Some(4), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains("this is an external journal, not a volume"), "{args:?}: {}", ran.stderr);
+    }
+}

@@ -1,0 +1,228 @@
+//! The prompt: a line editor with history, which completes commands and paths.
+
+use super::{absolute, arguments::ShellLine};
+use clap::CommandFactory;
+use extant_format::FileKind;
+use extant_fs::{Follow, Volume};
+use extant_rt::Rt;
+use rustyline::completion::{Completer, Pair};
+use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::MemHistory;
+use rustyline::validate::Validator;
+use rustyline::{CompletionType, Config, Context, Editor, Helper};
+use std::io;
+use std::path::Path;
+
+/// Names that one completion offers at most.
+const NAMES_MAX: usize = 10_000;
+
+/// The answer to a prompt.
+pub(super) enum Typed {
+    Line(String),
+    /// The line was given up (Ctrl-C).
+    Abandoned,
+    End,
+}
+
+pub(super) struct Prompt(Editor<Names, MemHistory>);
+
+impl Prompt {
+    pub(super) fn new(rt: &Rt, volume: &Volume) -> io::Result<Self> {
+        let config = Config::builder().completion_type(CompletionType::List).auto_add_history(true).build();
+        let mut editor = Editor::with_history(config, MemHistory::new()).map_err(io_error)?;
+        editor.set_helper(Some(Names { rt: rt.clone(), volume: volume.clone(), directory: Vec::new() }));
+        Ok(Self(editor))
+    }
+
+    /// Asks for a line; paths are completed from this directory of the volume on.
+    pub(super) fn read(&mut self, text: &str, directory: &[u8]) -> io::Result<Typed> {
+        if let Some(names) = self.0.helper_mut() {
+            names.directory = directory.to_vec();
+        }
+        match self.0.readline(text) {
+            Ok(line) => Ok(Typed::Line(line)),
+            Err(ReadlineError::Interrupted) => Ok(Typed::Abandoned),
+            Err(ReadlineError::Eof) => Ok(Typed::End),
+            Err(error) => Err(io_error(error)),
+        }
+    }
+}
+
+fn io_error(error: ReadlineError) -> io::Error {
+    match error {
+        ReadlineError::Io(error) => error,
+        other => io::Error::other(other),
+    }
+}
+
+/// The names that complete a line.
+struct Names {
+    rt: Rt,
+    volume: Volume,
+    directory: Vec<u8>,
+}
+
+impl Completer for Names {
+    type Candidate = Pair;
+
+    fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let Some(Word { begin, text, first }) = Word::before(&line[..at]) else {
+            return Ok((at, Vec::new()));
+        };
+        let Some(command) = first else {
+            let names = ShellLine::command();
+            let names = names.get_subcommands().map(clap::Command::get_name).chain(["help"]);
+            let pair = |name: &str| Pair { display: name.into(), replacement: format!("{name} ") };
+            return Ok((begin, names.filter(|name| name.starts_with(&text)).map(pair).collect()));
+        };
+        let (dir, prefix) = text.split_at(text.rfind('/').map_or(0, |slash| slash + 1));
+        let mut names = self.of_volume(dir);
+        // The other end of a copy is the host's.
+        if matches!(command.as_str(), "put" | "get") {
+            names.extend(of_host(dir));
+        }
+        names.retain(|(name, _)| name.starts_with(prefix));
+        names.sort();
+        names.dedup();
+        names.truncate(NAMES_MAX);
+        let pair = |(name, is_dir): (String, bool)| {
+            let end = if is_dir { "/" } else { " " };
+            Pair {
+                display: format!("{name}{}", end.trim_end()),
+                replacement: escaped(&format!("{dir}{name}")) + end,
+            }
+        };
+        Ok((begin, names.into_iter().map(pair).collect()))
+    }
+}
+
+impl Names {
+    /// The names in a directory of the volume, and whether they are directories; none where it cannot be read.
+    fn of_volume(&self, dir: &str) -> Vec<(String, bool)> {
+        let path = absolute(&self.directory, dir.as_bytes());
+        let listed = self.rt.block_on(async {
+            let dir = self.volume.resolve(&path, Follow::Yes).await?;
+            self.volume.list(&dir).await
+        });
+        let items = match listed {
+            Ok(Ok(items)) => items,
+            _ => return Vec::new(),
+        };
+        let name = |item: extant_fs::DirItem| {
+            Some((String::from_utf8(item.name).ok()?, item.kind == Some(FileKind::Directory)))
+        };
+        items.into_iter().filter_map(name).collect()
+    }
+}
+
+/// As [`Names::of_volume`], of the host.
+fn of_host(dir: &str) -> Vec<(String, bool)> {
+    let Ok(entries) = std::fs::read_dir(if dir.is_empty() { Path::new(".") } else { Path::new(dir) }) else {
+        return Vec::new();
+    };
+    let name = |entry: io::Result<std::fs::DirEntry>| {
+        let entry = entry.ok()?;
+        Some((entry.file_name().into_string().ok()?, entry.path().is_dir()))
+    };
+    entries.filter_map(name).collect()
+}
+
+/// The word that is being typed.
+#[derive(Debug, PartialEq, Eq)]
+struct Word {
+    /// Where it begins in the line.
+    begin: usize,
+    /// The word without backslashes.
+    text: String,
+    /// The first word of the line, if it is not this one.
+    first: Option<String>,
+}
+
+impl Word {
+    /// The last word of a line; `None` where it is quoted, which is not completed.
+    fn before(line: &str) -> Option<Self> {
+        let (mut begin, mut text, mut first) = (0, String::new(), None);
+        let mut chars = line.char_indices();
+        while let Some((at, c)) = chars.next() {
+            match c {
+                '\'' | '"' => return None,
+                '\\' => text.extend(chars.next().map(|(_, c)| c)),
+                ' ' | '\t' => {
+                    if first.is_none() && !text.is_empty() {
+                        first = Some(std::mem::take(&mut text));
+                    }
+                    text.clear();
+                    begin = at + 1;
+                }
+                c => text.push(c),
+            }
+        }
+        Some(Self { begin, text, first })
+    }
+}
+
+/// A word as it is typed: characters that mean something have backslashes.
+fn escaped(word: &str) -> String {
+    let mut text = String::with_capacity(word.len());
+    for c in word.chars() {
+        if matches!(c, ' ' | '\t' | '\\' | '\'' | '"' | '#') {
+            text.push('\\');
+        }
+        text.push(c);
+    }
+    text
+}
+
+impl Helper for Names {}
+impl Highlighter for Names {}
+impl Validator for Names {}
+impl Hinter for Names {
+    type Hint = String;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_block::MemDevice;
+    use extant_image::{SizePolicy, Timestamp, VolumeOptions, mkfs};
+    use rustyline::history::DefaultHistory;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_word_that_is_typed_is_found() {
+        let word = |line| Word::before(line).map(|word| (word.begin, word.text, word.first));
+        let first = Some("ls".to_owned());
+        assert_eq!(word("l"), Some((0, "l".into(), None)));
+        assert_eq!(word("ls "), Some((3, String::new(), first.clone())));
+        assert_eq!(word("ls -l a\\ b"), Some((6, "a b".into(), first)));
+        assert_eq!(word("ls 'a"), None);
+        assert_eq!(escaped("a b#"), "a\\ b\\#");
+    }
+
+    #[test]
+    fn commands_and_paths_of_the_volume_are_completed() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("i.img");
+        let rt = Rt::real(Default::default());
+        let options = VolumeOptions { size: SizePolicy::Fixed(8 << 20), ..Default::default() };
+        mkfs(&image, &options, Timestamp::default(), &rt, Arc::new(|_, _| {})).unwrap();
+        let write = extant::Volume::open(&image, &extant::OpenOptions::new().write(true)).unwrap();
+        write.root().create_dir_all("etc/init d").unwrap();
+        write.root().write("etc/issue", "").unwrap();
+        write.close().unwrap();
+        let device = Arc::new(MemDevice::from_bytes(std::fs::read(&image).unwrap()));
+        let volume = rt.block_on(Volume::open(device, Default::default())).unwrap().unwrap();
+        let names = Names { rt, volume, directory: b"/etc".to_vec() };
+        let history = DefaultHistory::new();
+        let complete = |line: &str| {
+            let (begin, found) = names.complete(line, line.len(), &Context::new(&history)).unwrap();
+            (begin, found.into_iter().map(|pair| pair.replacement).collect::<Vec<_>>())
+        };
+        assert_eq!(complete("tru"), (0, vec!["truncate ".to_owned()]));
+        assert_eq!(complete("ls i"), (3, vec!["init\\ d/".to_owned(), "issue ".into()]));
+        assert_eq!(complete("cat /etc/is"), (4, vec!["/etc/issue ".to_owned()]));
+        assert_eq!(complete("cat /none/"), (4, vec![]));
+    }
+}
