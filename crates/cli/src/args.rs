@@ -3,7 +3,6 @@
 use crate::edit_args::{DefragArgs, EditArgs, EditCommand, TrimArgs};
 use crate::image_path::ImagePath;
 use crate::lab_args::LabCommand;
-use crate::shell::ShellArgs;
 use crate::values;
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use clap::{Parser, Subcommand, ValueHint};
@@ -410,4 +409,25 @@ pub(crate) struct RecoverArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Look at a volume, and change it, at a prompt
+///
+/// Commands are those of this program without the image: ls, cd, pwd, cat, stat, tree, get (as cp), df, and with --write, put,
+/// mkdir, rm, mv, ln, chmod, chown, xattr, truncate, fallocate and copy; help explains each. Paths begin at the working directory.
+/// The tab key completes commands and paths, the arrow keys find earlier lines. Each change is durable when the next prompt
+/// appears.
+///
+/// Where standard input is no terminal, its lines are the commands, the first that fails ends the shell with its exit code,
+/// and the changes are one batch.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ShellArgs {
+    /// The image or disk
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// Open the volume for changes; it must not be mounted
+    #[arg(short, long, conflicts_with_all = ["superblock", "ignore_journal"])]
+    pub(crate) write: bool,
+    #[command(flatten)]
+    pub(crate) open: ImageArgs,
 }

@@ -62,7 +62,7 @@ pub(crate) struct TrimArgs {
 /// Move the blocks of files to as few runs as free space allows
 ///
 /// Each file is copied on the volume and its map is exchanged in transactions, so that a crash finds all of it. There must be
-/// space for a second copy. What cannot get fewer runs stays as it is. Files with maps of pointers, as on ext2 and ext3, are
+/// space for a second copy. A file that cannot get fewer runs stays as it is. Files with maps of pointers, as on ext2 and ext3, are
 /// refused. Prints how many runs of adjacent blocks each file had, and has now.
 #[derive(Debug, Args)]
 pub(crate) struct DefragArgs {

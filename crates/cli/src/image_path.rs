@@ -52,8 +52,7 @@ impl ImagePath {
     /// [`Failure::Split`], with the place that names that file.
     pub(crate) fn check_split(&self) -> Result<(), Failure> {
         let whole = [self.image.as_os_str().as_bytes(), b":", &self.path].concat();
-        let may_be_volume =
-            |file: std::fs::Metadata| !file.is_dir() && !(file.is_file() && file.len() < 2048);
+        let may_be_volume = |file: std::fs::Metadata| !(file.is_dir() || file.is_file() && file.len() < 2048);
         let is_image = self.image.metadata().is_ok_and(may_be_volume);
         match !is_image && Path::new(OsStr::from_bytes(&whole)).is_file() {
             true => Err(Failure::Split { image: self.image_quoted(), whole: quote(&whole) }),

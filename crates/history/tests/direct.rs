@@ -42,7 +42,7 @@ fn the_layout_of_a_file_is_that_of_one_that_e2fsprogs_wrote() {
         theirs.iter().filter(|part| part.0.starts_with(|c: char| c.is_ascii_digit())).collect();
     let pointers = theirs.iter().filter(|part| part.0.contains("IND")).count();
     assert_eq!(pointers, 5, "{theirs:?}");
-    let mut map = Ext3Map::new([data[0].1..1 << 20], 4096);
+    let mut map = Ext3Map::new(std::iter::once(data[0].1..1 << 20), 4096);
     let mut at = 0;
     let mut ours = Vec::new();
     while at < blocks as u64 {

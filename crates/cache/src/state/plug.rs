@@ -183,7 +183,10 @@ mod tests {
         bio
     }
 
-    fn plugged(bad: u64) -> (Vec<(u64, u64)>, Vec<(u64, bool)>) {
+    /// Starts and lengths of the bios that came to the device; the writes' starts, and whether they succeeded.
+    type Seen = (Vec<(u64, u64)>, Vec<(u64, bool)>);
+
+    fn plugged(bad: u64) -> Seen {
         let device = MemDevice::new(1 << 20);
         let noting = Arc::new(Noting { device, bad: Sector(bad), seen: Mutex::default() });
         let ends = Ends::default();

@@ -6,7 +6,7 @@
 mod arguments;
 mod prompt;
 
-use crate::args::{CatArgs, CpArgs, ImageArgs, LsArgs, StatArgs, TreeArgs};
+use crate::args::{CatArgs, CpArgs, ImageArgs, LsArgs, ShellArgs, StatArgs, TreeArgs};
 use crate::edit::{self, Edit, words};
 use crate::edit_args::EditCommand;
 use crate::failure::Failure;
@@ -25,8 +25,6 @@ use std::io::{BufRead, IsTerminal};
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-
-pub(crate) use arguments::ShellArgs;
 
 pub(crate) fn run(session: &mut Session, args: &ShellArgs) -> Result<(), Failure> {
     let mut shell = Shell::open(session, args)?;

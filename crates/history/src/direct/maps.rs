@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_pointer_block_lies_before_what_it_points_to() {
-        let mut map = Ext3Map::new([1000..9000], 4096);
+        let mut map = Ext3Map::new(std::iter::once(1000..9000), 4096);
         assert_eq!(
             mappings(&mut map, 2100, 4096),
             [
@@ -229,7 +229,7 @@ mod tests {
         let mut map = Ext3Map::new([0..520, 1000..3000], 4096);
         let all = mappings(&mut map, 1036, 4096);
         assert_eq!(all, [(0, 0, 12, true), (12, 13, 507, false), (519, 1000, 517, true)]);
-        let mut map = Ext3Map::new([0..520], 4096);
+        let mut map = Ext3Map::new(std::iter::once(0..520), 4096);
         assert_eq!(map.map(0, 12).map(|mapped| mapped.blocks), Ok(12));
         assert_eq!(map.map(12, 600).map(|mapped| mapped.blocks), Ok(507));
         assert_eq!(map.map(519, 1), Err(FullVolume));
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn requests_smaller_than_a_pointer_block_reach_its_end_once() {
-        let mut map = Ext3Map::new([0..9000], 4096);
+        let mut map = Ext3Map::new(std::iter::once(0..9000), 4096);
         let all = mappings(&mut map, 12 + 2048, 128);
         let marked = all.iter().filter(|mapping| mapping.3).map(|mapping| (mapping.0, mapping.2));
         assert_eq!(marked.collect::<Vec<_>>(), [(0, 12), (1024, 12), (2048, 12)]);

@@ -22,7 +22,7 @@ pub(super) struct Reader {
 }
 
 enum Source {
-    Stored(FileStream),
+    Stored(Box<FileStream>),
     Host { file: File, at: u64, size: u64 },
 }
 
@@ -44,7 +44,7 @@ pub(super) async fn open(
                 let bytes = regions(volume, inode).await.iter().map(|region| region.len()).sum();
                 allowance.spend(inode, bytes)?;
             }
-            Source::Stored(volume.stream(inode.clone()).await?)
+            Source::Stored(Box::new(volume.stream(inode.clone()).await?))
         }
         (Node::Host(path), _) => {
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

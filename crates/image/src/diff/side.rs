@@ -200,7 +200,7 @@ impl Tree<'_> {
         match *self {
             Self::Volume { volume, top } => {
                 let options = WalkOptions { inodes: true, whole_directories: true, ..Default::default() };
-                Ok(Walker::Volume(volume.walk(top, options).await?))
+                Ok(Walker::Volume(Box::new(volume.walk(top, options).await?)))
             }
             Self::Host(at) => {
                 Ok(Walker::Host(HostWalk { stack: Vec::new(), enter: Some((Vec::new(), at.to_path_buf())) }))
@@ -210,7 +210,7 @@ impl Tree<'_> {
 }
 
 pub(super) enum Walker {
-    Volume(Walk),
+    Volume(Box<Walk>),
     Host(HostWalk),
 }
 

@@ -295,7 +295,7 @@ fn the_record_of_a_failure_is_not_overwritten_by_a_tail_in_flight() {
     let journal = bed.journal().clone();
     let checkpoint = bed.rt.spawn("checkpoint", Class::Normal, async move { journal.checkpoint().await });
     until(&bed.rt, || gate.has_held());
-    // What comes now overtakes the tail.
+    // The next durable write overtakes the tail.
     gate.state.lock().holds_durable = false;
     bed.journal().latch(failure());
     bed.rt.block_on(bed.journal().record_failure()).unwrap();
