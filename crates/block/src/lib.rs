@@ -3,7 +3,7 @@
 //! A [`Bio`] carries one operation on a run of sectors; a [`Device`] completes it. Three hold data: [`FileDevice`] (a file
 //! or disk of the host, over io_uring), [`NbdDevice`] (an export of an NBD server) and [`MemDevice`]. The others are
 //! devices over devices: [`Stripe`] and [`Linear`] combine several, [`Record`] keeps a log for crash tests, [`Fault`]
-//! injects errors, [`Trace`] writes blktrace's format.
+//! injects errors, [`Trace`] writes blktrace's format, and [`Exclusive`] binds writes to their writer's claim.
 //!
 //! This crate never knows about pages, inodes or ext, and it schedules nothing: request queue and elevators are in
 //! `extant-iosched`.
@@ -27,6 +27,7 @@ pub mod blktrace;
 mod buf;
 mod device;
 mod error;
+mod exclusive;
 mod fault;
 mod file;
 mod linear;
@@ -42,6 +43,7 @@ pub use bio::{Bio, BioFlags, Completion, Segment, StreamId, end_all};
 pub use buf::{BUF_ALIGN, Buf};
 pub use device::{Claim, Device, Limits, discard, execute, flush, read, until_end, write, write_segments};
 pub use error::{IoError, IoErrorKind};
+pub use exclusive::Exclusive;
 pub use fault::{Fault, FaultConfig, Injected};
 pub use file::{FileDevice, FileOptions};
 pub use linear::{Linear, Part};

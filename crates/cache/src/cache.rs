@@ -13,7 +13,7 @@ use crate::state::{DiskState, Inner, Shared};
 use crate::writeback::flusher;
 use crate::writeback::{write_back_all, write_back_files};
 use crate::{CacheError, Result};
-use extant_block::{Bio, Device, IoError};
+use extant_block::{Bio, Device, Exclusive, IoError};
 use extant_rt::{Class, Nanos, Rt, Task, WaitConfig, WaitStats};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -175,9 +175,11 @@ impl PageCache {
         &self.handle.shared
     }
 
-    /// Adds a device, and starts its flusher.
+    /// Adds a device, and starts its flusher. Once it is claimed, it is written to as long as the claim lives:
+    /// [`Exclusive`].
     pub fn attach(&self, device: Arc<dyn Device>) -> Disk {
         let shared = self.shared();
+        let device = Arc::new(Exclusive::new(device));
         let state = {
             let mut disks = shared.disks.write();
             let state = Arc::new(DiskState::new(shared.ledger.attach(), device));

@@ -91,6 +91,14 @@ impl From<LabError> for Failure {
 }
 
 impl Failure {
+    /// [`Failure::Split`] where there is no volume of the image's name, and the whole names a file.
+    pub(crate) fn of_split(place: &ImagePath) -> Result<(), Self> {
+        match place.whole_file() {
+            Some(whole) => Err(Self::Split { image: place.image_quoted(), whole }),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn host(path: &Path, error: impl Into<io::Error>) -> Self {
         Self::Host { path: quote(path.as_os_str().as_bytes()), error: error.into() }
     }

@@ -1,6 +1,5 @@
 //! `IMAGE:/path`.
 
-use crate::failure::Failure;
 use extant_fs::quote;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -46,18 +45,13 @@ impl ImagePath {
         Some(format!("{}:/{}", quote(&bytes[..at]), quote(&bytes[at + 1..])))
     }
 
-    /// Fails where there is no volume of the image's name, and the whole is the name of a file.
-    ///
-    /// # Errors
-    /// [`Failure::Split`], with the place that names that file.
-    pub(crate) fn check_split(&self) -> Result<(), Failure> {
+    /// The name of a file that the whole is, quoted, where there is no volume of the image's name.
+    pub(crate) fn whole_file(&self) -> Option<String> {
         let whole = [self.image.as_os_str().as_bytes(), b":", &self.path].concat();
         let may_be_volume = |file: std::fs::Metadata| !(file.is_dir() || file.is_file() && file.len() < 2048);
         let is_image = self.image.metadata().is_ok_and(may_be_volume);
-        match !is_image && Path::new(OsStr::from_bytes(&whole)).is_file() {
-            true => Err(Failure::Split { image: self.image_quoted(), whole: quote(&whole) }),
-            false => Ok(()),
-        }
+        let is_one = !is_image && Path::new(OsStr::from_bytes(&whole)).is_file();
+        is_one.then(|| quote(&whole))
     }
 
     /// Path of something below this place, from the image's root, with a leading slash.

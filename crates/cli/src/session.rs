@@ -49,7 +49,7 @@ impl Session {
             Some(meant) => Failure::Misspelt { place: place.image_quoted(), meant },
             None => Failure::host(&place.image, error),
         };
-        place.check_split()?;
+        Failure::of_split(place)?;
         let device = FileDevice::open(&place.image, options).map_err(failure)?;
         Ok(Arc::new(device.driven_by(&self.rt)))
     }

@@ -60,7 +60,8 @@ impl OpenOptions {
         self
     }
 
-    /// Checks permissions as for this caller; without one nothing is checked and new files belong to root.
+    /// Checks permissions as for this caller, also on a volume that is open for reading; without one nothing is checked and new files
+    /// belong to root.
     #[must_use]
     pub fn caller(mut self, caller: Caller) -> Self {
         self.caller = Some(caller);

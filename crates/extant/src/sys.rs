@@ -8,7 +8,7 @@ use crate::{
 use extant_block::{Buf, Device};
 use extant_cache::{CacheConfig, CacheError, PageCache};
 use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Timestamp};
-use extant_fs::{Attributes, Cookie, SetAttributes, SetTime, Volume, WriteOptions, quote};
+use extant_fs::{Attributes, Capabilities, Cookie, SetAttributes, SetTime, Volume, WriteOptions, quote};
 use extant_rt::Rt;
 use std::fmt;
 use std::ops::Range;
@@ -82,7 +82,7 @@ impl Node {
     async fn live_without(&self, sys: &Sys, name: &[u8]) -> Result<&extant_fs::Node> {
         match self {
             Self::Live(node) => Ok(node),
-            Self::Still(dir) => match sys.volume.lookup(dir, name).await? {
+            Self::Still(dir) => match sys.permit(dir, 1, sys.volume.lookup(dir, name)).await? {
                 Some(_) => Err(Error::Exists(quote(name))),
                 None => Err(Error::ReadOnly),
             },
@@ -112,6 +112,9 @@ impl fmt::Debug for Sys {
 /// Room in device numbers (Linux: `MINORBITS` 20).
 const MAJOR_MAX: u32 = (1 << 12) - 1;
 const MINOR_MAX: u32 = (1 << 20) - 1;
+
+/// Attributes that only the administrator knows of.
+const TRUSTED: &[u8] = b"trusted.";
 
 fn no_checks() -> Caller {
     Caller { checked: false, ..Caller::root() }
@@ -160,7 +163,10 @@ impl Sys {
     pub(crate) async fn lookup(&self, dir: &Node, name: &[u8]) -> Result<Node> {
         match dir {
             Node::Live(dir) => Ok(Node::Live(dir.lookup(&self.caller, name).await?)),
-            Node::Still(dir) => match self.volume.lookup(dir, name).await? {
+            Node::Still(inode) if inode.kind() != Some(FileKind::Directory) => {
+                Err(Error::NotADirectory(format!("inode {dir:?}")))
+            }
+            Node::Still(dir) => match self.permit(dir, 1, self.volume.lookup(dir, name)).await? {
                 Some(number) => Ok(Node::Still(Arc::new(self.volume.inode(number).await?))),
                 None => Err(Error::NotFound(quote(name))),
             },
@@ -204,10 +210,12 @@ impl Sys {
                 }
             }
             Node::Still(dir) => {
-                entries.extend(self.volume.list(dir).await?.into_iter().map(|item| DirEntry {
-                    name: item.name,
-                    inode: item.inode.0,
-                    file_type: item.kind.map(FileType::from),
+                entries.extend(self.permit(dir, 4, self.volume.list(dir)).await?.into_iter().map(|item| {
+                    DirEntry {
+                        name: item.name,
+                        inode: item.inode.0,
+                        file_type: item.kind.map(FileType::from),
+                    }
                 }));
             }
         }
@@ -306,9 +314,19 @@ impl Sys {
         match node {
             Node::Live(node) => node.xattr(&self.caller, name).await,
             Node::Still(inode) => {
+                let missing = || Error::NoData(quote(name));
+                if name.starts_with(TRUSTED) && !self.caller.can(Capabilities::SYS_ADMIN) {
+                    return Err(missing());
+                }
+                if name.starts_with(b"user.") {
+                    if !matches!(inode.kind(), Some(FileKind::Regular | FileKind::Directory)) {
+                        return Err(missing());
+                    }
+                    self.volume.check_access(&self.caller, inode, 4).await?;
+                }
                 let all = self.volume.xattrs(inode).await?;
                 let found = all.into_iter().find(|attribute| attribute.name == name);
-                found.map(|attribute| attribute.value).ok_or_else(|| Error::NoData(quote(name)))
+                found.map(|attribute| attribute.value).ok_or_else(missing)
             }
         }
     }
@@ -317,7 +335,9 @@ impl Sys {
         match node {
             Node::Live(node) => node.xattrs(&self.caller).await,
             Node::Still(inode) => {
-                Ok(self.volume.xattrs(inode).await?.into_iter().map(|attribute| attribute.name).collect())
+                let all = self.volume.xattrs(inode).await?.into_iter().map(|attribute| attribute.name);
+                let trusted = self.caller.can(Capabilities::SYS_ADMIN);
+                Ok(all.filter(|name| trusted || !name.starts_with(TRUSTED)).collect())
             }
         }
     }
@@ -367,7 +387,9 @@ impl Sys {
             }
             Node::Still(_) if options.writes() => return Err(Error::ReadOnly),
             Node::Still(inode) => {
-                let file = Box::pin(self.volume.open_file(Inode::clone(inode))).await?;
+                let want = u8::from(options.read) * 4;
+                let open = Box::pin(self.volume.open_file(Inode::clone(inode)));
+                let file = self.permit(inode, want, open).await?;
                 Contents::Still(Box::new(async_lock::Mutex::new(file)))
             }
         };
@@ -379,6 +401,17 @@ impl Sys {
             options: *options,
             _cache: self.cache.clone(),
         })
+    }
+
+    /// Does what needs a permission on an inode of a volume that is open for reading.
+    async fn permit<T>(
+        &self,
+        inode: &Inode,
+        want: u8,
+        operation: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        self.volume.check_access(&self.caller, inode, want).await?;
+        operation.await
     }
 
     pub(crate) async fn sync_dir(&self, dir: &Node) -> Result<()> {

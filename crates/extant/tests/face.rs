@@ -269,3 +269,104 @@ fn a_volume_that_is_dropped_is_as_after_a_power_cut() {
     volume.close().unwrap();
     fsck(&path);
 }
+
+#[test]
+fn a_closed_volume_is_opened_again_while_handles_of_it_live() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    let root = volume.root();
+    root.write("a", "1").unwrap();
+    let file = root.open_with("a", FileOptions::new().write(true)).unwrap();
+    volume.close().unwrap();
+    let again = writable(&path);
+    assert_eq!(root.write("b", "2").unwrap_err().errno(), 30);
+    assert_eq!(file.write_at(0, b"2").unwrap_err().errno(), 30);
+    again.root().write("c", "3").unwrap();
+    again.close().unwrap();
+    drop((root, file));
+    fsck(&path);
+    let still = Volume::open(&path, &OpenOptions::new()).unwrap();
+    assert_eq!(still.root().read("a").unwrap(), b"1");
+    assert!(!still.root().try_exists("b").unwrap());
+}
+
+#[test]
+fn a_volume_that_is_open_for_reading_checks_permissions_as_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    let root = volume.root();
+    for (name, mode) in [("public", 0o644), ("secret", 0o600), ("listed", 0o640)] {
+        root.write(name, "text").unwrap();
+        root.set_mode(name, mode).unwrap();
+    }
+    root.create_dir("closed").unwrap();
+    root.write("closed/file", "text").unwrap();
+    root.set_mode("closed", 0o700).unwrap();
+    root.create_dir("searched").unwrap();
+    root.write("searched/file", "text").unwrap();
+    root.set_mode("searched", 0o711).unwrap();
+    root.set_xattr("public", "trusted.a", "1", XattrMode::Create).unwrap();
+    root.set_xattr("secret", "user.a", "1", XattrMode::Create).unwrap();
+    let list = [
+        &2_u32.to_le_bytes()[..],
+        &[1, 0, 6, 0, 0xff, 0xff, 0xff, 0xff],
+        &[2, 0, 4, 0, 0xe8, 3, 0, 0],
+        &[4, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
+        &[0x10, 0, 4, 0, 0xff, 0xff, 0xff, 0xff],
+        &[0x20, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
+    ]
+    .concat();
+    root.set_xattr("listed", "system.posix_acl_access", &list, XattrMode::Any).unwrap();
+    drop(root);
+    volume.close().unwrap();
+    let errno = |error: Error| error.errno();
+    let seen = |caller: Option<u32>, write: bool| {
+        let options = OpenOptions::new().write(write);
+        let options = match caller {
+            Some(uid) => options.caller(Caller::user(uid, uid, vec![])),
+            None => options,
+        };
+        let volume = Volume::open(&path, &options).unwrap();
+        let root = volume.root();
+        let found = [
+            root.read("public").map(drop).map_err(errno),
+            root.read("secret").map(drop).map_err(errno),
+            root.read("listed").map(drop).map_err(errno),
+            root.read("closed/file").map(drop).map_err(errno),
+            root.metadata("closed/file").map(drop).map_err(errno),
+            root.read("searched/file").map(drop).map_err(errno),
+            root.open_dir("searched").and_then(|dir| dir.entries()).map(drop).map_err(errno),
+            root.open_dir("closed").and_then(|dir| dir.entries()).map(drop).map_err(errno),
+            root.xattr("public", "trusted.a").map(drop).map_err(errno),
+            root.xattr("secret", "user.a").map(drop).map_err(errno),
+            root.read("public/x").map(drop).map_err(errno),
+        ];
+        let names = root.xattrs("public").unwrap();
+        drop(root);
+        volume.close().unwrap();
+        (found.map(|found| found.err().unwrap_or(0)), names)
+    };
+    let unchecked = ([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 20], vec![b"trusted.a".to_vec()]);
+    let granted = ([0, 13, 0, 13, 13, 0, 13, 13, 61, 13, 20], vec![]);
+    let others = ([0, 13, 13, 13, 13, 0, 13, 13, 61, 13, 20], vec![]);
+    for write in [true, false] {
+        assert_eq!(seen(None, write), unchecked, "open for writing: {write}");
+        assert_eq!(seen(Some(1000), write), granted, "open for writing: {write}");
+        assert_eq!(seen(Some(1001), write), others, "open for writing: {write}");
+    }
+}
+
+#[test]
+fn a_target_that_no_link_keeps_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    let root = volume.root();
+    assert_eq!(root.symlink(b"a\0b", "cut").unwrap_err().errno(), 22);
+    root.symlink("a", "whole").unwrap();
+    drop(root);
+    volume.close().unwrap();
+    fsck(&path);
+}

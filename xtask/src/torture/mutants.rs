@@ -219,7 +219,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant(
         "orphans-not-finished",
         "crates/fs/src/volume/mount.rs",
-        "Self::finish_orphans(&namespace, orphans).await?",
+        "Self::finish_orphans(&mounted.namespace, orphans).await?",
         "0",
     ),
     mutant(

@@ -45,7 +45,7 @@ fn one_image<'a>(targets: impl Iterator<Item = &'a OsString>) -> Result<PathBuf,
             return Err(Failure::Usage(format!("{word}: a path in an image is written IMAGE:/PATH")));
         }
         let place = ImagePath::parse(target.clone());
-        place.check_split()?;
+        Failure::of_split(&place)?;
         match &image {
             Some(image) if *image != place.image => {
                 return Err(Failure::Usage("one call changes one image".into()));

@@ -75,7 +75,9 @@ impl Volume {
         self.sys.statfs()
     }
 
-    /// Writes everything, leaves an empty journal and ends. Later operations through clones fail.
+    /// Writes everything, leaves an empty journal and ends. Operations through clones, directories and files fail from then on;
+    /// a write beside this is kept, or fails. The image may be opened again while those live; a block device of the host is
+    /// claimed, and the cache keeps its memory, until the last of them is dropped.
     ///
     /// # Errors
     /// Something could not be written; the volume is as after a power cut then.

@@ -168,6 +168,17 @@ impl Files {
         all
     }
 
+    /// Waits for the changes of contents that have begun: once none may begin any more, each that was acknowledged is seen by
+    /// [`Self::write_back`].
+    pub(crate) async fn wait_for_changes(&self) {
+        let mut cells: Vec<_> =
+            self.table.lock().files.values().map(|entry| entry.contents.cell.clone()).collect();
+        cells.sort_unstable_by_key(|cell| cell.number());
+        for cell in cells {
+            drop(cell.lock().write().await);
+        }
+    }
+
     /// Forgets all files and their pages, dirty or not: the volume is dropped.
     pub(crate) fn clear(&self) {
         let files = {

@@ -171,9 +171,7 @@ impl OpenFile {
 
     /// Whether the contents may change; of an append-only file where the change `appends`.
     pub(super) fn check_may_change(&self, appends: bool) -> Result<()> {
-        if self.contents.writer.journal.failure().is_some() {
-            return Err(Error::ReadOnly);
-        }
+        self.contents.writer.check_may_change_data()?;
         let flags = self.contents.cell.read(extant_format::Inode::flags);
         if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !appends) {
             return Err(Error::Permission(format!("inode {}", self.inode())));

@@ -2,8 +2,8 @@
 
 use super::state::State;
 use super::{Credits, Inner, Tid};
-use crate::Cost;
 use crate::meta::{GroupEdit, InodeCell, InodeEdit, MetaBlock, MetaKind, PhysicalRun, SuperblockEdit};
+use crate::{Cost, Error};
 use extant_cache::blocks::{BlockBytes, BlockEdit, BlockRef, EditToken};
 use extant_format::{Group, VolumeBlock};
 use std::marker::PhantomData;
@@ -21,6 +21,8 @@ pub(crate) struct Handle {
     credits: u32,
     /// Structures that it was the first of its transaction to dirty.
     used: u32,
+    /// It was opened by a thread that unwinds already, whose panic is not the operation's.
+    unwinding: bool,
     /// In order; the kind of an edit may differ from that of an earlier one of the same block.
     changes: Vec<Change>,
     /// Not `Send`, so that no task that another thread may go on with holds one while it waits.
@@ -75,6 +77,7 @@ impl Handle {
             tid: state.running.tid,
             credits: credits.0,
             used: 0,
+            unwinding: std::thread::panicking(),
             changes: Vec::new(),
             _stays: PhantomData,
         }
@@ -163,8 +166,11 @@ impl Handle {
 }
 
 impl Drop for Handle {
+    /// An operation that panicked, or dirtied more than it promised, ends writing: a transaction may hold half of it, and none is
+    /// made durable any more.
     fn drop(&mut self) {
-        assert!(self.used <= self.credits, "{} credits, {} used", self.credits, self.used);
+        let panicked = !self.unwinding && std::thread::panicking();
+        let is_broken = panicked || self.used > self.credits;
         self.inner.rt.charge(Cost::JournalHandle(1));
         let now = if self.changes.is_empty() { None } else { Some(self.inner.rt.now()) };
         let mut began = false;
@@ -223,6 +229,10 @@ impl Drop for Handle {
             // Told once, by the operation that makes it so.
             let was_large = state.told_large;
             state.told_large = state.is_large();
+            if is_broken {
+                // In one with the handle's end: a commit that waits for it must not be the first to go on.
+                state.latch(Error::Defect);
+            }
             (drained, state.told_large && !was_large)
         };
         if large {
@@ -231,8 +241,12 @@ impl Drop for Handle {
         if drained {
             self.inner.notify();
         }
+        if is_broken {
+            self.inner.latch(Error::Defect);
+        }
         if began {
             self.inner.background.dirty();
         }
+        debug_assert!(is_broken == panicked, "{} credits, {} used", self.credits, self.used);
     }
 }

@@ -128,8 +128,8 @@ impl Journal {
             lost: Mutex::default(),
             failure_recorded: AtomicBool::new(false),
             waiters: Mutex::default(),
-            commits: Relay::default(),
-            checkpoints: Relay::default(),
+            commits: Relay::new(rt),
+            checkpoints: Relay::new(rt),
             listener: OnceLock::new(),
             discards: AtomicBool::new(false),
             background: background::Signals::default(),
@@ -276,6 +276,20 @@ impl Journal {
         }
     }
 
+    /// Keeps [`Self::close`] waiting until the result is dropped: for what is done to free blocks beside transactions.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] once the journal is being closed, or gave up.
+    pub(crate) fn keep_open(&self) -> Result<KeptOpen> {
+        let mut state = self.inner.lock();
+        if !state.is_open() {
+            return Err(Error::ReadOnly);
+        }
+        state.kept_open += 1;
+        drop(state);
+        Ok(KeptOpen(self.inner.clone()))
+    }
+
     /// Writes home what is committed, and frees its room in the log.
     ///
     /// # Errors
@@ -313,7 +327,7 @@ impl Journal {
         self.inner.background.close();
         self.inner.clone().empty_log().await?;
         // Discards in flight must end before the device is another's.
-        self.inner.wait_until(|state| state.has_released().then_some(())).await;
+        self.inner.wait_until(|state| (state.has_released() && state.kept_open == 0).then_some(())).await;
         self.latch(Error::ReadOnly);
         Ok(())
     }
@@ -451,6 +465,17 @@ impl Inner {
 
     fn lock(&self) -> RankedGuard<'_, State> {
         self.state.lock()
+    }
+}
+
+/// Work that a close waits for; see [`Journal::keep_open`].
+#[derive(Debug)]
+pub(crate) struct KeptOpen(Arc<Inner>);
+
+impl Drop for KeptOpen {
+    fn drop(&mut self) {
+        self.0.lock().kept_open -= 1;
+        self.0.notify();
     }
 }
 

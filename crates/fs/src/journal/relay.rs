@@ -5,19 +5,78 @@
 //! drives it on.
 //!
 //! For the same reason a waiter that needs the next commit is not woken by the end of this one, but for the one that is to
-//! begin it.
+//! begin it; and the I/O of a commit wakes the waiter that polled it last. A task that keeps a sync without polling it, as a
+//! `select!` may, would leave the others waiting for it: where the work is not polled in time, all are woken.
 
+use extant_rt::{Class, Nanos, Rt};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// How long the waiter that drives the work may leave it unpolled, at least, while others wait: longer than a thread waits for a
+/// processor as a rule.
+const PATIENCE: Nanos = Nanos::from_millis(20);
+
 /// Room for one future at a time.
-#[derive(Default)]
 pub(super) struct Relay {
+    shared: Arc<Shared>,
+    /// The work's own, of an [`Io`].
+    waker: Waker,
+}
+
+struct Shared {
+    rt: Rt,
     state: Mutex<State>,
+}
+
+/// Wakes the waiter that drives the work.
+struct Io(Weak<Shared>);
+
+impl Wake for Io {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let (driver, is_first) = {
+            let mut state = shared.state.lock();
+            state.is_woken = true;
+            let has_others = state.waiters.len() > 1;
+            let is_first = has_others && !state.is_watched;
+            state.is_watched |= has_others;
+            (state.driver.clone(), is_first)
+        };
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        if is_first {
+            let (rt, weak) = (shared.rt.clone(), self.0.clone());
+            let watch = async move {
+                rt.sleep(PATIENCE).await;
+                if let Some(shared) = weak.upgrade() {
+                    shared.end_watch();
+                }
+            };
+            drop(shared.rt.spawn("journal watch", Class::Normal, watch));
+        }
+    }
+}
+
+impl Shared {
+    /// Has all waiters look where the work was woken and not polled since.
+    fn end_watch(&self) {
+        let waiters = {
+            let mut state = self.state.lock();
+            state.is_watched = false;
+            if state.is_woken { std::mem::take(&mut state.waiters) } else { Vec::new() }
+        };
+        waiters.into_iter().for_each(|(_, waker)| waker.wake());
+    }
 }
 
 #[derive(Default)]
@@ -27,6 +86,12 @@ struct State {
     next: Option<Work>,
     /// With the key that each waits for.
     waiters: Vec<(u64, Waker)>,
+    /// The waiter that polled the work last.
+    driver: Option<Waker>,
+    /// The work was woken, and has not been polled since.
+    is_woken: bool,
+    /// A task looks after a while whether it has.
+    is_watched: bool,
     /// The highest key that has been reached.
     reached: u64,
     /// Work that is not finished is dropped: it holds the owner of the relay.
@@ -43,10 +108,16 @@ enum Stage {
 }
 
 impl Relay {
+    pub(super) fn new(rt: &Rt) -> Self {
+        let shared = Arc::new(Shared { rt: rt.clone(), state: Mutex::default() });
+        let waker = Waker::from(Arc::new(Io(Arc::downgrade(&shared))));
+        Self { shared, waker }
+    }
+
     /// Puts a future in. The one before it has ended, in the eyes of those who wait for what it did, if not in its
     /// driver's.
     pub(super) fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let mut state = self.state.lock();
+        let mut state = self.shared.state.lock();
         match state.work {
             _ if state.is_ended => {}
             Stage::Idle => state.work = Stage::Parked(Box::pin(work)),
@@ -59,7 +130,7 @@ impl Relay {
     /// next.
     pub(super) fn end(&self) {
         let dropped = {
-            let mut state = self.state.lock();
+            let mut state = self.shared.state.lock();
             state.is_ended = true;
             let work = match std::mem::take(&mut state.work) {
                 Stage::Driven(again) => {
@@ -77,7 +148,7 @@ impl Relay {
 
     /// Whether there is no work.
     pub(super) fn is_idle(&self) -> bool {
-        matches!(self.state.lock().work, Stage::Idle)
+        matches!(self.shared.state.lock().work, Stage::Idle)
     }
 
     /// Ready when no work is left, or `key` has been reached. A waiter for a key that is not reached when the work ends
@@ -89,7 +160,7 @@ impl Relay {
     /// All keys up to `key` are reached: their waiters need not wait for the work's end.
     pub(super) fn reach(&self, key: u64) {
         let waiters = {
-            let mut state = self.state.lock();
+            let mut state = self.shared.state.lock();
             state.reached = state.reached.max(key);
             state.take_reached()
         };
@@ -98,13 +169,13 @@ impl Relay {
 
     /// Has all waiters look again.
     pub(super) fn wake_all(&self) {
-        let waiters = std::mem::take(&mut self.state.lock().waiters);
+        let waiters = std::mem::take(&mut self.shared.state.lock().waiters);
         waiters.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
     fn poll(&self, key: u64, cx: &mut Context<'_>) -> Poll<()> {
-        let mut work = {
-            let mut state = self.state.lock();
+        let (mut work, last) = {
+            let mut state = self.shared.state.lock();
             if key != EVERY_END && key <= state.reached {
                 return Poll::Ready(());
             }
@@ -117,16 +188,20 @@ impl Relay {
                 }
                 Stage::Parked(work) => {
                     state.work = Stage::Driven(false);
+                    state.is_woken = false;
+                    let last = state.driver.replace(cx.waker().clone());
                     state.wait(key, cx);
-                    work
+                    (work, last)
                 }
             }
         };
+        drop(last);
         let driving = Driving(self);
         loop {
-            let polled = work.as_mut().poll(cx);
+            let polled = work.as_mut().poll(&mut Context::from_waker(&self.waker));
             if polled.is_ready() {
-                let mut state = self.state.lock();
+                let mut state = self.shared.state.lock();
+                state.is_woken = false;
                 if let Some(next) = state.next.take() {
                     work = next;
                     state.work = Stage::Driven(false);
@@ -136,7 +211,7 @@ impl Relay {
                 drop(driving);
                 return Poll::Ready(());
             }
-            let mut state = self.state.lock();
+            let mut state = self.shared.state.lock();
             if state.is_ended {
                 drop(state);
                 drop(work);
@@ -151,6 +226,7 @@ impl Relay {
             }
             // Another waiter was woken for it while it was being polled here.
             state.work = Stage::Driven(false);
+            state.is_woken = false;
         }
     }
 }
@@ -163,14 +239,15 @@ struct Driving<'r>(&'r Relay);
 
 impl Drop for Driving<'_> {
     fn drop(&mut self) {
-        let waiters = {
-            let mut state = self.0.state.lock();
+        let (waiters, driver) = {
+            let mut state = self.0.shared.state.lock();
             state.work = state.next.take().map_or(Stage::Idle, Stage::Parked);
             let reached = state.take_reached();
             // One to begin the next, or to drive it.
             let successor = state.waiters.pop().map(|(_, waker)| waker);
-            reached.chain(successor)
+            (reached.chain(successor), state.driver.take())
         };
+        drop(driver);
         waiters.for_each(Waker::wake);
     }
 }
@@ -227,14 +304,13 @@ impl Drop for Join<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use extant_rt::{Class, Nanos, Rt};
-    use std::sync::Arc;
+    use extant_sim::{Machine, Preemption, Sim};
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn work_that_follows_at_once_is_driven_on() {
         let rt = Rt::real(Default::default());
-        let relay = Arc::new(Relay::default());
+        let relay = Arc::new(Relay::new(&rt));
         let done = Arc::new(AtomicU32::new(0));
         let (inside, next) = (done.clone(), relay.clone());
         relay.start(async move {
@@ -250,7 +326,7 @@ mod tests {
     #[test]
     fn work_of_a_relay_that_has_ended_is_dropped_and_keeps_no_waiter() {
         let rt = Rt::real(Default::default());
-        let relay = Relay::default();
+        let relay = Relay::new(&rt);
         let held = Arc::new(());
         let work = |held: Arc<()>| async move {
             std::future::pending::<()>().await;
@@ -274,7 +350,7 @@ mod tests {
     #[test]
     fn a_panic_ends_the_wait_of_all() {
         let rt = Rt::real(Default::default());
-        let relay = Relay::default();
+        let relay = Relay::new(&rt);
         relay.start(async { panic!("on purpose") });
         rt.block_on(async {
             let (mut first, mut second) = (relay.join(EVERY_END), relay.join(EVERY_END));
@@ -301,7 +377,8 @@ mod tests {
 
     #[test]
     fn the_end_wakes_those_whose_key_is_reached_and_one_other() {
-        let relay = Arc::new(Relay::default());
+        let sim = Sim::new(Machine::free(1, Preemption::None), 1);
+        let relay = Arc::new(Relay::new(sim.rt()));
         let gate = Arc::new(async_lock::Semaphore::new(0));
         let (inside, opened) = (relay.clone(), gate.clone());
         relay.start(async move {
@@ -334,7 +411,7 @@ mod tests {
     #[test]
     fn work_goes_on_though_the_task_that_began_it_is_dropped() {
         let rt = Rt::real(Default::default());
-        let relay = Arc::new(Relay::default());
+        let relay = Arc::new(Relay::new(&rt));
         let done = Arc::new(AtomicU32::new(0));
         let (inside, timer) = (done.clone(), rt.clone());
         relay.start(async move {
@@ -360,5 +437,24 @@ mod tests {
         .unwrap();
         assert_eq!(done.load(Ordering::SeqCst), 1);
         rt.block_on(relay.join(EVERY_END)).unwrap();
+    }
+
+    #[test]
+    fn a_waiter_that_is_kept_unpolled_does_not_keep_the_others() {
+        let sim = Sim::new(Machine::free(1, Preemption::None), 1);
+        let relay = Relay::new(sim.rt());
+        let gate = Arc::new(async_lock::Semaphore::new(0));
+        let opened = gate.clone();
+        relay.start(async move { opened.acquire().await.forget() });
+        let (mut first, mut kept) = (Box::pin(relay.join(EVERY_END)), Box::pin(relay.join(EVERY_END)));
+        let wakes = Arc::new(Counts::default());
+        let waker = Waker::from(wakes.clone());
+        assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        // Drives from here on, and is not polled again.
+        assert!(kept.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        gate.add_permits(1);
+        sim.rt().block_on(sim.rt().sleep(Nanos::from_secs(1))).unwrap();
+        assert!(wakes.0.load(Ordering::SeqCst) > 0);
+        assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
     }
 }

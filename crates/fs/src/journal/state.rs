@@ -171,6 +171,8 @@ pub(super) struct State {
     pub(super) unreleased: Vec<(Tid, Vec<PhysicalRun>)>,
     /// Releases of freed blocks to the allocator that are under way.
     releasing: u32,
+    /// Discards of free blocks that are under way.
+    pub(super) kept_open: u32,
     /// The volume is being closed: no operation may join.
     pub(super) closing: bool,
     /// The background knows that the running transaction is large.
@@ -203,6 +205,7 @@ impl State {
             writing_home: false,
             unreleased: Vec::new(),
             releasing: 0,
+            kept_open: 0,
             closing: false,
             told_large: false,
             transaction_max: by_log.min((budget_blocks / 8).max(OPERATION_BLOCKS_MAX + SLACK_BLOCKS)),

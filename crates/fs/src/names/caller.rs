@@ -3,7 +3,9 @@
 //! The checks and their order are Linux's (fs/namei.c: `generic_permission`, `may_create_dentry`, `may_delete_dentry`;
 //! fs/attr.c: `setattr_prepare`), so that a program sees the errno that it sees on a mount.
 
+use crate::view::View;
 use crate::xattr::acl;
+use crate::xattr::live::may_have_any;
 use crate::{Error, Result};
 use bitflags::bitflags;
 use extant_format::{Acl, FileKind, Inode, InodeFlags};
@@ -119,6 +121,21 @@ pub(crate) fn check(
         return Ok(());
     }
     Err(Error::Access(subject()))
+}
+
+/// As [`check`], of an inode as the volume has it stored.
+///
+/// # Errors
+/// [`Error::Access`]; attributes that are damaged or cannot be read.
+pub(crate) async fn check_stored(view: &View, caller: &Caller, inode: &Inode, want: Want) -> Result<()> {
+    let subject = || format!("inode {}", inode.number);
+    if !caller.checked || (check(caller, inode, None, want, String::new).is_ok() && !may_have_any(inode)) {
+        return Ok(());
+    }
+    let attributes = view.xattrs(inode).await?;
+    let list = attributes.iter().find(|attribute| attribute.name == b"system.posix_acl_access");
+    let list = list.map(|list| Acl::parse_xattr(&list.value, inode.number)).transpose()?;
+    check(caller, inode, list.as_ref(), want, subject)
 }
 
 fn by_mode(caller: &Caller, inode: &Inode, acl: Option<&Acl>, want: Want) -> bool {

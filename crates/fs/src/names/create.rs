@@ -77,10 +77,14 @@ impl Node {
     /// Makes a symbolic link.
     ///
     /// # Errors
-    /// As [`Self::create`]; [`Error::NotFound`] for an empty target, [`Error::NameTooLong`] for one that no block holds.
+    /// As [`Self::create`]; [`Error::NotFound`] for an empty target, [`Error::NameTooLong`] for one that no block holds,
+    /// [`Error::Invalid`] for one with a NUL byte, which ends a target wherever one is read.
     pub async fn symlink(&self, caller: &Caller, name: &[u8], target: &[u8]) -> Result<Self> {
         if target.is_empty() {
             return Err(not_found(target));
+        }
+        if target.contains(&0) {
+            return Err(Error::Invalid(format!("{} is no target: it has a NUL byte", quote(target))));
         }
         self.writer().guarded(self.make(caller, name, 0o777, What::Symlink(target))).await
     }

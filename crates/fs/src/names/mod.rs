@@ -38,6 +38,7 @@ mod tests;
 
 pub use attributes::{SetAttributes, SetTime};
 pub use caller::{Caller, Capabilities};
+pub(crate) use caller::{Want, check_stored};
 pub use node::{Attributes, Node};
 pub use path::Follow;
 pub use rename::RenameMode;

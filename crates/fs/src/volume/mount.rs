@@ -21,6 +21,7 @@ use extant_format::{
     STATE_VALID, Superblock,
 };
 use extant_rt::{Nanos, Rt};
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// The smallest log that is written to, in blocks: a journal has 1024, and the first is its superblock.
@@ -80,7 +81,7 @@ impl Live for Mounted {
 impl Drop for Mounted {
     /// Without [`Volume::close`] this equals a crash: nothing is written any more.
     fn drop(&mut self) {
-        self.namespace.writer.journal.abandon();
+        self.mount.journal.abandon();
         self.namespace.files.clear();
     }
 }
@@ -96,7 +97,16 @@ struct Mount {
     orphans: u32,
     /// Of a volume with multiple-mount protection.
     protection: Option<Protection>,
-    _claim: Claim,
+    journal: Journal,
+    /// Writes of the device are bound to it: [`extant_block::Exclusive`].
+    claim: Mutex<Option<Arc<Claim>>>,
+}
+
+impl Drop for Mount {
+    /// Of a volume that was not opened to its end, too.
+    fn drop(&mut self) {
+        self.journal.abandon();
+    }
 }
 
 impl Volume {
@@ -132,7 +142,9 @@ impl Volume {
         check_writable(&found)?;
         let wall_clock = options.fixed_time.unwrap_or_else(|| rt.wall_clock());
         let protection = Protection::hold(rt, &device, &found, wall_clock).await?;
-        let opened = Self::open_protected(rt, disk, &found, options, claim, protection.clone()).await;
+        // Held until the protection is released, which is a write.
+        let claim = Arc::new(claim);
+        let opened = Self::open_protected(rt, disk, &found, options, claim.clone(), protection.clone()).await;
         if let (Err(_), Some(protection)) = (&opened, &protection) {
             // The error that is told is why the volume was not opened.
             let _ = protection.release(wall_clock).await;
@@ -146,7 +158,7 @@ impl Volume {
         disk: &Disk,
         found: &Superblock,
         options: WriteOptions,
-        claim: Claim,
+        claim: Arc<Claim>,
         protection: Option<Protection>,
     ) -> Result<Self> {
         let device = disk.device().clone();
@@ -179,7 +191,17 @@ impl Volume {
         if options.discard {
             journal.discard_freed();
         }
-        let mut mount = Mount { disk: disk.clone(), options, state, orphans: 0, protection, _claim: claim };
+        // From here on an end of any kind ends the journal, whose tasks and parked commits keep it.
+        let claim = Mutex::new(Some(claim));
+        let mount = Mount {
+            disk: disk.clone(),
+            options,
+            state,
+            orphans: 0,
+            protection,
+            journal: journal.clone(),
+            claim,
+        };
         // A volume that is refused is not marked as in use before.
         raw.root().await?;
         let orphan_file = orphan_file_blocks(&raw).await?;
@@ -187,18 +209,19 @@ impl Volume {
         let (writer, orphans) =
             Writer::new(rt, store, journal, disk, &orphan_file, options.fixed_time, errors).await?;
         let namespace = Namespace::new(&writer, Files::new(&writer, disk), disk);
-        if let Some(protection) = &mount.protection {
+        let mut mounted = Mounted { namespace, mount };
+        if let Some(protection) = &mounted.mount.protection {
             protection.check()?;
-            protection.tell(&namespace);
+            protection.tell(&mounted.namespace);
         }
-        mount.mark_open(&writer.store, &writer.journal).await?;
+        mounted.mount.mark_open(&writer.store).await?;
         // As Linux has it: with known errors, only a check finishes them.
-        if mount.state & STATE_ERROR == 0 {
-            mount.orphans = Self::finish_orphans(&namespace, orphans).await?;
+        if mounted.mount.state & STATE_ERROR == 0 {
+            mounted.mount.orphans = Self::finish_orphans(&mounted.namespace, orphans).await?;
         } else if !orphans.is_empty() {
-            writer.keep_problem(known_errors(mount.state));
+            writer.keep_problem(known_errors(mounted.mount.state));
         }
-        let mounted = Arc::new(Mounted { namespace, mount });
+        let mounted = Arc::new(mounted);
         Ok(Self { view: raw.over(Buffers::over(blocks), mounted.clone()), mounted: Some(mounted) })
     }
 
@@ -230,7 +253,8 @@ impl Volume {
     }
 
     /// Makes everything durable, writes the log home and leaves the volume clean: an empty journal, right free counts, no
-    /// mark of use.
+    /// mark of use. A write beside it is among what is made durable, or fails; nothing is written afterwards, whatever nodes
+    /// and files of the volume live, and the device may be claimed by another writer.
     ///
     /// # Errors
     /// Why writing has ended, now or before; the volume then stays as after a crash. Also a file's data that could not be
@@ -239,6 +263,9 @@ impl Volume {
         let Some(Mounted { namespace, mount }) = self.mounted.as_deref() else { return Ok(()) };
         let writer = &*namespace.writer;
         let closed = writer.guarded(async {
+            // Acknowledged writes are before this, and their data dirty.
+            writer.end_data_changes();
+            namespace.files.wait_for_changes().await;
             // Data that cannot be written are lost, but the volume is not.
             let written = namespace.files.write_back().await;
             namespace.delete_doomed_at_last().await;
@@ -253,14 +280,16 @@ impl Volume {
             }
             written
         });
-        closed.await
+        let closed = closed.await;
+        drop(mount.claim.lock().take());
+        closed
     }
 }
 
 impl Mount {
     /// Marks the volume as in use, durably, before anything else is written.
-    async fn mark_open(&self, store: &MetaStore, journal: &Journal) -> Result<()> {
-        let (now, has_journal) = (journal.wall_clock(), has_journal(store));
+    async fn mark_open(&self, store: &MetaStore) -> Result<()> {
+        let (now, has_journal) = (self.journal.wall_clock(), has_journal(store));
         {
             let mut sb = store.superblock_unlogged();
             let orphan_file = sb.compat().contains(Compat::ORPHAN_FILE);
@@ -282,13 +311,13 @@ impl Mount {
                 raw.s_mnt_count = raw.s_mnt_count.get().wrapping_add(1).into();
             }
         }
-        self.write_superblock(store, journal, BioFlags::FUA).await
+        self.write_superblock(store, BioFlags::FUA).await
     }
 
     /// Marks the volume as clean, durably, after everything else is.
     async fn mark_closed(&self, writer: &Writer) -> Result<()> {
-        let (store, journal) = (&*writer.store, &writer.journal);
-        let (now, has_journal) = (journal.wall_clock(), has_journal(store));
+        let store = &*writer.store;
+        let (now, has_journal) = (self.journal.wall_clock(), has_journal(store));
         let (blocks, inodes) = store.groups().free_totals();
         {
             let mut sb = store.superblock_unlogged();
@@ -314,11 +343,11 @@ impl Mount {
                 raw.s_state = (self.state | error).into();
             }
         }
-        self.write_superblock(store, journal, BioFlags::PREFLUSH | BioFlags::FUA).await
+        self.write_superblock(store, BioFlags::PREFLUSH | BioFlags::FUA).await
     }
 
     /// Writes the superblock outside of transactions.
-    async fn write_superblock(&self, store: &MetaStore, journal: &Journal, flags: BioFlags) -> Result<()> {
+    async fn write_superblock(&self, store: &MetaStore, flags: BioFlags) -> Result<()> {
         let (home, range) = store.superblock_home();
         let mut block = Buf::from_slice(&home.bytes());
         {
@@ -335,7 +364,7 @@ impl Mount {
             extant_block::execute(&**self.disk.device(), bio).await.1
         };
         written.map_err(|error| {
-            journal.latch(error.clone().into());
+            self.journal.latch(error.clone().into());
             Error::from(error)
         })
     }

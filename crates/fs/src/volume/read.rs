@@ -1,8 +1,9 @@
 //! Reading a volume. One that is open for writing is read as it was changed last.
 
 use super::Volume;
+use crate::names::{Want, check_stored};
 use crate::{
-    Attribute, DirItem, DirReader, Dump, File, FileOptions, FileStream, Follow, Result, Runs, Walk,
+    Attribute, Caller, DirItem, DirReader, Dump, File, FileOptions, FileStream, Follow, Result, Runs, Walk,
     WalkOptions,
 };
 use extant_block::Device;
@@ -91,6 +92,15 @@ impl Volume {
     /// All attributes of an inode, sorted by name; those that Linux keeps to itself (inline data, encryption) left out.
     pub async fn xattrs(&self, inode: &Inode) -> Result<Vec<Attribute>> {
         self.view.xattrs(inode).await
+    }
+
+    /// Whether `caller` may read (4) and search or execute (1) an inode as it is stored: the bits of `want`, as in access(2). For
+    /// volumes that are open for reading; [`Node::check_access`](crate::Node::check_access) is for others.
+    ///
+    /// # Errors
+    /// [`Error::Access`](crate::Error::Access); attributes that are damaged or cannot be read.
+    pub async fn check_access(&self, caller: &Caller, inode: &Inode, want: u8) -> Result<()> {
+        check_stored(&self.view, caller, inode, Want::from_bits(want)).await
     }
 
     /// Opens a regular file (or anything whose contents are mapped) for reading.

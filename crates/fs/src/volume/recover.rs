@@ -6,7 +6,7 @@ use super::{OpenOptions, Volume, WriteOptions};
 use crate::recovery::{Recovery, replay};
 use crate::view::View;
 use crate::{Error, Result};
-use extant_block::{Device, IoError, IoErrorKind, Op, Sector};
+use extant_block::{Device, Exclusive, IoError, IoErrorKind, Op, Sector};
 use extant_cache::{CacheConfig, PageCache};
 use extant_format::{Compat, Incompat, STATE_ERROR, STATE_VALID};
 use extant_rt::Rt;
@@ -31,17 +31,18 @@ const CACHE_BYTES: u64 = 8 << 20;
 /// that is mounted elsewhere, which takes a wait of some seconds to tell.
 pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
     // A writer's volume asks for recovery, and its log is in use.
-    let claim = super::mount::claim(&*device)?;
-    let found = crate::read_superblock(&*device, options.superblock_offset.unwrap_or(1024)).await?;
+    let own: Arc<dyn Device> = Arc::new(Exclusive::new(device.clone()));
+    let claim = super::mount::claim(&*own)?;
+    let found = crate::read_superblock(&*own, options.superblock_offset.unwrap_or(1024)).await?;
     if !found.compat().contains(Compat::HAS_JOURNAL) && found.raw().s_state.get() & STATE_VALID == 0 {
         let feature = "no journal and was not closed cleanly".into();
         return Err(Error::Unsupported { feature, hint: "; run e2fsck, for there is nothing to replay" });
     }
     let protection = match found.incompat().contains(Incompat::RECOVER) {
-        true => Protection::hold(rt, &device, &found, rt.wall_clock()).await?,
+        true => Protection::hold(rt, &own, &found, rt.wall_clock()).await?,
         false => None,
     };
-    let replayed = replay(device.clone(), options).await;
+    let replayed = replay(own.clone(), options).await;
     if let Some(protection) = protection {
         protection.release(rt.wall_clock()).await?;
     }
@@ -49,7 +50,7 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
     if !recovery.has_orphans || options.superblock_offset.is_some() {
         return Ok(recovery);
     }
-    let raw = View::open(device.clone(), options).await?;
+    let raw = View::open(own.clone(), options).await?;
     let state = raw.superblock().raw().s_state.get();
     if state & STATE_ERROR != 0 {
         recovery.problems.push(known_errors(state));
@@ -61,7 +62,7 @@ pub async fn recover(rt: &Rt, device: Arc<dyn Device>, options: OpenOptions) -> 
         let device = device.limits().name.clone();
         IoError { device, op: Op::Read, start: Sector(0), bytes: CACHE_BYTES, kind }
     })?;
-    let disk = cache.attach(device);
+    let disk = cache.attach(own);
     // Nothing but the orphans is to change: no mount time, no count.
     let options = WriteOptions { commit_interval: None, ..WriteOptions::default() };
     // Claimed without a gap: no other writer comes between the replay and the orphans.

@@ -1,5 +1,7 @@
 //! Opening for writing, as the superblocks see it.
 
+mod ends;
+
 use super::*;
 use crate::recovery::Log;
 use crate::testbed::{have_tools, make, run};

@@ -14,7 +14,8 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a range behind the volume's end or shorter than a block, and for runs longer than a group;
-    /// [`Error::NotSupported`] where the device cannot; [`Error::ReadOnly`]; the device or the journal fails.
+    /// [`Error::NotSupported`] where the device cannot; [`Error::ReadOnly`], also where the volume is closed meanwhile; the device or
+    /// the journal fails.
     pub async fn trim(&self, range: Range<u64>, min_bytes: u64) -> Result<u64> {
         let Some(writer) = self.writer() else { return Err(Error::ReadOnly) };
         let sb = self.superblock();
@@ -36,7 +37,15 @@ impl Volume {
                     let run = taken.run();
                     let bytes = run.blocks << bits;
                     let start = Sector(run.start.0 << (bits - 9));
-                    match extant_block::discard(&**self.device(), start, bytes).await {
+                    let under_way = writer.journal.keep_open()?;
+                    let device = self.device().clone();
+                    // The blocks are no writer's until the discard has ended, also if this caller leaves.
+                    let piece = writer.rt.unstoppable("trim", async move {
+                        let discarded = extant_block::discard(&*device, start, bytes).await;
+                        drop((taken, under_way));
+                        discarded
+                    });
+                    match piece.await {
                         Ok(()) => trimmed_bytes += bytes,
                         Err(error) if error.kind == IoErrorKind::Unsupported => {
                             return Err(Error::NotSupported("discarding space of this device".into()));

@@ -3,11 +3,12 @@
 //! Kernel documents: *Super Block* (`s_state`, `s_error_count` and what follows), *Journal (jbd2)* (`s_errno`).
 
 use super::Writer;
-use super::errors::ErrorPolicy;
+use super::errors::{ErrorPolicy, Errors};
 use crate::journal::Credits;
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Op, Sector, Segment};
 use extant_format::{Corrupt, ErrorCode, ErrorRecord, Place, Problem, Superblock};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::atomic::Ordering;
 
@@ -48,16 +49,19 @@ impl Writer {
         let errors = &self.errors;
         // A load first: operations of all threads pass here, and a swap would move the cache line to each.
         if errors.has_noted.load(Ordering::Relaxed) && errors.has_noted.swap(false, Ordering::Acquire) {
-            let noted = std::mem::take(&mut *errors.noted.lock());
-            for error in noted {
+            let mut noted = Noted { errors, left: std::mem::take(&mut *errors.noted.lock()).into() };
+            while let Some(error) = noted.left.front().cloned() {
                 self.heed(&error).await;
+                noted.left.pop_front();
             }
         }
         let met = self.alloc.problem_count();
         let heeded = errors.problems.load(Ordering::Relaxed);
         if met > heeded && errors.problems.swap(met, Ordering::Relaxed) == heeded {
+            let mut progress = Progress { errors, upto: heeded };
             for error in self.alloc.problems().into_iter().skip(heeded) {
                 self.heed(&error).await;
+                progress.upto += 1;
             }
         }
     }
@@ -81,9 +85,11 @@ impl Writer {
             None | Some(Error::ReadOnly | Error::InUse { .. }) => {}
             Some(cause) => {
                 if !self.errors.end_is_recorded.swap(true, Ordering::Relaxed) {
+                    let mut recording = Recording { errors: &self.errors, is_done: false };
                     self.journal.record_failure().await;
                     // A device that does not take the record loses it.
                     let _ = self.record_in_place(&cause).await;
+                    recording.is_done = true;
                 }
             }
         }
@@ -104,6 +110,47 @@ impl Writer {
         let mut bio = Bio::new(Op::Write, start, vec![Segment::from(block)]);
         bio.flags = BioFlags::FUA | BioFlags::SYNC | BioFlags::META;
         extant_block::execute(device, bio).await.1.map_err(Error::from)
+    }
+}
+
+/// Notes that are being heeded. Those that a caller leaves when it is dropped are the next one's.
+struct Noted<'e> {
+    errors: &'e Errors,
+    left: VecDeque<Error>,
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        if !self.left.is_empty() {
+            drop(self.errors.noted.lock().splice(0..0, self.left.drain(..)));
+            self.errors.has_noted.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// How many of the allocator's problems are heeded; those behind them are the next caller's where this one is dropped.
+struct Progress<'e> {
+    errors: &'e Errors,
+    upto: usize,
+}
+
+impl Drop for Progress<'_> {
+    fn drop(&mut self) {
+        self.errors.problems.fetch_min(self.upto, Ordering::Relaxed);
+    }
+}
+
+/// The record of the end of writing, which the next caller makes where this one is dropped.
+struct Recording<'e> {
+    errors: &'e Errors,
+    is_done: bool,
+}
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.errors.end_is_recorded.store(false, Ordering::Relaxed);
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use extant_rt::Rt;
 use parking_lot::Mutex;
 pub(crate) use shared_xattrs::SharedBlocks;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Inodes that stay in memory though nothing uses them, as far as the memory for them goes.
 const INODES_KEPT: usize = 128 << 10;
@@ -43,6 +44,8 @@ pub(crate) struct Writer {
     /// Inodes without links whose last opener is gone: to be deleted.
     pub(crate) unused: Mutex<Vec<Arc<InodeCell>>>,
     pub(crate) problems: Mutex<Problems>,
+    /// The volume is being closed: contents of files stay as they are.
+    is_closing: AtomicBool,
 }
 
 impl Writer {
@@ -74,7 +77,7 @@ impl Writer {
         }));
         let (orphans, left) = Orphans::load(&store, &inodes, orphan_file).await?;
         let (rt, clock, disk) = (rt.clone(), Clock::new(rt, fixed_time), disk.clone());
-        let (shared_xattrs, unused, problems) = Default::default();
+        let (shared_xattrs, unused, problems, is_closing) = Default::default();
         let writer = Self {
             rt,
             disk,
@@ -88,6 +91,7 @@ impl Writer {
             shared_xattrs,
             unused,
             problems,
+            is_closing,
         };
         Ok((Arc::new(writer), left))
     }
@@ -95,6 +99,22 @@ impl Writer {
     /// Keeps what went wrong beside an operation that succeeds, for [`Volume::problems`](crate::Volume::problems).
     pub(crate) fn keep_problem(&self, problem: Error) {
         self.problems.lock().add(problem);
+    }
+
+    /// Has [`Self::check_may_change_data`] refuse: the volume is being closed.
+    pub(crate) fn end_data_changes(&self) {
+        self.is_closing.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether contents of files may change, asked under the lock of the file's inode.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]: writing has ended, or is about to because the volume is being closed.
+    pub(crate) fn check_may_change_data(&self) -> Result<()> {
+        match self.is_closing.load(Ordering::SeqCst) || self.journal.failure().is_some() {
+            true => Err(Error::ReadOnly),
+            false => Ok(()),
+        }
     }
 
     /// Notes an inode without links or openers, to be deleted by the next operation that may wait.

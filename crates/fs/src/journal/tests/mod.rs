@@ -4,13 +4,14 @@ mod bed;
 mod crash;
 mod faults;
 
-use super::Credits;
+use super::{Credits, Journal};
 use crate::meta::{MetaKind, PhysicalRun};
 use crate::{Error, WriteOptions};
 use bed::*;
 use extant_block::{Bio, BioFlags, Buf, Device, IoErrorKind, Limits, Op, Sector};
 use extant_format::jbd2::{JournalCompat, JournalIncompat};
 use extant_format::{Incompat, STATE_VALID, Superblock, VolumeBlock};
+use extant_rt::Rt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -330,4 +331,53 @@ fn syncs_that_come_together_share_a_commit() {
     println!("{} flushes, {commits} durable writes", flushes(&bed) - before);
     assert!(commits <= 4, "{commits} durable writes");
     assert_eq!(prefix(&bed.crash()), 17);
+}
+
+#[test]
+fn an_operation_that_panics_ends_writing() {
+    let bed = Bed::new(image("-t ext4 -b 4096", 16), offline());
+    let journal = bed.journal().clone();
+    let operation = || {
+        let mut handle = bed.rt.block_on(journal.start(Credits(1))).unwrap().unwrap();
+        drop(handle.superblock());
+        panic!("on purpose");
+    };
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(operation)).is_err());
+    assert!(matches!(journal.failure(), Some(Error::Defect)));
+    let committed = bed.rt.block_on(journal.commit(journal.running())).unwrap();
+    assert!(matches!(committed, Err(Error::Defect)), "{committed:?}");
+    assert!(bed.rt.block_on(journal.start(Credits(1))).unwrap().is_err());
+}
+
+#[test]
+fn an_operation_of_too_few_credits_ends_writing_and_keeps_no_commit_waiting() {
+    let bed = Bed::new(image("-t ext4 -b 4096", 16), offline());
+    let journal = bed.journal().clone();
+    let operation = || {
+        let mut handle = bed.rt.block_on(journal.start(Credits(0))).unwrap().unwrap();
+        drop(handle.superblock());
+    };
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(operation));
+    assert_eq!(ended.is_err(), cfg!(debug_assertions));
+    let committed = bed.rt.block_on(journal.commit(journal.running())).unwrap();
+    assert!(matches!(committed, Err(Error::Defect)), "{committed:?}");
+}
+
+#[test]
+fn an_operation_of_a_thread_that_unwinds_already_is_a_whole_one() {
+    struct Stamp<'b>(&'b Journal, &'b Rt);
+    impl Drop for Stamp<'_> {
+        fn drop(&mut self) {
+            let mut handle = self.1.block_on(self.0.start(Credits(1))).unwrap().unwrap();
+            drop(handle.superblock());
+        }
+    }
+    let bed = Bed::new(image("-t ext4 -b 4096", 16), offline());
+    let journal = bed.journal().clone();
+    let unwinds = || {
+        let _stamp = Stamp(&journal, &bed.rt);
+        panic!("a user's");
+    };
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(unwinds)).is_err());
+    bed.rt.block_on(journal.commit(journal.running())).unwrap().unwrap();
 }

@@ -21,7 +21,8 @@ pub(super) enum Step {
     Added,
     /// First this, with the names that leave it for other blocks; as it is to be when those are durable.
     AddedThenRemoved(Buf),
-    /// After the names that are added: it has no room for both the new names and those that leave it.
+    /// After the names that are added: it has no room for both the new names and those that leave it, or a new inode has one of
+    /// the latter. (An inode that comes from another block to such a name may lose its old one meanwhile.)
     BetweenThem,
 }
 
@@ -38,12 +39,15 @@ pub(super) fn steps(changes: &[Change<'_>], may_stay: impl Fn(InodeNumber) -> bo
             added.entry(name.inode).or_default().push(change.block);
         }
     }
-    changes.iter().map(|change| step(change, &added, &may_stay)).collect()
+    let old: BTreeSet<_> =
+        changes.iter().flat_map(|change| names(change.before)).map(|name| name.inode).collect();
+    changes.iter().map(|change| step(change, &added, &old, &may_stay)).collect()
 }
 
 fn step(
     change: &Change<'_>,
     added: &BTreeMap<InodeNumber, Vec<u64>>,
+    old: &BTreeSet<InodeNumber>,
     may_stay: &impl Fn(InodeNumber) -> bool,
 ) -> Step {
     let new: BTreeSet<_> = names(change.after).map(|name| name.key()).collect();
@@ -53,9 +57,13 @@ fn step(
         !new.contains(&name.key())
             && to.map_or_else(|| may_stay(name.inode), |to| !to.contains(&change.block))
     };
+    let fresh = names(change.after).filter(|name| !old.contains(&name.inode));
+    let taken: BTreeSet<_> = fresh.map(|name| name.bytes).collect();
     let mut both: Option<Buf> = None;
     for name in names(change.before).filter(moves) {
-        if !insert(both.get_or_insert_with(|| Buf::from_slice(change.after)), &name) {
+        if taken.contains(name.bytes)
+            || !insert(both.get_or_insert_with(|| Buf::from_slice(change.after)), &name)
+        {
             return Step::BetweenThem;
         }
     }
@@ -150,6 +158,14 @@ mod tests {
     fn names_that_are_deleted_or_stay_in_their_block_are_written_once() {
         let (a, b) = (block(&[(12, "old"), (13, "gone")]), block(&[(12, "new")]));
         assert!(matches!(steps(&[of(1, &a, &b)], |_| false)[..], [Step::Added]));
+    }
+
+    #[test]
+    fn a_name_that_moves_and_is_made_anew_is_in_no_block_twice() {
+        let (a, b) = (block(&[(12, "log"), (13, "stays")]), block(&[(14, "other")]));
+        let (c, d) = (block(&[(15, "log"), (13, "stays")]), block(&[(14, "other"), (12, "log")]));
+        let steps = steps(&[of(1, &a, &c), of(2, &b, &d)], |_| false);
+        assert!(matches!(steps[..], [Step::BetweenThem, Step::Added]), "{steps:?}");
     }
 
     #[test]
