@@ -1,27 +1,17 @@
 //! The library as programs use it, on volumes that this project makes; e2fsck, where it is installed, is the judge.
 
+mod bed;
+
+use bed::{image, writable};
 use extant::{
     AclKind, Caller, Error, FileOptions, FileType, InodeFlags, OpenOptions, RenameMode, Special, Time,
     Volume, XattrMode, asynch,
 };
-use extant_image::{SizePolicy, Timestamp, VolumeOptions};
 use extant_rt::Rt;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-
-fn image(dir: &Path) -> PathBuf {
-    let path = dir.join("disk.img");
-    let volume = VolumeOptions { size: SizePolicy::Fixed(32 << 20), ..VolumeOptions::default() };
-    let created = Timestamp { seconds: 1_700_000_000, nanos: 0 };
-    extant_image::mkfs(&path, &volume, created, &Rt::real(Default::default()), Arc::new(|_, _| {})).unwrap();
-    path
-}
-
-fn writable(path: &Path) -> Volume {
-    Volume::open(path, &OpenOptions::new().write(true)).unwrap()
-}
 
 fn fsck(path: &Path) {
     match Command::new("e2fsck").arg("-fn").arg(path).output() {

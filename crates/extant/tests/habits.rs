@@ -1,27 +1,17 @@
 //! The habits of programs that know `std::fs`, and of executors other than the library's own.
 
+mod bed;
+
+use bed::{image, writable};
 use extant::{Acl, AclKind, Error, FileOptions, OpenOptions, Special, Time, Volume, asynch, copy_tree};
 use extant_block::{FileDevice, FileOptions as DeviceOptions};
-use extant_image::{SizePolicy, Timestamp, VolumeOptions};
 use extant_rt::Rt;
 use std::future::Future;
 use std::io::{Seek, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
-
-fn image(dir: &Path) -> PathBuf {
-    let path = dir.join("disk.img");
-    let volume = VolumeOptions { size: SizePolicy::Fixed(32 << 20), ..VolumeOptions::default() };
-    let created = Timestamp { seconds: 1_700_000_000, nanos: 0 };
-    extant_image::mkfs(&path, &volume, created, &Rt::real(Default::default()), Arc::new(|_, _| {})).unwrap();
-    path
-}
-
-fn writable(path: &Path) -> Volume {
-    Volume::open(path, &OpenOptions::new().write(true)).unwrap()
-}
 
 /// Polls on a thread that knows nothing of the library's worlds.
 fn elsewhere<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {

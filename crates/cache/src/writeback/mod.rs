@@ -137,6 +137,24 @@ impl Inner {
     }
 }
 
+/// Begins the write-back of all that is dirty in a file now, without a wait for a page that is in flight: false if it met one.
+async fn begin(file: &Arc<Inner>, window: &mut Window, visiting: &mut Visiting<'_>, run_pages: u64) -> bool {
+    visiting.next(&*file.shared.pass);
+    // Not what an appender dirties behind that meanwhile.
+    let (mut at, end) = (0, file.pages.lock().dirty.end());
+    loop {
+        match file.take_step(PageRange::new(at, end), u64::MAX, visiting).await {
+            Taken::Run(run) => {
+                at = run.pages().end;
+                window.push(run, BioFlags::SYNC);
+                window.drain_to(16 * run_pages, file).await;
+            }
+            Taken::Clean => return true,
+            Taken::InFlight(_) | Taken::Busy(_) => return false,
+        }
+    }
+}
+
 /// Writes back every file of a device that is dirty now, all at a time, and waits for them and for what was under way.
 pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
     let most = shared.settings.run_pages;
@@ -146,23 +164,9 @@ pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
     // Without a flusher any file may be dirty.
     let files = disk.listed().unwrap_or_else(|| shared.files_of(disk));
     for file in files {
-        visiting.next(&*shared.pass);
-        // Not what an appender dirties behind that meanwhile.
-        let (mut at, end) = (0, file.pages.lock().dirty.end());
-        loop {
-            match file.take_step(PageRange::new(at, end), u64::MAX, &mut visiting).await {
-                Taken::Run(run) => {
-                    at = run.pages().end;
-                    window.push(run, BioFlags::SYNC);
-                    window.drain_to(16 * most, &file).await;
-                }
-                Taken::Clean => break,
-                // Waiting for one page must not keep other files waiting.
-                Taken::InFlight(_) | Taken::Busy(_) => {
-                    left.push(file.clone());
-                    break;
-                }
-            }
+        if !begin(&file, &mut window, &mut visiting, most).await {
+            // Waiting for one page must not keep other files waiting.
+            left.push(file.clone());
         }
     }
     for file in left {
@@ -196,21 +200,8 @@ pub(crate) async fn write_back_files(
     let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
     let mut left = Vec::new();
     for file in files {
-        visiting.next(&*shared.pass);
-        let (mut at, end) = (0, file.pages.lock().dirty.end());
-        loop {
-            match file.take_step(PageRange::new(at, end), u64::MAX, &mut visiting).await {
-                Taken::Run(run) => {
-                    at = run.pages().end;
-                    window.push(run, BioFlags::SYNC);
-                    window.drain_to(16 * most, file).await;
-                }
-                Taken::Clean => break,
-                Taken::InFlight(_) | Taken::Busy(_) => {
-                    left.push(file);
-                    break;
-                }
-            }
+        if !begin(file, &mut window, &mut visiting, most).await {
+            left.push(file);
         }
     }
     drop(window);

@@ -110,7 +110,7 @@ impl Direct {
     ///
     /// # Errors
     /// The first failure of the device, once nothing is in flight any more; a full volume counts as one.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments)] // a request, and the machine and map that it meets
     pub async fn write(
         self,
         rt: &Rt,

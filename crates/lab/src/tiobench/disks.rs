@@ -80,7 +80,7 @@ impl Stripe {
         pieces
     }
 
-    /// Whether a disk has so many reads to do that none should be added that nobody waits for (kernel: `dm_any_congested`).
+    /// Whether a disk has so many reads queued that read-ahead is to leave it alone (kernel: `dm_any_congested`).
     pub(super) fn is_congested(&self, write: bool) -> bool {
         self.load.lock().congested.iter().any(|disk| disk[usize::from(write)])
     }
