@@ -42,7 +42,6 @@ mod page;
 mod pageset;
 pub mod pass;
 mod pool;
-pub mod pressure;
 mod range;
 mod registry;
 mod state;

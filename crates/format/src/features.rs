@@ -28,12 +28,6 @@ macro_rules! features {
                         .map_or_else(|| format!("FEATURE_{bit:#x}"), |(_, name)| (*name).to_string())
                 })
             }
-
-            /// The feature of this name.
-            pub fn from_feature_name(name: &str) -> Option<Self> {
-                const NAMES: &[(u32, &str)] = &[$(($bit, $text)),*];
-                NAMES.iter().find(|(_, n)| *n == name).map(|(bit, _)| Self::from_bits_retain(*bit))
-            }
         }
 
         impl fmt::Display for $name {

@@ -4,12 +4,13 @@
 //! crate `extant-history`.
 //!
 //! ```
-//! use extant_cache::control::{Amounts, Asking, DeviceIndex, DirtyControl, Numbers, Verdict, WriterId};
-//! use extant_cache::dirty::{DirtyBound, DirtyBounds, TurnControl};
+//! use extant_cache::control::{
+//!     Amounts, Asking, DeviceIndex, DirtyControl, DirtyLimits, Numbers, Verdict, WriterId,
+//! };
+//! use extant_cache::dirty::TurnControl;
 //! use extant_rt::Nanos;
 //!
-//! let bounds = DirtyBounds { background: DirtyBound::Percent(10), limit: DirtyBound::Bytes(100 << 20) };
-//! let limits = bounds.for_budget(256 << 20)?;
+//! let limits = DirtyLimits { background_pages: 6_553, limit_pages: 25_600 };
 //! let on_device = Amounts { dirty_pages: limits.limit_pages - 1, writeback_pages: 0 };
 //! let numbers = Numbers {
 //!     limits,
@@ -23,7 +24,6 @@
 //! let asking = Asking { writer: WriterId(0), dirtied_pages: 256, written_pages: 0 };
 //! let orders = TurnControl::new().orders(Nanos::from_secs(1), &numbers, Some(asking));
 //! assert!(matches!(orders.writer, Verdict::Pause { .. }), "one page below the limit, the writer waits");
-//! # Ok::<(), extant_cache::dirty::BoundError>(())
 //! ```
 //!
 //! Memory is counted in pages of 4 KiB, rates in pages per second.
@@ -31,13 +31,11 @@
 mod bandwidth;
 pub mod control;
 pub(crate) mod ledger;
-mod limits;
 mod turn_control;
 mod turns;
 pub(crate) mod writer;
 
 pub use bandwidth::BusyRate;
-pub use limits::{BoundError, DirtyBound, DirtyBounds};
 pub use turn_control::TurnControl;
 
 use extant_rt::Nanos;

@@ -28,29 +28,6 @@ fn ask(control: &mut TurnControl, now: Nanos, numbers: &Numbers, writer: u64) ->
 }
 
 #[test]
-fn limits_come_in_bytes_or_percent_of_the_budget() {
-    let bounds = |background, limit| DirtyBounds { background, limit }.for_budget(1 << 30);
-    let (percent, bytes) = (DirtyBound::Percent, DirtyBound::Bytes);
-    let limits = |background_pages, limit_pages| Ok(DirtyLimits { background_pages, limit_pages });
-    assert_eq!(bounds(percent(10), percent(20)), limits(26_214, 52_428));
-    assert_eq!(bounds(bytes(8 << 20), bytes(100 << 20)), limits(2_048, 25_600));
-    assert_eq!(bounds(percent(10), bytes(100 << 20)), limits(12_800, 25_600), "no more than half");
-    assert_eq!(bounds(percent(10), percent(101)), Err(BoundError::Percent(101)));
-    assert!(matches!(bounds(percent(10), bytes(2 << 30)), Err(BoundError::Bytes { .. })));
-    assert!(matches!(bounds(percent(10), bytes(100)), Err(BoundError::Bytes { .. })));
-}
-
-#[test]
-fn limits_are_read_as_users_write_them() {
-    assert_eq!("100M".parse(), Ok(DirtyBound::Bytes(100 << 20)));
-    assert_eq!("4096".parse(), Ok(DirtyBound::Bytes(4096)));
-    assert_eq!("20%".parse(), Ok(DirtyBound::Percent(20)));
-    for wrong in ["", "M", "20 %%", "-1", "18446744073709551615K", "300%"] {
-        assert_eq!(wrong.parse::<DirtyBound>(), Err(BoundError::Syntax(wrong.to_owned())));
-    }
-}
-
-#[test]
 fn the_busy_rate_knows_no_idle_time() {
     let mut busy = BusyRate::default();
     for second in 1..20 {

@@ -1,6 +1,6 @@
 //! A volume and its states: open, synced, closed.
 
-use super::{Dir, File};
+use super::Dir;
 use crate::sys::Sys;
 use crate::{Caller, Error, OpenOptions, Result, Statfs, Time};
 use extant_block::Device;
@@ -31,6 +31,7 @@ impl Volume {
     }
 
     /// The same volume as another caller sees it.
+    #[must_use]
     pub fn as_caller(&self, caller: Caller) -> Self {
         Self { sys: self.sys.with_caller(caller) }
     }
@@ -83,14 +84,5 @@ impl Volume {
     /// Something could not be written; the volume is as after a power cut then.
     pub async fn close(self) -> Result<()> {
         self.sys.close().await
-    }
-
-    /// A file without a name in the directory `dir`, open for reading and writing; it is gone when it is closed, unless
-    /// [`Dir::link_file`] gives it a name.
-    ///
-    /// # Errors
-    /// As [`Dir::create`].
-    pub async fn tempfile(&self, dir: &Dir, mode: u32) -> Result<File> {
-        dir.tempfile(mode).await
     }
 }

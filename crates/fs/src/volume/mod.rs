@@ -10,6 +10,7 @@ mod recover;
 mod tests;
 mod trim;
 
+#[cfg(test)]
 use crate::file::{FileOptions, OpenFile};
 use crate::names::{Namespace, Node};
 use crate::view::{OpenOptions, View};
@@ -85,11 +86,12 @@ impl Volume {
         self.namespace().ok_or(Error::ReadOnly)?.node(number, generation).await
     }
 
-    /// Opens a regular file of a volume that is open for writing.
-    ///
-    /// # Errors
-    /// [`Error::ReadOnly`]; an inode that is free, or of another kind; contents that are damaged or encrypted.
-    pub async fn open_for_writing(&self, number: InodeNumber, options: FileOptions) -> Result<OpenFile> {
+    #[cfg(test)]
+    pub(crate) async fn open_for_writing(
+        &self,
+        number: InodeNumber,
+        options: FileOptions,
+    ) -> Result<OpenFile> {
         self.namespace().ok_or(Error::ReadOnly)?.open(number, options).await
     }
 
