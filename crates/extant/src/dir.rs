@@ -202,10 +202,12 @@ impl Dir {
         self.world.wait(self.inner.remove_dir(path))
     }
 
-    /// Removes a directory and everything below it. Symbolic links are removed, not followed.
+    /// Removes a directory and everything below it. Symbolic links are removed, not followed, also where one takes a
+    /// directory's place meanwhile.
     ///
     /// # Errors
-    /// As [`Dir::remove_dir`] and [`Dir::remove_file`]; what was removed before stays removed. The root stays as it is.
+    /// As [`Dir::remove_dir`] and [`Dir::remove_file`]; what was removed before stays removed. The root stays as it is. A
+    /// directory that gets new names meanwhile is not empty.
     pub fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.remove_dir_all(path))
     }
@@ -216,6 +218,14 @@ impl Dir {
     /// As `rename(2)`.
     pub fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.rename(from, to))
+    }
+
+    /// As [`Dir::rename`], to a path below another directory of the same volume.
+    ///
+    /// # Errors
+    /// As there; [`CrossDevice`](crate::Error::CrossDevice) where the volumes differ.
+    pub fn rename_to(&self, from: impl AsRef<[u8]>, to_dir: &Self, to: impl AsRef<[u8]>) -> Result<()> {
+        self.world.wait(self.inner.rename_to(from, &to_dir.inner, to))
     }
 
     /// Renames as the flags say.

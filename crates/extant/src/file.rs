@@ -113,6 +113,14 @@ impl File {
         })
     }
 
+    /// As [`File::read_at`], until `to` is full.
+    ///
+    /// # Errors
+    /// As there; the file ends before, an [`Error::Range`](crate::Error::Range).
+    pub fn read_exact_at(&self, at: u64, to: &mut [u8]) -> Result<()> {
+        self.world.wait(self.inner.read_exact_at(at, to))
+    }
+
     /// As [`File::write_at`], of all bytes.
     ///
     /// # Errors

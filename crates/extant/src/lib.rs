@@ -26,9 +26,13 @@
 //! A volume has one writer at a time: a second one, in this process or another, is refused with [`Error::Busy`].
 //!
 //! # Durability
-//! After a power cut names, links, modes, owners, attributes, explicit times and sizes are as after some prefix of the
-//! operations, no shorter than what was synced. Contents written since the last sync read old, new or zero, never as those
-//! of another file. See `docs/crash-safety.md`.
+//! After a power cut names, links, modes, owners, attributes, explicit times and sizes of a volume with a journal are as after
+//! some prefix of the operations, no shorter than what was synced. Contents written since the last sync read old, new or
+//! zero, never as those of another file. Without a journal (ext2, `^has_journal`) there is no such prefix and e2fsck has to
+//! run: what was synced is there afterwards, at worst in `lost+found` if it was moved. `docs/crash-safety.md` of the project
+//! says how this is tested.
+//!
+//! This crate has no structures, journal or cache of its own: those are of `extant-fs`, `extant-format` and `extant-cache`.
 #![forbid(unsafe_code)]
 
 pub mod asynch;
@@ -48,11 +52,11 @@ pub use extant_block::Buf;
 pub use extant_format::{Acl, AclEntry, AclTag, InodeFlags, InodeNumber};
 pub use extant_fs::{
     Caller, Capabilities, Defragmented, Error, ErrorPolicy, ExtentFlags, Fallocate, FileExtent, RenameMode,
-    Result, SetMode as XattrMode,
+    Result, SetMode as XattrMode, Space as Statfs,
 };
 pub use file::File;
 pub use metadata::{DirEntry, FileType, Metadata, Time};
 pub use options::{AclKind, FileOptions, OpenOptions};
-pub use sys::{Special, Statfs};
+pub use sys::Special;
 pub use volume::Volume;
 pub use walk::Walk;

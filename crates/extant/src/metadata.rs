@@ -78,7 +78,7 @@ impl From<Time> for Timestamp {
 impl From<Duration> for Time {
     /// The time so long after the beginning of 1970.
     fn from(since: Duration) -> Self {
-        Self { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() }
+        Self { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
     }
 }
 
@@ -111,6 +111,11 @@ impl Metadata {
     /// Whether it is a regular file.
     pub fn is_file(&self) -> bool {
         self.file_type().is_file()
+    }
+
+    /// Whether it is a symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        self.file_type().is_symlink()
     }
 
     /// Size in bytes, with bytes that are written and not yet recorded.
@@ -186,11 +191,12 @@ impl Metadata {
 
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DirEntry {
     /// The name.
     pub name: Vec<u8>,
     /// Number of its inode.
-    pub inode: u32,
+    pub inode: InodeNumber,
     /// Its kind, where the directory says it.
     pub file_type: Option<FileType>,
 }

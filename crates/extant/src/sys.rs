@@ -3,7 +3,7 @@
 
 use crate::{
     Caller, Defragmented, DirEntry, Error, Fallocate, FileExtent, FileOptions, FileType, Metadata,
-    OpenOptions, RenameMode, Result, Time, XattrMode,
+    OpenOptions, RenameMode, Result, Statfs, Time, XattrMode,
 };
 use extant_block::{Buf, Device};
 use extant_cache::{CacheConfig, CacheError, PageCache};
@@ -25,23 +25,6 @@ pub enum Special {
     Char(u32, u32),
     /// Block device with major and minor number.
     Block(u32, u32),
-}
-
-/// Sizes of a volume, and what is free, in blocks and inodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Statfs {
-    /// Bytes in a block.
-    pub block_bytes: u32,
-    /// Blocks in all.
-    pub blocks: u64,
-    /// Free blocks.
-    pub blocks_free: u64,
-    /// Free blocks for callers without privilege.
-    pub blocks_available: u64,
-    /// Inodes in all.
-    pub inodes: u64,
-    /// Free inodes.
-    pub inodes_free: u64,
 }
 
 /// An open volume as a caller sees it.
@@ -129,7 +112,8 @@ impl Sys {
             return Ok(Self { volume, root, caller, cache: None });
         }
         let config = CacheConfig::with_budget(options.cache_bytes);
-        let cache = PageCache::new(rt, config).map_err(|error| Error::Invalid(format!("cache: {error}")))?;
+        let cache =
+            PageCache::new(rt, config).map_err(|_| Error::NoMemory("the pages of the cache".into()))?;
         let disk = cache.attach(device);
         let mut write = WriteOptions {
             fixed_time: options.fixed_time,
@@ -202,7 +186,7 @@ impl Sys {
                 while from != Cookie::END {
                     let emit = &mut |listed: extant_fs::Listed<'_>| {
                         let file_type = listed.kind.map(FileType::from);
-                        let (name, inode) = (listed.name.to_vec(), listed.inode.0);
+                        let (name, inode) = (listed.name.to_vec(), listed.inode);
                         entries.push(DirEntry { name, inode, file_type });
                         true
                     };
@@ -211,11 +195,7 @@ impl Sys {
             }
             Node::Still(dir) => {
                 entries.extend(self.permit(dir, 4, self.volume.list(dir)).await?.into_iter().map(|item| {
-                    DirEntry {
-                        name: item.name,
-                        inode: item.inode.0,
-                        file_type: item.kind.map(FileType::from),
-                    }
+                    DirEntry { name: item.name, inode: item.inode, file_type: item.kind.map(FileType::from) }
                 }));
             }
         }
@@ -456,16 +436,7 @@ impl Sys {
     }
 
     pub(crate) fn statfs(&self) -> Statfs {
-        let sb = self.volume.superblock();
-        let space = self.volume.space();
-        Statfs {
-            block_bytes: sb.block_size().bytes(),
-            blocks: space.blocks,
-            blocks_free: space.blocks_free,
-            blocks_available: space.blocks_available,
-            inodes: space.inodes,
-            inodes_free: space.inodes_free,
-        }
+        self.volume.space()
     }
 }
 

@@ -152,6 +152,9 @@ fn host_error(path: &Path, error: &std::io::Error) -> Error {
         Kind::NotADirectory => Error::NotADirectory(name),
         Kind::IsADirectory => Error::IsADirectory(name),
         Kind::ResourceBusy => Error::Busy(format!("{name}: {error}")),
-        _ => Error::Invalid(format!("{name}: {error}")),
+        _ => match error.raw_os_error() {
+            Some(errno) => Error::Host { place: name, errno, message: error.to_string() },
+            None => Error::Invalid(format!("{name}: {error}")),
+        },
     }
 }

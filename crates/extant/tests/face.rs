@@ -2,23 +2,14 @@
 
 mod bed;
 
-use bed::{image, writable};
+use bed::{fsck, image, writable};
 use extant::{
     AclKind, Caller, Error, FileOptions, FileType, InodeFlags, OpenOptions, RenameMode, Special, Time,
     Volume, XattrMode, asynch,
 };
 use extant_rt::Rt;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
-
-fn fsck(path: &Path) {
-    match Command::new("e2fsck").arg("-fn").arg(path).output() {
-        Ok(said) => assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout)),
-        Err(_) => println!("skipped: e2fsck is not installed"),
-    }
-}
 
 #[test]
 fn everything_may_be_used_from_any_thread() {

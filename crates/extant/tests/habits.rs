@@ -2,7 +2,7 @@
 
 mod bed;
 
-use bed::{image, writable};
+use bed::{fsck, image, writable};
 use extant::{Acl, AclKind, Error, FileOptions, OpenOptions, Special, Time, Volume, asynch, copy_tree};
 use extant_block::{FileDevice, FileOptions as DeviceOptions};
 use extant_rt::Rt;
@@ -217,4 +217,126 @@ fn copies_keep_their_permissions_and_not_into_themselves() {
     assert_eq!(root.acl("to", AclKind::Default).unwrap(), root.acl("from", AclKind::Default).unwrap());
     drop((from, root));
     volume.close().unwrap();
+}
+
+/// Makes the same names with `std` and in a volume, then asks both about many paths: the host is the judge.
+#[test]
+fn paths_lead_where_those_of_the_host_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let (host, path) = (dir.path().join("tree"), image(dir.path()));
+    let volume = writable(&path);
+    let root = volume.root();
+    for name in ["", "d", "d/below"] {
+        std::fs::create_dir(host.join(name)).unwrap();
+        if !name.is_empty() {
+            root.create_dir(name).unwrap();
+        }
+    }
+    std::fs::write(host.join("d/file"), "x").unwrap();
+    root.write("d/file", "x").unwrap();
+    let mut links = vec![
+        ("to-dir".to_owned(), "d".to_owned()),
+        ("to-dir-slash".into(), "d/".into()),
+        ("to-file".into(), "d/file".into()),
+        ("to-file-slash".into(), "d/file/".into()),
+        ("to-none".into(), "none".into()),
+        ("to-none-slash".into(), "none/".into()),
+        ("d/up".into(), "../d/./below/..".into()),
+        ("loop".into(), "loop".into()),
+        ("chain-1".into(), "d/file".into()),
+        ("new-1".into(), "d/made".into()),
+    ];
+    for n in 2..=41 {
+        links.push((format!("chain-{n}"), format!("chain-{}", n - 1)));
+        links.push((format!("new-{n}"), format!("new-{}", n - 1)));
+    }
+    for (name, target) in &links {
+        std::os::unix::fs::symlink(target, host.join(name)).unwrap();
+        root.symlink(target, name).unwrap();
+    }
+    let mut paths: Vec<String> = "d/file d/file/ d/file/. d/file/.. d/file/../file d/none/.. d/. d/./file d//file d/below/../file \
+        to-file/ to-file/. to-dir/ to-dir/. to-dir/.. to-dir/file to-none/ none none/ none/x . ./ ./d/ d/up d/up/ d/up/file"
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect();
+    paths.extend(links.iter().map(|(name, _)| name.clone()));
+    let host_says = |path: &str, follow: bool| {
+        let path = format!("{}/{path}", host.display());
+        let found = if follow { std::fs::metadata(path) } else { std::fs::symlink_metadata(path) };
+        found.map(|m| m.is_dir()).map_err(|error| error.raw_os_error().unwrap())
+    };
+    let ours = |volume: &Volume, path: &str, follow: bool| {
+        let root = volume.root();
+        let found = if follow { root.metadata(path) } else { root.symlink_metadata(path) };
+        found.map(|m| m.is_dir()).map_err(|error| error.errno())
+    };
+    let compare = |volume: &Volume| {
+        for path in &paths {
+            for follow in [true, false] {
+                assert_eq!(ours(volume, path, follow), host_says(path, follow), "{path}, follow: {follow}");
+            }
+        }
+    };
+    compare(&volume);
+    // A creation through links of which the last one dangles.
+    for path in ["new-40", "new-41", "to-none-slash", "d/file/new", "none/new", "to-dir/new"] {
+        let made = root.create(path).map(drop).map_err(|error| error.errno());
+        let expected =
+            std::fs::File::create(host.join(path)).map(drop).map_err(|error| error.raw_os_error().unwrap());
+        assert_eq!(made, expected, "{path}");
+    }
+    compare(&volume);
+    volume.close().unwrap();
+    compare(&Volume::open(&path, &OpenOptions::new()).unwrap());
+}
+
+#[test]
+fn a_name_moves_between_directories_that_are_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = writable(&image(dir.path()));
+    let root = volume.root();
+    root.create_dir_all("a/b").unwrap();
+    root.write("a/file", "text").unwrap();
+    let (a, b) = (root.open_dir("a").unwrap(), root.open_dir("a/b").unwrap());
+    a.rename_to("file", &b, "moved").unwrap();
+    assert_eq!(root.read("a/b/moved").unwrap(), b"text");
+    assert_eq!(a.open("file").unwrap_err().errno(), 2);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let other = writable(&image(elsewhere.path()));
+    assert_eq!(b.rename_to("moved", &other.root(), "moved").unwrap_err().errno(), 18);
+    assert_eq!(root.link_file(&b.open("moved").unwrap(), "a/").unwrap_err().errno(), 17, "as the host says");
+    assert_eq!(root.link_file(&b.open("moved").unwrap(), "new/").unwrap_err().errno(), 2);
+    let mut whole = [0; 4];
+    b.open("moved").unwrap().read_exact_at(0, &mut whole).unwrap();
+    assert_eq!(&whole, b"text");
+    assert_eq!(b.open("moved").unwrap().read_exact_at(1, &mut whole).unwrap_err().errno(), 34);
+}
+
+#[test]
+fn a_copy_that_fails_leaves_the_file_that_was_there() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (from, to) = (writable(&image(one.path())), writable(&image(two.path())));
+    let (source, target) = (from.root(), to.root());
+    source.write("big", vec![7; 12 << 20]).unwrap();
+    source.write("small", "new").unwrap();
+    source.hard_link("small", "twin").unwrap();
+    target.write("filler", vec![1; 20 << 20]).unwrap();
+    target.write("big", "old").unwrap();
+    target.write("small", "old").unwrap();
+    target.write("twin", "old").unwrap();
+    assert_eq!(copy_tree(&source, &target).unwrap_err().errno(), 28);
+    assert_eq!(target.read("big").unwrap(), b"old");
+    target.remove_file("filler").unwrap();
+    copy_tree(&source, &target).unwrap();
+    // And once more over itself, names of one file included.
+    copy_tree(&source, &target).unwrap();
+    assert_eq!(target.read("big").unwrap().len(), 12 << 20);
+    assert_eq!(target.read("small").unwrap(), b"new");
+    let (small, twin) = (target.metadata("small").unwrap(), target.metadata("twin").unwrap());
+    assert_eq!((small.inode(), small.links()), (twin.inode(), 2));
+    let mut names: Vec<_> = target.entries().unwrap().into_iter().map(|entry| entry.name).collect();
+    names.sort();
+    assert_eq!(names, [b"big".to_vec(), b"lost+found".to_vec(), b"small".to_vec(), b"twin".to_vec()]);
+    to.close().unwrap();
+    fsck(&two.path().join("disk.img"));
 }

@@ -25,6 +25,16 @@ pub enum Error {
         /// Advice for the user; empty or beginning with a separator.
         hint: &'static str,
     },
+    /// The host refused a file or device that holds a volume; `errno` is the host's.
+    #[error("{place}: {message}")]
+    Host {
+        /// The path, quoted for printing.
+        place: String,
+        /// The host's number of the error.
+        errno: i32,
+        /// The host's words for it.
+        message: String,
+    },
     /// Another mount or a checker uses a volume that was to be written (multiple-mount protection).
     #[error("the volume is in use by {by} on {host}; end that first")]
     InUse {
@@ -137,6 +147,7 @@ impl Error {
     /// and EBADMSG for a wrong checksum).
     pub fn errno(&self) -> i32 {
         match self {
+            Self::Host { errno, .. } => *errno,
             Self::Permission(_) => 1,
             Self::NotFound(_) => 2,
             Self::Io(_) | Self::Defect | Self::Halted(_) | Self::NotWritten(_) => 5,

@@ -2,6 +2,9 @@
 //!
 //! [`Volume`] opens it, checks its features and, where the journal is dirty, sees through the journal without touching the
 //! device. Inodes, directories, files and extended attributes are read from there; [`recover`] replays a journal on disk.
+//!
+//! [`Volume::open_writable`] opens it for changes, through a cache: a [`Node`] has the operations on names and attributes, an
+//! [`OpenFile`] those on contents. Changes are journalled where the volume has a journal, and checked against the [`Caller`].
 //! Flows are straight async code over [`extant_block::Device`]; this crate never opens host files, never names a clock or
 //! a thread, and knows nothing of FUSE, the command line or the lab.
 //!

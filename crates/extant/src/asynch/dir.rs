@@ -1,6 +1,6 @@
 //! Directories, and everything that is done to names.
 
-use super::path::{place, resolve};
+use super::path::{LINKS_MAX, NameAt, place, resolve};
 use super::{File, Walk};
 use crate::sys::{Node, Sys};
 use crate::{
@@ -103,12 +103,24 @@ impl Dir {
         Box::pin(self.open_known(path, options)).await
     }
 
+    /// Where a name that is no directory's can be made: not before a final slash.
+    async fn new_name<'a>(&self, path: &'a [u8]) -> Result<NameAt<'a>> {
+        let place = place(&self.sys, &self.node, path).await?;
+        match place.wants_dir {
+            false => Ok(place),
+            true => match self.sys.lookup(&place.dir, place.name).await {
+                Ok(_) => Err(Error::Exists(quote(path))),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
     /// As [`Self::open_with`], where the file may exist.
     async fn open_known(&self, path: &[u8], options: &FileOptions) -> Result<File> {
         if options.creates() {
             let mut at = path.to_vec();
             // A dangling symbolic link in the last place is created where it leads.
-            for _ in 0..40 {
+            for _ in 0..=LINKS_MAX {
                 let place = place(&self.sys, &self.node, &at).await?;
                 if place.wants_dir {
                     return Err(Error::IsADirectory(quote(path)));
@@ -256,10 +268,7 @@ impl Dir {
     /// # Errors
     /// As [`Dir::create_dir`]; a target that is empty or does not fit a block.
     pub async fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
-        let place = place(&self.sys, &self.node, path.as_ref()).await?;
-        if place.wants_dir {
-            return Err(Error::NotFound(quote(path.as_ref())));
-        }
+        let place = self.new_name(path.as_ref()).await?;
         self.sys.symlink(&place.dir, place.name, target.as_ref()).await
     }
 
@@ -268,10 +277,7 @@ impl Dir {
     /// # Errors
     /// As [`Dir::create_dir`].
     pub async fn create_special(&self, path: impl AsRef<[u8]>, special: Special, mode: u32) -> Result<()> {
-        let place = place(&self.sys, &self.node, path.as_ref()).await?;
-        if place.wants_dir {
-            return Err(Error::NotFound(quote(path.as_ref())));
-        }
+        let place = self.new_name(path.as_ref()).await?;
         self.sys.mknod(&place.dir, place.name, special, mode).await
     }
 
@@ -281,10 +287,7 @@ impl Dir {
     /// The new name exists; the file is a directory, or has as many links as an inode can have.
     pub async fn hard_link(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
         let node = resolve(&self.sys, &self.node, from.as_ref(), false).await?;
-        let place = place(&self.sys, &self.node, to.as_ref()).await?;
-        if place.wants_dir {
-            return Err(Error::NotFound(quote(to.as_ref())));
-        }
+        let place = self.new_name(to.as_ref()).await?;
         self.sys.link(&node, &place.dir, place.name).await
     }
 
@@ -293,7 +296,7 @@ impl Dir {
     /// # Errors
     /// As [`Dir::hard_link`].
     pub async fn link_file(&self, file: &File, to: impl AsRef<[u8]>) -> Result<()> {
-        let place = place(&self.sys, &self.node, to.as_ref()).await?;
+        let place = self.new_name(to.as_ref()).await?;
         self.sys.link(file.node(), &place.dir, place.name).await
     }
 
@@ -380,6 +383,14 @@ impl Dir {
         self.rename_with(from, to, RenameMode::Replace).await
     }
 
+    /// As [`Dir::rename`], to a path below another directory of the same volume.
+    ///
+    /// # Errors
+    /// As there; [`Error::CrossDevice`] where the volumes differ.
+    pub async fn rename_to(&self, from: impl AsRef<[u8]>, to_dir: &Self, to: impl AsRef<[u8]>) -> Result<()> {
+        self.rename_between(from.as_ref(), to_dir, to.as_ref(), RenameMode::Replace).await
+    }
+
     /// Renames as the flags say.
     ///
     /// # Errors
@@ -390,13 +401,17 @@ impl Dir {
         to: impl AsRef<[u8]>,
         mode: RenameMode,
     ) -> Result<()> {
-        let source = place(&self.sys, &self.node, from.as_ref()).await?;
-        let target = place(&self.sys, &self.node, to.as_ref()).await?;
+        self.rename_between(from.as_ref(), self, to.as_ref(), mode).await
+    }
+
+    async fn rename_between(&self, from: &[u8], to_dir: &Self, to: &[u8], mode: RenameMode) -> Result<()> {
+        let source = place(&self.sys, &self.node, from).await?;
+        let target = place(&to_dir.sys, &to_dir.node, to).await?;
         if source.wants_dir || target.wants_dir {
             // With a slash at the end of either path the source must be a directory.
             let node = self.sys.lookup(&source.dir, source.name).await?;
             if node.kind()? != FileType::Dir {
-                return Err(Error::NotADirectory(quote(from.as_ref())));
+                return Err(Error::NotADirectory(quote(from)));
             }
         }
         self.sys.rename((&source.dir, source.name), (&target.dir, target.name), mode).await

@@ -86,6 +86,25 @@ impl File {
         self.open.write_direct(at, buf).await
     }
 
+    /// As [`File::read_at`], until `to` is full.
+    ///
+    /// # Errors
+    /// As there; the file ends before, an [`Error::Range`].
+    pub async fn read_exact_at(&self, mut at: u64, mut to: &mut [u8]) -> Result<()> {
+        while !to.is_empty() {
+            match self.read_at(at, to).await? {
+                0 => {
+                    return Err(Error::Range(format!(
+                        "a read of {} bytes more at byte {at}, where the file ends",
+                        to.len()
+                    )));
+                }
+                n => (at, to) = (at + n as u64, &mut to[n..]),
+            }
+        }
+        Ok(())
+    }
+
     /// As [`File::write_at`], of all bytes.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use crate::{Error, FileType, Result};
 use extant_fs::quote;
 
 /// Symbolic links that one path may lead through (Linux: `MAXSYMLINKS`).
-const LINKS_MAX: u32 = 40;
+pub(super) const LINKS_MAX: u32 = 40;
 /// Longest path, with the byte that ends it in C (`PATH_MAX`).
 const PATH_MAX: usize = 4096;
 

@@ -4,6 +4,7 @@ use extant::{OpenOptions, Volume};
 use extant_image::{SizePolicy, Timestamp, VolumeOptions};
 use extant_rt::Rt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 /// An empty volume of 32 MiB in `dir`.
@@ -13,6 +14,18 @@ pub(crate) fn image(dir: &Path) -> PathBuf {
     let created = Timestamp { seconds: 1_700_000_000, nanos: 0 };
     extant_image::mkfs(&path, &volume, created, &Rt::real(Default::default()), Arc::new(|_, _| {})).unwrap();
     path
+}
+
+/// e2fsck, where it is installed, has nothing to say beyond its five passes and the summary.
+pub(crate) fn fsck(path: &Path) {
+    let Ok(out) = Command::new("e2fsck").arg("-fn").arg(path).output() else {
+        println!("skipped: e2fsck is not installed");
+        return;
+    };
+    let said = String::from_utf8_lossy(&out.stdout);
+    let lines = said.lines().filter(|line| !line.is_empty());
+    let (passes, others): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with("Pass "));
+    assert!(out.status.success() && passes.len() == 5 && others.len() == 1, "{said}");
 }
 
 /// A volume open for writing.

@@ -143,7 +143,12 @@ impl View {
         Ok(Step { context, block, index: 0 })
     }
 
-    async fn dir_block(&self, mapper: &mut Mapper, dir: &Inode, at: FileBlock) -> Result<BlockRef> {
+    pub(super) async fn dir_block(
+        &self,
+        mapper: &mut Mapper,
+        dir: &Inode,
+        at: FileBlock,
+    ) -> Result<BlockRef> {
         let run = mapper.map(self, dir, at.0.into()).await?;
         match run.state {
             RunState::Written(block) => self.buffers().block(block).await,

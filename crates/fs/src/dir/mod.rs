@@ -102,8 +102,11 @@ impl View {
         Ok(all)
     }
 
-    /// The inode of a name in a directory.
+    /// The inode of a name in a directory, `.` and `..` among them.
     pub(crate) async fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNumber>> {
+        if matches!(name, b"." | b"..") && dir.kind() == Some(FileKind::Directory) {
+            return if name == b"." { Ok(Some(dir.number)) } else { self.parent(dir).await.map(Some) };
+        }
         // An encrypted directory's tree is ordered by names as they are stored, not as they are shown.
         if !dir.flags().contains(InodeFlags::ENCRYPT)
             && let Some(found) = self.lookup_indexed(dir, name).await?
@@ -117,6 +120,23 @@ impl View {
             }
         }
         Ok(None)
+    }
+
+    /// The inode that `..` names.
+    async fn parent(&self, dir: &Inode) -> Result<InodeNumber> {
+        if dir.flags().contains(InodeFlags::INLINE_DATA) {
+            return Ok(inline::parent(dir));
+        }
+        let first = self.dir_block(&mut Mapper::default(), dir, FileBlock(0)).await?;
+        let (filetype, max_inode) = self.entry_rules();
+        for entry in DirEntries::new(&first, filetype, max_inode, dir.number, FileBlock(0)) {
+            let entry = entry?;
+            if entry.name == b".." {
+                return Ok(entry.inode);
+            }
+        }
+        let place = Place::DirectoryBlock(dir.number, FileBlock(0));
+        Err(Corrupt::field(place, "..", 0, "an entry for the directory above").into())
     }
 
     /// The entries of one linear block, checksum verified; what `note` lets pass is read as far as it parses.

@@ -4,8 +4,8 @@
 //! `read` streams from the volume. `contents` is one file's pages and its map in memory; `backing` is what the cache asks
 //! of it (where to read, where to write back, what to log at the end of that); `write`, `resize`, `emptied` and `sync` are
 //! the operations of callers; `removal` frees the blocks that leave a map; `extents` lists where data lie; `space` gives and
-//! takes space without writes; `defrag` moves blocks to fewer runs; `copy` copies ranges; `direct` moves bytes past the cache; `table` holds the files that are in
-//! memory.
+//! takes space without writes; `defrag` moves blocks to fewer runs; `copy` copies ranges; `direct` moves bytes past the
+//! cache; `table` holds the files that are in memory.
 
 mod backing;
 mod contents;

@@ -17,29 +17,34 @@ pub enum Follow {
 const LINKS_MAX: u32 = 40;
 
 impl View {
-    /// The inode that an absolute path names; empty components and `.` are skipped, `..` goes up, never above the root.
+    /// The inode that an absolute path names, as `path_resolution(7)` has it: `..` goes up, never above the root; every
+    /// component but the last leads to a directory, and so does one before a final slash.
     pub(crate) async fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode> {
         // Innermost last: the directories passed through, so that `..` needs no entry on disk.
         let mut parents: Vec<InodeNumber> = Vec::new();
         let mut current = self.root().await?;
         let mut rest: Vec<Vec<u8>> = components(path);
+        let mut wants_dir = path.ends_with(b"/");
         let mut links = 0;
         while let Some(name) = rest.pop() {
+            if current.kind() != Some(FileKind::Directory) {
+                return Err(Error::NotADirectory(quote(path)));
+            }
+            if name == b"." {
+                continue;
+            }
             if name == b".." {
                 if let Some(parent) = parents.pop() {
                     current = self.inode(parent).await?;
                 }
                 continue;
             }
-            if current.kind() != Some(FileKind::Directory) {
-                return Err(Error::NotADirectory(quote(path)));
-            }
             let Some(number) = self.lookup(&current, &name).await? else {
                 return Err(Error::NotFound(quote(path)));
             };
             let next = self.inode(number).await?;
             let last = rest.is_empty();
-            if next.kind() == Some(FileKind::Symlink) && (!last || follow == Follow::Yes) {
+            if next.kind() == Some(FileKind::Symlink) && (!last || wants_dir || follow == Follow::Yes) {
                 links += 1;
                 if links > LINKS_MAX {
                     return Err(Error::Loop(quote(path)));
@@ -49,11 +54,15 @@ impl View {
                     parents.clear();
                     current = self.root().await?;
                 }
+                wants_dir |= last && target.ends_with(b"/");
                 rest.extend(components(&target));
                 continue;
             }
             parents.push(current.number);
             current = next;
+        }
+        if wants_dir && current.kind() != Some(FileKind::Directory) {
+            return Err(Error::NotADirectory(quote(path)));
         }
         Ok(current)
     }
@@ -61,5 +70,5 @@ impl View {
 
 /// The components in reverse, so that the next one is at the end.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
-    path.split(|&b| b == b'/').filter(|c| !c.is_empty() && *c != b".").rev().map(<[u8]>::to_vec).collect()
+    path.split(|&b| b == b'/').filter(|c| !c.is_empty()).rev().map(<[u8]>::to_vec).collect()
 }

@@ -71,12 +71,13 @@ impl Volume {
         self.view.list(dir).await
     }
 
-    /// The inode of a name in a directory.
+    /// The inode of a name in a directory, `.` and `..` among them.
     pub async fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<InodeNumber>> {
         self.view.lookup(dir, name).await
     }
 
-    /// The inode that an absolute path names; empty components and `.` are skipped, `..` goes up, never above the root.
+    /// The inode that an absolute path names, as `path_resolution(7)` has it: `..` goes up, never above the root; every
+    /// component but the last leads to a directory, and so does one before a final slash.
     pub async fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode> {
         self.view.resolve(path, follow).await
     }
