@@ -25,7 +25,7 @@ A path in an image is written IMAGE:/path and split at the last \":/\", so that 
 an image whose name holds \":/\", add a final \":/\" to mean its root. Names are printed with control characters, \
 backslashes and bytes that are not UTF-8 escaped.";
 
-/// Builds, reads, exports and recovers ext2, ext3 and ext4 volumes in files and disks, without root and without mounting.
+/// Builds, reads, changes, compares and recovers ext2, ext3 and ext4 volumes in files and disks, without root or mounts.
 #[derive(Debug, Parser)]
 #[command(name = "extant", version, after_help = EXIT_CODES, after_long_help = format!("{PLACES}\n\n{EXIT_CODES}"))]
 pub(crate) struct Args {
@@ -257,7 +257,7 @@ pub(crate) struct ExportArgs {
     pub(crate) open: ImageArgs,
 }
 
-/// Show what differs between two volumes, or parts of them
+/// Show what differs between two volumes, parts of them, or a volume and a directory
 ///
 /// Compared are names, kinds, permissions, owners, times of change, flags, projects, extended attributes and access lists,
 /// device numbers, targets of symbolic links, names that are links of one file, sizes, and contents with the first byte that

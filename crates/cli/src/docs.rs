@@ -14,5 +14,6 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
 }
 
 pub(crate) fn man(directory: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(directory).map_err(|error| Failure::host(directory, error))?;
     clap_mangen::generate_to(Args::command(), directory).map_err(|error| Failure::host(directory, error))
 }

@@ -28,6 +28,9 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
                 };
                 Ok(command::experiment(&selection, out)?)
             }
+            [path, word, ..] if names_experiment(Path::new(path)) => Err(Failure::Usage(format!(
+                "{path}: an experiment stands alone and last; put options such as {word} before it"
+            ))),
             words if args.machine.is_none() && !args.settings.is_empty() => Err(Failure::Usage(format!(
                 "{}: --set changes a machine's file; name one with --machine",
                 words.join(" ")

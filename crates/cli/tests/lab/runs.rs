@@ -47,6 +47,13 @@ fn arguments_that_make_no_sense_are_refused_in_a_sentence() {
     assert_eq!(error, "[a]: a.0.0 of 2199023255552 bytes does not fit on the disk");
     let error = refused(&["run", "--machine", model, "--name=a", "--wobble=1"]);
     assert!(error.starts_with("--wobble=1: unknown key \"wobble\"; known are bs, "), "{error}");
+    let folder = root().join("experiments/cfq-idle");
+    let folder = folder.to_str().unwrap();
+    let error = refused(&["run", folder, "--workload", "500 readers", "--row", "before"]);
+    assert_eq!(
+        error,
+        format!("{folder}: an experiment stands alone and last; put options such as --workload before it")
+    );
     let error = refused(&["run", "--elevator", "lift", "--name=a"]);
     assert!(error.contains("there are none, mq-deadline, cfq, "), "{error}");
     let error = refused(&["run", "--elevator", "cfq", "--name=a", "--rw=read"]);
