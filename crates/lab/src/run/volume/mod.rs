@@ -4,6 +4,8 @@
 mod contents;
 mod device;
 mod file;
+#[cfg(test)]
+mod tests;
 
 pub(super) use file::OnVolume;
 
@@ -196,6 +198,7 @@ impl OnMachine {
     }
 
     /// Leaves the volume clean.
+    #[cfg(test)]
     pub(super) fn close(self, sim: &Sim) -> Result<(), RunError> {
         match self.ours {
             Some(volume) => {
