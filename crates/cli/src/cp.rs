@@ -75,6 +75,9 @@ impl Destination {
             }
             (Ok(_), None) => Err(host(std::io::ErrorKind::NotADirectory.into())),
             (Err(error), _) if error.kind() != std::io::ErrorKind::NotFound => Err(host(error)),
+            _ if slash && source != Some(FileKind::Directory) => {
+                Err(host(std::io::ErrorKind::NotADirectory.into()))
+            }
             (_, _) => {
                 let name = args.to.file_name().map(OsStr::as_bytes);
                 let name = name.ok_or_else(|| host(std::io::ErrorKind::NotFound.into()))?.to_vec();

@@ -112,21 +112,31 @@ fn show(session: &mut Session, args: &DiffArgs) -> Result<(), Failure> {
         session.out.write(b"[")?;
     }
     let rt = session.rt.clone();
-    let mut printer = Printer { session, args, places: &places, labels, progress, first: true, ended: None };
+    let mut printer =
+        Printer { session, args, places: &places, labels, progress, first: true, unread: 0, ended: None };
     let found = rt.block_on(compare(a.tree(), b.tree(), options, &mut printer))?;
     printer.progress.finish();
+    let unread = printer.unread;
     if let Some(failure) = printer.ended {
         return Err(failure);
     }
     if found > 0 {
         session.exit_with(Exit::Failed);
     }
-    match (args.json, found) {
-        (true, _) => session.out.write(b"\n]\n")?,
-        (false, 0) => session.summary("no differences"),
-        (false, 1) => session.summary("1 difference"),
-        (false, _) => session.summary(&format!("{found} differences")),
+    if args.json {
+        session.out.write(b"\n]\n")?;
+        return Ok(());
     }
+    let found = match found {
+        0 => "no differences".to_owned(),
+        1 => "1 difference".to_owned(),
+        many => format!("{many} differences"),
+    };
+    session.summary(&match unread {
+        0 => found,
+        1 => format!("{found} in what could be read; 1 file or directory could not"),
+        many => format!("{found} in what could be read; {many} files or directories could not"),
+    });
     Ok(())
 }
 
@@ -138,6 +148,8 @@ struct Printer<'a> {
     labels: [String; 2],
     progress: Progress,
     first: bool,
+    /// Files and directories that could not be read.
+    unread: u64,
     /// Why printing ended.
     ended: Option<Failure>,
 }
@@ -173,6 +185,7 @@ impl Report for Printer<'_> {
     }
 
     fn unreadable(&mut self, side: Side, path: &[u8], error: Unreadable) {
+        self.unread += 1;
         let failure = self.places[side as usize].failure(path, error);
         let (progress, session) = (&self.progress, &mut *self.session);
         progress.suspend(|| session.fail(Failure::Compare(Box::new(failure))));

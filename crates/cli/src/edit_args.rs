@@ -151,7 +151,7 @@ pub(crate) struct LnArgs {
     pub(crate) force: bool,
     /// The file in the image; with -s any text
     pub(crate) target: OsString,
-    /// The new name
+    /// The new name, or a directory to make a name of the same kind in
     #[arg(value_name = TARGETS)]
     pub(crate) name: OsString,
 }

@@ -169,7 +169,8 @@ pub enum BuildError {
     },
     /// More inodes are needed than were asked for, or than fit.
     #[error(
-        "the contents need {needed} inodes, the volume has {given}; ask for more inodes or fewer bytes per inode"
+        "the contents need {needed} inodes, the volume has {given}; ask for more inodes, fewer bytes per inode, or, where the \
+         volume has as many as its size allows, a larger volume"
     )]
     TooFewInodes {
         /// Inodes needed, reserved ones included.

@@ -97,3 +97,107 @@ fn the_same_volume_gives_the_same_archive_and_leaves_no_half_one() {
     assert_eq!(failed.code, Some(1));
     assert_eq!(fs::read(&archive).unwrap(), b"old");
 }
+
+/// GNU tar writes `=` and `%` in names of attributes as escapes, and so do we: a volume built from either has the names back.
+#[test]
+fn names_of_attributes_return_from_archives() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, image) = (dir.path().join("source"), dir.path().join("image"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("file"), "x").unwrap();
+    for name in ["user.a=b", "user.%41", "user.%3D", "user.plain"] {
+        let set = rustix::fs::setxattr(source.join("file"), name, b"v", rustix::fs::XattrFlags::empty());
+        if set.is_err() {
+            println!("skipped: no attributes of users here");
+            return;
+        }
+    }
+    extant(["build".as_ref(), source.as_os_str(), "-o".as_ref(), image.as_os_str()]).clean();
+    let ours = dir.path().join("ours.tar");
+    extant(["export".as_ref(), image.as_os_str(), "-o".as_ref(), ours.as_os_str()]).clean();
+    let mut archives = vec![ours];
+    if have("tar") {
+        archives.push(dir.path().join("theirs.tar"));
+        let (to, from) = (archives[1].to_str().unwrap(), source.to_str().unwrap());
+        run("tar", &["--xattrs", "--xattrs-include=*", "--format=posix", "-cf", to, "-C", from, "."]);
+    }
+    for archive in archives {
+        let again = dir.path().join("again");
+        extant(["build".as_ref(), archive.as_os_str(), "-o".as_ref(), again.as_os_str()]).clean();
+        let difference =
+            extant(["diff".as_ref(), "--ignore-times".as_ref(), image.as_os_str(), again.as_os_str()]);
+        assert_eq!(difference.clean_text(), "", "{}", archive.display());
+    }
+}
+
+/// Files keep the permissions that they have in the volume, whatever a directory of the host gives to new ones.
+#[test]
+fn copies_inherit_no_access_list() {
+    if !have("setfacl") || !have("getfacl") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (source, image, to) = (dir.path().join("source"), dir.path().join("image"), dir.path().join("to"));
+    fs::create_dir_all(source.join("dir")).unwrap();
+    fs::create_dir(&to).unwrap();
+    fs::write(source.join("dir/file"), "secret").unwrap();
+    run("chmod", &["660", source.join("dir/file").to_str().unwrap()]);
+    run("setfacl", &["-d", "-m", "u:1234:rwx", to.to_str().unwrap()]);
+    extant(["build".as_ref(), source.as_os_str(), "-o".as_ref(), image.as_os_str()]).clean();
+    extant(["cp", &place(&image, "/dir"), to.join("dir").to_str().unwrap()]).clean();
+    let lists = run("getfacl", &["-R", "-n", "-c", "-p", to.join("dir").to_str().unwrap()]);
+    assert!(lists.contains("group::rw-") && !lists.contains("1234") && !lists.contains("default"), "{lists}");
+}
+
+/// The depth that commands enter is theirs: a volume below it is sound, and what they leave out is said.
+#[test]
+fn what_lies_too_deep_is_told_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, other) = (dir.path().join("image"), dir.path().join("other"));
+    let image_text = image.to_str().unwrap();
+    let mut names = Vec::new();
+    tar_of_depth(&mut names, 2_100);
+    let archive = dir.path().join("deep.tar");
+    fs::write(&archive, names).unwrap();
+    extant(["build", archive.to_str().unwrap(), "-o", image_text]).clean();
+    fs::copy(&image, &other).unwrap();
+    let listed = extant(["ls", "-R", &place(&image, "/")]);
+    assert_eq!(listed.code, Some(4), "{}", &listed.stderr[listed.stderr.len().saturating_sub(300)..]);
+    assert!(listed.stderr.contains("a directory below 2048 others"), "{}", listed.stderr);
+    let compared = extant(["diff", image_text, other.to_str().unwrap()]);
+    assert_ne!(compared.code, Some(0));
+}
+
+/// An archive with one directory in the other.
+fn tar_of_depth(archive: &mut Vec<u8>, depth: usize) {
+    let mut builder = tar::Builder::new(archive);
+    for n in 1..=depth {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Directory);
+        header.set_mode(0o755);
+        header.set_size(0);
+        builder.append_data(&mut header, "d/".repeat(n), &[][..]).unwrap();
+    }
+    builder.finish().unwrap();
+}
+
+#[test]
+fn an_image_is_written_where_a_link_leads_and_a_file_is_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+    std::os::unix::fs::symlink("real", &link).unwrap();
+    extant(["mkfs".as_ref(), link.as_os_str(), "16M".as_ref()]).clean();
+    assert!(link.symlink_metadata().unwrap().is_symlink());
+    assert_eq!(real.metadata().unwrap().len(), 16 << 20);
+    fs::write(dir.path().join("file"), "text").unwrap();
+    extant(["put", dir.path().join("file").to_str().unwrap(), &place(&real, "/file")]).clean();
+    let refused = extant(["put", dir.path().join("file").to_str().unwrap(), &place(&real, "/none/")]);
+    assert!(refused.code == Some(1) && !refused.stderr.contains("put-"), "{}", refused.stderr);
+    for path in ["/file/", "/file/.", "/file/../file"] {
+        let refused = extant(["cat", &place(&real, path)]);
+        assert!(refused.code == Some(1) && refused.stderr.contains("not a directory"), "{}", refused.stderr);
+    }
+    let none = format!("{}/none/", dir.path().display());
+    let refused = extant(["cp", &place(&real, "/file"), &none]);
+    assert!(refused.code == Some(1) && !Path::new(&none).exists(), "{}", refused.stderr);
+}

@@ -411,7 +411,8 @@ impl Dir {
             // With a slash at the end of either path the source must be a directory.
             let node = self.sys.lookup(&source.dir, source.name).await?;
             if node.kind()? != FileType::Dir {
-                return Err(Error::NotADirectory(quote(from)));
+                let path = if target.wants_dir { to } else { from };
+                return Err(Error::NotADirectory(quote(path)));
             }
         }
         self.sys.rename((&source.dir, source.name), (&target.dir, target.name), mode).await

@@ -370,8 +370,8 @@ impl Walk {
             return Some(());
         }
         if entry.depth >= DEPTH_MAX || self.path.len() > PATH_MAX {
-            let rule = "at most 2048, with a path of at most 16 KiB";
-            self.note(Corrupt::field(place, "depth of the directory", entry.depth as u64, rule));
+            let deep = format!("a directory below {DEPTH_MAX} others or a path of 16 KiB ({})", entry.number);
+            self.fail(Error::Unsupported { feature: deep, hint: "; what it holds is left out" });
             return Some(());
         }
         self.enter = entry.inode.clone();

@@ -227,6 +227,28 @@ impl Target<'_> {
         }
         Ok(())
     }
+
+    /// Removes an extended attribute; none that is not there, or that such files cannot have.
+    pub(super) fn remove_xattr(&self, name: &[u8]) -> io::Result<()> {
+        let removed = match self {
+            Self::Open(fd) => rustix::fs::fremovexattr(fd, name),
+            Self::Name(..) => rustix::fs::lremovexattr(self.path(), name),
+        };
+        match removed {
+            Err(Errno::NODATA | Errno::NOTSUP | Errno::ACCESS | Errno::PERM) if !self.has_xattr(name) => {
+                Ok(())
+            }
+            other => other.map_err(io::Error::from),
+        }
+    }
+
+    fn has_xattr(&self, name: &[u8]) -> bool {
+        let mut none = [0_u8; 0];
+        match self {
+            Self::Open(fd) => rustix::fs::fgetxattr(fd, name, &mut none).is_ok(),
+            Self::Name(..) => rustix::fs::lgetxattr(self.path(), name, &mut none).is_ok(),
+        }
+    }
 }
 
 #[cfg(test)]

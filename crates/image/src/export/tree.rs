@@ -264,6 +264,16 @@ impl Copy<'_> {
         }
         match self.volume.xattrs(inode).await {
             Ok(xattrs) => {
+                // A file that is made below a directory with a default list inherits one that the volume's file does not have.
+                for list in [&b"system.posix_acl_access"[..], b"system.posix_acl_default"] {
+                    if inode.kind() != Some(FileKind::Symlink)
+                        && !xattrs.iter().any(|attribute| *attribute.name == *list)
+                        && let Err(error) = target.remove_xattr(list)
+                    {
+                        let name = extant_fs::quote(list);
+                        self.watch.not_kept(path, Loss::Attribute { name, error });
+                    }
+                }
                 for attribute in xattrs {
                     if let Err(error) = target.set_xattr(&attribute.name, &attribute.value) {
                         let name = extant_fs::quote(&attribute.name);

@@ -75,7 +75,7 @@ impl Pax {
 
     fn take_xattr(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         let (name, value) = if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-            (name.to_vec(), value.to_vec())
+            (signs_decoded(name), value.to_vec())
         } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
             let value = base64(value).ok_or("attribute value is not base64")?;
             (percent_decoded(name), value)
@@ -157,6 +157,21 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
         }
     }
     Some(out)
+}
+
+/// A name as GNU tar writes it: with `%3D` for the sign that would end the keyword, and `%25` for that of escapes (tar 1.34,
+/// `xattr_encode_keyword`); other names keep their percent signs.
+fn signs_decoded(name: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((&first, after)) = rest.split_first() {
+        (rest, _) = match rest {
+            [b'%', b'3', b'D', after @ ..] => (after, out.push(b'=')),
+            [b'%', b'2', b'5', after @ ..] => (after, out.push(b'%')),
+            _ => (after, out.push(first)),
+        };
+    }
+    out
 }
 
 fn percent_decoded(name: &[u8]) -> Vec<u8> {

@@ -24,8 +24,9 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Makes a file of `bytes` zeroes beside `path`.
+    /// Makes a file of `bytes` zeroes beside `path`, or beside that which a symbolic link there leads to.
     pub(crate) fn create(path: &Path, bytes: u64, rt: &Rt) -> Result<Self, BuildError> {
+        let path = &behind_links(path);
         let dir = directory_of(path);
         match rustix::fs::stat(path).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {
             Ok(rustix::fs::FileType::RegularFile) | Err(Errno::NOENT) => {}
@@ -87,6 +88,19 @@ impl Output {
             rustix::fs::open(&self.dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         dir.and_then(rustix::fs::fsync).map_err(|e| BuildError::output("sync", &self.dir, e))
     }
+}
+
+/// The name that symbolic links lead to, as a file that is opened for writing is found; it may not exist.
+fn behind_links(path: &Path) -> PathBuf {
+    let mut path = path.to_path_buf();
+    // As many as Linux follows; what a longer chain leads to is found to be no regular file.
+    for _ in 0..40 {
+        match std::fs::read_link(&path) {
+            Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
+            Err(_) => break,
+        }
+    }
+    path
 }
 
 impl Drop for Output {
