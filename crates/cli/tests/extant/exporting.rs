@@ -149,9 +149,9 @@ fn copies_inherit_no_access_list() {
     assert!(lists.contains("group::rw-") && !lists.contains("1234") && !lists.contains("default"), "{lists}");
 }
 
-/// The depth that commands enter is theirs: a volume below it is sound, and what they leave out is said.
+/// The depth that commands enter is theirs: a volume below it is sound, and they say that they leave something out.
 #[test]
-fn what_lies_too_deep_is_told_as_such() {
+fn directories_too_deep_for_a_walk_are_unsupported() {
     let dir = tempfile::tempdir().unwrap();
     let (image, other) = (dir.path().join("image"), dir.path().join("other"));
     let image_text = image.to_str().unwrap();
