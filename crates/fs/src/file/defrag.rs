@@ -17,7 +17,7 @@ use crate::{Error, Result};
 use extant_block::Sector;
 use extant_cache::ByteRange;
 use extant_format::{BlockRange, Extent, VolumeBlock};
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 
 /// Bytes that one request copies.
 const COPY_BYTES: u64 = 1 << 20;
@@ -263,7 +263,8 @@ impl Contents {
                     extant_block::write(&**device, Sector(to + (at >> 9)), buf).await
                 },
             );
-            try_join_all(copies).await?;
+            // Each of them, also where one fails: a write in flight that is left behind would come to blocks that others have.
+            join_all(copies).await.into_iter().collect::<std::result::Result<(), _>>()?;
             at += COPIES as u64 * COPY_BYTES;
         }
         Ok(())

@@ -1,10 +1,13 @@
 //! Defragmentation of a file: the same bytes in fewer runs, at every moment.
 
 use super::crash::{Volatile, image_after};
+use super::durable::{B, PLAIN, with_gate};
 use super::*;
 use crate::volume::WriteOptions;
-use extant_block::{Limits, MemDevice, Record};
+use extant_block::{IoErrorKind, Limits, MemDevice, Op, Record};
+use extant_rt::Nanos;
 use extant_sim::{Machine, Preemption, Sim};
+use std::sync::atomic::Ordering;
 
 const BLOCKS: usize = 90;
 const HOLE: std::ops::Range<usize> = 50..60;
@@ -139,4 +142,57 @@ fn maps_of_pointers_are_refused_and_a_full_volume_leaves_the_file_as_it_is() {
         .unwrap();
         check_is_silent(&image, args);
     }
+}
+
+#[test]
+fn a_failed_copy_keeps_its_place_until_the_others_have_ended() {
+    const HALF: u64 = 384;
+    let found = with_gate(
+        PLAIN,
+        vec![],
+        |_| vec![],
+        async |rt, bed, gate, number| {
+            let (_, file) = bed.file(number, FileOptions::default()).await;
+            // Two runs, each of two requests.
+            for (at, mark) in [(HALF, 2), (0, 1)] {
+                file.write(at * B, &vec![mark; (HALF * B) as usize]).await.unwrap();
+                file.sync().await.unwrap();
+            }
+            let free = bed.writer.alloc.statfs().free;
+            gate.holds_reads.store(true, Ordering::Relaxed);
+            gate.holds.store(true, Ordering::Relaxed);
+            let mut defragment = Box::pin(file.defragment());
+            let mut goes_on = async || {
+                let ended = poll_once(&mut defragment).await;
+                rt.sleep(Nanos::from_millis(1)).await;
+                !ended
+            };
+            assert!(goes_on().await && goes_on().await);
+            let mut reads = std::mem::take(&mut *gate.held.lock());
+            reads.sort_by_key(|bio| bio.start.0);
+            assert_eq!(
+                reads.iter().map(|bio| (bio.op, bio.bytes)).collect::<Vec<_>>(),
+                [(Op::Read, 1 << 20), (Op::Read, 1 << 19)]
+            );
+            gate.holds_reads.store(false, Ordering::Relaxed);
+            let bad = reads.pop().unwrap();
+            reads.into_iter().for_each(|bio| gate.submit(bio));
+            assert!(goes_on().await && goes_on().await);
+            assert_eq!(gate.held.lock().iter().map(|bio| bio.op).collect::<Vec<_>>(), [Op::Write]);
+            bad.end_as("gate", Err(IoErrorKind::Os(5)));
+            for _ in 0..100 {
+                assert!(goes_on().await, "a copy is in flight");
+                assert!(bed.writer.alloc.statfs().free < free, "to blocks that are nobody else's");
+            }
+            gate.release();
+            assert!(matches!(defragment.await, Err(Error::Io(_))));
+            assert_eq!(bed.writer.alloc.statfs().free, free);
+            drop(file);
+            bed.commit_counts().await;
+        },
+    );
+    let Some((_dir, image, number)) = found else { return };
+    check_is_silent(&image, "after a copy that failed");
+    let expected = [1, 2].map(|mark| vec![mark; (HALF * B) as usize]).concat();
+    assert!(dumped(&image, number) == expected);
 }
