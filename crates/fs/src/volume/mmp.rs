@@ -30,12 +30,29 @@ struct Held {
     rt: Rt,
     device: Arc<dyn Device>,
     sb: Superblock,
-    /// As it was written last. Held while it is read and written.
-    block: async_lock::Mutex<Mmp>,
+    /// Held while the block is read and written.
+    count: async_lock::Mutex<Count>,
     /// Why the count has ended.
     lost: Mutex<Option<Error>>,
     /// The volume that stops being written when the block is another's.
     namespace: OnceLock<Weak<Namespace>>,
+}
+
+#[derive(Debug)]
+struct Count {
+    /// The block as it was written last, or read since.
+    block: Mmp,
+    /// The state of a write that failed: the block may have it instead.
+    perhaps: Option<MmpState>,
+    /// When the block was known to be ours.
+    known: Nanos,
+}
+
+impl Count {
+    /// Whether a state of the block is this writer's.
+    fn has(&self, state: MmpState) -> bool {
+        state == self.block.state() || Some(state) == self.perhaps
+    }
 }
 
 impl Protection {
@@ -71,7 +88,7 @@ impl Protection {
         }
         let first = rt.rng(&format!("mmp {}", rt.now().0)).below(u64::from(MMP_SEQUENCE_MAX) + 1) as u32;
         let ours = found
-            .with_user(USER, device.limits().name.as_bytes(), (2 * interval).max(INTERVAL_MIN_S))
+            .with_user(USER, device.limits().name.as_bytes(), interval.saturating_mul(2))
             .with_state(MmpState::Mounted(first), time.cast_unsigned());
         write(device, sb, &ours).await?;
         if is_left {
@@ -84,8 +101,8 @@ impl Protection {
         }
         let (lost, namespace) = Default::default();
         let (device, sb) = (device.clone(), sb.clone());
-        let block = async_lock::Mutex::new(ours);
-        let held = Arc::new(Held { rt: rt.clone(), device, sb, block, lost, namespace });
+        let count = async_lock::Mutex::new(Count { block: ours, perhaps: None, known: rt.now() });
+        let held = Arc::new(Held { rt: rt.clone(), device, sb, count, lost, namespace });
         let (rt, weak) = (rt.clone(), Arc::downgrade(&held));
         let update = Nanos::from_secs(interval.into());
         let count = async move {
@@ -117,45 +134,70 @@ impl Protection {
     /// The block is another's, or cannot be written.
     pub(super) async fn release(&self, time: i64) -> Result<()> {
         let held = &*self.held;
-        let mut block = held.block.lock().await;
+        let mut count = held.count.lock().await;
         self.check()?;
         *held.lost.lock() = Some(Error::ReadOnly);
-        *block = block.clone().with_state(MmpState::Clean, time.cast_unsigned());
-        write(&held.device, &held.sb, &block).await
+        count.block = count.block.clone().with_state(MmpState::Clean, time.cast_unsigned());
+        write(&held.device, &held.sb, &count.block).await
     }
 }
 
 impl Held {
     /// Counts on; `false` once the block is released or another's.
     async fn count(&self) -> bool {
-        let mut block = self.block.lock().await;
+        let mut count = self.count.lock().await;
         if self.lost.lock().is_some() || self.namespace().is_some_and(|volume| has_ended(&volume)) {
             return false;
         }
-        let counted = async {
-            let found = read(&self.device, &self.sb).await?;
-            if found.state() != block.state() {
-                return Err(in_use(&found));
-            }
-            let MmpState::Mounted(count) = block.state() else { return Err(Error::Defect) };
-            let next = if count >= MMP_SEQUENCE_MAX { 1 } else { count + 1 };
-            let time = self.rt.wall_clock().cast_unsigned();
-            *block = block.clone().with_state(MmpState::Mounted(next), time);
-            write(&self.device, &self.sb, &block).await
-        };
-        let Err(error) = counted.await else { return true };
-        if matches!(error, Error::Io(_)) {
-            // The block's state is unknown then: the next look tells.
-            if let Ok(found) = read(&self.device, &self.sb).await {
-                *block = found;
-            }
-            return true;
-        }
+        let Err(error) = self.count_on(&mut count).await else { return true };
         *self.lost.lock() = Some(error.clone());
         if let Some(volume) = self.namespace() {
             volume.writer.journal.latch(error);
         }
         false
+    }
+
+    /// Writes the next number. A device that fails leaves it to the next round, but not for longer than the interval after which
+    /// another host may begin to take the block for one that a crash left.
+    ///
+    /// # Errors
+    /// The block is another's, damaged, or has been out of reach for too long: nothing more may be written.
+    async fn count_on(&self, count: &mut Count) -> Result<()> {
+        let failed = match self.write_next(count).await {
+            Err(Error::Io(error)) => Error::Io(error),
+            other => return other,
+        };
+        let interval = Nanos::from_secs(count.block.check_interval_s().into());
+        if self.rt.now() - count.known > interval {
+            return Err(failed);
+        }
+        // The write's outcome is unknown: the block has this number or the one before. With any other it is another's, which had
+        // the time to take it while this host waited for the device.
+        let now = self.rt.now();
+        match read(&self.device, &self.sb).await {
+            Ok(found) if count.has(found.state()) => {
+                (count.block, count.perhaps, count.known) = (found, None, now);
+                Ok(())
+            }
+            Ok(found) => Err(in_use(&found)),
+            Err(Error::Io(_)) => Ok(()),
+            Err(damaged) => Err(damaged),
+        }
+    }
+
+    async fn write_next(&self, count: &mut Count) -> Result<()> {
+        let found = read(&self.device, &self.sb).await?;
+        if !count.has(found.state()) {
+            return Err(in_use(&found));
+        }
+        let MmpState::Mounted(number) = found.state() else { return Err(Error::Defect) };
+        let next = MmpState::Mounted(if number >= MMP_SEQUENCE_MAX { 1 } else { number + 1 });
+        let written = found.clone().with_state(next, self.rt.wall_clock().cast_unsigned());
+        (count.block, count.perhaps) = (found, Some(next));
+        let now = self.rt.now();
+        write(&self.device, &self.sb, &written).await?;
+        (count.block, count.perhaps, count.known) = (written, None, now);
+        Ok(())
     }
 
     fn namespace(&self) -> Option<Arc<Namespace>> {

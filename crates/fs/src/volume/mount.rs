@@ -211,8 +211,9 @@ impl Volume {
         let namespace = Namespace::new(&writer, Files::new(&writer, disk), disk);
         let mut mounted = Mounted { namespace, mount };
         if let Some(protection) = &mounted.mount.protection {
-            protection.check()?;
+            // In this order: a round that finds the block lost latches the volume that it knows.
             protection.tell(&mounted.namespace);
+            protection.check()?;
         }
         mounted.mount.mark_open(&writer.store).await?;
         // As Linux has it: with known errors, only a check finishes them.
