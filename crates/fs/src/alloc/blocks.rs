@@ -15,7 +15,8 @@ use std::sync::Arc;
 pub(crate) struct Allocated {
     shared: Arc<Shared>,
     run: PhysicalRun,
-    logged: bool,
+    /// It is logged, or was taken back.
+    settled: bool,
 }
 
 impl Allocated {
@@ -33,7 +34,7 @@ impl Allocated {
         let (group, _) = groups.split(front).next().expect("a run lies in a group");
         groups.pin(group);
         drop(groups);
-        Self { shared: self.shared.clone(), run: front, logged: false }
+        Self { shared: self.shared.clone(), run: front, settled: false }
     }
 
     /// Credits of [`Allocator::log`]: the bitmap and the descriptor.
@@ -42,7 +43,7 @@ impl Allocated {
 
 impl Drop for Allocated {
     fn drop(&mut self) {
-        if !self.logged {
+        if !self.settled {
             // Found before it can be promised.
             let lost = self.shared.give(self.run);
             self.shared.space.abandoned(self.run.blocks - lost);
@@ -105,7 +106,7 @@ impl Allocator {
             match step {
                 Step::Run(run) => {
                     self.shared.space.allocated(reservation, run.blocks);
-                    return Ok(Allocated { shared: self.shared.clone(), run, logged: false });
+                    return Ok(Allocated { shared: self.shared.clone(), run, settled: false });
                 }
                 Step::Load(group) => {
                     request.loads += 1;
@@ -119,7 +120,14 @@ impl Allocator {
 
     /// Blocks that were taken out of the allocatable ones.
     pub(super) fn taken(&self, run: PhysicalRun) -> Allocated {
-        Allocated { shared: self.shared.clone(), run, logged: false }
+        Allocated { shared: self.shared.clone(), run, settled: false }
+    }
+
+    /// Takes back an allocation that is not logged. Its blocks stay promised to the caller, those of damaged groups apart.
+    pub(crate) fn take_back(&self, mut allocated: Allocated) -> Reservation {
+        allocated.settled = true;
+        let lost = self.shared.give(allocated.run);
+        self.shared.space.taken_back(allocated.run.blocks - lost)
     }
 
     /// Makes the rest of a file's window allocatable to all: the file has no writer any more.
@@ -129,7 +137,7 @@ impl Allocator {
 
     /// Logs an allocation under the handle of whatever points to it: bits and counts. [`Allocated::CREDITS`].
     pub(crate) fn log(&self, handle: &mut Handle, mut allocated: Allocated) {
-        allocated.logged = true;
+        allocated.settled = true;
         let parts: Vec<_> = self.shared.groups.lock().split(allocated.run).collect();
         for (group, span) in parts {
             let bitmap = self.shared.block_bitmap(handle, group);

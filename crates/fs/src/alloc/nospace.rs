@@ -65,7 +65,9 @@ impl Allocator {
                 other => return other,
             }
         }
-        Err(Error::NoSpace)
+        // A trim keeps free blocks for as long as the device discards them.
+        journal.discards_ended().await;
+        self.reserve(data, meta, privilege)
     }
 
     /// As [`Allocator::inode`], after a commit if inodes were freed that only this makes free to take.

@@ -94,6 +94,14 @@ impl Space {
         self.0.lock().free += blocks;
     }
 
+    /// As [`Self::abandoned`], of blocks that stay promised.
+    pub(crate) fn taken_back(&self, blocks: u64) -> Reservation {
+        let mut counts = self.0.lock();
+        counts.free += blocks;
+        counts.promised += blocks;
+        Reservation { space: self.clone(), blocks }
+    }
+
     /// Blocks that a running transaction frees.
     pub(crate) fn freed(&self, blocks: u64) {
         self.0.lock().pending += blocks;

@@ -308,11 +308,8 @@ impl Contents {
             let gone: Vec<Allocated> = starts.iter().filter_map(|start| live.places.remove(start)).collect();
             (gone, live.wake())
         };
-        let count = gone.iter().map(|allocated| allocated.run().blocks).sum();
-        drop(gone);
-        if count > 0
-            && let Ok(reservation) = self.writer.alloc.reserve(count, 0, Privilege::Reserved)
-        {
+        for allocated in gone {
+            let reservation = self.writer.alloc.take_back(allocated);
             self.live.lock().put_back(reservation);
         }
         wakers.into_iter().for_each(Waker::wake);
@@ -452,60 +449,78 @@ impl Contents {
         wakers
     }
 
-    /// Blocks for new nodes near `near`, from `own` or else from what is reserved for the file's dirty blocks.
+    /// Blocks for new nodes near `near`, from `own` or else from what is reserved for the file's dirty blocks. After an error
+    /// they are promised as before.
     async fn allocate_nodes(
         &self,
         count: u32,
         near: VolumeBlock,
         mut own: Option<&mut Reservation>,
     ) -> Result<(Vec<Allocated>, Vec<VolumeBlock>)> {
-        let (mut places, mut news) = (Vec::new(), Vec::new());
-        while news.len() < count as usize {
-            let want = count - news.len() as u32;
-            let alloc = &self.writer.alloc;
-            if let Some(own) = own.as_deref_mut().filter(|own| own.blocks() > 0) {
-                let got = alloc.blocks(near, want, own).await?;
-                news.extend((got.run().start.0..got.run().end().0).map(VolumeBlock));
-                places.push(got);
-                continue;
-            }
-            let reserved = {
-                let mut live = self.live.lock();
-                let from_nodes = u64::from(want).min(live.for_nodes);
-                live.for_nodes -= from_nodes;
-                live.take_reserved(from_nodes).filter(|reservation| reservation.blocks() > 0)
-            };
-            let mut reservation = match reserved {
-                Some(reservation) => reservation,
-                None => alloc.reserve(0, want.into(), Privilege::Reserved)?,
-            };
-            let got = alloc.blocks(near, want, &mut reservation).await;
-            if reservation.blocks() > 0 {
-                let mut live = self.live.lock();
-                live.for_nodes += reservation.blocks();
-                live.put_back(reservation);
-            }
-            let got = match got {
-                Ok(got) => got,
+        let (mut places, mut from_own) = (Vec::new(), 0);
+        let mut left = count;
+        while left > 0 {
+            let from = own.as_deref_mut().filter(|own| own.blocks() > 0);
+            let is_own = from.is_some();
+            match self.allocate_some_nodes(left, near, from).await {
+                Ok(got) => {
+                    left -= got.run().blocks as u32;
+                    from_own += usize::from(is_own);
+                    places.push(got);
+                }
                 Err(error) => {
-                    // The places of earlier rounds are free again, and stay promised to the nodes.
-                    let placed = news.len() as u64;
-                    drop(places);
-                    if placed > 0
-                        && let Ok(reservation) = alloc.reserve(0, placed, Privilege::Reserved)
-                    {
-                        let mut live = self.live.lock();
-                        live.for_nodes += placed;
-                        live.put_back(reservation);
+                    for (n, place) in places.into_iter().enumerate() {
+                        self.put_back_nodes(place, own.as_deref_mut().filter(|_| n < from_own));
                     }
                     return Err(error);
                 }
-            };
-            let run = got.run();
-            news.extend((run.start.0..run.end().0).map(VolumeBlock));
-            places.push(got);
+            }
         }
+        let blocks = |place: &Allocated| (place.run().start.0..place.run().end().0).map(VolumeBlock);
+        let news = places.iter().flat_map(blocks).collect();
         Ok((places, news))
+    }
+
+    /// Up to `want` adjacent blocks for nodes.
+    async fn allocate_some_nodes(
+        &self,
+        want: u32,
+        near: VolumeBlock,
+        own: Option<&mut Reservation>,
+    ) -> Result<Allocated> {
+        let alloc = &self.writer.alloc;
+        if let Some(own) = own {
+            return alloc.blocks(near, want, own).await;
+        }
+        let reserved = {
+            let mut live = self.live.lock();
+            let from_nodes = u64::from(want).min(live.for_nodes);
+            live.for_nodes -= from_nodes;
+            live.take_reserved(from_nodes).filter(|reservation| reservation.blocks() > 0)
+        };
+        let mut reservation = match reserved {
+            Some(reservation) => reservation,
+            None => alloc.reserve(0, want.into(), Privilege::Reserved)?,
+        };
+        let got = alloc.blocks(near, want, &mut reservation).await;
+        self.keep_for_nodes(reservation);
+        got
+    }
+
+    fn put_back_nodes(&self, place: Allocated, own: Option<&mut Reservation>) {
+        let reservation = self.writer.alloc.take_back(place);
+        match own {
+            Some(own) => own.merge(reservation),
+            None => self.keep_for_nodes(reservation),
+        }
+    }
+
+    fn keep_for_nodes(&self, reservation: Reservation) {
+        if reservation.blocks() > 0 {
+            let mut live = self.live.lock();
+            live.for_nodes += reservation.blocks();
+            live.put_back(reservation);
+        }
     }
 }
 

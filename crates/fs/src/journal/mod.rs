@@ -290,6 +290,11 @@ impl Journal {
         Ok(KeptOpen(self.inner.clone()))
     }
 
+    /// Waits for a moment without discards of free blocks.
+    pub(crate) async fn discards_ended(&self) {
+        self.inner.wait_until(|state| (state.kept_open == 0).then_some(())).await;
+    }
+
     /// Writes home what is committed, and frees its room in the log.
     ///
     /// # Errors

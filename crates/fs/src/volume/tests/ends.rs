@@ -17,7 +17,7 @@ const KIB: u64 = 1 << 10;
 
 /// A device of one claim at a time, which holds back what it is told to.
 #[derive(Debug)]
-struct Gate {
+pub(super) struct Gate {
     memory: Arc<MemDevice>,
     /// The operation that is held back.
     holds: Mutex<Option<Op>>,
@@ -38,7 +38,7 @@ impl Drop for Free {
 }
 
 impl Gate {
-    fn new(image: &[u8]) -> Arc<Self> {
+    pub(super) fn new(image: &[u8]) -> Arc<Self> {
         let memory = Arc::new(MemDevice::from_bytes(image.to_vec()));
         let (holds, passes, held, changes, is_claimed) = Default::default();
         Arc::new(Self { memory, holds, passes, held, changes, is_claimed })
@@ -93,7 +93,7 @@ impl Device for Gate {
     }
 }
 
-fn image(mib: usize, args: &str) -> Option<Vec<u8>> {
+pub(super) fn image(mib: usize, args: &str) -> Option<Vec<u8>> {
     if !have_tools() {
         return None;
     }
@@ -103,17 +103,17 @@ fn image(mib: usize, args: &str) -> Option<Vec<u8>> {
     Some(std::fs::read(path).unwrap())
 }
 
-fn world() -> Sim {
+pub(super) fn world() -> Sim {
     Sim::new(Machine::free(2, Preemption::None), 1)
 }
 
-async fn opened(rt: &Rt, gate: &Arc<Gate>) -> (Volume, PageCache) {
+pub(super) async fn opened(rt: &Rt, gate: &Arc<Gate>) -> (Volume, PageCache) {
     let cache = PageCache::new(rt, CacheConfig::with_budget(8 << 20)).unwrap();
     let disk = cache.attach(gate.clone());
     (Volume::open_writable(rt, &disk, WriteOptions::default()).await.unwrap(), cache)
 }
 
-async fn created(volume: &Volume, name: &[u8]) -> crate::OpenFile {
+pub(super) async fn created(volume: &Volume, name: &[u8]) -> crate::OpenFile {
     let root = volume.root_node().await.unwrap();
     let node = root.create(&Caller::root(), name, 0o644).await.unwrap();
     node.open(&Caller::root(), FileOptions::default()).unwrap()
@@ -172,15 +172,25 @@ fn a_trim_that_is_dropped_keeps_its_blocks_until_their_discard_has_ended() {
             let later = pin!(rt.sleep(Nanos::from_secs(1)));
             assert!(matches!(select(trimming, later).await, Either::Right(_)), "it waits for the discard");
         }
+        let part = [7; 256 << 10];
         let mut size = 0;
-        for _ in 0..2 {
-            while let Ok(written) = file.write(size, &[7; 256 << 10]).await {
-                size += written as u64;
-            }
-            file.sync().await.unwrap();
-            gate.release();
-            rt.sleep(Nanos::from_secs(1)).await;
+        loop {
+            let mut write = Box::pin(file.write(size, &part));
+            let ended = match select(write.as_mut(), pin!(rt.sleep(Nanos::from_secs(1)))).await {
+                Either::Left((written, _)) => Some(written),
+                Either::Right(_) => None,
+            };
+            let Some(written) = ended else {
+                gate.release();
+                size += write.await.unwrap() as u64;
+                break;
+            };
+            size += written.expect("a write waits for the discard") as u64;
         }
+        while let Ok(written) = file.write(size, &part).await {
+            size += written as u64;
+        }
+        file.sync().await.unwrap();
         assert!(size > 4096 * KIB, "the volume was filled: {size} bytes");
         drop(file);
         volume.close().await.unwrap();
