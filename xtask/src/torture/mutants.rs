@@ -246,7 +246,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             "Vec::new()",
         ),
     ),
-    nth(0, 3, mutant("synchronous-write-leaves-the-size", "crates/fs/src/file/sync.rs", "self.size()", "0")),
+    mutant("synchronous-write-leaves-the-size", "crates/fs/src/file/sync.rs", "self.size()", "0"),
     mutant("fsync-without-commit", "crates/fs/src/file/sync.rs", "journal.commit(tid).await?;", ""),
     mutant(
         "fsync-without-flush",

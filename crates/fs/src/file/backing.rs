@@ -11,6 +11,7 @@ use crate::alloc::{Allocated, Privilege, Reservation};
 use crate::inode::{Orphan, Orphans};
 use crate::journal::{Credits, Handle};
 use crate::map::change::{Change, PinnedNodes, frees_metadata, plan, written};
+use crate::map::cost::pointer_growth;
 use crate::map::edit::Rest;
 use crate::map::live::{Known, Was, WriteStep};
 use crate::meta::RankedGuard;
@@ -27,6 +28,8 @@ use std::task::Waker;
 
 /// Runs of a file that one handle logs at most.
 pub(super) const RUNS_PER_HANDLE: usize = 12;
+/// Blocks of pointers that one handle changes at most, for several runs.
+const NODES_PER_HANDLE: u64 = 32;
 /// From this size on the volume must say that it has large files (`RO_COMPAT_LARGE_FILE`).
 pub(super) const LARGE_FILE_BYTES: u64 = 1 << 31;
 
@@ -288,7 +291,10 @@ impl Contents {
                 Err(_) => self.give_up(blocks),
             }
         }
-        for part in landed.chunks(RUNS_PER_HANDLE) {
+        let mut rest = &landed[..];
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(self.logged_together(rest));
+            rest = behind;
             if result.is_ok() {
                 result = self.log(part, run.size_bytes).await;
             }
@@ -297,6 +303,16 @@ impl Contents {
             }
         }
         result
+    }
+
+    /// The number of these runs that one handle logs.
+    fn logged_together(&self, landed: &[Landed]) -> usize {
+        let mut nodes = 0;
+        let fits = |(blocks, ..): &&Landed| {
+            nodes += if self.uses_extents() { 0 } else { pointer_growth(*blocks, self.block) };
+            nodes <= NODES_PER_HANDLE
+        };
+        landed.iter().take(RUNS_PER_HANDLE).take_while(fits).count().max(1)
     }
 
     /// Blocks in flight did not reach the map: those that were delayed are so again.

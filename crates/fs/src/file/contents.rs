@@ -80,7 +80,7 @@ pub(super) enum Rest {
     Idle,
     /// Its times alone: it was overwritten in place.
     TimesUnlogged,
-    /// Blocks are dirty or in flight.
+    /// Blocks are dirty or in flight, or behind the recorded size.
     Busy,
 }
 
@@ -382,8 +382,10 @@ impl Contents {
 
     /// The changes of the file that are not logged yet.
     pub(super) fn rest(&self) -> Rest {
+        let recorded = self.recorded_bytes();
         let live = self.live.lock();
-        match live.map.is_clean() && !self.is_emptied() && !live.is_ahead {
+        let is_recorded = !live.is_ahead && live.map.recordable_bytes(recorded) <= recorded;
+        match live.map.is_clean() && !self.is_emptied() && is_recorded {
             false => Rest::Busy,
             true if live.times_unlogged => Rest::TimesUnlogged,
             true => Rest::Idle,

@@ -58,7 +58,7 @@ impl OpenFile {
     }
 
     /// Writes `buf` from byte `at` on (with [`append`](super::FileOptions::append) at the end of the file), and gives it back
-    /// with how many bytes were written: fewer where the largest size ends. On the device when it returns, and found there
+    /// with how many bytes were written: fewer where the largest size ends, and where only the first of them could be mapped. On the device when it returns, and found there
     /// after a crash once the file was synced. Whole sectors over blocks that hold data, and whole blocks anywhere, are written
     /// directly; other writes go through the cache and are written back.
     ///
@@ -95,8 +95,11 @@ impl OpenFile {
         let asked = ByteRange::new(at, at.saturating_add(len));
         if !self.options.append && asked.len() == len && contents.is_of_sectors(asked) {
             let _inode = contents.cell.lock().read().await;
-            if self.overwrite(asked, held).await? || self.write_beside(asked, held).await? {
+            if self.overwrite(asked, held).await? {
                 return Ok(asked);
+            }
+            if let Some(end) = self.write_beside(asked, held).await? {
+                return Ok(ByteRange::new(at, end));
             }
         }
         let _inode = contents.cell.lock().write().await;
@@ -114,8 +117,8 @@ impl OpenFile {
         // The rest of the last block is zeroed with it; elsewhere a block that is not overwritten as a whole may hold nothing yet.
         let ends_whole = end.is_multiple_of(unit) || end >= self.size();
         if at.is_multiple_of(unit) && ends_whole && contents.is_of_sectors(bytes) && bytes.len() == len {
-            self.write_blocks(bytes, held).await?;
-            return Ok(bytes);
+            let end = self.write_blocks(bytes, held).await?;
+            return Ok(ByteRange::new(at, end));
         }
         let buf = held.as_ref().expect("a caller's buffer");
         let done = self.write_steps(at, &buf[..(end - at) as usize]).await?;
@@ -145,16 +148,16 @@ impl OpenFile {
         Ok(true)
     }
 
-    /// Writes whole blocks that need a place or grow the file, beside other direct writers; `false` where the write has to have
-    /// the file for itself.
-    async fn write_beside(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<bool> {
+    /// Writes whole blocks that need a place or grow the file, beside other direct writers, and gives the byte up to which it did;
+    /// `None` where the write has to have the file for itself.
+    async fn write_beside(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<Option<u64>> {
         let contents = &*self.contents;
         let (unit, size) = (u64::from(contents.block.bytes()), self.size());
         let is_whole = bytes.start.is_multiple_of(unit) && bytes.end.is_multiple_of(unit);
         // While direct writers share the file, it grows by whole blocks.
         let leaves_tail = bytes.start > size && !size.is_multiple_of(unit);
         if !is_whole || leaves_tail || bytes.end > contents.max_bytes() || contents.inline_bytes().is_some() {
-            return Ok(false);
+            return Ok(None);
         }
         self.check_may_change(false)?;
         self.drop_privileges().await?;
@@ -162,20 +165,18 @@ impl OpenFile {
         let _exclusion = self.mapping.exclude(bytes).await;
         let pending = match contents.reserve_now(contents.blocks_of(bytes), self.privilege()).await {
             Ok(pending) => pending,
-            Err(Error::NoSpace) => return Ok(false),
+            Err(Error::NoSpace) => return Ok(None),
             Err(error) => return Err(error),
         };
         contents.touch();
         let written = self.write_reserved(bytes, held).await;
-        if written.is_err() {
-            self.give_up_write(&pending).await;
-        }
-        written.map(|()| true)
+        self.give_up_rest(&pending, bytes, &written).await;
+        written.map(Some)
     }
 
-    /// Writes whole blocks, allocating those that have no place, and the file's last one with its rest zeroed. The caller keeps
-    /// others out.
-    async fn write_blocks(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<()> {
+    /// Writes whole blocks, allocating those that have no place, and the file's last one with its rest zeroed; gives the byte up
+    /// to which it did. The caller keeps others out.
+    async fn write_blocks(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<u64> {
         let contents = &*self.contents;
         let pending = contents.reserve(contents.blocks_of(bytes), self.privilege()).await?;
         let written = async {
@@ -187,23 +188,28 @@ impl OpenFile {
             self.write_reserved(bytes, held).await
         };
         let written = written.await;
-        if written.is_err() {
-            self.give_up_write(&pending).await;
-        }
+        self.give_up_rest(&pending, bytes, &written).await;
         written
     }
 
-    /// Blocks that were reserved for a write, which failed, are as they were.
-    async fn give_up_write(&self, pending: &[BlockRange]) {
+    /// Blocks that were reserved for a write of `bytes` are as they were from the byte on up to which it was `written`.
+    async fn give_up_rest(&self, pending: &[BlockRange], bytes: ByteRange, written: &Result<u64>) {
         let contents = &*self.contents;
+        let from = match written {
+            Ok(end) if *end == bytes.end => return,
+            Ok(end) => contents.block.blocks_for(*end),
+            Err(_) => 0,
+        };
         let _ending = contents.endings.lock().await;
         // While the blocks that were not written bound it, still.
         contents.live.lock().map.distrust(self.size());
-        contents.unreserve_all(pending, 0);
+        contents.unreserve_all(pending, from);
+        // Up to the blocks of others behind them; a failure is told by the next sync.
+        let _ = contents.record_reached().await;
     }
 
-    /// Writes blocks that are reserved. The caller holds the exclusion of the range.
-    async fn write_reserved(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<()> {
+    /// Writes blocks that are reserved; gives the byte up to which they are logged. The caller holds the exclusion of the range.
+    async fn write_reserved(&self, bytes: ByteRange, held: &mut Option<Buf>) -> Result<u64> {
         let contents = &*self.contents;
         self.mapping.invalidate(bytes).await.map_err(cache_error)?;
         let mut placed = WrittenRun { extents: Default::default(), size_bytes: 0 };
@@ -221,8 +227,17 @@ impl OpenFile {
         let size = self.size().max(bytes.end);
         placed.size_bytes = size;
         let logged = contents.finish(&placed).await;
-        written.and(logged)?;
-        self.mapping.set_size(size).await.map_err(cache_error)
+        written?;
+        let mut end = bytes.end;
+        if let Err(error) = logged {
+            // Blocks that are logged stay in the file, and count as written: the recorded size may have grown over them.
+            end = contents.live.lock().map.logged_until(bytes);
+            if end == bytes.start {
+                return Err(error);
+            }
+        }
+        self.mapping.set_size(self.size().max(end)).await.map_err(cache_error)?;
+        Ok(end)
     }
 
     async fn write_placed(&self, held: &mut Option<Buf>, placed: &WrittenRun) -> Result<()> {

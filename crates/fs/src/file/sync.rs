@@ -1,10 +1,12 @@
 //! Making a file durable: its data, then the transaction that points to them.
 
-use super::contents::Contents;
+use super::backing::{LARGE_FILE_BYTES, ensure_large_file};
+use super::contents::{Contents, Live};
+use super::resize::RECORD_CREDITS;
 use super::write::{OpenFile, cache_error};
 use crate::journal::Credits;
 use crate::{Error, Result};
-use extant_cache::ByteRange;
+use extant_cache::{ByteRange, Mapping};
 
 /// Rounds of write-back until the recorded size covers what was there at the beginning: a block that another writer dirties
 /// while it is in flight takes a second one.
@@ -33,11 +35,7 @@ impl OpenFile {
     /// # Errors
     /// The error of the write-back, which the next sync returns as well.
     pub async fn write_back(&self) -> Result<()> {
-        let written = async {
-            self.mapping.write_back(ByteRange::ALL).await.map_err(cache_error)?;
-            self.contents.log_emptied().await
-        };
-        self.contents.writer.guarded(written).await
+        self.contents.writer.guarded(self.contents.write_back(&self.mapping)).await
     }
 
     pub(super) async fn sync_range(&self, bytes: ByteRange, data_only: bool) -> Result<()> {
@@ -50,23 +48,10 @@ impl OpenFile {
             // Nothing came that would have logged it.
             written = contents.log_emptied().await;
         }
-        let mut round = 0;
-        while written.is_ok() && !contents.has_recorded(size) && round < ROUNDS {
+        if written.is_ok() {
             // Blocks outside the range keep the size from being recorded.
-            written = self.pages.sync_range(ByteRange::ALL).await.map_err(cache_error);
-            round += 1;
-        }
-        if written.is_ok() && !contents.has_recorded(size.min(self.size())) {
-            // Once more, without other writers.
-            let _inode = contents.cell.lock().write().await;
-            written = self.pages.sync_range(ByteRange::ALL).await.map_err(cache_error);
-            if written.is_ok() && !contents.has_recorded(size.min(self.size())) {
-                let recorded = contents.recorded_bytes();
-                written = Err(Error::NotWritten(format!(
-                    "inode {}: its size of {size} bytes is not recorded, only {recorded}",
-                    self.inode()
-                )));
-            }
+            let write = || async { self.pages.sync_range(ByteRange::ALL).await.map_err(cache_error) };
+            written = contents.reach(size, &self.mapping, write).await;
         }
         let logged = contents.log_times(data_only).await;
         let durable = contents.make_durable().await;
@@ -75,6 +60,80 @@ impl OpenFile {
 }
 
 impl Contents {
+    /// Writes the file's data; the map and the size are logged when this returns. The caller holds no lock of the inode.
+    ///
+    /// # Errors
+    /// As [`OpenFile::write_back`].
+    pub(super) async fn write_back(&self, mapping: &Mapping) -> Result<()> {
+        let size = mapping.size();
+        let write = || async { mapping.write_back(ByteRange::ALL).await.map_err(cache_error) };
+        write().await?;
+        self.log_emptied().await?;
+        self.reach(size, mapping, write).await
+    }
+
+    /// Has `write` write the file's data until the volume records a size of `size` bytes, or the smaller one that the file has by
+    /// now. The caller holds no lock of the inode.
+    ///
+    /// # Errors
+    /// Those of `write`; [`Error::NotWritten`]: data in front of the size cannot be written.
+    pub(super) async fn reach<W>(&self, size: u64, mapping: &Mapping, write: impl Fn() -> W) -> Result<()>
+    where
+        W: Future<Output = Result<()>>,
+    {
+        for _ in 0..ROUNDS {
+            if self.has_recorded(size.min(mapping.size())) {
+                return Ok(());
+            }
+            write().await?;
+        }
+        if self.has_recorded(size.min(mapping.size())) {
+            return Ok(());
+        }
+        // Once more, without other writers: those of blocks that keep the size from being recorded have ended.
+        let _inode = self.cell.lock().write().await;
+        write().await?;
+        if mapping.size() == 0 {
+            self.log_emptied().await?;
+        }
+        self.record_reached().await?;
+        let recorded = self.recorded_bytes();
+        if self.has_recorded(size.min(mapping.size())) {
+            return Ok(());
+        }
+        let inode = self.number();
+        let what = format!("inode {inode}: its size of {size} bytes is not recorded, only {recorded}");
+        Err(Error::NotWritten(what))
+    }
+
+    /// Records the size that the file has reached on the device. The end of write-back does so where blocks land; this is for
+    /// blocks in front of those, which were given up. The caller holds the inode's lock.
+    ///
+    /// # Errors
+    /// Why the journal gave up.
+    pub(super) async fn record_reached(&self) -> Result<()> {
+        let _edits = self.edits.lock().await;
+        let reached = |live: &Live| {
+            let recorded = self.recorded_bytes();
+            let bytes = live.map.recordable_bytes(recorded);
+            (bytes > recorded).then_some(bytes)
+        };
+        // The old contents of a file that was emptied say nothing about the new.
+        if self.is_emptied() || reached(&self.live.lock()).is_none() {
+            return Ok(());
+        }
+        let mut handle = self.writer.journal.start(Credits(RECORD_CREDITS)).await?;
+        let mut live = self.live.lock();
+        if let Some(bytes) = reached(&live) {
+            handle.inode(&self.cell).set_size(bytes);
+            self.note_ahead(&mut handle, &mut live, bytes);
+            if bytes >= LARGE_FILE_BYTES {
+                ensure_large_file(&mut handle);
+            }
+        }
+        Ok(())
+    }
+
     /// Logs times that changed with the data.
     pub(super) async fn log_times(&self, data_only: bool) -> Result<()> {
         if data_only || !self.live.lock().times_unlogged {

@@ -168,6 +168,29 @@ impl Files {
         all
     }
 
+    /// The files that a sync has work for, with their sizes: what [`Self::record_sizes`] is given.
+    pub(crate) fn sizes(&self) -> Vec<(Arc<Contents>, Mapping, u64)> {
+        let sizes = |entry: &Entry| (entry.contents.clone(), entry.mapping.clone(), entry.mapping.size());
+        let mut busy: Vec<_> =
+            self.table.lock().files.values().filter(|entry| !entry.is_idle()).map(sizes).collect();
+        busy.sort_unstable_by_key(|(contents, ..)| contents.number());
+        busy
+    }
+
+    /// Has the volume record these sizes, of files that [`Self::write_back`] has written since: blocks in front of what was
+    /// written may be other writers', or were given up by them. The caller holds no lock of an inode.
+    ///
+    /// # Errors
+    /// The first that was met; the others are recorded nevertheless.
+    pub(crate) async fn record_sizes(&self, sizes: &[(Arc<Contents>, Mapping, u64)]) -> Result<()> {
+        let mut all = Ok(());
+        for (contents, mapping, size) in sizes {
+            let write = || async { mapping.write_back(ByteRange::ALL).await.map_err(cache_error) };
+            all = all.and(contents.reach(*size, mapping, write).await);
+        }
+        all
+    }
+
     /// Waits for the changes of contents that have begun: once none may begin any more, each that was acknowledged is seen by
     /// [`Self::write_back`].
     pub(crate) async fn wait_for_changes(&self) {
@@ -198,10 +221,7 @@ impl Files {
     pub(crate) async fn write_back_one(&self, cell: &InodeCell) -> Result<()> {
         let entry = self.table.lock().files.get(&cell.number()).cloned();
         match entry {
-            Some(entry) => {
-                entry.mapping.write_back(ByteRange::ALL).await.map_err(cache_error)?;
-                entry.contents.log_emptied().await
-            }
+            Some(entry) => entry.contents.write_back(&entry.mapping).await,
             None => Ok(()),
         }
     }

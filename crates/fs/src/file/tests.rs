@@ -9,6 +9,7 @@ mod emptied;
 mod faults;
 mod interrupted;
 mod promises;
+mod reached;
 mod refusals;
 mod sizes;
 

@@ -15,6 +15,7 @@
 //! are only in memory, whatever the order of marking, copying, taking and ending.
 
 use super::runs::{RunMap, RunValue};
+use extant_cache::ByteRange;
 use extant_cache::accounts::{Account, Charge};
 use extant_format::{BlockRange, BlockSize, VolumeBlock};
 
@@ -478,6 +479,16 @@ impl LiveMap {
             }
         }
         self.recharge();
+    }
+
+    /// The byte up to which the volume has a range whose blocks were written.
+    pub(crate) fn logged_until(&self, bytes: ByteRange) -> u64 {
+        let blocks = BlockRange::new(bytes.start >> self.block.log2(), self.block.blocks_for(bytes.end));
+        let start = |run: BlockRange| (run.start << self.block.log2()).max(bytes.start);
+        let mut rest = self.pending.iter_in(blocks).filter(|(_, pending)| {
+            !matches!(pending, Pending::Beyond { valid_bytes, .. } if *valid_bytes >= bytes.end)
+        });
+        rest.next().map_or(bytes.end, |(run, _)| start(run))
     }
 
     /// Blocks in flight did not reach the device: they are what they were, and places allocated for them are void.

@@ -244,7 +244,9 @@ impl Volume {
         // Errors that were met before are recorded by the transaction that this makes durable.
         writer.heed_noted().await;
         let synced = writer.guarded(async {
+            let sizes = files.sizes();
             let written = files.write_back().await;
+            let written = written.and(files.record_sizes(&sizes).await);
             let flushes = writer.journal.flushes_begun();
             writer.journal.commit(writer.journal.running()).await?;
             writer.journal.flush_since(flushes).await?;
@@ -268,7 +270,9 @@ impl Volume {
             writer.end_data_changes();
             namespace.files.wait_for_changes().await;
             // Data that cannot be written are lost, but the volume is not.
+            let sizes = namespace.files.sizes();
             let written = namespace.files.write_back().await;
+            let written = written.and(namespace.files.record_sizes(&sizes).await);
             namespace.delete_doomed_at_last().await;
             if let Err(error) = &written {
                 writer.heed(error).await;

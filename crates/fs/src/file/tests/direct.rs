@@ -1,6 +1,7 @@
 //! Direct requests that are in flight side by side: of data and of what maps the next, and of writers of one new file.
 
 use super::durable::{B, PLAIN, with_gate};
+use super::reached::with_volume;
 use super::*;
 use extant_block::{Bio, IoErrorKind};
 use std::sync::atomic::Ordering;
@@ -116,4 +117,29 @@ fn writers_of_a_new_file_are_in_flight_together() {
     check_is_silent(&image, "after direct writers side by side");
     let marks = [1, 1, 7, 8, 8, 3, 4, 4].map(|mark| vec![mark; 2 * B as usize]).concat();
     assert!(dumped(&image, number) == marks);
+}
+
+#[test]
+fn a_write_of_more_blocks_of_pointers_than_a_transaction_takes_is_logged_in_parts() {
+    const K: usize = 1024;
+    let data: Vec<u8> = (0..72 << 10).flat_map(|block: u32| [block as u8 | 1; K]).collect();
+    let args = "-t ext3 -b 1024 -I 128 -J size=1 -m 0 -N 64";
+    let mut size = 0;
+    let found = with_volume(88, args, 1 << 20, async |_, volume, _, file| {
+        // Of a first transaction of twelve runs, eleven are holes between these.
+        for n in 0..11 {
+            file.write((2 * n + 1) * K as u64, &[0xff; K]).await.unwrap();
+        }
+        file.sync().await.unwrap();
+        let (_, written) = file.write_direct(0, Buf::from_slice(&data)).await;
+        size = file.size();
+        let told = written.as_ref().map_or(0, |&written| written as u64);
+        assert_eq!(size, told.max(22 * K as u64), "{written:?}");
+        volume.close().await.unwrap();
+    });
+    let Some((_dir, image, number)) = found else { return };
+    check_is_silent(&image, "after a large direct write");
+    let found = dumped(&image, number);
+    assert_eq!(found.len() as u64, size, "the volume has the size that was told");
+    assert!(found == data);
 }

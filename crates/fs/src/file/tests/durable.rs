@@ -18,7 +18,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    fn new(inner: Arc<dyn Device>) -> Arc<Self> {
+    pub(super) fn new(inner: Arc<dyn Device>) -> Arc<Self> {
         Arc::new(Self {
             inner,
             holds: AtomicBool::new(false),
@@ -26,6 +26,12 @@ impl Gate {
             held: Mutex::default(),
             unreadable: Mutex::default(),
         })
+    }
+
+    /// The bytes that a crash would leave now.
+    pub(super) async fn bytes(&self) -> Vec<u8> {
+        let len = self.inner.limits().capacity_bytes as usize;
+        extant_block::read(&*self.inner, Sector(0), len).await.unwrap().to_vec()
     }
 
     pub(super) fn release(&self) {
