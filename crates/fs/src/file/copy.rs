@@ -3,6 +3,7 @@
 use super::space::Fallocate;
 use super::write::OpenFile;
 use crate::{Error, Result};
+use extant_cache::ByteRange;
 use std::sync::Arc;
 
 /// Bytes that are read and written in one go.
@@ -71,6 +72,12 @@ impl OpenFile {
             self.fallocate(Fallocate::PunchHole, at, len).await?;
         }
         // Another writer may have made the file longer since.
-        self.grow_over(at + len).await
+        if self.size() < at + len {
+            self.grow_over(at + len).await?;
+            if self.options.sync || self.options.datasync {
+                self.sync_range(ByteRange::ALL, !self.options.sync).await?;
+            }
+        }
+        Ok(())
     }
 }

@@ -201,14 +201,15 @@ impl OpenFile {
             let change = Change::ShiftLeft(range, gone.len());
             rest = contents.shift(change, None, None).await?;
         }
+        // Before the smaller size is recorded: the last page may not be readable, and the file then ends in zeroes.
+        self.cut_pages(left).await?;
         {
             let mut handle = contents.writer.journal.start(Credits(RECORD_CREDITS)).await?;
             contents.live.lock().map.reset(left);
             contents.record(&mut handle, left);
         }
-        let cut = self.cut_pages(left).await;
         drop(exclusion);
-        cut
+        Ok(())
     }
 
     async fn insert(&self, bytes: ByteRange) -> Result<()> {

@@ -248,3 +248,60 @@ fn a_file_is_kept_while_a_write_to_it_is_in_flight() {
         },
     );
 }
+
+#[test]
+fn a_copied_hole_is_durable_where_writes_are_synchronous() {
+    for options in [
+        FileOptions { sync: true, ..FileOptions::default() },
+        FileOptions { datasync: true, ..FileOptions::default() },
+    ] {
+        let mut crashed = None;
+        let found = with_files(
+            PLAIN,
+            vec![vec![], vec![5; 100]],
+            |_| vec![],
+            async |_, bed, gate, numbers| {
+                let (_, from) = bed.file(numbers[0], FileOptions::default()).await;
+                let (_, to) = bed.file(numbers[1], options).await;
+                from.set_size(4 * B).await.unwrap();
+                assert_eq!(from.copy_range(B, &to, B, 3 * B).await.unwrap(), 3 * B);
+                crashed = Some(gate.bytes().await);
+            },
+        );
+        let Some((dir, _, numbers)) = found else { return };
+        let image = dir.path().join("crashed");
+        std::fs::write(&image, crashed.unwrap()).unwrap();
+        assert_eq!(dumped(&image, numbers[1]).len() as u64, 4 * B, "{options:?}");
+    }
+}
+
+#[test]
+fn a_collapse_that_cannot_read_the_last_block_leaves_a_file_that_can_be_synced() {
+    let mut start: Vec<u8> = (1..=10).flat_map(|mark| vec![mark; B as usize]).collect();
+    start.extend([99; 100]);
+    let mut expected = start.clone();
+    expected.drain(B as usize..2 * B as usize);
+    expected.resize(start.len(), 0);
+    let found = with_gate(
+        PLAIN,
+        start,
+        |_| vec![],
+        async |_, bed, gate, number| {
+            let (_, file) = bed.file(number, FileOptions::default()).await;
+            file.contents.know(BlockRange::one(10)).await.unwrap();
+            let at = file.contents.live.lock().map.place_of(10).unwrap().0 * (B / Sector::BYTES);
+            *gate.unreadable.lock() = Some(at..at + 8);
+            assert!(matches!(file.fallocate(Fallocate::CollapseRange, B, B).await, Err(Error::Io(_))));
+            *gate.unreadable.lock() = None;
+            file.sync().await.unwrap();
+            let mut read = vec![1; expected.len()];
+            assert_eq!(file.read(0, &mut read).await.unwrap(), expected.len());
+            assert!(read == expected);
+            drop(file);
+            bed.commit_counts().await;
+        },
+    );
+    let Some((_dir, image, number)) = found else { return };
+    check_is_silent(&image, "after a collapse that failed");
+    assert!(dumped(&image, number) == expected);
+}
