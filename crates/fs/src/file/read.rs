@@ -155,6 +155,8 @@ pub struct FileStream {
     size: u64,
     walker: RunWalker,
     inline: Option<Buf>,
+    /// The file as it is in memory, and the byte at which the next piece begins.
+    live: Option<(OpenFile, u64)>,
     /// The rest of the run from which reads are being made.
     current: Option<Run>,
     ahead: VecDeque<Ahead>,
@@ -183,6 +185,7 @@ impl FileStream {
             }),
             inode,
             size,
+            live: None,
             current: None,
             ahead: VecDeque::new(),
             ahead_bytes: 0,
@@ -191,11 +194,19 @@ impl FileStream {
         })
     }
 
+    /// The same file as it is in memory, with the size that it has now.
+    pub(crate) fn with_live(self, live: OpenFile) -> Self {
+        Self { size: live.size(), inline: None, live: Some((live, 0)), ..self }
+    }
+
     /// The next piece; `None` at the end. Pieces lie end to end and together are as long as the file.
     ///
     /// After an error in the device the stream goes on behind the piece that could not be read; after an error in the map
     /// it ends.
     pub async fn next(&mut self) -> Result<Option<Chunk>> {
+        if let Some((file, at)) = &mut self.live {
+            return next_live(file, at, self.size).await;
+        }
         if let Some(inline) = self.inline.take() {
             if inline.is_empty() {
                 return Ok(None);
@@ -274,6 +285,33 @@ impl FileStream {
             }
         }
     }
+}
+
+/// The next piece of a file that may change, up to byte `size`; `at` moves behind it.
+async fn next_live(file: &OpenFile, at: &mut u64, size: u64) -> Result<Option<Chunk>> {
+    let offset = *at;
+    if offset >= size {
+        return Ok(None);
+    }
+    // After an error in the map there is no next piece.
+    *at = size;
+    let bytes = loop {
+        let data = file.seek_data(offset).await?.unwrap_or(size).min(size);
+        if offset < data {
+            *at = data;
+            return Ok(Some(Chunk::Hole { offset, bytes: data - offset }));
+        }
+        match file.seek_hole(offset).await?.unwrap_or(size).min(size) {
+            // The data went between the two looks.
+            hole if hole == offset => {}
+            hole => break (hole - offset).min(READ_BYTES),
+        }
+    };
+    *at = offset + bytes;
+    let mut buf = Buf::zeroed(bytes as usize);
+    // Bytes that were cut off meanwhile are zeroes.
+    file.read(offset, &mut buf).await?;
+    Ok(Some(Chunk::Data { offset, bytes: BlockRef::from(buf) }))
 }
 
 /// Checks that a map can address all of a file whose contents are in blocks. Otherwise a reader of a few stored bytes would be

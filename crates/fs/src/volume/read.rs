@@ -7,7 +7,7 @@ use crate::{
     WalkOptions,
 };
 use extant_block::Device;
-use extant_format::{FileKind, Group, GroupDescriptor, Inode, InodeNumber, Place, Superblock};
+use extant_format::{FileKind, Group, GroupDescriptor, Inode, InodeNumber, Superblock};
 use std::sync::Arc;
 
 impl Volume {
@@ -119,18 +119,17 @@ impl Volume {
         }
     }
 
-    /// Reads a regular file from start to end, sparse ranges told apart, several reads at a time. On a volume that is open
-    /// for writing, what the file holds now is written back first; pieces of later changes may or may not be seen.
+    /// Reads a regular file from start to end, sparse ranges told apart, several reads at a time. On a volume that is open for
+    /// writing, the stream is as long as the file is now, and each piece is as the file is when it is read.
     pub async fn stream(&self, inode: Inode) -> Result<FileStream> {
-        let inode = match self.namespace() {
-            Some(namespace) if inode.kind() == Some(FileKind::Regular) => {
-                let cell = namespace.writer.inodes.get_live(inode.number, Place::Inode(inode.number)).await?;
-                namespace.files.write_back_one(&cell).await?;
-                cell.read(Inode::clone)
+        let (number, kind) = (inode.number, inode.kind());
+        let stream = FileStream::stored(&self.view, inode)?;
+        match self.namespace() {
+            Some(namespace) if kind == Some(FileKind::Regular) => {
+                Ok(stream.with_live(namespace.open(number, FileOptions::default()).await?))
             }
-            _ => inode,
-        };
-        FileStream::stored(&self.view, inode)
+            _ => Ok(stream),
+        }
     }
 
     /// The target of a symbolic link.

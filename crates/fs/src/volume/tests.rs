@@ -1,6 +1,7 @@
 //! Opening for writing, as the superblocks see it.
 
 mod ends;
+mod stream;
 
 use super::*;
 use crate::recovery::Log;

@@ -233,6 +233,7 @@ fn the_reading_interface_sees_what_was_written() {
             }
         }
         assert!(streamed.starts_with(b"new\0") && streamed[1000..] == text);
+        file.sync().await.unwrap();
     });
     check_is_silent(&image, "read beside the cache");
 }
