@@ -2,9 +2,10 @@
 
 use crate::layout::{self, Contents, Params};
 use crate::source::{FileIdentity, LoadOptions, Stores, load};
-use crate::tree::{Timestamp, Tree};
+use crate::tree::Tree;
 use crate::write::{Image, Output, Progress, directory_of, pump};
 use crate::{BuildError, BuildOptions, Note, Source, VolumeOptions, owner};
+use extant_format::Timestamp;
 use extant_rt::Rt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod add;
+mod base64;
 mod build;
 pub mod diff;
 mod error;
@@ -39,10 +40,11 @@ mod workers;
 mod write;
 
 pub use add::{AddOptions, AddReport, add};
+pub use base64::base64_decoded;
 pub use build::{BuildReport, build, mkfs};
 pub(crate) use error::quoted_path;
 pub use error::{BuildError, quoted};
+pub use extant_format::Timestamp;
 pub use notes::Note;
 pub use options::*;
-pub use tree::Timestamp;
 pub use write::Progress;

@@ -1,6 +1,7 @@
 //! Times beyond those that inodes store, and attributes that ext has no place for, taken out of a tree.
 
-use crate::tree::{NodeId, Timestamp, Tree, XattrSetId, is_storable};
+use crate::tree::{NodeId, Tree, XattrSetId, is_storable};
+use extant_format::Timestamp;
 use std::collections::BTreeMap;
 
 /// An attribute that was taken out of a tree.

@@ -4,6 +4,7 @@
 //! once. Sources are laid over each other in order, as the layers of an OCI image are.
 
 use crate::{BuildError, quoted};
+use extant_format::Timestamp;
 use hashbrown::HashTable;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -44,20 +45,6 @@ pub(crate) enum Kind {
     Fifo,
     /// Socket.
     Socket,
-}
-
-/// A point in time: seconds since 1970 and nanoseconds within the second.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Timestamp {
-    /// Seconds; negative before 1970.
-    pub seconds: i64,
-    /// Nanoseconds, 0 to 999,999,999.
-    pub nanos: u32,
-}
-
-/// A time as the volume's structures have it.
-pub(crate) fn timestamp(time: extant_format::Timestamp) -> Timestamp {
-    Timestamp { seconds: time.seconds, nanos: time.nanos }
 }
 
 /// Attributes of a node in its source.

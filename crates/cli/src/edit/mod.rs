@@ -446,7 +446,7 @@ fn link(
 fn xattr_value(text: &[u8]) -> Result<Vec<u8>, Error> {
     if let Some(digits) = text.strip_prefix(b"0s").or(text.strip_prefix(b"0S")) {
         let wrong = || Error::Invalid("behind 0s, a value is in base64".into());
-        return base64(digits).ok_or_else(wrong);
+        return extant_image::base64_decoded(digits).ok_or_else(wrong);
     }
     let Some(digits) = text.strip_prefix(b"0x").or(text.strip_prefix(b"0X")) else {
         return Ok(text.to_vec());
@@ -458,33 +458,6 @@ fn xattr_value(text: &[u8]) -> Result<Vec<u8>, Error> {
     });
     let wrong = || Error::Invalid("behind 0x, a value has pairs of hexadecimal digits".into());
     pairs.collect::<Option<_>>().ok_or_else(wrong)
-}
-
-/// The bytes of a text in base64 (RFC 4648, section 4); its padding may be left out.
-fn base64(text: &[u8]) -> Option<Vec<u8>> {
-    let digits = text.iter().rposition(|&byte| byte != b'=').map_or(&text[..0], |last| &text[..=last]);
-    let padding = text.len() - digits.len();
-    if digits.len() % 4 == 1 || (padding > 0 && (padding > 2 || !text.len().is_multiple_of(4))) {
-        return None;
-    }
-    let mut bytes = Vec::with_capacity(digits.len() / 4 * 3 + 2);
-    for group in digits.chunks(4) {
-        let mut bits = 0_u32;
-        for &digit in group {
-            let value = match digit {
-                b'A'..=b'Z' => digit - b'A',
-                b'a'..=b'z' => digit - b'a' + 26,
-                b'0'..=b'9' => digit - b'0' + 52,
-                b'+' => 62,
-                b'/' => 63,
-                _ => return None,
-            };
-            bits = bits << 6 | u32::from(value);
-        }
-        bits <<= 6 * (4 - group.len() as u32);
-        bytes.extend_from_slice(&bits.to_be_bytes()[1..group.len()]);
-    }
-    Some(bytes)
 }
 
 /// Makes a directory and those above it that are missing, which get mode 0755.

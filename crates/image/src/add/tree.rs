@@ -3,9 +3,10 @@
 use super::nodes::{empty, find, follow, is_dir, remove, unchecked, unused};
 use crate::layout::{LOST_AND_FOUND, check_device};
 use crate::source::{Origin, Reader};
-use crate::tree::{EntryId, Hidden, Kind, NodeId, Payload, Timestamp, Tree};
+use crate::tree::{EntryId, Hidden, Kind, NodeId, Payload, Tree};
 use crate::write::Progress;
 use crate::{BuildError, quoted};
+use extant_format::Timestamp;
 use extant_format::{DeviceNumber, FileKind};
 use extant_fs::{Caller, Error, FileOptions, Node, RenameMode, SetAttributes, SetMode, SetTime, Volume};
 use std::collections::BTreeMap;

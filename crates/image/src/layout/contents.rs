@@ -5,8 +5,9 @@ use super::dirs::Shape;
 use super::inodes::Inodes;
 use super::map::{LogicalRun, indirect_blocks};
 use super::params::Params;
-use crate::tree::{Kind, Node, NodeId, Payload, Timestamp, Tree, timestamp};
+use crate::tree::{Kind, Node, NodeId, Payload, Tree};
 use crate::{BuildError, Note, quoted, settle};
+use extant_format::Timestamp;
 use extant_format::{DIRECT_POINTERS, FileBlock, Incompat, InodeNumber, RoCompat, indirect_capacity};
 use sha2::{Digest, Sha256};
 
@@ -259,7 +260,7 @@ fn settle_times(tree: &mut Tree, params: &mut Params, clamp: Option<Timestamp>) 
     for id in (0..tree.node_slots() as u32).map(NodeId) {
         let node = tree.node_mut(id);
         if node.implied {
-            node.mtime = timestamp(params.created);
+            node.mtime = params.created;
         }
     }
     clamped

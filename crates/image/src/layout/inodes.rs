@@ -1,7 +1,7 @@
 //! The tree with inode numbers: names and numbers, before anything has a size or a place.
 
 use super::params::Params;
-use crate::tree::{EntryId, Kind, Meta, NodeId, Tree, XattrSetId, timestamp};
+use crate::tree::{EntryId, Kind, Meta, NodeId, Tree, XattrSetId};
 use crate::{BuildError, quoted};
 use extant_format::InodeNumber;
 
@@ -127,7 +127,6 @@ fn add_lost_and_found(tree: &mut Tree, params: &Params) -> Result<(), BuildError
         }
         return Ok(());
     }
-    let meta =
-        Meta { mode: 0o700, uid: 0, gid: 0, mtime: timestamp(params.created), xattrs: XattrSetId::EMPTY };
+    let meta = Meta { mode: 0o700, uid: 0, gid: 0, mtime: params.created, xattrs: XattrSetId::EMPTY };
     tree.put_directory(NodeId::ROOT, LOST_AND_FOUND, meta).map(drop)
 }

@@ -3,7 +3,9 @@
 //! Records are taken apart by their length, not by line ends: the values of binary attributes hold any byte.
 
 use super::acl_text::acl_from_text;
-use crate::tree::{Timestamp, Xattr};
+use crate::base64::base64_decoded;
+use crate::tree::Xattr;
+use extant_format::Timestamp;
 
 /// Values of extended headers for the next entry; `None` and empty where they say nothing.
 #[derive(Clone, Debug, Default)]
@@ -77,7 +79,9 @@ impl Pax {
         let (name, value) = if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
             (signs_decoded(name), value.to_vec())
         } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
-            let value = base64(value).ok_or("attribute value is not base64")?;
+            let digits: Vec<u8> =
+                value.iter().copied().filter(|byte| !matches!(byte, b'\n' | b'\r')).collect();
+            let value = base64_decoded(&digits).ok_or("attribute value is not base64")?;
             (percent_decoded(name), value)
         } else if key == b"SCHILY.acl.access" {
             (b"system.posix_acl_access".to_vec(), acl_from_text(value)?)
@@ -135,28 +139,6 @@ fn time(value: &[u8]) -> Result<Option<Timestamp>, String> {
         })
     };
     parse().map(Some).ok_or_else(|| "mtime is not a time".into())
-}
-
-fn base64(text: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut bits, mut held) = (0u32, 0);
-    for &c in text.iter().filter(|c| !matches!(c, b'=' | b'\n' | b'\r')) {
-        let six = match c {
-            b'A'..=b'Z' => c - b'A',
-            b'a'..=b'z' => c - b'a' + 26,
-            b'0'..=b'9' => c - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = (bits << 6 | u32::from(six)) & 0xff_ffff;
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            out.push((bits >> held) as u8);
-        }
-    }
-    Some(out)
 }
 
 /// A name as GNU tar writes it: with `%3D` for the sign that would end the keyword, and `%25` for that of escapes (tar 1.34,

@@ -82,7 +82,8 @@ pub(crate) fn directory(tree: &mut Tree, path: &[u8], create: bool) -> Result<Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::{Meta, Timestamp, XattrSetId};
+    use crate::tree::{Meta, XattrSetId};
+    use extant_format::Timestamp;
 
     const META: Meta = Meta {
         mode: 0o777,

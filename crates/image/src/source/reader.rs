@@ -1,8 +1,9 @@
 //! Contents of files, from the host or from archives.
 
 use super::Stores;
-use crate::tree::{DataRange, EntryId, NodeId, Payload, Timestamp, Tree};
+use crate::tree::{DataRange, EntryId, NodeId, Payload, Tree};
 use crate::{BuildError, quoted};
+use extant_format::Timestamp;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;

@@ -1,8 +1,9 @@
 //! A directory of the host into the tree.
 
 use super::{FileIdentity, LoadOptions, Stores};
-use crate::tree::{DataRange, Kind, Meta, NodeId, Payload, Timestamp, Tree, Xattr, XattrSetId, is_storable};
+use crate::tree::{DataRange, Kind, Meta, NodeId, Payload, Tree, Xattr, XattrSetId, is_storable};
 use crate::{BuildError, quoted, quoted_path, workers};
+use extant_format::Timestamp;
 use extant_rt::Rt;
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Statx, StatxFlags};

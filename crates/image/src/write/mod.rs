@@ -12,8 +12,8 @@ pub(crate) use pump::pump;
 
 use crate::layout::{Contents, FileMap, Params, Plan};
 use crate::source::{Origin, Stores};
-use crate::tree::Timestamp;
 use extant_format::InodeNumber;
+use extant_format::Timestamp;
 use tables::Tables;
 
 /// Everything that the writers share.

@@ -11,8 +11,9 @@ pub(crate) use input::Input;
 use super::pax::Pax;
 use super::sparse::{SparseMap, TextMap};
 use super::{Stores, place};
-use crate::tree::{DataRange, EntryId, Kind, Meta, NodeId, Payload, Timestamp, Tree};
+use crate::tree::{DataRange, EntryId, Kind, Meta, NodeId, Payload, Tree};
 use crate::{BuildError, quoted};
+use extant_format::Timestamp;
 use header::{BLOCK, Header};
 use std::collections::BTreeSet;
 
