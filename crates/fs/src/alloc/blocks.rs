@@ -76,7 +76,8 @@ impl Allocator {
     /// Allocates up to `want` adjacent blocks in memory, near `goal`, from a reservation; possibly fewer.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where damaged groups hold what was promised; I/O errors end up in [`Allocator::problems`].
+    /// Why a group cannot be used, where damaged ones hold what was promised; else such errors end up in
+    /// [`Allocator::problems`].
     pub(crate) async fn blocks(
         &self,
         goal: VolumeBlock,
@@ -113,7 +114,7 @@ impl Allocator {
                     // A damaged group is passed over; its problem is kept.
                     let _ = Box::pin(self.shared.load(group)).await;
                 }
-                Step::Full => return Err(Error::NoSpace),
+                Step::Full => return Err(self.shared.no_blocks()),
             }
         }
     }
@@ -307,6 +308,7 @@ impl Shared {
         };
         if let Some(lost) = lost {
             self.space.lost(lost.into());
+            self.unusable.lock().blocks.get_or_insert_with(|| why.clone());
             self.keep_problem(why);
         }
     }

@@ -42,6 +42,8 @@ pub(crate) struct InodeGroups {
     loaded: BTreeMap<u32, Loaded>,
     free: u64,
     dirs: u64,
+    /// Free inodes of damaged groups.
+    lost: u64,
     per_group: u32,
     /// Numbers of the volume below this index are reserved.
     first: u32,
@@ -57,6 +59,7 @@ impl InodeGroups {
             dirs: counts.iter().map(|group| u64::from(group.dirs)).sum(),
             counts,
             loaded: BTreeMap::new(),
+            lost: 0,
             per_group,
             first,
         }
@@ -75,6 +78,11 @@ impl InodeGroups {
     /// Free inodes and directories of all groups.
     pub(crate) fn totals(&self) -> (u64, u64) {
         (self.free, self.dirs)
+    }
+
+    /// Free inodes of damaged groups, of which none is given.
+    pub(crate) const fn lost(&self) -> u64 {
+        self.lost
     }
 
     pub(crate) fn is_loaded(&self, group: Group) -> bool {
@@ -98,7 +106,8 @@ impl InodeGroups {
     /// Gives no more inodes of a group.
     pub(crate) fn set_bad(&mut self, group: Group) {
         let counts = &mut self.counts[group.0 as usize];
-        self.free -= u64::from(std::mem::take(&mut counts.free));
+        let lost = u64::from(std::mem::take(&mut counts.free));
+        (self.free, self.lost) = (self.free - lost, self.lost + lost);
         counts.bad = true;
     }
 

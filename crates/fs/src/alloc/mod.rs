@@ -75,12 +75,20 @@ struct Shared {
     /// Inodes freed by transactions that are not durable, on a volume without a journal.
     freed_inodes: Mutex<Vec<(Tid, Group, u32)>>,
     givers: Mutex<Vec<Arc<dyn GivesBack>>>,
+    unusable: Mutex<Unusable>,
     /// Why groups are not allocated from.
     problems: Mutex<Vec<Error>>,
     problem_count: AtomicUsize,
     /// For the memory of the free-extent indexes, if that is charged.
     indexes_charge: Mutex<Option<Charge>>,
     reuses_inodes_at_once: bool,
+}
+
+/// Why the first of the damaged groups is not allocated from: the answer to an operation that finds room only there.
+#[derive(Debug, Default)]
+struct Unusable {
+    blocks: Option<Error>,
+    inodes: Option<Error>,
 }
 
 /// A bitmap of a group in use.
@@ -134,6 +142,7 @@ impl Allocator {
             fresh_tables: Mutex::default(),
             freed_inodes: Mutex::default(),
             givers: Mutex::default(),
+            unusable: Mutex::default(),
             problems: Mutex::default(),
             problem_count: AtomicUsize::new(0),
             indexes_charge: Mutex::default(),

@@ -2,8 +2,11 @@
 //!
 //! Files give back what they reserved too much, by writing back what is delayed; inodes that were deleted give up their
 //! blocks; a commit releases what was freed, once no home write is in flight.
+//!
+//! A group whose bitmap is damaged or cannot be read is passed over, as on Linux, and others are used. Where none of these has
+//! room and it has, the volume is not full: the answer is the error of the first such group. Linux answers with `ENOSPC`.
 
-use super::{Allocator, NewInode, Parent, Privilege, Reservation, Wanted};
+use super::{Allocator, NewInode, Parent, Privilege, Reservation, Shared, Wanted};
 use crate::journal::Journal;
 use crate::{Error, Result};
 use std::fmt::Debug;
@@ -29,7 +32,8 @@ impl Allocator {
     /// As [`Allocator::reserve`], after making room if need be. The caller holds neither a handle nor a page.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where the blocks are in use; why the journal gave up.
+    /// [`Error::NoSpace`] where the blocks are in use; the error of a damaged group, where it has enough of them; why the
+    /// journal gave up.
     pub(crate) async fn reserve_waiting(
         &self,
         journal: &Journal,
@@ -67,13 +71,16 @@ impl Allocator {
         }
         // A trim keeps free blocks for as long as the device discards them.
         journal.discards_ended().await;
-        self.reserve(data, meta, privilege)
+        match self.shared.space.promise(data.saturating_add(meta), privilege) {
+            Err(short) if short.is_for_damage() => Err(self.shared.no_blocks()),
+            other => other.map_err(|_| Error::NoSpace),
+        }
     }
 
     /// As [`Allocator::inode`], after a commit if inodes were freed that only this makes free to take.
     ///
     /// # Errors
-    /// As there; why the journal gave up.
+    /// As there, or the error of a damaged group, where that has free ones; why the journal gave up.
     pub(crate) async fn inode_waiting(
         &self,
         journal: &Journal,
@@ -95,6 +102,22 @@ impl Allocator {
             journal.commit(journal.running()).await?;
             self.settle_inodes(journal.committed());
         }
-        self.inode(wanted, parent).await
+        self.inode(wanted, parent).await.map_err(|error| match error {
+            Error::NoSpace => self.shared.no_inodes(),
+            other => other,
+        })
+    }
+}
+
+impl Shared {
+    /// The error where no usable group has room, and damaged ones may have it.
+    pub(super) fn no_blocks(&self) -> Error {
+        self.unusable.lock().blocks.clone().unwrap_or(Error::NoSpace)
+    }
+
+    fn no_inodes(&self) -> Error {
+        let has_lost = self.inodes.lock().lost() > 0;
+        let why = self.unusable.lock().inodes.clone().filter(|_| has_lost);
+        why.unwrap_or(Error::NoSpace)
     }
 }

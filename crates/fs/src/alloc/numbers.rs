@@ -144,25 +144,20 @@ impl Allocator {
     /// Takes an inode number in memory and loads what logging it needs.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where no group has a free inode; why the bitmaps of those that may have some cannot be used; the
-    /// device's.
+    /// [`Error::NoSpace`] where no group has a free inode that can be used; see [`Allocator::inode_waiting`]. The device's, of
+    /// the inode table.
     pub(crate) async fn inode(&self, wanted: Wanted, parent: Parent) -> Result<NewInode> {
         let is_dir = wanted != Wanted::File;
-        let mut none = Error::NoSpace;
         loop {
-            let Some(group) = self.shared.place(wanted, parent) else { return Err(none) };
+            let Some(group) = self.shared.place(wanted, parent) else { return Err(Error::NoSpace) };
             let take = self.shared.inodes.lock().take(group);
             match take {
                 Take::Index(index) => {
                     let taken = Taken { shared: self.shared.clone(), group, index, logged: false };
                     return taken.into_inode(is_dir).await;
                 }
-                // A damaged group is passed over; its problem is kept.
-                Take::NotLoaded => {
-                    if let Err(error) = Box::pin(self.shared.load_inodes(group)).await {
-                        none = error;
-                    }
-                }
+                // A damaged group is passed over, as Linux does; its problem is kept.
+                Take::NotLoaded => drop(Box::pin(self.shared.load_inodes(group)).await),
                 Take::Full => {}
                 Take::Damaged => {
                     let rule = "as many as the descriptor says (bg_free_inodes_count)";
@@ -394,6 +389,7 @@ impl Shared {
         let mut inodes = self.inodes.lock();
         if !inodes.is_bad(group) {
             inodes.set_bad(group);
+            self.unusable.lock().inodes.get_or_insert_with(|| why.clone());
             self.keep_problem(why);
         }
     }

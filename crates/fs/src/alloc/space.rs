@@ -23,6 +23,15 @@ pub(crate) struct Short {
     pub(crate) missing: u64,
     /// Blocks that the next commit makes allocatable.
     pub(crate) pending: u64,
+    /// Free blocks of damaged groups.
+    pub(crate) lost: u64,
+}
+
+impl Short {
+    /// Whether the promise fails only because of damaged groups.
+    pub(crate) const fn is_for_damage(self) -> bool {
+        self.missing <= self.pending + self.lost
+    }
 }
 
 /// Numbers of blocks at one moment.
@@ -36,6 +45,8 @@ pub(crate) struct Counts {
     pub(crate) promised: u64,
     /// Kept for [`Privilege::Reserved`].
     pub(crate) kept: u64,
+    /// Free in damaged groups, which nothing is allocated from.
+    pub(crate) lost: u64,
 }
 
 impl Counts {
@@ -73,7 +84,8 @@ impl Space {
         let kept = if privilege == Privilege::Reserved { 0 } else { counts.kept };
         let needed = counts.promised + kept + blocks;
         if blocks > 0 && needed > counts.free {
-            return Err(Short { missing: needed - counts.free, pending: counts.pending });
+            let missing = needed - counts.free;
+            return Err(Short { missing, pending: counts.pending, lost: counts.lost });
         }
         counts.promised += blocks;
         Ok(Reservation { space: self.clone(), blocks })
@@ -112,12 +124,14 @@ impl Space {
         let mut counts = self.0.lock();
         counts.pending -= blocks;
         counts.free += blocks - lost;
+        counts.lost += lost;
     }
 
     /// Blocks of a damaged group, which nothing can be allocated from.
     pub(crate) fn lost(&self, blocks: u64) {
         let mut counts = self.0.lock();
         counts.free = counts.free.saturating_sub(blocks);
+        counts.lost += blocks;
     }
 }
 
@@ -164,7 +178,7 @@ mod tests {
         let space = Space::new(100, 10);
         let mut ordinary = space.promise(90, Privilege::Ordinary).unwrap();
         let refused = space.promise(1, Privilege::Ordinary).unwrap_err();
-        assert_eq!(refused, Short { missing: 1, pending: 0 });
+        assert_eq!(refused, Short { missing: 1, pending: 0, lost: 0 });
         let root = space.promise(10, Privilege::Reserved).unwrap();
         assert!(space.promise(1, Privilege::Reserved).is_err());
         assert_eq!((space.counts().unpromised(), space.counts().available()), (0, 0));
@@ -178,9 +192,20 @@ mod tests {
         let space = Space::new(0, 0);
         space.freed(8);
         assert_eq!(space.counts().available(), 8);
-        assert_eq!(space.promise(1, Privilege::Ordinary).unwrap_err(), Short { missing: 1, pending: 8 });
+        let refused = space.promise(1, Privilege::Ordinary).unwrap_err();
+        assert_eq!(refused, Short { missing: 1, pending: 8, lost: 0 });
         space.settled(8, 0);
         assert_eq!(space.promise(8, Privilege::Ordinary).unwrap().blocks(), 8);
+    }
+
+    #[test]
+    fn a_volume_is_not_full_where_damaged_groups_have_room() {
+        let space = Space::new(10, 2);
+        space.lost(6);
+        let refusal = |blocks| space.promise(blocks, Privilege::Ordinary).unwrap_err().is_for_damage();
+        assert!(refusal(3) && refusal(8), "the whole volume has as many");
+        assert!(!refusal(9));
+        assert_eq!(space.promise(2, Privilege::Ordinary).unwrap().blocks(), 2);
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! Random allocations, frees and abandoned plans.
 
-use super::{NewInode, Parent, Wanted};
+use super::{NewInode, Parent, Privilege, Wanted};
+use crate::Error;
 use crate::journal::Credits;
 use crate::testbed::{Bed, Node, check_is_silent, have_tools, make, run};
-use extant_block::{Fault, FaultConfig, MemDevice};
-use extant_format::{FileKind, Group, GroupFlags, InodeNumber};
+use extant_block::{Bio, Device, Fault, FaultConfig, IoErrorKind, Limits, MemDevice, Op};
+use extant_format::{FileKind, Group, GroupFlags, InodeNumber, VolumeBlock};
 use extant_rt::{Nanos, Rng, Rt};
 use extant_sim::{Machine, Preemption, Sim};
+use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Barrier};
@@ -200,6 +202,69 @@ fn blocks_of_an_inode_table_that_are_left_behind_are_made() {
     }
 }
 
+/// Fails reads of the sectors in `bad`.
+#[derive(Debug)]
+struct Unreadable {
+    disk: MemDevice,
+    bad: Mutex<Vec<u64>>,
+}
+
+impl Device for Unreadable {
+    fn limits(&self) -> &Limits {
+        self.disk.limits()
+    }
+
+    fn submit(&self, bio: Bio) {
+        let sectors = bio.start.0..bio.start.0 + bio.bytes / 512;
+        if bio.op == Op::Read && self.bad.lock().iter().any(|bad| sectors.contains(bad)) {
+            return bio.end_as("unreadable", Err(IoErrorKind::Os(5)));
+        }
+        self.disk.submit(bio);
+    }
+}
+
+#[test]
+fn groups_whose_bitmaps_cannot_be_read_are_passed_over_and_do_not_make_a_volume_full() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    make(&image, 4, "-t ext4 -b 1024 -g 2048 -N 128 -O ^has_journal,^flex_bg");
+    let disk = MemDevice::from_bytes(std::fs::read(&image).unwrap());
+    let device = Arc::new(Unreadable { disk, bad: Mutex::default() });
+    let rt = Rt::real(Default::default());
+    let work = async {
+        let first = Bed::over(&rt, device.clone()).await.alloc.shared.descriptor(Group(0));
+        device.bad.lock().extend([first.inode_bitmap.0 * 2, first.block_bitmap.0 * 2]);
+        let bed = Bed::over(&rt, device.clone()).await;
+        let (alloc, journal) = (&bed.alloc, &bed.journal);
+        let parent = Parent { inode: InodeNumber::ROOT, group: Group(0), last: None };
+        let goal = VolumeBlock(1);
+        let inode = alloc.inode_waiting(journal, Wanted::File, parent).await.unwrap();
+        assert!(inode.number().0 > 64, "the first group has 64: {}", inode.number());
+        let mut some = alloc.reserve_waiting(journal, 1, 0, Privilege::Reserved).await.unwrap();
+        let block = alloc.blocks(goal, 1, &mut some).await.unwrap();
+        assert!(block.run().start.0 > 2048, "{:?}", block.run());
+        let free = alloc.statfs().free;
+        let many = alloc.reserve_waiting(journal, free + 1, 0, Privilege::Reserved).await;
+        assert!(matches!(many, Err(Error::Io(_))), "the volume has as many: {many:?}");
+        let too_many = alloc.reserve_waiting(journal, 1 << 20, 0, Privilege::Reserved).await;
+        assert!(matches!(too_many, Err(Error::NoSpace)), "{too_many:?}");
+        drop((inode, block));
+        let mut all = Vec::new();
+        let full = loop {
+            match alloc.inode_waiting(journal, Wanted::File, parent).await {
+                Ok(inode) => all.push(inode),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(all.len(), 64, "those of the second group");
+        assert!(matches!(full, Error::Io(_)), "{full:?}");
+    };
+    rt.block_on(work).unwrap();
+}
+
 #[test]
 fn inodes_that_cannot_be_looked_for_are_not_said_to_be_in_use() {
     if !have_tools() {
@@ -217,8 +282,8 @@ fn inodes_that_cannot_be_looked_for_are_not_said_to_be_in_use() {
         let garbage = extant_block::Buf::from_slice(&[0x5a; 1024]);
         extant_block::write(&**bed.store.blocks().device(), at, garbage).await.unwrap();
         let parent = Parent { inode: InodeNumber::ROOT, group: Group(0), last: None };
-        bed.alloc.inode(Wanted::File, parent).await.err()
+        bed.alloc.inode_waiting(&bed.journal, Wanted::File, parent).await.err()
     });
     let found = found.unwrap();
-    assert!(matches!(found, Some(crate::Error::Corrupt(_))), "{found:?}");
+    assert!(matches!(found, Some(Error::Corrupt(_))), "{found:?}");
 }
