@@ -371,6 +371,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         ),
     ),
     mutant(
+        "no-journal-marks-with-all-else",
+        "crates/fs/src/journal/unlogged/mod.rs",
+        "has_fresh_names && matches!(kind, MetaKind::Descriptors(_))",
+        "false",
+    ),
+    mutant(
         "no-journal-freed-at-once",
         "crates/fs/src/journal/unlogged/mod.rs",
         "in_use.map_or_else(|| version.bytes().clone(), Arc::new)",

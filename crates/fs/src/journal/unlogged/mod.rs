@@ -5,14 +5,16 @@
 //! up only after its names. The phases, empty ones left out:
 //!
 //! 1. file data, and metadata blocks that nothing durable points to yet;
-//! 2. everything else but names, with the inodes and blocks that the transaction freed still in use;
-//! 3. names added, in blocks that keep the names which moved to other blocks, and in inodes (`inline_data`) that no name
+//! 2. group descriptors, if there are new directory blocks among those of phase 1: what points to such a block is in phase 3, and
+//!    e2fsck must not find names of inodes behind the mark of those in use (`bg_itable_unused`);
+//! 3. everything else but names, with the inodes and blocks that the transaction freed still in use;
+//! 4. names added, in blocks that keep the names which moved to other blocks, and in inodes (`inline_data`) that no name
 //!    leaves;
-//! 4. directory blocks without room for that, and inodes that names both come to and leave;
-//! 5. the blocks of phase 3 without the names that moved, and inodes that names only leave;
-//! 6. freed inodes and blocks as free.
+//! 5. directory blocks without room for that, and inodes that names both come to and leave;
+//! 6. the blocks of phase 4 without the names that moved, and inodes that names only leave;
+//! 7. freed inodes and blocks as free.
 //!
-//! Of two directories in phase 4 that trade names, one may be at neither place after a crash; its file comes into
+//! Of two directories in phase 5 that trade names, one may be at neither place after a crash; its file comes into
 //! `lost+found`.
 
 mod inline;
@@ -37,6 +39,7 @@ type Writes = Vec<(u64, Arc<Buf>)>;
 #[derive(Default)]
 struct Phases {
     fresh: Writes,
+    marks: Writes,
     objects: Writes,
     added: Writes,
     between: Writes,
@@ -51,7 +54,8 @@ impl Inner {
         // Nothing shows blocks that another file's data are in, nor a node that is not there.
         self.write_phase(phases.fresh).await?;
         self.flush().await?;
-        for phase in [phases.objects, phases.added, phases.between, phases.removed, phases.freed] {
+        let Phases { marks, objects, added, between, removed, freed, .. } = phases;
+        for phase in [marks, objects, added, between, removed, freed] {
             if !phase.is_empty() {
                 self.write_phase(phase).await?;
                 self.flush().await?;
@@ -75,6 +79,10 @@ impl Inner {
             !is_bitmap && transaction.fresh.contains(&n)
         };
         let is_name = |kind, n| matches!(kind, MetaKind::Directory { .. }) && !is_fresh(kind, n);
+        let has_fresh_names = versions.blocks.iter().any(|(block, _)| {
+            let (kind, n) = (block.kind(), block.number().0);
+            matches!(kind, MetaKind::Directory { .. }) && is_fresh(kind, n)
+        });
         let has_names = !versions.inline.is_empty()
             || versions.blocks.iter().any(|(block, _)| is_name(block.kind(), block.number().0));
         for (block, version) in &versions.blocks {
@@ -85,6 +93,10 @@ impl Inner {
             }
             if is_fresh(kind, n) {
                 phases.fresh.push((n, version.bytes().clone()));
+                continue;
+            }
+            if has_fresh_names && matches!(kind, MetaKind::Descriptors(_)) {
+                phases.marks.push((n, version.bytes().clone()));
                 continue;
             }
             let shape = self.store.shape();
