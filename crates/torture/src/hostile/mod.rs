@@ -152,7 +152,7 @@ fn is_misleading(fsck: &Fsck, image: &Image) -> Result<bool, String> {
     Ok(matches!(verdict, Verdict::Complains(said) if WORDS.iter().any(|word| said.contains(word))))
 }
 
-/// Paths and inodes that operations named.
+/// Paths and inodes that operations named, and inodes of files that could not be read before.
 #[derive(Default)]
 struct Touched {
     paths: BTreeSet<String>,
@@ -172,13 +172,16 @@ fn write(disk: Arc<ImageDevice>, seed: u64) -> Result<Option<Touched>, String> {
             return if fits { Ok(None) } else { Err(format!("opening: {errno:?}: {error}")) };
         }
     };
-    let known = walk(&mut volume)?;
+    let Walk { known, damaged } = walk(&mut volume)?;
     let mut generator = Generator::over(seed, known.iter().map(|(path, &(kind, _))| (path.clone(), kind)));
     generator.holds = false;
-    let mut touched = Touched::default();
+    // A map that is damaged may lead to blocks that nothing else says are in use.
+    let mut touched = Touched { inodes: damaged, ..Touched::default() };
     for op in generator.take(TRIES) {
         for path in op.paths() {
             touched.inodes.extend(known.get(path).map(|&(_, inode)| inode));
+            // Below a directory that was renamed, by a link that the walk found elsewhere.
+            touched.inodes.extend(volume.stat(path).ok().map(|stat| stat.inode));
             touched.paths.insert(path.to_owned());
         }
         if matches!(op, Op::Symlink { .. }) {
@@ -233,15 +236,22 @@ fn fits(errno: Errno, op: &Op) -> bool {
         }
 }
 
+/// Findings of a walk.
+struct Walk {
+    known: BTreeMap<String, (Kind, u64)>,
+    /// Inodes of files that cannot be read.
+    damaged: BTreeSet<u64>,
+}
+
 /// Files and directories as far as they can be found.
-fn walk(volume: &mut OurVolume) -> Result<BTreeMap<String, (Kind, u64)>, String> {
+fn walk(volume: &mut OurVolume) -> Result<Walk, String> {
     // A name that leads to a free inode is damage, too.
     let fits = |errno| is_damage(errno) || [Errno::OPNOTSUPP, Errno::NOKEY].contains(&errno);
     let clear = |call: &str, path: &str, errno: Errno| match fits(errno) {
         true => Ok(()),
         false => Err(format!("{call} /{path}: {errno:?}")),
     };
-    let mut known = BTreeMap::new();
+    let (mut known, mut damaged) = (BTreeMap::new(), BTreeSet::new());
     let mut todo = vec![String::new()];
     let mut dirs = BTreeSet::new();
     while let Some(path) = todo.pop() {
@@ -268,6 +278,7 @@ fn walk(volume: &mut OurVolume) -> Result<BTreeMap<String, (Kind, u64)>, String>
         } else if stat.kind == Kind::File && stat.size < 1 << 24 {
             if let Err(errno) = volume.read(&path) {
                 clear("read", &path, errno)?;
+                damaged.insert(stat.inode);
             }
             match volume.xattrs(&path) {
                 Ok(_) | Err(Errno::ILSEQ) => {}
@@ -275,5 +286,5 @@ fn walk(volume: &mut OurVolume) -> Result<BTreeMap<String, (Kind, u64)>, String>
             }
         }
     }
-    Ok(known)
+    Ok(Walk { known, damaged })
 }
