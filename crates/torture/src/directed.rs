@@ -21,6 +21,7 @@ pub fn all() -> Vec<Workload> {
         make("splits", splits()),
         make("wrap", wrap()),
         make("space", space()),
+        make("ranges", ranges()),
     ]
 }
 
@@ -123,6 +124,44 @@ fn space() -> Vec<Op> {
         Op::write("a", 66_000, 5_000, 5),
         fallocate("a", Fallocate::Punch, 60_000, 100_000),
         Op::Truncate { path: "b".into(), size: 51_000 },
+        fsync("a"),
+    ]
+}
+
+/// Ranges that leave a file, come into one, or are copied between files, beside writes that are not synced.
+fn ranges() -> Vec<Op> {
+    let fallocate = |path: &str, mode, offset, len| Op::Fallocate { path: path.into(), mode, offset, len };
+    let copy = |from: &str, at, to: &str, to_at, len| Op::CopyRange {
+        from: from.into(),
+        at,
+        to: to.into(),
+        to_at,
+        len,
+    };
+    vec![
+        create("a"),
+        create("b"),
+        Op::write("a", 0, 50_000, 1),
+        fsync("a"),
+        fallocate("a", Fallocate::Collapse, 4_096, 8_192),
+        Op::write("a", 3_000, 3_000, 2),
+        fsync("a"),
+        fallocate("a", Fallocate::Insert, 8_192, 4_096),
+        Op::write("a", 10_000, 5_000, 3),
+        copy("a", 2_000, "b", 1_000, 20_000),
+        fdatasync("b"),
+        fallocate("b", Fallocate::Collapse, 0, 4_096),
+        fallocate("b", Fallocate::Insert, 4_096, 8_192),
+        synced_write("b", 100, 10, 4, Durability::Data),
+        Op::write("a", 40_000, 9_000, 5),
+        fallocate("a", Fallocate::Collapse, 0, 16_384),
+        copy("b", 0, "b", 40_000, 9_000),
+        Op::SetProject { path: "b".into(), project: 7 },
+        copy("b", 30_000, "a", 500, 14_000),
+        Op::Sync,
+        Op::SetProject { path: "".into(), project: 8 },
+        Op::Truncate { path: "a".into(), size: 6_000 },
+        fallocate("b", Fallocate::Insert, 0, 4_096),
         fsync("a"),
     ]
 }
@@ -365,6 +404,8 @@ mod tests {
                 // The host may lack access lists, or the right to give capabilities and files away.
                 let of_user = |name: &str| name.starts_with("user.");
                 let may_fail = match op {
+                    Op::Fallocate { mode: Fallocate::Collapse | Fallocate::Insert, .. } => true,
+                    Op::SetProject { .. } => true,
                     Op::SetXattr { name, .. } | Op::RemoveXattr { name, .. } => !of_user(name),
                     op => matches!(op, Op::Chown { .. } | Op::Sync),
                 };

@@ -212,8 +212,30 @@ impl Subject for Host {
             Fallocate::Zero => FallocateFlags::ZERO_RANGE,
             Fallocate::ZeroKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
             Fallocate::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            Fallocate::Collapse => FallocateFlags::COLLAPSE_RANGE,
+            Fallocate::Insert => FallocateFlags::INSERT_RANGE,
         };
         fs::fallocate(self.open(path, OFlags::WRONLY)?, flags, offset, len)
+    }
+
+    fn copy_range(&mut self, from: &str, at: u64, to: &str, to_at: u64, len: u64) -> Outcome<u64> {
+        let from = self.open_plain(from, OFlags::RDONLY, Errno::NXIO)?;
+        let to = self.open_plain(to, OFlags::WRONLY, Errno::NXIO)?;
+        let (mut at, mut to_at, mut left) = (at, to_at, len);
+        while left > 0 {
+            match fs::copy_file_range(&from, Some(&mut at), &to, Some(&mut to_at), left as usize) {
+                Ok(0) => break,
+                Ok(copied) => left -= copied as u64,
+                Err(_) if left < len => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(len - left)
+    }
+
+    /// Not every file system of the host has projects, and none tells of them through `stat`.
+    fn set_project(&mut self, _path: &str, _project: u32) -> Outcome<()> {
+        Err(Errno::OPNOTSUPP)
     }
 
     fn hold(&mut self, slot: u8, path: &str) -> Outcome<()> {
@@ -290,6 +312,7 @@ impl Subject for Host {
             device,
             mtime: Time { seconds: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
             flags: flags.map_or(0, |flags| flags.bits() & FLAGS),
+            project: None,
         })
     }
 

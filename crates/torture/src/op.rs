@@ -38,6 +38,10 @@ pub enum Fallocate {
     ZeroKeepSize,
     /// `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`.
     Punch,
+    /// `FALLOC_FL_COLLAPSE_RANGE`.
+    Collapse,
+    /// `FALLOC_FL_INSERT_RANGE`.
+    Insert,
 }
 
 /// The fate of an existing target of a rename.
@@ -184,6 +188,19 @@ pub enum Op {
         offset: u64,
         len: u64,
     },
+    /// `copy_file_range(2)`.
+    CopyRange {
+        from: String,
+        at: u64,
+        to: String,
+        to_at: u64,
+        len: u64,
+    },
+    /// The project that a file belongs to (`FS_IOC_FSSETXATTR`).
+    SetProject {
+        path: String,
+        project: u32,
+    },
     /// Keeps a file open under a number, so that it outlives its names.
     Hold {
         slot: u8,
@@ -234,7 +251,9 @@ impl Op {
     /// The paths that it names.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         let two = match self {
-            Self::Link { from, to } | Self::Rename { from, to, .. } => [Some(from), Some(to)],
+            Self::Link { from, to } | Self::Rename { from, to, .. } | Self::CopyRange { from, to, .. } => {
+                [Some(from), Some(to)]
+            }
             Self::Create { path, .. }
             | Self::Mkdir { path, .. }
             | Self::Symlink { path, .. }
@@ -252,6 +271,7 @@ impl Op {
             | Self::Write { path, .. }
             | Self::Rewrite { path, .. }
             | Self::Fallocate { path, .. }
+            | Self::SetProject { path, .. }
             | Self::Hold { path, .. }
             | Self::Fsync { path }
             | Self::Fdatasync { path } => [Some(path), None],
@@ -319,6 +339,10 @@ impl fmt::Display for Op {
             Self::Fallocate { path, mode, offset, len } => {
                 write!(f, "fallocate {} {mode:?} {offset}+{len}", p(path))
             }
+            Self::CopyRange { from, at, to, to_at, len } => {
+                write!(f, "copy-range {} {at}+{len} to {} {to_at}", p(from), p(to))
+            }
+            Self::SetProject { path, project } => write!(f, "project {} {project}", p(path)),
             Self::Hold { slot, path } => write!(f, "hold {slot} {}", p(path)),
             Self::Tmpfile { slot, dir, mode } => write!(f, "tmpfile {slot} {} {mode:o}", p(dir)),
             Self::LinkHeld { slot, to } => write!(f, "link-held {slot} {}", p(to)),

@@ -216,8 +216,20 @@ impl Subject for OurVolume {
             Fallocate::Zero => extant::Fallocate::ZeroRange { keep_size: false },
             Fallocate::ZeroKeepSize => extant::Fallocate::ZeroRange { keep_size: true },
             Fallocate::Punch => extant::Fallocate::PunchHole,
+            Fallocate::Collapse => extant::Fallocate::CollapseRange,
+            Fallocate::Insert => extant::Fallocate::InsertRange,
         };
         self.open_for(path, false, true)?.fallocate(mode, offset, len).map_err(errno)
+    }
+
+    fn copy_range(&mut self, from: &str, at: u64, to: &str, to_at: u64, len: u64) -> Outcome<u64> {
+        let from = self.open_for(from, true, false)?;
+        let to = self.open_for(to, false, true)?;
+        from.copy_range(at, &to, to_at, len).map_err(errno)
+    }
+
+    fn set_project(&mut self, path: &str, project: u32) -> Outcome<()> {
+        self.root.set_project(at(path), project).map_err(errno)
     }
 
     fn hold(&mut self, slot: u8, path: &str) -> Outcome<()> {
@@ -295,6 +307,7 @@ impl Subject for OurVolume {
                 Kind::File | Kind::Dir => metadata.flags().bits() & FLAGS,
                 _ => 0,
             },
+            project: metadata.project(),
         })
     }
 

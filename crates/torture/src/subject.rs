@@ -42,6 +42,8 @@ pub struct Stat {
     pub mtime: Time,
     /// Flags of a file or directory, those of `FLAGS`.
     pub flags: u32,
+    /// The project that it belongs to, where volume and subject tell.
+    pub project: Option<u32>,
 }
 
 /// Flags that `chattr` sets and that are compared: synchronous, immutable, append-only, not dumped, no access times,
@@ -80,6 +82,9 @@ pub trait Subject {
     /// As `write` at byte 0, through an open with `O_TRUNC`.
     fn rewrite(&mut self, path: &str, data: &[u8], durability: Durability) -> Outcome<u64>;
     fn fallocate(&mut self, path: &str, mode: Fallocate, offset: u64, len: u64) -> Outcome<()>;
+    /// Bytes copied; fewer than asked for where a file or space ends.
+    fn copy_range(&mut self, from: &str, at: u64, to: &str, to_at: u64, len: u64) -> Outcome<u64>;
+    fn set_project(&mut self, path: &str, project: u32) -> Outcome<()>;
     fn hold(&mut self, slot: u8, path: &str) -> Outcome<()>;
     fn tmpfile(&mut self, slot: u8, dir: &str, mode: u32) -> Outcome<()>;
     fn link_held(&mut self, slot: u8, to: &str) -> Outcome<()>;
@@ -137,6 +142,10 @@ pub fn apply(subject: &mut dyn Subject, op: &Op) -> Outcome<u64> {
             return subject.rewrite(path, &op.data().expect("a write"), *durability);
         }
         Op::Fallocate { path, mode, offset, len } => subject.fallocate(path, *mode, *offset, *len),
+        Op::CopyRange { from, at, to, to_at, len } => {
+            return subject.copy_range(from, *at, to, *to_at, *len);
+        }
+        Op::SetProject { path, project } => subject.set_project(path, *project),
         Op::Hold { slot, path } => subject.hold(*slot, path),
         Op::Tmpfile { slot, dir, mode } => subject.tmpfile(*slot, dir, *mode),
         Op::LinkHeld { slot, to } => subject.link_held(*slot, to),

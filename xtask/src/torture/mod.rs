@@ -22,7 +22,7 @@ usage: cargo xtask torture [OPTION]...
   --seed S         of sampled states and of the disk's timing
   --minutes M      stop after so long, and say where to resume
   --prune          reorder only what the journal does not protect
-  --torn N         torn states for each cut (default 4)
+  --torn N         torn states for each cut (default 4; none without a journal, which nothing protects from torn blocks)
   --fsck N         e2fsck looks at one distinct state of N (default 1, 0 for none)
   --kernel N       the kernel looks at one distinct state of N (default 0; needs root)
   --recut N        recovery itself is cut off on one distinct state of N, twice in a row (default 0)
@@ -62,6 +62,7 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
         meddlers: false,
         mutants: None,
     };
+    let mut torn = None;
     let mut args = args.iter();
     while let Some(&arg) = args.next() {
         let mut value = || args.next().copied().ok_or_else(|| format!("{arg} needs a value\n{USAGE}"));
@@ -88,7 +89,7 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
             "--seed" => parsed.seed = number(value()?)?,
             "--minutes" => parsed.limit = Some(Duration::from_secs(60 * number(value()?)?)),
             "--prune" => parsed.effort.pruned = true,
-            "--torn" => parsed.effort.options.torn = number(value()?)? as usize,
+            "--torn" => torn = Some(number(value()?)? as usize),
             "--fsck" => parsed.effort.fsck_every = number(value()?)?,
             "--kernel" => parsed.effort.kernel_every = number(value()?)?,
             "--recut" => parsed.effort.recut_every = number(value()?)?,
@@ -98,6 +99,8 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
             _ => return Err(format!("{arg}?\n{USAGE}")),
         }
     }
+    let options = &mut parsed.effort.options;
+    options.torn = torn.unwrap_or(if parsed.profile.has_journal() { options.torn } else { 0 });
     Ok(parsed)
 }
 

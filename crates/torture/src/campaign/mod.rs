@@ -46,7 +46,8 @@ impl Source {
             Self::Ace(ace) => ace.workload(index),
             Self::Random(count) => {
                 let mut generator = Generator::new(index);
-                (generator.freezes, generator.sleeps) = (true, true);
+                (generator.freezes, generator.sleeps, generator.allocates) = (true, true, true);
+                (generator.moves, generator.projects) = (true, true);
                 Workload { name: format!("random {index}"), ops: generator.take(*count) }
             }
             Self::Directed => directed::all().swap_remove(index as usize),

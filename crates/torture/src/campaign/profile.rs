@@ -52,7 +52,7 @@ pub const PROFILES: [Profile; 14] = [
     Profile::new("ext4-4k", &["-t", "ext4", "-b", "4096", "-I", "256", "-J", "size=4"], 16 << 10),
     Profile::new(
         "ext4-orphan-file",
-        &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "orphan_file"],
+        &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "orphan_file,project"],
         6 << 10,
     ),
     Profile::new(
@@ -263,6 +263,7 @@ mod tests {
             ("ext4-plain", "extent", true),
             ("ext4-plain", "metadata_csum", false),
             ("ext4-orphan-file", "orphan_file", true),
+            ("ext4-orphan-file", "project", true),
             ("ext4-groups", " 0 groups", false),
             ("ext4-meta-bg", "meta_bg", true),
             ("ext4-no-flex-bg", "flex_bg", false),

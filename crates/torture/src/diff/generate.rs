@@ -18,6 +18,10 @@ pub struct Generator {
     pub holds: bool,
     /// Whether they may allocate space.
     pub allocates: bool,
+    /// Whether they may take ranges out of files and put some in, and copy between files.
+    pub moves: bool,
+    /// Whether they may give files to projects.
+    pub projects: bool,
     /// Whether they may make files immutable or append-only.
     pub freezes: bool,
     /// Whether they may give files the capabilities of programs.
@@ -46,6 +50,8 @@ impl Generator {
             tag: 0,
             holds: true,
             allocates: false,
+            moves: false,
+            projects: false,
             freezes: false,
             capabilities: false,
             sleeps: false,
@@ -256,6 +262,11 @@ impl Generator {
                 let (offset, _) = self.span();
                 Op::Truncate { path: self.old(is_file), size: offset }
             }
+            80..83 if self.moves => self.move_range(),
+            83 if self.projects => {
+                let path = self.old(|kind| is_file(kind) || is_dir(kind));
+                Op::SetProject { path, project: self.pick(&[0, 1, 70_000]) }
+            }
             80..91 => {
                 let (offset, len) = self.span();
                 self.tag += 1;
@@ -291,6 +302,19 @@ impl Generator {
                 Op::write(&self.old(is_file), offset, len, self.tag)
             }
         }
+    }
+
+    /// Ranges of whole blocks that leave a file or come into one; copies.
+    fn move_range(&mut self) -> Op {
+        let path = self.old(|kind| kind == Kind::File);
+        if self.chance(40) {
+            let ((at, len), (to_at, _)) = (self.span(), self.span());
+            return Op::CopyRange { from: path, at, to: self.old(|kind| kind == Kind::File), to_at, len };
+        }
+        let unit = self.pick(&[1024, 4096]);
+        let (offset, len) = (self.rng.below(8) * unit, (1 + self.rng.below(4)) * unit);
+        let mode = self.pick(&[Fallocate::Collapse, Fallocate::Insert]);
+        Op::Fallocate { path, mode, offset, len }
     }
 
     /// Flags of `chattr`. A file that is made immutable or append-only is released by one of the next operations.

@@ -1,8 +1,9 @@
 //! A device on which exactly one bio fails: the nth read, write or flush.
 
-use extant_block::{Bio, Device, IoError, IoErrorKind, Limits, Op};
+use extant_block::{Bio, Device, IoError, IoErrorKind, Limits, Op, Sector};
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,17 +24,24 @@ pub struct FailingDevice {
     inner: Arc<dyn Device>,
     fail: FailOne,
     seen: Mutex<u64>,
+    /// Sectors that a failed write should have written and no later one has.
+    missing: Mutex<BTreeSet<u64>>,
 }
 
 impl FailingDevice {
     /// Stands before `inner`.
     pub fn new(inner: Arc<dyn Device>, fail: FailOne) -> Self {
-        Self { inner, fail, seen: Mutex::new(0) }
+        Self { inner, fail, seen: Mutex::new(0), missing: Mutex::default() }
     }
 
     /// Bios of the operation so far.
     pub fn seen(&self) -> u64 {
         *self.seen.lock()
+    }
+
+    /// Whether everything that failed writes had to write was written by later ones.
+    pub fn is_made_good(&self) -> bool {
+        self.missing.lock().is_empty()
     }
 
     fn strikes(&self, bio: &Bio) -> bool {
@@ -57,10 +65,17 @@ impl Device for FailingDevice {
     }
 
     fn submit(&self, bio: Bio) {
+        let sectors = bio.start.0..bio.start.0 + bio.bytes / Sector::BYTES;
         if self.strikes(&bio) {
+            if bio.op != Op::Read {
+                self.missing.lock().extend(sectors);
+            }
             let name = self.limits().name.clone();
             bio.end_as(&name, Err(IoErrorKind::Os(Errno::IO.raw_os_error())));
         } else {
+            if bio.op != Op::Read {
+                self.missing.lock().retain(|sector| !sectors.contains(sector));
+            }
             self.inner.submit(bio);
         }
     }

@@ -3,6 +3,9 @@
 //! A byte changed since the last sync of its file reads old (any version since), new, or zero, a truncated tail included;
 //! never another file's. The size grows only over written bytes or by an explicit call; explicit sizes belong to the prefix
 //! of operations, sizes that follow from writes do not.
+//!
+//! After a failed write-back the file covers the blocks that have their place: it may end with any block before the first that
+//! failed, each block behind the old end as it was after one of the operations.
 
 use crate::Fallocate;
 use std::ops::Range;
@@ -26,6 +29,14 @@ pub(super) enum Event {
         range: Range<u64>,
         size: u64,
     },
+    /// The bytes behind `at` moved by `by` bytes: a part of them was taken out, or a hole put before them. All that was written
+    /// before is on the disk then.
+    Shift {
+        at: u64,
+        by: i64,
+        /// The contents afterwards.
+        after: Arc<[u8]>,
+    },
     /// Zeroes what lies there, and grows the file to `size` at most; may be cut anywhere between its steps.
     Zero {
         range: Range<u64>,
@@ -34,13 +45,52 @@ pub(super) enum Event {
 }
 
 impl Event {
-    pub(super) fn fallocate(mode: Fallocate, offset: u64, len: u64) -> Self {
-        let end = offset + len;
-        match mode {
-            Fallocate::Allocate => Self::Zero { range: end..end, size: end },
-            Fallocate::KeepSize => Self::Zero { range: end..end, size: 0 },
-            Fallocate::Zero => Self::Zero { range: offset..end, size: end },
-            Fallocate::ZeroKeepSize | Fallocate::Punch => Self::Zero { range: offset..end, size: 0 },
+    /// A write, truncation or the like behind a shift, where it took place in a file of which nothing had moved.
+    fn unshifted(&self, at: u64, by: i64) -> Vec<Self> {
+        // A byte that was put in has no place there.
+        let back = |place: u64| if place < at { place } else { place.saturating_add_signed(-by).max(at) };
+        match self {
+            Self::Write { offset, data } => {
+                let end = offset + data.len() as u64;
+                // Before the shift's place, behind it, and not in what was put in.
+                let behind = if by > 0 { at + by as u64 } else { at };
+                let parts = [*offset..end.min(at), (*offset).max(behind)..end];
+                let parts = parts.into_iter().filter(|part| part.start < part.end);
+                let write = |part: Range<u64>| Self::Write {
+                    offset: back(part.start),
+                    data: Arc::from(&data[(part.start - offset) as usize..(part.end - offset) as usize]),
+                };
+                parts.map(write).collect()
+            }
+            Self::Resize { size } => vec![Self::Resize { size: back(*size) }],
+            Self::Zero { range, size } => {
+                vec![Self::Zero { range: back(range.start)..back(range.end), size: back(*size) }]
+            }
+            // A synchronous write has brought the shift along, and a second shift what was before it.
+            Self::Pin { .. } | Self::Shift { .. } => Vec::new(),
+            Self::Empty => vec![Self::Empty],
+        }
+    }
+
+    fn apply(&self, live: &mut Vec<u8>) {
+        match self {
+            Self::Write { offset, data } => {
+                let end = *offset as usize + data.len();
+                if !data.is_empty() {
+                    live.resize(live.len().max(end), 0);
+                    live[*offset as usize..end].copy_from_slice(data);
+                }
+            }
+            Self::Resize { size } => live.resize(*size as usize, 0),
+            Self::Empty => live.clear(),
+            Self::Pin { .. } => {}
+            Self::Shift { after, .. } => *live = after.to_vec(),
+            Self::Zero { range, size } => {
+                let len = live.len().max(*size as usize);
+                live.resize(len, 0);
+                let (from, to) = ((range.start as usize).min(len), (range.end as usize).min(len));
+                live[from..to].fill(0);
+            }
         }
     }
 }
@@ -71,24 +121,7 @@ impl FileHistory {
     }
 
     pub(super) fn push(&mut self, op: usize, event: Event) {
-        match &event {
-            Event::Write { offset, data } => {
-                let end = *offset as usize + data.len();
-                if !data.is_empty() {
-                    self.live.resize(self.live.len().max(end), 0);
-                    self.live[*offset as usize..end].copy_from_slice(data);
-                }
-            }
-            Event::Resize { size } => self.live.resize(*size as usize, 0),
-            Event::Empty => self.live.clear(),
-            Event::Pin { .. } => {}
-            Event::Zero { range, size } => {
-                let len = self.live.len().max(*size as usize);
-                self.live.resize(len, 0);
-                let (from, to) = ((range.start as usize).min(len), (range.end as usize).min(len));
-                self.live[from..to].fill(0);
-            }
-        }
+        event.apply(&mut self.live);
         self.events.push((op, event));
     }
 
@@ -102,6 +135,33 @@ impl FileHistory {
         self.bases.push((Since::Survived(op), op + 1, self.live.as_slice().into()));
     }
 
+    /// The effect of `fallocate` on the contents as they are.
+    pub(super) fn fallocate(&self, mode: Fallocate, offset: u64, len: u64) -> Event {
+        let end = offset + len;
+        match mode {
+            Fallocate::Allocate => Event::Zero { range: end..end, size: end },
+            Fallocate::KeepSize => Event::Zero { range: end..end, size: 0 },
+            Fallocate::Zero => Event::Zero { range: offset..end, size: end },
+            Fallocate::ZeroKeepSize | Fallocate::Punch => Event::Zero { range: offset..end, size: 0 },
+            Fallocate::Collapse => {
+                let mut after = self.live.clone();
+                let end = (end as usize).min(after.len());
+                after.drain((offset as usize).min(end)..end);
+                Event::Shift { at: offset, by: -(len as i64), after: after.into() }
+            }
+            Fallocate::Insert => {
+                let (before, behind) = self.live.split_at((offset as usize).min(self.live.len()));
+                let after = [before, &vec![0; len as usize], behind].concat();
+                Event::Shift { at: offset, by: len as i64, after: after.into() }
+            }
+        }
+    }
+
+    /// Bytes that a reader sees; `None` beyond the end.
+    pub(super) fn live_range(&self, at: u64, len: u64) -> Option<Arc<[u8]>> {
+        self.live.get(at as usize..at.checked_add(len)? as usize).map(Arc::from)
+    }
+
     /// The size that a reader sees.
     pub(super) fn live_bytes(&self) -> u64 {
         self.live.len() as u64
@@ -113,13 +173,14 @@ impl FileHistory {
     }
 
     /// Whether the file may hold `found` where `prefix` operations survived, `completed` had returned and `started` had
-    /// begun.
+    /// begun. `failed`: the bytes of a block, where a write-back has failed.
     pub(super) fn admits(
         &self,
         found: &[u8],
         prefix: usize,
         completed: usize,
         started: usize,
+        failed: Option<u64>,
     ) -> Result<(), String> {
         let holds = |since: Since| match since {
             Since::Returned(op) => op < completed,
@@ -133,18 +194,68 @@ impl FileHistory {
         };
         let pending: Vec<&(usize, Event)> =
             self.events.iter().filter(|(op, event)| counts(*op, event)).collect();
-        let sizes = allowed_sizes(base.len() as u64, &pending, prefix);
-        if !sizes.iter().any(|size| size.contains(&(found.len() as u64))) {
+        let known = Known { base: base.clone(), pending, prefix, failed };
+        known.admits(found)
+    }
+}
+
+/// Knowledge of a file after a crash: contents that it once had, and what happened since.
+struct Known<'a> {
+    base: Arc<[u8]>,
+    pending: Vec<&'a (usize, Event)>,
+    prefix: usize,
+    failed: Option<u64>,
+}
+
+impl Known<'_> {
+    fn admits(&self, found: &[u8]) -> Result<(), String> {
+        let Self { base, pending, prefix, .. } = self;
+        let shift = pending.iter().enumerate().rev().find_map(|(n, (op, event))| match event {
+            Event::Shift { at, by, after } => Some((n, *op, *at, *by, after)),
+            _ => None,
+        });
+        let Some((n, op, at, by, after)) = shift else { return self.admits_unshifted(found) };
+        let later = &pending[n + 1..];
+        if op < *prefix {
+            let moved = Known { base: after.clone(), pending: later.to_vec(), ..*self };
+            return moved.admits_unshifted(found);
+        }
+        // Not begun: later writes went to blocks that are where they were.
+        let back: Vec<(usize, Event)> = later
+            .iter()
+            .flat_map(|(op, event)| event.unshifted(at, by).into_iter().map(|event| (*op, event)))
+            .collect();
+        let before = pending[..n].iter().copied().chain(&back).collect();
+        let unmoved = Known { base: base.clone(), pending: before, ..*self };
+        unmoved.admits(found)
+    }
+
+    /// As [`Self::admits`], where nothing has moved.
+    fn admits_unshifted(&self, found: &[u8]) -> Result<(), String> {
+        let Self { base, pending, prefix, failed } = self;
+        let (prefix, failed) = (*prefix, *failed);
+        let sizes = allowed_sizes(base.len() as u64, pending, prefix);
+        let size = found.len() as u64;
+        if !sizes.iter().any(|sizes| sizes.contains(&size)) {
+            let (least, most) =
+                (sizes.iter().map(|s| *s.start()).min(), sizes.iter().map(|s| *s.end()).max());
+            if let (Some(least), Some(most), Some(block)) = (least, most, failed)
+                && size.is_multiple_of(block)
+                && (least..=most).contains(&size)
+            {
+                check_bytes(&found[..least as usize], base, pending, prefix)?;
+                return check_blocks(found, base, pending, least..size, block);
+            }
             let sizes: Vec<String> = sizes.iter().map(describe).collect();
             return Err(format!("size is {}, not {}", found.len(), sizes.join(" or ")));
         }
         if pending.is_empty() {
-            return match found.iter().zip(&**base).position(|(a, b)| a != b) {
+            return match found.iter().zip(base.iter()).position(|(a, b)| a != b) {
                 Some(at) => Err(format!("synced byte {at} is {}, not {}", found[at], base[at])),
                 None => Ok(()),
             };
         }
-        check_bytes(found, base, &pending, prefix)
+        check_bytes(found, base, pending, prefix)
     }
 }
 
@@ -166,6 +277,8 @@ fn allowed_sizes(base: u64, pending: &[&(usize, Event)], prefix: usize) -> Sizes
             Event::Resize { .. } if *op >= prefix => break,
             Event::Resize { size } => sizes = vec![*size..=*size],
             Event::Empty => sizes.push(0..=0),
+            // Taken away by the caller.
+            Event::Shift { .. } => {}
             Event::Pin { size: least, .. } => {
                 let clip = |size: std::ops::RangeInclusive<u64>| *least.max(size.start())..=*size.end();
                 sizes = sizes.into_iter().map(clip).filter(|size| !size.is_empty()).collect();
@@ -190,6 +303,38 @@ fn allowed_sizes(base: u64, pending: &[&(usize, Event)], prefix: usize) -> Sizes
     sizes
 }
 
+/// Checks that each block of a range reads as it did after one of the operations.
+fn check_blocks(
+    found: &[u8],
+    base: &[u8],
+    pending: &[&(usize, Event)],
+    range: Range<u64>,
+    block_bytes: u64,
+) -> Result<(), String> {
+    let mut live = base.to_vec();
+    let mut unexplained: Vec<Range<usize>> = (range.start / block_bytes..range.end / block_bytes)
+        .map(|block| range.start.max(block * block_bytes) as usize..((block + 1) * block_bytes) as usize)
+        .collect();
+    let mut explain = |live: &[u8]| {
+        unexplained.retain(|block| {
+            let known = live.get(block.start..block.end.min(live.len())).unwrap_or_default();
+            let (bytes, zeroes) = found[block.clone()].split_at(known.len());
+            bytes != known || zeroes.iter().any(|&byte| byte != 0)
+        });
+    };
+    explain(&live);
+    for (_, event) in pending {
+        event.apply(&mut live);
+        explain(&live);
+    }
+    match unexplained.first() {
+        Some(block) => {
+            Err(format!("bytes {block:?} are as after no operation, in a file of {} bytes", found.len()))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Checks `found` piece by piece between the ends of what happened to the file.
 fn check_bytes(found: &[u8], base: &[u8], pending: &[&(usize, Event)], prefix: usize) -> Result<(), String> {
     let len = found.len() as u64;
@@ -198,7 +343,7 @@ fn check_bytes(found: &[u8], base: &[u8], pending: &[&(usize, Event)], prefix: u
         let (from, to) = match event {
             Event::Write { offset, data } => (*offset, offset + data.len() as u64),
             Event::Resize { size } => (*size, *size),
-            Event::Empty => (0, 0),
+            Event::Empty | Event::Shift { .. } => (0, 0),
             Event::Zero { range, .. } | Event::Pin { range, .. } => (range.start, range.end),
         };
         ends.extend([from.min(len), to.min(len)]);
@@ -248,7 +393,7 @@ fn check_piece(
                 versions = versions.last().into_iter().copied().collect();
                 zero = versions.is_empty();
             }
-            Event::Pin { .. } => {}
+            Event::Pin { .. } | Event::Shift { .. } => {}
             Event::Zero { range, .. } => {
                 zero |= range.start <= piece.start && piece.end <= range.end;
             }

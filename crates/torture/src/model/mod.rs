@@ -52,6 +52,8 @@ pub struct Model {
     next: NodeId,
     /// Age at which changes are durable without a sync, if there is one.
     commits_within_millis: Option<u64>,
+    /// Write-back has failed; bytes of a block.
+    failed: Option<u64>,
 }
 
 /// Why no prefix explains what was recovered.
@@ -84,6 +86,7 @@ impl Model {
             held: BTreeMap::new(),
             next: 1,
             commits_within_millis: None,
+            failed: None,
         };
         let mut numbers = BTreeMap::new();
         for (path, found) in &found.nodes {
@@ -105,6 +108,13 @@ impl Model {
     #[must_use]
     pub fn commits_within_millis(mut self, age: Option<u64>) -> Self {
         self.commits_within_millis = age;
+        self
+    }
+
+    /// A write-back may have failed: files of delayed data end with any block that has its place.
+    #[must_use]
+    pub fn after_failed_writes(mut self, block_bytes: u64) -> Self {
+        self.failed = Some(block_bytes);
         self
     }
 
@@ -137,6 +147,18 @@ impl Model {
         let space = if space == **self.now() { self.now().clone() } else { Arc::new(space) };
         self.spaces.push(space);
         Ok(())
+    }
+
+    /// Records an operation that the device has failed. It changed nothing but the times of the files that it names, perhaps: as
+    /// on Linux they go before the data.
+    pub fn record_interrupted(&mut self, op: &Op) {
+        let mut space = Space::clone(self.now());
+        for path in op.paths() {
+            if let Ok(id) = space.resolve(path, true) {
+                space.edit(id).mtime = None;
+            }
+        }
+        self.spaces.push(Arc::new(space));
     }
 
     fn succeed(&mut self, index: usize, space: &mut Space, op: &Op, count: u64) -> Result<(), Errno> {
@@ -219,7 +241,26 @@ impl Model {
                 let id = space.resolve(path, true)?;
                 space.edit(id).mtime = None;
                 self.drop_capability(index, space, id);
-                self.event(index, id, Event::fallocate(*mode, *offset, *len))?;
+                let file = self.files.get(&id).ok_or(Errno::ISDIR)?;
+                let event = file.fallocate(*mode, *offset, *len);
+                if matches!(event, Event::Shift { .. }) {
+                    self.touched.push((index, id, Touch::Size));
+                }
+                self.event(index, id, event)?;
+            }
+            Op::CopyRange { .. } if count == 0 => {}
+            Op::CopyRange { from, at, to, to_at, .. } => {
+                let (from, to) = (space.resolve(from, true)?, space.resolve(to, true)?);
+                let data = self.files.get(&from).and_then(|file| file.live_range(*at, count));
+                let data = data.ok_or(Errno::IO)?;
+                space.edit(to).mtime = None;
+                self.drop_capability(index, space, to);
+                self.event(index, to, Event::Write { offset: *to_at, data })?;
+            }
+            Op::SetProject { path, project } => {
+                let id = space.resolve(path, true)?;
+                space.edit(id).project = *project;
+                self.touch(index, &[id]);
             }
             Op::Hold { slot, path } => {
                 self.held.insert(*slot, space.resolve(path, true)?);
@@ -436,7 +477,9 @@ impl Model {
         });
         for (path, id) in space.paths() {
             let (Some(found), Body::File) = (tree.nodes.get(&path), space.body(id)) else { continue };
-            if let Err(complaint) = self.files[&id].admits(&found.data, prefix, completed, started) {
+            if let Err(complaint) =
+                self.files[&id].admits(&found.data, prefix, completed, started, self.failed)
+            {
                 complaints.push(format!("/{path}: {complaint}"));
             }
         }

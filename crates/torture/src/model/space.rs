@@ -34,6 +34,7 @@ pub(super) struct Node {
     pub(super) xattrs: BTreeMap<String, Vec<u8>>,
     /// Of a file or directory.
     pub(super) flags: u32,
+    pub(super) project: u32,
     /// Where it was set explicitly and nothing has changed it since, with the operation that set it.
     pub(super) mtime: Option<(usize, Time)>,
 }
@@ -70,6 +71,7 @@ impl Space {
                 nlink: stat.nlink,
                 xattrs: found.xattrs.clone(),
                 flags: stat.flags,
+                project: stat.project.unwrap_or(0),
                 mtime: None,
             };
             nodes.entry(id(path)).or_insert_with(|| Arc::new(node));
@@ -186,6 +188,8 @@ impl Space {
             nlink: if is_dir { 2 } else { 1 },
             xattrs: BTreeMap::new(),
             flags,
+            // Handed down only with a flag of the directory's (`FS_PROJINHERIT_FL`) that no operation here sets.
+            project: 0,
             mtime: None,
             body,
         };
@@ -418,6 +422,9 @@ impl Node {
         }
         if stat.flags != self.flags {
             differ("flags", &format_args!("{:#x}", stat.flags), &format_args!("{:#x}", self.flags));
+        }
+        if stat.project.is_some_and(|project| project != self.project) {
+            differ("project", &stat.project, &self.project);
         }
         if found.target.as_deref() != target {
             differ("target", &found.target, &target);

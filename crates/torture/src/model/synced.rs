@@ -91,8 +91,9 @@ impl Model {
             let file = &self.files[&node];
             let lowest = started + 1 - spaces.len();
             let admits = |data: &[u8]| {
-                let admitted =
-                    (lowest..=started).rev().map(|prefix| file.admits(data, prefix, completed, started));
+                let admitted = (lowest..=started)
+                    .rev()
+                    .map(|prefix| file.admits(data, prefix, completed, started, self.failed));
                 admitted.reduce(|best, next| best.or(next)).expect("one prefix at least")
             };
             let data = &*found.data;

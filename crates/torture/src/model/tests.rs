@@ -4,7 +4,8 @@ use crate::{Found, Kind, Stat, Time, pattern};
 fn node(inode: u64, kind: Kind, mode: u32, nlink: u64, data: &[u8]) -> Found {
     let mtime = Time { seconds: 0, nanos: 0 };
     let size = data.len() as u64;
-    let stat = Stat { inode, kind, mode, uid: 0, gid: 0, nlink, size, device: (0, 0), mtime, flags: 0 };
+    let (device, flags, project) = ((0, 0), 0, None);
+    let stat = Stat { inode, kind, mode, uid: 0, gid: 0, nlink, size, device, mtime, flags, project };
     Found { stat, data: data.into(), target: None, xattrs: BTreeMap::new() }
 }
 
@@ -88,6 +89,63 @@ fn the_size_grows_over_written_bytes_only() {
     assert!(holds(&[&[0; 1000], &data[..24]].concat()));
     assert!(!holds(&[0; 700]), "no write went there");
     assert!(!holds(&[0; 1501]));
+}
+
+#[test]
+fn after_a_failed_write_back_a_file_ends_with_a_block_that_has_its_place() {
+    let ops = [create("a"), Op::write("a", 0, 300, 1), fsync("a"), Op::write("a", 2000, 3000, 2)];
+    let (old, new) = (pattern(1, 0, 300), pattern(2, 2000, 3000));
+    let whole = [&old[..], &[0; 1700], &new].concat();
+    let (sound, failed) = (model(&ops), model(&ops).after_failed_writes(1024));
+    let holds =
+        |model: &Model, data: &[u8]| model.explain(&tree(&[("a", data)]), model.len(), model.len()).is_ok();
+    for end in [1024, 2048, 4096] {
+        assert_eq!(holds(&sound, &whole[..end]), end > 2000, "{end}");
+        assert!(holds(&failed, &whole[..end]), "{end}");
+    }
+    assert!(!holds(&failed, &whole[..700]), "within a block");
+    assert!(!holds(&failed, &[&old[..], &[7; 724]].concat()), "stale bytes");
+    assert!(!holds(&failed, &[&[0; 300][..], &[0; 724]].concat()), "synced bytes");
+    let failed = model(&[&ops[..], &[Op::write("a", 500, 100, 3)]].concat()).after_failed_writes(1024);
+    let late = pattern(3, 500, 100);
+    assert!(holds(&failed, &[&whole[..500], &late, &[0; 424]].concat()));
+    assert!(!holds(&failed, &[&whole[..500], &late[..50], &[0; 474]].concat()), "half a write");
+}
+
+#[test]
+fn a_range_that_is_taken_out_is_there_or_gone_whatever_was_written_since() {
+    let collapse =
+        Op::Fallocate { path: "a".into(), mode: crate::Fallocate::Collapse, offset: 1024, len: 1024 };
+    let before = [create("a"), Op::write("a", 0, 4096, 1), fsync("a"), collapse];
+    let unsynced = model(&[&before[..], &[Op::write("a", 1024, 1024, 2)]].concat());
+    let (old, new) = (pattern(1, 0, 4096), pattern(2, 1024, 1024));
+    let holds =
+        |model: &Model, data: &[u8]| model.explain(&tree(&[("a", data)]), model.len(), model.len()).is_ok();
+    assert!(holds(&unsynced, &old));
+    assert!(holds(&unsynced, &[&old[..1024], &old[2048..]].concat()));
+    assert!(holds(&unsynced, &[&old[..1024], &new, &old[3072..]].concat()));
+    assert!(holds(&unsynced, &[&old[..2048], &new, &old[3072..]].concat()), "in the block that was to move");
+    assert!(!holds(&unsynced, &[&old[..1024], &new, &old[2048..]].concat()), "written where it was not");
+    assert!(!holds(&unsynced, &[&old[..1024], &old[2048..], &[0; 1024]].concat()), "not cut");
+    let synced = model(&[&before[..], &[fsync("a")]].concat());
+    assert!(holds(&synced, &[&old[..1024], &old[2048..]].concat()) && !holds(&synced, &old));
+}
+
+#[test]
+fn ranges_put_in_and_copied_are_known() {
+    let insert = Op::Fallocate { path: "a".into(), mode: crate::Fallocate::Insert, offset: 1024, len: 2048 };
+    let copy = Op::CopyRange { from: "a".into(), at: 500, to: "b".into(), to_at: 100, len: 3000 };
+    let mut model = Model::new(&tree(&[]));
+    for op in [create("a"), Op::write("a", 0, 3000, 1), insert, create("b"), copy, Op::Sync] {
+        let count = op.data().map_or(3000, |data| data.len() as u64);
+        model.record(&op, Ok(count)).unwrap();
+    }
+    let old = pattern(1, 0, 3000);
+    let a = [&old[..1024], &[0; 2048], &old[1024..]].concat();
+    let b = [&[0; 100], &a[500..3500]].concat();
+    assert!(model.explain(&tree(&[("a", &a), ("b", &b)]), 6, 6).is_ok());
+    assert!(model.explain(&tree(&[("a", &a), ("b", &a[..3100])]), 6, 6).is_err());
+    assert!(model.explain(&tree(&[("a", &old), ("b", &b)]), 6, 6).is_err());
 }
 
 #[test]
