@@ -56,6 +56,7 @@ pub(crate) enum Command {
     Edit(EditArgs),
     Trim(TrimArgs),
     Defrag(DefragArgs),
+    Shrink(ShrinkArgs),
     Shell(ShellArgs),
     /// Run experiments on I/O paths: fio's jobs, on modelled machines or real files
     #[command(subcommand)]
@@ -406,6 +407,30 @@ pub(crate) struct RecoverArgs {
     /// The image or disk, which must not be mounted
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Rewrite a volume as the smallest that holds everything on it
+///
+/// Everything is kept: contents, holes and preallocated space, times, owners, attributes, flags, generations, hard links, label,
+/// UUID and features. Files lie in as few runs as can be, inode tables have as many inodes as are in use and a few, and the
+/// journal has the size that is usual for so small a volume, so that the result is smaller than that of `resize2fs -M`. Inodes
+/// beyond the smaller tables get other numbers. The new volume is written beside the image and takes its name once it is durable;
+/// there must be space for both. It is full: growing it with resize2fs makes room for data, but for
+/// new inodes only with each group (128 MiB with blocks of 4 KiB) that it adds.
+///
+/// Refused are volumes that were not closed cleanly (`extant recover` helps), that are damaged, and that have one of the features
+/// quota, bigalloc, meta_bg, sparse_super2, mmp, stable_inodes or an external journal.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ShrinkArgs {
+    /// The image, which must not be in use
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// Write the volume here and leave the image as it is
+    #[arg(short, long, value_name = "IMAGE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

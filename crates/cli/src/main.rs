@@ -24,6 +24,7 @@ mod recover;
 mod report;
 mod session;
 mod shell;
+mod shrink;
 mod stat;
 mod tree;
 mod values;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         Command::Edit(args) => edit::run_script(&mut session, args),
         Command::Trim(args) => edit::trim(&mut session, args),
         Command::Defrag(args) => edit::defrag(&mut session, args),
+        Command::Shrink(args) => shrink::run(&mut session, args),
         Command::Shell(args) => shell::run(&mut session, args),
         Command::Cp(args) => cp::run(&mut session, args),
         Command::Export(args) => export::run(&mut session, args),

@@ -92,7 +92,8 @@ pub use superblock::{
 };
 pub use timestamp::Timestamp;
 pub use xattr::{
-    RawXattrBlockHeader, RawXattrEntry, ValueInode, XATTR_BLOCK_SHARES_MAX, XATTR_MAGIC, XATTR_VALUE_MAX,
-    Xattr, XattrBlock, XattrIndex, XattrIter, XattrName, XattrValue, XattrWriteError, Xattrs,
-    verify_xattr_block, write_inode_xattrs, write_xattr_block, write_xattr_checksum, xattr_space,
+    RawXattrBlockHeader, RawXattrEntry, ValueInode, XATTR_BLOCK_HEADER_BYTES, XATTR_BLOCK_SHARES_MAX,
+    XATTR_MAGIC, XATTR_VALUE_MAX, Xattr, XattrBlock, XattrIndex, XattrIter, XattrName, XattrValue,
+    XattrWriteError, Xattrs, set_value_inodes, verify_xattr_block, write_inode_xattrs, write_xattr_block,
+    write_xattr_checksum, xattr_space,
 };

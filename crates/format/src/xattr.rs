@@ -15,8 +15,10 @@ mod name;
 mod value_inode;
 mod write;
 
-pub use block::{RawXattrBlockHeader, XattrBlock, verify_xattr_block, write_xattr_checksum};
-pub use entries::{RawXattrEntry, Xattr, XattrIter, XattrValue, Xattrs};
+pub use block::{
+    RawXattrBlockHeader, XATTR_BLOCK_HEADER_BYTES, XattrBlock, verify_xattr_block, write_xattr_checksum,
+};
+pub use entries::{RawXattrEntry, Xattr, XattrIter, XattrValue, Xattrs, set_value_inodes};
 pub use name::{XattrIndex, XattrName};
 pub use value_inode::ValueInode;
 pub use write::{XattrWriteError, write_inode_xattrs, write_xattr_block, xattr_space};

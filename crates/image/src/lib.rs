@@ -1,5 +1,5 @@
 //! Directories, tar archives and OCI layouts become ext2, ext3 or ext4 volumes in one pass, or are added to one that exists;
-//! volumes become archives and directories again, and are compared; empty volumes are made.
+//! volumes become archives and directories again, are compared, and rewritten as small as they get; empty volumes are made.
 //!
 //! The size is known before the first byte is written: sources are read into one compact tree, a pure planner gives every
 //! block its place, and then contents stream from the sources into the image, large buffers at a time. The same input gives
@@ -34,6 +34,7 @@ mod notes;
 mod options;
 mod owner;
 mod settle;
+mod shrink;
 mod source;
 mod tree;
 mod workers;
@@ -47,4 +48,5 @@ pub use error::{BuildError, quoted};
 pub use extant_format::Timestamp;
 pub use notes::Note;
 pub use options::*;
+pub use shrink::{ShrinkReport, shrink};
 pub use write::Progress;

@@ -10,6 +10,7 @@ mod hostile;
 mod reading;
 mod replacing;
 mod shell;
+mod shrinking;
 mod space;
 mod testbed;
 mod usage;

@@ -141,6 +141,19 @@ impl JournalSuperblock {
         this
     }
 
+    /// The superblock of this journal with an empty log, moved to `blocks` blocks.
+    ///
+    /// # Errors
+    /// Fewer blocks than its log and fast-commit area need.
+    pub fn resized(&self, blocks: u32) -> Result<Self, Corrupt> {
+        let mut this = self.clone();
+        this.raw.s_maxlen = blocks.into();
+        this.raw.s_first = 1.into();
+        (this.raw.s_start, this.raw.s_head) = (0.into(), 0.into());
+        this.check()?;
+        Ok(this)
+    }
+
     /// Reads the first 1024 bytes of the journal's first block. The checksum is left to [`Self::verify_checksum`].
     pub fn parse(bytes: &[u8]) -> Result<Self, Corrupt> {
         let place = Place::JournalSuperblock;

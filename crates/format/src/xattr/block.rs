@@ -26,6 +26,8 @@ pub struct RawXattrBlockHeader {
 }
 
 /// Size of the header.
+/// Size of the header of an attribute block in bytes; its entries follow.
+pub const XATTR_BLOCK_HEADER_BYTES: usize = HEADER_LEN;
 pub(super) const HEADER_LEN: usize = size_of::<RawXattrBlockHeader>();
 const CHECKSUM: usize = offset_of!(RawXattrBlockHeader, h_checksum);
 

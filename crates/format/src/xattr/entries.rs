@@ -220,6 +220,27 @@ impl<'a> Xattrs<'a> {
     }
 }
 
+/// Has `number` choose the inodes that hold values of an area whose entries begin at byte `first`. Hashes stay: they depend on
+/// what these inodes hold, and not on their numbers.
+pub fn set_value_inodes<E>(
+    area: &mut [u8],
+    first: usize,
+    mut number: impl FnMut(InodeNumber) -> Result<InodeNumber, E>,
+) -> Result<(), E> {
+    let mut at = first;
+    while let Some(head) = area.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<ENTRY_LEN>()) {
+        if head[..4] == [0; 4] {
+            break;
+        }
+        let old = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        if old != 0 {
+            head[4..8].copy_from_slice(&number(InodeNumber(old))?.0.to_le_bytes());
+        }
+        at += ENTRY_LEN + padded(head[0].into());
+    }
+    Ok(())
+}
+
 impl<'a> IntoIterator for Xattrs<'a> {
     type Item = Xattr<'a>;
     type IntoIter = XattrIter<'a>;

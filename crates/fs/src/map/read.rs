@@ -210,6 +210,11 @@ impl View {
         let end = if inline { 0 } else { self.superblock().block_size().blocks_for(inode.size()) };
         Runs { view: self.clone(), inode: inode.clone(), walker: RunWalker::new(BlockRange::new(0, end)) }
     }
+
+    /// The runs of all that an inode's map can address, whatever its size.
+    pub(crate) fn mapped_runs(&self, inode: &Inode) -> Runs {
+        Runs { view: self.clone(), inode: inode.clone(), walker: RunWalker::new(BlockRange::ALL) }
+    }
 }
 
 impl Runs {

@@ -53,6 +53,12 @@ impl Volume {
         self.view.runs(inode)
     }
 
+    /// The runs of everything that an inode maps, behind its size, too, up to the last block that a map can address. The inode
+    /// must have a map.
+    pub fn mapped_runs(&self, inode: &Inode) -> Runs {
+        self.view.mapped_runs(inode)
+    }
+
     /// Begins to read a directory.
     ///
     /// # Errors

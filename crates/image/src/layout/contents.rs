@@ -166,7 +166,7 @@ impl Contents {
         if self.inodes.tree.sparse_map(id).is_some() {
             self.logical_runs(params, id)
         } else {
-            vec![LogicalRun { start: FileBlock(0), blocks }]
+            vec![LogicalRun::written(FileBlock(0), blocks)]
         }
     }
 
@@ -175,7 +175,7 @@ impl Contents {
         let node = self.inodes.tree.node(id);
         let Some(ranges) = self.inodes.tree.sparse_map(id) else {
             let blocks = params.block.blocks_for(node.size) as u32;
-            let run = LogicalRun { start: FileBlock(0), blocks };
+            let run = LogicalRun::written(FileBlock(0), blocks);
             return if blocks == 0 { Vec::new() } else { vec![run] };
         };
         let mut runs: Vec<LogicalRun> = Vec::with_capacity(ranges.len());
@@ -184,7 +184,7 @@ impl Contents {
             let end = params.block.blocks_for(range.offset + range.len) as u32;
             match runs.last_mut() {
                 Some(last) if last.end() >= u64::from(start) => last.blocks = end - last.start.0,
-                _ => runs.push(LogicalRun { start: FileBlock(start), blocks: end - start }),
+                _ => runs.push(LogicalRun::written(FileBlock(start), end - start)),
             }
         }
         runs

@@ -1,7 +1,7 @@
 //! Where the fixed metadata lies: superblocks, descriptors, bitmaps, inode tables.
 
 use super::params::Params;
-use super::space::{Run, Space};
+use super::space::{Run, Short, Space};
 use crate::BuildError;
 use extant_format::{
     BlockSize, Compat, Group, Incompat, RawSuperblock, STATE_VALID, SUPERBLOCK_MAGIC, Superblock, VolumeBlock,
@@ -45,6 +45,29 @@ pub(crate) enum GeometryError {
     Refused(BuildError),
 }
 
+/// Why a number of blocks does not do.
+#[derive(Debug)]
+pub(crate) enum Misfit {
+    Short(Short),
+    Geometry(GeometryError),
+    /// A group cannot have so many inodes: more groups are needed.
+    Inodes {
+        needed: u64,
+    },
+}
+
+impl From<Short> for Misfit {
+    fn from(short: Short) -> Self {
+        Self::Short(short)
+    }
+}
+
+impl From<GeometryError> for Misfit {
+    fn from(error: GeometryError) -> Self {
+        Self::Geometry(error)
+    }
+}
+
 /// Most inodes in a group: as many as its bitmap has bits, and 16 bits count.
 pub(crate) fn max_inodes_per_group(params: &Params) -> u32 {
     let per_block = params.block.bytes() / u32::from(params.inode_size);
@@ -52,7 +75,7 @@ pub(crate) fn max_inodes_per_group(params: &Params) -> u32 {
 }
 
 /// Inodes per group so that `groups` hold at least `inodes`, in whole blocks of the table.
-pub(crate) fn inodes_per_group(params: &Params, inodes: u64, groups: u64) -> Option<u32> {
+fn inodes_per_group(params: &Params, inodes: u64, groups: u64) -> Option<u32> {
     let per_block = u64::from(params.block.bytes() / u32::from(params.inode_size)).max(8);
     let wanted = inodes.div_ceil(groups).max(1).next_multiple_of(per_block);
     u32::try_from(wanted)
@@ -69,7 +92,14 @@ pub(crate) fn group_count(params: &Params, blocks: u64) -> u64 {
 }
 
 impl Geometry {
-    pub(crate) fn new(params: &Params, blocks: u64, inodes_per_group: u32) -> Result<Self, GeometryError> {
+    /// A volume of `blocks` that has at least `inodes`.
+    pub(crate) fn of(params: &Params, blocks: u64, inodes: u64) -> Result<Self, Misfit> {
+        let groups = group_count(params, blocks);
+        let per_group = inodes_per_group(params, inodes, groups).ok_or(Misfit::Inodes { needed: inodes })?;
+        Ok(Self::new(params, blocks, per_group)?)
+    }
+
+    fn new(params: &Params, blocks: u64, inodes_per_group: u32) -> Result<Self, GeometryError> {
         let sb = skeleton(params, blocks, inodes_per_group).map_err(GeometryError::Refused)?;
         let table_bytes = u64::from(inodes_per_group) * u64::from(params.inode_size);
         let mut geometry = Self {
@@ -105,6 +135,41 @@ impl Geometry {
         } else {
             0
         }
+    }
+
+    /// Groups other than the first that have copies of superblock and descriptors.
+    pub(crate) fn backup_groups(&self) -> impl Iterator<Item = Group> + '_ {
+        self.all_groups().skip(1).filter(|&group| self.head_blocks(group) > 0)
+    }
+
+    /// Blocks and size in bytes of the resize inode, whose map lists the reserved descriptors and all their copies.
+    pub(crate) fn resize_inode(&self) -> (u64, u64) {
+        let block = self.sb.block_size();
+        let pointers = u64::from(block.bytes()) / 4;
+        let copies = 1 + self.backup_groups().count() as u64;
+        let blocks = 1 + u64::from(self.reserved_gdt) * copies;
+        (blocks, (pointers * pointers + pointers + 12) << block.log2())
+    }
+
+    /// Whether a group's block bitmap is left out: nothing but its own metadata is in use.
+    pub(crate) fn is_block_uninit(&self, group: Group) -> bool {
+        if !self.sb.has_group_csum() || group.0 + 1 == self.groups() {
+            return false;
+        }
+        let blocks = u64::from(self.sb.group_blocks(group));
+        self.free_in(group) == blocks - self.head_blocks(group)
+    }
+
+    /// Free blocks of a group.
+    pub(crate) fn free_in(&self, group: Group) -> u64 {
+        self.free_runs_in(group).map(|run| run.blocks).sum()
+    }
+
+    /// Free runs of a group.
+    pub(crate) fn free_runs_in(&self, group: Group) -> impl Iterator<Item = Run> + '_ {
+        let blocks = self.sb.group_blocks(group).into();
+        let group = Run { start: self.first_block(group), blocks };
+        self.space.runs_within(group.start, group.end())
     }
 
     /// Zones that resize2fs may claim when the volume grows, from the widest choice to the narrowest; each sorted and disjoint.

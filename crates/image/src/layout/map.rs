@@ -4,7 +4,7 @@ use super::params::Params;
 use super::space::{Run, Short, Space};
 use extant_format::{
     BlockSize, ChecksumSeed, DIRECT_POINTERS, EXTENT_MAX_BLOCKS, Extent, ExtentIndex, ExtentNode, FileBlock,
-    VolumeBlock, pointers_per_block, write_extent_checksum,
+    UNWRITTEN_MAX_BLOCKS, VolumeBlock, pointers_per_block, write_extent_checksum,
 };
 
 /// Bytes of the map in an inode.
@@ -12,14 +12,21 @@ pub(crate) const ROOT_BYTES: usize = 60;
 /// Extents in an inode.
 const ROOT_EXTENTS: usize = 4;
 
-/// A run of file blocks that hold data.
+/// A run of file blocks that are not a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogicalRun {
     pub(crate) start: FileBlock,
     pub(crate) blocks: u32,
+    /// Allocated, and read as zeros.
+    pub(crate) unwritten: bool,
 }
 
 impl LogicalRun {
+    /// A run that holds data.
+    pub(crate) fn written(start: FileBlock, blocks: u32) -> Self {
+        Self { start, blocks, unwritten: false }
+    }
+
     /// The file block behind the last one.
     pub(crate) fn end(self) -> u64 {
         u64::from(self.start.0) + u64::from(self.blocks)
@@ -32,6 +39,14 @@ pub(crate) struct DataRun {
     pub(crate) logical: FileBlock,
     pub(crate) physical: VolumeBlock,
     pub(crate) blocks: u32,
+    pub(crate) unwritten: bool,
+}
+
+impl DataRun {
+    /// Blocks that one extent of it maps at most.
+    fn extent_blocks_max(self) -> u32 {
+        if self.unwritten { UNWRITTEN_MAX_BLOCKS } else { EXTENT_MAX_BLOCKS }
+    }
 }
 
 /// Where a file's data and its map lie.
@@ -46,8 +61,11 @@ pub(crate) struct FileMap {
 impl FileMap {
     /// A file in one piece, without map blocks.
     pub(crate) fn single(physical: VolumeBlock, blocks: u32) -> Self {
-        let data =
-            if blocks == 0 { Vec::new() } else { vec![DataRun { logical: FileBlock(0), physical, blocks }] };
+        let data = if blocks == 0 {
+            Vec::new()
+        } else {
+            vec![DataRun { logical: FileBlock(0), physical, blocks, unwritten: false }]
+        };
         Self { data, meta: Vec::new() }
     }
 
@@ -100,7 +118,9 @@ impl FileMap {
     }
 
     fn logical_runs(&self) -> Vec<LogicalRun> {
-        self.data.iter().map(|run| LogicalRun { start: run.logical, blocks: run.blocks }).collect()
+        let logical =
+            |run: &DataRun| LogicalRun { start: run.logical, blocks: run.blocks, unwritten: run.unwritten };
+        self.data.iter().map(logical).collect()
     }
 
     /// Writes the map in the inode.
@@ -247,7 +267,12 @@ fn lay(logical: &[LogicalRun], physical: &[Run]) -> Vec<DataRun> {
                 place = places.next().expect("as many blocks were taken as the file has");
             }
             let here = left.min(place.blocks);
-            out.push(DataRun { logical: at, physical: place.start, blocks: here as u32 });
+            out.push(DataRun {
+                logical: at,
+                physical: place.start,
+                blocks: here as u32,
+                unwritten: run.unwritten,
+            });
             at = FileBlock(at.0.wrapping_add(here as u32));
             left -= here;
             place = Run::between(place.block(here), place.end());
@@ -261,12 +286,12 @@ fn extents(data: &[DataRun]) -> Vec<Extent> {
     for run in data {
         let mut done = 0;
         while done < run.blocks {
-            let blocks = (run.blocks - done).min(EXTENT_MAX_BLOCKS);
+            let blocks = (run.blocks - done).min(run.extent_blocks_max());
             out.push(Extent {
                 logical: FileBlock(run.logical.0 + done),
                 physical: VolumeBlock(run.physical.0 + u64::from(done)),
                 blocks,
-                unwritten: false,
+                unwritten: run.unwritten,
             });
             done += blocks;
         }
@@ -287,7 +312,7 @@ fn extent_levels(extents: usize, block: BlockSize) -> Vec<usize> {
 }
 
 fn extent_blocks(data: &[DataRun], block: BlockSize) -> u64 {
-    let count: usize = data.iter().map(|run| run.blocks.div_ceil(EXTENT_MAX_BLOCKS) as usize).sum();
+    let count: usize = data.iter().map(|run| run.blocks.div_ceil(run.extent_blocks_max()) as usize).sum();
     extent_levels(count, block).iter().sum::<usize>() as u64
 }
 
@@ -347,7 +372,7 @@ mod tests {
     fn indirect_blocks_are_as_many_as_the_file_needs() {
         let block = BlockSize::from_bytes(1024).unwrap();
         let count =
-            |start, blocks| indirect_nodes(&[LogicalRun { start: FileBlock(start), blocks }], block).len();
+            |start, blocks| indirect_nodes(&[LogicalRun::written(FileBlock(start), blocks)], block).len();
         assert_eq!(count(0, 12), 0);
         assert_eq!(count(0, 13), 1);
         assert_eq!(count(0, 12 + 256), 1);

@@ -1,12 +1,13 @@
 //! Where every block of a volume of known size lies.
 
 use super::contents::Contents;
-use super::geometry::{Geometry, GeometryError, group_count, inodes_per_group};
+use super::geometry::{Geometry, Misfit};
 use super::map::{FileMap, LogicalRun};
+use super::own::Own;
 use super::params::Params;
-use super::space::{Run, Short, Space};
+use super::space::{Run, Short};
 use crate::tree::Kind;
-use extant_format::{Compat, FileBlock, Group, InodeNumber, VolumeBlock};
+use extant_format::{FileBlock, Group, InodeNumber, VolumeBlock};
 
 /// A complete plan.
 pub(crate) struct Plan {
@@ -16,10 +17,7 @@ pub(crate) struct Plan {
     /// By inode number: where the only run begins, or [`MAPPED`] plus an index into the maps; 0 for no blocks.
     places: Vec<u64>,
     maps: Vec<FileMap>,
-    pub(crate) journal: Option<FileMap>,
-    pub(crate) orphan_file: Option<FileMap>,
-    /// The double indirect block of the resize inode.
-    pub(crate) resize_map: Option<VolumeBlock>,
+    pub(crate) own: Own,
     pub(crate) attr_blocks: Vec<Run>,
     /// Pieces to write, in order of addresses.
     pub(crate) pieces: Vec<Piece>,
@@ -29,10 +27,10 @@ const MAPPED: u64 = 1 << 63;
 
 /// A run of blocks with contents of one kind.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct Piece<W = What> {
     pub(crate) start: VolumeBlock,
     pub(crate) blocks: u32,
-    pub(crate) what: What,
+    pub(crate) what: W,
 }
 
 /// Kinds of contents.
@@ -62,29 +60,6 @@ pub(crate) enum What {
     Map(InodeNumber, u32),
 }
 
-/// Why a number of blocks does not do.
-#[derive(Debug)]
-pub(crate) enum Misfit {
-    Short(Short),
-    Geometry(GeometryError),
-    /// A group cannot have so many inodes: more groups are needed.
-    Inodes {
-        needed: u64,
-    },
-}
-
-impl From<Short> for Misfit {
-    fn from(short: Short) -> Self {
-        Self::Short(short)
-    }
-}
-
-impl From<GeometryError> for Misfit {
-    fn from(error: GeometryError) -> Self {
-        Self::Geometry(error)
-    }
-}
-
 impl Plan {
     /// Lays the contents out on a volume of `blocks`, which has at least `inodes`.
     pub(crate) fn lay_out(
@@ -93,22 +68,18 @@ impl Plan {
         blocks: u64,
         inodes: u64,
     ) -> Result<Self, Misfit> {
-        let groups = group_count(params, blocks);
-        let per_group = inodes_per_group(params, inodes, groups).ok_or(Misfit::Inodes { needed: inodes })?;
-        let geometry = Geometry::new(params, blocks, per_group)?;
+        let geometry = Geometry::of(params, blocks, inodes)?;
         let has_orphan_file = params.orphan_blocks(blocks).is_some();
         let mut plan = Self {
             geometry,
             end_inode: InodeNumber(contents.orphan_inode.0 + u32::from(has_orphan_file)),
             places: vec![0; contents.orphan_inode.0 as usize],
             maps: Vec::new(),
-            journal: None,
-            orphan_file: None,
-            resize_map: None,
+            own: Own::default(),
             attr_blocks: Vec::new(),
             pieces: Vec::new(),
         };
-        plan.place_own(params, blocks)?;
+        plan.own = Own::place(&mut plan.geometry, params, blocks)?;
         if let Some(missing) = contents.all_blocks.checked_sub(plan.geometry.space.free() + 1) {
             return Err(Short { missing: missing + 1 }.into());
         }
@@ -117,41 +88,13 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Places resize map, orphan file and journal.
-    fn place_own(&mut self, params: &Params, blocks: u64) -> Result<(), Short> {
-        let heads = self.geometry.growing_heads();
-        let space = &mut self.geometry.space;
-        let outside = |space: &mut Space, blocks| {
-            heads
-                .iter()
-                .find_map(|zones| space.take_run_outside(zones, blocks))
-                .or_else(|| space.take_run(blocks))
-        };
-        if self.geometry.sb.compat().contains(Compat::RESIZE_INODE) {
-            self.resize_map = Some(outside(space, 1).ok_or(Short { missing: 1 })?);
-        }
-        let whole = |blocks| [LogicalRun { start: FileBlock(0), blocks }];
-        if let Some(blocks) = params.orphan_blocks(blocks) {
-            // Without extents a map of its own would have to stand still, too; such volumes are rare enough.
-            let start = if params.has_extents() { outside(space, blocks.into()) } else { None };
-            self.orphan_file = Some(match start {
-                Some(start) => FileMap::single(start, blocks),
-                None => FileMap::take(space, &whole(blocks), params)?,
-            });
-        }
-        if let Some(blocks) = params.journal_blocks(blocks) {
-            self.journal = Some(FileMap::take(space, &whole(blocks), params)?);
-        }
-        Ok(())
-    }
-
     /// Directories, attributes and long symbolic links: together, so that walking the volume reads one place.
     fn place_names(&mut self, contents: &Contents, params: &Params) -> Result<(), Short> {
         for inode in contents.inodes.all() {
             let kind = contents.inodes.tree.node(contents.inodes.node_of(inode)).kind;
             let blocks = contents.blocks[inode.0 as usize];
             if matches!(kind, Kind::Directory | Kind::Symlink) && blocks > 0 {
-                self.place_runs(inode, &[LogicalRun { start: FileBlock(0), blocks }], params)?;
+                self.place_runs(inode, &[LogicalRun::written(FileBlock(0), blocks)], params)?;
             }
         }
         self.attr_blocks = self.geometry.space.take_runs(contents.attrs.blocks.len() as u64)?;
@@ -169,7 +112,7 @@ impl Plan {
         }
         for (n, value) in (0..).zip(&contents.attrs.values) {
             let blocks = params.block.blocks_for(value.bytes.len() as u64) as u32;
-            let runs = [LogicalRun { start: FileBlock(0), blocks }];
+            let runs = [LogicalRun::written(FileBlock(0), blocks)];
             self.place_runs(contents.value_inode(n), &runs, params)?;
         }
         Ok(())
@@ -227,7 +170,7 @@ impl Plan {
                 let start = geometry.first_block(group);
                 push(start, 1 + u64::from(geometry.sb.descriptor_blocks()), What::Head(group));
             }
-            if !self.is_block_uninit(group) {
+            if !geometry.is_block_uninit(group) {
                 push(tables.block_bitmap, 1, What::BlockBitmaps(group));
             }
             if !self.is_inode_uninit(group) {
@@ -237,7 +180,7 @@ impl Plan {
             let bytes = used * u64::from(params.inode_size);
             push(tables.inode_table, params.block.blocks_for(bytes), What::InodeTable(group));
         }
-        if let Some(at) = self.resize_map {
+        if let Some(at) = self.own.resize_map {
             let first = geometry.first_block(Group(0)).0 + 1 + u64::from(geometry.sb.descriptor_blocks());
             push(VolumeBlock(first), geometry.reserved_gdt.into(), What::ReservedDescriptors);
             push(at, 1, What::ResizeMap);
@@ -249,10 +192,10 @@ impl Plan {
                 index += run.blocks as u32;
             }
         };
-        if let Some(map) = &self.journal {
+        if let Some(map) = &self.own.journal {
             push_map(map, InodeNumber::JOURNAL);
         }
-        if let Some(map) = &self.orphan_file {
+        if let Some(map) = &self.own.orphan_file {
             push_map(map, contents.orphan_inode);
         }
         for (inode, place) in (0..).map(InodeNumber).zip(&self.places) {
@@ -260,10 +203,10 @@ impl Plan {
                 push_map(&self.maps[(place & !MAPPED) as usize], inode);
             }
         }
-        if let Some(map) = &self.journal {
+        if let Some(map) = &self.own.journal {
             push(map.data[0].physical, 1, What::Journal);
         }
-        for run in self.orphan_file.iter().flat_map(|map| &map.data) {
+        for run in self.own.orphan_file.iter().flat_map(|map| &map.data) {
             push(run.physical, run.blocks.into(), What::OrphanFile(run.logical));
         }
         let mut index = 0;
@@ -290,31 +233,9 @@ impl Plan {
         self.end_inode.0 - 1
     }
 
-    /// Whether a group's block bitmap is left out: nothing but its own metadata is in use.
-    pub(crate) fn is_block_uninit(&self, group: Group) -> bool {
-        let geometry = &self.geometry;
-        if !geometry.sb.has_group_csum() || group.0 + 1 == geometry.groups() {
-            return false;
-        }
-        let blocks = u64::from(geometry.sb.group_blocks(group));
-        self.free_in(group) == blocks - geometry.head_blocks(group)
-    }
-
     /// Whether a group's inode bitmap is left out: no inode of it is in use.
     pub(crate) fn is_inode_uninit(&self, group: Group) -> bool {
         let first = u64::from(group.0) * u64::from(self.geometry.sb.inodes_per_group()) + 1;
         self.geometry.sb.has_group_csum() && first >= u64::from(self.end_inode.0)
-    }
-
-    /// Free blocks of a group.
-    pub(crate) fn free_in(&self, group: Group) -> u64 {
-        self.free_runs_in(group).map(|run| run.blocks).sum()
-    }
-
-    /// Free runs of a group.
-    pub(crate) fn free_runs_in(&self, group: Group) -> impl Iterator<Item = Run> + '_ {
-        let blocks = self.geometry.sb.group_blocks(group).into();
-        let group = Run { start: self.geometry.first_block(group), blocks };
-        self.geometry.space.runs_within(group.start, group.end())
     }
 }

@@ -1,9 +1,9 @@
 //! How large the volume becomes.
 
 use super::contents::Contents;
-use super::geometry::{GeometryError, first_data_block, group_count, max_inodes_per_group};
+use super::geometry::{Geometry, GeometryError, Misfit, first_data_block, group_count, max_inodes_per_group};
 use super::params::Params;
-use super::plan::{Misfit, Plan};
+use super::plan::Plan;
 use crate::{BuildError, SizePolicy};
 use extant_format::{Group, Incompat};
 
@@ -149,27 +149,50 @@ fn smallest(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, 
 }
 
 fn smallest_of_groups(contents: &Contents, params: &Params, percent: u64) -> Result<Plan, BuildError> {
-    let content_blocks = contents.all_blocks;
-    let base = EXACT_SLACK_BYTES >> params.block.log2();
     let inodes = inodes_wanted(contents, params, None)?;
-    let mut best: Option<Plan> = None;
+    let lay_out = |blocks| Plan::lay_out(contents, params, blocks, inodes);
+    smallest_for(params, contents.all_blocks, percent, lay_out)
+}
+
+/// A plan that knows the volume's geometry.
+pub(crate) trait Planned {
+    fn geometry(&self) -> &Geometry;
+}
+
+impl Planned for Plan {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+}
+
+/// The smallest volume for about `content_blocks`, found by laying out volumes of so many blocks, that leaves `percent` of the
+/// blocks in use free.
+pub(crate) fn smallest_for<P: Planned>(
+    params: &Params,
+    content_blocks: u64,
+    percent: u64,
+    lay_out: impl Fn(u64) -> Result<P, Misfit>,
+) -> Result<P, BuildError> {
+    let base = EXACT_SLACK_BYTES >> params.block.log2();
+    let mut best: Option<P> = None;
     // The largest that is known to be too small, and the next to try.
     let mut too_small = MIN_BLOCKS - 1;
     let mut stride = base.max(1);
     let mut next = MIN_BLOCKS.max(content_blocks + content_blocks / 32 + content_blocks * percent / 100);
     for _ in 0..MAX_STEPS {
         let tried = next;
-        match Plan::lay_out(contents, params, tried, inodes) {
+        match lay_out(tried) {
             Ok(plan) => {
-                let used = plan.geometry.sb.blocks_count() - plan.geometry.space.free();
+                let geometry = plan.geometry();
+                let used = geometry.sb.blocks_count() - geometry.space.free();
                 let wanted = base.max(1) + used * percent / 100;
-                let free = plan.geometry.space.free();
+                let free = geometry.space.free();
                 if free < wanted {
                     too_small = too_small.max(tried);
                     next = tried + (wanted - free);
                 } else {
                     let spare = free - wanted;
-                    let smaller = best.as_ref().is_none_or(|best| tried < best.geometry.sb.blocks_count());
+                    let smaller = best.as_ref().is_none_or(|best| tried < best.geometry().sb.blocks_count());
                     if smaller {
                         best = Some(plan);
                     }
@@ -205,7 +228,7 @@ fn smallest_of_groups(contents: &Contents, params: &Params, percent: u64) -> Res
             }
         }
         if let Some(best) = &best {
-            let best = best.geometry.sb.blocks_count();
+            let best = best.geometry().sb.blocks_count();
             if best <= too_small + 1 {
                 break;
             }

@@ -4,8 +4,8 @@ use super::Image;
 use crate::layout::{FileMap, Shape, Value, ValueRef, file_kind};
 use crate::tree::{Kind, Payload, XattrSetId};
 use extant_format::{
-    ChecksumSeed, DeviceNumber, FileKind, Group, Inode, InodeFlags, InodeNumber, Timestamp, ValueInode,
-    Xattr, write_inode_xattrs,
+    ChecksumSeed, DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Timestamp, ValueInode, Xattr,
+    write_inode_xattrs,
 };
 
 impl Image {
@@ -16,13 +16,13 @@ impl Image {
         let inode = if contents.inodes.is_from_tree(number) {
             self.tree_inode(number)
         } else if number == InodeNumber::JOURNAL
-            && let Some(map) = &self.plan.journal
+            && let Some(map) = &self.plan.own.journal
         {
             self.system_file(number, map)
-        } else if number == InodeNumber::RESIZE && self.plan.resize_map.is_some() {
+        } else if number == InodeNumber::RESIZE && self.plan.own.resize_map.is_some() {
             self.resize_inode()
         } else if number == contents.orphan_inode
-            && let Some(map) = &self.plan.orphan_file
+            && let Some(map) = &self.plan.own.orphan_file
         {
             self.system_file(number, map)
         } else if let Some(value) = contents.value_of(number) {
@@ -122,18 +122,12 @@ impl Image {
     /// list their copies.
     fn resize_inode(&self) -> Inode {
         let mut inode = self.new_inode(InodeNumber::RESIZE, FileKind::Regular, 0o600, self.params.created);
-        let pointers = u64::from(self.params.block.bytes()) / 4;
-        inode.set_size((pointers * pointers + pointers + 12) << self.params.block.log2());
-        let map = self.plan.resize_map.expect("asked for volumes that have it only");
+        let (blocks, size) = self.plan.geometry.resize_inode();
+        inode.set_size(size);
+        let map = self.plan.own.resize_map.expect("asked for volumes that have it only");
         inode.raw.i_block[13 * 4..14 * 4].copy_from_slice(&(map.0 as u32).to_le_bytes());
-        let copies = 1 + self.backup_groups().count() as u64;
-        self.set_blocks(&mut inode, 1 + u64::from(self.plan.geometry.reserved_gdt) * copies);
+        self.set_blocks(&mut inode, blocks);
         inode
-    }
-
-    /// Groups other than the first that have copies of superblock and descriptors.
-    pub(super) fn backup_groups(&self) -> impl Iterator<Item = Group> + '_ {
-        self.plan.geometry.all_groups().skip(1).filter(|&group| self.plan.geometry.head_blocks(group) > 0)
     }
 
     fn value_inode(&self, number: InodeNumber, value: &Value) -> Inode {

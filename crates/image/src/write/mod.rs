@@ -1,14 +1,17 @@
 //! From a plan to bytes on a device.
 
 mod emit;
+mod heads;
 mod inodes;
 mod output;
 mod pump;
 mod tables;
 
+pub(crate) use heads::Heads;
 pub(crate) use output::{Output, directory_of};
 pub use pump::Progress;
-pub(crate) use pump::pump;
+pub(crate) use pump::{Emit, Pieces, pump};
+pub(crate) use tables::{GroupInodes, block_bitmap, count_usage, descriptors};
 
 use crate::layout::{Contents, FileMap, Params, Plan};
 use crate::source::{Origin, Stores};
@@ -39,14 +42,14 @@ impl Image {
         Self { contents, params, plan, stores, clamp, tables }
     }
 
+    /// Superblocks and descriptors.
+    fn heads(&self) -> Heads<'_> {
+        Heads { geometry: &self.plan.geometry, sb: &self.tables.sb, descriptors: &self.tables.descriptors }
+    }
+
     /// Length of the image in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.plan.geometry.sb.blocks_count() << self.params.block.log2()
-    }
-
-    /// Bytes that will be written.
-    pub(crate) fn bytes_to_write(&self) -> u64 {
-        self.plan.pieces.iter().map(|piece| u64::from(piece.blocks) << self.params.block.log2()).sum()
     }
 
     /// Where contents of files come from.
@@ -62,8 +65,8 @@ impl Image {
     /// The map of any inode that has one, the resize inode's apart.
     fn map_of(&self, inode: InodeNumber) -> FileMap {
         let special = match inode {
-            InodeNumber::JOURNAL => &self.plan.journal,
-            n if n == self.contents.orphan_inode => &self.plan.orphan_file,
+            InodeNumber::JOURNAL => &self.plan.own.journal,
+            n if n == self.contents.orphan_inode => &self.plan.own.orphan_file,
             _ => return self.plan.map_of(&self.contents, &self.params, inode),
         };
         special.clone().expect("asked for maps that the plan has only")

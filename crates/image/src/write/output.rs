@@ -64,6 +64,18 @@ impl Output {
         self.device.clone()
     }
 
+    /// Gives the file the permissions of the one that it replaces, and its owner as far as the caller may.
+    pub(crate) fn resemble(&self, replaced: &Path) -> Result<(), BuildError> {
+        let failed = |error| BuildError::output("take permissions from", replaced, error);
+        let like = rustix::fs::stat(replaced).map_err(failed)?;
+        let (owner, group) = (rustix::fs::Uid::from_raw(like.st_uid), rustix::fs::Gid::from_raw(like.st_gid));
+        match rustix::fs::fchown(&self.fd, Some(owner), Some(group)) {
+            Ok(()) | Err(Errno::PERM) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(like.st_mode)).map_err(failed)
+    }
+
     /// Makes the contents durable, then gives the file its name, then makes that durable.
     pub(crate) fn commit(mut self, rt: &Rt) -> Result<(), BuildError> {
         let device: &dyn Device = &*self.device;

@@ -1,13 +1,13 @@
 //! Keeps sources and disk busy at the same time: several threads fill large aligned buffers, the device writes them.
 
-use super::Image;
-use super::emit::Emitter;
 use crate::layout::Piece;
 use crate::{BuildError, workers};
 use extant_block::{Bio, Buf, Device, IoError, Op, Sector, Segment, execute};
+use extant_format::Superblock;
 use extant_rt::Rt;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,32 +24,63 @@ const ALIGN: u64 = 4096;
 /// Gaps up to this many bytes are written as zeroes rather than left as holes.
 const MAX_GAP: u64 = 16 << 10;
 
+/// An image that consists of pieces.
+pub(crate) trait Pieces: Send + Sync + 'static {
+    /// Kinds of contents.
+    type What: Copy + Send + Sync + Debug + 'static;
+    /// State that one writer keeps between pieces.
+    type Emitter<'a>: Emit<Self::What>
+    where
+        Self: 'a;
+
+    /// The pieces to write, in order of addresses.
+    fn pieces(&self) -> &[Piece<Self::What>];
+
+    fn superblock(&self) -> &Superblock;
+
+    fn emitter(&self) -> Self::Emitter<'_>;
+}
+
+/// The bytes of any run of blocks.
+pub(crate) trait Emit<W> {
+    /// Writes blocks `skip..` of a piece into all of `to`, which is a whole number of blocks; what was in it goes.
+    fn emit(&mut self, piece: &Piece<W>, skip: u32, to: &mut [u8]) -> Result<(), BuildError>;
+}
+
 /// Writes all pieces of an image. Not durable before a flush.
-pub(crate) fn pump(
-    image: &Arc<Image>,
+pub(crate) fn pump<I: Pieces>(
+    image: &Arc<I>,
     device: Arc<dyn Device>,
     rt: &Rt,
     progress: Progress,
 ) -> Result<(), BuildError> {
-    let total = image.bytes_to_write();
+    let sb = image.superblock();
+    let block_log = sb.block_size().log2();
+    let total = image.pieces().iter().map(|piece| u64::from(piece.blocks) << block_log).sum();
     let shared = Arc::new(Pump {
         image: image.clone(),
         device,
         rt: rt.clone(),
         state: Mutex::new(State { at: Cursor { piece: 0, skip: 0 }, written: 0, failed: None }),
+        block_log,
+        bytes: sb.blocks_count() << block_log,
         total,
         progress,
     });
-    let run = workers::run(rt, "write", &shared, Pump::work);
+    let run = workers::run(rt, "write", &shared, Pump::<I>::work);
     let failed = shared.state.lock().failed.take();
     failed.map_or(run, Err)
 }
 
-struct Pump {
-    image: Arc<Image>,
+struct Pump<I> {
+    image: Arc<I>,
     device: Arc<dyn Device>,
     rt: Rt,
     state: Mutex<State>,
+    block_log: u32,
+    /// Length of the image.
+    bytes: u64,
+    /// Bytes to write.
     total: u64,
     progress: Progress,
 }
@@ -84,7 +115,7 @@ struct InFlight {
     write: Pin<Box<dyn Future<Output = Ended> + Send>>,
 }
 
-impl Pump {
+impl<I: Pieces> Pump<I> {
     fn work(&self, _worker: usize) {
         let mut in_flight: VecDeque<InFlight> = VecDeque::new();
         let mut result = self.fill_and_write(&mut in_flight);
@@ -99,7 +130,7 @@ impl Pump {
     }
 
     fn fill_and_write(&self, in_flight: &mut VecDeque<InFlight>) -> Result<(), BuildError> {
-        let mut emitter = Emitter::new(&self.image);
+        let mut emitter = self.image.emitter();
         while let Some(job) = self.next_job() {
             let mut buf = match in_flight.len() {
                 ..BUFFERS => Arc::new(Buf::zeroed(BUFFER)),
@@ -134,17 +165,16 @@ impl Pump {
         if state.failed.is_some() {
             return None;
         }
-        let (job, next) =
-            job_from(&self.image.plan.pieces, state.at, self.image.params.block.log2(), self.image.bytes())?;
+        let (job, next) = job_from(self.image.pieces(), state.at, self.block_log, self.bytes)?;
         state.at = next;
         Some(job)
     }
 
-    fn fill(&self, emitter: &mut Emitter<'_>, job: &Job, buf: &mut [u8]) -> Result<(), BuildError> {
-        let log = self.image.params.block.log2();
+    fn fill(&self, emitter: &mut I::Emitter<'_>, job: &Job, buf: &mut [u8]) -> Result<(), BuildError> {
+        let log = self.block_log;
         let mut at = job.start_bytes;
         let mut cursor = job.from;
-        while let Some(piece) = self.image.plan.pieces.get(cursor.piece) {
+        while let Some(piece) = self.image.pieces().get(cursor.piece) {
             let from = (piece.start.0 + u64::from(cursor.skip)) << log;
             if from >= job.end_bytes {
                 break;
@@ -162,9 +192,9 @@ impl Pump {
 }
 
 /// The job that begins at a cursor, and where the next one begins.
-fn job_from(pieces: &[Piece], at: Cursor, block_log: u32, volume_bytes: u64) -> Option<(Job, Cursor)> {
-    let begin = |piece: &Piece, skip: u32| (piece.start.0 + u64::from(skip)) << block_log;
-    let end = |piece: &Piece| (piece.start.0 + u64::from(piece.blocks)) << block_log;
+fn job_from<W>(pieces: &[Piece<W>], at: Cursor, block_log: u32, volume_bytes: u64) -> Option<(Job, Cursor)> {
+    let begin = |piece: &Piece<W>, skip: u32| (piece.start.0 + u64::from(skip)) << block_log;
+    let end = |piece: &Piece<W>| (piece.start.0 + u64::from(piece.blocks)) << block_log;
     let align_up = |bytes: u64| bytes.next_multiple_of(ALIGN).min(volume_bytes);
     let first = pieces.get(at.piece)?;
     let start_bytes = begin(first, at.skip) / ALIGN * ALIGN;

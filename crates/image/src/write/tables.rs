@@ -1,6 +1,6 @@
 //! The finished superblock, the group descriptors, and the bitmaps.
 
-use crate::layout::{Contents, Params, Plan, ROOT_BYTES};
+use crate::layout::{Contents, Geometry, Own, Params, Plan, ROOT_BYTES};
 use crate::tree::Kind;
 use extant_format::{
     Compat, Group, GroupDescriptor, GroupFlags, InodeNumber, Superblock, block_bitmap_checksum,
@@ -24,36 +24,24 @@ impl Tables {
                 dirs[group.0 as usize] += 1;
             }
         }
-        let size = sb.descriptor_size();
-        let mut descriptors = vec![0; sb.descriptor_blocks() as usize * params.block.byte_len()];
-        for (group, to) in plan.geometry.all_groups().zip(descriptors.chunks_exact_mut(size)) {
-            let descriptor = descriptor(plan, &sb, group, dirs[group.0 as usize]);
-            descriptor.write_to(to, &sb, group);
-        }
+        let inodes = |group| {
+            let used = used_inodes(plan, group);
+            GroupInodes { used, end: used, directories: dirs[group.0 as usize] }
+        };
+        let bitmap = |group, to: &mut [u8]| inode_bitmap(plan, group, to);
+        let descriptors = descriptors(&plan.geometry, &sb, inodes, bitmap);
         Self { sb, descriptors }
     }
 }
 
 fn finished(contents: &Contents, params: &Params, plan: &Plan) -> Superblock {
     let mut sb = plan.geometry.sb.clone();
-    let blocks = sb.blocks_count();
-    let free = plan.geometry.space.free();
-    let used_inodes = plan.used_inodes();
-    let inodes = sb.inodes_count();
-    let journal = plan.journal.as_ref();
-    // Linux counts the boot block, too.
-    let overhead = sb.first_data_block().0
-        + plan.geometry.overhead
-        + journal.map_or(0, |map| map.blocks() - map.meta_blocks());
+    let (blocks, inodes) = (sb.blocks_count(), sb.inodes_count());
     let created = params.created.seconds as u64;
     let raw = sb.raw_mut();
     let reserved = blocks * u64::from(params.reserved_percent) / 100;
     (raw.s_r_blocks_count_lo, raw.s_r_blocks_count_hi) =
         ((reserved as u32).into(), ((reserved >> 32) as u32).into());
-    (raw.s_free_blocks_count_lo, raw.s_free_blocks_count_hi) =
-        ((free as u32).into(), ((free >> 32) as u32).into());
-    raw.s_free_inodes_count = (inodes - used_inodes).into();
-    raw.s_overhead_clusters = u32::try_from(overhead).unwrap_or(0).into();
     for (lo, hi) in [
         (&mut raw.s_mkfs_time, &mut raw.s_mkfs_time_hi),
         (&mut raw.s_wtime, &mut raw.s_wtime_hi),
@@ -61,8 +49,38 @@ fn finished(contents: &Contents, params: &Params, plan: &Plan) -> Superblock {
     ] {
         (*lo, *hi) = ((created as u32).into(), (created >> 32) as u8);
     }
-    if let Some(map) = journal {
+    if plan.own.journal.is_some() {
         raw.s_journal_inum = InodeNumber::JOURNAL.0.into();
+    }
+    if plan.own.orphan_file.is_some() {
+        raw.s_orphan_file_inum = contents.orphan_inode.0.into();
+    }
+    count_usage(&mut sb, &plan.geometry, &plan.own, params, inodes - plan.used_inodes());
+    debug_assert_eq!(plan.own.journal.is_some(), sb.compat().contains(Compat::HAS_JOURNAL));
+    sb.update_checksum();
+    sb
+}
+
+/// Sets what a superblock says of free blocks and inodes, of its own metadata and of the journal's place.
+pub(crate) fn count_usage(
+    sb: &mut Superblock,
+    geometry: &Geometry,
+    own: &Own,
+    params: &Params,
+    free_inodes: u32,
+) {
+    let free = geometry.space.free();
+    let journal = own.journal.as_ref();
+    // Linux counts the boot block, too.
+    let overhead = sb.first_data_block().0
+        + geometry.overhead
+        + journal.map_or(0, |map| map.blocks() - map.meta_blocks());
+    let raw = sb.raw_mut();
+    (raw.s_free_blocks_count_lo, raw.s_free_blocks_count_hi) =
+        ((free as u32).into(), ((free >> 32) as u32).into());
+    raw.s_free_inodes_count = free_inodes.into();
+    raw.s_overhead_clusters = u32::try_from(overhead).unwrap_or(0).into();
+    if let Some(map) = journal {
         // A copy of the journal inode's map and size, for e2fsck.
         raw.s_jnl_backup_type = 1;
         let mut root = [0; ROOT_BYTES];
@@ -74,46 +92,70 @@ fn finished(contents: &Contents, params: &Params, plan: &Plan) -> Superblock {
         raw.s_jnl_blocks[15] = ((size >> 32) as u32).into();
         raw.s_jnl_blocks[16] = (size as u32).into();
     }
-    if plan.orphan_file.is_some() {
-        raw.s_orphan_file_inum = contents.orphan_inode.0.into();
-    }
-    debug_assert_eq!(plan.journal.is_some(), sb.compat().contains(Compat::HAS_JOURNAL));
-    sb.update_checksum();
-    sb
 }
 
-fn descriptor(plan: &Plan, sb: &Superblock, group: Group, used_dirs: u32) -> GroupDescriptor {
-    let tables = &plan.geometry.tables[group.0 as usize];
+/// The inodes of a group that are in use.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct GroupInodes {
+    pub(crate) used: u32,
+    /// Inodes up to the last one in use.
+    pub(crate) end: u32,
+    pub(crate) directories: u32,
+}
+
+/// All group descriptors, in whole blocks.
+pub(crate) fn descriptors(
+    geometry: &Geometry,
+    sb: &Superblock,
+    inodes: impl Fn(Group) -> GroupInodes,
+    inode_bitmap: impl Fn(Group, &mut [u8]),
+) -> Vec<u8> {
+    let size = sb.descriptor_size();
+    let mut descriptors = vec![0; sb.descriptor_blocks() as usize * sb.block_size().byte_len()];
+    for (group, to) in geometry.all_groups().zip(descriptors.chunks_exact_mut(size)) {
+        descriptor(geometry, sb, group, inodes(group), &inode_bitmap).write_to(to, sb, group);
+    }
+    descriptors
+}
+
+fn descriptor(
+    geometry: &Geometry,
+    sb: &Superblock,
+    group: Group,
+    inodes: GroupInodes,
+    inode_bitmap: impl Fn(Group, &mut [u8]),
+) -> GroupDescriptor {
+    let tables = &geometry.tables[group.0 as usize];
     let per_group = sb.inodes_per_group();
-    let used = used_inodes(plan, group);
+    let GroupInodes { used, end, directories } = inodes;
     let mut flags = GroupFlags::empty();
     let (mut block_bitmap_csum, mut inode_bitmap_csum) = (0, 0);
-    if plan.is_block_uninit(group) {
+    if geometry.is_block_uninit(group) {
         flags |= GroupFlags::BLOCK_UNINIT;
     } else if let Some(seed) = sb.checksum_seed() {
         let mut bitmap = vec![0; sb.block_size().byte_len()];
-        block_bitmap(plan, group, &mut bitmap);
+        block_bitmap(geometry, group, &mut bitmap);
         block_bitmap_csum = block_bitmap_checksum(seed, &bitmap, sb);
     }
-    if plan.is_inode_uninit(group) {
+    if sb.has_group_csum() && used == 0 {
         flags |= GroupFlags::INODE_UNINIT;
     } else if let Some(seed) = sb.checksum_seed() {
         let mut bitmap = vec![0; sb.block_size().byte_len()];
-        inode_bitmap(plan, group, &mut bitmap);
+        inode_bitmap(group, &mut bitmap);
         inode_bitmap_csum = inode_bitmap_checksum(seed, &bitmap, sb);
     }
     let mut unused_inodes = 0;
     if sb.has_group_csum() {
         flags |= GroupFlags::INODE_ZEROED;
-        unused_inodes = per_group - used;
+        unused_inodes = per_group - end;
     }
     GroupDescriptor {
         block_bitmap: tables.block_bitmap,
         inode_bitmap: tables.inode_bitmap,
         inode_table: tables.inode_table,
-        free_blocks: plan.free_in(group) as u32,
+        free_blocks: geometry.free_in(group) as u32,
         free_inodes: per_group - used,
-        used_dirs,
+        used_dirs: directories,
         unused_inodes,
         flags,
         block_bitmap_csum,
@@ -129,10 +171,10 @@ fn used_inodes(plan: &Plan, group: Group) -> u32 {
 }
 
 /// Fills a zeroed block with a group's block bitmap; bits past the group's end are set.
-pub(crate) fn block_bitmap(plan: &Plan, group: Group, to: &mut [u8]) {
-    let start = plan.geometry.first_block(group).0;
+pub(crate) fn block_bitmap(geometry: &Geometry, group: Group, to: &mut [u8]) {
+    let start = geometry.first_block(group).0;
     let mut at = 0;
-    for run in plan.free_runs_in(group) {
+    for run in geometry.free_runs_in(group) {
         set_bits(to, at, (run.start.0 - start) as u32);
         at = (run.end().0 - start) as u32;
     }

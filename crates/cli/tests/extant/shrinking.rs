@@ -1,0 +1,161 @@
+//! `shrink`: everything stays, e2fsck finds nothing, the kernel mounts it, and it is no larger than what resize2fs leaves.
+
+use crate::testbed::{Mount, assert_same, debugfs, extant, fsck, have, is_root, look, mke2fs, noise, run};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+/// Directories with hash trees and without, short and long links, hard links, holes, and attributes.
+fn source(root: &Path) {
+    for dir in ["empty", "small", "large", "deep/er/and/deeper"] {
+        fs::create_dir_all(root.join(dir)).unwrap();
+    }
+    for n in 0..400 {
+        fs::write(root.join(format!("large/a-file-with-a-name-of-some-length-{n}")), noise(n, 90)).unwrap();
+    }
+    fs::write(root.join("small/file"), b"small").unwrap();
+    fs::hard_link(root.join("small/file"), root.join("deep/er/another-name")).unwrap();
+    fs::write(root.join("deep/er/and/deeper/big"), noise(7, 1_000_000)).unwrap();
+    let sparse = fs::File::create(root.join("sparse")).unwrap();
+    sparse.set_len(10 << 20).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&sparse, &noise(8, 9000), 5 << 20).unwrap();
+    symlink("small/file", root.join("short")).unwrap();
+    symlink("x/".repeat(100), root.join("long")).unwrap();
+}
+
+/// Fragments a volume: every other one of many files is removed, then a large one fills the gaps.
+fn fragment(image: &Path, dir: &Path) {
+    let bytes = dir.join("bytes");
+    fs::write(&bytes, noise(3, 9000)).unwrap();
+    let source = |n: usize| format!("write {} fragment{n}", bytes.display());
+    let mut commands: Vec<String> = (0..60).map(source).collect();
+    commands.extend((0..60).step_by(2).map(|n| format!("rm fragment{n}")));
+    let large = dir.join("large");
+    fs::write(&large, noise(4, 300_000)).unwrap();
+    commands.push(format!("write {} scattered", large.display()));
+    commands.push("ea_set small/file user.short value".into());
+    let value = dir.join("value");
+    fs::write(&value, noise(5, 700)).unwrap();
+    commands.push(format!("ea_set -f {} small/file user.long", value.display()));
+    debugfs(image, &commands);
+}
+
+#[test]
+fn everything_stays_on_a_volume_no_larger_than_resize2fs_leaves_it() {
+    if !have("mke2fs") || !have("e2fsck") || !have("debugfs") || !have("resize2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    source(&tree);
+    let with_tree = ["-d", tree.to_str().unwrap()];
+    for options in [
+        &["-t", "ext4", "-O", "inline_data,large_dir", "-b", "4096"][..],
+        &["-t", "ext4", "-O", "^metadata_csum,uninit_bg,^64bit,^orphan_file", "-b", "2048"],
+        &["-t", "ext4", "-O", "casefold,project,verity,encrypt", "-b", "4096", "-I", "512"],
+        &["-t", "ext3", "-b", "1024"],
+        &["-t", "ext2", "-b", "4096", "-I", "128", "-O", "^resize_inode"],
+    ] {
+        let (image, ours, theirs) =
+            (dir.path().join("image"), dir.path().join("ours"), dir.path().join("theirs"));
+        mke2fs(&image, "60M", &[options, &with_tree].concat());
+        fragment(&image, dir.path());
+        fsck(&image);
+        let said =
+            extant(["shrink", image.to_str().unwrap(), "-o", ours.to_str().unwrap(), "--json"]).clean_text();
+        fsck(&ours);
+        let places = [image.to_str().unwrap(), ours.to_str().unwrap()];
+        extant([&["diff", "--all-times"], &places[..]].concat()).clean();
+        // The superblock keeps what does not follow from the size.
+        let header = |image: &Path| run("dumpe2fs", &["-h", image.to_str().unwrap()]);
+        for line in header(&image).lines() {
+            let kept =
+                ["UUID", "volume name", "features", "Hash Seed", "created", "Mount count", "Inode size"];
+            if kept.iter().any(|name| line.contains(name)) {
+                assert!(header(&ours).contains(line), "{options:?}: {line}");
+            }
+        }
+        fs::copy(&image, &theirs).unwrap();
+        run("e2fsck", &["-fp", theirs.to_str().unwrap()]);
+        run("resize2fs", &["-M", theirs.to_str().unwrap()]);
+        let sizes = [&ours, &theirs].map(|image| fs::metadata(image).unwrap().len());
+        assert!(sizes[0] <= sizes[1], "{options:?}: {sizes:?}, {said}");
+        // It is a volume like any other: it grows, and can be written to.
+        fs::File::options().write(true).open(&ours).unwrap().set_len(50 << 20).unwrap();
+        run("resize2fs", &[ours.to_str().unwrap()]);
+        fsck(&ours);
+        extant(["put", "-r", tree.join("small").to_str().unwrap(), &format!("{}:/more", ours.display())])
+            .clean();
+        fsck(&ours);
+    }
+}
+
+#[test]
+fn the_kernel_mounts_a_volume_that_was_rewritten_in_place() {
+    if !have("mke2fs") || !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (image, linked) = (dir.path().join("image"), dir.path().join("link"));
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    source(&tree);
+    mke2fs(&image, "60M", &["-t", "ext4", "-O", "ea_inode", "-b", "1024"]);
+    symlink(&image, &linked).unwrap();
+    fs::set_permissions(&image, fs::Permissions::from_mode(0o640)).unwrap();
+    let Some(mount) = Mount::new(&image, "rw") else { return };
+    run("cp", &["-a", tree.to_str().unwrap(), mount.path().to_str().unwrap()]);
+    let file = mount.path().join("tree/small/file");
+    let set = |path: &Path, name: &str, value: &[u8]| {
+        rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
+    };
+    set(&file, "user.value", &noise(1, 5000));
+    set(&mount.path().join("tree/large"), "user.value", &noise(1, 5000));
+    run("fallocate", &["-n", "-l", "1MiB", file.to_str().unwrap()]);
+    let before = look(mount.path());
+    drop(mount);
+    let sized = |image: &Path| fs::metadata(image).unwrap().len();
+    extant(["shrink", linked.to_str().unwrap()]).clean();
+    assert!(linked.symlink_metadata().unwrap().is_symlink());
+    assert_eq!(fs::metadata(&image).unwrap().permissions().mode() & 0o7777, 0o640);
+    assert!(sized(&image) < 20 << 20, "{}", sized(&image));
+    fsck(&image);
+    let bytes = fs::read(&image).unwrap();
+    let again = extant(["shrink", image.to_str().unwrap(), "--json"]).clean_text();
+    assert!(again.contains("\"written\": false") && fs::read(&image).unwrap() == bytes, "{again}");
+    let Some(mount) = Mount::new(&image, "rw") else { return };
+    assert_same("shrunk", &look(mount.path()), &before);
+    drop(mount);
+    fsck(&image);
+}
+
+#[test]
+fn features_that_cannot_be_carried_over_are_refused_by_name() {
+    if !have("mke2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    for (options, code, told) in [
+        (&["-O", "quota"][..], 4, "quota"),
+        (&["-t", "ext4", "-O", "bigalloc"], 4, "bigalloc"),
+        (&["-t", "ext4", "-O", "meta_bg,^resize_inode"], 4, "meta_bg"),
+        (&["-O", "mmp"], 4, "mmp"),
+        (&["-t", "ext4"], 0, ""),
+    ] {
+        mke2fs(&image, "40M", options);
+        let before = fs::read(&image).unwrap();
+        let ran = extant(["shrink", image.to_str().unwrap()]);
+        assert_eq!(ran.code, Some(code), "{options:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(told), "{options:?}: {}", ran.stderr);
+        assert!(code == 0 || fs::read(&image).unwrap() == before);
+    }
+    fsck(&image);
+    mke2fs(&image, "40M", &["-t", "ext4"]);
+    debugfs(&image, &["ssv state 2".into()]);
+    let ran = extant(["shrink", image.to_str().unwrap()]);
+    assert!(ran.code == Some(4) && ran.stderr.contains("e2fsck"), "{}", ran.stderr);
+    let ran = extant(["shrink", dir.path().to_str().unwrap()]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+}

@@ -1,0 +1,86 @@
+//! A volume rewritten to the smallest size that holds it.
+//!
+//! Inodes keep everything but, where they lie beyond the smaller inode tables, their numbers; blocks of directories, of
+//! attributes and of files keep their contents. Only places change: every file is laid into as few runs as there can be,
+//! inode tables have as many inodes as are in use and a few, and the journal has the size that a volume so small gets.
+
+mod emit;
+mod plan;
+mod refuse;
+mod renumber;
+mod survey;
+
+use crate::write::{Output, Progress, pump};
+use crate::{BuildError, quoted_path};
+use emit::Shrunk;
+use extant_fs::Volume;
+use extant_rt::Rt;
+use plan::Arrangement;
+use std::path::Path;
+use std::sync::Arc;
+use survey::Survey;
+
+/// Sizes of a volume before and after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShrinkReport {
+    /// Bytes of the volume as it was.
+    pub before_bytes: u64,
+    /// Bytes of the smallest volume.
+    pub after_bytes: u64,
+    /// Of these, bytes that no file uses.
+    pub free_bytes: u64,
+    /// Blocks of the journal, before and after; 0 without one.
+    pub journal_blocks: [u32; 2],
+    /// Inodes in use that have other numbers than before.
+    pub renumbered_inodes: u32,
+    /// Whether the image was written. One that is as small as it can be already does not replace itself.
+    pub is_written: bool,
+}
+
+/// Writes the smallest volume with everything that is on `volume`, read from `image`, to `output`, which may be the image
+/// itself: the new file has its permissions then, and takes its name once it is durable.
+///
+/// # Errors
+/// A volume with a dirty journal, with orphans or with known errors; damage; by name, features that stand against it: those that
+/// depend on the numbers or places of inodes and blocks, and layouts that [`build`](crate::build) does not make. Nothing is
+/// left under the output's name then, or what was there before.
+pub fn shrink(
+    volume: &Volume,
+    image: &Path,
+    output: &Path,
+    rt: &Rt,
+    progress: Progress,
+) -> Result<ShrinkReport, BuildError> {
+    let refused = |error| BuildError::Volume { path: quoted_path(image), error };
+    refuse::check(volume.superblock()).map_err(refused)?;
+    let survey = rt.block_on(Survey::of(volume))?.map_err(refused)?;
+    let arrangement = Arrangement::smallest(volume.superblock(), &survey)?;
+    let before_bytes = volume.superblock().blocks_count() << arrangement.params.block.log2();
+    let shrunk = Shrunk::new(volume.clone(), quoted_path(image), rt.clone(), survey, arrangement)?;
+    let mut report = shrunk.report(before_bytes);
+    // An image in a file that is longer than its volume is still cut.
+    let file_bytes = std::fs::metadata(image).map_or(before_bytes, |meta| meta.len());
+    let in_place = is_same_file(image, output);
+    if in_place && report.after_bytes >= file_bytes {
+        report.is_written = false;
+        return Ok(report);
+    }
+    let target = if in_place {
+        std::fs::canonicalize(output).map_err(|error| BuildError::output("look at", output, error))?
+    } else {
+        output.to_path_buf()
+    };
+    let file = Output::create(&target, report.after_bytes, rt)?;
+    if in_place {
+        file.resemble(&target)?;
+    }
+    pump(&Arc::new(shrunk), file.device(), rt, progress)?;
+    file.commit(rt)?;
+    Ok(report)
+}
+
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    identity(a).is_some() && identity(a) == identity(b)
+}

@@ -1,0 +1,275 @@
+//! All that is in use on the volume that is made smaller.
+
+use super::renumber::value_inodes;
+use extant_block::Sector;
+use extant_format::jbd2::JournalSuperblock;
+use extant_format::{
+    Compat, Corrupt, FileBlock, FileKind, Group, GroupFlags, Inode, InodeFlags, InodeNumber, Place,
+    Superblock, VolumeBlock, XattrBlock, bit, verify_inode_bitmap, verify_xattr_block,
+};
+use extant_fs::{Error, RunState, Volume};
+use std::collections::BTreeMap;
+
+/// Inodes that are read ahead together.
+const AHEAD: usize = 1024;
+
+/// The inodes in use and their blocks.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    /// In order of numbers.
+    pub(super) inodes: Vec<Found>,
+    /// Of all inodes, one after another.
+    pub(super) runs: Vec<SourceRun>,
+    /// Blocks of attributes.
+    pub(super) attrs: Vec<AttrBlock>,
+    /// Blocks of these and of all runs.
+    pub(super) blocks: u64,
+    /// The journal's superblock.
+    pub(super) journal: Option<JournalSuperblock>,
+}
+
+/// An inode in use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub(super) number: InodeNumber,
+    pub(super) role: Role,
+    /// Whether its map is an extent tree.
+    pub(super) has_extents: bool,
+    first_run: u32,
+    runs: u32,
+}
+
+/// The treatment of an inode's blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It has none: its `i_block` stays.
+    Unmapped,
+    /// A directory in its inode.
+    InlineDirectory,
+    /// The blocks of a directory.
+    Directory,
+    /// The block of a symbolic link.
+    Symlink,
+    /// Others are copied.
+    Data,
+    /// Made anew.
+    Journal,
+    /// Made anew.
+    OrphanFile,
+    /// Made anew.
+    Resize,
+}
+
+impl Found {
+    /// Whether it has blocks on the new volume that the survey lists.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.runs > 0
+    }
+}
+
+impl Role {
+    pub(super) fn is_directory(self) -> bool {
+        matches!(self, Self::Directory | Self::InlineDirectory)
+    }
+
+    /// Whether a walk over names reads it.
+    pub(super) fn is_name(self) -> bool {
+        matches!(self, Self::Directory | Self::Symlink)
+    }
+}
+
+/// Blocks of a file in one run of the volume.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SourceRun {
+    pub(super) logical: FileBlock,
+    pub(super) physical: VolumeBlock,
+    pub(super) blocks: u32,
+    pub(super) unwritten: bool,
+}
+
+/// A block of attributes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttrBlock {
+    pub(super) number: VolumeBlock,
+    /// Blocks of the values in inodes of their own, which count as each owner's.
+    pub(super) value_blocks: u64,
+}
+
+impl Survey {
+    /// Reads all inodes in use, their maps and their attribute blocks.
+    ///
+    /// # Errors
+    /// Damage; inodes in use without a link; a list of bad blocks.
+    pub(super) async fn of(volume: &Volume) -> Result<Self, Error> {
+        let mut survey = Self::default();
+        let mut attrs = BTreeMap::new();
+        let numbers = in_use(volume).await?;
+        for numbers in numbers.chunks(AHEAD) {
+            volume.prefetch_inodes(numbers).await;
+            for &number in numbers {
+                let inode = volume.inode(number).await?;
+                survey.add(volume, &inode, &mut attrs).await?;
+            }
+        }
+        survey.blocks += attrs.len() as u64;
+        survey.attrs = attrs.into_values().collect();
+        Ok(survey)
+    }
+
+    async fn add(
+        &mut self,
+        volume: &Volume,
+        inode: &Inode,
+        attrs: &mut BTreeMap<VolumeBlock, AttrBlock>,
+    ) -> Result<(), Error> {
+        let sb = volume.superblock();
+        let role = role_of(inode, sb)?;
+        let mut found = Found {
+            number: inode.number,
+            role,
+            has_extents: inode.flags().contains(InodeFlags::EXTENTS),
+            first_run: self.runs.len() as u32,
+            runs: 0,
+        };
+        match role {
+            Role::Journal => {
+                let first = volume.mapped_runs(inode).next().await?;
+                let Some(RunState::Written(at)) = first.map(|run| run.state) else {
+                    let rule = "a map of the journal's first block";
+                    return Err(Corrupt::field(Place::Inode(inode.number), "i_block", 0, rule).into());
+                };
+                let block = read_blocks(volume, at, 1).await?;
+                let journal = JournalSuperblock::parse(&block)?;
+                journal.verify_checksum()?;
+                self.journal = Some(journal);
+            }
+            Role::Directory | Role::Symlink | Role::Data => {
+                let mut runs = volume.mapped_runs(inode);
+                while let Some(run) = runs.next().await? {
+                    let (physical, unwritten) = match run.state {
+                        RunState::Hole => continue,
+                        RunState::Written(at) => (at, false),
+                        RunState::Unwritten(at) => (at, true),
+                    };
+                    let (logical, blocks) = (FileBlock(run.logical as u32), run.blocks as u32);
+                    self.runs.push(SourceRun { logical, physical, blocks, unwritten });
+                    self.blocks += run.blocks;
+                    if self.blocks > sb.blocks_count() {
+                        let rule = "at most the volume's blocks: some are mapped twice";
+                        let place = Place::Inode(inode.number);
+                        return Err(Corrupt::field(place, "mapped blocks", self.blocks, rule).into());
+                    }
+                }
+                found.runs = self.runs.len() as u32 - found.first_run;
+            }
+            _ => {}
+        }
+        if let Some(number) = inode.xattr_block()
+            && !attrs.contains_key(&number)
+        {
+            attrs.insert(number, attr_block(volume, inode.number, number).await?);
+        }
+        self.inodes.push(found);
+        Ok(())
+    }
+
+    /// The runs of an inode.
+    pub(super) fn runs_of(&self, found: &Found) -> &[SourceRun] {
+        &self.runs[found.first_run as usize..][..found.runs as usize]
+    }
+
+    /// The index of an inode in use.
+    pub(super) fn index_of(&self, number: InodeNumber) -> Option<usize> {
+        self.inodes.binary_search_by_key(&number, |found| found.number).ok()
+    }
+
+    /// The index of a block of attributes.
+    pub(super) fn attr_index(&self, number: VolumeBlock) -> Option<usize> {
+        self.attrs.binary_search_by_key(&number, |attr| attr.number).ok()
+    }
+}
+
+/// Reads blocks of the volume, whose journal is empty.
+pub(super) async fn read_blocks(
+    volume: &Volume,
+    start: VolumeBlock,
+    blocks: u64,
+) -> Result<Box<[u8]>, Error> {
+    // Whole aligned units, so that a device that bypasses the host's cache takes them.
+    const UNIT: u64 = 4096;
+    let log = volume.superblock().block_size().log2();
+    let (from, to) = (start.0 << log, (start.0 + blocks) << log);
+    let aligned = from / UNIT * UNIT;
+    let end = to.next_multiple_of(UNIT).min(volume.device().limits().capacity_bytes).max(to);
+    let bytes =
+        extant_block::read(&**volume.device(), Sector::containing(aligned), (end - aligned) as usize).await?;
+    Ok(bytes[(from - aligned) as usize..][..(to - from) as usize].into())
+}
+
+/// Inodes that bitmaps say are in use, but reserved ones that were never written.
+async fn in_use(volume: &Volume) -> Result<Vec<InodeNumber>, Error> {
+    let sb = volume.superblock();
+    let per_group = sb.inodes_per_group();
+    let mut numbers = Vec::new();
+    for group in (0..sb.group_count()).map(Group) {
+        let descriptor = volume.group(group).await?;
+        if sb.has_group_csum() && descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
+            continue;
+        }
+        let bitmap = read_blocks(volume, descriptor.inode_bitmap, 1).await?;
+        verify_inode_bitmap(&bitmap, sb, group, &descriptor)?;
+        let first = group.0 * per_group + 1;
+        numbers.extend((0..per_group).filter(|&n| bit(&bitmap, n)).map(|n| InodeNumber(first + n)));
+    }
+    Ok(numbers)
+}
+
+fn role_of(inode: &Inode, sb: &Superblock) -> Result<Role, Error> {
+    let bad = |field, value: u64, rule| {
+        Err(Error::from(Corrupt::field(Place::Inode(inode.number), field, value, rule)))
+    };
+    let is_own = inode.number < sb.first_inode() && inode.number != InodeNumber::ROOT;
+    if inode.number == InodeNumber::BAD_BLOCKS {
+        if inode.raw.i_block != [0; 60] {
+            let feature = "a list of bad blocks".into();
+            return Err(Error::Unsupported { feature, hint: " where a volume is made smaller" });
+        }
+        return Ok(Role::Unmapped);
+    }
+    if inode.number == InodeNumber::RESIZE && sb.compat().contains(Compat::RESIZE_INODE) {
+        return Ok(Role::Resize);
+    }
+    if sb.journal_inode() == Some(inode.number) {
+        return Ok(Role::Journal);
+    }
+    if sb.compat().contains(Compat::ORPHAN_FILE) && sb.raw().s_orphan_file_inum.get() == inode.number.0 {
+        return Ok(Role::OrphanFile);
+    }
+    if !is_own && inode.links() == 0 {
+        return bad("i_links_count", 0, "at least 1, for the inode is in use");
+    }
+    let is_inline = inode.flags().contains(InodeFlags::INLINE_DATA);
+    Ok(match inode.kind() {
+        Some(FileKind::Directory) if is_inline => Role::InlineDirectory,
+        Some(FileKind::Directory) => Role::Directory,
+        Some(FileKind::Symlink) if !is_inline && !inode.is_fast_symlink(sb) => Role::Symlink,
+        Some(FileKind::Regular) if !is_inline => Role::Data,
+        None if !is_own => return bad("i_mode", inode.mode().into(), "the mode of a kind of file"),
+        _ => Role::Unmapped,
+    })
+}
+
+async fn attr_block(volume: &Volume, inode: InodeNumber, number: VolumeBlock) -> Result<AttrBlock, Error> {
+    let sb = volume.superblock();
+    if !sb.is_valid_block(number) {
+        let rule = "0 or a block of the volume";
+        return Err(Corrupt::field(Place::Inode(inode), "i_file_acl", number.0, rule).into());
+    }
+    let block = read_blocks(volume, number, 1).await?;
+    if let Some(seed) = sb.checksum_seed() {
+        verify_xattr_block(&block, inode, number, seed)?;
+    }
+    let parsed = XattrBlock::parse(&block, inode, number)?;
+    let sizes = value_inodes(parsed.xattrs).map(|(_, size)| sb.block_size().blocks_for(size.into()));
+    Ok(AttrBlock { number, value_blocks: sizes.sum() })
+}
