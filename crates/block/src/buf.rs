@@ -101,6 +101,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn buffers_of_a_block_take_no_more_memory_than_they_are_long() {
+        let count = if cfg!(miri) { 128 } else { 2048 };
+        let mut bufs: Vec<Buf> = (0..count).map(|_| Buf::zeroed(4096)).collect();
+        bufs.sort_unstable_by_key(|buf| buf.as_ptr());
+        let adjacent =
+            bufs.windows(2).filter(|pair| pair[1].as_ptr().addr() - pair[0].as_ptr().addr() == 4096);
+        assert!(adjacent.count() > count / 2);
+    }
+
     /// More buffers than there are huge pages for, of changing lengths, on several threads: none overlaps another.
     #[test]
     fn buffers_of_all_lengths_keep_their_contents() {

@@ -103,6 +103,20 @@ impl OneClaim {
         let taken = self.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok().then(|| Claim::holding(Held(self.0.clone())))
     }
+
+    /// The claim of the device with these limits.
+    ///
+    /// # Errors
+    /// [`IoErrorKind::Claimed`] while another lives.
+    pub(crate) fn take_for(&self, limits: &Limits) -> Result<Claim, IoError> {
+        self.take().ok_or_else(|| IoError {
+            device: limits.name.clone(),
+            op: Op::Write,
+            start: Sector(0),
+            bytes: limits.capacity_bytes,
+            kind: IoErrorKind::Claimed,
+        })
+    }
 }
 
 /// One claim on all of several devices, of which one may occur more than once; none of them stays claimed where one is

@@ -1,20 +1,17 @@
 //! Memory of buffers.
 //!
-//! A block's worth is kept in a list. Longer buffers lie in huge pages, which up to [`HUGE_BYTES`] are kept: the kernel pins
+//! Blocks lie in slabs. Longer buffers lie in huge pages, which up to [`HUGE_BYTES`] are kept: the kernel pins
 //! a page at a time for direct I/O and gives a disk one segment for what lies side by side, so that a buffer of 1 MiB in pages
 //! of 4 KiB costs 256 pins, and is more segments than some disks take at once.
+
+mod slabs;
 
 use parking_lot::Mutex;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 use super::BUF_ALIGN;
-
-/// The length of buffers that are kept for reuse: that of most blocks. Aligned allocations are what the C library's allocator
-/// is slowest at, because it cuts each out of a larger piece.
-const KEPT_BYTES: usize = 4096;
-/// Buffers that are kept, 16 MiB.
-const KEPT: usize = 4096;
+use slabs::{PIECE_BYTES, Slabs};
 
 /// A huge page of x86-64 and of most others (Linux, Documentation/admin-guide/mm/transhuge.rst).
 const HUGE_BYTES: usize = 2 << 20;
@@ -23,13 +20,8 @@ const SHORTEST: usize = 64 << 10;
 /// Huge pages that are kept, 64 MiB. Pieces beyond them come from the allocator.
 const HUGE_PAGES: usize = 32;
 
-static FREE: Mutex<Vec<Free>> = Mutex::new(Vec::new());
+static SLABS: Mutex<Slabs> = Mutex::new(Slabs::new());
 static HUGE: Mutex<Vec<Huge>> = Mutex::new(Vec::new());
-
-struct Free(NonNull<u8>);
-
-// SAFETY: it owns its allocation, which no reference leads to.
-unsafe impl Send for Free {}
 
 /// A huge page, cut into pieces of one size until all of them are free again.
 struct Huge {
@@ -46,6 +38,8 @@ unsafe impl Send for Huge {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Allocator,
+    /// The slab with this number.
+    Slab(u32),
     /// Of the huge page with this number.
     Huge(u8),
     /// Huge pages of its own.
@@ -55,10 +49,9 @@ pub(super) enum Origin {
 /// Memory of `len` bytes, more than none, aligned to [`BUF_ALIGN`], with whatever contents the last user left or none at all.
 /// Aborts when memory is exhausted, as `Vec` does.
 pub(super) fn take(len: usize) -> (NonNull<u8>, Origin) {
-    if len == KEPT_BYTES
-        && let Some(Free(kept)) = FREE.try_lock().and_then(|mut free| free.pop())
-    {
-        return (kept, Origin::Allocator);
+    if len <= PIECE_BYTES {
+        let (piece, slab) = SLABS.lock().take();
+        return (piece, Origin::Slab(slab));
     }
     if (SHORTEST..=HUGE_BYTES).contains(&len)
         && let Some(piece) = cut(len.next_power_of_two())
@@ -89,17 +82,10 @@ pub(super) unsafe fn give(start: NonNull<u8>, len: usize, origin: Origin) {
         }
         // SAFETY: mapped for this length in `take`, as the caller promises.
         Origin::Mapped => unsafe { unmap(start, len) },
-        Origin::Allocator => {
-            if len == KEPT_BYTES
-                && let Some(mut free) = FREE.try_lock()
-                && free.len() < KEPT
-            {
-                free.push(Free(start));
-                return;
-            }
-            // SAFETY: allocated in `take` with this very layout, as the caller promises.
-            unsafe { dealloc(start.as_ptr(), layout(len)) }
-        }
+        // SAFETY: a piece of this slab, as the caller promises.
+        Origin::Slab(slab) => unsafe { SLABS.lock().give(slab, start) },
+        // SAFETY: allocated in `take` with this very layout, as the caller promises.
+        Origin::Allocator => unsafe { dealloc(start.as_ptr(), layout(len)) },
     }
 }
 

@@ -306,14 +306,7 @@ impl Device for NbdDevice {
     }
 
     fn claim(&self) -> Result<Claim, IoError> {
-        let claimed = || IoError {
-            device: self.shared.limits.name.clone(),
-            op: Op::Write,
-            start: Sector(0),
-            bytes: self.shared.limits.capacity_bytes,
-            kind: IoErrorKind::Claimed,
-        };
-        self.shared.claim.take().ok_or_else(claimed)
+        self.shared.claim.take_for(&self.shared.limits)
     }
 }
 
