@@ -22,7 +22,8 @@ impl Rt {
     {
         let (promise, task) = pair(self, name);
         let number = self.count(Counter::TasksSpawned, 1) as u32;
-        let whole = promise.fulfil(number, future);
+        // Its type ends here: what runs a task is compiled once for each kind of result.
+        let whole = promise.fulfil(number, Box::pin(future));
         match self.world() {
             // The task keeps its world.
             Which::Real(real) => real.spawn(name, self.clone(), whole),
@@ -185,14 +186,10 @@ impl<T> Promise<T> {
     }
 
     /// Runs `future` to its end, or to its panic.
-    pub(crate) fn fulfil<F: Future<Output = T>>(
-        self,
-        number: u32,
-        future: F,
-    ) -> impl Future<Output = ()> + use<T, F> {
+    fn fulfil(self, number: u32, future: Work<T>) -> impl Future<Output = ()> + use<T> {
         // Around it from the start: it may be dropped before it is ever polled.
         let (rt, joint) = (self.rt.clone(), self.joint.clone());
-        let caught = Caught { rt, joint, number, is_named: false, future: Some(Box::pin(future)) };
+        let caught = Caught { rt, joint, number, is_named: false, future: Some(future) };
         async move {
             let result = caught.await;
             self.keep(result);
@@ -220,17 +217,19 @@ pub(crate) fn caught<T>(rt: &Rt, name: &str, work: impl FnOnce() -> T) -> Result
     })
 }
 
+type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
 /// A future whose panic becomes an error.
-struct Caught<F: Future> {
+struct Caught<T> {
     rt: Rt,
-    joint: Arc<Joint<F::Output>>,
+    joint: Arc<Joint<T>>,
     number: u32,
     /// Whether a sink was told the name.
     is_named: bool,
-    future: Option<Pin<Box<F>>>,
+    future: Option<Work<T>>,
 }
 
-impl<F: Future> Drop for Caught<F> {
+impl<T> Drop for Caught<T> {
     fn drop(&mut self) {
         // A task that is dropped half way: the executor would end the process if its destructors panicked past us.
         if let Some(future) = self.future.take() {
@@ -240,8 +239,8 @@ impl<F: Future> Drop for Caught<F> {
     }
 }
 
-impl<F: Future> Future for Caught<F> {
-    type Output = Result<F::Output, RtError>;
+impl<T> Future for Caught<T> {
+    type Output = Result<T, RtError>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let future = this.future.as_mut().expect("not polled after its end");

@@ -9,6 +9,7 @@ use crate::view::{OpenOptions, View};
 use crate::{Error, Result};
 use extant_block::{Buf, Device, Segment};
 use extant_format::{Compat, Incompat, STATE_ERROR, SUPERBLOCK_BYTES, Superblock, VolumeBlock};
+use std::pin::Pin;
 use std::sync::Arc;
 
 /// Memory for blocks of the log between reading it and writing them home; those of a larger log are read again.
@@ -40,7 +41,15 @@ pub struct Recovery {
 ///
 /// # Errors
 /// Those of [`recover`](crate::recover), of which this is the first half.
-pub(crate) async fn replay(device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
+pub(crate) fn replay(
+    device: Arc<dyn Device>,
+    options: OpenOptions,
+) -> Pin<Box<dyn Future<Output = Result<Recovery>> + Send>> {
+    // Without its type, whose code would be laid down in each crate that opens a volume.
+    Box::pin(replay_log(device, options))
+}
+
+async fn replay_log(device: Arc<dyn Device>, options: OpenOptions) -> Result<Recovery> {
     let raw = View::open(device.clone(), options).await?;
     if !raw.superblock().incompat().contains(Incompat::RECOVER) {
         return Ok(Recovery {

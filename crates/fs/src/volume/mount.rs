@@ -22,6 +22,7 @@ use extant_format::{
 };
 use extant_rt::{Nanos, Rt};
 use parking_lot::Mutex;
+use std::pin::Pin;
 use std::sync::Arc;
 
 /// The smallest log that is written to, in blocks: a journal has 1024, and the first is its superblock.
@@ -144,12 +145,24 @@ impl Volume {
         let protection = Protection::hold(rt, &device, &found, wall_clock).await?;
         // Held until the protection is released, which is a write.
         let claim = Arc::new(claim);
-        let opened = Self::open_protected(rt, disk, &found, options, claim.clone(), protection.clone()).await;
+        let opened = Self::open_untyped(rt, disk, &found, options, claim.clone(), protection.clone()).await;
         if let (Err(_), Some(protection)) = (&opened, &protection) {
             // The error that is told is why the volume was not opened.
             let _ = protection.release(wall_clock).await;
         }
         opened
+    }
+
+    /// As [`Self::open_protected`], without the future's type, whose code would be laid down in each crate that opens a volume.
+    fn open_untyped<'a>(
+        rt: &'a Rt,
+        disk: &'a Disk,
+        found: &'a Superblock,
+        options: WriteOptions,
+        claim: Arc<Claim>,
+        protection: Option<Protection>,
+    ) -> Pin<Box<dyn Future<Output = Result<Self>> + Send + 'a>> {
+        Box::pin(Self::open_protected(rt, disk, found, options, claim, protection))
     }
 
     /// As [`Self::open_writable`], once no other host can write the volume.

@@ -10,6 +10,7 @@ use extant_block::{Bio, BioFlags, Op, Sector, Segment};
 use extant_format::{Corrupt, ErrorCode, ErrorRecord, Place, Problem, Superblock};
 use std::collections::VecDeque;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
 
 impl Writer {
@@ -26,15 +27,24 @@ impl Writer {
         }
         let done = operation.await;
         let error = done.as_ref().err().cloned();
-        // Boxed, as is every await of `fs` that few operations come to: a future has room for each, and is moved several times
-        // before it is polled first.
-        if let Some(error) = error {
-            Box::pin(self.heed(&error)).await;
-        }
-        if self.has_noted() {
-            Box::pin(self.heed_noted()).await;
+        if error.is_some() || self.has_noted() {
+            self.heed_all(error).await;
         }
         done
+    }
+
+    /// As [`Self::heed`] and [`Self::heed_noted`]. Boxed, as is every await of `fs` that few operations come to: a future has room
+    /// for each, and is moved several times before it is polled first. Without its type, since the code of a type is laid down
+    /// once for each operation that names it.
+    fn heed_all(&self, error: Option<Error>) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async move {
+            if let Some(error) = error {
+                self.heed(&error).await;
+            }
+            if self.has_noted() {
+                self.heed_noted().await;
+            }
+        })
     }
 
     /// Whether an error was met that [`Self::heed_noted`] has not seen.
