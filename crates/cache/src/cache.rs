@@ -1,5 +1,6 @@
 //! The cache of a process.
 
+use crate::Result;
 use crate::accounts::{Account, AccountConfig};
 use crate::backing::Backing;
 use crate::dirty::TurnControl;
@@ -12,7 +13,6 @@ use crate::state::shared::{OnWriteError, Settings};
 use crate::state::{DiskState, Inner, Shared};
 use crate::writeback::flusher;
 use crate::writeback::{write_back_all, write_back_files};
-use crate::{CacheError, Result};
 use extant_block::{Bio, Device, Exclusive, IoError};
 use extant_rt::{Class, Nanos, Rt, Task, WaitConfig, WaitStats};
 use parking_lot::Mutex;
@@ -113,7 +113,7 @@ pub struct Usage {
 ///
 /// Before the process ends, [`PageCache::close`] writes back what is dirty. Where the last handle is dropped instead, the
 /// flushers still do, as long as the world lives, and end; a writer that meets the limits on dirty memory afterwards is told
-/// [`CacheError::ShutDown`].
+/// [`crate::CacheError::ShutDown`].
 #[derive(Clone, Debug)]
 pub struct PageCache {
     handle: Arc<Handle>,
@@ -257,7 +257,7 @@ impl PageCache {
             .collect();
         let mut result = Ok(());
         for task in tasks {
-            let outcome = task.await.unwrap_or(Err(CacheError::ShutDown));
+            let outcome = task.await.unwrap_or_else(|ended| Err(ended.into()));
             if result.is_ok() {
                 result = outcome;
             }
@@ -275,7 +275,10 @@ impl PageCache {
         self.shared().close();
         let flushers = std::mem::take(&mut *self.handle.flushers.lock());
         for flusher in flushers {
-            flusher.await.map_err(|_| CacheError::ShutDown)?;
+            // One that panicked keeps no other from ending.
+            if let Err(ended) = flusher.await {
+                result = result.and(Err(ended.into()));
+            }
         }
         let disks = self.shared().disks.read().clone();
         for disk in disks {

@@ -1,6 +1,7 @@
 //! Errors of the cache, and of what lies under a mapping.
 
 use extant_block::IoError;
+use extant_rt::RtError;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
@@ -110,6 +111,18 @@ pub enum CacheError {
     /// The cache is being shut down.
     #[error("the cache has been shut down")]
     ShutDown,
+    /// A call that blocks was made where none may, or a task of the cache panicked.
+    #[error(transparent)]
+    World(RtError),
+}
+
+impl From<RtError> for CacheError {
+    fn from(error: RtError) -> Self {
+        match error {
+            RtError::ShutDown { .. } => Self::ShutDown,
+            other => Self::World(other),
+        }
+    }
 }
 
 /// A write that stopped before its end: as much was done, and then this went wrong.

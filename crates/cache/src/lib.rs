@@ -58,7 +58,7 @@ pub use dirty::control;
 pub use error::{BackingError, BackingErrorKind, CacheError, Result, WouldWait, WriteError};
 pub use event::Event;
 pub use mapping::exclude::Exclusion;
-pub use mapping::file::Mapping;
+pub use mapping::file::{DirectWrite, Mapping};
 pub use mapping::open::OpenFile;
 pub use mapping::readahead;
 pub use page::{FrameNo, MAX_FILE_BYTES, PAGE_BYTES};

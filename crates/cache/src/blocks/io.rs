@@ -35,14 +35,14 @@ impl Shared {
             (run[(n - from) as usize].clone(), run)
         };
         self.settle();
-        self.device.submit(self.read_bio(run));
+        let longest = self.longest_run();
+        self.device.submit_all(&mut run.chunks(longest).map(|run| self.read_bio(run.to_vec())));
         Ok(block)
     }
 
     /// `wanted` ascends.
     pub(super) async fn prefetch(self: &Arc<Self>, wanted: &[u64]) {
-        let longest = (self.device.limits().max_bytes.min(1 << 20) / self.block_bytes as u64).max(1) as usize;
-        let longest = longest.min(self.device.limits().max_segments as usize).max(1);
+        let longest = self.longest_run();
         let mut runs: Vec<Vec<Arc<Block>>> = Vec::new();
         for &n in wanted.iter().filter(|&&n| n < self.blocks) {
             let mut shard = self.shard(n).lock();
@@ -65,6 +65,13 @@ impl Shared {
             // A reader that asks for the block gets its error.
             let _ = poll_fn(|cx| block.poll_loaded(cx.waker())).await;
         }
+    }
+
+    /// Blocks of a bio at most.
+    fn longest_run(&self) -> usize {
+        let limits = self.device.limits();
+        let bytes = (limits.max_bytes.min(1 << 20) / self.block_bytes as u64) as usize;
+        bytes.min(limits.max_segments as usize).max(1)
     }
 
     fn read_bio(self: &Arc<Self>, run: Vec<Arc<Block>>) -> Bio {

@@ -28,6 +28,22 @@ impl OpenFile {
     }
 }
 
+/// A write past the cache that is under way: see [`Mapping::writes_directly`].
+#[derive(Debug)]
+#[must_use = "a write that does not tell its end is covered by no flush"]
+pub struct DirectWrite {
+    file: Mapping,
+    /// Those before it.
+    flush_failures: u64,
+}
+
+impl DirectWrite {
+    /// The write has reached the device, though perhaps only its cache.
+    pub fn has_ended(self) {
+        self.file.0.disk.note_unflushed(&self.file.0, self.flush_failures);
+    }
+}
+
 impl Mapping {
     /// The file's size in bytes, as the cache has it: write-back may not have told the device yet.
     pub fn size(&self) -> u64 {
@@ -178,10 +194,10 @@ impl Mapping {
         self.0.retry();
     }
 
-    /// Tells the cache that the file was written past it, by direct I/O: should the device's next flush fail, its open
-    /// files are told.
-    pub fn written_directly(&self) {
-        self.0.disk.note_unflushed(&self.0, self.0.disk.flushes.failures());
+    /// To be called before the file is written past the cache, by direct I/O, and [`DirectWrite::has_ended`] after it: should
+    /// a flush of the device fail that begins meanwhile, or the next one, the file's open files are told.
+    pub fn writes_directly(&self) -> DirectWrite {
+        DirectWrite { flush_failures: self.0.disk.flushes.failures(), file: self.clone() }
     }
 
     /// Tells the cache that the backing maps a range differently now, or no longer, though nothing was written through the

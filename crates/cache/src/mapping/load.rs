@@ -56,7 +56,12 @@ impl Inner {
     /// frame. May wait for the backing, or for the end of an exclusion, with nothing in its hands.
     pub(crate) async fn load(self: &Arc<Self>, wanted: Wanted) -> Result<Loading> {
         let Wanted { pages: PageRange { start, end }, purpose, mark, stream, in_exclusion } = wanted;
+        let pool = &self.shared.pool;
         loop {
+            let is_cached = |&page: &u64| pool.index.guess(&pool.frames, self.key(page)).is_some();
+            if purpose == Purpose::Ahead && is_cached(&start) {
+                return Ok(Loading::Present);
+            }
             let end = end.min(self.size().div_ceil(PAGE)).max(start + 1);
             let Some((lookup, PageRange { end, .. })) =
                 self.begin_lookup(PageRange::new(start, end), in_exclusion)
@@ -91,7 +96,11 @@ impl Inner {
                     break;
                 }
             }
-            let end = at / PAGE;
+            let mut end = at / PAGE;
+            if !pool.has_free(end - start) {
+                // No page is evicted for one that is there already.
+                end = (start + 1..end).find(is_cached).unwrap_or(end);
+            }
             let mut taken = Vec::new();
             self.shared.take_frames((end - start) as usize, purpose, &mut taken);
             if taken.is_empty() {
@@ -120,7 +129,7 @@ impl Inner {
                 }
                 (size.saturating_sub(start * PAGE), valid_end <= start)
             };
-            self.shared.pool.return_frames(unused);
+            pool.return_frames(unused);
             if stale {
                 continue;
             }
@@ -203,8 +212,9 @@ impl Load {
             };
             let mut at = offset;
             while at < extent_end {
-                let bytes = most.min(extent_end - at);
-                let segments = self.segments(at - base, bytes);
+                let mut segments = self.segments(at - base, most.min(extent_end - at));
+                segments.truncate(limits.max_segments.max(1) as usize);
+                let bytes = segments.iter().map(|segment| segment.len() as u64).sum::<u64>();
                 let start = Sector(sector.0 + (at - offset) / Sector::BYTES);
                 let mut bio = Bio::new(Op::Read, start, segments);
                 bio.flags = match purpose {

@@ -83,7 +83,7 @@ impl OpenFile {
         }
         match self.inner.shared.rt.block_on(self.read_on(at, buf, some.bytes)) {
             Ok(result) => result,
-            Err(_ended) => Err(CacheError::ShutDown),
+            Err(ended) => Err(ended.into()),
         }
     }
 
@@ -297,7 +297,7 @@ impl OpenFile {
             Ok(result) => {
                 result.map_err(|stopped| WriteError { done_bytes: done + stopped.done_bytes, ..stopped })
             }
-            Err(_ended) => Err(WriteError { done_bytes: done, error: CacheError::ShutDown }),
+            Err(ended) => Err(WriteError { done_bytes: done, error: ended.into() }),
         }
     }
 
@@ -452,7 +452,7 @@ impl OpenFile {
     pub fn sync_blocking(&self) -> Result<()> {
         match self.inner.shared.rt.block_on(self.sync()) {
             Ok(result) => result,
-            Err(_ended) => Err(CacheError::ShutDown),
+            Err(ended) => Err(ended.into()),
         }
     }
 

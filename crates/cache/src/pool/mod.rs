@@ -52,7 +52,7 @@ pub(crate) struct Pool {
     lists: Mutex<Lists>,
     /// Frames without the reserve.
     capacity: u32,
-    /// Dirty pages that the frames allow which are not set apart for accounts.
+    /// Dirty pages that the frames in force allow, where these are not all.
     frames_limit: AtomicU64,
 }
 
@@ -324,7 +324,7 @@ impl Pool {
                     // its load is just ending.
                     let comes_back = seen.is_detached() || seen.is_writeback() || seen.dirty() != 0;
                     if !comes_back && (seen.is_uptodate() || seen.is_loading()) {
-                        kept.push(frame);
+                        kept.push((frame, self.frames.key(frame)));
                     }
                     continue;
                 }
@@ -335,8 +335,9 @@ impl Pool {
             }
             if purpose == Purpose::Ahead && claimed.seen.is_unread() {
                 // Read ahead and not used yet: more read-ahead would only push out what it has just brought.
+                let key = claimed.key();
                 self.settle(frame, claimed.end());
-                kept.push(frame);
+                kept.push((frame, key));
                 go_on = false;
                 continue;
             }
@@ -357,7 +358,14 @@ impl Pool {
         let mut surplus = Vec::new();
         {
             let mut lists = self.lists.lock();
-            kept.into_iter().for_each(|frame| lists.policy.put_back(frame));
+            for (frame, key) in kept {
+                // Its last user may have freed it since, or have changed it and withdrawn it.
+                let seen = self.frames.state(frame).snapshot();
+                let is_candidate = seen.dirty() == 0 && (seen.is_uptodate() || seen.is_loading());
+                if is_candidate && !seen.is_detached() && self.frames.key(frame) == key {
+                    lists.policy.put_back(frame);
+                }
+            }
             for frame in freed {
                 lists.policy.remove(frame);
                 let stays = if purpose == Purpose::Completion {
@@ -398,7 +406,7 @@ impl Pool {
             change(&mut lists, self.capacity);
             let least = lists.budget.div_ceil(4);
             let in_force = lists.budget.saturating_sub(lists.set_apart).max(least);
-            let limit = if lists.set_apart > 0 { u64::from(in_force) * 3 / 4 } else { u64::MAX };
+            let limit = if in_force < self.capacity { u64::from(in_force) * 3 / 4 } else { u64::MAX };
             self.frames_limit.store(limit.max(1), Ordering::SeqCst);
             lists.free.set_in_force(&self.frames, in_force);
         }
@@ -431,6 +439,11 @@ impl Pool {
     /// The budget in frames, what is set apart for accounts included.
     pub(crate) fn budget(&self) -> u32 {
         self.lists.lock().budget
+    }
+
+    /// Whether so many frames are free, as far as magazines do not have them.
+    pub(crate) fn has_free(&self, count: u64) -> bool {
+        u64::from(self.lists.lock().free.len()) >= count
     }
 
     /// Clean pages that an eviction may take.

@@ -47,6 +47,11 @@ impl Flushes {
         self.0.lock().failures
     }
 
+    /// Whether a write has reached the device since the last good flush began.
+    pub(crate) fn are_owed(&self) -> bool {
+        !self.0.lock().unflushed.is_empty()
+    }
+
     pub(crate) fn begun(&self) -> u64 {
         self.0.lock().begun
     }

@@ -240,12 +240,16 @@ async fn wait_for_queue(shared: &Shared, disk: &DiskState, pages: u64) {
     }
 }
 
-/// Writes everything back, the cache being closed. A file of which something fails once more is given up, and no other.
+/// Writes everything back and flushes the device, the cache being closed. A file of which something fails once more is given up, and no other.
 async fn close_out(shared: &Arc<Shared>, disk: &Arc<DiskState>) {
     loop {
         let files: Vec<_> =
             disk.listed().into_iter().flatten().map(|file| (file.errors.now(), file)).collect();
         write_back_all(shared, disk).await;
+        if disk.flushes.are_owed() {
+            // Data that became dirty after the last sync are to be durable, too. A failure is in the logs.
+            let _ = disk.flush(shared).await;
+        }
         // Pages that could not be written are dirty again.
         if disk.close_if_clean() {
             return;

@@ -46,18 +46,28 @@ fn limits_of_nothing_still_let_a_page_through() {
 #[test]
 fn a_larger_budget_is_heard_of_by_those_who_wait_for_frames() {
     let rt = world();
-    let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 20, 0);
+    let config = CacheConfig { read_ahead_bytes: 0, ..CacheConfig::with_budget(MIB) };
+    let (cache, _disk, gate, mapping) = one_file(&rt, config, 1 << 20, MIB);
     cache.set_budget(16 * PAGE);
-    let file = mapping.open();
+    let (file, other) = (mapping.open(), mapping.open());
     gate.hold();
     run(&rt, async {
-        file.write(0, &[1; 16 * PAGE_BYTES]).await.unwrap();
-        let mut write = std::pin::pin!(file.write(16 * PAGE, &[1; 16 * PAGE_BYTES]));
-        assert!(waits(&rt, write.as_mut()).await, "there is no frame");
+        // Three quarters may be dirty; the others are being read.
+        file.write(0, &[1; 12 * PAGE_BYTES]).await.unwrap();
+        let mut bytes = [0; 4 * PAGE_BYTES];
+        let mut read = std::pin::pin!(file.read(20 * PAGE, &mut bytes));
+        assert!(waits(&rt, read.as_mut()).await);
+        let mut byte = [0];
+        let mut waiting = std::pin::pin!(other.read(40 * PAGE, &mut byte));
+        assert!(waits(&rt, waiting.as_mut()).await, "there is no frame");
+        let before = gate.held();
         cache.set_budget(MIB);
-        write.await.unwrap();
+        assert!(waits(&rt, waiting.as_mut()).await, "its page is read now");
+        assert_eq!(gate.held(), before + 1);
+        gate.release();
+        read.await.unwrap();
+        waiting.await.unwrap();
     });
-    gate.release();
     file.sync_blocking().unwrap();
     cache.audit();
 }

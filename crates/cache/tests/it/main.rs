@@ -3,6 +3,7 @@
 mod accounts;
 mod behaviour;
 mod blocks;
+mod bounds;
 mod common;
 mod corners;
 mod defects;

@@ -257,6 +257,7 @@ impl OpenFile {
         if let Some(cause) = contents.writer.journal.failure() {
             return Err(cause);
         }
+        let writing = self.mapping.writes_directly();
         let mut rest = Vec::new();
         if let Some(&(Some(sector), bytes)) = runs.last().filter(|_| zeroes > 0) {
             let behind = Sector(sector.0 + bytes / Sector::BYTES);
@@ -270,7 +271,7 @@ impl OpenFile {
         let (buf, result) = taken_back(ended.await);
         *held = buf;
         let zeroed = join_all(rest).await.into_iter().collect::<std::result::Result<Vec<()>, IoError>>();
-        self.mapping.written_directly();
+        writing.has_ended();
         result?;
         zeroed?;
         Ok(())

@@ -14,6 +14,8 @@ const MAIN: usize = 1;
 const SMALL_SHARE: usize = 10;
 /// A page counts its first use too, so two uses are one reuse.
 const USES_TO_STAY: u8 = 2;
+/// Looks at each frame that a search for a victim takes at most: a count has three steps.
+const LOOKS_MAX: usize = 5;
 /// Places where a ghost may lie.
 const WAYS: usize = 4;
 /// Pages whose ghosts lie in a row.
@@ -100,10 +102,15 @@ impl Eviction for S3Fifo {
     }
 
     fn victim(&mut self, uses: &dyn Uses, page_of: &dyn Fn(FrameNo) -> u64) -> Option<FrameNo> {
+        // Readers raise counts while this lowers them: a frame is looked at so often at most as its count has steps, and one more
+        // time in the small queue.
+        let mut looks_left = LOOKS_MAX * self.len();
         loop {
+            let is_last = looks_left == 0;
+            looks_left = looks_left.saturating_sub(1);
             let from_small = self.lists.len(SMALL) > self.frames / SMALL_SHARE || self.lists.len(MAIN) == 0;
             if from_small && let Some(frame) = self.lists.pop_front(SMALL) {
-                if uses.uses(frame) >= USES_TO_STAY {
+                if uses.uses(frame) >= USES_TO_STAY && !is_last {
                     uses.set(frame, 0);
                     self.lists.push_back(MAIN, frame);
                     continue;
@@ -111,14 +118,13 @@ impl Eviction for S3Fifo {
                 self.remember(page_of(frame));
                 return Some(frame);
             }
-            // Ends: every turn takes a use away from a frame, and there are three at most.
             let frame = self.lists.pop_front(MAIN)?;
             match uses.uses(frame) {
-                0 => return Some(frame),
-                n => {
+                n if n > 0 && !is_last => {
                     uses.set(frame, n - 1);
                     self.lists.push_back(MAIN, frame);
                 }
+                _ => return Some(frame),
             }
         }
     }
@@ -141,6 +147,31 @@ impl Eviction for S3Fifo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    /// Frames that are read as often as they are looked at.
+    struct Hot(Cell<u32>);
+
+    impl Uses for Hot {
+        fn uses(&self, _: FrameNo) -> u8 {
+            self.0.set(self.0.get() + 1);
+            assert!(self.0.get() < 1000, "the search goes on as long as readers do");
+            3
+        }
+        fn set(&self, _: FrameNo, _: u8) {}
+    }
+
+    #[test]
+    fn a_search_ends_while_every_frame_is_read_again_and_again() {
+        let mut policy = S3Fifo::new(64).unwrap();
+        (1..=16).for_each(|n| policy.insert(FrameNo::new(n).unwrap(), n.into()));
+        for left in (0..16).rev() {
+            let hot = Hot(Cell::new(0));
+            assert!(policy.victim(&hot, &|frame| frame.get().into()).is_some());
+            assert_eq!(policy.len(), left);
+        }
+        assert!(policy.victim(&Hot(Cell::new(0)), &|_| 0).is_none());
+    }
 
     #[test]
     fn files_of_one_page_are_remembered_as_well_as_one_long_file() {
