@@ -23,6 +23,9 @@
 //! # }
 //! ```
 //!
+//! Calls that block are for ordinary threads. Inside a task, or a future that `block_on` of any world runs, they panic: await
+//! those of [`asynch`] there.
+//!
 //! A volume has one writer at a time: a second one, in this process or another, is refused with [`Error::Busy`].
 //!
 //! # Durability

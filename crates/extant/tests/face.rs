@@ -351,3 +351,51 @@ fn a_target_that_no_link_keeps_is_refused() {
     volume.close().unwrap();
     fsck(&path);
 }
+
+#[test]
+fn a_file_is_created_where_a_link_leads_however_long_the_whole_way_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    let root = volume.root();
+    let way = vec!["d".repeat(255); 15].join("/");
+    root.create_dir_all(&way).unwrap();
+    // Together longer than PATH_MAX.
+    root.symlink(format!("{}new", "./".repeat(150)), format!("{way}/link")).unwrap();
+    drop(root.create(format!("{way}/link")).unwrap());
+    assert!(root.try_exists(format!("{way}/new")).unwrap());
+    drop(root);
+    volume.close().unwrap();
+    fsck(&path);
+}
+
+#[test]
+fn names_with_a_slash_at_the_end_are_removed_as_unlink_has_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let volume = writable(&path);
+    let root = volume.root();
+    root.write("file", "1").unwrap();
+    root.create_dir("dir").unwrap();
+    root.symlink("dir", "link").unwrap();
+    let host = tempfile::tempdir().unwrap();
+    std::fs::write(host.path().join("file"), "1").unwrap();
+    std::fs::create_dir(host.path().join("dir")).unwrap();
+    std::os::unix::fs::symlink("dir", host.path().join("link")).unwrap();
+    for name in ["file/", "dir/", "link/", "none/", "dir"] {
+        let theirs = std::fs::remove_file(host.path().join(name)).unwrap_err().raw_os_error();
+        assert_eq!(Some(root.remove_file(name).unwrap_err().errno()), theirs, "{name}");
+    }
+    drop(root);
+    volume.close().unwrap();
+}
+
+#[test]
+fn an_image_that_the_host_cannot_open_has_the_hosts_errno() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("loop");
+    std::os::unix::fs::symlink("loop", &path).unwrap();
+    let theirs = std::fs::File::open(&path).unwrap_err().raw_os_error();
+    let ours = Volume::open(&path, &OpenOptions::new()).unwrap_err();
+    assert_eq!(Some(ours.errno()), theirs, "{ours}");
+}

@@ -118,10 +118,10 @@ impl Dir {
     /// As [`Self::open_with`], where the file may exist.
     async fn open_known(&self, path: &[u8], options: &FileOptions) -> Result<File> {
         if options.creates() {
-            let mut at = path.to_vec();
+            let (mut start, mut at) = (self.node.clone(), path.to_vec());
             // A dangling symbolic link in the last place is created where it leads.
             for _ in 0..=LINKS_MAX {
-                let place = place(&self.sys, &self.node, &at).await?;
+                let place = place(&self.sys, &start, &at).await?;
                 if place.wants_dir {
                     return Err(Error::IsADirectory(quote(path)));
                 }
@@ -140,13 +140,7 @@ impl Dir {
                     }
                     Ok(node) => {
                         let target = self.sys.read_link(&node).await?;
-                        let dir_len = at.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
-                        if target.starts_with(b"/") {
-                            at = target;
-                        } else {
-                            at.truncate(dir_len);
-                            at.extend_from_slice(&target);
-                        }
+                        (start, at) = (place.dir, target);
                     }
                 }
             }
@@ -307,7 +301,9 @@ impl Dir {
     pub async fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let place = place(&self.sys, &self.node, path.as_ref()).await?;
         if place.wants_dir {
-            return Err(Error::NotADirectory(quote(path.as_ref())));
+            let is_dir = self.sys.lookup(&place.dir, place.name).await?.kind()? == FileType::Dir;
+            let path = quote(path.as_ref());
+            return Err(if is_dir { Error::IsADirectory(path) } else { Error::NotADirectory(path) });
         }
         self.sys.unlink(&place.dir, place.name).await
     }

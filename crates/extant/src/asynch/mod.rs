@@ -1,4 +1,6 @@
-//! The same types for code that awaits: nothing here blocks the calling thread for the disk.
+//! The same types for code that awaits: nothing here waits for the disk on the calling thread. Small buffered writes to the host's
+//! file are copied there, which takes as long as the host lets its writers wait; the drop of a volume's last handle waits for
+//! its bios; and a device without threads ([`extant_block::FileDevice`] that no world drives) does all of its work in the call.
 //!
 //! A future runs on any executor; I/O is driven by the threads of the volume's own world ([`extant_rt::Rt`]).
 //!

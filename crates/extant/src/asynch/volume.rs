@@ -37,7 +37,8 @@ impl Volume {
     }
 
     /// Gives free space in a range of the volume's bytes back to its device (`FITRIM`): the blocks of a file that holds the
-    /// volume become holes. Runs of fewer than `min_bytes` are left as they are. Returns how many bytes that was.
+    /// volume become holes. Runs of fewer than `min_bytes` are left as they are. The block in which the range begins goes
+    /// with it. Returns how many bytes that was.
     ///
     /// # Errors
     /// The range has no whole block of the volume; the device cannot, or fails.
@@ -81,7 +82,8 @@ impl Volume {
     /// claimed, and the cache keeps its memory, until the last of them is dropped.
     ///
     /// # Errors
-    /// Something could not be written; the volume is as after a power cut then.
+    /// Something could not be written. Where that is data of a file, the volume is clean, and the file lacks them; otherwise the
+    /// volume is as after a power cut.
     pub async fn close(self) -> Result<()> {
         self.sys.close().await
     }
