@@ -182,7 +182,7 @@ impl Laid<'_> {
     }
 
     fn zeroes_until(&mut self, offset: u64) -> io::Result<()> {
-        static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+        const ZEROES: [u8; 4 << 10] = [0; 4 << 10];
         while let Some((start, left)) = self.here().filter(|(start, _)| *start < offset) {
             let n = left.min(offset - start).min(ZEROES.len() as u64);
             self.out.write_all(&ZEROES[..n as usize])?;
