@@ -209,6 +209,18 @@ mod tests {
     }
 
     #[test]
+    fn blocks_that_are_taken_back_are_never_another_s() {
+        let space = Space::new(10, 0);
+        let mut all = space.promise(10, Privilege::Reserved).unwrap();
+        space.allocated(&mut all, 6);
+        all.merge(space.taken_back(6));
+        assert!(space.promise(1, Privilege::Reserved).is_err());
+        assert_eq!((all.blocks(), space.counts().promised, space.counts().free), (10, 10, 10));
+        drop(all);
+        assert_eq!(space.counts().available(), 10);
+    }
+
+    #[test]
     fn parts_of_a_reservation_add_up() {
         let space = Space::new(10, 0);
         let mut all = space.promise(10, Privilege::Ordinary).unwrap();

@@ -211,3 +211,22 @@ fn a_range_over_more_runs_than_are_kept_becomes_known() {
         }
     }
 }
+
+#[test]
+fn a_write_ends_before_the_first_block_that_was_not_logged() {
+    let mut map = map();
+    map.mark_dirty(blocks(1, 9), 3 * B);
+    for (run, place) in [(blocks(3, 5), 500), (blocks(5, 9), 600)] {
+        map.claim(run);
+        map.place(run, at(place));
+    }
+    let (whole, tail) = (ByteRange::new(B, 9 * B), ByteRange::new(6 * B, 9 * B));
+    assert_eq!(map.logged_until(whole), 3 * B, "the blocks before have a place");
+    map.landed(blocks(3, 5), 9 * B);
+    map.failed(blocks(5, 9));
+    assert_eq!((map.logged_until(whole), map.logged_until(tail)), (5 * B, 6 * B));
+    map.claim(blocks(5, 9));
+    map.place(blocks(5, 9), at(600));
+    map.landed(blocks(5, 9), 8 * B + 100);
+    assert_eq!(map.logged_until(ByteRange::new(B, 8 * B + 100)), 8 * B + 100);
+}
