@@ -30,6 +30,7 @@ mod journal;
 mod map;
 mod meta;
 mod names;
+mod quota;
 mod quote;
 mod recovery;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Committing a transaction.
 
+use super::accounts::{Accounts, Usage, UsageChange};
 use super::state::Running;
 use super::{Inner, LatchOnPanic, Tid};
 use crate::meta::{MetaBlock, MetaStore};
@@ -63,7 +64,8 @@ pub(super) async fn run(inner: Arc<Inner>) {
     };
     // Operations go on in the next transaction from here.
     inner.notify();
-    let versions = encode(&inner.rt, &inner.store, &mut transaction, inner.log.is_none()).await;
+    let accounts = inner.accounts.get().map(|accounts| &**accounts);
+    let versions = encode(&inner.rt, &inner.store, &mut transaction, inner.log.is_none(), accounts).await;
     let written = match &inner.log {
         Some(_) => inner.write_log(&transaction, &versions).await.map(Some),
         None => inner.write_phases(&transaction, &versions).await.map(|()| None),
@@ -124,11 +126,18 @@ impl Encoder<'_> {
 
 /// Encodes what the transaction changed of decoded structures, and takes every block's version with its checksum. Later
 /// operations change the live versions meanwhile.
-async fn encode(rt: &Rt, store: &MetaStore, transaction: &mut Running, keeps_deleted: bool) -> Versions {
+async fn encode(
+    rt: &Rt,
+    store: &MetaStore,
+    transaction: &mut Running,
+    keeps_deleted: bool,
+    accounts: Option<&dyn Accounts>,
+) -> Versions {
     let tid = transaction.tid;
     let shape = store.shape();
     let mut budget = rt.budget(STINT);
     let (mut deleted, mut inline) = (Vec::new(), Vec::new());
+    let mut usage: Vec<UsageChange> = Vec::new();
     let mut encoder = Encoder { tid, blocks: &mut transaction.blocks };
     for inodes in transaction.inodes.chunks(16) {
         for inode in inodes {
@@ -137,7 +146,13 @@ async fn encode(rt: &Rt, store: &MetaStore, transaction: &mut Running, keeps_del
             let mut edit = encoder.edit(table);
             let record = &mut edit[at..end];
             let before = if keeps_deleted { record.to_vec() } else { Vec::new() };
+            let used = |record: &[u8]| accounts.and_then(|_| Usage::of(record, inode.number(), shape));
+            let used_before = used(record);
             inode.encode(tid, record, shape);
+            let used_after = used(record);
+            if used_before != used_after {
+                usage.push([used_before, used_after]);
+            }
             let (number, table) = (inode.number(), table.number().0);
             if keeps_deleted && record[LINKS_AT..LINKS_AT + 2] == [0, 0] {
                 deleted.push(Before { number, table, at, record: before });
@@ -146,6 +161,11 @@ async fn encode(rt: &Rt, store: &MetaStore, transaction: &mut Running, keeps_del
             }
         }
         budget.resched().await;
+    }
+    if let Some(accounts) = accounts {
+        for (block, bytes) in accounts.settle(&usage) {
+            encoder.edit(&block).copy_from_slice(&bytes);
+        }
     }
     // Bitmaps before the descriptors that hold their checksums.
     let mut taken: BTreeMap<u64, Frozen> = BTreeMap::new();

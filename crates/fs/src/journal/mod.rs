@@ -11,6 +11,7 @@
 //!
 //! A volume without a journal has the same handles; its commit writes home, in phases (`unlogged`).
 
+mod accounts;
 mod checkpoint;
 mod commit;
 mod flushes;
@@ -24,6 +25,7 @@ mod tests;
 mod unlogged;
 
 pub(crate) use crate::meta::Tid;
+pub(crate) use accounts::{Accounts, UsageChange};
 pub(crate) use handle::Handle;
 pub(crate) use log::{LogDevice, LogMap, write_segments};
 
@@ -91,6 +93,8 @@ struct Inner {
     commits: Relay,
     checkpoints: Relay,
     listener: OnceLock<Arc<dyn Listener>>,
+    /// The keeper of quotas, on a volume that has some.
+    accounts: OnceLock<Arc<dyn Accounts>>,
     /// Freed blocks are discarded before they may be allocated again, until the device says that it cannot.
     discards: AtomicBool,
     background: background::Signals,
@@ -131,6 +135,7 @@ impl Journal {
             commits: Relay::new(rt),
             checkpoints: Relay::new(rt),
             listener: OnceLock::new(),
+            accounts: OnceLock::new(),
             discards: AtomicBool::new(false),
             background: background::Signals::default(),
         });
@@ -149,6 +154,18 @@ impl Journal {
     pub(crate) fn set_listener(&self, listener: Arc<dyn Listener>) {
         let set = self.inner.listener.set(listener);
         assert!(set.is_ok(), "one listener");
+    }
+
+    /// Has commits charge changes of inodes to quotas; once, before the first handle is opened.
+    pub(crate) fn set_accounts(&self, accounts: Arc<dyn Accounts>) {
+        self.accounts_grew(accounts.blocks());
+        let set = self.inner.accounts.set(accounts);
+        assert!(set.is_ok(), "one keeper of quotas");
+    }
+
+    /// Quotas lie in so many blocks now.
+    pub(crate) fn accounts_grew(&self, blocks: u32) {
+        self.inner.lock().set_quota_blocks(blocks);
     }
 
     /// Has freed blocks discarded from now on, once nothing after a crash leads to them.

@@ -21,6 +21,11 @@ const SLACK_BLOCKS: u32 = 32;
 /// revoke records. Transactions have room for it however small the budget is.
 const OPERATION_BLOCKS_MAX: u32 = 224;
 
+/// Blocks of quotas that an inode may dirty: for user, group and project the leaves of two owners, and the path to a new one.
+const QUOTA_BLOCKS_OF_INODE: u32 = 3 * 7;
+/// Inodes that an operation changes at most.
+const OPERATION_INODES_MAX: usize = 8;
+
 /// Transactions of fewer blocks are not committed because of their size before they have to be.
 const LARGE_BLOCKS_MIN: u32 = 256;
 
@@ -57,6 +62,8 @@ pub(super) struct Running {
     /// Freed blocks whose copies in the log are void.
     pub(super) revokes: BTreeSet<u64>,
     pub(super) freed: Vec<PhysicalRun>,
+    /// Blocks of quotas, of which it changes no more than these.
+    quota_blocks: u32,
     /// On a volume without a journal: blocks that it allocated for metadata.
     pub(super) fresh: FxHashSet<u64>,
     /// On a volume without a journal: directory blocks as the transaction before left them.
@@ -64,9 +71,10 @@ pub(super) struct Running {
 }
 
 impl Running {
-    fn new(tid: Tid) -> Self {
+    fn new(tid: Tid, quota_blocks: u32) -> Self {
         Self {
             tid,
+            quota_blocks,
             locked: false,
             handles: 0,
             outstanding: 0,
@@ -102,7 +110,12 @@ impl Running {
     /// Blocks that it dirties, as far as operations have closed.
     fn dirty(&self) -> u32 {
         let blocks = self.blocks.len() + self.tables.len() + self.descriptors.len();
-        blocks as u32 + u32::from(self.superblock)
+        blocks as u32 + u32::from(self.superblock) + self.quotas(self.inodes.len())
+    }
+
+    /// Blocks of quotas that a change of so many inodes may dirty.
+    fn quotas(&self, inodes: usize) -> u32 {
+        self.quota_blocks.min((inodes as u32).saturating_mul(QUOTA_BLOCKS_OF_INODE))
     }
 }
 
@@ -195,7 +208,7 @@ impl State {
         });
         let by_log = log.as_ref().map_or(u32::MAX, |log| log.ring.len() / 3);
         Self {
-            running: Running::new(next),
+            running: Running::new(next, 0),
             committing: None,
             committed: next.previous(),
             failure: None,
@@ -212,6 +225,11 @@ impl State {
             homes_soft: budget_blocks as usize / 4,
             homes_hard: budget_blocks as usize / 2,
         }
+    }
+
+    /// Quotas lie in so many blocks now.
+    pub(super) fn set_quota_blocks(&mut self, blocks: u32) {
+        self.running.quota_blocks = blocks;
     }
 
     pub(super) fn check_alive(&self) -> Result<()> {
@@ -238,7 +256,9 @@ impl State {
         if self.running.locked {
             return Ok(Admission::Drain);
         }
-        let all = self.running.dirty() + self.running.outstanding + credits;
+        let open = self.running.handles as usize + 1;
+        let quotas = self.running.quotas(OPERATION_INODES_MAX * open);
+        let all = self.running.dirty() + self.running.outstanding + credits + quotas;
         let idle = self.running.is_idle();
         if all > self.transaction_max && !idle {
             return Ok(Admission::Commit(self.running.tid));
@@ -303,7 +323,10 @@ impl State {
             return Some(None);
         }
         let tid = self.running.tid;
-        let transaction = std::mem::replace(&mut self.running, Running::new(tid.next()));
+        let transaction = {
+            let next = Running::new(tid.next(), self.running.quota_blocks);
+            std::mem::replace(&mut self.running, next)
+        };
         let cost = self.log.as_ref().map_or(0, |log| {
             let revokes = transaction.revokes.len() as u32;
             // A bitmap's checksum may dirty a descriptor of which the operations did not think.

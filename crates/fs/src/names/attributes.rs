@@ -5,6 +5,7 @@ use super::node::permit;
 use super::order::{Order, Rank};
 use super::{Caller, Capabilities, Node, touch_inode};
 use crate::journal::Credits;
+use crate::quota::Owners;
 use crate::xattr::{acl, live};
 use crate::{Error, Result};
 use extant_format::{FileKind, Inode, InodeFlags, RoCompat, Timestamp, XattrIndex, XattrName};
@@ -90,6 +91,12 @@ impl Node {
                 let change = live::Change { name, value: Some(&list), mode: crate::xattr::SetMode::Any };
                 xattrs = Some(live::prepare(writer, cell, &change, writer.privilege(caller)).await?);
             }
+        }
+        if set.uid.is_some() || set.gid.is_some() {
+            let kept = cell.read(Owners::of);
+            let owners =
+                Owners { uid: set.uid.unwrap_or(kept.uid), gid: set.gid.unwrap_or(kept.gid), ..kept };
+            self.namespace().expect_owners(owners).await?;
         }
         let credits = 1 + xattrs.as_ref().map_or(0, live::Prepared::credits);
         {
@@ -223,6 +230,7 @@ impl Node {
         if old == project {
             return Ok(());
         }
+        self.namespace().expect_owners(Owners { project, ..cell.read(Owners::of) }).await?;
         {
             let mut handle = writer.journal.start(Credits(1)).await?;
             let mut inode = handle.inode(cell);

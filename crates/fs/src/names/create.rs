@@ -11,6 +11,7 @@ use crate::dir::leaf::LeafFormat;
 use crate::inode::{InodeCell, Orphan, Orphans};
 use crate::journal::{Credits, Handle};
 use crate::meta::MetaKind;
+use crate::quota::Owners;
 use crate::writer::Writer;
 use crate::xattr::live::{Attach, ensure_feature};
 use crate::xattr::{acl, edit};
@@ -133,6 +134,7 @@ impl Node {
             return Err(not_found(b"."));
         }
         let mut draft = Draft::prepare(writer, caller, cell, What::File, mode, b"").await?;
+        namespace.expect_owners(draft.owners(cell)).await?;
         drop(names);
         let credits = draft.credits() + Orphans::CREDITS;
         let mut attach = draft.take_attach();
@@ -177,6 +179,7 @@ impl Node {
         let privilege = writer.privilege(caller);
         let growth = dir.prepare(&slot, privilege).await?;
         let mut draft = Draft::prepare(writer, caller, cell, what, mode, name).await?;
+        namespace.expect_owners(draft.owners(cell)).await?;
         let credits = LEAF_CREDITS + growth.credits() + draft.credits();
         let made = {
             let mut attach = draft.take_attach();
@@ -357,6 +360,11 @@ impl<'a> Draft<'a> {
         self.xattrs.take()
     }
 
+    /// The owners that the inode will have in directory `parent`.
+    fn owners(&self, parent: &InodeCell) -> Owners {
+        Owners { uid: self.uid, gid: self.gid, project: parent.read(inherited_project).unwrap_or(0) }
+    }
+
     /// Logs the inode. Its name is the caller's.
     pub(super) fn log(
         self,
@@ -400,9 +408,7 @@ impl<'a> Draft<'a> {
                 FileKind::Regular => flags - (InodeFlags::DIRSYNC | InodeFlags::PROJINHERIT),
                 _ => flags & (InodeFlags::NODUMP | InodeFlags::NOATIME),
             };
-            let inherits = dir.flags().contains(InodeFlags::PROJINHERIT);
-            let project = if inherits { dir.project() } else { None };
-            (flags, project, sb.incompat().contains(Incompat::EXTENTS))
+            (flags, inherited_project(dir), sb.incompat().contains(Incompat::EXTENTS))
         });
         let made = writer.inodes.create(handle, &writer.alloc, new, |inode| {
             inode.raw.i_mode = mode.into();
@@ -450,6 +456,11 @@ impl<'a> Draft<'a> {
         drop(record);
         made
     }
+}
+
+/// The project of what is made in a directory, if that hands its own down.
+fn inherited_project(dir: &Inode) -> Option<u32> {
+    dir.project().filter(|_| dir.flags().contains(InodeFlags::PROJINHERIT))
 }
 
 const fn is_device(kind: FileKind) -> bool {

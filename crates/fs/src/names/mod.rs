@@ -47,6 +47,7 @@ pub use walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
 use crate::alloc::{GivesBack, Privilege};
 use crate::file::Files;
 use crate::meta::{InodeCell, InodeEdit};
+use crate::quota::{Owners, Quotas};
 use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::Disk;
@@ -58,7 +59,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// State shared by the operations on names of a volume.
 #[derive(Debug)]
@@ -71,6 +72,8 @@ pub(crate) struct Namespace {
     unnamed: Mutex<BTreeSet<InodeNumber>>,
     known: Arc<KnownNames>,
     indexes: Arc<Indexes>,
+    /// On a volume with quotas.
+    quotas: OnceLock<Arc<Quotas>>,
 }
 
 /// Flags of a directory whose names are changed durably.
@@ -107,8 +110,8 @@ impl Namespace {
     /// `disk`. Inodes that nothing holds any more give back their space where the volume is full.
     pub(crate) fn new(writer: &Arc<Writer>, files: Arc<Files>, disk: &Disk) -> Arc<Self> {
         let (renames, unnamed, known) = Default::default();
-        let (writer, indexes) = (writer.clone(), Indexes::new(disk));
-        let namespace = Arc::new(Self { writer, files, renames, unnamed, known, indexes });
+        let (writer, indexes, quotas) = (writer.clone(), Indexes::new(disk), OnceLock::new());
+        let namespace = Arc::new(Self { writer, files, renames, unnamed, known, indexes, quotas });
         let account = disk.account(AccountConfig {
             name: "names",
             limit_bytes: KnownNames::BYTES,
@@ -118,6 +121,21 @@ impl Namespace {
         namespace.known.charge_to(account);
         namespace.writer.alloc.add_giver(Arc::new(DeletionGiver(Arc::downgrade(&namespace))));
         namespace
+    }
+
+    /// Keeps the volume's quotas; once, before the first operation.
+    pub(crate) fn keep_quotas(&self, quotas: &Arc<Quotas>) {
+        self.writer.journal.set_accounts(quotas.clone());
+        let set = self.quotas.set(quotas.clone());
+        assert!(set.is_ok(), "quotas are read once");
+    }
+
+    /// Makes room in the quotas for owners that an inode is about to have.
+    async fn expect_owners(&self, owners: Owners) -> Result<()> {
+        match self.quotas.get() {
+            Some(quotas) => quotas.reserve(&self.writer, owners).await,
+            None => Ok(()),
+        }
     }
 
     /// Deletes an inode that lost its last name, unless something holds it. One that cannot be deleted stays an orphan, to

@@ -31,6 +31,7 @@ const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::METADATA_CSUM)
     .union(RoCompat::VERITY)
     .union(RoCompat::PROJECT)
+    .union(RoCompat::QUOTA)
     .union(RoCompat::ORPHAN_PRESENT);
 
 /// The journal mode in `s_default_mount_opts` (EXT4_DEFM_JMODE), and its value for data=journal (EXT4_DEFM_JMODE_DATA).

@@ -7,6 +7,7 @@ use crate::file::Files;
 use crate::journal::{Journal, JournalOptions, LogDevice};
 use crate::meta::{Buffers, MetaStore, Tid};
 use crate::names::Namespace;
+use crate::quota::Quotas;
 use crate::recovery::{Log, replay};
 use crate::view::{Live, View, check_readable, check_writable, read_superblock};
 use crate::writer::{ErrorPolicy, Errors, Writer};
@@ -222,6 +223,9 @@ impl Volume {
         let (writer, orphans) =
             Writer::new(rt, store, journal, disk, &orphan_file, options.fixed_time, errors).await?;
         let namespace = Namespace::new(&writer, Files::new(&writer, disk), disk);
+        if let Some(quotas) = Quotas::load(&raw, &writer).await? {
+            namespace.keep_quotas(&quotas);
+        }
         let mut mounted = Mounted { namespace, mount };
         if let Some(protection) = &mounted.mount.protection {
             // In this order: a round that finds the block lost latches the volume that it knows.

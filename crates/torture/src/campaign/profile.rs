@@ -47,7 +47,7 @@ const GROUPS: Profile = Profile::new(
 .over_used_device();
 
 /// The volumes that campaigns know. Without a journal there is no prefix to keep, and e2fsck is a part of recovery.
-pub const PROFILES: [Profile; 14] = [
+pub const PROFILES: [Profile; 15] = [
     EXT4,
     Profile::new("ext4-4k", &["-t", "ext4", "-b", "4096", "-I", "256", "-J", "size=4"], 16 << 10),
     Profile::new(
@@ -112,6 +112,24 @@ pub const PROFILES: [Profile; 14] = [
     Profile::new(
         "ext4-inline",
         &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "inline_data"],
+        6 << 10,
+    ),
+    Profile::new(
+        "ext4-quota",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-I",
+            "256",
+            "-J",
+            "size=1",
+            "-O",
+            "quota,project",
+            "-E",
+            "quotatype=usrquota:grpquota:prjquota",
+        ],
         6 << 10,
     ),
     Profile { name: "ext4-online", online: true, ..GROUPS },
@@ -269,6 +287,7 @@ mod tests {
             ("ext4-no-flex-bg", "flex_bg", false),
             ("ext4-uninit-bg", "uninit_bg", true),
             ("ext4-inline", "inline_data", true),
+            ("ext4-quota", "project", true),
             ("ext4-unlogged", "extent", true),
             ("ext4-unlogged", "has_journal", false),
         ] {

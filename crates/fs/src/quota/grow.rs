@@ -1,0 +1,86 @@
+//! Growth of a quota file.
+
+use super::QuotaFile;
+use crate::Result;
+use crate::alloc::{Allocated, Privilege};
+use crate::journal::Credits;
+use crate::map::change::{self, Change, PinnedNodes, written};
+use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
+use crate::meta::MetaKind;
+use crate::writer::Writer;
+use extant_format::{BlockRange, InodeFlags, VolumeBlock};
+
+/// Bytes by which a quota file grows at least.
+const STEP_BYTES: usize = 16 << 10;
+
+impl QuotaFile {
+    /// Makes the file longer, in a transaction of its own, until an entry of `id` has room.
+    pub(super) async fn grow_for(&self, writer: &Writer, id: u32) -> Result<()> {
+        let _growing = self.growing.lock().await;
+        while !self.expect(id) {
+            self.grow(writer).await?;
+        }
+        Ok(())
+    }
+
+    async fn grow(&self, writer: &Writer) -> Result<()> {
+        let (sb, cell) = (writer.store.shape(), &self.cell);
+        let block_bytes = sb.block_size().byte_len();
+        let (first, missing, goal) = {
+            let state = self.state.lock();
+            let missing = state.tree.missing_bytes(state.expected.len() + 1).max(STEP_BYTES);
+            (state.blocks.len(), missing, state.blocks.last().map(|last| VolumeBlock(last.number().0 + 1)))
+        };
+        let new = missing.div_ceil(block_bytes) as u64;
+        let range = BlockRange::at(first as u64, new);
+        let nodes = cell.read(|inode| match inode.flags().contains(InodeFlags::EXTENTS) {
+            true => {
+                let [_, _, entries_lo, entries_hi, _, _, depth_lo, depth_hi, ..] = *inode.map();
+                let shape = TreeShape {
+                    depth: u16::from_le_bytes([depth_lo, depth_hi]),
+                    entries: u16::from_le_bytes([entries_lo, entries_hi]),
+                };
+                tree_growth(shape, new, 1, sb.block_size())
+            }
+            false => pointer_growth(range, sb.block_size()),
+        });
+        let mut reservation =
+            writer.alloc.reserve_waiting(&writer.journal, new, nodes, Privilege::Reserved).await?;
+        let goal = goal.unwrap_or_else(|| writer.alloc.data_goal(cell.number(), None));
+        let (mut allocated, mut places, mut extents) = (Vec::<Allocated>::new(), Vec::new(), Vec::new());
+        while (places.len() as u64) < new {
+            let at = places.last().map_or(goal, |last: &VolumeBlock| VolumeBlock(last.0 + 1));
+            let piece = writer.alloc.blocks(at, (new - places.len() as u64) as u32, &mut reservation).await?;
+            let run = piece.run();
+            let logical = range.start + places.len() as u64;
+            extents.push(written(BlockRange::at(logical, run.blocks), run.start));
+            places.extend((run.start.0..run.end().0).map(VolumeBlock));
+            allocated.push(piece);
+        }
+        let mut pinned = PinnedNodes::of(cell, sb);
+        let change = Change::Map(&extents);
+        let planned = change::plan(&writer.store, &writer.alloc, cell, &mut pinned, &change).await?;
+        let mut news = Vec::new();
+        while (news.len() as u32) < planned.new_nodes {
+            let at = *places.last().expect("a growing file gets blocks");
+            let piece =
+                writer.alloc.blocks(at, planned.new_nodes - news.len() as u32, &mut reservation).await?;
+            let run = piece.run();
+            news.extend((run.start.0..run.end().0).map(VolumeBlock));
+            allocated.push(piece);
+        }
+        let credits = new as u32 + planned.credits() + allocated.len() as u32 * Allocated::CREDITS + 1;
+        let mut handle = writer.journal.start(Credits(credits)).await?;
+        for piece in allocated {
+            writer.alloc.log(&mut handle, piece);
+        }
+        let blocks: Vec<_> = places.iter().map(|&at| handle.create(at, MetaKind::Raw)).collect();
+        planned.apply(&mut handle, cell, &pinned, &news, new, sb);
+        handle.inode(cell).set_size(range.end * block_bytes as u64);
+        // Within the handle: a commit that expects an owner to have room must have that room in its own transaction or before.
+        let mut state = self.state.lock();
+        state.blocks.extend(blocks);
+        state.tree.extend_to(range.end as usize * block_bytes);
+        Ok(())
+    }
+}
