@@ -142,7 +142,10 @@ impl FileHistory {
             Fallocate::Allocate => Event::Zero { range: end..end, size: end },
             Fallocate::KeepSize => Event::Zero { range: end..end, size: 0 },
             Fallocate::Zero => Event::Zero { range: offset..end, size: end },
-            Fallocate::ZeroKeepSize | Fallocate::Punch => Event::Zero { range: offset..end, size: 0 },
+            // A size that was not recorded yet may be, as far as the hole reaches.
+            Fallocate::ZeroKeepSize | Fallocate::Punch => {
+                Event::Zero { range: offset..end, size: end.min(self.live_bytes()) }
+            }
             Fallocate::Collapse => {
                 let mut after = self.live.clone();
                 let end = (end as usize).min(after.len());
