@@ -2,7 +2,7 @@
 
 use crate::testbed::{Mount, assert_same, debugfs, extant, fsck, have, is_root, look, mke2fs, noise, run};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 
 /// Directories with hash trees and without, short and long links, hard links, holes, and attributes.
@@ -142,6 +142,7 @@ fn features_that_cannot_be_carried_over_are_refused_by_name() {
         (&["-t", "ext4", "-O", "bigalloc"], 4, "bigalloc"),
         (&["-t", "ext4", "-O", "meta_bg,^resize_inode"], 4, "meta_bg"),
         (&["-O", "mmp"], 4, "mmp"),
+        (&["-t", "ext2", "-o", "hurd"], 4, "Hurd"),
         (&["-t", "ext4"], 0, ""),
     ] {
         mke2fs(&image, "40M", options);
@@ -158,4 +159,34 @@ fn features_that_cannot_be_carried_over_are_refused_by_name() {
     assert!(ran.code == Some(4) && ran.stderr.contains("e2fsck"), "{}", ran.stderr);
     let ran = extant(["shrink", dir.path().to_str().unwrap()]);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+}
+
+#[test]
+fn an_image_that_is_in_use_or_would_lose_bytes_is_left_as_it_is() {
+    if !have("mke2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (image, output) = (dir.path().join("image"), dir.path().join("output"));
+    let image_text = image.to_str().unwrap();
+    mke2fs(&image, "40M", &["-t", "ext4"]);
+    let writer = ::extant::Volume::open(&image, &::extant::OpenOptions::new().write(true)).unwrap();
+    for args in [&["shrink", image_text][..], &["shrink", image_text, "-o", output.to_str().unwrap()]] {
+        let ran = extant(args);
+        assert!(ran.code == Some(1) && ran.stderr.contains("in use"), "{}", ran.stderr);
+    }
+    writer.close().unwrap();
+    // A tree of hashes or a signature behind the volume.
+    let file = fs::OpenOptions::new().write(true).open(&image).unwrap();
+    file.write_all_at(b"signature", (45 << 20) - 9).unwrap();
+    let before = fs::read(&image).unwrap();
+    let ran = extant(["shrink", image_text]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("behind its volume"), "{}", ran.stderr);
+    assert!(fs::read(&image).unwrap() == before);
+    extant(["shrink", image_text, "-o", output.to_str().unwrap()]).clean();
+    fsck(&output);
+    file.write_all_at(&[0; 9], (45 << 20) - 9).unwrap();
+    extant(["shrink", image_text]).clean();
+    assert!(image.metadata().unwrap().len() < 20 << 20);
+    fsck(&image);
 }

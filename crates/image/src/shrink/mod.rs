@@ -13,6 +13,7 @@ mod survey;
 use crate::write::{Output, Progress, pump};
 use crate::{BuildError, quoted_path};
 use emit::Shrunk;
+use extant_block::Claim;
 use extant_fs::Volume;
 use extant_rt::Rt;
 use plan::Arrangement;
@@ -38,15 +39,18 @@ pub struct ShrinkReport {
 }
 
 /// Writes the smallest volume with everything that is on `volume`, read from `image`, to `output`, which may be the image
-/// itself: the new file has its permissions then, and takes its name once it is durable.
+/// itself: the new file has its permissions then, and takes its name once it is durable. `claim` keeps writers from the image
+/// and must be older than `volume`; see [`FileDevice::claim_to_replace`](extant_block::FileDevice::claim_to_replace).
 ///
 /// # Errors
+/// An image that is to replace itself and is no regular file, or has anything but zeroes behind its volume.
 /// A volume with a dirty journal, with orphans or with known errors; damage; by name, features that stand against it: those that
 /// depend on the numbers or places of inodes and blocks, and layouts that [`build`](crate::build) does not make. Nothing is
 /// left under the output's name then, or what was there before.
 pub fn shrink(
     volume: &Volume,
     image: &Path,
+    claim: Claim,
     output: &Path,
     rt: &Rt,
     progress: Progress,
@@ -61,6 +65,9 @@ pub fn shrink(
     // An image in a file that is longer than its volume is still cut.
     let file_bytes = std::fs::metadata(image).map_or(before_bytes, |meta| meta.len());
     let in_place = is_same_file(image, output);
+    if in_place {
+        check_replaceable(image, before_bytes)?;
+    }
     if in_place && report.after_bytes >= file_bytes {
         report.is_written = false;
         return Ok(report);
@@ -70,13 +77,43 @@ pub fn shrink(
     } else {
         output.to_path_buf()
     };
-    let file = Output::create(&target, report.after_bytes, rt)?;
+    let (file, _claim) = match in_place {
+        true => (Output::create_over(&target, claim, report.after_bytes, rt)?, Claim::default()),
+        false => (Output::create(&target, report.after_bytes, rt)?, claim),
+    };
     if in_place {
         file.resemble(&target)?;
     }
     pump(&Arc::new(shrunk), file.device(), rt, progress)?;
     file.commit(rt)?;
     Ok(report)
+}
+
+/// Fails where a smaller volume must not take the place of what an image holds now.
+fn check_replaceable(image: &Path, volume_bytes: u64) -> Result<(), BuildError> {
+    use std::os::unix::fs::FileExt;
+    let refuse = |why: &str| {
+        Err(BuildError::Options(format!(
+            "{} {why}; name another file for the smaller volume",
+            quoted_path(image)
+        )))
+    };
+    let failed = |error| BuildError::output("look behind the volume of", image, error);
+    let file = std::fs::File::open(image).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return refuse("is not a regular file");
+    }
+    let (mut at, mut piece) = (volume_bytes, vec![0; 1 << 20]);
+    loop {
+        // Behind the volume there may be a signature or a tree of hashes of it, which would be lost.
+        match file.read_at(&mut piece, at).map_err(failed)? {
+            0 => return Ok(()),
+            n if piece[..n].iter().any(|&byte| byte != 0) => {
+                return refuse("has data behind its volume, which would be lost");
+            }
+            n => at += n as u64,
+        }
+    }
 }
 
 fn is_same_file(a: &Path, b: &Path) -> bool {

@@ -1,6 +1,6 @@
 //! Volumes that cannot be rewritten as smaller ones.
 
-use extant_format::{Compat, Incompat, RoCompat, STATE_ERROR, STATE_VALID, Superblock};
+use extant_format::{Compat, Incompat, InodeNumber, RoCompat, STATE_ERROR, STATE_VALID, Superblock};
 use extant_fs::Error;
 
 /// Features whose structures hold numbers and places of nothing but what is rewritten.
@@ -50,8 +50,15 @@ pub(super) fn check(sb: &Superblock) -> Result<(), Error> {
     if let Some(feature) = names.next().or_else(|| (sb.compat() - COMPAT).names().next()) {
         return refuse(feature, HINT);
     }
-    if sb.compat().contains(Compat::HAS_JOURNAL) && sb.journal_inode().is_none() {
-        return refuse("a journal on another device".into(), HINT);
+    if sb.compat().contains(Compat::HAS_JOURNAL) && sb.journal_inode() != Some(InodeNumber::JOURNAL) {
+        return refuse("a journal on another device, or in another inode than 8".into(), HINT);
+    }
+    if sb.compat().contains(Compat::ORPHAN_FILE) && !sb.compat().contains(Compat::HAS_JOURNAL) {
+        return refuse("an orphan file without a journal".into(), HINT);
+    }
+    // Inodes of the Hurd name the block of a translator (EXT4_OS_HURD).
+    if raw.s_creator_os.get() == 1 {
+        return refuse("inodes of the Hurd (s_creator_os 1)".into(), HINT);
     }
     if sb.incompat().contains(Incompat::BIT64) && sb.descriptor_size() != 64 {
         return refuse(format!("group descriptors of {} bytes", sb.descriptor_size()), HINT);

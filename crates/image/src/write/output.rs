@@ -27,7 +27,6 @@ impl Output {
     /// Makes a file of `bytes` zeroes beside `path`, or beside that which a symbolic link there leads to.
     pub(crate) fn create(path: &Path, bytes: u64, rt: &Rt) -> Result<Self, BuildError> {
         let path = &behind_links(path);
-        let dir = directory_of(path);
         match rustix::fs::stat(path).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {
             Ok(rustix::fs::FileType::RegularFile) | Err(Errno::NOENT) => {}
             Ok(_) => {
@@ -40,6 +39,12 @@ impl Output {
         }
         let replaced =
             FileDevice::claim_to_replace(path).map_err(|e| BuildError::output("replace", path, e))?;
+        Self::create_over(path, replaced, bytes, rt)
+    }
+
+    /// As [`Self::create`], in place of a file that the caller has claimed.
+    pub(crate) fn create_over(path: &Path, replaced: Claim, bytes: u64, rt: &Rt) -> Result<Self, BuildError> {
+        let dir = directory_of(path);
         let (fd, temporary) = nameless(&dir)?;
         let guard = Guard(temporary.clone());
         rustix::fs::ftruncate(&fd, bytes).map_err(|e| BuildError::output("set the size of", path, e))?;
@@ -70,7 +75,12 @@ impl Output {
         let like = rustix::fs::stat(replaced).map_err(failed)?;
         let (owner, group) = (rustix::fs::Uid::from_raw(like.st_uid), rustix::fs::Gid::from_raw(like.st_gid));
         match rustix::fs::fchown(&self.fd, Some(owner), Some(group)) {
-            Ok(()) | Err(Errno::PERM) => {}
+            Ok(()) => {}
+            // The group may still be one of the caller's.
+            Err(Errno::PERM) => match rustix::fs::fchown(&self.fd, None, Some(group)) {
+                Ok(()) | Err(Errno::PERM) => {}
+                Err(error) => return Err(failed(error)),
+            },
             Err(error) => return Err(failed(error)),
         }
         rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(like.st_mode)).map_err(failed)
