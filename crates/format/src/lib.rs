@@ -83,8 +83,8 @@ pub use orphan_file::{
 };
 pub use quota::{
     QUOTA_BLOCK_BYTES, QUOTA_LEAF_ENTRIES, QUOTA_TREE_DEPTH, QUOTA_TREE_ROOT, QuotaEntry, QuotaHeader,
-    QuotaKind, QuotaLeaf, QuotaTreeNode, RawQuotaEntry, RawQuotaHeader, RawQuotaLeafHeader, write_quota_leaf,
-    write_quota_tree_node,
+    QuotaKind, QuotaLeaf, QuotaTreeNode, RawQuotaEntry, RawQuotaHeader, RawQuotaLeafHeader,
+    next_free_quota_block, write_quota_leaf, write_quota_tree_node,
 };
 pub use superblock::{
     ErrorCode, ErrorRecord, RawSuperblock, STATE_ERROR, STATE_ORPHAN, STATE_VALID, SUPERBLOCK_BYTES,

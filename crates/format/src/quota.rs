@@ -353,6 +353,20 @@ impl<'a> QuotaLeaf<'a> {
     }
 }
 
+/// The next in the list of free blocks of the quota file `inode`, behind block `index`. A free block holds nothing else that may
+/// be read: Linux leaves the last entry of a leaf in it (`free_dqentry`).
+pub fn next_free_quota_block(
+    block: &[u8],
+    inode: InodeNumber,
+    index: FileBlock,
+    blocks: u32,
+) -> Result<Option<FileBlock>, Corrupt> {
+    let place = Place::Quota(inode, index);
+    let truncated = Corrupt::truncated(place, QUOTA_BLOCK_BYTES, block.len());
+    let (raw, _) = RawQuotaLeafHeader::ref_from_prefix(block).map_err(|_| truncated)?;
+    optional_block(place, "dqdh_next_free", raw.dqdh_next_free.get(), blocks)
+}
+
 /// Fills a block of the tree: children by one byte of the id.
 ///
 /// # Panics

@@ -3,7 +3,8 @@
 use super::Charge;
 use extant_format::{
     Corrupt, FileBlock, InodeNumber, Place, QUOTA_BLOCK_BYTES, QUOTA_LEAF_ENTRIES, QUOTA_TREE_DEPTH,
-    QUOTA_TREE_ROOT, QuotaEntry, QuotaHeader, QuotaKind, QuotaLeaf, QuotaTreeNode, write_quota_leaf,
+    QUOTA_TREE_ROOT, QuotaEntry, QuotaHeader, QuotaKind, QuotaLeaf, QuotaTreeNode, next_free_quota_block,
+    write_quota_leaf,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +45,41 @@ impl QuotaTree {
             let ids: Vec<u32> = tree.leaf(leaf)?.entries().map(|entry| entry.id).collect();
             tree.leaves.extend(ids.into_iter().map(|id| (id, leaf.0)));
         }
+        tree.check_lists()?;
         Ok(tree)
+    }
+
+    /// Walks the lists that new entries take blocks and leaves from, so that no charge fails on them later.
+    fn check_lists(&self) -> Result<(), Corrupt> {
+        let mut seen: BTreeSet<u32> = self.leaves.values().copied().collect();
+        let mut at = self.header.free_block;
+        while let Some(block) = at {
+            if !seen.insert(block.0) {
+                let place = Place::Quota(self.inode, FileBlock(0));
+                return Err(Corrupt::field(
+                    place,
+                    "dqi_free_blk",
+                    block.0.into(),
+                    "a list of free blocks, each once",
+                ));
+            }
+            at = self.next_free(block)?;
+        }
+        let (mut at, mut listed) = (self.header.free_leaf, BTreeSet::new());
+        while let Some(leaf) = at {
+            let found = self.leaf(leaf)?;
+            if !listed.insert(leaf.0) || found.entries().count() >= QUOTA_LEAF_ENTRIES {
+                let place = Place::Quota(self.inode, FileBlock(0));
+                let rule = "a list of leaves with a free entry, each once";
+                return Err(Corrupt::field(place, "dqi_free_entry", leaf.0.into(), rule));
+            }
+            at = found.next_free;
+        }
+        Ok(())
+    }
+
+    fn next_free(&self, block: FileBlock) -> Result<Option<FileBlock>, Corrupt> {
+        next_free_quota_block(self.bytes(block), self.inode, block, self.header.blocks)
     }
 
     /// The blocks below nodes of one level, each once.
@@ -101,7 +136,11 @@ impl QuotaTree {
             Some(&leaf) => FileBlock(leaf),
             None => match self.insert(id) {
                 Ok(leaf) => leaf,
-                Err(_) => return,
+                // The lists were sound when the file was read, and only this code has changed them since.
+                Err(error) => {
+                    debug_assert!(false, "a quota entry of {id}: {error}");
+                    return;
+                }
             },
         };
         self.edit_leaf(leaf, |entries| {
@@ -192,7 +231,7 @@ impl QuotaTree {
     fn take_block(&mut self) -> Result<FileBlock, Corrupt> {
         let block = match self.header.free_block {
             Some(block) => {
-                self.header.free_block = self.leaf(block)?.next_free;
+                self.header.free_block = self.next_free(block)?;
                 block
             }
             None => {
@@ -289,6 +328,38 @@ mod tests {
             tree.charge(id, Charge { space_bytes: -(space as i64), inodes: -(inodes as i64) - 5 });
         }
         assert!(read_back(&tree).values().all(|usage| *usage == (0, 0)), "no usage becomes negative");
+    }
+
+    #[test]
+    fn a_leaf_that_linux_freed_is_taken_although_its_last_entry_is_still_in_it() {
+        let mut tree = empty();
+        tree.extend_to(32 << 10);
+        for id in 0..15 {
+            tree.charge(id, Charge { space_bytes: 1024, inodes: 1 });
+        }
+        // As free_dqentry leaves the second leaf once its only owner, 14, is gone: out of the tree, no entry counted, the bytes there.
+        let second = tree.leaves[&14];
+        let node = (0..tree.header.blocks).find(|&node| {
+            let links = tree.bytes(FileBlock(node)).chunks(4).nth(14);
+            node > 1
+                && links == Some(&second.to_le_bytes()[..])
+                && !tree.leaves.values().any(|&leaf| leaf == node)
+        });
+        tree.bytes_mut(FileBlock(node.unwrap()))[14 * 4..15 * 4].fill(0);
+        tree.bytes_mut(FileBlock(second))[8..10].fill(0);
+        tree.header.free_block = Some(FileBlock(second));
+        tree.header.free_leaf = None;
+        tree.write_header();
+        let mut tree = QuotaTree::parse(tree.image, QuotaKind::User, InodeNumber(3)).unwrap();
+        tree.charge(1000, Charge { space_bytes: 2048, inodes: 1 });
+        let found = read_back(&tree);
+        assert_eq!((found.len(), found.get(&1000)), (15, Some(&(2048, 1))));
+        // A list that leads in a circle is refused before anything is charged.
+        let again = second.to_le_bytes();
+        tree.bytes_mut(FileBlock(second))[..4].copy_from_slice(&again);
+        tree.header.free_block = Some(FileBlock(second));
+        tree.write_header();
+        assert!(QuotaTree::parse(tree.image, QuotaKind::User, InodeNumber(3)).is_err());
     }
 
     #[test]
