@@ -5,7 +5,7 @@
 
 use super::host_file::HostFile;
 use super::transfer::{Step, Transfer};
-use crate::{IoErrorKind, end_all};
+use crate::{BioFlags, IoErrorKind, Op, end_all};
 use extant_rt::{Driver, Wait};
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
@@ -20,8 +20,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Submission entries; a longer burst is entered in parts.
 const SQ_ENTRIES: u32 = 256;
-/// Operations in the kernel at a time, which is what the completion queue holds; further bios wait in order.
-const IN_FLIGHT_MAX: usize = 1024;
+/// Operations in the kernel at a time; further bios wait here. A disk's queue on the host has places for some 256 requests, and
+/// what finds none is handed to a thread of the kernel's that waits for one. Half of that keeps every disk busy.
+const STARTED_MAX: usize = 128;
+/// Bytes of background writes, those without [`BioFlags::SYNC`], in the kernel at a time, but for the first: a read or a sync
+/// waits behind them, and no disk is faster with more (kernel: block/blk-wbt.c).
+const BACKGROUND_BYTES_MAX: u64 = 16 << 20;
+/// Background writes, and their bytes, that go before all else: a sync may wait for pages that a flusher has taken.
+const BACKGROUND_MIN: usize = 16;
+const BACKGROUND_BYTES_MIN: u64 = 1 << 20;
+/// Bios that one look at the completion queue ends, and their bytes: some tens of microseconds of a thread that has other work.
+const REAPED_MAX: usize = 16;
+const REAPED_BYTES_MAX: u64 = 1 << 20;
 /// Registered descriptors.
 const BUFFERED: types::Fixed = types::Fixed(0);
 const DIRECT: types::Fixed = types::Fixed(1);
@@ -58,7 +68,60 @@ struct Slots {
     free: Vec<u32>,
     /// Slots in use.
     started: usize,
+    /// Background writes in them, and their bytes.
+    background_started: usize,
+    background_bytes: u64,
     backlog: VecDeque<Transfer>,
+    /// Background writes that wait. All but a few of them go behind what a task waits for.
+    background: VecDeque<Transfer>,
+}
+
+/// Whether no task waits for it, as a rule.
+fn is_background(transfer: &Transfer) -> bool {
+    transfer.bio.op == Op::Write && !transfer.bio.flags.contains(BioFlags::SYNC)
+}
+
+impl Slots {
+    /// Whether the next background write may start, were no more than `most_bytes` of them in the kernel.
+    fn may_start_background(&self, most_bytes: u64) -> bool {
+        let next = self.background.front();
+        next.is_some_and(|next| {
+            self.background_bytes == 0 || self.background_bytes + next.bio.bytes <= most_bytes
+        })
+    }
+
+    /// The transfer to be started next.
+    fn next(&mut self) -> Option<Transfer> {
+        if self.started >= STARTED_MAX {
+            return None;
+        }
+        if self.background_started < BACKGROUND_MIN && self.may_start_background(BACKGROUND_BYTES_MIN) {
+            return self.background.pop_front();
+        }
+        let urgent = self.backlog.pop_front();
+        if urgent.is_none() && self.may_start_background(BACKGROUND_BYTES_MAX) {
+            return self.background.pop_front();
+        }
+        urgent
+    }
+
+    /// A transfer was started.
+    fn note_started(&mut self, transfer: &Transfer) {
+        self.started += 1;
+        if is_background(transfer) {
+            self.background_started += 1;
+            self.background_bytes += transfer.bio.bytes;
+        }
+    }
+
+    /// A transfer has ended.
+    fn note_ended(&mut self, transfer: &Transfer) {
+        self.started -= 1;
+        if is_background(transfer) {
+            self.background_started -= 1;
+            self.background_bytes -= transfer.bio.bytes;
+        }
+    }
 }
 
 struct Slot {
@@ -86,8 +149,7 @@ struct Scratch {
 impl Ring {
     /// A ring over `host_file`; an error where the kernel or a seccomp profile does not give one.
     pub(super) fn new(host_file: Arc<HostFile>) -> std::io::Result<Arc<Self>> {
-        let uring =
-            IoUring::builder().setup_clamp().setup_cqsize(IN_FLIGHT_MAX as u32 * 2).build(SQ_ENTRIES)?;
+        let uring = IoUring::builder().setup_clamp().setup_cqsize(SQ_ENTRIES * 2).build(SQ_ENTRIES)?;
         let params = uring.params();
         if !(params.is_feature_ext_arg() && params.is_feature_nodrop() && params.is_feature_submit_stable()) {
             return Err(Errno::NOSYS.into());
@@ -120,14 +182,26 @@ impl Ring {
         let mut slots = self.slots.lock();
         for transfer in transfers {
             self.in_flight.fetch_add(1, Ordering::SeqCst);
-            if slots.started >= IN_FLIGHT_MAX || !slots.backlog.is_empty() {
-                slots.backlog.push_back(transfer);
-            } else {
-                self.start(&mut slots, transfer);
+            match is_background(&transfer) {
+                true => slots.background.push_back(transfer),
+                false => slots.backlog.push_back(transfer),
             }
         }
+        let starts = self.start_next(&mut slots);
         drop(slots);
-        self.enter();
+        if starts {
+            self.enter();
+        }
+    }
+
+    /// Starts what waits, as far as it may be in flight. Says whether it started anything.
+    fn start_next(&self, slots: &mut Slots) -> bool {
+        let mut starts = false;
+        while let Some(transfer) = slots.next() {
+            self.start(slots, transfer);
+            starts = true;
+        }
+        starts
     }
 
     fn start(&self, slots: &mut Slots, transfer: Transfer) {
@@ -135,8 +209,8 @@ impl Ring {
             slots.slots.push(None);
             slots.slots.len() as u32 - 1
         });
+        slots.note_started(&transfer);
         slots.slots[index as usize] = Some(Slot { transfer, vector: Vector::None });
-        slots.started += 1;
         self.push_step(slots, index);
     }
 
@@ -227,13 +301,20 @@ impl Ring {
         self.uring.submit()
     }
 
-    /// Ends the bios whose operations are complete, without waiting. Returns how many completions there were.
+    /// Ends bios whose operations are complete, without waiting; [`REAPED_MAX`] at most. Returns how many completions it took.
     fn reap(&self) -> usize {
         let mut scratch = self.reaper.lock();
         let mut completions = std::mem::take(&mut scratch.completions);
         // SAFETY: the lock on `reaper` makes this thread the only one that touches the queue's head.
         let queue = unsafe { self.uring.completion_shared() };
-        completions.extend(queue.map(|entry| (entry.user_data(), entry.result())));
+        let mut bytes = 0;
+        for entry in queue.take(REAPED_MAX) {
+            completions.push((entry.user_data(), entry.result()));
+            bytes += entry.result().max(0) as u64;
+            if bytes >= REAPED_BYTES_MAX {
+                break;
+            }
+        }
         drop(scratch);
         let count = completions.len();
         if count == 0 {
@@ -247,11 +328,7 @@ impl Ring {
                 again |= self.complete(&mut slots, index as u32, result, &mut ended);
             }
         }
-        while slots.started < IN_FLIGHT_MAX {
-            let Some(transfer) = slots.backlog.pop_front() else { break };
-            self.start(&mut slots, transfer);
-            again = true;
-        }
+        again |= self.start_next(&mut slots);
         drop(slots);
         if again {
             self.enter();
@@ -282,9 +359,9 @@ impl Ring {
             return true;
         };
         let slot = slots.slots[index as usize].take().expect("a slot in use");
+        slots.note_ended(&slot.transfer);
         ended.push((slot.transfer, result));
         slots.free.push(index);
-        slots.started -= 1;
         false
     }
 
@@ -358,5 +435,51 @@ impl Driver for Ring {
 impl fmt::Debug for Ring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Ring({} in flight)", self.in_flight.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Bio, Buf, Sector};
+
+    fn write(at: u64, bytes: usize, flags: BioFlags) -> Transfer {
+        let mut bio = Bio::new(Op::Write, Sector(at), vec![Buf::zeroed(bytes).into()]);
+        bio.flags = flags;
+        Transfer::new(bio, at * Sector::BYTES)
+    }
+
+    /// Starts what may be started; the sectors, in order.
+    fn start_all(slots: &mut Slots) -> Vec<u64> {
+        let mut started = Vec::new();
+        while let Some(transfer) = slots.next() {
+            slots.note_started(&transfer);
+            started.push(transfer.bio.start.0);
+        }
+        started
+    }
+
+    #[test]
+    fn background_writes_go_behind_syncs_but_for_a_few() {
+        let mut slots = Slots::default();
+        slots.background.extend((0..40).map(|n| write(n, 4096, BioFlags::empty())));
+        slots.backlog.extend((100..200).map(|n| write(n, 4096, BioFlags::SYNC)));
+        let started = start_all(&mut slots);
+        assert_eq!(started.len(), STARTED_MAX);
+        let expected: Vec<u64> = (0..16).chain(100..200).chain(16..28).collect();
+        assert_eq!(started, expected);
+        slots.note_ended(&write(100, 4096, BioFlags::SYNC));
+        assert_eq!(start_all(&mut slots), [28]);
+    }
+
+    #[test]
+    fn background_writes_are_bounded_by_their_bytes() {
+        let mut slots = Slots::default();
+        slots.background.extend((0..40).map(|n| write(n, 1 << 20, BioFlags::empty())));
+        assert_eq!(start_all(&mut slots), (0..16).collect::<Vec<_>>());
+        slots.backlog.push_back(write(100, 1 << 20, BioFlags::SYNC));
+        assert_eq!(start_all(&mut slots), [100], "a sync does not wait for them");
+        slots.note_ended(&write(0, 1 << 20, BioFlags::empty()));
+        assert_eq!(start_all(&mut slots), [16]);
     }
 }
