@@ -93,11 +93,13 @@ pub(crate) struct Visiting<'a> {
     rt: &'a Rt,
     pub(crate) visit: Box<dyn Visit>,
     budget: Budget<'a>,
+    /// The pass yields by its budget.
+    by_budget: bool,
 }
 
 impl<'a> Visiting<'a> {
     pub(crate) fn new(rt: &'a Rt, pass: &dyn WriteBackPass) -> Self {
-        Self { rt, visit: pass.visit(), budget: rt.budget(ByRuns::STINT) }
+        Self { rt, visit: pass.visit(), budget: rt.budget(ByRuns::STINT), by_budget: true }
     }
 
     /// Another file is visited, by the same task.
@@ -105,8 +107,23 @@ impl<'a> Visiting<'a> {
         self.visit = pass.visit();
     }
 
+    /// Yields between two files: in the virtual world where another task should have the processor, in both once a pass that
+    /// yields by its budget has used it.
+    pub(crate) async fn between_files(&mut self) {
+        self.rt.resched().await;
+        if self.by_budget {
+            self.budget.resched().await;
+        }
+    }
+
+    /// Whether the next step begins with a yield: what is held back goes first.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.by_budget && self.budget.is_spent()
+    }
+
     /// Looks at the pages that a step leaves dirty, and yields where it says.
     pub(crate) async fn before_taking(&mut self, step: Step) {
+        self.by_budget = step.yields == Yields::Budget;
         let at_a_time = match step.yields {
             Yields::Budget => 64,
             Yields::AtSteps => u64::MAX,

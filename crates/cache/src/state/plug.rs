@@ -1,6 +1,7 @@
-//! Write bios of several files that are submitted together, those of neighbouring blocks as one (kernel: `blk_plug`).
+//! Write bios of several runs and files that are submitted together, those of neighbouring blocks as one (kernel: `blk_plug`).
 //!
-//! Small files that are written back in a row lie in a row: one bio for many of them costs the device's path once.
+//! Small files that are written back in a row lie in a row: one bio for many of them costs the device's path once. So does one
+//! system call for pages here and there.
 
 use extant_block::{Bio, Device, Op, Sector, Segment, end_all};
 use parking_lot::Mutex;
@@ -14,6 +15,8 @@ const FULL_BIOS: usize = 128;
 /// Holds bios back until its owner lets them go. The owner flushes it before it waits for anything, and in the end.
 pub(crate) struct Plug {
     device: Arc<dyn Device>,
+    /// The longest bio.
+    most_bytes: u64,
     held: Mutex<Held>,
 }
 
@@ -26,8 +29,8 @@ struct Held {
 }
 
 impl Plug {
-    pub(crate) fn new(device: &Arc<dyn Device>) -> Arc<Self> {
-        Arc::new(Self { device: device.clone(), held: Mutex::default() })
+    pub(crate) fn new(device: &Arc<dyn Device>, most_bytes: u64) -> Arc<Self> {
+        Arc::new(Self { device: device.clone(), most_bytes, held: Mutex::default() })
     }
 
     /// Submits bios, now or with those that are held.
@@ -71,7 +74,7 @@ impl Plug {
             std::mem::take(&mut held.bios)
         };
         if !bios.is_empty() {
-            let joined = joined(&self.device, bios);
+            let joined = joined(&self.device, self.most_bytes, bios);
             self.device.submit_all(&mut joined.into_iter());
         }
     }
@@ -84,9 +87,9 @@ impl fmt::Debug for Plug {
 }
 
 /// Joins writes each of which begins where the one before it ends, as far as the device takes them.
-fn joined(device: &Arc<dyn Device>, bios: Vec<Bio>) -> Vec<Bio> {
+fn joined(device: &Arc<dyn Device>, most_bytes: u64, bios: Vec<Bio>) -> Vec<Bio> {
     let limits = device.limits();
-    let (most_bytes, most_segments) = (limits.max_bytes.min(FULL_BYTES), limits.max_segments as usize);
+    let (most_bytes, most_segments) = (limits.max_bytes.min(most_bytes), limits.max_segments as usize);
     let mut all: Vec<Bio> = Vec::with_capacity(bios.len());
     let mut row: Vec<Bio> = Vec::new();
     let (mut bytes, mut segments) = (0, 0);
@@ -190,7 +193,7 @@ mod tests {
         let device = MemDevice::new(1 << 20);
         let noting = Arc::new(Noting { device, bad: Sector(bad), seen: Mutex::default() });
         let ends = Ends::default();
-        let plug = Plug::new(&(noting.clone() as Arc<dyn Device>));
+        let plug = Plug::new(&(noting.clone() as Arc<dyn Device>), FULL_BYTES);
         plug.hold(|| [0, 8, 16, 32].iter().for_each(|&at| plug.submit(vec![write(at, &ends)])));
         assert!(ends.lock().is_empty(), "nothing is submitted before the flush");
         plug.flush();

@@ -29,6 +29,8 @@ pub(crate) struct WriteRun {
     pub(crate) end_bytes: u64,
     /// The longest bio, in pages.
     pub(crate) bio_pages: u64,
+    /// Its bios are not joined with others.
+    pub(crate) is_whole_bios: bool,
     pub(crate) started: Nanos,
     /// Its number among the file's.
     pub(crate) number: RunNo,
@@ -97,9 +99,9 @@ pub(crate) type Pieces = SmallVec<[ByteRange; 1]>;
 pub(crate) struct Writing {
     pub(crate) run: WriteRun,
     pub(crate) flags: BioFlags,
-    pub(crate) window: Option<Arc<Mutex<InFlight>>>,
-    /// Where its bios wait for those of other files.
-    pub(crate) plug: Option<Arc<Plug>>,
+    pub(crate) window: Arc<Mutex<InFlight>>,
+    /// Where its bios wait for those of other runs.
+    pub(crate) plug: Arc<Plug>,
     /// Bios that have not ended, and one for the submission.
     pub(crate) left: AtomicUsize,
     pub(crate) outcome: Mutex<Outcome>,

@@ -97,11 +97,9 @@ impl Writing {
             completions.files.push_back(inner.clone());
             !std::mem::replace(&mut completions.is_running, true)
         };
-        if let Some(window) = &self.window {
-            let waker = window.lock().waiter.take();
-            if let Some((_, waker)) = waker {
-                waker.wake();
-            }
+        let waker = self.window.lock().waiter.take();
+        if let Some((_, waker)) = waker {
+            waker.wake();
         }
         shared.pages.wake(written(inner.file));
         shared.waits.wake_all(Condition::Written(inner.disk.index.0));

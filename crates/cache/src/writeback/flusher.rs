@@ -7,7 +7,7 @@ use crate::state::disk::Listed;
 use crate::state::{DiskState, Inner, Shared};
 use crate::waits::{Condition, Listener};
 use crate::writeback::run::Taken;
-use crate::writeback::write_back_all;
+use crate::writeback::{Window, write_back_all};
 use extant_block::BioFlags;
 use extant_rt::{Nanos, Sleep};
 use std::future::Future;
@@ -58,6 +58,7 @@ impl Drop for Serving {
 pub(crate) async fn run(shared: Arc<Shared>, serving: Serving) {
     let disk = &serving.0;
     let mut next_periodic = Nanos::MAX;
+    let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
     loop {
         let kicked = shared.waits.listen(Condition::Flusher(disk.index.0));
         if shared.is_closed() {
@@ -89,8 +90,8 @@ pub(crate) async fn run(shared: Arc<Shared>, serving: Serving) {
             None
         };
         let progress = match pass {
-            Some(Pass::Background) => background(&shared, disk, next_periodic).await,
-            Some(pass) => pass_over(&shared, disk, pass).await,
+            Some(Pass::Background) => background(&shared, disk, next_periodic, &mut visiting).await,
+            Some(pass) => pass_over(&shared, disk, pass, &mut visiting).await,
             None => {
                 first_of(kicked, shared.rt.sleep_until(next_periodic)).await;
                 continue;
@@ -105,7 +106,12 @@ pub(crate) async fn run(shared: Arc<Shared>, serving: Serving) {
 
 /// Writes the files in turn, until the controller says stop or something more urgent is due. Says whether it wrote
 /// anything.
-async fn background(shared: &Arc<Shared>, disk: &Arc<DiskState>, until: Nanos) -> bool {
+async fn background(
+    shared: &Arc<Shared>,
+    disk: &Arc<DiskState>,
+    until: Nanos,
+    visiting: &mut Visiting<'_>,
+) -> bool {
     let mut progress = false;
     // Files in a row of which nothing could be written.
     let mut barren = 0;
@@ -113,7 +119,7 @@ async fn background(shared: &Arc<Shared>, disk: &Arc<DiskState>, until: Nanos) -
         disk.orders(shared, None).flusher
     {
         let Some(file) = disk.next_in_turn(least_pages) else { break };
-        let written = write_chunk(shared, disk, &file, chunk_pages.max(1), in_flight_pages).await;
+        let written = write_chunk(shared, disk, &file, chunk_pages.max(1), in_flight_pages, visiting).await;
         progress |= written > 0;
         barren = if written > 0 { 0 } else { barren + 1 };
         if barren > disk.dirty_files() || disk.is_failing() {
@@ -122,13 +128,18 @@ async fn background(shared: &Arc<Shared>, disk: &Arc<DiskState>, until: Nanos) -
         if disk.wanted.load(Ordering::SeqCst) || shared.is_closed() || shared.rt.now() >= until {
             break;
         }
-        shared.rt.resched().await;
+        visiting.between_files().await;
     }
     progress
 }
 
 /// Goes over the dirty files, oldest first. Says whether it wrote anything.
-async fn pass_over(shared: &Arc<Shared>, disk: &Arc<DiskState>, pass: Pass) -> bool {
+async fn pass_over(
+    shared: &Arc<Shared>,
+    disk: &Arc<DiskState>,
+    pass: Pass,
+    visiting: &mut Visiting<'_>,
+) -> bool {
     // Pages dirtied by others meanwhile must not keep the pass going for ever.
     let mut most = match pass {
         Pass::Expired(_) => disk.ledger.amounts().dirty_pages,
@@ -153,7 +164,7 @@ async fn pass_over(shared: &Arc<Shared>, disk: &Arc<DiskState>, pass: Pass) -> b
             (after, in_round) = (None, 0);
             continue;
         };
-        let written = write_chunk(shared, disk, &file, chunk.min(most), in_flight).await;
+        let written = write_chunk(shared, disk, &file, chunk.min(most), in_flight, visiting).await;
         in_round += written;
         progress |= written > 0;
         most -= written.min(most);
@@ -161,7 +172,7 @@ async fn pass_over(shared: &Arc<Shared>, disk: &Arc<DiskState>, pass: Pass) -> b
             break;
         }
         after = Some(place);
-        shared.rt.resched().await;
+        visiting.between_files().await;
     }
     progress
 }
@@ -189,19 +200,22 @@ async fn write_chunk(
     file: &Arc<Inner>,
     pages: u64,
     in_flight: u64,
+    visiting: &mut Visiting<'_>,
 ) -> u64 {
     let Some(_visit) = Visit::begin(file) else { return 0 };
     let (mut at, mut left, mut submitted) = (0, pages, 0);
-    let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
+    visiting.next(&*shared.pass);
+    let mut window = Window::new(shared, disk);
     while left > 0 {
-        wait_for_queue(shared, disk, in_flight.max(1)).await;
-        match file.take_step(PageRange::new(at, u64::MAX), left, &mut visiting).await {
+        wait_for_queue(shared, disk, in_flight.max(1), &window).await;
+        window.unplug_before_yield(visiting);
+        match file.take_step(PageRange::new(at, u64::MAX), left, visiting).await {
             Taken::Run(run) => {
                 let taken = run.pages();
                 at = taken.end;
                 submitted += taken.end - taken.start;
                 left = visiting.visit.left_pages(left.saturating_sub(taken.end - taken.start));
-                run.start(BioFlags::empty());
+                window.push(run, BioFlags::empty());
             }
             Taken::InFlight(page) | Taken::Busy(page) => at = page + 1,
             Taken::Clean => break,
@@ -219,9 +233,11 @@ pub(crate) async fn write_back_some(
     in_flight_pages: u64,
 ) -> u64 {
     let (mut left, mut barren) = (pages, 0);
+    let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
     while left > 0 && barren <= disk.dirty_files() {
         let Some(file) = disk.next_in_turn(1) else { break };
-        let written = write_chunk(shared, disk, &file, left.min(chunk_pages.max(1)), in_flight_pages).await;
+        let chunk_pages = left.min(chunk_pages.max(1));
+        let written = write_chunk(shared, disk, &file, chunk_pages, in_flight_pages, &mut visiting).await;
         left -= written.min(left);
         barren = if written > 0 { 0 } else { barren + 1 };
     }
@@ -230,9 +246,10 @@ pub(crate) async fn write_back_some(
 
 /// Waits until the device has fewer than `pages` pages to write, or still fewer where a sync waits for it. Runs that wait for
 /// their completion do not count: what that needs may have to be written back first.
-async fn wait_for_queue(shared: &Shared, disk: &DiskState, pages: u64) {
+async fn wait_for_queue(shared: &Shared, disk: &DiskState, pages: u64, window: &Window) {
     let is_full = || disk.ledger.in_flight() >= disk.urgent.limit(shared.rt.now(), pages);
     while is_full() {
+        window.unplug();
         let ended = shared.waits.listen(Condition::Written(disk.index.0));
         if is_full() {
             ended.await;

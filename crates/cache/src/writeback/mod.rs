@@ -6,6 +6,7 @@ pub(crate) mod flusher;
 mod run;
 mod submit;
 
+use crate::page::PAGE;
 use crate::pass::{ByRuns, Visiting};
 use crate::state::plug::Plug;
 use crate::state::run::{InFlight, WriteRun};
@@ -22,35 +23,56 @@ use std::task::{Context, Poll, Waker};
 #[derive(Debug)]
 struct Window {
     in_flight: Arc<Mutex<InFlight>>,
-    /// Bios of several files are submitted together.
-    plug: Option<Arc<Plug>>,
+    /// Bios of several runs, and files, are submitted together.
+    plug: Arc<Plug>,
 }
 
 impl Window {
-    fn new(plug: Option<Arc<Plug>>) -> Self {
-        Self { in_flight: Arc::new(Mutex::new(InFlight { pages: 0, waiter: None })), plug }
+    /// The longest runs in flight at a time.
+    const MOST_RUNS: u64 = 16;
+
+    fn new(shared: &Shared, disk: &DiskState) -> Self {
+        let in_flight = Arc::new(Mutex::new(InFlight { pages: 0, waiter: None }));
+        Self { in_flight, plug: Plug::new(&disk.device, shared.settings.bio_pages * PAGE) }
     }
 
     /// Starts a run.
     fn push(&mut self, run: WriteRun, flags: BioFlags) {
         self.in_flight.lock().pages += run.frames.len() as u64;
-        match &self.plug {
-            Some(plug) => plug.hold(|| run.start_in(flags, Some(self))),
-            None => run.start_in(flags, Some(self)),
-        }
+        self.plug.hold(|| run.start_in(flags, self));
     }
 
     /// Submits what is held back: before a wait for it.
     fn unplug(&self) {
-        if let Some(plug) = &self.plug {
-            plug.flush();
+        self.plug.flush();
+    }
+
+    /// Submits what is held back where the visit is about to yield.
+    fn unplug_before_yield(&self, visiting: &Visiting<'_>) {
+        if visiting.is_spent() {
+            self.unplug();
+        }
+    }
+
+    /// Waits, where more than [`Self::MOST_RUNS`] of the longest runs are in flight, until there is room for many again, and
+    /// finishes what of `file`'s has ended meanwhile.
+    async fn make_room(&mut self, run_pages: u64, file: &Arc<Inner>) {
+        let pages = self.in_flight.lock().pages;
+        if pages > Self::MOST_RUNS * run_pages {
+            // By a part at a time: bios that are submitted together cost the device's path once.
+            self.drain_to(Self::MOST_RUNS * run_pages / 4 * 3, file).await;
+        } else if file.has_ended() {
+            self.drain_to(u64::MAX, file).await;
         }
     }
 
     /// Waits until at most `pages` pages are in flight, and finishes what of `file`'s has ended meanwhile.
     async fn drain_to(&mut self, pages: u64, file: &Arc<Inner>) {
         loop {
-            file.finish_ended().await;
+            if file.has_ended() {
+                self.unplug();
+                file.finish_ended().await;
+            }
             let is_over = std::future::poll_fn(|cx| {
                 let mut in_flight = self.in_flight.lock();
                 if in_flight.pages <= pages {
@@ -104,29 +126,36 @@ impl Inner {
         // A run that is under write-back now has not entered its error yet. An appender may dirty pages as fast as they are
         // written: what it dirties behind those that are dirty now is left.
         let (mut since, end) = {
-            let dirty = &self.pages.lock().dirty;
-            (self.errors.now(), pages.end.min(dirty.end()))
+            let state = self.pages.lock();
+            let first = [&state.dirty, &*state.writeback].map(|set| set.first_in(pages.indices()));
+            if first == [None, None] {
+                return Ok(());
+            }
+            (self.errors.now(), pages.end.min(state.dirty.end()))
         };
         let mut waited_for = None;
-        let mut window = Window::new(None);
+        let mut window = Window::new(&shared, &self.disk);
         let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
         let mut at = pages.start;
         while at < end {
+            window.unplug_before_yield(&visiting);
             match self.take_step(PageRange::new(at, end), u64::MAX, &mut visiting).await {
                 Taken::Run(run) => {
                     at = run.pages().end;
                     window.push(run, flags);
-                    window.drain_to(16 * most, self).await;
+                    window.make_room(most, self).await;
                 }
                 Taken::Clean => break,
                 // Another task has taken the page since: that run has what was dirty when this began, and is waited for below.
                 Taken::InFlight(index) if waited_for == Some(index) => at = index + 1,
                 Taken::InFlight(index) => {
                     (at, waited_for) = (index, Some(index));
+                    window.unplug();
                     self.wait_for_writeback(PageRange::one(index)).await;
                 }
                 Taken::Busy(index) => {
                     at = index;
+                    window.unplug();
                     shared.rt.yield_now().await;
                 }
             }
@@ -143,11 +172,12 @@ async fn begin(file: &Arc<Inner>, window: &mut Window, visiting: &mut Visiting<'
     // Not what an appender dirties behind that meanwhile.
     let (mut at, end) = (0, file.pages.lock().dirty.end());
     loop {
+        window.unplug_before_yield(visiting);
         match file.take_step(PageRange::new(at, end), u64::MAX, visiting).await {
             Taken::Run(run) => {
                 at = run.pages().end;
                 window.push(run, BioFlags::SYNC);
-                window.drain_to(16 * run_pages, file).await;
+                window.make_room(run_pages, file).await;
             }
             Taken::Clean => return true,
             Taken::InFlight(_) | Taken::Busy(_) => return false,
@@ -158,7 +188,7 @@ async fn begin(file: &Arc<Inner>, window: &mut Window, visiting: &mut Visiting<'
 /// Writes back every file of a device that is dirty now, all at a time, and waits for them and for what was under way.
 pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
     let most = shared.settings.run_pages;
-    let mut window = Window::new(None);
+    let mut window = Window::new(shared, disk);
     let mut left = Vec::new();
     let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
     // Without a flusher any file may be dirty.
@@ -169,6 +199,7 @@ pub(crate) async fn write_back_all(shared: &Arc<Shared>, disk: &DiskState) {
             left.push(file.clone());
         }
     }
+    drop(window);
     for file in left {
         // Errors are in the logs.
         let _ = file.write_back(PageRange::ALL, BioFlags::SYNC).await;
@@ -196,7 +227,7 @@ pub(crate) async fn write_back_files(
             file.errors.now()
         })
         .collect();
-    let mut window = Window::new(Some(Plug::new(&disk.device)));
+    let mut window = Window::new(shared, disk);
     let mut visiting = Visiting::new(&shared.rt, &*shared.pass);
     let mut left = Vec::new();
     for file in files {

@@ -43,7 +43,7 @@ impl Inner {
         visiting.before_taking(step).await;
         let mut taken = self.take_dirty(range, step.take_pages);
         if let (Taken::Run(run), Some(bio_pages)) = (&mut taken, step.bio_pages) {
-            run.bio_pages = bio_pages.max(1);
+            (run.bio_pages, run.is_whole_bios) = (bio_pages.max(1), true);
         }
         taken
     }
@@ -101,6 +101,7 @@ impl Inner {
             size_bytes,
             end_bytes,
             bio_pages,
+            is_whole_bios: false,
             started,
             number,
             flush_failures,
@@ -222,6 +223,7 @@ impl WriteRun {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::writeback::Window;
     use crate::{
         Answer, Backing, ByteRange, CacheConfig, DirtyRun, FlatFile, PAGE_BYTES, PageCache, Placed,
         ReadExtent, ReadFrom, WrittenRun,
@@ -276,7 +278,7 @@ mod tests {
         let Taken::Run(run) = mapping.0.take_dirty(PageRange::ALL, 16) else { panic!("a page is dirty") };
         assert_eq!(mapping.dirty_pages(), 0, "no later run has the bytes");
         assert_eq!((run.size_bytes, mapping.size()), (3010, 3010));
-        run.start_in(BioFlags::SYNC, None);
+        Window::new(&mapping.0.shared, &mapping.0.disk).push(run, BioFlags::SYNC);
         rt.block_on(mapping.write_back(..)).expect("no panic").expect("nothing fails");
     }
 

@@ -36,18 +36,14 @@ fn match_up(pieces: &mut Pieces, placed: &mut Placed) {
 }
 
 impl WriteRun {
-    /// Starts the write and leaves it to itself. Errors are in the file's log.
-    pub(crate) fn start(self, flags: BioFlags) {
-        self.start_in(flags, None);
-    }
-
-    pub(super) fn start_in(self, flags: BioFlags, window: Option<&Window>) {
+    /// Starts the write. Errors are in the file's log.
+    pub(super) fn start_in(self, flags: BioFlags, window: &Window) {
         let shared = self.inner.shared.clone();
         let writing = Writing {
             run: self,
             flags,
-            window: window.map(|window| window.in_flight.clone()),
-            plug: window.and_then(|window| window.plug.clone()),
+            window: window.in_flight.clone(),
+            plug: window.plug.clone(),
             left: AtomicUsize::new(1),
             outcome: Mutex::default(),
         };
@@ -195,9 +191,10 @@ impl Writing {
         }
         flush(&mut batch, &mut bytes);
         self.left.fetch_add(bios.len(), Ordering::Relaxed);
-        match &self.plug {
-            Some(plug) => plug.submit(bios),
-            None => device.submit_all(&mut bios.into_iter()),
+        match self.run.is_whole_bios {
+            // A pass that says how long bios are has them as they are.
+            true => device.submit_all(&mut bios.into_iter()),
+            false => self.plug.submit(bios),
         }
     }
 
@@ -242,8 +239,7 @@ impl Writing {
     /// Has the pages leave write-back.
     pub(super) fn settle(&self, result: &Result<()>, outcome: &Outcome) {
         self.run.end(result, outcome);
-        let Some(window) = &self.window else { return };
-        let mut window = window.lock();
+        let mut window = self.window.lock();
         window.pages -= self.run.frames.len() as u64;
         let pages = window.pages;
         let waker = window.waiter.take_if(|(most, _)| pages <= *most);
