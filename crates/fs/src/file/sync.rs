@@ -4,7 +4,7 @@ use super::backing::{LARGE_FILE_BYTES, ensure_large_file};
 use super::contents::{Contents, Live};
 use super::resize::RECORD_CREDITS;
 use super::write::{OpenFile, cache_error};
-use crate::journal::Credits;
+use crate::journal::{Credits, Handle};
 use crate::{Error, Result};
 use extant_cache::{ByteRange, Mapping};
 
@@ -139,19 +139,22 @@ impl Contents {
         if data_only || !self.live.lock().times_unlogged {
             return Ok(());
         }
-        let mut handle = self.writer.journal.start(Credits(1)).await?;
-        self.live.lock().times_unlogged = false;
-        drop(handle.inode(&self.cell));
+        self.log_times_under(self.writer.journal.start(Credits(1)).await?);
         Ok(())
     }
 
     /// As [`Self::log_times`], as far as no wait is needed for the log.
     pub(super) fn try_log_times(&self) -> Result<()> {
-        let Some(mut handle) = self.writer.journal.try_start(Credits(1))? else { return Ok(()) };
-        // First: a write that comes meanwhile sets it again.
-        self.live.lock().times_unlogged = false;
-        drop(handle.inode(&self.cell));
+        let Some(handle) = self.writer.journal.try_start(Credits(1))? else { return Ok(()) };
+        self.log_times_under(handle);
         Ok(())
+    }
+
+    /// A sync that finds the times logged finds the transaction that has them, too.
+    fn log_times_under(&self, mut handle: Handle) {
+        let mut live = self.live.lock();
+        drop(handle.inode(&self.cell));
+        live.times_unlogged = false;
     }
 
     /// Commits the transaction that changed the inode last, and flushes the device unless a flush that began since the data

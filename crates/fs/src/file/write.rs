@@ -274,8 +274,10 @@ impl Contents {
 
     /// Notes a change of the contents in the inode's times; the transaction that logs the data, or a sync, logs them.
     pub(super) fn touch(&self) {
-        self.cell.touch_contents(self.writer.clock.now());
-        self.live.lock().times_unlogged = true;
+        let now = self.writer.clock.now();
+        // Under the lock: a sync that finds the new times finds them unlogged, too.
+        let mut live = self.live.lock();
+        live.times_unlogged |= self.cell.touch_contents(now);
     }
 
     /// Whether byte `end` lies inside a block, and that holds data or will.

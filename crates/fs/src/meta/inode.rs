@@ -170,15 +170,18 @@ impl InodeCell {
     }
 
     /// Stamps a change of the contents at `now` in the live record alone: times that data changed follow the data, so that
-    /// the next transaction of the inode carries them.
-    pub(crate) fn touch_contents(&self, now: Timestamp) {
+    /// the next transaction of the inode carries them. False within the tick of the last change: nothing is to be logged.
+    #[must_use]
+    pub(crate) fn touch_contents(&self, now: Timestamp) -> bool {
         let mut record = InodeEdit { record: self.record.lock() };
         let stamp = record.stamp(now);
-        if stamp != record.changed() || stamp != record.modified() {
+        let advances = stamp != record.changed() || stamp != record.modified();
+        if advances {
             record.set_modified(stamp);
             record.set_changed(stamp);
             record.bump_version();
         }
+        advances
     }
 
     /// Whether a change waits to be encoded by a commit.
