@@ -39,7 +39,8 @@ type Landed = (BlockRange, VolumeBlock, Was);
 /// A change of a file's map, for [`Contents::change_map`].
 pub(super) struct MapChange<'a> {
     pub(super) change: Change<'a>,
-    /// Where new nodes should lie.
+    /// Where new blocks of pointers should lie. Nodes of a tree lie with the inodes, as in Linux: between the data they would
+    /// part what is contiguous.
     pub(super) near: VolumeBlock,
     /// Space for them, beside that of the file's dirty blocks.
     pub(super) nodes: Option<&'a mut Reservation>,
@@ -221,6 +222,10 @@ impl Contents {
     /// Gives claimed blocks a place. Gives its first block and how many got one; the others are delayed again.
     pub(super) async fn allocate(&self, blocks: BlockRange) -> Result<(VolumeBlock, u64)> {
         let want = blocks.len().min(u64::from(u32::MAX)) as u32;
+        let _placing = match self.placing.try_lock() {
+            Some(held) => held,
+            None => Box::pin(self.placing.lock()).await,
+        };
         let (reservation, goal) = {
             let mut live = self.live.lock();
             (live.take_reserved(want.into()), self.goal(&live, blocks.start))
@@ -377,7 +382,10 @@ impl Contents {
         let Writer { store, alloc, journal, .. } = &*self.writer;
         let sb = store.shape();
         let metadata = self.cell.read(frees_metadata);
-        let MapChange { change, near, nodes: own, credits } = change;
+        let MapChange { change, mut near, nodes: own, credits } = change;
+        if self.uses_extents() {
+            near = alloc.data_goal(self.number(), None);
+        }
         let _edits = self.edits.lock().await;
         // The old contents of a file that was emptied go with the first of the new ones.
         let old = match self.is_emptied() {

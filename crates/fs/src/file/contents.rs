@@ -21,7 +21,8 @@ use std::task::{Poll, Waker};
 
 /// A regular file's contents, as the cache's backing of its pages.
 ///
-/// Lock order within: `endings`, `edits`, then `live`, then the inode's record; the last two are never held across a wait.
+/// Lock order within: `endings`, `edits`, `placing`, then `live`, then the inode's record; the last two are never held across a
+/// wait.
 pub(crate) struct Contents {
     pub(super) writer: Arc<Writer>,
     pub(super) cell: Arc<InodeCell>,
@@ -29,6 +30,8 @@ pub(crate) struct Contents {
     /// Held while the map on disk is changed, from loading its nodes to the end of the handle.
     pub(super) edits: async_lock::Mutex<()>,
     pub(super) live: Ranked<Live>,
+    /// Held while blocks get a place: where a bitmap has to be read for some, those behind them wait, as a rule.
+    pub(super) placing: async_lock::Mutex<()>,
     /// Held by a direct write from its end on the device until the file's size is told. Before `edits`.
     pub(super) endings: async_lock::Mutex<()>,
     /// Of a file that was emptied while the volume still has its old contents, one more than the blocks of these; else 0. The
@@ -103,9 +106,9 @@ impl Contents {
         };
         let (emptied, files) = Default::default();
         let _charge = account.charge(MEMORY_BYTES);
-        let (edits, endings) = (async_lock::Mutex::new(()), async_lock::Mutex::new(()));
+        let [edits, endings, placing] = [(); 3].map(async_lock::Mutex::new);
         let live = Ranked::new(LockRank::Map, live);
-        Self { writer, cell, block, edits, live, endings, emptied, files, _charge }
+        Self { writer, cell, block, edits, live, endings, placing, emptied, files, _charge }
     }
 
     pub(super) fn number(&self) -> InodeNumber {
