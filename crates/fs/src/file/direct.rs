@@ -44,7 +44,7 @@ impl OpenFile {
             return self.pages.read(at, buf).await.map_err(cache_error);
         }
         // Nothing shrinks the file or frees its blocks until the bios have ended.
-        let _inode = contents.cell.lock().read().await;
+        let _inode = contents.cell.read_lock().await;
         let end = asked.end.min(self.size());
         if at >= end {
             return Ok(0);
@@ -94,7 +94,7 @@ impl OpenFile {
         }
         let asked = ByteRange::new(at, at.saturating_add(len));
         if !self.options.append && asked.len() == len && contents.is_of_sectors(asked) {
-            let _inode = contents.cell.lock().read().await;
+            let _inode = contents.cell.read_lock().await;
             if self.overwrite(asked, held).await? {
                 return Ok(asked);
             }
@@ -425,7 +425,13 @@ impl Contents {
     }
 
     /// Submits a bio whose bytes are in these runs, which are as long as it.
-    fn start(&self, bio: Bio, runs: &[Run]) {
+    fn start(&self, mut bio: Bio, runs: &[Run]) {
+        if let [(Some(at), bytes)] = *runs
+            && bytes == bio.bytes
+        {
+            bio.start = at;
+            return self.device().submit(bio);
+        }
         let pieces: Vec<Piece> =
             runs.iter().map(|&(at, bytes)| Piece { start: at.unwrap_or(Sector(0)), bytes }).collect();
         let bios = extant_block::split(bio, &pieces).into_iter().zip(runs);

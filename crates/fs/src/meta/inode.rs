@@ -1,7 +1,7 @@
 //! One inode in memory.
 
 use super::{MetaBlock, Tid, Versioned};
-use async_lock::RwLockWriteGuard;
+use async_lock::{RwLockReadGuard, RwLockWriteGuard};
 use extant_cache::accounts::Charge;
 use extant_format::{Inode, InodeNumber, Superblock, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
@@ -80,6 +80,14 @@ impl InodeCell {
         match self.lock.try_write() {
             Some(held) => held,
             None => self.lock.write().await,
+        }
+    }
+
+    /// The inode's lock for reading, as [`Self::write_lock`].
+    pub(crate) async fn read_lock(&self) -> RwLockReadGuard<'_, ()> {
+        match self.lock.try_read() {
+            Some(held) => held,
+            None => self.lock.read().await,
         }
     }
 
