@@ -2,6 +2,7 @@
 
 use super::super::Result;
 use super::bed::{self, Mount, seconds};
+use super::fio;
 use super::report::{Target, compared};
 use super::{FILE_BYTES, IMAGE, LOOP_IMAGE, MIB, Options, image};
 use extant::{FileOptions, Volume};
@@ -19,14 +20,17 @@ struct Side<'a> {
     sync: &'a dyn Fn() -> Result<()>,
 }
 
-/// Runs `figure` on both sides in turn, and prints the row.
+/// Runs `figure` on both sides in turn, and prints the row, and one beside what the backing file's disk can do with `ceiling`
+/// writes in flight, where that is what bounds it.
 fn beside_kernel(
     options: &Options,
     what: &str,
     target: Target,
+    ceiling: Option<usize>,
     figure: impl Fn(&Side<'_>, u64) -> Result<f64>,
 ) -> Result<()> {
-    let volume: Volume = bed::open(&image(options, IMAGE, FILE_BYTES)?, false)?;
+    let path = image(options, IMAGE, FILE_BYTES)?;
+    let volume: Volume = bed::open(&path, false)?;
     let our = volume.root().open_with("file", FileOptions::new().read(true).write(true).create_new(true))?;
     let mount = Mount::new(&options.dir, &image(options, LOOP_IMAGE, FILE_BYTES)?)?;
     let their = mount.as_ref().map(|mount| std::fs::File::create_new(mount.at.join("file"))).transpose()?;
@@ -47,8 +51,16 @@ fn beside_kernel(
         }
     }
     compared(what, "/s", &ours, &theirs, target);
-    drop((our, their));
+    let first = our.extents(0..FILE_BYTES)?[0];
+    drop((our, their, mount));
     volume.close()?;
+    if let Some(depth) = ceiling {
+        let range = first.device_offset..first.device_offset + first.bytes;
+        let seconds = options.seconds;
+        let raw = fio::run(&fio::Job { path: &path, rw: "randwrite", bytes: 4096, depth, range, seconds })?;
+        let what = format!("the same; raw random 4 KiB writes QD{depth}, fio");
+        compared(&what, "/s", &ours, &vec![raw.iops; ours.len()], Target::None);
+    }
     Ok(())
 }
 
@@ -58,7 +70,7 @@ fn place(rng: &mut Rng) -> u64 {
 
 pub(super) fn together(options: &Options) -> Result<()> {
     let what = format!("{TOGETHER} random 4 KiB overwrites, then fsync; kernel on a loop device");
-    beside_kernel(options, &what, Target::AtLeast(2.0), |side, round| {
+    beside_kernel(options, &what, Target::AtLeast(2.0), Some(128), |side, round| {
         let mut rng = Rng::new(round);
         let time = seconds(|| {
             (0..TOGETHER).try_for_each(|_| (side.write)(place(&mut rng)))?;
@@ -71,7 +83,7 @@ pub(super) fn together(options: &Options) -> Result<()> {
 pub(super) fn each(options: &Options) -> Result<()> {
     let span = Duration::from_secs(options.seconds);
     let what = "random 4 KiB overwrites with an fsync each; kernel on a loop device";
-    beside_kernel(options, what, Target::AtLeast(1.5), |side, round| {
+    beside_kernel(options, what, Target::AtLeast(1.5), None, |side, round| {
         let (mut rng, mut done) = (Rng::new(round), 0);
         let start = Instant::now();
         while start.elapsed() < span {
