@@ -2,14 +2,17 @@
 
 use super::*;
 use extant_block::{Bio, BioFlags, IoErrorKind, Limits, Op};
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Fails one write of data.
+/// Fails one write of data, and, if that was joined from several that the cache tries again by themselves, these as well.
 #[derive(Debug)]
 struct FailOne {
     inner: Arc<dyn Device>,
     nth: u64,
     seen: AtomicU64,
+    /// First sector and sectors of the write that failed, until the sync that made it has ended.
+    failed: Mutex<Option<(u64, u64)>>,
 }
 
 impl Device for FailOne {
@@ -19,18 +22,28 @@ impl Device for FailOne {
 
     fn submit(&self, bio: Bio) {
         let is_data = bio.op == Op::Write && !bio.flags.contains(BioFlags::META);
-        if is_data && self.seen.fetch_add(1, Ordering::Relaxed) == self.nth {
-            return bio.end_as(&self.limits().name, Err(IoErrorKind::Os(5)));
+        if is_data {
+            let (first, sectors) = (bio.start.0, bio.bytes >> 9);
+            let mut failed = self.failed.lock();
+            let is_part = failed
+                .is_some_and(|(from, all)| sectors < all && first >= from && first + sectors <= from + all);
+            if is_part || self.seen.fetch_add(1, Ordering::Relaxed) == self.nth {
+                failed.get_or_insert((first, sectors));
+                drop(failed);
+                return bio.end_as(&self.limits().name, Err(IoErrorKind::Os(5)));
+            }
         }
         self.inner.submit(bio);
     }
 }
 
 /// Syncs until that succeeds; gives how often it failed.
-async fn sync(file: &OpenFile) -> u32 {
+async fn sync(file: &OpenFile, failing: &FailOne) -> u32 {
     let mut failures = 0;
     loop {
-        match file.sync().await {
+        let synced = file.sync().await;
+        *failing.failed.lock() = None;
+        match synced {
             Ok(()) => return failures,
             Err(Error::Io(_)) => failures += 1,
             Err(other) => panic!("{other}"),
@@ -62,15 +75,16 @@ fn a_failed_write_is_told_and_tried_again() {
             let (number, failures, seen) = rt
                 .block_on(async {
                     let number = numbers(&image, 1).await[0];
-                    let failing = Arc::new(FailOne { inner: device(&image), nth, seen: AtomicU64::new(0) });
+                    let (seen, failed) = Default::default();
+                    let failing = Arc::new(FailOne { inner: device(&image), nth, seen, failed });
                     let bed = Bed::open(&rt, failing.clone(), 8 << 20).await;
                     let (_, file) = bed.file(number, FileOptions::default()).await;
                     assert_eq!(file.write(50_000, &first).await.unwrap(), first.len());
-                    let mut failures = sync(&file).await;
+                    let mut failures = sync(&file, &failing).await;
                     file.set_size(30_001).await.unwrap();
-                    failures += sync(&file).await;
+                    failures += sync(&file, &failing).await;
                     file.write(31_000, &last).await.unwrap();
-                    failures += sync(&file).await;
+                    failures += sync(&file, &failing).await;
                     drop(file);
                     bed.close().await;
                     (number, failures, failing.seen.load(Ordering::Relaxed))
