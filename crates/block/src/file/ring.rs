@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Submission entries; a longer burst is entered in parts.
 const SQ_ENTRIES: u32 = 256;
-/// Operations in the kernel at a time; further bios wait here. A disk's queue on the host has places for some 256 requests, and
-/// what finds none is handed to a thread of the kernel's that waits for one. Half of that keeps every disk busy.
+/// Operations in the kernel at a time; further bios wait here. A disk's queue on the host has places for some 256 requests;
+/// a request that finds none free is handed to a kernel thread, which waits for one. Half of the places keep every disk busy.
 const STARTED_MAX: usize = 128;
 /// Bytes of background writes, those without [`BioFlags::SYNC`], in the kernel at a time, but for the first: a read or a sync
 /// waits behind them, and no disk is faster with more (kernel: block/blk-wbt.c).

@@ -221,7 +221,7 @@ impl<'a> Xattrs<'a> {
 }
 
 /// Has `number` choose the inodes that hold values of an area whose entries begin at byte `first`. Hashes stay: they depend on
-/// what these inodes hold, and not on their numbers.
+/// the values in these inodes, not on the inodes' numbers.
 pub fn set_value_inodes<E>(
     area: &mut [u8],
     first: usize,

@@ -233,8 +233,8 @@ impl Modelled {
         &self.queues
     }
 
-    /// Forgets what is dirty: nobody will read it, and what happens now is no part of the run. A volume ends with its world,
-    /// as by a loss of power.
+    /// Drops dirty pages: the run has ended, and later I/O must not enter its figures. A volume ends with its world, as by a
+    /// loss of power.
     pub(super) fn close(self) -> Result<(), RunError> {
         self.sim.rt().set_sink(None);
         if self.volume.is_some() {

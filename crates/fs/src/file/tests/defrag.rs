@@ -182,7 +182,10 @@ fn a_failed_copy_keeps_its_place_until_the_others_have_ended() {
             bad.end_as("gate", Err(IoErrorKind::Os(5)));
             for _ in 0..100 {
                 assert!(goes_on().await, "a copy is in flight");
-                assert!(bed.writer.alloc.statfs().free < free, "to blocks that are nobody else's");
+                assert!(
+                    bed.writer.alloc.statfs().free < free,
+                    "the blocks that the copy writes to stay allocated"
+                );
             }
             gate.release();
             assert!(matches!(defragment.await, Err(Error::Io(_))));
