@@ -18,8 +18,12 @@ fn ended(what: &str, runs: u64, failures: u64) -> Result<(), Box<dyn std::error:
 }
 
 /// EIO at every bio of every workload on every kind of volume, and every kind of full volume. `--seeds N` random workloads
-/// and full volumes of each kind (default 4).
+/// and full volumes of each kind (default 4). `--replay PROFILE WORKLOAD SEED read|write|flush NTH [later]` prints one run,
+/// operation by operation.
 pub(crate) fn faults(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
+    if let ["--replay", replay @ ..] = args {
+        return replayed(replay);
+    }
     let seeds = number(args, "--seeds", 4)?;
     let (mut runs, mut failures) = (0, 0);
     let mut tell = |outcome: Result<(), String>, what: &dyn Fn() -> String| {
@@ -58,6 +62,26 @@ pub(crate) fn faults(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     ended("faults", runs, failures)
+}
+
+fn replayed(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
+    let ([profile, workload, seed, op, nth] | [profile, workload, seed, op, nth, "later"]) = *args else {
+        return Err("--replay needs PROFILE WORKLOAD SEED read|write|flush NTH [later]".into());
+    };
+    let profile =
+        PROFILES.into_iter().find(|known| known.name == profile).ok_or("no profile has this name")?;
+    let workload =
+        WORKLOADS.iter().find(|known| known.name == workload).ok_or("no workload has this name")?;
+    let op = match op {
+        "read" => Op::Read,
+        "write" => Op::Write,
+        "flush" => Op::Flush,
+        _ => return Err("the operation is read, write or flush".into()),
+    };
+    let sweep = Sweep::new(profile, workload, seed.parse()?)?;
+    let fail = FailOne { op, nth: nth.parse()?, and_later: args.len() == 6 };
+    print!("{}", sweep.told(fail)?);
+    Ok(sweep.check(fail)?)
 }
 
 /// `--seeds N` damaged volumes of each kind (default 500), beginning with seed `--from`.

@@ -5,8 +5,7 @@ use super::{FailOne, FailingDevice, FaultWorkload, caught};
 use crate::campaign::Profile;
 use crate::check::{Fsck, Verdict};
 use crate::{
-    Durability, Errno, Filesystem, Image, ImageDevice, Model, Op, OurVolume, Ours, Outcome, SlowDevice, Tree,
-    apply,
+    Errno, Filesystem, Image, ImageDevice, Model, Op, OurVolume, Ours, Outcome, SlowDevice, Tree, apply,
 };
 use extant_block::{Device, Op as BlockOp};
 use extant_sim::{Machine, Preemption, Sim};
@@ -104,10 +103,10 @@ impl Sweep {
         for (op, answer) in self.ops.iter().zip(&answers) {
             match (op, answer) {
                 // Acknowledged by the cache, and then not written in time: it is a write without a sync.
-                (Op::Write { path, offset, len, tag, durability, .. }, Err(Errno::IO | Errno::ROFS))
-                    if fail.op != BlockOp::Read && *durability != Durability::None =>
+                (Op::Write { .. } | Op::Rewrite { .. }, Err(Errno::IO | Errno::ROFS))
+                    if fail.op != BlockOp::Read && model.writes_durably(op) =>
                 {
-                    model.record(&Op::write(path, *offset, *len, *tag), Ok(*len))?;
+                    model.record_unsynced(op)?;
                 }
                 (
                     Op::Write { .. } | Op::Rewrite { .. } | Op::Truncate { .. } | Op::OpenTruncated { .. },
@@ -154,6 +153,22 @@ impl Sweep {
             model.explain(&recovered.tree, self.ops.len(), self.ops.len()).map_err(|e| e.to_string())?;
         }
         Ok(())
+    }
+
+    /// The operations of a run with a fault and their answers, one on a line; marked where they differ without it.
+    ///
+    /// # Errors
+    /// The workload panics.
+    pub fn told(&self, fail: FailOne) -> Result<String, String> {
+        let run = caught(|| self.run(fail))?;
+        let answers = run.answers.unwrap_or_default();
+        let mut lines = String::new();
+        for (n, ((op, answer), without)) in self.ops.iter().zip(&answers).zip(&self.answers).enumerate() {
+            let differs = if answer == without { "" } else { "  <- differs" };
+            lines.push_str(&format!("{n}: {op} = {answer:?}{differs}\n"));
+        }
+        lines.push_str(&format!("close = {:?}\n", run.closed));
+        Ok(lines)
     }
 
     /// The first answer that differs from those without a fault is of the device, or of the volume that gave up.

@@ -161,6 +161,45 @@ impl Model {
         self.spaces.push(Arc::new(space));
     }
 
+    /// Whether `op`, a write by path, returns only once it is durable: through `O_SYNC`, `O_DSYNC`, or by the file's flag.
+    pub fn writes_durably(&self, op: &Op) -> bool {
+        let (Op::Write { path, durability, .. } | Op::Rewrite { path, durability, .. }) = op else {
+            return false;
+        };
+        let space = self.now();
+        let durability = match space.resolve(path, true) {
+            Ok(id) => space.durability(id, *durability),
+            Err(_) => *durability,
+        };
+        durability != Durability::None
+    }
+
+    /// Records a write by path that was to be durable and failed: the cache has it, as it has one that nobody synced.
+    ///
+    /// # Errors
+    /// It cannot have begun.
+    pub fn record_unsynced(&mut self, op: &Op) -> Result<(), String> {
+        let index = self.len();
+        let mut space = Space::clone(self.now());
+        self.begin(index, &mut space, op)
+            .map_err(|errno| format!("{op} was begun, but should have failed: {errno}"))?;
+        self.spaces.push(Arc::new(space));
+        Ok(())
+    }
+
+    fn begin(&mut self, index: usize, space: &mut Space, op: &Op) -> Result<(), Errno> {
+        let (Op::Write { path, len, .. } | Op::Rewrite { path, len, .. }) = op else {
+            return Err(Errno::INVAL);
+        };
+        let id = space.resolve(path, true)?;
+        let offset = if let Op::Write { offset, .. } = op { *offset } else { 0 };
+        if matches!(op, Op::Rewrite { .. }) {
+            self.touched.push((index, id, Touch::Size));
+            self.event(index, id, Event::Resize { size: 0 })?;
+        }
+        self.write(index, space, id, op, offset, *len)
+    }
+
     fn succeed(&mut self, index: usize, space: &mut Space, op: &Op, count: u64) -> Result<(), Errno> {
         match op {
             Op::Create { path, mode, .. } => {
@@ -227,7 +266,7 @@ impl Model {
             Op::Write { path, offset, durability, .. } => {
                 let id = space.resolve(path, true)?;
                 self.write(index, space, id, op, *offset, count)?;
-                self.pin(index, id, *offset..*offset + count, *durability)?;
+                self.pin(index, id, *offset..*offset + count, space.durability(id, *durability))?;
             }
             Op::Rewrite { path, durability, .. } => {
                 let id = space.resolve(path, true)?;
@@ -235,7 +274,7 @@ impl Model {
                 self.drop_capability(index, space, id);
                 self.event(index, id, Event::Resize { size: 0 })?;
                 self.write(index, space, id, op, 0, count)?;
-                self.pin(index, id, 0..count, *durability)?;
+                self.pin(index, id, 0..count, space.durability(id, *durability))?;
             }
             Op::Fallocate { path, mode, offset, len } => {
                 let id = space.resolve(path, true)?;
@@ -284,6 +323,7 @@ impl Model {
             Op::WriteHeld { slot, offset, .. } => {
                 let id = *self.held.get(slot).ok_or(Errno::BADF)?;
                 self.write(index, space, id, op, *offset, count)?;
+                self.pin(index, id, *offset..*offset + count, space.durability(id, Durability::None))?;
             }
             Op::Release { slot } => {
                 self.held.remove(slot).ok_or(Errno::BADF)?;

@@ -2,7 +2,7 @@
 
 use super::acl;
 use crate::subject::CAPABILITY;
-use crate::{Errno, Found, Kind, RenameMode, Special, Time, Tree, join, split};
+use crate::{Durability, Errno, Found, Kind, RenameMode, Special, Time, Tree, join, split};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +15,8 @@ const SETGID: u32 = 0o2000;
 /// Synchronous, not dumped, no access times, synchronous directory.
 const INHERITED: u32 = 0x1_00c8;
 const DIRSYNC: u32 = 0x1_0000;
+/// `FS_SYNC_FL`: as if each descriptor had `O_SYNC`.
+const SYNCHRONOUS: u32 = 0x8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Body {
@@ -169,6 +171,12 @@ impl Space {
         let node = Node { nlink: 0, ..self.made_in(dir, Body::File, mode) };
         self.nodes.insert(id, Arc::new(node));
         Ok(())
+    }
+
+    /// When a write to the file through a descriptor with `asked` is durable.
+    pub(super) fn durability(&self, id: NodeId, asked: Durability) -> Durability {
+        let is_synchronous = self.nodes.get(&id).is_some_and(|node| node.flags & SYNCHRONOUS != 0);
+        if is_synchronous { Durability::All } else { asked }
     }
 
     /// A new inode with what its directory hands down: group, flags, access control lists.
