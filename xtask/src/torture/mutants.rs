@@ -247,6 +247,15 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         ),
     ),
     mutant("synchronous-write-leaves-the-size", "crates/fs/src/file/sync.rs", "self.size()", "0"),
+    mutant(
+        "synchronous-rewrite-without-commit",
+        "crates/fs/src/file/sync.rs",
+        "let _sync = contents.writer.disk.begin_sync();",
+        r#"let _sync = contents.writer.disk.begin_sync();
+        if contents.is_emptied() && bytes != ByteRange::ALL {
+            return self.pages.sync_range(bytes).await.map_err(cache_error);
+        }"#,
+    ),
     mutant("fsync-without-commit", "crates/fs/src/file/sync.rs", "journal.commit(tid).await?;", ""),
     mutant(
         "fsync-without-flush",
@@ -374,6 +383,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "no-journal-marks-with-all-else",
         "crates/fs/src/journal/unlogged/mod.rs",
         "has_fresh_names && matches!(kind, MetaKind::Descriptors(_))",
+        "false",
+    ),
+    mutant(
+        "no-journal-nodes-with-sizes",
+        "crates/fs/src/journal/unlogged/mod.rs",
+        "resized.contains(&inode)",
         "false",
     ),
     mutant(

@@ -6,8 +6,9 @@ use super::{Inner, LatchOnPanic, Tid};
 use crate::meta::{MetaBlock, MetaStore};
 use crate::{Cost, Result};
 use extant_cache::blocks::{BlockEdit, BlockRef, Durable, EditToken, Frozen};
-use extant_format::{FileKind, InodeFlags, InodeNumber};
+use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, Superblock};
 use extant_rt::{Nanos, Rt};
+use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,6 +24,16 @@ pub(super) struct Versions {
     pub(super) deleted: Vec<Before>,
     /// Directories that lay in their inodes; on a volume without a journal.
     pub(super) inline: Vec<Before>,
+    /// Regular files whose size changed; on a volume without a journal.
+    pub(super) resized: Resized,
+}
+
+/// Regular files whose size a transaction changed.
+#[derive(Default)]
+pub(super) struct Resized {
+    pub(super) files: FxHashSet<InodeNumber>,
+    /// Those that became shorter, as they are afterwards but for their size.
+    pub(super) shrunk: Vec<Before>,
 }
 
 /// The record of an inode as the transaction before left it.
@@ -35,6 +46,10 @@ pub(super) struct Before {
     pub(super) record: Vec<u8>,
 }
 
+/// Offset of `i_size_lo` in a record, in bytes.
+const SIZE_LOW_AT: usize = 0x4;
+/// Offset of `i_size_high` in a record, in bytes.
+const SIZE_HIGH_AT: usize = 0x6c;
 /// Offset of `i_links_count` in a record, in bytes.
 const LINKS_AT: usize = 0x1a;
 /// Offset of `i_flags` in a record, in bytes.
@@ -53,6 +68,41 @@ fn is_inline_directory(record: &[u8]) -> bool {
     mode & KIND == FileKind::Directory.mode_bits()
         && InodeFlags::from_bits_retain(flags).contains(InodeFlags::INLINE_DATA)
         && record[LINKS_AT..LINKS_AT + 2] != [0, 0]
+}
+
+/// The size of a regular file in use whose record this is.
+fn file_bytes(record: &[u8]) -> Option<u64> {
+    const KIND: u16 = 0xf000;
+    let mode = u16::from_le_bytes([record[0], record[1]]);
+    let is_file = mode & KIND == FileKind::Regular.mode_bits() && record[LINKS_AT..LINKS_AT + 2] != [0, 0];
+    let half = |at: usize| {
+        let bytes = [record[at], record[at + 1], record[at + 2], record[at + 3]];
+        u64::from(u32::from_le_bytes(bytes))
+    };
+    is_file.then(|| half(SIZE_HIGH_AT) << 32 | half(SIZE_LOW_AT))
+}
+
+impl Resized {
+    fn note(
+        &mut self,
+        before: &[u8],
+        record: &[u8],
+        number: InodeNumber,
+        home: (u64, usize),
+        sb: &Superblock,
+    ) {
+        let (Some(old), Some(new)) = (file_bytes(before), file_bytes(record)) else { return };
+        if old == new {
+            return;
+        }
+        self.files.insert(number);
+        if let Some(mut inode) = Inode::parse_unchecked(record, sb, number).ok().filter(|_| new < old) {
+            let mut longer = record.to_vec();
+            inode.set_size(old);
+            inode.write_to(&mut longer, sb);
+            self.shrunk.push(Before { number, table: home.0, at: home.1, record: longer });
+        }
+    }
 }
 
 /// Commits the transaction that was closed to new operations. Driven by those who wait for it.
@@ -136,7 +186,7 @@ async fn encode(
     let tid = transaction.tid;
     let shape = store.shape();
     let mut budget = rt.budget(STINT);
-    let (mut deleted, mut inline) = (Vec::new(), Vec::new());
+    let (mut deleted, mut inline, mut resized) = (Vec::new(), Vec::new(), Resized::default());
     let mut usage: Vec<UsageChange> = Vec::new();
     let mut encoder = Encoder { tid, blocks: &mut transaction.blocks };
     for inodes in transaction.inodes.chunks(16) {
@@ -158,6 +208,8 @@ async fn encode(
                 deleted.push(Before { number, table, at, record: before });
             } else if keeps_deleted && is_inline_directory(&before) {
                 inline.push(Before { number, table, at, record: before });
+            } else if keeps_deleted {
+                resized.note(&before, record, number, (table, at), shape);
             }
         }
         budget.resched().await;
@@ -198,7 +250,7 @@ async fn encode(
         blocks.push((block.clone(), version));
         budget.resched().await;
     }
-    Versions { tid, blocks, deleted, inline }
+    Versions { tid, blocks, deleted, inline, resized }
 }
 
 impl Inner {

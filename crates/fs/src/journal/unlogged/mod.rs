@@ -7,14 +7,18 @@
 //! 1. file data, and metadata blocks that nothing durable points to yet;
 //! 2. group descriptors, if there are new directory blocks among those of phase 1: what points to such a block is in phase 3, and
 //!    e2fsck must not find names of inodes behind the mark of those in use (`bg_itable_unused`);
-//! 3. everything else but names, with the inodes and blocks that the transaction freed still in use;
-//! 4. names added, in blocks that keep the names which moved to other blocks, and in inodes (`inline_data`) that no name
+//! 3. everything else but names, with the inodes and blocks that the transaction freed still in use, and files that became
+//!    shorter with the size that they had;
+//! 4. nodes of extent trees of files whose size changed: e2fsck gives up a written extent that ends behind the size, with what
+//!    was synced of it;
+//! 5. files that became shorter with their new size;
+//! 6. names added, in blocks that keep the names which moved to other blocks, and in inodes (`inline_data`) that no name
 //!    leaves;
-//! 5. directory blocks without room for that, and inodes that names both come to and leave;
-//! 6. the blocks of phase 4 without the names that moved, and inodes that names only leave;
-//! 7. freed inodes and blocks as free.
+//! 7. directory blocks without room for that, and inodes that names both come to and leave;
+//! 8. the blocks of phase 6 without the names that moved, and inodes that names only leave;
+//! 9. freed inodes and blocks as free.
 //!
-//! Of two directories in phase 5 that trade names, one may be at neither place after a crash; its file comes into
+//! Of two directories in phase 7 that trade names, one may be at neither place after a crash; its file comes into
 //! `lost+found`.
 
 mod inline;
@@ -30,6 +34,7 @@ use extant_block::Buf;
 use extant_format::{InodeNumber, Superblock, set_bits};
 use inline::Turn;
 use names::{Change, Step, steps};
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// Blocks with their places.
@@ -41,6 +46,8 @@ struct Phases {
     fresh: Writes,
     marks: Writes,
     objects: Writes,
+    nodes: Writes,
+    sizes: Writes,
     added: Writes,
     between: Writes,
     removed: Writes,
@@ -54,8 +61,8 @@ impl Inner {
         // Nothing shows blocks that another file's data are in, nor a node that is not there.
         self.write_phase(phases.fresh).await?;
         self.flush().await?;
-        let Phases { marks, objects, added, between, removed, freed, .. } = phases;
-        for phase in [marks, objects, added, between, removed, freed] {
+        let Phases { marks, objects, nodes, sizes, added, between, removed, freed, .. } = phases;
+        for phase in [marks, objects, nodes, sizes, added, between, removed, freed] {
             if !phase.is_empty() {
                 self.write_phase(phase).await?;
                 self.flush().await?;
@@ -85,6 +92,17 @@ impl Inner {
         });
         let has_names = !versions.inline.is_empty()
             || versions.blocks.iter().any(|(block, _)| is_name(block.kind(), block.number().0));
+        // Where all else is fresh, the inode's record is what shows it.
+        let resized: FxHashSet<InodeNumber> = versions
+            .blocks
+            .iter()
+            .filter_map(|(block, _)| match block.kind() {
+                kind @ MetaKind::ExtentNode { inode, .. } => (!is_fresh(kind, block.number().0)
+                    && versions.resized.files.contains(&inode))
+                .then_some(inode),
+                _ => None,
+            })
+            .collect();
         for (block, version) in &versions.blocks {
             let (kind, n) = (block.kind(), block.number().0);
             if is_name(kind, n) {
@@ -93,6 +111,10 @@ impl Inner {
             }
             if is_fresh(kind, n) {
                 phases.fresh.push((n, version.bytes().clone()));
+                continue;
+            }
+            if matches!(kind, MetaKind::ExtentNode { inode, .. } if resized.contains(&inode)) {
+                phases.nodes.push((n, version.bytes().clone()));
                 continue;
             }
             if has_fresh_names && matches!(kind, MetaKind::Descriptors(_)) {
@@ -111,7 +133,15 @@ impl Inner {
                 .map(|inode| (inline::turn(inode, version.bytes(), &versions.deleted, shape), inode))
                 .collect();
             let unnamed = with_records(&named, turns.iter().map(|&(_, inode)| inode));
-            phases.objects.push((n, unnamed.map_or_else(|| named.clone(), Arc::new)));
+            let unnamed = unnamed.map_or_else(|| named.clone(), Arc::new);
+            let shrunk = records_of(kind, n, &versions.resized.shrunk);
+            match with_records(&unnamed, shrunk.filter(|inode| resized.contains(&inode.number))) {
+                Some(longer) => {
+                    phases.objects.push((n, Arc::new(longer)));
+                    phases.sizes.push((n, unnamed));
+                }
+                None => phases.objects.push((n, unnamed)),
+            }
             for (turn, phase) in [
                 (Turn::Added, &mut phases.added),
                 (Turn::Between, &mut phases.between),
