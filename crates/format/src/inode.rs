@@ -1,6 +1,8 @@
 //! Inodes (kernel document: *Index Nodes*).
 
-use crate::{ChecksumSeed, Corrupt, FileBlock, InodeNumber, Place, Superblock, Timestamp, VolumeBlock};
+use crate::{
+    ChecksumSeed, Corrupt, FileBlock, Incompat, InodeNumber, Place, Superblock, Timestamp, VolumeBlock,
+};
 use bitflags::bitflags;
 use std::fmt;
 use zerocopy::little_endian::{U16, U32};
@@ -429,13 +431,17 @@ impl Inode {
         {
             return false;
         }
+        // Values in inodes of their own count into i_blocks as well. A mapped target of such a length would have an extent.
+        if sb.incompat().contains(Incompat::EA_INODE) && self.size() < 60 {
+            return true;
+        }
         // An attribute block counts into i_blocks without holding the target.
         let xattr = if self.xattr_block().is_some() {
             u64::from(sb.blocks_per_cluster()) << (sb.block_size().log2() - 9)
         } else {
             0
         };
-        self.blocks_512(sb) == xattr || (self.flags().contains(InodeFlags::EA_INODE) && self.size() < 60)
+        self.blocks_512(sb) == xattr
     }
 
     /// The number of a device node, old or new encoding.

@@ -92,7 +92,7 @@ pub struct RawQuotaEntry {
 }
 
 /// The kind of ids in a quota file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QuotaKind {
     /// Users.
     User,

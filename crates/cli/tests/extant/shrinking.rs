@@ -190,3 +190,59 @@ fn an_image_that_is_in_use_or_would_lose_bytes_is_left_as_it_is() {
     assert!(image.metadata().unwrap().len() < 20 << 20);
     fsck(&image);
 }
+
+#[test]
+fn an_image_keeps_its_attributes_and_its_other_names_keep_theirs() {
+    if !have("mke2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let (image, other) = (dir.path().join("image"), dir.path().join("other"));
+    let image_text = image.to_str().unwrap();
+    mke2fs(&image, "40M", &["-t", "ext4"]);
+    fs::hard_link(&image, &other).unwrap();
+    let before = fs::read(&image).unwrap();
+    let ran = extant(["shrink", image_text]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("hard links"), "{}", ran.stderr);
+    assert!(fs::read(&image).unwrap() == before && fs::read(&other).unwrap() == before);
+    fs::remove_file(&other).unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    let has_xattrs = rustix::fs::setxattr(&image, "user.label", b"golden", flags).is_ok();
+    extant(["shrink", image_text]).clean();
+    let mut value = [0; 6];
+    let len = rustix::fs::getxattr(&image, "user.label", &mut value[..]);
+    assert!(!has_xattrs || (len == Ok(6) && &value == b"golden"), "{len:?}");
+    fsck(&image);
+}
+
+#[test]
+fn values_in_inodes_of_their_own_stay_with_short_links_and_unshared_ones_are_refused() {
+    if !have("mke2fs") || !have("debugfs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (image, ours, value) = (dir.path().join("image"), dir.path().join("ours"), dir.path().join("value"));
+    mke2fs(&image, "40M", &["-t", "ext4", "-b", "1024", "-O", "ea_inode"]);
+    // debugfs takes no value larger than a block.
+    fs::write(&value, noise(1, 1000)).unwrap();
+    let set = |name: &str| format!("ea_set -f {} {name} trusted.value", value.display());
+    debugfs(&image, &["symlink link target".into(), set("link"), "mkdir held".into(), set("held")]);
+    fsck(&image);
+    let places = [image.to_str().unwrap(), ours.to_str().unwrap()];
+    extant(["shrink", places[0], "-o", places[1]]).clean();
+    fsck(&ours);
+    extant([&["diff", "--all-times"], &places[..]].concat()).clean();
+    assert_eq!(
+        extant(["ls", "-l", &format!("{}:/link", places[1])]).clean_text().matches("target").count(),
+        1
+    );
+    // As Lustre left them: the value names its holder.
+    let told = run("debugfs", &["-R", "stat held", places[0]]);
+    let held: u32 = told.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let generation = "set_inode_field held generation 77".into();
+    let of_value = |field: &str| format!("set_inode_field <{}> {field}", held + 1);
+    debugfs(&image, &[generation, of_value("generation 77"), of_value(&format!("mtime @{held}"))]);
+    fsck(&image);
+    let ran = extant(["shrink", places[0]]);
+    assert!(ran.code == Some(4) && ran.stderr.contains("Lustre"), "{}", ran.stderr);
+}

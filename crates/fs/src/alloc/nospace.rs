@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Rounds of asking: what one gives back may let another give back more.
 const ROUNDS: u32 = 3;
+/// Rounds at most, where what was freed would do each time.
+const ROUNDS_MAX: u32 = 16;
 
 /// A part of the volume that may hold more blocks than it needs.
 pub(crate) trait GivesBack: Debug + Send + Sync {
@@ -54,7 +56,7 @@ impl Allocator {
         meta: u64,
         privilege: Privilege,
     ) -> Result<Reservation> {
-        for _ in 0..ROUNDS {
+        for round in 0.. {
             let givers = self.shared.givers.lock().clone();
             for giver in givers {
                 giver.give_back().await;
@@ -64,17 +66,20 @@ impl Allocator {
                 journal.released().await?;
                 self.settle_inodes(journal.committed());
             }
-            match self.reserve(data, meta, privilege) {
-                Err(Error::NoSpace) => {}
-                other => return other,
+            if round == ROUNDS {
+                // A trim keeps free blocks for as long as the device discards them.
+                journal.discards_ended().await;
+            }
+            match self.shared.space.promise(data.saturating_add(meta), privilege) {
+                Ok(promised) => return Ok(promised),
+                Err(_) if round < ROUNDS => {}
+                // Others free blocks beside this, and take them.
+                Err(short) if short.is_for_now() && round < ROUNDS_MAX => {}
+                Err(short) if short.is_for_damage() => return Err(self.shared.no_blocks()),
+                Err(_) => break,
             }
         }
-        // A trim keeps free blocks for as long as the device discards them.
-        journal.discards_ended().await;
-        match self.shared.space.promise(data.saturating_add(meta), privilege) {
-            Err(short) if short.is_for_damage() => Err(self.shared.no_blocks()),
-            other => other.map_err(|_| Error::NoSpace),
-        }
+        Err(Error::NoSpace)
     }
 
     /// As [`Allocator::inode`], after a commit if inodes were freed that only this makes free to take.

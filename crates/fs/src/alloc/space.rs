@@ -30,7 +30,12 @@ pub(crate) struct Short {
 impl Short {
     /// Whether the promise fails only because of damaged groups.
     pub(crate) const fn is_for_damage(self) -> bool {
-        self.missing <= self.pending + self.lost
+        self.lost > 0 && !self.is_for_now() && self.missing <= self.pending + self.lost
+    }
+
+    /// Whether the next commit makes room enough.
+    pub(crate) const fn is_for_now(self) -> bool {
+        self.missing <= self.pending
     }
 }
 
@@ -205,6 +210,12 @@ mod tests {
         let refusal = |blocks| space.promise(blocks, Privilege::Ordinary).unwrap_err().is_for_damage();
         assert!(refusal(3) && refusal(8), "the whole volume has as many");
         assert!(!refusal(9));
+        space.freed(5);
+        assert!(!refusal(3), "what was freed is enough");
+        assert!(refusal(13) && !refusal(14));
+        let full = Space::new(10, 2);
+        full.freed(5);
+        assert!(!full.promise(9, Privilege::Ordinary).unwrap_err().is_for_damage(), "no group is damaged");
         assert_eq!(space.promise(2, Privilege::Ordinary).unwrap().blocks(), 2);
     }
 

@@ -1,60 +1,99 @@
-//! The seam to quotas: a commit tells the keeper of accounts what became of each inode's record, and writes what that changes in
-//! the same transaction.
+//! The seam to quotas: handles tell what they make owners use, and a commit writes what that changes in the same transaction.
 //!
-//! Accounts follow the records that are encoded, and nothing else: whatever an operation does to an inode, its blocks and its
-//! owners, the difference between the record before and after is what the owners are charged.
+//! Charges follow the records of inodes, and nothing else: whatever an operation does to an inode, its blocks and its owners,
+//! the difference between the record before and after is what the owners are charged.
 
-use crate::meta::MetaBlock;
-use extant_format::{Inode, InodeFlags, InodeNumber, QuotaKind, Superblock};
+use crate::meta::{MetaBlock, Usage};
+use extant_format::QuotaKind;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-/// Use of a volume by one inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Usage {
-    uid: u32,
-    gid: u32,
-    project: u32,
-    /// Blocks with those of the map and of attributes, in bytes (`i_blocks`).
-    pub(crate) space_bytes: u64,
+/// Blocks of quotas that one operation dirties at most: for users, groups and projects, the path to the entry of a new owner,
+/// with what it takes of the lists of free blocks and entries; and the entries of three owners more.
+pub(super) const OPERATION_QUOTA_BLOCKS: u32 = 3 * (NEW_OWNER_BLOCKS + 3);
+/// Blocks of a quota file that a new entry dirties: the header, the root, three nodes, the leaf, and the next of the leaves with
+/// a free entry.
+pub(crate) const NEW_OWNER_BLOCKS: u32 = 7;
+
+/// The owner that a quota file counts for.
+pub(crate) type Owner = (QuotaKind, u32);
+
+/// A change of what an owner uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Charge {
+    pub(crate) space_bytes: i64,
+    pub(crate) inodes: i64,
 }
 
-impl Usage {
-    /// That of the inode whose record begins `record`; `None` for one that is free or is charged to nobody: the volume's own,
-    /// and those that hold values of attributes, which count as their owners'.
-    pub(super) fn of(record: &[u8], number: InodeNumber, sb: &Superblock) -> Option<Self> {
-        let inode = Inode::parse_unchecked(record, sb, number).ok()?;
-        if sb.is_own_inode(number) || inode.kind().is_none() || inode.flags().contains(InodeFlags::EA_INODE) {
-            return None;
-        }
-        // Orphans stay charged until they are deleted. Their time of deletion is a link of the orphan list, or 0.
-        let is_deleted = inode.links() == 0 && inode.raw.i_dtime.get() > sb.inodes_count();
-        (!is_deleted).then(|| Self {
-            uid: inode.uid(),
-            gid: inode.gid(),
-            project: inode.project().unwrap_or(0),
-            space_bytes: inode.blocks_512(sb).saturating_mul(512),
-        })
-    }
-
-    /// The owner that quota of this kind charges.
-    pub(crate) fn owner(&self, kind: QuotaKind) -> u32 {
-        match kind {
-            QuotaKind::User => self.uid,
-            QuotaKind::Group => self.gid,
-            QuotaKind::Project => self.project,
-        }
+impl Charge {
+    fn add(&mut self, other: Self) {
+        // Beyond this, records are damaged.
+        self.space_bytes = self.space_bytes.saturating_add(other.space_bytes);
+        self.inodes = self.inodes.saturating_add(other.inodes);
     }
 }
 
-/// Use by an inode before and after a transaction.
-pub(crate) type UsageChange = [Option<Usage>; 2];
+/// What a transaction, or a part of one, changes of the use of owners.
+#[derive(Debug, Default)]
+pub(super) struct Charges {
+    /// With the blocks of quotas that each dirties at most.
+    owners: BTreeMap<Owner, (Charge, u32)>,
+    blocks: u32,
+}
+
+impl Charges {
+    /// Adds the change of one inode.
+    pub(super) fn change(&mut self, [before, after]: [Option<Usage>; 2], accounts: &dyn Accounts) {
+        if before == after {
+            return;
+        }
+        for kind in [QuotaKind::User, QuotaKind::Group, QuotaKind::Project] {
+            for (usage, sign) in [(before, -1), (after, 1)] {
+                let Some(usage) = usage else { continue };
+                let space = i64::try_from(usage.space_bytes).unwrap_or(i64::MAX);
+                let charge = Charge { space_bytes: sign * space, inodes: sign };
+                let owner = (kind, usage.owner(kind));
+                let blocks = accounts.blocks_of(owner);
+                self.add(owner, charge, blocks);
+            }
+        }
+    }
+
+    fn add(&mut self, owner: Owner, charge: Charge, blocks: u32) {
+        let (sum, known) = self.owners.entry(owner).or_default();
+        sum.add(charge);
+        self.blocks += blocks.saturating_sub(*known);
+        *known = blocks.max(*known);
+    }
+
+    /// Adds those of another part.
+    pub(super) fn merge(&mut self, other: Self) {
+        for (owner, (charge, blocks)) in other.owners {
+            self.add(owner, charge, blocks);
+        }
+    }
+
+    /// Blocks of quotas that they dirty at most.
+    pub(super) fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// The changes that are some.
+    pub(super) fn into_owners(self) -> impl Iterator<Item = (Owner, Charge)> {
+        let sums = self.owners.into_iter().map(|(owner, (charge, _))| (owner, charge));
+        sums.filter(|(_, charge)| *charge != Charge::default())
+    }
+}
 
 /// Keeps quotas.
 pub(crate) trait Accounts: Debug + Send + Sync {
     /// Blocks that quotas lie in: no transaction changes more of them.
     fn blocks(&self) -> u32;
 
+    /// Blocks of quotas that a charge of `owner` dirties at most. It is going to be charged.
+    fn blocks_of(&self, owner: Owner) -> u32;
+
     /// Charges what one transaction changed; returns the new contents of blocks, which are written with it. Called for one
     /// transaction after the other.
-    fn settle(&self, changes: &[UsageChange]) -> Vec<(MetaBlock, Box<[u8]>)>;
+    fn settle(&self, charges: &mut dyn Iterator<Item = (Owner, Charge)>) -> Vec<(MetaBlock, Box<[u8]>)>;
 }

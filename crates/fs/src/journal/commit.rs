@@ -1,6 +1,6 @@
 //! Committing a transaction.
 
-use super::accounts::{Accounts, Usage, UsageChange};
+use super::accounts::Accounts;
 use super::state::Running;
 use super::{Inner, LatchOnPanic, Tid};
 use crate::meta::{MetaBlock, MetaStore};
@@ -187,7 +187,6 @@ async fn encode(
     let shape = store.shape();
     let mut budget = rt.budget(STINT);
     let (mut deleted, mut inline, mut resized) = (Vec::new(), Vec::new(), Resized::default());
-    let mut usage: Vec<UsageChange> = Vec::new();
     let mut encoder = Encoder { tid, blocks: &mut transaction.blocks };
     for inodes in transaction.inodes.chunks(16) {
         for inode in inodes {
@@ -196,13 +195,7 @@ async fn encode(
             let mut edit = encoder.edit(table);
             let record = &mut edit[at..end];
             let before = if keeps_deleted { record.to_vec() } else { Vec::new() };
-            let used = |record: &[u8]| accounts.and_then(|_| Usage::of(record, inode.number(), shape));
-            let used_before = used(record);
             inode.encode(tid, record, shape);
-            let used_after = used(record);
-            if used_before != used_after {
-                usage.push([used_before, used_after]);
-            }
             let (number, table) = (inode.number(), table.number().0);
             if keeps_deleted && record[LINKS_AT..LINKS_AT + 2] == [0, 0] {
                 deleted.push(Before { number, table, at, record: before });
@@ -215,7 +208,8 @@ async fn encode(
         budget.resched().await;
     }
     if let Some(accounts) = accounts {
-        for (block, bytes) in accounts.settle(&usage) {
+        let charges = std::mem::take(&mut transaction.charges);
+        for (block, bytes) in accounts.settle(&mut charges.into_owners()) {
             encoder.edit(&block).copy_from_slice(&bytes);
         }
     }

@@ -1,5 +1,6 @@
 //! Handles: how operations change metadata.
 
+use super::accounts::{Charges, OPERATION_QUOTA_BLOCKS};
 use super::state::State;
 use super::{Credits, Inner, Tid};
 use crate::meta::{GroupEdit, InodeCell, InodeEdit, MetaBlock, MetaKind, PhysicalRun, SuperblockEdit};
@@ -25,6 +26,8 @@ pub(crate) struct Handle {
     unwinding: bool,
     /// In order; the kind of an edit may differ from that of an earlier one of the same block.
     changes: Vec<Change>,
+    /// On a volume with quotas: inodes that it changed.
+    charged: Vec<Arc<InodeCell>>,
     /// Not `Send`, so that no task that another thread may go on with holds one while it waits.
     _stays: PhantomData<*const ()>,
 }
@@ -79,6 +82,7 @@ impl Handle {
             used: 0,
             unwinding: std::thread::panicking(),
             changes: Vec::new(),
+            charged: Vec::new(),
             _stays: PhantomData,
         }
     }
@@ -131,6 +135,10 @@ impl Handle {
 
     /// An inode's record, to be changed.
     pub(crate) fn inode<'c>(&mut self, inode: &'c Arc<InodeCell>) -> InodeEdit<'c> {
+        if self.inner.accounts.get().is_some() && !self.charged.iter().any(|one| Arc::ptr_eq(one, inode)) {
+            inode.begin_usage(self.inner.store.shape());
+            self.charged.push(inode.clone());
+        }
         let (edit, first) = inode.edit(self.tid);
         if first {
             self.enlist(Change::Inode(inode.clone()));
@@ -163,6 +171,19 @@ impl Handle {
         self.used += 1;
         self.changes.push(change);
     }
+
+    /// What its changes make owners use. Operations beside it that change the same inodes belong to the same transaction,
+    /// so that each difference may be told by either.
+    fn charges(&mut self) -> Charges {
+        let mut charges = Charges::default();
+        if let Some(accounts) = self.inner.accounts.get() {
+            for inode in self.charged.drain(..) {
+                charges.change(inode.usage_change(self.inner.store.shape()), &**accounts);
+            }
+        }
+        debug_assert!(charges.blocks() <= OPERATION_QUOTA_BLOCKS, "{charges:?}");
+        charges
+    }
 }
 
 impl Drop for Handle {
@@ -174,9 +195,11 @@ impl Drop for Handle {
         self.inner.rt.charge(Cost::JournalHandle(1));
         let now = if self.changes.is_empty() { None } else { Some(self.inner.rt.now()) };
         let mut began = false;
+        let charges = self.charges();
         let (drained, large) = {
             let mut state = self.inner.lock();
             let running = &mut state.running;
+            running.charges.merge(charges);
             for change in self.changes.drain(..) {
                 match change {
                     Change::Block(block) => {

@@ -25,7 +25,7 @@ mod tests;
 mod unlogged;
 
 pub(crate) use crate::meta::Tid;
-pub(crate) use accounts::{Accounts, UsageChange};
+pub(crate) use accounts::{Accounts, Charge, NEW_OWNER_BLOCKS, Owner};
 pub(crate) use handle::Handle;
 pub(crate) use log::{LogDevice, LogMap, write_segments};
 

@@ -1,6 +1,7 @@
 //! The journal's knowledge and decisions: no I/O, no clock, no waiting.
 
 use super::Tid;
+use super::accounts::{Charges, OPERATION_QUOTA_BLOCKS};
 use super::flushes::Flushes;
 use super::ring::{Ring, log_cost};
 use crate::meta::{InodeCell, MetaBlock, PhysicalRun};
@@ -20,11 +21,6 @@ const SLACK_BLOCKS: u32 = 32;
 /// The largest operation, in blocks: a step of a removal, with a bitmap and a descriptor of each of its groups, its nodes, and
 /// revoke records. Transactions have room for it however small the budget is.
 const OPERATION_BLOCKS_MAX: u32 = 224;
-
-/// Blocks of quotas that an inode may dirty: for user, group and project the leaves of two owners, and the path to a new one.
-const QUOTA_BLOCKS_OF_INODE: u32 = 3 * 7;
-/// Inodes that an operation changes at most.
-const OPERATION_INODES_MAX: usize = 8;
 
 /// Transactions of fewer blocks are not committed because of their size before they have to be.
 const LARGE_BLOCKS_MIN: u32 = 256;
@@ -62,6 +58,8 @@ pub(super) struct Running {
     /// Freed blocks whose copies in the log are void.
     pub(super) revokes: BTreeSet<u64>,
     pub(super) freed: Vec<PhysicalRun>,
+    /// What operations that have closed make owners use.
+    pub(super) charges: Charges,
     /// Blocks of quotas, of which it changes no more than these.
     quota_blocks: u32,
     /// On a volume without a journal: blocks that it allocated for metadata.
@@ -87,6 +85,7 @@ impl Running {
             superblock: false,
             revokes: BTreeSet::new(),
             freed: Vec::new(),
+            charges: Charges::default(),
             fresh: FxHashSet::default(),
             names_before: BTreeMap::new(),
         }
@@ -110,12 +109,13 @@ impl Running {
     /// Blocks that it dirties, as far as operations have closed.
     fn dirty(&self) -> u32 {
         let blocks = self.blocks.len() + self.tables.len() + self.descriptors.len();
-        blocks as u32 + u32::from(self.superblock) + self.quotas(self.inodes.len())
+        blocks as u32 + u32::from(self.superblock) + self.quotas(0)
     }
 
-    /// Blocks of quotas that a change of so many inodes may dirty.
-    fn quotas(&self, inodes: usize) -> u32 {
-        self.quota_blocks.min((inodes as u32).saturating_mul(QUOTA_BLOCKS_OF_INODE))
+    /// Blocks of quotas that it and so many open operations may dirty.
+    fn quotas(&self, open: u32) -> u32 {
+        let more = open.saturating_mul(OPERATION_QUOTA_BLOCKS);
+        self.quota_blocks.min(self.charges.blocks().saturating_add(more))
     }
 }
 
@@ -256,8 +256,7 @@ impl State {
         if self.running.locked {
             return Ok(Admission::Drain);
         }
-        let open = self.running.handles as usize + 1;
-        let quotas = self.running.quotas(OPERATION_INODES_MAX * open);
+        let quotas = self.running.quotas(self.running.handles + 1) - self.running.quotas(0);
         let all = self.running.dirty() + self.running.outstanding + credits + quotas;
         let idle = self.running.is_idle();
         if all > self.transaction_max && !idle {

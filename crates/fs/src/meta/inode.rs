@@ -1,6 +1,6 @@
 //! One inode in memory.
 
-use super::{MetaBlock, Tid, Versioned};
+use super::{MetaBlock, Tid, Usage, Versioned};
 use async_lock::{RwLockReadGuard, RwLockWriteGuard};
 use extant_cache::accounts::Charge;
 use extant_format::{Inode, InodeNumber, Superblock, Timestamp};
@@ -42,6 +42,8 @@ struct Record {
     observed: bool,
     /// The number belongs to another inode from this transaction on.
     superseded: Option<Tid>,
+    /// What it uses as far as quotas have been told, once a handle has changed it.
+    charged: Option<Option<Usage>>,
 }
 
 impl InodeCell {
@@ -55,7 +57,12 @@ impl InodeCell {
             openers: AtomicU32::new(0),
             touched: AtomicBool::new(false),
             has_contents: AtomicBool::new(false),
-            record: Mutex::new(Record { versions: Versioned::new(inode), observed: false, superseded: None }),
+            record: Mutex::new(Record {
+                versions: Versioned::new(inode),
+                observed: false,
+                superseded: None,
+                charged: None,
+            }),
             charge: OnceLock::new(),
             attached: OnceLock::new(),
         }
@@ -159,6 +166,19 @@ impl InodeCell {
         let mut record = self.record.lock();
         let (_, first) = record.versions.edit(tid);
         (InodeEdit { record }, first)
+    }
+
+    /// Notes what the inode uses before the first handle changes it.
+    pub(crate) fn begin_usage(&self, sb: &Superblock) {
+        let Record { versions, charged, .. } = &mut *self.record.lock();
+        charged.get_or_insert_with(|| Usage::of(versions.live(), sb));
+    }
+
+    /// What the inode used when this was asked before, or before the first change, and what it uses now.
+    pub(crate) fn usage_change(&self, sb: &Superblock) -> [Option<Usage>; 2] {
+        let Record { versions, charged, .. } = &mut *self.record.lock();
+        let now = Usage::of(versions.live(), sb);
+        [charged.replace(now).unwrap_or(now), now]
     }
 
     /// Writes the record as `tid` left it into `to`, which begins at it; for commits.

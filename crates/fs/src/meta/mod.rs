@@ -12,6 +12,7 @@ mod kind;
 mod ranked;
 mod store;
 mod tid;
+mod usage;
 mod versioned;
 
 pub use extant_cache::blocks::BlockBytes as BlockRef;
@@ -24,4 +25,5 @@ pub(crate) use kind::MetaKind;
 pub(crate) use ranked::{LockRank, Ranked, RankedGuard};
 pub(crate) use store::{MetaStore, SuperblockEdit};
 pub(crate) use tid::Tid;
+pub(crate) use usage::Usage;
 pub(crate) use versioned::Versioned;

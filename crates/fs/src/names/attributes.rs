@@ -71,6 +71,16 @@ impl Node {
         let cell = self.cell();
         let locked = Order::default().write(Rank::of(self.is_dir()), cell).await;
         self.check_set(caller, set).await?;
+        // First of what fails for want of space: what follows takes capabilities away, or holds the lock of shared attribute blocks.
+        let room = match set.uid.or(set.gid) {
+            Some(_) => {
+                let kept = cell.read(Owners::of);
+                let owners =
+                    Owners { uid: set.uid.unwrap_or(kept.uid), gid: set.gid.unwrap_or(kept.gid), ..kept };
+                self.namespace().expect_owners(owners).await?
+            }
+            None => None,
+        };
         let mut xattrs = None;
         if (set.uid.is_some() || set.gid.is_some()) && !self.is_dir() {
             let privilege = writer.privilege(caller);
@@ -91,12 +101,6 @@ impl Node {
                 let change = live::Change { name, value: Some(&list), mode: crate::xattr::SetMode::Any };
                 xattrs = Some(live::prepare(writer, cell, &change, writer.privilege(caller)).await?);
             }
-        }
-        if set.uid.is_some() || set.gid.is_some() {
-            let kept = cell.read(Owners::of);
-            let owners =
-                Owners { uid: set.uid.unwrap_or(kept.uid), gid: set.gid.unwrap_or(kept.gid), ..kept };
-            self.namespace().expect_owners(owners).await?;
         }
         let credits = 1 + xattrs.as_ref().map_or(0, live::Prepared::credits);
         {
@@ -129,7 +133,7 @@ impl Node {
             }
             touch_inode(&mut inode, writer);
         }
-        drop((xattrs, locked));
+        drop((xattrs, room, locked));
         writer.settle(&[cell], InodeFlags::SYNC).await
     }
 
@@ -230,14 +234,14 @@ impl Node {
         if old == project {
             return Ok(());
         }
-        self.namespace().expect_owners(Owners { project, ..cell.read(Owners::of) }).await?;
+        let room = self.namespace().expect_owners(Owners { project, ..cell.read(Owners::of) }).await?;
         {
             let mut handle = writer.journal.start(Credits(1)).await?;
             let mut inode = handle.inode(cell);
             inode.extra.i_projid = project.into();
             touch_inode(&mut inode, writer);
         }
-        drop(locked);
+        drop((room, locked));
         writer.settle(&[cell], InodeFlags::SYNC).await
     }
 }

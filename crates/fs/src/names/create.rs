@@ -133,8 +133,8 @@ impl Node {
         if !cell.is_live() {
             return Err(not_found(b"."));
         }
+        let room = namespace.expect_owners(new_owners(caller, cell, FileKind::Regular)).await?;
         let mut draft = Draft::prepare(writer, caller, cell, What::File, mode, b"").await?;
-        namespace.expect_owners(draft.owners(cell)).await?;
         drop(names);
         let credits = draft.credits() + Orphans::CREDITS;
         let mut attach = draft.take_attach();
@@ -144,6 +144,7 @@ impl Node {
         writer.orphans.add(&mut handle, &made, Orphan::Unnamed);
         namespace.unnamed.lock().insert(made.number());
         drop(handle);
+        drop(room);
         Ok(Self::new(namespace, made))
     }
 
@@ -178,8 +179,8 @@ impl Node {
         }
         let privilege = writer.privilege(caller);
         let growth = dir.prepare(&slot, privilege).await?;
+        let room = namespace.expect_owners(new_owners(caller, cell, what.kind())).await?;
         let mut draft = Draft::prepare(writer, caller, cell, what, mode, name).await?;
-        namespace.expect_owners(draft.owners(cell)).await?;
         let credits = LEAF_CREDITS + growth.credits() + draft.credits();
         let made = {
             let mut attach = draft.take_attach();
@@ -193,6 +194,7 @@ impl Node {
             touch(&mut parent, writer);
             made
         };
+        drop(room);
         namespace.known.put(cell.number(), name, made.number());
         let node = Self::new(namespace, made);
         drop(names);
@@ -360,11 +362,6 @@ impl<'a> Draft<'a> {
         self.xattrs.take()
     }
 
-    /// The owners that the inode will have in directory `parent`.
-    fn owners(&self, parent: &InodeCell) -> Owners {
-        Owners { uid: self.uid, gid: self.gid, project: parent.read(inherited_project).unwrap_or(0) }
-    }
-
     /// Logs the inode. Its name is the caller's.
     pub(super) fn log(
         self,
@@ -456,6 +453,14 @@ impl<'a> Draft<'a> {
         drop(record);
         made
     }
+}
+
+/// The owners of what `caller` makes in a directory.
+pub(super) fn new_owners(caller: &Caller, parent: &InodeCell, kind: FileKind) -> Owners {
+    parent.read(|dir| {
+        let (_, gid) = new_mode(caller, dir, kind, 0);
+        Owners { uid: caller.uid, gid, project: inherited_project(dir).unwrap_or(0) }
+    })
 }
 
 /// The project of what is made in a directory, if that hands its own down.

@@ -47,7 +47,7 @@ pub use walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
 use crate::alloc::{GivesBack, Privilege};
 use crate::file::Files;
 use crate::meta::{InodeCell, InodeEdit};
-use crate::quota::{Owners, Quotas};
+use crate::quota::{Owners, Quotas, Room};
 use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::Disk;
@@ -130,11 +130,12 @@ impl Namespace {
         assert!(set.is_ok(), "quotas are read once");
     }
 
-    /// Makes room in the quotas for owners that an inode is about to have.
-    async fn expect_owners(&self, owners: Owners) -> Result<()> {
+    /// Makes room in the quotas for owners that an inode is about to have, until the result is dropped; see
+    /// [`Quotas::make_room`].
+    async fn expect_owners(&self, owners: Owners) -> Result<Option<Room<'_>>> {
         match self.quotas.get() {
-            Some(quotas) => quotas.reserve(&self.writer, owners).await,
-            None => Ok(()),
+            Some(quotas) => Ok(Some(quotas.make_room(&self.writer, owners).await?)),
+            None => Ok(None),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Moving a name: within a directory, to another one, over another name, or in exchange for one.
 
 use super::caller::{Protection, Want, check_removal};
-use super::create::{Draft, LEAF_CREDITS, add_dir_link, drop_dir_link, links_full};
+use super::create::{Draft, LEAF_CREDITS, add_dir_link, drop_dir_link, links_full, new_owners};
 use super::link::same_project;
 use super::node::{check_name_length, not_found, permit};
 use super::open_dir::{Growth, OpenDir, Slot, Spot};
@@ -359,6 +359,13 @@ impl Move<'_> {
             }
         };
         let mut moved = Self::moved_dir(namespace, &self.source, self.is_dir() && cross).await?;
+        let room = match leaves_whiteout {
+            true => {
+                let owners = new_owners(caller, self.from.cell(), FileKind::CharDevice);
+                Box::pin(namespace.expect_owners(owners)).await?
+            }
+            false => None,
+        };
         // Last: it may hold the lock of shared attribute blocks, and what makes room before takes that lock.
         let mut whiteout = match leaves_whiteout {
             true => Some(Box::pin(Draft::whiteout(writer, caller, self.from.cell())).await?),
@@ -411,6 +418,7 @@ impl Move<'_> {
             touch(&mut dir, writer);
         }
         drop(handle);
+        drop(room);
         Ok(self.target.filter(|target| !target.is_live()))
     }
 

@@ -1,37 +1,45 @@
 //! Growth of a quota file.
 
-use super::QuotaFile;
-use crate::Result;
+use super::{FILE_BYTES_MAX, QuotaFile};
 use crate::alloc::{Allocated, Privilege};
 use crate::journal::Credits;
 use crate::map::change::{self, Change, PinnedNodes, written};
 use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
 use crate::meta::MetaKind;
 use crate::writer::Writer;
+use crate::{Error, Result};
 use extant_format::{BlockRange, InodeFlags, VolumeBlock};
 
 /// Bytes by which a quota file grows at least.
 const STEP_BYTES: usize = 16 << 10;
 
 impl QuotaFile {
-    /// Makes the file longer, in a transaction of its own, until an entry of `id` has room.
+    /// Makes the file longer, in a transaction of its own, until an entry of `id` has room, and keeps that room.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; [`Error::Quota`] of a file that must not become longer; why the journal gave up.
     pub(super) async fn grow_for(&self, writer: &Writer, id: u32) -> Result<()> {
         let _growing = self.growing.lock().await;
         while !self.expect(id) {
-            self.grow(writer).await?;
+            self.grow(writer, id).await?;
         }
         Ok(())
     }
 
-    async fn grow(&self, writer: &Writer) -> Result<()> {
+    async fn grow(&self, writer: &Writer, id: u32) -> Result<()> {
         let (sb, cell) = (writer.store.shape(), &self.cell);
         let block_bytes = sb.block_size().byte_len();
         let (first, missing, goal) = {
             let state = self.state.lock();
-            let missing = state.tree.missing_bytes(state.expected.len() + 1).max(STEP_BYTES);
+            let missing = state.tree.missing_bytes(state.expected.len() + 1);
             (state.blocks.len(), missing, state.blocks.last().map(|last| VolumeBlock(last.number().0 + 1)))
         };
-        let new = missing.div_ceil(block_bytes) as u64;
+        // One that is longer would not be read when the volume is opened next.
+        let room = FILE_BYTES_MAX.saturating_sub((first * block_bytes) as u64) as usize / block_bytes;
+        if missing.div_ceil(block_bytes) > room {
+            return Err(Error::Quota(format!("{} {id}: the list of owners is full", self.kind)));
+        }
+        let new = missing.max(STEP_BYTES).div_ceil(block_bytes).min(room) as u64;
         let range = BlockRange::at(first as u64, new);
         let nodes = cell.read(|inode| match inode.flags().contains(InodeFlags::EXTENTS) {
             true => {

@@ -1,6 +1,6 @@
 //! A quota file in memory: entries by owner, found and added as fs/quota/quota_tree.c does. Pure: bytes in, bytes out.
 
-use super::Charge;
+use crate::journal::Charge;
 use extant_format::{
     Corrupt, FileBlock, InodeNumber, Place, QUOTA_BLOCK_BYTES, QUOTA_LEAF_ENTRIES, QUOTA_TREE_DEPTH,
     QUOTA_TREE_ROOT, QuotaEntry, QuotaHeader, QuotaKind, QuotaLeaf, QuotaTreeNode, next_free_quota_block,

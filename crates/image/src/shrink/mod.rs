@@ -43,7 +43,8 @@ pub struct ShrinkReport {
 /// and must be older than `volume`; see [`FileDevice::claim_to_replace`](extant_block::FileDevice::claim_to_replace).
 ///
 /// # Errors
-/// An image that is to replace itself and is no regular file, or has anything but zeroes behind its volume.
+/// An image that is to replace itself and is no regular file, has other names or may not be written, or has anything but zeroes
+/// behind its volume.
 /// A volume with a dirty journal, with orphans or with known errors; damage; by name, features that stand against it: those that
 /// depend on the numbers or places of inodes and blocks, and layouts that [`build`](crate::build) does not make. Nothing is
 /// left under the output's name then, or what was there before.
@@ -91,7 +92,7 @@ pub fn shrink(
 
 /// Fails where a smaller volume must not take the place of what an image holds now.
 fn check_replaceable(image: &Path, volume_bytes: u64) -> Result<(), BuildError> {
-    use std::os::unix::fs::FileExt;
+    use std::os::unix::fs::{FileExt, MetadataExt};
     let refuse = |why: &str| {
         Err(BuildError::Options(format!(
             "{} {why}; name another file for the smaller volume",
@@ -100,8 +101,15 @@ fn check_replaceable(image: &Path, volume_bytes: u64) -> Result<(), BuildError> 
     };
     let failed = |error| BuildError::output("look behind the volume of", image, error);
     let file = std::fs::File::open(image).map_err(failed)?;
-    if !file.metadata().map_err(failed)?.is_file() {
+    let meta = file.metadata().map_err(failed)?;
+    if !meta.is_file() {
         return refuse("is not a regular file");
+    }
+    if meta.nlink() > 1 {
+        return refuse("has other names (hard links), which would keep the volume as it is");
+    }
+    if rustix::fs::access(image, rustix::fs::Access::WRITE_OK).is_err() {
+        return refuse("may not be written");
     }
     let (mut at, mut piece) = (volume_bytes, vec![0; 1 << 20]);
     loop {

@@ -124,6 +124,7 @@ impl Survey {
     ) -> Result<(), Error> {
         let sb = volume.superblock();
         let role = role_of(inode, sb)?;
+        check_value(volume, inode).await?;
         let mut found = Found {
             number: inode.number,
             role,
@@ -257,6 +258,21 @@ fn role_of(inode: &Inode, sb: &Superblock) -> Result<Role, Error> {
         None if !is_own => return bad("i_mode", inode.mode().into(), "the mode of a kind of file"),
         _ => Role::Unmapped,
     })
+}
+
+/// Fails for a value of an attribute that names its only holder: `i_mtime` has its number, and both have one generation
+/// (`EXT4_XATTR_INODE_GET_PARENT`; Lustre wrote such). Its blocks do not count as its holder's.
+async fn check_value(volume: &Volume, inode: &Inode) -> Result<(), Error> {
+    let holder = InodeNumber(inode.raw.i_mtime.get());
+    let is_value = inode.flags().contains(InodeFlags::EA_INODE);
+    if is_value && (1..=volume.superblock().inodes_count()).contains(&holder.0) {
+        let holder = volume.inode(holder).await?;
+        if holder.kind().is_some() && holder.raw.i_generation == inode.raw.i_generation {
+            let feature = "values of attributes that Lustre wrote (i_mtime)".into();
+            return Err(Error::Unsupported { feature, hint: " where a volume is made smaller" });
+        }
+    }
+    Ok(())
 }
 
 async fn attr_block(volume: &Volume, inode: InodeNumber, number: VolumeBlock) -> Result<AttrBlock, Error> {

@@ -69,7 +69,11 @@ impl Output {
         self.device.clone()
     }
 
-    /// Gives the file the permissions of the one that it replaces, and its owner as far as the caller may.
+    /// Gives the file the permissions and extended attributes of the one that it replaces, and its owner as far as the caller
+    /// may.
+    ///
+    /// # Errors
+    /// An attribute that the caller may not give it; `security.ima` and `security.evm` speak of the old contents, and are left out.
     pub(crate) fn resemble(&self, replaced: &Path) -> Result<(), BuildError> {
         let failed = |error| BuildError::output("take permissions from", replaced, error);
         let like = rustix::fs::stat(replaced).map_err(failed)?;
@@ -83,7 +87,30 @@ impl Output {
             },
             Err(error) => return Err(failed(error)),
         }
-        rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(like.st_mode)).map_err(failed)
+        rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(like.st_mode)).map_err(failed)?;
+        let failed = |error| BuildError::output("take the extended attributes from", replaced, error);
+        // Both have room for the most that Linux allows.
+        let (mut names, mut value, mut own) = (vec![0; 64 << 10], vec![0; 64 << 10], vec![0; 64 << 10]);
+        let len = match rustix::fs::listxattr(replaced, &mut names[..]) {
+            Ok(len) => len,
+            Err(Errno::OPNOTSUPP) => 0,
+            Err(error) => return Err(failed(error)),
+        };
+        for name in names[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+            if matches!(name, b"security.ima" | b"security.evm") {
+                continue;
+            }
+            let len = rustix::fs::getxattr(replaced, name, &mut value[..]).map_err(failed)?;
+            // A label may be what a new file gets.
+            if rustix::fs::fgetxattr(&self.fd, name, &mut own[..])
+                .is_ok_and(|there| own[..there] == value[..len])
+            {
+                continue;
+            }
+            rustix::fs::fsetxattr(&self.fd, name, &value[..len], rustix::fs::XattrFlags::empty())
+                .map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Makes the contents durable, then gives the file its name, then makes that durable.

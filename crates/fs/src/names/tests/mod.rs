@@ -9,6 +9,7 @@ mod kernel;
 mod memory;
 mod nospace;
 mod privileges;
+mod quotas;
 mod shared_xattrs;
 
 use super::*;
