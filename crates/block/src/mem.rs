@@ -1,6 +1,7 @@
 //! A device in memory.
 
-use crate::{Bio, Device, IoErrorKind, Limits, Op};
+use crate::device::OneClaim;
+use crate::{Bio, Claim, Device, IoError, IoErrorKind, Limits, Op};
 use parking_lot::RwLock;
 use std::fmt;
 
@@ -8,6 +9,7 @@ use std::fmt;
 pub struct MemDevice {
     limits: Limits,
     bytes: RwLock<Vec<u8>>,
+    claim: OneClaim,
 }
 
 impl MemDevice {
@@ -19,7 +21,7 @@ impl MemDevice {
     /// A disk with the given contents.
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
         let limits = Limits { max_segments: u32::MAX, ..Limits::new("memory", bytes.len() as u64) };
-        Self { limits, bytes: RwLock::new(bytes) }
+        Self { limits, bytes: RwLock::new(bytes), claim: OneClaim::default() }
     }
 
     /// A copy of the contents.
@@ -62,6 +64,10 @@ impl Device for MemDevice {
     fn submit(&self, mut bio: Bio) {
         let result = self.run(&mut bio);
         bio.end_as(&self.limits.name, result);
+    }
+
+    fn claim(&self) -> Result<Claim, IoError> {
+        self.claim.take_for(&self.limits)
     }
 }
 

@@ -399,3 +399,16 @@ fn an_image_that_the_host_cannot_open_has_the_hosts_errno() {
     let ours = Volume::open(&path, &OpenOptions::new()).unwrap_err();
     assert_eq!(Some(ours.errno()), theirs, "{ours}");
 }
+
+#[test]
+fn a_device_in_memory_has_one_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let rt = extant_rt::Rt::real(extant_rt::RealConfig::default());
+    let device = std::sync::Arc::new(extant_block::MemDevice::from_bytes(std::fs::read(&path).unwrap()));
+    let open = || Volume::open_device(&rt, device.clone(), &OpenOptions::new().write(true));
+    let first = open().unwrap();
+    assert_eq!(open().unwrap_err().errno(), 16);
+    first.close().unwrap();
+    open().unwrap().close().unwrap();
+}
