@@ -74,6 +74,10 @@ impl WriteRun {
 pub(crate) struct Outcome {
     pub(crate) extents: SmallVec<[WrittenExtent; 2]>,
     pub(crate) changes_map: bool,
+    /// The device had something to write.
+    pub(crate) had_bios: bool,
+    /// The end of the last extent that was placed.
+    pub(crate) placed_end: u64,
     /// Why the rest was not placed.
     pub(crate) not_placed: Option<BackingError>,
 }

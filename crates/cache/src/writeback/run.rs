@@ -125,13 +125,17 @@ impl WriteRun {
         let count = self.frames.len() as u64;
         let mut charge = self.charge.lock().take().expect("a run ends once");
         let keep = result.is_err() && shared.settings.on_write_error == OnWriteError::KeepDirty;
-        inner.disk.note(result);
+        // A run of which nothing went to the device says nothing about it.
+        if outcome.had_bios || result.is_err() {
+            inner.disk.note(result);
+        }
         let sticks = matches!(result, Err(CacheError::Backing(_))) && keep;
         shared.rt.charge(Cost::PageLookup(count));
         let mut clean = Vec::with_capacity(self.frames.len());
         let mut freed = Vec::new();
         // Pages that were not placed are given up with their reservation.
         let gives_up = !keep && outcome.not_placed.is_some();
+        let not_placed = outcome.placed_end / PAGE;
         // Pages that a truncation has overtaken were taken and not written.
         let cut = self.end_bytes.div_ceil(PAGE).clamp(self.first, self.pages().end);
         let mut abandoned: Vec<u64> = if keep { Vec::new() } else { (cut..self.pages().end).collect() };
@@ -156,7 +160,8 @@ impl WriteRun {
                 if !keep {
                     if !before.is_detached() {
                         clean.push(frame);
-                        abandoned.extend((gives_up && index < cut).then_some(index));
+                        let is_given_up = gives_up && (not_placed..cut).contains(&index);
+                        abandoned.extend(is_given_up.then_some(index));
                     }
                     continue;
                 }
@@ -225,31 +230,40 @@ mod tests {
     use super::*;
     use crate::writeback::Window;
     use crate::{
-        Answer, Backing, ByteRange, CacheConfig, DirtyRun, FlatFile, PAGE_BYTES, PageCache, Placed,
-        ReadExtent, ReadFrom, WrittenRun,
+        Answer, Backing, BackingError, BackingErrorKind, ByteRange, CacheConfig, DirtyRun, FlatFile,
+        PAGE_BYTES, PageCache, Placed, ReadExtent, ReadFrom, WriteExtent, WriteTo, WrittenRun,
     };
     use extant_block::{BioFlags, MemDevice, Sector};
     use std::cell::RefCell;
 
-    /// Places nothing, and notes the pages that are given up.
+    /// Places so many pages, and notes those that are given up.
     #[derive(Debug, Default)]
-    struct Nothing(Mutex<Vec<ByteRange>>);
+    struct Places {
+        pages: u64,
+        given_up: Mutex<Vec<ByteRange>>,
+    }
 
-    impl Backing for Nothing {
+    impl Backing for Places {
         fn block_bytes(&self) -> u32 {
             4096
         }
         fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
             Answer::ok(ReadExtent { from: ReadFrom::Hole, bytes: range.len() })
         }
-        fn prepare_write<'a>(&'a self, _run: DirtyRun<'a>) -> Answer<'a, Placed> {
-            unreachable!("nothing below the size is dirty")
+        fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {
+            let range = run.pieces[0].intersect(ByteRange::new(0, self.pages * PAGE));
+            if range.is_empty() {
+                return Answer::err(BackingError::new(BackingErrorKind::Other, std::fmt::Error));
+            }
+            let to = WriteTo::Device(Sector(range.start / Sector::BYTES));
+            let extent = WriteExtent { range, to, zero_before: 0, zero_after: 0, note: 0 };
+            Answer::ok(Placed { extents: [extent].into_iter().collect(), ..Placed::default() })
         }
         fn finish_write<'a>(&'a self, _run: &'a WrittenRun) -> Answer<'a, ()> {
             Answer::ok(())
         }
         fn abandoned(&self, range: ByteRange) {
-            self.0.lock().push(range);
+            self.given_up.lock().push(range);
         }
     }
 
@@ -287,13 +301,43 @@ mod tests {
         let rt = extant_rt::Rt::real(extant_rt::RealConfig::default());
         let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).expect("memory");
         let disk = cache.attach(Arc::new(MemDevice::new(1 << 20)));
-        let backing = Arc::new(Nothing::default());
+        let backing = Arc::new(Places::default());
         let mapping = disk.mapping(backing.clone(), 1, 0);
         mapping.open().write_blocking(0, &[1; 3 * PAGE_BYTES]).expect("room");
         // As a truncation does first, and then the flusher comes.
         mapping.0.store_size(0);
         rt.block_on(mapping.write_back(..)).expect("no panic").expect("nothing fails");
-        assert_eq!(*backing.0.lock(), [ByteRange::new(0, 3 * PAGE)]);
+        assert_eq!(*backing.given_up.lock(), [ByteRange::new(0, 3 * PAGE)]);
         assert_eq!(mapping.dirty_pages(), 0);
+    }
+
+    #[test]
+    fn a_run_without_bios_does_not_say_that_a_failing_device_works_again() {
+        let rt = extant_rt::Rt::real(extant_rt::RealConfig::default());
+        let cache = PageCache::new(&rt, CacheConfig::with_budget(1 << 20)).expect("memory");
+        let disk = cache.attach(Arc::new(MemDevice::new(1 << 20)));
+        let mapping = disk.mapping(Arc::new(Places { pages: 3, ..Places::default() }), 1, 0);
+        mapping.open().write_blocking(0, &[1; PAGE_BYTES]).expect("room");
+        disk.state.note(&Err(CacheError::ShutDown));
+        mapping.0.store_size(0);
+        rt.block_on(mapping.write_back(..)).expect("no panic").expect("nothing fails");
+        assert!(disk.state.is_failing(), "the page was cut off and not written");
+        mapping.open().write_blocking(0, &[1; PAGE_BYTES]).expect("room");
+        rt.block_on(mapping.write_back(..)).expect("no panic").expect("nothing fails");
+        assert!(!disk.state.is_failing());
+    }
+
+    #[test]
+    fn pages_of_a_run_that_were_placed_are_not_given_up_with_the_rest() {
+        let rt = extant_rt::Rt::real(extant_rt::RealConfig::default());
+        let config =
+            CacheConfig { on_write_error: OnWriteError::MarkClean, ..CacheConfig::with_budget(1 << 20) };
+        let cache = PageCache::new(&rt, config).expect("memory");
+        let disk = cache.attach(Arc::new(MemDevice::new(1 << 20)));
+        let backing = Arc::new(Places { pages: 2, ..Places::default() });
+        let mapping = disk.mapping(backing.clone(), 1, 0);
+        mapping.open().write_blocking(0, &[1; 5 * PAGE_BYTES]).expect("room");
+        rt.block_on(mapping.write_back(..)).expect("no panic").expect_err("three have no place");
+        assert_eq!(*backing.given_up.lock(), [ByteRange::new(2 * PAGE, 5 * PAGE)]);
     }
 }

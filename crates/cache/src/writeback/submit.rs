@@ -100,6 +100,8 @@ impl Writing {
         let first = {
             let mut outcome = self.outcome.lock();
             outcome.changes_map |= placed.changes_map;
+            outcome.had_bios |= placed.extents.iter().any(|extent| matches!(extent.to, WriteTo::Device(_)));
+            outcome.placed_end = placed.extents.last().map_or(0, |extent| extent.range.end);
             let first = outcome.extents.len();
             let not_ended = |&extent| WrittenExtent { extent, result: Ok(()), bytes: None };
             outcome.extents.extend(placed.extents.iter().map(not_ended));
