@@ -5,6 +5,8 @@ mod memory;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memory::Origin;
 
@@ -16,6 +18,8 @@ pub struct Buf {
     ptr: NonNull<u8>,
     len: usize,
     origin: Origin,
+    /// Counts its bytes as long as it lives.
+    counter: Option<Arc<AtomicUsize>>,
 }
 
 // SAFETY: `Buf` owns its allocation exclusively, as `Box<[u8]>` does.
@@ -27,12 +31,12 @@ impl Buf {
     /// `len` zero bytes. Aborts when memory is exhausted, as `Vec` does.
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
-            return Self { ptr: NonNull::dangling(), len: 0, origin: Origin::Allocator };
+            return Self { ptr: NonNull::dangling(), len: 0, origin: Origin::Allocator, counter: None };
         }
         let (ptr, origin) = memory::take(len);
         // SAFETY: the memory is `len` bytes long, and nothing else refers to it.
         unsafe { ptr.as_ptr().write_bytes(0, len) };
-        Self { ptr, len, origin }
+        Self { ptr, len, origin, counter: None }
     }
 
     /// A copy of `bytes`.
@@ -44,7 +48,32 @@ impl Buf {
         let (ptr, origin) = memory::take(len);
         // SAFETY: both are `len` bytes long; no other reference leads to the new memory, all of which is initialised here.
         unsafe { ptr.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), len) };
-        Self { ptr, len, origin }
+        Self { ptr, len, origin, counter: None }
+    }
+
+    /// Adds its bytes to `counter`, and takes them off when it is dropped. An earlier counter has it no longer.
+    #[must_use]
+    pub fn counted_in(mut self, counter: &Arc<AtomicUsize>) -> Self {
+        counter.fetch_add(self.len, Ordering::Relaxed);
+        self.uncount();
+        self.counter = Some(counter.clone());
+        self
+    }
+
+    /// A copy of its bytes, counted where it is.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        let copy = Self::from_slice(self);
+        match &self.counter {
+            Some(counter) => copy.counted_in(counter),
+            None => copy,
+        }
+    }
+
+    fn uncount(&mut self) {
+        if let Some(counter) = self.counter.take() {
+            counter.fetch_sub(self.len, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
@@ -54,6 +83,7 @@ impl Buf {
 
 impl Drop for Buf {
     fn drop(&mut self) {
+        self.uncount();
         if self.len > 0 {
             // SAFETY: taken for this length when it was made, and dropped once.
             unsafe { memory::give(self.ptr, self.len, self.origin) }
@@ -99,6 +129,21 @@ mod tests {
             assert!(zeroes.iter().all(|&byte| byte == 0) && copy.iter().all(|&byte| byte == 9));
             assert_eq!((zeroes.as_ptr().addr() % BUF_ALIGN, copy.as_ptr().addr() % BUF_ALIGN), (0, 0));
         }
+    }
+
+    #[test]
+    fn a_buffer_is_counted_as_long_as_it_lives() {
+        let (first, second) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let count = || (first.load(Ordering::Relaxed), second.load(Ordering::Relaxed));
+        let buf = Buf::from_slice(&[7; 512]).counted_in(&first);
+        let copy = buf.duplicate();
+        assert_eq!((&copy[..], count()), (&[7; 512][..], (1024, 0)));
+        let copy = copy.counted_in(&second);
+        assert_eq!(count(), (512, 512));
+        drop((buf, copy.duplicate()));
+        assert_eq!(count(), (0, 512));
+        drop(copy);
+        assert_eq!(count(), (0, 0));
     }
 
     #[test]

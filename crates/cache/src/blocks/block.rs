@@ -111,7 +111,7 @@ impl Versions {
 /// The bytes of `version`, exclusively: a copy replaces it if a reader holds a reference.
 pub(super) fn own(version: &mut Arc<Buf>) -> &mut Buf {
     if Arc::get_mut(version).is_none() {
-        *version = Arc::new(Buf::from_slice(version));
+        *version = Arc::new(version.duplicate());
     }
     Arc::get_mut(version).expect("the copy has one reference")
 }

@@ -34,9 +34,9 @@ impl Shared {
             }
             (run[(n - from) as usize].clone(), run)
         };
-        self.settle();
         let longest = self.longest_run();
         self.device.submit_all(&mut run.chunks(longest).map(|run| self.read_bio(run.to_vec())));
+        self.settle();
         Ok(block)
     }
 
@@ -58,9 +58,9 @@ impl Shared {
                 _ => runs.push(vec![block]),
             }
         }
-        self.settle();
         let all: Vec<_> = runs.iter().flatten().cloned().collect();
         self.device.submit_all(&mut runs.into_iter().map(|run| self.read_bio(run)));
+        self.settle();
         for block in all {
             // A reader that asks for the block gets its error.
             let _ = poll_fn(|cx| block.poll_loaded(cx.waker())).await;
@@ -76,7 +76,8 @@ impl Shared {
 
     fn read_bio(self: &Arc<Self>, run: Vec<Arc<Block>>) -> Bio {
         let start = self.sector(run[0].number);
-        let memory = run.iter().map(|_| Segment::from(Buf::zeroed(self.block_bytes))).collect();
+        let buf = || Buf::zeroed(self.block_bytes).counted_in(&self.version_bytes);
+        let memory = run.iter().map(|_| Segment::from(buf())).collect();
         let mut bio = Bio::new(Op::Read, start, memory);
         bio.flags |= BioFlags::META | BioFlags::SYNC;
         let this = self.clone();

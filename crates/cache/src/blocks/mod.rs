@@ -50,6 +50,8 @@ struct Shared {
     /// Blocks that may stay in memory unpinned.
     budget_blocks: AtomicUsize,
     resident: AtomicUsize,
+    /// Bytes of all versions: of the blocks that are resident, and of those that readers, the log or home writes hold.
+    version_bytes: Arc<AtomicUsize>,
     charge: OnceLock<Mutex<Charge>>,
     shards: [Mutex<Shard>; SHARDS],
 }
@@ -76,6 +78,7 @@ impl Blocks {
             around: (READ_AROUND_BYTES / block_bytes as u64).max(1),
             budget_blocks: AtomicUsize::new((budget_bytes / block_bytes).max(SHARDS)),
             resident: AtomicUsize::new(0),
+            version_bytes: Arc::default(),
             charge: OnceLock::new(),
             shards: Default::default(),
         };
@@ -92,9 +95,14 @@ impl Blocks {
         self.shared.block_bytes
     }
 
-    /// Memory that blocks take at present, pinned or not.
+    /// Memory of the blocks that are found here at present, pinned or not, without their older versions.
     pub fn resident_bytes(&self) -> usize {
         self.shared.resident.load(Ordering::Relaxed) * self.shared.block_bytes
+    }
+
+    /// Memory of all versions of blocks that are held by anything at present.
+    pub fn version_bytes(&self) -> usize {
+        self.shared.version_bytes.load(Ordering::Relaxed)
     }
 
     /// Changes how much may stay in memory unpinned; takes effect as blocks come.
@@ -102,11 +110,18 @@ impl Blocks {
         self.shared.budget_blocks.store((bytes / self.shared.block_bytes).max(SHARDS), Ordering::Relaxed);
     }
 
-    /// Charges the memory to an account, once, which may shrink it.
+    /// Charges the memory of all versions to an account, once, which may shrink it. The charge follows as blocks come and go, and
+    /// at [`Blocks::settle_charge`].
     pub fn charge_to(&self, account: &Account) {
-        let charge = account.charge(self.resident_bytes() as u64);
+        let charge = account.charge(self.version_bytes() as u64);
         assert!(self.shared.charge.set(Mutex::new(charge)).is_ok(), "blocks are charged to one account");
         account.set_shrinker(Arc::downgrade(&self.shared) as Weak<dyn Shrink>);
+    }
+
+    /// Has the account's charge follow the versions that were copied or dropped since blocks last came or went: to be called after
+    /// a commit or a checkpoint, which hold many.
+    pub fn settle_charge(&self) {
+        self.shared.settle();
     }
 
     /// Block `n`, if it is in memory. Never waits for the device.
@@ -132,7 +147,8 @@ impl Blocks {
 
     /// Block `n` as zeroes, without reading it: it has just been allocated. Its old contents are forgotten.
     pub fn create(&self, n: u64) -> BlockRef {
-        let block = Arc::new(Block::held(n, Buf::zeroed(self.shared.block_bytes)));
+        let zeroes = Buf::zeroed(self.shared.block_bytes).counted_in(&self.shared.version_bytes);
+        let block = Arc::new(Block::held(n, zeroes));
         self.shared.put(&mut self.shared.shard(n).lock(), block.clone());
         self.shared.settle();
         BlockRef::of(block).expect("it was made with its bytes")
@@ -149,10 +165,18 @@ impl Blocks {
 
     /// Block `n` was freed: its contents are void. References to it stay what they are, but lead nowhere.
     pub fn forget(&self, n: u64) {
-        let mut shard = self.shared.shard(n).lock();
-        if shard.map.remove(&n).is_some() {
-            shard.stale += 1;
-            self.shared.resident.fetch_sub(1, Ordering::Relaxed);
+        let forgotten = {
+            let mut shard = self.shared.shard(n).lock();
+            let forgotten = shard.map.remove(&n);
+            if forgotten.is_some() {
+                shard.stale += 1;
+                self.shared.resident.fetch_sub(1, Ordering::Relaxed);
+            }
+            forgotten
+        };
+        if forgotten.is_some() {
+            drop(forgotten);
+            self.shared.settle();
         }
     }
 }
@@ -191,14 +215,14 @@ impl Shared {
     fn settle(&self) {
         loop {
             let Some(mut charge) = self.charge.get().and_then(Mutex::try_lock) else { return };
-            let resident = self.resident.load(Ordering::SeqCst);
-            let bytes = (resident * self.block_bytes) as u64;
+            let versions = self.version_bytes.load(Ordering::SeqCst);
+            let bytes = versions as u64;
             if bytes.abs_diff(charge.bytes()) >= CHARGE_STEP_BYTES {
                 charge.resize(bytes);
                 continue;
             }
             drop(charge);
-            if self.resident.load(Ordering::SeqCst) == resident {
+            if self.version_bytes.load(Ordering::SeqCst) == versions {
                 return;
             }
             // Another task may have found the charge locked and gone: look for what it would have done.

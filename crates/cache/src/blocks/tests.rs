@@ -1,4 +1,5 @@
 use super::*;
+use crate::accounts::AccountConfig;
 use crate::{CacheConfig, PageCache};
 use extant_block::{Bio, IoErrorKind, Limits, MemDevice, Sector};
 use extant_rt::Rt;
@@ -140,6 +141,37 @@ fn pinned_blocks_stay_and_the_rest_is_bounded() {
     }
     let queued: usize = blocks.shared.shards.iter().map(|shard| shard.lock().queue.len()).sum();
     assert!(queued < 2000, "{queued} places in the eviction queues");
+}
+
+/// An account is charged for all memory, in steps: 128 blocks of 4 KiB are two of these.
+#[test]
+fn versions_that_the_log_holds_are_charged_as_long_as_it_holds_them() {
+    let rt = rt();
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(16 << 20)).unwrap();
+    let account = cache.account(AccountConfig::new("blocks", &cache));
+    let blocks = Blocks::new(numbered(&rt), BLOCK, 4 << 20);
+    blocks.charge_to(&account);
+    let all: Vec<BlockRef> = (0..128).map(|n| blocks.create(n)).collect();
+    let once = 128 * BLOCK as u64;
+    assert_eq!(account.charged_bytes(), once);
+    let frozen: Vec<Frozen> = all
+        .iter()
+        .map(|block| {
+            block.edit(&mut Epoch(1, vec![]))[0] = 1;
+            block.take(1, |_| {})
+        })
+        .collect();
+    blocks.settle_charge();
+    assert_eq!(account.charged_bytes(), once, "a version that is live as well is there once");
+    all.iter().for_each(|block| block.edit(&mut Epoch(2, vec![]))[0] = 2);
+    blocks.settle_charge();
+    assert_eq!((account.charged_bytes(), blocks.resident_bytes() as u64), (2 * once, once));
+    drop(frozen);
+    blocks.settle_charge();
+    assert_eq!(account.charged_bytes(), once);
+    drop(all);
+    (0..128).for_each(|n| blocks.forget(n));
+    assert_eq!(account.charged_bytes(), 0, "forgotten blocks are not charged");
 }
 
 #[test]

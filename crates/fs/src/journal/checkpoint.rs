@@ -57,6 +57,7 @@ impl Inner {
         };
         self.behind_flush(log.write_superblock(Some(start), tid.sequence(), None, Some(&self.disk))).await?;
         self.lock().tail_moved(start, tid);
+        self.store.blocks().settle_charge();
         Ok(())
     }
 

@@ -141,6 +141,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
     inner.commits.reach(tid.0);
     inner.release(tid, freed);
     inner.notify();
+    inner.store.blocks().settle_charge();
     if checkpoint {
         inner.background.checkpoint();
     }
