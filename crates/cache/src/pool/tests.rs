@@ -61,23 +61,24 @@ fn a_caller_that_looks_while_the_candidates_are_being_examined_hears_of_those_th
 
 #[test]
 fn a_page_that_is_freed_while_an_evictor_passes_it_over_is_no_candidate() {
-    let pool = pool(2);
-    for frame in take(&pool, 2, Purpose::Demand) {
+    let pool = pool(4);
+    for frame in take(&pool, 4, Purpose::Demand) {
         fill(&pool, frame);
     }
-    let frames: Vec<_> = pool.frames.all().take(2).collect();
+    let frames: Vec<_> = pool.frames.all().take(4).collect();
     let reader = std::cell::Cell::new(pool.frames.pin(frames[0], PageKey::new(FileId(1), 1)).ok());
     let mut taken = Vec::new();
-    pool.take_frames(1, Purpose::Demand, &mut taken, &|run| {
+    pool.take_frames(2, Purpose::Demand, &mut taken, &|run| {
         forget(&pool)(run);
-        // A truncation, and the reader after it.
-        assert_eq!(pool.frames.state(frames[0]).detach(), After::InUse);
-        let reader = reader.take().unwrap();
-        assert_eq!(reader.end(), After::Freed);
-        pool.free(frames[0]);
+        // A truncation, and the reader after it: once, in the first of two rounds.
+        if let Some(reader) = reader.take() {
+            assert_eq!(pool.frames.state(frames[0]).detach(), After::InUse);
+            assert_eq!(reader.end(), After::Freed);
+            pool.free(frames[0]);
+        }
     });
-    assert_eq!(taken, frames[1..]);
-    assert_eq!((pool.frame_counts().free, pool.evictable_frames()), (1, 0));
+    assert_eq!(taken, frames[1..3]);
+    assert_eq!((pool.frame_counts().free, pool.evictable_frames()), (1, 1));
 }
 
 #[test]

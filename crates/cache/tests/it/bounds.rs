@@ -42,7 +42,7 @@ impl Device for Narrow {
 fn reads_have_no_more_segments_than_the_device_takes() {
     let rt = world();
     let device = Narrow::new();
-    let config = CacheConfig { read_ahead_bytes: 0, ..CacheConfig::with_budget(64 * PAGE) };
+    let config = CacheConfig { read_ahead_bytes: 0, bio_bytes: MIB, ..CacheConfig::with_budget(64 * PAGE) };
     let cache = PageCache::new(&rt, config).unwrap();
     let disk = cache.attach(device.clone());
     let mapping = |inode| disk.mapping(Arc::new(FlatFile::new(Sector(0), MIB)), inode, MIB);
