@@ -316,7 +316,7 @@ impl Superblock {
         self.wide(self.raw.s_r_blocks_count_lo, self.raw.s_r_blocks_count_hi)
     }
 
-    /// `s_free_blocks_count`: blocks that are free; whole clusters of them with `bigalloc`.
+    /// `s_free_blocks_count`: blocks that are free, also with `bigalloc`, where descriptors count clusters.
     pub fn free_blocks(&self) -> u64 {
         self.wide(self.raw.s_free_blocks_count_lo, self.raw.s_free_blocks_count_hi)
     }

@@ -44,7 +44,7 @@ impl Volume {
                 }
             }
             None => {
-                let free = sb.free_blocks().saturating_mul(sb.blocks_per_cluster().into());
+                let free = sb.free_blocks();
                 Space {
                     block_bytes,
                     blocks: sb.blocks_count() - overhead_blocks(sb),
