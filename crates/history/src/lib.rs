@@ -16,6 +16,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod alloc;
 pub mod cfq;
 pub mod direct;
 pub mod dirty;
@@ -23,6 +24,7 @@ pub mod pass;
 pub mod read_ahead;
 pub mod waits;
 
+use alloc::StripeRule;
 use direct::{BoundaryRule, Direct};
 use dirty::{Ioless, Linux31};
 use extant_cache::control::DirtyControl;
@@ -186,6 +188,26 @@ pub static PASSES: [Named<MakePass>; 3] = [
 /// The pass of write-back that a run has unless told otherwise.
 pub const OUR_PASS: &str = "extant";
 
+/// Gives the rule of an allocator.
+pub type MakeStripeRule = fn() -> StripeRule;
+
+/// The allocators of blocks for small files as Linux had them; ours is that of the volume.
+pub static ALLOCATORS: [Named<MakeStripeRule>; 2] = [
+    Named {
+        name: "linux-6.5",
+        about: "runs at multiples of the stripe; where a group has none, it is asked for again (kernel bug 217965)",
+        make: || StripeRule::NextGroup,
+    },
+    Named {
+        name: "linux-6.8",
+        about: "the same; where a group has none, any of its runs will do",
+        make: || StripeRule::AnyRun,
+    },
+];
+
+/// The allocator that a run has unless told otherwise.
+pub const OUR_ALLOCATOR: &str = "extant";
+
 /// Makes a policy of direct I/O.
 pub type MakeDirect = fn() -> Direct;
 
@@ -261,4 +283,12 @@ pub fn pass(name: &str) -> Result<Box<dyn WriteBackPass>, UnknownPolicy> {
 /// No policy is called so; says which there are.
 pub fn direct_io(name: &str) -> Result<Direct, UnknownPolicy> {
     find(&DIRECT_IO, "a policy of direct I/O", name).map(|make| make())
+}
+
+/// The rule of an allocator as Linux had it.
+///
+/// # Errors
+/// No allocator is called so; says which there are.
+pub fn allocator(name: &str) -> Result<StripeRule, UnknownPolicy> {
+    find(&ALLOCATORS, "an allocator", name).map(|make| make())
 }

@@ -1,0 +1,460 @@
+//! ext4's search for the blocks of small files, Linux 6.5 and 6.8 (`ext4_mb_regular_allocator`, fs/ext4/mballoc.c).
+
+use super::cost::Cost;
+use crate::direct::FullVolume;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The quality that a group is looked at for (`enum criteria`, from `CR_GOAL_LEN_FAST` on).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Criterion {
+    /// Groups whose free runs are on average as long as the goal.
+    GoalFast,
+    /// The same with goals that are cut down to a power of two.
+    BestAvailable,
+    /// Groups with as many free blocks as the goal has, in their order on the volume.
+    GoalSlow,
+    /// Any group with a free block, likewise.
+    Any,
+}
+
+/// Groups that are looked at in their order before the lists are (`s_mb_max_linear_groups` of disks with an arm).
+const LINEAR_GROUPS: u64 = 4;
+/// Orders of two by which a goal is cut down at most (`mb_best_avail_max_trim_order`).
+const TRIM_ORDERS: u32 = 3;
+/// Blocks of a preallocation that small files share, without a stripe (`s_mb_group_prealloc`).
+const SHARED_BLOCKS: u64 = 512;
+/// Free runs that one request looks at when none is as long as its goal (`s_mb_max_to_scan`).
+const MOST_RUNS: u64 = 200;
+
+/// The rule for a group in which no run as long as the goal begins at a multiple of the stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StripeRule {
+    /// The search asks for the next group, and is given the same one again (Linux 6.5 to 6.7; kernel bug 217965).
+    NextGroup,
+    /// The group's runs are looked at whatever block they begin at (Linux 6.8: "fallback to complex scan if aligned scan doesn't
+    /// work").
+    AnyRun,
+}
+
+/// The shape of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Where the first group begins.
+    pub first_block: u64,
+    /// Blocks of a group.
+    pub group_blocks: u64,
+    /// Groups.
+    pub groups: u64,
+}
+
+/// The work of one search.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Groups whose counts were looked at (`ext4_mb_good_group`).
+    pub considered: u64,
+    /// Groups that were locked and searched.
+    pub searched: u64,
+    /// Blocks at multiples of the stripe that were looked at.
+    pub probed: u64,
+    /// Free runs that were looked at.
+    pub runs: u64,
+}
+
+impl Work {
+    fn add(&mut self, other: Self, times: u64) {
+        self.considered += other.considered * times;
+        self.searched += other.searched * times;
+        self.probed += other.probed * times;
+        self.runs += other.runs * times;
+    }
+
+    /// The charge of a processor for it.
+    pub fn costs(self) -> [Cost; 4] {
+        let Self { considered, searched, probed, runs } = self;
+        [
+            Cost::GroupConsidered(considered),
+            Cost::GroupSearched(searched),
+            Cost::AlignedProbe(probed),
+            Cost::RunExamined(runs),
+        ]
+    }
+}
+
+/// The free runs of a group, and its place in the lists.
+#[derive(Clone, Debug, Default)]
+struct Group {
+    /// First block to the one behind the last, counted from the group's first.
+    runs: BTreeMap<u64, u64>,
+    free: u64,
+    /// Order of the average run and place in that list.
+    listed: Option<(usize, u64)>,
+}
+
+impl Group {
+    fn average(&self) -> u64 {
+        self.free / (self.runs.len() as u64).max(1)
+    }
+
+    fn is_good(&self, criterion: Criterion, goal: u64) -> bool {
+        match criterion {
+            Criterion::GoalFast | Criterion::BestAvailable => self.free >= goal && self.average() >= goal,
+            Criterion::GoalSlow => self.free >= goal,
+            Criterion::Any => self.free > 0,
+        }
+    }
+}
+
+/// Orders of the lists (`MB_NUM_ORDERS` of 4 KiB blocks).
+const ORDERS: usize = 14;
+
+/// The list of groups whose average run has so many blocks (`mb_avg_fragment_size_order`).
+fn order_of(blocks: u64) -> usize {
+    let bits = 64 - blocks.leading_zeros() as usize;
+    bits.saturating_sub(2).min(ORDERS - 1)
+}
+
+/// How a search in one group ended.
+enum Found {
+    Run(Range<u64>),
+    Nothing,
+}
+
+/// The allocator of one volume, as far as small files go, which share a preallocation (`EXT4_MB_HINT_GROUP_ALLOC`).
+#[derive(Debug)]
+pub struct Mballoc {
+    rule: StripeRule,
+    stripe: u64,
+    geometry: Geometry,
+    groups: Vec<Group>,
+    /// By order: groups in the order in which they came there.
+    lists: Vec<BTreeMap<u64, u64>>,
+    arrivals: u64,
+    /// Blocks that are preallocated.
+    shared: Range<u64>,
+    work: Work,
+    searches: u64,
+}
+
+impl Mballoc {
+    /// The allocator of a volume with this free space; `stripe` is `s_stripe`, 0 for none.
+    pub fn new(
+        rule: StripeRule,
+        stripe: u64,
+        geometry: Geometry,
+        free: impl IntoIterator<Item = Range<u64>>,
+    ) -> Self {
+        let mut allocator = Self {
+            rule,
+            stripe,
+            geometry,
+            groups: vec![Group::default(); geometry.groups as usize],
+            lists: vec![BTreeMap::new(); ORDERS],
+            arrivals: 0,
+            shared: 0..0,
+            work: Work::default(),
+            searches: 0,
+        };
+        for run in free {
+            let (mut at, end) = (run.start - geometry.first_block, run.end - geometry.first_block);
+            while at < end {
+                let group = at / geometry.group_blocks;
+                let begin = group * geometry.group_blocks;
+                let until = end.min(begin + geometry.group_blocks);
+                let own = &mut allocator.groups[group as usize];
+                own.runs.insert(at - begin, until - begin);
+                own.free += until - at;
+                at = until;
+            }
+        }
+        (0..geometry.groups).for_each(|group| allocator.list(group));
+        allocator
+    }
+
+    /// All work so far, and the searches that it went to.
+    pub fn work(&self) -> (Work, u64) {
+        (self.work, self.searches)
+    }
+
+    /// Blocks for a small file, next to those of the last one, and the work of finding them.
+    ///
+    /// # Errors
+    /// [`FullVolume`].
+    pub fn allocate(&mut self, blocks: u64) -> Result<(Range<u64>, Work), FullVolume> {
+        let mut work = Work::default();
+        if self.shared.end - self.shared.start < blocks {
+            let goal =
+                if self.stripe > 1 { SHARED_BLOCKS.next_multiple_of(self.stripe) } else { SHARED_BLOCKS };
+            let near = self.shared.end.saturating_sub(self.geometry.first_block) / self.geometry.group_blocks;
+            let near = near.min(self.geometry.groups - 1);
+            self.give_back();
+            self.shared = self.search(near, goal, blocks, &mut work)?;
+            self.searches += 1;
+            self.work.add(work, 1);
+        }
+        let taken = self.shared.start..(self.shared.start + blocks).min(self.shared.end);
+        self.shared.start = taken.end;
+        Ok((taken, work))
+    }
+
+    /// The rest of the preallocation is free again.
+    fn give_back(&mut self) {
+        let left = std::mem::replace(&mut self.shared, 0..0);
+        if left.is_empty() {
+            return;
+        }
+        let at = left.start - self.geometry.first_block;
+        let group = at / self.geometry.group_blocks;
+        let begin = at % self.geometry.group_blocks;
+        let own = &mut self.groups[group as usize];
+        let mut end = begin + (left.end - left.start);
+        own.free += end - begin;
+        if let Some(behind) = own.runs.remove(&end) {
+            end = behind;
+        }
+        own.runs.insert(begin, end);
+        self.list(group);
+    }
+
+    /// Puts a group at the end of the list of its order, unless it is in that already.
+    fn list(&mut self, number: u64) {
+        let group = &mut self.groups[number as usize];
+        let order = (group.free > 0).then(|| order_of(group.average()));
+        if group.listed.map(|(order, _)| order) == order {
+            return;
+        }
+        if let Some((old, place)) = group.listed.take() {
+            self.lists[old].remove(&place);
+        }
+        if let Some(order) = order {
+            self.arrivals += 1;
+            group.listed = Some((order, self.arrivals));
+            self.lists[order].insert(self.arrivals, number);
+        }
+    }
+
+    /// A run of free blocks, which are taken: as many as `goal` if it can be, and `least` for a file that goes before the others.
+    fn search(
+        &mut self,
+        near: u64,
+        goal: u64,
+        least: u64,
+        work: &mut Work,
+    ) -> Result<Range<u64>, FullVolume> {
+        for criterion in [Criterion::GoalFast, Criterion::BestAvailable, Criterion::GoalSlow, Criterion::Any]
+        {
+            if let Some((group, run)) = self.pass(criterion, near, goal, least, work) {
+                return Ok(self.take(group, run));
+            }
+        }
+        Err(FullVolume)
+    }
+
+    /// One pass: as many groups as the volume has, in the order of the criterion.
+    fn pass(
+        &self,
+        criterion: Criterion,
+        near: u64,
+        goal: u64,
+        least: u64,
+        work: &mut Work,
+    ) -> Option<(u64, Range<u64>)> {
+        let groups = self.geometry.groups;
+        let by_lists = matches!(criterion, Criterion::GoalFast | Criterion::BestAvailable);
+        let linear = if by_lists { LINEAR_GROUPS.min(groups) } else { groups };
+        let mut best: Option<(u64, Range<u64>)> = None;
+        let mut runs = 0;
+        for n in 0..linear {
+            let number = (near + n) % groups;
+            work.considered += 1;
+            if !self.groups[number as usize].is_good(criterion, goal) {
+                continue;
+            }
+            if let Found::Run(run) = self.look_into(number, criterion, goal, work) {
+                return Some((number, run));
+            }
+            if criterion == Criterion::Any {
+                let (seen, longest) = self.longest(number, MOST_RUNS - runs);
+                (runs, work.runs) = (runs + seen, work.runs + seen);
+                let length = |run: &Range<u64>| run.end - run.start;
+                if longest.as_ref().map(length) > best.as_ref().map(|(_, run)| length(run)) {
+                    best = longest.map(|run| (number, run));
+                }
+                if runs >= MOST_RUNS && best.as_ref().is_some_and(|(_, run)| length(run) >= least) {
+                    break;
+                }
+            }
+        }
+        if !by_lists {
+            return best;
+        }
+        // Nothing changes while the search goes on: what it is given next, it is given each time.
+        let (number, goal, seen) = self.choose(criterion, goal, least)?;
+        let mut turn = Work { considered: seen, ..Work::default() };
+        let found = self.look_into(number, criterion, goal, &mut turn);
+        match found {
+            Found::Run(run) => {
+                work.add(turn, 1);
+                Some((number, run))
+            }
+            Found::Nothing => {
+                work.add(turn, groups - linear);
+                None
+            }
+        }
+    }
+
+    /// The first group in the lists that is good, the goal that it is good for, and how many were looked at.
+    fn choose(&self, criterion: Criterion, goal: u64, least: u64) -> Option<(u64, u64, u64)> {
+        let mut considered = 0;
+        let mut first_good = |order: usize, goal: u64| {
+            self.lists[order].values().copied().find(|number| {
+                considered += 1;
+                self.groups[*number as usize].is_good(criterion, goal)
+            })
+        };
+        if criterion == Criterion::GoalFast {
+            let found = (order_of(goal)..ORDERS).find_map(|order| first_good(order, goal))?;
+            return Some((found, goal, considered));
+        }
+        let bits = 63 - goal.leading_zeros();
+        let mut fewest = bits.saturating_sub(TRIM_ORDERS);
+        if self.stripe > 1 {
+            fewest = fewest.max(63 - self.stripe.leading_zeros());
+        }
+        fewest = fewest.max(64 - least.leading_zeros()).min(bits);
+        let found = (fewest..=bits).rev().find_map(|bits| {
+            let cut = if self.stripe > 1 { (1_u64 << bits).next_multiple_of(self.stripe) } else { 1 << bits };
+            first_good(order_of(cut), cut).map(|number| (number, cut))
+        });
+        found.map(|(number, cut)| (number, cut, considered))
+    }
+
+    /// Searches one group for a run of `goal` blocks.
+    fn look_into(&self, number: u64, criterion: Criterion, goal: u64, work: &mut Work) -> Found {
+        work.searched += 1;
+        let is_fast = matches!(criterion, Criterion::GoalFast | Criterion::BestAvailable);
+        if is_fast && self.stripe > 1 && goal.is_multiple_of(self.stripe) {
+            if let Some(start) = self.aligned(number, work) {
+                return Found::Run(start..start + self.stripe);
+            }
+            if self.rule == StripeRule::NextGroup {
+                return Found::Nothing;
+            }
+        }
+        for (start, end) in &self.groups[number as usize].runs {
+            work.runs += 1;
+            if end - start >= goal {
+                return Found::Run(*start..start + goal);
+            }
+        }
+        Found::Nothing
+    }
+
+    /// The first block at a multiple of the stripe from which on as many are free (`ext4_mb_scan_aligned`).
+    fn aligned(&self, number: u64, work: &mut Work) -> Option<u64> {
+        let begin = self.geometry.first_block + number * self.geometry.group_blocks;
+        let runs = &self.groups[number as usize].runs;
+        let mut at = begin.next_multiple_of(self.stripe) - begin;
+        while at < self.geometry.group_blocks {
+            work.probed += 1;
+            if let Some((_, end)) = runs.range(..=at).next_back()
+                && at + self.stripe <= *end
+            {
+                return Some(at);
+            }
+            at += self.stripe;
+        }
+        None
+    }
+
+    /// The longest of a group's first free runs, and how many those are.
+    fn longest(&self, number: u64, most: u64) -> (u64, Option<Range<u64>>) {
+        let runs = self.groups[number as usize].runs.iter().take(most as usize);
+        let longest = runs.clone().max_by_key(|(start, end)| *end - *start);
+        (runs.count() as u64, longest.map(|(start, end)| *start..*end))
+    }
+
+    /// Takes a run out of a group's free ones; its place on the volume.
+    fn take(&mut self, number: u64, run: Range<u64>) -> Range<u64> {
+        let group = &mut self.groups[number as usize];
+        let (start, end) =
+            group.runs.range(..=run.start).next_back().map(|(s, e)| (*s, *e)).expect("it is free");
+        group.runs.remove(&start);
+        if start < run.start {
+            group.runs.insert(start, run.start);
+        }
+        if run.end < end {
+            group.runs.insert(run.end, end);
+        }
+        group.free -= run.end - run.start;
+        self.list(number);
+        let begin = self.geometry.first_block + number * self.geometry.group_blocks;
+        begin + run.start..begin + run.end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GROUP: u64 = 32_768;
+
+    /// A volume on which each group has one run of 700 blocks that begins behind a multiple of 640 but in one of them.
+    fn volume(rule: StripeRule, groups: u64, aligned: u64, stripe: u64) -> Mballoc {
+        let geometry = Geometry { first_block: 0, group_blocks: GROUP, groups };
+        let free = (0..groups).map(|group| {
+            let start = (group * GROUP + 8000).next_multiple_of(640) + if group == aligned { 0 } else { 61 };
+            start..start + 700
+        });
+        Mballoc::new(rule, stripe, geometry, free)
+    }
+
+    #[test]
+    fn linux_6_5_looks_into_one_group_as_often_as_the_volume_has_groups_and_again_with_a_shorter_goal() {
+        let mut allocator = volume(StripeRule::NextGroup, 1000, 999, 640);
+        let (blocks, work) = allocator.allocate(5).unwrap();
+        assert_eq!(blocks.end - blocks.start, 5);
+        // Four in their order and 996 times the first of the list; the second pass is the same, the third finds the run.
+        assert_eq!(work.searched, 2 * 1000 + 1);
+        let multiples = |group: u64| ((group + 1) * GROUP).div_ceil(640) - (group * GROUP).div_ceil(640);
+        let probed: u64 = (0..4).map(multiples).sum::<u64>() + 996 * multiples(0);
+        assert_eq!(work.probed, 2 * probed, "{work:?}");
+        // The rest of the preallocation costs nothing.
+        assert_eq!(allocator.allocate(5).unwrap().1, Work::default());
+        assert_eq!(allocator.work().1, 1);
+    }
+
+    #[test]
+    fn linux_6_8_takes_a_run_of_the_first_good_group() {
+        let mut allocator = volume(StripeRule::AnyRun, 1000, 999, 640);
+        let (_, work) = allocator.allocate(5).unwrap();
+        assert_eq!((work.searched, work.probed, work.runs), (1, 52, 1));
+    }
+
+    #[test]
+    fn without_a_stripe_neither_matters() {
+        for rule in [StripeRule::NextGroup, StripeRule::AnyRun] {
+            let (_, work) = volume(rule, 1000, 999, 0).allocate(5).unwrap();
+            assert_eq!((work.searched, work.probed), (1, 0));
+        }
+    }
+
+    #[test]
+    fn an_aligned_run_is_taken_at_its_multiple() {
+        let mut allocator = volume(StripeRule::NextGroup, 8, 0, 640);
+        let (blocks, work) = allocator.allocate(16).unwrap();
+        assert_eq!((blocks.start % 640, work.searched), (0, 1));
+    }
+
+    #[test]
+    fn every_block_is_given_out_once_until_the_volume_is_full() {
+        let mut allocator = volume(StripeRule::AnyRun, 4, 2, 640);
+        let mut given = std::collections::BTreeSet::new();
+        while let Ok((blocks, _)) = allocator.allocate(7) {
+            assert!(!blocks.is_empty() && blocks.end - blocks.start <= 7);
+            blocks.for_each(|block| assert!(given.insert(block), "{block} twice"));
+        }
+        assert!(given.len() > 4 * 680, "{}", given.len());
+    }
+}
