@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::lab_args::LabCommand;
 use crate::session::Session;
-use extant_lab::command::{self, Jobs, Selection, TraceReport};
+use extant_lab::command::{self, Jobs, Reproduction, Selection, TraceReport};
 use extant_lab::{Memory, Policy};
 use extant_rt::Nanos;
 use std::path::Path;
@@ -25,14 +25,24 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
                     rows: args.rows.clone(),
                     span: args.seconds.map(Nanos::from_secs),
                     settings: args.settings.clone(),
+                    report: args.report.clone(),
+                    blktrace: args.blktrace.clone(),
                 };
                 Ok(command::experiment(&selection, out)?)
             }
             [path, word, ..] if names_experiment(Path::new(path)) => Err(Failure::Usage(format!(
                 "{path}: an experiment stands alone and last; put options such as {word} before it"
             ))),
+            words if args.machine.is_none() && args.blktrace.is_some() => Err(Failure::Usage(format!(
+                "{}: --blktrace is of modelled disks; name a machine with --machine",
+                words.join(" ")
+            ))),
             words if args.machine.is_none() && !args.settings.is_empty() => Err(Failure::Usage(format!(
                 "{}: --set changes a machine's file; name one with --machine",
+                words.join(" ")
+            ))),
+            words if args.report.is_some() => Err(Failure::Usage(format!(
+                "{}: --report is of an experiment; name its folder or .toml file",
                 words.join(" ")
             ))),
             words if args.workloads.is_empty() && args.rows.is_empty() && args.seconds.is_none() => {
@@ -41,6 +51,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
                     elevator: args.elevator.clone().unwrap_or(default.elevator),
                     requests: args.requests.map_or(default.requests, |requests| requests as usize),
                     memory: args.memory.memory(),
+                    blktrace: args.blktrace.clone(),
                     ..default
                 };
                 let jobs = Jobs {
@@ -66,11 +77,22 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
                 rows: args.rows.clone(),
                 span: args.seconds.map(Nanos::from_secs),
                 settings: Vec::new(),
+                report: None,
+                blktrace: None,
             };
             Ok(command::sweep(&selection, &args.axes, out)?)
         }
         LabCommand::Calibrate(args) => Ok(command::calibrate(&args.experiment, args.write, out)?),
-        LabCommand::Reproduce(args) => Ok(command::reproduce(&args.folder, args.format.into(), out)?),
+        LabCommand::Reproduce(args) => {
+            let request = Reproduction {
+                root: args.folder.clone(),
+                only: args.only.clone(),
+                format: args.format.into(),
+                results: args.bands.then(|| args.results.clone()),
+                report: args.report.clone(),
+            };
+            Ok(command::reproduce(&request, out)?)
+        }
         LabCommand::Compare(args) => Ok(command::compare(&args.results, out)?),
         LabCommand::Report(args) => {
             let request =

@@ -59,6 +59,12 @@ pub(crate) struct RunArgs {
     /// Run each workload of an experiment for this many seconds, without warm-up
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) seconds: Option<u64>,
+    /// Write a blktrace of each modelled disk, BASE.DISK.blktrace.0, for blkparse and btt; of several runs, that of the last
+    #[arg(long, value_name = "BASE", value_hint = ValueHint::FilePath)]
+    pub(crate) blktrace: Option<PathBuf>,
+    /// Write a report of an experiment into this folder: its tables, and a drawing (SVG) for each workload
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) report: Option<PathBuf>,
     /// An experiment (its folder or .toml file), or job files and options as fio takes them
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "JOB")]
     pub(crate) words: Vec<String>,
@@ -156,6 +162,18 @@ pub(crate) struct ReproduceArgs {
     /// Folder with the experiments, each in a folder of its own
     #[arg(default_value = "experiments", value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) folder: PathBuf,
+    /// Run only this experiment, by the name of its folder; may be given several times
+    #[arg(long = "only", value_name = "NAME")]
+    pub(crate) only: Vec<String>,
+    /// Run each experiment over its ranges, and print intervals; this may take two hours, and goes on where it was stopped
+    #[arg(long)]
+    pub(crate) bands: bool,
+    /// Folder that keeps the results of --bands
+    #[arg(long, value_name = "FOLDER", default_value = "lab-results", requires = "bands", value_hint = ValueHint::DirPath)]
+    pub(crate) results: PathBuf,
+    /// Write a report of each experiment into a folder of its name in this one: its tables and drawings (SVG)
+    #[arg(long, value_name = "FOLDER", conflicts_with = "bands", value_hint = ValueHint::DirPath)]
+    pub(crate) report: Option<PathBuf>,
     /// Shape of the report
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
     pub(crate) format: ReportFormat,

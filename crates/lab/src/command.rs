@@ -3,6 +3,7 @@
 use crate::compare::{Column, CompareError, Figure, compare as compare_columns};
 use crate::experiment::{Axis, Experiment, ExperimentError};
 use crate::fio::{self, JobError, OutputFormat};
+use crate::plots;
 use crate::report as run_report;
 use crate::reproduce::Format;
 use crate::run::{Policy, RunError, on_files, on_machine};
@@ -46,6 +47,25 @@ pub struct Selection {
     pub span: Option<Nanos>,
     /// Other values for keys of the machine's file.
     pub settings: Vec<Setting>,
+    /// The folder that gets a report with drawings.
+    pub report: Option<PathBuf>,
+    /// Where each disk's blktrace goes: `BASE.DISK.blktrace.0`.
+    pub blktrace: Option<PathBuf>,
+}
+
+/// The experiments that are to be reproduced, and the shape of the report.
+#[derive(Clone, Debug)]
+pub struct Reproduction {
+    /// The folder of the experiments.
+    pub root: PathBuf,
+    /// Names of those to run; empty for all.
+    pub only: Vec<String>,
+    /// The shape of the report.
+    pub format: Format,
+    /// The folder that keeps the results of runs over the ranges; without it, the nominal point alone is run.
+    pub results: Option<PathBuf>,
+    /// The folder that gets reports with drawings, one for each experiment.
+    pub report: Option<PathBuf>,
 }
 
 /// A report of a recorded trace.
@@ -116,14 +136,18 @@ pub enum LabError {
 /// Names the file, row or workload, and what is wrong.
 pub fn experiment(selection: &Selection, out: &mut dyn Write) -> Result<(), LabError> {
     let experiment = select(selection)?;
-    let cells = experiment.run()?;
+    let cells = match &selection.report {
+        Some(folder) => plots::report(&experiment, &selection.path, folder)?,
+        None => experiment.run()?,
+    };
     print(out, &experiment.table(&cells))?;
     print(out, &experiment.band()?)
 }
 
 fn select(selection: &Selection) -> Result<Experiment, LabError> {
-    let Selection { path, workloads, rows, span, settings } = selection;
+    let Selection { path, workloads, rows, span, settings, .. } = selection;
     let experiment = Experiment::load_with(path, settings)?.only(workloads, rows)?;
+    let experiment = experiment.with_blktrace(selection.blktrace.clone());
     Ok(match span {
         Some(_) if experiment.is_tiobench() => {
             return Err(LabError::EndsByItself(path.display().to_string()));
@@ -143,12 +167,28 @@ pub fn sweep(selection: &Selection, axes: &[Axis], out: &mut dyn Write) -> Resul
     print(out, &format!("{}\n{}", experiment.name, experiment.band()?))
 }
 
-/// Runs every experiment of a folder at its nominal point and prints each published figure beside the reproduced one.
+/// Runs the experiments of a folder at their nominal points, or over their ranges, and prints each published figure beside the
+/// reproduced one or its interval.
 ///
 /// # Errors
-/// As [`reproduce::reproduce`](crate::reproduce::reproduce).
-pub fn reproduce(root: &Path, format: Format, out: &mut dyn Write) -> Result<(), LabError> {
-    print(out, &crate::reproduce::reproduce(root)?.report(format))
+/// As [`reproduce::reproduce`](crate::reproduce::reproduce) and [`bands::bands`](crate::bands::bands).
+pub fn reproduce(request: &Reproduction, out: &mut dyn Write) -> Result<(), LabError> {
+    let Reproduction { root, only, format, results, report } = request;
+    match results {
+        Some(results) => {
+            let bands = crate::bands::bands(root, only, results)?;
+            let (runs, found) = bands.runs();
+            print(out, &bands.report(*format))?;
+            if *format == Format::Text {
+                print(out, &format!("  {runs} runs, {found} of them kept in {}.\n", results.display()))?;
+            }
+            Ok(())
+        }
+        None => {
+            let reproduced = crate::reproduce::reproduce(root, only, report.as_deref())?;
+            print(out, &reproduced.report(*format))
+        }
+    }
 }
 
 /// Fits the constants of an experiment's machine to the rows before the change, and says how well; with `write`, the machine's file

@@ -16,6 +16,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod bands;
 pub mod calibrate;
 pub mod command;
 pub mod compare;
@@ -24,6 +25,7 @@ pub mod experiment;
 pub mod fio;
 mod fit;
 mod machine;
+mod plots;
 pub mod report;
 pub mod reproduce;
 mod run;
@@ -34,6 +36,6 @@ pub mod trace;
 pub use cost::Cost;
 pub use extant_sim::Setting;
 pub use run::{
-    Cyclictest, Direction, FileSystem, Latency, Measured, Memory, OnDevice, Outcome, Policy, ProcessorUse,
-    Report, RunError, Samples, VolumeSpec, Written, on_files, on_machine,
+    Aged, Cyclictest, Direction, FileSystem, Latency, Measured, Memory, OnDevice, Outcome, Policy,
+    ProcessorUse, Report, RunError, Samples, VolumeSpec, Written, on_files, on_machine,
 };

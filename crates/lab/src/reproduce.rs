@@ -4,7 +4,9 @@
 //! with the reproduced one, the null prediction (the figure of the first published row of the workload, as if nothing changed), and
 //! ours. The files of the experiments name what they leave out, the folder's `missing.toml` those that do not exist.
 
-use crate::experiment::{Compared, Experiment, ExperimentError, Figure, Headline, Part};
+use crate::experiment::{
+    Compared, EachRow, Experiment, ExperimentError, Figure, Headline, Part, Run, side_by_side,
+};
 use crate::text::{self, Kind};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -37,14 +39,16 @@ struct Reproduced {
     leaves_out: Vec<String>,
     compared: Vec<Compared>,
     headlines: Vec<Headline>,
+    each_row: Vec<EachRow>,
+    repeats: Option<String>,
 }
 
 /// Something that should be reproduced and is not.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Missing {
-    name: String,
-    why: String,
+pub(crate) struct Missing {
+    pub(crate) name: String,
+    pub(crate) why: String,
 }
 
 #[derive(Deserialize)]
@@ -58,11 +62,8 @@ const SMALL: f64 = 0.05;
 /// A prediction counts as near within this part.
 const NEAR: f64 = 0.20;
 
-/// Runs every experiment of a folder: each folder in it that has an `experiment.toml`, in order of names.
-///
-/// # Errors
-/// The first file that was refused, before anything runs, or the first run that did not come to its end.
-pub fn reproduce(root: &Path) -> Result<Reproduction, ExperimentError> {
+/// The folders in a folder that have an `experiment.toml`, in order of names, or those of these names; and what is listed as missing.
+pub(crate) fn folders(root: &Path, only: &[String]) -> Result<(Vec<PathBuf>, Vec<Missing>), ExperimentError> {
     let unreadable = |path: &Path, error: &dyn std::fmt::Display| {
         ExperimentError::File(path.display().to_string(), error.to_string())
     };
@@ -79,6 +80,10 @@ pub fn reproduce(root: &Path) -> Result<Reproduction, ExperimentError> {
             &"no folder with an experiment.toml in it; give the folder of the experiments",
         ));
     }
+    if let Some(name) = only.iter().find(|name| !folders.iter().any(|folder| folder.ends_with(name))) {
+        return Err(unreadable(&root.join(name), &"no experiment.toml in it; look for a slip in its name"));
+    }
+    folders.retain(|folder| only.is_empty() || only.iter().any(|name| folder.ends_with(name)));
     let list = root.join("missing.toml");
     let missing = if list.is_file() {
         let text = text::read(&list, Kind::Experiment).map_err(|problem| unreadable(&list, &problem))?;
@@ -87,17 +92,44 @@ pub fn reproduce(root: &Path) -> Result<Reproduction, ExperimentError> {
     } else {
         Vec::new()
     };
+    Ok((folders, missing))
+}
+
+/// Runs every experiment of a folder, each in a folder of its own with an `experiment.toml`, in order of names; or those of these
+/// names. With `report`, each has a report with drawings in a folder of its name there.
+///
+/// # Errors
+/// The first file that was refused, before anything runs, or the first run that did not come to its end.
+pub fn reproduce(
+    root: &Path,
+    only: &[String],
+    report: Option<&Path>,
+) -> Result<Reproduction, ExperimentError> {
+    let (folders, missing) = folders(root, only)?;
     let load = |folder: &PathBuf| Experiment::load(folder).map(Experiment::nominal);
     let loaded = folders.iter().map(load).collect::<Result<Vec<_>, _>>()?;
     let mut experiments = Vec::new();
-    for (folder, experiment) in folders.iter().zip(loaded) {
-        let cells = experiment.run()?;
+    // Of all experiments at once, so that no processor waits for the last run of each.
+    let of_each: Vec<Vec<Run>> = loaded
+        .iter()
+        .map(|experiment| if report.is_some() { Vec::new() } else { experiment.runs() })
+        .collect();
+    let counts: Vec<usize> = of_each.iter().map(Vec::len).collect();
+    let mut done = side_by_side(of_each.into_iter().flatten().collect(), Run::cells)?.into_iter();
+    for ((folder, experiment), count) in folders.iter().zip(loaded).zip(counts) {
+        let name = folder.file_name().unwrap_or_default();
+        let cells = match report {
+            Some(report) => crate::plots::report(&experiment, folder, &report.join(name))?,
+            None => done.by_ref().take(count).flatten().collect(),
+        };
         experiments.push(Reproduced {
-            folder: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            folder: name.to_string_lossy().into_owned(),
             name: experiment.name.clone(),
             leaves_out: experiment.leaves_out.clone(),
             compared: experiment.compare(&cells),
             headlines: experiment.headlines(&cells),
+            each_row: experiment.each_row(&cells),
+            repeats: experiment.repeats.clone(),
         });
     }
     Ok(Reproduction { experiments, missing })
@@ -151,7 +183,7 @@ impl Score {
     }
 }
 
-type Line = [String; 10];
+pub(crate) type Line = [String; 10];
 
 const COLUMNS: [&str; 10] =
     ["workload", "row", "figure", "", "published", "reproduced", "error", "unchanged", "error", "extant"];
@@ -216,9 +248,48 @@ fn cells(one: &Compared) -> Line {
     ]
 }
 
+/// A table of figures of every row of an experiment.
+fn every_row(out: &mut String, markdown: bool, shown: &EachRow) {
+    let title = |n: usize| shown.figures.get(n).map_or("", |figure| figure.title());
+    let columns: [&str; 10] = std::array::from_fn(|n| match n {
+        0 => "workload",
+        1 => "row",
+        2 | 3 => "",
+        _ => title(n - 4),
+    });
+    let line = |(row, values): &(String, Vec<Option<f64>>)| -> Line {
+        std::array::from_fn(|n| match n {
+            0 => shown.workload.clone(),
+            1 => row.clone(),
+            2 | 3 => String::new(),
+            _ => values
+                .get(n - 4)
+                .copied()
+                .flatten()
+                .map_or_else(String::new, |value| format!("{value:.*}", shown.figures[n - 4].digits())),
+        })
+    };
+    table(out, markdown, &columns, &shown.rows.iter().map(line).collect::<Vec<_>>());
+    if markdown {
+        out.push('\n');
+    }
+}
+
+fn every_row_json(shown: &EachRow) -> Value {
+    let row = |(row, values): &(String, Vec<Option<f64>>)| {
+        let keys = shown.figures.iter().map(|figure| figure.key());
+        let figures: serde_json::Map<String, Value> =
+            keys.zip(values).map(|(key, value)| (key.to_owned(), json!(value))).collect();
+        json!({"row": row, "figures": figures})
+    };
+    json!({"workload": shown.workload, "rows": shown.rows.iter().map(row).collect::<Vec<_>>()})
+}
+
 impl Reproduction {
+    /// The published figures, each once.
     fn all(&self) -> impl Iterator<Item = &Compared> {
-        self.experiments.iter().flat_map(|experiment| &experiment.compared)
+        let counted = self.experiments.iter().filter(|experiment| experiment.repeats.is_none());
+        counted.flat_map(|experiment| &experiment.compared)
     }
 
     /// The report.
@@ -247,7 +318,16 @@ impl Reproduction {
             if markdown {
                 out.push('\n');
             }
-            let _ = writeln!(out, "{item}{}.", Score::of(experiment.compared.iter()).sentence());
+            if !experiment.each_row.is_empty() {
+                let title = "Every row";
+                let _ = if markdown { writeln!(out, "{title}:\n") } else { writeln!(out, "  {title}") };
+                experiment.each_row.iter().for_each(|shown| every_row(&mut out, markdown, shown));
+            }
+            let counted = match &experiment.repeats {
+                None => Score::of(experiment.compared.iter()).sentence(),
+                Some(other) => format!("The figures are those of {other}, and count there"),
+            };
+            let _ = writeln!(out, "{item}{counted}.");
             for left_out in &experiment.leaves_out {
                 let _ = writeln!(out, "{item}Left out: {left_out}");
             }
@@ -304,6 +384,8 @@ impl Reproduction {
                     "figures": experiment.compared.iter().map(one).collect::<Vec<_>>(),
                     "score": Score::of(experiment.compared.iter()).json(),
                     "headlines": experiment.headlines.iter().map(headline).collect::<Vec<_>>(),
+                    "every_row": experiment.each_row.iter().map(every_row_json).collect::<Vec<_>>(),
+                    "repeats": experiment.repeats,
                     "leaves_out": experiment.leaves_out,
                 })
             })
@@ -314,7 +396,7 @@ impl Reproduction {
     }
 }
 
-fn table(out: &mut String, markdown: bool, columns: &[&str; 10], rows: &[Line]) {
+pub(crate) fn table(out: &mut String, markdown: bool, columns: &[&str; 10], rows: &[Line]) {
     if markdown { markdown_table(out, columns, rows) } else { text_table(out, columns, rows) }
 }
 
@@ -391,9 +473,16 @@ mod tests {
                 today: None,
                 ours: Some(300.0),
             }],
+            each_row: vec![EachRow {
+                workload: "w".into(),
+                figures: vec![Figure::Iops, Figure::MeanMs],
+                rows: vec![("other".into(), vec![Some(150.0), None])],
+            }],
+            repeats: None,
         };
+        let again = Reproduced { folder: "g".into(), repeats: Some("f".into()), ..experiment.clone() };
         let missing = Missing { name: "tiobench".into(), why: "not built.".into() };
-        let all = Reproduction { experiments: vec![experiment], missing: vec![missing] };
+        let all = Reproduction { experiments: vec![experiment, again], missing: vec![missing] };
         let text = all.report(Format::Text);
         assert!(
             text.contains("  w        r   iops   prediction        200         210    +5%        100   -50%"),
@@ -406,6 +495,9 @@ mod tests {
         );
         let summary = ["f", "w", "iops", "100", "100", "200", "210", "300"];
         assert!(text.lines().any(|line| line.split_whitespace().eq(summary)), "{text}");
+        let other = ["w", "other", "150"];
+        assert!(text.lines().any(|line| line.split_whitespace().eq(other)), "{text}");
+        assert!(text.contains("  The figures are those of f, and count there.\n"), "{text}");
         let markdown = all.report(Format::Markdown);
         assert!(
             markdown.contains("| w | r | iops | prediction | 200 | 210 | +5% | 100 | -50% |  |\n"),

@@ -1,5 +1,6 @@
 //! `extant lab` as users meet it: command lines in, reports out.
 
+mod exports;
 mod runs;
 mod traces;
 

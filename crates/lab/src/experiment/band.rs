@@ -1,6 +1,6 @@
 //! Bands: an experiment's rows at every value of what its source does not state.
 
-use super::{Cell, Experiment, ExperimentError, Figure, Load, Row, table};
+use super::{Cell, Experiment, ExperimentError, Figure, Load, Row, Run, side_by_side, table};
 use extant_sim::{Machine, Setting};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -134,10 +134,8 @@ impl Experiment {
             }
             _ => &[Figure::Iops, Figure::MeanMs, Figure::MaxMs, Figure::DeviationMs],
         };
-        let mut runs: Vec<Cell> = Vec::new();
-        for point in &self.points {
-            runs.push(self.run_on(&point.machine, load, row)?);
-        }
+        let all = self.points.iter().map(|point| self.run_on(&point.machine, load, row)).collect();
+        let runs: Vec<Cell> = side_by_side(all, Run::cells)?.into_iter().flatten().collect();
         let _ = write!(out, "\n{:<pad$}", format!("{}: {}", load.name, row.name), pad = width + 4);
         columns.iter().for_each(|figure| {
             let _ = write!(out, "{:>12}", figure.title());

@@ -73,7 +73,33 @@ pub struct Headline {
     pub ours: Option<f64>,
 }
 
+/// Figures that a table of all rows has at most.
+pub(crate) const EACH_ROW: usize = 6;
+
+/// Figures of every row on a workload, published or not.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct EachRow {
+    pub(crate) workload: String,
+    pub(crate) figures: Vec<Figure>,
+    /// By name.
+    pub(crate) rows: Vec<(String, Vec<Option<f64>>)>,
+}
+
 impl Experiment {
+    /// The figures of every row that its file asks for.
+    pub(crate) fn each_row(&self, cells: &[Cell]) -> Vec<EachRow> {
+        let of = |(workload, figures): (&String, &Vec<Figure>)| {
+            let values = |row: &Row| {
+                let of: Vec<&Cell> =
+                    cells.iter().filter(|cell| cell.row == row.name && cell.workload == *workload).collect();
+                (row.name.clone(), figures.iter().map(|figure| figure.mean(&of, 0)).collect())
+            };
+            let (workload, rows) = (workload.clone(), self.rows.iter().map(values).collect());
+            EachRow { workload, figures: figures.clone(), rows }
+        };
+        self.all_rows.iter().map(of).collect()
+    }
+
     /// The headline figures of these results, those that were published.
     pub fn headlines(&self, cells: &[Cell]) -> Vec<Headline> {
         let mut all = Vec::new();

@@ -1,6 +1,6 @@
 //! Constants of the machine that an experiment fits, and what each may see.
 
-use super::{Experiment, ExperimentError, Figure, Load, Row, load_machine, run_phases};
+use super::{Experiment, ExperimentError, Figure, Load, Row, Run, load_machine};
 use crate::fit::{Fit, search};
 use extant_sim::Setting;
 use serde::Deserialize;
@@ -140,13 +140,9 @@ impl Experiment {
         search(&constant.keys[0], [constant.least, constant.most], &constant.values, |value| {
             let settings = [self.settings.clone(), self.settings_of(constant, value)?].concat();
             let machine = load_machine(&self.machine_file, &settings, self.tiobench.as_ref())?;
-            let cells = match self.tiobench {
-                Some(options) => run_phases(&machine, options, &loads, row, self.seeds[0])?,
-                None => loads
-                    .iter()
-                    .map(|load| super::run_one(&machine, load, row, self.seeds[0]))
-                    .collect::<Result<_, _>>()?,
-            };
+            let (point, seed, tiobench) = (0, self.seeds[0], self.tiobench);
+            let run = Run { point, machine, loads: loads.clone(), row: row.clone(), seed, tiobench };
+            let cells = run.cells()?;
             let mut squares = Vec::new();
             for cell in &cells {
                 for figure in &constant.sees[&cell.workload] {

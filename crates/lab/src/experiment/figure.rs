@@ -4,6 +4,7 @@ use crate::experiment::Cell;
 use crate::run::ProcessorUse;
 use crate::tiobench::PhaseOutcome;
 use extant_rt::Nanos;
+use extant_sim::Spent;
 use serde::Deserialize;
 
 /// A figure of the first report of a run; its name in an experiment's file is that of the variant, in small letters.
@@ -64,6 +65,16 @@ pub enum Figure {
     WokenK,
     /// Waiters that wake-ups looked at, for each that was to be woken.
     ExaminedPerWake,
+    /// Processor time of tasks, in seconds.
+    SystemSeconds,
+    /// Groups that an allocator of Linux searched, for each search.
+    GroupsPerSearch,
+    /// Processor time of such a search, in microseconds for each group of the volume.
+    SearchUsPerGroup,
+    /// Bios that came to the disks' queues of a volume, for each GiB that was written.
+    BiosGib,
+    /// Processor time of tasks and interrupts, in seconds for each GiB that was written.
+    CpuGib,
 }
 
 /// The nominal run of the write-back thread, whose figures are pages written in a run.
@@ -71,7 +82,7 @@ const RUN_S: f64 = 300.0;
 
 impl Figure {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 32] = [
         Self::Iops,
         Self::MeanMs,
         Self::MaxMs,
@@ -99,6 +110,11 @@ impl Figure {
         Self::SpuriousK,
         Self::WokenK,
         Self::ExaminedPerWake,
+        Self::SystemSeconds,
+        Self::GroupsPerSearch,
+        Self::SearchUsPerGroup,
+        Self::BiosGib,
+        Self::CpuGib,
     ];
 
     /// Its key in an experiment's file.
@@ -131,6 +147,11 @@ impl Figure {
             Self::SpuriousK => "spurious_k",
             Self::WokenK => "woken_k",
             Self::ExaminedPerWake => "examined_per_wake",
+            Self::SystemSeconds => "system_seconds",
+            Self::GroupsPerSearch => "groups_per_search",
+            Self::SearchUsPerGroup => "search_us_per_group",
+            Self::BiosGib => "bios_gib",
+            Self::CpuGib => "cpu_gib",
         }
     }
 
@@ -164,6 +185,11 @@ impl Figure {
             Self::SpuriousK => "spurious k",
             Self::WokenK => "woken, k",
             Self::ExaminedPerWake => "seen/woken",
+            Self::SystemSeconds => "system s",
+            Self::GroupsPerSearch => "groups/search",
+            Self::SearchUsPerGroup => "us/group",
+            Self::BiosGib => "bios/GiB",
+            Self::CpuGib => "cpu s/GiB",
         }
     }
 
@@ -183,7 +209,12 @@ impl Figure {
             | Self::WakePercent
             | Self::SpuriousK
             | Self::WokenK => 1,
-            Self::WrittenMpages | Self::CpuMibS | Self::ExaminedPerWake => 2,
+            Self::WrittenMpages
+            | Self::CpuMibS
+            | Self::ExaminedPerWake
+            | Self::SystemSeconds
+            | Self::SearchUsPerGroup
+            | Self::CpuGib => 2,
             _ => 0,
         }
     }
@@ -202,6 +233,9 @@ impl Figure {
         let counted = cell.outcome.on_device.as_ref();
         let used = cell.outcome.processors.filter(|_| counted.is_some());
         let a_second = |count: u64| used.map(|used| count as f64 / used.over.as_secs_f64());
+        // The bytes that the disks wrote, where those were counted: pages that are dirty at the end had no bio.
+        let written_bytes = cell.outcome.written.map_or(measured.write.bytes, |written| written.bytes);
+        let a_gib = |amount: f64| (written_bytes > 0).then(|| amount / (written_bytes as f64 / MIB / 1024.0));
         let percent = |time: Nanos, used: ProcessorUse| 100.0 * time.as_secs_f64() / used.over.as_secs_f64();
         match self {
             Self::Iops => Some(side.iops(measured.runtime)),
@@ -219,6 +253,24 @@ impl Figure {
             }
             Self::SystemPercent => used.map(|used| percent(used.system, used)),
             Self::InterruptPercent => used.map(|used| percent(used.interrupts, used)),
+            Self::Seconds => cell.outcome.drained.map(|drained| drained.as_secs_f64()),
+            Self::SystemSeconds => used.map(|used| used.system.as_secs_f64()),
+            Self::GroupsPerSearch => {
+                let searched = counted.filter(|counted| counted.search.1 > 0);
+                searched.map(|counted| counted.search.0.searched as f64 / counted.search.1 as f64)
+            }
+            Self::SearchUsPerGroup => {
+                let searched = counted.filter(|counted| counted.search.1 > 0);
+                searched.map(|counted| {
+                    let linux = |spent: &&Spent| spent.layer == extant_history::alloc::Cost::table().layer;
+                    let ns: u64 = cell.outcome.spent.iter().filter(linux).map(|spent| spent.time.0).sum();
+                    ns as f64 / 1e3 / counted.search.1 as f64 / counted.groups as f64
+                })
+            }
+            Self::BiosGib => counted.and_then(|counted| a_gib(counted.pieces as f64)),
+            Self::CpuGib => {
+                used.and_then(|used| a_gib(used.system.as_secs_f64() + used.interrupts.as_secs_f64()))
+            }
             Self::LatencyMinUs => latency.map(|latency| latency.min_ns as f64 / 1e3),
             Self::LatencyMeanUs => latency.map(|latency| latency.mean_ns / 1e3),
             Self::LatencyMaxUs => latency.map(|latency| latency.max_ns as f64 / 1e3),

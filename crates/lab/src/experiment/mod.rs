@@ -8,20 +8,25 @@ mod band;
 mod compared;
 mod constant;
 mod figure;
+mod ranges;
+mod runs;
 mod table;
 
 pub use band::Axis;
 pub use compared::{Compared, Headline, Part};
+pub(crate) use compared::{EACH_ROW, EachRow};
 pub use constant::Constant;
 pub use figure::Figure;
+pub(crate) use runs::{Figures, Run, side_by_side};
 
 use crate::fio::{self, JobError};
-use crate::run::{Cyclictest, Memory, Outcome, Policy, RunError, VolumeSpec, on_machine};
+use crate::run::{Cyclictest, Memory, Outcome, RunError, VolumeSpec};
 use crate::text::{self, Kind};
-use crate::tiobench::{self, Phase, Tiobench, Waits};
+use crate::tiobench::{self, Phase, Tiobench};
 use band::{Band, Point};
 use extant_rt::Nanos;
 use extant_sim::{Machine, ModelError, Preemption, Setting};
+use ranges::{RangePoint, Ranges};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -49,6 +54,13 @@ pub struct Experiment {
     constants: Vec<Constant>,
     /// The figures of it that a summary shows.
     headline: Vec<Figure>,
+    /// By workload: figures that a report shows of every row.
+    all_rows: BTreeMap<String, Vec<Figure>>,
+    /// The experiment, by its folder, whose published figures these are, too: they count there.
+    pub(crate) repeats: Option<String>,
+    ranges: Ranges,
+    range_points: Vec<RangePoint>,
+    blktrace: Option<PathBuf>,
 }
 
 /// The part of an experiment whose table `expected.txt` holds: all of it, unless that takes long.
@@ -87,6 +99,11 @@ struct File {
     constant: Vec<Constant>,
     #[serde(default)]
     headline: Vec<Figure>,
+    #[serde(default)]
+    all_rows: BTreeMap<String, Vec<Figure>>,
+    repeats: Option<String>,
+    #[serde(default)]
+    ranges: Ranges,
 }
 
 #[derive(Deserialize)]
@@ -104,6 +121,9 @@ struct Workload {
     cyclictest: Option<Cyclictest>,
     /// The volume that the jobs' files are on; if not given, each file is one run of its disk.
     volume: Option<VolumeSpec>,
+    /// It ends when all that was written is durable.
+    #[serde(default)]
+    drains: bool,
 }
 
 /// A workload with its jobs.
@@ -114,6 +134,7 @@ struct Load {
     memory: Memory,
     cyclictest: Option<Cyclictest>,
     volume: Option<VolumeSpec>,
+    drains: bool,
     /// A phase of tiobench, which has no jobs.
     phase: Option<Phase>,
 }
@@ -121,7 +142,7 @@ struct Load {
 impl Load {
     fn of_phase(phase: Phase) -> Self {
         let (name, jobs, memory) = (phase.name().to_owned(), Vec::new(), Memory::default());
-        Self { name, jobs, memory, cyclictest: None, volume: None, phase: Some(phase) }
+        Self { name, jobs, memory, cyclictest: None, volume: None, drains: false, phase: Some(phase) }
     }
 }
 
@@ -138,6 +159,8 @@ struct Row {
     write_back_pass: Option<String>,
     /// Policy of direct I/O on a volume; ours if not given.
     direct_io: Option<String>,
+    /// Allocator of a volume's blocks; ours if not given.
+    allocator: Option<String>,
     /// The workloads that it runs; all if not given.
     #[serde(default)]
     workloads: Vec<String>,
@@ -267,6 +290,9 @@ impl Experiment {
             band,
             constant,
             headline,
+            all_rows,
+            repeats,
+            ranges,
         } = file;
         if seeds.is_empty() {
             return Err(syntax("seeds: an experiment needs at least one".to_owned()));
@@ -288,8 +314,8 @@ impl Experiment {
                 run_bytes,
                 ..Memory::default()
             };
-            let (cyclictest, volume) = (workload.cyclictest, workload.volume);
-            workloads.push(Load { name, jobs, memory, cyclictest, volume, phase: None });
+            let (cyclictest, volume, drains) = (workload.cyclictest, workload.volume, workload.drains);
+            workloads.push(Load { name, jobs, memory, cyclictest, volume, drains, phase: None });
         }
         match (&tiobench, workloads.is_empty()) {
             (Some(_), true) => {
@@ -315,8 +341,17 @@ impl Experiment {
         }
         let machine_file = beside(&machine);
         let machine = load_machine(&machine_file, &settings, tiobench.as_ref())?;
+        if let Some(name) = all_rows.keys().find(|name| !workloads.iter().any(|load| load.name == **name)) {
+            return Err(syntax(format!("all_rows.{name}: no workload has this name")));
+        }
+        if let Some((name, _)) = all_rows.iter().find(|(_, figures)| figures.len() > EACH_ROW) {
+            return Err(syntax(format!("all_rows.{name}: give {EACH_ROW} figures at most")));
+        }
         if workloads.iter().any(|load| load.volume.is_some()) {
             machine.check_costs(&[extant_fs::Cost::table()])?;
+        }
+        if row.iter().any(|row| row.allocator.is_some()) {
+            machine.check_costs(&[extant_history::alloc::Cost::table()])?;
         }
         if let Some(problem) = workloads.iter().find_map(|load| too_large(load, &machine)) {
             return Err(syntax(problem));
@@ -340,7 +375,14 @@ impl Experiment {
             tiobench,
             constants: constant,
             headline,
+            all_rows,
+            repeats,
+            ranges: Ranges::default(),
+            range_points: Vec::new(),
+            blktrace: None,
         };
+        experiment.range_points = experiment.points_of(&ranges, beside)?;
+        experiment.ranges = ranges;
         if let Some(band) = band {
             let machines = band.machines.iter().map(|file| beside(file)).collect();
             experiment = experiment.with_band(band, machines)?;
@@ -374,6 +416,13 @@ impl Experiment {
         self
     }
 
+    /// The same with a blktrace of each disk, `BASE.DISK.blktrace.0`; of the last run, if there are several.
+    #[must_use]
+    pub fn with_blktrace(mut self, base: Option<PathBuf>) -> Self {
+        self.blktrace = base;
+        self
+    }
+
     /// The part whose table `expected.txt` in the experiment's folder holds.
     ///
     /// # Errors
@@ -392,45 +441,14 @@ impl Experiment {
         })
     }
 
-    /// Runs every policy on every workload with every seed, each in a world of its own.
-    ///
-    /// # Errors
-    /// The first run that did not come to its end.
-    pub fn run(&self) -> Result<Vec<Cell>, ExperimentError> {
-        let mut cells = Vec::new();
-        if let Some(options) = self.tiobench {
-            for row in &self.rows {
-                for &seed in &self.seeds {
-                    cells.extend(run_phases(&self.machine, options, &self.workloads, row, seed)?);
-                }
-            }
-            return Ok(cells);
-        }
-        for load in &self.workloads {
-            for row in self.rows.iter().filter(|row| row.runs(load)) {
-                for &seed in &self.seeds {
-                    cells.push(run_one(&self.machine, load, row, seed)?);
-                }
-            }
-        }
-        Ok(cells)
+    /// Its workloads, in order.
+    pub(crate) fn workload_names(&self) -> impl Iterator<Item = &str> {
+        self.workloads.iter().map(|load| load.name.as_str())
     }
 
     /// Whether it runs tiobench, which ends by itself.
     pub fn is_tiobench(&self) -> bool {
         self.tiobench.is_some()
-    }
-
-    /// The same workload, row and seed on another machine.
-    fn run_on(&self, machine: &Machine, load: &Load, row: &Row) -> Result<Cell, ExperimentError> {
-        match self.tiobench {
-            None => run_one(machine, load, row, self.seeds[0]),
-            Some(options) => {
-                let loads = std::slice::from_ref(load);
-                let mut cells = run_phases(machine, options, loads, row, self.seeds[0])?;
-                Ok(cells.swap_remove(0))
-            }
-        }
     }
 }
 
@@ -441,58 +459,6 @@ fn load_machine(
 ) -> Result<Machine, ModelError> {
     let tables = [tiobench::Work::table()];
     crate::machine::load_for(file, settings, if tiobench.is_some() { &tables } else { &[] })
-}
-
-/// One run of tiobench: a cell for each of the workloads that are wanted of it.
-fn run_phases(
-    machine: &Machine,
-    options: Tiobench,
-    loads: &[Load],
-    row: &Row,
-    seed: u64,
-) -> Result<Vec<Cell>, ExperimentError> {
-    let ours = || extant_history::waits::OURS.to_owned();
-    let waits = Waits {
-        pages: row.page_waits.clone().unwrap_or_else(ours),
-        buffers: row.buffer_waits.clone().unwrap_or_else(ours),
-        elevator: row.elevator.clone(),
-        requests: row.requests,
-    };
-    let until = loads.iter().filter_map(|load| load.phase).max().unwrap_or(Phase::Whole);
-    let phases = tiobench::run(options, machine, &waits, seed, until).map_err(|error| {
-        ExperimentError::Run { row: row.name.clone(), workload: "tiobench".to_owned(), error: error.into() }
-    })?;
-    let cell = |load: &Load| {
-        let phase = phases.iter().find(|outcome| Some(outcome.phase) == load.phase)?;
-        let outcome = Outcome::of_phase(phase.clone());
-        Some(Cell { row: row.name.clone(), workload: load.name.clone(), seed, outcome })
-    };
-    Ok(loads.iter().filter_map(cell).collect())
-}
-
-/// One run.
-fn run_one(machine: &Machine, load: &Load, row: &Row, seed: u64) -> Result<Cell, ExperimentError> {
-    let policy = Policy {
-        elevator: row.elevator.clone(),
-        requests: row.requests,
-        memory: Memory {
-            control: row.dirty_control.clone(),
-            pass: row.write_back_pass.clone(),
-            ..load.memory.clone()
-        },
-        cyclictest: load.cyclictest,
-        volume: load.volume.clone(),
-        direct_io: row.direct_io.clone(),
-    };
-    let mut machine = machine.clone();
-    if let Some(mode) = row.preemption {
-        machine = machine.with_preemption(mode);
-    }
-    let (row, workload) = (row.name.clone(), load.name.clone());
-    match on_machine(&load.jobs, machine, &policy, seed, None) {
-        Ok(outcome) => Ok(Cell { row, workload, seed, outcome }),
-        Err(error) => Err(ExperimentError::Run { row, workload, error }),
-    }
 }
 
 /// The first thing about a row's published figures that makes no sense.

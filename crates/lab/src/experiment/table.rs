@@ -16,6 +16,14 @@ const DIRECT: [Figure; 6] = [
     Figure::CommandsS,
     Figure::FlushesGib,
 ];
+/// Columns of a run that ends when all is durable.
+const DRAINED: [Figure; 5] = [
+    Figure::Seconds,
+    Figure::SystemSeconds,
+    Figure::GroupsPerSearch,
+    Figure::SearchUsPerGroup,
+    Figure::CommandsS,
+];
 /// Columns of a phase of tiobench.
 pub(super) const PHASES: [Figure; 9] = [
     Figure::Seconds,
@@ -42,7 +50,7 @@ impl Experiment {
             let settings: Vec<String> = self.settings.iter().map(ToString::to_string).collect();
             let _ = writeln!(out, "In the machine's file: {}", settings.join(", "));
         }
-        for Load { name: workload, cyclictest, volume, jobs, phase, .. } in &self.workloads {
+        for Load { name: workload, cyclictest, volume, jobs, phase, drains, .. } in &self.workloads {
             let of = |row: &Row| -> Vec<&Cell> {
                 cells.iter().filter(|cell| (&cell.row, &cell.workload) == (&row.name, workload)).collect()
             };
@@ -58,11 +66,18 @@ impl Experiment {
             }
             let published = |figure: Figure| self.publishes(workload, figure);
             let is_direct = volume.is_some() && jobs.iter().all(|job| job.direct);
-            let mut columns: Vec<Figure> = if is_direct { DIRECT.to_vec() } else { SPEEDS.to_vec() };
+            let mut columns: Vec<Figure> = match (drains, is_direct) {
+                (true, _) => DRAINED.to_vec(),
+                (false, true) => DIRECT.to_vec(),
+                (false, false) => SPEEDS.to_vec(),
+            };
             if cells.iter().any(|cell| &cell.workload == workload && cell.outcome.written.is_some()) {
                 columns.push(Figure::WrittenMibS);
             }
             columns.extend(Some(Figure::WrittenMpages).filter(|figure| published(*figure)));
+            if volume.is_some() && !is_direct && !drains {
+                columns.extend([Figure::BiosGib, Figure::CpuGib]);
+            }
             headline(&mut out, workload, &columns);
             for row in &self.rows {
                 lines(&mut out, row, workload, &of(row), &columns);

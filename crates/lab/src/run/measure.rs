@@ -41,7 +41,7 @@ impl Latency {
     }
 
     /// Takes in what another process saw.
-    pub(super) fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         if other.count == 0 {
             return;
         }

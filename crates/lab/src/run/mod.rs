@@ -8,13 +8,15 @@ mod offsets;
 mod process;
 mod target;
 mod volume;
+mod watch;
 mod written;
 
 pub use cyclictest::Cyclictest;
 pub use measure::{Direction, Latency, Measured, Samples};
 pub use memory::Memory;
 pub use target::Policy;
-pub use volume::{FileSystem, OnDevice, VolumeSpec};
+pub use volume::{Aged, FileSystem, OnDevice, VolumeSpec};
+pub(crate) use watch::{STEP, Seen, Watch};
 pub use written::Written;
 
 use crate::fio::Job;
@@ -22,7 +24,7 @@ use crate::tiobench::{PhaseOutcome, TiobenchError};
 use extant_block::StreamId;
 use extant_history::UnknownPolicy;
 use extant_rt::{Class, Nanos, Rng, Rt, RtError, Sink};
-use extant_sim::{Machine, Sim};
+use extant_sim::{Machine, Sim, Spent};
 use file_span::FileSpan;
 use process::Process;
 use std::sync::Arc;
@@ -130,8 +132,12 @@ pub struct Outcome {
     pub written: Option<Written>,
     /// Counts of a run on a volume.
     pub on_device: Option<OnDevice>,
+    /// The time until all was durable, where [`Policy::drains`] asked for it.
+    pub drained: Option<Nanos>,
     /// Use of the processors of a modelled machine while the jobs ran.
     pub processors: Option<ProcessorUse>,
+    /// The same by the kind of work that was charged for.
+    pub spent: Vec<Spent>,
     /// A phase of tiobench, of which there are no reports.
     pub phase: Option<PhaseOutcome>,
     /// Seconds since 1970 at the end, in the world that it ran in.
@@ -177,7 +183,9 @@ impl Outcome {
             latency: None,
             written: None,
             on_device: None,
+            drained: None,
             processors: None,
+            spent: Vec::new(),
             phase: Some(phase),
             wall_clock: 0,
             is_virtual: true,
@@ -207,11 +215,17 @@ pub fn on_machine(
     })?;
     let seen = policy.cyclictest.map(|test| test.start(&rt));
     let before = (ProcessorUse::so_far(&target.sim), target.counts());
+    let spent_before = target.sim.spent();
     let counter = written::Counter::start(&target, jobs);
     let mut outcome = execute(&rt, plan, &|stream| target.dismiss(stream))?;
+    if policy.drains {
+        target.drain()?;
+        outcome.drained = Some(rt.now().saturating_sub(before.0.over));
+    }
     outcome.latency = seen.map(|seen| seen.lock().clone());
     outcome.written = counter.and_then(|counter| counter.end(&target));
     outcome.processors = Some(ProcessorUse::so_far(&target.sim).since(before.0));
+    outcome.spent = since(target.sim.spent(), &spent_before);
     outcome.on_device = target.counts().zip(before.1).map(|(now, before)| OnDevice {
         pieces: now.pieces - before.pieces,
         commands: now.commands - before.commands,
@@ -219,6 +233,19 @@ pub fn on_machine(
     });
     target.close()?;
     Ok(outcome)
+}
+
+/// The work that came to that which had been done before.
+fn since(mut now: Vec<Spent>, before: &[Spent]) -> Vec<Spent> {
+    for spent in &mut now {
+        let same =
+            |old: &&Spent| (old.layer, old.key, old.interrupt) == (spent.layer, spent.key, spent.interrupt);
+        if let Some(old) = before.iter().find(same) {
+            spent.units -= old.units;
+            spent.time = spent.time.saturating_sub(old.time);
+        }
+    }
+    now
 }
 
 /// Runs jobs on files of the host; what a job reads is made first if it is missing or too short.
@@ -306,7 +333,9 @@ fn execute(rt: &Rt, plan: Plan, ended: &dyn Fn(StreamId)) -> Result<Outcome, Run
         latency: None,
         written: None,
         on_device: None,
+        drained: None,
         processors: None,
+        spent: Vec::new(),
         phase: None,
         wall_clock: rt.wall_clock(),
         is_virtual: rt.is_virtual(),

@@ -4,8 +4,9 @@ use super::RunError;
 use super::cyclictest::Cyclictest;
 use super::file_span::{FileSpan, pages};
 use super::memory::{Kernel, Memory};
-use super::volume::{OnDevice, OnMachine, OnVolume, VolumeSpec};
+use super::volume::{OnDevice, OnMachine, OnVolume, Policies, VolumeSpec};
 use crate::fio::Job;
+use extant_block::blktrace::Blktrace;
 use extant_block::{Device, FileDevice, FileOptions, StreamId};
 use extant_cache::{Disk, Mapping, PageCache};
 use extant_history::BlockHost;
@@ -16,7 +17,7 @@ use extant_sim::disk::{DiskModel, Disks, ModelDisk};
 use extant_sim::{Machine, Sim};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How requests are ordered on a modelled machine, the settings of its page cache, and the task that samples latency.
@@ -34,6 +35,12 @@ pub struct Policy {
     pub volume: Option<VolumeSpec>,
     /// One of [`extant_history::DIRECT_IO`], on a volume; ours if not given.
     pub direct_io: Option<String>,
+    /// One of [`extant_history::ALLOCATORS`], on a volume of ext4; ours if not given.
+    pub allocator: Option<String>,
+    /// The run ends when all that the jobs have written through the cache of a volume is durable.
+    pub drains: bool,
+    /// Where the request queue of each disk writes a blktrace: `BASE.DISK.blktrace.0`, for blkparse and btt.
+    pub blktrace: Option<PathBuf>,
 }
 
 impl Default for Policy {
@@ -45,6 +52,9 @@ impl Default for Policy {
             cyclictest: None,
             volume: None,
             direct_io: None,
+            allocator: None,
+            drains: false,
+            blktrace: None,
         }
     }
 }
@@ -79,6 +89,7 @@ pub(super) struct Modelled {
     volume: Option<OnMachine>,
     /// Bios and merged ones among them, of streams that have ended.
     dismissed: Mutex<(u64, u64)>,
+    blktraces: Vec<Blktrace>,
 }
 
 #[derive(Clone)]
@@ -88,6 +99,15 @@ struct ModelledFile {
     length: u64,
     pages: Option<Mapping>,
     on_volume: Option<OnVolume>,
+}
+
+/// The major number of modelled disks in blktraces: that of SCSI disks.
+const BLKTRACE_MAJOR: u32 = 8;
+
+fn blktrace(base: &Path, disk: &str, minor: u32) -> Result<Blktrace, RunError> {
+    let path = PathBuf::from(format!("{}.{disk}", base.display()));
+    Blktrace::create(&path, BLKTRACE_MAJOR, minor)
+        .map_err(|error| RunError::file(&path.display().to_string(), &error))
 }
 
 /// Files begin at multiples of this: the size of an ext4 block group of 4 KiB blocks.
@@ -109,7 +129,13 @@ impl Modelled {
         }
         let kernel = sim.machine().kernel;
         let models = sim.machine().disks.iter().flat_map(|model| vec![model; model.count as usize]);
-        let queue = |(disk, model): (Arc<ModelDisk>, &DiskModel)| {
+        let mut blktraces = Vec::new();
+        let queue = |(minor, (disk, model)): (usize, (Arc<ModelDisk>, &DiskModel))| {
+            let blktrace = match &policy.blktrace {
+                Some(base) => Some(blktrace(base, &disk.limits().name, minor as u32)?),
+                None => None,
+            };
+            blktraces.extend(blktrace.clone());
             let host = BlockHost {
                 rotational: model.is_rotational(),
                 hz: kernel.hz,
@@ -120,12 +146,19 @@ impl Modelled {
                 requests: kernel.nr_requests.map_or(policy.requests, |requests| requests as usize),
                 batching: extant_history::batching(&policy.elevator).filter(|_| kernel.request_batching),
                 depth: model.queue_depth(),
+                blktrace,
+                number: (BLKTRACE_MAJOR, minor as u32),
                 ..QueueConfig::default()
             };
             Ok(Arc::new(Queue::new(sim.rt(), disk, elevator, config)))
         };
-        let queues: Vec<_> =
-            disks.devices().into_iter().zip(models).map(queue).collect::<Result<_, RunError>>()?;
+        let queues: Vec<_> = disks
+            .devices()
+            .into_iter()
+            .zip(models)
+            .enumerate()
+            .map(queue)
+            .collect::<Result<_, RunError>>()?;
         let names = queues.iter().map(|queue| queue.limits().name.clone()).collect();
         let is_direct = jobs.iter().all(|job| job.direct);
         let cache = if is_direct && policy.volume.is_none() {
@@ -138,12 +171,14 @@ impl Modelled {
         };
         let read = files_of(jobs, |job| job.pattern.reads);
         let free_bytes = vec![0; queues.len()];
-        let direct_io = policy.direct_io.as_deref();
+        let policies =
+            Policies { direct_io: policy.direct_io.as_deref(), allocator: policy.allocator.as_deref() };
         let pages = cache.as_ref().map(|(cache, _)| cache);
-        let on_machine = |spec| OnMachine::new(spec, direct_io, is_direct, &sim, &queues, pages);
+        let on_machine = |spec| OnMachine::new(spec, policies, is_direct, &sim, &queues, pages);
         let volume = policy.volume.clone().map(on_machine).transpose()?;
         let dismissed = Mutex::default();
-        Ok(Self { sim, queues, names, cache, files: BTreeMap::new(), read, free_bytes, volume, dismissed })
+        let files = BTreeMap::new();
+        Ok(Self { sim, queues, names, cache, files, read, free_bytes, volume, dismissed, blktraces })
     }
 
     /// The place of a process: a whole disk if the file is called like one (`/dev/sda`), otherwise a file: on the disk
@@ -237,6 +272,9 @@ impl Modelled {
     /// loss of power.
     pub(super) fn close(self) -> Result<(), RunError> {
         self.sim.rt().set_sink(None);
+        for trace in &self.blktraces {
+            trace.finish().map_err(|error| RunError::File("the blktrace".to_owned(), error.to_string()))?;
+        }
         if self.volume.is_some() {
             return Ok(());
         }
@@ -258,6 +296,11 @@ impl Modelled {
             dismissed.0 += stats.bios;
             dismissed.1 += stats.merged;
         }
+    }
+
+    /// Has all that is in the cache of a volume written back.
+    pub(super) fn drain(&self) -> Result<(), RunError> {
+        self.volume.as_ref().map_or(Ok(()), |volume| volume.drain(&self.sim))
     }
 
     /// Counts of a run on a volume, so far.

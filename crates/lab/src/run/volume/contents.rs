@@ -2,7 +2,8 @@
 
 use super::{BLOCK_BYTES, FileSystem, VolumeSpec};
 use extant_block::Sector;
-use extant_format::{BlockSize, Group, GroupDescriptor, Superblock, bit};
+use extant_format::{BlockSize, Group, GroupDescriptor, GroupFlags, Superblock, bit};
+use extant_history::alloc::Geometry;
 use extant_image::{FsType, SizePolicy, Timestamp, VolumeOptions, mkfs};
 use extant_rt::Rt;
 use std::fs::File;
@@ -46,7 +47,7 @@ pub(super) fn make(spec: &VolumeSpec) -> Result<Option<Made>, String> {
     let data = data_of(&file, spec.bytes).map_err(|error| error.to_string())?;
     let free = match spec.fs {
         FileSystem::Ext4 => Vec::new(),
-        _ => free_of(&file)?,
+        _ => free_of(&from_file(&file))?.0,
     };
     Ok(Some(Made { data, free }))
 }
@@ -90,12 +91,17 @@ fn next_data(file: &File, at: u64) -> std::io::Result<Option<u64>> {
     }
 }
 
-/// The free space, by the volume's own bitmaps.
-fn free_of(file: &File) -> Result<Vec<Range<u64>>, String> {
-    let read = |at: u64, len: usize| {
+fn from_file(file: &File) -> impl Fn(u64, usize) -> Result<Vec<u8>, String> {
+    move |at, len| {
         let mut bytes = vec![0; len];
         file.read_exact_at(&mut bytes, at).map(|()| bytes).map_err(|error| error.to_string())
-    };
+    }
+}
+
+/// The free space, by the volume's own bitmaps, and the volume's shape. `read` gives bytes of it.
+pub(super) fn free_of(
+    read: &dyn Fn(u64, usize) -> Result<Vec<u8>, String>,
+) -> Result<(Vec<Range<u64>>, Geometry), String> {
     let sb = Superblock::parse(&read(1024, 1024)?).map_err(|error| error.to_string())?;
     let mut free: Vec<Range<u64>> = Vec::new();
     for number in 0..sb.group_count() {
@@ -104,6 +110,13 @@ fn free_of(file: &File) -> Result<Vec<Range<u64>>, String> {
         let within = (number % sb.descriptors_per_block()) as usize * sb.descriptor_size();
         let bytes = read(table.0 * BLOCK_BYTES + within as u64, sb.descriptor_size())?;
         let descriptor = GroupDescriptor::parse(&bytes, &sb, group).map_err(|error| error.to_string())?;
+        if sb.has_group_csum() && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            // Its own metadata lie elsewhere on a volume with flexible groups, or count as used for this purpose.
+            let first = sb.group_first_block(group).0;
+            let end = first + u64::from(sb.group_blocks(group));
+            free.push(end - u64::from(descriptor.free_blocks)..end);
+            continue;
+        }
         let bitmap = read(descriptor.block_bitmap.0 * BLOCK_BYTES, BLOCK_BYTES as usize)?;
         let first = sb.group_first_block(group).0;
         for n in (0..sb.group_blocks(group)).filter(|n| !bit(&bitmap, *n)) {
@@ -114,5 +127,10 @@ fn free_of(file: &File) -> Result<Vec<Range<u64>>, String> {
             }
         }
     }
-    Ok(free)
+    let geometry = Geometry {
+        first_block: sb.first_data_block().0,
+        group_blocks: sb.blocks_per_group().into(),
+        groups: sb.group_count().into(),
+    };
+    Ok((free, geometry))
 }

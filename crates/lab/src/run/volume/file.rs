@@ -1,5 +1,6 @@
 //! A job's file on a volume.
 
+use super::small_files::SmallFile;
 use extant_block::{Buf, Device, IoError, IoErrorKind, Op, Sector, StreamId};
 use extant_cache::{BackingError, BackingErrorKind, CacheError};
 use extant_fs::{Error, OpenFile};
@@ -14,6 +15,8 @@ use std::sync::Arc;
 pub(crate) enum OnVolume {
     /// As a policy of history writes it, past the cache.
     Linux(Arc<LinuxFile>),
+    /// As Linux finds the blocks of small files, through the cache.
+    Small(Arc<SmallFile>),
     /// Of a volume of ours.
     Ours(Arc<OurFile>),
 }
@@ -112,6 +115,10 @@ impl OnVolume {
                 let result = file.write(rt, stream, bytes).await;
                 (buffer, result.map_err(CacheError::Io))
             }
+            Self::Small(file) => {
+                file.write(rt, at, buffer.len() as u64);
+                (buffer, Ok(()))
+            }
             Self::Ours(file) => {
                 let (buffer, result) = file.transfer(op, at, buffer, direct).await;
                 (buffer, result.map_err(told))
@@ -123,6 +130,7 @@ impl OnVolume {
     pub(in crate::run) async fn sync(&self) -> Result<(), CacheError> {
         match self {
             Self::Linux(file) => extant_block::flush(&*file.device).await.map_err(CacheError::Io),
+            Self::Small(_) => Ok(()),
             Self::Ours(file) => file.file.sync().await.map_err(told),
         }
     }
@@ -130,7 +138,7 @@ impl OnVolume {
     /// Writes what is dirty back.
     pub(in crate::run) async fn write_back(&self) -> Result<(), CacheError> {
         match self {
-            Self::Linux(_) => Ok(()),
+            Self::Linux(_) | Self::Small(_) => Ok(()),
             Self::Ours(file) => file.file.write_back().await.map_err(told),
         }
     }

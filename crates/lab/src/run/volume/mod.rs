@@ -1,27 +1,33 @@
 //! Volumes on modelled machines: real ones of ext, made, opened and closed by the code that does it on disks; and the maps of
 //! volumes that only policies of history have.
 
+mod aged;
 mod contents;
 mod device;
 mod file;
+mod small_files;
 #[cfg(test)]
 mod tests;
 
+pub use aged::Aged;
 pub(super) use file::OnVolume;
 
 use super::RunError;
 use contents::Made;
 use device::{Pages, Pieces};
-use extant_block::{Device, write};
+use extant_block::{Device, Sector, read, write};
 use extant_cache::PageCache;
 use extant_fs::{Caller, FileOptions, Volume, WriteOptions};
+use extant_history::alloc::{Mballoc, Work};
 use extant_history::direct::{BlockMap, Cost, Ext3Map, Kernel, Sent, XfsMap};
 use extant_iosched::Queue;
+use extant_rt::Class;
 use extant_sim::disk::DiskKind;
 use extant_sim::{Machine, Sim};
 use file::{LinuxFile, OurFile};
 use parking_lot::Mutex;
 use serde::Deserialize;
+use small_files::SmallFiles;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -61,6 +67,20 @@ pub struct VolumeSpec {
     /// ext4 begins it when a file that was truncated is closed (mount option `auto_da_alloc`).
     #[serde(default)]
     pub truncates: bool,
+    /// Its free space is in pieces; if not given, it is empty.
+    pub aged: Option<Aged>,
+    /// Blocks of a stripe, for allocators of history (`stripe=`); 0 if not given.
+    #[serde(default)]
+    pub stripe_blocks: u64,
+}
+
+/// The policies of history that files of a volume are under; ours where none is given.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Policies<'a> {
+    /// One of [`extant_history::DIRECT_IO`].
+    pub(super) direct_io: Option<&'a str>,
+    /// One of [`extant_history::ALLOCATORS`].
+    pub(super) allocator: Option<&'a str>,
 }
 
 /// Allocation groups of an xfs volume (mkfs.xfs's default before 2.9).
@@ -76,6 +96,10 @@ pub struct OnDevice {
     pub pieces: u64,
     /// Commands that the queues made of them.
     pub commands: u64,
+    /// The work of searches by an allocator of history, and how many those were.
+    pub search: (Work, u64),
+    /// Groups of the volume that it searched.
+    pub groups: u64,
 }
 
 /// A volume in a world.
@@ -88,6 +112,7 @@ pub(super) struct OnMachine {
     made: Option<Made>,
     ours: Option<Volume>,
     linux: Option<extant_history::direct::Direct>,
+    small: Option<(Arc<SmallFiles>, u64)>,
     sent: Arc<Mutex<Sent>>,
 }
 
@@ -95,7 +120,7 @@ impl OnMachine {
     /// Makes the volume on the machine's disks and opens it.
     pub(super) fn new(
         spec: VolumeSpec,
-        direct_io: Option<&str>,
+        policies: Policies<'_>,
         is_direct: bool,
         sim: &Sim,
         queues: &[Arc<Queue>],
@@ -106,7 +131,7 @@ impl OnMachine {
         let machine = sim.machine();
         let pieces = Pieces::default();
         let page_bytes = u64::from(machine.kernel.page_bytes);
-        let linux = match direct_io {
+        let linux = match policies.direct_io {
             None | Some(extant_history::OUR_DIRECT_IO) => None,
             Some(name) => Some(extant_history::direct_io(name)?),
         };
@@ -130,12 +155,34 @@ impl OnMachine {
             };
             rt.block_on(load)?.map_err(|error| RunError::Volume(error.to_string()))?;
         }
+        let rule = policies.allocator.filter(|name| *name != extant_history::OUR_ALLOCATOR);
+        let rule = rule.map(extant_history::allocator).transpose()?;
         let mut ours = None;
         if linux.is_none() && made.is_some() {
             let cache = cache.ok_or_else(|| failed("it needs a page cache".to_owned()))?;
             let disk = cache.attach(device.clone());
             let opened = rt.block_on(Volume::open_writable(rt, &disk, WriteOptions::default()))?;
-            ours = Some(opened.map_err(|error| failed(error.to_string()))?);
+            let volume = opened.map_err(|error| failed(error.to_string()))?;
+            if let Some(aged) = &spec.aged {
+                rt.block_on(aged.apply(&volume))?.map_err(|error| failed(error.to_string()))?;
+            }
+            ours = Some(volume);
+        }
+        let mut small = None;
+        if let (Some(rule), Some(volume)) = (rule, ours.take_if(|_| rule.is_some())) {
+            rt.block_on(volume.close())?.map_err(|error| failed(error.to_string()))?;
+            let read = |at: u64, len: usize| -> Result<Vec<u8>, String> {
+                // Whole sectors around what is wanted.
+                let (from, until) = (at / 512, (at + len as u64).div_ceil(512));
+                let bytes = read(&*device, Sector(from), ((until - from) * 512) as usize);
+                let bytes = rt.block_on(bytes).map_err(|error| error.to_string())?;
+                let bytes = bytes.map_err(|error| error.to_string())?;
+                let begin = (at - from * 512) as usize;
+                Ok(bytes[begin..begin + len].to_vec())
+            };
+            let (free, geometry) = contents::free_of(&read).map_err(failed)?;
+            let allocator = Mballoc::new(rule, spec.stripe_blocks, geometry, free);
+            small = Some((Arc::new(SmallFiles::new(allocator, device.clone())), geometry.groups));
         }
         if linux.is_none() && spec.fs == FileSystem::Xfs {
             return Err(failed(
@@ -150,7 +197,7 @@ impl OnMachine {
             map_wait: wait(Cost::MapWait(1)),
             placeholder_wait: wait(Cost::PlaceholderWait(1)),
         };
-        Ok(Self { spec, device, pieces, kernel, made, ours, linux, sent: Arc::default() })
+        Ok(Self { spec, device, pieces, kernel, made, ours, linux, small, sent: Arc::default() })
     }
 
     /// The device, for jobs without a file system.
@@ -180,6 +227,9 @@ impl OnMachine {
             let file = LinuxFile::new(policy, device, self.kernel.clone(), map, self.sent.clone());
             return Ok(Some(OnVolume::Linux(Arc::new(file))));
         }
+        if let Some((files, _)) = &self.small {
+            return Ok(Some(OnVolume::Small(files.make())));
+        }
         let Some(volume) = &self.ours else { return Ok(None) };
         let name: String = name.chars().map(|c| if c == '/' { '_' } else { c }).collect();
         let open = async {
@@ -194,7 +244,30 @@ impl OnMachine {
 
     /// Counts so far, apart from commands.
     pub(super) fn counts(&self) -> OnDevice {
-        OnDevice { sent: *self.sent.lock(), pieces: self.pieces.load(Ordering::Relaxed), commands: 0 }
+        let small = self.small.as_ref();
+        OnDevice {
+            sent: *self.sent.lock(),
+            pieces: self.pieces.load(Ordering::Relaxed),
+            commands: 0,
+            search: small.map(|(files, _)| files.work()).unwrap_or_default(),
+            groups: small.map_or(0, |(_, groups)| *groups),
+        }
+    }
+
+    /// Writes back all that the files have in the cache, and makes it durable.
+    pub(super) fn drain(&self, sim: &Sim) -> Result<(), RunError> {
+        let rt = sim.rt();
+        let result = match (&self.small, &self.ours) {
+            (Some((files, _)), _) => {
+                let (files, inside) = (files.clone(), rt.clone());
+                let flusher = async move { files.write_back(&inside).await };
+                let task = rt.spawn("flusher", Class::Normal, flusher);
+                rt.block_on(task)??
+            }
+            (None, Some(volume)) => rt.block_on(volume.sync())?.map_err(|error| error.to_string()),
+            (None, None) => Ok(()),
+        };
+        result.map_err(RunError::Volume)
     }
 
     /// Leaves the volume clean.

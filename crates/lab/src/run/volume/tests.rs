@@ -33,8 +33,10 @@ fn left_by(fs: FileSystem, writes: &[(u64, usize, bool)]) -> tempfile::NamedTemp
         bytes_per_inode: None,
         inode_bytes: None,
         truncates: false,
+        aged: None,
+        stripe_blocks: 0,
     };
-    let volume = OnMachine::new(spec, None, true, &sim, &queues, Some(&cache)).unwrap();
+    let volume = OnMachine::new(spec, Policies::default(), true, &sim, &queues, Some(&cache)).unwrap();
     let file = volume.make_file(&sim, "/mnt/a file").unwrap().unwrap();
     for &(at, len, direct) in writes {
         let buffer = Buf::from_slice(&vec![7; len]);

@@ -1,0 +1,310 @@
+//! Every published figure beside the interval of the reproduced ones: `extant lab reproduce --bands`.
+//!
+//! Each experiment's file names the ranges of what its source does not state (`[ranges]`). Its rows run at the nominal point, with
+//! other seeds, and at each value of each range by itself; the interval of a figure is that of all these runs. Runs depend on nothing but
+//! what they are given, so they share the processors, and each result is kept in a file that is named by the digest of the
+//! program and of all that the run was given: what was stopped goes on where it was, and what changed runs again.
+
+use crate::experiment::{Compared, Experiment, ExperimentError, Figure, Figures, Part, Run, side_by_side};
+use crate::reproduce::{self, Format, Missing};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// The intervals of every experiment of a folder.
+#[derive(Clone, Debug)]
+pub struct Bands {
+    experiments: Vec<Banded>,
+    missing: Vec<Missing>,
+    /// Runs, and how many of them were there already.
+    runs: usize,
+    found: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Banded {
+    folder: String,
+    name: String,
+    points: Vec<String>,
+    leaves_out: Vec<String>,
+    lines: Vec<Interval>,
+}
+
+/// A published figure with the reproduced ones of all points that have it.
+#[derive(Clone, Debug)]
+struct Interval {
+    published: Compared,
+    nominal: Option<f64>,
+    /// Least and most, and the point that is farthest from the nominal one.
+    range: Option<([f64; 2], usize)>,
+}
+
+impl Interval {
+    fn of(published: Compared, all: &[(usize, f64)]) -> Self {
+        let nominal = all.iter().find(|(point, _)| *point == 0).map(|(_, value)| *value);
+        let values = || all.iter().map(|(_, value)| *value);
+        let range = values().min_by(f64::total_cmp).zip(values().max_by(f64::total_cmp));
+        let distance = |value: f64| (value - nominal.unwrap_or(value)).abs();
+        let farthest = all.iter().max_by(|a, b| distance(a.1).total_cmp(&distance(b.1)).then(b.0.cmp(&a.0)));
+        let range = range.zip(farthest).map(|((least, most), (point, _))| ([least, most], *point));
+        Self { published, nominal, range }
+    }
+
+    /// Whether the published figure lies in the interval.
+    fn holds(&self) -> Option<bool> {
+        self.range.map(|([least, most], _)| (least..=most).contains(&self.published.published))
+    }
+}
+
+/// Results of earlier runs, by digest.
+#[derive(Debug)]
+struct Store {
+    folder: PathBuf,
+    program: [u8; 32],
+}
+
+impl Store {
+    fn open(folder: &Path) -> Result<Self, ExperimentError> {
+        std::fs::create_dir_all(folder).map_err(|error| in_file(folder, &error))?;
+        let program = std::env::current_exe().and_then(std::fs::read);
+        let program = program.map_err(|error| in_file(Path::new("the program itself"), &error))?;
+        Ok(Self { folder: folder.to_owned(), program: Sha256::digest(program).into() })
+    }
+
+    fn file(&self, run: &Run) -> PathBuf {
+        let digest = Sha256::new().chain_update(self.program).chain_update(run.contents()).finalize();
+        let name: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.folder.join(name + ".json")
+    }
+
+    /// The figures of a run, and whether they were there already.
+    fn figures(&self, run: &Run) -> Result<(Figures, bool), ExperimentError> {
+        let file = self.file(run);
+        let kept = std::fs::read_to_string(&file).ok();
+        if let Some(figures) = kept.and_then(|text| parse(&serde_json::from_str(&text).ok()?)) {
+            return Ok((figures, true));
+        }
+        let figures = run.figures()?;
+        let by_key = |all: &BTreeMap<Figure, f64>| -> BTreeMap<&str, f64> {
+            all.iter().map(|(figure, value)| (figure.key(), *value)).collect()
+        };
+        let each: BTreeMap<&String, _> = figures.iter().map(|(name, all)| (name, by_key(all))).collect();
+        // Whole or not at all: the command may be stopped at any time.
+        let beside = file.with_extension("part");
+        let text = format!("{:#}\n", json!({ "row": run.row(), "figures": each }));
+        let kept = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, &file));
+        kept.map_err(|error| in_file(&file, &error))?;
+        Ok((figures, false))
+    }
+}
+
+fn parse(value: &Value) -> Option<Figures> {
+    let of = |all: &Value| -> Option<BTreeMap<Figure, f64>> {
+        let figure = |key: &String| Figure::ALL.into_iter().find(|figure| figure.key() == key);
+        all.as_object()?.iter().map(|(key, value)| Some((figure(key)?, value.as_f64()?))).collect()
+    };
+    value["figures"].as_object()?.iter().map(|(name, all)| Some((name.clone(), of(all)?))).collect()
+}
+
+fn in_file(path: &Path, error: &std::io::Error) -> ExperimentError {
+    ExperimentError::File(path.display().to_string(), error.to_string())
+}
+
+/// Runs every experiment of a folder over its ranges, or those of these names. Results are kept in `results` and taken from there.
+///
+/// # Errors
+/// The first file that was refused, before anything runs; the first run that did not come to its end; results that cannot be
+/// kept.
+pub fn bands(root: &Path, only: &[String], results: &Path) -> Result<Bands, ExperimentError> {
+    let (folders, missing) = reproduce::folders(root, only)?;
+    let load = |folder: &PathBuf| Experiment::load(folder).map(Experiment::nominal);
+    let experiments = folders.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+    let store = Store::open(results)?;
+    let runs: Vec<(usize, Run)> = experiments
+        .iter()
+        .enumerate()
+        .flat_map(|(number, one)| one.range_runs().into_iter().map(move |run| (number, run)))
+        .collect();
+    let all = runs.iter().map(|(_, run)| run.clone()).collect();
+    let done = side_by_side(all, move |run| store.figures(run))?;
+    let found = done.iter().filter(|(_, found)| *found).count();
+    let banded = experiments.iter().zip(&folders).enumerate().map(|(number, (experiment, folder))| {
+        let own: Vec<(&Run, &Figures)> = runs
+            .iter()
+            .zip(&done)
+            .filter(|((of, _), _)| *of == number)
+            .map(|((_, run), (figures, _))| (run, figures))
+            .collect();
+        let interval = |one: Compared| {
+            let value = |(run, figures): &(&Run, &Figures)| {
+                let value = figures.get(&one.workload)?.get(&one.figure)?;
+                (run.row() == one.row).then_some((run.point, *value))
+            };
+            let all: Vec<(usize, f64)> = own.iter().filter_map(value).collect();
+            Interval::of(one, &all)
+        };
+        Banded {
+            folder: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            name: experiment.name.clone(),
+            points: experiment.range_labels(),
+            leaves_out: experiment.leaves_out.clone(),
+            lines: experiment.compare(&[]).into_iter().map(interval).collect(),
+        }
+    });
+    Ok(Bands { experiments: banded.collect(), missing, runs: runs.len(), found })
+}
+
+const COLUMNS: [&str; 10] =
+    ["workload", "row", "figure", "", "published", "nominal", "least", "most", "inside", "farthest at"];
+
+impl Bands {
+    /// The report.
+    pub fn report(&self, format: Format) -> String {
+        match format {
+            Format::Text => self.tables(false),
+            Format::Markdown => self.tables(true),
+            Format::Json => format!("{:#}\n", self.json()),
+        }
+    }
+
+    fn tables(&self, markdown: bool) -> String {
+        let mut out = String::new();
+        let item = if markdown { "- " } else { "  " };
+        let mut all = [0; 2];
+        for one in &self.experiments {
+            let head = format!("{}: {}", one.folder, one.name);
+            let _ = if markdown { writeln!(out, "## {head}\n") } else { writeln!(out, "{head}") };
+            let rows: Vec<_> = one.lines.iter().map(|line| one.cells(line)).collect();
+            reproduce::table(&mut out, markdown, &COLUMNS, &rows);
+            if markdown {
+                out.push('\n');
+            }
+            let [inside, count] = one.score();
+            all = [all[0] + inside, all[1] + count];
+            let _ = writeln!(out, "{item}{inside} of {count} predictions lie in their intervals.");
+            let _ = writeln!(out, "{item}Points: {}.", one.points.join(", "));
+            for left_out in &one.leaves_out {
+                let _ = writeln!(out, "{item}Left out: {left_out}");
+            }
+            out.push('\n');
+        }
+        let heading = if markdown { "## All of them\n\n" } else { "All of them\n" };
+        let _ = writeln!(out, "{heading}{item}{} of {} predictions lie in their intervals.", all[0], all[1]);
+        let _ = writeln!(out, "{item}One value at a time: values that change together are left out.");
+        for Missing { name, why } in &self.missing {
+            let _ = writeln!(out, "{item}Missing: {name}: {why}");
+        }
+        out
+    }
+
+    fn json(&self) -> Value {
+        let line = |line: &Interval| {
+            json!({
+                "workload": line.published.workload,
+                "row": line.published.row,
+                "figure": line.published.figure.key(),
+                "part": line.published.part.name(),
+                "published": line.published.published,
+                "nominal": line.nominal,
+                "least": line.range.map(|(range, _)| range[0]),
+                "most": line.range.map(|(range, _)| range[1]),
+                "inside": line.holds(),
+            })
+        };
+        let one = |one: &Banded| {
+            json!({
+                "folder": one.folder,
+                "name": one.name,
+                "points": one.points,
+                "figures": one.lines.iter().map(line).collect::<Vec<_>>(),
+                "leaves_out": one.leaves_out,
+            })
+        };
+        let missing: Vec<Value> =
+            self.missing.iter().map(|missing| json!({"name": missing.name, "why": missing.why})).collect();
+        json!({"experiments": self.experiments.iter().map(one).collect::<Vec<_>>(), "missing": missing})
+    }
+
+    /// How many runs there were, and how many of them had been kept.
+    pub fn runs(&self) -> (usize, usize) {
+        (self.runs, self.found)
+    }
+}
+
+impl Banded {
+    /// Predictions whose interval has the published figure, and all predictions.
+    fn score(&self) -> [usize; 2] {
+        let predictions = self.lines.iter().filter(|line| line.published.part == Part::Prediction);
+        let inside = predictions.clone().filter(|line| line.holds() == Some(true)).count();
+        [inside, predictions.count()]
+    }
+
+    fn cells(&self, line: &Interval) -> [String; 10] {
+        let one = &line.published;
+        let shown = |value: f64| format!("{value:.*}", one.figure.digits());
+        let maybe = |value: Option<f64>| value.map(shown).unwrap_or_default();
+        let inside = line.holds().map(|holds| if holds { "yes" } else { "no" });
+        let farthest = line.range.filter(|([least, most], _)| least < most);
+        [
+            one.workload.clone(),
+            one.row.clone(),
+            one.figure.title().to_owned(),
+            one.part.name().to_owned(),
+            shown(one.published),
+            maybe(line.nominal),
+            maybe(line.range.map(|(range, _)| range[0])),
+            maybe(line.range.map(|(range, _)| range[1])),
+            inside.unwrap_or_default().to_owned(),
+            farthest.map(|(_, point)| self.points[point].clone()).unwrap_or_default(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn published(value: f64) -> Compared {
+        let (workload, row) = ("w".to_owned(), "r".to_owned());
+        let (figure, part) = (Figure::Iops, Part::Prediction);
+        Compared { workload, row, figure, part, published: value, reproduced: None, null: None, ours: None }
+    }
+
+    #[test]
+    fn an_interval_is_that_of_all_points_and_names_the_farthest() {
+        let line = Interval::of(published(120.0), &[(0, 100.0), (1, 90.0), (2, 130.0)]);
+        assert_eq!(line.range, Some(([90.0, 130.0], 2)));
+        assert_eq!((line.nominal, line.holds()), (Some(100.0), Some(true)));
+        assert_eq!(Interval::of(published(89.0), &[(0, 100.0), (1, 90.0)]).holds(), Some(false));
+        assert_eq!(Interval::of(published(89.0), &[]).holds(), None, "the model has no such figure");
+    }
+
+    #[test]
+    fn a_stopped_command_goes_on_and_changed_runs_run_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("experiments/small");
+        std::fs::create_dir_all(&folder).unwrap();
+        let machines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines");
+        let file = |values: &str| {
+            format!(
+                "name = \"Small\"\nsource = \"none\"\nmachine = \"{}/sata-7200-2013.toml\"\nseeds = [1]\n\
+                 [ranges]\nseeds = [2]\nset.hz = {values}\n[[workload]]\nname = \"w\"\njobs = \"j.fio\"\n\
+                 [[row]]\nname = \"r\"\nelevator = \"none\"\nrequests = 128\npublished.w = {{ iops = 100 }}\n",
+                machines.display()
+            )
+        };
+        std::fs::write(folder.join("j.fio"), "[j]\nrw=randread\nsize=64m\nruntime=1\ndirect=1\n").unwrap();
+        let run = |values: &str| {
+            std::fs::write(folder.join("experiment.toml"), file(values)).unwrap();
+            bands(&dir.path().join("experiments"), &[], &dir.path().join("results")).unwrap()
+        };
+        let first = run("[250]");
+        assert_eq!(first.runs(), (3, 0));
+        let second = run("[250]");
+        assert_eq!((second.runs(), second.report(Format::Text)), ((3, 3), first.report(Format::Text)));
+        assert_eq!(run("[250, 300]").runs(), (4, 3));
+        assert!(bands(&dir.path().join("experiments"), &["other".into()], dir.path()).is_err());
+    }
+}

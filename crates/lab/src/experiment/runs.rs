@@ -1,0 +1,225 @@
+//! Runs of an experiment, each of which depends on nothing but what it is given, so that they share the processors of the host.
+
+use super::{Cell, Experiment, ExperimentError, Figure, Load, Row};
+use crate::run::{Memory, Outcome, Policy, Seen, Watch, on_machine};
+use crate::tiobench::{self, Phase, Tiobench, Waits};
+use extant_rt::{RealConfig, Rt, Sink};
+use extant_sim::Machine;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The figures of one run, by workload.
+pub(crate) type Figures = BTreeMap<String, BTreeMap<Figure, f64>>;
+
+/// A row on a workload with a seed; of tiobench, whose phases follow each other, on all of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    /// The point of the ranges, by its place in [`Experiment::range_labels`]; the first is the nominal one.
+    pub(crate) point: usize,
+    pub(super) machine: Machine,
+    pub(super) loads: Vec<Load>,
+    pub(super) row: Row,
+    pub(super) seed: u64,
+    pub(super) tiobench: Option<Tiobench>,
+}
+
+impl Run {
+    /// The row that it is of.
+    pub(crate) fn row(&self) -> &str {
+        &self.row.name
+    }
+
+    /// All that its outcome depends on, beside the program.
+    pub(crate) fn contents(&self) -> String {
+        let mut row = self.row.clone();
+        (row.published, row.calibrated) = (BTreeMap::new(), BTreeMap::new());
+        (row.not_derivable, row.workloads) = (BTreeMap::new(), Vec::new());
+        let Self { machine, loads, seed, tiobench, .. } = self;
+        format!("{machine:?}\n{loads:?}\n{row:?}\n{seed}\n{tiobench:?}\n")
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// It did not come to its end.
+    pub(crate) fn cells(&self) -> Result<Vec<Cell>, ExperimentError> {
+        self.watched(Watched::default())
+    }
+
+    fn watched(&self, watched: Watched<'_>) -> Result<Vec<Cell>, ExperimentError> {
+        let Self { machine, loads, row, seed, .. } = self;
+        match self.tiobench {
+            Some(options) => run_phases(machine, options, loads, row, *seed),
+            None => loads.iter().map(|load| run_one(machine, load, row, *seed, watched.clone())).collect(),
+        }
+    }
+
+    /// Runs it, and gives what drawings need beside each cell.
+    fn seen(&self) -> Result<Vec<(Cell, Seen)>, ExperimentError> {
+        let watch = Arc::new(Watch::default());
+        let cells = self.watched(Watched { sink: Some(watch.clone()), blktrace: None })?;
+        Ok(cells.into_iter().map(|cell| (cell, watch.take())).collect())
+    }
+
+    /// Runs it for its figures.
+    ///
+    /// # Errors
+    /// It did not come to its end.
+    pub(crate) fn figures(&self) -> Result<Figures, ExperimentError> {
+        let of = |cell: &Cell| {
+            let each = Figure::ALL.into_iter().filter_map(|figure| Some((figure, figure.of(cell, 0)?)));
+            (cell.workload.clone(), each.collect())
+        };
+        Ok(self.cells()?.iter().map(of).collect())
+    }
+}
+
+impl Experiment {
+    /// Every row on every workload with every seed.
+    pub(crate) fn runs(&self) -> Vec<Run> {
+        let (machine, tiobench) = (&self.machine, self.tiobench);
+        let run = |loads: Vec<Load>, row: &Row, seed: u64| {
+            let (machine, row) = (machine.clone(), row.clone());
+            Run { point: 0, machine, loads, row, seed, tiobench }
+        };
+        let mut runs = Vec::new();
+        if tiobench.is_some() {
+            for row in &self.rows {
+                runs.extend(self.seeds.iter().map(|seed| run(self.workloads.clone(), row, *seed)));
+            }
+            return runs;
+        }
+        for load in &self.workloads {
+            for row in self.rows.iter().filter(|row| row.runs(load)) {
+                runs.extend(self.seeds.iter().map(|seed| run(vec![load.clone()], row, *seed)));
+            }
+        }
+        runs
+    }
+
+    /// Runs every policy on every workload with every seed, each in a world of its own.
+    ///
+    /// # Errors
+    /// The first run that did not come to its end.
+    pub fn run(&self) -> Result<Vec<Cell>, ExperimentError> {
+        let cells = match &self.blktrace {
+            None => side_by_side(self.runs(), Run::cells)?,
+            // One after the other: the traces are those of the last.
+            Some(_) => {
+                let blktrace = self.blktrace.as_deref();
+                let run = |run: Run| run.watched(Watched { sink: None, blktrace });
+                self.runs().into_iter().map(run).collect::<Result<_, _>>()?
+            }
+        };
+        Ok(cells.into_iter().flatten().collect())
+    }
+
+    /// The same, and what drawings need of each run.
+    ///
+    /// # Errors
+    /// As [`Experiment::run`].
+    pub(crate) fn run_watched(&self) -> Result<Vec<(Cell, Seen)>, ExperimentError> {
+        Ok(side_by_side(self.runs(), Run::seen)?.into_iter().flatten().collect())
+    }
+
+    /// A row on one workload with the first seed, on another machine.
+    pub(super) fn run_on(&self, machine: &Machine, load: &Load, row: &Row) -> Run {
+        let (machine, loads, row) = (machine.clone(), vec![load.clone()], row.clone());
+        Run { point: 0, machine, loads, row, seed: self.seeds[0], tiobench: self.tiobench }
+    }
+}
+
+/// The results of all runs in their order, as many at a time as there are processors.
+pub(crate) fn side_by_side<R: Send + 'static>(
+    runs: Vec<Run>,
+    each: impl Fn(&Run) -> Result<R, ExperimentError> + Send + Sync + 'static,
+) -> Result<Vec<R>, ExperimentError> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let rt = Rt::real(RealConfig { blocking_threads: Some(threads), ..RealConfig::default() });
+    let each = Arc::new(each);
+    let stopped = |error: &dyn std::fmt::Display| {
+        ExperimentError::File("the runs side by side".to_owned(), error.to_string())
+    };
+    let all = async {
+        let begin = |run: Run| {
+            let each = each.clone();
+            rt.spawn_blocking("a run of an experiment", move || each(&run))
+        };
+        let tasks: Vec<_> = runs.into_iter().map(begin).collect();
+        let mut done = Vec::new();
+        for task in tasks {
+            done.push(task.await.map_err(|error| stopped(&error))??);
+        }
+        Ok::<_, ExperimentError>(done)
+    };
+    rt.block_on(all).map_err(|error| stopped(&error))?
+}
+
+/// One run of tiobench: a cell for each of the workloads that are wanted of it.
+fn run_phases(
+    machine: &Machine,
+    options: Tiobench,
+    loads: &[Load],
+    row: &Row,
+    seed: u64,
+) -> Result<Vec<Cell>, ExperimentError> {
+    let ours = || extant_history::waits::OURS.to_owned();
+    let waits = Waits {
+        pages: row.page_waits.clone().unwrap_or_else(ours),
+        buffers: row.buffer_waits.clone().unwrap_or_else(ours),
+        elevator: row.elevator.clone(),
+        requests: row.requests,
+    };
+    let until = loads.iter().filter_map(|load| load.phase).max().unwrap_or(Phase::Whole);
+    let phases = tiobench::run(options, machine, &waits, seed, until).map_err(|error| {
+        ExperimentError::Run { row: row.name.clone(), workload: "tiobench".to_owned(), error: error.into() }
+    })?;
+    let cell = |load: &Load| {
+        let phase = phases.iter().find(|outcome| Some(outcome.phase) == load.phase)?;
+        let outcome = Outcome::of_phase(phase.clone());
+        Some(Cell { row: row.name.clone(), workload: load.name.clone(), seed, outcome })
+    };
+    Ok(loads.iter().filter_map(cell).collect())
+}
+
+/// Where the events of a run go.
+#[derive(Clone, Default)]
+struct Watched<'a> {
+    sink: Option<Arc<dyn Sink>>,
+    blktrace: Option<&'a Path>,
+}
+
+/// One run.
+fn run_one(
+    machine: &Machine,
+    load: &Load,
+    row: &Row,
+    seed: u64,
+    watched: Watched<'_>,
+) -> Result<Cell, ExperimentError> {
+    let policy = Policy {
+        elevator: row.elevator.clone(),
+        requests: row.requests,
+        memory: Memory {
+            control: row.dirty_control.clone(),
+            pass: row.write_back_pass.clone(),
+            ..load.memory.clone()
+        },
+        cyclictest: load.cyclictest,
+        volume: load.volume.clone(),
+        direct_io: row.direct_io.clone(),
+        allocator: row.allocator.clone(),
+        drains: load.drains,
+        blktrace: watched.blktrace.map(Path::to_owned),
+    };
+    let mut machine = machine.clone();
+    if let Some(mode) = row.preemption {
+        machine = machine.with_preemption(mode);
+    }
+    let (row, workload) = (row.name.clone(), load.name.clone());
+    match on_machine(&load.jobs, machine, &policy, seed, watched.sink) {
+        Ok(outcome) => Ok(Cell { row, workload, seed, outcome }),
+        Err(error) => Err(ExperimentError::Run { row, workload, error }),
+    }
+}

@@ -1,0 +1,59 @@
+//! Reports of an experiment with drawings: `extant lab run EXPERIMENT --report FOLDER`.
+//!
+//! A folder gets `report.md`, with the tables and the command that repeats each row, and a drawing (SVG) for each workload: latencies,
+//! scheduling latencies, dirty pages and bandwidth over time, the sizes of commands, and processor time by cause. The same runs
+//! give the same bytes.
+
+mod draw;
+
+use crate::experiment::{Cell, Experiment, ExperimentError};
+use crate::run::Seen;
+use std::fmt::Write;
+use std::path::Path;
+
+/// Runs an experiment and writes the report into a folder; gives the results.
+///
+/// # Errors
+/// The first run that did not come to its end, or a file that could not be written.
+pub(crate) fn report(
+    experiment: &Experiment,
+    path: &Path,
+    folder: &Path,
+) -> Result<Vec<Cell>, ExperimentError> {
+    let (cells, seen): (Vec<Cell>, Vec<Seen>) = experiment.run_watched()?.into_iter().unzip();
+    let mut text = format!("# {}\n\n```\n{}```\n", experiment.name, experiment.table(&cells));
+    let workloads: Vec<&str> = experiment.workload_names().collect();
+    let mut files = Vec::new();
+    for (number, workload) in workloads.into_iter().enumerate() {
+        let of: Vec<(&Cell, &Seen)> =
+            cells.iter().zip(&seen).filter(|(cell, _)| cell.workload == workload).collect();
+        let _ = writeln!(text, "\n## {workload}\n");
+        if let Some(drawing) = draw::draw(workload, &of) {
+            let name = format!("workload-{}.svg", number + 1);
+            let _ = writeln!(text, "![{workload}]({name})\n");
+            files.push((name, drawing));
+        }
+        let mut rows: Vec<&str> = of.iter().map(|(cell, _)| cell.row.as_str()).collect();
+        rows.dedup();
+        for row in rows {
+            let _ =
+                writeln!(text, "    extant lab run --workload '{workload}' --row '{row}' {}", path.display());
+        }
+    }
+    if !experiment.leaves_out.is_empty() {
+        text.push_str("\n## Left out\n\n");
+        experiment.leaves_out.iter().for_each(|left_out| {
+            let _ = writeln!(text, "- {left_out}");
+        });
+    }
+    files.push(("report.md".to_owned(), text));
+    let in_file = |path: &Path, error: std::io::Error| {
+        ExperimentError::File(path.display().to_string(), error.to_string())
+    };
+    std::fs::create_dir_all(folder).map_err(|error| in_file(folder, error))?;
+    for (name, contents) in files {
+        let path = folder.join(name);
+        std::fs::write(&path, contents).map_err(|error| in_file(&path, error))?;
+    }
+    Ok(cells)
+}

@@ -1,0 +1,62 @@
+//! Volumes that were in use for long: free space in pieces.
+
+use super::BLOCK_BYTES;
+use extant_fs::{Caller, Error, Fallocate, FileOptions, Volume};
+use extant_rt::Rng;
+use serde::Deserialize;
+
+/// Free space as a volume has it that was filled and emptied for years: one file has all of it but holes.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Aged {
+    /// The part of the volume that is free, in per cent.
+    pub free_percent: u64,
+    /// The shortest hole, in blocks.
+    pub least_blocks: u64,
+    /// The longest.
+    pub most_blocks: u64,
+}
+
+/// Blocks that the map of the file may need before any hole is free.
+const MAP_BLOCKS: u64 = 128;
+
+impl Aged {
+    /// Ages a volume that was just made; the same volume gives the same holes.
+    pub(super) async fn apply(&self, volume: &Volume) -> Result<(), Error> {
+        let caller = Caller::root();
+        let node = volume.root_node().await?.create(&caller, b"years", 0o600).await?;
+        let file = node.open(&caller, FileOptions { reserved_blocks: true, ..FileOptions::default() })?;
+        // Until only what its map needs is left free: less than the shortest hole.
+        let mut blocks = 0;
+        loop {
+            let free = volume.space().blocks_free;
+            let more = free.saturating_sub(free / 1000 + MAP_BLOCKS);
+            if more == 0 {
+                break;
+            }
+            let (at, len) = (blocks * BLOCK_BYTES, more * BLOCK_BYTES);
+            file.fallocate(Fallocate::Allocate { keep_size: false }, at, len).await?;
+            blocks += more;
+        }
+        let mut rng = Rng::labelled(1, "years");
+        let spread = self.most_blocks.saturating_sub(self.least_blocks) + 1;
+        let used = 100 - self.free_percent.clamp(1, 99);
+        let mut at = 0;
+        for hole_number in 1.. {
+            let hole = self.least_blocks + rng.below(spread);
+            // Between holes lies on average what the free part leaves.
+            let between = hole * used / (100 - used);
+            let hole_at = at + between / 2 + rng.below(between.max(1));
+            if hole_at + hole > blocks {
+                break;
+            }
+            file.fallocate(Fallocate::PunchHole, hole_at * BLOCK_BYTES, hole * BLOCK_BYTES).await?;
+            at = hole_at + hole;
+            // Freed blocks can be allocated, for the map, once that is durable.
+            if hole_number % 500 == 0 {
+                volume.sync().await?;
+            }
+        }
+        volume.sync().await
+    }
+}
