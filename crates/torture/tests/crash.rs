@@ -57,6 +57,19 @@ fn every_crash_of_a_volume_of_another_shape_leaves_what_was_promised() {
     }
 }
 
+/// On a volume with `ea_inode`, an attribute is there with its value or not at all, and no value without an attribute.
+#[test]
+fn every_crash_of_values_in_inodes_of_their_own_leaves_what_was_promised() {
+    let effort = Effort { fsck_every: 10, recut_every: 100, ..Effort::default() };
+    let Some(campaign) = campaign("ext4-ea-inode", effort) else { return };
+    let mut total = Tally::default();
+    for workload in short_directed().filter(|workload| workload.name.contains("values")) {
+        total += campaign.check(&workload).unwrap_or_else(|failure| panic!("{failure}"));
+    }
+    println!("{total}");
+    assert!(total.distinct > 50, "{total}");
+}
+
 /// Changes that ACE's workloads do not reach, recovery cut off among it; the long workloads are left to `cargo xtask torture`.
 #[test]
 fn every_crash_of_the_directed_workloads_leaves_what_was_promised() {

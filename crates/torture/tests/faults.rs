@@ -2,7 +2,7 @@
 
 use extant_block::Op;
 use extant_rt::Rng;
-use extant_torture::campaign::{PROFILES, UNLOGGED};
+use extant_torture::campaign::{EA_INODE, PROFILES, UNLOGGED};
 use extant_torture::check::Fsck;
 use extant_torture::faults::{FailOne, Full, Scarce, Sweep, WORKLOADS};
 
@@ -21,9 +21,15 @@ fn a_device_that_fails_once_loses_nothing_that_was_acknowledged() {
     }
     let mut rng = Rng::labelled(1, "faults");
     for (n, profile) in
-        [PROFILES[0], PROFILES[4], UNLOGGED[0], PROFILES[5], UNLOGGED[2], PROFILES[9]].into_iter().enumerate()
+        [PROFILES[0], PROFILES[4], UNLOGGED[0], PROFILES[5], UNLOGGED[2], PROFILES[9], EA_INODE]
+            .into_iter()
+            .enumerate()
     {
-        for workload in &WORKLOADS[n % 3..][..2] {
+        let workloads = match profile.name == EA_INODE.name {
+            true => &WORKLOADS[4..],
+            false => &WORKLOADS[n % 3..][..2],
+        };
+        for workload in workloads {
             let sweep = Sweep::new(profile, workload, 1).unwrap();
             for op in [Op::Read, Op::Write, Op::Flush] {
                 let bios = sweep.bios(op).unwrap();

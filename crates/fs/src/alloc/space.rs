@@ -211,7 +211,7 @@ mod tests {
         assert!(refusal(3) && refusal(8), "the whole volume has as many");
         assert!(!refusal(9));
         space.freed(5);
-        assert!(!refusal(3), "what was freed is enough");
+        assert!(!refusal(3), "freed blocks are enough");
         assert!(refusal(13) && !refusal(14));
         let full = Space::new(10, 2);
         full.freed(5);

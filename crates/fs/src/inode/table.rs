@@ -5,7 +5,7 @@ use crate::alloc::{Allocator, LoggedInode, NewInode};
 use crate::journal::Handle;
 use crate::meta::{InodeCell, MetaKind, MetaStore, Tid};
 use extant_cache::accounts::{Account, Shrink};
-use extant_format::{Corrupt, Inode, InodeNumber, Place, VolumeBlock, inode_offset};
+use extant_format::{Corrupt, Inode, InodeFlags, InodeNumber, Place, VolumeBlock, inode_offset};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 use std::collections::{HashMap, VecDeque};
@@ -111,6 +111,10 @@ impl Inodes {
             return Err(Corrupt::field(place, "inode", number.0.into(), "none of the volume's own").into());
         }
         let cell = self.get(number).await?;
+        if cell.read(|inode| inode.flags().contains(InodeFlags::EA_INODE)) {
+            let rule = "none that holds a value of an attribute";
+            return Err(Corrupt::field(place, "inode", number.0.into(), rule).into());
+        }
         if cell.is_live() {
             return Ok(cell);
         }

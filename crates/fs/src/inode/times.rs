@@ -1,6 +1,6 @@
 //! Where the time stamps of inodes come from.
 
-use extant_format::Timestamp;
+use extant_format::{Superblock, Timestamp};
 use extant_rt::Rt;
 
 /// The wall clock of a volume.
@@ -24,6 +24,12 @@ impl Clock {
             let (seconds, nanos) = self.rt.wall_time();
             Timestamp { seconds, nanos }
         })
+    }
+
+    /// `i_dtime` of an inode that is deleted now. e2fsck takes a time below the number of inodes for a link of the orphan list.
+    pub(crate) fn deleted_at(&self, sb: &Superblock) -> u32 {
+        let now = self.now().seconds.clamp(0, u32::MAX.into()) as u32;
+        now.max(sb.inodes_count().saturating_add(1))
     }
 }
 

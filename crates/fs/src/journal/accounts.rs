@@ -33,7 +33,7 @@ impl Charge {
     }
 }
 
-/// What a transaction, or a part of one, changes of the use of owners.
+/// The changes of owners' use that a transaction, or a part of one, makes.
 #[derive(Debug, Default)]
 pub(super) struct Charges {
     /// With the blocks of quotas that each dirties at most.
@@ -47,15 +47,19 @@ impl Charges {
         if before == after {
             return;
         }
+        for (usage, sign) in [(before, -1), (after, 1)] {
+            let Some(usage) = usage else { continue };
+            let space = i64::try_from(usage.space_bytes).unwrap_or(i64::MAX);
+            self.charge(usage, Charge { space_bytes: sign * space, inodes: sign }, accounts);
+        }
+    }
+
+    /// Charges the owners of an inode.
+    pub(super) fn charge(&mut self, of: Usage, charge: Charge, accounts: &dyn Accounts) {
         for kind in [QuotaKind::User, QuotaKind::Group, QuotaKind::Project] {
-            for (usage, sign) in [(before, -1), (after, 1)] {
-                let Some(usage) = usage else { continue };
-                let space = i64::try_from(usage.space_bytes).unwrap_or(i64::MAX);
-                let charge = Charge { space_bytes: sign * space, inodes: sign };
-                let owner = (kind, usage.owner(kind));
-                let blocks = accounts.blocks_of(owner);
-                self.add(owner, charge, blocks);
-            }
+            let owner = (kind, of.owner(kind));
+            let blocks = accounts.blocks_of(owner);
+            self.add(owner, charge, blocks);
         }
     }
 

@@ -1,9 +1,9 @@
 //! Handles: how operations change metadata.
 
-use super::accounts::{Charges, OPERATION_QUOTA_BLOCKS};
+use super::accounts::{Charge, Charges, OPERATION_QUOTA_BLOCKS};
 use super::state::State;
 use super::{Credits, Inner, Tid};
-use crate::meta::{GroupEdit, InodeCell, InodeEdit, MetaBlock, MetaKind, PhysicalRun, SuperblockEdit};
+use crate::meta::{GroupEdit, InodeCell, InodeEdit, MetaBlock, MetaKind, PhysicalRun, SuperblockEdit, Usage};
 use crate::{Cost, Error};
 use extant_cache::blocks::{BlockBytes, BlockEdit, BlockRef, EditToken};
 use extant_format::{Group, VolumeBlock};
@@ -28,6 +28,8 @@ pub(crate) struct Handle {
     changes: Vec<Change>,
     /// On a volume with quotas: inodes that it changed.
     charged: Vec<Arc<InodeCell>>,
+    /// Inodes of attributes' values that owners are charged besides.
+    values: Vec<(Usage, i64)>,
     /// Not `Send`, so that no task that another thread may go on with holds one while it waits.
     _stays: PhantomData<*const ()>,
 }
@@ -83,6 +85,7 @@ impl Handle {
             unwinding: std::thread::panicking(),
             changes: Vec::new(),
             charged: Vec::new(),
+            values: Vec::new(),
             _stays: PhantomData,
         }
     }
@@ -146,6 +149,17 @@ impl Handle {
         edit
     }
 
+    /// Charges the owners of an inode `count` inodes that hold values of its attributes: of them, its record says only the
+    /// space. The caller is editing no inode.
+    pub(crate) fn charge_values(&mut self, owner: &InodeCell, count: i64) {
+        if count != 0
+            && self.inner.accounts.get().is_some()
+            && let Some(usage) = owner.read(|inode| Usage::of(inode, self.inner.store.shape()))
+        {
+            self.values.push((usage, count));
+        }
+    }
+
     /// A group's descriptor, to be changed.
     pub(crate) fn group(&mut self, group: Group) -> GroupEdit<'_> {
         let inner = &*self.inner;
@@ -172,13 +186,16 @@ impl Handle {
         self.changes.push(change);
     }
 
-    /// What its changes make owners use. Operations beside it that change the same inodes belong to the same transaction,
+    /// The use by owners that its changes make. Operations beside it that change the same inodes belong to the same transaction,
     /// so that each difference may be told by either.
     fn charges(&mut self) -> Charges {
         let mut charges = Charges::default();
         if let Some(accounts) = self.inner.accounts.get() {
             for inode in self.charged.drain(..) {
                 charges.change(inode.usage_change(self.inner.store.shape()), &**accounts);
+            }
+            for (usage, count) in self.values.drain(..) {
+                charges.charge(usage, Charge { space_bytes: 0, inodes: count }, &**accounts);
             }
         }
         debug_assert!(charges.blocks() <= OPERATION_QUOTA_BLOCKS, "{charges:?}");

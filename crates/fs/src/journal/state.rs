@@ -58,7 +58,7 @@ pub(super) struct Running {
     /// Freed blocks whose copies in the log are void.
     pub(super) revokes: BTreeSet<u64>,
     pub(super) freed: Vec<PhysicalRun>,
-    /// What operations that have closed make owners use.
+    /// Changes of owners' use by operations that have closed.
     pub(super) charges: Charges,
     /// Blocks of quotas, of which it changes no more than these.
     quota_blocks: u32,

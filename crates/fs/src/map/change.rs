@@ -23,7 +23,8 @@ const STEP_METADATA: u32 = 1024;
 
 /// Whether the journal may hold copies of what the inode maps.
 pub(crate) fn frees_metadata(inode: &Inode) -> bool {
-    inode.kind() != Some(FileKind::Regular) || inode.flags().contains(InodeFlags::JOURNAL_DATA)
+    let logged = InodeFlags::JOURNAL_DATA | InodeFlags::EA_INODE;
+    inode.kind() != Some(FileKind::Regular) || inode.flags().intersects(logged)
 }
 
 /// The nodes of one file's map that are pinned.

@@ -42,7 +42,7 @@ struct Record {
     observed: bool,
     /// The number belongs to another inode from this transaction on.
     superseded: Option<Tid>,
-    /// What it uses as far as quotas have been told, once a handle has changed it.
+    /// Its use as far as quotas have been told, once a handle has changed it.
     charged: Option<Option<Usage>>,
 }
 
@@ -174,7 +174,7 @@ impl InodeCell {
         charged.get_or_insert_with(|| Usage::of(versions.live(), sb));
     }
 
-    /// What the inode used when this was asked before, or before the first change, and what it uses now.
+    /// The inode's use when this was asked before, or before the first change, and its use now.
     pub(crate) fn usage_change(&self, sb: &Superblock) -> [Option<Usage>; 2] {
         let Record { versions, charged, .. } = &mut *self.record.lock();
         let now = Usage::of(versions.live(), sb);

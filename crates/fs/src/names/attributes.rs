@@ -102,12 +102,21 @@ impl Node {
                 xattrs = Some(live::prepare(writer, cell, &change, writer.privilege(caller)).await?);
             }
         }
-        let credits = 1 + xattrs.as_ref().map_or(0, live::Prepared::credits);
+        // Inodes of values are charged to the new owner, too.
+        let values = match room {
+            Some(_) => {
+                let more = xattrs.as_ref().map_or(0, live::Prepared::more_values);
+                live::value_count(writer, cell).await? + more
+            }
+            None => 0,
+        };
+        let credits = 1 + xattrs.as_ref().map_or(0, |xattrs| xattrs.credits(writer));
         {
             let mut handle = writer.journal.start(Credits(credits)).await?;
             if let Some(xattrs) = &mut xattrs {
                 xattrs.apply(writer, &mut handle, cell);
             }
+            handle.charge_values(cell, -values);
             let now = writer.clock.now();
             let mut inode = handle.inode(cell);
             if let Some(permissions) = set.permissions {
@@ -132,6 +141,8 @@ impl Node {
                 inode.set_modified(time(set));
             }
             touch_inode(&mut inode, writer);
+            drop(inode);
+            handle.charge_values(cell, values);
         }
         drop((xattrs, room, locked));
         writer.settle(&[cell], InodeFlags::SYNC).await
@@ -235,11 +246,15 @@ impl Node {
             return Ok(());
         }
         let room = self.namespace().expect_owners(Owners { project, ..cell.read(Owners::of) }).await?;
+        let values = live::value_count(writer, cell).await?;
         {
             let mut handle = writer.journal.start(Credits(1)).await?;
+            handle.charge_values(cell, -values);
             let mut inode = handle.inode(cell);
             inode.extra.i_projid = project.into();
             touch_inode(&mut inode, writer);
+            drop(inode);
+            handle.charge_values(cell, values);
         }
         drop((room, locked));
         writer.settle(&[cell], InodeFlags::SYNC).await

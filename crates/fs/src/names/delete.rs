@@ -10,7 +10,7 @@ use crate::inode::{InodeCell, Orphans};
 use crate::journal::{Credits, Handle};
 use crate::map::change::maps_nothing;
 use crate::writer::Writer;
-use crate::xattr::live::Release;
+use crate::xattr::live::{Release, release_values, value_count};
 use extant_format::{FileKind, Inode, InodeFlags};
 use std::sync::Arc;
 
@@ -27,11 +27,14 @@ pub(super) async fn delete(namespace: &Namespace, cell: &Arc<InodeCell>) -> Resu
     }
     namespace.files.forget(cell).await?;
     namespace.unnamed.lock().remove(&cell.number());
+    release_values(writer, cell).await?;
+    let values = value_count(writer, cell).await?;
     let mut pin = Some(writer.alloc.pin_inode(cell.number()).await?);
     // Dropped after the handle is closed.
     let mut release = Release::prepare(writer, cell).await?;
     let credits = 1 + Orphans::CREDITS + InodePin::CREDITS + release.as_ref().map_or(0, Release::credits);
     let mut finish = |handle: &mut Handle| {
+        handle.charge_values(cell, -values);
         if let Some(release) = &mut release {
             release.apply(writer, handle, cell);
         }
@@ -39,10 +42,7 @@ pub(super) async fn delete(namespace: &Namespace, cell: &Arc<InodeCell>) -> Resu
         let was_dir = cell.read(Inode::kind) == Some(FileKind::Directory);
         {
             let mut inode = handle.inode(cell);
-            // e2fsck takes a time below the number of inodes for a link of the orphan list.
-            let now = writer.clock.now().seconds.clamp(0, u32::MAX.into()) as u32;
-            let first = writer.store.shape().inodes_count().saturating_add(1);
-            inode.raw.i_dtime = now.max(first).into();
+            inode.raw.i_dtime = writer.clock.deleted_at(writer.store.shape()).into();
             inode.set_size(0);
         }
         if let Some(pin) = pin.take() {

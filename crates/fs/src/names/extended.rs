@@ -198,7 +198,7 @@ impl Node {
             Err(Error::Exists(_)) => return Err(Error::Exists(quote(name))),
             Err(other) => return Err(other),
         };
-        let credits = 1 + prepared.as_ref().map_or(0, live::Prepared::credits);
+        let credits = 1 + prepared.as_ref().map_or(0, |prepared| prepared.credits(writer));
         let mut handle = writer.journal.start(Credits(credits)).await?;
         if let Some(prepared) = &mut prepared {
             prepared.apply(writer, &mut handle, cell);

@@ -137,6 +137,9 @@ impl Namespace {
             return Err(Error::Stale(number));
         }
         let cell = self.writer.inodes.get(number).await?;
+        if cell.read(|inode| inode.flags().contains(InodeFlags::EA_INODE)) {
+            return Err(Error::Stale(number));
+        }
         let node = Node::of_live(self, cell);
         node.filter(|node| node.generation() == generation).ok_or(Error::Stale(number))
     }

@@ -45,9 +45,10 @@ const OS_HURD: u32 = 1;
 pub(crate) fn check_writable(sb: &Superblock) -> Result<()> {
     const HINT: &str = "; it can be opened for reading only";
     let refuse = |feature: String| Err(Error::Unsupported { feature, hint: HINT });
-    let incompat = sb.incompat() & Incompat::EA_INODE;
-    if let Some(feature) = incompat.names().next() {
-        return refuse(feature);
+    // Without a journal a crash could leave an attribute whose value is not there; clusters are not accounted for.
+    let alone = sb.compat().contains(Compat::HAS_JOURNAL) && !sb.ro_compat().contains(RoCompat::BIGALLOC);
+    if sb.incompat().contains(Incompat::EA_INODE) && !alone {
+        return refuse("ea_inode without a journal, or with bigalloc".into());
     }
     if let Some(feature) = (sb.ro_compat() - WRITABLE).names().next() {
         return refuse(feature);

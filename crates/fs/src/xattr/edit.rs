@@ -4,8 +4,8 @@
 
 use super::in_inode;
 use extant_format::{
-    Corrupt, Inode, Xattr, XattrBlock, XattrName, XattrValue, XattrWriteError, write_inode_xattrs,
-    write_xattr_block, xattr_space,
+    Corrupt, Inode, Xattr, XattrBlock, XattrName, XattrWriteError, write_inode_xattrs, write_xattr_block,
+    xattr_space,
 };
 
 /// Longest value of an attribute (`XATTR_SIZE_MAX`).
@@ -59,8 +59,6 @@ pub(crate) enum Refused {
     Exists,
     NoData,
     NoSpace,
-    /// The value lies in an inode of its own.
-    LargeValue,
     Corrupt(Corrupt),
 }
 
@@ -77,7 +75,19 @@ pub(crate) fn plan(
     block_bytes: usize,
     change: &Change<'_>,
 ) -> Result<Plan, Refused> {
-    let Change { name, value, mode } = *change;
+    let value = change.value.map(|value| Xattr::new(change.name, value));
+    plan_entry(inode, block, block_bytes, change, value)
+}
+
+/// As [`plan`], with the entry for the new value, which may lie in an inode of its own.
+pub(crate) fn plan_entry(
+    inode: &Inode,
+    block: Option<&XattrBlock<'_>>,
+    block_bytes: usize,
+    change: &Change<'_>,
+    value: Option<Xattr<'_>>,
+) -> Result<Plan, Refused> {
+    let Change { name, mode, .. } = *change;
     let body: Vec<Xattr<'_>> = in_inode(inode)?.iter().collect();
     let shared: Vec<Xattr<'_>> = block.iter().flat_map(|block| block.xattrs.iter()).collect();
     let old = body.iter().chain(&shared).find(|xattr| xattr.name == name);
@@ -86,17 +96,13 @@ pub(crate) fn plan(
         (None, SetMode::Replace, Some(_)) | (None, _, None) => return Err(Refused::NoData),
         _ => {}
     }
-    if old.is_some_and(|old| matches!(old.value, XattrValue::Inode { .. })) {
-        return Err(Refused::LargeValue);
-    }
     let holds = |list: &[Xattr<'_>]| list.iter().any(|xattr| xattr.name == name);
     let (in_body, in_block) = (holds(&body), holds(&shared));
     let (mut new_body, mut new_block) = (body.clone(), shared);
     new_body.retain(|xattr| xattr.name != name);
     new_block.retain(|xattr| xattr.name != name);
     let (mut body_changes, mut block_changes) = (in_body, in_block);
-    if let Some(value) = value {
-        let xattr = Xattr::new(name, value);
+    if let Some(xattr) = value {
         let kept = new_body.len();
         // An attribute that is replaced keeps its place in the list.
         let at = body.iter().position(|xattr| xattr.name == name).unwrap_or(kept);
@@ -156,7 +162,7 @@ pub(crate) fn set_references(block: &mut [u8], references: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use extant_format::{InodeNumber, Superblock, VolumeBlock, XattrIndex};
+    use extant_format::{InodeNumber, Superblock, VolumeBlock, XattrIndex, XattrValue};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

@@ -8,6 +8,7 @@
 pub(crate) use super::edit::Change;
 use super::edit::{self, BlockPlan, Plan, Refused, set_references};
 use super::in_inode;
+use super::values::{self, Entries, Held, Spare, ValuesChange};
 use crate::alloc::{Allocated, Pins, Privilege, Reservation};
 use crate::inode::InodeCell;
 use crate::journal::{Credits, Handle};
@@ -15,8 +16,8 @@ use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
 use crate::writer::{SharedBlocks, Writer};
 use crate::{Error, Result};
 use extant_format::{
-    Acl, Compat, FileKind, Inode, InodeNumber, Place, VolumeBlock, XATTR_BLOCK_SHARES_MAX, XattrBlock,
-    XattrIndex, XattrName, XattrValue,
+    Acl, Compat, FileKind, Inode, InodeNumber, Place, Superblock, VolumeBlock, XATTR_BLOCK_SHARES_MAX, Xattr,
+    XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs,
 };
 use std::sync::Arc;
 
@@ -27,36 +28,104 @@ async fn block_of(writer: &Writer, cell: &InodeCell) -> Result<Option<MetaBlock>
     Ok(Some(writer.store.read(at, MetaKind::Xattr { inode: cell.number() }).await?))
 }
 
-/// The stored value of an attribute.
+/// The stored value of an attribute. The caller does not hold the lock of shared attribute blocks.
 ///
 /// # Errors
-/// A damaged inode or block; a value in an inode of its own is not supported.
+/// A damaged inode or block, or inode of a value.
 pub(crate) async fn get(writer: &Writer, cell: &InodeCell, name: XattrName<'_>) -> Result<Option<Vec<u8>>> {
-    loop {
+    let found = loop {
         let before = cell.read(Inode::xattr_block);
         let found = look(writer, cell, name).await;
         // Without the inode's lock the block may have been given up, and be another's by now.
         if cell.read(Inode::xattr_block) == before {
-            return found;
+            break found?;
+        }
+    };
+    match found {
+        Some(Found::Bytes(bytes)) => Ok(Some(bytes)),
+        None => Ok(None),
+        Some(Found::Held(_)) => Box::pin(read_held(writer, cell, name)).await,
+    }
+}
+
+/// The value of an attribute that was found in an inode of its own, which only the lock keeps from being another's.
+async fn read_held(writer: &Writer, cell: &InodeCell, name: XattrName<'_>) -> Result<Option<Vec<u8>>> {
+    let _shared = writer.shared_xattrs.lock().await;
+    match look(writer, cell, name).await? {
+        Some(Found::Bytes(bytes)) => Ok(Some(bytes)),
+        Some(Found::Held(held)) => values::read(writer, cell, &held).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// A value, or where it lies.
+enum Found {
+    Bytes(Vec<u8>),
+    Held(Held),
+}
+
+impl Found {
+    fn of(xattr: &Xattr<'_>) -> Self {
+        match (xattr.value, Held::of(xattr)) {
+            (_, Some(held)) => Self::Held(held),
+            (XattrValue::Bytes(bytes), None) => Self::Bytes(bytes.to_vec()),
+            (XattrValue::Inode { .. }, None) => unreachable!("an entry of such a value is held"),
         }
     }
 }
 
-async fn look(writer: &Writer, cell: &InodeCell, name: XattrName<'_>) -> Result<Option<Vec<u8>>> {
-    let value = |value: XattrValue<'_>| match value {
-        XattrValue::Bytes(bytes) => Ok(bytes.to_vec()),
-        XattrValue::Inode { .. } => Err(Error::unsupported("ea_inode")),
-    };
-    let found = cell.read(|inode| -> Result<_> {
-        in_inode(inode)?.get(name).map(|xattr| value(xattr.value)).transpose()
-    })?;
+async fn look(writer: &Writer, cell: &InodeCell, name: XattrName<'_>) -> Result<Option<Found>> {
+    let found =
+        cell.read(|inode| -> Result<_> { Ok(in_inode(inode)?.get(name).map(|xattr| Found::of(&xattr))) })?;
     if found.is_some() {
         return Ok(found);
     }
     let Some(block) = block_of(writer, cell).await? else { return Ok(None) };
     let bytes = block.bytes();
     let parsed = XattrBlock::parse(&bytes, cell.number(), block.number())?;
-    parsed.xattrs.get(name).map(|xattr| value(xattr.value)).transpose()
+    Ok(parsed.xattrs.get(name).map(|xattr| Found::of(&xattr)))
+}
+
+/// Entries of an inode whose values lie in inodes of their own: in the inode, and in its attribute block with how many inodes
+/// share that.
+async fn held_values(writer: &Writer, cell: &InodeCell) -> Result<(Vec<Held>, Vec<Held>, u32)> {
+    let body = cell.read(|inode| -> Result<Vec<_>> {
+        Ok(in_inode(inode)?.iter().filter_map(|xattr| Held::of(&xattr)).collect())
+    })?;
+    let Some(block) = block_of(writer, cell).await? else { return Ok((body, Vec::new(), 0)) };
+    let bytes = block.bytes();
+    let parsed = XattrBlock::parse(&bytes, cell.number(), block.number())?;
+    Ok((body, parsed.xattrs.iter().filter_map(|xattr| Held::of(&xattr)).collect(), parsed.references))
+}
+
+/// How many values an inode has in inodes of their own. The caller holds the inode's lock.
+///
+/// # Errors
+/// A damaged inode or block.
+pub(crate) async fn value_count(writer: &Writer, cell: &InodeCell) -> Result<i64> {
+    if !values::are_allowed(writer.store.shape()) {
+        return Ok(0);
+    }
+    let (body, block, _) = held_values(writer, cell).await?;
+    Ok((body.len() + block.len()) as i64)
+}
+
+/// Takes the attributes whose values lie in inodes of their own from an inode that is to be deleted, each in a transaction; not
+/// those of a block that others share, which keep their references. The caller holds the inode's lock.
+///
+/// # Errors
+/// As [`prepare`]; why the journal gave up.
+pub(crate) async fn release_values(writer: &Writer, cell: &Arc<InodeCell>) -> Result<()> {
+    while values::are_allowed(writer.store.shape()) {
+        let (body, block, references) = held_values(writer, cell).await?;
+        let own = if references <= 1 { block } else { Vec::new() };
+        let Some(held) = body.into_iter().chain(own).next() else { break };
+        let change = Change { name: held.name(), value: None, mode: super::SetMode::Any };
+        let mut prepared = prepare(writer, cell, &change, Privilege::Reserved).await?;
+        let mut handle = writer.journal.start(Credits(prepared.credits(writer))).await?;
+        prepared.apply(writer, &mut handle, cell);
+    }
+    Ok(())
 }
 
 /// The full names of the attributes that `shown` lets pass, but for those that the file system keeps to itself.
@@ -114,6 +183,11 @@ impl Leave {
 
     fn credits(&self) -> u32 {
         1 + self.pins.as_ref().map_or(0, Pins::credits)
+    }
+
+    /// The references of `entries`, those of the block, that go with it.
+    fn frees(&self, entries: &[Held]) -> Vec<Held> {
+        if self.pins.is_some() { entries.to_vec() } else { Vec::new() }
     }
 
     fn apply(&self, writer: &Writer, handle: &mut Handle, shared: &mut SharedBlocks) {
@@ -288,39 +362,82 @@ enum BlockChange {
 pub(crate) struct Prepared<'w> {
     body: Option<Box<[u8]>>,
     block: BlockChange,
+    values: ValuesChange,
     shared: Guard<'w>,
+}
+
+/// The result of an attempt to prepare a change.
+enum Attempt<'w> {
+    Ready(Box<Prepared<'w>>),
+    /// It needs a block, which must be reserved first.
+    NeedsBlock,
+    /// It needs an inode for the value first.
+    NeedsInode,
 }
 
 /// Prepares a change. The caller holds the inode's lock.
 ///
 /// # Errors
-/// [`Error::Exists`], [`Error::NoData`], [`Error::NoSpace`]; a damaged inode or block; a value in an inode of its own.
+/// [`Error::Exists`], [`Error::NoData`], [`Error::NoSpace`]; a damaged inode or block, or inode of a value.
 pub(crate) async fn prepare<'w>(
     writer: &'w Writer,
     cell: &InodeCell,
     change: &Change<'_>,
     privilege: Privilege,
 ) -> Result<Prepared<'w>> {
-    let mut reservation = None;
+    let (mut reservation, mut spare) = (None, None);
     loop {
-        if let Some(prepared) = try_prepare(writer, cell, change, privilege, &mut reservation).await? {
-            return Ok(prepared);
-        }
         // Without the lock: room is made by deleting inodes, which leave their attribute blocks under it.
-        reservation = Some(writer.alloc.reserve_waiting(&writer.journal, 1, 0, privilege).await?);
+        match try_prepare(writer, cell, change, privilege, &mut reservation, &mut spare).await? {
+            Attempt::Ready(prepared) => return Ok(*prepared),
+            Attempt::NeedsBlock => {
+                reservation = Some(writer.alloc.reserve_waiting(&writer.journal, 1, 0, privilege).await?);
+            }
+            Attempt::NeedsInode => {
+                let value = change.value.unwrap_or_default();
+                spare = Some(Box::pin(Spare::prepare(writer, cell, value, privilege)).await?);
+            }
+        }
     }
 }
 
-/// As [`prepare`]; `None` where the change needs a block and `reservation` must be made first.
+/// The plan of a change: with the value beside its entry where it fits, else in the inode `spare`, as Linux has it. `None` where
+/// that must be made first.
+fn plan_of(
+    inode: &Inode,
+    block: Option<&XattrBlock<'_>>,
+    change: &Change<'_>,
+    spare: Option<&Spare>,
+    sb: &Superblock,
+) -> std::result::Result<Option<(Plan, bool)>, Refused> {
+    let block_bytes = sb.block_size().byte_len();
+    let value = change.value.unwrap_or_default();
+    if !values::is_large(value, sb) {
+        match edit::plan(inode, block, block_bytes, change) {
+            Err(Refused::NoSpace) if values::are_allowed(sb) && !value.is_empty() => {}
+            other => return other.map(|plan| Some((plan, false))),
+        }
+    }
+    // Refused before an inode is made, if it is.
+    let stand_in = || Xattr::in_inode(change.name, InodeNumber(1), value.len() as u32, 0);
+    let entry = spare.map_or_else(stand_in, |spare| spare.entry(change.name));
+    let plan = edit::plan_entry(inode, block, block_bytes, change, Some(entry))?;
+    Ok(spare.map(|_| (plan, true)))
+}
+
 async fn try_prepare<'w>(
     writer: &'w Writer,
     cell: &InodeCell,
     change: &Change<'_>,
     privilege: Privilege,
     reservation: &mut Option<Reservation>,
-) -> Result<Option<Prepared<'w>>> {
+    spare: &mut Option<Spare>,
+) -> Result<Attempt<'w>> {
     let mut shared = writer.shared_xattrs.lock().await;
     let block = block_of(writer, cell).await?;
+    let held =
+        |xattrs: Xattrs<'_>| -> Vec<Held> { xattrs.iter().filter_map(|xattr| Held::of(&xattr)).collect() };
+    let mut before_block = Vec::new();
     let (plan, references) = {
         let bytes = block.as_ref().map(MetaBlock::bytes);
         let parsed = match (&block, &bytes) {
@@ -330,12 +447,32 @@ async fn try_prepare<'w>(
         if let (Some(block), Some(parsed)) = (&block, &parsed) {
             shared.note(block.number(), parsed.hash);
         }
+        if let Some(parsed) = &parsed {
+            before_block = held(parsed.xattrs);
+        }
         let references = parsed.as_ref().map_or(0, |block| block.references);
-        let block_bytes = writer.store.shape().block_size().byte_len();
-        let plan = cell.read(|inode| edit::plan(inode, parsed.as_ref(), block_bytes, change));
+        let sb = writer.store.shape();
+        let plan = cell.read(|inode| plan_of(inode, parsed.as_ref(), change, spare.as_ref(), sb));
         (plan.map_err(|refused| error_of(refused, cell))?, references)
     };
-    let Plan { body, block: planned } = plan;
+    let Some((Plan { body, block: planned }, takes_spare)) = plan else {
+        // e2fsck takes a target in the inode for a map once the link has more space than an attribute block.
+        if cell.read(|inode| inode.is_fast_symlink(writer.store.shape())) {
+            let what = "a value of this length for a short symbolic link";
+            return Err(Error::NotSupported(format!("{what}, inode {}", cell.number())));
+        }
+        return Ok(Attempt::NeedsInode);
+    };
+    let before_body = cell.read(|inode| in_inode(inode).map(held))?;
+    let after_body = match &body {
+        Some(tail) => held(Xattrs::parse_inode(tail, cell.number())?),
+        None => before_body.clone(),
+    };
+    let after_block = match &planned {
+        BlockPlan::Keep => before_block.clone(),
+        BlockPlan::Release => Vec::new(),
+        BlockPlan::Write(bytes) => held(XattrBlock::parse(bytes, cell.number(), VolumeBlock(0))?.xattrs),
+    };
     let block = match (planned, block) {
         (BlockPlan::Keep, _) | (BlockPlan::Release, None) => BlockChange::Keep,
         (BlockPlan::Release, Some(block)) => BlockChange::Leave(Leave::prepare(writer, cell, block).await?),
@@ -359,13 +496,34 @@ async fn try_prepare<'w>(
                     let leave = leave(block).await?;
                     let taker = (number, kind);
                     let home = Home::prepare(writer, &shared, taker, bytes, own, privilege, reservation);
-                    let Some(home) = home.await? else { return Ok(None) };
+                    let Some(home) = home.await? else { return Ok(Attempt::NeedsBlock) };
                     BlockChange::Replace(leave, home)
                 }
             }
         }
     };
-    Ok(Some(Prepared { body, block, shared }))
+    // References of blocks, which inodes that share one have together, before and after.
+    let stored_blocks = match &block {
+        BlockChange::Keep => [Vec::new(), Vec::new()],
+        BlockChange::Rewrite(..) => [before_block.clone(), after_block.clone()],
+        BlockChange::Leave(leave) => [leave.frees(&before_block), Vec::new()],
+        BlockChange::Replace(leave, home) => {
+            let left = leave.as_ref().map_or_else(Vec::new, |leave| leave.frees(&before_block));
+            let is_new = matches!(home, Home::New(..));
+            [left, if is_new { after_block.clone() } else { Vec::new() }]
+        }
+    };
+    let [left, made] = stored_blocks;
+    let entries = Entries {
+        stored: [[&before_body[..], &left].concat(), [&after_body[..], &made].concat()],
+        seen: [[before_body, before_block].concat(), [after_body, after_block].concat()],
+    };
+    let new = if takes_spare { spare.take() } else { None };
+    let values = match entries.is_empty() {
+        true => ValuesChange::default(),
+        false => Box::pin(ValuesChange::prepare(writer, cell, entries, new)).await?,
+    };
+    Ok(Attempt::Ready(Box::new(Prepared { body, block, values, shared })))
 }
 
 /// Whether an inode may have attributes, as far as its record tells.
@@ -407,7 +565,7 @@ pub(crate) async fn drop_capabilities(
         Ok(None) | Err(Error::NoData(_)) => return Ok(()),
         Err(error) => return Err(error),
     };
-    let mut handle = writer.journal.start(Credits(prepared.credits())).await?;
+    let mut handle = writer.journal.start(Credits(prepared.credits(writer))).await?;
     prepared.apply(writer, &mut handle, cell);
     Ok(())
 }
@@ -418,27 +576,38 @@ fn error_of(refused: Refused, cell: &InodeCell) -> Error {
         Refused::Exists => Error::Exists(subject()),
         Refused::NoData => Error::NoData(subject()),
         Refused::NoSpace => Error::NoSpace,
-        Refused::LargeValue => Error::unsupported("ea_inode"),
         Refused::Corrupt(corrupt) => corrupt.into(),
     }
 }
 
 impl Prepared<'_> {
-    /// Credits of [`Self::apply`]: the inode, the superblock for a feature, and the blocks.
-    pub(crate) fn credits(&self) -> u32 {
-        2 + match &self.block {
-            BlockChange::Keep => 0,
-            BlockChange::Leave(leave) => leave.credits(),
-            BlockChange::Rewrite(..) => 1,
-            BlockChange::Replace(leave, home) => home.credits() + leave.as_ref().map_or(0, Leave::credits),
-        }
+    /// Credits of [`Self::apply`]: the inode, the superblock for a feature, the blocks, and values in inodes of their own.
+    pub(crate) fn credits(&self, writer: &Writer) -> u32 {
+        2 + self.values.credits(writer.store.shape())
+            + match &self.block {
+                BlockChange::Keep => 0,
+                BlockChange::Leave(leave) => leave.credits(),
+                BlockChange::Rewrite(..) => 1,
+                BlockChange::Replace(leave, home) => {
+                    home.credits() + leave.as_ref().map_or(0, Leave::credits)
+                }
+            }
+    }
+
+    /// How many more values in inodes of their own the inode has after the change.
+    pub(crate) fn more_values(&self) -> i64 {
+        self.values.more_inodes
     }
 
     /// Makes the change, once.
     pub(crate) fn apply(&mut self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
         ensure_feature(handle);
         let unit = i64::from(writer.store.shape().block_size().bytes() / 512);
-        let (mut at, mut more) = (cell.read(Inode::xattr_block), 0);
+        let mut at = cell.read(Inode::xattr_block);
+        let values = std::mem::take(&mut self.values);
+        let values_512 = values.more_512;
+        values.apply(writer, handle, cell);
+        let mut more = 0;
         match std::mem::take(&mut self.block) {
             BlockChange::Keep => {}
             BlockChange::Leave(leave) => {
@@ -461,7 +630,7 @@ impl Prepared<'_> {
         if let Some(body) = self.body.take() {
             inode.tail = body;
         }
-        set_block(&mut inode, at, more, writer);
+        set_block(&mut inode, at, more + values_512, writer);
     }
 }
 
@@ -483,7 +652,8 @@ fn set_block(inode: &mut Inode, at: Option<VolumeBlock>, more_512: i64, writer: 
     }
 }
 
-/// The attribute block of an inode that is deleted, to be given up. It is declared before the handle that applies it, and
+/// The attribute block of an inode that is deleted, to be given up, without values in inodes of their own that only it refers to
+/// ([`release_values`]). It is declared before the handle that applies it, and
 /// so dropped after it.
 #[derive(Debug)]
 pub(crate) struct Release<'w> {
@@ -495,7 +665,7 @@ impl<'w> Release<'w> {
     /// Prepares it; `None` if the inode has no attribute block.
     ///
     /// # Errors
-    /// A damaged block or bitmap; a value in an inode of its own.
+    /// A damaged block or bitmap.
     pub(crate) async fn prepare(writer: &'w Writer, cell: &InodeCell) -> Result<Option<Self>> {
         if cell.read(|inode| inode.xattr_block().is_none()) {
             return Ok(None);

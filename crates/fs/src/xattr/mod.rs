@@ -3,6 +3,7 @@
 pub(crate) mod acl;
 pub(crate) mod edit;
 pub(crate) mod live;
+mod values;
 
 pub use edit::SetMode;
 

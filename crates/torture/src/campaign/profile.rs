@@ -47,7 +47,7 @@ const GROUPS: Profile = Profile::new(
 .over_used_device();
 
 /// The volumes that campaigns know. Without a journal there is no prefix to keep, and e2fsck is a part of recovery.
-pub const PROFILES: [Profile; 15] = [
+pub const PROFILES: [Profile; 16] = [
     EXT4,
     Profile::new("ext4-4k", &["-t", "ext4", "-b", "4096", "-I", "256", "-J", "size=4"], 16 << 10),
     Profile::new(
@@ -136,7 +136,15 @@ pub const PROFILES: [Profile; 15] = [
     UNLOGGED[0],
     UNLOGGED[1],
     UNLOGGED[2],
+    EA_INODE,
 ];
+
+/// Values of attributes may lie in inodes of their own.
+pub const EA_INODE: Profile = Profile::new(
+    "ext4-ea-inode",
+    &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "ea_inode,orphan_file"],
+    6 << 10,
+);
 
 /// A fresh volume.
 #[derive(Clone, Debug)]
@@ -288,6 +296,7 @@ mod tests {
             ("ext4-uninit-bg", "uninit_bg", true),
             ("ext4-inline", "inline_data", true),
             ("ext4-quota", "project", true),
+            ("ext4-ea-inode", "ea_inode", true),
             ("ext4-unlogged", "extent", true),
             ("ext4-unlogged", "has_journal", false),
         ] {

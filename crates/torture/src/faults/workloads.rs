@@ -12,11 +12,12 @@ pub struct FaultWorkload {
 }
 
 /// All of them.
-pub const WORKLOADS: [FaultWorkload; 4] = [
+pub const WORKLOADS: [FaultWorkload; 5] = [
     FaultWorkload { name: "names", make: names },
     FaultWorkload { name: "data", make: data },
     FaultWorkload { name: "attributes", make: attributes },
     FaultWorkload { name: "random", make: random },
+    FaultWorkload { name: "values", make: values },
 ];
 
 impl FaultWorkload {
@@ -152,4 +153,35 @@ fn random(seed: u64) -> (Vec<Op>, Vec<Op>) {
     before.push(Op::Sync);
     before.retain(|op| !matches!(op, Op::Hold { .. } | Op::WriteHeld { .. } | Op::Release { .. }));
     (before, generator.take(40))
+}
+
+/// Values that lie in inodes of their own where the volume has the feature, and that no other volume takes.
+fn values(_: u64) -> (Vec<Op>, Vec<Op>) {
+    let before = vec![
+        create("file"),
+        mkdir("dir"),
+        create("dir/other"),
+        set("file", "user.large", 5000),
+        set("dir", "user.large", 9000),
+        set("file", "user.small", 300),
+        Op::Sync,
+    ];
+    let ops = vec![
+        set("file", "user.large", 20_000),
+        fsync("file"),
+        set("dir/other", "user.large", 20_000),
+        Op::RemoveXattr { path: "dir".into(), name: "user.large".into() },
+        fsync("dir/other"),
+        set("file", "user.small", 6000),
+        set("file", "user.large", 30),
+        Op::Sync,
+        unlink("file"),
+        create("new"),
+        set("new", "user.large", 12_000),
+        fsync("new"),
+        unlink("dir/other"),
+        Op::Sync,
+        set("new", "user.large", 2000),
+    ];
+    (before, ops)
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Lets the kernel work on an image; false where it may not be mounted.
-fn in_kernel(image: &Path, work: impl FnOnce(&Path)) -> bool {
+pub(super) fn in_kernel(image: &Path, work: impl FnOnce(&Path)) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("mounted");
     std::fs::create_dir(&at).unwrap();

@@ -11,6 +11,7 @@ mod nospace;
 mod privileges;
 mod quotas;
 mod shared_xattrs;
+mod values;
 
 use super::*;
 use crate::dir::Cookie;

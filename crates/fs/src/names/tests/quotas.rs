@@ -107,7 +107,7 @@ fn a_list_of_owners_is_full_before_it_is_too_long_to_be_opened() {
         };
         assert_eq!(full.errno(), 122, "{full}");
         assert!(owners > 200, "{owners} owners");
-        // What fails changes nothing.
+        // An operation that fails changes nothing.
         node.set_xattr(&root, b"security.capability", &capability, SetMode::Any).await.unwrap();
         let both = SetAttributes { permissions: Some(0o700), ..chown(scattered(owners)) };
         assert_eq!(node.set_attributes(&root, &both).await.unwrap_err().errno(), 122);
