@@ -8,6 +8,7 @@ use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
 use crate::{Error, Result};
 use extant_cache::accounts::Shrink;
 use extant_format::{Corrupt, Group, GroupFlags, InodeNumber, Place, VolumeBlock, clear_bits, set_bits};
+use futures_util::future::{join, join_all};
 use std::sync::Arc;
 
 /// Adjacent blocks allocated in memory, of one group. Dropped without [`Allocator::log`] they are free again.
@@ -50,6 +51,9 @@ impl Drop for Allocated {
         }
     }
 }
+
+/// Groups whose bitmaps are read at most beside that of the one that is loaded: a gibibyte with blocks of 4 KiB.
+const GROUPS_AHEAD: u32 = 7;
 
 /// Bitmaps that stay loaded for blocks that are about to be freed.
 #[derive(Debug)]
@@ -111,8 +115,11 @@ impl Allocator {
                 }
                 Step::Load(group) => {
                     request.loads += 1;
+                    // Blocks beyond one group go on in those behind it: the caller waits once for their bitmaps.
+                    let behind = (request.want / self.shared.sb().blocks_per_group()).min(GROUPS_AHEAD);
+                    let ahead = (1..=behind).map(|n| self.shared.look_ahead(group, n));
                     // A damaged group is passed over; its problem is kept.
-                    let _ = Box::pin(self.shared.load(group)).await;
+                    let _ = Box::pin(join(self.shared.load(group), join_all(ahead))).await;
                 }
                 Step::Full => return Err(self.shared.no_blocks()),
             }
@@ -240,6 +247,17 @@ impl Shared {
         let bitmap = self.read_bitmap(is_unwritten, descriptor.block_bitmap, kind).await;
         let loaded = bitmap.and_then(|bitmap| Ok(self.install(group, bitmap)?));
         loaded.inspect_err(|error| self.set_bad(group, error.clone()))
+    }
+
+    /// Reads the block bitmap of the group so many behind this one, if it is to be loaded; an error is met by the load.
+    async fn look_ahead(&self, group: Group, behind: u32) {
+        let group = Group(group.0.saturating_add(behind));
+        if group.0 >= self.sb().group_count() || self.groups.lock().is_loaded(group) {
+            return;
+        }
+        let descriptor = self.descriptor(group);
+        let is_unwritten = descriptor.flags.contains(GroupFlags::BLOCK_UNINIT);
+        let _ = self.read_bitmap(is_unwritten, descriptor.block_bitmap, MetaKind::BlockBitmap(group)).await;
     }
 
     /// Builds the index of a group that has none. Looks at bitmap and descriptor under the locks: as long as the group is
