@@ -22,8 +22,8 @@ fn commit(mount: &Mount) {
     rustix::fs::syncfs(std::fs::File::open(mount.at("")).unwrap()).unwrap();
 }
 
-/// Writes a new file on the kernel's mount. The file before it may have had all blocks: the kernel frees them once a thread of
-/// its own has dropped the last reference to the inode and a commit has followed, which a loaded machine delays.
+/// Writes a new file on the kernel's mount. The file before it may have had all blocks, and the kernel's journal thread may give
+/// them back only after the sync that waits for the commit has returned (`T_COMMIT_CALLBACK` in fs/jbd2/commit.c).
 fn fill(mount: &Mount, name: &str, contents: &[u8]) {
     const ROUNDS: u32 = 1000;
     for _ in 0..ROUNDS {
