@@ -1,12 +1,13 @@
 //! Changing a file's size, and freeing what that cuts off.
 //!
 //! A file shrinks in steps that each fit one transaction and leave a valid file. Where there is more than one, the inode is
-//! an orphan from the first, which records the new size, to the last.
+//! an orphan from the first, which records the new size, to the last. Without a journal there are no orphans, and e2fsck gives up
+//! a written extent that ends behind the size with all that lies before it: the last step records the size there.
 
 use super::backing::{LARGE_FILE_BYTES, ensure_large_file};
 use super::contents::Contents;
 use super::inline;
-use super::removal::free_from;
+use super::removal::{Step, free_from};
 use super::write::{OpenFile, cache_error};
 use crate::inode::{Orphan, Orphans};
 use crate::journal::{Credits, Handle};
@@ -182,6 +183,7 @@ impl OpenFile {
             return Ok(());
         }
         let orphans = &contents.writer.orphans;
+        let records_size = |step: Step| if orphans.are_recorded() { step.first } else { step.last };
         let result = free_from(
             &contents.writer,
             &contents.cell,
@@ -191,7 +193,7 @@ impl OpenFile {
                 if step.first && !step.last {
                     orphans.add(handle, &contents.cell, Orphan::Shrinking);
                 }
-                if step.first {
+                if records_size(step) {
                     contents.record(handle, bytes);
                     contents.note_ahead(handle, &mut contents.live.lock(), bytes);
                 }

@@ -186,6 +186,11 @@ impl Orphans {
         state.leave(handle, cell);
     }
 
+    /// Whether the volume names its orphans.
+    pub(crate) fn are_recorded(&self) -> bool {
+        self.recorded
+    }
+
     /// Whether an inode is recorded.
     pub(crate) fn contains(&self, number: InodeNumber) -> bool {
         self.state.lock().members.contains_key(&number)

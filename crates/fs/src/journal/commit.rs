@@ -24,11 +24,11 @@ pub(super) struct Versions {
     pub(super) deleted: Vec<Before>,
     /// Directories that lay in their inodes; on a volume without a journal.
     pub(super) inline: Vec<Before>,
-    /// Regular files whose size changed; on a volume without a journal.
+    /// Files and directories whose size changed; on a volume without a journal.
     pub(super) resized: Resized,
 }
 
-/// Regular files whose size a transaction changed.
+/// Files and directories whose size a transaction changed.
 #[derive(Default)]
 pub(super) struct Resized {
     pub(super) files: FxHashSet<InodeNumber>,
@@ -70,16 +70,18 @@ fn is_inline_directory(record: &[u8]) -> bool {
         && record[LINKS_AT..LINKS_AT + 2] != [0, 0]
 }
 
-/// The size of a regular file in use whose record this is.
+/// The size of a file or directory in use whose record this is.
 fn file_bytes(record: &[u8]) -> Option<u64> {
     const KIND: u16 = 0xf000;
     let mode = u16::from_le_bytes([record[0], record[1]]);
-    let is_file = mode & KIND == FileKind::Regular.mode_bits() && record[LINKS_AT..LINKS_AT + 2] != [0, 0];
+    let is_mapped =
+        [FileKind::Regular, FileKind::Directory].map(FileKind::mode_bits).contains(&(mode & KIND));
+    let is_in_use = record[LINKS_AT..LINKS_AT + 2] != [0, 0];
     let half = |at: usize| {
         let bytes = [record[at], record[at + 1], record[at + 2], record[at + 3]];
         u64::from(u32::from_le_bytes(bytes))
     };
-    is_file.then(|| half(SIZE_HIGH_AT) << 32 | half(SIZE_LOW_AT))
+    (is_mapped && is_in_use).then(|| half(SIZE_HIGH_AT) << 32 | half(SIZE_LOW_AT))
 }
 
 impl Resized {

@@ -9,7 +9,7 @@
 //!    e2fsck must not find names of inodes behind the mark of those in use (`bg_itable_unused`);
 //! 3. everything else but names, with the inodes and blocks that the transaction freed still in use, and files that became
 //!    shorter with the size that they had;
-//! 4. nodes of extent trees of files whose size changed: e2fsck gives up a written extent that ends behind the size, with what
+//! 4. nodes of extent trees of files and directories whose size changed: e2fsck gives up a written extent that ends behind the size, with what
 //!    was synced of it;
 //! 5. files that became shorter with their new size;
 //! 6. names added, in blocks that keep the names which moved to other blocks, and in inodes (`inline_data`) that no name
