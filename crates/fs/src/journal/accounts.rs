@@ -8,9 +8,9 @@ use extant_format::QuotaKind;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-/// Blocks of quotas that one operation dirties at most: for users, groups and projects, the path to the entry of a new owner,
-/// with what it takes of the lists of free blocks and entries; and the entries of three owners more.
-pub(super) const OPERATION_QUOTA_BLOCKS: u32 = 3 * (NEW_OWNER_BLOCKS + 3);
+/// Blocks of quotas that one operation dirties at most: for users, groups and projects, the paths to the entries of two owners
+/// that are new in the transaction, with what these take of the lists of free blocks and entries; and the entries of two more.
+pub(super) const OPERATION_QUOTA_BLOCKS: u32 = 3 * (2 * NEW_OWNER_BLOCKS + 2);
 /// Blocks of a quota file that a new entry dirties: the header, the root, three nodes, the leaf, and the next of the leaves with
 /// a free entry.
 pub(crate) const NEW_OWNER_BLOCKS: u32 = 7;

@@ -27,11 +27,17 @@ pub(super) async fn delete(namespace: &Namespace, cell: &Arc<InodeCell>) -> Resu
     }
     namespace.files.forget(cell).await?;
     namespace.unnamed.lock().remove(&cell.number());
-    release_values(writer, cell).await?;
-    let values = value_count(writer, cell).await?;
     let mut pin = Some(writer.alloc.pin_inode(cell.number()).await?);
     // Dropped after the handle is closed.
-    let mut release = Release::prepare(writer, cell).await?;
+    let mut release = loop {
+        let kept = release_values(writer, cell).await?;
+        let release = Release::prepare(writer, cell).await?;
+        // Others that shared the block may have left it meanwhile, and the values with it.
+        if release.as_ref().is_none_or(|release| release.value_count(cell) <= kept) {
+            break release;
+        }
+    };
+    let values = value_count(writer, cell).await?;
     let credits = 1 + Orphans::CREDITS + InodePin::CREDITS + release.as_ref().map_or(0, Release::credits);
     let mut finish = |handle: &mut Handle| {
         handle.charge_values(cell, -values);

@@ -111,21 +111,38 @@ pub(crate) async fn value_count(writer: &Writer, cell: &InodeCell) -> Result<i64
 }
 
 /// Takes the attributes whose values lie in inodes of their own from an inode that is to be deleted, each in a transaction; not
-/// those of a block that others share, which keep their references. The caller holds the inode's lock.
+/// those of a block that others share, which keep their references. Damaged values and those that Lustre wrote stay as they are,
+/// for e2fsck, and are kept as problems. Gives how many it has left in a block that no one shares. The caller holds the inode's
+/// lock.
 ///
 /// # Errors
-/// As [`prepare`]; why the journal gave up.
-pub(crate) async fn release_values(writer: &Writer, cell: &Arc<InodeCell>) -> Result<()> {
+/// A damaged inode or block; why the journal gave up.
+pub(crate) async fn release_values(writer: &Writer, cell: &Arc<InodeCell>) -> Result<usize> {
+    let mut left: Vec<(XattrIndex, Vec<u8>)> = Vec::new();
+    let id = |held: &Held| {
+        let name = held.name();
+        (name.index, name.suffix.to_vec())
+    };
     while values::are_allowed(writer.store.shape()) {
         let (body, block, references) = held_values(writer, cell).await?;
         let own = if references <= 1 { block } else { Vec::new() };
-        let Some(held) = body.into_iter().chain(own).next() else { break };
+        let left_in_block = own.iter().filter(|held| left.contains(&id(held))).count();
+        let next = body.into_iter().chain(own).find(|held| !left.contains(&id(held)));
+        let Some(held) = next else { return Ok(left_in_block) };
         let change = Change { name: held.name(), value: None, mode: super::SetMode::Any };
-        let mut prepared = prepare(writer, cell, &change, Privilege::Reserved).await?;
+        let mut prepared = match prepare(writer, cell, &change, Privilege::Reserved).await {
+            Ok(prepared) => prepared,
+            Err(problem @ (Error::Corrupt(_) | Error::Unsupported { .. })) => {
+                writer.keep_problem(problem);
+                left.push(id(&held));
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let mut handle = writer.journal.start(Credits(prepared.credits(writer))).await?;
         prepared.apply(writer, &mut handle, cell);
     }
-    Ok(())
+    Ok(0)
 }
 
 /// The full names of the attributes that `shown` lets pass, but for those that the file system keeps to itself.
@@ -679,6 +696,14 @@ impl<'w> Release<'w> {
             return Err(extant_format::Corrupt::field(place, "h_refcount", references, "at most 1024").into());
         }
         Ok(Some(Self { leave, shared }))
+    }
+
+    /// How many values lie in inodes of their own to which only this block refers.
+    pub(crate) fn value_count(&self, cell: &InodeCell) -> usize {
+        let Leave { block, pins: Some(_), .. } = &self.leave else { return 0 };
+        let bytes = block.bytes();
+        let parsed = XattrBlock::parse(&bytes, cell.number(), block.number());
+        parsed.map_or(0, |parsed| parsed.xattrs.iter().filter_map(|xattr| Held::of(&xattr)).count())
     }
 
     /// Credits of [`Self::apply`], the inode among them.

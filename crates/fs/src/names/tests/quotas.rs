@@ -124,6 +124,26 @@ fn a_list_of_owners_is_full_before_it_is_too_long_to_be_opened() {
 }
 
 #[test]
+fn owners_that_are_new_in_a_transaction_count_until_its_commit() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let quotas = "-E quotatype=usrquota:grpquota:prjquota";
+    let image = make(dir.path(), &format!("-t ext4 -b 4096 -O quota,project {quotas} 16M"));
+    let root = Caller::root();
+    within(&image, async |_, top| {
+        // No commit comes between.
+        let first = Caller { uid: scattered(1), gid: scattered(2), ..Caller::root() };
+        let node = top.create(&first, b"file", 0o644).await.unwrap();
+        node.set_project(&root, scattered(3)).await.unwrap();
+        let both = SetAttributes { gid: Some(scattered(4)), ..chown(scattered(5)) };
+        node.set_attributes(&root, &both).await.unwrap();
+    });
+    check_is_silent(&image, "owners that come and go in one transaction");
+}
+
+#[test]
 fn an_owner_without_an_entry_is_a_problem_of_the_volume() {
     if !have_tools() {
         return;
