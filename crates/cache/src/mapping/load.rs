@@ -122,7 +122,9 @@ impl Inner {
                         }
                         let Some(frame) = unused.next() else { break };
                         let fresh = self.shared.pool.frames.take_free(frame, self.key(index));
-                        fresh.start_loading(mark == Some(index), purpose == Purpose::Ahead);
+                        // Unread on demand, too: where memory is short, its reader's own read-ahead would take it away
+                        // before the reader has copied it, and the reader load it again, for ever.
+                        fresh.start_loading(mark == Some(index), true);
                         self.attach(&mut pages, &mut cursor, frame);
                         frames.push(frame);
                     }

@@ -103,7 +103,7 @@ impl Snapshot {
     pub(crate) fn is_mark(self) -> bool {
         self.0 & MARK != 0
     }
-    /// Whether it was read ahead and nobody has used it yet.
+    /// Whether it was loaded and nobody has used it yet.
     pub(crate) fn is_unread(self) -> bool {
         self.0 & UNREAD != 0
     }

@@ -3,7 +3,10 @@
 use crate::common::{Gate, one_file, run, world};
 use extant_block::Sector;
 use extant_cache::control::DirtyLimits;
-use extant_cache::{CacheConfig, FlatFile, MAX_FILE_BYTES, PAGE_BYTES, PageCache};
+use extant_cache::{
+    Answer, Backing, ByteRange, CacheConfig, DirtyRun, FlatFile, MAX_FILE_BYTES, PAGE_BYTES, PageCache,
+    Placed, ReadExtent, ReadFrom, WrittenRun,
+};
 use extant_rt::{Nanos, Rng, Rt};
 use extant_sim::{Machine, Preemption, Sim};
 use parking_lot::RwLock;
@@ -375,4 +378,36 @@ fn no_task_waits_longer_than_200_us_for_a_processor_that_writes_back_or_drops_pa
         let longest = ticks.await.unwrap();
         assert!(longest <= Nanos::from_micros(200), "{longest:?}");
     });
+}
+
+/// A file of holes.
+#[derive(Debug)]
+struct Holes;
+
+impl Backing for Holes {
+    fn block_bytes(&self) -> u32 {
+        4096
+    }
+    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
+        Answer::ok(ReadExtent { from: ReadFrom::Hole, bytes: range.len() })
+    }
+    fn prepare_write<'a>(&'a self, _run: DirtyRun<'a>) -> Answer<'a, Placed> {
+        unreachable!("nothing is written")
+    }
+    fn finish_write<'a>(&'a self, _run: &'a WrittenRun) -> Answer<'a, ()> {
+        unreachable!("nothing is written")
+    }
+}
+
+#[test]
+fn a_reader_of_holes_keeps_the_only_frame_from_its_own_read_ahead() {
+    let rt = world();
+    let cache = PageCache::new(&rt, CacheConfig::with_budget(16 * PAGE)).unwrap();
+    assert_eq!(cache.set_budget(PAGE), 0);
+    let disk = cache.attach(Gate::new(MIB));
+    let file = disk.mapping(Arc::new(Holes), 1, 2 * PAGE).open();
+    let mut bytes = [1; 2 * PAGE_BYTES];
+    assert_eq!(file.read_blocking(0, &mut bytes).unwrap(), bytes.len());
+    assert!(bytes.iter().all(|&byte| byte == 0));
+    cache.audit();
 }
