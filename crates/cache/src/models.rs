@@ -5,9 +5,9 @@
 //! The code is the cache's own; loom stands in for the locks and counters of the waits ([`extant_rt::sync`]). State under other
 //! locks changes in one step; loom switches threads between such steps.
 //!
-//! Of a journalled client they have the end of runs, a truncation that overtakes one, exclusions, and the version of a block
-//! that a commit takes. Memory that is short, whole transactions and crashes are in `tests/it/journalled.rs`, in virtual worlds
-//! from many seeds: under loom their interleavings do not end.
+//! Of a journalled client they have the end of runs, a truncation that overtakes one, exclusions, the version of a block
+//! that a commit takes, and one frame for which readers wait while it is written back and cut off. Whole transactions and crashes
+//! are in `tests/it/journalled.rs`, in virtual worlds from many seeds: under loom their interleavings do not end.
 
 use crate::blocks::{BlockRef, Blocks, EditToken};
 use crate::waits::{Condition, Waiting, Waits};
@@ -24,6 +24,7 @@ use loom::future::block_on;
 use loom::sync::Arc as LoomArc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Counter;
@@ -244,6 +245,32 @@ impl Backing for Logged {
     }
 }
 
+/// Writes in place, of which it need not hear, and reads holes.
+#[derive(Debug)]
+struct InPlace;
+
+impl Backing for InPlace {
+    fn block_bytes(&self) -> u32 {
+        4096
+    }
+    fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent> {
+        Answer::ok(ReadExtent { from: ReadFrom::Hole, bytes: range.len() })
+    }
+    fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {
+        let extent = |range: &ByteRange| WriteExtent {
+            range: *range,
+            to: WriteTo::Device(Sector(range.start / 512)),
+            zero_before: 0,
+            zero_after: 0,
+            note: 0,
+        };
+        Answer::ok(Placed { extents: run.pieces.iter().map(extent).collect(), ..Placed::default() })
+    }
+    fn finish_write<'a>(&'a self, _: &'a WrittenRun) -> Answer<'a, ()> {
+        unreachable!("no map changes")
+    }
+}
+
 fn disk() -> (PageCache, Disk) {
     let rt = Rt::from_world(Arc::new(Stage), Tracer::default());
     let mut config = CacheConfig::with_budget(16 * PAGE);
@@ -303,6 +330,86 @@ fn a_truncation_waits_for_the_run_that_it_overtakes() {
         cut.join().unwrap();
         assert_eq!((mapping.cached_pages(), mapping.dirty_pages()), (0, 0));
         assert!(mapping.is_settled());
+    });
+}
+
+/// As loom's `block_on`, and lets other threads go on where the future yields.
+fn run<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    block_on(poll_fn(|cx| {
+        let polled = future.as_mut().poll(cx);
+        if polled.is_pending() {
+            thread::yield_now();
+        }
+        polled
+    }))
+}
+
+/// A cache of one frame, which holds a page in flight.
+fn short_of_memory() -> (PageCache, Disk, crate::Mapping) {
+    let (cache, disk) = disk();
+    assert_eq!(cache.set_budget(PAGE), 0);
+    let written = disk.mapping(Arc::new(InPlace), 1, 0);
+    run(written.open().write(0, &[1; PAGE_BYTES])).unwrap();
+    // Started, and left to itself.
+    let _ = pin!(written.write_back(..)).as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    (cache, disk, written)
+}
+
+/// Reads a page of a file on a thread.
+fn reader(file: &crate::Mapping, page: u64) -> thread::JoinHandle<()> {
+    let file = file.open();
+    thread::spawn(move || {
+        let mut byte = [1];
+        run(file.read(page * PAGE, &mut byte)).unwrap();
+        assert_eq!(byte, [0], "a hole");
+    })
+}
+
+#[test]
+fn readers_that_wait_for_the_one_frame_have_it_in_turn_after_its_write_back() {
+    model(1, || {
+        let (_cache, disk, _written) = short_of_memory();
+        let holes = disk.mapping(Arc::new(InPlace), 2, 2 * PAGE);
+        let readers = [reader(&holes, 0), reader(&holes, 1)];
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+}
+
+#[test]
+fn readers_have_the_one_frame_that_a_truncation_frees() {
+    model(1, || {
+        let (cache, disk, written) = short_of_memory();
+        let holes = disk.mapping(Arc::new(InPlace), 2, 2 * PAGE);
+        let readers = [reader(&holes, 0), reader(&holes, 1)];
+        run(written.set_size(0)).unwrap();
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        assert_eq!((written.cached_pages(), cache.usage().dirty), (0, 0));
+    });
+}
+
+#[test]
+fn a_reader_that_leaves_hands_on_the_one_frame_that_a_truncation_frees() {
+    model(1, || {
+        let (_cache, disk, written) = short_of_memory();
+        let holes = disk.mapping(Arc::new(InPlace), 2, 2 * PAGE);
+        let quitter = {
+            let file = holes.open();
+            thread::spawn(move || {
+                let mut byte = [1];
+                let mut read = pin!(file.read(0, &mut byte));
+                for _ in 0..2 {
+                    if read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+                        return;
+                    }
+                    thread::yield_now();
+                }
+            })
+        };
+        let reader = reader(&holes, 1);
+        run(written.set_size(0)).unwrap();
+        quitter.join().unwrap();
+        reader.join().unwrap();
     });
 }
 

@@ -404,7 +404,7 @@ fn a_reader_of_holes_keeps_the_only_frame_from_its_own_read_ahead() {
     let rt = world();
     let cache = PageCache::new(&rt, CacheConfig::with_budget(16 * PAGE)).unwrap();
     assert_eq!(cache.set_budget(PAGE), 0);
-    let disk = cache.attach(Gate::new(MIB));
+    let disk = cache.attach(Gate::new(1 << 20));
     let file = disk.mapping(Arc::new(Holes), 1, 2 * PAGE).open();
     let mut bytes = [1; 2 * PAGE_BYTES];
     assert_eq!(file.read_blocking(0, &mut bytes).unwrap(), bytes.len());
