@@ -386,9 +386,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "false",
     ),
     mutant(
-        "no-journal-nodes-with-sizes",
+        "no-journal-shorter-size-before-nodes",
         "crates/fs/src/journal/unlogged/mod.rs",
-        "resized.contains(&inode)",
+        "resized.contains(&inode.number)",
         "false",
     ),
     mutant(
