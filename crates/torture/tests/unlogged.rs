@@ -5,10 +5,10 @@ use extant_torture::check::Fsck;
 use extant_torture::states::{self, Options};
 use extant_torture::{Durability, Filesystem, Op, Ours, RenameMode, Tree, pattern};
 
-/// Contents that were durable when operation `since` had returned, and the paths at which a file begins with them afterwards.
+/// Contents that were durable when operation `since` had returned, and the paths at which a file begins with one of them afterwards.
 struct Kept {
     since: usize,
-    data: Vec<u8>,
+    data: Vec<Vec<u8>>,
     paths: Vec<String>,
 }
 
@@ -47,7 +47,13 @@ impl Workload {
     /// From here on the contents are at one of these paths.
     fn keeps(&mut self, data: &[u8], paths: &[&str]) {
         let paths = paths.iter().map(|&path| path.to_owned()).collect();
-        self.kept.push(Kept { since: self.ops.len() - 1, data: data.to_vec(), paths });
+        self.kept.push(Kept { since: self.ops.len() - 1, data: vec![data.to_vec()], paths });
+    }
+
+    /// From here on the path leads to the one or the other contents.
+    fn leads_to(&mut self, path: &str, data: [&[u8]; 2]) {
+        let (data, paths) = (data.map(<[u8]>::to_vec).to_vec(), vec![path.to_owned()]);
+        self.kept.push(Kept { since: self.ops.len() - 1, data, paths });
     }
 
     /// Checks every crash on every kind of volume without a journal; returns how many disks were looked at.
@@ -105,7 +111,8 @@ fn is_kept(kept: &Kept, tree: &Tree) -> bool {
         found == path || found.strip_prefix(path).is_some_and(|rest| rest.starts_with('~'))
     };
     tree.nodes.iter().any(|(path, found)| {
-        found.data.starts_with(&kept.data) && kept.paths.iter().any(|wanted| fits(path, wanted))
+        kept.data.iter().any(|data| found.data.starts_with(data))
+            && kept.paths.iter().any(|wanted| fits(path, wanted))
     })
 }
 
@@ -157,10 +164,11 @@ fn a_renamed_directory_takes_its_files_along() {
 #[test]
 fn a_file_that_replaces_another_is_never_missing() {
     let mut w = two();
-    w.file("b/target", 1000);
+    let old = w.file("b/target", 1000);
     w.sync();
     let new = w.file("a/new", 1200);
     w.sync();
+    w.leads_to("b/target", [&old, &new]);
     w.keeps(&new, &["a/new", "b/target"]);
     w.rename("a/new", "b/target", RenameMode::Replace);
     w.sync();
