@@ -1,9 +1,9 @@
 //! Every published figure beside the interval of the reproduced ones: `extant lab reproduce --bands`.
 //!
 //! Each experiment's file names the ranges of what its source does not state (`[ranges]`). Its rows run at the nominal point, with
-//! other seeds, and at each value of each range by itself; the interval of a figure is that of all these runs. Runs depend on nothing but
-//! what they are given, so they share the processors, and each result is kept in a file that is named by the digest of the
-//! program and of all that the run was given: what was stopped goes on where it was, and what changed runs again.
+//! other seeds, and at each value of each range by itself; the interval of a figure is that of all these runs. A run depends on
+//! its inputs alone, so runs share the processors, and each result is kept in a file named by the digest of the program and of
+//! the run's inputs: a stopped sweep resumes where it was, and a changed run is run again.
 
 use crate::experiment::{Compared, Experiment, ExperimentError, Figure, Figures, Part, Run, side_by_side};
 use crate::reproduce::{self, Format, Missing};

@@ -103,7 +103,7 @@ impl Snapshot {
     pub(crate) fn is_mark(self) -> bool {
         self.0 & MARK != 0
     }
-    /// Whether it was loaded and nobody has used it yet.
+    /// Whether the page was loaded and has not been read or written since.
     pub(crate) fn is_unread(self) -> bool {
         self.0 & UNREAD != 0
     }

@@ -174,7 +174,7 @@ impl Model {
         durability != Durability::None
     }
 
-    /// Records a write by path that was to be durable and failed: the cache has it, as it has one that nobody synced.
+    /// Records a durable write by path that failed: its data may be in the page cache, as those of a write without a sync are.
     ///
     /// # Errors
     /// It cannot have begun.
