@@ -215,6 +215,18 @@ impl Device for Threaded {
     }
 }
 
+/// Each piece at its own offset of the device.
+fn in_place(run: &DirtyRun<'_>) -> Placed {
+    let extent = |range: &ByteRange| WriteExtent {
+        range: *range,
+        to: WriteTo::Device(Sector(range.start / 512)),
+        zero_before: 0,
+        zero_after: 0,
+        note: 0,
+    };
+    Placed { extents: run.pieces.iter().map(extent).collect(), ..Placed::default() }
+}
+
 /// Has a change of its map to log after each write.
 #[derive(Debug, Default)]
 struct Logged {
@@ -229,15 +241,7 @@ impl Backing for Logged {
         Answer::ok(ReadExtent { from: ReadFrom::Hole, bytes: range.len() })
     }
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {
-        let extent = |range: &ByteRange| WriteExtent {
-            range: *range,
-            to: WriteTo::Device(Sector(range.start / 512)),
-            zero_before: 0,
-            zero_after: 0,
-            note: 0,
-        };
-        let extents = run.pieces.iter().map(extent).collect();
-        Answer::ok(Placed { extents, changes_map: true, ..Placed::default() })
+        Answer::ok(Placed { changes_map: true, ..in_place(&run) })
     }
     fn finish_write<'a>(&'a self, _: &'a WrittenRun) -> Answer<'a, ()> {
         self.finished.fetch_add(1, Ordering::SeqCst);
@@ -257,14 +261,7 @@ impl Backing for InPlace {
         Answer::ok(ReadExtent { from: ReadFrom::Hole, bytes: range.len() })
     }
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed> {
-        let extent = |range: &ByteRange| WriteExtent {
-            range: *range,
-            to: WriteTo::Device(Sector(range.start / 512)),
-            zero_before: 0,
-            zero_after: 0,
-            note: 0,
-        };
-        Answer::ok(Placed { extents: run.pieces.iter().map(extent).collect(), ..Placed::default() })
+        Answer::ok(in_place(&run))
     }
     fn finish_write<'a>(&'a self, _: &'a WrittenRun) -> Answer<'a, ()> {
         unreachable!("no map changes")
