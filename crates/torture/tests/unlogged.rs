@@ -3,11 +3,13 @@
 use extant_torture::campaign::{Base, Campaign, Effort, PROFILES, Profile, UNLOGGED};
 use extant_torture::check::Fsck;
 use extant_torture::states::{self, Options};
-use extant_torture::{Durability, Filesystem, Op, Ours, RenameMode, Tree, pattern};
+use extant_torture::{Durability, Fallocate, Filesystem, Op, Ours, RenameMode, Tree, pattern};
 
-/// Contents that were durable when operation `since` had returned, and the paths at which a file begins with one of them afterwards.
+/// Contents that were durable when operation `since` had returned, and the paths at which a file has one of them at byte `at`
+/// afterwards.
 struct Kept {
     since: usize,
+    at: usize,
     data: Vec<Vec<u8>>,
     paths: Vec<String>,
 }
@@ -17,6 +19,8 @@ struct Workload {
     ops: Vec<Op>,
     kept: Vec<Kept>,
     tag: u32,
+    /// Operations before this one only prepare the volume: the power does not fail while they run.
+    begins: usize,
 }
 
 impl Workload {
@@ -47,13 +51,13 @@ impl Workload {
     /// From here on the contents are at one of these paths.
     fn keeps(&mut self, data: &[u8], paths: &[&str]) {
         let paths = paths.iter().map(|&path| path.to_owned()).collect();
-        self.kept.push(Kept { since: self.ops.len() - 1, data: vec![data.to_vec()], paths });
+        self.kept.push(Kept { since: self.ops.len() - 1, at: 0, data: vec![data.to_vec()], paths });
     }
 
     /// From here on the path leads to the one or the other contents.
     fn leads_to(&mut self, path: &str, data: [&[u8]; 2]) {
         let (data, paths) = (data.map(<[u8]>::to_vec).to_vec(), vec![path.to_owned()]);
-        self.kept.push(Kept { since: self.ops.len() - 1, data, paths });
+        self.kept.push(Kept { since: self.ops.len() - 1, at: 0, data, paths });
     }
 
     /// Checks every crash on every kind of volume without a journal; returns how many disks were looked at.
@@ -84,7 +88,7 @@ impl Workload {
         let mut seen = std::collections::BTreeSet::new();
         states::each(&run.log, &base.image, &promises, options, None, &mut |state| {
             let (completed, _) = run.progress(state.cut);
-            if !seen.insert((state.image.hash(), completed)) {
+            if completed < self.begins || !seen.insert((state.image.hash(), completed)) {
                 return true;
             }
             let mended =
@@ -111,7 +115,8 @@ fn is_kept(kept: &Kept, tree: &Tree) -> bool {
         found == path || found.strip_prefix(path).is_some_and(|rest| rest.starts_with('~'))
     };
     tree.nodes.iter().any(|(path, found)| {
-        kept.data.iter().any(|data| found.data.starts_with(data))
+        let rest = found.data.get(kept.at..).unwrap_or_default();
+        kept.data.iter().any(|data| rest.starts_with(data))
             && kept.paths.iter().any(|wanted| fits(path, wanted))
     })
 }
@@ -242,6 +247,69 @@ fn data_outlive_the_growth_of_their_map() {
     }
     w.op(Op::Fsync { path: "a/sparse".into() });
     w.check("growth of a map");
+}
+
+/// A file of which a leaf of the extent tree is full: every second block is mapped, from block 40 on. Gives its contents.
+fn full_leaf(w: &mut Workload) -> Vec<u8> {
+    let mut data = vec![0; (40 + 2 * 84 - 1) << 10];
+    w.op(Op::Create { path: "sparse".into(), mode: 0o644, exclusive: true });
+    for n in 0..84_u64 {
+        let at = (40 + 2 * n) << 10;
+        w.op(Op::write("sparse", at, 1024, 100));
+        data[at as usize..][..1024].copy_from_slice(&pattern(100, at, 1024));
+    }
+    w.op(Op::Fsync { path: "sparse".into() });
+    w.begins = w.ops.len();
+    data
+}
+
+/// Changes `data` as the workload does the file.
+fn write_block(w: &mut Workload, data: &mut [u8], block: u64) {
+    w.op(Op::write("sparse", block << 10, 1024, 101));
+    data[(block << 10) as usize..][..1024].copy_from_slice(&pattern(101, block << 10, 1024));
+}
+
+fn punch(w: &mut Workload, data: &mut [u8], block: u64, blocks: u64) {
+    let (offset, len) = (block << 10, blocks << 10);
+    w.op(Op::Fallocate { path: "sparse".into(), mode: Fallocate::Punch, offset, len });
+    data[offset as usize..][..len as usize].fill(0);
+}
+
+#[test]
+fn data_outlive_the_split_of_a_leaf_of_their_map() {
+    let mut w = Workload::default();
+    let before = full_leaf(&mut w);
+    let (written, mut after) = (w.ops.len() - 1, before.clone());
+    write_block(&mut w, &mut after, 101);
+    w.leads_to("sparse", [&before, &after]);
+    w.kept[0].since = written;
+    w.op(Op::Fsync { path: "sparse".into() });
+    w.keeps(&after, &["sparse"]);
+    assert!(w.check_over("split of a leaf", &UNLOGGED[1..]) > 10);
+}
+
+/// Between commits, responsibility for blocks goes from one leaf to another and is used there.
+#[test]
+fn data_outlive_a_hole_that_is_filled_from_the_leaf_before_it() {
+    let mut w = Workload::default();
+    let mut data = full_leaf(&mut w);
+    write_block(&mut w, &mut data, 101);
+    w.op(Op::Fsync { path: "sparse".into() });
+    for (from, until) in [(40, 118), (132, 207)] {
+        w.keeps(&data[from << 10..until << 10], &["sparse"]);
+        w.kept.last_mut().unwrap().at = from << 10;
+    }
+    // The first block of the file's second leaf, whichever that is, is among these.
+    for block in (118..132).step_by(2) {
+        punch(&mut w, &mut data, block, 1);
+    }
+    for block in (119..131).step_by(2) {
+        write_block(&mut w, &mut data, block);
+    }
+    write_block(&mut w, &mut data, 20);
+    w.op(Op::Fsync { path: "sparse".into() });
+    w.keeps(&data, &["sparse"]);
+    w.check_over("hole between leaves", &UNLOGGED[1..2]);
 }
 
 /// Linux writes a file's data and may leave its inode to the next write-back.

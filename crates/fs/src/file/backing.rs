@@ -382,7 +382,7 @@ impl Contents {
         let Writer { store, alloc, journal, .. } = &*self.writer;
         let sb = store.shape();
         let metadata = self.cell.read(frees_metadata);
-        let MapChange { change, mut near, nodes: own, credits } = change;
+        let MapChange { change, mut near, nodes: mut own, credits } = change;
         if self.uses_extents() {
             near = alloc.data_goal(self.number(), None);
         }
@@ -399,22 +399,50 @@ impl Contents {
             Change::Map(extents) if old.is_some() => Change::Refill(extents),
             change => change,
         };
-        let mut nodes = PinnedNodes::of(&self.cell, sb);
-        let planned = plan(store, alloc, &self.cell, &mut nodes, &change).await?;
-        let freed = planned.freed().map(|(run, _)| run);
-        let pins = alloc.pin(freed, Place::Inode(self.number())).await?;
-        let (places, news) = match planned.new_nodes {
-            0 => Default::default(),
-            count => Box::pin(self.allocate_nodes(count, near, own)).await?,
-        };
-        let bitmaps = pins.credits() + places.len() as u32 * Allocated::CREDITS;
-        let revokes = planned.revoke_blocks(metadata, sb);
         let of_old = old.as_ref().map_or(0, |old| old.credits(sb));
         // The superblock may have to name a feature.
         let beside = of_old + credits + Orphans::CREDITS + 1;
-        let credits = Credits(planned.credits() + bitmaps + revokes + beside);
-        let wakers = {
+        let mut in_place = false;
+        let (wakers, rest) = loop {
+            let mut nodes = PinnedNodes::copying(&self.cell, sb, journal);
+            if in_place {
+                nodes.stay_in_place();
+            }
+            let planned = plan(store, alloc, &self.cell, &mut nodes, &change).await?;
+            let freed = planned.freed().map(|(run, _)| run);
+            let pins = alloc.pin(freed, Place::Inode(self.number())).await?;
+            let mut for_copies = match planned.copies {
+                0 => None,
+                count => match alloc.reserve(0, count.into(), Privilege::Reserved) {
+                    Ok(reservation) => Some(reservation),
+                    // Acknowledged data have the nodes of a larger tree reserved, not copies.
+                    Err(Error::NoSpace) => {
+                        in_place = true;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                },
+            };
+            let from = match (own.as_deref_mut(), &mut for_copies) {
+                (Some(own), copies) => {
+                    copies.take().into_iter().for_each(|copies| own.merge(copies));
+                    Some(own)
+                }
+                (None, copies) => copies.as_mut(),
+            };
+            let (places, news) = match planned.new_nodes {
+                0 => Default::default(),
+                count => Box::pin(self.allocate_nodes(count, near, from)).await?,
+            };
+            let bitmaps = pins.credits() + places.len() as u32 * Allocated::CREDITS;
+            let revokes = planned.revoke_blocks(metadata, sb);
+            let credits = Credits(planned.credits() + bitmaps + revokes + beside);
             let mut handle = journal.start(credits).await?;
+            if !planned.is_for(handle.tid()) {
+                drop(handle);
+                places.into_iter().for_each(|place| self.put_back_nodes(place, None));
+                continue;
+            }
             let mut live = self.live.lock();
             inline::leave(&mut handle, &self.cell, sb);
             let data_blocks = settle(&mut handle, &mut live, &planned.rest);
@@ -442,10 +470,10 @@ impl Contents {
             // Even where only a node changed: a sync asks the inode which transaction to commit, and the times go with it.
             drop(handle.inode(&self.cell));
             live.times_unlogged = false;
-            self.finish_live(live)
+            break (self.finish_live(live), planned.rest);
         };
         wakers.into_iter().for_each(Waker::wake);
-        Ok(planned.rest)
+        Ok(rest)
     }
 
     /// Makes the inode an orphan while blocks are mapped behind the size that is being recorded, because write-back of blocks

@@ -220,6 +220,12 @@ impl Journal {
         self.inner.state.lock().running.tid
     }
 
+    /// Whether `tid` is the running transaction, and block `at` was allocated for metadata in it. On a volume without a journal.
+    pub(crate) fn is_fresh(&self, tid: Tid, at: VolumeBlock) -> bool {
+        let state = self.inner.state.lock();
+        state.running.tid == tid && state.running.fresh.contains(&at.0)
+    }
+
     /// The newest durable transaction.
     pub(crate) fn committed(&self) -> Tid {
         self.inner.state.lock().committed

@@ -5,13 +5,13 @@ use super::extents::{Draft, TreeNode};
 use super::live::Known;
 use super::pointers::{PointerDraft, PointerWrites};
 use crate::alloc::Allocator;
-use crate::journal::Handle;
-use crate::meta::{InodeCell, MetaBlock, MetaKind, MetaStore, PhysicalRun};
+use crate::journal::{Handle, Journal};
+use crate::meta::{InodeCell, MetaBlock, MetaKind, MetaStore, PhysicalRun, Tid};
 use crate::{Error, Result};
 use extant_cache::blocks::BlockBytes;
 use extant_format::{
-    BlockRange, Extent, ExtentNode, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place,
-    Superblock, VolumeBlock,
+    BlockRange, Compat, Extent, ExtentNode, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber,
+    Place, Superblock, VolumeBlock,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,6 +32,18 @@ pub(crate) fn frees_metadata(inode: &Inode) -> bool {
 pub(crate) struct PinnedNodes {
     kind: MetaKind,
     nodes: BTreeMap<VolumeBlock, MetaBlock>,
+    copying: Option<Copying>,
+}
+
+/// Without a journal, a transaction's nodes are written in any order: an edit that changes which node is responsible for a file
+/// block copies what it changes, and so do the edits after it in the transaction.
+#[derive(Debug)]
+struct Copying {
+    journal: Journal,
+    /// The transaction that the edit is planned for.
+    tid: Tid,
+    /// One before it in the transaction changed responsibilities.
+    reshaped: bool,
 }
 
 impl Nodes for PinnedNodes {
@@ -39,6 +51,10 @@ impl Nodes for PinnedNodes {
 
     fn node(&self, at: VolumeBlock) -> Option<BlockBytes> {
         self.nodes.get(&at).map(MetaBlock::bytes)
+    }
+
+    fn is_fresh(&self, at: VolumeBlock) -> bool {
+        self.copying.as_ref().is_some_and(|copying| copying.journal.is_fresh(copying.tid, at))
     }
 }
 
@@ -51,7 +67,21 @@ impl PinnedNodes {
             }
             Form::Pointers => MetaKind::Indirect { inode: inode.number },
         });
-        Self { kind, nodes: BTreeMap::new() }
+        Self { kind, nodes: BTreeMap::new(), copying: None }
+    }
+
+    /// As [`Self::of`], for an edit that changes more than the end of the map. It is planned for the running transaction and must be
+    /// planned again for another: [`Planned::is_for`].
+    pub(crate) fn copying(cell: &InodeCell, sb: &Superblock, journal: &Journal) -> Self {
+        let tid = journal.running();
+        let copying = || Copying { journal: journal.clone(), tid, reshaped: cell.reshaped_in() == tid };
+        let is_logged = sb.compat().contains(Compat::HAS_JOURNAL);
+        Self { copying: (!is_logged).then(copying), ..Self::of(cell, sb) }
+    }
+
+    /// Nodes change in place whatever the edit does.
+    pub(crate) fn stay_in_place(&mut self) {
+        self.copying = None;
     }
 
     async fn load(
@@ -139,6 +169,11 @@ pub(crate) struct Planned {
     pub(crate) removed: Vec<PhysicalRun>,
     /// The part of a removal that remains to be done.
     pub(crate) rest: Rest,
+    /// How many of the new nodes are copies of nodes that do not change in place.
+    pub(crate) copies: u32,
+    reshapes: bool,
+    /// Nodes that this transaction allocated change in place.
+    only_for: Option<Tid>,
 }
 
 #[derive(Debug)]
@@ -273,7 +308,14 @@ fn try_plan(
                 Change::ShiftLeft(range, by) => rest = draft.shift_left(*range, *by)?,
                 Change::ShiftRight(range, by) => rest = draft.shift_right(*range, *by)?,
             }
-            Planned::new(draft.finish(), rest, change, Writes::Tree)
+            // A map that only loses its end is whole whichever of its nodes are durable.
+            let cuts = matches!(change, Change::Remove(range) if range.end >= BlockRange::MAP_END);
+            let copying = nodes.copying.as_ref().filter(|one| !cuts && (one.reshaped || draft.reshapes()));
+            if copying.is_some() {
+                draft.copy_changed();
+            }
+            let only_for = copying.map(|copying| copying.tid);
+            Planned { only_for, ..Planned::new(draft.finish(), rest, change, Writes::Tree) }
         }
         Form::Pointers => {
             let mut draft = PointerDraft::new(&root, nodes, sb, cell.number());
@@ -310,7 +352,15 @@ impl Planned {
             freed_nodes: edit.freed_nodes,
             removed: replaced.iter().map(run).collect(),
             rest,
+            copies: edit.copies,
+            reshapes: edit.reshapes,
+            only_for: None,
         }
+    }
+
+    /// Whether a handle of this transaction may apply it.
+    pub(crate) fn is_for(&self, tid: Tid) -> bool {
+        self.only_for.is_none_or(|only| only == tid)
     }
 
     /// Credits of [`Self::apply`]: the nodes and the inode.
@@ -346,6 +396,10 @@ impl Planned {
         sb: &Superblock,
     ) {
         debug_assert_eq!(news.len(), self.new_nodes as usize);
+        debug_assert!(self.is_for(handle.tid()));
+        if self.reshapes {
+            cell.reshape(handle.tid());
+        }
         match &self.writes {
             Writes::Tree(writes) => write(handle, cell, nodes, news, writes, TreeNode::write_to),
             Writes::Pointers(writes) => write(handle, cell, nodes, news, writes, PointerWrites::write_to),

@@ -60,6 +60,9 @@ pub(crate) trait Nodes {
 
     /// The bytes of the node in block `at`; `None` if they must be loaded.
     fn node(&self, at: VolumeBlock) -> Option<Self::Bytes>;
+
+    /// Whether no durable node or inode leads to the node in block `at`, so that nobody meets it half changed.
+    fn is_fresh(&self, at: VolumeBlock) -> bool;
 }
 
 /// A change of one node.
@@ -82,6 +85,10 @@ pub(crate) struct Edit<T> {
     pub(crate) freed_nodes: Vec<VolumeBlock>,
     /// Runs that the map held in the range and no longer holds in this form: what a removal frees.
     pub(crate) replaced: Vec<Extent>,
+    /// A node is responsible for other file blocks than before: of nodes that change in place, all or none must be durable.
+    pub(crate) reshapes: bool,
+    /// How many of the new nodes are copies of nodes that do not change in place.
+    pub(crate) copies: u32,
 }
 
 /// The groups that a removal touches and the metadata blocks that it frees, so that one step of it fits one handle.

@@ -112,6 +112,9 @@ pub(crate) struct Draft<'a, N> {
     news: u32,
     freed: Vec<VolumeBlock>,
     replaced: Vec<Extent>,
+    /// A node is responsible for other file blocks than before, but for the last one when it was appended to.
+    reshapes: bool,
+    copies: u32,
 }
 
 impl<'a, N: Nodes> Draft<'a, N> {
@@ -124,8 +127,18 @@ impl<'a, N: Nodes> Draft<'a, N> {
     ) -> Result<Self, Stop> {
         let node = TreeNode::from_format(ExtentNode::parse(root, &ExtentContext::root(sb, inode))?);
         let nodes = BTreeMap::from([(NodeAt::Root, node)]);
-        let dirty = Default::default();
-        Ok(Self { sb, inode, source, nodes, dirty, news: 0, freed: Vec::new(), replaced: Vec::new() })
+        Ok(Self {
+            sb,
+            inode,
+            source,
+            nodes,
+            dirty: Default::default(),
+            news: 0,
+            freed: Vec::new(),
+            replaced: Vec::new(),
+            reshapes: false,
+            copies: 0,
+        })
     }
 
     /// The extents of the leaf responsible for block `logical`, and the blocks that it is responsible for.
@@ -267,6 +280,42 @@ impl<'a, N: Nodes> Draft<'a, N> {
         }
     }
 
+    /// Whether a node is responsible for other file blocks than before.
+    pub(crate) fn reshapes(&self) -> bool {
+        self.reshapes
+    }
+
+    /// Gives each node that changes, and that is not fresh, a new block, and so those above it, up to a fresh one or the inode: the
+    /// write of the inode's record makes the whole edit durable. For volumes without a journal.
+    pub(crate) fn copy_changed(&mut self) {
+        let in_place = |at: &NodeAt| at.block().is_some_and(|block| !self.source.is_fresh(block));
+        while let Some(at) = self.dirty.iter().copied().find(in_place) {
+            let key = self.nodes[&at].first_key().expect("only the root may be empty");
+            let (parent, n) = self.parent_of(at, key);
+            let node = self.drop_node(at);
+            let to = self.add_node(node);
+            let above = self.nodes.get_mut(&parent).expect("the nodes above one are loaded");
+            above.children()[n].at = to;
+            self.dirty.insert(parent);
+            self.copies += 1;
+        }
+    }
+
+    /// The node above `at`, whose first key is `key`, and which of its children that is.
+    fn parent_of(&self, at: NodeAt, key: u32) -> (NodeAt, usize) {
+        let mut parent = NodeAt::Root;
+        loop {
+            let Entries::Index(children) = &self.nodes[&parent].entries else {
+                unreachable!("keys lead to every node")
+            };
+            let n = children.partition_point(|c| c.logical <= key) - 1;
+            if children[n].at == at {
+                return (parent, n);
+            }
+            parent = children[n].at;
+        }
+    }
+
     /// The edit, to be written.
     pub(crate) fn finish(mut self) -> Edit<TreeNode> {
         // New nodes that went again leave no gap in the numbers.
@@ -288,7 +337,8 @@ impl<'a, N: Nodes> Draft<'a, N> {
             writes.push(NodeWrite { at: renumber(at), change: node });
         }
         let new_nodes = alive.len() as u32;
-        Edit { writes, new_nodes, freed_nodes: self.freed, replaced: self.replaced }
+        let Self { freed: freed_nodes, replaced, reshapes, copies, .. } = self;
+        Edit { writes, new_nodes, freed_nodes, replaced, reshapes, copies }
     }
 
     fn extents(&self, leaf: NodeAt) -> &[Extent] {
@@ -369,6 +419,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
 
     /// Takes an empty node out of the tree, and those above it that it leaves empty.
     fn remove(&mut self, mut steps: Vec<(NodeAt, usize)>, mut at: NodeAt) {
+        self.reshapes = true;
         while let Some((parent, n)) = steps.pop() {
             self.drop_node(at);
             let node = self.nodes.get_mut(&parent).expect("a path's nodes are loaded");
@@ -401,6 +452,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
                 return;
             }
             child.logical = key;
+            self.reshapes = true;
             self.dirty.insert(parent);
             if n > 0 {
                 return;
@@ -436,6 +488,8 @@ impl<'a, N: Nodes> Draft<'a, N> {
                 steps.push((NodeAt::Root, 0));
                 continue;
             };
+            // The node that an append fills keeps what it has.
+            self.reshapes |= !is_append;
             let parts = len.div_ceil(most);
             let part = if is_append { most } else { len.div_ceil(parts) };
             let node = self.nodes.get_mut(&at).expect("a path's nodes are loaded");

@@ -170,7 +170,15 @@ impl<'a, N: Nodes> PointerDraft<'a, N> {
                 None => writes.push(NodeWrite { at, change: PointerWrites(vec![(index, pointer)]) }),
             }
         }
-        Edit { writes, new_nodes: self.news, freed_nodes: self.freed, replaced: self.replaced }
+        Edit {
+            writes,
+            new_nodes: self.news,
+            freed_nodes: self.freed,
+            replaced: self.replaced,
+            // An entry never moves to another block.
+            reshapes: false,
+            copies: 0,
+        }
     }
 
     /// Removes what lies below a node of this level (1 points to data) that maps from file block `first` on. Gives what is

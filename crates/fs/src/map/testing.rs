@@ -2,7 +2,7 @@
 
 use super::edit::{Edit, NodeAt, Nodes};
 use extant_format::{InodeNumber, Superblock, VolumeBlock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) const INODE: InodeNumber = InodeNumber(12);
 /// Blocks from here on are nodes.
@@ -28,6 +28,8 @@ pub(crate) struct Store {
     pub(crate) root: [u8; 60],
     pub(crate) nodes: BTreeMap<u64, Vec<u8>>,
     next: u64,
+    /// Nodes that nothing durable leads to.
+    pub(crate) fresh: BTreeSet<u64>,
     block_bytes: usize,
 }
 
@@ -37,11 +39,21 @@ impl Nodes for Store {
     fn node(&self, at: VolumeBlock) -> Option<Vec<u8>> {
         Some(self.nodes.get(&at.0).unwrap_or_else(|| panic!("block {at} is no node")).clone())
     }
+
+    fn is_fresh(&self, at: VolumeBlock) -> bool {
+        self.fresh.contains(&at.0)
+    }
 }
 
 impl Store {
     pub(crate) fn new(root: [u8; 60], sb: &Superblock) -> Self {
-        Self { root, nodes: BTreeMap::new(), next: NODES_AT, block_bytes: sb.block_size().byte_len() }
+        Self {
+            root,
+            nodes: BTreeMap::new(),
+            next: NODES_AT,
+            fresh: BTreeSet::new(),
+            block_bytes: sb.block_size().byte_len(),
+        }
     }
 
     /// Writes an edit, as a transaction would.
@@ -50,6 +62,7 @@ impl Store {
         self.next += news.len() as u64;
         for at in &news {
             self.nodes.insert(at.0, vec![0; self.block_bytes]);
+            self.fresh.insert(at.0);
         }
         for change in &edit.writes {
             let bytes = match change.at.resolve(&news) {

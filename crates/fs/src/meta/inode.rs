@@ -9,7 +9,7 @@ use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Stamps advance on a tick of 4 ms, as Linux's do at 250 Hz: most changes of a busy inode then leave its times as they are.
 const TICK_NS: u32 = 4_000_000;
@@ -29,6 +29,8 @@ pub(crate) struct InodeCell {
     touched: AtomicBool,
     /// The contents of the file may be in memory.
     has_contents: AtomicBool,
+    /// The number of the last transaction that changed which node of its map is responsible for a file block.
+    reshaped: AtomicU64,
     record: Mutex<Record>,
     /// The memory that it is charged for.
     charge: OnceLock<Charge>,
@@ -57,6 +59,7 @@ impl InodeCell {
             openers: AtomicU32::new(0),
             touched: AtomicBool::new(false),
             has_contents: AtomicBool::new(false),
+            reshaped: AtomicU64::new(Tid::NONE.0),
             record: Mutex::new(Record {
                 versions: Versioned::new(inode),
                 observed: false,
@@ -105,6 +108,16 @@ impl InodeCell {
 
     pub(crate) fn set_has_contents(&self, has: bool) {
         self.has_contents.store(has, Ordering::Release);
+    }
+
+    /// The last transaction of [`Self::reshape`].
+    pub(crate) fn reshaped_in(&self) -> Tid {
+        Tid(self.reshaped.load(Ordering::Acquire))
+    }
+
+    /// The transaction changes which node of the inode's map is responsible for a file block.
+    pub(crate) fn reshape(&self, tid: Tid) {
+        self.reshaped.store(tid.0, Ordering::Release);
     }
 
     /// Looks at the live record.

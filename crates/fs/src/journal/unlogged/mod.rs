@@ -18,6 +18,9 @@
 //! 8. the blocks of phase 6 without the names that moved, and inodes that names only leave;
 //! 9. freed inodes and blocks as free.
 //!
+//! Nodes of one extent tree have no order among them: an edit after which a node is responsible for other file blocks copies the nodes
+//! that it changes, up to the inode, whose record makes it durable (`map::change`).
+//!
 //! Of two directories in phase 7 that trade names, one may be at neither place after a crash; its file comes into
 //! `lost+found`.
 
