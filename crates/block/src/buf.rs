@@ -39,6 +39,21 @@ impl Buf {
         Self { ptr, len, origin, counter: None }
     }
 
+    /// `len` bytes of what an earlier buffer left, or zeroes: for what a device fills before it is looked at. Aborts when memory is
+    /// exhausted.
+    pub fn stale(len: usize) -> Self {
+        if len == 0 {
+            return Self::zeroed(0);
+        }
+        let (ptr, origin) = memory::take(len);
+        if origin == Origin::Allocator {
+            // SAFETY: the memory is `len` bytes long, and nothing else refers to it. That of other origins was zeroed once, and
+            // buffers have written to it since.
+            unsafe { ptr.as_ptr().write_bytes(0, len) };
+        }
+        Self { ptr, len, origin, counter: None }
+    }
+
     /// A copy of `bytes`.
     pub fn from_slice(bytes: &[u8]) -> Self {
         let len = bytes.len();
@@ -125,6 +140,7 @@ mod tests {
         };
         for &len in lens {
             drop((0..8).map(|_| Buf::from_slice(&vec![7; len])).collect::<Vec<_>>());
+            assert!(Buf::stale(len).iter().all(|&byte| byte == 7 || byte == 0));
             let (zeroes, copy) = (Buf::zeroed(len), Buf::from_slice(&vec![9; len]));
             assert!(zeroes.iter().all(|&byte| byte == 0) && copy.iter().all(|&byte| byte == 9));
             assert_eq!((zeroes.as_ptr().addr() % BUF_ALIGN, copy.as_ptr().addr() % BUF_ALIGN), (0, 0));

@@ -217,7 +217,7 @@ pub fn read(
     start: Sector,
     len: usize,
 ) -> impl Future<Output = Result<Buf, IoError>> + use<> {
-    let ended = execute(device, Bio::new(Op::Read, start, vec![Segment::from(Buf::zeroed(len))]));
+    let ended = execute(device, Bio::new(Op::Read, start, vec![Segment::from(Buf::stale(len))]));
     async move {
         let (mut bio, result) = ended.await;
         result?;

@@ -4,7 +4,7 @@ use crate::error::panic_message;
 use crate::handle::{Rt, Which};
 use crate::{Class, Counter, RtError, TaskEvent, WaitsOn};
 use parking_lot::Mutex;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -68,30 +68,36 @@ impl Rt {
     /// [`RtError::Nested`] inside a task, a completion or another `block_on`, without polling the future. Otherwise the
     /// future panicked, or (virtual world only) the world cannot go on: deadlock, overflow, a task that never yields.
     pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, RtError> {
+        let mut future = std::pin::pin!(future);
+        let mut result = None;
+        {
+            let whole = poll_fn(|cx| future.as_mut().poll(cx).map(|value| result = Some(value)));
+            self.drive(std::pin::pin!(whole))?;
+        }
+        Ok(result.expect("it was driven to its end"))
+    }
+
+    /// As [`Self::block_on`]; without the future's type, so that it is compiled once.
+    fn drive(&self, mut future: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Result<(), RtError> {
         match self.world() {
             Which::Real(real) => {
-                let mut future = std::pin::pin!(future);
                 // The whole wait is guarded at once: entering a guard per poll would cost more and tell nothing more.
                 let run = || real.block_on(future.as_mut());
                 caught(self, "block_on", run)?.ok_or(RtError::Nested)
             }
             Which::Virtual(world) => {
-                let mut result = None;
+                let mut result = Ok(());
                 {
-                    let main = async {
-                        let mut future = std::pin::pin!(future);
-                        let outcome = std::future::poll_fn(|cx| {
-                            match caught(self, "main", || future.as_mut().poll(cx)) {
-                                Ok(Poll::Pending) => Poll::Pending,
-                                Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
-                                Err(error) => Poll::Ready(Err(error)),
-                            }
-                        });
-                        result = Some(outcome.await);
-                    };
+                    let main = poll_fn(|cx| match caught(self, "main", || future.as_mut().poll(cx)) {
+                        Ok(polled) => polled,
+                        Err(error) => {
+                            result = Err(error);
+                            Poll::Ready(())
+                        }
+                    });
                     world.block_on(std::pin::pin!(main))?;
                 }
-                result.expect("a world's block_on ends well only when main has ended")
+                result
             }
         }
     }

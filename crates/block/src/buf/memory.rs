@@ -7,6 +7,8 @@
 mod slabs;
 
 use parking_lot::Mutex;
+#[cfg(miri)]
+use std::alloc::alloc_zeroed;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -46,7 +48,8 @@ pub(super) enum Origin {
     Mapped,
 }
 
-/// Memory of `len` bytes, more than none, aligned to [`BUF_ALIGN`], with whatever contents the last user left or none at all.
+/// Memory of `len` bytes, more than none, aligned to [`BUF_ALIGN`], with whatever contents the last user left, zeroes, or, where
+/// the allocator gave it, none at all.
 /// Aborts when memory is exhausted, as `Vec` does.
 pub(super) fn take(len: usize) -> (NonNull<u8>, Origin) {
     if len <= PIECE_BYTES {
@@ -160,7 +163,7 @@ unsafe fn unmap(start: NonNull<u8>, len: usize) {
 #[cfg(miri)]
 fn map(len: usize) -> Option<NonNull<u8>> {
     // SAFETY: the layout has a non-zero size.
-    NonNull::new(unsafe { alloc(layout(len)) })
+    NonNull::new(unsafe { alloc_zeroed(layout(len)) })
 }
 
 /// As above.

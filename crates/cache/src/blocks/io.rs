@@ -76,7 +76,7 @@ impl Shared {
 
     fn read_bio(self: &Arc<Self>, run: Vec<Arc<Block>>) -> Bio {
         let start = self.sector(run[0].number);
-        let buf = || Buf::zeroed(self.block_bytes).counted_in(&self.version_bytes);
+        let buf = || Buf::stale(self.block_bytes).counted_in(&self.version_bytes);
         let memory = run.iter().map(|_| Segment::from(buf())).collect();
         let mut bio = Bio::new(Op::Read, start, memory);
         bio.flags |= BioFlags::META | BioFlags::SYNC;

@@ -203,7 +203,8 @@ impl Records {
         header.set_cksum();
         let mut bytes = header.as_bytes().to_vec();
         bytes.extend_from_slice(&self.0);
-        bytes.resize(bytes.len().next_multiple_of(RECORD_BYTES as usize), 0);
+        let padding = bytes.len().next_multiple_of(RECORD_BYTES as usize) - bytes.len();
+        bytes.extend_from_slice(&[0; RECORD_BYTES as usize][..padding]);
         bytes
     }
 }

@@ -207,7 +207,7 @@ impl Real {
     }
 
     /// `None` where this thread must not wait, because it runs a task or a completion.
-    pub(crate) fn block_on<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
+    pub(crate) fn block_on(&self, mut future: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Option<()> {
         Berth::lend(|berth| {
             let crew = &self.engine.crew;
             let mut cx = Context::from_waker(&berth.waker);
@@ -215,8 +215,8 @@ impl Real {
             park::with_crew(crew.address(), || {
                 loop {
                     let polled = park::with_may_block(true, || future.as_mut().poll(&mut cx));
-                    if let Poll::Ready(out) = polled {
-                        return out;
+                    if polled.is_ready() {
+                        return;
                     }
                     if !berth.parker.take_notice() && crew.wait(&berth.parker, Role::Caller) {
                         self.counters.add(Counter::DriverSittings, 1);

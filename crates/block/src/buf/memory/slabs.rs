@@ -4,7 +4,7 @@
 //! takes two (malloc(3) of glibc): a cache of blocks would take twice its budget.
 
 use super::BUF_ALIGN;
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 /// Length of a piece, in bytes: that of most blocks. Shorter buffers have one, too, since they are aligned alike.
@@ -39,7 +39,7 @@ impl Slabs {
         Self { slabs: Vec::new(), open: Vec::new(), vacant: Vec::new(), free_pieces: 0 }
     }
 
-    /// A piece, with whatever contents the last user left or none at all, and the number of its slab: those that are taken one
+    /// A piece, with whatever contents the last user left, or zeroes, and the number of its slab: those that are taken one
     /// after the other lie side by side where they can. Aborts when memory is exhausted, as `Vec` does.
     pub(super) fn take(&mut self) -> (NonNull<u8>, u32) {
         let number = match self.open.last() {
@@ -81,7 +81,8 @@ impl Slabs {
     /// Makes a slab, the last of the open ones.
     fn grow(&mut self) -> u32 {
         // SAFETY: the layout has a non-zero size.
-        let start = NonNull::new(unsafe { alloc(layout()) }).unwrap_or_else(|| handle_alloc_error(layout()));
+        let start = NonNull::new(unsafe { alloc_zeroed(layout()) });
+        let start = start.unwrap_or_else(|| handle_alloc_error(layout()));
         let slab = Slab { start, free: u64::MAX };
         let number = if let Some(number) = self.vacant.pop() {
             self.slabs[number as usize] = slab;
