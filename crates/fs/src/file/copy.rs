@@ -75,7 +75,7 @@ impl OpenFile {
         if self.size() < at + len {
             self.grow_over(at + len).await?;
             if self.options.sync || self.options.datasync {
-                self.sync_range(ByteRange::ALL, !self.options.sync).await?;
+                self.sync_boxed(ByteRange::ALL, !self.options.sync).await?;
             }
         }
         Ok(())

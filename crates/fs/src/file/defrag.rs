@@ -17,6 +17,7 @@ use crate::{Error, Result};
 use extant_block::Sector;
 use extant_cache::ByteRange;
 use extant_format::{BlockRange, Extent, VolumeBlock};
+use futures_util::future::BoxFuture;
 use futures_util::future::join_all;
 
 /// Bytes that one request copies.
@@ -70,11 +71,11 @@ impl OpenFile {
     /// [`Error::NotSupported`] for a file with a map of pointers; [`Error::Permission`] for one that is immutable, append-only
     /// or sealed; [`Error::NoSpace`] where there is none for a second copy of its largest stretch; [`Error::ReadOnly`]; a
     /// damaged map; the device fails. Pieces that were moved before stay moved.
-    pub async fn defragment(&self) -> Result<Defragmented> {
+    pub fn defragment(&self) -> BoxFuture<'_, Result<Defragmented>> {
         let file = self.reopened();
         let run = async move { file.gather().await };
         let writer = &self.contents.writer;
-        writer.guarded(writer.rt.unstoppable("defragment", run)).await
+        Box::pin(writer.guarded(writer.rt.unstoppable("defragment", run)))
     }
 
     async fn gather(&self) -> Result<Defragmented> {

@@ -78,7 +78,7 @@ impl OpenFile {
             let written = written?;
             let sync = self.options.sync || self.is_synchronous();
             if !written.is_empty() && (sync || self.options.datasync) {
-                self.sync_range(written, !sync).await?;
+                self.sync_boxed(written, !sync).await?;
             }
             Ok(written.len() as usize)
         };

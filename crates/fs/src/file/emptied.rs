@@ -14,6 +14,7 @@ use crate::inode::{Orphan, Orphans};
 use crate::journal::Credits;
 use extant_cache::ByteRange;
 use extant_rt::Class;
+use futures_util::future::BoxFuture;
 use std::sync::atomic::Ordering;
 
 /// Credits that the removal of old contents may take beside the log of new ones.
@@ -25,8 +26,8 @@ impl OpenFile {
     ///
     /// # Errors
     /// As [`OpenFile::set_size`].
-    pub async fn empty(&self) -> Result<()> {
-        self.contents.writer.guarded(self.change_size(0, true)).await
+    pub fn empty(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.contents.writer.guarded(self.change_size(0, true)))
     }
 
     /// The last open file was closed: what it was emptied for is written, in the background of a volume that has one.

@@ -16,6 +16,7 @@ use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
 use extant_format::{BlockRange, Inode, InodeFlags};
+use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -45,8 +46,8 @@ impl OpenFile {
     /// [`Error::TooBig`]; [`Error::Permission`] for an immutable or append-only file; [`Error::ReadOnly`]; the last block
     /// cannot be read or written; a damaged map. After an error the size may be the new one with blocks still in use, which
     /// opening the volume again frees.
-    pub async fn set_size(&self, bytes: u64) -> Result<()> {
-        self.contents.writer.guarded(self.change_size(bytes, false)).await
+    pub fn set_size(&self, bytes: u64) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.contents.writer.guarded(self.change_size(bytes, false)))
     }
 
     /// With `delays`, a file that becomes empty may keep its contents on the volume until it has others (`emptied`).
@@ -58,7 +59,7 @@ impl OpenFile {
             .rt
             .unstoppable("set_size", async move { file.resize(bytes, delays).await })
             .await?;
-        if self.is_synchronous() { self.sync_range(ByteRange::ALL, false).await } else { Ok(()) }
+        if self.is_synchronous() { self.sync_boxed(ByteRange::ALL, false).await } else { Ok(()) }
     }
 
     /// Extends the file with zeroes to at least so many bytes. Durable after [`OpenFile::sync`].
@@ -75,7 +76,7 @@ impl OpenFile {
             if bytes > file.size() { file.resize_locked(bytes, false).await } else { Ok(()) }
         };
         self.contents.writer.rt.unstoppable("set_size", work).await?;
-        if self.is_synchronous() { self.sync_range(ByteRange::ALL, false).await } else { Ok(()) }
+        if self.is_synchronous() { self.sync_boxed(ByteRange::ALL, false).await } else { Ok(()) }
     }
 
     async fn resize(&self, bytes: u64, delays: bool) -> Result<()> {

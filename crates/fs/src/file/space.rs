@@ -19,6 +19,7 @@ use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
 use extant_format::{BlockRange, Extent, RoCompat, VolumeBlock};
+use futures_util::future::BoxFuture;
 
 /// Bytes of a page of the cache.
 const PAGE: u64 = extant_cache::PAGE_BYTES as u64;
@@ -53,16 +54,18 @@ impl OpenFile {
     /// the file; [`Error::NotSupported`] for a file with a map of pointers, where holes can be punched only;
     /// [`Error::Permission`] for an immutable file, and for an append-only one where more than space changes;
     /// [`Error::TooBig`] beyond the largest size; [`Error::NoSpace`]; [`Error::ReadOnly`]; a damaged map.
-    pub async fn fallocate(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+    pub fn fallocate(&self, mode: Fallocate, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
         let file = self.reopened();
         let run = async move { file.change_space(mode, offset, len).await };
         let writer = &self.contents.writer;
-        writer.guarded(writer.rt.unstoppable("fallocate", run)).await?;
-        if self.options.sync || self.options.datasync || self.is_synchronous() {
-            self.sync().await
-        } else {
-            Ok(())
-        }
+        Box::pin(async move {
+            writer.guarded(writer.rt.unstoppable("fallocate", run)).await?;
+            if self.options.sync || self.options.datasync || self.is_synchronous() {
+                self.sync().await
+            } else {
+                Ok(())
+            }
+        })
     }
 
     async fn change_space(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {

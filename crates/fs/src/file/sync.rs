@@ -7,6 +7,7 @@ use super::write::{OpenFile, cache_error};
 use crate::journal::{Credits, Handle};
 use crate::{Error, Result};
 use extant_cache::{ByteRange, Mapping};
+use futures_util::future::BoxFuture;
 
 /// Rounds of write-back until the recorded size covers what was there at the beginning: a block that another writer dirties
 /// while it is in flight takes a second one.
@@ -17,16 +18,16 @@ impl OpenFile {
     ///
     /// # Errors
     /// What went wrong with its data since this open file was last told, once; why the journal gave up.
-    pub async fn sync(&self) -> Result<()> {
-        self.contents.writer.guarded(self.sync_range(ByteRange::ALL, false)).await
+    pub fn sync(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.contents.writer.guarded(self.sync_range(ByteRange::ALL, false)))
     }
 
     /// Makes durable what is needed to read the file's data back: not its times.
     ///
     /// # Errors
     /// As [`Self::sync`].
-    pub async fn datasync(&self) -> Result<()> {
-        self.contents.writer.guarded(self.sync_range(ByteRange::ALL, true)).await
+    pub fn datasync(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.contents.writer.guarded(self.sync_range(ByteRange::ALL, true)))
     }
 
     /// Gives the file's dirty data their places and writes them; the map and the size are logged when this returns. Durable
@@ -34,11 +35,16 @@ impl OpenFile {
     ///
     /// # Errors
     /// The error of the write-back, which the next sync returns as well.
-    pub async fn write_back(&self) -> Result<()> {
-        self.contents.writer.guarded(self.contents.write_back(&self.mapping)).await
+    pub fn write_back(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.contents.writer.guarded(self.contents.write_back(&self.mapping)))
     }
 
-    pub(super) async fn sync_range(&self, bytes: ByteRange, data_only: bool) -> Result<()> {
+    /// As [`Self::sync`], of one range, in a future without a type.
+    pub(super) fn sync_boxed(&self, bytes: ByteRange, data_only: bool) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.sync_range(bytes, data_only))
+    }
+
+    async fn sync_range(&self, bytes: ByteRange, data_only: bool) -> Result<()> {
         let contents = &*self.contents;
         let _sync = contents.writer.disk.begin_sync();
         // All of it: a small write that is synced shows the file no shorter than it was when it began.

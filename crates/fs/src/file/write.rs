@@ -105,7 +105,7 @@ impl OpenFile {
         let sync = self.options.sync || self.is_synchronous();
         if sync || self.options.datasync {
             let range = ByteRange::at(at, done as u64);
-            Box::pin(self.sync_range(range, !sync)).await?;
+            self.sync_boxed(range, !sync).await?;
         }
         Ok(done)
     }

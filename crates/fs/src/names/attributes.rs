@@ -9,6 +9,7 @@ use crate::quota::Owners;
 use crate::xattr::{acl, live};
 use crate::{Error, Result};
 use extant_format::{FileKind, Inode, InodeFlags, RoCompat, Timestamp, XattrIndex, XattrName};
+use futures_util::future::BoxFuture;
 
 /// A time to be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +60,12 @@ impl Node {
     /// # Errors
     /// [`Error::Permission`] for those who do not own the inode, and on an immutable or append-only one;
     /// [`Error::Access`] for the present time without write permission.
-    pub async fn set_attributes(&self, caller: &Caller, set: &SetAttributes) -> Result<()> {
-        self.writer().guarded(self.change_attributes(caller, set)).await
+    pub fn set_attributes<'a>(
+        &'a self,
+        caller: &'a Caller,
+        set: &'a SetAttributes,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.writer().guarded(self.change_attributes(caller, set)))
     }
 
     async fn change_attributes(&self, caller: &Caller, set: &SetAttributes) -> Result<()> {
@@ -186,8 +191,8 @@ impl Node {
     /// [`Error::Access`] for those who do not own the inode; [`Error::Permission`] without the capability for the
     /// immutable and append-only flags; [`Error::NotSupported`] on anything but files and directories, for flags that
     /// this volume is not written with, and for a directory's flags on a file.
-    pub async fn set_flags(&self, caller: &Caller, flags: InodeFlags) -> Result<()> {
-        self.writer().guarded(self.change_flags(caller, flags)).await
+    pub fn set_flags<'a>(&'a self, caller: &'a Caller, flags: InodeFlags) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.writer().guarded(self.change_flags(caller, flags)))
     }
 
     async fn change_flags(&self, caller: &Caller, flags: InodeFlags) -> Result<()> {
@@ -228,8 +233,8 @@ impl Node {
     /// # Errors
     /// [`Error::NotSupported`] on a volume without the feature `project`, and for an inode without room for the number;
     /// [`Error::Permission`] for those who do not own the inode, and on an immutable one.
-    pub async fn set_project(&self, caller: &Caller, project: u32) -> Result<()> {
-        self.writer().guarded(self.change_project(caller, project)).await
+    pub fn set_project<'a>(&'a self, caller: &'a Caller, project: u32) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.writer().guarded(self.change_project(caller, project)))
     }
 
     async fn change_project(&self, caller: &Caller, project: u32) -> Result<()> {

@@ -9,6 +9,7 @@ use crate::xattr::SetMode;
 use crate::xattr::{acl, edit, live};
 use crate::{Error, Result, quote};
 use extant_format::{Acl, FileKind, InodeFlags, XattrIndex, XattrName};
+use futures_util::future::BoxFuture;
 
 impl Node {
     /// Sets an attribute. Access control lists have the form of Linux's `system.posix_acl_*`.
@@ -23,7 +24,7 @@ impl Node {
         if value.len() > edit::VALUE_MAX {
             return Err(Error::ValueTooBig(quote(name)));
         }
-        self.writer().guarded(self.change_xattr(caller, name, Some(value), mode)).await
+        self.change_xattr(caller, name, Some(value), mode).await
     }
 
     /// Removes an attribute.
@@ -32,15 +33,15 @@ impl Node {
     /// [`Error::NoData`] if there is none; as [`Self::set_xattr`].
     pub async fn remove_xattr(&self, caller: &Caller, name: &[u8]) -> Result<()> {
         check_length(name)?;
-        self.writer().guarded(self.change_xattr(caller, name, None, SetMode::Any)).await
+        self.change_xattr(caller, name, None, SetMode::Any).await
     }
 
     /// The value of an attribute.
     ///
     /// # Errors
     /// [`Error::NoData`]; [`Error::Access`] without read permission.
-    pub async fn xattr(&self, caller: &Caller, name: &[u8]) -> Result<Vec<u8>> {
-        self.writer().guarded(self.find_xattr(caller, name)).await
+    pub fn xattr<'a>(&'a self, caller: &'a Caller, name: &'a [u8]) -> BoxFuture<'a, Result<Vec<u8>>> {
+        Box::pin(self.writer().guarded(self.find_xattr(caller, name)))
     }
 
     async fn find_xattr(&self, caller: &Caller, name: &[u8]) -> Result<Vec<u8>> {
@@ -68,8 +69,8 @@ impl Node {
     ///
     /// # Errors
     /// A damaged inode or attribute block.
-    pub async fn xattrs(&self, caller: &Caller) -> Result<Vec<Vec<u8>>> {
-        self.writer().guarded(self.list_xattrs(caller)).await
+    pub fn xattrs<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Vec<Vec<u8>>>> {
+        Box::pin(self.writer().guarded(self.list_xattrs(caller)))
     }
 
     async fn list_xattrs(&self, caller: &Caller) -> Result<Vec<Vec<u8>>> {
@@ -84,17 +85,19 @@ impl Node {
         matches!(self.kind(), Some(FileKind::Regular | FileKind::Directory))
     }
 
-    async fn change_xattr(
-        &self,
-        caller: &Caller,
-        name: &[u8],
-        value: Option<&[u8]>,
+    fn change_xattr<'a>(
+        &'a self,
+        caller: &'a Caller,
+        name: &'a [u8],
+        value: Option<&'a [u8]>,
         mode: SetMode,
-    ) -> Result<()> {
+    ) -> BoxFuture<'a, Result<()>> {
         let (writer, cell) = (self.writer(), self.cell());
-        self.namespace().delete_doomed().await;
-        self.change_xattr_locked(caller, name, value, mode).await?;
-        writer.settle(&[cell], InodeFlags::SYNC).await
+        Box::pin(writer.guarded(async move {
+            self.namespace().delete_doomed().await;
+            self.change_xattr_locked(caller, name, value, mode).await?;
+            writer.settle(&[cell], InodeFlags::SYNC).await
+        }))
     }
 
     async fn change_xattr_locked(

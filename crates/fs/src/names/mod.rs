@@ -53,6 +53,7 @@ use crate::{Error, Result};
 use extant_cache::Disk;
 use extant_cache::accounts::{AccountConfig, Shrink};
 use extant_format::{InodeFlags, InodeNumber};
+use futures_util::future::BoxFuture;
 use indexes::Indexes;
 use known::KnownNames;
 use parking_lot::Mutex;
@@ -142,14 +143,14 @@ impl Namespace {
     /// Deletes an inode that lost its last name, unless something holds it. One that cannot be deleted stays an orphan, to
     /// be deleted when the volume is opened next: the operation that took its last name has succeeded. Damage is kept as a
     /// problem of the volume.
-    pub(crate) async fn delete_unused(&self, cell: &Arc<InodeCell>) {
-        Doomed::of(self).delete(cell.clone()).await;
+    pub(crate) fn delete_unused<'a>(&'a self, cell: &'a Arc<InodeCell>) -> BoxFuture<'a, ()> {
+        Box::pin(async { Doomed::of(self).delete(cell.clone()).await })
     }
 
     /// Deletes what lost its last node since.
     pub(crate) async fn delete_doomed(&self) {
         if !self.writer.unused.lock().is_empty() {
-            Box::pin(Doomed::of(self).delete_all()).await;
+            Doomed::of(self).delete_all().await;
         }
     }
 
@@ -174,11 +175,13 @@ impl<'n> Doomed<'n> {
         Self { namespace, cells: Vec::new(), is_last: false }
     }
 
-    async fn delete_all(mut self) {
-        loop {
-            let Some(cell) = self.namespace.writer.unused.lock().pop() else { return };
-            self.delete(cell).await;
-        }
+    fn delete_all(mut self) -> BoxFuture<'n, ()> {
+        Box::pin(async move {
+            loop {
+                let Some(cell) = self.namespace.writer.unused.lock().pop() else { return };
+                self.delete(cell).await;
+            }
+        })
     }
 
     /// Deletes an inode unless something holds it.

@@ -12,6 +12,7 @@ use crate::inode::InodeCell;
 use crate::journal::{Credits, Handle};
 use crate::{Error, Result, quote};
 use extant_format::{Corrupt, FileKind, Inode, InodeNumber, Place};
+use futures_util::future::BoxFuture;
 use std::sync::Arc;
 
 /// The treatment of a target name that exists.
@@ -51,15 +52,15 @@ impl Node {
     /// [`Error::IsADirectory`], [`Error::NotADirectory`], [`Error::NotEmpty`]; [`Error::Invalid`] into a directory's own
     /// tree; [`Error::Busy`] for `.` and `..`; [`Error::TooManyLinks`]; [`Error::CrossDevice`]; [`Error::NoSpace`];
     /// [`Error::Permission`] for a whiteout without the capability to make devices.
-    pub async fn rename(
-        &self,
-        caller: &Caller,
-        name: &[u8],
-        new_dir: &Self,
-        new_name: &[u8],
+    pub fn rename<'a>(
+        &'a self,
+        caller: &'a Caller,
+        name: &'a [u8],
+        new_dir: &'a Self,
+        new_name: &'a [u8],
         mode: RenameMode,
-    ) -> Result<()> {
-        self.writer().guarded(self.move_name(caller, name, new_dir, new_name, mode)).await
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.writer().guarded(self.move_name(caller, name, new_dir, new_name, mode)))
     }
 
     async fn move_name(

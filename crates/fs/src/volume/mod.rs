@@ -18,6 +18,7 @@ use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_block::Device;
 use extant_format::{Incompat, InodeNumber};
+use futures_util::future::BoxFuture;
 pub use live::Space;
 pub use mount::WriteOptions;
 #[cfg(test)]
@@ -39,7 +40,11 @@ impl Volume {
     ///
     /// # Errors
     /// Refuses, by name, INCOMPAT features that it cannot read; names the field of a superblock that makes no sense.
-    pub async fn open(device: Arc<dyn Device>, options: OpenOptions) -> Result<Self> {
+    pub fn open(device: Arc<dyn Device>, options: OpenOptions) -> BoxFuture<'static, Result<Self>> {
+        Box::pin(Self::open_view(device, options))
+    }
+
+    async fn open_view(device: Arc<dyn Device>, options: OpenOptions) -> Result<Self> {
         let mut view = View::open(device, options).await?;
         if view.superblock().incompat().contains(Incompat::RECOVER) && !options.ignore_journal {
             let overlay = match crate::recovery::overlay(&view).await {

@@ -22,8 +22,8 @@ use extant_format::{
     STATE_VALID, Superblock,
 };
 use extant_rt::{Nanos, Rt};
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use std::pin::Pin;
 use std::sync::Arc;
 
 /// The smallest log that is written to, in blocks: a journal has 1024, and the first is its superblock.
@@ -162,7 +162,7 @@ impl Volume {
         options: WriteOptions,
         claim: Arc<Claim>,
         protection: Option<Protection>,
-    ) -> Pin<Box<dyn Future<Output = Result<Self>> + Send + 'a>> {
+    ) -> BoxFuture<'a, Result<Self>> {
         Box::pin(Self::open_protected(rt, disk, found, options, claim, protection))
     }
 
@@ -254,22 +254,13 @@ impl Volume {
     ///
     /// # Errors
     /// Why writing has ended; data of a file that could not be written, although everything else is durable.
-    pub async fn sync(&self) -> Result<()> {
-        let Some(Namespace { writer, files, .. }) = self.namespace().map(|namespace| &**namespace) else {
-            return Ok(());
-        };
-        // Errors that were met before are recorded by the transaction that this makes durable.
-        writer.heed_noted().await;
-        let synced = writer.guarded(async {
-            let sizes = files.sizes();
-            let written = files.write_back().await;
-            let written = written.and(files.record_sizes(&sizes).await);
-            let flushes = writer.journal.flushes_begun();
-            writer.journal.commit(writer.journal.running()).await?;
-            writer.journal.flush_since(flushes).await?;
-            written
-        });
-        synced.await
+    pub fn sync(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async {
+            match self.namespace() {
+                Some(namespace) => sync(namespace).await,
+                None => Ok(()),
+            }
+        })
     }
 
     /// Makes everything durable, writes the log home and leaves the volume clean: an empty journal, right free counts, no
@@ -279,8 +270,37 @@ impl Volume {
     /// # Errors
     /// Why writing has ended, now or before; the volume then stays as after a crash. Also a file's data that could not be
     /// written, although the volume is clean.
-    pub async fn close(self) -> Result<()> {
-        let Some(Mounted { namespace, mount }) = self.mounted.as_deref() else { return Ok(()) };
+    pub fn close(self) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            match &self.mounted {
+                Some(mounted) => mounted.close().await,
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+/// As [`Volume::sync`].
+async fn sync(namespace: &Namespace) -> Result<()> {
+    let Namespace { writer, files, .. } = namespace;
+    // Errors that were met before are recorded by the transaction that this makes durable.
+    writer.heed_noted().await;
+    let synced = writer.guarded(async {
+        let sizes = files.sizes();
+        let written = files.write_back().await;
+        let written = written.and(files.record_sizes(&sizes).await);
+        let flushes = writer.journal.flushes_begun();
+        writer.journal.commit(writer.journal.running()).await?;
+        writer.journal.flush_since(flushes).await?;
+        written
+    });
+    synced.await
+}
+
+impl Mounted {
+    /// As [`Volume::close`].
+    async fn close(&self) -> Result<()> {
+        let Self { namespace, mount } = self;
         let writer = &*namespace.writer;
         let closed = writer.guarded(async {
             // Acknowledged writes are before this, and their data dirty.

@@ -8,9 +8,9 @@ use crate::journal::Credits;
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Op, Sector, Segment};
 use extant_format::{Corrupt, ErrorCode, ErrorRecord, Place, Problem, Superblock};
+use futures_util::future::BoxFuture;
 use std::collections::VecDeque;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::Ordering;
 
 impl Writer {
@@ -36,7 +36,7 @@ impl Writer {
     /// As [`Self::heed`] and [`Self::heed_noted`]. Boxed, as is every await of `fs` that few operations come to: a future has room
     /// for each, and is moved several times before it is polled first. Without its type, since the code of a type is laid down
     /// once for each operation that names it.
-    fn heed_all(&self, error: Option<Error>) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    fn heed_all(&self, error: Option<Error>) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             if let Some(error) = error {
                 self.heed(&error).await;
