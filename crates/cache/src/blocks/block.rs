@@ -219,8 +219,23 @@ pub struct BlockBytes {
 impl BlockBytes {
     /// The first `len` bytes of it.
     #[must_use]
-    pub fn truncated(mut self, len: usize) -> Self {
-        self.range.end = self.range.end.min(self.range.start + len);
+    pub fn truncated(self, len: usize) -> Self {
+        let len = len.min(self.range.len());
+        self.part(0..len)
+    }
+
+    /// The bytes `range` of it.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    #[must_use]
+    pub fn part(mut self, range: Range<usize>) -> Self {
+        assert!(
+            range.start <= range.end && range.end <= self.range.len(),
+            "a part of {} bytes",
+            self.range.len()
+        );
+        self.range = self.range.start + range.start..self.range.start + range.end;
         self
     }
 }

@@ -143,9 +143,25 @@ impl File {
 type PendingRead = Pin<Box<dyn Future<Output = std::result::Result<Buf, IoError>> + Send>>;
 
 enum Ahead {
-    Read { offset: u64, bytes: u64, read: PendingRead },
-    Block { offset: u64, at: VolumeBlock },
-    Hole { offset: u64, bytes: u64 },
+    Read {
+        offset: u64,
+        bytes: u64,
+        read: PendingRead,
+    },
+    /// Neighbouring blocks of a small file.
+    Chunk {
+        offset: u64,
+        at: VolumeBlock,
+        blocks: u64,
+    },
+    Block {
+        offset: u64,
+        at: VolumeBlock,
+    },
+    Hole {
+        offset: u64,
+        bytes: u64,
+    },
 }
 
 /// A file's contents from start to end.
@@ -214,30 +230,47 @@ impl FileStream {
             let len = inline.len();
             return Ok(Some(Chunk::Data { offset: 0, bytes: BlockRef::from(inline).truncated(len) }));
         }
-        self.fill().await;
         let block_bytes = u64::from(self.view.superblock().block_size().bytes());
-        let in_file = |offset: u64, bytes: u64| bytes.min(self.size.saturating_sub(offset));
-        match self.ahead.pop_front() {
-            None => match self.failed.take() {
-                Some(error) => {
-                    self.ended = true;
-                    Err(error)
+        let size = self.size;
+        let in_file = |offset: u64, bytes: u64| bytes.min(size.saturating_sub(offset));
+        let data = |offset: u64, bytes: BlockRef| {
+            let len = in_file(offset, bytes.len() as u64) as usize;
+            Ok(Some(Chunk::Data { offset, bytes: bytes.truncated(len) }))
+        };
+        loop {
+            self.fill().await;
+            match self.ahead.pop_front() {
+                None => match self.failed.take() {
+                    Some(error) => {
+                        self.ended = true;
+                        return Err(error);
+                    }
+                    None => return Ok(None),
+                },
+                Some(Ahead::Hole { offset, bytes }) => {
+                    return Ok(Some(Chunk::Hole { offset, bytes: in_file(offset, bytes) }));
                 }
-                None => Ok(None),
-            },
-            Some(Ahead::Hole { offset, bytes }) => {
-                Ok(Some(Chunk::Hole { offset, bytes: in_file(offset, bytes) }))
-            }
-            Some(Ahead::Block { offset, at }) => {
-                let len = in_file(offset, block_bytes) as usize;
-                self.ahead_bytes -= block_bytes;
-                let bytes = self.view.buffers().block(at).await?.truncated(len);
-                Ok(Some(Chunk::Data { offset, bytes }))
-            }
-            Some(Ahead::Read { offset, bytes, read }) => {
-                let len = in_file(offset, bytes) as usize;
-                self.ahead_bytes -= bytes;
-                Ok(Some(Chunk::Data { offset, bytes: BlockRef::from(read.await?).truncated(len) }))
+                Some(Ahead::Chunk { offset, at, blocks }) => {
+                    match self.view.buffers().contents(at, blocks).await {
+                        Ok(bytes) => {
+                            self.ahead_bytes -= blocks * block_bytes;
+                            return data(offset, bytes);
+                        }
+                        // The fault may be a neighbour's.
+                        Err(_) => (0..blocks).rev().for_each(|n| {
+                            let (offset, at) = (offset + n * block_bytes, VolumeBlock(at.0 + n));
+                            self.ahead.push_front(Ahead::Block { offset, at });
+                        }),
+                    }
+                }
+                Some(Ahead::Block { offset, at }) => {
+                    self.ahead_bytes -= block_bytes;
+                    return data(offset, self.view.buffers().block(at).await?);
+                }
+                Some(Ahead::Read { offset, bytes, read }) => {
+                    self.ahead_bytes -= bytes;
+                    return data(offset, BlockRef::from(read.await?));
+                }
             }
         }
     }
@@ -264,11 +297,16 @@ impl FileStream {
                 continue;
             };
             let clean = self.view.buffers().clean_run(first, run.blocks.min(READ_BYTES / block_bytes));
-            // A file's data stay out of the blocks of a volume that is written: they would grow stale there.
-            let small = self.size <= CHUNK_BYTES && !self.view.is_live();
-            let blocks = if clean == 0 || small {
+            let neighbours = match self.size <= CHUNK_BYTES {
+                true => self.view.buffers().chunk_run(first, clean),
+                false => 0,
+            };
+            let blocks = if clean == 0 {
                 self.ahead.push_back(Ahead::Block { offset, at: first });
                 1
+            } else if neighbours > 0 {
+                self.ahead.push_back(Ahead::Chunk { offset, at: first, blocks: neighbours });
+                neighbours
             } else {
                 let bytes = clean * block_bytes;
                 let read = Box::pin(self.view.read_run(first, bytes));

@@ -44,6 +44,11 @@ impl Gate {
         Arc::new(Self { memory, holds, passes, held, changes, is_claimed })
     }
 
+    /// The contents of the device.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        self.memory.to_bytes()
+    }
+
     fn hold(&self, op: Op) {
         *self.holds.lock() = Some(op);
     }
@@ -277,7 +282,7 @@ async fn with_orphans(rt: &Rt, image: &[u8]) -> Vec<u8> {
         open.push(file);
     }
     volume.sync().await.unwrap();
-    let bytes = gate.memory.to_bytes();
+    let bytes = gate.bytes();
     drop(open);
     bytes
 }
