@@ -183,9 +183,9 @@ impl Mapping {
     }
 
     /// Forgets every page, dirty or not, without waiting: what the file belongs to is gone, as after a crash. Writes that are in
-    /// flight end as they would.
+    /// flight end as they would. Where there are many pages, a task takes their frames back.
     pub fn discard(&self) {
-        self.0.sweep_now(PageRange::ALL, Which::All);
+        self.0.discard();
     }
 
     /// Has the flusher try again to write back a file that its backing could not place: there is space again. Without

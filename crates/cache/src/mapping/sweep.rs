@@ -3,16 +3,19 @@
 //! A file may have millions of pages. Each batch takes the mapping's lock once and costs some tens of microseconds; between
 //! two batches the task yields when it has used its time.
 
-use crate::{Cost, PageRange};
-
 use crate::page::FrameNo;
 use crate::pass::ByRuns;
 use crate::state::inner::Aftermath;
 use crate::state::{Inner, Pages, loaded};
+use crate::{Cost, PageRange};
+use extant_rt::Class;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Frames that are visited under one hold of the mapping's lock.
 const BATCH: u64 = 64;
+/// Pages that a caller removes that cannot wait: less than 100 µs. More are left to a task.
+const AT_ONCE: u64 = 8 * BATCH;
 
 /// Which pages of a range are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +55,26 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::sweep`], without waiting: for a file that no task uses any more.
-    pub(crate) fn sweep_now(&self, range: PageRange, which: Which) {
+    /// Removes all pages, dirty or not, without waiting: of a file that is used no more.
+    pub(crate) fn discard(self: &Arc<Self>) {
+        if self.pages.lock().cached <= AT_ONCE {
+            return self.sweep_now();
+        }
+        // The flusher is not to write meanwhile what is given up.
+        self.disk.give_up(self);
+        self.clone().sweep_later();
+    }
+
+    fn sweep_now(&self) {
+        let (range, which) = (PageRange::ALL, Which::All);
         let (mut position, _round) = self.begin_sweep(range, which);
         while self.sweep_some(range, which, &mut position, BATCH) {}
+    }
+
+    fn sweep_later(self: Arc<Self>) {
+        let rt = self.shared.rt.clone();
+        let sweep = async move { self.sweep(PageRange::ALL, Which::All).await };
+        drop(rt.spawn("pages of a dropped file", Class::Normal, sweep));
     }
 
     fn begin_sweep(&self, range: PageRange, which: Which) -> (Position, Option<Round<'_>>) {
@@ -144,7 +163,10 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // Nothing is dirty or under write-back, since the disk's list and the bios hold the file: unless its world ended.
-        self.sweep_now(PageRange::ALL, Which::All);
+        if !self.is_remainder && self.pages.lock().cached > AT_ONCE {
+            return self.remainder().sweep_later();
+        }
+        self.sweep_now();
         self.shared.unregister(self.file);
     }
 }
@@ -154,7 +176,6 @@ mod tests {
     use super::*;
     use crate::{CacheConfig, FlatFile, PAGE_BYTES, PageCache};
     use extant_block::{MemDevice, Sector};
-    use std::sync::Arc;
 
     #[test]
     fn a_sweep_of_clean_pages_beside_a_truncation_leaves_it_its_place() {

@@ -67,8 +67,31 @@ impl Inner {
                 stuck: Stuck::default(),
                 ended: Mutex::default(),
                 is_visited: AtomicBool::new(false),
+                is_remainder: false,
             })
         })
+    }
+
+    /// The pages of a file that is being dropped, as a file of their own with its number.
+    pub(crate) fn remainder(&mut self) -> Arc<Self> {
+        let none = Pages::new(self.disk.ledger.clone());
+        let pages = std::mem::replace(&mut *self.pages.lock(), none);
+        let remainder = Arc::new(Self {
+            shared: self.shared.clone(),
+            disk: self.disk.clone(),
+            backing: self.backing.clone(),
+            file: self.file,
+            inode: self.inode,
+            size: AtomicU64::new(self.size()),
+            pages: sync::Mutex::new(pages),
+            errors: ErrorLog::default(),
+            stuck: Stuck::default(),
+            ended: Mutex::default(),
+            is_visited: AtomicBool::new(false),
+            is_remainder: true,
+        });
+        self.shared.replace(self.file, &remainder);
+        remainder
     }
 
     #[inline]

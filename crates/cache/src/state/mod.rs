@@ -107,6 +107,8 @@ pub(crate) struct Inner {
     pub(crate) ended: Mutex<VecDeque<Arc<Writing>>>,
     /// A task goes over its dirty pages because there are too many, and others pass it over (kernel: `I_SYNC`).
     pub(crate) is_visited: AtomicBool,
+    /// It has what is left of a file that was dropped.
+    pub(crate) is_remainder: bool,
 }
 
 /// A mapping's pages, under its lock.

@@ -94,6 +94,11 @@ impl Shared {
         inner
     }
 
+    /// Has the mapping with this number, which is being dropped, found as another one.
+    pub(crate) fn replace(&self, file: FileId, with: &Arc<Inner>) {
+        self.files.write().slots[file.0 as usize] = Arc::downgrade(with);
+    }
+
     pub(crate) fn unregister(&self, file: FileId) {
         let mut files = self.files.write();
         files.slots[file.0 as usize] = Weak::new();
