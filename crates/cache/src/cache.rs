@@ -16,7 +16,7 @@ use crate::writeback::{write_back_all, write_back_files};
 use extant_block::{Bio, Device, Exclusive, IoError};
 use extant_rt::{Class, Nanos, Rt, Task, WaitConfig, WaitStats};
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// How a [`PageCache`] is set up.
 #[derive(Debug)]
@@ -122,7 +122,8 @@ pub struct PageCache {
 #[derive(Debug)]
 struct Handle {
     shared: Arc<Shared>,
-    flushers: Mutex<Vec<Task<()>>>,
+    /// By device; those of devices that were let go have ended.
+    flushers: Mutex<Vec<(Weak<DiskState>, Task<()>)>>,
 }
 
 impl Drop for Handle {
@@ -131,11 +132,31 @@ impl Drop for Handle {
     }
 }
 
-/// A device whose files are cached. Cheap to clone.
-#[derive(Clone, Debug)]
+/// A device whose files are cached. Cheap to clone. When the last clone and the last [`Mapping`] are gone and what was dirty is
+/// durable, the cache lets the device go, unless an error has not been told: that waits for [`PageCache::close`].
+#[derive(Debug)]
 pub struct Disk {
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: Arc<DiskState>,
+}
+
+impl Disk {
+    fn new(shared: &Arc<Shared>, state: &Arc<DiskState>) -> Self {
+        state.hold();
+        Self { shared: shared.clone(), state: state.clone() }
+    }
+}
+
+impl Clone for Disk {
+    fn clone(&self) -> Self {
+        Self::new(&self.shared, &self.state)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.state.release(&self.shared);
+    }
 }
 
 impl PageCache {
@@ -180,18 +201,17 @@ impl PageCache {
     pub fn attach(&self, device: Arc<dyn Device>) -> Disk {
         let shared = self.shared();
         let device = Arc::new(Exclusive::new(device));
-        let state = {
-            let mut disks = shared.disks.write();
-            let state = Arc::new(DiskState::new(shared.ledger.attach(), device));
-            disks.push(state.clone());
-            state
-        };
+        let state = Arc::new(DiskState::new(shared.ledger.attach(), device));
+        let disk = Disk::new(shared, &state);
+        shared.disks.write().push(state.clone());
         shared.rt.trace_name("device", state.index.0, &state.device.limits().name);
         let name = format!("flusher of {}", state.device.limits().name);
         let serving = flusher::Serving::new(&state);
         let task = shared.rt.spawn(&name, Class::Normal, flusher::run(shared.clone(), serving));
-        self.handle.flushers.lock().push(task);
-        Disk { shared: shared.clone(), state }
+        let mut flushers = self.handle.flushers.lock();
+        flushers.retain(|(disk, _)| disk.strong_count() > 0);
+        flushers.push((Arc::downgrade(&state), task));
+        disk
     }
 
     /// Its contents at this moment.
@@ -250,9 +270,9 @@ impl PageCache {
     /// The first that this call met. Each file's own are reported by its open files, too.
     pub async fn sync(&self) -> Result<()> {
         let shared = self.shared();
-        let disks = shared.disks.read().clone();
-        let disks = disks.into_iter().map(|state| Disk { shared: shared.clone(), state });
+        let disks: Vec<_> = shared.disks.read().iter().map(|state| Disk::new(shared, state)).collect();
         let tasks: Vec<_> = disks
+            .into_iter()
             .map(|disk| shared.rt.spawn("sync", Class::Normal, async move { disk.sync().await }))
             .collect();
         let mut result = Ok(());
@@ -274,7 +294,7 @@ impl PageCache {
         let mut result = self.sync().await;
         self.shared().close();
         let flushers = std::mem::take(&mut *self.handle.flushers.lock());
-        for flusher in flushers {
+        for (_, flusher) in flushers {
             // One that panicked keeps no other from ending.
             if let Err(ended) = flusher.await {
                 result = result.and(Err(ended.into()));

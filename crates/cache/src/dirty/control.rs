@@ -43,7 +43,7 @@ impl Amounts {
     }
 }
 
-/// Which of the process's devices, counted from 0 in order of their attaching.
+/// Which of the process's devices, counted from 0 in order of their attaching; the number of one that was let go is given again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceIndex(pub u32);
 
@@ -192,6 +192,11 @@ pub trait DirtyControl: Send + fmt::Debug {
     /// A writer of this device is gone for good.
     fn forget(&mut self, device: DeviceIndex, writer: WriterId) {
         let _ = (device, writer);
+    }
+
+    /// A device is let go. Its number may be given to another one, of which nothing is known.
+    fn detach(&mut self, device: DeviceIndex) {
+        let _ = device;
     }
 
     /// Write-back of `pages` pages to `numbers.device` ended; `took` is the time from submission to completion.

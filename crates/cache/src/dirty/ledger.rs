@@ -35,6 +35,8 @@ pub(crate) struct Ledger {
     /// Upper bound on pages dirty or under write-back, whatever the limits are.
     most_pages: u64,
     devices: AtomicU32,
+    /// Numbers of devices that were let go.
+    vacant: Mutex<Vec<u32>>,
     /// Devices that fail, and how many, to be read without the lock.
     failing: Mutex<Vec<Weak<DeviceLedger>>>,
     failing_count: AtomicU32,
@@ -99,6 +101,7 @@ impl Ledger {
             limit_pages: AtomicU64::new(limits.limit_pages),
             most_pages,
             devices: AtomicU32::new(0),
+            vacant: Mutex::default(),
             failing: Mutex::default(),
             failing_count: AtomicU32::new(0),
         })
@@ -106,9 +109,15 @@ impl Ledger {
 
     /// Adds a device.
     pub(crate) fn attach(self: &Arc<Self>) -> Arc<DeviceLedger> {
+        let number = {
+            let mut vacant = self.vacant.lock();
+            let attached = self.devices.fetch_add(1, SeqCst);
+            // Without a vacant number all below are in use.
+            vacant.pop().unwrap_or(attached)
+        };
         Arc::new(DeviceLedger {
             ledger: self.clone(),
-            index: DeviceIndex(self.devices.fetch_add(1, SeqCst)),
+            index: DeviceIndex(number),
             counts: Counts::default(),
             in_flight: AtomicU64::new(0),
             limit_pages: AtomicU64::new(u64::MAX),
@@ -172,6 +181,19 @@ impl Ledger {
         if pages > self.limit_pages.swap(pages, SeqCst) {
             self.waits.wake_all(Condition::Room(None));
         }
+    }
+}
+
+impl Drop for DeviceLedger {
+    fn drop(&mut self) {
+        if self.is_failing() {
+            let mut failing = self.ledger.failing.lock();
+            failing.retain(|device| device.strong_count() > 0);
+            self.ledger.failing_count.store(failing.len() as u32, SeqCst);
+        }
+        let mut vacant = self.ledger.vacant.lock();
+        vacant.push(self.index.0);
+        self.ledger.devices.fetch_sub(1, SeqCst);
     }
 }
 

@@ -376,6 +376,12 @@ impl DirtyControl for TurnControl {
         }
     }
 
+    fn detach(&mut self, device: DeviceIndex) {
+        if let Some(device) = self.devices.get_mut(device.0 as usize) {
+            *device = Device::default();
+        }
+    }
+
     fn written(&mut self, now: Nanos, numbers: &Numbers, pages: u64, took: Nanos) {
         self.note(now, numbers).busy.written(now, pages, took);
     }

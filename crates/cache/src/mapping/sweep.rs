@@ -164,10 +164,12 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Nothing is dirty or under write-back, since the disk's list and the bios hold the file: unless its world ended.
         if !self.is_remainder && self.pages.lock().cached > AT_ONCE {
-            return self.remainder().sweep_later();
+            self.remainder().sweep_later();
+        } else {
+            self.sweep_now();
+            self.shared.unregister(self.file);
         }
-        self.sweep_now();
-        self.shared.unregister(self.file);
+        self.disk.release(&self.shared);
     }
 }
 

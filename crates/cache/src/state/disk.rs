@@ -48,6 +48,7 @@ impl DiskState {
         let errors = ErrorLog::default();
         Self {
             index: ledger.index(),
+            holders: AtomicU64::new(0),
             device,
             ledger,
             completions: Mutex::default(),
@@ -61,6 +62,23 @@ impl DiskState {
             files: Mutex::default(),
             turn: Mutex::default(),
         }
+    }
+
+    /// A handle or a file came.
+    pub(crate) fn hold(&self) {
+        self.holders.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// One of them went; after the last the flusher looks whether the device is let go.
+    pub(crate) fn release(&self, shared: &Shared) {
+        if self.holders.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.kick(shared);
+        }
+    }
+
+    /// Whether nothing can make a file of it dirty but a caller who looks for all devices.
+    pub(crate) fn is_left(&self) -> bool {
+        self.holders.load(Ordering::SeqCst) == 0
     }
 
     /// Lists a file as dirty since `now`, under its lock.

@@ -54,6 +54,7 @@ impl Inner {
         inode: u64,
         size: u64,
     ) -> Arc<Self> {
+        disk.hold();
         shared.register(|file| {
             Arc::new(Self {
                 shared: shared.clone(),
@@ -74,6 +75,7 @@ impl Inner {
 
     /// The pages of a file that is being dropped, as a file of their own with its number.
     pub(crate) fn remainder(&mut self) -> Arc<Self> {
+        self.disk.hold();
         let none = Pages::new(self.disk.ledger.clone());
         let pages = std::mem::replace(&mut *self.pages.lock(), none);
         let remainder = Arc::new(Self {

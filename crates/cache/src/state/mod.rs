@@ -69,6 +69,8 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) struct DiskState {
     pub(crate) index: DeviceIndex,
+    /// Handles and files.
+    holders: AtomicU64,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) ledger: Arc<DeviceLedger>,
     /// Ended runs that wait for the completion task.

@@ -150,6 +150,20 @@ impl Shared {
         WriterId(self.writers.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Lets a device go that has neither handles nor files, and no error that is still to be told; says whether it did.
+    pub(crate) fn detach(&self, disk: &Arc<DiskState>) -> bool {
+        {
+            let mut disks = self.disks.write();
+            let is_told = disk.errors.peek(&mut disk.told.lock().clone()).is_ok();
+            if !disk.is_left() || !is_told {
+                return false;
+            }
+            disks.retain(|other| !Arc::ptr_eq(other, disk));
+        }
+        self.control.lock().detach(disk.index);
+        true
+    }
+
     pub(crate) fn set_limits(&self, limits: DirtyLimits) {
         self.ledger.set_limits(limits);
         self.disks.read().iter().for_each(|disk| disk.kick(self));

@@ -54,7 +54,7 @@ impl Drop for Serving {
     }
 }
 
-/// Runs until the cache is closed and clean.
+/// Runs until the cache is closed and clean, or the device is let go.
 pub(crate) async fn run(shared: Arc<Shared>, serving: Serving) {
     let disk = &serving.0;
     let mut next_periodic = Nanos::MAX;
@@ -71,6 +71,9 @@ pub(crate) async fn run(shared: Arc<Shared>, serving: Serving) {
         let failing = disk.is_failing();
         if !dirty {
             next_periodic = Nanos::MAX;
+            if disk.is_left() && leave(&shared, disk).await {
+                return;
+            }
             kicked.await;
             continue;
         }
@@ -102,6 +105,12 @@ pub(crate) async fn run(shared: Arc<Shared>, serving: Serving) {
             first_of(kicked, shared.rt.sleep(RETRY)).await;
         }
     }
+}
+
+/// Lets a device go that nothing uses any more, once what was written to it is durable.
+async fn leave(shared: &Arc<Shared>, disk: &Arc<DiskState>) -> bool {
+    let is_durable = !disk.flushes.are_owed() || disk.flush(shared).await.is_ok();
+    is_durable && shared.detach(disk)
 }
 
 /// Writes the files in turn, until the controller says stop or something more urgent is due. Says whether it wrote

@@ -21,6 +21,7 @@ pub(crate) struct Gate {
     pub(crate) fail_flushes: AtomicUsize,
     pub(crate) reads: AtomicUsize,
     pub(crate) writes: AtomicUsize,
+    pub(crate) flushes: AtomicUsize,
 }
 
 impl Gate {
@@ -45,6 +46,7 @@ impl Gate {
             fail_writes: AtomicBool::new(false),
             reads: AtomicUsize::new(0),
             writes: AtomicUsize::new(0),
+            flushes: AtomicUsize::new(0),
         })
     }
 
@@ -111,6 +113,7 @@ impl Device for Gate {
         match bio.op {
             Op::Read => self.reads.fetch_add(1, Ordering::SeqCst),
             Op::Write => self.writes.fetch_add(1, Ordering::SeqCst),
+            Op::Flush => self.flushes.fetch_add(1, Ordering::SeqCst),
             _ => 0,
         };
         if let Some(held) = &mut *self.held.lock() {

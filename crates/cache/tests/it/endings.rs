@@ -3,12 +3,14 @@
 use crate::common::{Gate, one_file, run, sleep, virtual_world, world};
 use crate::seam::toy;
 use extant_block::{MemDevice, Sector};
+use extant_cache::control::DeviceIndex;
 use extant_cache::{
-    Answer, Backing, ByteRange, CacheConfig, CacheError, DirtyRun, PAGE_BYTES, PageCache, Placed, ReadExtent,
-    ReadFrom, WriteExtent, WrittenRun,
+    Answer, Backing, ByteRange, CacheConfig, CacheError, DirtyRun, FlatFile, PAGE_BYTES, PageCache, Placed,
+    ReadExtent, ReadFrom, WriteExtent, WrittenRun,
 };
 use extant_rt::{Nanos, Rt};
 use extant_sim::Jitter;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -136,4 +138,46 @@ fn a_writer_that_outlives_the_cache_is_told_so_at_the_limit() {
     let stopped = run(&rt, mapping.open().write(0, &vec![1; 2 << 20])).unwrap_err();
     assert!(matches!(stopped.error, CacheError::ShutDown), "{stopped:?}");
     assert!((1..2 << 20).contains(&stopped.done_bytes));
+}
+
+#[test]
+fn a_device_is_let_go_after_its_last_file_and_its_last_write() {
+    let sim = virtual_world();
+    let rt = sim.rt();
+    let cache = PageCache::new(rt, CacheConfig::with_budget(1 << 20)).unwrap();
+    for round in 1..4 {
+        let gate = Gate::volatile(1 << 20);
+        let disk = cache.attach(gate.clone());
+        assert_eq!(disk.index(), DeviceIndex(0), "the number of the one before is vacant");
+        let mapping = disk.mapping(Arc::new(FlatFile::new(Sector(0), 1 << 20)), 1, 0);
+        drop(disk);
+        sleep(rt, 60_000);
+        run(rt, mapping.open().write(0, &[round; 8192])).unwrap();
+        drop(mapping);
+        assert!(Arc::strong_count(&gate) > 1, "the file is dirty");
+        sleep(rt, 60_000);
+        assert_eq!(Arc::strong_count(&gate), 1, "round {round}");
+        assert!(gate.mem.to_bytes()[..8192].iter().all(|&byte| byte == round));
+        assert_eq!(gate.flushes.load(Ordering::SeqCst), 1, "the write is durable");
+    }
+    cache.audit();
+    run(rt, cache.close()).unwrap();
+}
+
+#[test]
+fn a_device_with_an_error_that_was_not_told_is_kept_until_it_is() {
+    let sim = virtual_world();
+    let rt = sim.rt();
+    let cache = PageCache::new(rt, CacheConfig::with_budget(1 << 20)).unwrap();
+    let gate = Gate::volatile(1 << 20);
+    gate.fail_flushes.store(1, Ordering::SeqCst);
+    let disk = cache.attach(gate.clone());
+    let mapping = disk.mapping(Arc::new(FlatFile::new(Sector(0), 1 << 20)), 1, 0);
+    run(rt, mapping.open().write(0, &[1; 4096])).unwrap();
+    drop((mapping, disk));
+    sleep(rt, 60_000);
+    assert!(Arc::strong_count(&gate) > 1);
+    assert!(run(rt, cache.close()).is_err());
+    sleep(rt, 60_000);
+    assert_eq!(Arc::strong_count(&gate), 1);
 }

@@ -306,6 +306,13 @@ impl DirtyControl for Ioless {
         self.writers.remove(&writer);
     }
 
+    fn detach(&mut self, device: DeviceIndex) {
+        self.completions.forget(device);
+        if let Some(device) = self.devices.get_mut(device.0 as usize) {
+            *device = Device::default();
+        }
+    }
+
     fn written(&mut self, now: Nanos, numbers: &Numbers, pages: u64, _took: Nanos) {
         self.completions.add(numbers.device, pages, numbers.limits.limit_pages);
         self.estimate(now, numbers);

@@ -249,6 +249,13 @@ impl DirtyControl for Linux31 {
         self.dirtyings.forget(writer);
     }
 
+    fn detach(&mut self, device: DeviceIndex) {
+        self.completions.forget(device);
+        if let Some(device) = self.devices.get_mut(device.0 as usize) {
+            *device = Device::default();
+        }
+    }
+
     fn written(&mut self, _now: Nanos, numbers: &Numbers, pages: u64, _took: Nanos) {
         self.completions.add(numbers.device, pages, numbers.limits.limit_pages);
     }
