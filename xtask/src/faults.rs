@@ -1,7 +1,7 @@
 //! `cargo xtask faults` and `cargo xtask hostile`: all faults, and as many damaged volumes as one likes.
 
 use extant_block::Op;
-use extant_torture::campaign::PROFILES;
+use extant_torture::campaign::{PROFILES, Profile};
 use extant_torture::check::Fsck;
 use extant_torture::faults::{FailOne, Full, Scarce, Sweep, WORKLOADS};
 use extant_torture::hostile::{self, End, Victim};
@@ -18,13 +18,23 @@ fn ended(what: &str, runs: u64, failures: u64) -> Result<(), Box<dyn std::error:
 }
 
 /// EIO at every bio of every workload on every kind of volume, and every kind of full volume. `--seeds N` random workloads
-/// and full volumes of each kind (default 4). `--replay PROFILE WORKLOAD SEED read|write|flush NTH [later]` prints one run,
+/// and full volumes of each kind (default 4). `--only PROFILE` has those of one kind, `--full` full volumes alone. `--replay PROFILE WORKLOAD SEED read|write|flush NTH [later]` prints one run,
 /// operation by operation.
 pub(crate) fn faults(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     if let ["--replay", replay @ ..] = args {
         return replayed(replay);
     }
     let seeds = number(args, "--seeds", 4)?;
+    let only = args.iter().position(|arg| *arg == "--only").map(|at| args.get(at + 1).copied());
+    let is_wanted = |profile: &Profile| only.is_none_or(|only| only == Some(profile.name));
+    let all = PROFILES.iter().filter(|_| !args.contains(&"--full"));
+    let (swept, full): (Vec<_>, Vec<_>) = (
+        all.filter(|one| is_wanted(one)).collect(),
+        Full::PROFILES.iter().filter(|one| is_wanted(one)).collect(),
+    );
+    if swept.is_empty() && full.is_empty() {
+        return Err("no profile has this name".into());
+    }
     let (mut runs, mut failures) = (0, 0);
     let mut tell = |outcome: Result<(), String>, what: &dyn Fn() -> String| {
         runs += 1;
@@ -33,7 +43,7 @@ pub(crate) fn faults(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             println!("FAILED: {}: {words}\n", what());
         }
     };
-    for profile in PROFILES {
+    for &profile in swept {
         for workload in &WORKLOADS {
             for seed in 1..=if workload.name == "random" { seeds } else { 1 } {
                 let sweep = Sweep::new(profile, workload, seed)?;
@@ -50,7 +60,7 @@ pub(crate) fn faults(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             }
         }
     }
-    for profile in Full::PROFILES {
+    for &profile in full {
         let full = Full::new(profile)?;
         for seed in 1..=seeds {
             for left in 0..24 {
