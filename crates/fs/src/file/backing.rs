@@ -402,47 +402,62 @@ impl Contents {
         let of_old = old.as_ref().map_or(0, |old| old.credits(sb));
         // The superblock may have to name a feature.
         let beside = of_old + credits + Orphans::CREDITS + 1;
-        let mut in_place = false;
+        let (mut for_copies, mut in_place) = (None, false);
         let (wakers, rest) = loop {
-            let mut nodes = PinnedNodes::copying(&self.cell, sb, journal);
-            if in_place {
-                nodes.stay_in_place();
-            }
+            let mut nodes = match in_place {
+                true => PinnedNodes::of(&self.cell, sb),
+                false => PinnedNodes::copying(&self.cell, sb, journal),
+            };
             let planned = plan(store, alloc, &self.cell, &mut nodes, &change).await?;
+            if planned.copies > 0 && !Box::pin(self.reserve_copies(planned.copies, &mut for_copies)).await? {
+                in_place = true;
+                continue;
+            }
             let freed = planned.freed().map(|(run, _)| run);
-            let pins = alloc.pin(freed, Place::Inode(self.number())).await?;
-            let mut for_copies = match planned.copies {
-                0 => None,
-                count => match alloc.reserve(0, count.into(), Privilege::Reserved) {
-                    Ok(reservation) => Some(reservation),
-                    // Acknowledged data have the nodes of a larger tree reserved, not copies.
-                    Err(Error::NoSpace) => {
+            let pins = match alloc.pin(freed, Place::Inode(self.number())).await {
+                // The bitmap of the group that holds an old node.
+                Err(_) if planned.copies > 0 => {
+                    in_place = true;
+                    continue;
+                }
+                pins => pins?,
+            };
+            let (mut places, mut news) = match planned.new_nodes - planned.copies {
+                0 => Default::default(),
+                count => Box::pin(self.allocate_nodes(count, near, own.as_deref_mut())).await?,
+            };
+            let first_copy = places.len();
+            if planned.copies > 0 {
+                match Box::pin(self.allocate_nodes(planned.copies, near, for_copies.as_mut())).await {
+                    Ok((of_copies, blocks)) => {
+                        places.extend(of_copies);
+                        news.extend(blocks);
+                    }
+                    Err(_) => {
+                        self.put_back_all(places, first_copy, own.as_deref_mut(), for_copies.as_mut());
                         in_place = true;
                         continue;
                     }
-                    Err(error) => return Err(error),
-                },
-            };
-            let from = match (own.as_deref_mut(), &mut for_copies) {
-                (Some(own), copies) => {
-                    copies.take().into_iter().for_each(|copies| own.merge(copies));
-                    Some(own)
                 }
-                (None, copies) => copies.as_mut(),
-            };
-            let (places, news) = match planned.new_nodes {
-                0 => Default::default(),
-                count => Box::pin(self.allocate_nodes(count, near, from)).await?,
-            };
+            }
             let bitmaps = pins.credits() + places.len() as u32 * Allocated::CREDITS;
             let revokes = planned.revoke_blocks(metadata, sb);
             let credits = Credits(planned.credits() + bitmaps + revokes + beside);
-            let mut handle = journal.start(credits).await?;
-            if !planned.is_for(handle.tid()) {
-                drop(handle);
-                places.into_iter().for_each(|place| self.put_back_nodes(place, None));
-                continue;
-            }
+            let mut handle = match journal.start(credits).await {
+                Ok(handle) if planned.is_for(handle.tid()) => handle,
+                // No transaction is as large as that.
+                Err(Error::NoSpace) if planned.copies > 0 => {
+                    self.put_back_all(places, first_copy, own.as_deref_mut(), for_copies.as_mut());
+                    in_place = true;
+                    continue;
+                }
+                Ok(handle) => {
+                    drop(handle);
+                    self.put_back_all(places, first_copy, own.as_deref_mut(), for_copies.as_mut());
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let mut live = self.live.lock();
             inline::leave(&mut handle, &self.cell, sb);
             let data_blocks = settle(&mut handle, &mut live, &planned.rest);
@@ -557,6 +572,44 @@ impl Contents {
         let got = alloc.blocks(near, want, &mut reservation).await;
         self.keep_for_nodes(reservation);
         got
+    }
+
+    /// Space for copies of so many nodes in all: acknowledged data have the nodes of a larger tree reserved, not these. Says whether
+    /// there is some, if need be after a commit of what has been freed.
+    async fn reserve_copies(&self, count: u32, copies: &mut Option<Reservation>) -> Result<bool> {
+        let Writer { alloc, journal, .. } = &*self.writer;
+        let missing = u64::from(count).saturating_sub(copies.as_ref().map_or(0, Reservation::blocks));
+        let mut reserved = alloc.reserve(0, missing, Privilege::Reserved);
+        if matches!(reserved, Err(Error::NoSpace)) && alloc.pending() > 0 {
+            journal.commit(journal.running()).await?;
+            journal.released().await?;
+            reserved = alloc.reserve(0, missing, Privilege::Reserved);
+        }
+        match reserved {
+            Ok(more) => match copies {
+                Some(copies) => copies.merge(more),
+                None => *copies = Some(more),
+            },
+            Err(Error::NoSpace) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+
+    /// Puts blocks for nodes back, those for copies from `first_copy` on.
+    fn put_back_all(
+        &self,
+        mut places: Vec<Allocated>,
+        first_copy: usize,
+        mut own: Option<&mut Reservation>,
+        mut copies: Option<&mut Reservation>,
+    ) {
+        for place in places.split_off(first_copy) {
+            self.put_back_nodes(place, copies.as_deref_mut());
+        }
+        for place in places {
+            self.put_back_nodes(place, own.as_deref_mut());
+        }
     }
 
     fn put_back_nodes(&self, place: Allocated, own: Option<&mut Reservation>) {

@@ -36,7 +36,8 @@ pub(crate) struct PinnedNodes {
 }
 
 /// Without a journal, a transaction's nodes are written in any order: an edit that changes which node is responsible for a file
-/// block copies what it changes, and so do the edits after it in the transaction.
+/// block, or unmaps some, copies the nodes that it changes, and so do the edits after it in the transaction. A map that only loses
+/// its end is sound whichever of its nodes are durable, and changes in place.
 #[derive(Debug)]
 struct Copying {
     journal: Journal,
@@ -70,18 +71,15 @@ impl PinnedNodes {
         Self { kind, nodes: BTreeMap::new(), copying: None }
     }
 
-    /// As [`Self::of`], for an edit that changes more than the end of the map. It is planned for the running transaction and must be
-    /// planned again for another: [`Planned::is_for`].
+    /// As [`Self::of`], for an edit that may do more than append or cut the end off: such a one is planned for the running
+    /// transaction and must be planned again for another ([`Planned::is_for`]).
     pub(crate) fn copying(cell: &InodeCell, sb: &Superblock, journal: &Journal) -> Self {
-        let tid = journal.running();
-        let copying = || Copying { journal: journal.clone(), tid, reshaped: cell.reshaped_in() == tid };
+        let copying = || {
+            let tid = journal.running();
+            Copying { journal: journal.clone(), tid, reshaped: cell.reshaped_in() == tid }
+        };
         let is_logged = sb.compat().contains(Compat::HAS_JOURNAL);
         Self { copying: (!is_logged).then(copying), ..Self::of(cell, sb) }
-    }
-
-    /// Nodes change in place whatever the edit does.
-    pub(crate) fn stay_in_place(&mut self) {
-        self.copying = None;
     }
 
     async fn load(
@@ -308,9 +306,7 @@ fn try_plan(
                 Change::ShiftLeft(range, by) => rest = draft.shift_left(*range, *by)?,
                 Change::ShiftRight(range, by) => rest = draft.shift_right(*range, *by)?,
             }
-            // A map that only loses its end is whole whichever of its nodes are durable.
-            let cuts = matches!(change, Change::Remove(range) if range.end >= BlockRange::MAP_END);
-            let copying = nodes.copying.as_ref().filter(|one| !cuts && (one.reshaped || draft.reshapes()));
+            let copying = nodes.copying.as_ref().filter(|one| one.reshaped || draft.reshapes());
             if copying.is_some() {
                 draft.copy_changed();
             }

@@ -112,7 +112,8 @@ pub(crate) struct Draft<'a, N> {
     news: u32,
     freed: Vec<VolumeBlock>,
     replaced: Vec<Extent>,
-    /// A node is responsible for other file blocks than before, but for the last one when it was appended to.
+    /// Of the nodes that change in place, each depends on the others: a node is responsible for other file blocks than before, or
+    /// may become so once the blocks that it gave up are mapped again.
     reshapes: bool,
     copies: u32,
 }
@@ -256,6 +257,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
     fn set_extents(&mut self, leaf: NodeAt, extents: Vec<Extent>) {
         self.nodes.insert(leaf, TreeNode { depth: 0, entries: Entries::Leaf(extents) });
         self.dirty.insert(leaf);
+        self.reshapes = true;
     }
 
     /// Pulls what the root points to into it, as long as that fits. For edits that may free nodes.
@@ -280,7 +282,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
         }
     }
 
-    /// Whether a node is responsible for other file blocks than before.
+    /// Whether nodes that change in place depend on each other: more than a true append.
     pub(crate) fn reshapes(&self) -> bool {
         self.reshapes
     }
@@ -288,15 +290,19 @@ impl<'a, N: Nodes> Draft<'a, N> {
     /// Gives each node that changes, and that is not fresh, a new block, and so those above it, up to a fresh one or the inode: the
     /// write of the inode's record makes the whole edit durable. For volumes without a journal.
     pub(crate) fn copy_changed(&mut self) {
-        let in_place = |at: &NodeAt| at.block().is_some_and(|block| !self.source.is_fresh(block));
-        while let Some(at) = self.dirty.iter().copied().find(in_place) {
+        let source = self.source;
+        let in_place = |at: NodeAt| at.block().is_some_and(|block| !source.is_fresh(block));
+        let mut todo: Vec<NodeAt> = self.dirty.iter().copied().filter(|&at| in_place(at)).collect();
+        while let Some(at) = todo.pop() {
             let key = self.nodes[&at].first_key().expect("only the root may be empty");
             let (parent, n) = self.parent_of(at, key);
             let node = self.drop_node(at);
             let to = self.add_node(node);
             let above = self.nodes.get_mut(&parent).expect("the nodes above one are loaded");
             above.children()[n].at = to;
-            self.dirty.insert(parent);
+            if self.dirty.insert(parent) && in_place(parent) {
+                todo.push(parent);
+            }
             self.copies += 1;
         }
     }
@@ -349,11 +355,12 @@ impl<'a, N: Nodes> Draft<'a, N> {
     }
 
     fn load(&mut self, at: NodeAt, cx: &ExtentContext<'_>) -> Result<(), Stop> {
-        if let NodeAt::Block(block) = at
-            && !self.nodes.contains_key(&at)
-        {
+        let NodeAt::Block(block) = at else { return Ok(()) };
+        // A damaged tree may lead to a node again, at another depth.
+        if self.nodes.get(&at).is_none_or(|node| cx.depth != Some(node.depth)) {
             let bytes = self.source.node(block).ok_or(Stop::Missing(block))?;
-            self.nodes.insert(at, TreeNode::from_format(ExtentNode::parse(&bytes, cx)?));
+            let node = TreeNode::from_format(ExtentNode::parse(&bytes, cx)?);
+            self.nodes.insert(at, node);
         }
         Ok(())
     }
@@ -404,6 +411,8 @@ impl<'a, N: Nodes> Draft<'a, N> {
             append(&mut joined, extent);
         }
         let is_append = is_last && last == extents.len();
+        // Blocks that a leaf gives up may be mapped by another before the leaf is durable without them.
+        self.reshapes |= with.is_empty() && !replaced.is_empty();
         self.replaced.extend(replaced);
         let node = self.nodes.get_mut(&leaf).expect("a path's nodes are loaded");
         let Entries::Leaf(extents) = &mut node.entries else { unreachable!("a path ends in a leaf") };
@@ -488,8 +497,8 @@ impl<'a, N: Nodes> Draft<'a, N> {
                 steps.push((NodeAt::Root, 0));
                 continue;
             };
-            // The node that an append fills keeps what it has.
-            self.reshapes |= !is_append;
+            // The node that an append fills keeps what it has, unless it is the end of its last extent that is behind it now.
+            self.reshapes |= !is_append || !self.replaced.is_empty();
             let parts = len.div_ceil(most);
             let part = if is_append { most } else { len.div_ceil(parts) };
             let node = self.nodes.get_mut(&at).expect("a path's nodes are loaded");

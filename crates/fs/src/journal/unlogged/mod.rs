@@ -116,6 +116,13 @@ impl Inner {
                 phases.fresh.push((n, version.bytes().clone()));
                 continue;
             }
+            // The first steps of the removal of an object, which its names may still lead to.
+            if let MetaKind::ExtentNode { inode, .. } | MetaKind::Indirect { inode } = kind
+                && versions.deleted.iter().any(|deleted| deleted.number == inode)
+            {
+                phases.freed.push((n, version.bytes().clone()));
+                continue;
+            }
             if matches!(kind, MetaKind::ExtentNode { inode, .. } if resized.contains(&inode)) {
                 phases.nodes.push((n, version.bytes().clone()));
                 continue;
