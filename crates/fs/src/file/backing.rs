@@ -33,6 +33,9 @@ const NODES_PER_HANDLE: u64 = 32;
 /// From this size on the volume must say that it has large files (`RO_COMPAT_LARGE_FILE`).
 pub(super) const LARGE_FILE_BYTES: u64 = 1 << 31;
 
+/// Files up to this size are allocated side by side, as Linux does by default (`mb_stream_req`: 16 blocks of 4 KiB).
+const SMALL_BYTES: u64 = 64 << 10;
+
 /// Blocks of the file whose write has ended, their place, and what they were.
 type Landed = (BlockRange, VolumeBlock, Was);
 
@@ -238,8 +241,11 @@ impl Contents {
             None => alloc.reserve(want.into(), 0, Privilege::Reserved),
         };
         let allocated = match &mut reservation {
-            // A file that nothing has open does not grow.
-            Ok(reservation) if !self.is_open() => alloc.blocks(goal, want, reservation).await,
+            // A file that nothing has open does not grow, and most small ones are written once: what would be kept behind them would
+            // part them from each other.
+            Ok(reservation) if !self.is_open() || self.bytes_at(blocks.end) <= SMALL_BYTES => {
+                alloc.blocks(goal, want, reservation).await
+            }
             Ok(reservation) => {
                 let allocated = alloc.growing(self.number(), goal, want, reservation).await;
                 // Closed while a bitmap was read: what the last closer looked for was not there yet.

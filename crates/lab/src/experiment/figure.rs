@@ -186,7 +186,7 @@ impl Figure {
             Self::WokenK => "woken, k",
             Self::ExaminedPerWake => "seen/woken",
             Self::SystemSeconds => "system s",
-            Self::GroupsPerSearch => "groups/search",
+            Self::GroupsPerSearch => "groups each",
             Self::SearchUsPerGroup => "us/group",
             Self::BiosGib => "bios/GiB",
             Self::CpuGib => "cpu s/GiB",

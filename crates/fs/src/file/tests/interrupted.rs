@@ -172,7 +172,7 @@ fn blocks_are_kept_for_a_file_only_while_it_is_open() {
             // A node, which outlives the open file.
             cell.open();
             gate.holds_reads.store(true, Ordering::Relaxed);
-            file.write(0, &[7; B as usize]).await.unwrap();
+            file.write(64 << 10, &[7; B as usize]).await.unwrap();
             let mapping = file.mapping.clone();
             let writing = rt.spawn("write-back", Class::Normal, async move {
                 mapping.write_back(ByteRange::ALL).await.unwrap();
@@ -185,11 +185,17 @@ fn blocks_are_kept_for_a_file_only_while_it_is_open() {
             assert_eq!(bed.writer.alloc.windows(), [], "closed while it grew");
 
             let (_, file) = bed.file(number, FileOptions::default()).await;
-            file.write(B, &[7; B as usize]).await.unwrap();
+            file.write((64 << 10) + B, &[7; B as usize]).await.unwrap();
             file.sync().await.unwrap();
             assert_eq!(bed.writer.alloc.windows(), [number]);
             drop(file);
             assert_eq!(bed.writer.alloc.windows(), []);
+
+            let (_, file) = bed.file(number, FileOptions::default()).await;
+            file.write(0, &[7; 64 << 10]).await.unwrap();
+            file.sync().await.unwrap();
+            assert_eq!(bed.writer.alloc.windows(), [], "a small file is allocated beside others");
+            drop(file);
             assert!(!cell.close());
         },
     );
