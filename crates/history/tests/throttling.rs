@@ -23,18 +23,23 @@ struct Steady {
     clock: DeviceClock,
     /// Bytes a second; 0 is a dead device.
     rate: u64,
-    free_at: Mutex<Nanos>,
+    /// When it may begin the next bio. Devices behind one link share this.
+    free_at: Arc<Mutex<Nanos>>,
     written: AtomicU64,
     kept: Mutex<Vec<Bio>>,
 }
 
 impl Steady {
     fn new(sim: &Sim, name: &str, rate: u64) -> Arc<Self> {
+        Self::behind(&Arc::default(), sim, name, rate)
+    }
+
+    fn behind(link: &Arc<Mutex<Nanos>>, sim: &Sim, name: &str, rate: u64) -> Arc<Self> {
         Arc::new(Self {
             limits: Limits::new(name, 1 << 40),
             clock: sim.devices(),
             rate,
-            free_at: Mutex::default(),
+            free_at: link.clone(),
             written: AtomicU64::new(0),
             kept: Mutex::default(),
         })
@@ -314,4 +319,50 @@ fn two_equal_devices_with_equal_load_write_equally_under_every_controller() {
             assert!(a.abs_diff(b) * 100 <= percent * a.max(b), "{name}: {a} and {b} MiB, seed {seed}");
         }
     }
+}
+
+/// A hundred for each of ten devices behind one link, with 100 MiB to be dirty in: none waits for longer than three times its fair
+/// share of the link, while nothing is known of the devices, nor later.
+#[test]
+fn a_thousand_writers_that_begin_at_once_share_a_link_from_the_beginning() {
+    const DEVICES: u64 = 10;
+    const WRITERS: u64 = 100;
+    let link_rate = 655 * MIB;
+    let sim = Sim::new(Machine::free(8, Preemption::None), 1);
+    let cache = cache(sim.rt(), 1 << 30, 100 * MIB, None);
+    let link = Arc::default();
+    let begun = Arc::new(Mutex::new(vec![Nanos::ZERO; (DEVICES * WRITERS) as usize]));
+    let longest = Arc::new(AtomicU64::new(0));
+    let devices: Vec<_> = (0..DEVICES)
+        .map(|n| {
+            let device = Steady::behind(&link, &sim, &format!("disk{n}"), link_rate);
+            let disk = cache.attach(device.clone());
+            for k in 0..WRITERS {
+                let file = mapping(&disk, k).open();
+                let (rt, begun, longest) = (sim.rt().clone(), begun.clone(), longest.clone());
+                drop(sim.rt().spawn("writer", Default::default(), async move {
+                    let megabyte = vec![1; MIB as usize];
+                    for turn in 0.. {
+                        let at = rt.now();
+                        begun.lock()[(n * WRITERS + k) as usize] = at;
+                        file.write(turn * MIB, &megabyte).await.expect("the device works");
+                        longest.fetch_max(rt.now().saturating_sub(at).0, Ordering::Relaxed);
+                    }
+                }));
+            }
+            device
+        })
+        .collect();
+    let rt = sim.rt().clone();
+    let now = rt.clone().block_on(async move {
+        rt.sleep(Nanos::from_secs(8)).await;
+        rt.now()
+    });
+    let now = now.unwrap();
+    let still = begun.lock().iter().map(|&at| now.saturating_sub(at).0).max().unwrap();
+    let longest = Nanos(still.max(longest.load(Ordering::Relaxed)));
+    let fair = Nanos(DEVICES * WRITERS * MIB * 1_000_000_000 / link_rate);
+    let written: Vec<u64> = devices.iter().map(|device| device.written_mib()).collect();
+    println!("longest write {longest:?}, fair share {fair:?}, written {written:?} MiB");
+    assert!(longest.0 <= 3 * fair.0, "{longest:?}, a fair share is {fair:?}; written {written:?} MiB");
 }

@@ -62,6 +62,13 @@ fn unused_memory_is_lent_to_the_device_that_wants_it() {
     let unproven = Numbers { written_total: 1_000, ..alone };
     assert_eq!(
         control.orders(now, &unproven, None).device_limit_pages,
+        2_560,
+        "its part by number, until it has written more"
+    );
+    let ample = DirtyLimits { background_pages: 400_000, limit_pages: 800_000 };
+    let unproven = Numbers { limits: ample, ..unproven };
+    assert_eq!(
+        control.orders(now, &unproven, None).device_limit_pages,
         16_384,
         "64 MiB, until it has written more"
     );
@@ -127,6 +134,6 @@ fn writers_that_begin_together_are_not_promised_more_memory_than_there_is() {
     }
     assert!((2_000..=LIMITS.limit_pages * 7 / 8).contains(&promised), "{promised} pages");
     // Writers keep pages that were promised to them when the device's part becomes smaller.
-    let shared = Numbers { devices: 10, ..numbers(0, 0) };
+    let shared = Numbers { devices: 10, written_total: 100_000, ..numbers(0, 0) };
     assert!(control.orders(now, &shared, None).device_limit_pages >= promised);
 }

@@ -20,9 +20,10 @@ const LONG_ROUND: Nanos = Nanos::from_secs(3);
 /// A device that shares the pool may hold what it writes in this time: its memory comes back that soon when others want
 /// it, and a device that writes nothing can hold next to nothing.
 const HOLD: Nanos = Nanos::from_secs(5);
-/// … and no more than it has written so far, but this at least: 64 MiB, more than the caches of disks. Until a device
-/// is known its rate is a guess, and the first measurement that of its cache: what it then holds it may have to give back over
-/// seconds, in which its writers stand still.
+/// … and no more than it has written so far, but this at least: 64 MiB, more than the caches of disks, or its part by number of
+/// a smaller pool. Until a device is known its rate is a guess, and the first measurement that of its cache: what it then holds
+/// it may have to give back over seconds, in which its writers stand still, and meanwhile it keeps devices that come after it from a
+/// link that they share.
 const UNPROVEN_PAGES: u64 = 64 << 20 >> 12;
 /// A device that had nothing dirty for so long does not count for the shares.
 const IDLE: Nanos = Nanos::from_secs(1);
@@ -228,7 +229,7 @@ impl TurnControl {
         // An eighth stays for devices that are not in use.
         let free = limit.saturating_sub(numbers.global.total()).saturating_sub(wanted.max(limit / 8));
         let lent = numbers.on_device.total() + free;
-        let proven = numbers.written_total.max(UNPROVEN_PAGES);
+        let proven = numbers.written_total.max(UNPROVEN_PAGES.min(limit / u64::from(numbers.devices)));
         let hold = pages_in(device.rate(now), HOLD).min(proven);
         self.part(now, at, limit, in_use).max(lent).min(hold).clamp(FLOOR_PAGES.min(limit), limit).max(1)
     }
@@ -280,9 +281,11 @@ impl TurnControl {
         if plan.short && numbers.on_device.total().max(numbers.global.total()) < nearly_empty {
             return Verdict::Go { pages: (nearly_empty / plan.writers).clamp(1, SIP_PAGES) };
         }
-        // Due a turn's time after its last turn was due, so that the time it spends elsewhere is not lost to it.
+        // Due a turn's time after its last turn was due, so that the time it spends elsewhere is not lost to it. While a device's
+        // rate is unknown, turns are small and follow each other: the writer that had some of those does not owe a round for each.
         let apart = time_for(plan.turn * plan.writers, plan.rate);
-        let due = writer.turn.due.saturating_add(apart).max(now.saturating_sub(apart));
+        let (earliest, latest) = (now.saturating_sub(apart), now.saturating_add(apart.min(LONG_ROUND)));
+        let due = writer.turn.due.saturating_add(apart).clamp(earliest, latest);
         let waited = turns.waits(writer.turn);
         // How many more than that are ahead makes no difference: it is more than a pause.
         let most = pages_in(plan.rate, MAX_PAUSE).saturating_add(limit) / plan.turn + 1;
