@@ -4,5 +4,6 @@ mod arrows;
 mod circles;
 mod gate;
 mod language;
+mod licences;
 mod modules;
 mod tree;

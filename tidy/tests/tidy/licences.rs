@@ -1,0 +1,103 @@
+//! Licences and sources of every dependency.
+
+use serde::Deserialize;
+use spdx::{Expression, ParseMode};
+use std::process::Command;
+
+/// Permissive licences: what is built from them may be given away as anybody likes.
+const ALLOWED: [&str; 13] = [
+    "0BSD",
+    "Apache-2.0",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "CC0-1.0",
+    "ISC",
+    "MIT",
+    "MIT-0",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
+    "Apache-2.0 WITH LLVM-exception",
+];
+
+const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    license: Option<String>,
+    /// `None` for members of the workspace.
+    source: Option<String>,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    req: String,
+    path: Option<String>,
+}
+
+/// Whether a choice of allowed licences fulfils the expression.
+fn is_allowed(licence: &str) -> bool {
+    // Older packages write a slash for OR.
+    Expression::parse_mode(licence, ParseMode::LAX).is_ok_and(|expression| {
+        expression.evaluate(|requirement| ALLOWED.contains(&requirement.to_string().as_str()))
+    })
+}
+
+#[test]
+fn a_choice_of_licences_needs_one_that_is_allowed() {
+    for good in ["MIT", "MIT OR GPL-2.0-only", "MIT/Apache-2.0", "(MIT OR Apache-2.0) AND Unicode-3.0"] {
+        assert!(is_allowed(good), "{good}");
+    }
+    for bad in [
+        "GPL-3.0-only",
+        "MIT AND GPL-2.0-only",
+        "LGPL-2.1-or-later",
+        "",
+        "Apache-2.0 WITH Classpath-exception-2.0",
+    ] {
+        assert!(!is_allowed(bad), "{bad}");
+    }
+}
+
+#[test]
+fn every_dependency_has_a_permissive_licence_and_is_from_the_registry() {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let out = Command::new(cargo)
+        .args(["metadata", "--format-version", "1", "--all-features", "--locked"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let metadata: Metadata = serde_json::from_slice(&out.stdout).unwrap();
+    let mut wrong = Vec::new();
+    for package in &metadata.packages {
+        let name = &package.name;
+        match &package.source {
+            Some(source) => {
+                let licence = package.license.as_deref().unwrap_or_default();
+                if !is_allowed(licence) {
+                    wrong
+                        .push(format!("{name}: the licence {licence:?} is not among those that are allowed"));
+                }
+                if source != REGISTRY {
+                    wrong.push(format!("{name} is from {source}"));
+                }
+            }
+            None => {
+                let any = package.dependencies.iter().filter(|one| one.req == "*" && one.path.is_none());
+                wrong.extend(any.map(|one| format!("{name} takes any version of {}", one.name)));
+            }
+        }
+    }
+    assert!(metadata.packages.len() > 50, "{} packages", metadata.packages.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
