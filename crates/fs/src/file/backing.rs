@@ -2,7 +2,8 @@
 //!
 //! Write-back claims dirty blocks, allocates those that are delayed (in memory only), and writes; at its end the change of
 //! the map is planned, its nodes are allocated, and one handle logs bitmaps, nodes, map and size. Until then nothing on the
-//! volume points to what was written: no crash shows blocks without their data.
+//! volume points to what was written: no crash shows blocks without their data. Data of files with data=journal are not
+//! written there but logged in the same handle (`journalled`).
 
 use super::contents::{Contents, Live};
 use super::inline;
@@ -29,7 +30,7 @@ use std::task::Waker;
 /// Runs of a file that one handle logs at most.
 pub(super) const RUNS_PER_HANDLE: usize = 12;
 /// Blocks of pointers that one handle changes at most, for several runs.
-const NODES_PER_HANDLE: u64 = 32;
+pub(super) const NODES_PER_HANDLE: u64 = 32;
 /// From this size on the volume must say that it has large files (`RO_COMPAT_LARGE_FILE`).
 pub(super) const LARGE_FILE_BYTES: u64 = 1 << 31;
 
@@ -37,7 +38,7 @@ pub(super) const LARGE_FILE_BYTES: u64 = 1 << 31;
 const SMALL_BYTES: u64 = 64 << 10;
 
 /// Blocks of the file whose write has ended, their place, and what they were.
-type Landed = (BlockRange, VolumeBlock, Was);
+pub(super) type Landed = (BlockRange, VolumeBlock, Was);
 
 /// A change of a file's map, for [`Contents::change_map`].
 pub(super) struct MapChange<'a> {
@@ -84,9 +85,10 @@ impl Backing for Contents {
         if let Some(cause) = self.writer.journal.failure() {
             return Answer::err(refusal(cause));
         }
-        match self.overwrites(&run) {
+        let is_journalled = self.is_journalled();
+        match self.overwrites(&run).filter(|_| !is_journalled) {
             Some(placed) => Answer::ok(placed),
-            None => Answer::later(async move { self.place(&run).await.map_err(refusal) }),
+            None => Answer::later(async move { self.place(&run, is_journalled).await.map_err(refusal) }),
         }
     }
 
@@ -131,6 +133,10 @@ impl Contents {
         let block = range.start >> self.block.log2();
         let (run, known) = self.live.lock().map.read(block)?;
         let from = match known {
+            Known::Written(at) if self.is_journalled() => {
+                let end = range.end.min(self.bytes_at(run.end));
+                return Some(self.newest(at, ByteRange::new(range.start, end)));
+            }
             Known::Written(at) => ReadFrom::Device(self.sector(at, range.start - self.bytes_at(block))),
             Known::Hole | Known::Unwritten(_) => ReadFrom::Hole,
         };
@@ -155,14 +161,17 @@ impl Contents {
         Some(placed)
     }
 
-    /// Places the first blocks of a run, allocating in memory what is delayed.
-    async fn place(&self, run: &DirtyRun<'_>) -> Result<Placed> {
+    /// Places the first blocks of a run, allocating in memory what is delayed. Of a file that `is_journalled` the bytes come to
+    /// [`Self::finish`].
+    async fn place(&self, run: &DirtyRun<'_>, is_journalled: bool) -> Result<Placed> {
         let mut placed = Placed { changes_map: true, ..Placed::default() };
         for piece in run.pieces {
             let mut at = piece.start;
             while at < piece.end {
-                match self.place_at(at, piece.end, placed.extents.is_empty()).await {
+                let end = if is_journalled { self.logged_together_end(at, piece.end) } else { piece.end };
+                match self.place_at(at, end, placed.extents.is_empty()).await {
                     Ok(Some(extent)) => {
+                        let extent = if is_journalled { self.through_log(extent) } else { extent };
                         at = extent.range.end;
                         placed.extents.push(extent);
                     }
@@ -287,9 +296,14 @@ impl Contents {
     /// Logs what has landed, and gives up what has failed.
     pub(super) async fn finish(&self, run: &WrittenRun) -> Result<()> {
         let mut landed: Vec<Landed> = Vec::new();
+        let mut data = Vec::new();
         let mut result = Ok(());
         for written in &run.extents {
             if written.extent.to == WriteTo::Backing {
+                if Self::is_data(&written.extent) {
+                    data.push(written);
+                    continue;
+                }
                 // The hole stays one. Bytes of a caller would be lost by that, but those have space reserved.
                 if written.bytes.iter().any(|bytes| bytes.iter().any(|&byte| byte != 0)) {
                     result = Err(Error::Defect);
@@ -307,13 +321,14 @@ impl Contents {
             let (part, behind) = rest.split_at(self.logged_together(rest));
             rest = behind;
             if result.is_ok() {
-                result = self.log(part, run.size_bytes).await;
+                result = self.log(part, part[0].1, run.size_bytes, 0, |_| {}).await;
             }
             if result.is_err() {
                 part.iter().for_each(|(blocks, _, _)| self.give_up(*blocks));
             }
         }
-        result
+        let logged = self.log_data(&data, run.size_bytes).await;
+        result.and(logged)
     }
 
     /// The number of these runs that one handle logs.
@@ -342,8 +357,16 @@ impl Contents {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Logs blocks that are on the device: their bitmaps, what maps them, and the size that they let the file have.
-    async fn log(&self, landed: &[Landed], size_bytes: u64) -> Result<()> {
+    /// Logs blocks that are on the device, or come to the log beside this: their bitmaps, what maps them, and the size that they
+    /// let the file have. `beside` changes at most `credits` blocks under the same handle.
+    pub(super) async fn log(
+        &self,
+        landed: &[Landed],
+        near: VolumeBlock,
+        size_bytes: u64,
+        credits: u32,
+        beside: impl FnOnce(&mut Handle),
+    ) -> Result<()> {
         let mapped: Vec<_> = landed
             .iter()
             .filter(|(_, _, was)| *was != Was::Written)
@@ -351,11 +374,12 @@ impl Contents {
             .collect();
         let change = MapChange {
             change: Change::Map(&mapped),
-            near: landed[0].1,
+            near,
             nodes: None,
-            credits: landed.len() as u32 * Allocated::CREDITS,
+            credits: landed.len() as u32 * Allocated::CREDITS + credits,
         };
         self.change_map(change, |handle, live, _| {
+            beside(handle);
             let new = landed.iter().filter(|(_, _, was)| *was == Was::New);
             let data_blocks = new.map(|(blocks, _, _)| self.log_place(handle, live, *blocks)).sum();
             for (blocks, _, _) in landed {
@@ -387,7 +411,7 @@ impl Contents {
     ) -> Result<Rest> {
         let Writer { store, alloc, journal, .. } = &*self.writer;
         let sb = store.shape();
-        let metadata = self.cell.read(frees_metadata);
+        let metadata = self.cell.read(|inode| frees_metadata(inode, sb));
         let MapChange { change, mut near, nodes: mut own, credits } = change;
         if self.uses_extents() {
             near = alloc.data_goal(self.number(), None);

@@ -92,6 +92,10 @@ impl OpenFile {
         self.write_out(ByteRange::ALL).await?;
         contents.log_emptied().await?;
         let exclusion = self.settle_behind(0).await?;
+        if contents.is_journalled() {
+            // The bytes are copied on the device.
+            contents.writer.journal.commit_home().await?;
+        }
         let gathered = self.gather_stretches().await;
         drop(exclusion);
         gathered
@@ -217,6 +221,8 @@ impl Contents {
         for piece in pieces.iter().filter(|piece| piece.is_written) {
             self.copy_blocks(piece, place_of(piece.blocks.start)).await?;
         }
+        // A read of a neighbour may have brought the past of the new blocks along.
+        self.writer.store.forget(place.run());
         let extents: Vec<Extent> = pieces
             .iter()
             .map(|piece| match piece.is_written {

@@ -7,7 +7,8 @@
 //! other; a write that also zeroes a part of a block, appends, or has to wait for space has the inode for itself. Blocks are
 //! allocated and logged as those of write-back are: their data are on the device before anything points to them. The
 //! node that maps the next blocks (of the tree, or a block of pointers) is read while the data before them are in flight. Other requests go
-//! through the cache: those not of whole sectors, of parts of blocks that hold nothing yet, and of contents in the inode.
+//! through the cache: those not of whole sectors, of parts of blocks that hold nothing yet, of contents in the inode, and of files
+//! with data=journal.
 
 use super::contents::Contents;
 use super::write::{OpenFile, cache_error};
@@ -25,7 +26,8 @@ type Run = (Option<Sector>, u64);
 impl OpenFile {
     /// Reads from byte `at` on into `buf`, and gives it back with how many bytes there were before the end of the file; what is
     /// behind them in it is undefined. `at` and the length in whole sectors of the device
-    /// ([`Limits::block_bytes`](extant_block::Limits::block_bytes)) make it direct; other reads go through the cache.
+    /// ([`Limits::block_bytes`](extant_block::Limits::block_bytes)) make it direct; other reads, and those of files with
+    /// data=journal, go through the cache.
     ///
     /// # Errors
     /// Nothing could be read: dirty pages of the range cannot be written back, the device fails, the map is damaged.
@@ -43,8 +45,12 @@ impl OpenFile {
         if contents.inline_bytes().is_some() || !contents.is_of_sectors(asked) {
             return self.pages.read(at, buf).await.map_err(cache_error);
         }
-        // Nothing shrinks the file or frees its blocks until the bios have ended.
-        let _inode = contents.cell.read_lock().await;
+        // Nothing shrinks the file, frees its blocks or has its data go through the log until the bios have ended.
+        let inode = contents.cell.read_lock().await;
+        if contents.is_journalled() {
+            drop(inode);
+            return self.pages.read(at, buf).await.map_err(cache_error);
+        }
         let end = asked.end.min(self.size());
         if at >= end {
             return Ok(0);
@@ -60,7 +66,8 @@ impl OpenFile {
     /// Writes `buf` from byte `at` on (with [`append`](super::FileOptions::append) at the end of the file), and gives it back
     /// with how many bytes were written: fewer where the largest size ends, and where only the first of them could be mapped. On the device when it returns, and found there
     /// after a crash once the file was synced. Whole sectors over blocks that hold data, and whole blocks anywhere, are written
-    /// directly; other writes go through the cache and are written back.
+    /// directly; other writes go through the cache and are written back. Those to files with data=journal are then in the
+    /// running transaction, and come to the device with it.
     ///
     /// # Errors
     /// As [`OpenFile::write`]; the device fails: what the range holds then is old or new, byte by byte.
@@ -95,10 +102,11 @@ impl OpenFile {
         let asked = ByteRange::new(at, at.saturating_add(len));
         if !self.options.append && asked.len() == len && contents.is_of_sectors(asked) {
             let _inode = contents.cell.read_lock().await;
-            if self.overwrite(asked, held).await? {
+            let is_direct = !contents.is_journalled();
+            if is_direct && self.overwrite(asked, held).await? {
                 return Ok(asked);
             }
-            if let Some(end) = self.write_beside(asked, held).await? {
+            if is_direct && let Some(end) = self.write_beside(asked, held).await? {
                 return Ok(ByteRange::new(at, end));
             }
         }
@@ -116,7 +124,8 @@ impl OpenFile {
         let unit = u64::from(contents.block.bytes());
         // The rest of the last block is zeroed with it; elsewhere a block that is not overwritten as a whole may hold nothing yet.
         let ends_whole = end.is_multiple_of(unit) || end >= self.size();
-        if at.is_multiple_of(unit) && ends_whole && contents.is_of_sectors(bytes) && bytes.len() == len {
+        let is_direct = !contents.is_journalled() && contents.is_of_sectors(bytes);
+        if is_direct && at.is_multiple_of(unit) && ends_whole && bytes.len() == len {
             let end = self.write_blocks(bytes, held).await?;
             return Ok(ByteRange::new(at, end));
         }

@@ -5,7 +5,7 @@
 //! of it (where to read, where to write back, what to log at the end of that); `write`, `resize`, `emptied` and `sync` are
 //! the operations of callers; `removal` frees the blocks that leave a map; `extents` lists where data lie; `space` gives and
 //! takes space without writes; `defrag` moves blocks to fewer runs; `copy` copies ranges; `direct` moves bytes past the
-//! cache; `table` holds the files that are in memory.
+//! cache; `journalled` has data go through the log; `table` holds the files that are in memory.
 
 mod backing;
 mod contents;
@@ -15,6 +15,7 @@ mod direct;
 mod emptied;
 mod extents;
 mod inline;
+mod journalled;
 mod read;
 mod removal;
 mod resize;

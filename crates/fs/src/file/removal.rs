@@ -65,7 +65,8 @@ impl Removal {
         let planned = plan(&writer.store, &writer.alloc, cell, &mut nodes, &Change::Remove(range)).await?;
         let place = Place::Inode(cell.number());
         let pins = writer.alloc.pin(planned.freed().map(|(run, _)| run), place).await?;
-        Ok(Self { planned, nodes, pins, metadata: cell.read(frees_metadata) })
+        let metadata = cell.read(|inode| frees_metadata(inode, writer.store.shape()));
+        Ok(Self { planned, nodes, pins, metadata })
     }
 
     /// Whether nothing is left after it.

@@ -184,15 +184,10 @@ impl OpenFile {
         if flags.contains(InodeFlags::VERITY) {
             return Err(Error::Permission(format!("inode {}: sealed by fs-verity", self.inode())));
         }
-        for (flag, feature) in [
-            (InodeFlags::ENCRYPT, "an encrypted file"),
-            (InodeFlags::JOURNAL_DATA, "a file with data=journal"),
-        ] {
-            if flags.contains(flag) {
-                return Err(Error::unsupported(format!("writing to {feature}")));
-            }
+        match flags.contains(InodeFlags::ENCRYPT) {
+            true => Err(Error::unsupported("writing to an encrypted file")),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether the file is one of which every change is durable when it returns (`chattr +S`).

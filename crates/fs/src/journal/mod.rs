@@ -326,6 +326,17 @@ impl Journal {
         self.inner.clone().checkpoint_all().await
     }
 
+    /// Commits what has been changed by now and writes it home: after a crash no replay writes to its blocks any more.
+    ///
+    /// # Errors
+    /// Why the journal gave up.
+    pub(crate) async fn commit_home(&self) -> Result<()> {
+        self.commit(self.running()).await?;
+        // A checkpoint that was under way may have begun before the commit.
+        self.checkpoint().await?;
+        self.checkpoint().await
+    }
+
     /// Gives up: nothing is written from now on, writers get [`Error::ReadOnly`] and waiting syncs `cause`.
     pub(crate) fn latch(&self, cause: Error) {
         self.inner.latch(cause);

@@ -7,6 +7,7 @@ use super::pointers::{PointerDraft, PointerWrites};
 use crate::alloc::Allocator;
 use crate::journal::{Handle, Journal};
 use crate::meta::{InodeCell, MetaBlock, MetaKind, MetaStore, PhysicalRun, Tid};
+use crate::view::journals_data;
 use crate::{Error, Result};
 use extant_cache::blocks::BlockBytes;
 use extant_format::{
@@ -22,9 +23,9 @@ const STEP_GROUPS: u32 = 48;
 const STEP_METADATA: u32 = 1024;
 
 /// Whether the journal may hold copies of what the inode maps.
-pub(crate) fn frees_metadata(inode: &Inode) -> bool {
-    let logged = InodeFlags::JOURNAL_DATA | InodeFlags::EA_INODE;
-    inode.kind() != Some(FileKind::Regular) || inode.flags().intersects(logged)
+pub(crate) fn frees_metadata(inode: &Inode, sb: &Superblock) -> bool {
+    let is_value = inode.flags().contains(InodeFlags::EA_INODE);
+    inode.kind() != Some(FileKind::Regular) || is_value || journals_data(inode, sb)
 }
 
 /// The nodes of one file's map that are pinned.
@@ -276,7 +277,7 @@ fn try_plan(
         let is_empty = matches!(change, Change::Refill(_));
         (if is_empty { empty_root(form) } else { root(inode, form) }, form)
     });
-    let mut budget = if cell.read(frees_metadata) {
+    let mut budget = if cell.read(|inode| frees_metadata(inode, sb)) {
         Budget::of_metadata(sb.blocks_per_group(), STEP_GROUPS, STEP_METADATA)
     } else {
         Budget::new(sb.blocks_per_group(), STEP_GROUPS)

@@ -11,7 +11,7 @@ use extant_format::{
 /// The kind of a metadata block: how it is verified when it is read and sealed when it is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetaKind {
-    /// Without a checksum of its own: a symbolic link's target, a quota block.
+    /// Without a checksum of its own: a symbolic link's target, a quota block, data that go through the log.
     Raw,
     /// A directory's block, leaf or node of its hash tree: its bytes tell which, so an edit may turn one into the other.
     Directory { dir: InodeNumber, generation: u32, block: FileBlock },

@@ -3,7 +3,7 @@
 use super::Tid;
 use super::{Groups, MetaBlock, MetaKind, PhysicalRun, Versioned};
 use crate::Result;
-use extant_cache::blocks::{Blocks, Frozen};
+use extant_cache::blocks::{BlockBytes, Blocks, Frozen};
 use extant_format::{Corrupt, Group, Place, SUPERBLOCK_BYTES, Superblock, VolumeBlock};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
@@ -77,6 +77,13 @@ impl MetaStore {
         let block = MetaBlock::new(block, kind);
         self.verify(&block)?;
         Ok(Some(block))
+    }
+
+    /// The contents of a block that was changed since the volume was opened, if they are in memory. They are as long as the device
+    /// has older ones.
+    pub(crate) fn changed(&self, n: VolumeBlock) -> Option<BlockBytes> {
+        let block = self.blocks.get(n.0)?;
+        (block.epoch() > 0).then(|| block.bytes())
     }
 
     /// Reads what is not in memory of these blocks, many at a time; errors surface when a block is read.

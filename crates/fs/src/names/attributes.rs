@@ -4,6 +4,7 @@ use super::caller::{SET_GID, Want, mode_after_chown};
 use super::node::permit;
 use super::order::{Order, Rank};
 use super::{Caller, Capabilities, Node, touch_inode};
+use crate::file::FileOptions;
 use crate::journal::Credits;
 use crate::quota::Owners;
 use crate::xattr::{acl, live};
@@ -44,6 +45,7 @@ const CHANGEABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::APPEND)
     .union(InodeFlags::NODUMP)
     .union(InodeFlags::NOATIME)
+    .union(InodeFlags::JOURNAL_DATA)
     .union(InodeFlags::NOTAIL)
     .union(InodeFlags::DIRSYNC)
     .union(InodeFlags::TOPDIR)
@@ -188,9 +190,10 @@ impl Node {
     /// Sets the flags that `chattr` changes to those of `flags`; the others stay.
     ///
     /// # Errors
-    /// [`Error::Access`] for those who do not own the inode; [`Error::Permission`] without the capability for the
-    /// immutable and append-only flags; [`Error::NotSupported`] on anything but files and directories, for flags that
-    /// this volume is not written with, and for a directory's flags on a file.
+    /// [`Error::Access`] for those who do not own the inode; [`Error::Permission`] without the capabilities for the
+    /// immutable and append-only flags, and for data=journal; [`Error::NotSupported`] on anything but files and directories, for
+    /// flags that this volume is not written with, and for a directory's flags on a file. A file whose data are to go through
+    /// the log, or not any more, is written back first: what that meets.
     pub fn set_flags<'a>(&'a self, caller: &'a Caller, flags: InodeFlags) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.writer().guarded(self.change_flags(caller, flags)))
     }
@@ -209,14 +212,20 @@ impl Node {
         }
         let changed = old ^ flags;
         let is_misplaced = !self.is_dir() && flags.intersects(OF_DIRECTORIES);
-        if is_misplaced
-            || changed.intersects(InodeFlags::JOURNAL_DATA | InodeFlags::DAX | InodeFlags::CASEFOLD)
-        {
+        if is_misplaced || changed.intersects(InodeFlags::DAX | InodeFlags::CASEFOLD) {
             return Err(Error::NotSupported(format!("a flag of inode {}", cell.number())));
         }
         let guarded = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         if changed.intersects(guarded) && !caller.can(Capabilities::LINUX_IMMUTABLE) {
             return Err(Error::Permission(subject()));
+        }
+        let changes_journalling = changed.contains(InodeFlags::JOURNAL_DATA);
+        if changes_journalling && !caller.can(Capabilities::SYS_RESOURCE) {
+            return Err(Error::Permission(subject()));
+        }
+        if changes_journalling && !self.is_dir() {
+            let file = self.namespace().files.open(cell, FileOptions::default())?;
+            Box::pin(file.prepare_journalling_change()).await?;
         }
         {
             let mut handle = writer.journal.start(Credits(1)).await?;

@@ -1,7 +1,7 @@
 //! Features that a volume may have to be read, and to be written.
 
 use crate::{Error, Result};
-use extant_format::{Compat, Incompat, RoCompat, STATE_VALID, Superblock};
+use extant_format::{Compat, Incompat, Inode, InodeFlags, RoCompat, STATE_VALID, Superblock};
 
 /// Fails, by name, for features without which nothing can be read.
 pub(crate) fn check_readable(sb: &Superblock) -> Result<()> {
@@ -38,6 +38,14 @@ const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
 const DEFAULT_MODE: u32 = 0x60;
 const DEFAULT_MODE_DATA: u32 = 0x20;
 
+/// Whether the data of a regular file go through the log: those of a file with data=journal, and those of all files where the
+/// volume's default mount options ask for it. Neither means anything without a journal, as on Linux.
+pub(crate) fn journals_data(inode: &Inode, sb: &Superblock) -> bool {
+    let is_default = sb.raw().s_default_mount_opts.get() & DEFAULT_MODE == DEFAULT_MODE_DATA;
+    sb.compat().contains(Compat::HAS_JOURNAL)
+        && (is_default || inode.flags().contains(InodeFlags::JOURNAL_DATA))
+}
+
 /// The system that made the volume (EXT4_OS_HURD). Its inodes have a translator where Linux counts changes.
 const OS_HURD: u32 = 1;
 
@@ -57,11 +65,6 @@ pub(crate) fn check_writable(sb: &Superblock) -> Result<()> {
         return refuse("inodes of the Hurd (s_creator_os 1)".into());
     }
     let compat = sb.compat();
-    // Without a journal the kernel does not look at the mode either.
-    let mode = sb.raw().s_default_mount_opts.get() & DEFAULT_MODE;
-    if compat.contains(Compat::HAS_JOURNAL) && mode == DEFAULT_MODE_DATA {
-        return refuse("the default mount option journal_data".into());
-    }
     if compat.contains(Compat::HAS_JOURNAL) && sb.journal_inode().is_none() {
         return refuse("a journal on another device".into());
     }

@@ -14,7 +14,7 @@ use extant_format::{
     Corrupt, FileKind, Group, GroupDescriptor, Inode, InodeNumber, Place, SUPERBLOCK_BYTES, Superblock,
     VolumeBlock, inode_offset,
 };
-pub(crate) use features::{check_readable, check_writable};
+pub(crate) use features::{check_readable, check_writable, journals_data};
 use parking_lot::Mutex;
 pub(crate) use problems::Problems;
 use std::collections::BTreeMap;

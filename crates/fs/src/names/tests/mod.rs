@@ -5,6 +5,7 @@ mod errnos;
 mod flags;
 mod gone;
 mod hostile;
+mod journalled;
 mod kernel;
 mod memory;
 mod nospace;

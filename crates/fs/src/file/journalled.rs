@@ -1,0 +1,193 @@
+//! Files with data=journal (kernel document: *Journal (jbd2)*): their data go through the log, with the metadata that maps them.
+//!
+//! Pages become dirty with delayed allocation, as those of other files. Write-back gives its bytes to the end of the run, where
+//! one handle puts them into blocks of the journal and logs allocation, map and size with them, so that a crash leaves all of a block's
+//! write or nothing. Only checkpoints write to the blocks' own places. Until then memory alone has the newest contents, from
+//! which readers get them: the journal pins such a block, so that one that is not in memory is home.
+//!
+//! Blocks that such a file frees are revoked. Before a file becomes one, or stops to be one, its dirty pages are written in the
+//! old way, and the log is written home, so that neither a write in flight nor a replay comes over newer data.
+
+use super::backing::{Landed, NODES_PER_HANDLE, RUNS_PER_HANDLE};
+use super::contents::Contents;
+use super::write::OpenFile;
+use crate::journal::Handle;
+use crate::map::cost::pointer_growth;
+use crate::map::live::{Stored, Was};
+use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
+use crate::view::journals_data;
+use crate::{Error, Result};
+use extant_block::Sector;
+use extant_cache::{ByteRange, ReadExtent, ReadFrom, WriteExtent, WriteTo, WrittenExtent};
+use extant_format::{BlockRange, VolumeBlock};
+
+/// Blocks of data that one handle logs at most: with the metadata of their runs a fraction of the largest transaction of a log of
+/// 1,024 blocks.
+const DATA_PER_HANDLE: u64 = 64;
+/// Bytes that one answer to a reader has at most, beside the last block.
+const ANSWER_BYTES: usize = 64 << 10;
+
+/// Bytes for a block of the volume.
+struct DataBlock<'a> {
+    to: VolumeBlock,
+    /// Where in the block they begin.
+    at: usize,
+    bytes: &'a [u8],
+    /// The block as it is in memory, whose other bytes stay; one without is zero there.
+    held: Option<MetaBlock>,
+}
+
+impl DataBlock<'_> {
+    fn put(&self, handle: &mut Handle) {
+        let to = self.at..self.at + self.bytes.len();
+        match &self.held {
+            Some(block) => handle.edit(block)[to].copy_from_slice(self.bytes),
+            None => {
+                let block = handle.create(self.to, MetaKind::Raw);
+                handle.edit(&block)[to].copy_from_slice(self.bytes);
+            }
+        }
+    }
+}
+
+impl Contents {
+    /// Whether the file's data go through the log. Changes under the inode's lock, of a file that is not dirty.
+    pub(super) fn is_journalled(&self) -> bool {
+        self.cell.read(|inode| journals_data(inode, self.sb()))
+    }
+
+    /// Whether the bytes of an extent go through the log. Zeroes of a hole, given to the backing, too, have no place.
+    pub(super) fn is_data(extent: &WriteExtent) -> bool {
+        extent.to == WriteTo::Backing && extent.note != 0
+    }
+
+    /// The byte, at most `end`, up to which one handle logs data from byte `at` on.
+    pub(super) fn logged_together_end(&self, at: u64, end: u64) -> u64 {
+        end.min(self.bytes_at((at >> self.block.log2()) + DATA_PER_HANDLE))
+    }
+
+    /// The extent with its bytes given to the backing, and its first block noted.
+    pub(super) fn through_log(&self, extent: WriteExtent) -> WriteExtent {
+        match extent.to {
+            WriteTo::Device(sector) => {
+                let note = sector.0 >> (self.block.log2() - 9);
+                let extent = WriteExtent::new(extent.range, Sector(0));
+                WriteExtent { to: WriteTo::Backing, note, ..extent }
+            }
+            WriteTo::Backing => extent,
+        }
+    }
+
+    /// Where a reader finds the first bytes of a range, which lies in adjacent blocks from `at` on.
+    pub(super) fn newest(&self, at: VolumeBlock, range: ByteRange) -> ReadExtent {
+        let blocks = self.blocks_of(range);
+        let skip = (range.start - self.bytes_at(blocks.start)) as usize;
+        let changed = |block: u64| self.writer.store.changed(VolumeBlock(at.0 + (block - blocks.start)));
+        let Some(first) = changed(blocks.start) else {
+            let behind = (blocks.start + 1..blocks.end).find(|&block| changed(block).is_some());
+            let bytes = self.bytes_at(behind.unwrap_or(blocks.end)) - range.start;
+            return ReadExtent { from: ReadFrom::Device(self.sector(at, skip as u64)), bytes };
+        };
+        let mut bytes = first[skip..].to_vec();
+        for block in blocks.start + 1..blocks.end {
+            match changed(block).filter(|_| bytes.len() < ANSWER_BYTES) {
+                Some(more) => bytes.extend_from_slice(&more),
+                None => break,
+            }
+        }
+        ReadExtent { bytes: bytes.len() as u64, from: ReadFrom::Inline(bytes.into()) }
+    }
+
+    /// Logs data with what maps them, and gives up what fails.
+    pub(super) async fn log_data(&self, written: &[&WrittenExtent], size_bytes: u64) -> Result<()> {
+        let mut result = Ok(());
+        let mut rest = written;
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(self.data_together(rest));
+            rest = behind;
+            if result.is_ok() {
+                result = self.log_data_part(part, size_bytes).await;
+            }
+            if result.is_err() {
+                part.iter().for_each(|written| self.give_up(self.blocks_of(written.extent.range)));
+            }
+        }
+        result
+    }
+
+    /// The number of these extents that one handle logs.
+    fn data_together(&self, written: &[&WrittenExtent]) -> usize {
+        let (mut blocks, mut nodes) = (0, 0);
+        let fits = |written: &&&WrittenExtent| {
+            let range = self.blocks_of(written.extent.range);
+            blocks += range.len();
+            nodes += if self.uses_extents() { 0 } else { pointer_growth(range, self.block) };
+            blocks <= DATA_PER_HANDLE && nodes <= NODES_PER_HANDLE
+        };
+        written.iter().take(RUNS_PER_HANDLE).take_while(fits).count().max(1)
+    }
+
+    async fn log_data_part(&self, part: &[&WrittenExtent], size_bytes: u64) -> Result<()> {
+        let landed: Vec<Landed> = {
+            let live = self.live.lock();
+            part.iter().flat_map(|written| live.map.in_flight(self.blocks_of(written.extent.range))).collect()
+        };
+        let is_fresh =
+            |block: u64| landed.iter().any(|(blocks, _, was)| *was != Was::Written && blocks.contains(block));
+        let store = &self.writer.store;
+        let mut data = Vec::new();
+        for written in part {
+            let (range, blocks) = (written.extent.range, self.blocks_of(written.extent.range));
+            let bytes = written.bytes.as_deref().ok_or(Error::Defect)?;
+            for block in blocks.blocks() {
+                let start = self.bytes_at(block);
+                let (from, until) = (range.start.max(start), range.end.min(self.bytes_at(block + 1)));
+                let bytes = &bytes[(from - range.start) as usize..(until - range.start) as usize];
+                let to = VolumeBlock(written.extent.note + (block - blocks.start));
+                let held = match is_fresh(block) {
+                    true => None,
+                    false if bytes.len() == self.block.byte_len() => store.get(to, MetaKind::Raw)?,
+                    false => Some(store.read(to, MetaKind::Raw).await?),
+                };
+                data.push(DataBlock { to, at: (from - start) as usize, bytes, held });
+            }
+        }
+        let Some(near) = data.first().map(|block| block.to) else { return Ok(()) };
+        let put = |handle: &mut Handle| data.iter().for_each(|block| block.put(handle));
+        self.log(&landed, near, size_bytes, data.len() as u32, put).await
+    }
+
+    /// Forgets what the journal's memory has of the file's blocks, of which none is dirty there.
+    async fn forget_blocks(&self) -> Result<()> {
+        let mut at = 0;
+        while at < BlockRange::MAP_END {
+            self.know(BlockRange::one(at)).await?;
+            let Some((run, stored)) = self.live.lock().map.stored(at) else { continue };
+            if let Stored::Written(to) | Stored::Unwritten { at: to, .. } = stored {
+                self.writer.store.forget(PhysicalRun::new(to, run.len()));
+            }
+            at = run.end;
+        }
+        Ok(())
+    }
+}
+
+impl OpenFile {
+    /// Readies the file for a change of whether its data go through the log. The caller holds the inode's lock for writing until
+    /// the inode says so.
+    ///
+    /// # Errors
+    /// What write-back meets; a damaged map; why the journal gave up.
+    pub(crate) async fn prepare_journalling_change(&self) -> Result<()> {
+        let contents = &*self.contents;
+        self.write_out(ByteRange::ALL).await?;
+        contents.log_emptied().await?;
+        self.mapping.wait_written(ByteRange::ALL).await;
+        match contents.is_journalled() {
+            // Its blocks are written to directly from now on, and no replay may come over that.
+            true => contents.writer.journal.commit_home().await,
+            // Memory may have what they held before the last writes, which it has not seen.
+            false => contents.forget_blocks().await,
+        }
+    }
+}
