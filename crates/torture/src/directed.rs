@@ -23,6 +23,7 @@ pub fn all() -> Vec<Workload> {
         make("wrap", wrap()),
         make("space", space()),
         make("ranges", ranges()),
+        make("journalled", journalled()),
     ]
 }
 
@@ -99,6 +100,49 @@ fn synchronous() -> Vec<Op> {
         rewrite("c", 700, 6),
         rename("c", "d"),
         rewrite("d", 800, 7),
+    ]
+}
+
+/// A file whose data go through the log for a while, beside one whose data do not and that takes its blocks.
+fn journalled() -> Vec<Op> {
+    let flag = |path: &str, flags| Op::SetFlags { path: path.into(), flags };
+    let fallocate = |path: &str, mode, offset, len| Op::Fallocate { path: path.into(), mode, offset, len };
+    let direct = |path: &str, offset, len, tag| {
+        let durability = Durability::None;
+        Op::Write { path: path.into(), offset, len, tag, direct: true, durability }
+    };
+    vec![
+        create("a"),
+        Op::write("a", 0, 12_000, 1),
+        flag("a", 0x4000),
+        Op::write("a", 1_000, 3_000, 2),
+        fsync("a"),
+        Op::write("a", 500, 9_000, 3),
+        fdatasync("a"),
+        direct("a", 2_048, 4_096, 4),
+        synced_write("a", 12_000, 30_000, 5, Durability::Data),
+        fallocate("a", Fallocate::Punch, 3_000, 6_000),
+        fallocate("a", Fallocate::Zero, 20_000, 9_000),
+        Op::write("a", 24_000, 2_000, 6),
+        fsync("a"),
+        // Its blocks, for another file's data.
+        Op::Truncate { path: "a".into(), size: 1_500 },
+        fsync("a"),
+        create("b"),
+        Op::write("b", 0, 40_000, 7),
+        fdatasync("b"),
+        Op::write("a", 1_000, 5_000, 8),
+        fsync("a"),
+        flag("a", 0),
+        Op::write("a", 0, 8_000, 9),
+        fsync("a"),
+        flag("b", 0x4000),
+        Op::Rewrite { path: "b".into(), len: 6_000, tag: 10, durability: Durability::None },
+        Op::Sync,
+        Op::write("b", 3_000, 9_000, 11),
+        unlink("b"),
+        Op::write("a", 6_000, 20_000, 12),
+        Op::Sync,
     ]
 }
 
@@ -444,7 +488,7 @@ mod tests {
                 let of_user = |name: &str| name.starts_with("user.");
                 let may_fail = match op {
                     Op::Fallocate { mode: Fallocate::Collapse | Fallocate::Insert, .. } => true,
-                    Op::SetProject { .. } => true,
+                    Op::SetProject { .. } | Op::SetFlags { .. } => true,
                     // Nor does it take large values.
                     Op::SetXattr { name, value, .. } => !of_user(name) || value.len() > 1000,
                     Op::RemoveXattr { name, .. } => !of_user(name) || workload.name.contains("values"),

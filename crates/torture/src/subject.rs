@@ -46,9 +46,9 @@ pub struct Stat {
     pub project: Option<u32>,
 }
 
-/// Flags that `chattr` sets and that are compared: synchronous, immutable, append-only, not dumped, no access times,
+/// Flags that `chattr` sets and that are compared: synchronous, immutable, append-only, not dumped, no access times, data=journal,
 /// synchronous directory.
-pub(crate) const FLAGS: u32 = 0x1_00f8;
+pub(crate) const FLAGS: u32 = 0x1_40f8;
 
 /// A file system under test. Paths are relative to its root, which is the empty path; symbolic links in the last place are
 /// not followed, except by `chmod`, `truncate`, `write` and other calls that open the file.

@@ -36,12 +36,19 @@ fn every_crash_of_the_odd_workloads_of_seq_1_leaves_what_was_promised() {
     check_half_of_seq_1(1);
 }
 
-/// Bitmaps and inode tables that were never written, several descriptors in a transaction, contents in inodes, quotas: a sample
-/// of each, and the new operations of random sequences.
+/// Bitmaps and inode tables that were never written, several descriptors in a transaction, contents in inodes, quotas, data in the
+/// log: a sample of each, and the new operations of random sequences.
 #[test]
 fn every_crash_of_a_volume_of_another_shape_leaves_what_was_promised() {
-    let shapes =
-        ["ext4-groups", "ext4-meta-bg", "ext4-no-flex-bg", "ext4-uninit-bg", "ext4-inline", "ext4-quota"];
+    let shapes = [
+        "ext4-groups",
+        "ext4-meta-bg",
+        "ext4-no-flex-bg",
+        "ext4-uninit-bg",
+        "ext4-inline",
+        "ext4-quota",
+        "ext4-data-journal",
+    ];
     for (shift, name) in shapes.into_iter().enumerate() {
         let effort = Effort { pruned: true, fsck_every: 10, recut_every: 300, ..Effort::default() };
         let Some(campaign) = campaign(name, effort) else { return };

@@ -1,7 +1,7 @@
 //! Random operations on one file, compared with bytes in memory; e2fsck and the kernel's mount look at the end.
 
 use super::bed::*;
-use extant::{Buf, Fallocate, File, FileOptions, Volume};
+use extant::{Buf, Fallocate, File, FileOptions, InodeFlags, Volume};
 use extant_rt::Rng;
 use std::path::Path;
 
@@ -144,6 +144,10 @@ fn exercise(image: &Path, unit: u64, has_tree: bool, max: u64, ops: u32, rng: &m
                 if rng.below(2) == 0 {
                     volume.close().unwrap();
                     volume = open(image);
+                } else {
+                    // With data=journal for a while, or without again.
+                    let flags = volume.root().metadata("f").unwrap().flags();
+                    volume.root().set_flags("f", flags ^ InodeFlags::JOURNAL_DATA).unwrap();
                 }
                 file = file_of(&volume);
             }
@@ -170,6 +174,8 @@ fn a_file_is_as_its_model_after_any_operations() {
     let ops = std::env::var("EXTANT_OPS").map_or(60, |ops| ops.parse().unwrap());
     for (args, unit, max) in [
         ("-t ext4 -b 1024 -g 2048 -N 64 48M", 1024, 1 << 20),
+        ("-t ext4 -b 1024 -J size=1 -N 64 24M", 1024, 1 << 20),
+        ("-t ext4 -b 16384 -N 64 96M", 16_384, 4 << 20),
         ("-t ext4 -b 4096 -N 64 48M", 4096, 2 << 20),
         ("-t ext4 -b 4096 -O inline_data -I 512 -N 64 48M", 4096, 300_000),
         ("-t ext4 -b 65536 -O ^has_journal -N 64 96M", 65_536, 4 << 20),
@@ -178,6 +184,9 @@ fn a_file_is_as_its_model_after_any_operations() {
         println!("{args}: EXTANT_SEED={seed}");
         let dir = tempfile::tempdir().unwrap();
         let image = make(dir.path(), args);
+        if args.contains("-J size=1") || unit == 16_384 {
+            run("tune2fs", &["-o", "journal_data", image.to_str().unwrap()]);
+        }
         let mut rng = Rng::labelled(seed, args);
         let bytes = exercise(&image, unit, args.contains("ext4"), max, ops, &mut rng);
         check(&image, &format!("{args}, seed {seed}"));

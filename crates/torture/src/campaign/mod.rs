@@ -2,7 +2,7 @@
 
 mod profile;
 
-pub use profile::{Base, EA_INODE, PROFILES, Profile, UNLOGGED};
+pub use profile::{Base, DATA_JOURNAL, EA_INODE, PROFILES, Profile, UNLOGGED};
 
 use crate::check::{Checker, Failure, Fsck, LoopMount, Promise, Recuts, Run, Tally, Verdict};
 use crate::diff::Generator;

@@ -12,6 +12,8 @@ pub struct Profile {
     pub name: &'static str,
     /// Arguments of mke2fs.
     pub mke2fs: &'static [&'static str],
+    /// Arguments of tune2fs after it; none as a rule.
+    pub tune2fs: &'static [&'static str],
     /// Size in KiB.
     pub kib: u32,
     /// Whether the device holds other bytes than zeroes before mke2fs, which leaves unused inode tables and bitmaps as they
@@ -47,7 +49,7 @@ const GROUPS: Profile = Profile::new(
 .over_used_device();
 
 /// The volumes that campaigns know. Without a journal there is no prefix to keep, and e2fsck is a part of recovery.
-pub const PROFILES: [Profile; 16] = [
+pub const PROFILES: [Profile; 17] = [
     EXT4,
     Profile::new("ext4-4k", &["-t", "ext4", "-b", "4096", "-I", "256", "-J", "size=4"], 16 << 10),
     Profile::new(
@@ -137,7 +139,12 @@ pub const PROFILES: [Profile; 16] = [
     UNLOGGED[1],
     UNLOGGED[2],
     EA_INODE,
+    DATA_JOURNAL,
 ];
+
+/// Data of all files go through the log.
+pub const DATA_JOURNAL: Profile =
+    Profile { name: "ext4-data-journal", ..EXT4 }.tuned(&["-o", "journal_data"]);
 
 /// Values of attributes may lie in inodes of their own.
 pub const EA_INODE: Profile = Profile::new(
@@ -183,13 +190,20 @@ const USED: u8 = 0xa5;
 impl Profile {
     /// On a device of zeroes, as an offline batch.
     pub const fn new(name: &'static str, mke2fs: &'static [&'static str], kib: u32) -> Self {
-        Self { name, mke2fs, kib, used_device: false, online: false }
+        Self { name, mke2fs, tune2fs: &[], kib, used_device: false, online: false }
     }
 
     /// On a device of other bytes, of which mke2fs overwrites as little as it can.
     #[must_use]
     pub const fn over_used_device(mut self) -> Self {
         self.used_device = true;
+        self
+    }
+
+    /// Changed by tune2fs with these arguments.
+    #[must_use]
+    pub const fn tuned(mut self, args: &'static [&'static str]) -> Self {
+        self.tune2fs = args;
         self
     }
 
@@ -228,6 +242,9 @@ impl Profile {
             .args(self.mke2fs)
             .arg(&path);
         run(&mut mke2fs)?;
+        if !self.tune2fs.is_empty() {
+            run(tool("tune2fs").args(self.tune2fs).arg(&path))?;
+        }
         let listed = match self.has_journal() {
             false => String::new(),
             true => run(tool("debugfs").args(["-R", "blocks <8>"]).arg(&path))?,

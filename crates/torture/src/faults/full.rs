@@ -29,7 +29,7 @@ pub struct Full {
 }
 
 /// Volumes small enough to be filled at once.
-pub(super) const TINY: [Profile; 5] = [
+pub(super) const TINY: [Profile; 6] = [
     Profile::new("tiny-ext4", &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1"], 4 << 10),
     Profile::new("tiny-ext3", &["-t", "ext3", "-b", "1024", "-J", "size=1"], 4 << 10),
     Profile::new("tiny-ext2", &["-t", "ext2", "-b", "1024"], 600),
@@ -45,6 +45,8 @@ pub(super) const TINY: [Profile; 5] = [
         4 << 10,
     )
     .over_used_device(),
+    Profile::new("tiny-data-journal", &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1"], 4 << 10)
+        .tuned(&["-o", "journal_data"]),
 ];
 
 /// Operations tried on a full volume.
@@ -52,7 +54,7 @@ const TRIES: usize = 60;
 
 impl Full {
     /// The tiny volumes.
-    pub const PROFILES: [Profile; 5] = TINY;
+    pub const PROFILES: [Profile; 6] = TINY;
 
     /// A volume of this kind.
     ///

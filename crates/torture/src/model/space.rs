@@ -13,7 +13,7 @@ pub(super) const ROOT: NodeId = 0;
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 /// Synchronous, not dumped, no access times, synchronous directory.
-const INHERITED: u32 = 0x1_00c8;
+const INHERITED: u32 = 0x1_40c8;
 const DIRSYNC: u32 = 0x1_0000;
 /// `FS_SYNC_FL`: as if each descriptor had `O_SYNC`.
 const SYNCHRONOUS: u32 = 0x8;
