@@ -24,7 +24,7 @@ pub mod pass;
 pub mod read_ahead;
 pub mod waits;
 
-use alloc::StripeRule;
+use alloc::{BlockAllocator, Ext2, Ext3, FreeSpace, Linux2633 as Mballoc2633, Mballoc, StripeRule};
 use direct::{BoundaryRule, Direct};
 use dirty::{Ioless, Linux31};
 use extant_cache::control::DirtyControl;
@@ -188,20 +188,36 @@ pub static PASSES: [Named<MakePass>; 3] = [
 /// The pass of write-back that a run has unless told otherwise.
 pub const OUR_PASS: &str = "extant";
 
-/// Gives the rule of an allocator.
-pub type MakeStripeRule = fn() -> StripeRule;
+/// Makes an allocator of a volume with some free space.
+pub type MakeAllocator = fn(&FreeSpace) -> Box<dyn BlockAllocator>;
 
-/// The allocators of blocks for small files as Linux had them; ours is that of the volume.
-pub static ALLOCATORS: [Named<MakeStripeRule>; 2] = [
+/// The allocators of blocks as Linux had them; ours is that of the volume.
+pub static ALLOCATORS: [Named<MakeAllocator>; 5] = [
+    Named {
+        name: "linux-2.4.18-ext2",
+        about: "as pages are written, with seven blocks ahead in use until the close",
+        make: |space| Box::new(Ext2::new(space)),
+    },
+    Named {
+        name: "linux-2.6.11-ext3",
+        about: "as pages are written, in windows of 8 to 1,027 blocks reserved for each file",
+        make: |space| Box::new(Ext3::new(space)),
+    },
+    Named {
+        name: "linux-2.6.33",
+        about: "ext4, as pages are written back: as much as the file is guessed to need, for short files from a shared run",
+        make: |space| Box::new(Mballoc2633::new(space)),
+    },
     Named {
         name: "linux-6.5",
-        about: "runs at multiples of the stripe; where a group has none, it is asked for again (kernel bug 217965)",
-        make: || StripeRule::NextGroup,
+        about: "small files of ext4: runs at multiples of the stripe; where a group has none, it is asked for again (kernel bug \
+                217965)",
+        make: |space| Box::new(Mballoc::new(StripeRule::NextGroup, space)),
     },
     Named {
         name: "linux-6.8",
         about: "the same; where a group has none, any of its runs will do",
-        make: || StripeRule::AnyRun,
+        make: |space| Box::new(Mballoc::new(StripeRule::AnyRun, space)),
     },
 ];
 
@@ -285,10 +301,10 @@ pub fn direct_io(name: &str) -> Result<Direct, UnknownPolicy> {
     find(&DIRECT_IO, "a policy of direct I/O", name).map(|make| make())
 }
 
-/// The rule of an allocator as Linux had it.
+/// The maker of an allocator as Linux had it.
 ///
 /// # Errors
 /// No allocator is called so; says which there are.
-pub fn allocator(name: &str) -> Result<StripeRule, UnknownPolicy> {
-    find(&ALLOCATORS, "an allocator", name).map(|make| make())
+pub fn allocator(name: &str) -> Result<MakeAllocator, UnknownPolicy> {
+    find(&ALLOCATORS, "an allocator", name).copied()
 }

@@ -36,6 +36,6 @@ pub mod trace;
 pub use cost::Cost;
 pub use extant_sim::Setting;
 pub use run::{
-    Aged, Cyclictest, Direction, FileSystem, Latency, Measured, Memory, OnDevice, Outcome, Policy,
+    Aged, Cyclictest, Direction, FileSystem, Latency, Layout, Measured, Memory, OnDevice, Outcome, Policy,
     ProcessorUse, Report, RunError, Samples, VolumeSpec, Written, on_files, on_machine,
 };

@@ -1,6 +1,6 @@
 //! ext4's search for the blocks of small files, Linux 6.5 and 6.8 (`ext4_mb_regular_allocator`, fs/ext4/mballoc.c).
 
-use super::cost::Cost;
+use super::seam::{AllocatesAt, BlockAllocator, FileId, FreeSpace, Geometry, Request, Work};
 use crate::direct::FullVolume;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,50 +35,6 @@ pub enum StripeRule {
     /// The group's runs are looked at whatever block they begin at (Linux 6.8: "fallback to complex scan if aligned scan doesn't
     /// work").
     AnyRun,
-}
-
-/// The shape of a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// Where the first group begins.
-    pub first_block: u64,
-    /// Blocks of a group.
-    pub group_blocks: u64,
-    /// Groups.
-    pub groups: u64,
-}
-
-/// The work of one search.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
-    /// Groups whose counts were looked at (`ext4_mb_good_group`).
-    pub considered: u64,
-    /// Groups that were locked and searched.
-    pub searched: u64,
-    /// Blocks at multiples of the stripe that were looked at.
-    pub probed: u64,
-    /// Free runs that were looked at.
-    pub runs: u64,
-}
-
-impl Work {
-    fn add(&mut self, other: Self, times: u64) {
-        self.considered += other.considered * times;
-        self.searched += other.searched * times;
-        self.probed += other.probed * times;
-        self.runs += other.runs * times;
-    }
-
-    /// The charge of a processor for it.
-    pub fn costs(self) -> [Cost; 4] {
-        let Self { considered, searched, probed, runs } = self;
-        [
-            Cost::GroupConsidered(considered),
-            Cost::GroupSearched(searched),
-            Cost::AlignedProbe(probed),
-            Cost::RunExamined(runs),
-        ]
-    }
 }
 
 /// The free runs of a group, and its place in the lists.
@@ -132,69 +88,28 @@ pub struct Mballoc {
     arrivals: u64,
     /// Blocks that are preallocated.
     shared: Range<u64>,
-    work: Work,
-    searches: u64,
 }
 
 impl Mballoc {
-    /// The allocator of a volume with this free space; `stripe` is `s_stripe`, 0 for none.
-    pub fn new(
-        rule: StripeRule,
-        stripe: u64,
-        geometry: Geometry,
-        free: impl IntoIterator<Item = Range<u64>>,
-    ) -> Self {
+    /// The allocator of a volume with this free space.
+    pub fn new(rule: StripeRule, space: &FreeSpace) -> Self {
+        let geometry = space.geometry;
         let mut allocator = Self {
             rule,
-            stripe,
+            stripe: space.stripe_blocks,
             geometry,
             groups: vec![Group::default(); geometry.groups as usize],
             lists: vec![BTreeMap::new(); ORDERS],
             arrivals: 0,
             shared: 0..0,
-            work: Work::default(),
-            searches: 0,
         };
-        for run in free {
-            let (mut at, end) = (run.start - geometry.first_block, run.end - geometry.first_block);
-            while at < end {
-                let group = at / geometry.group_blocks;
-                let begin = group * geometry.group_blocks;
-                let until = end.min(begin + geometry.group_blocks);
-                let own = &mut allocator.groups[group as usize];
-                own.runs.insert(at - begin, until - begin);
-                own.free += until - at;
-                at = until;
-            }
+        for (group, run) in geometry.cut(space.free.iter().cloned()) {
+            let own = &mut allocator.groups[group as usize];
+            own.free += run.end - run.start;
+            own.runs.insert(run.start, run.end);
         }
         (0..geometry.groups).for_each(|group| allocator.list(group));
         allocator
-    }
-
-    /// All work so far, and the searches that it went to.
-    pub fn work(&self) -> (Work, u64) {
-        (self.work, self.searches)
-    }
-
-    /// Blocks for a small file, next to those of the last one, and the work of finding them.
-    ///
-    /// # Errors
-    /// [`FullVolume`].
-    pub fn allocate(&mut self, blocks: u64) -> Result<(Range<u64>, Work), FullVolume> {
-        let mut work = Work::default();
-        if self.shared.end - self.shared.start < blocks {
-            let goal =
-                if self.stripe > 1 { SHARED_BLOCKS.next_multiple_of(self.stripe) } else { SHARED_BLOCKS };
-            let near = self.shared.end.saturating_sub(self.geometry.first_block) / self.geometry.group_blocks;
-            let near = near.min(self.geometry.groups - 1);
-            self.give_back();
-            self.shared = self.search(near, goal, blocks, &mut work)?;
-            self.searches += 1;
-            self.work.add(work, 1);
-        }
-        let taken = self.shared.start..(self.shared.start + blocks).min(self.shared.end);
-        self.shared.start = taken.end;
-        Ok((taken, work))
     }
 
     /// The rest of the preallocation is free again.
@@ -394,6 +309,31 @@ impl Mballoc {
     }
 }
 
+impl BlockAllocator for Mballoc {
+    fn allocates_at(&self) -> AllocatesAt {
+        AllocatesAt::WriteBack
+    }
+
+    /// Blocks next to those of the last file.
+    fn allocate(&mut self, request: Request) -> Result<(Range<u64>, Work), FullVolume> {
+        let (mut work, blocks) = (Work::default(), request.blocks);
+        if self.shared.end - self.shared.start < blocks {
+            let goal =
+                if self.stripe > 1 { SHARED_BLOCKS.next_multiple_of(self.stripe) } else { SHARED_BLOCKS };
+            let near = self.shared.end.saturating_sub(self.geometry.first_block) / self.geometry.group_blocks;
+            let near = near.min(self.geometry.groups - 1);
+            self.give_back();
+            self.shared = self.search(near, goal, blocks, &mut work)?;
+        }
+        let taken = self.shared.start..(self.shared.start + blocks).min(self.shared.end);
+        self.shared.start = taken.end;
+        Ok((taken, work))
+    }
+
+    /// Changes nothing: small files have no preallocation of their own.
+    fn close(&mut self, _: FileId) {}
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -402,18 +342,24 @@ mod tests {
 
     /// A volume on which each group has one run of 700 blocks that begins behind a multiple of 640 but in one of them.
     fn volume(rule: StripeRule, groups: u64, aligned: u64, stripe: u64) -> Mballoc {
-        let geometry = Geometry { first_block: 0, group_blocks: GROUP, groups };
+        let geometry = Geometry { first_block: 0, group_blocks: GROUP, groups, flex_groups: 1 };
         let free = (0..groups).map(|group| {
             let start = (group * GROUP + 8000).next_multiple_of(640) + if group == aligned { 0 } else { 61 };
             start..start + 700
         });
-        Mballoc::new(rule, stripe, geometry, free)
+        Mballoc::new(rule, &FreeSpace { geometry, free: free.collect(), stripe_blocks: stripe })
+    }
+
+    /// So many blocks for another file.
+    fn allocate(allocator: &mut Mballoc, blocks: u64) -> Result<(Range<u64>, Work), FullVolume> {
+        let file = Request::append(FileId(1), 0, 0);
+        allocator.allocate(Request { blocks, file_blocks: blocks, ..file })
     }
 
     #[test]
     fn linux_6_5_looks_into_one_group_as_often_as_the_volume_has_groups_and_again_with_a_shorter_goal() {
         let mut allocator = volume(StripeRule::NextGroup, 1000, 999, 640);
-        let (blocks, work) = allocator.allocate(5).unwrap();
+        let (blocks, work) = allocate(&mut allocator, 5).unwrap();
         assert_eq!(blocks.end - blocks.start, 5);
         // Four in their order and 996 times the first of the list; the second pass is the same, the third finds the run.
         assert_eq!(work.searched, 2 * 1000 + 1);
@@ -421,21 +367,20 @@ mod tests {
         let probed: u64 = (0..4).map(multiples).sum::<u64>() + 996 * multiples(0);
         assert_eq!(work.probed, 2 * probed, "{work:?}");
         // The rest of the preallocation costs nothing.
-        assert_eq!(allocator.allocate(5).unwrap().1, Work::default());
-        assert_eq!(allocator.work().1, 1);
+        assert_eq!(allocate(&mut allocator, 5).unwrap().1, Work::default());
     }
 
     #[test]
     fn linux_6_8_takes_a_run_of_the_first_good_group() {
         let mut allocator = volume(StripeRule::AnyRun, 1000, 999, 640);
-        let (_, work) = allocator.allocate(5).unwrap();
+        let (_, work) = allocate(&mut allocator, 5).unwrap();
         assert_eq!((work.searched, work.probed, work.runs), (1, 52, 1));
     }
 
     #[test]
     fn without_a_stripe_neither_matters() {
         for rule in [StripeRule::NextGroup, StripeRule::AnyRun] {
-            let (_, work) = volume(rule, 1000, 999, 0).allocate(5).unwrap();
+            let (_, work) = allocate(&mut volume(rule, 1000, 999, 0), 5).unwrap();
             assert_eq!((work.searched, work.probed), (1, 0));
         }
     }
@@ -443,7 +388,7 @@ mod tests {
     #[test]
     fn an_aligned_run_is_taken_at_its_multiple() {
         let mut allocator = volume(StripeRule::NextGroup, 8, 0, 640);
-        let (blocks, work) = allocator.allocate(16).unwrap();
+        let (blocks, work) = allocate(&mut allocator, 16).unwrap();
         assert_eq!((blocks.start % 640, work.searched), (0, 1));
     }
 
@@ -451,7 +396,7 @@ mod tests {
     fn every_block_is_given_out_once_until_the_volume_is_full() {
         let mut allocator = volume(StripeRule::AnyRun, 4, 2, 640);
         let mut given = std::collections::BTreeSet::new();
-        while let Ok((blocks, _)) = allocator.allocate(7) {
+        while let Ok((blocks, _)) = allocate(&mut allocator, 7) {
             assert!(!blocks.is_empty() && blocks.end - blocks.start <= 7);
             blocks.for_each(|block| assert!(given.insert(block), "{block} twice"));
         }

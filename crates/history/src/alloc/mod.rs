@@ -1,7 +1,26 @@
-//! Allocators of blocks as Linux had them.
+//! Allocators of blocks as Linux had them, behind one seam ([`BlockAllocator`]).
+//!
+//! They shaped the layouts that volumes still have: ext2 looks seven blocks ahead ([`Ext2`]), ext3 reserves a window for each
+//! file that grows ([`Ext3`]), and ext4 guesses the size that a file will have ([`Linux2633`]) or keeps small files together
+//! ([`Mballoc`]). None knows of time or I/O, and none places metadata: the blocks of pointers between a file's blocks are left out.
 
+mod bitmap;
+mod buddy;
 mod cost;
+mod ext2;
+mod ext3;
+mod goal;
+mod linux_2_6_33;
 mod mballoc;
+#[cfg(test)]
+mod samples;
+mod seam;
+#[cfg(test)]
+mod tests;
 
 pub use cost::Cost;
-pub use mballoc::{Geometry, Mballoc, StripeRule, Work};
+pub use ext2::Ext2;
+pub use ext3::Ext3;
+pub use linux_2_6_33::Linux2633;
+pub use mballoc::{Mballoc, StripeRule};
+pub use seam::{AllocatesAt, BlockAllocator, FileId, FreeSpace, Geometry, Request, Work};

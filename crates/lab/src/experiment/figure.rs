@@ -71,6 +71,12 @@ pub enum Figure {
     GroupsPerSearch,
     /// Processor time of such a search, in microseconds for each group of the volume.
     SearchUsPerGroup,
+    /// Runs of a file on its volume, the mean over all files.
+    ExtentsPerFile,
+    /// KiB of such a run, on average.
+    ExtentKib,
+    /// MiB a second at which all files are read again, from beginning to end.
+    RereadMibS,
     /// Bios that came to the disks' queues of a volume, for each GiB that was written.
     BiosGib,
     /// Processor time of tasks and interrupts, in seconds for each GiB that was written.
@@ -82,7 +88,7 @@ const RUN_S: f64 = 300.0;
 
 impl Figure {
     /// All of them.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 35] = [
         Self::Iops,
         Self::MeanMs,
         Self::MaxMs,
@@ -113,6 +119,9 @@ impl Figure {
         Self::SystemSeconds,
         Self::GroupsPerSearch,
         Self::SearchUsPerGroup,
+        Self::ExtentsPerFile,
+        Self::ExtentKib,
+        Self::RereadMibS,
         Self::BiosGib,
         Self::CpuGib,
     ];
@@ -150,6 +159,9 @@ impl Figure {
             Self::SystemSeconds => "system_seconds",
             Self::GroupsPerSearch => "groups_per_search",
             Self::SearchUsPerGroup => "search_us_per_group",
+            Self::ExtentsPerFile => "extents_per_file",
+            Self::ExtentKib => "extent_kib",
+            Self::RereadMibS => "reread_mib_s",
             Self::BiosGib => "bios_gib",
             Self::CpuGib => "cpu_gib",
         }
@@ -188,6 +200,9 @@ impl Figure {
             Self::SystemSeconds => "system s",
             Self::GroupsPerSearch => "groups each",
             Self::SearchUsPerGroup => "us/group",
+            Self::ExtentsPerFile => "extents",
+            Self::ExtentKib => "extent KiB",
+            Self::RereadMibS => "read MiB/s",
             Self::BiosGib => "bios/GiB",
             Self::CpuGib => "cpu s/GiB",
         }
@@ -201,6 +216,8 @@ impl Figure {
             | Self::WrittenMibS
             | Self::Seconds
             | Self::KernelPercent
+            | Self::ExtentsPerFile
+            | Self::RereadMibS
             | Self::PageSleepsK
             | Self::LockSleepsK
             | Self::BufferSleepsK
@@ -231,6 +248,7 @@ impl Figure {
         let written_mib_s = cell.outcome.written.map(|written| written.bytes_s() / MIB);
         let latency = cell.outcome.latency.as_ref();
         let counted = cell.outcome.on_device.as_ref();
+        let layout = cell.outcome.layout.filter(|layout| layout.extents > 0);
         let used = cell.outcome.processors.filter(|_| counted.is_some());
         let a_second = |count: u64| used.map(|used| count as f64 / used.over.as_secs_f64());
         // The bytes that the disks wrote, where those were counted: pages that are dirty at the end had no bio.
@@ -267,6 +285,9 @@ impl Figure {
                     ns as f64 / 1e3 / counted.search.1 as f64 / counted.groups as f64
                 })
             }
+            Self::ExtentsPerFile => layout.map(|layout| layout.extents as f64 / layout.files as f64),
+            Self::ExtentKib => layout.map(|layout| layout.bytes as f64 / 1024.0 / layout.extents as f64),
+            Self::RereadMibS => layout.map(|layout| layout.bytes as f64 / MIB / layout.reread.as_secs_f64()),
             Self::BiosGib => counted.and_then(|counted| a_gib(counted.pieces as f64)),
             Self::CpuGib => {
                 used.and_then(|used| a_gib(used.system.as_secs_f64() + used.interrupts.as_secs_f64()))

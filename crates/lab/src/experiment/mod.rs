@@ -124,6 +124,9 @@ struct Workload {
     /// It ends when all that was written is durable.
     #[serde(default)]
     drains: bool,
+    /// The files that the jobs have left on the volume are read again after the run.
+    #[serde(default)]
+    rereads: bool,
 }
 
 /// A workload with its jobs.
@@ -135,6 +138,7 @@ struct Load {
     cyclictest: Option<Cyclictest>,
     volume: Option<VolumeSpec>,
     drains: bool,
+    rereads: bool,
     /// A phase of tiobench, which has no jobs.
     phase: Option<Phase>,
 }
@@ -142,7 +146,16 @@ struct Load {
 impl Load {
     fn of_phase(phase: Phase) -> Self {
         let (name, jobs, memory) = (phase.name().to_owned(), Vec::new(), Memory::default());
-        Self { name, jobs, memory, cyclictest: None, volume: None, drains: false, phase: Some(phase) }
+        Self {
+            name,
+            jobs,
+            memory,
+            cyclictest: None,
+            volume: None,
+            drains: false,
+            rereads: false,
+            phase: Some(phase),
+        }
     }
 }
 
@@ -314,8 +327,8 @@ impl Experiment {
                 run_bytes,
                 ..Memory::default()
             };
-            let (cyclictest, volume, drains) = (workload.cyclictest, workload.volume, workload.drains);
-            workloads.push(Load { name, jobs, memory, cyclictest, volume, drains, phase: None });
+            let Workload { cyclictest, volume, drains, rereads, .. } = workload;
+            workloads.push(Load { name, jobs, memory, cyclictest, volume, drains, rereads, phase: None });
         }
         match (&tiobench, workloads.is_empty()) {
             (Some(_), true) => {

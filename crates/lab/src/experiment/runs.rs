@@ -211,6 +211,7 @@ fn run_one(
         direct_io: row.direct_io.clone(),
         allocator: row.allocator.clone(),
         drains: load.drains,
+        rereads: load.rereads,
         blktrace: watched.blktrace.map(Path::to_owned),
     };
     let mut machine = machine.clone();

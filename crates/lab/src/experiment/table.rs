@@ -38,6 +38,8 @@ pub(super) const PHASES: [Figure; 9] = [
 ];
 /// Columns of the wake-ups in a phase of tiobench.
 const WAKES: [Figure; 3] = [Figure::SpuriousK, Figure::WokenK, Figure::ExaminedPerWake];
+/// Columns of files that are read again.
+const LAYOUTS: [Figure; 4] = [Figure::Seconds, Figure::ExtentsPerFile, Figure::ExtentKib, Figure::RereadMibS];
 /// Columns of scheduling latency.
 const LATENCIES: [Figure; 3] = [Figure::LatencyMinUs, Figure::LatencyMeanUs, Figure::LatencyMaxUs];
 
@@ -50,7 +52,7 @@ impl Experiment {
             let settings: Vec<String> = self.settings.iter().map(ToString::to_string).collect();
             let _ = writeln!(out, "In the machine's file: {}", settings.join(", "));
         }
-        for Load { name: workload, cyclictest, volume, jobs, phase, drains, .. } in &self.workloads {
+        for Load { name: workload, cyclictest, volume, jobs, phase, drains, rereads, .. } in &self.workloads {
             let of = |row: &Row| -> Vec<&Cell> {
                 cells.iter().filter(|cell| (&cell.row, &cell.workload) == (&row.name, workload)).collect()
             };
@@ -71,6 +73,9 @@ impl Experiment {
                 (false, true) => DIRECT.to_vec(),
                 (false, false) => SPEEDS.to_vec(),
             };
+            if *rereads {
+                columns = LAYOUTS.to_vec();
+            }
             if cells.iter().any(|cell| &cell.workload == workload && cell.outcome.written.is_some()) {
                 columns.push(Figure::WrittenMibS);
             }

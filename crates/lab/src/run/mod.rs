@@ -15,7 +15,7 @@ pub use cyclictest::Cyclictest;
 pub use measure::{Direction, Latency, Measured, Samples};
 pub use memory::Memory;
 pub use target::Policy;
-pub use volume::{Aged, FileSystem, OnDevice, VolumeSpec};
+pub use volume::{Aged, FileSystem, Layout, OnDevice, VolumeSpec};
 pub(crate) use watch::{STEP, Seen, Watch};
 pub use written::Written;
 
@@ -134,6 +134,8 @@ pub struct Outcome {
     pub on_device: Option<OnDevice>,
     /// The time until all was durable, where [`Policy::drains`] asked for it.
     pub drained: Option<Nanos>,
+    /// The layout of the files, where [`Policy::rereads`] asked for it.
+    pub layout: Option<Layout>,
     /// Use of the processors of a modelled machine while the jobs ran.
     pub processors: Option<ProcessorUse>,
     /// The same by the kind of work that was charged for.
@@ -184,6 +186,7 @@ impl Outcome {
             written: None,
             on_device: None,
             drained: None,
+            layout: None,
             processors: None,
             spent: Vec::new(),
             phase: Some(phase),
@@ -231,6 +234,9 @@ pub fn on_machine(
         commands: now.commands - before.commands,
         ..now
     });
+    if policy.rereads {
+        outcome.layout = target.reread()?;
+    }
     target.close()?;
     Ok(outcome)
 }
@@ -334,6 +340,7 @@ fn execute(rt: &Rt, plan: Plan, ended: &dyn Fn(StreamId)) -> Result<Outcome, Run
         written: None,
         on_device: None,
         drained: None,
+        layout: None,
         processors: None,
         spent: Vec::new(),
         phase: None,

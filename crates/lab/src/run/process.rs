@@ -83,6 +83,9 @@ impl Process {
         if let Err(error) = running.all().await {
             running.measured.error = Some(error);
         }
+        if let Some(file) = &running.p.place.on_volume {
+            file.close();
+        }
         let now = running.p.rt.now();
         running.measured.runtime = now.saturating_sub(running.counted_from);
         running.measured.used(running.p.rt.task_usage());
@@ -285,7 +288,7 @@ impl Running {
         let before = self.p.rt.now();
         self.p.rt.charge(Cost::Syscall(1));
         match (call, &self.p.place.on_volume, &self.file) {
-            (SyncCall::Whole, Some(file), _) => file.sync().await?,
+            (SyncCall::Whole, Some(file), _) => file.sync(&self.p.rt).await?,
             (SyncCall::Range, Some(file), _) => file.write_back().await?,
             (SyncCall::Whole, None, Some(file)) => file.sync().await?,
             (SyncCall::Whole, None, None) => flush(&*self.p.place.device).await?,

@@ -4,7 +4,7 @@ use super::RunError;
 use super::cyclictest::Cyclictest;
 use super::file_span::{FileSpan, pages};
 use super::memory::{Kernel, Memory};
-use super::volume::{OnDevice, OnMachine, OnVolume, Policies, VolumeSpec};
+use super::volume::{Layout, OnDevice, OnMachine, OnVolume, Policies, VolumeSpec};
 use crate::fio::Job;
 use extant_block::blktrace::Blktrace;
 use extant_block::{Device, FileDevice, FileOptions, StreamId};
@@ -39,6 +39,8 @@ pub struct Policy {
     pub allocator: Option<String>,
     /// The run ends when all that the jobs have written through the cache of a volume is durable.
     pub drains: bool,
+    /// The files that the jobs have left on a volume are read again after the run, and their layout is counted.
+    pub rereads: bool,
     /// Where the request queue of each disk writes a blktrace: `BASE.DISK.blktrace.0`, for blkparse and btt.
     pub blktrace: Option<PathBuf>,
 }
@@ -54,6 +56,7 @@ impl Default for Policy {
             direct_io: None,
             allocator: None,
             drains: false,
+            rereads: false,
             blktrace: None,
         }
     }
@@ -301,6 +304,13 @@ impl Modelled {
     /// Has all that is in the cache of a volume written back.
     pub(super) fn drain(&self) -> Result<(), RunError> {
         self.volume.as_ref().map_or(Ok(()), |volume| volume.drain(&self.sim))
+    }
+
+    /// The layout of a volume's files once all is on it, and the time to read them.
+    pub(super) fn reread(&self) -> Result<Option<Layout>, RunError> {
+        self.drain()?;
+        let files = self.files.values().filter_map(|file| file.on_volume.as_ref());
+        self.volume.as_ref().map(|volume| volume.reread(&self.sim, files)).transpose()
     }
 
     /// Counts of a run on a volume, so far.

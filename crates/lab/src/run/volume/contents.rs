@@ -2,7 +2,7 @@
 
 use super::{BLOCK_BYTES, FileSystem, VolumeSpec};
 use extant_block::Sector;
-use extant_format::{BlockSize, Group, GroupDescriptor, GroupFlags, Superblock, bit};
+use extant_format::{BlockSize, Group, GroupDescriptor, GroupFlags, Incompat, Superblock, bit};
 use extant_history::alloc::Geometry;
 use extant_image::{FsType, SizePolicy, Timestamp, VolumeOptions, mkfs};
 use extant_rt::Rt;
@@ -127,7 +127,9 @@ pub(super) fn free_of(
             }
         }
     }
+    let is_flexible = sb.incompat().contains(Incompat::FLEX_BG);
     let geometry = Geometry {
+        flex_groups: if is_flexible { 1 << sb.raw().s_log_groups_per_flex } else { 1 },
         first_block: sb.first_data_block().0,
         group_blocks: sb.blocks_per_group().into(),
         groups: sb.group_count().into(),

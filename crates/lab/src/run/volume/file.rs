@@ -1,6 +1,7 @@
 //! A job's file on a volume.
 
-use super::small_files::SmallFile;
+use super::BLOCK_BYTES;
+use super::placed::PlacedFile;
 use extant_block::{Buf, Device, IoError, IoErrorKind, Op, Sector, StreamId};
 use extant_cache::{BackingError, BackingErrorKind, CacheError};
 use extant_fs::{Error, OpenFile};
@@ -15,8 +16,8 @@ use std::sync::Arc;
 pub(crate) enum OnVolume {
     /// As a policy of history writes it, past the cache.
     Linux(Arc<LinuxFile>),
-    /// As Linux finds the blocks of small files, through the cache.
-    Small(Arc<SmallFile>),
+    /// Through the cache, its blocks where an allocator of history places them.
+    Placed(Arc<PlacedFile>),
     /// Of a volume of ours.
     Ours(Arc<OurFile>),
 }
@@ -115,9 +116,9 @@ impl OnVolume {
                 let result = file.write(rt, stream, bytes).await;
                 (buffer, result.map_err(CacheError::Io))
             }
-            Self::Small(file) => {
-                file.write(rt, at, buffer.len() as u64);
-                (buffer, Ok(()))
+            Self::Placed(file) => {
+                let result = file.write(rt, at, buffer.len() as u64);
+                (buffer, result)
             }
             Self::Ours(file) => {
                 let (buffer, result) = file.transfer(op, at, buffer, direct).await;
@@ -127,10 +128,10 @@ impl OnVolume {
     }
 
     /// Makes it durable.
-    pub(in crate::run) async fn sync(&self) -> Result<(), CacheError> {
+    pub(in crate::run) async fn sync(&self, rt: &Rt) -> Result<(), CacheError> {
         match self {
             Self::Linux(file) => extant_block::flush(&*file.device).await.map_err(CacheError::Io),
-            Self::Small(_) => Ok(()),
+            Self::Placed(file) => file.sync(rt).await,
             Self::Ours(file) => file.file.sync().await.map_err(told),
         }
     }
@@ -138,8 +139,31 @@ impl OnVolume {
     /// Writes what is dirty back.
     pub(in crate::run) async fn write_back(&self) -> Result<(), CacheError> {
         match self {
-            Self::Linux(_) | Self::Small(_) => Ok(()),
+            Self::Linux(_) | Self::Placed(_) => Ok(()),
             Self::Ours(file) => file.file.write_back().await.map_err(told),
+        }
+    }
+
+    /// Its process has closed it. Ours keeps it open, so that later passes find it.
+    pub(in crate::run) fn close(&self) {
+        if let Self::Placed(file) = self {
+            file.close();
+        }
+    }
+
+    /// Its runs on the volume, in blocks; none of a file that direct I/O of Linux writes.
+    pub(super) async fn runs(&self) -> Result<Vec<Range<u64>>, CacheError> {
+        match self {
+            Self::Linux(_) => Ok(Vec::new()),
+            Self::Placed(file) => Ok(file.runs()),
+            Self::Ours(file) => {
+                let extents = file.file.extents(..).await.map_err(told)?;
+                let run = |extent: &extant_fs::FileExtent| {
+                    let start = extent.device_offset / BLOCK_BYTES;
+                    start..start + extent.bytes.div_ceil(BLOCK_BYTES)
+                };
+                Ok(extents.iter().map(run).collect())
+            }
         }
     }
 

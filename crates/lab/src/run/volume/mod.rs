@@ -5,12 +5,15 @@ mod aged;
 mod contents;
 mod device;
 mod file;
-mod small_files;
+mod placed;
+mod reread;
 #[cfg(test)]
 mod tests;
+mod under_way;
 
 pub use aged::Aged;
 pub(super) use file::OnVolume;
+pub use reread::Layout;
 
 use super::RunError;
 use contents::Made;
@@ -18,7 +21,7 @@ use device::{Pages, Pieces};
 use extant_block::{Device, Sector, read, write};
 use extant_cache::PageCache;
 use extant_fs::{Caller, FileOptions, Volume, WriteOptions};
-use extant_history::alloc::{Mballoc, Work};
+use extant_history::alloc::{FreeSpace, Work};
 use extant_history::direct::{BlockMap, Cost, Ext3Map, Kernel, Sent, XfsMap};
 use extant_iosched::Queue;
 use extant_rt::Class;
@@ -26,8 +29,8 @@ use extant_sim::disk::DiskKind;
 use extant_sim::{Machine, Sim};
 use file::{LinuxFile, OurFile};
 use parking_lot::Mutex;
+use placed::PlacedFiles;
 use serde::Deserialize;
-use small_files::SmallFiles;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -112,7 +115,7 @@ pub(super) struct OnMachine {
     made: Option<Made>,
     ours: Option<Volume>,
     linux: Option<extant_history::direct::Direct>,
-    small: Option<(Arc<SmallFiles>, u64)>,
+    placed: Option<(Arc<PlacedFiles>, u64)>,
     sent: Arc<Mutex<Sent>>,
 }
 
@@ -155,8 +158,8 @@ impl OnMachine {
             };
             rt.block_on(load)?.map_err(|error| RunError::Volume(error.to_string()))?;
         }
-        let rule = policies.allocator.filter(|name| *name != extant_history::OUR_ALLOCATOR);
-        let rule = rule.map(extant_history::allocator).transpose()?;
+        let theirs = policies.allocator.filter(|name| *name != extant_history::OUR_ALLOCATOR);
+        let allocator = theirs.map(extant_history::allocator).transpose()?;
         let mut ours = None;
         if linux.is_none() && made.is_some() {
             let cache = cache.ok_or_else(|| failed("it needs a page cache".to_owned()))?;
@@ -168,8 +171,8 @@ impl OnMachine {
             }
             ours = Some(volume);
         }
-        let mut small = None;
-        if let (Some(rule), Some(volume)) = (rule, ours.take_if(|_| rule.is_some())) {
+        let mut placed = None;
+        if let (Some(allocator), Some(volume)) = (allocator, ours.take_if(|_| allocator.is_some())) {
             rt.block_on(volume.close())?.map_err(|error| failed(error.to_string()))?;
             let read = |at: u64, len: usize| -> Result<Vec<u8>, String> {
                 // Whole sectors around what is wanted.
@@ -181,8 +184,9 @@ impl OnMachine {
                 Ok(bytes[begin..begin + len].to_vec())
             };
             let (free, geometry) = contents::free_of(&read).map_err(failed)?;
-            let allocator = Mballoc::new(rule, spec.stripe_blocks, geometry, free);
-            small = Some((Arc::new(SmallFiles::new(allocator, device.clone())), geometry.groups));
+            let allocator = allocator(&FreeSpace { geometry, free, stripe_blocks: spec.stripe_blocks });
+            let files = PlacedFiles::new(allocator, device.clone(), geometry.first_block);
+            placed = Some((Arc::new(files), geometry.groups));
         }
         if linux.is_none() && spec.fs == FileSystem::Xfs {
             return Err(failed(
@@ -197,7 +201,7 @@ impl OnMachine {
             map_wait: wait(Cost::MapWait(1)),
             placeholder_wait: wait(Cost::PlaceholderWait(1)),
         };
-        Ok(Self { spec, device, pieces, kernel, made, ours, linux, small, sent: Arc::default() })
+        Ok(Self { spec, device, pieces, kernel, made, ours, linux, placed, sent: Arc::default() })
     }
 
     /// The device, for jobs without a file system.
@@ -227,8 +231,8 @@ impl OnMachine {
             let file = LinuxFile::new(policy, device, self.kernel.clone(), map, self.sent.clone());
             return Ok(Some(OnVolume::Linux(Arc::new(file))));
         }
-        if let Some((files, _)) = &self.small {
-            return Ok(Some(OnVolume::Small(files.make())));
+        if let Some((files, _)) = &self.placed {
+            return Ok(Some(OnVolume::Placed(files.make())));
         }
         let Some(volume) = &self.ours else { return Ok(None) };
         let name: String = name.chars().map(|c| if c == '/' { '_' } else { c }).collect();
@@ -244,20 +248,20 @@ impl OnMachine {
 
     /// Counts so far, apart from commands.
     pub(super) fn counts(&self) -> OnDevice {
-        let small = self.small.as_ref();
+        let placed = self.placed.as_ref();
         OnDevice {
             sent: *self.sent.lock(),
             pieces: self.pieces.load(Ordering::Relaxed),
             commands: 0,
-            search: small.map(|(files, _)| files.work()).unwrap_or_default(),
-            groups: small.map_or(0, |(_, groups)| *groups),
+            search: placed.map(|(files, _)| files.work()).unwrap_or_default(),
+            groups: placed.map_or(0, |(_, groups)| *groups),
         }
     }
 
     /// Writes back all that the files have in the cache, and makes it durable.
     pub(super) fn drain(&self, sim: &Sim) -> Result<(), RunError> {
         let rt = sim.rt();
-        let result = match (&self.small, &self.ours) {
+        let result = match (&self.placed, &self.ours) {
             (Some((files, _)), _) => {
                 let (files, inside) = (files.clone(), rt.clone());
                 let flusher = async move { files.write_back(&inside).await };
@@ -268,6 +272,24 @@ impl OnMachine {
             (None, None) => Ok(()),
         };
         result.map_err(RunError::Volume)
+    }
+
+    /// The layout of files that were written back, and the time to read them past the cache.
+    pub(super) fn reread<'a>(
+        &self,
+        sim: &Sim,
+        files: impl Iterator<Item = &'a OnVolume>,
+    ) -> Result<Layout, RunError> {
+        let rt = sim.rt();
+        let all = async {
+            let mut layout = Layout::default();
+            for file in files {
+                let runs = file.runs().await.map_err(|error| error.to_string())?;
+                layout.read(rt, &*self.device, &runs).await.map_err(|error| error.to_string())?;
+            }
+            Ok(layout)
+        };
+        rt.block_on(all)?.map_err(RunError::Volume)
     }
 
     /// Leaves the volume clean.

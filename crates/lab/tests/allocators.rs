@@ -1,0 +1,34 @@
+//! Files that grow at once, under the allocators of history and ours.
+
+use extant_lab::experiment::Experiment;
+use std::path::Path;
+
+#[test]
+fn each_allocator_makes_longer_extents_than_the_one_before_and_they_read_faster() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/allocators");
+    let experiment = Experiment::load(&folder).unwrap();
+    let cells = experiment.run().unwrap();
+    println!("{}", experiment.table(&cells));
+    let layout = |row: &str, workload: &str| {
+        let cell = cells.iter().find(|cell| cell.row.starts_with(row) && cell.workload.starts_with(workload));
+        let cell = cell.unwrap();
+        assert!(cell.outcome.reports.iter().all(|report| report.measured.error.is_none()), "{row}");
+        cell.outcome.layout.unwrap()
+    };
+    let rows = ["linux-2.4.18-ext2", "linux-2.6.11-ext3", "linux-2.6.33"];
+    let [ext2, ext3, mballoc] = rows.map(|row| layout(row, "32 files"));
+    for layout in [ext2, ext3, mballoc] {
+        assert_eq!((layout.files, layout.bytes), (32, 64 << 20));
+    }
+    // Pieces of eight blocks, windows of 8 to 256 blocks, and one run.
+    assert!(ext2.extents >= 32 * 512 / 8 / 2, "{ext2:?}");
+    assert!((33..=32 * 8).contains(&ext3.extents), "{ext3:?}");
+    assert_eq!(mballoc.extents, 32);
+    assert!(ext2.reread > ext3.reread && ext3.reread > mballoc.reread, "{ext2:?} {ext3:?} {mballoc:?}");
+    // Ours is one run for each file, too; with a sync every 64 KiB all but ext2 keep more than that together.
+    assert_eq!(layout("extant", "32 files").extents, 32);
+    for row in ["linux-2.6.11-ext3", "linux-2.6.33", "extant"] {
+        let logs = layout(row, "8 logs");
+        assert!(logs.extents <= 8 * 8 && logs.bytes == 8 << 20, "{row}: {logs:?}");
+    }
+}
