@@ -17,8 +17,8 @@ pub(super) struct Bitmaps {
     groups: Vec<Group>,
 }
 
-/// The free block that a search comes to lies within this many bits of its goal, or is looked for by bytes ("goal ... within the
-/// next 64-bit boundary": `ext2_new_block`, `find_next_usable_block`).
+/// A search looks at single bits up to the next multiple of this, and then at bytes (`ext2_new_block`, ext3's
+/// `find_next_usable_block`).
 const NEAR_BITS: u64 = 64;
 /// Bits that a search goes back at most from the beginning of a free byte.
 const BACK_BITS: u64 = 7;

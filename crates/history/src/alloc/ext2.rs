@@ -1,4 +1,4 @@
-//! ext2 of Linux 2.4.18 (fs/ext2/balloc.c, fs/ext2/inode.c), whose search ext2 of Linux 2.6 had up to 2.6.19.
+//! ext2 of Linux 2.4.18 (fs/ext2/balloc.c, fs/ext2/inode.c).
 
 use super::bitmap::Bitmaps;
 use super::goal::Goals;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The block that was asked for and those ahead of it (`EXT2_DEFAULT_PREALLOC_BLOCKS`, where the superblock's
-/// `s_prealloc_blocks` is 0, as mke2fs leaves it).
+/// `s_prealloc_blocks` is 0).
 const PREALLOCATED: u64 = 8;
 
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! ext4's allocator of Linux 2.6.33 (fs/ext4/mballoc.c, as it still was in 2.6.34; "Ext4 block and inode allocator improvements",
+//! ext4's allocator of Linux 2.6.33 (fs/ext4/mballoc.c, its facts from a tree of 2.6.34; "Ext4 block and inode allocator improvements",
 //! Linux Symposium 2008, section 3).
 
 use super::buddy::Buddies;
