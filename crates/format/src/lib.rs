@@ -23,6 +23,7 @@ mod bitmap;
 mod block_range;
 mod char_sign;
 mod checksum;
+mod cluster;
 mod dirent;
 mod error;
 mod extent;
@@ -49,6 +50,7 @@ pub use bitmap::{
 pub use block_range::BlockRange;
 pub use char_sign::CharSign;
 pub use checksum::{ChecksumSeed, crc16, crc32c};
+pub use cluster::ClusterSize;
 pub use dirent::{
     DIRENT_HEADER_BYTES, DIRENT_TAIL_BYTES, DirEntries, DirEntry, NAME_MAX, decode_record_bytes,
     dirent_bytes, encode_record_bytes, has_dirent_tail, init_dirent_tail, verify_dirent_checksum,

@@ -1,8 +1,8 @@
 //! The superblock (kernel document: *Super Block*): 1,024 bytes at byte 1,024 of the volume, with backups.
 
 use crate::{
-    BlockSize, ChecksumSeed, Compat, Corrupt, Group, Incompat, InodeNumber, Place, Problem, RoCompat,
-    Timestamp, VolumeBlock, crc32c,
+    BlockSize, ChecksumSeed, ClusterSize, Compat, Corrupt, Group, Incompat, InodeNumber, Place, Problem,
+    RoCompat, Timestamp, VolumeBlock, crc32c,
 };
 use std::fmt;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -306,6 +306,11 @@ impl Superblock {
         }
     }
 
+    /// The allocation unit in blocks.
+    pub fn cluster_size(&self) -> ClusterSize {
+        ClusterSize::from_log_blocks(self.blocks_per_cluster().trailing_zeros())
+    }
+
     /// `s_blocks_count`, in blocks.
     pub fn blocks_count(&self) -> u64 {
         self.wide(self.raw.s_blocks_count_lo, self.raw.s_blocks_count_hi)
@@ -370,6 +375,11 @@ impl Superblock {
     pub fn group_blocks(&self, group: Group) -> u32 {
         let left = self.blocks_count().saturating_sub(self.group_first_block(group).0);
         left.min(self.blocks_per_group().into()) as u32
+    }
+
+    /// Clusters in a group: bits of its bitmap that count.
+    pub fn group_clusters(&self, group: Group) -> u32 {
+        self.group_blocks(group).div_ceil(self.blocks_per_cluster())
     }
 
     /// The group and index within its table of an inode; `None` for 0 and beyond the last.

@@ -48,6 +48,7 @@ fn every_crash_of_a_volume_of_another_shape_leaves_what_was_promised() {
         "ext4-inline",
         "ext4-quota",
         "ext4-data-journal",
+        "ext4-bigalloc",
     ];
     for (shift, name) in shapes.into_iter().enumerate() {
         let effort = Effort { pruned: true, fsck_every: 10, recut_every: 300, ..Effort::default() };

@@ -332,8 +332,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant(
         "early-reuse",
         "crates/fs/src/alloc/blocks.rs",
-        "handle.release(run, metadata);",
-        "if metadata { handle.release(run, metadata); } else { self.shared.settle(run); }",
+        "handle.release(run.clusters(self.shared.sb().cluster_size()));",
+        "if metadata { handle.release(run.clusters(self.shared.sb().cluster_size())); } else { self.shared.settle(run); }",
     ),
     mutant(
         "allocation-not-in-bitmap",

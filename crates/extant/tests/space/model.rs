@@ -180,6 +180,7 @@ fn a_file_is_as_its_model_after_any_operations() {
         ("-t ext4 -b 4096 -O inline_data -I 512 -N 64 48M", 4096, 300_000),
         ("-t ext4 -b 65536 -O ^has_journal -N 64 96M", 65_536, 4 << 20),
         ("-t ext3 -b 1024 -I 128 -N 64 48M", 1024, 1 << 20),
+        ("-t ext4 -b 1024 -O bigalloc -C 4096 -N 64 48M", 4096, 1 << 20),
     ] {
         println!("{args}: EXTANT_SEED={seed}");
         let dir = tempfile::tempdir().unwrap();

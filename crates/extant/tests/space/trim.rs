@@ -10,7 +10,7 @@ fn free_space_of_an_image_becomes_holes() {
     if !have_tools() {
         return;
     }
-    for args in ["-t ext4 -b 1024 32M", "-t ext2 -b 4096 32M"] {
+    for args in ["-t ext4 -b 1024 32M", "-t ext2 -b 4096 32M", "-t ext4 -b 1024 -O bigalloc -C 8192 32M"] {
         let dir = tempfile::tempdir().unwrap();
         let image = make(dir.path(), args);
         let volume = open(&image);

@@ -1,4 +1,4 @@
-//! Blocks: loading bitmaps, allocating in memory, logging, freeing.
+//! Blocks: loading bitmaps, allocating in memory, logging, freeing. Numbers that are asked for and promised are of clusters.
 
 use super::groups::{Groups, Request, Step};
 use super::space::Reservation;
@@ -11,7 +11,7 @@ use extant_format::{Corrupt, Group, GroupFlags, InodeNumber, Place, VolumeBlock,
 use futures_util::future::{join, join_all};
 use std::sync::Arc;
 
-/// Adjacent blocks allocated in memory, of one group. Dropped without [`Allocator::log`] they are free again.
+/// Adjacent blocks allocated in memory, whole clusters of one group. Dropped without [`Allocator::log`] they are free again.
 #[derive(Debug)]
 pub(crate) struct Allocated {
     shared: Arc<Shared>,
@@ -25,7 +25,17 @@ impl Allocated {
         self.run
     }
 
-    /// Takes off the first `blocks`, fewer than all, as an allocation of their own.
+    fn clusters(&self) -> u64 {
+        self.run.blocks >> self.shared.sb().cluster_size().log2()
+    }
+
+    /// The first block of each cluster: metadata have a cluster for each of their blocks.
+    pub(crate) fn firsts(&self) -> impl Iterator<Item = VolumeBlock> + use<> {
+        let blocks = self.shared.sb().cluster_size().blocks();
+        (self.run.start.0..self.run.end().0).step_by(blocks as usize).map(VolumeBlock)
+    }
+
+    /// Takes off the first `blocks`, fewer than all, as an allocation of their own. Of volumes without `bigalloc`.
     pub(crate) fn split_front(&mut self, blocks: u64) -> Self {
         debug_assert!(0 < blocks && blocks < self.run.blocks);
         let front = PhysicalRun::new(self.run.start, blocks);
@@ -47,7 +57,7 @@ impl Drop for Allocated {
         if !self.settled {
             // Found before it can be promised.
             let lost = self.shared.give(self.run);
-            self.shared.space.abandoned(self.run.blocks - lost);
+            self.shared.space.abandoned(self.clusters() - lost);
         }
     }
 }
@@ -77,7 +87,7 @@ impl Drop for Pins {
 }
 
 impl Allocator {
-    /// Allocates up to `want` adjacent blocks in memory, near `goal`, from a reservation; possibly fewer.
+    /// Allocates up to `want` adjacent clusters in memory, near `goal`, from a reservation; possibly fewer.
     ///
     /// # Errors
     /// Why a group cannot be used, where damaged ones hold what was promised; else such errors end up in
@@ -104,14 +114,15 @@ impl Allocator {
     }
 
     async fn allocate(&self, mut request: Request, reservation: &mut Reservation) -> Result<Allocated> {
-        request.want = request.want.min(u32::try_from(reservation.blocks()).unwrap_or(u32::MAX));
+        request.want = request.want.min(u32::try_from(reservation.clusters()).unwrap_or(u32::MAX));
         assert!(request.want > 0, "blocks are allocated from a reservation that has some");
         loop {
             let step = self.shared.groups.lock().step(request);
             match step {
                 Step::Run(run) => {
-                    self.shared.space.allocated(reservation, run.blocks);
-                    return Ok(Allocated { shared: self.shared.clone(), run, settled: false });
+                    let allocated = self.taken(run);
+                    self.shared.space.allocated(reservation, allocated.clusters());
+                    return Ok(allocated);
                 }
                 Step::Load(group) => {
                     request.loads += 1;
@@ -135,7 +146,7 @@ impl Allocator {
     pub(crate) fn take_back(&self, mut allocated: Allocated) -> Reservation {
         allocated.settled = true;
         let lost = self.shared.give(allocated.run);
-        self.shared.space.taken_back(allocated.run.blocks - lost)
+        self.shared.space.taken_back(allocated.clusters() - lost)
     }
 
     /// Makes the rest of a file's window allocatable to all: the file has no writer any more.
@@ -193,8 +204,8 @@ impl Allocator {
         Ok(pins)
     }
 
-    /// Frees blocks whose groups are pinned. They may be allocated again once the handle's transaction is durable;
-    /// `metadata` has the journal void their copies in the log.
+    /// Frees the clusters of blocks whose groups are pinned. They may be allocated again once the handle's transaction is
+    /// durable; `metadata` has the journal void the blocks' copies in the log.
     pub(crate) fn free(&self, handle: &mut Handle, pins: &Pins, run: PhysicalRun, metadata: bool) {
         let parts: Vec<_> = self.shared.groups.lock().split(run).collect();
         for (group, span) in parts {
@@ -212,12 +223,17 @@ impl Allocator {
             if free_before > 0 {
                 // The blocks belong to another file or to none: they are leaked rather than given out twice.
                 let rule = "in use, as a file has them";
-                let start = self.shared.sb().group_first_block(group).0 + u64::from(span.start);
+                let sb = self.shared.sb();
+                let start = u64::from(span.start) << sb.cluster_size().log2();
+                let start = sb.group_first_block(group).0 + start;
                 let place = Place::BlockBitmap(group);
                 self.shared.set_bad(group, Corrupt::field(place, "blocks from", start, rule).into());
             }
         }
-        handle.release(run, metadata);
+        if metadata {
+            handle.revoke(run);
+        }
+        handle.release(run.clusters(self.shared.sb().cluster_size()));
     }
 }
 
@@ -274,25 +290,25 @@ impl Shared {
         // From the look at the flag on: a new inode has the bitmap of a group written that is not loaded.
         let mut bitmaps = self.block_bitmaps.lock();
         let sb = self.sb();
-        let blocks = sb.group_blocks(group);
+        let clusters = sb.group_clusters(group);
         let descriptor = self.descriptor(group);
         let own = self.layout.block_bitmap(sb, group);
         let counted = groups.free(group);
         let free = match &bitmap {
             Bitmap::Logged(block) => {
                 let bytes = block.bytes();
-                let used = blocks.div_ceil(8) as usize;
+                let used = clusters.div_ceil(8) as usize;
                 if own[..used].iter().zip(&*bytes).any(|(own, read)| own & !read != 0) {
                     let rule = "0: the volume's own metadata is in use";
                     return Err(Corrupt::field(place, "free blocks of metadata", 1, rule));
                 }
-                groups.load(group, &bytes, blocks);
+                groups.load(group, &bytes, clusters);
                 groups.free(group)
             }
             // Initialised by another task in the meantime.
             Bitmap::Unwritten if !descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) => return Ok(()),
             Bitmap::Unwritten => {
-                groups.load(group, &own, blocks);
+                groups.load(group, &own, clusters);
                 groups.free(group)
             }
         };
@@ -372,10 +388,10 @@ impl Shared {
     /// Freed blocks become allocatable.
     pub(super) fn settle(&self, run: PhysicalRun) {
         let lost = self.give(run);
-        self.space.settled(run.blocks, lost);
+        self.space.settled(run.blocks >> self.sb().cluster_size().log2(), lost);
     }
 
-    /// Gives blocks back to their groups, and how many of them belong to damaged ones, from which nothing is had.
+    /// Gives clusters back to their groups, and how many of them belong to damaged ones, from which nothing is had.
     fn give(&self, run: PhysicalRun) -> u64 {
         let mut groups = self.groups.lock();
         let parts: Vec<_> = groups.split(run).collect();

@@ -3,11 +3,11 @@
 //! Pure: a request is answered with a run, or with the group whose bitmap must be loaded first. A block is here exactly
 //! while it is *allocatable*: blocks allocated in memory and not yet logged, and blocks freed by a transaction that is not
 //! durable, are in no index. A group stays loaded while it has such blocks, because its bitmap does not tell them
-//! apart.
+//! apart. With `bigalloc` the unit is the cluster: indexes, windows and requests count clusters, and runs are of whole ones.
 
 use super::runs::{FreeRuns, Span};
 use crate::meta::PhysicalRun;
-use extant_format::{Group, InodeNumber, Superblock, VolumeBlock};
+use extant_format::{BlockRange, ClusterSize, Group, InodeNumber, Superblock, VolumeBlock};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where blocks are wanted, and how many.
@@ -17,7 +17,7 @@ pub(crate) struct Request {
     pub(crate) growing: Option<InodeNumber>,
     /// The block that would suit best.
     pub(crate) goal: VolumeBlock,
-    /// Blocks wanted, at least 1.
+    /// Clusters wanted, at least 1.
     pub(crate) want: u32,
     /// Groups loaded for this request so far.
     pub(crate) loads: u32,
@@ -34,7 +34,7 @@ pub(crate) enum Step {
     Full,
 }
 
-/// Windows hold between these numbers of blocks.
+/// Windows hold between these numbers of blocks, and a cluster at least.
 const WINDOW_MIN: u32 = 16;
 const WINDOW_MAX: u32 = 2048;
 /// Groups that a request may load in search of a run as long as it wants, and of one an eighth as long.
@@ -66,37 +66,41 @@ pub(crate) struct Groups {
     loaded: BTreeSet<u32>,
     windows: BTreeMap<InodeNumber, (Group, Span)>,
     first_block: u64,
-    blocks_per_group: u32,
+    clusters_per_group: u32,
+    cluster: ClusterSize,
 }
 
 impl Groups {
-    /// Groups with these numbers of free blocks, none loaded.
+    /// Groups with these numbers of free clusters, none loaded.
     pub(crate) fn new(sb: &Superblock, free: impl Iterator<Item = u32>) -> Self {
         Self {
             groups: free.map(|free| State::Unloaded { free, longest: free }).collect(),
             loaded: BTreeSet::new(),
             windows: BTreeMap::new(),
             first_block: sb.first_data_block().0,
-            blocks_per_group: sb.blocks_per_group(),
+            clusters_per_group: sb.clusters_per_group(),
+            cluster: sb.cluster_size(),
         }
     }
 
-    /// The group of a block, and the block's place within it.
+    /// The group of a block, and the place of the block's cluster within it.
     pub(crate) fn locate(&self, block: VolumeBlock) -> (Group, u32) {
-        let n = block.0.saturating_sub(self.first_block);
-        let group = n / u64::from(self.blocks_per_group);
-        (Group(group as u32), (n % u64::from(self.blocks_per_group)) as u32)
+        let n = block.0.saturating_sub(self.first_block) >> self.cluster.log2();
+        let group = n / u64::from(self.clusters_per_group);
+        (Group(group as u32), (n % u64::from(self.clusters_per_group)) as u32)
     }
 
     fn run(&self, group: Group, span: Span) -> PhysicalRun {
-        let start = self.first_block + u64::from(group.0) * u64::from(self.blocks_per_group);
-        PhysicalRun::new(VolumeBlock(start + u64::from(span.start)), span.len.into())
+        let first = u64::from(group.0) * u64::from(self.clusters_per_group) + u64::from(span.start);
+        let bits = self.cluster.log2();
+        PhysicalRun::new(VolumeBlock(self.first_block + (first << bits)), u64::from(span.len) << bits)
     }
 
-    /// The parts of a run that lie in one group each.
+    /// The clusters of a run, in parts that lie in one group each.
     pub(crate) fn split(&self, run: PhysicalRun) -> impl Iterator<Item = (Group, Span)> + use<> {
         let (Group(mut group), mut start) = self.locate(run.start);
-        let (per_group, mut left) = (self.blocks_per_group, run.blocks);
+        let blocks = BlockRange::at(run.start.0.saturating_sub(self.first_block), run.blocks);
+        let (per_group, mut left) = (self.clusters_per_group, self.cluster.count(blocks));
         std::iter::from_fn(move || {
             let len = left.min(u64::from(per_group - start)) as u32;
             let part = (len > 0).then_some((Group(group), Span::new(start, len)));
@@ -106,7 +110,7 @@ impl Groups {
         })
     }
 
-    /// Allocatable blocks of a group: an index's count where it is loaded, else the descriptor's.
+    /// Allocatable clusters of a group: an index's count where it is loaded, else the descriptor's.
     pub(crate) fn free(&self, group: Group) -> u32 {
         match &self.groups[group.0 as usize] {
             State::Unloaded { free, .. } => *free,
@@ -124,15 +128,15 @@ impl Groups {
     }
 
     /// Builds a group's index from its bitmap, if it has none.
-    pub(crate) fn load(&mut self, group: Group, bitmap: &[u8], blocks: u32) {
+    pub(crate) fn load(&mut self, group: Group, bitmap: &[u8], clusters: u32) {
         let state = &mut self.groups[group.0 as usize];
         if matches!(state, State::Unloaded { .. }) {
-            *state = State::Loaded { runs: FreeRuns::from_bitmap(bitmap, blocks), users: 0 };
+            *state = State::Loaded { runs: FreeRuns::from_bitmap(bitmap, clusters), users: 0 };
             self.loaded.insert(group.0);
         }
     }
 
-    /// Stops allocating from a group; returns how many blocks this takes out of the allocatable ones.
+    /// Stops allocating from a group; returns how many clusters this takes out of the allocatable ones.
     pub(crate) fn set_bad(&mut self, group: Group) -> u32 {
         let windowed: u32 =
             self.windows.values().filter(|(at, _)| *at == group).map(|(_, span)| span.len).sum();
@@ -143,7 +147,7 @@ impl Groups {
         lost
     }
 
-    /// Forgets the index of a group whose bitmap contradicts its descriptor, which counted `free` blocks.
+    /// Forgets the index of a group whose bitmap contradicts its descriptor, which counted `free` clusters.
     pub(crate) fn reject(&mut self, group: Group, free: u32) {
         self.groups[group.0 as usize] = State::Unloaded { free, longest: free };
         self.loaded.remove(&group.0);
@@ -190,14 +194,14 @@ impl Groups {
         match &self.groups[goal_group.0 as usize] {
             State::Unloaded { free, .. } if *free > 0 => return Step::Load(goal_group),
             State::Loaded { runs, .. } => {
-                if let Some(span) = runs.exact(at, widened(request)) {
+                if let Some(span) = runs.exact(at, self.widened(request)) {
                     return self.take(goal_group, span, request);
                 }
             }
             _ => {}
         }
         // A run as long as half a group is long enough: the next request continues it.
-        let enough = request.want.min(self.blocks_per_group / 2).max(1);
+        let enough = request.want.min(self.clusters_per_group / 2).max(1);
         for (min, loads_max) in
             [(enough, LOADS_FOR_WHOLE), (enough.div_ceil(8), LOADS_FOR_PART), (1, u32::MAX)]
         {
@@ -209,7 +213,7 @@ impl Groups {
                     }
                     State::Loaded { runs, .. } if runs.longest() >= min => {
                         let from = if n == 0 { at } else { 0 };
-                        if let Some(span) = runs.choose(from, widened(request), min) {
+                        if let Some(span) = runs.choose(from, self.widened(request), min) {
                             return self.take(Group(group as u32), span, request);
                         }
                     }
@@ -218,6 +222,16 @@ impl Groups {
             }
         }
         Step::Full
+    }
+
+    fn widened(&self, request: Request) -> u32 {
+        let clusters = |blocks: u32| (blocks >> self.cluster.log2()).max(1);
+        match request.growing {
+            Some(_) => {
+                request.want.saturating_add(request.want.clamp(clusters(WINDOW_MIN), clusters(WINDOW_MAX)))
+            }
+            None => request.want,
+        }
     }
 
     /// Takes a span for a request; what it does not want becomes the file's window.
@@ -262,7 +276,7 @@ impl Groups {
         }
     }
 
-    /// The first allocatable blocks of a loaded group at or behind its block `at`, in a run of at least `min`; up to `most`.
+    /// The first allocatable clusters of a loaded group at or behind its cluster `at`, in a run of at least `min`; up to `most`.
     pub(crate) fn next_free(&self, group: Group, at: u32, min: u32, most: u32) -> Option<PhysicalRun> {
         let State::Loaded { runs, .. } = &self.groups[group.0 as usize] else { return None };
         let span = runs.next(at, min)?;
@@ -273,7 +287,7 @@ impl Groups {
     pub(crate) fn take_run(&mut self, run: PhysicalRun) {
         let (group, start) = self.locate(run.start);
         if let State::Loaded { runs, users } = &mut self.groups[group.0 as usize] {
-            runs.take(Span::new(start, run.blocks as u32));
+            runs.take(Span::new(start, (run.blocks >> self.cluster.log2()) as u32));
             *users += 1;
         }
     }
@@ -341,13 +355,6 @@ impl Groups {
         *state = State::Unloaded { free: runs.free(), longest: runs.longest() };
         self.loaded.remove(&group.0);
         true
-    }
-}
-
-fn widened(request: Request) -> u32 {
-    match request.growing {
-        Some(_) => request.want.saturating_add(request.want.clamp(WINDOW_MIN, WINDOW_MAX)),
-        None => request.want,
     }
 }
 

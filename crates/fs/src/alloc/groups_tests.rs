@@ -18,7 +18,8 @@ impl Model {
             loaded: BTreeSet::new(),
             windows: BTreeMap::new(),
             first_block: 1,
-            blocks_per_group: per_group,
+            clusters_per_group: per_group,
+            cluster: ClusterSize::BLOCK,
         };
         Self { groups, used, per_group }
     }

@@ -4,7 +4,8 @@
 //! `INODE_UNINIT`) has exactly this in use. Kernel document: *Block Groups*, *Flexible Block Groups*, *Meta Block Groups*.
 
 use extant_format::{
-    Corrupt, Group, GroupDescriptor, Incompat, Place, Superblock, VolumeBlock, inode_table_blocks, set_bits,
+    BlockRange, BlockSize, Corrupt, Group, GroupDescriptor, Incompat, Place, Superblock, VolumeBlock,
+    inode_table_blocks, set_bits,
 };
 use std::ops::Range;
 
@@ -51,7 +52,7 @@ impl Layout {
         table: u64,
     ) -> std::result::Result<(), Corrupt> {
         // Of the copies of the superblock only the first matters, and nothing of what is reserved for more descriptors.
-        let front = sb.first_data_block().0 + 1;
+        let front = primary_superblock(sb) + 1;
         let front = if sb.incompat().contains(Incompat::META_BG) {
             front
         } else {
@@ -83,17 +84,23 @@ impl Layout {
         touches(&self.ranges) || touches(&self.private)
     }
 
-    /// The block bitmap of a group with `BLOCK_UNINIT`: its metadata and the padding behind its last block.
+    /// The block bitmap of a group with `BLOCK_UNINIT`: the clusters that hold metadata, and the padding behind its last one.
     pub(crate) fn block_bitmap(&self, sb: &Superblock, group: Group) -> Vec<u8> {
         let mut bitmap = vec![0; sb.block_size().byte_len()];
         let first = sb.group_first_block(group);
         let end = VolumeBlock(first.0 + u64::from(sb.group_blocks(group)));
         let next = self.ranges.partition_point(|range| range.end <= first);
         for range in self.ranges[next..].iter().take_while(|range| range.start < end) {
-            let start = range.start.max(first).0 - first.0;
-            set_bits(&mut bitmap, start as u32, (range.end.min(end).0 - first.0) as u32);
+            let cluster = sb.cluster_size();
+            let blocks = BlockRange::new(range.start.max(first).0 - first.0, range.end.min(end).0 - first.0);
+            let clusters = cluster.around(blocks);
+            set_bits(
+                &mut bitmap,
+                (clusters.start >> cluster.log2()) as u32,
+                (clusters.end >> cluster.log2()) as u32,
+            );
         }
-        set_bits(&mut bitmap, sb.group_blocks(group), sb.block_size().bytes() * 8);
+        set_bits(&mut bitmap, sb.group_clusters(group), sb.block_size().bytes() * 8);
         bitmap
     }
 }
@@ -137,11 +144,22 @@ pub(crate) fn overhead_blocks(sb: &Superblock) -> u64 {
         }
         _ => 0,
     };
-    (sb.first_data_block().0 + structures + journal).min(sb.blocks_count())
+    sb.cluster_size().end(sb.first_data_block().0 + structures + journal).min(sb.blocks_count())
 }
 
 /// Blocks at the front of a group that hold a copy of the superblock, descriptors and blocks reserved for more of them.
 fn leading_blocks(sb: &Superblock, group: Group) -> u32 {
+    // Group 0 begins with block 0 and its superblock with block 1 where blocks of 1 KiB are in clusters.
+    let before = if group == Group(0) { primary_superblock(sb) - sb.first_data_block().0 } else { 0 };
+    before as u32 + leading_structures(sb, group)
+}
+
+/// The block of the primary superblock.
+fn primary_superblock(sb: &Superblock) -> u64 {
+    sb.first_data_block().0.max(u64::from(sb.block_size() == BlockSize::K1))
+}
+
+fn leading_structures(sb: &Superblock, group: Group) -> u32 {
     let backup = u32::from(sb.has_backup(group));
     let per_block = sb.descriptors_per_block();
     let meta_bg = sb.incompat().contains(Incompat::META_BG);

@@ -1,5 +1,8 @@
 //! Blocks and inodes of a volume: which are free, which one an operation gets, what the bitmaps say.
 //!
+//! With `bigalloc` bitmaps, counts and promises are of clusters, and a run that is allocated or freed is of whole ones; without
+//! it a cluster is a block.
+//!
 //! A group keeps three sets: *allocated* in memory, *logged*, and *freed but not committed*. Only what is logged is in the
 //! bitmap's bytes and in the descriptor's counts, so that no crash leaks a block and none shows another file's data.
 //!
@@ -128,7 +131,7 @@ impl Allocator {
         let shared = Shared {
             layout: Layout::new(sb, &descriptors, private)?,
             shape: Shape::new(sb),
-            space: Space::new(free, sb.reserved_blocks().min(sb.blocks_count())),
+            space: Space::new(free, sb.reserved_blocks().min(sb.blocks_count()) >> sb.cluster_size().log2()),
             inodes: Ranked::new(
                 LockRank::InodeGroups,
                 InodeGroups::new(sb.inodes_per_group(), sb.first_inode().0 - 1, counts),
@@ -179,7 +182,7 @@ impl Allocator {
         self.shared.groups.lock().windows().collect()
     }
 
-    /// Promises blocks for data and, at worst, for their maps. Dropping the reservation gives back what was not allocated.
+    /// Promises clusters for data and, at worst, for their maps. Dropping the reservation gives back what was not allocated.
     ///
     /// # Errors
     /// [`Error::NoSpace`], at once; see [`Allocator::reserve_waiting`].
@@ -187,7 +190,7 @@ impl Allocator {
         self.shared.space.promise(data.saturating_add(meta), privilege).map_err(|_| Error::NoSpace)
     }
 
-    /// Blocks that were freed and become allocatable by the next commit.
+    /// Clusters that were freed and become allocatable by the next commit.
     pub(crate) fn pending(&self) -> u64 {
         self.shared.space.counts().pending
     }
@@ -196,11 +199,12 @@ impl Allocator {
     pub(crate) fn statfs(&self) -> Statfs {
         let sb = self.shared.store.shape();
         let counts = self.shared.space.counts();
+        let free = counts.unpromised() << sb.cluster_size().log2();
         let pending_inodes = self.shared.freed_inodes.lock().len() as u64;
         Statfs {
             blocks: sb.blocks_count() - overhead_blocks(sb),
-            free: counts.unpromised(),
-            available: counts.available(),
+            free,
+            available: free.saturating_sub(sb.reserved_blocks().min(sb.blocks_count())),
             inodes: sb.inodes_count().into(),
             free_inodes: self.shared.inodes.lock().totals().0 + pending_inodes,
         }
@@ -230,7 +234,9 @@ impl Allocator {
         let inside = sb.is_valid_block(run.start)
             && run.blocks > 0
             && run.start.0.checked_add(run.blocks).is_some_and(|end| end <= sb.blocks_count());
-        if inside && !self.shared.layout.overlaps(run.start, run.blocks) {
+        // Its clusters are freed with it.
+        let clusters = run.clusters(sb.cluster_size());
+        if inside && !self.shared.layout.overlaps(clusters.start, clusters.blocks) {
             return Ok(());
         }
         let rule = "blocks of the volume that hold none of its own metadata";

@@ -297,10 +297,10 @@ impl Shared {
         let inodes = self.inodes.lock();
         let groups = self.groups.lock();
         let (free_inodes, used_dirs) = inodes.totals();
-        let total = GroupCounts { free_inodes, free_blocks: self.space.counts().free, used_dirs };
+        let total = GroupCounts { free_inodes, free_clusters: self.space.counts().free, used_dirs };
         self.shape.place(wanted, parent, total, |group| GroupCounts {
             free_inodes: inodes.free(group).into(),
-            free_blocks: groups.free(group).into(),
+            free_clusters: groups.free(group).into(),
             used_dirs: inodes.dirs(group).into(),
         })
     }

@@ -1,7 +1,7 @@
 //! The free-extent index of one group: free runs by position and by length.
 //!
 //! Built from a bitmap a word at a time and kept in memory while the group is in use. Positions count blocks from the
-//! group's first.
+//! group's first, clusters with `bigalloc`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,7 +2,7 @@
 //!
 //! A write reserves its data and the worst case of its map before it is acknowledged, so that write-back never meets
 //! `ENOSPC`. Promises are made over *allocatable* blocks only: blocks that a running transaction has freed become
-//! allocatable when it is durable.
+//! allocatable when it is durable. Numbers are of clusters; without `bigalloc` that is of blocks.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -59,11 +59,6 @@ impl Counts {
     pub(crate) const fn unpromised(self) -> u64 {
         (self.free + self.pending).saturating_sub(self.promised)
     }
-
-    /// Blocks that an ordinary caller may still have.
-    pub(crate) const fn available(self) -> u64 {
-        self.unpromised().saturating_sub(self.kept)
-    }
 }
 
 /// The counts of a volume. Cheap to clone.
@@ -93,14 +88,14 @@ impl Space {
             return Err(Short { missing, pending: counts.pending, lost: counts.lost });
         }
         counts.promised += blocks;
-        Ok(Reservation { space: self.clone(), blocks })
+        Ok(Reservation { space: self.clone(), clusters: blocks })
     }
 
     /// Takes promised blocks out of the free ones: they were allocated in memory.
     pub(crate) fn allocated(&self, from: &mut Reservation, blocks: u64) {
-        assert!(blocks <= from.blocks, "{blocks} blocks allocated from a promise of {}", from.blocks);
+        assert!(blocks <= from.clusters, "{blocks} blocks allocated from a promise of {}", from.clusters);
         let mut counts = self.0.lock();
-        from.blocks -= blocks;
+        from.clusters -= blocks;
         counts.promised -= blocks;
         // A group found damaged may have taken promised blocks away.
         counts.free = counts.free.saturating_sub(blocks);
@@ -116,7 +111,7 @@ impl Space {
         let mut counts = self.0.lock();
         counts.free += blocks;
         counts.promised += blocks;
-        Reservation { space: self.clone(), blocks }
+        Reservation { space: self.clone(), clusters: blocks }
     }
 
     /// Blocks that a running transaction frees.
@@ -140,36 +135,36 @@ impl Space {
     }
 }
 
-/// Blocks promised to one operation or file. Dropping it gives back what was not allocated.
+/// Clusters promised to one operation or file. Dropping it gives back what was not allocated.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     space: Space,
-    blocks: u64,
+    clusters: u64,
 }
 
 impl Reservation {
-    /// Blocks left.
-    pub(crate) const fn blocks(&self) -> u64 {
-        self.blocks
+    /// Clusters left.
+    pub(crate) const fn clusters(&self) -> u64 {
+        self.clusters
     }
 
-    /// Splits off up to `blocks` of it.
-    pub(crate) fn split(&mut self, blocks: u64) -> Self {
-        let blocks = blocks.min(self.blocks);
-        self.blocks -= blocks;
-        Self { space: self.space.clone(), blocks }
+    /// Splits off up to `clusters` of it.
+    pub(crate) fn split(&mut self, clusters: u64) -> Self {
+        let clusters = clusters.min(self.clusters);
+        self.clusters -= clusters;
+        Self { space: self.space.clone(), clusters }
     }
 
-    /// Adds another one's blocks.
+    /// Adds another one's.
     pub(crate) fn merge(&mut self, mut other: Self) {
-        self.blocks += std::mem::take(&mut other.blocks);
+        self.clusters += std::mem::take(&mut other.clusters);
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if self.blocks > 0 {
-            self.space.0.lock().promised -= self.blocks;
+        if self.clusters > 0 {
+            self.space.0.lock().promised -= self.clusters;
         }
     }
 }
@@ -186,7 +181,7 @@ mod tests {
         assert_eq!(refused, Short { missing: 1, pending: 0, lost: 0 });
         let root = space.promise(10, Privilege::Reserved).unwrap();
         assert!(space.promise(1, Privilege::Reserved).is_err());
-        assert_eq!((space.counts().unpromised(), space.counts().available()), (0, 0));
+        assert_eq!(space.counts().unpromised(), 0);
         space.allocated(&mut ordinary, 50);
         drop((ordinary, root));
         assert_eq!(space.counts(), Counts { free: 50, kept: 10, ..Counts::default() });
@@ -196,11 +191,11 @@ mod tests {
     fn freed_blocks_count_as_free_at_once_and_are_promised_after_the_commit() {
         let space = Space::new(0, 0);
         space.freed(8);
-        assert_eq!(space.counts().available(), 8);
+        assert_eq!(space.counts().unpromised(), 8);
         let refused = space.promise(1, Privilege::Ordinary).unwrap_err();
         assert_eq!(refused, Short { missing: 1, pending: 8, lost: 0 });
         space.settled(8, 0);
-        assert_eq!(space.promise(8, Privilege::Ordinary).unwrap().blocks(), 8);
+        assert_eq!(space.promise(8, Privilege::Ordinary).unwrap().clusters(), 8);
     }
 
     #[test]
@@ -216,7 +211,7 @@ mod tests {
         let full = Space::new(10, 2);
         full.freed(5);
         assert!(!full.promise(9, Privilege::Ordinary).unwrap_err().is_for_damage(), "no group is damaged");
-        assert_eq!(space.promise(2, Privilege::Ordinary).unwrap().blocks(), 2);
+        assert_eq!(space.promise(2, Privilege::Ordinary).unwrap().clusters(), 2);
     }
 
     #[test]
@@ -226,9 +221,9 @@ mod tests {
         space.allocated(&mut all, 6);
         all.merge(space.taken_back(6));
         assert!(space.promise(1, Privilege::Reserved).is_err());
-        assert_eq!((all.blocks(), space.counts().promised, space.counts().free), (10, 10, 10));
+        assert_eq!((all.clusters(), space.counts().promised, space.counts().free), (10, 10, 10));
         drop(all);
-        assert_eq!(space.counts().available(), 10);
+        assert_eq!(space.counts().unpromised(), 10);
     }
 
     #[test]
@@ -239,6 +234,6 @@ mod tests {
         space.allocated(&mut part, 3);
         space.abandoned(3);
         all.merge(part);
-        assert_eq!((all.blocks(), space.counts().promised, space.counts().free), (7, 7, 10));
+        assert_eq!((all.clusters(), space.counts().promised, space.counts().free), (7, 7, 10));
     }
 }

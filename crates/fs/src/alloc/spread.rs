@@ -10,7 +10,7 @@ use extant_format::{FileKind, Group, InodeNumber, Superblock, VolumeBlock};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GroupCounts {
     pub(crate) free_inodes: u64,
-    pub(crate) free_blocks: u64,
+    pub(crate) free_clusters: u64,
     pub(crate) used_dirs: u64,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Shape {
     /// Groups in a flexible group; 1 without `flex_bg`.
     flex: u32,
     inodes_per_group: u32,
-    blocks_per_group: u32,
+    clusters_per_group: u32,
 }
 
 /// The inode to place.
@@ -52,7 +52,7 @@ impl Shape {
             groups: sb.group_count(),
             flex: if flexible { 1 << log.min(31) } else { 1 },
             inodes_per_group: sb.inodes_per_group(),
-            blocks_per_group: sb.blocks_per_group(),
+            clusters_per_group: sb.clusters_per_group(),
         }
     }
 
@@ -98,13 +98,13 @@ impl Shape {
         let sum = |flex: u32| {
             self.groups_of(flex).map(counts).fold(GroupCounts::default(), |sum, group| GroupCounts {
                 free_inodes: sum.free_inodes + group.free_inodes,
-                free_blocks: sum.free_blocks + group.free_blocks,
+                free_clusters: sum.free_clusters + group.free_clusters,
                 used_dirs: sum.used_dirs + group.used_dirs,
             })
         };
         let average = GroupCounts {
             free_inodes: total.free_inodes / u64::from(flexes),
-            free_blocks: total.free_blocks / u64::from(flexes),
+            free_clusters: total.free_clusters / u64::from(flexes),
             used_dirs: total.used_dirs / u64::from(flexes),
         };
         let within = |flex| self.groups_of(flex).find(|&group| counts(group).free_inodes > 0);
@@ -113,21 +113,21 @@ impl Shape {
             let roomy = roomy.filter(|(_, flex)| {
                 flex.free_inodes > 0
                     && flex.free_inodes >= average.free_inodes
-                    && flex.free_blocks >= average.free_blocks
+                    && flex.free_clusters >= average.free_clusters
             });
             if let Some((flex, _)) = roomy.min_by_key(|(_, flex)| flex.used_dirs) {
                 return within(flex);
             }
         }
-        let (inodes, blocks) = (u64::from(self.inodes_per_group), u64::from(self.blocks_per_group));
+        let (inodes, blocks) = (u64::from(self.inodes_per_group), u64::from(self.clusters_per_group));
         let flex = u64::from(self.flex);
         let dirs_max = average.used_dirs + inodes * flex / 16;
         let inodes_min = average.free_inodes.saturating_sub(inodes * flex / 4).max(1);
-        let blocks_min = average.free_blocks.saturating_sub(blocks * flex / 4);
+        let blocks_min = average.free_clusters.saturating_sub(blocks * flex / 4);
         let start = parent.last.unwrap_or(parent.group).0 / self.flex;
         let near = (0..flexes).map(|n| (start + n) % flexes).find(|&flex| {
             let flex = sum(flex);
-            flex.used_dirs < dirs_max && flex.free_inodes >= inodes_min && flex.free_blocks >= blocks_min
+            flex.used_dirs < dirs_max && flex.free_inodes >= inodes_min && flex.free_clusters >= blocks_min
         });
         near.and_then(within)
     }
@@ -137,7 +137,7 @@ impl Shape {
     fn hashed(&self, parent: Parent, counts: &impl Fn(Group) -> GroupCounts) -> Option<Group> {
         let with_room = |group: Group| {
             let counts = counts(group);
-            counts.free_inodes > 0 && counts.free_blocks > 0
+            counts.free_inodes > 0 && counts.free_clusters > 0
         };
         if with_room(parent.group) {
             return Some(parent.group);
@@ -190,9 +190,9 @@ mod tests {
 
     impl Model {
         fn new(groups: u32, flex: u32) -> Self {
-            let empty = GroupCounts { free_inodes: INODES, free_blocks: 8192, used_dirs: 0 };
+            let empty = GroupCounts { free_inodes: INODES, free_clusters: 8192, used_dirs: 0 };
             Self {
-                shape: Shape { groups, flex, inodes_per_group: INODES as u32, blocks_per_group: 8192 },
+                shape: Shape { groups, flex, inodes_per_group: INODES as u32, clusters_per_group: 8192 },
                 groups: vec![empty; groups as usize],
             }
         }
@@ -200,7 +200,7 @@ mod tests {
         fn create(&mut self, wanted: Wanted, parent: u32) -> Option<u32> {
             let total = self.groups.iter().fold(GroupCounts::default(), |sum, group| GroupCounts {
                 free_inodes: sum.free_inodes + group.free_inodes,
-                free_blocks: sum.free_blocks + group.free_blocks,
+                free_clusters: sum.free_clusters + group.free_clusters,
                 used_dirs: sum.used_dirs + group.used_dirs,
             });
             let parent = Parent { inode: InodeNumber(2), group: Group(parent), last: None };
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn a_full_group_without_flex_bg_sends_files_elsewhere() {
         let mut model = Model::new(8, 1);
-        model.groups[3].free_blocks = 0;
+        model.groups[3].free_clusters = 0;
         let elsewhere = model.create(Wanted::File, 3).unwrap();
         assert_ne!(elsewhere, 3);
         assert_eq!(model.create(Wanted::File, 4), Some(4));

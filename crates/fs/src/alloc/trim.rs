@@ -4,7 +4,7 @@ use super::blocks::Allocated;
 use super::{Allocator, Privilege};
 use extant_format::{Group, VolumeBlock};
 
-/// Blocks that are kept from writers at a time.
+/// Blocks that are kept from writers at a time, and a cluster at least.
 const PIECE_BLOCKS: u32 = 2048;
 
 /// Free blocks that were found.
@@ -17,8 +17,8 @@ pub(crate) enum Free {
 }
 
 impl Allocator {
-    /// The first free blocks at or behind `from`, and before `end`, of a run of at least `min_blocks`, as far as one piece goes.
-    /// Damaged groups are passed over. `None` where there are no more.
+    /// The first free blocks at or behind `from`, and before `end`, of a run of at least `min_blocks`, as far as one piece goes:
+    /// whole clusters. Damaged groups are passed over. `None` where there are no more.
     pub(crate) async fn take_free(
         &self,
         from: VolumeBlock,
@@ -26,6 +26,10 @@ impl Allocator {
         min_blocks: u32,
     ) -> Option<Free> {
         let shared = &*self.shared;
+        let cluster = shared.sb().cluster_size();
+        let (from, end) = (VolumeBlock(cluster.end(from.0)), VolumeBlock(cluster.start(end.0)));
+        let clusters = |blocks: u32| (blocks >> cluster.log2()).max(1);
+        let (min, most) = (min_blocks.div_ceil(cluster.blocks() as u32), clusters(PIECE_BLOCKS));
         let (Group(first), mut at) = shared.groups.lock().locate(from);
         for group in (first..shared.store.groups().count()).map(Group) {
             if shared.sb().group_first_block(group) >= end {
@@ -34,14 +38,15 @@ impl Allocator {
             let is_loaded = shared.groups.lock().is_loaded(group);
             if is_loaded || shared.load(group).await.is_ok() {
                 let mut groups = shared.groups.lock();
-                let found = groups.next_free(group, at, min_blocks, PIECE_BLOCKS);
+                let found = groups.next_free(group, at, min, most);
                 if let Some(mut run) = found.filter(|run| run.start < end) {
                     run.blocks = run.blocks.min(end.0 - run.start.0);
-                    let Ok(mut reservation) = self.reserve(run.blocks, 0, Privilege::Ordinary) else {
+                    let free = run.blocks >> cluster.log2();
+                    let Ok(mut reservation) = self.reserve(free, 0, Privilege::Ordinary) else {
                         return Some(Free::Promised(run.end()));
                     };
                     groups.take_run(run);
-                    shared.space.allocated(&mut reservation, run.blocks);
+                    shared.space.allocated(&mut reservation, free);
                     drop(groups);
                     return Some(Free::Taken(self.taken(run)));
                 }

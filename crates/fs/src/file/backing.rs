@@ -138,7 +138,7 @@ impl Contents {
                 return Some(self.newest(at, ByteRange::new(range.start, end)));
             }
             Known::Written(at) => ReadFrom::Device(self.sector(at, range.start - self.bytes_at(block))),
-            Known::Hole | Known::Unwritten(_) => ReadFrom::Hole,
+            Known::Hole | Known::Unwritten(_) | Known::Implied(_) => ReadFrom::Hole,
         };
         Some(ReadExtent { from, bytes: self.bytes_at(run.end) - range.start })
     }
@@ -233,7 +233,9 @@ impl Contents {
 
     /// Gives claimed blocks a place. Gives its first block and how many got one; the others are delayed again.
     pub(super) async fn allocate(&self, blocks: BlockRange) -> Result<(VolumeBlock, u64)> {
-        let want = blocks.len().min(u64::from(u32::MAX)) as u32;
+        let cluster = self.sb().cluster_size();
+        // Of its first cluster nothing has a place: it would be implied.
+        let want = cluster.count(blocks).min(u64::from(u32::MAX)) as u32;
         let _placing = match self.placing.try_lock() {
             Some(held) => held,
             None => Box::pin(self.placing.lock()).await,
@@ -244,7 +246,7 @@ impl Contents {
         };
         let alloc = &self.writer.alloc;
         self.writer.rt.charge(Cost::BlockSearch(1));
-        let mut reservation = match reservation.filter(|reservation| reservation.blocks() > 0) {
+        let mut reservation = match reservation.filter(|reservation| reservation.clusters() > 0) {
             Some(reservation) => Ok(reservation),
             // A failed write's blocks were taken by another before they were reserved again.
             None => alloc.reserve(want.into(), 0, Privilege::Reserved),
@@ -271,12 +273,13 @@ impl Contents {
                 live.put_back(rest);
             }
             let got = allocated.map(|allocated| {
-                let run = allocated.run();
-                let placed = BlockRange::at(blocks.start, run.blocks);
-                live.map.place(placed, run.start);
-                live.last_placed = Some((placed.end, run.end()));
+                let (run, skipped) = (allocated.run(), cluster.offset(blocks.start));
+                let placed = BlockRange::at(blocks.start, run.blocks - skipped).until(blocks.end);
+                let to = VolumeBlock(run.start.0 + skipped);
+                live.map.place(placed, to);
+                live.last_placed = Some((placed.end, VolumeBlock(to.0 + placed.len())));
                 live.places.insert(placed.start, allocated);
-                (run.start, run.blocks)
+                (to, placed.len())
             });
             let done = got.as_ref().map_or(0, |&(_, blocks)| blocks);
             if blocks.start + done < blocks.end {
@@ -391,11 +394,12 @@ impl Contents {
         Ok(())
     }
 
-    /// Logs the allocation of new blocks in flight; gives their number.
+    /// Logs the allocation of new blocks in flight; gives how many the file gets: whole clusters.
     pub(super) fn log_place(&self, handle: &mut Handle, live: &mut Live, blocks: BlockRange) -> u64 {
         let place = live.places.remove(&blocks.start).expect("new blocks in flight have a place");
+        let allocated = place.run().blocks;
         self.writer.alloc.log(handle, place);
-        blocks.len()
+        allocated
     }
 
     /// Plans a change of the map and logs it, with the blocks that it frees and with the size that the file has on the device
@@ -443,8 +447,7 @@ impl Contents {
                 in_place = true;
                 continue;
             }
-            let freed = planned.freed().map(|(run, _)| run);
-            let pins = match alloc.pin(freed, Place::Inode(self.number())).await {
+            let pins = match alloc.pin(planned.freed(), Place::Inode(self.number())).await {
                 // The bitmap of the group that holds an old node.
                 Err(_) if planned.copies > 0 => {
                     in_place = true;
@@ -498,9 +501,7 @@ impl Contents {
             }
             planned.apply(&mut handle, &self.cell, &nodes, &news, data_blocks, sb);
             drop(nodes);
-            for (run, is_node) in planned.freed() {
-                alloc.free(&mut handle, &pins, run, is_node || metadata);
-            }
+            planned.free(&mut handle, alloc, &pins, metadata);
             live.version += 1;
             let recorded = self.recorded_bytes();
             let size = live.map.recordable_bytes(recorded);
@@ -557,11 +558,11 @@ impl Contents {
         let (mut places, mut from_own) = (Vec::new(), 0);
         let mut left = count;
         while left > 0 {
-            let from = own.as_deref_mut().filter(|own| own.blocks() > 0);
+            let from = own.as_deref_mut().filter(|own| own.clusters() > 0);
             let is_own = from.is_some();
             match self.allocate_some_nodes(left, near, from).await {
                 Ok(got) => {
-                    left -= got.run().blocks as u32;
+                    left -= got.firsts().count() as u32;
                     from_own += usize::from(is_own);
                     places.push(got);
                 }
@@ -573,8 +574,7 @@ impl Contents {
                 }
             }
         }
-        let blocks = |place: &Allocated| (place.run().start.0..place.run().end().0).map(VolumeBlock);
-        let news = places.iter().flat_map(blocks).collect();
+        let news = places.iter().flat_map(Allocated::firsts).collect();
         Ok((places, news))
     }
 
@@ -593,7 +593,7 @@ impl Contents {
             let mut live = self.live.lock();
             let from_nodes = u64::from(want).min(live.for_nodes);
             live.for_nodes -= from_nodes;
-            live.take_reserved(from_nodes).filter(|reservation| reservation.blocks() > 0)
+            live.take_reserved(from_nodes).filter(|reservation| reservation.clusters() > 0)
         };
         let mut reservation = match reserved {
             Some(reservation) => reservation,
@@ -608,7 +608,7 @@ impl Contents {
     /// there is some, if need be after a commit of what has been freed.
     async fn reserve_copies(&self, count: u32, copies: &mut Option<Reservation>) -> Result<bool> {
         let Writer { alloc, journal, .. } = &*self.writer;
-        let missing = u64::from(count).saturating_sub(copies.as_ref().map_or(0, Reservation::blocks));
+        let missing = u64::from(count).saturating_sub(copies.as_ref().map_or(0, Reservation::clusters));
         let mut reserved = alloc.reserve(0, missing, Privilege::Reserved);
         if matches!(reserved, Err(Error::NoSpace)) && alloc.pending() > 0 {
             journal.commit(journal.running()).await?;
@@ -651,9 +651,9 @@ impl Contents {
     }
 
     fn keep_for_nodes(&self, reservation: Reservation) {
-        if reservation.blocks() > 0 {
+        if reservation.clusters() > 0 {
             let mut live = self.live.lock();
-            live.for_nodes += reservation.blocks();
+            live.for_nodes += reservation.clusters();
             live.put_back(reservation);
         }
     }

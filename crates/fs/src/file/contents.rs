@@ -50,9 +50,9 @@ pub(super) struct Live {
     pub(super) map: LiveMap,
     /// Changes whenever the map on disk does, so that what was loaded before is known to be old.
     pub(super) version: u64,
-    /// For delayed blocks and for nodes that mapping them may need.
+    /// Clusters for delayed blocks and for nodes that mapping them may need.
     pub(super) reservation: Option<Reservation>,
-    /// Blocks of it that are kept for nodes.
+    /// Clusters of it that are kept for nodes.
     pub(super) for_nodes: u64,
     /// Blocks allocated and not logged, by their place in the file.
     pub(super) places: BTreeMap<u64, Allocated>,
@@ -91,7 +91,7 @@ impl Contents {
     /// Those of a file of which nothing is known, their memory charged to `account`.
     pub(super) fn new(writer: Arc<Writer>, cell: Arc<InodeCell>, account: &Account) -> Self {
         let block = writer.store.shape().block_size();
-        let mut map = LiveMap::new(block);
+        let mut map = LiveMap::new(block, writer.store.shape().cluster_size());
         map.charge_to(account);
         let live = Live {
             map,
@@ -251,19 +251,15 @@ impl Contents {
                     Mark::Holes => self.nodes_for_runs(&need),
                 };
                 let reserved = match in_hand.take() {
-                    Some((reservation, data, for_nodes))
-                        if need.delayed_blocks <= data && nodes <= for_nodes =>
-                    {
+                    Some((reservation, data, for_nodes)) if need.clusters <= data && nodes <= for_nodes => {
                         live.for_nodes += for_nodes;
                         Ok(Some(reservation))
                     }
-                    _ if need.delayed_blocks + nodes == 0 => Ok(None),
-                    _ => {
-                        self.writer.alloc.reserve(need.delayed_blocks, nodes, privilege).map(|reservation| {
-                            live.for_nodes += nodes;
-                            Some(reservation)
-                        })
-                    }
+                    _ if need.clusters + nodes == 0 => Ok(None),
+                    _ => self.writer.alloc.reserve(need.clusters, nodes, privilege).map(|reservation| {
+                        live.for_nodes += nodes;
+                        Some(reservation)
+                    }),
                 };
                 match reserved {
                     Ok(reservation) => {
@@ -275,7 +271,7 @@ impl Contents {
                             Mark::Holes => live.map.delay_holes(blocks),
                         });
                     }
-                    Err(Error::NoSpace) if waits => (need.delayed_blocks, nodes),
+                    Err(Error::NoSpace) if waits => (need.clusters, nodes),
                     Err(other) => return Err(other),
                 }
             };
@@ -410,7 +406,7 @@ impl Contents {
 
     /// Delayed blocks, which statistics count as the file's, without those that it was emptied of.
     pub(super) fn unrecorded_blocks(&self) -> i64 {
-        self.live.lock().map.reserved().0.cast_signed() - self.emptied_blocks().cast_signed()
+        self.live.lock().map.unrecorded_blocks().cast_signed() - self.emptied_blocks().cast_signed()
     }
 }
 
@@ -450,9 +446,9 @@ impl Live {
         }
     }
 
-    /// Takes up to `blocks` out of the reservation.
-    pub(super) fn take_reserved(&mut self, blocks: u64) -> Option<Reservation> {
-        self.reservation.as_mut().map(|reservation| reservation.split(blocks))
+    /// Takes up to so many clusters out of the reservation.
+    pub(super) fn take_reserved(&mut self, clusters: u64) -> Option<Reservation> {
+        self.reservation.as_mut().map(|reservation| reservation.split(clusters))
     }
 
     /// Puts back what of [`Self::take_reserved`] was not used.
@@ -460,7 +456,7 @@ impl Live {
         self.keep(rest);
     }
 
-    /// Gives up the reservation for `delayed` blocks, and that for nodes once nothing may need any; dropped without locks.
+    /// Gives up the reservation for `delayed` clusters, and that for nodes once nothing may need any; dropped without locks.
     pub(super) fn give_back(&mut self, delayed: u64) -> (Option<Reservation>, Option<Reservation>) {
         let part = self.take_reserved(delayed);
         let rest = if self.map.reserved().0 == 0 {

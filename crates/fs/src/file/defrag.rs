@@ -68,7 +68,7 @@ impl OpenFile {
     /// end, or to an error: a caller that drops the future leaves it to a task.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] for a file with a map of pointers; [`Error::Permission`] for one that is immutable, append-only
+    /// [`Error::NotSupported`] for a file with a map of pointers, and on a volume with `bigalloc`; [`Error::Permission`] for one that is immutable, append-only
     /// or sealed; [`Error::NoSpace`] where there is none for a second copy of its largest stretch; [`Error::ReadOnly`]; a
     /// damaged map; the device fails. Pieces that were moved before stay moved.
     pub fn defragment(&self) -> BoxFuture<'_, Result<Defragmented>> {
@@ -88,6 +88,10 @@ impl OpenFile {
         if !contents.uses_extents() {
             let what = format!("inode {}: defragmentation of a map of pointers", self.inode());
             return Err(Error::NotSupported(what));
+        }
+        if !contents.sb().cluster_size().is_block() {
+            // As Linux has it (`EXT4_IOC_MOVE_EXT`).
+            return Err(Error::NotSupported("defragmentation of a volume with bigalloc".into()));
         }
         self.write_out(ByteRange::ALL).await?;
         contents.log_emptied().await?;

@@ -339,7 +339,7 @@ impl Contents {
             let end = self.bytes_at(run.end).min(bytes.end);
             let sector = match known {
                 Known::Written(to) => Some(self.sector(to, at - self.bytes_at(block))),
-                Known::Hole | Known::Unwritten(_) => None,
+                Known::Hole | Known::Unwritten(_) | Known::Implied(_) => None,
             };
             // Holes are no work of the device.
             push(&mut runs, (sector, end - at), if sector.is_some() { most } else { u64::MAX });

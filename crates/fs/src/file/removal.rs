@@ -64,7 +64,7 @@ impl Removal {
         let mut nodes = PinnedNodes::of(cell, writer.store.shape());
         let planned = plan(&writer.store, &writer.alloc, cell, &mut nodes, &Change::Remove(range)).await?;
         let place = Place::Inode(cell.number());
-        let pins = writer.alloc.pin(planned.freed().map(|(run, _)| run), place).await?;
+        let pins = writer.alloc.pin(planned.freed(), place).await?;
         let metadata = cell.read(|inode| frees_metadata(inode, writer.store.shape()));
         Ok(Self { planned, nodes, pins, metadata })
     }
@@ -76,7 +76,7 @@ impl Removal {
 
     /// The blocks that it frees.
     pub(super) fn blocks(&self) -> u64 {
-        self.planned.freed().map(|(run, _)| run.blocks).sum()
+        self.planned.freed_blocks()
     }
 
     /// Credits of [`Self::apply`].
@@ -89,8 +89,6 @@ impl Removal {
         let Self { planned, nodes, pins, metadata } = self;
         planned.apply(handle, cell, &nodes, &[], 0, writer.store.shape());
         drop(nodes);
-        for (run, is_node) in planned.freed() {
-            writer.alloc.free(handle, &pins, run, is_node || metadata);
-        }
+        planned.free(handle, &writer.alloc, &pins, metadata);
     }
 }

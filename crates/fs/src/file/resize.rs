@@ -163,6 +163,10 @@ impl OpenFile {
     async fn shrink(&self, bytes: u64, delays: bool) -> Result<()> {
         let contents = &*self.contents;
         let from = contents.block.blocks_for(bytes);
+        let kept = BlockRange::new(contents.sb().cluster_size().start(from), from);
+        if !kept.is_empty() {
+            self.settle_clusters(kept).await?;
+        }
         // From the last block that stays on: its rest is zeroed, and no page of it is read meanwhile.
         let cut = ByteRange::new(bytes, u64::MAX);
         let exclusion = self.mapping.exclude(cut).await;

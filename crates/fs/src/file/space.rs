@@ -14,7 +14,7 @@ use crate::journal::Credits;
 use crate::map::change::{Change, unwritten};
 use crate::map::cost::{split_growth, tree_growth};
 use crate::map::edit::Rest;
-use crate::map::live::{Known, Stored};
+use crate::map::live::Known;
 use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
@@ -50,8 +50,8 @@ impl OpenFile {
     /// an error: a caller that drops the future leaves it to a task. After a crash the change may be there in part.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no bytes, and for a range to be collapsed or inserted that is not of whole blocks or not inside
-    /// the file; [`Error::NotSupported`] for a file with a map of pointers, where holes can be punched only;
+    /// [`Error::Invalid`] for no bytes, and for a range to be collapsed or inserted that is not of whole blocks (clusters with
+    /// `bigalloc`) or not inside the file; [`Error::NotSupported`] for a file with a map of pointers, where holes can be punched only;
     /// [`Error::Permission`] for an immutable file, and for an append-only one where more than space changes;
     /// [`Error::TooBig`] beyond the largest size; [`Error::NoSpace`]; [`Error::ReadOnly`]; a damaged map.
     pub fn fallocate(&self, mode: Fallocate, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
@@ -104,13 +104,14 @@ impl OpenFile {
 
     /// Whether a file may lose or get a range in its middle.
     fn check_shift(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
-        let (size, unit) = (self.size(), u64::from(self.contents.block.bytes()));
+        let cluster = self.contents.sb().cluster_size();
+        let (size, unit) = (self.size(), cluster.blocks() << self.contents.block.log2());
         let invalid = |what: &str| Err(Error::Invalid(format!("inode {}: {what}", self.inode())));
         match mode {
             Fallocate::CollapseRange | Fallocate::InsertRange
                 if !offset.is_multiple_of(unit) || !len.is_multiple_of(unit) =>
             {
-                invalid("a range that is not of whole blocks")
+                invalid("a range that is not of whole blocks, or clusters of them (bigalloc)")
             }
             Fallocate::CollapseRange if offset + len >= size => {
                 invalid("a range that reaches the file's end")
@@ -136,12 +137,41 @@ impl OpenFile {
     /// Allocates the holes of a range as unwritten blocks.
     async fn allocate_holes(&self, blocks: BlockRange) -> Result<()> {
         let contents = &*self.contents;
+        self.settle_clusters(blocks).await?;
         let holes = contents.reserve_holes(blocks, self.privilege()).await?;
         let placed = contents.place_holes(&holes).await;
         if placed.is_err() {
             contents.unreserve_all(&holes, 0);
         }
-        placed
+        placed?;
+        if contents.sb().cluster_size().is_block() { Ok(()) } else { self.map_implied(blocks).await }
+    }
+
+    /// Writes back what is dirty in the clusters of a range, of a volume that has any. Then none of their blocks has a place that
+    /// only memory knows, or is about to get one: a cluster of which the map has no block can be freed. The caller keeps writers
+    /// out.
+    pub(super) async fn settle_clusters(&self, blocks: BlockRange) -> Result<()> {
+        let contents = &*self.contents;
+        let cluster = contents.sb().cluster_size();
+        match cluster.is_block() {
+            true => Ok(()),
+            false => self.write_out(contents.bytes_of(cluster.around(blocks))).await,
+        }
+    }
+
+    /// Maps the implied blocks of a range as unwritten.
+    async fn map_implied(&self, blocks: BlockRange) -> Result<()> {
+        let contents = &*self.contents;
+        let implied = |known| if let Known::Implied(at) = known { Some(at) } else { None };
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let runs = contents.next_runs(&mut at, blocks.end, implied).await?;
+            let count = runs.len() as u64;
+            let mut nodes =
+                self.reserve_nodes(tree_growth(contents.tree_shape(), count, count, contents.block)).await?;
+            contents.map_unwritten(&runs, nodes.as_mut(), None).await?;
+        }
+        Ok(())
     }
 
     async fn punch(&self, bytes: ByteRange) -> Result<()> {
@@ -159,6 +189,7 @@ impl OpenFile {
         if whole.is_empty() {
             return contents.log_times(false).await;
         }
+        self.settle_clusters(whole).await?;
         let mut nodes = self.reserve_split(whole).await?;
         let cut = contents.bytes_of(whole);
         let exclusion = self.mapping.exclude(cut).await;
@@ -409,7 +440,7 @@ impl Contents {
                 MapChange { change: Change::Remove(range), near, nodes: nodes.as_deref_mut(), credits: 0 };
             let removed = self.change_map(change, |_, live, rest| {
                 let from = rest.map_or(range.start, |rest| rest.end);
-                live.map.remap(BlockRange::new(from, range.end), Known::Hole);
+                live.map.unmap(BlockRange::new(from, range.end));
                 if rest.is_none() {
                     live.map.vouch(size.min(self.bytes_at(range.end)));
                 }
@@ -452,34 +483,52 @@ impl Contents {
         mut nodes: Option<&mut Reservation>,
         size: u64,
     ) -> Result<()> {
+        let written = |known| if let Known::Written(at) = known { Some(at) } else { None };
         let mut at = blocks.start;
         while at < blocks.end {
-            let mut zeroed: Vec<Extent> = Vec::new();
-            while at < blocks.end && zeroed.len() < RUNS_PER_HANDLE {
-                self.know(BlockRange::one(at)).await?;
-                let Some((run, stored)) = self.live.lock().map.stored(at) else { continue };
-                let run = run.until(blocks.end);
-                at = run.end;
-                if let Stored::Written(to) = stored {
-                    zeroed.push(unwritten(run, to));
-                }
-            }
-            let Some(first) = zeroed.first() else { continue };
-            let change = MapChange {
-                change: Change::Map(&zeroed),
-                near: first.physical,
-                nodes: nodes.as_deref_mut(),
-                credits: 0,
-            };
-            self.change_map(change, |_, live, _| {
-                for extent in &zeroed {
-                    live.map.remap(extent.range(), Known::Unwritten(extent.physical));
+            let runs = self.next_runs(&mut at, blocks.end, written).await?;
+            self.map_unwritten(&runs, nodes.as_deref_mut(), Some(size)).await?;
+        }
+        Ok(())
+    }
+
+    /// The next runs of blocks `at..end`, as many as one handle logs, that are as asked for, as unwritten extents; moves `at` on.
+    async fn next_runs(
+        &self,
+        at: &mut u64,
+        end: u64,
+        place_of: impl Fn(Known) -> Option<VolumeBlock>,
+    ) -> Result<Vec<Extent>> {
+        let mut runs: Vec<Extent> = Vec::new();
+        while *at < end && runs.len() < RUNS_PER_HANDLE {
+            self.know(BlockRange::one(*at)).await?;
+            let Some((run, known)) = self.live.lock().map.read(*at) else { continue };
+            let run = run.until(end);
+            *at = run.end;
+            runs.extend(place_of(known).map(|to| unwritten(run, to)));
+        }
+        Ok(runs)
+    }
+
+    /// Maps runs that have their places as unwritten. Where the bytes below `size` were on the device before, they are now.
+    async fn map_unwritten(
+        &self,
+        runs: &[Extent],
+        nodes: Option<&mut Reservation>,
+        size: Option<u64>,
+    ) -> Result<()> {
+        let Some(first) = runs.first() else { return Ok(()) };
+        let change = MapChange { change: Change::Map(runs), near: first.physical, nodes, credits: 0 };
+        self.change_map(change, |_, live, _| {
+            for extent in runs {
+                live.map.remap(extent.range(), Known::Unwritten(extent.physical));
+                if let Some(size) = size {
                     live.map.vouch(size.min(self.bytes_at(extent.range().end)));
                 }
-                0
-            })
-            .await?;
-        }
+            }
+            0
+        })
+        .await?;
         Ok(())
     }
 }

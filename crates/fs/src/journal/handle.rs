@@ -120,18 +120,15 @@ impl Handle {
         block
     }
 
-    /// Blocks are free: they may be allocated again after this transaction is durable. Copies of `metadata` blocks in
-    /// the log become void.
-    pub(crate) fn release(&mut self, run: PhysicalRun, metadata: bool) {
+    /// Blocks are free: they may be allocated again after this transaction is durable. Of metadata the copies in the log are
+    /// to be void, too ([`Self::revoke`]).
+    pub(crate) fn release(&mut self, run: PhysicalRun) {
         // Data blocks that a read brought along are harmless: metadata come there through [`Self::create`] only.
-        if metadata {
-            self.revoke(run);
-        }
         self.changes.push(Change::Freed(run));
     }
 
     /// Copies of these blocks in the log become void.
-    pub(super) fn revoke(&mut self, run: PhysicalRun) {
+    pub(crate) fn revoke(&mut self, run: PhysicalRun) {
         self.inner.store.forget(run);
         self.changes.push(Change::Revoked(run));
     }

@@ -1,18 +1,19 @@
 //! Changing a file's map: its nodes loaded and pinned, the edit planned, then applied under a handle.
 
+use super::clusters;
 use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
-use super::extents::{Draft, TreeNode};
+use super::extents::{Draft, TreeNode, clip};
 use super::live::Known;
 use super::pointers::{PointerDraft, PointerWrites};
-use crate::alloc::Allocator;
+use crate::alloc::{Allocator, Pins};
 use crate::journal::{Handle, Journal};
 use crate::meta::{InodeCell, MetaBlock, MetaKind, MetaStore, PhysicalRun, Tid};
 use crate::view::journals_data;
 use crate::{Error, Result};
 use extant_cache::blocks::BlockBytes;
 use extant_format::{
-    BlockRange, Compat, Extent, ExtentNode, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber,
-    Place, Superblock, VolumeBlock,
+    BlockRange, ClusterSize, Compat, Corrupt, Extent, ExtentNode, FileBlock, FileKind, Incompat, Inode,
+    InodeFlags, InodeNumber, Place, Superblock, VolumeBlock,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -164,8 +165,11 @@ pub(crate) struct Planned {
     pub(crate) new_nodes: u32,
     /// Blocks of nodes to be freed.
     pub(crate) freed_nodes: Vec<VolumeBlock>,
-    /// Runs of data to be freed.
-    pub(crate) removed: Vec<PhysicalRun>,
+    /// Runs of data that are not mapped any more.
+    removed: Vec<PhysicalRun>,
+    /// The clusters of these that are to be freed, where the volume has any: nothing else of them is mapped.
+    clusters: Option<Vec<PhysicalRun>>,
+    cluster: ClusterSize,
     /// The part of a removal that remains to be done.
     pub(crate) rest: Rest,
     /// How many of the new nodes are copies of nodes that do not change in place.
@@ -181,7 +185,7 @@ enum Writes {
     Pointers(Vec<NodeWrite<PointerWrites>>),
 }
 
-/// The mappings around block `logical`: all those in the leaf node that covers it. Reads nodes that are not in memory.
+/// The mappings around block `logical`: all those in the leaf node that covers it, of whole clusters. Reads nodes that are not in memory.
 ///
 /// # Errors
 /// A damaged map, or one that cannot be read.
@@ -199,10 +203,8 @@ pub(crate) async fn look_up(
             (root(inode, form), form)
         });
         let found = match form {
-            Form::Tree => Draft::new(&root, &nodes, sb, cell.number()).and_then(|mut draft| {
-                let (range, extents) = draft.leaf(logical)?;
-                Ok(with_holes(range, extents))
-            }),
+            Form::Tree => Draft::new(&root, &nodes, sb, cell.number())
+                .and_then(|mut draft| around(&mut draft, logical, sb.cluster_size())),
             Form::Pointers => PointerDraft::new(&root, &nodes, sb, cell.number()).leaf(logical),
         };
         match found {
@@ -210,6 +212,35 @@ pub(crate) async fn look_up(
             Err(stop) => resume(stop, &mut nodes, store, alloc, cell.number()).await?,
         }
     }
+}
+
+fn around<N: Nodes>(
+    draft: &mut Draft<'_, N>,
+    logical: u64,
+    cluster: ClusterSize,
+) -> std::result::Result<Vec<(BlockRange, Known)>, Stop> {
+    let (range, extents) = draft.leaf(logical)?;
+    let mut runs = with_holes(range, extents);
+    if cluster.is_block() {
+        return Ok(runs);
+    }
+    // Leaves may end within a cluster.
+    let (whole, mut have) = (cluster.around(range), range);
+    while whole.start < have.start {
+        let (leaf, extents) = draft.leaf(have.start - 1)?;
+        let part = BlockRange::new(leaf.start.max(whole.start), have.start);
+        let extents: Vec<_> = extents.iter().filter_map(|extent| clip(extent, part)).collect();
+        runs.splice(0..0, with_holes(part, &extents));
+        have.start = part.start;
+    }
+    while have.end < whole.end {
+        let (leaf, extents) = draft.leaf(have.end)?;
+        let part = BlockRange::new(have.end, leaf.end.min(whole.end));
+        let extents: Vec<_> = extents.iter().filter_map(|extent| clip(extent, part)).collect();
+        runs.extend(with_holes(part, &extents));
+        have.end = part.end;
+    }
+    Ok(clusters::with_implied(runs, cluster))
 }
 
 fn with_holes(range: BlockRange, extents: &[Extent]) -> Vec<(BlockRange, Known)> {
@@ -282,8 +313,13 @@ fn try_plan(
     } else {
         Budget::new(sb.blocks_per_group(), STEP_GROUPS)
     };
-    let mut rest = None;
-    Ok(match form {
+    let (mut rest, mut freed, cluster) = (None, None, sb.cluster_size());
+    let mut planned = match form {
+        Form::Pointers if !cluster.is_block() => {
+            let place = Place::Inode(cell.number());
+            let rule = "a file with extents (bigalloc)";
+            return Err(Corrupt::field(place, "i_flags", 0, rule).into());
+        }
         Form::Tree => {
             let mut draft = Draft::new(&root, nodes, sb, cell.number())?;
             match change {
@@ -303,6 +339,9 @@ fn try_plan(
                 Change::Remove(range) => {
                     rest = draft.remove_back(*range, &mut budget)?;
                     draft.shrink()?;
+                    if !cluster.is_block() {
+                        freed = Some(draft.freed_clusters()?);
+                    }
                 }
                 Change::ShiftLeft(range, by) => rest = draft.shift_left(*range, *by)?,
                 Change::ShiftRight(range, by) => rest = draft.shift_right(*range, *by)?,
@@ -329,7 +368,9 @@ fn try_plan(
             }
             Planned::new(draft.finish(), rest, change, Writes::Pointers)
         }
-    })
+    };
+    (planned.clusters, planned.cluster) = (freed, cluster);
+    Ok(planned)
 }
 
 impl Planned {
@@ -348,6 +389,8 @@ impl Planned {
             new_nodes: edit.new_nodes,
             freed_nodes: edit.freed_nodes,
             removed: replaced.iter().map(run).collect(),
+            clusters: None,
+            cluster: ClusterSize::BLOCK,
             rest,
             copies: edit.copies,
             reshapes: edit.reshapes,
@@ -370,19 +413,39 @@ impl Planned {
 
     /// Blocks of the log that revoke what is to be freed: all of it if `metadata` says so, else the nodes.
     pub(crate) fn revoke_blocks(&self, metadata: bool, sb: &Superblock) -> u32 {
-        let blocks: u64 =
-            self.freed().filter(|&(_, is_node)| is_node || metadata).map(|(run, _)| run.blocks).sum();
+        let removed: u64 = if metadata { self.removed.iter().map(|run| run.blocks).sum() } else { 0 };
+        let blocks = removed + self.freed_nodes.len() as u64;
         // A record has up to eight bytes, and a block of them a head and a tail of 20.
         (blocks as u32).div_ceil((sb.block_size().bytes() - 20) / 8)
     }
 
-    /// Everything that is to be freed, nodes apart from data.
-    pub(crate) fn freed(&self) -> impl Iterator<Item = (PhysicalRun, bool)> {
-        let nodes = self.freed_nodes.iter().map(|&at| (PhysicalRun::new(at, 1), true));
-        self.removed.iter().map(|&run| (run, false)).chain(nodes)
+    fn freed_data(&self) -> &[PhysicalRun] {
+        self.clusters.as_deref().unwrap_or(&self.removed)
     }
 
-    /// Writes the nodes. `news` are the blocks for new ones; `data_blocks` were mapped anew.
+    /// Everything that is to be freed.
+    pub(crate) fn freed(&self) -> impl Iterator<Item = PhysicalRun> {
+        let nodes = self.freed_nodes.iter().map(|&at| PhysicalRun::new(at, 1));
+        self.freed_data().iter().copied().chain(nodes)
+    }
+
+    /// The blocks of the volume that this makes free.
+    pub(crate) fn freed_blocks(&self) -> u64 {
+        let data: u64 = self.freed_data().iter().map(|run| run.blocks).sum();
+        data + self.freed_nodes.len() as u64 * self.cluster.blocks()
+    }
+
+    /// Frees what the change leaves unmapped, whose groups are pinned; the journal may hold copies of all of it if `metadata`
+    /// says so, else of the nodes.
+    pub(crate) fn free(&self, handle: &mut Handle, alloc: &Allocator, pins: &Pins, metadata: bool) {
+        if metadata {
+            self.removed.iter().for_each(|&run| handle.revoke(run));
+        }
+        self.freed_data().iter().for_each(|&run| alloc.free(handle, pins, run, false));
+        self.freed_nodes.iter().for_each(|&at| alloc.free(handle, pins, PhysicalRun::new(at, 1), true));
+    }
+
+    /// Writes the nodes. `news` are the blocks for new ones; `data_blocks` are the file's anew, whole clusters.
     pub(crate) fn apply(
         &self,
         handle: &mut Handle,
@@ -401,9 +464,8 @@ impl Planned {
             Writes::Tree(writes) => write(handle, cell, nodes, news, writes, TreeNode::write_to),
             Writes::Pointers(writes) => write(handle, cell, nodes, news, writes, PointerWrites::write_to),
         }
-        let removed: u64 = self.removed.iter().map(|run| run.blocks).sum();
-        let more = data_blocks + u64::from(self.new_nodes);
-        let fewer = removed + self.freed_nodes.len() as u64;
+        let more = data_blocks + u64::from(self.new_nodes) * self.cluster.blocks();
+        let fewer = self.freed_blocks();
         if more != fewer {
             let unit = sb.block_size().log2() - 9;
             let mut inode = handle.inode(cell);

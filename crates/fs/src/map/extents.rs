@@ -4,10 +4,12 @@
 //! go, keys above them follow (Linux refuses a tree whose index key is not the first key of its child), the root is pushed
 //! down when it is full and pulled back when what it points to fits it again.
 
+use super::clusters;
 use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
+use crate::meta::PhysicalRun;
 use extant_format::{
-    BlockRange, EXTENT_MAX_BLOCKS, EXTENT_MAX_DEPTH, Extent, ExtentContext, ExtentIndex, ExtentNode,
-    FileBlock, InodeNumber, Superblock, UNWRITTEN_MAX_BLOCKS, VolumeBlock,
+    BlockRange, Corrupt, EXTENT_MAX_BLOCKS, EXTENT_MAX_DEPTH, Extent, ExtentContext, ExtentIndex, ExtentNode,
+    FileBlock, InodeNumber, Place, Superblock, UNWRITTEN_MAX_BLOCKS, VolumeBlock,
 };
 use std::collections::BTreeMap;
 
@@ -34,6 +36,21 @@ struct Child {
 }
 
 impl TreeNode {
+    fn parse(
+        bytes: &[u8],
+        cx: &ExtentContext<'_>,
+        sb: &Superblock,
+        inode: InodeNumber,
+    ) -> Result<Self, Corrupt> {
+        let node = ExtentNode::parse(bytes, cx)?;
+        if let ExtentNode::Leaf(extents) = &node
+            && !sb.cluster_size().is_block()
+        {
+            clusters::check(extents, sb.cluster_size(), Place::ExtentNode(inode, cx.block))?;
+        }
+        Ok(Self::from_format(node))
+    }
+
     fn from_format(node: ExtentNode) -> Self {
         match node {
             ExtentNode::Leaf(extents) => Self { depth: 0, entries: Entries::Leaf(extents) },
@@ -126,7 +143,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
         sb: &'a Superblock,
         inode: InodeNumber,
     ) -> Result<Self, Stop> {
-        let node = TreeNode::from_format(ExtentNode::parse(root, &ExtentContext::root(sb, inode))?);
+        let node = TreeNode::parse(root, &ExtentContext::root(sb, inode), sb, inode)?;
         let nodes = BTreeMap::from([(NodeAt::Root, node)]);
         Ok(Self {
             sb,
@@ -146,6 +163,49 @@ impl<'a, N: Nodes> Draft<'a, N> {
     pub(crate) fn leaf(&mut self, logical: u64) -> Result<(BlockRange, &[Extent]), Stop> {
         let path = self.descend(logical)?;
         Ok((path.range, self.extents(path.leaf)))
+    }
+
+    /// Whether a block of the range is mapped.
+    pub(super) fn maps_any(&mut self, range: BlockRange) -> Result<bool, Stop> {
+        let mut at = range.start;
+        while at < range.end {
+            let (leaf, extents) = self.leaf(at)?;
+            if extents.iter().any(|e| e.range().overlaps(range)) {
+                return Ok(true);
+            }
+            at = leaf.end;
+        }
+        Ok(false)
+    }
+
+    /// The clusters that the edit leaves without a mapped block, of those that had one.
+    pub(super) fn freed_clusters(&mut self) -> Result<Vec<PhysicalRun>, Stop> {
+        let cluster = self.sb.cluster_size();
+        let mut freed: Vec<PhysicalRun> = Vec::with_capacity(self.replaced.len());
+        let mut done = 0;
+        for extent in self.replaced.clone() {
+            let mut clusters = cluster.around(extent.range());
+            // The last cluster of the extent before may be the first one here.
+            clusters.start = clusters.start.max(done);
+            done = clusters.end;
+            let one = |start| BlockRange::at(start, cluster.blocks());
+            if !clusters.is_empty() && self.maps_any(one(clusters.start))? {
+                clusters.start += cluster.blocks();
+            }
+            if !clusters.is_empty() && self.maps_any(one(clusters.end - cluster.blocks()))? {
+                clusters.end -= cluster.blocks();
+            }
+            if clusters.is_empty() {
+                continue;
+            }
+            let skipped = clusters.start - cluster.start(extent.logical.0.into());
+            let at = VolumeBlock(cluster.start(extent.physical.0) + skipped);
+            match freed.last_mut().filter(|last| last.end() == at) {
+                Some(last) => last.blocks += clusters.len(),
+                None => freed.push(PhysicalRun::new(at, clusters.len())),
+            }
+        }
+        Ok(freed)
     }
 
     /// Maps `range` to `with`, which lies inside it, in order, and may leave holes.
@@ -359,7 +419,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
         // A damaged tree may lead to a node again, at another depth.
         if self.nodes.get(&at).is_none_or(|node| cx.depth != Some(node.depth)) {
             let bytes = self.source.node(block).ok_or(Stop::Missing(block))?;
-            let node = TreeNode::from_format(ExtentNode::parse(&bytes, cx)?);
+            let node = TreeNode::parse(&bytes, cx, self.sb, self.inode)?;
             self.nodes.insert(at, node);
         }
         Ok(())
@@ -535,7 +595,7 @@ fn capacity(at: NodeAt, sb: &Superblock) -> usize {
 }
 
 /// The part of an extent inside `range`.
-fn clip(extent: &Extent, range: BlockRange) -> Option<Extent> {
+pub(super) fn clip(extent: &Extent, range: BlockRange) -> Option<Extent> {
     let start = u64::from(extent.logical.0).max(range.start);
     let end = extent.logical_end().min(range.end);
     (start < end).then(|| Extent {

@@ -10,6 +10,9 @@
 //! written, not covered by the recorded size --write--> beyond --claim--> in flight (written) --end--> size logged
 //! ```
 //!
+//! With `bigalloc` a hole of a cluster that the file has is *implied*, and is written as an unwritten block is. Of a cluster that
+//! is delayed, one write is in flight at a time until one has allocated it.
+//!
 //! The block in which a file ended when a write of it was taken stays *beyond* after the write has ended: its bytes past that
 //! end may have come to its page since, before or after the write was taken. So the recorded size never grows over bytes that
 //! are only in memory, whatever the order of marking, copying, taking and ending.
@@ -17,7 +20,7 @@
 use super::runs::{RunMap, RunValue};
 use extant_cache::ByteRange;
 use extant_cache::accounts::{Account, Charge};
-use extant_format::{BlockRange, BlockSize, VolumeBlock};
+use extant_format::{BlockRange, BlockSize, ClusterSize, VolumeBlock};
 
 /// Runs that are remembered of the map on disk.
 const KNOWN_MAX: usize = 2048;
@@ -32,6 +35,8 @@ pub(crate) enum Known {
     Hole,
     Written(VolumeBlock),
     Unwritten(VolumeBlock),
+    /// A hole in a cluster of which the file has this block, because others of it are mapped.
+    Implied(VolumeBlock),
 }
 
 /// The state of a block before its write was issued.
@@ -78,6 +83,7 @@ impl RunValue for Known {
             Self::Hole => Self::Hole,
             Self::Written(at) => Self::Written(VolumeBlock(at.0 + skip)),
             Self::Unwritten(at) => Self::Unwritten(VolumeBlock(at.0 + skip)),
+            Self::Implied(at) => Self::Implied(VolumeBlock(at.0 + skip)),
         }
     }
 }
@@ -116,7 +122,9 @@ pub(crate) struct Need {
     pub(crate) delayed: Vec<BlockRange>,
     /// Blocks in them.
     pub(crate) delayed_blocks: u64,
-    /// Unwritten blocks that become dirty.
+    /// Clusters to be allocated for them.
+    pub(crate) clusters: u64,
+    /// Unwritten and implied blocks that become dirty.
     pub(crate) converted_blocks: u64,
 }
 
@@ -124,6 +132,7 @@ pub(crate) struct Need {
 #[derive(Debug)]
 pub(crate) struct LiveMap {
     block: BlockSize,
+    cluster: ClusterSize,
     pending: RunMap<Pending>,
     known: RunMap<Known>,
     /// Delayed blocks, and dirty or in-flight ones over unwritten blocks.
@@ -138,9 +147,10 @@ pub(crate) struct LiveMap {
 
 impl LiveMap {
     /// Of a file of which nothing is known.
-    pub(crate) fn new(block: BlockSize) -> Self {
+    pub(crate) fn new(block: BlockSize, cluster: ClusterSize) -> Self {
         Self {
             block,
+            cluster,
             pending: RunMap::default(),
             known: RunMap::default(),
             reserved_blocks: 0,
@@ -217,7 +227,7 @@ impl LiveMap {
         let is_dirty = self.pending.get(at).is_some();
         let stored = match known {
             Known::Hole if is_dirty => Stored::Delayed,
-            Known::Hole => Stored::Hole,
+            Known::Hole | Known::Implied(_) => Stored::Hole,
             Known::Unwritten(at) => Stored::Unwritten { at, is_dirty },
             Known::Written(at) => Stored::Written(at),
         };
@@ -238,7 +248,7 @@ impl LiveMap {
 
     /// The reservation that a write to a range needs. All of the range is known or pending.
     pub(crate) fn need(&self, range: BlockRange) -> Need {
-        let mut need = Need::default();
+        let (mut need, mut counted) = (Need::default(), 0);
         let mut at = range.start;
         while at < range.end {
             let Some((run, known)) = self.read(at) else { break };
@@ -247,17 +257,77 @@ impl LiveMap {
             match known {
                 Known::Hole if !is_pending => {
                     need.delayed_blocks += end - at;
+                    need.clusters += self.unreserved_clusters(BlockRange::new(at, end), &mut counted);
                     match need.delayed.last_mut().filter(|last| last.end == at) {
                         Some(last) => last.end = end,
                         None => need.delayed.push(BlockRange::new(at, end)),
                     }
                 }
-                Known::Unwritten(_) if !is_pending => need.converted_blocks += end - at,
+                Known::Unwritten(_) | Known::Implied(_) if !is_pending => need.converted_blocks += end - at,
                 _ => {}
             }
             at = end;
         }
         need
+    }
+
+    /// Whether a cluster is reserved, or allocated in memory, for blocks that are delayed or that nothing was allocated for
+    /// before.
+    fn is_reserved(&self, cluster: BlockRange) -> bool {
+        self.pending
+            .iter_in(cluster)
+            .any(|(_, pending)| matches!(pending, Pending::Delayed | Pending::InFlight { was: Was::New, .. }))
+    }
+
+    /// Whether blocks of a cluster are in flight to a place that no transaction knows.
+    fn is_being_allocated(&self, cluster: BlockRange) -> bool {
+        !self.cluster.is_block()
+            && self
+                .pending
+                .iter_in(cluster)
+                .any(|(_, pending)| matches!(pending, Pending::InFlight { was: Was::New, .. }))
+    }
+
+    fn cluster_of(&self, block: u64) -> BlockRange {
+        self.cluster.around(BlockRange::one(block))
+    }
+
+    /// Clusters with a block of `run`, none of whose blocks is pending, for which nothing is reserved, from block `counted` on;
+    /// which is then the end of the last one.
+    fn unreserved_clusters(&self, run: BlockRange, counted: &mut u64) -> u64 {
+        if self.cluster.is_block() {
+            return run.len();
+        }
+        let mut clusters = self.cluster.around(run);
+        clusters.start = clusters.start.max(*counted);
+        *counted = clusters.end.max(*counted);
+        if !clusters.is_empty() && self.is_reserved(self.cluster_of(clusters.start)) {
+            clusters.start += self.cluster.blocks();
+        }
+        if !clusters.is_empty() && self.is_reserved(self.cluster_of(clusters.end - 1)) {
+            clusters.end -= self.cluster.blocks();
+        }
+        self.cluster.count(clusters)
+    }
+
+    /// The clusters of a run that was allocated at `to` are the file's: their other blocks are implied.
+    fn imply_around(&mut self, run: BlockRange, to: VolumeBlock) {
+        if self.cluster.is_block() {
+            return;
+        }
+        let clusters = self.cluster.around(run);
+        let first = VolumeBlock(self.cluster.start(to.0));
+        let place = |block: u64| VolumeBlock(first.0 + (block - clusters.start));
+        for part in [clusters.until(run.start), BlockRange::new(run.end, clusters.end)] {
+            let pending: Vec<_> = self.pending.iter_in(part).collect();
+            for (blocks, _) in pending.into_iter().filter(|(_, pending)| *pending == Pending::Delayed) {
+                self.pending.insert(blocks, Pending::Converts(place(blocks.start)));
+            }
+            let known: Vec<_> = self.known.iter_in(part).collect();
+            for (blocks, _) in known.into_iter().filter(|(_, known)| *known == Known::Hole) {
+                self.known.insert(blocks, Known::Implied(place(blocks.start)));
+            }
+        }
     }
 
     /// Marks a range dirty, whose space is reserved. `recorded_bytes` is the file's recorded size. Gives what of it was not
@@ -286,7 +356,7 @@ impl LiveMap {
                     self.reserved_blocks += run.len();
                     self.pending.insert(run, Pending::Delayed);
                 }
-                Known::Unwritten(at) => {
+                Known::Unwritten(at) | Known::Implied(at) => {
                     self.reserved_blocks += run.len();
                     self.pending.insert(run, Pending::Converts(at));
                 }
@@ -305,15 +375,17 @@ impl LiveMap {
         new
     }
 
-    /// Marks the holes of a range, whose space is reserved, as about to be allocated without a write. Gives their runs.
+    /// Marks the holes of a range, whose space is reserved, as about to be allocated without a write; not implied blocks. Gives
+    /// their runs.
     pub(crate) fn delay_holes(&mut self, range: BlockRange) -> Vec<BlockRange> {
         let mut holes: Vec<BlockRange> = Vec::new();
         let mut at = range.start;
         while at < range.end {
-            let Some((run, stored)) = self.stored(at) else { break };
+            let Some((run, known)) = self.read(at) else { break };
+            let is_pending = self.pending.get(at).is_some();
             let run = run.until(range.end);
             at = run.end;
-            if stored != Stored::Hole {
+            if known != Known::Hole || is_pending {
                 continue;
             }
             self.reserved_blocks += run.len();
@@ -339,6 +411,7 @@ impl LiveMap {
             self.reserved_blocks -= run.len();
             self.pending.remove(run);
             self.known.insert(run, Known::Unwritten(to));
+            self.imply_around(run, to);
         }
         self.recharge();
     }
@@ -347,6 +420,18 @@ impl LiveMap {
     pub(crate) fn remap(&mut self, range: BlockRange, known: Known) {
         self.pending.remove(range);
         self.known.insert(range, known);
+        self.recharge();
+    }
+
+    /// A range, of which nothing is delayed or in flight, is not mapped any more. Other blocks of the clusters that it begins and
+    /// ends in have no write under way.
+    pub(crate) fn unmap(&mut self, range: BlockRange) {
+        self.pending.remove(range);
+        match self.cluster.is_block() {
+            true => self.known.insert(range, Known::Hole),
+            // Whether their clusters are still the file's, the map on disk tells.
+            false => self.known.remove(self.cluster.around(range)),
+        }
         self.recharge();
     }
 
@@ -383,6 +468,11 @@ impl LiveMap {
     pub(crate) fn write_step(&self, at: u64) -> Option<(BlockRange, WriteStep)> {
         if let Some((run, pending)) = self.pending.get(at) {
             let step = match pending {
+                // The first write of a cluster allocates it.
+                Pending::Delayed if self.is_being_allocated(self.cluster_of(run.start)) => WriteStep::Wait,
+                Pending::Delayed if self.is_being_allocated(self.cluster_of(run.end - 1)) => {
+                    return Some((run.until(self.cluster.start(run.end - 1)), WriteStep::Allocate));
+                }
                 Pending::Delayed => WriteStep::Allocate,
                 Pending::Converts(to) => WriteStep::InPlace { to, fresh: true },
                 Pending::Beyond { at: to, .. } => WriteStep::InPlace { to, fresh: false },
@@ -393,7 +483,7 @@ impl LiveMap {
         let (run, known) = self.read(at)?;
         let step = match known {
             Known::Written(at) => WriteStep::Overwrite(at),
-            Known::Hole | Known::Unwritten(_) => WriteStep::Zeroes,
+            Known::Hole | Known::Unwritten(_) | Known::Implied(_) => WriteStep::Zeroes,
         };
         Some((run, step))
     }
@@ -449,7 +539,7 @@ impl LiveMap {
             Some((_, Pending::Converts(at) | Pending::Beyond { at, .. })) => Some(at),
             Some((_, Pending::Delayed)) => None,
             None => match self.known.get(block) {
-                Some((_, Known::Written(at) | Known::Unwritten(at))) => Some(at),
+                Some((_, Known::Written(at) | Known::Unwritten(at) | Known::Implied(at))) => Some(at),
                 _ => None,
             },
         }
@@ -466,6 +556,9 @@ impl LiveMap {
             }
             self.pending.remove(run);
             self.known.insert(run, Known::Written(to));
+            if was == Was::New {
+                self.imply_around(run, to);
+            }
             self.logged_end = self.logged_end.max(run.end);
             // Not over a hole before blocks that did not reach the device.
             self.written_bytes = self.written_bytes.max(size_bytes.min(run.end << self.block.log2()));
@@ -505,28 +598,26 @@ impl LiveMap {
         }
     }
 
-    /// Dirty blocks that will not be written: given up, cut off or never written to. Gives how many had been delayed.
+    /// Dirty blocks that will not be written: given up, cut off or never written to. Gives how many clusters were reserved for
+    /// delayed ones alone.
     pub(crate) fn abandon(&mut self, range: BlockRange) -> u64 {
-        let parts: Vec<_> = self.pending.iter_in(range).collect();
-        let mut delayed = 0;
-        for (run, pending) in parts {
-            let len = run.len();
+        let mut parts: Vec<_> = self.pending.iter_in(range).collect();
+        for &(run, pending) in &parts {
             match pending {
-                Pending::Delayed => {
-                    (delayed, self.reserved_blocks) = (delayed + len, self.reserved_blocks - len)
-                }
-                Pending::Converts(_) => self.reserved_blocks -= len,
+                Pending::Delayed | Pending::Converts(_) => self.reserved_blocks -= run.len(),
                 Pending::Beyond { .. } => {}
                 Pending::InFlight { .. } => continue,
             }
             self.pending.remove(run);
         }
         self.recharge();
-        delayed
+        parts.retain(|(_, pending)| *pending == Pending::Delayed);
+        let mut counted = 0;
+        parts.iter().map(|(run, _)| self.unreserved_clusters(*run, &mut counted)).sum()
     }
 
     /// The file ends before block `from`, and before byte `size_bytes`: what lies behind is a hole. Nothing behind is in
-    /// flight. Gives how many delayed blocks went.
+    /// flight. Gives as [`Self::abandon`] does.
     pub(crate) fn truncate(&mut self, from: u64, size_bytes: u64) -> u64 {
         let delayed = self.abandon(BlockRange::from_block(from));
         debug_assert!(self.pending.first_from(from).is_none(), "nothing that is truncated is in flight");
@@ -535,7 +626,12 @@ impl LiveMap {
         {
             self.pending.insert(run, Pending::Beyond { at, valid_bytes: valid_bytes.min(size_bytes) });
         }
-        self.known.insert(BlockRange::from_block(from), Known::Hole);
+        // The rest of the last cluster may be the file's for as long as it is mapped.
+        self.known.remove(BlockRange::from_block(from));
+        let holes = BlockRange::from_block(self.cluster.end(from));
+        if !holes.is_empty() {
+            self.known.insert(holes, Known::Hole);
+        }
         self.written_bytes = self.written_bytes.min(size_bytes);
         self.logged_end = self.logged_end.min(from);
         self.recharge();
@@ -564,6 +660,21 @@ impl LiveMap {
     /// made from.
     pub(crate) fn reserved(&self) -> (u64, u64) {
         (self.reserved_blocks, if self.reserved_blocks == 0 { 0 } else { self.pending.len() as u64 })
+    }
+
+    /// Blocks that the file gets when what is pending is written.
+    pub(crate) fn unrecorded_blocks(&self) -> u64 {
+        if self.cluster.is_block() {
+            return self.reserved_blocks;
+        }
+        let is_new = |pending| matches!(pending, Pending::Delayed | Pending::InFlight { was: Was::New, .. });
+        let (mut counted, mut blocks) = (0, 0);
+        for (run, _) in self.pending.iter_in(BlockRange::ALL).filter(|(_, pending)| is_new(*pending)) {
+            let clusters = self.cluster.around(run);
+            blocks += BlockRange::new(clusters.start.max(counted), clusters.end).len();
+            counted = clusters.end;
+        }
+        blocks
     }
 
     /// Delayed neighbours of a range, joined with it: what a map of pointers reserves for.

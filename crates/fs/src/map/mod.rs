@@ -2,6 +2,7 @@
 //! applies what `extents` and `pointers` have planned.
 
 pub(crate) mod change;
+mod clusters;
 pub(crate) mod cost;
 pub(crate) mod edit;
 pub(crate) mod extents;

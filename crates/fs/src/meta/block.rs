@@ -2,7 +2,7 @@
 
 use super::MetaKind;
 use extant_cache::blocks::{BlockBytes, BlockRef};
-use extant_format::VolumeBlock;
+use extant_format::{BlockRange, ClusterSize, VolumeBlock};
 
 /// A pinned metadata block. A clone is another pin.
 #[derive(Clone, Debug)]
@@ -48,6 +48,12 @@ pub(crate) struct PhysicalRun {
 impl PhysicalRun {
     pub(crate) fn new(start: VolumeBlock, blocks: u64) -> Self {
         Self { start, blocks }
+    }
+
+    /// The clusters that hold its blocks.
+    pub(crate) fn clusters(self, size: ClusterSize) -> Self {
+        let around = size.around(BlockRange::at(self.start.0, self.blocks));
+        Self::new(VolumeBlock(around.start), around.len())
     }
 
     /// One past its last block.

@@ -376,10 +376,10 @@ impl<'a> Draft<'a> {
         let unit = u64::from(sb.block_size().bytes() / 512);
         let mut blocks = 0;
         let place = block.map(|allocated| {
-            let at = allocated.run().start;
+            let run = allocated.run();
             writer.alloc.log(handle, allocated);
-            blocks += unit;
-            at
+            blocks += unit * run.blocks;
+            run.start
         });
         if let (What::Directory, Some(at)) = (what, place) {
             let kind = MetaKind::Directory { dir: number, generation, block: FileBlock(0) };
@@ -392,7 +392,7 @@ impl<'a> Draft<'a> {
             handle.edit(&block)[..target.len()].copy_from_slice(target);
         }
         let xattr_block = attach.and_then(|attach| {
-            blocks += unit;
+            blocks += unit * sb.cluster_size().blocks();
             attach.apply(writer, handle, number)
         });
         if body.is_some() {

@@ -19,8 +19,8 @@ use crate::writer::Writer;
 use crate::{Cost, Error, Result};
 use extant_cache::blocks::BlockBytes;
 use extant_format::{
-    BlockRange, Corrupt, Extent, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place,
-    Superblock, VolumeBlock,
+    BlockRange, Corrupt, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock,
+    VolumeBlock,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -340,27 +340,35 @@ impl<'w> OpenDir<'w> {
         let added = BlockRange::at(first.into(), new.into());
         let nodes = self.cell.read(|inode| node_growth(inode, sb, added));
         writer.rt.charge(Cost::BlockSearch(1));
+        // The rest of the cluster that holds the last block is the directory's.
+        let cluster = sb.cluster_size();
+        let implied = BlockRange::new(added.start, cluster.end(added.start).min(added.end));
+        let clusters = cluster.count(BlockRange::new(implied.end, added.end));
         let mut reservation =
-            writer.alloc.reserve_waiting(&writer.journal, new.into(), nodes, privilege).await?;
-        let last = first.checked_sub(1).and_then(|last| state(&self.cell).place(FileBlock(last)));
+            writer.alloc.reserve_waiting(&writer.journal, clusters, nodes, privilege).await?;
+        let mut last = first.checked_sub(1).and_then(|last| state(&self.cell).place(FileBlock(last)));
+        if last.is_none() && !implied.is_empty() {
+            last = Some(self.find(FileBlock(first - 1)).await?);
+        }
         let goal = match last {
             Some(last) => VolumeBlock(last.0 + 1),
             None => writer.alloc.data_goal(self.cell.number(), Some(FileKind::Directory)),
         };
         let mut growth = Growth { first, ..Growth::NONE };
         let mut extents = Vec::new();
+        if let Some(last) = last.filter(|_| !implied.is_empty()) {
+            extents.push(change::written(implied, VolumeBlock(last.0 + 1)));
+            growth.places.extend((last.0 + 1..).take(implied.len() as usize).map(VolumeBlock));
+        }
         while (growth.places.len() as u32) < new {
             let at = growth.places.last().map_or(goal, |last| VolumeBlock(last.0 + 1));
-            let want = new - growth.places.len() as u32;
+            let missing = BlockRange::new(added.start + growth.places.len() as u64, added.end);
+            let want = cluster.count(missing) as u32;
             let allocated = writer.alloc.blocks(at, want, &mut reservation).await?;
-            let run = allocated.run();
-            extents.push(Extent {
-                logical: FileBlock(first + growth.places.len() as u32),
-                physical: run.start,
-                blocks: run.blocks as u32,
-                unwritten: false,
-            });
-            growth.places.extend((run.start.0..run.end().0).map(VolumeBlock));
+            growth.data_blocks += allocated.run().blocks;
+            let (start, blocks) = (allocated.run().start, allocated.run().blocks.min(missing.len()));
+            extents.push(change::written(missing.until(missing.start + blocks), start));
+            growth.places.extend((start.0..start.0 + blocks).map(VolumeBlock));
             growth.allocated.push(allocated);
         }
         let mut nodes = PinnedNodes::of(&self.cell, sb);
@@ -371,8 +379,7 @@ impl<'w> OpenDir<'w> {
             let want = planned.new_nodes - growth.new_nodes.len() as u32;
             let at = *growth.places.last().expect("a growing directory gets blocks");
             let allocated = writer.alloc.blocks(at, want, &mut reservation).await?;
-            let run = allocated.run();
-            growth.new_nodes.extend((run.start.0..run.end().0).map(VolumeBlock));
+            growth.new_nodes.extend(allocated.firsts());
             growth.allocated.push(allocated);
         }
         growth.map = Some((planned, nodes));
@@ -553,14 +560,22 @@ fn node_growth(dir: &Inode, sb: &Superblock, blocks: BlockRange) -> u64 {
 pub(crate) struct Growth {
     first: u32,
     places: Vec<VolumeBlock>,
+    /// Blocks that are allocated for them: whole clusters.
+    data_blocks: u64,
     new_nodes: Vec<VolumeBlock>,
     allocated: Vec<Allocated>,
     map: Option<(Planned, PinnedNodes)>,
 }
 
 impl Growth {
-    pub(crate) const NONE: Self =
-        Self { first: 0, places: Vec::new(), new_nodes: Vec::new(), allocated: Vec::new(), map: None };
+    pub(crate) const NONE: Self = Self {
+        first: 0,
+        places: Vec::new(),
+        data_blocks: 0,
+        new_nodes: Vec::new(),
+        allocated: Vec::new(),
+        map: None,
+    };
 
     /// Blocks that an operation may dirty because of it.
     pub(crate) fn credits(&self) -> u32 {
@@ -576,7 +591,7 @@ impl Growth {
             writer.alloc.log(handle, allocated);
         }
         let sb = writer.store.shape();
-        planned.apply(handle, cell, &nodes, &self.new_nodes, self.places.len() as u64, sb);
+        planned.apply(handle, cell, &nodes, &self.new_nodes, self.data_blocks, sb);
         for (at, place) in (self.first..).zip(self.places) {
             state(cell).learn(at, 1, place);
         }

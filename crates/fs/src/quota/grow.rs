@@ -52,17 +52,28 @@ impl QuotaFile {
             }
             false => pointer_growth(range, sb.block_size()),
         });
+        // The rest of the cluster that holds the last block is the file's.
+        let cluster = sb.cluster_size();
+        let implied = BlockRange::new(range.start, cluster.end(range.start).min(range.end));
+        let clusters = cluster.count(BlockRange::new(implied.end, range.end));
         let mut reservation =
-            writer.alloc.reserve_waiting(&writer.journal, new, nodes, Privilege::Reserved).await?;
-        let goal = goal.unwrap_or_else(|| writer.alloc.data_goal(cell.number(), None));
+            writer.alloc.reserve_waiting(&writer.journal, clusters, nodes, Privilege::Reserved).await?;
         let (mut allocated, mut places, mut extents) = (Vec::<Allocated>::new(), Vec::new(), Vec::new());
+        if let Some(at) = goal.filter(|_| !implied.is_empty()) {
+            extents.push(written(implied, at));
+            places.extend((at.0..at.0 + implied.len()).map(VolumeBlock));
+        }
+        let goal = goal.unwrap_or_else(|| writer.alloc.data_goal(cell.number(), None));
+        let mut data_blocks = 0;
         while (places.len() as u64) < new {
             let at = places.last().map_or(goal, |last: &VolumeBlock| VolumeBlock(last.0 + 1));
-            let piece = writer.alloc.blocks(at, (new - places.len() as u64) as u32, &mut reservation).await?;
+            let missing = BlockRange::new(range.start + places.len() as u64, range.end);
+            let piece = writer.alloc.blocks(at, cluster.count(missing) as u32, &mut reservation).await?;
             let run = piece.run();
-            let logical = range.start + places.len() as u64;
-            extents.push(written(BlockRange::at(logical, run.blocks), run.start));
-            places.extend((run.start.0..run.end().0).map(VolumeBlock));
+            let got = missing.until(missing.start + run.blocks);
+            extents.push(written(got, run.start));
+            places.extend((run.start.0..run.start.0 + got.len()).map(VolumeBlock));
+            data_blocks += run.blocks;
             allocated.push(piece);
         }
         let mut pinned = PinnedNodes::of(cell, sb);
@@ -73,8 +84,7 @@ impl QuotaFile {
             let at = *places.last().expect("a growing file gets blocks");
             let piece =
                 writer.alloc.blocks(at, planned.new_nodes - news.len() as u32, &mut reservation).await?;
-            let run = piece.run();
-            news.extend((run.start.0..run.end().0).map(VolumeBlock));
+            news.extend(piece.firsts());
             allocated.push(piece);
         }
         let credits = new as u32 + planned.credits() + allocated.len() as u32 * Allocated::CREDITS + 1;
@@ -83,7 +93,7 @@ impl QuotaFile {
             writer.alloc.log(&mut handle, piece);
         }
         let blocks: Vec<_> = places.iter().map(|&at| handle.create(at, MetaKind::Raw)).collect();
-        planned.apply(&mut handle, cell, &pinned, &news, new, sb);
+        planned.apply(&mut handle, cell, &pinned, &news, data_blocks, sb);
         handle.inode(cell).set_size(range.end * block_bytes as u64);
         // Within the handle: a commit that expects an owner to have room must have that room in its own transaction or before.
         let mut state = self.state.lock();

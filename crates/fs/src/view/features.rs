@@ -32,6 +32,7 @@ const WRITABLE: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::VERITY)
     .union(RoCompat::PROJECT)
     .union(RoCompat::QUOTA)
+    .union(RoCompat::BIGALLOC)
     .union(RoCompat::ORPHAN_PRESENT);
 
 /// The journal mode in `s_default_mount_opts` (EXT4_DEFM_JMODE), and its value for data=journal (EXT4_DEFM_JMODE_DATA).
@@ -60,6 +61,18 @@ pub(crate) fn check_writable(sb: &Superblock) -> Result<()> {
     }
     if let Some(feature) = (sb.ro_compat() - WRITABLE).names().next() {
         return refuse(feature);
+    }
+    if sb.ro_compat().contains(RoCompat::BIGALLOC) {
+        // Linux does not mount the first, and mke2fs makes none of the others.
+        if !sb.incompat().contains(Incompat::EXTENTS) {
+            return refuse("bigalloc without extents".into());
+        }
+        if sb.first_data_block().0 != 0 {
+            return refuse("bigalloc with a first block other than 0 (s_first_data_block)".into());
+        }
+        if sb.cluster_size().offset(sb.blocks_count()) != 0 {
+            return refuse("bigalloc with a last cluster that is cut short".into());
+        }
     }
     if sb.raw().s_creator_os.get() == OS_HURD {
         return refuse("inodes of the Hurd (s_creator_os 1)".into());

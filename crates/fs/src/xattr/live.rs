@@ -619,7 +619,7 @@ impl Prepared<'_> {
     /// Makes the change, once.
     pub(crate) fn apply(&mut self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
         ensure_feature(handle);
-        let unit = i64::from(writer.store.shape().block_size().bytes() / 512);
+        let unit = cluster_512(writer);
         let mut at = cell.read(Inode::xattr_block);
         let values = std::mem::take(&mut self.values);
         let values_512 = values.more_512;
@@ -658,6 +658,12 @@ pub(crate) fn ensure_feature(handle: &mut Handle) {
         let compat = compat | Compat::EXT_ATTR;
         handle.superblock().raw_mut().s_feature_compat = compat.bits().into();
     }
+}
+
+/// The space of an attribute block, a cluster, in units of `i_blocks`.
+fn cluster_512(writer: &Writer) -> i64 {
+    let sb = writer.store.shape();
+    i64::from(sb.block_size().bytes() / 512 * sb.blocks_per_cluster())
 }
 
 fn set_block(inode: &mut Inode, at: Option<VolumeBlock>, more_512: i64, writer: &Writer) {
@@ -713,7 +719,7 @@ impl<'w> Release<'w> {
 
     /// Gives it up, once.
     pub(crate) fn apply(&mut self, writer: &Writer, handle: &mut Handle, cell: &Arc<InodeCell>) {
-        let unit = i64::from(writer.store.shape().block_size().bytes() / 512);
+        let unit = cluster_512(writer);
         self.leave.apply(writer, handle, &mut self.shared);
         set_block(&mut handle.inode(cell), None, -unit, writer);
     }

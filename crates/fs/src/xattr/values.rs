@@ -73,7 +73,8 @@ impl Held {
 
     /// Space that its owner is charged, in units of 512 bytes.
     pub(super) fn blocks_512(&self, sb: &Superblock) -> i64 {
-        (sb.block_size().blocks_for(self.size.into()) << (sb.block_size().log2() - 9)) as i64
+        let blocks = sb.block_size().blocks_for(self.size.into());
+        (sb.cluster_size().end(blocks) << (sb.block_size().log2() - 9)) as i64
     }
 
     /// The inode of the value, checked.
@@ -188,15 +189,16 @@ impl Spare {
     ) -> Result<Self> {
         let sb = writer.store.shape();
         let blocks = sb.block_size().blocks_for(value.len() as u64);
-        let mut reservation = writer.alloc.reserve_waiting(&writer.journal, blocks, 1, privilege).await?;
+        let clusters = sb.cluster_size().count(BlockRange::new(0, blocks));
+        let mut reservation = writer.alloc.reserve_waiting(&writer.journal, clusters, 1, privilege).await?;
         let group = sb.locate_inode(owner.number()).map_or_else(Default::default, |(group, _)| group);
         let near = Parent { inode: owner.number(), group, last: None };
         let inode = writer.alloc.inode_waiting(&writer.journal, Wanted::File, near).await?;
         let mut goal = writer.alloc.data_goal(inode.number(), Some(FileKind::Regular));
-        let (mut pieces, mut left) = (Vec::<Allocated>::new(), blocks);
+        let (mut pieces, mut left) = (Vec::<Allocated>::new(), clusters);
         while left > 0 {
             let piece = writer.alloc.blocks(goal, left as u32, &mut reservation).await?;
-            left -= piece.run().blocks;
+            left -= piece.firsts().count() as u64;
             goal = piece.run().end();
             pieces.push(piece);
         }
@@ -218,6 +220,7 @@ impl Spare {
 
     /// Credits of [`Self::apply`]: the inode and its record, the blocks, and bitmaps and descriptors.
     pub(super) fn credits(&self) -> u32 {
+        // At most: of the last cluster not all blocks are written.
         let blocks: u64 = self.pieces.iter().map(|piece| piece.run().blocks).sum();
         let node = if self.node.is_some() { Allocated::CREDITS + 1 } else { 0 };
         self.inode.credits() + 1 + blocks as u32 + self.pieces.len() as u32 * Allocated::CREDITS + node
@@ -228,11 +231,14 @@ impl Spare {
         let sb = writer.store.shape();
         let Self { inode: new, pieces, node, value, hash } = self;
         let (number, generation) = (new.number(), writer.inodes.generation(&new));
-        let (mut extents, mut places) = (Vec::<Extent>::new(), Vec::new());
+        let (mut extents, mut places, mut allocated) = (Vec::<Extent>::new(), Vec::new(), 0);
+        let all = BlockRange::new(0, sb.block_size().blocks_for(value.len() as u64));
         for piece in pieces {
             let run = piece.run();
-            extents.push(written(BlockRange::at(places.len() as u64, run.blocks), run.start));
-            places.extend((run.start.0..run.end().0).map(VolumeBlock));
+            let range = BlockRange::at(places.len() as u64, run.blocks).until(all.end);
+            extents.push(written(range, run.start));
+            places.extend((run.start.0..run.start.0 + range.len()).map(VolumeBlock));
+            allocated += run.blocks;
             writer.alloc.log(handle, piece);
         }
         for (&at, bytes) in places.iter().zip(value.chunks(sb.block_size().byte_len())) {
@@ -267,7 +273,7 @@ impl Spare {
                 }
             }
         }
-        let blocks = (places.len() + usize::from(node.is_some())) as u64;
+        let blocks = allocated + if node.is_some() { sb.cluster_size().blocks() } else { 0 };
         let (uid, gid) = owner.read(|owner| (owner.uid(), owner.gid()));
         let made = writer.inodes.create(handle, &writer.alloc, new, |inode| {
             inode.raw.i_mode = (FileKind::Regular.mode_bits() | 0o600).into();
@@ -312,8 +318,7 @@ impl Freed {
         let mut nodes = PinnedNodes::of(cell, sb);
         let all = Change::Remove(BlockRange::from_block(0));
         let planned = change::plan(&writer.store, &writer.alloc, cell, &mut nodes, &all).await?;
-        let runs = planned.freed().map(|(run, _)| run);
-        let pins = writer.alloc.pin(runs, Place::XattrInode(number)).await?;
+        let pins = writer.alloc.pin(planned.freed(), Place::XattrInode(number)).await?;
         let inode = writer.alloc.pin_inode(number).await?;
         let freed = Self { nodes, planned, pins, inode };
         let is_small = freed.planned.rest.is_none() && freed.credits(sb) <= FREE_CREDITS_MAX;
@@ -331,9 +336,7 @@ impl Freed {
         let Self { nodes, planned, pins, inode } = self;
         planned.apply(handle, cell, &nodes, &[], 0, writer.store.shape());
         drop(nodes);
-        for (run, _) in planned.freed() {
-            writer.alloc.free(handle, &pins, run, true);
-        }
+        planned.free(handle, &writer.alloc, &pins, true);
         {
             let mut record = handle.inode(cell);
             record.raw.i_dtime = writer.clock.deleted_at(writer.store.shape()).into();

@@ -49,7 +49,7 @@ const GROUPS: Profile = Profile::new(
 .over_used_device();
 
 /// The volumes that campaigns know. Without a journal there is no prefix to keep, and e2fsck is a part of recovery.
-pub const PROFILES: [Profile; 17] = [
+pub const PROFILES: [Profile; 19] = [
     EXT4,
     Profile::new("ext4-4k", &["-t", "ext4", "-b", "4096", "-I", "256", "-J", "size=4"], 16 << 10),
     Profile::new(
@@ -133,6 +133,21 @@ pub const PROFILES: [Profile; 17] = [
             "quotatype=usrquota:grpquota:prjquota",
         ],
         6 << 10,
+    ),
+    // Eight groups of 256 clusters.
+    Profile::new(
+        "ext4-bigalloc",
+        &[
+            "-t", "ext4", "-b", "1024", "-C", "4096", "-I", "256", "-J", "size=1", "-g", "256", "-G", "4",
+            "-O", "bigalloc",
+        ],
+        8 << 10,
+    )
+    .over_used_device(),
+    Profile::new(
+        "ext4-bigalloc-64k",
+        &["-t", "ext4", "-b", "4096", "-C", "65536", "-I", "256", "-J", "size=4", "-O", "bigalloc"],
+        16 << 10,
     ),
     Profile { name: "ext4-online", online: true, ..GROUPS },
     UNLOGGED[0],
@@ -256,7 +271,7 @@ impl Profile {
                 _ => journal.push(block..block + 1),
             }
         }
-        let block_bytes = if self.mke2fs.contains(&"4096") { 4096 } else { 1024 };
+        let block_bytes = if self.mke2fs.windows(2).any(|two| two == ["-b", "4096"]) { 4096 } else { 1024 };
         Ok(Base { image: Image::new(std::fs::read(&path)?.into()), block_bytes, journal })
     }
 }
@@ -314,6 +329,8 @@ mod tests {
             ("ext4-inline", "inline_data", true),
             ("ext4-quota", "project", true),
             ("ext4-ea-inode", "ea_inode", true),
+            ("ext4-bigalloc", "bigalloc", true),
+            ("ext4-bigalloc", " 0 groups", false),
             ("ext4-unlogged", "extent", true),
             ("ext4-unlogged", "has_journal", false),
         ] {

@@ -222,7 +222,6 @@ fn opening_for_writing_refuses_by_name() {
         other => panic!("{other}"),
     };
     let refused = |mke2fs: &str| refused_image(&image(mke2fs, 16));
-    assert_eq!(refused("-t ext4 -O bigalloc"), "bigalloc");
     assert!(refused("-t ext4 -O ea_inode,^has_journal").starts_with("ea_inode"));
     let tuned = |mke2fs: &str, mode: &str| {
         let (_dir, path) = file(&image(mke2fs, 16));

@@ -230,7 +230,9 @@ fn still_in_use(
             for run in &transaction.freed {
                 let (from, to) = (run.start.0.max(first), run.end().0.min(end));
                 if from < to {
-                    own(&|bytes| set_bits(bytes, (from - first) as u32, (to - first) as u32));
+                    // Whole clusters are freed.
+                    let bit = |block: u64| ((block - first) >> sb.cluster_size().log2()) as u32;
+                    own(&|bytes| set_bits(bytes, bit(from), bit(to)));
                 }
             }
         }

@@ -13,7 +13,7 @@ fn blocks(start: u64, end: u64) -> BlockRange {
 
 /// A file of 3 written blocks at 100, recorded with `size` bytes.
 fn map() -> LiveMap {
-    let mut map = LiveMap::new(K4);
+    let mut map = LiveMap::new(K4, ClusterSize::BLOCK);
     map.learn(
         blocks(0, 1),
         &[(blocks(0, 3), Known::Written(at(100))), (BlockRange::from_block(3), Known::Hole)],
@@ -23,7 +23,7 @@ fn map() -> LiveMap {
 
 #[test]
 fn ranges_that_are_not_known_are_said_to_be_unknown() {
-    let mut map = LiveMap::new(K4);
+    let mut map = LiveMap::new(K4, ClusterSize::BLOCK);
     assert_eq!(map.read(7), None);
     assert_eq!(map.first_unknown(blocks(7, 9)), Some(7));
     map.learn(blocks(5, 6), &[(blocks(5, 8), Known::Hole)]);
@@ -202,7 +202,7 @@ fn a_range_over_more_runs_than_are_kept_becomes_known() {
             .collect()
     };
     for asked in [blocks(1400, 1600), blocks(0, 4500), blocks(2990, 3010)] {
-        let mut map = LiveMap::new(K4);
+        let mut map = LiveMap::new(K4, ClusterSize::BLOCK);
         let mut looks = 0;
         while let Some(unknown) = map.first_unknown(asked) {
             map.learn(asked, &leaf(unknown / 1500));
@@ -229,4 +229,76 @@ fn a_write_ends_before_the_first_block_that_was_not_logged() {
     map.place(blocks(5, 9), at(600));
     map.landed(blocks(5, 9), 8 * B + 100);
     assert_eq!(map.logged_until(ByteRange::new(B, 8 * B + 100)), 8 * B + 100);
+}
+
+/// A file on a volume with clusters of four blocks: a hole, but for block 5 at 105.
+fn clustered() -> LiveMap {
+    let mut map = LiveMap::new(K4, ClusterSize::from_log_blocks(2));
+    map.learn(
+        blocks(0, 1),
+        &[
+            (blocks(0, 4), Known::Hole),
+            (blocks(4, 5), Known::Implied(at(104))),
+            (blocks(5, 6), Known::Written(at(105))),
+            (blocks(6, 8), Known::Implied(at(106))),
+            (BlockRange::from_block(8), Known::Hole),
+        ],
+    );
+    map
+}
+
+#[test]
+fn a_cluster_is_reserved_once_and_its_implied_blocks_are_not() {
+    let mut map = clustered();
+    let need = map.need(blocks(3, 9));
+    assert_eq!((need.clusters, need.delayed_blocks, need.converted_blocks), (2, 2, 3));
+    map.mark_dirty(blocks(3, 4), 0);
+    assert_eq!(map.need(blocks(0, 4)).clusters, 0, "reserved for block 3");
+    map.mark_dirty(blocks(0, 1), 0);
+    assert_eq!(map.unrecorded_blocks(), 4);
+    assert_eq!(map.abandon(blocks(3, 4)), 0, "block 0 keeps it");
+    assert_eq!(map.abandon(blocks(0, 1)), 1);
+    // Two runs of holes in one cluster are one.
+    map.mark_dirty(blocks(9, 10), 0);
+    assert_eq!((map.need(blocks(8, 12)).clusters, map.need(blocks(8, 13)).clusters), (0, 1));
+    assert_eq!(map.stored(6), Some((blocks(6, 8), Stored::Hole)));
+}
+
+#[test]
+fn the_first_write_of_a_cluster_allocates_it_and_others_wait() {
+    let mut map = clustered();
+    map.mark_dirty(blocks(0, 1), 0);
+    map.mark_dirty(blocks(2, 4), 0);
+    assert_eq!(map.write_step(4), Some((blocks(4, 5), WriteStep::Zeroes)));
+    assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Allocate)));
+    map.claim(blocks(0, 1));
+    assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Wait)));
+    map.place(blocks(0, 1), at(200));
+    assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Wait)), "no transaction knows the cluster");
+    map.landed(blocks(0, 1), 4 * B);
+    assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::InPlace { to: at(202), fresh: true })));
+    assert_eq!(map.need(blocks(1, 2)), Need { converted_blocks: 1, ..Need::default() }, "block 1 is implied");
+    map.claim(blocks(2, 4));
+    map.landed(blocks(2, 4), 4 * B);
+    assert_eq!(map.read(2), Some((blocks(2, 4), Known::Written(at(202)))));
+    assert_eq!((map.reserved(), map.recordable_bytes(0)), ((0, 0), 4 * B));
+    // A delayed run that reaches into a cluster which another write allocates ends before it.
+    map.mark_dirty(blocks(8, 15), 0);
+    map.claim(blocks(14, 15));
+    assert_eq!(map.write_step(8), Some((blocks(8, 12), WriteStep::Allocate)));
+    map.failed(blocks(14, 15));
+    assert_eq!(map.write_step(8), Some((blocks(8, 15), WriteStep::Allocate)));
+}
+
+#[test]
+fn what_is_unmapped_leaves_nothing_known_of_its_clusters() {
+    let mut map = clustered();
+    map.unmap(blocks(5, 6));
+    assert_eq!(
+        (map.first_unknown(blocks(0, 12)), map.read(8).map(|(_, known)| known)),
+        (Some(4), Some(Known::Hole))
+    );
+    let mut map = clustered();
+    map.truncate(6, 6 * B);
+    assert_eq!(map.first_unknown(blocks(0, 12)), Some(6), "the rest of the cluster may still be the file's");
 }

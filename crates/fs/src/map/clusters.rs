@@ -1,0 +1,71 @@
+//! Extents of volumes that allocate clusters (`bigalloc`).
+//!
+//! Blocks of one logical cluster lie in one physical cluster, at the same offsets; some of them may not be mapped. Those are
+//! *implied*: their place is known, reads as zeroes, and is the file's (Linux: `get_implied_cluster_alloc`).
+
+use super::live::Known;
+use extant_format::{BlockRange, ClusterSize, Corrupt, Extent, Place, VolumeBlock};
+
+/// Checks the extents of one node.
+///
+/// # Errors
+/// An extent at another offset of its cluster than its blocks have in the file, or a logical cluster in two physical ones.
+pub(crate) fn check(extents: &[Extent], cluster: ClusterSize, place: Place) -> Result<(), Corrupt> {
+    let is_aligned = |e: &Extent| cluster.offset(e.physical.0) == cluster.offset(e.logical.0.into());
+    let in_two = |two: &[Extent]| {
+        let (last, next) = (two[0].logical_end() - 1, u64::from(two[1].logical.0));
+        let last_at = two[0].physical.0 + u64::from(two[0].blocks) - 1;
+        cluster.start(last) == cluster.start(next)
+            && cluster.start(last_at) != cluster.start(two[1].physical.0)
+    };
+    let broken = extents.iter().find(|e| !is_aligned(e));
+    let broken = broken.or_else(|| extents.windows(2).find(|two| in_two(two)).map(|two| &two[1]));
+    match broken {
+        None => Ok(()),
+        Some(extent) => {
+            let rule = "at the place of its blocks within their cluster (bigalloc)";
+            Err(Corrupt::field(place, "ee_start", extent.physical.0, rule))
+        }
+    }
+}
+
+/// Runs in order, without gaps and of whole clusters, with the implied blocks among the holes told apart.
+pub(crate) fn with_implied(runs: Vec<(BlockRange, Known)>, cluster: ClusterSize) -> Vec<(BlockRange, Known)> {
+    let mut joined: Vec<(BlockRange, Known)> = Vec::with_capacity(runs.len());
+    for (range, known) in runs {
+        match joined.last_mut() {
+            Some((last, Known::Hole)) if known == Known::Hole => last.end = range.end,
+            _ => joined.push((range, known)),
+        }
+    }
+    let place = |n: Option<usize>| match n.and_then(|n| joined.get(n)) {
+        Some((range, Known::Written(at) | Known::Unwritten(at))) => Some((*range, *at)),
+        _ => None,
+    };
+    let mut found = Vec::with_capacity(joined.len());
+    for (n, &(range, known)) in joined.iter().enumerate() {
+        if known != Known::Hole {
+            found.push((range, known));
+            continue;
+        }
+        let before = place(n.checked_sub(1));
+        let head = before.map_or(range.start, |_| cluster.end(range.start).min(range.end));
+        if let Some((run, at)) = before.filter(|_| range.start < head) {
+            let at = VolumeBlock(at.0 + run.len());
+            found.push((range.until(head), Known::Implied(at)));
+        }
+        let behind = place(Some(n + 1));
+        let tail = behind.map_or(range.end, |_| cluster.start(range.end).max(head));
+        if head < tail {
+            found.push((BlockRange::new(head, tail), Known::Hole));
+        }
+        if let Some((_, at)) = behind.filter(|_| tail < range.end) {
+            let at = VolumeBlock(at.0 - (range.end - tail));
+            found.push((BlockRange::new(tail, range.end), Known::Implied(at)));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+use super::*;
+use crate::map::edit::Budget;
+use crate::map::extents::Draft;
+use crate::map::testing::{INODE, Store, superblock};
+use extant_format::{ExtentNode, FileBlock, InodeNumber, RoCompat, Superblock};
+use extant_rt::Rng;
+use std::collections::{BTreeMap, BTreeSet};
+
+const CLUSTER: ClusterSize = ClusterSize::from_log_blocks(2);
+
+fn extent(logical: u32, physical: u64, blocks: u32) -> Extent {
+    Extent { logical: FileBlock(logical), physical: VolumeBlock(physical), blocks, unwritten: false }
+}
+
+fn runs(runs: &[(u64, u64, Known)]) -> Vec<(BlockRange, Known)> {
+    runs.iter().map(|&(start, end, known)| (BlockRange::new(start, end), known)).collect()
+}
+
+#[test]
+fn holes_beside_mapped_blocks_of_a_cluster_are_implied() {
+    let at = VolumeBlock;
+    let mapped = [
+        (0, 1, Known::Hole),
+        (1, 2, Known::Written(at(101))),
+        (2, 7, Known::Hole),
+        (7, 9, Known::Unwritten(at(203))),
+        (9, 10, Known::Hole),
+        (10, 12, Known::Written(at(206))),
+        (12, 20, Known::Hole),
+    ];
+    let told = [
+        (0, 1, Known::Implied(at(100))),
+        (1, 2, Known::Written(at(101))),
+        (2, 4, Known::Implied(at(102))),
+        (4, 7, Known::Implied(at(200))),
+        (7, 9, Known::Unwritten(at(203))),
+        (9, 10, Known::Implied(at(205))),
+        (10, 12, Known::Written(at(206))),
+        (12, 20, Known::Hole),
+    ];
+    assert_eq!(with_implied(runs(&mapped), CLUSTER), runs(&told));
+    // A hole that two leaves tell of is one.
+    let parted = [(0, 3, Known::Hole), (3, 6, Known::Hole), (6, 8, Known::Written(at(42)))];
+    let joined = [(0, 4, Known::Hole), (4, 6, Known::Implied(at(40))), (6, 8, Known::Written(at(42)))];
+    assert_eq!(with_implied(runs(&parted), CLUSTER), runs(&joined));
+}
+
+#[test]
+fn extents_that_break_the_rule_of_clusters_are_damage() {
+    let place = Place::ExtentNode(InodeNumber(12), None);
+    let is_sound = |extents: &[Extent]| check(extents, CLUSTER, place).is_ok();
+    assert!(is_sound(&[extent(0, 100, 3), extent(3, 103, 2), extent(8, 44, 1)]));
+    assert!(!is_sound(&[extent(1, 100, 3)]), "another offset");
+    assert!(!is_sound(&[extent(0, 100, 3), extent(3, 203, 1)]), "two clusters for one");
+}
+
+/// As the tests' volume, in clusters of four blocks.
+fn clustered() -> Superblock {
+    let mut raw = *superblock().raw();
+    let blocks = raw.s_blocks_count_lo.get() - 1;
+    raw.s_feature_ro_compat = (raw.s_feature_ro_compat.get() | RoCompat::BIGALLOC.bits()).into();
+    raw.s_log_cluster_size = 2.into();
+    raw.s_first_data_block = 0.into();
+    raw.s_clusters_per_group = 8192.into();
+    raw.s_blocks_per_group = 32768.into();
+    raw.s_blocks_count_lo = blocks.into();
+    raw.s_inodes_count = (raw.s_inodes_per_group.get() * (blocks / 32768)).into();
+    Superblock::from_raw(raw).unwrap()
+}
+
+/// Removes random ranges from random maps, and compares what is freed with a map of single blocks.
+#[test]
+fn a_cluster_is_freed_with_its_last_block() {
+    let sb = clustered();
+    assert_eq!(sb.cluster_size(), CLUSTER);
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let mut root = [0; 60];
+        ExtentNode::Leaf(Vec::new()).write_to(&mut root);
+        let mut store = Store::new(root, &sb);
+        let mut model: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut held: BTreeSet<u64> = BTreeSet::new();
+        let mut next = 1000;
+        for _ in 0..60 {
+            let start = rng.below(400);
+            let range = BlockRange::new(start, start + 1 + rng.below(24));
+            let mut draft = Draft::new(&store.root, &store, &sb, INODE).unwrap();
+            if rng.below(3) > 0 {
+                for block in range.blocks() {
+                    let first = CLUSTER.start(block);
+                    let of_cluster = (first..first + 4).find_map(|b| model.get(&b).map(|at| at - at % 4));
+                    let at = of_cluster.unwrap_or_else(|| {
+                        next += 4 * (1 + rng.below(2));
+                        held.insert(next);
+                        next
+                    }) + block % 4;
+                    model.insert(block, at);
+                    let one = Extent { unwritten: rng.below(2) == 0, ..extent(block as u32, at, 1) };
+                    draft.replace(BlockRange::one(block), &[one]).unwrap();
+                }
+            } else {
+                let rest = draft.remove_back(range, &mut Budget::new(32768, 1000)).unwrap();
+                draft.shrink().unwrap();
+                let removed = BlockRange::new(rest.map_or(range.start, |rest| rest.end), range.end);
+                model.retain(|block, _| !removed.contains(*block));
+                let used: BTreeSet<u64> = model.values().map(|at| at - at % 4).collect();
+                let free: BTreeSet<u64> = held.difference(&used).copied().collect();
+                held = used;
+                let found = draft.freed_clusters().unwrap();
+                let found: Vec<u64> =
+                    found.iter().flat_map(|run| (run.start.0..run.end().0).step_by(4)).collect();
+                assert_eq!(found.iter().copied().collect::<BTreeSet<_>>(), free, "seed {seed}");
+                assert_eq!(found.len(), free.len(), "seed {seed}: each once");
+            }
+            store.apply(&draft.finish(), |node, to, news| node.write_to(to, news));
+        }
+        assert!(!store.nodes.is_empty(), "seed {seed}: a tree with leaves of its own");
+    }
+}
