@@ -114,6 +114,8 @@ pub struct DirtyRun<'a> {
     /// The file's size when the run was taken, before any of it: no byte below this size is newer than the run unless its
     /// page is dirty again, so that a recorded size may grow up to here once the run is on the device.
     pub size_bytes: u64,
+    /// The number of the run among the file's: the same each time that the rest of a run is asked about, and no other's.
+    pub number: u64,
 }
 
 impl DirtyRun<'_> {
@@ -217,7 +219,8 @@ pub trait Backing: Send + Sync + fmt::Debug + 'static {
     fn map_read(&self, range: ByteRange) -> Answer<'_, ReadExtent>;
 
     /// Gives a run of dirty bytes places to be written to; a file system allocates blocks now if there are none, in
-    /// memory only. Where the answer says that the map changes, [`Backing::finish_write`] follows, once for the whole run.
+    /// memory only. Where the answer says that the map changes, [`Backing::finish_write`] follows, once for the whole run
+    /// and after the answers to all of it: an answer must not wait for that of the same run ([`DirtyRun::number`]).
     /// A block that was given a place anew is not answered again before that; a second caller waits.
     fn prepare_write<'a>(&'a self, run: DirtyRun<'a>) -> Answer<'a, Placed>;
 

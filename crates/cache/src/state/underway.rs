@@ -7,7 +7,7 @@ use std::ops::Deref;
 
 /// Which run of a file, in the order in which they were taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RunNo(u64);
+pub(crate) struct RunNo(pub(crate) u64);
 
 /// The pages of a file under write-back: a set that changes by whole runs.
 #[derive(Debug, Default)]

@@ -80,7 +80,8 @@ impl Writing {
         while !pieces.is_empty() {
             inner.shared.rt.charge(Cost::MapLookup(1));
             let answer = caught(async {
-                let run = DirtyRun { pieces: &pieces, size_bytes: self.run.size_bytes };
+                let WriteRun { size_bytes, number, .. } = self.run;
+                let run = DirtyRun { pieces: &pieces, size_bytes, number: number.0 };
                 let mut placed = inner.backing.prepare_write(run).await?;
                 match_up(&mut pieces, &mut placed);
                 Ok(placed)

@@ -5,7 +5,7 @@
 //! volume points to what was written: no crash shows blocks without their data. Data of files with data=journal are not
 //! written there but logged in the same handle (`journalled`).
 
-use super::contents::{Contents, Live};
+use super::contents::{Contents, Live, NewPlace};
 use super::inline;
 use super::removal::Removal;
 use crate::alloc::{Allocated, Privilege, Reservation};
@@ -169,15 +169,15 @@ impl Contents {
             let mut at = piece.start;
             while at < piece.end {
                 let end = if is_journalled { self.logged_together_end(at, piece.end) } else { piece.end };
-                match self.place_at(at, end, placed.extents.is_empty()).await {
+                match self.place_at(at, end, Some(run.number), placed.extents.is_empty()).await {
                     Ok(Some(extent)) => {
                         let extent = if is_journalled { self.through_log(extent) } else { extent };
                         at = extent.range.end;
                         placed.extents.push(extent);
                     }
                     Ok(None) if placed.extents.is_empty() => {}
-                    // Blocks already placed are written first: the rest may wait for their completion. The next call meets
-                    // the error again.
+                    // Blocks already placed are submitted first: the rest may wait for the end of another run, or for a node of
+                    // the map. The next call meets the error again.
                     Ok(None) | Err(_) if !placed.extents.is_empty() => return Ok(placed),
                     Ok(None) => {}
                     Err(error) => return Err(error),
@@ -187,25 +187,45 @@ impl Contents {
         Ok(placed)
     }
 
-    /// Places what begins at byte `at`; `None` if that needs another try, after a wait where the caller `may_wait`. Zeroes of a
-    /// hole get no place: [`Contents::finish`] is given them.
-    pub(super) async fn place_at(&self, at: u64, end: u64, may_wait: bool) -> Result<Option<WriteExtent>> {
+    /// Places what begins at byte `at`, for a run of write-back or a direct write; `None` if that needs another try, after a wait
+    /// where the caller `may_wait`. Zeroes of a hole get no place: [`Contents::finish`] is given them.
+    ///
+    /// Runs and direct writes claim blocks, and with them the clusters that are to be allocated, in ascending order, and wait for
+    /// claims of others only: no wait ends in a circle.
+    pub(super) async fn place_at(
+        &self,
+        at: u64,
+        end: u64,
+        run: Option<u64>,
+        may_wait: bool,
+    ) -> Result<Option<WriteExtent>> {
         let (block, last) = (at >> self.block.log2(), self.block.blocks_for(end));
         let step = {
             let mut live = self.live.lock();
             let step = live.map.write_step(block);
             let step = step.map(|(blocks, step)| (blocks.until(last), step));
-            if let Some((blocks, WriteStep::Allocate | WriteStep::InPlace { .. })) = step {
-                live.map.claim(blocks);
+            match step {
+                Some((blocks, WriteStep::Allocate | WriteStep::InPlace { .. })) => {
+                    live.map.claim(blocks);
+                    step
+                }
+                Some((blocks, WriteStep::Share)) => {
+                    let cluster = self.sb().cluster_size();
+                    let place = run.and_then(|run| live.shared_place(block, run, cluster));
+                    place.map_or(Some((blocks, WriteStep::Wait)), |to| {
+                        live.map.share(blocks, to);
+                        Some((blocks, WriteStep::InPlace { to, fresh: true }))
+                    })
+                }
+                _ => step,
             }
-            step
         };
         let (blocks, to, fresh) = match step {
             None => {
                 self.know(BlockRange::new(block, last)).await?;
                 return Ok(None);
             }
-            Some((_, WriteStep::Wait)) => {
+            Some((_, WriteStep::Wait | WriteStep::Share)) => {
                 if may_wait {
                     self.wait_landed(block).await;
                 }
@@ -218,7 +238,7 @@ impl Contents {
             Some((blocks, WriteStep::Overwrite(to))) => (blocks, to, false),
             Some((blocks, WriteStep::InPlace { to, fresh })) => (blocks, to, fresh),
             Some((blocks, WriteStep::Allocate)) => {
-                let (to, got) = self.allocate(blocks).await?;
+                let (to, got) = self.allocate(blocks, run).await?;
                 (blocks.until(blocks.start + got), to, true)
             }
         };
@@ -231,8 +251,9 @@ impl Contents {
         Ok(Some(extent))
     }
 
-    /// Gives claimed blocks a place. Gives its first block and how many got one; the others are delayed again.
-    pub(super) async fn allocate(&self, blocks: BlockRange) -> Result<(VolumeBlock, u64)> {
+    /// Gives claimed blocks a place, for a run of write-back if there is one. Gives its first block and how many got one; the
+    /// others are delayed again.
+    pub(super) async fn allocate(&self, blocks: BlockRange, run: Option<u64>) -> Result<(VolumeBlock, u64)> {
         let cluster = self.sb().cluster_size();
         // Of its first cluster nothing has a place: it would be implied.
         let want = cluster.count(blocks).min(u64::from(u32::MAX)) as u32;
@@ -273,12 +294,12 @@ impl Contents {
                 live.put_back(rest);
             }
             let got = allocated.map(|allocated| {
-                let (run, skipped) = (allocated.run(), cluster.offset(blocks.start));
-                let placed = BlockRange::at(blocks.start, run.blocks - skipped).until(blocks.end);
-                let to = VolumeBlock(run.start.0 + skipped);
+                let (at, skipped) = (allocated.run(), cluster.offset(blocks.start));
+                let placed = BlockRange::at(blocks.start, at.blocks - skipped).until(blocks.end);
+                let to = VolumeBlock(at.start.0 + skipped);
                 live.map.place(placed, to);
                 live.last_placed = Some((placed.end, VolumeBlock(to.0 + placed.len())));
-                live.places.insert(placed.start, allocated);
+                live.places.insert(placed.start, NewPlace { allocated, run });
                 (to, placed.len())
             });
             let done = got.as_ref().map_or(0, |&(_, blocks)| blocks);
@@ -350,11 +371,11 @@ impl Contents {
             let mut live = self.live.lock();
             live.map.failed(blocks);
             let starts: Vec<u64> = live.places.range(blocks.blocks()).map(|(&start, _)| start).collect();
-            let gone: Vec<Allocated> = starts.iter().filter_map(|start| live.places.remove(start)).collect();
+            let gone: Vec<_> = starts.iter().filter_map(|start| live.places.remove(start)).collect();
             (gone, live.wake())
         };
-        for allocated in gone {
-            let reservation = self.writer.alloc.take_back(allocated);
+        for place in gone {
+            let reservation = self.writer.alloc.take_back(place.allocated);
             self.live.lock().put_back(reservation);
         }
         wakers.into_iter().for_each(Waker::wake);
@@ -397,9 +418,9 @@ impl Contents {
     /// Logs the allocation of new blocks in flight; gives how many the file gets: whole clusters.
     pub(super) fn log_place(&self, handle: &mut Handle, live: &mut Live, blocks: BlockRange) -> u64 {
         let place = live.places.remove(&blocks.start).expect("new blocks in flight have a place");
-        let allocated = place.run().blocks;
-        self.writer.alloc.log(handle, place);
-        allocated
+        let data_blocks = place.allocated.run().blocks;
+        self.writer.alloc.log(handle, place.allocated);
+        data_blocks
     }
 
     /// Plans a change of the map and logs it, with the blocks that it frees and with the size that the file has on the device

@@ -10,7 +10,8 @@ use crate::{Error, Result};
 use extant_cache::ByteRange;
 use extant_cache::accounts::{Account, Charge};
 use extant_format::{
-    BlockRange, BlockSize, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place, Superblock, VolumeBlock,
+    BlockRange, BlockSize, ClusterSize, FileKind, Incompat, Inode, InodeFlags, InodeNumber, Place,
+    Superblock, VolumeBlock,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -54,8 +55,8 @@ pub(super) struct Live {
     pub(super) reservation: Option<Reservation>,
     /// Clusters of it that are kept for nodes.
     pub(super) for_nodes: u64,
-    /// Blocks allocated and not logged, by their place in the file.
-    pub(super) places: BTreeMap<u64, Allocated>,
+    /// Blocks allocated and not logged, by the first that is in flight to them.
+    pub(super) places: BTreeMap<u64, NewPlace>,
     /// The file block and the volume block behind what was placed last.
     pub(super) last_placed: Option<(u64, VolumeBlock)>,
     /// The inode's times are newer than any transaction knows.
@@ -63,6 +64,14 @@ pub(super) struct Live {
     /// The inode is an orphan because blocks are mapped behind its recorded size.
     pub(super) is_ahead: bool,
     waiters: Vec<Waker>,
+}
+
+/// Blocks that are allocated for a write in flight.
+#[derive(Debug)]
+pub(super) struct NewPlace {
+    pub(super) allocated: Allocated,
+    /// The run of write-back that writes to them, if one does.
+    pub(super) run: Option<u64>,
 }
 
 /// Blocks of an extent that an allocation ahead of writes gets, as a rule.
@@ -363,7 +372,7 @@ impl Contents {
     pub(super) async fn wait_landed(&self, block: u64) {
         poll_fn(|cx| {
             let mut live = self.live.lock();
-            if !matches!(live.map.write_step(block), Some((_, WriteStep::Wait))) {
+            if !matches!(live.map.write_step(block), Some((_, WriteStep::Wait | WriteStep::Share))) {
                 return Poll::Ready(());
             }
             live.waiters.push(cx.waker().clone());
@@ -454,6 +463,13 @@ impl Live {
     /// Puts back what of [`Self::take_reserved`] was not used.
     pub(super) fn put_back(&mut self, rest: Reservation) {
         self.keep(rest);
+    }
+
+    /// The place of block `block` in a cluster that is allocated for a run of write-back, this one.
+    pub(super) fn shared_place(&self, block: u64, run: u64, cluster: ClusterSize) -> Option<VolumeBlock> {
+        let (&first, place) = self.places.range(..cluster.end(block + 1)).next_back()?;
+        let (skip, at) = (block - cluster.start(first), place.allocated.run());
+        (place.run == Some(run) && skip < at.blocks).then(|| VolumeBlock(at.start.0 + skip))
     }
 
     /// Gives up the reservation for `delayed` clusters, and that for nodes once nothing may need any; dropped without locks.

@@ -425,7 +425,7 @@ impl Contents {
     async fn place_all(&self, bytes: ByteRange, placed: &mut WrittenRun) -> Result<()> {
         let mut at = bytes.start;
         while at < bytes.end {
-            if let Some(extent) = self.place_at(at, bytes.end, true).await? {
+            if let Some(extent) = self.place_at(at, bytes.end, None, true).await? {
                 at = extent.range.end;
                 placed.extents.push(WrittenExtent { extent, result: Ok(()), bytes: None });
             }

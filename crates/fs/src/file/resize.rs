@@ -163,10 +163,8 @@ impl OpenFile {
     async fn shrink(&self, bytes: u64, delays: bool) -> Result<()> {
         let contents = &*self.contents;
         let from = contents.block.blocks_for(bytes);
-        let kept = BlockRange::new(contents.sb().cluster_size().start(from), from);
-        if !kept.is_empty() {
-            self.settle_clusters(kept).await?;
-        }
+        let behind = BlockRange::from_block(from);
+        self.settle_around(behind).await?;
         // From the last block that stays on: its rest is zeroed, and no page of it is read meanwhile.
         let cut = ByteRange::new(bytes, u64::MAX);
         let exclusion = self.mapping.exclude(cut).await;
@@ -183,13 +181,15 @@ impl OpenFile {
             live.give_back(delayed)
         };
         drop(given_back);
+        // Writes that have ended since may have allocated the last cluster.
+        let settled = self.settle_around(behind).await;
         let edits = contents.edits.lock().await;
         if delays && contents.delay_removal().await {
             return Ok(());
         }
         let orphans = &contents.writer.orphans;
         let records_size = |step: Step| if orphans.are_recorded() { step.first } else { step.last };
-        let result = free_from(
+        let freeing = free_from(
             &contents.writer,
             &contents.cell,
             from,
@@ -206,8 +206,11 @@ impl OpenFile {
                     orphans.remove(handle, &contents.cell, Orphan::Shrinking);
                 }
             },
-        )
-        .await;
+        );
+        let result = match settled {
+            Ok(()) => freeing.await,
+            Err(error) => Err(error),
+        };
         {
             let mut live = contents.live.lock();
             live.version += 1;

@@ -137,7 +137,12 @@ impl OpenFile {
     /// Allocates the holes of a range as unwritten blocks.
     async fn allocate_holes(&self, blocks: BlockRange) -> Result<()> {
         let contents = &*self.contents;
-        self.settle_clusters(blocks).await?;
+        // Holes are allocated in clusters of which nothing is delayed.
+        let clusters = contents.sb().cluster_size().around(blocks);
+        let is_settled = contents.live.lock().map.is_settled(clusters);
+        if !contents.sb().cluster_size().is_block() && !is_settled {
+            self.write_out(contents.bytes_of(clusters)).await?;
+        }
         let holes = contents.reserve_holes(blocks, self.privilege()).await?;
         let placed = contents.place_holes(&holes).await;
         if placed.is_err() {
@@ -147,16 +152,19 @@ impl OpenFile {
         if contents.sb().cluster_size().is_block() { Ok(()) } else { self.map_implied(blocks).await }
     }
 
-    /// Writes back what is dirty in the clusters of a range, of a volume that has any. Then none of their blocks has a place that
-    /// only memory knows, or is about to get one: a cluster of which the map has no block can be freed. The caller keeps writers
-    /// out.
-    pub(super) async fn settle_clusters(&self, blocks: BlockRange) -> Result<()> {
+    /// Writes back those blocks of the first and the last cluster of a range that lie outside it, where their places are theirs only
+    /// as long as blocks of the range are mapped: then the map has them, and keeps the cluster. Delayed blocks of such a cluster
+    /// are none of these as long as no write of the range is under way. The caller keeps writers out.
+    pub(super) async fn settle_around(&self, blocks: BlockRange) -> Result<()> {
         let contents = &*self.contents;
-        let cluster = contents.sb().cluster_size();
-        match cluster.is_block() {
-            true => Ok(()),
-            false => self.write_out(contents.bytes_of(cluster.around(blocks))).await,
+        let around = contents.sb().cluster_size().around(blocks);
+        for outside in [around.until(blocks.start), BlockRange::new(blocks.end, around.end)] {
+            let has_implied = contents.live.lock().map.writes_implied(outside);
+            if has_implied {
+                self.write_out(contents.bytes_of(outside)).await?;
+            }
         }
+        Ok(())
     }
 
     /// Maps the implied blocks of a range as unwritten.
@@ -189,13 +197,17 @@ impl OpenFile {
         if whole.is_empty() {
             return contents.log_times(false).await;
         }
-        self.settle_clusters(whole).await?;
+        self.settle_around(whole).await?;
         let mut nodes = self.reserve_split(whole).await?;
         let cut = contents.bytes_of(whole);
         let exclusion = self.mapping.exclude(cut).await;
         self.drop_pages(cut, size).await?;
         contents.unreserve(whole);
-        let removed = contents.remove(whole, nodes.as_mut(), size).await;
+        // Writes of the range that have ended since may have allocated its clusters.
+        let removed = match self.settle_around(whole).await {
+            Ok(()) => contents.remove(whole, nodes.as_mut(), size).await,
+            Err(error) => Err(error),
+        };
         drop(exclusion);
         removed
     }
@@ -387,7 +399,7 @@ impl Contents {
                     run.inspect(|&run| live.map.claim(run))
                 };
                 let Some(run) = run else { break };
-                match self.allocate(run).await {
+                match self.allocate(run, None).await {
                     Ok((to, blocks)) => {
                         at = run.start + blocks;
                         placed.push(unwritten(run.until(at), to));

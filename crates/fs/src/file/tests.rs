@@ -1,6 +1,7 @@
 //! Files on volumes that mke2fs made, over free space full of garbage; a vector, debugfs and e2fsck are the judges.
 
 mod ahead;
+mod clusters;
 mod crash;
 mod defrag;
 mod direct;
@@ -107,7 +108,8 @@ impl Bed {
     /// Commits, with the free counts that the volume has at its end.
     pub(super) async fn commit_counts(&self) {
         let writer = &*self.writer;
-        let (blocks, inodes) = writer.store.groups().free_totals();
+        let (clusters, inodes) = writer.store.groups().free_totals();
+        let blocks = clusters << writer.store.shape().cluster_size().log2();
         let counts = writer.alloc.statfs();
         assert_eq!((counts.free, counts.free_inodes), (blocks, inodes), "nothing is promised at the end");
         {
@@ -280,6 +282,7 @@ fn files_hold_what_was_written_on_every_geometry() {
         ("ext4 64k", 64, "-t ext4 -b 65536 -O ^has_journal -N 256", 4 << 20),
         ("ext2 1k", 32, "-t ext2 -b 1024 -I 128 -N 256", 1 << 20),
         ("ext2 4k", 32, "-t ext2 -b 4096 -N 256", 1 << 20),
+        ("bigalloc", 32, "-t ext4 -b 1024 -O ^has_journal,bigalloc -C 8192 -N 256", 1 << 20),
         ("inline data", 32, "-t ext4 -b 4096 -O ^has_journal,inline_data -I 512 -N 256", 100_000),
         ("full volume", 2, "-t ext4 -b 1024 -O ^has_journal -m 0 -N 64", 1 << 20),
     ] {

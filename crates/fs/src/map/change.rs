@@ -185,7 +185,8 @@ enum Writes {
     Pointers(Vec<NodeWrite<PointerWrites>>),
 }
 
-/// The mappings around block `logical`: all those in the leaf node that covers it, of whole clusters. Reads nodes that are not in memory.
+/// The mappings around block `logical`: all those in the leaf node that covers it, of whole clusters. Reads nodes that are not
+/// in memory.
 ///
 /// # Errors
 /// A damaged map, or one that cannot be read.
@@ -203,7 +204,7 @@ pub(crate) async fn look_up(
             (root(inode, form), form)
         });
         let found = match form {
-            Form::Tree => Draft::new(&root, &nodes, sb, cell.number())
+            Form::Tree => Draft::to_look_up(&root, &nodes, sb, cell.number())
                 .and_then(|mut draft| around(&mut draft, logical, sb.cluster_size())),
             Form::Pointers => PointerDraft::new(&root, &nodes, sb, cell.number()).leaf(logical),
         };

@@ -18,18 +18,21 @@ pub(crate) fn check(extents: &[Extent], cluster: ClusterSize, place: Place) -> R
         cluster.start(last) == cluster.start(next)
             && cluster.start(last_at) != cluster.start(two[1].physical.0)
     };
-    let broken = extents.iter().find(|e| !is_aligned(e));
-    let broken = broken.or_else(|| extents.windows(2).find(|two| in_two(two)).map(|two| &two[1]));
-    match broken {
+    let unaligned = extents.iter().find(|e| !is_aligned(e));
+    match unaligned.or_else(|| extents.windows(2).find(|two| in_two(two)).map(|two| &two[1])) {
         None => Ok(()),
-        Some(extent) => {
-            let rule = "at the place of its blocks within their cluster (bigalloc)";
-            Err(Corrupt::field(place, "ee_start", extent.physical.0, rule))
-        }
+        Some(extent) => Err(broken(extent, place)),
     }
 }
 
-/// Runs in order, without gaps and of whole clusters, with the implied blocks among the holes told apart.
+/// The damage of an extent that does not lie where its cluster does.
+pub(super) fn broken(extent: &Extent, place: Place) -> Corrupt {
+    let rule = "at the place of its blocks within their cluster (bigalloc)";
+    Corrupt::field(place, "ee_start", extent.physical.0, rule)
+}
+
+/// Runs in order, without gaps and of whole clusters, with the implied blocks among the holes told apart. Runs at other offsets of
+/// their clusters than their blocks have in the file imply nothing: that is damage, which a change of the map meets.
 pub(crate) fn with_implied(runs: Vec<(BlockRange, Known)>, cluster: ClusterSize) -> Vec<(BlockRange, Known)> {
     let mut joined: Vec<(BlockRange, Known)> = Vec::with_capacity(runs.len());
     for (range, known) in runs {
@@ -39,7 +42,11 @@ pub(crate) fn with_implied(runs: Vec<(BlockRange, Known)>, cluster: ClusterSize)
         }
     }
     let place = |n: Option<usize>| match n.and_then(|n| joined.get(n)) {
-        Some((range, Known::Written(at) | Known::Unwritten(at))) => Some((*range, *at)),
+        Some((range, Known::Written(at) | Known::Unwritten(at)))
+            if cluster.offset(at.0) == cluster.offset(range.start) =>
+        {
+            Some((*range, *at))
+        }
         _ => None,
     };
     let mut found = Vec::with_capacity(joined.len());

@@ -36,21 +36,6 @@ struct Child {
 }
 
 impl TreeNode {
-    fn parse(
-        bytes: &[u8],
-        cx: &ExtentContext<'_>,
-        sb: &Superblock,
-        inode: InodeNumber,
-    ) -> Result<Self, Corrupt> {
-        let node = ExtentNode::parse(bytes, cx)?;
-        if let ExtentNode::Leaf(extents) = &node
-            && !sb.cluster_size().is_block()
-        {
-            clusters::check(extents, sb.cluster_size(), Place::ExtentNode(inode, cx.block))?;
-        }
-        Ok(Self::from_format(node))
-    }
-
     fn from_format(node: ExtentNode) -> Self {
         match node {
             ExtentNode::Leaf(extents) => Self { depth: 0, entries: Entries::Leaf(extents) },
@@ -133,6 +118,8 @@ pub(crate) struct Draft<'a, N> {
     /// may become so once the blocks that it gave up are mapped again.
     reshapes: bool,
     copies: u32,
+    /// The rule of clusters is checked in each leaf.
+    is_strict: bool,
 }
 
 impl<'a, N: Nodes> Draft<'a, N> {
@@ -143,20 +130,53 @@ impl<'a, N: Nodes> Draft<'a, N> {
         sb: &'a Superblock,
         inode: InodeNumber,
     ) -> Result<Self, Stop> {
-        let node = TreeNode::parse(root, &ExtentContext::root(sb, inode), sb, inode)?;
-        let nodes = BTreeMap::from([(NodeAt::Root, node)]);
-        Ok(Self {
+        Self::of(root, source, sb, inode, !sb.cluster_size().is_block())
+    }
+
+    /// As [`Self::new`], for look-ups alone: a file whose extents break the rule of clusters can be read.
+    pub(crate) fn to_look_up(
+        root: &[u8; ROOT_BYTES],
+        source: &'a N,
+        sb: &'a Superblock,
+        inode: InodeNumber,
+    ) -> Result<Self, Stop> {
+        Self::of(root, source, sb, inode, false)
+    }
+
+    fn of(
+        root: &[u8; ROOT_BYTES],
+        source: &'a N,
+        sb: &'a Superblock,
+        inode: InodeNumber,
+        is_strict: bool,
+    ) -> Result<Self, Stop> {
+        let (nodes, dirty, freed, replaced) = Default::default();
+        let mut draft = Self {
             sb,
             inode,
             source,
             nodes,
-            dirty: Default::default(),
+            dirty,
             news: 0,
-            freed: Vec::new(),
-            replaced: Vec::new(),
+            freed,
+            replaced,
             reshapes: false,
             copies: 0,
-        })
+            is_strict,
+        };
+        let node = draft.parse(root, &ExtentContext::root(sb, inode))?;
+        draft.nodes.insert(NodeAt::Root, node);
+        Ok(draft)
+    }
+
+    fn parse(&self, bytes: &[u8], cx: &ExtentContext<'_>) -> Result<TreeNode, Corrupt> {
+        let node = ExtentNode::parse(bytes, cx)?;
+        if let ExtentNode::Leaf(extents) = &node
+            && self.is_strict
+        {
+            clusters::check(extents, self.sb.cluster_size(), Place::ExtentNode(self.inode, cx.block))?;
+        }
+        Ok(TreeNode::from_format(node))
     }
 
     /// The extents of the leaf responsible for block `logical`, and the blocks that it is responsible for.
@@ -165,15 +185,22 @@ impl<'a, N: Nodes> Draft<'a, N> {
         Ok((path.range, self.extents(path.leaf)))
     }
 
-    /// Whether a block of the range is mapped.
-    pub(super) fn maps_any(&mut self, range: BlockRange) -> Result<bool, Stop> {
-        let mut at = range.start;
-        while at < range.end {
-            let (leaf, extents) = self.leaf(at)?;
-            if extents.iter().any(|e| e.range().overlaps(range)) {
-                return Ok(true);
+    /// Whether a block of a cluster is mapped, which lies at `at`.
+    ///
+    /// # Errors
+    /// One is mapped elsewhere: leaves are checked one by one before.
+    fn maps_any(&mut self, cluster: BlockRange, at: VolumeBlock) -> Result<bool, Stop> {
+        let (size, inode) = (self.sb.cluster_size(), self.inode);
+        let mut block = cluster.start;
+        while block < cluster.end {
+            let (leaf, extents) = self.leaf(block)?;
+            if let Some(found) = extents.iter().find_map(|extent| clip(extent, cluster)) {
+                return match size.start(found.physical.0) == at.0 {
+                    true => Ok(true),
+                    false => Err(clusters::broken(&found, Place::Inode(inode)).into()),
+                };
             }
-            at = leaf.end;
+            block = leaf.end;
         }
         Ok(false)
     }
@@ -189,17 +216,19 @@ impl<'a, N: Nodes> Draft<'a, N> {
             clusters.start = clusters.start.max(done);
             done = clusters.end;
             let one = |start| BlockRange::at(start, cluster.blocks());
-            if !clusters.is_empty() && self.maps_any(one(clusters.start))? {
+            let first = (cluster.start(extent.logical.0.into()), cluster.start(extent.physical.0));
+            let place = |start: u64| VolumeBlock(first.1 + (start - first.0));
+            if !clusters.is_empty() && self.maps_any(one(clusters.start), place(clusters.start))? {
                 clusters.start += cluster.blocks();
             }
-            if !clusters.is_empty() && self.maps_any(one(clusters.end - cluster.blocks()))? {
-                clusters.end -= cluster.blocks();
+            let last = clusters.end - cluster.blocks();
+            if !clusters.is_empty() && self.maps_any(one(last), place(last))? {
+                clusters.end = last;
             }
             if clusters.is_empty() {
                 continue;
             }
-            let skipped = clusters.start - cluster.start(extent.logical.0.into());
-            let at = VolumeBlock(cluster.start(extent.physical.0) + skipped);
+            let at = place(clusters.start);
             match freed.last_mut().filter(|last| last.end() == at) {
                 Some(last) => last.blocks += clusters.len(),
                 None => freed.push(PhysicalRun::new(at, clusters.len())),
@@ -419,7 +448,7 @@ impl<'a, N: Nodes> Draft<'a, N> {
         // A damaged tree may lead to a node again, at another depth.
         if self.nodes.get(&at).is_none_or(|node| cx.depth != Some(node.depth)) {
             let bytes = self.source.node(block).ok_or(Stop::Missing(block))?;
-            let node = TreeNode::parse(&bytes, cx, self.sb, self.inode)?;
+            let node = self.parse(&bytes, cx)?;
             self.nodes.insert(at, node);
         }
         Ok(())

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! With `bigalloc` a hole of a cluster that the file has is *implied*, and is written as an unwritten block is. Of a cluster that
-//! is delayed, one write is in flight at a time until one has allocated it.
+//! is delayed, the blocks of one run of write-back are in flight until it is allocated; those of others wait. Where the run has
+//! several pieces in the cluster, the first is *new* and the others *share* its place.
 //!
 //! The block in which a file ended when a write of it was taken stays *beyond* after the write has ended: its bytes past that
 //! end may have come to its page since, before or after the write was taken. So the recorded size never grows over bytes that
@@ -44,6 +45,9 @@ pub(crate) enum Known {
 pub(crate) enum Was {
     /// Delayed: its place was allocated for this write.
     New,
+    /// Delayed, in a cluster that is being allocated for a `New` block of the same run of write-back: its place is void if that
+    /// block's write fails.
+    Shared,
     Unwritten,
     Written,
 }
@@ -113,6 +117,8 @@ pub(crate) enum WriteStep {
     Zeroes,
     /// An earlier write to it has not ended.
     Wait,
+    /// A write that allocates its cluster has not ended: one of the same run of write-back shares the place, others wait.
+    Share,
 }
 
 /// The addition to the file's reservation when a range is marked dirty.
@@ -208,7 +214,7 @@ impl LiveMap {
     pub(crate) fn read(&self, at: u64) -> Option<(BlockRange, Known)> {
         if let Some((run, pending)) = self.pending.get(at) {
             let known = match pending {
-                Pending::Delayed | Pending::InFlight { was: Was::New, .. } => Known::Hole,
+                Pending::Delayed | Pending::InFlight { was: Was::New | Was::Shared, .. } => Known::Hole,
                 Pending::Converts(at) => Known::Unwritten(at),
                 Pending::Beyond { at, .. } => Known::Written(at),
                 Pending::InFlight { to, was: Was::Unwritten, .. } => to.map_or(Known::Hole, Known::Unwritten),
@@ -320,8 +326,16 @@ impl LiveMap {
         let place = |block: u64| VolumeBlock(first.0 + (block - clusters.start));
         for part in [clusters.until(run.start), BlockRange::new(run.end, clusters.end)] {
             let pending: Vec<_> = self.pending.iter_in(part).collect();
-            for (blocks, _) in pending.into_iter().filter(|(_, pending)| *pending == Pending::Delayed) {
-                self.pending.insert(blocks, Pending::Converts(place(blocks.start)));
+            for (blocks, pending) in pending {
+                match pending {
+                    Pending::Delayed => self.pending.insert(blocks, Pending::Converts(place(blocks.start))),
+                    // Logged or failed from now on as over an unwritten block.
+                    Pending::InFlight { to, was: Was::Shared, valid_bytes } => {
+                        self.pending
+                            .insert(blocks, Pending::InFlight { to, was: Was::Unwritten, valid_bytes });
+                    }
+                    _ => {}
+                }
             }
             let known: Vec<_> = self.known.iter_in(part).collect();
             for (blocks, _) in known.into_iter().filter(|(_, known)| *known == Known::Hole) {
@@ -424,7 +438,7 @@ impl LiveMap {
     }
 
     /// A range, of which nothing is delayed or in flight, is not mapped any more. Other blocks of the clusters that it begins and
-    /// ends in have no write under way.
+    /// ends in have places of their own, or none.
     pub(crate) fn unmap(&mut self, range: BlockRange) {
         self.pending.remove(range);
         match self.cluster.is_block() {
@@ -469,7 +483,9 @@ impl LiveMap {
         if let Some((run, pending)) = self.pending.get(at) {
             let step = match pending {
                 // The first write of a cluster allocates it.
-                Pending::Delayed if self.is_being_allocated(self.cluster_of(run.start)) => WriteStep::Wait,
+                Pending::Delayed if self.is_being_allocated(self.cluster_of(run.start)) => {
+                    return Some((run.until(self.cluster.end(run.start + 1)), WriteStep::Share));
+                }
                 Pending::Delayed if self.is_being_allocated(self.cluster_of(run.end - 1)) => {
                     return Some((run.until(self.cluster.start(run.end - 1)), WriteStep::Allocate));
                 }
@@ -500,6 +516,12 @@ impl LiveMap {
             };
             self.pending.insert(run, Pending::InFlight { to, was, valid_bytes });
         }
+    }
+
+    /// As [`Self::claim`], of delayed blocks of one cluster that is being allocated for the same run of write-back, which has
+    /// `to` for the first of them.
+    pub(crate) fn share(&mut self, range: BlockRange, to: VolumeBlock) {
+        self.pending.insert(range, Pending::InFlight { to: Some(to), was: Was::Shared, valid_bytes: 0 });
     }
 
     /// Claimed blocks got a place and are about to be written to it.
@@ -584,7 +606,8 @@ impl LiveMap {
         rest.next().map_or(bytes.end, |(run, _)| start(run))
     }
 
-    /// Blocks in flight did not reach the device: they are what they were, and places allocated for them are void.
+    /// Blocks in flight did not reach the device: they are what they were, and places allocated for them are void, as are those
+    /// of blocks that share these.
     pub(crate) fn failed(&mut self, range: BlockRange) {
         let parts: Vec<_> = self.pending.iter_in(range).collect();
         for (run, pending) in parts {
@@ -592,9 +615,16 @@ impl LiveMap {
             let before = match (was, to) {
                 (Was::Unwritten, Some(at)) => Pending::Converts(at),
                 (Was::Written, Some(at)) => Pending::Beyond { at, valid_bytes },
-                (Was::New, _) | (_, None) => Pending::Delayed,
+                (Was::New | Was::Shared, _) | (_, None) => Pending::Delayed,
             };
             self.pending.insert(run, before);
+            if was == Was::New && !self.cluster.is_block() {
+                let around: Vec<_> = self.pending.iter_in(self.cluster.around(run)).collect();
+                let shares = |pending| matches!(pending, Pending::InFlight { was: Was::Shared, .. });
+                for (blocks, _) in around.into_iter().filter(|(_, pending)| shares(*pending)) {
+                    self.pending.insert(blocks, Pending::Delayed);
+                }
+            }
         }
     }
 
@@ -693,9 +723,19 @@ impl LiveMap {
 
     /// Whether the volume has every block that was written, apart from blocks that are only to be written again.
     pub(crate) fn is_clean(&self) -> bool {
-        self.pending
-            .iter_in(BlockRange::new(0, u64::MAX))
-            .all(|(_, pending)| matches!(pending, Pending::Beyond { .. }))
+        self.is_settled(BlockRange::ALL)
+    }
+
+    /// Whether blocks of a range are dirty, or in flight, over places that may be the file's for other blocks' sake.
+    pub(crate) fn writes_implied(&self, range: BlockRange) -> bool {
+        let is_implied =
+            |pending| matches!(pending, Pending::Converts(_) | Pending::InFlight { was: Was::Unwritten, .. });
+        self.pending.iter_in(range).any(|(_, pending)| is_implied(pending))
+    }
+
+    /// As [`Self::is_clean`], of a range.
+    pub(crate) fn is_settled(&self, range: BlockRange) -> bool {
+        self.pending.iter_in(range).all(|(_, pending)| matches!(pending, Pending::Beyond { .. }))
     }
 }
 

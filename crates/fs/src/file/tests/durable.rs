@@ -7,7 +7,7 @@ use extant_sim::{Machine, Preemption, Sim};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A device that holds writes or reads back, and fails reads of some sectors.
+/// A device that holds writes or reads back, and fails reads of some sectors and writes of some bytes.
 #[derive(Debug)]
 pub(super) struct Gate {
     inner: Arc<dyn Device>,
@@ -15,6 +15,8 @@ pub(super) struct Gate {
     pub(super) holds_reads: AtomicBool,
     pub(super) held: Mutex<Vec<Bio>>,
     pub(super) unreadable: Mutex<Option<std::ops::Range<u64>>>,
+    /// Writes of which a segment begins with this byte fail.
+    pub(super) unwritable: Mutex<Option<u8>>,
 }
 
 impl Gate {
@@ -25,6 +27,7 @@ impl Gate {
             holds_reads: AtomicBool::new(false),
             held: Mutex::default(),
             unreadable: Mutex::default(),
+            unwritable: Mutex::default(),
         })
     }
 
@@ -50,6 +53,11 @@ impl Device for Gate {
     fn submit(&self, bio: Bio) {
         let bad = self.unreadable.lock().clone();
         if bio.op == Op::Read && bad.is_some_and(|bad| bad.contains(&bio.start.0)) {
+            return bio.end_as("gate", Err(IoErrorKind::Os(5)));
+        }
+        let bad = *self.unwritable.lock();
+        let begins_with = |byte| bio.segments.iter().any(|segment| segment.as_slice()[0] == byte);
+        if bio.op == Op::Write && bad.is_some_and(begins_with) {
             return bio.end_as("gate", Err(IoErrorKind::Os(5)));
         }
         let holds = match bio.op {

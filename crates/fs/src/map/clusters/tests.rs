@@ -1,8 +1,8 @@
 use super::*;
-use crate::map::edit::Budget;
+use crate::map::edit::{Budget, Stop};
 use crate::map::extents::Draft;
-use crate::map::testing::{INODE, Store, superblock};
-use extant_format::{ExtentNode, FileBlock, InodeNumber, RoCompat, Superblock};
+use crate::map::testing::{INODE, NODES_AT, Store, superblock};
+use extant_format::{ExtentIndex, ExtentNode, FileBlock, InodeNumber, RoCompat, Superblock};
 use extant_rt::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,6 +46,12 @@ fn holes_beside_mapped_blocks_of_a_cluster_are_implied() {
 }
 
 #[test]
+fn runs_at_another_offset_of_their_cluster_imply_nothing() {
+    let broken = [(0, 1, Known::Hole), (1, 2, Known::Written(VolumeBlock(0))), (2, 8, Known::Hole)];
+    assert_eq!(with_implied(runs(&broken), CLUSTER), runs(&broken));
+}
+
+#[test]
 fn extents_that_break_the_rule_of_clusters_are_damage() {
     let place = Place::ExtentNode(InodeNumber(12), None);
     let is_sound = |extents: &[Extent]| check(extents, CLUSTER, place).is_ok();
@@ -66,6 +72,38 @@ fn clustered() -> Superblock {
     raw.s_blocks_count_lo = blocks.into();
     raw.s_inodes_count = (raw.s_inodes_per_group.get() * (blocks / 32768)).into();
     Superblock::from_raw(raw).unwrap()
+}
+
+#[test]
+fn extents_that_break_the_rule_can_be_looked_up_and_not_changed() {
+    let sb = clustered();
+    let mut root = [0; 60];
+    ExtentNode::Leaf(vec![extent(1, 100, 3)]).write_to(&mut root);
+    let store = Store::new(root, &sb);
+    assert!(matches!(Draft::new(&store.root, &store, &sb, INODE), Err(Stop::Corrupt(_))));
+    let mut draft = Draft::to_look_up(&store.root, &store, &sb, INODE).unwrap();
+    assert_eq!(draft.leaf(2).unwrap().1, [extent(1, 100, 3)]);
+}
+
+#[test]
+fn a_cluster_that_two_leaves_have_in_two_places_is_not_freed() {
+    let sb = clustered();
+    let leaves = [vec![extent(0, 1000, 3)], vec![extent(3, 2003, 1)]];
+    let entries = [(0, NODES_AT), (3, NODES_AT + 1)]
+        .map(|(logical, at)| ExtentIndex { logical: FileBlock(logical), child: VolumeBlock(at) });
+    let mut root = [0; 60];
+    ExtentNode::Index { depth: 1, entries: entries.to_vec() }.write_to(&mut root);
+    let mut store = Store::new(root, &sb);
+    for (at, leaf) in (NODES_AT..).zip(leaves) {
+        let mut bytes = vec![0; 1024];
+        ExtentNode::Leaf(leaf).write_to(&mut bytes);
+        store.nodes.insert(at, bytes);
+    }
+    for range in [BlockRange::new(0, 3), BlockRange::new(3, 4)] {
+        let mut draft = Draft::new(&store.root, &store, &sb, INODE).unwrap();
+        draft.remove_back(range, &mut Budget::new(32768, 1000)).unwrap();
+        assert!(matches!(draft.freed_clusters(), Err(Stop::Corrupt(_))), "{range:?}");
+    }
 }
 
 /// Removes random ranges from random maps, and compares what is freed with a map of single blocks.

@@ -272,9 +272,9 @@ fn the_first_write_of_a_cluster_allocates_it_and_others_wait() {
     assert_eq!(map.write_step(4), Some((blocks(4, 5), WriteStep::Zeroes)));
     assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Allocate)));
     map.claim(blocks(0, 1));
-    assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Wait)));
+    assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Share)));
     map.place(blocks(0, 1), at(200));
-    assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Wait)), "no transaction knows the cluster");
+    assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Share)), "no transaction knows the cluster");
     map.landed(blocks(0, 1), 4 * B);
     assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::InPlace { to: at(202), fresh: true })));
     assert_eq!(map.need(blocks(1, 2)), Need { converted_blocks: 1, ..Need::default() }, "block 1 is implied");
@@ -288,6 +288,47 @@ fn the_first_write_of_a_cluster_allocates_it_and_others_wait() {
     assert_eq!(map.write_step(8), Some((blocks(8, 12), WriteStep::Allocate)));
     map.failed(blocks(14, 15));
     assert_eq!(map.write_step(8), Some((blocks(8, 15), WriteStep::Allocate)));
+}
+
+/// Blocks 0, 2 and 3 are in flight to one new cluster, the latter two sharing it.
+fn shared() -> LiveMap {
+    let mut map = clustered();
+    map.mark_dirty(blocks(0, 1), 0);
+    map.mark_dirty(blocks(2, 4), 0);
+    map.claim(blocks(0, 1));
+    map.place(blocks(0, 1), at(200));
+    map.share(blocks(2, 4), at(202));
+    assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Wait)));
+    assert_eq!(map.read(2), Some((blocks(2, 4), Known::Hole)), "not readable before it is on the device");
+    assert_eq!((map.unrecorded_blocks(), map.reserved().0), (4, 3));
+    map
+}
+
+#[test]
+fn blocks_that_share_a_new_cluster_land_with_the_first_or_convert_it_later() {
+    let mut map = shared();
+    map.landed(blocks(0, 1), 4 * B);
+    assert_eq!(map.in_flight(blocks(2, 4)), [(blocks(2, 4), at(202), Was::Unwritten)]);
+    map.landed(blocks(2, 3), 4 * B);
+    map.failed(blocks(3, 4));
+    assert_eq!(map.write_step(3), Some((blocks(3, 4), WriteStep::InPlace { to: at(203), fresh: true })));
+    assert_eq!((map.unrecorded_blocks(), map.reserved().0), (0, 1));
+    // The first lands after one that shares its cluster has failed.
+    let mut map = shared();
+    map.failed(blocks(2, 4));
+    assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Share)));
+    map.landed(blocks(0, 1), 4 * B);
+    assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::InPlace { to: at(202), fresh: true })));
+}
+
+#[test]
+fn the_places_of_blocks_that_share_a_cluster_are_void_once_its_allocation_is() {
+    let mut map = shared();
+    map.failed(blocks(0, 1));
+    assert_eq!(map.in_flight(blocks(0, 4)), []);
+    assert_eq!(map.write_step(2), Some((blocks(2, 4), WriteStep::Allocate)));
+    assert_eq!((map.unrecorded_blocks(), map.reserved().0), (4, 3));
+    assert_eq!(map.abandon(blocks(0, 4)), 1, "one cluster is reserved");
 }
 
 #[test]
