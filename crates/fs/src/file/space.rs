@@ -138,9 +138,10 @@ impl OpenFile {
     async fn allocate_holes(&self, blocks: BlockRange) -> Result<()> {
         let contents = &*self.contents;
         // Holes are allocated in clusters of which nothing is delayed.
-        let clusters = contents.sb().cluster_size().around(blocks);
-        let is_settled = contents.live.lock().map.is_settled(clusters);
-        if !contents.sb().cluster_size().is_block() && !is_settled {
+        let cluster = contents.sb().cluster_size();
+        let clusters = cluster.around(blocks);
+        let is_settled = cluster.is_block() || contents.live.lock().map.is_settled(clusters);
+        if !is_settled {
             self.write_out(contents.bytes_of(clusters)).await?;
         }
         let holes = contents.reserve_holes(blocks, self.privilege()).await?;

@@ -54,10 +54,9 @@ const OS_HURD: u32 = 1;
 pub(crate) fn check_writable(sb: &Superblock) -> Result<()> {
     const HINT: &str = "; it can be opened for reading only";
     let refuse = |feature: String| Err(Error::Unsupported { feature, hint: HINT });
-    // Without a journal a crash could leave an attribute whose value is not there; clusters are not accounted for.
-    let alone = sb.compat().contains(Compat::HAS_JOURNAL) && !sb.ro_compat().contains(RoCompat::BIGALLOC);
-    if sb.incompat().contains(Incompat::EA_INODE) && !alone {
-        return refuse("ea_inode without a journal, or with bigalloc".into());
+    // Without a journal a crash could leave an attribute whose value is not there.
+    if sb.incompat().contains(Incompat::EA_INODE) && !sb.compat().contains(Compat::HAS_JOURNAL) {
+        return refuse("ea_inode without a journal".into());
     }
     if let Some(feature) = (sb.ro_compat() - WRITABLE).names().next() {
         return refuse(feature);

@@ -145,9 +145,7 @@ impl Campaign {
         let mut by_fsck = |image: &Image, recovered: &Recovered, tally: &mut Tally| {
             self.looked.set(self.looked.get() + 1);
             match fsck.as_ref().filter(|_| due(effort.fsck_every)) {
-                Some(fsck) if self.has_journal => {
-                    ask_fsck(fsck, filesystem, image, recovered, tally).map(Some)
-                }
+                Some(fsck) if self.has_journal => ask_fsck(fsck, filesystem, image, recovered, tally),
                 Some(fsck) => leaves_nothing(fsck, recovered, tally).map(|()| None),
                 None => Ok(None),
             }
@@ -215,14 +213,15 @@ fn leaves_nothing(fsck: &Fsck, recovered: &Recovered, tally: &mut Tally) -> Resu
     }
 }
 
-/// e2fsck says nothing of what we recovered, and repairs the same disk to something that the model explains, too.
+/// e2fsck says nothing of what we recovered, and repairs the same disk to something that the model explains, too; gives that, unless
+/// the repair is one that e2fsck does wrong.
 fn ask_fsck(
     fsck: &Fsck,
     filesystem: &dyn Filesystem,
     image: &Image,
     recovered: &Recovered,
     tally: &mut Tally,
-) -> Result<Tree, String> {
+) -> Result<Option<Tree>, String> {
     tally.fsck += 1;
     let failed = |error: io::Error| format!("e2fsck: {error}");
     if let Verdict::Complains(words) = fsck.check(&recovered.image).map_err(failed)? {
@@ -230,8 +229,11 @@ fn ask_fsck(
     }
     let (repaired, verdict) = fsck.repair(image).map_err(failed)?;
     if let Verdict::Complains(words) = verdict {
-        return Err(format!("instead of our recovery: {words}"));
+        return match Fsck::is_of_clusters(&words, image) {
+            true => Ok(None),
+            false => Err(format!("instead of our recovery: {words}")),
+        };
     }
     let read = filesystem.recover(&repaired);
-    Ok(read.map_err(|error| format!("after e2fsck's repair: {error}"))?.tree)
+    Ok(Some(read.map_err(|error| format!("after e2fsck's repair: {error}"))?.tree))
 }

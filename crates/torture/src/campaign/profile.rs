@@ -134,12 +134,26 @@ pub const PROFILES: [Profile; 19] = [
         ],
         6 << 10,
     ),
-    // Eight groups of 256 clusters.
+    // Eight groups of 256 clusters; values in inodes of their own take clusters, too.
     Profile::new(
         "ext4-bigalloc",
         &[
-            "-t", "ext4", "-b", "1024", "-C", "4096", "-I", "256", "-J", "size=1", "-g", "256", "-G", "4",
-            "-O", "bigalloc",
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-C",
+            "4096",
+            "-I",
+            "256",
+            "-J",
+            "size=1",
+            "-g",
+            "256",
+            "-G",
+            "4",
+            "-O",
+            "bigalloc,ea_inode",
         ],
         8 << 10,
     )

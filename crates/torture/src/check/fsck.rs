@@ -106,6 +106,21 @@ impl Fsck {
         }
     }
 
+    /// Whether the words of a repair follow from what e2fsck 1.47.0 makes of an orphan that is to be truncated on a volume with
+    /// `bigalloc`: it frees the clusters, leaves the blocks mapped, and takes them for the file's then. It does so with the
+    /// kernel's volumes, too.
+    pub(crate) fn is_of_clusters(words: &str, image: &Image) -> bool {
+        const RO_COMPAT_AT: usize = 1024 + 0x64;
+        const BIGALLOC: u32 = 0x200;
+        const WORDS: [&str; 4] =
+            ["i_size is", "i_blocks is", "Block bitmap differences:", "Free blocks count wrong for group"];
+        let mut features = [0; 4];
+        image.read(RO_COMPAT_AT, &mut features);
+        u32::from_le_bytes(features) & BIGALLOC != 0
+            && words.contains("i_blocks is")
+            && words.lines().all(|line| WORDS.iter().any(|word| line.contains(word)))
+    }
+
     fn command(&self, options: &str, file: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command.arg(options).arg(file).env("LC_ALL", "C").stdin(Stdio::null());

@@ -132,7 +132,10 @@ impl Sweep {
             let may_have_orphan = run.closed.is_err() || fail.op == BlockOp::Read;
             match (is_clean, self.has_journal) {
                 (true, _) => {}
-                (false, true) if may_have_orphan => says_nothing(fsck.repair(&image).map_err(failed)?.1)?,
+                (false, true) if may_have_orphan => match fsck.repair(&image).map_err(failed)?.1 {
+                    Verdict::Complains(words) if Fsck::is_of_clusters(&words, &image) => {}
+                    verdict => says_nothing(verdict)?,
+                },
                 (false, false) if may_have_orphan => image = fsck.mend(&image).map_err(failed)?,
                 (false, _) => says_nothing(fsck.check(&image).map_err(failed)?)?,
             }

@@ -35,7 +35,7 @@ fn write_pieces(cluster: u64, written: &[u64], failing: Option<u64>) {
             *gate.unwritable.lock() = failing.map(byte_of);
             if failing.is_some() {
                 assert!(matches!(file.sync().await, Err(Error::Io(_))), "{what}");
-                // What another block of the cluster was written for keeps it.
+                // A cluster is kept by the first of its blocks that has landed.
                 let kept = if failing == Some(written[0]) { 1 } else { 2 };
                 assert_eq!(clusters(), kept, "{what}");
                 *gate.unwritable.lock() = None;
@@ -67,7 +67,7 @@ fn a_cluster_of_which_some_pieces_fail_belongs_to_those_that_landed_with_the_fir
 }
 
 #[test]
-fn what_is_dropped_from_a_cluster_is_not_written_before() {
+fn blocks_that_are_dropped_from_a_cluster_are_not_written_before() {
     const CLUSTER: u64 = 8192;
     let args = format!("-t ext4 -b 1024 -O ^has_journal,bigalloc -C {CLUSTER} -N 64");
     let found = with_gate(

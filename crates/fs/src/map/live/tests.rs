@@ -332,7 +332,7 @@ fn the_places_of_blocks_that_share_a_cluster_are_void_once_its_allocation_is() {
 }
 
 #[test]
-fn what_is_unmapped_leaves_nothing_known_of_its_clusters() {
+fn unmapped_blocks_leave_nothing_known_of_their_clusters() {
     let mut map = clustered();
     map.unmap(blocks(5, 6));
     assert_eq!(
