@@ -323,7 +323,7 @@ impl Generator {
             return Op::SetFlags { path, flags: 0 };
         }
         let path = self.old(|kind| matches!(kind, Kind::File | Kind::Dir));
-        let flags = self.pick(&[0, 0x08, 0x40, 0x4080, 0x40c8, 0x1_0000, 0x10, 0x20]);
+        let flags = self.pick(&[0, 0x08, 0x40, 0x80, 0xc8, 0x1_0000, 0x10, 0x20]);
         if flags & FROZEN == 0 {
             return Op::SetFlags { path, flags };
         }
