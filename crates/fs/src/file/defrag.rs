@@ -22,6 +22,8 @@ use futures_util::future::join_all;
 
 /// Bytes that one request copies.
 const COPY_BYTES: u64 = 1 << 20;
+/// Blocks of a file with data=journal that move in one transaction.
+const JOURNALLED_BLOCKS: u64 = 1024;
 /// Requests in flight.
 const COPIES: usize = 8;
 
@@ -172,7 +174,9 @@ impl OpenFile {
                 // The runs that one transaction may free.
                 let first = stretch.partition_point(|piece| piece.blocks.end <= at);
                 let last = (first + RUNS_PER_HANDLE).min(stretch.len()) - 1;
-                let blocks = place.run().blocks.min(stretch[last].blocks.end - at);
+                // Each block whose data went through the log takes a record in it when it is freed.
+                let most = if self.contents.is_journalled() { JOURNALLED_BLOCKS } else { u64::MAX };
+                let blocks = place.run().blocks.min(stretch[last].blocks.end - at).min(most);
                 let part = if blocks < place.run().blocks { Some(place.split_front(blocks)) } else { None };
                 let range = BlockRange::at(at, blocks);
                 let pieces: Vec<Piece> =

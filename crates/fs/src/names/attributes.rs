@@ -230,7 +230,9 @@ impl Node {
         {
             let mut handle = writer.journal.start(Credits(1)).await?;
             let mut inode = handle.inode(cell);
-            inode.raw.i_flags = ((old - CHANGEABLE) | (flags & CHANGEABLE)).bits().into();
+            // Write-back has changed others meanwhile, where contents left the inode.
+            let now = inode.flags();
+            inode.raw.i_flags = ((now - CHANGEABLE) | (flags & CHANGEABLE)).bits().into();
             touch_inode(&mut inode, writer);
         }
         drop(locked);

@@ -280,3 +280,33 @@ fn a_journalled_file_is_defragmented() {
     })
     .unwrap();
 }
+
+/// Contents of an empty file leave its inode with the write-back of the first page, not with the write.
+#[test]
+fn flags_that_write_back_changes_meanwhile_stay_changed() {
+    if !have_tools() {
+        return;
+    }
+    let args = "-t ext4 -b 4096 -O inline_data -I 256 -N 64";
+    let (_dir, image) = volume(args, 12, false, &[vec![]]);
+    let rt = Rt::real(Default::default());
+    rt.block_on(async {
+        let number = numbers(&image, 1).await[0];
+        let mut bed = Journalled::open(&rt, memory(&image), number).await;
+        let flags = |bed: &Journalled| bed.file.contents.cell.read(extant_format::Inode::flags);
+        assert!(flags(&bed).contains(InodeFlags::INLINE_DATA), "mke2fs makes it so");
+        bed.file.write(0, &[5; 100]).await.unwrap();
+        bed.set_journalled(b"0", true).await;
+        assert!(!flags(&bed).contains(InodeFlags::INLINE_DATA));
+        assert!(flags(&bed).contains(InodeFlags::EXTENTS | InodeFlags::JOURNAL_DATA));
+        bed = bed.reopened(&rt).await;
+        let mut found = [0; 200];
+        assert_eq!(bed.file.read(0, &mut found).await.unwrap(), 100);
+        assert_eq!(found[..100], [5; 100]);
+        let memory = bed.memory.clone();
+        bed.close().await;
+        std::fs::write(&image, memory.to_bytes()).unwrap();
+    })
+    .unwrap();
+    check_is_silent(&image, args);
+}
