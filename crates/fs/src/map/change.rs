@@ -292,7 +292,13 @@ pub(crate) async fn plan(
 ) -> Result<Planned> {
     loop {
         match try_plan(store.shape(), cell, nodes, change) {
-            Ok(planned) => return Ok(planned),
+            Ok(planned) => {
+                // Of a cluster of which other blocks stay mapped, nothing is freed that would be checked, and journalled data is
+                // revoked all the same.
+                let place = Place::Inode(cell.number());
+                planned.removed.iter().try_for_each(|&run| alloc.check_claim(run, place))?;
+                return Ok(planned);
+            }
             Err(stop) => resume(stop, nodes, store, alloc, cell.number()).await?,
         }
     }

@@ -168,6 +168,8 @@ pub(super) async fn read(writer: &Writer, owner: &InodeCell, held: &Held) -> Res
 #[derive(Debug)]
 pub(super) struct Spare {
     inode: NewInode,
+    /// Blocks of the value: of its last cluster not all are written.
+    blocks: u64,
     pieces: Vec<Allocated>,
     /// A block of the map, for a value that lies in many pieces.
     node: Option<Allocated>,
@@ -210,7 +212,7 @@ impl Spare {
             true => None,
             false => Some(writer.alloc.blocks(goal, 1, &mut reservation).await?),
         };
-        Ok(Self { inode, pieces, node, value: value.into(), hash: hash_of(value, sb) })
+        Ok(Self { inode, blocks, pieces, node, value: value.into(), hash: hash_of(value, sb) })
     }
 
     /// The entry of the value.
@@ -220,16 +222,14 @@ impl Spare {
 
     /// Credits of [`Self::apply`]: the inode and its record, the blocks, and bitmaps and descriptors.
     pub(super) fn credits(&self) -> u32 {
-        // At most: of the last cluster not all blocks are written.
-        let blocks: u64 = self.pieces.iter().map(|piece| piece.run().blocks).sum();
         let node = if self.node.is_some() { Allocated::CREDITS + 1 } else { 0 };
-        self.inode.credits() + 1 + blocks as u32 + self.pieces.len() as u32 * Allocated::CREDITS + node
+        self.inode.credits() + 1 + self.blocks as u32 + self.pieces.len() as u32 * Allocated::CREDITS + node
     }
 
     /// Logs the value with its inode.
     fn apply(self, writer: &Writer, handle: &mut Handle, owner: &InodeCell) {
         let sb = writer.store.shape();
-        let Self { inode: new, pieces, node, value, hash } = self;
+        let Self { inode: new, blocks: _, pieces, node, value, hash } = self;
         let (number, generation) = (new.number(), writer.inodes.generation(&new));
         let (mut extents, mut places, mut allocated) = (Vec::<Extent>::new(), Vec::new(), 0);
         let all = BlockRange::new(0, sb.block_size().blocks_for(value.len() as u64));
