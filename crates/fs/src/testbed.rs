@@ -104,7 +104,7 @@ impl Bed {
             let reserved = self.alloc.reserve_waiting(&self.journal, want, 0, Privilege::Ordinary).await;
             let Ok(mut reservation) = reserved else { break };
             let allocated = if rng.below(2) == 0 {
-                self.alloc.growing(inode, goal, want as u32, &mut reservation).await
+                self.alloc.growing(inode, 0, goal, want as u32, &mut reservation).await
             } else {
                 self.alloc.blocks(goal, want as u32, &mut reservation).await
             };

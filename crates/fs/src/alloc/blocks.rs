@@ -98,19 +98,21 @@ impl Allocator {
         want: u32,
         reservation: &mut Reservation,
     ) -> Result<Allocated> {
-        self.allocate(Request { growing: None, goal, want, loads: 0 }, reservation).await
+        self.allocate(Request { growing: None, before: 0, goal, want, loads: 0 }, reservation).await
     }
 
-    /// As [`Self::blocks`], for a file that grows: blocks behind what it gets are kept for its next allocation, until
-    /// [`Self::close_window`] or until the volume is otherwise full.
+    /// As [`Self::blocks`], for a file that grows from block `end` on: blocks behind what it gets are kept for its next
+    /// allocation, as many as it has before, until [`Self::close_window`] or until the volume is otherwise full.
     pub(crate) async fn growing(
         &self,
         file: InodeNumber,
+        end: u64,
         goal: VolumeBlock,
         want: u32,
         reservation: &mut Reservation,
     ) -> Result<Allocated> {
-        self.allocate(Request { growing: Some(file), goal, want, loads: 0 }, reservation).await
+        let before = u32::try_from(end >> self.shared.sb().cluster_size().log2()).unwrap_or(u32::MAX);
+        self.allocate(Request { growing: Some(file), before, goal, want, loads: 0 }, reservation).await
     }
 
     async fn allocate(&self, mut request: Request, reservation: &mut Reservation) -> Result<Allocated> {

@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Request {
     /// The file that grows, if it does: it gets a window of blocks beyond what it wants.
     pub(crate) growing: Option<InodeNumber>,
+    /// Clusters of the file before these: so many are kept behind them, or as many as are wanted.
+    pub(crate) before: u32,
     /// The block that would suit best.
     pub(crate) goal: VolumeBlock,
     /// Clusters wanted, at least 1.
@@ -228,7 +230,8 @@ impl Groups {
         let clusters = |blocks: u32| (blocks >> self.cluster.log2()).max(1);
         match request.growing {
             Some(_) => {
-                request.want.saturating_add(request.want.clamp(clusters(WINDOW_MIN), clusters(WINDOW_MAX)))
+                let kept = request.want.max(request.before);
+                request.want.saturating_add(kept.clamp(clusters(WINDOW_MIN), clusters(WINDOW_MAX)))
             }
             None => request.want,
         }

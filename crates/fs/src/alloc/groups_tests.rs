@@ -35,7 +35,7 @@ impl Model {
 
     fn allocate(&mut self, growing: Option<u32>, goal: u64, want: u32) -> Option<PhysicalRun> {
         let growing = growing.map(InodeNumber);
-        let mut request = Request { growing, goal: VolumeBlock(goal), want, loads: 0 };
+        let mut request = Request { growing, before: 0, goal: VolumeBlock(goal), want, loads: 0 };
         loop {
             match self.groups.step(request) {
                 Step::Load(group) => {

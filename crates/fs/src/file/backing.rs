@@ -279,7 +279,7 @@ impl Contents {
                 alloc.blocks(goal, want, reservation).await
             }
             Ok(reservation) => {
-                let allocated = alloc.growing(self.number(), goal, want, reservation).await;
+                let allocated = alloc.growing(self.number(), blocks.start, goal, want, reservation).await;
                 // Closed while a bitmap was read: what the last closer looked for was not there yet.
                 if !self.is_open() {
                     alloc.close_window(self.number());
