@@ -413,10 +413,12 @@ impl Experiment {
         Ok(self)
     }
 
-    /// The same with its first seed, without its band, and without rows that nothing is compared with.
+    /// The same with its first seed, without its band, and without rows that nothing is compared with, unless the experiment has
+    /// the figures of all rows shown.
     pub fn nominal(mut self) -> Self {
         self.seeds.truncate(1);
-        self.rows.retain(|row| !row.published.is_empty() || row.today || row.name == OURS);
+        let all = !self.all_rows.is_empty();
+        self.rows.retain(|row| all || !row.published.is_empty() || row.today || row.name == OURS);
         (self.band, self.points) = (None, Vec::new());
         self
     }
