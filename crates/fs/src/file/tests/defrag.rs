@@ -54,11 +54,14 @@ fn judge(name: &str, args: &str, block: usize, states: u64) {
             let mut found = vec![1; contents.len()];
             assert_eq!(file.read(0, &mut found).await.unwrap(), contents.len());
             assert!(found == contents, "{name}: the same bytes");
-            let again = file.defragment().await.unwrap();
-            assert_eq!(
-                (again.runs_before, again.runs_after, again.moved_bytes),
-                (done.runs_after, done.runs_after, 0)
-            );
+            // Blocks that it freed may make a better place, until there is none.
+            let mut last = done;
+            while last.moved_bytes > 0 {
+                let again = file.defragment().await.unwrap();
+                assert_eq!(again.runs_before, last.runs_after, "{name}");
+                assert!(again.runs_after < again.runs_before || again.moved_bytes == 0, "{name}: {again:?}");
+                last = again;
+            }
             file.sync().await.unwrap();
             assert!(volume.space().blocks_free >= free, "{name}: the old blocks are free");
             drop(file);
