@@ -189,8 +189,15 @@ fn filled(rt: &Rt, frames: u64) -> (PageCache, [Disk; 2], [Arc<Gate>; 2], Mappin
     let cache = PageCache::new(rt, config(frames)).unwrap();
     let gates = [Gate::new(4 << 20), Gate::new(4 << 20)];
     let disks = gates.clone().map(|gate| cache.attach(gate));
-    gates[0].fail_writes.store(true, Ordering::SeqCst);
     let mapping = file(&disks[0], 0, 0);
+    // It has shown before that it writes, or it would be lent no more than its part.
+    let proven = mapping.open();
+    for _ in 0..8 {
+        proven.write_blocking(0, &[1; 16 * PAGE_BYTES]).unwrap();
+        proven.sync_blocking().unwrap();
+    }
+    drop(proven);
+    gates[0].fail_writes.store(true, Ordering::SeqCst);
     for page in 0..=frames {
         let opened = mapping.open();
         let write = rt.spawn("filler", Class::Normal, async move {
