@@ -96,7 +96,7 @@ impl OpenFile {
             return Err(Error::NotSupported("defragmentation of a volume with bigalloc".into()));
         }
         self.write_out(ByteRange::ALL).await?;
-        // What is kept behind the file is free space like other.
+        // Blocks that are kept behind the file are free space like other.
         contents.writer.alloc.close_window(self.inode());
         contents.log_emptied().await?;
         let exclusion = self.settle_behind(0).await?;
