@@ -177,7 +177,7 @@ impl OpenFile {
     /// the inode says so.
     ///
     /// # Errors
-    /// What write-back meets; a damaged map; why the journal gave up.
+    /// Write-back fails; the map is damaged; the journal gave up.
     pub(crate) async fn prepare_journalling_change(&self) -> Result<()> {
         let contents = &*self.contents;
         self.write_out(ByteRange::ALL).await?;

@@ -61,7 +61,8 @@ pub(crate) trait Nodes {
     /// The bytes of the node in block `at`; `None` if they must be loaded.
     fn node(&self, at: VolumeBlock) -> Option<Self::Bytes>;
 
-    /// Whether no durable node or inode leads to the node in block `at`, so that nobody meets it half changed.
+    /// Whether no durable node or inode leads to the node in block `at`: a crash between two writes cannot
+    /// expose it.
     fn is_fresh(&self, at: VolumeBlock) -> bool;
 }
 
