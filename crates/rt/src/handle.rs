@@ -246,6 +246,16 @@ impl Rt {
         }
     }
 
+    /// Whether a driver may keep back what is submitted now: the calling thread is in [`Rt::block_on`] and polls its future, and
+    /// calls [`Driver::enter`] or [`Driver::drive`] when the poll has ended. One system call then starts what the poll has
+    /// submitted, and waits for it. False for tasks, completions and virtual worlds. For small requests: a poll may be long.
+    pub fn may_defer(&self) -> bool {
+        match &self.shared.world {
+            Which::Real(real) => real.may_defer(),
+            Which::Virtual(_) => false,
+        }
+    }
+
     /// Ends the world: waits up to `grace` until all tasks have ended, drops those that have not, stops the threads, and
     /// reports. Tasks may still spawn others meanwhile. Later spawns are dropped at once; later sleeps still end. From
     /// ordinary threads only.

@@ -9,7 +9,7 @@ mod tests;
 mod transfer;
 
 use crate::{Bio, BioFlags, Claim, Device, IoError, Limits, Op, Sector};
-use extant_rt::{DriverHandle, Rt};
+use extant_rt::{Driver, DriverHandle, Rt};
 use host_file::{HostFile, check_kind, lock};
 use ring::Ring;
 use rustix::fs::{Mode, OFlags};
@@ -183,6 +183,9 @@ impl FileDevice {
     }
 
     fn block_on(&self, rt: &Rt, transfer: Transfer) {
+        if let Engine::Ring { ring, .. } = &self.engine {
+            ring.enter_deferred();
+        }
         rt.ensure_driven();
         blocking::run(&self.host_file, transfer);
     }
@@ -209,7 +212,7 @@ impl Device for FileDevice {
             Engine::Ring { rt, .. } if self.needs_thread(&transfer) => self.on_thread(rt, transfer),
             Engine::Ring { .. } if self.is_copy(&transfer) => blocking::run(&self.host_file, transfer),
             Engine::Ring { ring, rt, .. } => {
-                ring.submit([transfer]);
+                ring.submit([transfer], || rt.may_defer());
                 rt.io_started();
             }
         }
@@ -226,7 +229,7 @@ impl Device for FileDevice {
         let (threads, ours): (Vec<_>, Vec<_>) = transfers.partition(|t| self.needs_thread(t));
         let (copies, ours): (Vec<_>, Vec<_>) = ours.into_iter().partition(|t| self.is_copy(t));
         if !ours.is_empty() {
-            ring.submit(ours);
+            ring.submit(ours, || rt.may_defer());
             rt.io_started();
         }
         copies.into_iter().for_each(|transfer| blocking::run(&self.host_file, transfer));

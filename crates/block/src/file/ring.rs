@@ -32,6 +32,10 @@ const BACKGROUND_BYTES_MIN: u64 = 1 << 20;
 /// Bios that one look at the completion queue ends, and their bytes: some tens of microseconds of a thread that has other work.
 const REAPED_MAX: usize = 16;
 const REAPED_BYTES_MAX: u64 = 1 << 20;
+/// Requests that a thread about to wait keeps back, to enter them together, and the bytes of each: with more, a device that has
+/// 32 of them stands still at times.
+const DEFERRED_MAX: usize = 2;
+const DEFERRED_BYTES_MAX: u64 = 64 << 10;
 /// Registered descriptors.
 const BUFFERED: types::Fixed = types::Fixed(0);
 const DIRECT: types::Fixed = types::Fixed(1);
@@ -57,9 +61,14 @@ pub(super) struct Ring {
     draining: AtomicUsize,
     /// The kernel did not take what is queued.
     held_up: AtomicBool,
+    /// Entries that wait for the end of a poll.
+    deferred: AtomicUsize,
     /// How often it is not to, in a test.
     #[cfg(test)]
     refusals: AtomicUsize,
+    /// System calls that were made to hand entries over, for a test.
+    #[cfg(test)]
+    entered: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -166,8 +175,11 @@ impl Ring {
             interrupted: AtomicBool::new(false),
             draining: AtomicUsize::new(0),
             held_up: AtomicBool::new(false),
+            deferred: AtomicUsize::new(0),
             #[cfg(test)]
             refusals: AtomicUsize::new(0),
+            #[cfg(test)]
+            entered: AtomicUsize::new(0),
         }))
     }
 
@@ -177,10 +189,24 @@ impl Ring {
         self.refusals.store(times, Ordering::SeqCst);
     }
 
-    /// Starts transfers, all with one system call where they fit.
-    pub(super) fn submit(&self, transfers: impl IntoIterator<Item = Transfer>) {
+    /// How many system calls were made to hand entries over.
+    #[cfg(test)]
+    pub(super) fn entered(&self) -> usize {
+        self.entered.load(Ordering::SeqCst)
+    }
+
+    /// Starts transfers, all with one system call where they fit. A few small ones wait for the end of the poll on this thread where
+    /// `may_defer` says that there is one.
+    pub(super) fn submit(
+        &self,
+        transfers: impl IntoIterator<Item = Transfer>,
+        may_defer: impl FnOnce() -> bool,
+    ) {
+        let (mut count, mut are_small) = (0, true);
         let mut slots = self.slots.lock();
         for transfer in transfers {
+            count += 1;
+            are_small &= transfer.bio.bytes <= DEFERRED_BYTES_MAX && !is_background(&transfer);
             self.in_flight.fetch_add(1, Ordering::SeqCst);
             match is_background(&transfer) {
                 true => slots.background.push_back(transfer),
@@ -189,7 +215,12 @@ impl Ring {
         }
         let starts = self.start_next(&mut slots);
         drop(slots);
-        if starts {
+        if !starts {
+            return;
+        }
+        if are_small && self.deferred.load(Ordering::SeqCst) + count <= DEFERRED_MAX && may_defer() {
+            self.deferred.fetch_add(count, Ordering::SeqCst);
+        } else {
             self.enter();
         }
     }
@@ -293,6 +324,9 @@ impl Ring {
     }
 
     fn submit_queued(&self) -> std::io::Result<usize> {
+        self.deferred.store(0, Ordering::SeqCst);
+        #[cfg(test)]
+        self.entered.fetch_add(1, Ordering::SeqCst);
         #[cfg(test)]
         if self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
         {
@@ -330,7 +364,7 @@ impl Ring {
         }
         again |= self.start_next(&mut slots);
         drop(slots);
-        if again {
+        if again || self.deferred.load(Ordering::SeqCst) > 0 {
             self.enter();
         }
         self.reaper.lock().completions = completions;
@@ -389,12 +423,20 @@ impl Driver for Ring {
             self.enter();
         }
         // Two threads may be in here; then either may reap for both.
-        if self.reap() > 0 || wait == Wait::Not {
+        if self.reap() > 0 {
             return;
+        }
+        if wait == Wait::Not {
+            return self.enter_deferred();
         }
         // Pairs with `interrupt`: one of the two sees the other's store.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        if !self.interrupted.swap(false, Ordering::SeqCst) {
+        if self.interrupted.swap(false, Ordering::SeqCst) {
+            self.enter_deferred();
+        } else {
+            let _deferred = self.deferred.swap(0, Ordering::SeqCst);
+            #[cfg(test)]
+            self.entered.fetch_add(usize::from(_deferred > 0), Ordering::SeqCst);
             match self.uring.submit_and_wait(1).map_err(|e| Errno::from_io_error(&e)) {
                 Ok(_) => self.held_up.store(false, Ordering::SeqCst),
                 Err(Some(Errno::INTR)) => {}
@@ -414,6 +456,13 @@ impl Driver for Ring {
             let slots = self.slots.lock();
             self.push(&opcode::Nop::new().build().user_data(WAKE));
             drop(slots);
+            self.enter();
+        }
+    }
+
+    fn enter_deferred(&self) {
+        // Read after the poll whose submissions it counts, on the same thread.
+        if self.deferred.load(Ordering::SeqCst) > 0 {
             self.enter();
         }
     }

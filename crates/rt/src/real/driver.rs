@@ -1,6 +1,6 @@
 //! I/O that is driven by the threads that wait for it.
 
-use super::park::{Interrupt, Parker, with_may_block};
+use super::park::{Interrupt, Parker, take_deferred, with_may_block};
 use crate::error::panic_message;
 use crate::panics::Panics;
 use parking_lot::{Mutex, RwLock};
@@ -32,6 +32,9 @@ pub trait Driver: Send + Sync {
     fn in_flight(&self) -> usize;
     /// Something that polls readable when there is something to reap: used when several drivers are waited for at once.
     fn poll_fd(&self) -> BorrowedFd<'_>;
+    /// Starts what was submitted and kept back because [`Rt::may_defer`](crate::Rt::may_defer) allowed it. [`Driver::drive`] does
+    /// so, too, before it waits and before it calls a completion.
+    fn enter_deferred(&self) {}
     /// Whether something could not be started for want of memory and is tried again by [`Driver::drive`], though nothing polls
     /// readable.
     fn is_held_up(&self) -> bool {
@@ -172,6 +175,7 @@ impl Crew {
     /// whether the thread sat down.
     pub(super) fn wait(&self, parker: &Arc<Parker>, role: Role) -> bool {
         if !self.has_drivers() {
+            take_deferred();
             // Not on any list: registering the first driver wakes the workers.
             parker.park();
             return false;
@@ -187,14 +191,25 @@ impl Crew {
             let helm = self.helm.read().clone();
             if parker.begin_driving(helm.clone()) {
                 self.contain(|| helm.drive());
+            } else {
+                self.enter_deferred();
             }
             true
         } else {
             seats.parked(role).push(parker.clone());
             drop(seats);
+            self.enter_deferred();
             parker.park();
             self.seats.lock().parked(role).retain(|p| !Arc::ptr_eq(p, parker));
             false
+        }
+    }
+
+    /// Starts what the last poll on this thread submitted and a driver kept back.
+    pub(super) fn enter_deferred(&self) {
+        if take_deferred() {
+            let helm = self.helm.read().clone();
+            helm.drivers.iter().for_each(|driver| driver.enter_deferred());
         }
     }
 
@@ -254,9 +269,13 @@ const AGAIN_AFTER: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 impl Helm {
     fn drive(&self) {
         use rustix::event::{PollFd, PollFlags, poll};
+        let deferred = take_deferred();
         let Some(bell) = &self.bell else {
             return self.drivers.iter().for_each(|driver| driver.drive(Wait::UntilSome));
         };
+        if deferred {
+            self.drivers.iter().for_each(|driver| driver.enter_deferred());
+        }
         let fds = self.drivers.iter().map(|driver| driver.poll_fd()).chain([bell.as_fd()]);
         let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let again = self.drivers.iter().any(|driver| driver.is_held_up()).then_some(&AGAIN_AFTER);

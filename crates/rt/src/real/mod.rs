@@ -218,7 +218,9 @@ impl Real {
                     if polled.is_ready() {
                         return;
                     }
-                    if !berth.parker.take_notice() && crew.wait(&berth.parker, Role::Caller) {
+                    if berth.parker.take_notice() {
+                        crew.enter_deferred();
+                    } else if crew.wait(&berth.parker, Role::Caller) {
                         self.counters.add(Counter::DriverSittings, 1);
                     }
                 }
@@ -266,6 +268,10 @@ impl Real {
         }
     }
 
+    pub(crate) fn may_defer(&self) -> bool {
+        park::defer(self.engine.crew.address())
+    }
+
     pub(crate) fn shutdown(&self, grace: Nanos) -> ShutdownReport {
         let deadline = Instant::now().checked_add(Duration::from_nanos(grace.0));
         let in_flight = {
@@ -304,6 +310,7 @@ struct Leaving<'a>(&'a Real);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
+        self.0.engine.crew.enter_deferred();
         self.0.ensure_driven();
     }
 }

@@ -21,6 +21,19 @@ thread_local! {
     static MAY_BLOCK: Cell<Option<u8>> = const { Cell::new(None) };
     /// The crew that this thread waits with when it has nothing to do, by its address; 0 for a thread of none.
     static CREW: Cell<usize> = const { Cell::new(0) };
+    /// Whether a driver of that crew has something that the poll on this thread left for its end.
+    static DEFERRED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread polls a future for which it waits with the crew at this address; then it has the crew's drivers entered
+/// after the poll.
+pub(super) fn defer(crew: usize) -> bool {
+    may_block() && crew_of_thread() == crew && DEFERRED.try_with(|deferred| deferred.set(true)).is_ok()
+}
+
+/// Whether [`defer`] was granted since the last call.
+pub(super) fn take_deferred() -> bool {
+    DEFERRED.try_with(|deferred| deferred.replace(false)).unwrap_or(false)
 }
 
 /// The address of the crew that this thread belongs to now.
