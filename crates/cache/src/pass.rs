@@ -72,7 +72,7 @@ pub struct ByRuns;
 
 impl ByRuns {
     /// Processor time between two yields.
-    pub const STINT: Nanos = Nanos::from_micros(100);
+    pub const STINT: Nanos = Nanos::from_micros(50);
 }
 
 impl WriteBackPass for ByRuns {
