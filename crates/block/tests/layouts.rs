@@ -5,6 +5,7 @@ use extant_block::{
     Stripe, execute,
 };
 use extant_rt::{RealConfig, Rt};
+use extant_testbed::LoopDevice;
 use proptest::prelude::*;
 use std::path::Path;
 use std::process::Command;
@@ -128,21 +129,18 @@ fn the_kernel_agrees_on_the_layout_of_a_stripe() {
         let output = command.output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    let loops: Option<Vec<String>> =
-        paths.iter().map(|path| run(Command::new("losetup").args(["--find", "--show"]).arg(path))).collect();
-    let detach =
-        |loops: &[String]| loops.iter().for_each(|l| drop(run(Command::new("losetup").args(["-d", l]))));
-    let Some(loops) = loops else { return println!("skipped: no loop devices to be had here") };
+    if !extant_testbed::can_mount() {
+        return;
+    }
+    let loops: Vec<LoopDevice> = paths.iter().map(|path| LoopDevice::attach(path, &[]).unwrap()).collect();
     let name = format!("extant-stripe-{}", std::process::id());
-    let targets: Vec<String> = loops.iter().map(|l| format!("{l} 0")).collect();
+    let targets: Vec<String> = loops.iter().map(|disk| format!("{} 0", disk.path().display())).collect();
     let table = format!("0 {} striped 3 16 {}", content.len() / 512, targets.join(" "));
     if run(Command::new("dmsetup").args(["create", &name, "--readonly", "--table", &table])).is_none() {
-        detach(&loops);
         return println!("skipped: no device mapper to be had here");
     }
     let seen = std::fs::read(Path::new("/dev/mapper").join(&name));
     run(Command::new("dmsetup").args(["remove", "--retry", &name]));
-    detach(&loops);
     assert!(seen.unwrap() == content);
 }
 

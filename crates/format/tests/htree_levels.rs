@@ -2,7 +2,7 @@
 //! to. Needs root and loop devices; skipped with a message elsewhere.
 
 use extant_format::*;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::{fs, io};
 
@@ -12,15 +12,6 @@ fn sh(script: &str) -> Result<String, String> {
     let out = Command::new("sh").args(["-ec", script]).output().map_err(|e| e.to_string())?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     if out.status.success() { Ok(text) } else { Err(format!("{script}: {text}")) }
-}
-
-/// A loop mount that is undone in any case.
-struct Mount(PathBuf);
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = sh(&format!("umount {}", self.0.display()));
-    }
 }
 
 /// Long, so that few fit a block, and with high bytes.
@@ -37,16 +28,14 @@ fn volume(dir: &Path, names: usize, hash: &str) -> Result<(Vec<u8>, Vec<u8>), St
     let path = image.display();
     sh(&format!("mke2fs -q -t ext4 -b {BLOCK} -N 64 -O metadata_csum,large_dir,^has_journal {path} 64M"))?;
     sh(&format!("tune2fs -E hash_alg={hash} {path}"))?;
-    fs::create_dir(&at).map_err(|e| e.to_string())?;
-    sh(&format!("mount -o loop {path} {}", at.display()))?;
-    let mount = Mount(at);
+    let mount = extant_testbed::Mount::try_new(&image, &at, "rw")?;
     let fill = || -> io::Result<()> {
-        fs::create_dir(mount.0.join("dir"))?;
-        fs::write(mount.0.join("file"), "")?;
+        fs::create_dir(mount.path().join("dir"))?;
+        fs::write(mount.path().join("file"), "")?;
         for i in 0..names {
             fs::hard_link(
-                mount.0.join("file"),
-                mount.0.join("dir").join(std::ffi::OsStr::from_bytes(&name(i))),
+                mount.path().join("file"),
+                mount.path().join("dir").join(std::ffi::OsStr::from_bytes(&name(i))),
             )?;
         }
         Ok(())
@@ -96,16 +85,13 @@ fn check(dir: &Path, names: usize, hash: &str, levels: u8) -> Result<(), String>
 
 #[test]
 fn names_lie_where_their_hash_leads() {
+    if !extant_testbed::have(&["mke2fs", "tune2fs", "debugfs"]) || !extant_testbed::can_mount() {
+        return;
+    }
     for (names, hash, levels) in
         [(30, "legacy", 0), (30, "tea", 0), (3000, "half_md4", 1), (3000, "tea", 1), (45_000, "half_md4", 2)]
     {
-        let dir = std::env::temp_dir().join(format!("extant-htree-{}-{names}-{hash}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let result = check(&dir, names, hash, levels);
-        fs::remove_dir_all(&dir).unwrap();
-        if let Err(reason) = result {
-            eprintln!("skipped: {reason}");
-            return;
-        }
+        let dir = tempfile::tempdir().unwrap();
+        check(dir.path(), names, hash, levels).unwrap();
     }
 }

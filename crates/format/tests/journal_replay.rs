@@ -3,7 +3,7 @@
 
 use extant_format::jbd2::*;
 use extant_format::{BlockSize, VolumeBlock};
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
@@ -121,17 +121,17 @@ fn replay(image: &Path, compat: u8, incompat: JournalIncompat) -> Result<(), Str
 
 #[test]
 fn e2fsck_replays_what_we_write() {
-    let image = std::env::temp_dir().join(format!("extant-journal-{}", std::process::id()));
+    if !extant_testbed::have(&["mke2fs", "debugfs", "e2fsck"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
     use JournalIncompat as I;
     for wide in [I::empty(), I::WIDE] {
         for (compat, checksums) in
             [(0, I::empty()), (1, I::empty()), (1, I::ASYNC_COMMIT), (0, I::CHECKSUM_V2), (0, I::CHECKSUM_V3)]
         {
-            if let Err(reason) = replay(&image, compat, I::REVOKE | wide | checksums) {
-                eprintln!("skipped: {reason}");
-                return;
-            }
+            replay(&image, compat, I::REVOKE | wide | checksums).unwrap();
         }
     }
-    fs::remove_file(&image).unwrap();
 }

@@ -4,12 +4,12 @@
 //! A failure prints the seed and the shortest sequence that shows it; `EXTANT_SEED=<seed> EXTANT_ROUNDS=1` replays it.
 
 use extant_rt::{RealConfig, Rt};
+use extant_testbed::{Mount, can_mount, have};
 use extant_torture::campaign::Profile;
 use extant_torture::check::{Fsck, LoopMount, Verdict};
 use extant_torture::diff::{Generator, compare, shrink};
 use extant_torture::{Host, Image, ImageDevice, Op, OurVolume, Special, Subject, Tree};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 const LARGE: Profile =
@@ -17,40 +17,29 @@ const LARGE: Profile =
 
 /// A directory of the host: on a fresh ext4 of the kernel's, or in memory.
 struct Place {
-    _folder: tempfile::TempDir,
     root: PathBuf,
-    is_mounted: bool,
+    // In this order: it is undone before the folder goes.
+    _mount: Option<Mount>,
+    _folder: tempfile::TempDir,
 }
 
 impl Place {
     fn memory() -> Self {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let root = folder.path().to_owned();
-        Self { _folder: folder, root, is_mounted: false }
+        Self { root, _mount: None, _folder: folder }
     }
 
     fn kernel(image: &Image) -> Self {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let (file, root) = (folder.path().join("image"), folder.path().join("mount"));
         std::fs::write(&file, image.to_vec()).unwrap();
-        std::fs::create_dir(&root).unwrap();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "ext4", "-o", "loop,noatime"]).args([&file, &root]).stdin(Stdio::null());
-        assert!(mount.status().unwrap().success(), "mount");
-        Self { _folder: folder, root, is_mounted: true }
+        let mount = Mount::new(&file, &root, "noatime");
+        Self { root, _mount: Some(mount), _folder: folder }
     }
 
     fn host(&self) -> Host {
         Host::new(&self.root).unwrap()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if self.is_mounted {
-            let unmounted = Command::new("umount").arg(&self.root).stdin(Stdio::null()).status();
-            assert!(unmounted.is_ok_and(|status| status.success()), "umount");
-        }
     }
 }
 
@@ -81,9 +70,7 @@ fn agree(base: &Image, place: impl Fn() -> Place, seed: u64, ops: &[Op]) -> Imag
 
 #[test]
 fn answers_and_trees_are_the_kernel_s() {
-    let is_possible = Fsck::is_installed() && LoopMount::is_possible() && Path::new("/dev/shm").is_dir();
-    if !is_possible {
-        println!("skipped: needs root, loop devices and e2fsprogs");
+    if !have(&["mke2fs", "e2fsck"]) || !can_mount() {
         return;
     }
     rustix::process::umask(rustix::fs::Mode::empty());

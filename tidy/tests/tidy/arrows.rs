@@ -5,25 +5,37 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// Each crate with the crates below it that it may name, in its code and in its tests.
-const ARROWS: [(&str, &[&str]); 13] = [
-    ("format", &[]),
+const ARROWS: [(&str, &[&str]); 14] = [
+    ("testbed", &[]),
+    ("format", &["testbed"]),
     ("rt", &[]),
-    ("block", &["rt"]),
+    ("block", &["rt", "testbed"]),
     ("sim", &["block", "rt"]),
     ("iosched", &["block", "rt", "sim"]),
     ("cache", &["block", "rt", "sim"]),
-    ("fs", &["format", "cache", "block", "rt", "sim"]),
+    ("fs", &["format", "cache", "block", "rt", "sim", "testbed"]),
     ("history", &["cache", "iosched", "block", "rt", "sim"]),
-    ("image", &["fs", "format", "cache", "block", "rt"]),
-    ("extant", &["image", "fs", "format", "cache", "block", "rt"]),
-    ("torture", &["extant", "format", "block", "rt", "sim"]),
+    ("image", &["fs", "format", "cache", "block", "rt", "testbed"]),
+    ("extant", &["image", "fs", "format", "cache", "block", "rt", "testbed"]),
+    ("torture", &["extant", "format", "block", "rt", "sim", "testbed"]),
     ("lab", &["image", "history", "fs", "format", "cache", "iosched", "block", "rt", "sim"]),
-    ("cli", &["lab", "history", "image", "extant", "fs", "format", "block", "rt"]),
+    ("cli", &["lab", "history", "image", "extant", "fs", "format", "block", "rt", "testbed"]),
 ];
 
 /// Crates that only tests may name, because production code never needs them.
-const FOR_TESTS: [(&str, &str); 5] =
-    [("extant", "image"), ("iosched", "sim"), ("cache", "sim"), ("fs", "sim"), ("history", "sim")];
+const FOR_TESTS: [(&str, &str); 11] = [
+    ("extant", "image"),
+    ("iosched", "sim"),
+    ("cache", "sim"),
+    ("fs", "sim"),
+    ("history", "sim"),
+    ("format", "testbed"),
+    ("block", "testbed"),
+    ("fs", "testbed"),
+    ("image", "testbed"),
+    ("extant", "testbed"),
+    ("cli", "testbed"),
+];
 
 fn dependencies(name: &str, section: &str) -> BTreeSet<String> {
     let text = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).expect("Cargo.toml");

@@ -66,6 +66,7 @@ pub(super) fn forget(path: &Path) -> Result<()> {
 /// The kernel's loop mount of an image, unmounted when dropped.
 pub(super) struct Mount {
     pub(super) at: PathBuf,
+    _mount: extant_testbed::Mount,
 }
 
 impl Mount {
@@ -75,21 +76,12 @@ impl Mount {
             return Ok(None);
         }
         let at = dir.join("mount");
-        fs::create_dir_all(&at)?;
-        tool("mount", &["-o", "loop", text(image), text(&at)])?;
-        Ok(Some(Self { at }))
+        let mount = extant_testbed::Mount::try_new(image, &at, "rw")?;
+        Ok(Some(Self { at, _mount: mount }))
     }
 
     pub(super) fn sync(&self) -> Result<()> {
         Ok(rustix::fs::syncfs(File::open(&self.at)?)?)
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        if let Err(error) = tool("umount", &[text(&self.at)]) {
-            eprintln!("{error}");
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Result, median};
 use extant_rt::Rt;
+use extant_testbed::Mount;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -119,7 +120,7 @@ fn compare(what: &str, rounds: usize, mount: &Path, contenders: &[Contender]) ->
 /// Milliseconds of one run with nothing of the images in memory.
 fn time(contender: &Contender, mount: &Path) -> Result<f64> {
     let mounted = match &contender.mounted {
-        Some(image) => Some(Mounted::new(image, mount, "loop,ro")?),
+        Some(image) => Some(Mount::try_new(image, mount, "ro")?),
         None => None,
     };
     rustix::fs::sync();
@@ -147,7 +148,7 @@ fn build() -> Result<PathBuf> {
 fn make_large(image: &Path, mount: &Path) -> Result<()> {
     File::create(image)?.set_len((FILE_MIB + 128) << 20)?;
     call("mke2fs", &["-q", "-F", "-t", "ext4", &image.display().to_string()])?;
-    let _mounted = Mounted::new(image, mount, "loop")?;
+    let _mounted = Mount::try_new(image, mount, "rw")?;
     let mut file = File::create(mount.join("file"))?;
     let mut block = vec![0u8; 1 << 20];
     for n in 0..FILE_MIB {
@@ -165,7 +166,7 @@ fn make_large(image: &Path, mount: &Path) -> Result<()> {
 fn make_tree(image: &Path, mount: &Path) -> Result<()> {
     File::create(image)?.set_len(2 << 30)?;
     call("mke2fs", &["-q", "-F", "-t", "ext4", &image.display().to_string()])?;
-    let _mounted = Mounted::new(image, mount, "loop")?;
+    let _mounted = Mount::try_new(image, mount, "rw")?;
     for dir in directories() {
         let dir = mount.join(dir);
         fs::create_dir_all(&dir)?;
@@ -184,24 +185,6 @@ fn debugfs_script() -> String {
     let outer = (0..OUTER).map(|a| format!("dir{a:02}"));
     let all = std::iter::once(String::new()).chain(outer).chain(directories());
     all.map(|dir| format!("ls -p /{dir}\n")).collect()
-}
-
-/// An image mounted by the kernel; unmounted when dropped.
-struct Mounted(PathBuf);
-
-impl Mounted {
-    fn new(image: &Path, at: &Path, options: &str) -> Result<Self> {
-        call("mount", &["-o", options, &image.display().to_string(), &at.display().to_string()])?;
-        Ok(Self(at.to_path_buf()))
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if let Err(error) = call("umount", &[&self.0.display().to_string()]) {
-            eprintln!("{error}");
-        }
-    }
 }
 
 fn call(program: &str, args: &[&str]) -> Result<()> {

@@ -2,13 +2,12 @@ use super::transfer::Step;
 use super::*;
 use crate::{Buf, IoErrorKind, Sector, Segment, discard, execute, flush, read, write};
 use extant_rt::{Nanos, RealConfig};
+use extant_testbed::{LoopDevice, can_mount};
 use rustix::fs::{CWD, FileType};
 use rustix::io::Errno;
 use std::future::Future;
 use std::io::{Read, Seek, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
-use std::process::Command;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
@@ -326,33 +325,16 @@ fn bios_outlive_the_threads_that_submit_them_and_the_device() {
     });
 }
 
-/// A loop device, detached when dropped.
-struct Loop(PathBuf);
-
-impl Loop {
-    fn over(file: &NamedTempFile, sector_bytes: &str) -> Option<Self> {
-        let args = ["--find", "--show", "--sector-size", sector_bytes];
-        let setup = Command::new("losetup").args(args).arg(file.path()).output().ok()?;
-        if !setup.status.success() {
-            println!("skipped: no loop device of {sector_bytes}-byte sectors to be had here");
-            return None;
-        }
-        Some(Self(String::from_utf8(setup.stdout).unwrap().trim().into()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        assert!(Command::new("losetup").arg("--detach").arg(&self.0).status().unwrap().success());
-    }
+fn loop_over(file: &NamedTempFile, sector_bytes: &str) -> Option<LoopDevice> {
+    can_mount().then(|| LoopDevice::attach(file.path(), &["--sector-size", sector_bytes]).unwrap())
 }
 
 #[test]
 fn block_devices_have_their_size_and_discard() {
     let rt = world();
     let file = temp_file(&pattern(4 << 20));
-    let Some(disk) = Loop::over(&file, "512") else { return };
-    on_every_engine(&rt, &disk.0, true, |device| {
+    let Some(disk) = loop_over(&file, "512") else { return };
+    on_every_engine(&rt, disk.path(), true, |device| {
         assert_eq!(device.limits().capacity_bytes, 4 << 20);
         rt.block_on(write(&device, Sector(8), Buf::from_slice(&[5; 8192]))).unwrap().unwrap();
         let back = rt.block_on(read(&device, Sector(8), 8192)).unwrap().unwrap();
@@ -371,8 +353,8 @@ fn block_devices_have_their_size_and_discard() {
 fn sectors_within_the_blocks_of_a_block_device_are_zeroed_and_discarded() {
     let rt = world();
     let file = temp_file(&pattern(1 << 20));
-    let Some(disk) = Loop::over(&file, "4096") else { return };
-    on_every_engine(&rt, &disk.0, true, |device| {
+    let Some(disk) = loop_over(&file, "4096") else { return };
+    on_every_engine(&rt, disk.path(), true, |device| {
         rt.block_on(write(&device, Sector(0), Buf::from_slice(&[5; 65536]))).unwrap().unwrap();
         for (start, bytes) in [(1, 512), (10, 4096), (20, 20_480), (0, 512)] {
             rt.block_on(execute(&device, Bio::range(Op::WriteZeroes, Sector(start), bytes)))

@@ -1,7 +1,7 @@
 //! `extant build --into`: what it adds to a volume is what `extant build` makes of both.
 
 use crate::testbed::{
-    Mount, assert_same, extant, extant_at, fsck, have, is_root, look, mke2fs, noise, place, run,
+    assert_same, extant, extant_at, fsck, have, is_root, look, mke2fs, mounted, noise, place, run,
 };
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
@@ -86,10 +86,10 @@ fn adding_to_a_volume_is_building_both() {
         parts.extend(options);
         extant(args(&parts, &[second])).clean();
         fsck(&added);
-        let Some(expected) = Mount::new(&both, "ro,user_xattr,acl").map(|mount| look(mount.path())) else {
+        let Some(expected) = mounted(&both, "ro,user_xattr,acl").map(|mount| look(mount.path())) else {
             return;
         };
-        let Some(mount) = Mount::new(&added, "ro,user_xattr,acl") else { return };
+        let Some(mount) = mounted(&added, "ro,user_xattr,acl") else { return };
         assert_same(&format!("{kind} {options:?}"), &look(mount.path()), &expected);
     }
 }
@@ -129,9 +129,9 @@ fn whiteouts_of_a_layer_remove_what_the_volume_has() {
     extant(args(&parts, &[&tars[1], &third_tar])).clean();
     fsck(&added);
     assert_eq!(extant(["cat", &place(&added, "/usr/lib/so")]).clean(), b"so");
-    let Some(expected) = Mount::new(&both, "ro").map(|mount| look(mount.path())) else { return };
+    let Some(expected) = mounted(&both, "ro").map(|mount| look(mount.path())) else { return };
     assert!(!expected.contains_key(&b"etc/motd"[..]) && expected.contains_key(&b"etc/motd.link"[..]));
-    let Some(mount) = Mount::new(&added, "ro") else { return };
+    let Some(mount) = mounted(&added, "ro") else { return };
     let mut seen = look(mount.path());
     let mut expected = expected;
     // A file that is added later changes the time of a directory that no layer lists.

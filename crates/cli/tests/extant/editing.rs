@@ -1,9 +1,10 @@
 //! Commands that change a volume, judged by e2fsck, debugfs and the kernel.
 
 use crate::testbed::{
-    Mount, Ran, assert_same, debugfs, extant, extant_at, extant_with, fsck, have, is_root, look, mke2fs,
+    Ran, assert_same, debugfs, extant, extant_at, extant_with, fsck, have, is_root, look, mke2fs, mounted,
     noise, place, run,
 };
+use extant_testbed::LoopDevice;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -106,7 +107,7 @@ fn a_tree_is_put_as_it_is() {
     let told = ask(&image, "stat /tree/sparse");
     let blocks = told.split("Blockcount: ").nth(1).and_then(|rest| rest.split_whitespace().next());
     assert!(blocks.unwrap().parse::<u64>().unwrap() < 300, "holes stay holes: {told}");
-    let Some(mount) = Mount::new(&image, "ro") else { return };
+    let Some(mount) = mounted(&image, "ro") else { return };
     assert_same("put", &look(&mount.path().join("tree")), &look(&source));
 }
 
@@ -369,13 +370,12 @@ fn a_full_volume_is_told_and_stays_whole() {
 fn a_full_disk_of_the_host_is_told_and_costs_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let Some(image) = volume(dir.path(), "64M", &["-t", "ext4"]) else { return };
-    if !is_root() {
+    if !extant_testbed::can_mount() {
         return;
     }
     let full = dir.path().join("full");
     fs::create_dir(&full).unwrap();
-    let at = full.to_str().unwrap();
-    run("mount", &["-t", "tmpfs", "-o", "size=8m", "tmpfs", at]);
+    let mount = extant_testbed::Mount::tmpfs(&full, "size=8m");
     let sparse = full.join("image");
     run("cp", &["--sparse=always", image.to_str().unwrap(), sparse.to_str().unwrap()]);
     let large = dir.path().join("large");
@@ -384,8 +384,7 @@ fn a_full_disk_of_the_host_is_told_and_costs_nothing_else() {
     let ran = extant(["put".as_ref(), large.as_os_str(), place(&sparse, "/large").as_ref()]);
     // Where there is room it is repaired as after a power cut.
     run("cp", &["--sparse=always", sparse.to_str().unwrap(), image.to_str().unwrap()]);
-    // A ring's files are closed a moment after its process has ended (io_uring_setup(2)).
-    run("umount", &["--lazy", at]);
+    drop(mount);
     made.clean();
     refused(ran, 1, "No space left on device");
     extant(["recover", image.to_str().unwrap()]).clean();
@@ -402,30 +401,24 @@ fn disks_are_changed_and_those_that_cannot_be_written_are_refused() {
         refused(extant(["mkdir", &place(&image, "/d")]), 1, "Permission denied");
         return;
     }
-    let attach = |options: &[&str]| {
-        let args = [options, &["-f", "--show", image.to_str().unwrap()]].concat();
-        let output = std::process::Command::new("losetup").args(args).output().unwrap();
-        let device = String::from_utf8(output.stdout).unwrap().trim().to_owned();
-        if !output.status.success() || device.is_empty() {
-            println!("skipped: no loop devices here");
-            return None;
-        }
-        Some(device)
-    };
-    let Some(device) = attach(&[]) else { return };
+    if !extant_testbed::can_mount() {
+        return;
+    }
+    let device = LoopDevice::attach(&image, &[]).unwrap();
+    let on_device = |path: &str| place(device.path(), path);
     let refused_image = extant(["mkdir", &place(&image, "/x")]);
     let refused_mkfs = extant(["mkfs", image.to_str().unwrap(), "8M"]);
-    let made = extant(["mkdir".to_owned(), format!("{device}:/d")]);
-    let again = extant(["mkdir".to_owned(), format!("{device}:/d")]);
-    run("losetup", &["-d", &device]);
+    let made = extant(["mkdir", &on_device("/d")]);
+    let again = extant(["mkdir", &on_device("/d")]);
+    drop(device);
     refused(refused_image, 1, "losetup -d");
     refused(refused_mkfs, 1, "losetup -d");
     made.clean();
     refused(again, 1, "exists already");
     fsck(&image);
-    let Some(device) = attach(&["-r"]) else { return };
-    let ran = extant(["mkdir".to_owned(), format!("{device}:/e")]);
-    run("losetup", &["-d", &device]);
+    let device = LoopDevice::attach(&image, &["--read-only"]).unwrap();
+    let ran = extant(["mkdir", &place(device.path(), "/e")]);
+    drop(device);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     fsck(&image);
 }
@@ -495,7 +488,7 @@ fn hash_trees_of_linux_are_changed() {
         let Some(image) = volume(dir.path(), "64M", &["-t", "ext4", "-b", block, "-N", "12000"]) else {
             return;
         };
-        let Some(mount) = Mount::new(&image, "rw") else { return };
+        let Some(mount) = mounted(&image, "rw") else { return };
         for n in 0..names {
             fs::write(mount.path().join(format!("a-name-of-some-length-{n}")), b"").unwrap();
         }
@@ -506,7 +499,7 @@ fn hash_trees_of_linux_are_changed() {
         extant(["put", file.to_str().unwrap(), &place(&image, "/new")]).clean();
         extant(["rm", &place(&image, "/a-name-of-some-length-7")]).clean();
         fsck(&image);
-        let Some(mount) = Mount::new(&image, "rw") else { return };
+        let Some(mount) = mounted(&image, "rw") else { return };
         assert_eq!(fs::read(mount.path().join("new")).unwrap(), b"new");
         fs::write(mount.path().join("a-name-of-some-length-7"), b"").unwrap();
         // `lost+found`, `d` and `new` besides.
@@ -524,7 +517,7 @@ fn files_that_are_put_have_the_attributes_of_their_sources_alone() {
     fs::write(&source, b"old").unwrap();
     extant(["put", source.to_str().unwrap(), &place(&image, "/f")]).clean();
     extant(["mkdir", &place(&image, "/d")]).clean();
-    let Some(mount) = Mount::new(&image, "acl,user_xattr") else { return };
+    let Some(mount) = mounted(&image, "acl,user_xattr") else { return };
     run("setfacl", &["-m", "u:65534:rw", mount.path().join("f").to_str().unwrap()]);
     run("setfattr", &["-n", "user.of-the-old", "-v", "1", mount.path().join("f").to_str().unwrap()]);
     run("setfacl", &["-d", "-m", "u:65534:rw", mount.path().join("d").to_str().unwrap()]);

@@ -1,6 +1,6 @@
 //! Archives, as other programs read them.
 
-use crate::testbed::{Mount, assert_same, extant, have, look, mke2fs, noise, place, run};
+use crate::testbed::{assert_same, extant, have, look, mke2fs, mounted, noise, place, run};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
@@ -28,7 +28,7 @@ fn tar_restores_what_was_exported() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     mke2fs(&image, "64M", &["-t", "ext4"]);
-    let Some(mount) = Mount::new(&image, "user_xattr,acl") else { return };
+    let Some(mount) = mounted(&image, "user_xattr,acl") else { return };
     populate(mount.path());
     run("touch", &["-d", "1965-03-02 01:02:03.5Z", mount.path().join("file").to_str().unwrap()]);
     fs::remove_dir(mount.path().join("lost+found")).unwrap();

@@ -2,7 +2,7 @@
 //! attributes. A copy made by `extant cp` is compared with the directory that mke2fs copied in, or with the kernel's view.
 
 use crate::testbed::{
-    Mount, Seen, assert_same, debugfs, extant, have, is_root, look, mke2fs, noise, place, run,
+    Seen, assert_same, debugfs, extant, have, is_root, look, mke2fs, mounted, noise, place, run,
 };
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -246,7 +246,7 @@ fn volumes_that_the_kernel_wrote() {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
         mke2fs(&image, "192M", options);
-        let Some(mount) = Mount::new(&image, "user_xattr,acl") else { continue };
+        let Some(mount) = mounted(&image, "user_xattr,acl") else { continue };
         populate(mount.path());
         populate_maps(mount.path());
         if what == "large attributes" {

@@ -1,6 +1,6 @@
 //! `shrink`: everything stays, e2fsck finds nothing, the kernel mounts it, and it is no larger than what resize2fs leaves.
 
-use crate::testbed::{Mount, assert_same, debugfs, extant, fsck, have, is_root, look, mke2fs, noise, run};
+use crate::testbed::{assert_same, debugfs, extant, fsck, have, is_root, look, mke2fs, mounted, noise, run};
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -104,7 +104,7 @@ fn the_kernel_mounts_a_volume_that_was_rewritten_in_place() {
     mke2fs(&image, "60M", &["-t", "ext4", "-O", "ea_inode", "-b", "1024"]);
     symlink(&image, &linked).unwrap();
     fs::set_permissions(&image, fs::Permissions::from_mode(0o640)).unwrap();
-    let Some(mount) = Mount::new(&image, "rw") else { return };
+    let Some(mount) = mounted(&image, "rw") else { return };
     run("cp", &["-a", tree.to_str().unwrap(), mount.path().to_str().unwrap()]);
     let file = mount.path().join("tree/small/file");
     let set = |path: &Path, name: &str, value: &[u8]| {
@@ -124,7 +124,7 @@ fn the_kernel_mounts_a_volume_that_was_rewritten_in_place() {
     let bytes = fs::read(&image).unwrap();
     let again = extant(["shrink", image.to_str().unwrap(), "--json"]).clean_text();
     assert!(again.contains("\"written\": false") && fs::read(&image).unwrap() == bytes, "{again}");
-    let Some(mount) = Mount::new(&image, "rw") else { return };
+    let Some(mount) = mounted(&image, "rw") else { return };
     assert_same("shrunk", &look(mount.path()), &before);
     drop(mount);
     fsck(&image);

@@ -1,6 +1,6 @@
 //! Space of files and of volumes: `fallocate`, `copy` and `trim`, judged by e2fsck and by what the kernel does.
 
-use crate::testbed::{Mount, extant, extant_with, fsck, have, mke2fs, noise, place, run};
+use crate::testbed::{extant, extant_with, fsck, have, mke2fs, mounted, noise, place, run};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ fn ranges_of_files_are_allocated_freed_and_moved_as_the_tool_of_that_name_does()
     }
     let absent = extant(["fallocate", "-p", "-l", "4096", &place(&image, "/absent")]);
     assert!(absent.code == Some(1) && absent.stderr.contains("no such file"), "{}", absent.stderr);
-    let Some(mount) = Mount::new(&theirs, "rw").filter(|_| have("fallocate")) else { return };
+    let Some(mount) = mounted(&theirs, "rw").filter(|_| have("fallocate")) else { return };
     let file = mount.path().join("f");
     fs::copy(&source, &file).unwrap();
     run("sync", &["-f", file.to_str().unwrap()]);
@@ -87,7 +87,7 @@ fn ranges_of_files_are_allocated_freed_and_moved_as_the_tool_of_that_name_does()
     };
     let expected_layout = layout(&file);
     drop(mount);
-    let Some(mount) = Mount::new(&image, "ro") else { return };
+    let Some(mount) = mounted(&image, "ro") else { return };
     let file = mount.path().join("f");
     assert!(fs::read(&file).unwrap() == bytes);
     let found = file.metadata().unwrap();
@@ -176,7 +176,7 @@ fn free_space_of_an_image_is_given_back_as_the_kernel_does() {
             blocks * 512 <= (64 << 20) - free_bytes + nodes_bytes,
             "{blocks} of 512 bytes are left, {free_bytes} free"
         );
-        let Some(mount) = Mount::new(&theirs, "rw").filter(|_| have("fstrim")) else { continue };
+        let Some(mount) = mounted(&theirs, "rw").filter(|_| have("fstrim")) else { continue };
         let trimmed = std::process::Command::new("fstrim").arg(mount.path()).output().unwrap();
         drop(mount);
         if trimmed.status.success() {
@@ -247,7 +247,7 @@ fn a_file_is_defragmented() {
     let runs = &said[0]["runs_after"];
     let again = extant(["defrag", &at("/f")]).clean_text();
     assert_eq!(again, format!("{}: {runs} runs, {runs} now\n", at("/f")));
-    let Some(mount) = Mount::new(&image, "ro") else { return };
+    let Some(mount) = mounted(&image, "ro") else { return };
     assert!(fs::read(mount.path().join("f")).unwrap() == before);
     if have("filefrag") {
         let said = run("filefrag", &[mount.path().join("f").to_str().unwrap()]);

@@ -1,11 +1,12 @@
 //! Shared by the tests of the command line: images made by other tools, and two ways to look at a tree.
 
+use extant_testbed::{Mount, can_mount};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Output of a command, and its exit code.
@@ -77,15 +78,7 @@ pub(crate) fn place(image: &Path, path: &str) -> String {
 
 /// Whether a tool is there; prints that the test is skipped if not.
 pub(crate) fn have(tool: &str) -> bool {
-    let there = std::env::var_os("PATH").is_some_and(|path| {
-        std::env::split_paths(&path)
-            .chain(["/usr/sbin".into(), "/sbin".into()])
-            .any(|dir| dir.join(tool).exists())
-    });
-    if !there {
-        println!("skipped: {tool} is not installed");
-    }
-    there
+    extant_testbed::have(&[tool])
 }
 
 pub(crate) fn is_root() -> bool {
@@ -125,43 +118,11 @@ pub(crate) fn debugfs(image: &Path, commands: &[String]) {
     assert_eq!(complaint, None, "{said}");
 }
 
-/// A volume mounted by the kernel through a loop device; unmounted when dropped.
-pub(crate) struct Mount {
-    at: PathBuf,
-}
-
-impl Mount {
-    /// `None`, with a printed message, where the kernel or the user's rights do not allow it.
-    pub(crate) fn new(image: &Path, options: &str) -> Option<Self> {
-        if !is_root() {
-            return None;
-        }
-        let at = image.with_extension("mnt");
-        fs::create_dir_all(&at).unwrap();
-        let options = format!("loop,{options}");
-        let mount = Command::new("mount").args(["-o", &options]).arg(image).arg(&at).output().unwrap();
-        if !mount.status.success() {
-            let why = String::from_utf8_lossy(&mount.stderr);
-            // Blocks larger than a page need Linux 6.15 and more: no fault of the set-up, so no "skipped".
-            let what = if why.contains("wrong fs type") { "not mountable by this kernel" } else { "skipped" };
-            println!("{what}: {}", why.trim());
-            return None;
-        }
-        Some(Self { at })
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.at
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg(&self.at).status();
-        if !unmounted.is_ok_and(|status| status.success()) {
-            println!("{} stays mounted", self.at.display());
-        }
-    }
+/// A volume mounted by the kernel; `None`, with a printed message, where the kernel or the user's rights do not allow it.
+#[track_caller]
+pub(crate) fn mounted(image: &Path, options: &str) -> Option<Mount> {
+    let at = image.with_extension("mnt");
+    can_mount().then(|| Mount::unless_blocks_are_too_large(image, &at, options)).flatten()
 }
 
 /// All that is kept of a file when it is copied.

@@ -11,11 +11,7 @@ pub(crate) fn run(command: &str, args: &[&str]) -> String {
 
 /// Whether the kernel may mount here, and e2fsprogs are there; says so if not.
 pub(crate) fn have_kernel() -> bool {
-    let is_root = rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists();
-    if !is_root || !have_tools() {
-        println!("skipped: no loop mounts here");
-    }
-    is_root && have_tools()
+    have_tools() && extant_testbed::can_mount()
 }
 
 pub(crate) fn have_tools() -> bool {
@@ -56,15 +52,11 @@ pub(crate) fn check(image: &Path, what: &str) {
 }
 
 /// The volume as the kernel mounts it, until this is dropped.
-pub(crate) struct Mount(PathBuf);
+pub(crate) struct Mount(extant_testbed::Mount);
 
 impl Mount {
     pub(crate) fn of(image: &Path) -> Self {
-        let at = image.with_extension("mounted");
-        std::fs::create_dir_all(&at).unwrap();
-        let said = run("mount", &["-o", "loop", image.to_str().unwrap(), at.to_str().unwrap()]);
-        assert!(said.is_empty(), "{said}");
-        Self(at)
+        Self(extant_testbed::Mount::new(image, &image.with_extension("mounted"), "rw"))
     }
 
     pub(crate) fn file(&self, name: &str) -> std::fs::File {
@@ -78,14 +70,7 @@ impl Mount {
     }
 
     pub(crate) fn at(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let said = run("umount", &[self.0.to_str().unwrap()]);
-        assert!(said.is_empty() || std::thread::panicking(), "{said}");
+        self.0.path().join(name)
     }
 }
 

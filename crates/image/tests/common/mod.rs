@@ -62,34 +62,20 @@ pub(crate) fn assert_clean(image: &Path) {
 }
 
 /// A kernel mount, undone at the end; `None`, with a message, where that is not allowed.
-pub(crate) struct Mount(tempfile::TempDir);
+pub(crate) struct Mount {
+    // In this order: it is undone before the folder goes.
+    mount: extant_testbed::Mount,
+    _dir: tempfile::TempDir,
+}
 
 impl Mount {
     pub(crate) fn new(image: &Path, options: &str) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            println!("skipped: mounting needs root");
-            return None;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let output = tool(
-            "mount",
-            &[
-                "-t",
-                "ext4",
-                "-o",
-                &format!("loop,{options}"),
-                image.to_str().unwrap(),
-                dir.path().to_str().unwrap(),
-            ],
-        )?;
-        if output.status.success() {
-            return Some(Self(dir));
-        }
-        let message = text(&output);
-        // Without loop devices there is nothing to test; a refusal by ext4 is a failure.
-        assert!(message.contains("loop") && !message.contains("wrong fs type"), "mount: {message}");
-        println!("skipped: {message}");
-        None
+        Self::with(|at| extant_testbed::Mount::new(image, at, options))
+    }
+
+    fn with(mount: impl FnOnce(&Path) -> extant_testbed::Mount) -> Option<Self> {
+        let dir = extant_testbed::can_mount().then(|| tempfile::tempdir().unwrap())?;
+        Some(Self { mount: mount(dir.path()), _dir: dir })
     }
 
     /// A file system whose attributes may be as large as Linux allows: the host's may not.
@@ -112,32 +98,16 @@ impl Mount {
     }
 
     fn tmpfs(options: &str) -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
-        if !rustix::process::geteuid().is_root() {
-            println!("skipped: mounting needs root");
-            return None;
-        }
-        let output = tool("mount", &["-t", "tmpfs", "-o", options, "tmpfs", dir.path().to_str().unwrap()])?;
-        if !output.status.success() {
-            println!("skipped: {}", text(&output));
-            return None;
-        }
-        Some(Self(dir))
+        Self::with(|at| extant_testbed::Mount::tmpfs(at, options))
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.0.path()
+        self.mount.path()
     }
-}
 
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let path = self.0.path().to_str().unwrap();
-        // Something of the host may look into the mount for a moment; it goes when that has left.
-        let done = tool("umount", &[path]).is_some_and(|output| output.status.success());
-        if !done {
-            tool("umount", &["-l", path]);
-        }
+    /// The loop device below it.
+    pub(crate) fn device(&self) -> &str {
+        self.mount.device().and_then(Path::to_str).expect("it is an image's")
     }
 }
 

@@ -2,19 +2,18 @@
 
 use super::scratch::Scratch;
 use crate::{Host, Image, Tree};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use extant_testbed::{LoopDevice, Mount};
 use std::cell::RefCell;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 /// Mounts images one after another on one loop device.
 #[derive(Debug)]
 pub struct LoopMount {
+    /// Attached when the first image is there.
+    device: RefCell<Option<LoopDevice>>,
     scratch: RefCell<Scratch>,
     mount: PathBuf,
-    /// Attached when the first image is there.
-    device: RefCell<Option<String>>,
 }
 
 impl LoopMount {
@@ -28,7 +27,7 @@ impl LoopMount {
 
     /// Whether this process may mount.
     pub fn is_possible() -> bool {
-        rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists()
+        extant_testbed::mounts_are_possible()
     }
 
     /// Has the kernel recover a copy of the image, and reads what it sees.
@@ -38,38 +37,21 @@ impl LoopMount {
     pub fn tree(&self, image: &Image) -> io::Result<Result<Tree, String>> {
         let mut scratch = self.scratch.borrow_mut();
         scratch.put(image)?;
-        let device = self.attached(scratch.path())?;
-        if let Err(error) = mount(&device, &self.mount, "ext4", MountFlags::empty(), None) {
-            scratch.get(image)?;
-            return Ok(Err(format!("the kernel does not mount it: {error}")));
-        }
+        let mut device = self.device.borrow_mut();
+        let device = match &mut *device {
+            Some(device) => device,
+            none => none.insert(LoopDevice::attach(scratch.path(), &[]).map_err(io::Error::other)?),
+        };
+        let mount = match Mount::of_device(device, &self.mount, "ext4") {
+            Ok(mount) => mount,
+            Err(words) => {
+                scratch.get(image)?;
+                return Ok(Err(format!("the kernel does not mount it: {words}")));
+            }
+        };
         let tree = Host::new(&self.mount).map(|mut host| Tree::of(&mut host));
-        // The device's pages are dropped with its last user: the next mount reads the file anew.
-        unmount(&self.mount, UnmountFlags::empty())?;
+        drop(mount);
         scratch.get(image)?;
         Ok(tree?.map_err(|unreadable| format!("the kernel's mount: {unreadable}")))
-    }
-
-    /// The loop device of the file.
-    fn attached(&self, path: &Path) -> io::Result<String> {
-        if let Some(device) = &*self.device.borrow() {
-            return Ok(device.clone());
-        }
-        let attached = Command::new("losetup").args(["--find", "--show"]).arg(path).output()?;
-        if !attached.status.success() {
-            return Err(io::Error::other(String::from_utf8_lossy(&attached.stderr).trim().to_owned()));
-        }
-        let device = String::from_utf8_lossy(&attached.stdout).trim().to_owned();
-        *self.device.borrow_mut() = Some(device.clone());
-        Ok(device)
-    }
-}
-
-impl Drop for LoopMount {
-    fn drop(&mut self) {
-        if let Some(device) = self.device.borrow().as_deref() {
-            // An attached device is harmless; its file is gone.
-            let _ = Command::new("losetup").args(["--detach", device]).status();
-        }
     }
 }

@@ -5,15 +5,11 @@ use super::*;
 /// Lets the kernel work on an image; false where it may not be mounted.
 pub(super) fn in_kernel(image: &Path, work: impl FnOnce(&Path)) -> bool {
     let dir = tempfile::tempdir().unwrap();
-    let at = dir.path().join("mounted");
-    std::fs::create_dir(&at).unwrap();
-    if !is_root() || !run("mount", &["-o", "loop", image.to_str().unwrap(), at.to_str().unwrap()]).is_empty()
-    {
-        println!("skipped: no loop mounts here");
+    if !can_mount() {
         return false;
     }
-    let mount = Mount(at);
-    work(&mount.0);
+    let mount = Mount::new(image, &dir.path().join("mounted"), "rw");
+    work(mount.path());
     true
 }
 
@@ -123,11 +119,10 @@ fn directories_in_their_inodes_are_changed_there_and_move_out() {
         });
         check_is_silent(&image, args);
         let dir = tempfile::tempdir().unwrap();
-        if let Some(mount) = Mount::new(&image, &dir.path().join("mounted")) {
-            let tree = host_tree(&mount.0);
-            assert_eq!(tree.keys().filter(|path| path.starts_with("a")).count(), 43);
-            assert!(tree.contains_key(Path::new("b/moved")));
-        }
+        let mount = Mount::new(&image, &dir.path().join("mounted"), "ro");
+        let tree = host_tree(mount.path());
+        assert_eq!(tree.keys().filter(|path| path.starts_with("a")).count(), 43);
+        assert!(tree.contains_key(Path::new("b/moved")));
     }
 }
 

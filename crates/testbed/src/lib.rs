@@ -1,0 +1,120 @@
+//! Loop devices and mounts of the kernel, an oracle of many tests.
+//!
+//! A test asks [`can_mount`] first: a process that is not root, or a kernel without loop devices, is the only reason to leave
+//! it out. Loop devices are shared by all programs of a machine, and the kernel gives them back in the background, so an
+//! attempt that meets a busy one is made again, for some five seconds. All other failures, and the last of the attempts, are
+//! returned or panic in the words of the program that failed.
+//!
+//! ```
+//! use extant_testbed::{Mount, can_mount};
+//!
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let image = dir.path().join("image");
+//! # std::fs::write(&image, vec![0; 1 << 20]).unwrap();
+//! if can_mount() {
+//!     let refused = Mount::try_new(&image, &dir.path().join("mounted"), "ro").unwrap_err();
+//!     assert!(refused.contains("wrong fs type"), "there is no volume: {refused}");
+//! }
+//! ```
+#![forbid(unsafe_code)]
+
+mod loops;
+mod mounts;
+
+pub use loops::LoopDevice;
+pub use mounts::Mount;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Attempts at a loop device or at unmounting, and the pause between two: some five seconds in all.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Whether this process may mount images.
+pub fn mounts_are_possible() -> bool {
+    rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists()
+}
+
+/// As [`mounts_are_possible`]; where not, prints that the test is skipped, and why.
+pub fn can_mount() -> bool {
+    let possible = mounts_are_possible();
+    if !possible {
+        println!("skipped: mounting needs root and /dev/loop-control");
+    }
+    possible
+}
+
+/// Whether programs of the system are installed; where one is not, prints that the test is skipped, and why.
+pub fn have(programs: &[&str]) -> bool {
+    let path = path();
+    let missing =
+        programs.iter().find(|program| !path.split(':').any(|dir| Path::new(dir).join(program).exists()));
+    if let Some(missing) = missing {
+        println!("skipped: {missing} is not installed (./check install)");
+    }
+    missing.is_none()
+}
+
+/// With the places where Debian keeps mke2fs and losetup, which an ordinary user's `PATH` leaves out.
+fn path() -> String {
+    std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin"
+}
+
+/// An attempt that failed, in the words of the program.
+enum Failed {
+    /// Another may succeed.
+    Busy(String),
+    /// None will.
+    ForGood(String),
+}
+
+/// Makes attempts until one succeeds, fails for good, or is the last.
+fn insist<T>(mut attempt: impl FnMut() -> Result<T, Failed>) -> Result<T, String> {
+    for _ in 1..TRIES {
+        match attempt() {
+            Ok(done) => return Ok(done),
+            Err(Failed::ForGood(words)) => return Err(words),
+            Err(Failed::Busy(_)) => pause(),
+        }
+    }
+    attempt().map_err(|(Failed::Busy(words) | Failed::ForGood(words))| words)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this crate is for tests only and depends on no other, `rt` included"
+)]
+fn pause() {
+    std::thread::sleep(PAUSE);
+}
+
+/// Runs a program of the system; its standard output, or its words on standard error.
+fn run(program: &str, args: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(program);
+    command.args(args).env("PATH", path()).env("LC_ALL", "C").stdin(Stdio::null());
+    let output = command.output().map_err(|error| format!("{program}: {error}"))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err(format!("{program} {}: {}, {said}", args.join(" "), output.status))
+        }
+    }
+}
+
+/// A path as an argument.
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a test's path is UTF-8")
+}
+
+/// Reports a failure to give something back: a panic, or, during another one, a line.
+#[track_caller]
+fn report(words: &str) {
+    if std::thread::panicking() {
+        eprintln!("{words}");
+    } else {
+        panic!("{words}");
+    }
+}

@@ -1,0 +1,160 @@
+//! Loop devices, attached and given back.
+
+use crate::{Failed, insist, report, run, text};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A loop device over a file; detached when dropped, at the end of which the file is nobody's.
+#[derive(Debug)]
+pub struct LoopDevice {
+    device: PathBuf,
+    /// The file's path as the kernel tells it.
+    backing: Option<Vec<u8>>,
+}
+
+impl LoopDevice {
+    /// Attaches a file; `options` are further ones of losetup(8).
+    ///
+    /// # Errors
+    /// The words of losetup at the last attempt, or the file is not there.
+    pub fn attach(file: &Path, options: &[&str]) -> Result<Self, String> {
+        fs::metadata(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let args = [options, &["--find", "--show", text(file)]].concat();
+        // Between the search for a free device and the claim on it another program may take it, and a new device may have no
+        // node yet: losetup says so in many words.
+        let device = insist(|| {
+            run("losetup", &args).map_err(|words| {
+                make_nodes(Path::new("/sys/block"), Path::new("/dev"));
+                Failed::Busy(words)
+            })
+        })?;
+        let mut attached = Self { device: device.into(), backing: None };
+        attached.backing = attached.backing_file();
+        Ok(attached)
+    }
+
+    /// Its path in `/dev`.
+    pub fn path(&self) -> &Path {
+        &self.device
+    }
+
+    /// The file that the device is over now; `None` where it is free.
+    fn backing_file(&self) -> Option<Vec<u8>> {
+        let name = self.device.file_name()?;
+        fs::read(Path::new("/sys/block").join(name).join("loop/backing_file")).ok()
+    }
+
+    /// Detaches it, and waits until the kernel has done so: losetup returns before that where another program has the device
+    /// open.
+    fn detach(&self) -> Result<(), String> {
+        let is_ours = || self.backing.is_some() && self.backing_file() == self.backing;
+        let mut told = Ok(String::new());
+        insist(|| {
+            if is_ours() {
+                told = run("losetup", &["--detach", text(&self.device)]);
+            }
+            match is_ours() {
+                false => Ok(()),
+                true => Err(Failed::Busy(format!("{} stays attached: {told:?}", self.device.display()))),
+            }
+        })
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        if let Err(words) = self.detach() {
+            report(&words);
+        }
+    }
+}
+
+/// Makes the nodes of loop devices that the kernel has and `dev` lacks: in a container it may be a copy from before.
+fn make_nodes(sys: &Path, dev: &Path) {
+    for entry in fs::read_dir(sys).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if !name.as_encoded_bytes().starts_with(b"loop") || dev.join(&name).exists() {
+            continue;
+        }
+        let number = fs::read_to_string(entry.path().join("dev")).unwrap_or_default();
+        let parsed = number.trim().split_once(':').map(|(major, minor)| (major.parse(), minor.parse()));
+        if let Some((Ok(major), Ok(minor))) = parsed {
+            let mode = Mode::RUSR | Mode::WUSR;
+            // The next attempt shows whether that was of use.
+            let _ = mknodat(CWD, dev.join(&name), FileType::BlockDevice, mode, makedev(major, minor));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::can_mount;
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+    #[test]
+    fn a_file_is_attached_once_and_free_afterwards() {
+        if !can_mount() {
+            return;
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let listed = || run("losetup", &["--noheadings", "--associated", text(file.path())]).unwrap();
+        for _ in 0..20 {
+            let device = LoopDevice::attach(file.path(), &["--read-only"]).unwrap();
+            assert!(listed().starts_with(text(device.path())), "{}", listed());
+            assert_eq!(run("blockdev", &["--getro", text(device.path())]).unwrap(), "1");
+            drop(device);
+            assert_eq!(listed(), "");
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_open_elsewhere_is_waited_for() {
+        if !can_mount() {
+            return;
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let device = LoopDevice::attach(file.path(), &[]).unwrap();
+        // The shell says that it has the device open, and closes it when it has been told that losetup was asked.
+        let path = text(device.path()).to_owned();
+        let script =
+            format!("exec 3<{path}; echo; while ! losetup -ln -O AUTOCLEAR {path} | grep -q 1; do :; done");
+        let mut holder = std::process::Command::new("sh");
+        holder.args(["-c", &script]).env("PATH", "/bin:/usr/bin:/sbin:/usr/sbin");
+        let mut holder = holder.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        drop(device);
+        let listed = run("losetup", &["--noheadings", "--associated", text(file.path())]).unwrap();
+        assert_eq!(listed, "", "its file is free as soon as it is dropped");
+        assert!(holder.wait().unwrap().success());
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_fails_at_once_and_in_words() {
+        let missing = LoopDevice::attach(Path::new("/nowhere/file"), &[]).unwrap_err();
+        assert!(missing.contains("No such file"), "{missing}");
+    }
+
+    #[test]
+    fn nodes_that_are_missing_are_made() {
+        if !can_mount() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (sys, dev) = (dir.path().join("sys"), dir.path().join("dev"));
+        for (name, number) in [("loop3", "7:3\n"), ("loop260", "7:260\n"), ("vda", "254:0\n")] {
+            fs::create_dir_all(sys.join(name)).unwrap();
+            fs::write(sys.join(name).join("dev"), number).unwrap();
+        }
+        fs::create_dir(&dev).unwrap();
+        fs::write(dev.join("loop3"), "").unwrap();
+        make_nodes(&sys, &dev);
+        let made = fs::metadata(dev.join("loop260")).unwrap();
+        assert!(made.file_type().is_block_device());
+        assert_eq!(made.rdev(), makedev(7, 260));
+        assert!(fs::metadata(dev.join("loop3")).unwrap().is_file() && !dev.join("vda").exists());
+    }
+}
