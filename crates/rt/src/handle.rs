@@ -229,7 +229,7 @@ impl Rt {
         }
     }
 
-    /// Makes sure that a thread reaps the I/O in flight. For code that starts I/O outside of `block_on` and does not wait
+    /// Makes sure that a thread reaps the I/O in flight, and that what this thread's poll has submitted is. For code that starts I/O outside of `block_on` and does not wait
     /// for it; `block_on` itself does this when it returns.
     pub fn ensure_driven(&self) {
         if let Which::Real(real) = &self.shared.world {
@@ -247,8 +247,9 @@ impl Rt {
     }
 
     /// Whether a driver may keep back what is submitted now: the calling thread is in [`Rt::block_on`] and polls its future, and
-    /// calls [`Driver::enter`] or [`Driver::drive`] when the poll has ended. One system call then starts what the poll has
-    /// submitted, and waits for it. False for tasks, completions and virtual worlds. For small requests: a poll may be long.
+    /// calls [`Driver::enter_deferred`] or [`Driver::drive`] when the poll has ended. One system call then starts what the poll has
+    /// submitted, and waits for it. False for tasks, for completions that a driver calls, and for virtual worlds. For small requests
+    /// that are waited for: a poll may be long. Inside one, [`Rt::ensure_driven`] starts them.
     pub fn may_defer(&self) -> bool {
         match &self.shared.world {
             Which::Real(real) => real.may_defer(),

@@ -49,8 +49,8 @@ pub struct FileOptions {
 /// [`Device::claim`], but a block device opened for writing is claimed.
 ///
 /// Over io_uring, bios end on threads that wait ([`extant_rt::Driver`]); one that submits from a thread which is not of this
-/// world has a thread of it woken. A thread in [`Rt::block_on`] that submits and goes on to something long calls
-/// [`Rt::ensure_driven`]. Dropping the device waits until all bios of its ring have ended; those of blocking threads go on.
+/// world has a thread of it woken. A thread in [`Rt::block_on`] may start short reads when its poll ends ([`Rt::may_defer`]); one
+/// that submits and goes on to something long calls [`Rt::ensure_driven`]. Dropping the device waits until all bios of its ring have ended; those of blocking threads go on.
 #[derive(Debug)]
 pub struct FileDevice {
     host_file: Arc<HostFile>,
@@ -183,9 +183,6 @@ impl FileDevice {
     }
 
     fn block_on(&self, rt: &Rt, transfer: Transfer) {
-        if let Engine::Ring { ring, .. } = &self.engine {
-            ring.enter_deferred();
-        }
         rt.ensure_driven();
         blocking::run(&self.host_file, transfer);
     }
@@ -210,7 +207,10 @@ impl Device for FileDevice {
             }
             Engine::Threads { rt } => self.on_thread(rt, transfer),
             Engine::Ring { rt, .. } if self.needs_thread(&transfer) => self.on_thread(rt, transfer),
-            Engine::Ring { .. } if self.is_copy(&transfer) => blocking::run(&self.host_file, transfer),
+            Engine::Ring { ring, .. } if self.is_copy(&transfer) => {
+                ring.enter_deferred();
+                blocking::run(&self.host_file, transfer);
+            }
             Engine::Ring { ring, rt, .. } => {
                 ring.submit([transfer], || rt.may_defer());
                 rt.io_started();
@@ -229,7 +229,7 @@ impl Device for FileDevice {
         let (threads, ours): (Vec<_>, Vec<_>) = transfers.partition(|t| self.needs_thread(t));
         let (copies, ours): (Vec<_>, Vec<_>) = ours.into_iter().partition(|t| self.is_copy(t));
         if !ours.is_empty() {
-            ring.submit(ours, || rt.may_defer());
+            ring.submit(ours, || copies.is_empty() && rt.may_defer());
             rt.io_started();
         }
         copies.into_iter().for_each(|transfer| blocking::run(&self.host_file, transfer));

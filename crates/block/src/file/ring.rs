@@ -32,9 +32,9 @@ const BACKGROUND_BYTES_MIN: u64 = 1 << 20;
 /// Bios that one look at the completion queue ends, and their bytes: some tens of microseconds of a thread that has other work.
 const REAPED_MAX: usize = 16;
 const REAPED_BYTES_MAX: u64 = 1 << 20;
-/// Requests that a thread about to wait keeps back, to enter them together, and the bytes of each: with more, a device that has
-/// 32 of them stands still at times.
-const DEFERRED_MAX: usize = 2;
+/// Most entries in the submission queue that a poll leaves there for its end, and the bytes of each: with more, a device that has 32
+/// of them stands still at times.
+pub(super) const DEFERRED_MAX: usize = 2;
 const DEFERRED_BYTES_MAX: u64 = 64 << 10;
 /// Registered descriptors.
 const BUFFERED: types::Fixed = types::Fixed(0);
@@ -59,11 +59,11 @@ pub(super) struct Ring {
     interrupted: AtomicBool,
     /// Threads in [`Ring::drain`].
     draining: AtomicUsize,
-    /// The kernel did not take what is queued.
+    /// Entries in the submission queue, counted before they are there and until the kernel has taken them.
+    queued: AtomicUsize,
+    /// The kernel did not take what is queued, or not all.
     held_up: AtomicBool,
-    /// Entries that wait for the end of a poll.
-    deferred: AtomicUsize,
-    /// How often it is not to, in a test.
+    /// How often it is not to take anything, in a test.
     #[cfg(test)]
     refusals: AtomicUsize,
     /// System calls that were made to hand entries over, for a test.
@@ -174,8 +174,8 @@ impl Ring {
             sleepers: AtomicUsize::new(0),
             interrupted: AtomicBool::new(false),
             draining: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
             held_up: AtomicBool::new(false),
-            deferred: AtomicUsize::new(0),
             #[cfg(test)]
             refusals: AtomicUsize::new(0),
             #[cfg(test)]
@@ -195,18 +195,19 @@ impl Ring {
         self.entered.load(Ordering::SeqCst)
     }
 
-    /// Starts transfers, all with one system call where they fit. A few small ones wait for the end of the poll on this thread where
-    /// `may_defer` says that there is one.
+    /// Starts transfers, all with one system call where they fit. A few small ones that a task waits for stay queued until the end of
+    /// the poll on this thread, where `may_defer` says that there is one.
     pub(super) fn submit(
         &self,
         transfers: impl IntoIterator<Item = Transfer>,
         may_defer: impl FnOnce() -> bool,
     ) {
-        let (mut count, mut are_small) = (0, true);
+        let mut may_stay = true;
         let mut slots = self.slots.lock();
         for transfer in transfers {
-            count += 1;
-            are_small &= transfer.bio.bytes <= DEFERRED_BYTES_MAX && !is_background(&transfer);
+            may_stay &= transfer.bio.bytes <= DEFERRED_BYTES_MAX
+                && !transfer.bio.flags.contains(BioFlags::RAHEAD)
+                && !is_background(&transfer);
             self.in_flight.fetch_add(1, Ordering::SeqCst);
             match is_background(&transfer) {
                 true => slots.background.push_back(transfer),
@@ -215,12 +216,8 @@ impl Ring {
         }
         let starts = self.start_next(&mut slots);
         drop(slots);
-        if !starts {
-            return;
-        }
-        if are_small && self.deferred.load(Ordering::SeqCst) + count <= DEFERRED_MAX && may_defer() {
-            self.deferred.fetch_add(count, Ordering::SeqCst);
-        } else {
+        let stays = may_stay && self.queued.load(Ordering::SeqCst) <= DEFERRED_MAX && may_defer();
+        if starts && !stays {
             self.enter();
         }
     }
@@ -295,6 +292,7 @@ impl Ring {
 
     /// Queues an entry; the caller holds the lock on the slots.
     fn push(&self, entry: &squeue::Entry) {
+        self.queued.fetch_add(1, Ordering::SeqCst);
         loop {
             // SAFETY: the lock on the slots makes this thread the only one that touches the queue's tail; what the
             // entry points to lives in its slot until the completion is reaped.
@@ -310,7 +308,7 @@ impl Ring {
     fn enter(&self) {
         loop {
             match self.submit_queued() {
-                Ok(_) => return self.held_up.store(false, Ordering::SeqCst),
+                Ok(taken) => return self.note_taken(taken),
                 Err(e) => match Errno::from_io_error(&e) {
                     Some(Errno::INTR) => {}
                     // The kernel is short of memory or of room for completions: the next drive enters the rest.
@@ -323,8 +321,14 @@ impl Ring {
         }
     }
 
+    /// The kernel takes fewer than there are where memory is short: the next drive enters the rest. So it does where another thread
+    /// is about to.
+    fn note_taken(&self, taken: usize) {
+        let left = self.queued.fetch_sub(taken, Ordering::SeqCst) - taken;
+        self.held_up.store(left > 0, Ordering::SeqCst);
+    }
+
     fn submit_queued(&self) -> std::io::Result<usize> {
-        self.deferred.store(0, Ordering::SeqCst);
         #[cfg(test)]
         self.entered.fetch_add(1, Ordering::SeqCst);
         #[cfg(test)]
@@ -364,7 +368,7 @@ impl Ring {
         }
         again |= self.start_next(&mut slots);
         drop(slots);
-        if again || self.deferred.load(Ordering::SeqCst) > 0 {
+        if again || self.queued.load(Ordering::SeqCst) > 0 {
             self.enter();
         }
         self.reaper.lock().completions = completions;
@@ -434,11 +438,10 @@ impl Driver for Ring {
         if self.interrupted.swap(false, Ordering::SeqCst) {
             self.enter_deferred();
         } else {
-            let _deferred = self.deferred.swap(0, Ordering::SeqCst);
             #[cfg(test)]
-            self.entered.fetch_add(usize::from(_deferred > 0), Ordering::SeqCst);
+            self.entered.fetch_add(self.queued.load(Ordering::SeqCst).min(1), Ordering::SeqCst);
             match self.uring.submit_and_wait(1).map_err(|e| Errno::from_io_error(&e)) {
-                Ok(_) => self.held_up.store(false, Ordering::SeqCst),
+                Ok(taken) => self.note_taken(taken),
                 Err(Some(Errno::INTR)) => {}
                 Err(Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM)) => {
                     self.held_up.store(true, Ordering::SeqCst);
@@ -461,8 +464,7 @@ impl Driver for Ring {
     }
 
     fn enter_deferred(&self) {
-        // Read after the poll whose submissions it counts, on the same thread.
-        if self.deferred.load(Ordering::SeqCst) > 0 {
+        if self.queued.load(Ordering::SeqCst) > 0 {
             self.enter();
         }
     }

@@ -88,7 +88,7 @@ fn refused_entries_are_entered_again_beside_a_second_device() {
 }
 
 #[test]
-fn what_a_poll_submits_is_entered_at_its_end() {
+fn requests_of_a_poll_are_entered_at_its_end() {
     let file = temp_file(&pattern(1 << 20));
     let rt = world();
     let device = FileDevice::open(file.path(), FileOptions::default()).unwrap().driven_by(&rt);
@@ -96,37 +96,40 @@ fn what_a_poll_submits_is_entered_at_its_end() {
         println!("skipped: io_uring is not available here");
         return;
     };
+    let mut before = 0;
+    let mut entered_since = || {
+        let now = ring.entered();
+        now - std::mem::replace(&mut before, now)
+    };
     let read_all = async |count: u64| {
         let reads = (0..count).map(|n| read(&device, Sector(n * 8), 4096));
         for (n, bytes) in futures_util::future::join_all(reads).await.into_iter().enumerate() {
             assert_eq!(bytes.unwrap()[..], pattern(1 << 20)[n * 4096..][..4096]);
         }
     };
-    rt.block_on(read_all(8)).unwrap();
-    assert_eq!(ring.entered(), 1);
-    // The 17th and the 34th enter what is queued.
-    rt.block_on(read_all(40)).unwrap();
-    assert_eq!(ring.entered(), 4);
-    // A poll that is the last one, or ends in a panic.
-    let mut left = Box::pin(read(&device, Sector(0), 4096));
-    let once = std::future::poll_fn(|cx| {
-        assert!(left.as_mut().poll(cx).is_pending());
-        Poll::Ready(())
-    });
-    rt.block_on(once).unwrap();
-    assert_eq!(ring.entered(), 5);
-    rt.block_on(left).unwrap().unwrap();
-    let mut left = Box::pin(read(&device, Sector(0), 4096));
-    let panics = std::future::poll_fn(|cx| -> Poll<()> {
-        assert!(left.as_mut().poll(cx).is_pending());
-        panic!("after a submission")
-    });
-    assert!(rt.block_on(panics).is_err());
-    assert_eq!(ring.entered(), 6);
-    rt.block_on(left).unwrap().unwrap();
-    // A large request does not wait.
-    rt.block_on(read(&device, Sector(0), 128 << 10)).unwrap().unwrap();
-    assert_eq!(ring.entered(), 7);
+    for count in [1, 2, 3, 8, 40] {
+        rt.block_on(read_all(count)).unwrap();
+        // One more than may stay enters them all.
+        assert_eq!(entered_since(), (count as usize).div_ceil(ring::DEFERRED_MAX + 1), "{count} reads");
+    }
+    // The poll is the last one, goes on to something long, or ends in a panic.
+    for then in [|_: &Rt| (), |rt: &Rt| rt.ensure_driven(), |_: &Rt| panic!("after a submission")] {
+        let mut left = None;
+        let polled = std::future::poll_fn(|cx| {
+            let read = left.get_or_insert_with(|| Box::pin(read(&device, Sector(0), 4096)));
+            assert!(read.as_mut().poll(cx).is_pending());
+            then(&rt);
+            Poll::Ready(())
+        });
+        let _ = rt.block_on(polled);
+        assert_eq!(entered_since(), 1);
+        rt.block_on(left.unwrap()).unwrap().unwrap();
+    }
+    let long = rt.block_on(async { (read(&device, Sector(0), 128 << 10), ring.entered()) });
+    let (long, entered) = long.unwrap();
+    assert_eq!(entered_since(), 1);
+    assert_eq!(entered, ring.entered(), "a long request does not stay");
+    rt.block_on(long).unwrap().unwrap();
 }
 
 #[test]

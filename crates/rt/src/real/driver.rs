@@ -32,8 +32,8 @@ pub trait Driver: Send + Sync {
     fn in_flight(&self) -> usize;
     /// Something that polls readable when there is something to reap: used when several drivers are waited for at once.
     fn poll_fd(&self) -> BorrowedFd<'_>;
-    /// Starts what was submitted and kept back because [`Rt::may_defer`](crate::Rt::may_defer) allowed it. [`Driver::drive`] does
-    /// so, too, before it waits and before it calls a completion.
+    /// Starts what was submitted and kept back because [`Rt::may_defer`](crate::Rt::may_defer) allowed it. Whenever
+    /// [`Driver::drive`] returns, it has done so, too, and it does so before it waits or calls a completion.
     fn enter_deferred(&self) {}
     /// Whether something could not be started for want of memory and is tried again by [`Driver::drive`], though nothing polls
     /// readable.
@@ -45,7 +45,7 @@ pub trait Driver: Send + Sync {
 /// How long [`Driver::drive`] may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Only reap what is there.
+    /// Only reap what is there, and start what was kept back.
     Not,
     /// Wait for something to reap, or for an interrupt.
     UntilSome,

@@ -256,6 +256,9 @@ impl Real {
     }
 
     pub(crate) fn ensure_driven(&self) {
+        if park::crew_of_thread() == self.engine.crew.address() {
+            self.engine.crew.enter_deferred();
+        }
         if !self.engine.crew.ensure_driven() && !self.started.load(Ordering::Acquire) {
             // Without workers nothing would happen until a thread waits. Busy ones look when they have done.
             self.start_workers();
