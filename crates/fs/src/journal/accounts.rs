@@ -82,10 +82,9 @@ impl Charges {
         self.blocks
     }
 
-    /// The changes that are some.
+    /// The owners with the sums of their changes, which may be nothing.
     pub(super) fn into_owners(self) -> impl Iterator<Item = (Owner, Charge)> {
-        let sums = self.owners.into_iter().map(|(owner, (charge, _))| (owner, charge));
-        sums.filter(|(_, charge)| *charge != Charge::default())
+        self.owners.into_iter().map(|(owner, (charge, _))| (owner, charge))
     }
 }
 

@@ -164,6 +164,7 @@ impl Accounts for Quotas {
             let Some(file) = self.of(kind) else { continue };
             // A wrong file says nothing of the owner, and has no room either: e2fsck must make it anew.
             if !file.charge(id, charge)
+                && charge != Charge::default()
                 && let Some(writer) = self.writer.upgrade()
             {
                 let rule = "owners with an entry, as all with files should have: run e2fsck";
@@ -239,11 +240,13 @@ impl QuotaFile {
         }
     }
 
-    /// Charges an owner; false if it has no entry and no room for one.
+    /// Charges an owner; false if it has no entry and no room for one. A new owner whose charges cancel gets an entry, too: only
+    /// that ends its room, on which a later transaction may count as well.
     fn charge(&self, id: u32, charge: Charge) -> bool {
         let FileState { tree, expected, .. } = &mut *self.state.lock();
-        let is_known = tree.has(id) || expected.remove(&id).is_some();
-        if is_known {
+        let is_new = expected.remove(&id).is_some();
+        let is_known = tree.has(id) || is_new;
+        if is_known && (is_new || charge != Charge::default()) {
             tree.charge(id, charge);
         }
         is_known

@@ -77,6 +77,27 @@ fn many_owners_take_no_more_transactions_than_few() {
 }
 
 #[test]
+fn owners_that_come_and_go_within_a_transaction_leave_no_room_behind() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = image(dir.path(), "16M");
+    let root = Caller::root();
+    within(&image, async |bed, top| {
+        let node = top.create(&root, b"file", 0o644).await.unwrap();
+        bed.volume.sync().await.unwrap();
+        // As many as would fill the list, if each kept room for nodes of its own.
+        for n in 1000..1300 {
+            node.set_attributes(&root, &chown(n)).await.unwrap();
+            node.set_attributes(&root, &chown(0)).await.unwrap();
+            bed.volume.sync().await.unwrap();
+        }
+    });
+    check_is_silent(&image, "owners came and went");
+}
+
+#[test]
 fn a_list_of_owners_is_full_before_it_is_too_long_to_be_opened() {
     if !have_tools() || !is_root() {
         return;
