@@ -138,11 +138,13 @@ impl OpenFile {
     async fn allocate_holes(&self, blocks: BlockRange) -> Result<()> {
         let contents = &*self.contents;
         // Holes are allocated in clusters of which nothing is delayed.
-        let cluster = contents.sb().cluster_size();
-        let clusters = cluster.around(blocks);
-        let is_settled = cluster.is_block() || contents.live.lock().map.is_settled(clusters);
-        if !is_settled {
-            self.write_out(contents.bytes_of(clusters)).await?;
+        for clusters in contents.contested_clusters(blocks).await? {
+            let written = self.write_out(contents.bytes_of(clusters)).await;
+            // The error may be of another page of the file that was under write-back meanwhile.
+            let part = BlockRange::new(clusters.start.max(blocks.start), clusters.end.min(blocks.end));
+            if !contents.contested_clusters(part).await?.is_empty() {
+                written?;
+            }
         }
         let holes = contents.reserve_holes(blocks, self.privilege()).await?;
         let placed = contents.place_holes(&holes).await;
@@ -385,6 +387,19 @@ impl Contents {
             false => u64::from(u32::MAX) >> (bits - 9),
         };
         countable.min((1 << 32) - 1) << bits
+    }
+
+    /// Clusters of which a range has both a hole and blocks that are delayed or that their write allocates.
+    async fn contested_clusters(&self, blocks: BlockRange) -> Result<Vec<BlockRange>> {
+        while !self.sb().cluster_size().is_block() {
+            self.know(blocks).await?;
+            let live = self.live.lock();
+            // What is known may be forgotten meanwhile.
+            if live.map.first_unknown(blocks).is_none() {
+                return Ok(live.map.contested_clusters(blocks));
+            }
+        }
+        Ok(Vec::new())
     }
 
     /// Gives places to holes that are delayed, and logs them as unwritten.

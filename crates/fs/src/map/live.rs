@@ -389,6 +389,30 @@ impl LiveMap {
         new
     }
 
+    /// Clusters, in order, joined where they adjoin, of which a range has both a hole and blocks that are delayed, or in flight to a
+    /// place that no transaction knows. All of the range is known or pending.
+    pub(crate) fn contested_clusters(&self, range: BlockRange) -> Vec<BlockRange> {
+        let mut found: Vec<BlockRange> = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let Some((run, known)) = self.read(at) else { break };
+            let run = run.until(range.end);
+            let is_hole = known == Known::Hole && self.pending.get(at).is_none();
+            at = run.end;
+            // Of a hole of several clusters, only the first and the last have other blocks.
+            for cluster in [self.cluster_of(run.start), self.cluster_of(run.end - 1)] {
+                if !is_hole || !self.is_reserved(cluster) {
+                    continue;
+                }
+                match found.last_mut().filter(|last| cluster.start <= last.end) {
+                    Some(last) => last.end = cluster.end,
+                    None => found.push(cluster),
+                }
+            }
+        }
+        found
+    }
+
     /// Marks the holes of a range, whose space is reserved, as about to be allocated without a write; not implied blocks. Gives
     /// their runs.
     pub(crate) fn delay_holes(&mut self, range: BlockRange) -> Vec<BlockRange> {
@@ -723,7 +747,8 @@ impl LiveMap {
 
     /// Whether the volume has every block that was written, apart from blocks that are only to be written again.
     pub(crate) fn is_clean(&self) -> bool {
-        self.is_settled(BlockRange::ALL)
+        let mut all = self.pending.iter_in(BlockRange::ALL);
+        all.all(|(_, pending)| matches!(pending, Pending::Beyond { .. }))
     }
 
     /// Whether blocks of a range are dirty, or in flight, over places that may be the file's for other blocks' sake.
@@ -731,11 +756,6 @@ impl LiveMap {
         let is_implied =
             |pending| matches!(pending, Pending::Converts(_) | Pending::InFlight { was: Was::Unwritten, .. });
         self.pending.iter_in(range).any(|(_, pending)| is_implied(pending))
-    }
-
-    /// As [`Self::is_clean`], of a range.
-    pub(crate) fn is_settled(&self, range: BlockRange) -> bool {
-        self.pending.iter_in(range).all(|(_, pending)| matches!(pending, Pending::Beyond { .. }))
     }
 }
 

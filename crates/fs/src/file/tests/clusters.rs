@@ -67,6 +67,46 @@ fn a_cluster_of_which_some_pieces_fail_belongs_to_those_that_landed_with_the_fir
 }
 
 #[test]
+fn only_pages_that_share_a_cluster_with_a_hole_are_written_before_it_is_allocated() {
+    const CLUSTER: u64 = 8192;
+    let args = format!("-t ext4 -b 1024 -O ^has_journal,bigalloc -C {CLUSTER} -N 64");
+    let found = with_gate(
+        &args,
+        vec![],
+        |_| vec![],
+        async |_, bed, gate, number| {
+            let (cell, file) = bed.file(number, FileOptions::default()).await;
+            let clusters = || cell.read(|inode| inode.blocks_512(bed.writer.store.shape())) * 512 / CLUSTER;
+            let all = |keep_size| Fallocate::Allocate { keep_size };
+            *gate.unwritable.lock() = Some(0xb0);
+            file.write(CLUSTER, &vec![0xb0; CLUSTER as usize]).await.unwrap();
+            file.write(2 * CLUSTER + 4096, &[0x11; 4096]).await.unwrap();
+            file.write(7 * CLUSTER + 4096, &[0xb0; 4096]).await.unwrap();
+            file.fallocate(all(true), 0, 5 * CLUSTER).await.unwrap();
+            assert_eq!(clusters(), 4, "but for the one that is dirty as a whole");
+            let refused = file.fallocate(all(false), 6 * CLUSTER, 2 * CLUSTER).await;
+            assert!(matches!(refused, Err(Error::Io(_))), "{refused:?}");
+            *gate.unwritable.lock() = None;
+            assert!(matches!(file.sync().await, Err(Error::Io(_))), "the write that failed is told of");
+            file.sync().await.unwrap();
+            assert_eq!(clusters(), 7, "with one for a node of the map");
+            file.fallocate(all(false), 6 * CLUSTER, 2 * CLUSTER).await.unwrap();
+            assert_eq!(clusters(), 8);
+            drop((file, cell));
+            bed.files.write_back().await.unwrap();
+            bed.commit_counts().await;
+        },
+    );
+    let Some((_dir, image, number)) = found else { return };
+    check_is_silent(&image, "after the allocations");
+    let mut model = vec![0; 8 * CLUSTER as usize];
+    for (from, to, byte) in [(8192, 16_384, 0xb0), (20_480, 24_576, 0x11), (61_440, 65_536, 0xb0)] {
+        model[from..to].fill(byte);
+    }
+    assert!(dumped(&image, number) == model);
+}
+
+#[test]
 fn blocks_that_are_dropped_from_a_cluster_are_not_written_before() {
     const CLUSTER: u64 = 8192;
     let args = format!("-t ext4 -b 1024 -O ^has_journal,bigalloc -C {CLUSTER} -N 64");
