@@ -99,20 +99,23 @@ pub(crate) struct Budget {
     groups: std::collections::BTreeSet<u64>,
     nodes: u32,
     most: u32,
-    /// Blocks that may still be freed: each metadata block takes a revoke record in the log.
+    /// Blocks that may still be freed: of one extent, as many as lie in so many groups; each metadata block takes a revoke record
+    /// in the log.
     blocks_left: u32,
 }
 
 impl Budget {
     /// At most `most` groups and nodes together; at least one run always passes.
     pub(crate) fn new(blocks_per_group: u32, most: u32) -> Self {
-        let (groups, nodes, blocks_left) = (Default::default(), 0, u32::MAX);
+        let (groups, nodes) = (Default::default(), 0);
+        let blocks_left = most.saturating_mul(blocks_per_group);
         Self { blocks_per_group: blocks_per_group.into(), groups, nodes, most, blocks_left }
     }
 
     /// As [`Self::new`], for metadata: at most `blocks` blocks.
     pub(crate) fn of_metadata(blocks_per_group: u32, most: u32, blocks: u32) -> Self {
-        Self { blocks_left: blocks, ..Self::new(blocks_per_group, most) }
+        let all = Self::new(blocks_per_group, most);
+        Self { blocks_left: blocks.min(all.blocks_left), ..all }
     }
 
     /// Blocks that may still be freed.

@@ -1,7 +1,7 @@
 //! Fixtures of the tests of map edits: a volume's superblock and a store of nodes.
 
 use super::edit::{Edit, NodeAt, Nodes};
-use extant_format::{InodeNumber, Superblock, VolumeBlock};
+use extant_format::{InodeNumber, RoCompat, Superblock, VolumeBlock};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) const INODE: InodeNumber = InodeNumber(12);
@@ -19,6 +19,20 @@ pub(crate) fn superblock() -> Superblock {
     raw.s_blocks_count_lo = (8192 * 6144 + 1).into();
     raw.s_reserved_gdt_blocks = 0.into();
     raw.s_inodes_count = (raw.s_inodes_per_group.get() * 6144).into();
+    Superblock::from_raw(raw).unwrap()
+}
+
+/// As [`superblock`], in clusters of four blocks (`bigalloc`).
+pub(crate) fn clustered() -> Superblock {
+    let mut raw = *superblock().raw();
+    let blocks = raw.s_blocks_count_lo.get() - 1;
+    raw.s_feature_ro_compat = (raw.s_feature_ro_compat.get() | RoCompat::BIGALLOC.bits()).into();
+    raw.s_log_cluster_size = 2.into();
+    raw.s_first_data_block = 0.into();
+    raw.s_clusters_per_group = 8192.into();
+    raw.s_blocks_per_group = 32768.into();
+    raw.s_blocks_count_lo = blocks.into();
+    raw.s_inodes_count = (raw.s_inodes_per_group.get() * (blocks / 32768)).into();
     Superblock::from_raw(raw).unwrap()
 }
 

@@ -1,8 +1,8 @@
 use super::*;
 use crate::map::edit::{Budget, Stop};
 use crate::map::extents::Draft;
-use crate::map::testing::{INODE, NODES_AT, Store, superblock};
-use extant_format::{ExtentIndex, ExtentNode, FileBlock, InodeNumber, RoCompat, Superblock};
+use crate::map::testing::{INODE, NODES_AT, Store, clustered};
+use extant_format::{ExtentIndex, ExtentNode, FileBlock, InodeNumber};
 use extant_rt::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,20 +58,6 @@ fn extents_that_break_the_rule_of_clusters_are_damage() {
     assert!(is_sound(&[extent(0, 100, 3), extent(3, 103, 2), extent(8, 44, 1)]));
     assert!(!is_sound(&[extent(1, 100, 3)]), "another offset");
     assert!(!is_sound(&[extent(0, 100, 3), extent(3, 203, 1)]), "two clusters for one");
-}
-
-/// As the tests' volume, in clusters of four blocks.
-fn clustered() -> Superblock {
-    let mut raw = *superblock().raw();
-    let blocks = raw.s_blocks_count_lo.get() - 1;
-    raw.s_feature_ro_compat = (raw.s_feature_ro_compat.get() | RoCompat::BIGALLOC.bits()).into();
-    raw.s_log_cluster_size = 2.into();
-    raw.s_first_data_block = 0.into();
-    raw.s_clusters_per_group = 8192.into();
-    raw.s_blocks_per_group = 32768.into();
-    raw.s_blocks_count_lo = blocks.into();
-    raw.s_inodes_count = (raw.s_inodes_per_group.get() * (blocks / 32768)).into();
-    Superblock::from_raw(raw).unwrap()
 }
 
 #[test]

@@ -1,7 +1,8 @@
 use super::super::cost::{TreeShape, split_growth, tree_growth};
-use super::super::testing::{INODE, NODES_AT, Store, superblock};
+use super::super::testing::{INODE, NODES_AT, Store, clustered, superblock};
 use super::*;
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 
 /// The volume block that each file block is mapped to, and whether it is unwritten.
 type Model = BTreeMap<u64, (u64, bool)>;
@@ -28,7 +29,10 @@ struct Durable {
 
 impl Tree {
     fn new() -> Self {
-        let sb = superblock();
+        Self::on(superblock())
+    }
+
+    fn on(sb: Superblock) -> Self {
         let mut root = [0; 60];
         ExtentNode::Leaf(Vec::new()).write_to(&mut root);
         Self { store: Store::new(root, &sb), sb, model: Model::new(), next_physical: 100_000, durable: None }
@@ -98,6 +102,15 @@ impl Tree {
                     }
                 }
                 let (found, _) = read(&mixed, &self.sb);
+                let size = self.sb.cluster_size();
+                let mut of: BTreeMap<u64, u64> = BTreeMap::new();
+                for (&at, &(to, _)) in found.iter().filter(|_| !size.is_block()) {
+                    assert_eq!(size.offset(at), size.offset(to), "block {at} lies at {to}");
+                    let first = *of.entry(size.start(at)).or_insert(size.start(to));
+                    assert_eq!(first, size.start(to), "block {at} of a cluster that begins elsewhere");
+                }
+                let places: BTreeSet<u64> = of.values().copied().collect();
+                assert_eq!(places.len(), of.len(), "a cluster has one owner");
                 for at in old.model.keys().chain(self.model.keys()).chain(found.keys()) {
                     let now = found.get(at);
                     let either = [old.model.get(at), self.model.get(at)];
@@ -111,40 +124,54 @@ impl Tree {
         self.durable = Some(Durable { store, model: self.model.clone(), reshaped: false, cuts: false });
     }
 
+    /// Places for a range, `jump` clusters behind the last one that was given: of a cluster that the file has, its place.
+    fn places(&mut self, range: BlockRange, jump: u64, unwritten: bool) -> Vec<Extent> {
+        let cluster = self.sb.cluster_size();
+        self.next_physical += jump * cluster.blocks();
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut start = range.start;
+        while start < range.end {
+            let whole = cluster.around(BlockRange::one(start));
+            let held = self.model.range(whole.blocks()).next().map(|(_, state)| cluster.start(state.0));
+            let first = held.filter(|_| !cluster.is_block()).unwrap_or_else(|| {
+                self.next_physical += cluster.blocks();
+                self.next_physical - cluster.blocks()
+            });
+            let part = BlockRange::new(start, whole.end.min(range.end));
+            let physical = VolumeBlock(first + cluster.offset(start));
+            let (logical, blocks) = (FileBlock(start as u32), part.len() as u32);
+            append(&mut extents, Extent { logical, physical, blocks, unwritten });
+            start = part.end;
+        }
+        extents
+    }
+
+    fn note(&mut self, extents: &[Extent]) {
+        for extent in extents {
+            for n in 0..u64::from(extent.blocks) {
+                self.model.insert(extent.range().start + n, (extent.physical.0 + n, extent.unwritten));
+            }
+        }
+    }
+
     fn map(&mut self, start: u64, blocks: u64, jump: u64, unwritten: bool) {
-        self.next_physical += jump;
-        let physical = self.next_physical;
-        self.next_physical += blocks;
-        let extent = Extent {
-            logical: FileBlock(start as u32),
-            physical: VolumeBlock(physical),
-            blocks: blocks as u32,
-            unwritten,
-        };
+        let extents = self.places(BlockRange::at(start, blocks), jump, unwritten);
         let shape = self.shape();
-        let edit = self.edit(|draft| draft.replace(BlockRange::at(start, blocks), &[extent])).unwrap();
+        let edit = self.edit(|draft| draft.replace(BlockRange::at(start, blocks), &extents)).unwrap();
         let bound = tree_growth(shape, blocks, 1, self.sb.block_size());
         let more = u64::from(edit.new_nodes - edit.copies);
         assert!(more <= bound, "{more} new nodes, {bound} reserved");
-        for n in 0..blocks {
-            self.model.insert(start + n, (physical + n, unwritten));
-        }
+        self.note(&extents);
     }
 
     /// Maps several runs in one edit.
     fn map_many(&mut self, starts: &[u64]) {
-        let next = self.next_physical;
-        let extents: Vec<_> = (next..)
-            .step_by(2)
-            .zip(starts)
-            .map(|(physical, &start)| Extent {
-                logical: FileBlock(start as u32),
-                physical: VolumeBlock(physical),
-                blocks: 1,
-                unwritten: false,
-            })
-            .collect();
-        self.next_physical += 2 * starts.len() as u64;
+        let mut extents = Vec::new();
+        for &start in starts {
+            let one = self.places(BlockRange::one(start), 1, false);
+            self.note(&one);
+            extents.extend(one);
+        }
         let shape = self.shape();
         let edit = self
             .edit(|draft| {
@@ -158,7 +185,6 @@ impl Tree {
         assert!(
             u64::from(edit.new_nodes - edit.copies) <= tree_growth(shape, count, count, self.sb.block_size())
         );
-        self.model.extend(extents.iter().map(|e| (u64::from(e.logical.0), (e.physical.0, false))));
     }
 
     fn mark_written(&mut self, range: BlockRange) {
@@ -183,21 +209,38 @@ impl Tree {
     fn remove_metadata(&mut self, range: BlockRange, budget: u32, blocks_max: u32) {
         let mut rest = Some(range);
         while let Some(range) = rest.take() {
-            let mut budget = Budget::of_metadata(8192, budget, blocks_max);
+            let (mut step, mut clusters) = (Budget::of_metadata(8192, budget, blocks_max), Vec::new());
             let edit = self
                 .edit(|draft| {
-                    rest = draft.remove_back(range, &mut budget)?;
-                    draft.shrink()
+                    rest = draft.remove_back(range, &mut step)?;
+                    draft.shrink()?;
+                    clusters = draft.freed_clusters()?;
+                    Ok(())
                 })
                 .unwrap();
             let freed: u32 = edit.replaced.iter().map(|extent| extent.blocks).sum();
             assert!(freed <= blocks_max, "no more than may be freed at once");
+            let groups = |extent: &Extent| {
+                let end = extent.physical.0 + u64::from(extent.blocks) - 1;
+                extent.physical.0 / 8192..=end / 8192
+            };
+            let groups: BTreeSet<u64> = edit.replaced.iter().flat_map(groups).collect();
+            assert!(groups.len() <= budget as usize + 1, "{} groups of {budget}", groups.len());
+            let held = self.clusters();
             for piece in &edit.replaced {
                 for n in 0..u64::from(piece.blocks) {
                     let gone = self.model.remove(&(u64::from(piece.logical.0) + n));
                     assert_eq!(gone, Some((piece.physical.0 + n, piece.unwritten)), "freed once, as mapped");
                 }
             }
+            let size = self.sb.cluster_size();
+            let freed: Vec<u64> = clusters
+                .iter()
+                .flat_map(|run| (run.start.0..run.end().0).step_by(size.blocks() as usize))
+                .collect();
+            let gone: Vec<u64> = held.difference(&self.clusters()).copied().collect();
+            assert_eq!(freed.iter().copied().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>(), gone);
+            assert_eq!(freed.len(), gone.len(), "each cluster is freed once");
             if let Some(left) = &rest {
                 assert!(left.start == range.start && left.end < range.end, "{left:?} after {range:?}");
                 assert!(self.model.range(left.end..range.end).next().is_none());
@@ -206,6 +249,12 @@ impl Tree {
             }
             self.check();
         }
+    }
+
+    /// The clusters that are mapped.
+    fn clusters(&self) -> BTreeSet<u64> {
+        let size = self.sb.cluster_size();
+        self.model.values().map(|state| size.start(state.0)).collect()
     }
 
     /// Takes a range out, what lies behind it moving to its place.
@@ -260,8 +309,13 @@ impl Tree {
         match *op {
             Op::MapMany { ref starts } => self.map_many(starts),
             Op::Map { start, blocks, jump, unwritten } => self.map(start, blocks, jump, unwritten),
-            Op::Collapse { start, blocks } => self.collapse(BlockRange::at(start, blocks)),
-            Op::Insert { start, blocks } => self.insert(start, blocks),
+            Op::Collapse { start, blocks } => {
+                self.collapse(self.sb.cluster_size().around(BlockRange::at(start, blocks)));
+            }
+            Op::Insert { start, blocks } => {
+                let size = self.sb.cluster_size();
+                self.insert(size.start(start), size.end(blocks));
+            }
             Op::MarkWritten { start, blocks } => self.mark_written(BlockRange::at(start, blocks)),
             Op::Remove { start, blocks, budget } => self.remove(BlockRange::at(start, blocks), budget),
         }
@@ -383,10 +437,11 @@ proptest! {
 
     #[test]
     fn without_a_journal_every_mixture_of_old_and_new_nodes_is_a_tree(
+        in_clusters in any::<bool>(),
         before in prop::collection::vec(op(), 1..300),
         then in prop::collection::vec((op(), last(), prop::option::weighted(0.15, any::<u64>())), 1..200),
     ) {
-        let mut tree = Tree::new();
+        let mut tree = if in_clusters { Tree::on(clustered()) } else { Tree::new() };
         before.iter().for_each(|op| tree.run(op));
         tree.commit(0);
         for (op, last, commit) in &then {
@@ -555,6 +610,15 @@ fn a_node_that_is_not_in_memory_is_asked_for() {
     }
     let mut draft = Draft::new(&tree.store.root, &Nothing, &tree.sb, INODE).unwrap();
     assert_eq!(draft.replace(BlockRange::one(3), &[]).unwrap_err(), Stop::Missing(VolumeBlock(NODES_AT)));
+}
+
+#[test]
+fn an_extent_of_many_groups_is_freed_a_few_groups_at_a_time() {
+    let mut tree = Tree::new();
+    tree.map(0, 32_768, 5, false);
+    tree.remove(BlockRange::ALL, 2);
+    tree.check();
+    assert_eq!(tree.shape(), TreeShape::default());
 }
 
 #[test]
