@@ -7,6 +7,7 @@
 
 use super::contents::{Contents, Live, NewPlace};
 use super::inline;
+use super::journalled::DataBlock;
 use super::removal::Removal;
 use crate::alloc::{Allocated, Privilege, Reservation};
 use crate::inode::{Orphan, Orphans};
@@ -48,7 +49,9 @@ pub(super) struct MapChange<'a> {
     pub(super) near: VolumeBlock,
     /// Space for them, beside that of the file's dirty blocks.
     pub(super) nodes: Option<&'a mut Reservation>,
-    /// Credits for what is done beside the change: [`Allocated::CREDITS`] for each new run; the inode's are counted.
+    /// Bytes that go through the log with it.
+    pub(super) data: &'a [DataBlock<'a>],
+    /// Credits for what is done beside the change: [`Allocated::CREDITS`] for each new run; the inode's and the data's are counted.
     pub(super) credits: u32,
 }
 
@@ -345,7 +348,7 @@ impl Contents {
             let (part, behind) = rest.split_at(self.logged_together(rest));
             rest = behind;
             if result.is_ok() {
-                result = self.log(part, part[0].1, run.size_bytes, 0, |_| {}).await;
+                result = self.log(part, part[0].1, run.size_bytes, &[]).await;
             }
             if result.is_err() {
                 part.iter().for_each(|(blocks, _, _)| self.give_up(*blocks));
@@ -381,15 +384,14 @@ impl Contents {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Logs blocks that are on the device, or come to the log beside this: their bitmaps, what maps them, and the size that they
-    /// let the file have. `beside` changes at most `credits` blocks under the same handle.
+    /// Logs blocks that are on the device, or whose `data` come to the log with this: their bitmaps, what maps them, and the size
+    /// that they let the file have.
     pub(super) async fn log(
         &self,
         landed: &[Landed],
         near: VolumeBlock,
         size_bytes: u64,
-        credits: u32,
-        beside: impl FnOnce(&mut Handle),
+        data: &[DataBlock<'_>],
     ) -> Result<()> {
         let mapped: Vec<_> = landed
             .iter()
@@ -400,10 +402,10 @@ impl Contents {
             change: Change::Map(&mapped),
             near,
             nodes: None,
-            credits: landed.len() as u32 * Allocated::CREDITS + credits,
+            data,
+            credits: landed.len() as u32 * Allocated::CREDITS,
         };
         self.change_map(change, |handle, live, _| {
-            beside(handle);
             let new = landed.iter().filter(|(_, _, was)| *was == Was::New);
             let data_blocks = new.map(|(blocks, _, _)| self.log_place(handle, live, *blocks)).sum();
             for (blocks, _, _) in landed {
@@ -437,7 +439,7 @@ impl Contents {
         let Writer { store, alloc, journal, .. } = &*self.writer;
         let sb = store.shape();
         let metadata = self.cell.read(|inode| frees_metadata(inode, sb));
-        let MapChange { change, mut near, nodes: mut own, credits } = change;
+        let MapChange { change, mut near, nodes: mut own, data, credits } = change;
         if self.uses_extents() {
             near = alloc.data_goal(self.number(), None);
         }
@@ -456,7 +458,7 @@ impl Contents {
         };
         let of_old = old.as_ref().map_or(0, |old| old.credits(sb));
         // The superblock may have to name a feature.
-        let beside = of_old + credits + Orphans::CREDITS + 1;
+        let beside = of_old + credits + data.len() as u32 + Orphans::CREDITS + 1;
         let (mut for_copies, mut in_place) = (None, false);
         let (wakers, rest) = loop {
             let mut nodes = match in_place {
@@ -499,19 +501,21 @@ impl Contents {
             let credits = Credits(planned.credits() + bitmaps + revokes + beside);
             let mut handle = match journal.start(credits).await {
                 Ok(handle) if planned.is_for(handle.tid()) => handle,
-                // No transaction is as large as that.
-                Err(Error::NoSpace) if planned.copies > 0 => {
+                other => {
+                    let refused = other.err();
                     self.put_back_all(places, first_copy, own.as_deref_mut(), for_copies.as_mut());
-                    in_place = true;
+                    match refused {
+                        // No transaction is as large as that.
+                        Some(Error::NoSpace) if planned.copies > 0 => in_place = true,
+                        Some(error) => return Err(error),
+                        // A transaction has ended since it was planned.
+                        None => {}
+                    }
                     continue;
                 }
-                Ok(handle) => {
-                    drop(handle);
-                    self.put_back_all(places, first_copy, own.as_deref_mut(), for_copies.as_mut());
-                    continue;
-                }
-                Err(error) => return Err(error),
             };
+            // Before the map is locked: readers and writers wait for that.
+            data.iter().for_each(|block| block.put(&mut handle));
             let mut live = self.live.lock();
             inline::leave(&mut handle, &self.cell, sb);
             let data_blocks = settle(&mut handle, &mut live, &planned.rest);

@@ -247,6 +247,7 @@ impl Contents {
             change: Change::Move(&extents),
             near: to,
             nodes: Some(&mut nodes),
+            data: &[],
             credits: Allocated::CREDITS,
         };
         self.change_map(change, |handle, live, _| {

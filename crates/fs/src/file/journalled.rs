@@ -11,7 +11,7 @@
 use super::backing::{Landed, NODES_PER_HANDLE, RUNS_PER_HANDLE};
 use super::contents::Contents;
 use super::write::OpenFile;
-use crate::journal::Handle;
+use crate::journal::{Handle, STINT};
 use crate::map::cost::pointer_growth;
 use crate::map::live::{Stored, Was};
 use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
@@ -21,14 +21,17 @@ use extant_block::Sector;
 use extant_cache::{ByteRange, ReadExtent, ReadFrom, WriteExtent, WriteTo, WrittenExtent};
 use extant_format::{BlockRange, VolumeBlock};
 
-/// Blocks of data that one handle logs at most: with the metadata of their runs a fraction of the largest transaction of a log of
-/// 1,024 blocks.
+/// Blocks of data that one handle logs at most: with the metadata of their runs less than the largest operation of a journal.
 const DATA_PER_HANDLE: u64 = 64;
+/// Bytes of them, which are copied in one go, but for a single block.
+const BYTES_PER_HANDLE: u64 = 256 << 10;
+/// Blocks of whose memory one go forgets the copies.
+const FORGET_BLOCKS: u64 = 1024;
 /// Bytes that one answer to a reader has at most, beside the last block.
 const ANSWER_BYTES: usize = 64 << 10;
 
 /// Bytes for a block of the volume.
-struct DataBlock<'a> {
+pub(super) struct DataBlock<'a> {
     to: VolumeBlock,
     /// Where in the block they begin.
     at: usize,
@@ -38,7 +41,8 @@ struct DataBlock<'a> {
 }
 
 impl DataBlock<'_> {
-    fn put(&self, handle: &mut Handle) {
+    /// Puts them into the block, as a part of the transaction.
+    pub(super) fn put(&self, handle: &mut Handle) {
         let to = self.at..self.at + self.bytes.len();
         match &self.held {
             Some(block) => handle.edit(block)[to].copy_from_slice(self.bytes),
@@ -63,7 +67,11 @@ impl Contents {
 
     /// The byte, at most `end`, up to which one handle logs data from byte `at` on.
     pub(super) fn logged_together_end(&self, at: u64, end: u64) -> u64 {
-        end.min(self.bytes_at((at >> self.block.log2()) + DATA_PER_HANDLE))
+        end.min(self.bytes_at((at >> self.block.log2()) + self.data_per_handle()))
+    }
+
+    fn data_per_handle(&self) -> u64 {
+        (BYTES_PER_HANDLE >> self.block.log2()).clamp(1, DATA_PER_HANDLE)
     }
 
     /// The extent with its bytes given to the backing, and its first block noted.
@@ -122,7 +130,7 @@ impl Contents {
             let range = self.blocks_of(written.extent.range);
             blocks += range.len();
             nodes += if self.uses_extents() { 0 } else { pointer_growth(range, self.block) };
-            blocks <= DATA_PER_HANDLE && nodes <= NODES_PER_HANDLE
+            blocks <= self.data_per_handle() && nodes <= NODES_PER_HANDLE
         };
         written.iter().take(RUNS_PER_HANDLE).take_while(fits).count().max(1)
     }
@@ -153,20 +161,26 @@ impl Contents {
             }
         }
         let Some(near) = data.first().map(|block| block.to) else { return Ok(()) };
-        let put = |handle: &mut Handle| data.iter().for_each(|block| block.put(handle));
-        self.log(&landed, near, size_bytes, data.len() as u32, put).await
+        self.log(&landed, near, size_bytes, &data).await
     }
 
     /// Forgets what the journal's memory has of the file's blocks, of which none is dirty there.
     async fn forget_blocks(&self) -> Result<()> {
+        let mut budget = self.writer.rt.budget(STINT);
         let mut at = 0;
         while at < BlockRange::MAP_END {
             self.know(BlockRange::one(at)).await?;
             let Some((run, stored)) = self.live.lock().map.stored(at) else { continue };
-            if let Stored::Written(to) | Stored::Unwritten { at: to, .. } = stored {
-                self.writer.store.forget(PhysicalRun::new(to, run.len()));
-            }
+            let run = match stored {
+                Stored::Hole | Stored::Delayed => run,
+                Stored::Written(to) | Stored::Unwritten { at: to, .. } => {
+                    let run = run.until(at + FORGET_BLOCKS);
+                    self.writer.store.forget(PhysicalRun::new(to, run.len()));
+                    run
+                }
+            };
             at = run.end;
+            budget.resched().await;
         }
         Ok(())
     }

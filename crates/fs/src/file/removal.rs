@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::alloc::Pins;
-use crate::journal::{Credits, Handle};
+use crate::journal::{Credits, Handle, STINT};
 use crate::map::change::{Change, PinnedNodes, Planned, frees_metadata, plan};
 use crate::meta::InodeCell;
 use crate::writer::Writer;
@@ -34,13 +34,17 @@ pub(crate) async fn free_from(
     let sb = writer.store.shape();
     let mut rest = Some(BlockRange::from_block(from));
     let mut first = true;
+    let mut budget = writer.rt.budget(STINT);
     while let Some(range) = rest.take() {
         let mut removal = Removal::of(writer, cell, range).await?;
         rest = removal.planned.rest.take();
-        let mut handle = writer.journal.start(Credits(removal.credits(sb) + credits.0)).await?;
-        removal.apply(writer, &mut handle, cell);
-        beside(&mut handle, Step { first, last: rest.is_none() });
+        {
+            let mut handle = writer.journal.start(Credits(removal.credits(sb) + credits.0)).await?;
+            removal.apply(writer, &mut handle, cell);
+            beside(&mut handle, Step { first, last: rest.is_none() });
+        }
         first = false;
+        budget.resched().await;
     }
     Ok(())
 }

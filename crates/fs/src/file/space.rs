@@ -10,7 +10,7 @@ use super::contents::Contents;
 use super::resize::RECORD_CREDITS;
 use super::write::{OpenFile, cache_error};
 use crate::alloc::{Allocated, Privilege, Reservation};
-use crate::journal::Credits;
+use crate::journal::{Credits, STINT};
 use crate::map::change::{Change, unwritten};
 use crate::map::cost::{split_growth, tree_growth};
 use crate::map::edit::Rest;
@@ -440,6 +440,7 @@ impl Contents {
             change: Change::Map(&placed),
             near: first.physical,
             nodes: None,
+            data: &[],
             credits: placed.len() as u32 * Allocated::CREDITS,
         };
         let logged = self.change_map(change, |handle, live, _| {
@@ -462,10 +463,11 @@ impl Contents {
     /// Makes a range a hole, of a file of `size` bytes to which nothing is written and of which no write is under way.
     async fn remove(&self, range: BlockRange, mut nodes: Option<&mut Reservation>, size: u64) -> Result<()> {
         let near = self.near(range.start);
+        let mut budget = self.writer.rt.budget(STINT);
         let mut rest = Some(range);
         while let Some(range) = rest {
-            let change =
-                MapChange { change: Change::Remove(range), near, nodes: nodes.as_deref_mut(), credits: 0 };
+            let (change, nodes) = (Change::Remove(range), nodes.as_deref_mut());
+            let change = MapChange { change, near, nodes, data: &[], credits: 0 };
             let removed = self.change_map(change, |_, live, rest| {
                 let from = rest.map_or(range.start, |rest| rest.end);
                 live.map.unmap(BlockRange::new(from, range.end));
@@ -475,6 +477,7 @@ impl Contents {
                 0
             });
             rest = removed.await?;
+            budget.resched().await;
         }
         Ok(())
     }
@@ -486,7 +489,7 @@ impl Contents {
         nodes: Option<&mut Reservation>,
         grown: Option<u64>,
     ) -> Result<Rest> {
-        let change = MapChange { change, near: self.near(0), nodes, credits: RECORD_CREDITS };
+        let change = MapChange { change, near: self.near(0), nodes, data: &[], credits: RECORD_CREDITS };
         self.change_map(change, |handle, live, _| {
             live.map.forget();
             if let Some(size) = grown {
@@ -546,7 +549,8 @@ impl Contents {
         size: Option<u64>,
     ) -> Result<()> {
         let Some(first) = runs.first() else { return Ok(()) };
-        let change = MapChange { change: Change::Map(runs), near: first.physical, nodes, credits: 0 };
+        let change = Change::Map(runs);
+        let change = MapChange { change, near: first.physical, nodes, data: &[], credits: 0 };
         self.change_map(change, |_, live, _| {
             for extent in runs {
                 live.map.remap(extent.range(), Known::Unwritten(extent.physical));

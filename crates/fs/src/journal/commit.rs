@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How long the encoding of a transaction runs without letting others go on.
-const STINT: Nanos = Nanos::from_micros(100);
+pub(crate) const STINT: Nanos = Nanos::from_micros(100);
 
 /// The blocks of a transaction, as they go to the device.
 pub(super) struct Versions {

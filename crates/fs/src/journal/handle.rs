@@ -120,10 +120,13 @@ impl Handle {
         block
     }
 
-    /// Blocks are free: they may be allocated again after this transaction is durable. Of metadata the copies in the log are
-    /// to be void, too ([`Self::revoke`]).
+    /// Blocks, whole clusters of them, are free: they may be allocated again after this transaction is durable, and no older
+    /// version of them is written home from then on. Those of which the log may hold copies, metadata and data of files with
+    /// data=journal, must be revoked besides ([`Self::revoke`]), by this transaction or by the one that unmapped them: of a cluster,
+    /// the blocks go one by one.
     pub(crate) fn release(&mut self, run: PhysicalRun) {
-        // Data blocks that a read brought along are harmless: metadata come there through [`Self::create`] only.
+        // What memory has of data that never went through the log stays. It is harmless: blocks of new metadata, and of new data that
+        // do go through it, come there by [`Self::create`].
         self.changes.push(Change::Freed(run));
     }
 

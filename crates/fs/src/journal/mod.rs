@@ -26,8 +26,10 @@ mod unlogged;
 
 pub(crate) use crate::meta::Tid;
 pub(crate) use accounts::{Accounts, Charge, NEW_OWNER_BLOCKS, Owner};
+pub(crate) use commit::STINT;
 pub(crate) use handle::Handle;
 pub(crate) use log::{LogDevice, LogMap, write_segments};
+pub(crate) use state::LOG_BLOCKS_MIN;
 
 use crate::meta::{LockRank, MetaStore, PhysicalRun, Ranked, RankedGuard};
 use crate::{Error, Result};

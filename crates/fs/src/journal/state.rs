@@ -18,9 +18,18 @@ use std::sync::Arc;
 
 /// Blocks that admission keeps for what handles do not count: revoke blocks, descriptors that end early.
 const SLACK_BLOCKS: u32 = 32;
-/// The largest operation, in blocks: a step of a removal, with a bitmap and a descriptor of each of its groups, its nodes, and
-/// revoke records. Transactions have room for it however small the budget is.
-const OPERATION_BLOCKS_MAX: u32 = 224;
+/// The largest operation, in blocks. Transactions have room for it however small the budget is. Some come near it:
+///
+/// - an attribute's value of 64 blocks in as many pieces, each with a bitmap and a descriptor, its inode, and the freeing of the value
+///   that it replaces (`xattr::values`): 234;
+/// - 64 blocks of data with data=journal, in 12 runs with a bitmap and a descriptor each, and with the nodes of a tree of three levels,
+///   of which each run splits one on every level, with a bitmap and a descriptor for each new one: 208; on a tree of four levels, with
+///   2.4 million extents at least, 256; in place of old contents, without nodes: 160;
+/// - a step of a removal, with a bitmap and a descriptor of each of its groups, its nodes, and revoke records: 120.
+const OPERATION_BLOCKS_MAX: u32 = 256;
+/// The smallest log that is written to, in blocks: a journal has 1024, and the first is its superblock.
+pub(crate) const LOG_BLOCKS_MIN: u32 = 1023;
+const _: () = assert!(LOG_BLOCKS_MIN / 3 >= OPERATION_BLOCKS_MAX + SLACK_BLOCKS);
 
 /// Transactions of fewer blocks are not committed because of their size before they have to be.
 const LARGE_BLOCKS_MIN: u32 = 256;

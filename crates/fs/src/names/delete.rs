@@ -33,7 +33,7 @@ pub(super) async fn delete(namespace: &Namespace, cell: &Arc<InodeCell>) -> Resu
         let kept = release_values(writer, cell).await?;
         let release = Release::prepare(writer, cell).await?;
         // Others that shared the block may have left it meanwhile, and the values with it.
-        if release.as_ref().is_none_or(|release| release.value_count(cell) <= kept) {
+        if release.as_ref().is_none_or(|release| release.value_count(cell, writer.store.shape()) <= kept) {
             break release;
         }
     };

@@ -4,7 +4,7 @@ use super::mmp::Protection;
 use super::orphans::orphan_file_blocks;
 use super::{OpenOptions, Volume};
 use crate::file::Files;
-use crate::journal::{Journal, JournalOptions, LogDevice};
+use crate::journal::{Journal, JournalOptions, LOG_BLOCKS_MIN, LogDevice};
 use crate::meta::{Buffers, MetaStore, Tid};
 use crate::names::Namespace;
 use crate::quota::Quotas;
@@ -25,9 +25,6 @@ use extant_rt::{Nanos, Rt};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::sync::Arc;
-
-/// The smallest log that is written to, in blocks: a journal has 1024, and the first is its superblock.
-const LOG_BLOCKS_MIN: usize = 1023;
 
 /// How to open a volume for writing.
 #[derive(Clone, Copy, Debug)]
@@ -460,7 +457,7 @@ async fn open_log(raw: &View) -> Result<Option<(LogDevice, Tid, bool)>> {
     set_features(&mut journal, sb);
     let failed = journal.errno() != 0;
     journal.set_errno(0);
-    if journal.log().len() < LOG_BLOCKS_MIN {
+    if journal.log().len() < LOG_BLOCKS_MIN as usize {
         let feature =
             format!("a log of {} blocks, less than the {LOG_BLOCKS_MIN} of Linux", journal.log().len());
         let hint = "; it can be opened for reading only, or made anew with `tune2fs -O ^has_journal` and `tune2fs -j`";

@@ -705,8 +705,11 @@ impl<'w> Release<'w> {
     }
 
     /// How many values lie in inodes of their own to which only this block refers.
-    pub(crate) fn value_count(&self, cell: &InodeCell) -> usize {
+    pub(crate) fn value_count(&self, cell: &InodeCell, sb: &Superblock) -> usize {
         let Leave { block, pins: Some(_), .. } = &self.leave else { return 0 };
+        if !values::are_allowed(sb) {
+            return 0;
+        }
         let bytes = block.bytes();
         let parsed = XattrBlock::parse(&bytes, cell.number(), block.number());
         parsed.map_or(0, |parsed| parsed.xattrs.iter().filter_map(|xattr| Held::of(&xattr)).count())

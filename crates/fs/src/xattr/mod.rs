@@ -98,6 +98,7 @@ impl View {
             XattrValue::Inode { inode, size } => (inode, size),
         };
         let place = Place::XattrInode(number);
+        values::check_feature(self.superblock(), place, number)?;
         let holder = self.inode(number).await?;
         if !holder.flags().contains(InodeFlags::EA_INODE) || holder.kind() != Some(FileKind::Regular) {
             let flags = holder.flags().bits().into();

@@ -29,12 +29,28 @@ const VALUE_MAX: u64 = 64 << 10;
 /// Extents in the root of a tree, and direct pointers of an inode: what does not fit these has one node more.
 const ROOT_EXTENTS: usize = 4;
 const DIRECT: usize = 12;
-/// Credits that freeing a value may take beside the change that gives it up; one in more groups becomes an orphan.
-const FREE_CREDITS_MAX: u32 = 24;
+/// Credits that a new value and the freeing of old ones may take together, so that with the rest of a change they fit the largest
+/// operation of a journal: the freeing of any value alone does, and that of one in nine groups beside a new one of 64 pieces. One
+/// that does not fit becomes an orphan, of which Linux from 6.4 on complains if a crash leaves it so.
+const VALUES_CREDITS_MAX: u32 = 224;
 
 /// Whether values that do not fit elsewhere get inodes.
 pub(super) fn are_allowed(sb: &Superblock) -> bool {
     sb.incompat().contains(Incompat::EA_INODE)
+}
+
+/// Refuses an entry with its value in an inode on a volume that does not say that it has such.
+///
+/// # Errors
+/// It does not.
+pub(super) fn check_feature(sb: &Superblock, place: Place, inode: InodeNumber) -> Result<()> {
+    match are_allowed(sb) {
+        true => Ok(()),
+        false => {
+            let rule = "0 on a volume without ea_inode";
+            Err(Corrupt::field(place, "e_value_inum", inode.0.into(), rule).into())
+        }
+    }
 }
 
 /// Whether a value gets an inode wherever it would fit (`EXT4_XATTR_MIN_LARGE_EA_SIZE`): with a short name, it has no room in
@@ -80,6 +96,7 @@ impl Held {
     /// The inode of the value, checked.
     async fn cell(&self, writer: &Writer, owner: &InodeCell) -> Result<(Arc<InodeCell>, ValueInode)> {
         let place = Place::XattrInode(self.inode);
+        check_feature(writer.store.shape(), place, self.inode)?;
         if writer.store.shape().is_own_inode(self.inode) || self.inode == InodeNumber::ROOT {
             let rule = "an inode that holds a value";
             return Err(Corrupt::field(place, "e_value_inum", self.inode.0.into(), rule).into());
@@ -312,8 +329,8 @@ struct Freed {
 }
 
 impl Freed {
-    /// Everything that freeing needs; `None` where it takes several transactions, or a large one.
-    async fn prepare(writer: &Writer, cell: &Arc<InodeCell>) -> Result<Option<Self>> {
+    /// Everything that freeing needs; `None` where it takes several transactions, or more than `most` credits.
+    async fn prepare(writer: &Writer, cell: &Arc<InodeCell>, most: u32) -> Result<Option<Self>> {
         let (sb, number) = (writer.store.shape(), cell.number());
         let mut nodes = PinnedNodes::of(cell, sb);
         let all = Change::Remove(BlockRange::from_block(0));
@@ -321,7 +338,7 @@ impl Freed {
         let pins = writer.alloc.pin(planned.freed(), Place::XattrInode(number)).await?;
         let inode = writer.alloc.pin_inode(number).await?;
         let freed = Self { nodes, planned, pins, inode };
-        let is_small = freed.planned.rest.is_none() && freed.credits(sb) <= FREE_CREDITS_MAX;
+        let is_small = freed.planned.rest.is_none() && freed.credits(sb) <= most;
         Ok(is_small.then_some(freed))
     }
 
@@ -399,6 +416,7 @@ impl ValuesChange {
                 deltas.entry(held.inode).or_insert((0, held)).0 += sign;
             }
         }
+        let mut left = VALUES_CREDITS_MAX.saturating_sub(new.as_ref().map_or(0, Spare::credits));
         for (delta, held) in deltas.into_values().filter(|(delta, _)| *delta != 0) {
             let (cell, of) = held.cell(writer, owner).await?;
             let Some(references) = of.references.checked_add_signed(delta) else {
@@ -407,9 +425,10 @@ impl ValuesChange {
                 return Err(Corrupt::field(place, "i_version", of.references, rule).into());
             };
             let freed = match references {
-                0 => Freed::prepare(writer, &cell).await?,
+                0 => Freed::prepare(writer, &cell, left).await?,
                 _ => None,
             };
+            left -= freed.as_ref().map_or(0, |freed| freed.credits(sb));
             change.recounts.push(Recount { cell, of: ValueInode { references, ..of }, freed });
         }
         change.new = new;

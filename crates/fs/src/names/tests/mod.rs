@@ -85,8 +85,12 @@ struct Bed {
 
 impl Bed {
     async fn open(rt: &Rt, device: Arc<dyn Device>) -> Self {
+        Self::open_with(rt, device, WriteOptions::default()).await
+    }
+
+    async fn open_with(rt: &Rt, device: Arc<dyn Device>, options: WriteOptions) -> Self {
         let cache = PageCache::new(rt, CacheConfig::with_budget(8 << 20)).unwrap();
-        let options = WriteOptions { fixed_time: Some(NOW), commit_interval: None, ..Default::default() };
+        let options = WriteOptions { fixed_time: Some(NOW), commit_interval: None, ..options };
         let volume = Volume::open_writable(rt, &cache.attach(device), options).await.unwrap();
         Self { volume, _cache: cache }
     }

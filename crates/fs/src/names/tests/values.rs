@@ -212,3 +212,133 @@ fn a_value_lies_in_many_pieces_or_not_at_all() {
         check_is_silent(&image, &format!("{volume}: freed"));
     }
 }
+
+/// Single blocks, in ascending order, that files of a full volume with groups of 256 blocks have, with these files' names.
+async fn fill(bed: &Bed, top: &Node) -> BTreeMap<u64, String> {
+    let root = &Caller::root();
+    let mut names = Vec::new();
+    loop {
+        let name = format!("f{}", names.len());
+        let Ok(node) = top.create(root, name.as_bytes(), 0o644).await else { break };
+        if node.open(root, Default::default()).unwrap().write(0, &[1; 1000]).await.is_err() {
+            break;
+        }
+        names.push(name);
+    }
+    bed.volume.sync().await.unwrap();
+    let mut blocks = BTreeMap::new();
+    for name in names {
+        let node = top.lookup(root, name.as_bytes()).await.unwrap();
+        let file = node.open(root, Default::default()).unwrap();
+        let extents = file.extents(extant_cache::ByteRange::ALL).await.unwrap();
+        blocks.insert(extents[0].device_offset / 1024, name);
+    }
+    blocks
+}
+
+/// Frees up to so many blocks in each group, and so many groups, none beside another; gives how many.
+async fn free_some(
+    bed: &Bed,
+    top: &Node,
+    blocks: &mut BTreeMap<u64, String>,
+    in_group: u64,
+    groups: usize,
+) -> u64 {
+    let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
+    let all: Vec<u64> = blocks.keys().copied().filter(|at| at % 3 == 0).collect();
+    for at in all {
+        let is_known = taken.contains_key(&(at / 256));
+        if !is_known && taken.len() == groups || taken.get(&(at / 256)) == Some(&in_group) {
+            continue;
+        }
+        *taken.entry(at / 256).or_default() += 1;
+        let name = blocks.remove(&at).unwrap();
+        top.unlink(&Caller::root(), name.as_bytes()).await.unwrap();
+    }
+    bed.volume.sync().await.unwrap();
+    taken.values().sum()
+}
+
+const SCATTERED: &str = "-t ext4 -b 1024 -g 256 -m 0 -N 6400 -O ea_inode 8M";
+
+#[test]
+fn a_value_in_many_groups_is_freed_with_its_attribute() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let root = &Caller::root();
+    let (image, crashed) = (make(dir.path(), SCATTERED), dir.path().join("crashed"));
+    within(&image, async |bed, top| {
+        let kept = top.create(root, b"kept", 0o644).await.unwrap();
+        let mut blocks = fill(bed, top).await;
+        let free = free_some(bed, top, &mut blocks, 4, 12).await;
+        assert!((42..=48).contains(&free), "{free} blocks");
+        kept.set_xattr(root, b"user.large", &noise(1, 40 << 10), ANY).await.unwrap();
+        let file = kept.open(root, Default::default()).unwrap();
+        file.sync().await.unwrap();
+        kept.remove_xattr(root, b"user.large").await.unwrap();
+        file.sync().await.unwrap();
+        std::fs::copy(&image, &crashed).unwrap();
+    });
+    check_is_silent(&image, "freed");
+    let said = run("e2fsck", &["-fy", crashed.to_str().unwrap()]);
+    assert!(said.contains("recovering journal") && !said.contains("orphaned inode"), "{said}");
+}
+
+#[test]
+fn the_longest_value_in_pieces_replaces_another_however_little_memory_there_is() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let root = &Caller::root();
+    let image = make(dir.path(), SCATTERED);
+    let rt = Rt::real(Default::default());
+    rt.block_on(async {
+        let options = WriteOptions { metadata_bytes: 256 << 10, ..WriteOptions::default() };
+        let bed = Bed::open_with(&rt, device(&image), options).await;
+        let top = bed.volume.root_node().await.unwrap();
+        let kept = top.create(root, b"kept", 0o644).await.unwrap();
+        let mut blocks = fill(&bed, &top).await;
+        assert_eq!(free_some(&bed, &top, &mut blocks, 2, 8).await, 16);
+        kept.set_xattr(root, b"user.large", &noise(1, 15 << 10), ANY).await.unwrap();
+        bed.volume.sync().await.unwrap();
+        assert!(free_some(&bed, &top, &mut blocks, 12, 8).await > 66);
+        let value = noise(2, 64 << 10);
+        kept.set_xattr(root, b"user.large", &value, ANY).await.unwrap();
+        assert_eq!(kept.xattr(root, b"user.large").await.unwrap(), value);
+        drop((kept, top));
+        bed.close().await;
+    })
+    .unwrap();
+    check_is_silent(&image, "replaced");
+}
+
+#[test]
+fn an_entry_of_a_value_is_damage_on_a_volume_without_the_feature() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let root = &Caller::root();
+    // The entry lies in a block.
+    let image = make(dir.path(), "-t ext4 -b 1024 -I 128 -O ea_inode 16M");
+    within(&image, async |_, top| {
+        let node = top.create(root, b"file", 0o644).await.unwrap();
+        node.set_xattr(root, b"user.large", &noise(1, 5000), ANY).await.unwrap();
+    });
+    run("debugfs", &["-w", "-R", "feature -ea_inode", image.to_str().unwrap()]);
+    within(&image, async |bed, top| {
+        let node = top.lookup(root, b"file").await.unwrap();
+        let errno = |result: Result<Vec<u8>>| result.unwrap_err().errno();
+        assert_eq!(errno(node.xattr(root, b"user.large").await), 117);
+        let inode = bed.volume.inode(node.inode()).await.unwrap();
+        assert!(matches!(bed.volume.xattrs(&inode).await, Err(Error::Corrupt(_))));
+        assert_eq!(node.remove_xattr(root, b"user.large").await.unwrap_err().errno(), 117);
+        node.set_xattr(root, b"user.small", b"other", ANY).await.unwrap();
+        assert_eq!(node.xattr(root, b"user.small").await.unwrap(), b"other");
+        drop(node);
+        top.unlink(root, b"file").await.unwrap();
+    });
+}
