@@ -24,6 +24,7 @@ pub fn all() -> Vec<Workload> {
         make("space", space()),
         make("ranges", ranges()),
         make("journalled", journalled()),
+        make("clusters", clusters()),
     ]
 }
 
@@ -144,6 +145,68 @@ fn journalled() -> Vec<Op> {
         Op::write("a", 6_000, 20_000, 12),
         Op::Sync,
     ]
+}
+
+/// Blocks of one cluster (`bigalloc`, of four blocks of 1 KiB or sixteen of 4 KiB) that come and go while others of it stay, in a
+/// file whose data go through the log and beside it, with syncs between; the cluster's last block, and what is made of it then.
+fn clusters() -> Vec<Op> {
+    let fallocate = |path: &str, mode, offset, len| Op::Fallocate { path: path.into(), mode, offset, len };
+    let truncate = |path: &str, size| Op::Truncate { path: path.into(), size };
+    let mut ops = vec![create("a"), create("b"), Op::SetFlags { path: "a".into(), flags: 0x4000 }];
+    // In the file's first cluster, then in the last of a longer file; in blocks of 1 KiB and of 4 KiB.
+    for (round, unit) in [(0, 1 << 10), (1, 4 << 10), (2, 1 << 10)] {
+        let tag = round * 20;
+        let base = if round == 2 { 64 << 10 } else { 0 };
+        let at = |block: u64| base + block * unit;
+        ops.extend([
+            Op::write("a", at(0), 4 * unit, tag),
+            fsync("a"),
+            fallocate("a", Fallocate::Punch, at(1), unit),
+            fsync("a"),
+            Op::write("a", at(1), unit, tag + 1),
+            fdatasync("a"),
+            // Punched and written again within one transaction, then in two.
+            fallocate("a", Fallocate::Punch, at(0), 2 * unit),
+            Op::write("a", at(0) + 100, unit, tag + 2),
+            fsync("a"),
+            fallocate("a", Fallocate::Punch, at(2) + 500, 2 * unit - 500),
+            Op::write("a", at(3), unit / 2, tag + 3),
+            Op::Sync,
+            truncate("a", at(1) + 300),
+            Op::write("a", at(2), unit, tag + 4),
+            fsync("a"),
+            truncate("a", at(1)),
+            fsync("a"),
+            truncate("a", at(4)),
+            Op::write("a", at(3), unit, tag + 5),
+            fdatasync("a"),
+            // All of the cluster goes, for data of a file that is not logged, for names, and back.
+            fallocate("a", Fallocate::Punch, base, 64 << 10),
+            Op::write("b", 0, 20_000, tag + 6),
+            fsync("b"),
+            mkdir("d"),
+            fsync("d"),
+            Op::write("a", at(1), 2 * unit, tag + 7),
+            fsync("a"),
+            truncate("b", 700),
+            rmdir("d"),
+            Op::write("a", at(4), 5 * unit, tag + 8),
+            Op::Sync,
+            fallocate("a", Fallocate::Zero, at(2), unit),
+            Op::write("a", at(5), 10, tag + 9),
+            fsync("a"),
+        ]);
+    }
+    ops.extend([
+        truncate("a", 0),
+        Op::write("b", 700, 9_000, 70),
+        fsync("b"),
+        Op::write("a", 0, 3_000, 71),
+        unlink("b"),
+        Op::write("a", 3_000, 9_000, 72),
+        fsync("a"),
+    ]);
+    ops
 }
 
 /// Space that is given and taken without writes, over bytes that must not come back.

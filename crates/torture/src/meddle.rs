@@ -181,11 +181,13 @@ impl Meddler {
         }
     }
 
-    /// Writes the blocks that a descriptor at the head of `bio` names to their places.
+    /// Writes the blocks that a descriptor at the head of `bio` names to their places. A log that wraps has bios that begin with
+    /// other blocks.
     fn write_home(&self, bio: &Bio) {
         let all: Vec<u8> = bio.segments.iter().flat_map(|s| s.as_slice()).copied().collect();
         let mut blocks = all.chunks_exact(self.block_bytes as usize);
-        let Some(descriptor) = blocks.next() else { return };
+        let is_descriptor = |block: &&[u8]| block.starts_with(&[0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 1]);
+        let Some(descriptor) = blocks.next().filter(is_descriptor) else { return };
         for (home, contents) in crate::states::tags(descriptor).into_iter().zip(blocks) {
             let at = Sector(home * self.block_bytes / Sector::BYTES);
             self.inner.submit(Bio::new(Op::Write, at, vec![Buf::from_slice(contents).into()]));

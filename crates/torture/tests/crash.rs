@@ -49,6 +49,7 @@ fn every_crash_of_a_volume_of_another_shape_leaves_what_was_promised() {
         "ext4-quota",
         "ext4-data-journal",
         "ext4-bigalloc",
+        "ext4-bigalloc-data-journal",
     ];
     for (shift, name) in shapes.into_iter().enumerate() {
         let effort = Effort { pruned: true, fsck_every: 10, recut_every: 300, ..Effort::default() };
@@ -76,6 +77,21 @@ fn every_crash_of_values_in_inodes_of_their_own_leaves_what_was_promised() {
     }
     println!("{total}");
     assert!(total.distinct > 50, "{total}");
+}
+
+/// Blocks of one cluster that are freed, written and logged one by one.
+#[test]
+fn every_crash_of_journalled_data_in_clusters_leaves_what_was_promised() {
+    let effort = Effort { pruned: true, fsck_every: 10, recut_every: 50, ..Effort::default() };
+    let Some(campaign) = campaign("ext4-bigalloc-data-journal", effort) else { return };
+    let directed = (0..Source::Directed.len()).map(|index| Source::Directed.workload(index));
+    let names = ["clusters", "journalled", "space", "ranges"];
+    let mut total = Tally::default();
+    for workload in directed.filter(|workload| names.iter().any(|name| workload.name.ends_with(name))) {
+        total += campaign.check(&workload).unwrap_or_else(|failure| panic!("{failure}"));
+    }
+    println!("{total}");
+    assert!(total.workloads == 4 && total.distinct > 200, "{total}");
 }
 
 /// Changes that ACE's workloads do not reach, recovery cut off among it; the long workloads are left to `cargo xtask torture`.

@@ -2,7 +2,7 @@
 
 use extant_block::Op;
 use extant_rt::Rng;
-use extant_torture::campaign::{DATA_JOURNAL, EA_INODE, PROFILES, UNLOGGED};
+use extant_torture::campaign::{BIGALLOC_DATA_JOURNAL, DATA_JOURNAL, EA_INODE, PROFILES, UNLOGGED};
 use extant_torture::check::Fsck;
 use extant_torture::faults::{FailOne, Full, Scarce, Sweep, WORKLOADS};
 
@@ -20,11 +20,18 @@ fn a_device_that_fails_once_loses_nothing_that_was_acknowledged() {
         return;
     }
     let mut rng = Rng::labelled(1, "faults");
-    for (n, profile) in
-        [PROFILES[0], PROFILES[4], UNLOGGED[0], PROFILES[5], UNLOGGED[2], PROFILES[9], EA_INODE, DATA_JOURNAL]
-            .into_iter()
-            .enumerate()
-    {
+    let profiles = [
+        PROFILES[0],
+        PROFILES[4],
+        UNLOGGED[0],
+        PROFILES[5],
+        UNLOGGED[2],
+        PROFILES[9],
+        EA_INODE,
+        DATA_JOURNAL,
+        BIGALLOC_DATA_JOURNAL,
+    ];
+    for (n, profile) in profiles.into_iter().enumerate() {
         let workloads = match profile.name == EA_INODE.name {
             true => &WORKLOADS[4..],
             false => &WORKLOADS[n % 3..][..2],

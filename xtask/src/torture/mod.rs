@@ -16,7 +16,8 @@ usage: cargo xtask torture [OPTION]...
   --directed       workloads for what ACE's do not reach instead: a log that wraps, orphans, blocks that change their use
   --profile NAME   the volume: ext4 (default), ext4-4k, ext4-orphan-file, ext4-plain, ext3, ext4-groups, ext4-meta-bg,
                    ext4-no-flex-bg, ext4-uninit-bg, ext4-inline, ext4-quota, ext4-online, ext4-ea-inode, ext4-bigalloc,
-                   ext4-bigalloc-64k, ext4-data-journal; without a journal ext2, ext4-unlogged, ext4-unlogged-groups
+                   ext4-bigalloc-64k, ext4-data-journal, ext4-bigalloc-data-journal; without a journal ext2, ext4-unlogged,
+                   ext4-unlogged-groups
   --from I --to J  workloads with these indices; --from resumes
   --part I/N       every Nth workload, beginning with the Ith
   --seed S         of sampled states and of the disk's timing

@@ -2,7 +2,7 @@
 
 mod profile;
 
-pub use profile::{Base, DATA_JOURNAL, EA_INODE, PROFILES, Profile, UNLOGGED};
+pub use profile::{BIGALLOC_DATA_JOURNAL, Base, DATA_JOURNAL, EA_INODE, PROFILES, Profile, UNLOGGED};
 
 use crate::check::{Checker, Failure, Fsck, LoopMount, Promise, Recuts, Run, Tally, Verdict};
 use crate::diff::Generator;
@@ -229,7 +229,7 @@ fn ask_fsck(
     }
     let (repaired, verdict) = fsck.repair(image).map_err(failed)?;
     if let Verdict::Complains(words) = verdict {
-        return match Fsck::is_of_clusters(&words, image) {
+        return match Fsck::is_wrong_repair(&words, image) {
             true => Ok(None),
             false => Err(format!("instead of our recovery: {words}")),
         };

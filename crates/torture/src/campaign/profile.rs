@@ -49,7 +49,7 @@ const GROUPS: Profile = Profile::new(
 .over_used_device();
 
 /// The volumes that campaigns know. Without a journal there is no prefix to keep, and e2fsck is a part of recovery.
-pub const PROFILES: [Profile; 19] = [
+pub const PROFILES: [Profile; 20] = [
     EXT4,
     Profile::new("ext4-4k", &["-t", "ext4", "-b", "4096", "-I", "256", "-J", "size=4"], 16 << 10),
     Profile::new(
@@ -134,30 +134,8 @@ pub const PROFILES: [Profile; 19] = [
         ],
         6 << 10,
     ),
-    // Eight groups of 256 clusters; values in inodes of their own take clusters, too.
-    Profile::new(
-        "ext4-bigalloc",
-        &[
-            "-t",
-            "ext4",
-            "-b",
-            "1024",
-            "-C",
-            "4096",
-            "-I",
-            "256",
-            "-J",
-            "size=1",
-            "-g",
-            "256",
-            "-G",
-            "4",
-            "-O",
-            "bigalloc,ea_inode",
-        ],
-        8 << 10,
-    )
-    .over_used_device(),
+    BIGALLOC,
+    BIGALLOC_DATA_JOURNAL,
     Profile::new(
         "ext4-bigalloc-64k",
         &["-t", "ext4", "-b", "4096", "-C", "65536", "-I", "256", "-J", "size=4", "-O", "bigalloc"],
@@ -170,6 +148,35 @@ pub const PROFILES: [Profile; 19] = [
     EA_INODE,
     DATA_JOURNAL,
 ];
+
+/// Eight groups of 256 clusters; values in inodes of their own take clusters, too.
+const BIGALLOC: Profile = Profile::new(
+    "ext4-bigalloc",
+    &[
+        "-t",
+        "ext4",
+        "-b",
+        "1024",
+        "-C",
+        "4096",
+        "-I",
+        "256",
+        "-J",
+        "size=1",
+        "-g",
+        "256",
+        "-G",
+        "4",
+        "-O",
+        "bigalloc,ea_inode",
+    ],
+    8 << 10,
+)
+.over_used_device();
+
+/// Data go through the log, and their blocks are freed with their clusters.
+pub const BIGALLOC_DATA_JOURNAL: Profile =
+    Profile { name: "ext4-bigalloc-data-journal", ..BIGALLOC }.tuned(&["-o", "journal_data"]);
 
 /// Data of all files go through the log.
 pub const DATA_JOURNAL: Profile =
@@ -345,6 +352,7 @@ mod tests {
             ("ext4-ea-inode", "ea_inode", true),
             ("ext4-bigalloc", "bigalloc", true),
             ("ext4-bigalloc", " 0 groups", false),
+            ("ext4-bigalloc-data-journal", "bigalloc", true),
             ("ext4-unlogged", "extent", true),
             ("ext4-unlogged", "has_journal", false),
         ] {

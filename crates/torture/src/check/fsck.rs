@@ -106,19 +106,25 @@ impl Fsck {
         }
     }
 
-    /// Whether the words of a repair follow from what e2fsck 1.47.0 makes of an orphan that is to be truncated on a volume with
-    /// `bigalloc`: it frees the clusters, leaves the blocks mapped, and takes them for the file's then. It does so with the
-    /// kernel's volumes, too.
-    pub(crate) fn is_of_clusters(words: &str, image: &Image) -> bool {
+    /// Whether the words of a repair follow from one that e2fsck 1.47.0 does wrong, with the kernel's volumes, too. Of an orphan that
+    /// is to be truncated on a volume with `bigalloc` it frees the clusters, leaves the blocks mapped, and takes them for the file's
+    /// then. Of one that is to be deleted it keeps attributes' values that lie in inodes of their own, and finds these without a name.
+    pub(crate) fn is_wrong_repair(words: &str, image: &Image) -> bool {
+        const INCOMPAT_AT: usize = 1024 + 0x60;
         const RO_COMPAT_AT: usize = 1024 + 0x64;
+        const EA_INODE: u32 = 0x400;
         const BIGALLOC: u32 = 0x200;
-        const WORDS: [&str; 4] =
+        const OF_CLUSTERS: [&str; 4] =
             ["i_size is", "i_blocks is", "Block bitmap differences:", "Free blocks count wrong for group"];
-        let mut features = [0; 4];
-        image.read(RO_COMPAT_AT, &mut features);
-        u32::from_le_bytes(features) & BIGALLOC != 0
-            && words.contains("i_blocks is")
-            && words.lines().all(|line| WORDS.iter().any(|word| line.contains(word)))
+        const OF_VALUES: [&str; 2] = ["Unattached inode ", " ref count is 2, should be 1."];
+        let has = |at: usize, feature: u32| {
+            let mut features = [0; 4];
+            image.read(at, &mut features);
+            u32::from_le_bytes(features) & feature != 0
+        };
+        let all = |known: &[&str]| words.lines().all(|line| known.iter().any(|word| line.contains(word)));
+        (has(RO_COMPAT_AT, BIGALLOC) && words.contains("i_blocks is") && all(&OF_CLUSTERS))
+            || (has(INCOMPAT_AT, EA_INODE) && words.contains(OF_VALUES[0]) && all(&OF_VALUES))
     }
 
     fn command(&self, options: &str, file: &Path) -> Command {

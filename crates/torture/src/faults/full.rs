@@ -29,7 +29,7 @@ pub struct Full {
 }
 
 /// Volumes small enough to be filled at once.
-pub(super) const TINY: [Profile; 7] = [
+pub(super) const TINY: [Profile; 8] = [
     Profile::new("tiny-ext4", &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1"], 4 << 10),
     Profile::new("tiny-ext3", &["-t", "ext3", "-b", "1024", "-J", "size=1"], 4 << 10),
     Profile::new("tiny-ext2", &["-t", "ext2", "-b", "1024"], 600),
@@ -47,19 +47,22 @@ pub(super) const TINY: [Profile; 7] = [
     .over_used_device(),
     Profile::new("tiny-data-journal", &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1"], 4 << 10)
         .tuned(&["-o", "journal_data"]),
-    Profile::new(
-        "tiny-bigalloc",
-        &["-t", "ext4", "-b", "1024", "-C", "4096", "-I", "256", "-J", "size=1", "-O", "bigalloc"],
-        4 << 10,
-    ),
+    TINY_BIGALLOC,
+    Profile { name: "tiny-bigalloc-data-journal", ..TINY_BIGALLOC }.tuned(&["-o", "journal_data"]),
 ];
+
+const TINY_BIGALLOC: Profile = Profile::new(
+    "tiny-bigalloc",
+    &["-t", "ext4", "-b", "1024", "-C", "4096", "-I", "256", "-J", "size=1", "-O", "bigalloc"],
+    4 << 10,
+);
 
 /// Operations tried on a full volume.
 const TRIES: usize = 60;
 
 impl Full {
     /// The tiny volumes.
-    pub const PROFILES: [Profile; 7] = TINY;
+    pub const PROFILES: [Profile; 8] = TINY;
 
     /// A volume of this kind.
     ///

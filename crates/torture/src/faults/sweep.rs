@@ -133,7 +133,7 @@ impl Sweep {
             match (is_clean, self.has_journal) {
                 (true, _) => {}
                 (false, true) if may_have_orphan => match fsck.repair(&image).map_err(failed)?.1 {
-                    Verdict::Complains(words) if Fsck::is_of_clusters(&words, &image) => {}
+                    Verdict::Complains(words) if Fsck::is_wrong_repair(&words, &image) => {}
                     verdict => says_nothing(verdict)?,
                 },
                 (false, false) if may_have_orphan => image = fsck.mend(&image).map_err(failed)?,
