@@ -4,6 +4,7 @@
 //! the image and the working directory.
 
 mod arguments;
+mod history;
 mod prompt;
 
 use crate::args::{CatArgs, CpArgs, ImageArgs, LsArgs, ShellArgs, StatArgs, TreeArgs};

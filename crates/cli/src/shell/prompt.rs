@@ -1,6 +1,8 @@
-//! The prompt: a line editor with history, which completes commands and paths.
+//! The prompt: a line editor with the history of all sessions, which completes commands and paths.
 
-use super::{absolute, arguments::ShellLine};
+use super::absolute;
+use super::arguments::ShellLine;
+use super::history::{self, History};
 use clap::CommandFactory;
 use extant_format::FileKind;
 use extant_fs::{Follow, Volume};
@@ -9,7 +11,7 @@ use rustyline::completion::{Completer, Pair};
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
-use rustyline::history::MemHistory;
+use rustyline::history::{History as _, MemHistory};
 use rustyline::validate::Validator;
 use rustyline::{CompletionType, Config, Context, Editor, Helper};
 use std::io;
@@ -26,23 +28,39 @@ pub(super) enum Typed {
     End,
 }
 
-pub(super) struct Prompt(Editor<Names, MemHistory>);
+pub(super) struct Prompt {
+    editor: Editor<Names, MemHistory>,
+    history: History,
+}
 
 impl Prompt {
     pub(super) fn new(rt: &Rt, volume: &Volume) -> io::Result<Self> {
-        let config = Config::builder().completion_type(CompletionType::List).auto_add_history(true).build();
-        let mut editor = Editor::with_history(config, MemHistory::new()).map_err(io_error)?;
+        // A line that begins with a space is not kept, nor one that repeats the last.
+        let config = Config::builder().completion_type(CompletionType::List).history_ignore_space(true);
+        let config = config.max_history_size(history::LINES_MAX).map_err(io_error)?.build();
+        let mut lines = MemHistory::with_config(&config);
+        let place = history::place(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
+        let (history, earlier) = History::open(place.as_deref());
+        for line in earlier {
+            lines.add_owned(line).map_err(io_error)?;
+        }
+        let mut editor = Editor::with_history(config, lines).map_err(io_error)?;
         editor.set_helper(Some(Names { rt: rt.clone(), volume: volume.clone(), directory: Vec::new() }));
-        Ok(Self(editor))
+        Ok(Self { editor, history })
     }
 
     /// Asks for a line; paths are completed from this directory of the volume on.
     pub(super) fn read(&mut self, text: &str, directory: &[u8]) -> io::Result<Typed> {
-        if let Some(names) = self.0.helper_mut() {
+        if let Some(names) = self.editor.helper_mut() {
             names.directory = directory.to_vec();
         }
-        match self.0.readline(text) {
-            Ok(line) => Ok(Typed::Line(line)),
+        match self.editor.readline(text) {
+            Ok(line) => {
+                if self.editor.add_history_entry(line.as_str()).map_err(io_error)? {
+                    self.history.keep(&line);
+                }
+                Ok(Typed::Line(line))
+            }
             Err(ReadlineError::Interrupted) => Ok(Typed::Abandoned),
             Err(ReadlineError::Eof) => Ok(Typed::End),
             Err(error) => Err(io_error(error)),

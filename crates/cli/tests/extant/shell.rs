@@ -2,7 +2,10 @@
 
 use crate::testbed::{Ran, extant, extant_with, fsck, have, mke2fs, noise, place};
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 fn volume(dir: &Path) -> Option<PathBuf> {
     if !have("mke2fs") || !have("e2fsck") {
@@ -23,6 +26,51 @@ fn shell(image: &Path, options: &[&str], lines: &str) -> Ran {
 
 fn told(ran: &Ran) -> String {
     String::from_utf8(ran.stdout.clone()).unwrap()
+}
+
+/// A session at a terminal; each line is typed when the prompt is there. Gives what the terminal showed.
+fn typed(image: &Path, state: &Path, lines: &[&str]) -> String {
+    // The line editor asks for pastes in brackets when it begins to read a line.
+    const READS: &[u8] = b"\x1b[?2004h";
+    let command = format!("{} shell {}", env!("CARGO_BIN_EXE_extant"), image.display());
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
+    script.env("XDG_STATE_HOME", state).env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut script = script.spawn().unwrap();
+    let (mut keys, mut screen) = (script.stdin.take().unwrap(), script.stdout.take().unwrap());
+    let mut shown = Vec::new();
+    for (n, line) in lines.iter().enumerate() {
+        let mut part = [0; 4096];
+        while shown.windows(READS.len()).filter(|bytes| *bytes == READS).count() <= n {
+            let len = screen.read(&mut part).unwrap();
+            assert!(len > 0, "{}", String::from_utf8_lossy(&shown));
+            shown.extend_from_slice(&part[..len]);
+        }
+        keys.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+    screen.read_to_end(&mut shown).unwrap();
+    drop(keys);
+    let shown = String::from_utf8_lossy(&shown).into_owned();
+    assert!(script.wait().unwrap().success(), "{shown}");
+    shown
+}
+
+#[test]
+fn lines_of_an_earlier_session_are_found_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path()).filter(|_| have("script")) else { return };
+    let state = dir.path().join("state");
+    typed(&image, &state, &["cat etc/motd", " ls", "exit"]);
+    let history = state.join("extant/history");
+    assert_eq!(fs::read_to_string(&history).unwrap(), "cat etc/motd\nexit\n");
+    assert_eq!(fs::metadata(&history).unwrap().permissions().mode() & 0o777, 0o600);
+    // The arrow key, twice.
+    let shown = typed(&image, &state, &["\x1b[A\x1b[A", "exit"]);
+    assert!(shown.contains("\nhello"), "{shown}");
+    assert_eq!(fs::read_to_string(&history).unwrap(), "cat etc/motd\nexit\ncat etc/motd\nexit\n");
+    // A place that cannot be, because a file is in the way.
+    let shown = typed(&image, &image, &["cat etc/motd", "exit"]);
+    assert!(shown.contains("\nhello"), "{shown}");
 }
 
 #[test]
