@@ -264,6 +264,9 @@ pub(crate) struct ExportArgs {
 /// device numbers, targets of symbolic links, names that are links of one file, sizes, and contents with the first byte that
 /// differs. A directory of the host may stand for one of the two; files of the host have no flags and projects to compare. A
 /// path that is no directory of the host is an image.
+///
+/// With --volume two volumes are compared as a whole, too; two that have the same files and settings still differ in UUID, times
+/// and free space, which --all-volume adds. Where things lie on a volume is not compared.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit codes:\n  0  no difference\n  1  something differs\n  2  the command line was wrong, or something could \
@@ -285,6 +288,14 @@ pub(crate) struct DiffArgs {
     /// Compare times of access, of change of the inode and of creation, too
     #[arg(long)]
     pub(crate) all_times: bool,
+    /// Compare the settings of the volumes, too: label, features, sizes of blocks, groups, inodes and journal, reserved blocks, and
+    /// what else mke2fs and tune2fs choose
+    #[arg(long)]
+    pub(crate) volume: bool,
+    /// Compare what tells one copy of a volume from another, too: UUID, seeds, times, counts, state and free space (includes
+    /// --volume)
+    #[arg(long)]
+    pub(crate) all_volume: bool,
     /// Print JSON: one array of all differences
     #[arg(long)]
     pub(crate) json: bool,
@@ -440,7 +451,9 @@ pub(crate) struct ShrinkArgs {
 ///
 /// Commands are those of this program without the image: ls, cd, pwd, cat, stat, tree, get (as cp), df, and with --write, put,
 /// mkdir, rm, mv, ln, chmod, chown, xattr, truncate, fallocate and copy; help explains each. Paths begin at the working directory.
-/// The tab key completes commands and paths, the arrow keys find earlier lines. Each change is durable when the next prompt
+/// The tab key completes commands and paths, the arrow keys find earlier lines, also those of earlier sessions: the newest 1,000
+/// are in $XDG_STATE_HOME/extant/history (~/.local/state/extant/history), readable by their user only. A line that begins with a
+/// space is not kept, and a place that cannot be written costs the history only. Each change is durable when the next prompt
 /// appears.
 ///
 /// Where standard input is no terminal, its lines are the commands, the first that fails ends the shell with its exit code,

@@ -9,7 +9,10 @@ use crate::progress::Progress;
 use crate::session::{Access, Session, used_bytes};
 use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags};
 use extant_fs::{Follow, Volume, quote};
-use extant_image::diff::{Difference, Options, Report, Side, TimeOf, Times, Tree, Unreadable, compare};
+use extant_image::diff::{
+    Difference, Fields, Options, Report, Side, TimeOf, Times, Tree, Unreadable, Value as VolumeValue,
+    VolumeDifference, compare, compare_volumes,
+};
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -99,6 +102,14 @@ fn show(session: &mut Session, args: &DiffArgs) -> Result<(), Failure> {
     if let [Place::Host(_), Place::Host(_)] = places {
         return Err(Failure::Usage("two directories of the host: one of the two must be an image".into()));
     }
+    let fields = match args {
+        DiffArgs { all_volume: true, .. } => Some(Fields::All),
+        DiffArgs { volume: true, .. } => Some(Fields::Settings),
+        _ => None,
+    };
+    if fields.is_some() && places.iter().any(|place| matches!(place, Place::Host(_))) {
+        return Err(Failure::Usage("a directory of the host has no volume to compare".into()));
+    }
     let (a, b) = (places[0].open(session, args)?, places[1].open(session, args)?);
     let times = match args {
         DiffArgs { ignore_times: true, .. } => Times::None,
@@ -114,7 +125,11 @@ fn show(session: &mut Session, args: &DiffArgs) -> Result<(), Failure> {
     let rt = session.rt.clone();
     let mut printer =
         Printer { session, args, places: &places, labels, progress, first: true, unread: 0, ended: None };
-    let found = rt.block_on(compare(a.tree(), b.tree(), options, &mut printer))?;
+    let mut found = 0;
+    if let (Some(fields), Opened::Image(a, _), Opened::Image(b, _)) = (fields, &a, &b) {
+        found = printer.volumes(&compare_volumes(a.superblock(), b.superblock(), fields))?;
+    }
+    found += rt.block_on(compare(a.tree(), b.tree(), options, &mut printer))?;
     printer.progress.finish();
     let unread = printer.unread;
     if let Some(failure) = printer.ended {
@@ -152,6 +167,34 @@ struct Printer<'a> {
     unread: u64,
     /// Why printing ended.
     ended: Option<Failure>,
+}
+
+impl Printer<'_> {
+    /// Prints in which fields the volumes differ; gives how many differences that is.
+    fn volumes(&mut self, differences: &[VolumeDifference]) -> Result<u64, Failure> {
+        if self.args.brief && !self.args.json {
+            return match differences.is_empty() {
+                true => Ok(0),
+                false => outln!(self.session.out, "the volumes differ").map(|()| 1),
+            };
+        }
+        for difference in differences {
+            let VolumeDifference { field, a, b } = difference;
+            if self.args.json {
+                self.next()?;
+                json::print_compact(&mut self.session.out, &JsonDifference::of_volumes(difference))?;
+            } else {
+                let field = field.replace('_', " ");
+                outln!(self.session.out, "volume: {field}: {} -> {}", volume_value(a), volume_value(b))?;
+            }
+        }
+        Ok(differences.len() as u64)
+    }
+
+    /// Begins the next difference of the array.
+    fn next(&mut self) -> Result<(), Failure> {
+        self.session.out.write(if std::mem::take(&mut self.first) { b"\n" } else { b",\n" })
+    }
 }
 
 impl Report for Printer<'_> {
@@ -240,6 +283,19 @@ fn value(bytes: &Option<Vec<u8>>) -> String {
     }
 }
 
+/// The value of a field of a volume.
+fn volume_value(value: &VolumeValue) -> String {
+    match value {
+        VolumeValue::Number(number) => number.to_string(),
+        VolumeValue::Names(names) if names.is_empty() => "none".into(),
+        VolumeValue::Names(names) => names.join(" "),
+        VolumeValue::Text(text) => format!("\"{}\"", quote(text)),
+        VolumeValue::Id(id) => json::uuid(id),
+        VolumeValue::Time(time) => time.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
 fn flag_names(flags: InodeFlags) -> Vec<String> {
     flags.iter_names().map(|(name, _)| name.to_lowercase()).collect()
 }
@@ -255,7 +311,9 @@ fn time_name(which: TimeOf) -> &'static str {
 
 #[derive(Serialize)]
 struct JsonDifference<'a> {
-    path: Bytes<'a>,
+    /// Not of the volumes as a whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<Bytes<'a>>,
     /// The property that differs.
     what: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -273,6 +331,7 @@ struct JsonDifference<'a> {
 enum Value<'a> {
     Number(u64),
     Word(&'static str),
+    Text(String),
     Words(Vec<String>),
     Bytes(Bytes<'a>),
     Device([u32; 2]),
@@ -314,6 +373,19 @@ impl<'a> JsonDifference<'a> {
             }
             _ => ("other", None, None),
         };
-        Self { path: Bytes(path), what, name, first_byte, a, b }
+        Self { path: Some(Bytes(path)), what, name, first_byte, a, b }
+    }
+
+    fn of_volumes(difference: &'a VolumeDifference) -> Self {
+        let value = |value: &'a VolumeValue| match value {
+            VolumeValue::Number(number) => Value::Number(*number),
+            VolumeValue::Names(names) => Value::Words(names.clone()),
+            VolumeValue::Text(text) => Value::Bytes(Bytes(text)),
+            VolumeValue::Time(time) => Value::Time((*time).into()),
+            other => Value::Text(volume_value(other)),
+        };
+        let VolumeDifference { field, a, b } = difference;
+        let name = Some(Bytes(field.as_bytes()));
+        Self { path: None, what: "volume", name, first_byte: None, a: Some(value(a)), b: Some(value(b)) }
     }
 }

@@ -49,6 +49,72 @@ fn equal_volumes_and_their_source_do_not_differ() {
 }
 
 #[test]
+fn volumes_are_compared_as_a_whole_where_that_is_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    if !have("mke2fs") || !have("tune2fs") {
+        return;
+    }
+    let made = |name: &str, options: &[&str]| {
+        let image = dir.path().join(name);
+        let seed = [
+            "-U",
+            "11111111-2222-3333-4444-555555555555",
+            "-E",
+            "hash_seed=11111111-2222-3333-4444-555555555555",
+        ];
+        mke2fs(&image, "16M", &[&["-t", "ext4", "-L", "one"], &seed[..], options].concat());
+        image.to_str().unwrap().to_owned()
+    };
+    let (a, b) = (made("a.img", &[]), made("b.img", &[]));
+    let text = |ran: crate::testbed::Ran| (ran.code, String::from_utf8(ran.stdout).unwrap());
+    assert_eq!(text(diff(&a, &b, &["--ignore-times", "--volume"])), (Some(0), String::new()));
+
+    // Another copy: only where that is asked, too.
+    crate::testbed::run("tune2fs", &["-U", "99999999-2222-3333-4444-555555555555", &b]);
+    debugfs(Path::new(&b), &["set_super_value mnt_count 7".into()]);
+    assert_eq!(text(diff(&a, &b, &["--volume", "--ignore-times"])), (Some(0), String::new()));
+    let (code, told) = text(diff(&a, &b, &["--all-volume", "--ignore-times"]));
+    let uuid = "volume: uuid: 11111111-2222-3333-4444-555555555555 -> 99999999-2222-3333-4444-555555555555";
+    assert_eq!(code, Some(1), "{told}");
+    assert_eq!(told.lines().next(), Some(uuid), "{told}");
+    assert!(told.contains("\nvolume: mount count: 0 -> 7\n"), "{told}");
+
+    // Settings, each as the tool was asked for it.
+    crate::testbed::run(
+        "tune2fs",
+        &["-L", "two", "-r", "100", "-e", "panic", "-c", "30", "-O", "^dir_index", &b],
+    );
+    assert_eq!(text(diff(&a, &b, &["--ignore-times"])), (Some(0), String::new()), "not of the files");
+    let (code, told) = text(diff(&a, &b, &["--volume", "--ignore-times"]));
+    let fields: Vec<&str> = told.lines().map(|line| line.split(": ").nth(1).unwrap()).collect();
+    assert_eq!(
+        (code, &fields[..]),
+        (Some(1), &["label", "features", "reserved blocks", "errors", "max mount count"][..]),
+        "{told}"
+    );
+    assert!(told.starts_with("volume: label: \"one\" -> \"two\"\n"), "{told}");
+    assert!(told.contains(" -> 100\n"), "{told}");
+    assert_eq!(
+        text(diff(&a, &b, &["--volume", "--brief", "--ignore-times"])),
+        (Some(1), "the volumes differ\n".into())
+    );
+    let (_, json) = text(diff(&a, &b, &["--volume", "--json", "--ignore-times"]));
+    assert!(json.contains(r#":"volume","name":"label","a":"one","b":"two"}"#), "{json}");
+    assert_eq!(serde_json::from_str::<Vec<serde_json::Value>>(&json).unwrap().len(), 5, "{json}");
+
+    let sizes = made("sizes.img", &["-b", "4096", "-I", "512", "-J", "size=4"]);
+    let (_, told) = text(diff(&a, &sizes, &["--volume"]));
+    for line in ["block bytes: 1024 -> 4096", "inode bytes: 256 -> 512", "blocks: 16384 -> 4096"] {
+        assert!(told.contains(&format!("volume: {line}\n")), "{line}: {told}");
+    }
+    assert!(told.contains(" -> 4194304\n"), "the journal: {told}");
+
+    fs::create_dir(dir.path().join("dir")).unwrap();
+    let host = diff(&a, dir.path().join("dir").to_str().unwrap(), &["--volume"]);
+    assert!(host.code == Some(2) && host.stderr.contains("has no volume"), "{host:?}");
+}
+
+#[test]
 fn each_kind_of_difference_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let image = build(dir.path(), &source(dir.path()));

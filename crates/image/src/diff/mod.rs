@@ -6,6 +6,9 @@
 mod contents;
 mod links;
 mod side;
+mod volume;
+
+pub use volume::{Fields, Value, VolumeDifference, compare_volumes};
 
 use crate::export::contents::Allowance;
 use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, Timestamp};
