@@ -269,7 +269,17 @@ mod tests {
     fn published(value: f64) -> Compared {
         let (workload, row) = ("w".to_owned(), "r".to_owned());
         let (figure, part) = (Figure::Iops, Part::Prediction);
-        Compared { workload, row, figure, part, published: value, reproduced: None, null: None, ours: None }
+        Compared {
+            workload,
+            row,
+            figure,
+            part,
+            published: value,
+            margin: 0.0,
+            reproduced: None,
+            null: None,
+            ours: None,
+        }
     }
 
     #[test]

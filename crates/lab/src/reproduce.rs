@@ -57,10 +57,10 @@ struct MissingFile {
     missing: Vec<Missing>,
 }
 
-/// A change of less than this part is one that the measurement may not tell from none, where the source states no error.
-const SMALL: f64 = 0.05;
 /// A prediction counts as near within this part.
 const NEAR: f64 = 0.20;
+/// That of a count within this.
+const NEAR_COUNT: f64 = 0.15;
 
 /// The folders in a folder that have an `experiment.toml`, in order of names, or those of these names; and what is listed as missing.
 pub(crate) fn folders(root: &Path, only: &[String]) -> Result<(Vec<PathBuf>, Vec<Missing>), ExperimentError> {
@@ -135,24 +135,33 @@ pub fn reproduce(
     Ok(Reproduction { experiments, missing })
 }
 
-/// How many predictions count, how many of them are near, and how many halve the error of "nothing changes".
+/// How many predictions count, how many of them are near, how many halve the error of "nothing changes", and how many are both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Score {
     predictions: usize,
     near: usize,
     halved: usize,
+    both: usize,
     unchanged: usize,
     unchanged_near: usize,
+    /// Figures that are not scored, by name.
+    contradicted: usize,
+}
+
+fn is_near(one: &Compared) -> bool {
+    let within = if one.figure.is_count() { NEAR_COUNT } else { NEAR };
+    one.error().is_some_and(|error| error.abs() <= within)
 }
 
 impl Score {
     fn of<'a>(compared: impl Iterator<Item = &'a Compared>) -> Self {
         let mut score = Self::default();
-        for one in compared.filter(|one| one.part == Part::Prediction) {
-            let Some(null) = one.null else { continue };
-            let near = one.error().is_some_and(|error| error.abs() <= NEAR);
+        for one in compared {
+            score.contradicted += usize::from(one.part == Part::Contradicted);
+            let Some(null) = one.null.filter(|_| one.part == Part::Prediction) else { continue };
+            let near = is_near(one);
             let null_error = null / one.published - 1.0;
-            if is_control(one) {
+            if one.is_control() {
                 score.unchanged += 1;
                 score.unchanged_near += usize::from(near);
                 continue;
@@ -161,26 +170,39 @@ impl Score {
             score.near += usize::from(near);
             let halves = one.error().is_some_and(|error| error.abs() <= null_error.abs() / 2.0);
             score.halved += usize::from(halves);
+            score.both += usize::from(near && halves);
         }
         score
     }
 
     fn sentence(self) -> String {
-        let Self { predictions, near, halved, unchanged, unchanged_near } = self;
-        format!(
-            "{predictions} figures changed by more than {:.0} %: {near} predicted within {:.0} %, {halved} with half the error of \
-             \"nothing changes\" or less; {unchanged} did not: {unchanged_near} within {:.0} %",
-            SMALL * 100.0,
+        let Self { predictions, near, halved, both, unchanged, unchanged_near, contradicted } = self;
+        let mut sentence = format!(
+            "{predictions} figures changed by more than their error: {near} predicted within {:.0} % (counts {:.0} %), {halved} with half              the error of \"nothing changes\" or less, {both} both; {unchanged} did not: {unchanged_near} so near",
             NEAR * 100.0,
-            NEAR * 100.0
-        )
+            NEAR_COUNT * 100.0
+        );
+        if contradicted > 0 {
+            let _ = write!(sentence, "; {contradicted} are contradicted by their source, and not scored");
+        }
+        sentence
     }
 
     fn json(self) -> Value {
-        let Self { predictions, near, halved, unchanged, unchanged_near } = self;
-        json!({"changed": predictions, "near": near, "halve_the_null_error": halved, "unchanged": unchanged,
-            "unchanged_near": unchanged_near})
+        let Self { predictions, near, halved, both, unchanged, unchanged_near, contradicted } = self;
+        json!({"changed": predictions, "near": near, "halve_the_null_error": halved, "both": both,
+            "unchanged": unchanged, "unchanged_near": unchanged_near, "contradicted": contradicted})
     }
+}
+
+/// The rates of disks that nothing was fitted to: how many there are, and how many within 20 % and within 10 %.
+fn rates<'a>(compared: impl Iterator<Item = &'a Compared>) -> Option<[usize; 3]> {
+    let is_one = |one: &&Compared| {
+        one.figure == Figure::WrittenMibS && matches!(one.part, Part::Before | Part::Prediction)
+    };
+    let errors: Vec<f64> = compared.filter(is_one).filter_map(Compared::error).map(f64::abs).collect();
+    let within = |most: f64| errors.iter().filter(|error| **error <= most).count();
+    (!errors.is_empty()).then(|| [errors.len(), within(NEAR), within(0.10)])
 }
 
 pub(crate) type Line = [String; 10];
@@ -220,12 +242,6 @@ fn summary_line(folder: &str, one: &Headline) -> Line {
         shown(one.today),
         shown(one.ours),
     ]
-}
-
-/// Whether a figure is one that the change did not change, by what was published: a negative control.
-fn is_control(one: &Compared) -> bool {
-    let change = one.null.map(|null| (one.published / null - 1.0).abs());
-    one.part == Part::Prediction && change.is_some_and(|change| change <= SMALL)
 }
 
 fn cells(one: &Compared) -> Line {
@@ -307,10 +323,10 @@ impl Reproduction {
             let head = format!("{}: {}", experiment.folder, experiment.name);
             let _ = if markdown { writeln!(out, "## {head}\n") } else { writeln!(out, "{head}") };
             let (controls, others): (Vec<&Compared>, Vec<&Compared>) =
-                experiment.compared.iter().partition(|one| is_control(one));
+                experiment.compared.iter().partition(|one| one.is_control());
             table(&mut out, markdown, &COLUMNS, &others.into_iter().map(cells).collect::<Vec<_>>());
             if !controls.is_empty() {
-                let title = "Negative controls: published as unchanged, within 5 %";
+                let title = "Negative controls: published as changed by no more than their error";
                 let _ = if markdown { writeln!(out, "\n{title}:\n") } else { writeln!(out, "\n  {title}") };
                 table(&mut out, markdown, &COLUMNS, &controls.into_iter().map(cells).collect::<Vec<_>>());
             }
@@ -344,6 +360,13 @@ impl Reproduction {
         let heading = if markdown { "## All of them\n\n" } else { "All of them\n" };
         let item = if markdown { "- " } else { "  " };
         let _ = writeln!(out, "{heading}{item}{}.", Score::of(self.all()).sentence());
+        if let Some([all, near, nearer]) = rates(self.all()) {
+            let _ = writeln!(
+                out,
+                "{item}{all} rates of disks to which nothing was fitted, before the change and after it: {near} within 20 %, \
+                 {nearer} within 10 %."
+            );
+        }
         for Missing { name, why } in &self.missing {
             let _ = writeln!(out, "{item}Missing: {name}: {why}");
         }
@@ -361,6 +384,8 @@ impl Reproduction {
                 "reproduced": one.reproduced,
                 "error": one.error(),
                 "unchanged": one.null,
+                "margin": one.margin,
+                "control": one.is_control(),
                 "extant": one.ours,
             })
         };
@@ -438,6 +463,7 @@ mod tests {
             figure: Figure::Iops,
             part,
             published,
+            margin: 0.05 * null,
             reproduced: Some(reproduced),
             null: Some(null),
             ours: None,
@@ -453,8 +479,21 @@ mod tests {
             compared(Part::Prediction, 200.0, 210.0, 100.0),
             compared(Part::Prediction, 200.0, 130.0, 100.0),
             compared(Part::Prediction, 103.0, 100.0, 100.0),
+            compared(Part::Contradicted, 900.0, 500.0, 500.0),
+            // Within 20 %, and not within the 15 % of a count.
+            Compared { figure: Figure::IdleK, ..compared(Part::Prediction, 200.0, 236.0, 100.0) },
+            // Near, and no better than nothing.
+            compared(Part::Prediction, 110.0, 117.0, 100.0),
         ];
-        let score = Score { predictions: 2, near: 1, halved: 1, unchanged: 1, unchanged_near: 1 };
+        let score = Score {
+            predictions: 4,
+            near: 2,
+            halved: 2,
+            both: 1,
+            unchanged: 1,
+            unchanged_near: 1,
+            contradicted: 1,
+        };
         assert_eq!(Score::of(all.iter()), score);
     }
 

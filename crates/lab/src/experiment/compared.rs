@@ -14,6 +14,8 @@ pub enum Part {
     Prediction,
     /// It was said beforehand that the model cannot have it.
     NotDerivable,
+    /// It, or the figure before the change, is more than the disks and their link ever carried by the same source's own account.
+    Contradicted,
 }
 
 impl Part {
@@ -24,6 +26,7 @@ impl Part {
             Self::Calibrated => "calibrated",
             Self::Prediction => "prediction",
             Self::NotDerivable => "not derivable",
+            Self::Contradicted => "contradicted by its source",
         }
     }
 }
@@ -41,6 +44,9 @@ pub struct Compared {
     pub part: Part,
     /// As published.
     pub published: f64,
+    /// By how much the change to it may be off, in its unit, by what was published with it and with the figure before:
+    /// [`error_of_change`].
+    pub margin: f64,
     /// As the model has it; `None` where it has no such figure.
     pub reproduced: Option<f64>,
     /// As it would be if the change changed nothing: as published for the first row of the workload.
@@ -50,10 +56,62 @@ pub struct Compared {
 }
 
 impl Compared {
+    /// Whether it is a prediction, and was published as changed by no more than the error of that: a negative control.
+    pub fn is_control(&self) -> bool {
+        let change = self.null.map(|null| (self.published - null).abs());
+        self.part == Part::Prediction && change.is_some_and(|change| change <= self.margin)
+    }
+
     /// By which part the reproduced figure is off.
     pub fn error(&self) -> Option<f64> {
         self.reproduced.map(|got| got / self.published - 1.0)
     }
+}
+
+/// A change of less than this part is one that a measurement may not tell from none, where the source states no error.
+pub(crate) const SMALL: f64 = 0.05;
+
+/// Figures of one row on one workload, and the errors that were published with them.
+struct Source<'a> {
+    figures: &'a BTreeMap<Figure, f64>,
+    margins: Option<&'a BTreeMap<Figure, f64>>,
+}
+
+impl<'a> Source<'a> {
+    fn of(row: &'a Row, workload: &str) -> Self {
+        Self { figures: &row.published[workload], margins: row.margin.get(workload) }
+    }
+
+    /// The error of a figure by what its source says: the margin stated with it, or its distance from another measure of the
+    /// same thing.
+    fn stated(&self, figure: Figure) -> Option<f64> {
+        let margin = self.margins.and_then(|margins| margins.get(&figure)).copied();
+        margin.or_else(|| {
+            let (twin, unit) = figure.twin()?;
+            Some((self.figures.get(&figure)? - self.figures.get(&twin)? * unit).abs())
+        })
+    }
+
+    /// One unit of a figure that was printed in whole units; below that nothing can be told apart.
+    fn resolution(&self, figure: Figure) -> f64 {
+        self.figures.get(&figure).map_or(0.0, |value| if value.fract() == 0.0 { 1.0 } else { 0.0 })
+    }
+}
+
+/// The error of a change from one figure to another, in its unit: the larger of the two figures' own, as published; 5 % where
+/// nothing was; and never less than what they were printed in.
+fn error_of_change(figure: Figure, before: &Source<'_>, after: &Source<'_>) -> f64 {
+    let stated = [before, after].into_iter().filter_map(|one| one.stated(figure)).reduce(f64::max);
+    let error = stated.unwrap_or_else(|| SMALL * before.figures.get(&figure).copied().unwrap_or(0.0));
+    error.max(before.resolution(figure)).max(after.resolution(figure))
+}
+
+/// Whether a figure is more, by over 5 %, than the disks and their link were ever measured at by the source, in this figure or
+/// in another of the same thing.
+fn is_contradicted(figure: Figure, value: f64, carried: &BTreeMap<Figure, f64>) -> bool {
+    let of_twin = || figure.twin().and_then(|(twin, unit)| Some(carried.get(&twin)? * unit));
+    let most = carried.get(&figure).copied().or_else(of_twin);
+    most.is_some_and(|most| value > most * (1.0 + SMALL))
 }
 
 /// A headline figure of a workload: what was measured before and after, and what the model has.
@@ -139,34 +197,120 @@ impl Experiment {
                     cells.iter().filter(|cell| cell.row == row && cell.workload == load.name).collect();
                 figure.mean(&of, 0)
             };
-            let published = |row: &Row| row.published.get(&load.name).cloned().unwrap_or_default();
-            let mut rows = self.rows.iter().filter(|row| !published(row).is_empty()).peekable();
-            let before = rows.peek().map(|row| (row.name.clone(), published(row)));
+            let published = |row: &Row| row.published.get(&load.name).is_some_and(|all| !all.is_empty());
+            let mut rows = self.rows.iter().filter(|row| published(row)).peekable();
+            let Some(first) = rows.peek().copied() else { continue };
+            let before = Source::of(first, &load.name);
             for row in rows {
-                for (figure, value) in published(row) {
+                let after = Source::of(row, &load.name);
+                for (&figure, &value) in after.figures {
                     let lists = |of: &BTreeMap<String, Vec<Figure>>| {
                         of.get(&load.name).is_some_and(|list| list.contains(&figure))
                     };
-                    let fitted = lists(&row.calibrated);
-                    let is_before = before.as_ref().is_some_and(|(name, _)| *name == row.name);
+                    let null = before.figures.get(&figure).copied();
+                    let is_wrong = |value: f64| is_contradicted(figure, value, &self.carried);
+                    let part = if lists(&row.not_derivable) {
+                        Part::NotDerivable
+                    } else if lists(&row.calibrated) {
+                        Part::Calibrated
+                    } else if is_wrong(value) || null.is_some_and(is_wrong) && row.name != first.name {
+                        Part::Contradicted
+                    } else if row.name == first.name || row.visible {
+                        Part::Before
+                    } else {
+                        Part::Prediction
+                    };
                     all.push(Compared {
                         workload: load.name.clone(),
                         row: row.name.clone(),
                         figure,
-                        part: match (fitted, is_before) {
-                            _ if lists(&row.not_derivable) => Part::NotDerivable,
-                            (true, _) => Part::Calibrated,
-                            (false, true) => Part::Before,
-                            (false, false) => Part::Prediction,
-                        },
+                        part,
                         published: value,
+                        margin: error_of_change(figure, &before, &after),
                         reproduced: mean(&row.name, figure),
-                        null: before.as_ref().and_then(|(_, figures)| figures.get(&figure).copied()),
+                        null,
                         ours: mean(super::OURS, figure),
                     });
                 }
             }
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures<const N: usize>(all: [(Figure, f64); N]) -> BTreeMap<Figure, f64> {
+        BTreeMap::from(all)
+    }
+
+    /// The published figures of a row, without margins.
+    fn bare(figures: &BTreeMap<Figure, f64>) -> Source<'_> {
+        Source { figures, margins: None }
+    }
+
+    fn is_control(figure: Figure, before: &Source<'_>, after: &Source<'_>) -> bool {
+        let (from, to) = (before.figures[&figure], after.figures[&figure]);
+        (to - from).abs() <= error_of_change(figure, before, after)
+    }
+
+    #[test]
+    fn a_step_of_one_printed_unit_is_no_change() {
+        let row = |value| figures([(Figure::LatencyMinUs, value)]);
+        // 8 % more, of which nothing can be known.
+        assert!(is_control(Figure::LatencyMinUs, &bare(&row(12.0)), &bare(&row(13.0))));
+        assert!(!is_control(Figure::LatencyMinUs, &bare(&row(12.0)), &bare(&row(14.0))));
+        // Printed with a digit behind the point, the same step is a change.
+        assert!(!is_control(Figure::LatencyMinUs, &bare(&row(12.1)), &bare(&row(13.2))));
+        // Large numbers are not made sharper by being printed to the unit: 5 % remain.
+        assert!(is_control(Figure::LatencyMinUs, &bare(&row(1200.0)), &bare(&row(1203.0))));
+    }
+
+    #[test]
+    fn the_margins_that_a_source_states_are_its_error() {
+        let values = [152.3, 144.2, 130.0].map(|value| figures([(Figure::MibS, value)]));
+        let margins = [10.9, 15.2, 2.0].map(|value| figures([(Figure::MibS, value)]));
+        let [before, within, beyond] =
+            [0, 1, 2].map(|n| Source { figures: &values[n], margins: Some(&margins[n]) });
+        assert!(is_control(Figure::MibS, &before, &within), "5 % less, of 10 % that it may be off");
+        assert!(!is_control(Figure::MibS, &before, &beyond), "22 less, of 11 that the row before may be off");
+        // A margin below 5 % makes a small change one: both directions.
+        let sharp = figures([(Figure::MibS, 0.5)]);
+        let other = figures([(Figure::MibS, 150.3)]);
+        let [first, second] = [&values[0], &other].map(|figures| Source { figures, margins: Some(&sharp) });
+        assert!(!is_control(Figure::MibS, &first, &second));
+        assert!(is_control(Figure::MibS, &bare(&values[0]), &bare(&other)));
+    }
+
+    #[test]
+    fn two_measures_of_one_run_have_the_error_of_their_distance() {
+        let (rate, pages) = (Figure::WrittenMibS, Figure::WrittenMpages);
+        let row = |mib_s, mpages| figures([(rate, mib_s), (pages, mpages)]);
+        // 785 MiB/s by its pages beside 665: neither a change of 18 MiB/s nor one of 108 exceeds 120.
+        let (before, after) = (row(646.96, 51.979), row(664.74, 60.298));
+        assert!(is_control(rate, &bare(&before), &bare(&after)));
+        assert!(is_control(pages, &bare(&before), &bare(&after)));
+        // Where they agree within 8 MiB/s, a change of 3 % counts.
+        let (before, after) = (row(502.51, 38.677), row(517.6, 39.84));
+        assert!(!is_control(rate, &bare(&before), &bare(&after)));
+        assert!(!is_control(pages, &bare(&before), &bare(&after)));
+        // With one measure alone 5 % hold.
+        let [before, after] = [502.51, 517.6].map(|mib_s| figures([(rate, mib_s)]));
+        assert!(is_control(rate, &bare(&before), &bare(&after)));
+    }
+
+    #[test]
+    fn more_than_was_ever_carried_contradicts_its_source() {
+        let carried = figures([(Figure::WrittenMibS, 701.36)]);
+        // 1,360, 785, 711 and 690 MiB/s in 300 s.
+        for (mpages, wrong) in [(104.46, true), (60.298, true), (54.644, false), (53.0, false)] {
+            assert_eq!(is_contradicted(Figure::WrittenMpages, mpages, &carried), wrong, "{mpages}");
+        }
+        assert!(!is_contradicted(Figure::WrittenMibS, 701.36, &carried));
+        assert!(is_contradicted(Figure::WrittenMibS, 829.0, &carried));
+        assert!(!is_contradicted(Figure::MibS, 5000.0, &carried), "another thing");
+        assert!(!is_contradicted(Figure::WrittenMibS, 829.0, &BTreeMap::new()), "nothing is known");
     }
 }

@@ -236,6 +236,30 @@ impl Figure {
         }
     }
 
+    /// Whether it counts events, of which a prediction is to be nearer than a rate or a time.
+    pub(crate) fn is_count(self) -> bool {
+        matches!(
+            self,
+            Self::WrittenMpages
+                | Self::PageSleepsK
+                | Self::LockSleepsK
+                | Self::BufferSleepsK
+                | Self::IdleK
+                | Self::SpuriousK
+                | Self::WokenK
+        )
+    }
+
+    /// Another figure that measures the same thing, and what one unit of that is in units of this one.
+    pub(crate) fn twin(self) -> Option<(Self, f64)> {
+        const MPAGES: f64 = 256.0 * RUN_S / 1e6;
+        match self {
+            Self::WrittenMibS => Some((Self::WrittenMpages, 1.0 / MPAGES)),
+            Self::WrittenMpages => Some((Self::WrittenMibS, MPAGES)),
+            _ => None,
+        }
+    }
+
     /// Of one run, of its report of this number; `None` where the run does not have it.
     pub(super) fn of(self, cell: &Cell, report: usize) -> Option<f64> {
         const MIB: f64 = (1 << 20) as f64;

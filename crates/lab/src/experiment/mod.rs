@@ -56,6 +56,8 @@ pub struct Experiment {
     headline: Vec<Figure>,
     /// By workload: figures that a report shows of every row.
     all_rows: BTreeMap<String, Vec<Figure>>,
+    /// The largest of a figure that its disks and their link were measured at, in any row of the source.
+    carried: BTreeMap<Figure, f64>,
     /// The experiment, by its folder, whose published figures these are, too: they count there.
     pub(crate) repeats: Option<String>,
     ranges: Ranges,
@@ -101,6 +103,8 @@ struct File {
     headline: Vec<Figure>,
     #[serde(default)]
     all_rows: BTreeMap<String, Vec<Figure>>,
+    #[serde(default)]
+    carried: BTreeMap<Figure, f64>,
     repeats: Option<String>,
     #[serde(default)]
     ranges: Ranges,
@@ -190,6 +194,12 @@ struct Row {
     /// Published measurements, by workload.
     #[serde(default)]
     published: BTreeMap<String, BTreeMap<Figure, f64>>,
+    /// The errors that the source states with them, in their units, by workload.
+    #[serde(default)]
+    margin: BTreeMap<String, BTreeMap<Figure, f64>>,
+    /// Whether it is after a change and may be seen all the same: nothing of it is a prediction.
+    #[serde(default)]
+    visible: bool,
     /// The figures among them that the machine's constants were fitted to, by workload.
     #[serde(default)]
     calibrated: BTreeMap<String, Vec<Figure>>,
@@ -304,6 +314,7 @@ impl Experiment {
             constant,
             headline,
             all_rows,
+            carried,
             repeats,
             ranges,
         } = file;
@@ -389,6 +400,7 @@ impl Experiment {
             constants: constant,
             headline,
             all_rows,
+            carried,
             repeats,
             ranges: Ranges::default(),
             range_points: Vec::new(),
@@ -479,6 +491,7 @@ fn load_machine(
 /// The first thing about a row's published figures that makes no sense.
 fn fault(row: &Row, workloads: &[Load]) -> Option<String> {
     let names = row.published.keys().chain(row.calibrated.keys()).chain(row.not_derivable.keys());
+    let names = names.chain(row.margin.keys());
     if let Some(name) = row.workloads.iter().find(|name| !workloads.iter().any(|load| load.name == **name)) {
         return Some(format!("workloads: \"{name}\" is not one"));
     }
@@ -490,13 +503,30 @@ fn fault(row: &Row, workloads: &[Load]) -> Option<String> {
             return Some(format!("published.{name}: {wrong} was never measured; give a number above 0"));
         }
     }
-    let unpublished = |(name, figures): (&String, &Vec<Figure>)| {
-        let is_there =
-            |figure: &Figure| row.published.get(name).is_some_and(|published| published.contains_key(figure));
-        let figure = figures.iter().find(|figure| !is_there(figure))?;
-        Some(format!("calibrated.{name}: {} was not published, so nothing can be fitted to it", figure.key()))
+    let is_there = |name: &String, figure: &Figure| {
+        row.published.get(name).is_some_and(|published| published.contains_key(figure))
     };
-    row.calibrated.iter().find_map(unpublished)
+    for (name, margins) in &row.margin {
+        if let Some((figure, wrong)) =
+            margins.iter().find(|(_, margin)| !margin.is_finite() || **margin <= 0.0)
+        {
+            return Some(format!("margin.{name}: {} of {wrong}; give a number above 0", figure.key()));
+        }
+    }
+    let lists = |list: &BTreeMap<String, Vec<Figure>>| -> Vec<(String, Figure)> {
+        list.iter().flat_map(|(name, all)| all.iter().map(move |figure| (name.clone(), *figure))).collect()
+    };
+    let margins =
+        row.margin.iter().flat_map(|(name, all)| all.keys().map(move |figure| (name.clone(), *figure)));
+    let kinds = [
+        ("calibrated", lists(&row.calibrated), "nothing can be fitted to it"),
+        ("not_derivable", lists(&row.not_derivable), "there is nothing to derive"),
+        ("margin", margins.collect(), "it has no margin"),
+    ];
+    kinds.into_iter().find_map(|(kind, figures, so)| {
+        let (name, figure) = figures.into_iter().find(|(name, figure)| !is_there(name, figure))?;
+        Some(format!("{kind}.{name}: {} was not published, so {so}", figure.key()))
+    })
 }
 
 /// The first problem with the size of a workload's files on a machine's disks.
