@@ -178,7 +178,9 @@ impl Score {
     fn sentence(self) -> String {
         let Self { predictions, near, halved, both, unchanged, unchanged_near, contradicted } = self;
         let mut sentence = format!(
-            "{predictions} figures changed by more than their error: {near} predicted within {:.0} % (counts {:.0} %), {halved} with half              the error of \"nothing changes\" or less, {both} both; {unchanged} did not: {unchanged_near} so near",
+            "{predictions} figures changed by more than their error: {near} predicted within {:.0} % (counts {:.0} %), \
+             {halved} with half the error of \"nothing changes\" or less, {both} both; {unchanged} did not: \
+             {unchanged_near} so near",
             NEAR * 100.0,
             NEAR_COUNT * 100.0
         );
