@@ -100,7 +100,8 @@ fn what_its_source_contradicts_is_named_and_not_scored() {
     ];
     let mut named = named(|one| one.part == Part::Contradicted);
     let mut contradicted = contradicted.map(str::to_owned);
-    (named.sort(), contradicted.sort());
+    named.sort();
+    contradicted.sort();
     assert_eq!(named, contradicted);
 }
 
