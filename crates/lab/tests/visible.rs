@@ -67,7 +67,7 @@ fn named(wanted: impl Fn(&Compared) -> bool) -> Vec<String> {
 /// Declared before anything was predicted: the patched mean and maximum of cyclictest, what fio gains by the patch, 715 MiB/s, the
 /// system time of pl-bd, the processor time of tiobench's write. They are not scored, whether they hit or miss.
 #[test]
-fn what_was_declared_not_derivable_is_not_scored() {
+fn declared_figures_are_not_scored() {
     let declared = [
         "delalloc-fio, hdd-multi, reduce, mib_s",
         "delalloc-fio, hdd-single, reduce, mib_s",
@@ -88,7 +88,7 @@ fn what_was_declared_not_derivable_is_not_scored() {
 }
 
 #[test]
-fn what_its_source_contradicts_is_named_and_not_scored() {
+fn contradicted_figures_are_named_and_not_scored() {
     let contradicted = [
         "jbod, 800M, 10 dd, ioless+background, written_mpages",
         "jbod, 800M, 100 dd, linux-3.1, written_mpages",
