@@ -48,16 +48,11 @@ impl LoopDevice {
     /// Detaches it, and waits until the kernel has done so: losetup returns before that where another program has the device
     /// open.
     fn detach(&self) -> Result<(), String> {
-        let is_ours = || self.backing.is_some() && self.backing_file() == self.backing;
-        let mut told = Ok(String::new());
-        insist(|| {
-            if is_ours() {
-                told = run("losetup", &["--detach", text(&self.device)]);
-            }
-            match is_ours() {
-                false => Ok(()),
-                true => Err(Failed::Busy(format!("{} stays attached: {told:?}", self.device.display()))),
-            }
+        // Once it was told to go, the device may be another program's at any time.
+        insist(|| run("losetup", &["--detach", text(&self.device)]).map_err(Failed::Busy))?;
+        insist(|| match self.backing.is_some() && self.backing_file() == self.backing {
+            false => Ok(()),
+            true => Err(Failed::Busy(format!("{} stays attached", self.device.display()))),
         })
     }
 }

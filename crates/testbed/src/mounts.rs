@@ -55,6 +55,28 @@ impl Mount {
         }
     }
 
+    /// Whether the kernel mounts a volume as mke2fs left it, of which this mounts a copy; prints where not: such a kernel was built
+    /// without a feature, as many are without that of `quota`.
+    ///
+    /// # Panics
+    /// There is no loop device to be had.
+    #[track_caller]
+    pub fn is_supported(fresh: &Path) -> bool {
+        let copy = fresh.with_extension("fresh");
+        std::fs::copy(fresh, &copy).unwrap_or_else(|error| panic!("{}: {error}", fresh.display()));
+        let mounted = Self::try_new(&copy, &fresh.with_extension("fresh-mounted"), "rw");
+        let refused = mounted.map(drop).err();
+        let _ = std::fs::remove_file(&copy);
+        match &refused {
+            Some(words) if words.contains("wrong fs type") => {
+                println!("not mountable by this kernel: {words}")
+            }
+            Some(words) => panic!("{words}"),
+            None => {}
+        }
+        refused.is_none()
+    }
+
     /// Mounts the volume of kind `fs` that a loop device holds now, which may be another than at the last mount; the device stays
     /// attached.
     ///
@@ -221,6 +243,17 @@ mod tests {
         let damaged = std::panic::catch_unwind(|| Mount::unless_blocks_are_too_large(&image, &at, "ro"));
         let words = damaged.unwrap_err().downcast::<String>().unwrap();
         assert!(words.starts_with("mount "), "{words}");
+    }
+
+    #[test]
+    fn a_volume_of_mke2fs_is_supported_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(image) = volume(dir.path(), &[]) else { return };
+        let before = std::fs::read(&image).unwrap();
+        assert!(Mount::is_supported(&image));
+        assert!(std::fs::read(&image).unwrap() == before);
+        std::fs::write(&image, vec![0; 1 << 20]).unwrap();
+        assert!(!Mount::is_supported(&image), "there is none");
     }
 
     #[test]
