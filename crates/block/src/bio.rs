@@ -135,18 +135,17 @@ impl Segment {
 
     /// The bytes, to be filled from a device; `None` for memory that is shared.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
-        match &self.owner {
-            Owner::Buf(_) | Owner::Exclusive { .. } => {
-                // SAFETY: the memory is this segment's alone, and the segment is borrowed exclusively.
-                Some(unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) })
-            }
-            Owner::Shared { .. } | Owner::Zeroes { .. } => None,
-        }
+        // SAFETY: the memory is this segment's alone, may be changed, and the segment is borrowed exclusively.
+        self.is_writable().then(|| unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) })
     }
 
     /// Whether a device may fill it.
     pub fn is_writable(&self) -> bool {
-        !matches!(self.owner, Owner::Shared { .. } | Owner::Zeroes { .. })
+        match &self.owner {
+            Owner::Buf(buf) => buf.is_writable(),
+            Owner::Exclusive { .. } => true,
+            Owner::Shared { .. } | Owner::Zeroes { .. } => false,
+        }
     }
 
     /// The owned buffer, if this segment owns one.

@@ -1,5 +1,6 @@
 //! Page-aligned memory that a bio may carry.
 
+mod loan;
 mod memory;
 
 use std::fmt;
@@ -8,21 +9,25 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+pub(crate) use loan::Loan;
 use memory::Origin;
 
 /// Alignment of every [`Buf`], in bytes: enough for O_DIRECT on any Linux block device.
 pub const BUF_ALIGN: usize = 4096;
 
-/// Owned, zero-initialised memory, aligned for O_DIRECT.
+/// Zero-initialised memory, aligned for O_DIRECT: its own, or a caller's for the length of a call ([`lend`](crate::lend)).
 pub struct Buf {
     ptr: NonNull<u8>,
     len: usize,
     origin: Origin,
     /// Counts its bytes as long as it lives.
     counter: Option<Arc<AtomicUsize>>,
+    /// Where the memory is a caller's.
+    loan: Option<Arc<Loan>>,
 }
 
-// SAFETY: `Buf` owns its allocation exclusively, as `Box<[u8]>` does.
+// SAFETY: `Buf` owns its allocation exclusively, as `Box<[u8]>` does; lent memory is its alone as long as it lives, or, where it is
+// not writable, only read.
 unsafe impl Send for Buf {}
 // SAFETY: shared access to a `Buf` only reads.
 unsafe impl Sync for Buf {}
@@ -31,12 +36,18 @@ impl Buf {
     /// `len` zero bytes. Aborts when memory is exhausted, as `Vec` does.
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
-            return Self { ptr: NonNull::dangling(), len: 0, origin: Origin::Allocator, counter: None };
+            return Self {
+                ptr: NonNull::dangling(),
+                len: 0,
+                origin: Origin::Allocator,
+                counter: None,
+                loan: None,
+            };
         }
         let (ptr, origin) = memory::take(len);
         // SAFETY: the memory is `len` bytes long, and nothing else refers to it.
         unsafe { ptr.as_ptr().write_bytes(0, len) };
-        Self { ptr, len, origin, counter: None }
+        Self { ptr, len, origin, counter: None, loan: None }
     }
 
     /// `len` bytes of what an earlier buffer left, or zeroes: for what a device fills before it is looked at. Aborts when memory is
@@ -51,7 +62,7 @@ impl Buf {
             // buffers have written to it since.
             unsafe { ptr.as_ptr().write_bytes(0, len) };
         }
-        Self { ptr, len, origin, counter: None }
+        Self { ptr, len, origin, counter: None, loan: None }
     }
 
     /// A copy of `bytes`.
@@ -63,7 +74,7 @@ impl Buf {
         let (ptr, origin) = memory::take(len);
         // SAFETY: both are `len` bytes long; no other reference leads to the new memory, all of which is initialised here.
         unsafe { ptr.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), len) };
-        Self { ptr, len, origin, counter: None }
+        Self { ptr, len, origin, counter: None, loan: None }
     }
 
     /// Adds its bytes to `counter`, and takes them off when it is dropped. An earlier counter has it no longer.
@@ -91,6 +102,25 @@ impl Buf {
         }
     }
 
+    /// Memory of a caller's.
+    ///
+    /// # Safety
+    /// It is valid for reads of `len` bytes, more than none, aligned to [`BUF_ALIGN`], and nothing else writes to it, until `loan` has
+    /// been given back; where the loan is writable, it is valid for writes, too, and nothing else refers to it.
+    pub(crate) unsafe fn lent(ptr: NonNull<u8>, len: usize, loan: Arc<Loan>) -> Self {
+        Self { ptr, len, origin: Origin::Lent, counter: None, loan: Some(loan) }
+    }
+
+    /// Whether it is the one with this loan.
+    pub(crate) fn is_of(&self, loan: &Arc<Loan>) -> bool {
+        self.loan.as_ref().is_some_and(|own| Arc::ptr_eq(own, loan))
+    }
+
+    /// Whether its bytes may be changed: not those that were lent to be read.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.loan.as_ref().is_none_or(|loan| loan.is_writable)
+    }
+
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
     }
@@ -99,7 +129,9 @@ impl Buf {
 impl Drop for Buf {
     fn drop(&mut self) {
         self.uncount();
-        if self.len > 0 {
+        if let Some(loan) = self.loan.take() {
+            loan.give_back();
+        } else if self.len > 0 {
             // SAFETY: taken for this length when it was made, and dropped once.
             unsafe { memory::give(self.ptr, self.len, self.origin) }
         }
@@ -116,7 +148,8 @@ impl Deref for Buf {
 
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and the borrow is exclusive.
+        assert!(self.is_writable(), "memory that was lent to be read is to be changed");
+        // SAFETY: as in `deref`, the borrow is exclusive, and the memory is not only read.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }

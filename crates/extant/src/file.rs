@@ -2,6 +2,7 @@
 
 use crate::world::World;
 use crate::{Buf, Defragmented, Error, Fallocate, FileExtent, Metadata, Result, Time, asynch};
+use extant_block::{is_lendable, lend, lend_to_read};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 
@@ -111,6 +112,40 @@ impl File {
             *buf = own;
             written
         })
+    }
+
+    /// As [`File::read_direct`], into memory of the caller's: in place where that begins at a multiple of 4,096 bytes, with a copy
+    /// elsewhere. Bytes of it behind those that were read are undefined. It returns when the device no longer knows the memory, also
+    /// after an error.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_direct_into(&self, at: u64, to: &mut [u8]) -> Result<usize> {
+        if is_lendable(to) {
+            return lend(to, |mut buf| {
+                let read = self.read_direct(at, &mut buf);
+                (buf, read)
+            });
+        }
+        let mut buf = Buf::zeroed(to.len());
+        let read = self.read_direct(at, &mut buf)?;
+        to[..read].copy_from_slice(&buf[..read]);
+        Ok(read)
+    }
+
+    /// As [`File::write_direct`], from memory of the caller's: in place where that begins at a multiple of 4,096 bytes, with a copy
+    /// elsewhere. It returns when the device no longer knows the memory, also after an error.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_direct_from(&self, at: u64, bytes: &[u8]) -> Result<usize> {
+        match is_lendable(bytes) {
+            true => lend_to_read(bytes, |mut buf| {
+                let written = self.write_direct(at, &mut buf);
+                (buf, written)
+            }),
+            false => self.write_direct(at, &mut Buf::from_slice(bytes)),
+        }
     }
 
     /// As [`File::read_at`], until `to` is full.

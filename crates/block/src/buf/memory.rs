@@ -46,6 +46,8 @@ pub(super) enum Origin {
     Huge(u8),
     /// Huge pages of its own.
     Mapped,
+    /// A caller, who has it again when the buffer is dropped.
+    Lent,
 }
 
 /// Memory of `len` bytes, more than none, aligned to [`BUF_ALIGN`], with whatever contents the last user left, zeroes, or, where
@@ -87,6 +89,7 @@ pub(super) unsafe fn give(start: NonNull<u8>, len: usize, origin: Origin) {
         Origin::Mapped => unsafe { unmap(start, len) },
         // SAFETY: a piece of this slab, as the caller promises.
         Origin::Slab(slab) => unsafe { SLABS.lock().give(slab, start) },
+        Origin::Lent => unreachable!("no memory of `take`"),
         // SAFETY: allocated in `take` with this very layout, as the caller promises.
         Origin::Allocator => unsafe { dealloc(start.as_ptr(), layout(len)) },
     }

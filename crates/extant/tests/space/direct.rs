@@ -2,11 +2,12 @@
 
 use super::bed::*;
 use extant::{Buf, File, FileOptions, OpenOptions, Volume};
-use extant_block::{Bio, Device, Fault, FaultConfig, FileDevice, IoError, Limits, Op};
+use extant_block::{Bio, Device, Fault, FaultConfig, FileDevice, IoError, Limits, Op, Segment};
 use extant_rt::{Rng, Rt};
+use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 fn open_file(volume: &Volume, name: &str) -> File {
@@ -98,6 +99,86 @@ fn a_request_is_as_few_bios_as_the_places_of_its_blocks_and_the_device_allow() {
         volume.close().unwrap();
         check(&image, args);
     }
+}
+
+/// Notes where the memory of long requests lies.
+#[derive(Debug)]
+struct Noting {
+    inner: Arc<dyn Device>,
+    places: Mutex<Vec<Range<usize>>>,
+}
+
+impl Device for Noting {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn submit(&self, bio: Bio) {
+        if matches!(bio.op, Op::Read | Op::Write) && bio.bytes >= 64 << 10 {
+            let place = |segment: &Segment| segment.as_slice().as_ptr_range();
+            let places = bio.segments.iter().map(place).map(|at| at.start.addr()..at.end.addr());
+            self.places.lock().unwrap().extend(places);
+        }
+        self.inner.submit(bio);
+    }
+
+    fn claim(&self) -> Result<extant_block::Claim, IoError> {
+        self.inner.claim()
+    }
+}
+
+#[test]
+fn memory_of_the_caller_is_read_and_written_in_place_where_it_is_aligned() {
+    if !have_tools() {
+        return;
+    }
+    const LEN: usize = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), "-t ext4 -b 4096 32M");
+    let rt = Rt::real(Default::default());
+    let noting = Arc::new(Noting { inner: device(&image), places: Mutex::default() });
+    let volume = Volume::open_device(&rt, noting.clone(), &OpenOptions::new().write(true)).unwrap();
+    let file = open_file(&volume, "f");
+    let mut rng = Rng::new(1);
+    let mut memory = vec![0; LEN + 8192];
+    let aligned = memory.as_ptr().align_offset(4096);
+    let held = |memory: &[u8]| {
+        let (own, places) = (memory.as_ptr_range(), std::mem::take(&mut *noting.places.lock().unwrap()));
+        let own = own.start.addr()..own.end.addr();
+        assert!(!places.is_empty());
+        places.iter().all(|place| own.contains(&place.start) && place.end <= own.end)
+    };
+    for (begin, in_place) in [(aligned, true), (aligned + 512, false), (aligned + 1, false)] {
+        let expected: Vec<u8> = (0..LEN).map(|_| rng.next_u64() as u8).collect();
+        let memory = &mut memory[begin..begin + LEN];
+        memory.copy_from_slice(&expected);
+        noting.places.lock().unwrap().clear();
+        assert_eq!(file.write_direct_from(0, memory).unwrap(), LEN);
+        assert_eq!(held(memory), in_place);
+        assert!(*memory == expected, "a write leaves the caller's memory alone");
+        memory.fill(0);
+        assert_eq!(file.read_direct_into(0, memory).unwrap(), LEN);
+        assert_eq!(held(memory), in_place);
+        assert!(*memory == expected);
+        let mut read = vec![0; LEN];
+        assert_eq!(file.read_at(0, &mut read).unwrap(), LEN);
+        assert!(read == expected, "through the cache");
+    }
+    // Requests that are not direct, one beyond the end, and one that is refused.
+    let memory = &mut memory[aligned..aligned + LEN];
+    memory[..100].fill(7);
+    assert_eq!(file.write_direct_from(5000, &memory[..100]).unwrap(), 100);
+    memory.fill(0);
+    assert_eq!(file.read_direct_into(5000, &mut memory[..100]).unwrap(), 100);
+    assert!(memory[..100] == [7; 100] && memory[100..].iter().all(|&byte| byte == 0));
+    assert_eq!(file.read_direct_into(LEN as u64 - 4096, &mut memory[..8192]).unwrap(), 4096);
+    assert_eq!(file.read_direct_into(2 * LEN as u64, memory).unwrap(), 0);
+    assert_eq!(file.read_direct_into(0, &mut []).unwrap(), 0);
+    let unreadable = volume.root().open_with("f", FileOptions::new().write(true)).unwrap();
+    assert_eq!(unreadable.read_direct_into(0, memory).unwrap_err().errno(), 9);
+    drop((file, unreadable));
+    volume.close().unwrap();
+    check(&image, "direct I/O in place");
 }
 
 #[test]
