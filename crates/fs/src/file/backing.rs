@@ -7,7 +7,6 @@
 
 use super::contents::{Contents, Live, NewPlace};
 use super::inline;
-use super::journalled::DataBlock;
 use super::removal::Removal;
 use crate::alloc::{Allocated, Privilege, Reservation};
 use crate::inode::{Orphan, Orphans};
@@ -16,7 +15,7 @@ use crate::map::change::{Change, PinnedNodes, frees_metadata, plan, written};
 use crate::map::cost::pointer_growth;
 use crate::map::edit::Rest;
 use crate::map::live::{Known, Was, WriteStep};
-use crate::meta::RankedGuard;
+use crate::meta::{MetaBlock, MetaKind, RankedGuard};
 use crate::writer::Writer;
 use crate::{Cost, Error, Result};
 use extant_block::Sector;
@@ -53,6 +52,30 @@ pub(super) struct MapChange<'a> {
     pub(super) data: &'a [DataBlock<'a>],
     /// Credits for what is done beside the change: [`Allocated::CREDITS`] for each new run; the inode's and the data's are counted.
     pub(super) credits: u32,
+}
+
+/// Bytes for a block of the volume, which go through the log.
+pub(super) struct DataBlock<'a> {
+    pub(super) to: VolumeBlock,
+    /// Where in the block they begin.
+    pub(super) at: usize,
+    pub(super) bytes: &'a [u8],
+    /// The block as it is in memory, whose other bytes stay; one without is zero there.
+    pub(super) held: Option<MetaBlock>,
+}
+
+impl DataBlock<'_> {
+    /// Puts them into the block, as a part of the transaction.
+    fn put(&self, handle: &mut Handle) {
+        let to = self.at..self.at + self.bytes.len();
+        match &self.held {
+            Some(block) => handle.edit(block)[to].copy_from_slice(self.bytes),
+            None => {
+                let block = handle.create(self.to, MetaKind::Raw);
+                handle.edit(&block)[to].copy_from_slice(self.bytes);
+            }
+        }
+    }
 }
 
 impl Backing for Contents {

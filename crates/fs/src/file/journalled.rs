@@ -8,13 +8,13 @@
 //! Blocks that such a file frees are revoked. Before a file becomes one, or stops to be one, its dirty pages are written in the
 //! old way, and the log is written home, so that neither a write in flight nor a replay comes over newer data.
 
-use super::backing::{Landed, NODES_PER_HANDLE, RUNS_PER_HANDLE};
+use super::backing::{DataBlock, Landed, NODES_PER_HANDLE, RUNS_PER_HANDLE};
 use super::contents::Contents;
 use super::write::OpenFile;
-use crate::journal::{Handle, STINT};
+use crate::journal::STINT;
 use crate::map::cost::pointer_growth;
 use crate::map::live::{Stored, Was};
-use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
+use crate::meta::{MetaKind, PhysicalRun};
 use crate::view::journals_data;
 use crate::{Error, Result};
 use extant_block::Sector;
@@ -29,30 +29,6 @@ const BYTES_PER_HANDLE: u64 = 256 << 10;
 const FORGET_BLOCKS: u64 = 1024;
 /// Bytes that one answer to a reader has at most, beside the last block.
 const ANSWER_BYTES: usize = 64 << 10;
-
-/// Bytes for a block of the volume.
-pub(super) struct DataBlock<'a> {
-    to: VolumeBlock,
-    /// Where in the block they begin.
-    at: usize,
-    bytes: &'a [u8],
-    /// The block as it is in memory, whose other bytes stay; one without is zero there.
-    held: Option<MetaBlock>,
-}
-
-impl DataBlock<'_> {
-    /// Puts them into the block, as a part of the transaction.
-    pub(super) fn put(&self, handle: &mut Handle) {
-        let to = self.at..self.at + self.bytes.len();
-        match &self.held {
-            Some(block) => handle.edit(block)[to].copy_from_slice(self.bytes),
-            None => {
-                let block = handle.create(self.to, MetaKind::Raw);
-                handle.edit(&block)[to].copy_from_slice(self.bytes);
-            }
-        }
-    }
-}
 
 impl Contents {
     /// Whether the file's data go through the log. Changes under the inode's lock, of a file that is not dirty.

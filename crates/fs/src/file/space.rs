@@ -394,7 +394,7 @@ impl Contents {
         while !self.sb().cluster_size().is_block() {
             self.know(blocks).await?;
             let live = self.live.lock();
-            // What is known may be forgotten meanwhile.
+            // Known runs may be forgotten meanwhile.
             if live.map.first_unknown(blocks).is_none() {
                 return Ok(live.map.contested_clusters(blocks));
             }

@@ -125,8 +125,8 @@ impl Handle {
     /// data=journal, must be revoked besides ([`Self::revoke`]), by this transaction or by the one that unmapped them: of a cluster,
     /// the blocks go one by one.
     pub(crate) fn release(&mut self, run: PhysicalRun) {
-        // What memory has of data that never went through the log stays. It is harmless: blocks of new metadata, and of new data that
-        // do go through it, come there by [`Self::create`].
+        // Copies of data that never went through the log stay in memory. They are harmless: blocks of new metadata, and of new data
+        // that do go through it, come there by [`Self::create`].
         self.changes.push(Change::Freed(run));
     }
 

@@ -87,7 +87,7 @@ fn only_pages_that_share_a_cluster_with_a_hole_are_written_before_it_is_allocate
             let refused = file.fallocate(all(false), 6 * CLUSTER, 2 * CLUSTER).await;
             assert!(matches!(refused, Err(Error::Io(_))), "{refused:?}");
             *gate.unwritable.lock() = None;
-            assert!(matches!(file.sync().await, Err(Error::Io(_))), "the write that failed is told of");
+            assert!(matches!(file.sync().await, Err(Error::Io(_))), "the write that failed is reported");
             file.sync().await.unwrap();
             assert_eq!(clusters(), 7, "with one for a node of the map");
             file.fallocate(all(false), 6 * CLUSTER, 2 * CLUSTER).await.unwrap();
