@@ -21,7 +21,7 @@ use crate::{Cost, Error, Result};
 use extant_block::Sector;
 use extant_cache::{
     Answer, Backing, BackingError, BackingErrorKind, ByteRange, DirtyRun, Placed, ReadExtent, ReadFrom,
-    WriteExtent, WriteTo, WrittenRun,
+    WriteExtent, WriteTo, WrittenExtent, WrittenRun,
 };
 use extant_format::{BlockRange, Place, RoCompat, VolumeBlock};
 use std::sync::atomic::Ordering;
@@ -74,6 +74,30 @@ impl DataBlock<'_> {
                 let block = handle.create(self.to, MetaKind::Raw);
                 handle.edit(&block)[to].copy_from_slice(self.bytes);
             }
+        }
+    }
+}
+
+/// Blocks that are given up: what was allocated for them, and the tasks that wait for them.
+#[derive(Default)]
+struct Failed {
+    places: Vec<NewPlace>,
+    wakers: Vec<Waker>,
+    any: bool,
+}
+
+impl Failed {
+    fn add(&mut self, live: &mut Live, blocks: BlockRange) {
+        self.any = true;
+        live.map.failed(blocks);
+        let starts: Vec<u64> = live.places.range(blocks.blocks()).map(|(&start, _)| start).collect();
+        self.places.extend(starts.iter().filter_map(|start| live.places.remove(start)));
+    }
+
+    /// Before the lock is released.
+    fn wake(&mut self, live: &mut Live) {
+        if self.any {
+            self.wakers.extend(live.wake());
         }
     }
 }
@@ -345,40 +369,52 @@ impl Contents {
 
     /// Logs what has landed, and gives up what has failed.
     pub(super) async fn finish(&self, run: &WrittenRun) -> Result<()> {
-        let mut landed: Vec<Landed> = Vec::new();
-        let mut data = Vec::new();
+        let (mut data, mut on_device) = (Vec::new(), Vec::new());
         let mut result = Ok(());
         for written in &run.extents {
-            if written.extent.to == WriteTo::Backing {
-                if Self::is_data(&written.extent) {
-                    data.push(written);
-                    continue;
-                }
+            if written.extent.to != WriteTo::Backing {
+                on_device.push(written);
+            } else if Self::is_data(&written.extent) {
+                data.push(written);
+            } else if written.bytes.iter().any(|bytes| bytes.iter().any(|&byte| byte != 0)) {
                 // The hole stays one. Bytes of a caller would be lost by that, but those have space reserved.
-                if written.bytes.iter().any(|bytes| bytes.iter().any(|&byte| byte != 0)) {
-                    result = Err(Error::Defect);
-                }
-                continue;
-            }
-            let blocks = self.blocks_of(written.extent.range);
-            match written.result {
-                Ok(()) => landed.extend(self.live.lock().map.in_flight(blocks)),
-                Err(_) => self.give_up(blocks),
+                result = Err(Error::Defect);
             }
         }
+        let landed = self.part_landed(&on_device);
         let mut rest = &landed[..];
         while !rest.is_empty() {
             let (part, behind) = rest.split_at(self.logged_together(rest));
-            rest = behind;
             if result.is_ok() {
                 result = self.log(part, part[0].1, run.size_bytes, &[]).await;
             }
             if result.is_err() {
-                part.iter().for_each(|(blocks, _, _)| self.give_up(*blocks));
+                self.give_up(rest.iter().map(|(blocks, _, _)| *blocks));
+                break;
             }
+            rest = behind;
         }
         let logged = self.log_data(&data, run.size_bytes).await;
         result.and(logged)
+    }
+
+    /// Gives the blocks whose write has succeeded, and gives up those whose write has failed and all that lie in a cluster which was
+    /// allocated for one of them.
+    fn part_landed(&self, written: &[&WrittenExtent]) -> Vec<Landed> {
+        let (mut landed, mut failed) = (Vec::new(), Failed::default());
+        {
+            let mut live = self.live.lock();
+            for written in written {
+                let blocks = self.blocks_of(written.extent.range);
+                match written.result {
+                    Ok(()) => landed.extend(live.map.in_flight(blocks)),
+                    Err(_) => failed.add(&mut live, blocks),
+                }
+            }
+            failed.wake(&mut live);
+        }
+        self.give_back(failed);
+        landed
     }
 
     /// The number of these runs that one handle logs.
@@ -391,20 +427,24 @@ impl Contents {
         landed.iter().take(RUNS_PER_HANDLE).take_while(fits).count().max(1)
     }
 
-    /// Blocks in flight did not reach the map: those that were delayed are so again.
-    pub(super) fn give_up(&self, blocks: BlockRange) {
-        let (gone, wakers) = {
+    /// Blocks in flight did not reach the map: those that were delayed are so again. All of a run are given up together: others
+    /// may claim those of a cluster as soon as the one that it was allocated for is delayed.
+    pub(super) fn give_up(&self, ranges: impl IntoIterator<Item = BlockRange>) {
+        let mut failed = Failed::default();
+        {
             let mut live = self.live.lock();
-            live.map.failed(blocks);
-            let starts: Vec<u64> = live.places.range(blocks.blocks()).map(|(&start, _)| start).collect();
-            let gone: Vec<_> = starts.iter().filter_map(|start| live.places.remove(start)).collect();
-            (gone, live.wake())
-        };
-        for place in gone {
+            ranges.into_iter().for_each(|blocks| failed.add(&mut live, blocks));
+            failed.wake(&mut live);
+        }
+        self.give_back(failed);
+    }
+
+    fn give_back(&self, failed: Failed) {
+        for place in failed.places {
             let reservation = self.writer.alloc.take_back(place.allocated);
             self.live.lock().put_back(reservation);
         }
-        wakers.into_iter().for_each(Waker::wake);
+        failed.wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Logs blocks that are on the device, or whose `data` come to the log with this: their bitmaps, what maps them, and the size

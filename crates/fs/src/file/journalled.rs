@@ -84,19 +84,16 @@ impl Contents {
 
     /// Logs data with what maps them, and gives up what fails.
     pub(super) async fn log_data(&self, written: &[&WrittenExtent], size_bytes: u64) -> Result<()> {
-        let mut result = Ok(());
         let mut rest = written;
         while !rest.is_empty() {
             let (part, behind) = rest.split_at(self.data_together(rest));
+            if let Err(error) = self.log_data_part(part, size_bytes).await {
+                self.give_up(rest.iter().map(|written| self.blocks_of(written.extent.range)));
+                return Err(error);
+            }
             rest = behind;
-            if result.is_ok() {
-                result = self.log_data_part(part, size_bytes).await;
-            }
-            if result.is_err() {
-                part.iter().for_each(|written| self.give_up(self.blocks_of(written.extent.range)));
-            }
         }
-        result
+        Ok(())
     }
 
     /// The number of these extents that one handle logs.

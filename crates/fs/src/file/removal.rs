@@ -20,7 +20,7 @@ pub(crate) struct Step {
 
 /// Unmaps and frees what a file maps from block `from` on, in as many transactions as that takes; at least one. `beside` adds
 /// changes of at most `credits` to each. The caller keeps others from changing the map, and write-back of the blocks has
-/// ended.
+/// ended. After the last transaction nothing is waited for: a caller that leaves has it whole or not.
 ///
 /// # Errors
 /// A damaged map or bitmap, or one that cannot be read; why the journal gave up. Blocks freed before the error stay freed.
@@ -44,7 +44,9 @@ pub(crate) async fn free_from(
             beside(&mut handle, Step { first, last: rest.is_none() });
         }
         first = false;
-        budget.resched().await;
+        if rest.is_some() {
+            budget.resched().await;
+        }
     }
     Ok(())
 }

@@ -454,7 +454,7 @@ impl Contents {
         match logged.await {
             Ok(_) => Ok(()),
             Err(error) => {
-                placed.iter().for_each(|extent| self.give_up(extent.range()));
+                self.give_up(placed.iter().map(|extent| extent.range()));
                 Err(error)
             }
         }
@@ -477,7 +477,9 @@ impl Contents {
                 0
             });
             rest = removed.await?;
-            budget.resched().await;
+            if rest.is_some() {
+                budget.resched().await;
+            }
         }
         Ok(())
     }

@@ -54,6 +54,8 @@ pub(super) async fn delete(namespace: &Namespace, cell: &Arc<InodeCell>) -> Resu
         if let Some(pin) = pin.take() {
             writer.alloc.free_inode(handle, pin, cell.number(), was_dir);
         }
+        // With the handle: the number may be another file's as soon as that is closed.
+        state(cell).set_gone();
     };
     if has_map(cell, writer) {
         let freed = free_from(writer, cell, 0, Credits(credits), |handle, step| {
@@ -66,7 +68,6 @@ pub(super) async fn delete(namespace: &Namespace, cell: &Arc<InodeCell>) -> Resu
         let mut handle = writer.journal.start(Credits(credits)).await?;
         finish(&mut handle);
     }
-    state(cell).set_gone();
     writer.inodes.forget(cell);
     Ok(())
 }

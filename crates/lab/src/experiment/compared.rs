@@ -44,8 +44,7 @@ pub struct Compared {
     pub part: Part,
     /// As published.
     pub published: f64,
-    /// By how much the change to it may be off, in its unit, by what was published with it and with the figure before:
-    /// [`error_of_change`].
+    /// By how much the change to it may be off, in its unit, by what was published with it and with the figure before.
     pub margin: f64,
     /// As the model has it; `None` where it has no such figure.
     pub reproduced: Option<f64>,

@@ -2,7 +2,10 @@
 
 use super::durable::{B, PLAIN, with_files, with_gate};
 use super::*;
+use crate::file::free_from;
+use extant_block::MemDevice;
 use extant_rt::{Class, Nanos};
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 #[test]
@@ -63,6 +66,38 @@ fn contents_of_an_inode_stay_while_a_write_waits_to_move_them() {
     );
     let Some((_dir, image, numbers)) = found else { return };
     assert_eq!(dumped(&image, numbers[0]), [&[3; 100][..], &[0; 100], b"end"].concat());
+}
+
+/// Its caller may leave at every wait, and must not find the inode's number another file's then.
+#[test]
+fn a_removal_does_not_wait_after_its_last_transaction() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), 8, PLAIN, &[vec![3; 40 * B as usize]]);
+    let rt = Rt::real(Default::default());
+    let memory = Arc::new(MemDevice::from_bytes(std::fs::read(&image).unwrap()));
+    rt.block_on(async {
+        let number = numbers(&image, 1).await[0];
+        let bed = Bed::open(&rt, memory, 8 << 20).await;
+        let cell = bed.writer.inodes.get(number).await.unwrap();
+        let was_last = Cell::new(false);
+        let mut freeing = Box::pin(free_from(&bed.writer, &cell, 4, Credits(0), |_, step| {
+            // More than the allowance between two yields.
+            let until = rt.now() + Nanos::from_millis(1);
+            while rt.now() < until {
+                std::hint::spin_loop();
+            }
+            was_last.set(step.last);
+        }));
+        while !poll_once(&mut freeing).await {
+            assert!(!was_last.get());
+            rt.yield_now().await;
+        }
+        assert!(was_last.get());
+    })
+    .unwrap();
 }
 
 #[test]
