@@ -289,7 +289,7 @@ pub(crate) struct DiffArgs {
     #[arg(long)]
     pub(crate) all_times: bool,
     /// Compare the settings of the volumes, too: label, features, sizes of blocks, groups, inodes and journal, reserved blocks, and
-    /// what else mke2fs and tune2fs choose
+    /// the other settings of mke2fs and tune2fs
     #[arg(long)]
     pub(crate) volume: bool,
     /// Compare what tells one copy of a volume from another, too: UUID, seeds, times, counts, state and free space (includes

@@ -229,8 +229,9 @@ impl Rt {
         }
     }
 
-    /// Makes sure that a thread reaps the I/O in flight, and that what this thread's poll has submitted is. For code that starts I/O outside of `block_on` and does not wait
-    /// for it; `block_on` itself does this when it returns.
+    /// Makes sure that a thread reaps the I/O in flight, and starts the requests that the poll on this thread has kept back
+    /// ([`Rt::may_defer`]). For code that starts I/O outside of `block_on` and does not wait for it; `block_on` itself does this
+    /// when it returns.
     pub fn ensure_driven(&self) {
         if let Which::Real(real) = &self.shared.world {
             real.ensure_driven();

@@ -50,7 +50,8 @@ pub struct FileOptions {
 ///
 /// Over io_uring, bios end on threads that wait ([`extant_rt::Driver`]); one that submits from a thread which is not of this
 /// world has a thread of it woken. A thread in [`Rt::block_on`] may start short reads when its poll ends ([`Rt::may_defer`]); one
-/// that submits and goes on to something long calls [`Rt::ensure_driven`]. Dropping the device waits until all bios of its ring have ended; those of blocking threads go on.
+/// that submits and goes on to something long calls [`Rt::ensure_driven`]. Dropping the device waits until all bios of its ring
+/// have ended; those of blocking threads go on.
 #[derive(Debug)]
 pub struct FileDevice {
     host_file: Arc<HostFile>,
