@@ -88,6 +88,8 @@ struct State {
     ended: Vec<Ended>,
     /// When the timer fires that was armed for the elevator.
     armed: Option<Nanos>,
+    /// The latest time that the elevator has seen.
+    latest: Nanos,
 }
 
 enum NeedsFlush {
@@ -124,6 +126,7 @@ impl Queue {
             performing: false,
             ended: Vec::new(),
             armed: None,
+            latest: Nanos::ZERO,
         };
         let shared = Shared {
             below,
@@ -238,8 +241,10 @@ impl Shared {
     /// Changes the state, asks the elevator what follows, and does it.
     fn change<T>(self: &Arc<Self>, edit: impl FnOnce(&mut State, Nanos) -> T) -> T {
         let mut state = self.state.lock();
-        // Read under the lock, because for an elevator time never goes backwards.
-        let now = self.rt.now();
+        // For an elevator time never goes backwards: the clock is read under the lock, and an interrupt of the virtual world may
+        // come while the clock of a task that has just submitted is ahead of it.
+        let now = state.latest.max(self.rt.now());
+        state.latest = now;
         let out = edit(&mut state, now);
         self.ask_elevator(&mut state, now);
         // One thread does what is to be done, in order; whatever its doing entails (a device that ends bios at once, a
