@@ -8,10 +8,10 @@
 use extant_block::{
     Bio, BioFlags, Buf, Device, IoErrorKind, Op, Sector, Segment, execute, flush, read, write,
 };
-use extant_rt::{Nanos, Rng};
+use extant_rt::{Class, Nanos, Rng};
 use extant_sim::disk::{
-    Command, Contents, DiskKind, DiskModel, Disks, Drive, Rack, Ram, RamSpec, Report, Rotating, RotatingSpec,
-    Ssd, SsdSpec, Tag,
+    BusSpec, Command, Contents, DiskKind, DiskModel, Disks, Drive, Rack, Ram, RamSpec, Report, Rotating,
+    RotatingSpec, Ssd, SsdSpec, Tag,
 };
 use extant_sim::{Machine, Preemption, Sim};
 use std::path::Path;
@@ -442,4 +442,43 @@ fn memory_is_as_fast_as_its_bus() {
     let spec =
         RamSpec { capacity_bytes: 1 << 30, latency_ns: 1_000, bytes_s: 1_000_000_000, queue_depth: 32 };
     near("streaming MB/s", streaming_bytes_s(&mut Ram::new(spec), Op::Write, 0, 4) / 1e6, 1_000.0, 1.0);
+}
+
+/// The time until a read of each of ten disks has ended, where a read takes a millisecond and their link carries so many commands.
+fn ten_reads_at_once(commands: Option<u32>) -> Nanos {
+    let spec = RamSpec { capacity_bytes: 1 << 20, latency_ns: 1_000_000, bytes_s: u64::MAX, queue_depth: 1 };
+    let model = DiskModel {
+        name: "ram".into(),
+        source: "arithmetic".into(),
+        count: 10,
+        on_bus: true,
+        max_command_bytes: 1 << 20,
+        kind: DiskKind::Ram(spec),
+    };
+    let mut machine = Machine::free(1, Preemption::None).with_disks(vec![model]);
+    machine.bus = Some(BusSpec { bytes_s: u64::MAX, command_ns: 0, commands });
+    let sim = Sim::new(machine, 1);
+    let disks = Disks::attach(&sim);
+    let rt = sim.rt().clone();
+    let inside = rt.clone();
+    rt.block_on(async move {
+        let began = inside.now();
+        let reads: Vec<_> = disks
+            .devices()
+            .into_iter()
+            .map(|disk| async move { read(&*disk, Sector(0), 4096).await })
+            .collect();
+        let tasks: Vec<_> = reads.into_iter().map(|one| inside.spawn("read", Class::Normal, one)).collect();
+        for task in tasks {
+            task.await.unwrap().unwrap();
+        }
+        inside.now() - began
+    })
+    .unwrap()
+}
+
+#[test]
+fn a_host_adapter_has_no_more_commands_in_flight_than_it_has_room_for() {
+    let millis = |commands| ten_reads_at_once(commands).0 / 1_000_000;
+    assert_eq!([None, Some(10), Some(7), Some(5), Some(1)].map(millis), [1, 1, 2, 2, 10]);
 }

@@ -11,6 +11,9 @@ pub struct BusSpec {
     pub bytes_s: u64,
     /// Time that a command holds the link besides its data: arbitration, selection, messages, status.
     pub command_ns: u64,
+    /// Most commands in flight over all of its drives (`commands`; kernel: `can_queue` of `Scsi_Host`); `None` is no limit but the
+    /// drives' own.
+    pub commands: Option<u32>,
 }
 
 /// A link that one transfer has at a time, in order of asking.
@@ -100,6 +103,11 @@ impl Rack {
     /// How long the link has been held so far, promises for the future included.
     pub fn bus_busy(&self) -> Nanos {
         self.bus.as_ref().map_or(Nanos::ZERO, |bus| bus.busy)
+    }
+
+    /// Most commands in flight over all drives ([`BusSpec::commands`]).
+    pub(super) fn commands(&self) -> usize {
+        self.bus.as_ref().and_then(|bus| bus.spec.commands).map_or(usize::MAX, |most| most as usize)
     }
 
     /// Sends a command to a drive; see [`Drive::submit`].

@@ -36,6 +36,10 @@ struct State {
     disks: Vec<Disk>,
     /// Whose the racks' slots are.
     owners: [Vec<usize>; 2],
+    /// Commands in flight in each rack.
+    in_flight: [usize; 2],
+    /// Bios whose disk had room for them, but not its rack, in order of arrival (kernel: `starved_list`).
+    starved: [VecDeque<(usize, Bio)>; 2],
     reports: Vec<(usize, Report)>,
     /// Memory for bios that end together.
     ended: Vec<Bio>,
@@ -97,6 +101,8 @@ impl Disks {
             racks: [Rack::new(shared, machine.bus.clone()), Rack::new(own, None)],
             disks,
             owners,
+            in_flight: [0; 2],
+            starved: Default::default(),
             reports: Vec::new(),
             ended: Vec::new(),
             arriving: VecDeque::new(),
@@ -150,6 +156,8 @@ impl Disks {
                 ended.extend(disk.waiting.drain(..).map(gone(number)));
                 disk.free.clear();
             }
+            state.in_flight = [0; 2];
+            ended.extend(state.starved.iter_mut().flat_map(|all| all.drain(..)).map(|(n, bio)| gone(n)(bio)));
             ended.extend(state.arriving.drain(..).map(|(_, number, bio)| gone(number)(bio)));
         }
         for (number, bio, result) in ended {
@@ -221,15 +229,16 @@ impl State {
                 (None, None) => break,
                 (Some(at), event) if event.is_none_or(|event| at <= event) => {
                     let (at, number, bio) = self.arriving.pop_front().expect("one was just seen");
-                    self.disks[number].start(&mut self.racks, at, bio);
+                    self.start(at, number, bio);
                 }
                 (_, Some(at)) => {
                     for rack in 0..2 {
-                        let Self { racks, disks, reports, .. } = self;
-                        racks[rack].advance(at, &mut |slot, report| reports.push((slot, report)));
+                        let mut reports = std::mem::take(&mut self.reports);
+                        self.racks[rack].advance(at, &mut |slot, report| reports.push((slot, report)));
                         for (slot, report) in reports.drain(..) {
-                            disks[self.owners[rack][slot]].report(racks, at, report, ended);
+                            self.report(at, self.owners[rack][slot], report, ended);
                         }
+                        self.reports = reports;
                     }
                     // Those who wait for them may have come first: their ends go before later events.
                     if !ended.is_empty() {
@@ -242,16 +251,58 @@ impl State {
     }
 }
 
-impl Disk {
-    fn start(&mut self, racks: &mut [Rack; 2], now: Nanos, bio: Bio) {
-        let tag = match self.free.pop() {
-            Some(tag) => tag,
-            None if self.under_way.len() < self.depth => {
-                self.under_way.push(None);
-                self.under_way.len() as u32 - 1
+impl State {
+    /// Sends a bio to its disk as soon as disk and rack have room for it.
+    fn start(&mut self, now: Nanos, number: usize, bio: Bio) {
+        let disk = &mut self.disks[number];
+        let (rack, has_room) = (disk.rack, disk.in_flight() < disk.depth);
+        if !has_room {
+            disk.waiting.push_back(bio);
+        } else if self.in_flight[rack] >= self.racks[rack].commands() {
+            self.starved[rack].push_back((number, bio));
+        } else {
+            self.in_flight[rack] += 1;
+            disk.send(&mut self.racks[rack], now, bio);
+        }
+    }
+
+    fn report(&mut self, now: Nanos, number: usize, report: Report, ended: &mut Vec<Bio>) {
+        let disk = &mut self.disks[number];
+        match report {
+            Report::Durable { start, sectors } => {
+                disk.contents.harden(start.0 * 512..(start.0 + sectors) * 512);
             }
-            None => return self.waiting.push_back(bio),
-        };
+            Report::Done { tag, .. } => {
+                let mut bio = disk.under_way[tag.0 as usize].take().expect("under way until it is done");
+                disk.free.push(tag.0);
+                disk.transfer(&mut bio);
+                ended.push(bio);
+                let rack = disk.rack;
+                self.in_flight[rack] -= 1;
+                // Disks that the rack kept waiting come before that which has just ended a command (kernel: `scsi_run_queue`).
+                while self.in_flight[rack] < self.racks[rack].commands()
+                    && let Some((number, bio)) = self.starved[rack].pop_front()
+                {
+                    self.start(now, number, bio);
+                }
+                if let Some(next) = self.disks[number].waiting.pop_front() {
+                    self.start(now, number, next);
+                }
+            }
+        }
+    }
+}
+
+impl Disk {
+    fn in_flight(&self) -> usize {
+        self.under_way.len() - self.free.len()
+    }
+
+    fn send(&mut self, rack: &mut Rack, now: Nanos, bio: Bio) {
+        let tag = self.free.pop().unwrap_or_else(|| {
+            self.under_way.push(None);
+            self.under_way.len() as u32 - 1
+        });
         let command = Command {
             tag: Tag(tag),
             op: bio.op,
@@ -260,24 +311,7 @@ impl Disk {
             fua: bio.flags.contains(BioFlags::FUA),
         };
         self.under_way[tag as usize] = Some(bio);
-        racks[self.rack].submit(now, self.slot, command);
-    }
-
-    fn report(&mut self, racks: &mut [Rack; 2], now: Nanos, report: Report, ended: &mut Vec<Bio>) {
-        match report {
-            Report::Durable { start, sectors } => {
-                self.contents.harden(start.0 * 512..(start.0 + sectors) * 512);
-            }
-            Report::Done { tag, .. } => {
-                let mut bio = self.under_way[tag.0 as usize].take().expect("under way until it is done");
-                self.free.push(tag.0);
-                self.transfer(&mut bio);
-                ended.push(bio);
-                if let Some(next) = self.waiting.pop_front() {
-                    self.start(racks, now, next);
-                }
-            }
-        }
+        rack.submit(now, self.slot, command);
     }
 
     fn transfer(&mut self, bio: &mut Bio) {

@@ -74,9 +74,17 @@ pub(crate) fn read_models(root: &mut Table<'_>) -> Result<(Vec<DiskModel>, Optio
     let bus = match root.maybe_table("bus")? {
         None => None,
         Some(mut t) => {
-            let spec = BusSpec { bytes_s: t.whole("bytes_s")?, command_ns: t.nanoseconds("command_ns")? };
+            let commands = t.maybe_whole("commands")?;
+            let spec = BusSpec {
+                bytes_s: t.whole("bytes_s")?,
+                command_ns: t.nanoseconds("command_ns")?,
+                commands: commands.map(|most| most.min(u64::from(u32::MAX)) as u32),
+            };
             if spec.bytes_s == 0 {
                 return Err(t.error("bytes_s", "a bus that moves nothing"));
+            }
+            if spec.commands == Some(0) {
+                return Err(t.error("commands", "a bus that carries no command"));
             }
             t.finish()?;
             Some(spec)
