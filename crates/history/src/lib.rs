@@ -12,11 +12,12 @@
 //! let host = Host { cpus: 2, memory_bytes: 1 << 30, hz: 250 };
 //! assert!(dirty_control("linux-3.1", &host).is_ok());
 //! let error = elevator("lift", &flash).unwrap_err().to_string();
-//! assert!(error.contains("there are none, mq-deadline") && ELEVATORS.len() == 6);
+//! assert!(error.contains("there are none, mq-deadline") && ELEVATORS.len() == 7);
 //! ```
 #![forbid(unsafe_code)]
 
 pub mod alloc;
+pub mod anticipatory;
 pub mod cfq;
 pub mod direct;
 pub mod dirty;
@@ -25,6 +26,7 @@ pub mod read_ahead;
 pub mod waits;
 
 use alloc::{BlockAllocator, Ext2, Ext3, FreeSpace, Linux2633 as Mballoc2633, Mballoc, StripeRule};
+use anticipatory::Anticipatory;
 use direct::{BoundaryRule, Direct};
 use dirty::{Ioless, Linux31};
 use extant_cache::control::DirtyControl;
@@ -46,7 +48,7 @@ pub struct Named<F> {
 }
 
 /// Makes an elevator.
-pub type MakeElevator = fn(&BlockHost) -> Box<dyn Elevator>;
+pub type MakeElevator = fn(&BlockHost, &anticipatory::Tasks) -> Box<dyn Elevator>;
 
 /// Makes a dirty controller for a host.
 pub type MakeDirtyControl = fn(&Host) -> Box<dyn DirtyControl>;
@@ -107,35 +109,40 @@ pub struct UnknownPolicy {
 }
 
 /// The elevators.
-pub static ELEVATORS: [Named<MakeElevator>; 6] = [
-    Named { name: "none", about: "in order of arrival", make: |_| Box::new(Fifo::new()) },
+pub static ELEVATORS: [Named<MakeElevator>; 7] = [
+    Named { name: "none", about: "in order of arrival", make: |_, _| Box::new(Fifo::new()) },
     Named {
         name: "mq-deadline",
         about: "by position in batches, none beyond its expiry",
-        make: |_| Box::new(Deadline::new()),
+        make: |_, _| Box::new(Deadline::new()),
     },
-    Named { name: "cfq", about: "CFQ of Linux 3.10", make: |host| host.cfq(cfq::Linux310) },
+    Named {
+        name: "anticipatory",
+        about: "by position, idle for the next read of the task that has read last (Linux 2.6.11)",
+        make: |host, tasks| Box::new(Anticipatory::new(host.hz, tasks.clone())),
+    },
+    Named { name: "cfq", about: "CFQ of Linux 3.10", make: |host, _| host.cfq(cfq::Linux310) },
     Named {
         name: "cfq-limited",
         about: "the same, all idle queues together idle one group slice at most (proposed in 2013)",
-        make: |host| host.cfq(cfq::Limited),
+        make: |host, _| host.cfq(cfq::Limited),
     },
     Named {
         name: "cfq-earned",
         about: "the same, a new queue earns its idle window (proposed in 2013)",
-        make: |host| host.cfq(cfq::Earned),
+        make: |host, _| host.cfq(cfq::Earned),
     },
     Named {
         name: "extant",
         about: "CFQ with our rule for idling, which weighs what it saves",
-        make: |host| Box::new(Cfq::extant(host.rotational)),
+        make: |host, _| Box::new(Cfq::extant(host.rotational)),
     },
 ];
 
 /// How streams that waited for a request go past the bound on requests under an elevator: in batches under those of the request
 /// queue before blk-mq, and not at all under the others.
 pub fn batching(elevator: &str) -> Option<Batching> {
-    elevator.starts_with("cfq").then_some(Batching::LINUX)
+    (elevator.starts_with("cfq") || elevator == "anticipatory").then_some(Batching::LINUX)
 }
 
 /// The controllers of dirty memory.
@@ -269,12 +276,24 @@ fn find<F>(table: &'static [Named<F>], kind: &'static str, name: &str) -> Result
     }
 }
 
-/// An elevator for a disk and a kernel.
+/// An elevator for the only disk of a machine, and a kernel.
 ///
 /// # Errors
 /// No elevator is called so; says which there are.
 pub fn elevator(name: &str, host: &BlockHost) -> Result<Box<dyn Elevator>, UnknownPolicy> {
-    find(&ELEVATORS, "an elevator", name).map(|make| make(host))
+    elevator_beside(name, host, &anticipatory::Tasks::default())
+}
+
+/// An elevator for a disk and a kernel, beside those of the machine's other disks, which have the same `tasks`.
+///
+/// # Errors
+/// As [`elevator`].
+pub fn elevator_beside(
+    name: &str,
+    host: &BlockHost,
+    tasks: &anticipatory::Tasks,
+) -> Result<Box<dyn Elevator>, UnknownPolicy> {
+    find(&ELEVATORS, "an elevator", name).map(|make| make(host, tasks))
 }
 
 /// A dirty controller for a host.

@@ -133,6 +133,7 @@ impl Modelled {
         let kernel = sim.machine().kernel;
         let models = sim.machine().disks.iter().flat_map(|model| vec![model; model.count as usize]);
         let mut blktraces = Vec::new();
+        let tasks = extant_history::anticipatory::Tasks::default();
         let queue = |(minor, (disk, model)): (usize, (Arc<ModelDisk>, &DiskModel))| {
             let blktrace = match &policy.blktrace {
                 Some(base) => Some(blktrace(base, &disk.limits().name, minor as u32)?),
@@ -144,7 +145,7 @@ impl Modelled {
                 hz: kernel.hz,
                 slice_idle_ms: kernel.slice_idle_ms,
             };
-            let elevator = extant_history::elevator(&policy.elevator, &host)?;
+            let elevator = extant_history::elevator_beside(&policy.elevator, &host, &tasks)?;
             let config = QueueConfig {
                 requests: kernel.nr_requests.map_or(policy.requests, |requests| requests as usize),
                 batching: extant_history::batching(&policy.elevator).filter(|_| kernel.request_batching),
