@@ -210,7 +210,20 @@ pub fn on_machine(
     seed: u64,
     sink: Option<Arc<dyn Sink>>,
 ) -> Result<Outcome, RunError> {
+    on_target(jobs, machine, policy, seed, sink, |_| ())
+}
+
+/// The same; `begun` sees what it runs on.
+fn on_target(
+    jobs: &[Job],
+    machine: Machine,
+    policy: &Policy,
+    seed: u64,
+    sink: Option<Arc<dyn Sink>>,
+    begun: impl FnOnce(&Modelled),
+) -> Result<Outcome, RunError> {
     let mut target = Modelled::new(jobs, machine, policy, seed, sink)?;
+    begun(&target);
     let rt = target.sim.rt().clone();
     let plan = plan(jobs, &rt, |job, process, stream, program| {
         let place = target.place(job, process)?;

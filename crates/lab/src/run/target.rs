@@ -276,25 +276,29 @@ impl Modelled {
         &self.queues
     }
 
-    /// Drops dirty pages: the run has ended, and later I/O must not enter its figures. Volumes end with their world, as by a
-    /// loss of power.
+    /// Drops dirty pages: the run has ended, and later I/O must not enter its figures. Volumes end as by a loss of power. All
+    /// that the run had in memory is given back.
     pub(super) fn close(self) -> Result<(), RunError> {
-        self.sim.rt().set_sink(None);
-        for trace in &self.blktraces {
+        let Self { sim, cache, files, volumes, blktraces, .. } = self;
+        sim.rt().set_sink(None);
+        for trace in &blktraces {
             trace.finish().map_err(|error| RunError::File("the blktrace".to_owned(), error.to_string()))?;
         }
-        if self.volumes.is_some() {
+        let Some((cache, _)) = cache else { return Ok(()) };
+        if let Some(volumes) = volumes {
+            drop((files, volumes));
+            // The devices refuse what is dirty, so that it is given up: an error that is meant.
+            let _ = sim.rt().block_on(cache.close())?;
             return Ok(());
         }
-        let Some((cache, _)) = self.cache else { return Ok(()) };
-        let files: Vec<Mapping> = self.files.into_values().filter_map(|file| file.pages).collect();
+        let files: Vec<Mapping> = files.into_values().filter_map(|file| file.pages).collect();
         let forgotten = async {
             for file in files {
                 file.set_size(0).await?;
             }
             cache.close().await
         };
-        self.sim.rt().block_on(forgotten)?.map_err(|error| RunError::WriteBack(error.to_string()))
+        sim.rt().block_on(forgotten)?.map_err(|error| RunError::WriteBack(error.to_string()))
     }
 
     /// The process has ended.

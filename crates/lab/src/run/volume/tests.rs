@@ -174,3 +174,24 @@ fn e2fsck_finds_nothing_on_the_volumes_that_jobs_leave() {
         check(image.path(), &format!("{fs:?}"));
     }
 }
+
+#[test]
+fn a_run_that_ends_with_dirty_files_on_volumes_gives_its_memory_back() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/jbod10-2011.toml");
+    let text = std::fs::read_to_string(path).unwrap().replace("count = 10", "count = 2");
+    let machine = Machine::parse("jbod", &text).unwrap();
+    let jobs = "[global]\nrw=write\nbs=1m\nsize=100m\nruntime=2\nnumjobs=2\n\
+        [a]\ndirectory=/mnt/sd0\n[b]\ndirectory=/mnt/sd1\n";
+    let jobs = crate::fio::job_file("some.fio", jobs).unwrap();
+    let spec = VolumeSpec { each_disk: true, disk: None, bytes: 1 << 30, ..volume_on_ram(FileSystem::Ext4) };
+    let policy = crate::run::Policy { elevator: "cfq".into(), volume: Some(spec), ..Default::default() };
+    let queues = Mutex::default();
+    crate::run::on_target(&jobs, machine, &policy, 1, None, |target| {
+        *queues.lock() = target.queues().iter().map(Arc::downgrade).collect::<Vec<_>>();
+    })
+    .unwrap();
+    let queues = queues.into_inner();
+    assert_eq!(queues.len(), 2);
+    // The cache and the volumes hold them.
+    assert!(queues.iter().all(|queue| queue.strong_count() == 0), "something of the run is still there");
+}
