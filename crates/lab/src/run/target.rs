@@ -170,8 +170,10 @@ impl Modelled {
         } else {
             let host = Kernel { cpus: sim.machine().processors.count as u32, hz: kernel.hz };
             let cache = policy.memory.cache(sim.rt(), sim.machine().memory, host)?;
-            // A volume has its own device in the cache.
-            let flat: &[Arc<Queue>] = if policy.volume.is_some() { &[] } else { &queues };
+            // Volumes have devices of their own in the cache. Beside one volume the disks stay in it: their flushers have part in
+            // the tables of experiments that are older than several volumes.
+            let has_volumes = policy.volume.as_ref().is_some_and(|spec| spec.each_disk);
+            let flat: &[Arc<Queue>] = if has_volumes { &[] } else { &queues };
             let disks = flat.iter().map(|queue| cache.attach(queue.clone())).collect();
             Some((cache, disks))
         };

@@ -73,11 +73,17 @@ impl Volumes {
         sim: &Sim,
         files: impl Iterator<Item = (usize, &'a OnVolume)>,
     ) -> Result<Layout, RunError> {
-        let mut layout = Layout::default();
-        for (place, file) in files {
-            self.all[place].reread(sim, file, &mut layout)?;
-        }
-        Ok(layout)
+        let rt = sim.rt();
+        let all = async {
+            let mut layout = Layout::default();
+            for (place, file) in files {
+                let runs = file.runs().await.map_err(|error| error.to_string())?;
+                let device = self.all[place].device();
+                layout.read(rt, &**device, &runs).await.map_err(|error| error.to_string())?;
+            }
+            Ok(layout)
+        };
+        rt.block_on(all)?.map_err(RunError::Volume)
     }
 
     /// Counts so far, apart from commands.

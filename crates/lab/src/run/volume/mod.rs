@@ -314,16 +314,6 @@ impl OnMachine {
         result.map_err(RunError::Volume)
     }
 
-    /// Adds the layout of a file that was written back, and the time to read it past the cache.
-    fn reread(&self, sim: &Sim, file: &OnVolume, layout: &mut Layout) -> Result<(), RunError> {
-        let rt = sim.rt();
-        let all = async {
-            let runs = file.runs().await.map_err(|error| error.to_string())?;
-            layout.read(rt, &*self.device, &runs).await.map_err(|error| error.to_string())
-        };
-        rt.block_on(all)?.map_err(RunError::Volume)
-    }
-
     /// Leaves the volume clean.
     #[cfg(test)]
     fn close(self, sim: &Sim) -> Result<(), RunError> {
