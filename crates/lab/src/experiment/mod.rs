@@ -20,7 +20,7 @@ pub use figure::Figure;
 pub(crate) use runs::{Figures, Run, side_by_side};
 
 use crate::fio::{self, JobError};
-use crate::run::{Cyclictest, Memory, Outcome, RunError, VolumeSpec};
+use crate::run::{Cyclictest, Memory, Outcome, Policies, RunError, VolumeSpec};
 use crate::text::{self, Kind};
 use crate::tiobench::{self, Phase, Tiobench};
 use band::{Band, Point};
@@ -123,7 +123,7 @@ struct Workload {
     run_bytes: Option<u64>,
     /// Scheduling latency is measured beside the jobs.
     cyclictest: Option<Cyclictest>,
-    /// The volume that the jobs' files are on; if not given, each file is one run of its disk.
+    /// The volume that the jobs' files are on, or the volumes; if not given, each file is one run of its disk.
     volume: Option<VolumeSpec>,
     /// It ends when all that was written is durable.
     #[serde(default)]
@@ -374,6 +374,9 @@ impl Experiment {
         if workloads.iter().any(|load| load.volume.is_some()) {
             machine.check_costs(&[extant_fs::Cost::table()])?;
         }
+        if let Some(problem) = volume_fault(&workloads, &row) {
+            return Err(syntax(problem));
+        }
         if row.iter().any(|row| row.allocator.is_some()) {
             machine.check_costs(&[extant_history::alloc::Cost::table()])?;
         }
@@ -526,6 +529,21 @@ fn fault(row: &Row, workloads: &[Load]) -> Option<String> {
     kinds.into_iter().find_map(|(kind, figures, so)| {
         let (name, figure) = figures.into_iter().find(|(name, figure)| !is_there(name, figure))?;
         Some(format!("{kind}.{name}: {} was not published, so {so}", figure.key()))
+    })
+}
+
+/// The first workload whose volume contradicts itself or a row.
+fn volume_fault(workloads: &[Load], rows: &[Row]) -> Option<String> {
+    workloads.iter().find_map(|load| {
+        let volume = load.volume.as_ref()?;
+        let by_row = |row: &Row| {
+            let policies =
+                Policies { direct_io: row.direct_io.as_deref(), allocator: row.allocator.as_deref() };
+            volume.fault_with(policies).map(|problem| format!("row \"{}\", {problem}", row.name))
+        };
+        let by_row = || rows.iter().filter(|row| row.runs(load)).find_map(by_row);
+        let problem = volume.fault().or_else(by_row)?;
+        Some(format!("workload \"{}\", volume: {problem}", load.name))
     })
 }
 

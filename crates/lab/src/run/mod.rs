@@ -15,6 +15,7 @@ pub use cyclictest::Cyclictest;
 pub use measure::{Direction, Latency, Measured, Samples};
 pub use memory::Memory;
 pub use target::Policy;
+pub(crate) use volume::Policies;
 pub use volume::{Aged, FileSystem, Layout, OnDevice, VolumeSpec};
 pub(crate) use watch::{STEP, Seen, Watch};
 pub use written::Written;
@@ -130,7 +131,7 @@ pub struct Outcome {
     /// The amount that the disks of a modelled machine wrote; `None` where no job writes through the page cache, or the jobs
     /// are not counted over one and the same time.
     pub written: Option<Written>,
-    /// Counts of a run on a volume.
+    /// Counts of a run on volumes.
     pub on_device: Option<OnDevice>,
     /// The time until all was durable, where [`Policy::drains`] asked for it.
     pub drained: Option<Nanos>,
@@ -209,7 +210,20 @@ pub fn on_machine(
     seed: u64,
     sink: Option<Arc<dyn Sink>>,
 ) -> Result<Outcome, RunError> {
+    on_target(jobs, machine, policy, seed, sink, |_| ())
+}
+
+/// The same; `begun` sees what it runs on.
+fn on_target(
+    jobs: &[Job],
+    machine: Machine,
+    policy: &Policy,
+    seed: u64,
+    sink: Option<Arc<dyn Sink>>,
+    begun: impl FnOnce(&Modelled),
+) -> Result<Outcome, RunError> {
     let mut target = Modelled::new(jobs, machine, policy, seed, sink)?;
+    begun(&target);
     let rt = target.sim.rt().clone();
     let plan = plan(jobs, &rt, |job, process, stream, program| {
         let place = target.place(job, process)?;

@@ -4,7 +4,7 @@ use super::RunError;
 use super::cyclictest::Cyclictest;
 use super::file_span::{FileSpan, pages};
 use super::memory::{Kernel, Memory};
-use super::volume::{Layout, OnDevice, OnMachine, OnVolume, Policies, VolumeSpec};
+use super::volume::{Layout, OnDevice, OnVolume, Policies, VolumeSpec, Volumes};
 use crate::fio::Job;
 use extant_block::blktrace::Blktrace;
 use extant_block::{Device, FileDevice, FileOptions, StreamId};
@@ -31,7 +31,7 @@ pub struct Policy {
     pub memory: Memory,
     /// A task that measures scheduling latency as long as the jobs run.
     pub cyclictest: Option<Cyclictest>,
-    /// The volume that the jobs' files are on; if not given, each file is one run of its disk.
+    /// The volume that the jobs' files are on, or the volumes; if not given, each file is one run of its disk.
     pub volume: Option<VolumeSpec>,
     /// One of [`extant_history::DIRECT_IO`], on a volume; ours if not given.
     pub direct_io: Option<String>,
@@ -89,7 +89,7 @@ pub(super) struct Modelled {
     read: BTreeSet<String>,
     /// Where the next file goes on each disk.
     free_bytes: Vec<u64>,
-    volume: Option<OnMachine>,
+    volumes: Option<Volumes>,
     /// Bios and merged ones among them, of streams that have ended.
     dismissed: Mutex<(u64, u64)>,
     blktraces: Vec<Blktrace>,
@@ -97,6 +97,7 @@ pub(super) struct Modelled {
 
 #[derive(Clone)]
 struct ModelledFile {
+    /// Of a file on a volume, that among the volumes.
     disk: usize,
     start_byte: u64,
     length: u64,
@@ -170,7 +171,11 @@ impl Modelled {
         } else {
             let host = Kernel { cpus: sim.machine().processors.count as u32, hz: kernel.hz };
             let cache = policy.memory.cache(sim.rt(), sim.machine().memory, host)?;
-            let disks = queues.iter().map(|queue| cache.attach(queue.clone())).collect();
+            // Volumes have devices of their own in the cache. Beside one volume the disks stay in it: their flushers have part in
+            // the tables of experiments that are older than several volumes.
+            let has_volumes = policy.volume.as_ref().is_some_and(|spec| spec.each_disk);
+            let flat: &[Arc<Queue>] = if has_volumes { &[] } else { &queues };
+            let disks = flat.iter().map(|queue| cache.attach(queue.clone())).collect();
             Some((cache, disks))
         };
         let read = files_of(jobs, |job| job.pattern.reads);
@@ -178,11 +183,11 @@ impl Modelled {
         let policies =
             Policies { direct_io: policy.direct_io.as_deref(), allocator: policy.allocator.as_deref() };
         let pages = cache.as_ref().map(|(cache, _)| cache);
-        let on_machine = |spec| OnMachine::new(spec, policies, is_direct, &sim, &queues, pages);
-        let volume = policy.volume.clone().map(on_machine).transpose()?;
+        let on_machine = |spec| Volumes::new(spec, policies, is_direct, &sim, &queues, pages);
+        let volumes = policy.volume.clone().map(on_machine).transpose()?;
         let dismissed = Mutex::default();
         let files = BTreeMap::new();
-        Ok(Self { sim, queues, names, cache, files, read, free_bytes, volume, dismissed, blktraces })
+        Ok(Self { sim, queues, names, cache, files, read, free_bytes, volumes, dismissed, blktraces })
     }
 
     /// The place of a process: a whole disk if the file is called like one (`/dev/sda`), otherwise a file: on the disk
@@ -197,8 +202,8 @@ impl Modelled {
                 file
             }
         };
-        let device = match &self.volume {
-            Some(volume) => volume.device().clone(),
+        let device = match &self.volumes {
+            Some(volumes) => volumes.at(file.disk).device().clone(),
             None => self.queues[file.disk].clone(),
         };
         Ok(FileSpan {
@@ -213,7 +218,9 @@ impl Modelled {
     }
 
     fn make(&mut self, job: &Job, name: &str) -> Result<ModelledFile, RunError> {
-        if let Some(volume) = &self.volume {
+        if let Some(volumes) = &self.volumes {
+            let disk = volumes.place_of(name)?;
+            let volume = volumes.at(disk);
             let on_volume = volume.make_file(&self.sim, name)?;
             if on_volume.is_some() && (job.pattern.reads || job.is_asynchronous()) {
                 let problem = format!("[{}]: jobs on a volume write, one I/O at a time", job.name);
@@ -226,7 +233,7 @@ impl Modelled {
             if length > volume.device().limits().capacity_bytes {
                 return Err(RunError::Full { job: job.name.clone(), file: name.to_owned(), length });
             }
-            return Ok(ModelledFile { disk: 0, start_byte: 0, length, pages: None, on_volume });
+            return Ok(ModelledFile { disk, start_byte: 0, length, pages: None, on_volume });
         }
         let called = |part: &str| self.names.iter().position(|disk| disk == part);
         let whole = called(name.strip_prefix("/dev/").unwrap_or(name));
@@ -272,25 +279,29 @@ impl Modelled {
         &self.queues
     }
 
-    /// Drops dirty pages: the run has ended, and later I/O must not enter its figures. A volume ends with its world, as by a
-    /// loss of power.
+    /// Drops dirty pages: the run has ended, and later I/O must not enter its figures. Volumes end as by a loss of power. All
+    /// that the run had in memory is given back.
     pub(super) fn close(self) -> Result<(), RunError> {
-        self.sim.rt().set_sink(None);
-        for trace in &self.blktraces {
+        let Self { sim, cache, files, volumes, blktraces, .. } = self;
+        sim.rt().set_sink(None);
+        for trace in &blktraces {
             trace.finish().map_err(|error| RunError::File("the blktrace".to_owned(), error.to_string()))?;
         }
-        if self.volume.is_some() {
+        let Some((cache, _)) = cache else { return Ok(()) };
+        if let Some(volumes) = volumes {
+            drop((files, volumes));
+            // The devices refuse what is dirty, so that it is given up: an error that is meant.
+            let _ = sim.rt().block_on(cache.close())?;
             return Ok(());
         }
-        let Some((cache, _)) = self.cache else { return Ok(()) };
-        let files: Vec<Mapping> = self.files.into_values().filter_map(|file| file.pages).collect();
+        let files: Vec<Mapping> = files.into_values().filter_map(|file| file.pages).collect();
         let forgotten = async {
             for file in files {
                 file.set_size(0).await?;
             }
             cache.close().await
         };
-        self.sim.rt().block_on(forgotten)?.map_err(|error| RunError::WriteBack(error.to_string()))
+        sim.rt().block_on(forgotten)?.map_err(|error| RunError::WriteBack(error.to_string()))
     }
 
     /// The process has ended.
@@ -302,21 +313,21 @@ impl Modelled {
         }
     }
 
-    /// Has all that is in the cache of a volume written back.
+    /// Has all that is in the cache of volumes written back.
     pub(super) fn drain(&self) -> Result<(), RunError> {
-        self.volume.as_ref().map_or(Ok(()), |volume| volume.drain(&self.sim))
+        self.volumes.as_ref().map_or(Ok(()), |volumes| volumes.drain(&self.sim))
     }
 
-    /// The layout of a volume's files once all is on it, and the time to read them.
+    /// The layout of the volumes' files once all is on it, and the time to read them.
     pub(super) fn reread(&self) -> Result<Option<Layout>, RunError> {
         self.drain()?;
-        let files = self.files.values().filter_map(|file| file.on_volume.as_ref());
-        self.volume.as_ref().map(|volume| volume.reread(&self.sim, files)).transpose()
+        let files = self.files.values().filter_map(|file| Some((file.disk, file.on_volume.as_ref()?)));
+        self.volumes.as_ref().map(|volumes| volumes.reread(&self.sim, files)).transpose()
     }
 
-    /// Counts of a run on a volume, so far.
+    /// Counts of a run on volumes, so far.
     pub(super) fn counts(&self) -> Option<OnDevice> {
-        let counts = self.volume.as_ref()?.counts();
+        let counts = self.volumes.as_ref()?.counts();
         let (mut bios, mut merged) = *self.dismissed.lock();
         for (_, stats) in self.queues.iter().flat_map(|queue| queue.stats()) {
             bios += stats.bios;

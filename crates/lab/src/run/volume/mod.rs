@@ -4,6 +4,7 @@
 mod aged;
 mod contents;
 mod device;
+mod each;
 mod file;
 mod placed;
 mod reread;
@@ -12,6 +13,7 @@ mod tests;
 mod under_way;
 
 pub use aged::Aged;
+pub(super) use each::Volumes;
 pub(super) use file::OnVolume;
 pub use reread::Layout;
 
@@ -58,6 +60,10 @@ pub struct VolumeSpec {
     pub fs: FileSystem,
     /// Its size.
     pub bytes: u64,
+    /// Each of the machine's disks has such a volume, all under one page cache, and a file is on the volume of the disk that its
+    /// path names (`/mnt/sda/file`).
+    #[serde(default)]
+    pub each_disk: bool,
     /// All of the machine's disks are striped, so many bytes at a time; if not given, it lies on one disk.
     pub chunk_bytes: Option<u64>,
     /// That disk's name; the first if not given.
@@ -79,11 +85,45 @@ pub struct VolumeSpec {
 
 /// The policies of history that files of a volume are under; ours where none is given.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Policies<'a> {
+pub(crate) struct Policies<'a> {
     /// One of [`extant_history::DIRECT_IO`].
-    pub(super) direct_io: Option<&'a str>,
+    pub(crate) direct_io: Option<&'a str>,
     /// One of [`extant_history::ALLOCATORS`].
-    pub(super) allocator: Option<&'a str>,
+    pub(crate) allocator: Option<&'a str>,
+}
+
+impl VolumeSpec {
+    /// The first setting that contradicts another, by name.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let problem = match self {
+            Self { each_disk: true, chunk_bytes: Some(_), .. } => {
+                "each_disk: one volume over all disks is another thing; leave chunk_bytes out"
+            }
+            Self { each_disk: true, disk: Some(_), .. } => {
+                "each_disk: one volume on one disk is another thing; leave disk out"
+            }
+            Self { each_disk: true, fs: FileSystem::None | FileSystem::Xfs, .. } => {
+                "each_disk: such volumes are real ones; give ext2, ext3 or ext4 as fs"
+            }
+            Self { chunk_bytes: Some(_), disk: Some(_), .. } => {
+                "chunk_bytes: all disks are striped; leave disk out"
+            }
+            _ => return None,
+        };
+        Some(problem.to_owned())
+    }
+
+    /// The first of a row's policies that does not go with it, by name.
+    pub(crate) fn fault_with(&self, policies: Policies<'_>) -> Option<String> {
+        let Policies { direct_io, allocator } = policies;
+        let direct_io = direct_io.filter(|name| *name != extant_history::OUR_DIRECT_IO);
+        let allocator = allocator.filter(|name| *name != extant_history::OUR_ALLOCATOR);
+        let named = direct_io.map(|name| ("direct_io", name)).or(allocator.map(|name| ("allocator", name)));
+        let (key, name) = named.filter(|_| self.each_disk)?;
+        Some(format!(
+            "{key}: \"{name}\" does not use the page cache that several volumes share; leave {key} out"
+        ))
+    }
 }
 
 /// Allocation groups of an xfs volume (mkfs.xfs's default before 2.9).
@@ -112,7 +152,7 @@ pub(super) struct OnMachine {
     device: Arc<dyn Device>,
     pieces: Pieces,
     kernel: Kernel,
-    made: Option<Made>,
+    made: Option<Arc<Made>>,
     ours: Option<Volume>,
     linux: Option<extant_history::direct::Direct>,
     placed: Option<(Arc<PlacedFiles>, u64)>,
@@ -120,9 +160,10 @@ pub(super) struct OnMachine {
 }
 
 impl OnMachine {
-    /// Makes the volume on the machine's disks and opens it.
-    pub(super) fn new(
+    /// Puts the volume that was made on the machine's disks and opens it.
+    fn new(
         spec: VolumeSpec,
+        made: Option<Arc<Made>>,
         policies: Policies<'_>,
         is_direct: bool,
         sim: &Sim,
@@ -148,7 +189,6 @@ impl OnMachine {
             let problem = format!("its {} bytes do not fit {}", spec.bytes, device.limits().name);
             return Err(RunError::Volume(problem));
         }
-        let made = contents::make(&spec).map_err(failed)?;
         if let Some(made) = &made {
             let load = async {
                 for (at, bytes) in &made.data {
@@ -212,7 +252,7 @@ impl OnMachine {
     /// A file of this name, which does not exist yet; nothing on a device without a file system.
     pub(super) fn make_file(&self, sim: &Sim, name: &str) -> Result<Option<OnVolume>, RunError> {
         if let Some(policy) = self.linux {
-            let map: Box<dyn BlockMap> = match (&self.made, self.spec.fs) {
+            let map: Box<dyn BlockMap> = match (self.made.as_deref(), self.spec.fs) {
                 (Some(made), FileSystem::Ext2 | FileSystem::Ext3) => {
                     Box::new(Ext3Map::new(made.free.iter().cloned(), BLOCK_BYTES))
                 }
@@ -247,7 +287,7 @@ impl OnMachine {
     }
 
     /// Counts so far, apart from commands.
-    pub(super) fn counts(&self) -> OnDevice {
+    fn counts(&self) -> OnDevice {
         let placed = self.placed.as_ref();
         OnDevice {
             sent: *self.sent.lock(),
@@ -259,7 +299,7 @@ impl OnMachine {
     }
 
     /// Writes back all that the files have in the cache, and makes it durable.
-    pub(super) fn drain(&self, sim: &Sim) -> Result<(), RunError> {
+    fn drain(&self, sim: &Sim) -> Result<(), RunError> {
         let rt = sim.rt();
         let result = match (&self.placed, &self.ours) {
             (Some((files, _)), _) => {
@@ -274,27 +314,9 @@ impl OnMachine {
         result.map_err(RunError::Volume)
     }
 
-    /// The layout of files that were written back, and the time to read them past the cache.
-    pub(super) fn reread<'a>(
-        &self,
-        sim: &Sim,
-        files: impl Iterator<Item = &'a OnVolume>,
-    ) -> Result<Layout, RunError> {
-        let rt = sim.rt();
-        let all = async {
-            let mut layout = Layout::default();
-            for file in files {
-                let runs = file.runs().await.map_err(|error| error.to_string())?;
-                layout.read(rt, &*self.device, &runs).await.map_err(|error| error.to_string())?;
-            }
-            Ok(layout)
-        };
-        rt.block_on(all)?.map_err(RunError::Volume)
-    }
-
     /// Leaves the volume clean.
     #[cfg(test)]
-    pub(super) fn close(self, sim: &Sim) -> Result<(), RunError> {
+    fn close(self, sim: &Sim) -> Result<(), RunError> {
         match self.ours {
             Some(volume) => {
                 sim.rt().block_on(volume.close())?.map_err(|error| RunError::Volume(error.to_string()))

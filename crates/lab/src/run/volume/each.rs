@@ -1,0 +1,101 @@
+//! The volumes of a run: one, on a disk or over all of them, or one on each disk.
+
+use super::{Layout, OnDevice, OnMachine, OnVolume, Policies, VolumeSpec, contents};
+use crate::run::RunError;
+use extant_block::Device;
+use extant_cache::PageCache;
+use extant_iosched::Queue;
+use extant_sim::Sim;
+use std::sync::Arc;
+
+/// The volumes of a run.
+pub(in crate::run) struct Volumes {
+    all: Vec<OnMachine>,
+    /// The disk of each, where each disk has one.
+    disks: Vec<String>,
+}
+
+impl Volumes {
+    /// Makes them on the machine's disks, all with the same contents, and opens them.
+    pub(in crate::run) fn new(
+        spec: VolumeSpec,
+        policies: Policies<'_>,
+        is_direct: bool,
+        sim: &Sim,
+        queues: &[Arc<Queue>],
+        cache: Option<&PageCache>,
+    ) -> Result<Self, RunError> {
+        if let Some(problem) = spec.fault().or_else(|| spec.fault_with(policies)) {
+            return Err(RunError::Volume(problem));
+        }
+        let made = contents::make(&spec).map_err(RunError::Volume)?.map(Arc::new);
+        let on = |spec| OnMachine::new(spec, made.clone(), policies, is_direct, sim, queues, cache);
+        if !spec.each_disk {
+            return Ok(Self { all: vec![on(spec)?], disks: Vec::new() });
+        }
+        let disks: Vec<String> = queues.iter().map(|queue| queue.limits().name.clone()).collect();
+        let on_disk =
+            |disk: &String| on(VolumeSpec { each_disk: false, disk: Some(disk.clone()), ..spec.clone() });
+        Ok(Self { all: disks.iter().map(on_disk).collect::<Result<_, _>>()?, disks })
+    }
+
+    /// The volume that a file is on, by its place among them.
+    pub(in crate::run) fn place_of(&self, name: &str) -> Result<usize, RunError> {
+        if self.disks.is_empty() {
+            return Ok(0);
+        }
+        let called = |part: &str| self.disks.iter().position(|disk| disk == part);
+        if name.starts_with("/dev/") {
+            let problem =
+                format!("{name} is a disk that has a volume; give a file on it, such as /mnt/sda/file");
+            return Err(RunError::Volume(problem));
+        }
+        name.split('/').find_map(called).ok_or_else(|| {
+            let known = self.disks.join(", ");
+            RunError::Volume(format!("the path {name} names none of the disks that have volumes: {known}"))
+        })
+    }
+
+    /// One of them.
+    pub(in crate::run) fn at(&self, place: usize) -> &OnMachine {
+        &self.all[place]
+    }
+
+    /// Writes back all that their files have in the cache, and makes it durable.
+    pub(in crate::run) fn drain(&self, sim: &Sim) -> Result<(), RunError> {
+        self.all.iter().try_for_each(|volume| volume.drain(sim))
+    }
+
+    /// The layout of files that were written back, each with the place of its volume, and the time to read one after the other
+    /// past the cache.
+    pub(in crate::run) fn reread<'a>(
+        &self,
+        sim: &Sim,
+        files: impl Iterator<Item = (usize, &'a OnVolume)>,
+    ) -> Result<Layout, RunError> {
+        let rt = sim.rt();
+        let all = async {
+            let mut layout = Layout::default();
+            for (place, file) in files {
+                let runs = file.runs().await.map_err(|error| error.to_string())?;
+                let device = self.all[place].device();
+                layout.read(rt, &**device, &runs).await.map_err(|error| error.to_string())?;
+            }
+            Ok(layout)
+        };
+        rt.block_on(all)?.map_err(RunError::Volume)
+    }
+
+    /// Counts so far, apart from commands.
+    pub(in crate::run) fn counts(&self) -> OnDevice {
+        // Where there are several, no policy of history is at work on them.
+        let pieces = self.all.iter().map(|volume| volume.counts().pieces).sum();
+        OnDevice { pieces, ..self.all.first().map(OnMachine::counts).unwrap_or_default() }
+    }
+
+    /// Leaves them clean.
+    #[cfg(test)]
+    pub(super) fn close(self, sim: &Sim) -> Result<(), RunError> {
+        self.all.into_iter().try_for_each(|volume| volume.close(sim))
+    }
+}
