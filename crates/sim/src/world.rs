@@ -83,7 +83,8 @@ impl Wake for TaskWaker {
 
 impl SimWorld {
     pub(crate) fn new(config: SimConfig, tracer: Tracer) -> Arc<Self> {
-        let core = Core::new(config.machine.processors.clone(), tracer.clone());
+        let tick = Nanos(1_000_000_000 / u64::from(config.machine.kernel.hz));
+        let core = Core::new(config.machine.processors.clone(), tick, tracer.clone());
         let prices = PriceList::new(config.machine.prices.clone());
         Arc::new_cyclic(|me| Self {
             config,
@@ -129,7 +130,15 @@ impl SimWorld {
         }
         // A task that wakes itself is told now: its stretch, with whatever it was charged so far, ends first anyway.
         let at = if waker == Some(id) { core.now } else { self.local_time() };
-        core.wake(id, at);
+        core.wake(id, at, self.waking_processor());
+    }
+
+    /// The processor on which a wake-up happens now: the running task's, or that of an interrupt.
+    fn waking_processor(&self) -> u32 {
+        match self.current() {
+            Some(_) => self.processor.load(Relaxed),
+            None => self.config.machine.processors.interrupt_processor,
+        }
     }
 
     /// The world cannot go on. Unwinds out of the task that caused it, which might otherwise never return.
@@ -194,7 +203,7 @@ impl SimWorld {
         core.main = Some(id);
         core.fatal = None;
         let now = core.now;
-        core.wake(id, now);
+        core.wake(id, now, self.waking_processor());
         loop {
             match core.step() {
                 Step::Poll { id, processor } => {
@@ -246,7 +255,7 @@ impl SimWorld {
 
     pub(crate) fn spent(&self) -> Vec<Spent> {
         let mut all = self.prices.spent();
-        let Stats { switches, wakes, .. } = self.core.lock().stats;
+        let Stats { switches, wakes, migrations, .. } = self.core.lock().stats;
         let model = &self.config.machine.processors;
         let of = |key, units: u64, each: Nanos| Spent {
             layer: "processors",
@@ -257,6 +266,9 @@ impl SimWorld {
         };
         all.push(of("context_switch_ns", switches, model.context_switch));
         all.push(of("wake_ns", wakes, model.wake));
+        if model.migration > Nanos::ZERO {
+            all.push(of("migration_ns", migrations, model.migration));
+        }
         all
     }
 
@@ -306,7 +318,7 @@ impl World for SimWorld {
         if self.tracer.is_on() {
             self.tracer.record(at, self.origin(), Event::TaskSpawned { spawned: id.serial });
         }
-        core.wake(id, at);
+        core.wake(id, at, self.waking_processor());
     }
 
     fn block_on(&self, main: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Result<(), RtError> {
