@@ -208,10 +208,13 @@ impl Core {
     /// Makes sure that the processor looks for work of others at its next tick that is due. While nothing waits anywhere,
     /// nothing is armed: such a tick can only find balance, which makes the interval longer.
     pub(super) fn arm_balance(&mut self, number: u32) {
-        if !self.is_per_processor() || self.processors.len() == 1 || self.queued == 0 {
+        if !self.is_per_processor() || self.processors.len() == 1 {
             return;
         }
         if self.processors[number as usize].balance.armed.is_none() {
+            if self.queued == 0 {
+                return;
+            }
             let (tick, interval) = (self.tick_number(number), self.interval_ticks(number));
             let balance = &mut self.processors[number as usize].balance;
             let skipped = tick.saturating_sub(balance.last_tick) / interval;

@@ -11,6 +11,8 @@ mod events;
 mod processors;
 mod queue_of_tasks;
 mod tasks;
+#[cfg(test)]
+mod tests;
 
 use crate::event::Event;
 use crate::machine::{Processors, RunQueues};
@@ -287,65 +289,73 @@ impl Core {
     /// Goes on to whatever the world has to do next.
     pub(crate) fn step(&mut self) -> Step {
         loop {
-            if self.main_ended {
-                self.main_ended = false;
-                return Step::Done;
+            if let Some(step) = self.advance() {
+                return step;
             }
-            if let Some(processor) = self.to_poll.pop_front() {
-                let index = self.processors[processor as usize].task;
-                let serial = self.task(index).serial;
-                self.stats.polls += 1;
-                self.polls_at_once += 1;
-                return Step::Poll { id: TaskId { index, serial }, processor };
+        }
+    }
+
+    /// The next step, or one event on the way to it.
+    fn advance(&mut self) -> Option<Step> {
+        if self.main_ended {
+            self.main_ended = false;
+            return Some(Step::Done);
+        }
+        if let Some(processor) = self.to_poll.pop_front() {
+            let index = self.processors[processor as usize].task;
+            let serial = self.task(index).serial;
+            self.stats.polls += 1;
+            self.polls_at_once += 1;
+            return Some(Step::Poll { id: TaskId { index, serial }, processor });
+        }
+        let Some((at, event)) = self.events.pop() else { return Some(Step::Stuck) };
+        match event {
+            Happening::Processor { number, turn } => {
+                if self.processors[number as usize].turn == turn {
+                    self.happens(at);
+                    match self.processors[number as usize].phase {
+                        Phase::Switching(_) => self.begin(number),
+                        _ => self.settle(number),
+                    }
+                }
             }
-            let Some((at, event)) = self.events.pop() else { return Step::Stuck };
-            match event {
-                Happening::Processor { number, turn } => {
-                    if self.processors[number as usize].turn == turn {
-                        self.happens(at);
-                        match self.processors[number as usize].phase {
-                            Phase::Switching(_) => self.begin(number),
-                            _ => self.settle(number),
+            Happening::Wake(id, waker) => {
+                self.happens(at);
+                self.woken(id, Nanos::ZERO, waker);
+            }
+            Happening::Balance { number, turn } => {
+                if self.balance_is_due(number, turn) {
+                    self.happens(at);
+                    self.balance_tick(number);
+                }
+            }
+            Happening::Timer { slot, turn } => match self.take_timer(slot, turn) {
+                None => self.stale = self.stale.saturating_sub(1),
+                Some(target) => {
+                    self.happens(at);
+                    match target {
+                        Target::Task(id) if self.is_alive(id) => {
+                            let processor = self.task(id.index).processor;
+                            let delay = self.steal(processor, self.model.timer_interrupt);
+                            self.woken(id, delay, processor);
+                        }
+                        Target::Task(_) => {}
+                        Target::Waker(waker) => {
+                            self.steal(self.model.interrupt_processor, self.model.timer_interrupt);
+                            return Some(Step::Wake(waker));
                         }
                     }
                 }
-                Happening::Wake(id, waker) => {
-                    self.happens(at);
-                    self.woken(id, Nanos::ZERO, waker);
-                }
-                Happening::Balance { number, turn } => {
-                    if self.balance_is_due(number, turn) {
-                        self.happens(at);
-                        self.balance_tick(number);
-                    }
-                }
-                Happening::Timer { slot, turn } => match self.take_timer(slot, turn) {
-                    None => self.stale = self.stale.saturating_sub(1),
-                    Some(target) => {
-                        self.happens(at);
-                        match target {
-                            Target::Task(id) if self.is_alive(id) => {
-                                let processor = self.task(id.index).processor;
-                                let delay = self.steal(processor, self.model.timer_interrupt);
-                                self.woken(id, delay, processor);
-                            }
-                            Target::Task(_) => {}
-                            Target::Waker(waker) => {
-                                self.steal(self.model.interrupt_processor, self.model.timer_interrupt);
-                                return Step::Wake(waker);
-                            }
-                        }
-                    }
-                },
-                Happening::Call(slot) => {
-                    self.happens(at);
-                    self.free_calls.push(slot);
-                    if let Some(call) = self.calls[slot as usize].take() {
-                        return Step::Call(call);
-                    }
+            },
+            Happening::Call(slot) => {
+                self.happens(at);
+                self.free_calls.push(slot);
+                if let Some(call) = self.calls[slot as usize].take() {
+                    return Some(Step::Call(call));
                 }
             }
         }
+        None
     }
 
     /// Takes the main task out of a world that cannot go on.
