@@ -58,7 +58,7 @@ pub enum RunQueues {
     PerProcessor,
 }
 
-/// What a wake-up does to the task that has the processor, beyond what their classes say.
+/// Priorities among normal tasks, which decide about the processor when one of them is woken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wakeup {
     /// Nothing: normal tasks are equals, and run in turn.
@@ -124,9 +124,15 @@ pub struct Processors {
     /// Whether normal tasks have priorities (`wakeup`: "none", which is the default, or "o1", with queues for each processor
     /// alone).
     pub wakeup: Wakeup,
+    /// With queues for each processor: whether a woken task may go to its waker's processor (`wake_affine`, which the file may
+    /// leave out; kernel: `SD_WAKE_AFFINE` and `SD_WAKE_BALANCE`, since 2.6.7). Otherwise it goes where it ran last, as before.
+    pub wake_affine: bool,
     /// Paid by a processor that runs a task which ran on another last, whose caches have its data (`migration_ns`); 0 where the
     /// file does not say.
     pub migration: Nanos,
+    /// Paid by the taker of a [`SpinLock`](extant_rt::SpinLock) that another processor has, once it is free: its line comes from
+    /// there (`lock_contended_ns`); 0 where the file does not say.
+    pub lock_contended: Nanos,
 }
 
 /// A machine's page cache: the table `[memory]` of its file, all in bytes.
@@ -273,7 +279,9 @@ impl Machine {
                 },
                 run_queues: t.maybe_choice("run_queues", &RUN_QUEUES)?.unwrap_or_default(),
                 wakeup: t.maybe_choice("wakeup", &WAKEUPS)?.unwrap_or_default(),
+                wake_affine: t.maybe_flag("wake_affine")?.unwrap_or(true),
                 migration: span(t.maybe_picoseconds("migration_ns")?.unwrap_or(0)),
+                lock_contended: span(t.maybe_picoseconds("lock_contended_ns")?.unwrap_or(0)),
             };
             if (processors.run_queues, processors.wakeup) == (RunQueues::Shared, Wakeup::O1) {
                 let problem = "\"o1\" wants run_queues = \"per processor\": a shared queue has no current task to preempt";
@@ -309,7 +317,9 @@ impl Machine {
                 interrupt_processor: 0,
                 run_queues: RunQueues::Shared,
                 wakeup: Wakeup::None,
+                wake_affine: true,
                 migration: Nanos::ZERO,
+                lock_contended: Nanos::ZERO,
             },
             memory: None,
             kernel: KernelSpec::default(),

@@ -143,12 +143,12 @@ impl Core {
 
     /// The processor that a woken task shall run on.
     pub(super) fn place(&mut self, index: u32, waker: u32) -> u32 {
-        let now = self.now;
+        let (now, is_affine) = (self.now, self.model.wake_affine);
         let task = self.task(index);
         let (last, is_hot) = (task.processor, now - task.slept_at < HOT);
         match task.ran_on {
             None => waker,
-            Some(_) if last == waker => last,
+            Some(_) if last == waker || !is_affine => last,
             Some(_) => {
                 let (load, waker_load) = (self.load_between(last).0, self.load_between(waker).1);
                 if follows_waker(load, waker_load, is_hot) { waker } else { last }

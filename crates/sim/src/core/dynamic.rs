@@ -1,4 +1,4 @@
-//! Dynamic priorities of normal tasks, as Linux 2.6's O(1) scheduler gave them: who sleeps gains, who runs loses.
+//! Dynamic priorities of normal tasks, as Linux 2.6's O(1) scheduler gave them: sleep raises a task, and running lowers it.
 //!
 //! Source: `recalc_task_prio`, `effective_prio`, `scheduler_tick` of kernel/sched.c, 2.6.7. Left out: nice values, the credit
 //! for the time between a wake-up and its turn (`activated` 1 and 2), the interactive credit, the round robin of interactive

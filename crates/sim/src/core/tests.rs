@@ -13,7 +13,7 @@ fn processors(count: usize, preemption: Preemption) -> Processors {
     processors
 }
 
-/// What a task does at its next poll.
+/// A task's next poll.
 #[derive(Clone)]
 struct Act {
     /// Processor time.
@@ -134,6 +134,17 @@ fn a_task_that_is_woken_by_an_idle_processor_runs_there() {
     bench.run_lists(&[&[10, 1]]);
     assert_eq!(in_ms(&bench), [(0, 0, 1), (100, 0, 2)]);
     assert_eq!(bench.core.stats.migrations, 1);
+}
+
+#[test]
+fn without_affine_wake_ups_a_task_stays_where_it_ran() {
+    let mut model = processors(4, Preemption::None);
+    model.wake_affine = false;
+    let mut bench = Bench::new(model, &[Class::Normal]);
+    bench.wake(0, Nanos::ZERO, 1);
+    bench.wake(0, MS(100), 2);
+    bench.run_lists(&[&[10, 1]]);
+    assert_eq!(in_ms(&bench), [(0, 0, 1), (100, 0, 1)]);
 }
 
 #[test]
