@@ -36,7 +36,7 @@ mod world;
 pub use crate::core::Stats;
 pub use event::Event;
 pub use jitter::Jitter;
-pub use machine::{KernelSpec, Machine, MemorySpec, Preemption, Processors};
+pub use machine::{KernelSpec, Machine, MemorySpec, Preemption, Processors, RunQueues, Wakeup};
 pub use prices::Spent;
 pub use settings::Setting;
 pub use table::ModelError;

@@ -47,6 +47,33 @@ impl fmt::Display for Preemption {
     }
 }
 
+/// Where tasks that can run wait for a processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RunQueues {
+    /// In one queue: any processor takes the next task.
+    #[default]
+    Shared,
+    /// Each processor has its own, as Linux has had since 2.6: a woken task goes to the one that it ran on last, or to its
+    /// waker's; a processor that has nothing to do takes from the fullest.
+    PerProcessor,
+}
+
+/// Priorities among normal tasks, which decide about the processor when one of them is woken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wakeup {
+    /// Nothing: normal tasks are equals, and run in turn.
+    #[default]
+    None,
+    /// Normal tasks have the dynamic priorities of Linux 2.6 to 2.6.22 (the O(1) scheduler): one that has slept more goes first,
+    /// and takes the processor where the preemption mode lets it.
+    O1,
+}
+
+/// Values of a key of a machine's file, by their names there.
+const RUN_QUEUES: [(&str, RunQueues); 2] =
+    [("shared", RunQueues::Shared), ("per processor", RunQueues::PerProcessor)];
+const WAKEUPS: [(&str, Wakeup); 2] = [("none", Wakeup::None), ("o1", Wakeup::O1)];
+
 /// Longer files are something else, or have no end.
 const MOST_FILE_BYTES: u64 = 1 << 20;
 
@@ -92,6 +119,20 @@ pub struct Processors {
     /// The processor that devices interrupt (`interrupt_processor`; kernel: `/proc/irq/*/smp_affinity`); the first, 0, where the
     /// file does not say.
     pub interrupt_processor: u32,
+    /// Where tasks wait for a processor (`run_queues`: "shared", which is the default, or "per processor").
+    pub run_queues: RunQueues,
+    /// Whether normal tasks have priorities (`wakeup`: "none", which is the default, or "o1", with queues for each processor
+    /// alone).
+    pub wakeup: Wakeup,
+    /// With queues for each processor: whether a woken task may go to its waker's processor (`wake_affine`, which the file may
+    /// leave out; kernel: `SD_WAKE_AFFINE` and `SD_WAKE_BALANCE`, since 2.6.7). Otherwise it goes where it ran last, as before.
+    pub wake_affine: bool,
+    /// Paid by a processor that runs a task which ran on another last, whose caches have its data (`migration_ns`); 0 where the
+    /// file does not say.
+    pub migration: Nanos,
+    /// Paid by the taker of a [`SpinLock`](extant_rt::SpinLock) that another processor has, once it is free: its line comes from
+    /// there (`lock_contended_ns`); 0 where the file does not say.
+    pub lock_contended: Nanos,
 }
 
 /// A machine's page cache: the table `[memory]` of its file, all in bytes.
@@ -236,7 +277,16 @@ impl Machine {
                         return Err(t.error("interrupt_processor", problem));
                     }
                 },
+                run_queues: t.maybe_choice("run_queues", &RUN_QUEUES)?.unwrap_or_default(),
+                wakeup: t.maybe_choice("wakeup", &WAKEUPS)?.unwrap_or_default(),
+                wake_affine: t.maybe_flag("wake_affine")?.unwrap_or(true),
+                migration: span(t.maybe_picoseconds("migration_ns")?.unwrap_or(0)),
+                lock_contended: span(t.maybe_picoseconds("lock_contended_ns")?.unwrap_or(0)),
             };
+            if (processors.run_queues, processors.wakeup) == (RunQueues::Shared, Wakeup::O1) {
+                let problem = "\"o1\" wants run_queues = \"per processor\": a shared queue has no current task to preempt";
+                return Err(t.error("wakeup", problem));
+            }
             if processors.timeslice == Nanos::ZERO {
                 return Err(t.error("timeslice_ns", "a time slice of nothing lets nobody run"));
             }
@@ -265,6 +315,11 @@ impl Machine {
                 idle_exit: Nanos::ZERO,
                 timer_interrupt: Nanos::ZERO,
                 interrupt_processor: 0,
+                run_queues: RunQueues::Shared,
+                wakeup: Wakeup::None,
+                wake_affine: true,
+                migration: Nanos::ZERO,
+                lock_contended: Nanos::ZERO,
             },
             memory: None,
             kernel: KernelSpec::default(),

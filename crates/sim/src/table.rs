@@ -183,6 +183,28 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// One of these words, by what they stand for.
+    pub(crate) fn maybe_choice<T: Copy>(
+        &mut self,
+        key: &'static str,
+        choices: &[(&str, T)],
+    ) -> Result<Option<T>, ModelError> {
+        if !self.table.contains_key(key) {
+            return Ok(self.skip(key));
+        }
+        let word = self.string(key)?;
+        let found = choices.iter().find(|(name, _)| *name == word);
+        found.map(|(_, value)| Some(*value)).ok_or_else(|| {
+            let names: Vec<String> = choices.iter().map(|(name, _)| format!("{name:?}")).collect();
+            self.error(key, format!("{word:?} is not one of {}", names.join(", ")))
+        })
+    }
+
+    /// As [`Self::picoseconds`], of a key that may be left out.
+    pub(crate) fn maybe_picoseconds(&mut self, key: &'static str) -> Result<Option<u64>, ModelError> {
+        if self.table.contains_key(key) { self.picoseconds(key).map(Some) } else { Ok(self.skip(key)) }
+    }
+
     /// A whole number that is not negative.
     pub(crate) fn whole(&mut self, key: &'static str) -> Result<u64, ModelError> {
         match self.get(key)?.get_ref() {

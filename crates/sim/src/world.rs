@@ -83,7 +83,8 @@ impl Wake for TaskWaker {
 
 impl SimWorld {
     pub(crate) fn new(config: SimConfig, tracer: Tracer) -> Arc<Self> {
-        let core = Core::new(config.machine.processors.clone(), tracer.clone());
+        let tick = Nanos(1_000_000_000 / u64::from(config.machine.kernel.hz));
+        let core = Core::new(config.machine.processors.clone(), tick, tracer.clone());
         let prices = PriceList::new(config.machine.prices.clone());
         Arc::new_cyclic(|me| Self {
             config,
@@ -129,7 +130,15 @@ impl SimWorld {
         }
         // A task that wakes itself is told now: its stretch, with whatever it was charged so far, ends first anyway.
         let at = if waker == Some(id) { core.now } else { self.local_time() };
-        core.wake(id, at);
+        core.wake(id, at, self.waking_processor());
+    }
+
+    /// The processor on which a wake-up happens now: the running task's, or that of an interrupt.
+    fn waking_processor(&self) -> u32 {
+        match self.current() {
+            Some(_) => self.processor.load(Relaxed),
+            None => self.config.machine.processors.interrupt_processor,
+        }
     }
 
     /// The world cannot go on. Unwinds out of the task that caused it, which might otherwise never return.
@@ -194,7 +203,7 @@ impl SimWorld {
         core.main = Some(id);
         core.fatal = None;
         let now = core.now;
-        core.wake(id, now);
+        core.wake(id, now, self.waking_processor());
         loop {
             match core.step() {
                 Step::Poll { id, processor } => {
@@ -246,7 +255,7 @@ impl SimWorld {
 
     pub(crate) fn spent(&self) -> Vec<Spent> {
         let mut all = self.prices.spent();
-        let Stats { switches, wakes, .. } = self.core.lock().stats;
+        let Stats { switches, wakes, migrations, lock_waits, lock_wait, .. } = self.core.lock().stats;
         let model = &self.config.machine.processors;
         let of = |key, units: u64, each: Nanos| Spent {
             layer: "processors",
@@ -257,6 +266,13 @@ impl SimWorld {
         };
         all.push(of("context_switch_ns", switches, model.context_switch));
         all.push(of("wake_ns", wakes, model.wake));
+        if model.migration > Nanos::ZERO {
+            all.push(of("migration_ns", migrations, model.migration));
+        }
+        if lock_waits > 0 {
+            all.push(Spent { time: lock_wait, ..of("lock_wait_ns", lock_waits, Nanos::ZERO) });
+            all.push(of("lock_contended_ns", lock_waits, model.lock_contended));
+        }
         all
     }
 
@@ -306,7 +322,7 @@ impl World for SimWorld {
         if self.tracer.is_on() {
             self.tracer.record(at, self.origin(), Event::TaskSpawned { spawned: id.serial });
         }
-        core.wake(id, at);
+        core.wake(id, at, self.waking_processor());
     }
 
     fn block_on(&self, main: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Result<(), RtError> {
@@ -346,6 +362,22 @@ impl World for SimWorld {
             return self.too_long(Nanos(after.saturating_sub(start)));
         }
         self.clock.store(after, Relaxed);
+    }
+
+    fn poll_began(&self) -> Nanos {
+        self.core.lock().now
+    }
+
+    fn spin(&self, span: Nanos, is_first: bool) {
+        let transfer = if is_first { self.config.machine.processors.lock_contended } else { Nanos::ZERO };
+        self.charge(Charge::Time(span.saturating_add(transfer)));
+        let stats = &mut self.core.lock().stats;
+        stats.lock_waits += u64::from(is_first);
+        stats.lock_wait += span;
+    }
+
+    fn catch_up(&self) -> bool {
+        self.current().is_some_and(|id| self.core.lock().catches_up(id, self.local_time()))
     }
 
     fn timer(&self, at: Nanos, waker: &Waker) -> TimerId {

@@ -1,7 +1,7 @@
 //! Machine models: what is read, and how mistakes are refused.
 
 use extant_rt::{Cpu, Nanos, RtError};
-use extant_sim::{KernelSpec, Machine, Preemption, Setting, Sim};
+use extant_sim::{KernelSpec, Machine, Preemption, RunQueues, Setting, Sim, Wakeup};
 use std::path::{Path, PathBuf};
 
 extant_rt::costs! {
@@ -243,4 +243,26 @@ fn a_setting_replaces_one_value_wherever_the_key_stands() {
         let error = slip.parse::<Setting>().unwrap_err();
         assert_eq!(error, format!("\"{slip}\" is not KEY=VALUE, such as hz=250"));
     }
+}
+
+#[test]
+fn a_file_may_say_how_tasks_find_a_processor_and_most_do_not() {
+    let plain = with_settings(&[]).unwrap().processors;
+    assert_eq!((plain.run_queues, plain.wakeup), (RunQueues::Shared, Wakeup::None));
+    assert_eq!((plain.migration, plain.lock_contended), (Nanos::ZERO, Nanos::ZERO));
+    let settings = [
+        "run_queues=per processor",
+        "wakeup=o1",
+        "migration_ns=1500.2",
+        "lock_contended_ns=300",
+        "wake_affine=false",
+    ];
+    let set = with_settings(&settings).unwrap().processors;
+    assert_eq!((set.run_queues, set.wakeup, set.wake_affine), (RunQueues::PerProcessor, Wakeup::O1, false));
+    assert_eq!((set.migration, set.lock_contended), (Nanos(1_501), Nanos(300)));
+    let error = with_settings(&["run_queues=per core"]).unwrap_err();
+    let expected = "run_queues: \"per core\" is not one of \"shared\", \"per processor\"";
+    assert!(error.ends_with(expected), "{error}");
+    let error = with_settings(&["wakeup=o1"]).unwrap_err();
+    assert!(error.contains("wakeup: \"o1\" wants run_queues = \"per processor\""), "{error}");
 }

@@ -5,16 +5,23 @@
 //! or ready again, and only then (or, under full preemption, anywhere in between) can another task have the processor.
 //! An effect of a task on others during its poll happens at the instant that its charges had reached.
 
+mod balance;
+mod dynamic;
 mod events;
 mod processors;
+mod queue_of_tasks;
 mod tasks;
+#[cfg(test)]
+mod tests;
 
 use crate::event::Event;
-use crate::machine::Processors;
+use crate::machine::{Processors, RunQueues};
 use crate::queue::EventQueue;
+use balance::Balance;
+use dynamic::Sleepiness;
 use extant_rt::{Class, Nanos, Origin, RtError, TaskFuture, TaskUsage, Tracer, WaitsOn};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use queue_of_tasks::{Rank, TaskQueue};
+use std::collections::VecDeque;
 use std::task::Waker;
 
 /// A task's place in the table of tasks, and its number in order of spawning, from 1.
@@ -51,11 +58,23 @@ struct Task {
     woken: bool,
     /// Its last poll ended at a point where it only offered its processor.
     offered: bool,
+    /// Its last poll ended so that the time charged may pass, and for nothing else.
+    catches_up: bool,
     /// The rest of a stretch that was cut short.
     owed: Nanos,
     /// Set between a poll and the end of its stretch.
     after: Option<After>,
+    /// That on which it runs, or is to run.
     processor: u32,
+    /// That on which it ran last.
+    ran_on: Option<u32>,
+    slept_at: Nanos,
+    /// Where priorities are dynamic: its place among the others, what that follows from, the part of its time slice that is
+    /// used, and whether the slice ended since it was given its processor.
+    rank: Rank,
+    sleepiness: Sleepiness,
+    slice_used: Nanos,
+    expired: bool,
     /// Processor time used since it was last given a processor, up to the last poll.
     stint: Nanos,
     /// Its use of the processors since it began, up to the last poll.
@@ -86,12 +105,24 @@ struct Processor {
     /// Makes events for a phase that was cut short stale.
     turn: u32,
     busy: Nanos,
+    balance: Balance,
 }
 
 enum Happening {
-    Wake(TaskId),
-    Timer { slot: u32, turn: u32 },
-    Processor { number: u32, turn: u32 },
+    /// A task is woken from this processor.
+    Wake(TaskId, u32),
+    Timer {
+        slot: u32,
+        turn: u32,
+    },
+    Processor {
+        number: u32,
+        turn: u32,
+    },
+    Balance {
+        number: u32,
+        turn: u32,
+    },
     Call(u32),
 }
 
@@ -137,8 +168,18 @@ pub struct Stats {
     pub interrupts: Nanos,
     /// Wake-ups that a task paid for.
     pub wakes: u64,
-    /// Times an idle processor was given a task (kernel: calls of `schedule()` by `cpu_idle`).
+    /// Times an idle processor was given a task (kernel: calls of `schedule()` by `cpu_idle`): by a wake-up or, with queues for
+    /// each processor, by a tick that found a task elsewhere. A tick that finds none leaves the processor in `cpu_idle`, and one
+    /// that takes a task over before it is idle was never there.
     pub idle_exits: u64,
+    /// Times a task was given another processor than it ran on last.
+    pub migrations: u64,
+    /// Tasks that a processor took from the queue of another.
+    pub pulled: u64,
+    /// Takes of a [`SpinLock`](extant_rt::SpinLock) that another processor had.
+    pub lock_waits: u64,
+    /// Time spent spinning for these.
+    pub lock_wait: Nanos,
     /// Time each processor spent with tasks, switches and interrupts.
     pub busy: Vec<Nanos>,
 }
@@ -154,11 +195,14 @@ pub(crate) struct Core {
     /// One bit a processor, set while it is idle.
     idle: Vec<u64>,
     to_poll: VecDeque<u32>,
-    realtime: BTreeMap<(Reverse<u8>, i64), u32>,
-    normal: VecDeque<u32>,
-    background: VecDeque<u32>,
-    /// Orders equal real-time tasks; grows at the back, shrinks at the front.
-    realtime_order: (i64, i64),
+    /// One for all processors, or one for each.
+    queues: Vec<TaskQueue>,
+    /// Tasks in all queues.
+    queued: usize,
+    /// Length of a tick.
+    tick: Nanos,
+    /// Processors with a tick to come at which they look for work.
+    armed: usize,
     events: EventQueue<Happening>,
     timers: Vec<Timer>,
     free_timers: Vec<u32>,
@@ -173,10 +217,18 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(model: Processors, tracer: Tracer) -> Self {
+    /// All idle; `tick` is the time from one tick of the kernel to the next.
+    pub(crate) fn new(model: Processors, tick: Nanos, tracer: Tracer) -> Self {
         let count = model.count;
-        let processor =
-            || Processor { phase: Phase::Idle, task: 0, last_serial: 0, turn: 0, busy: Nanos::ZERO };
+        let queues = if model.run_queues == RunQueues::PerProcessor { count } else { 1 };
+        let processor = || Processor {
+            phase: Phase::Idle,
+            task: 0,
+            last_serial: 0,
+            turn: 0,
+            busy: Nanos::ZERO,
+            balance: Balance::default(),
+        };
         let mut idle = vec![0; count.div_ceil(64)];
         (0..count).for_each(|n| idle[n / 64] |= 1 << (n % 64));
         Self {
@@ -189,10 +241,10 @@ impl Core {
             processors: (0..count).map(|_| processor()).collect(),
             idle,
             to_poll: VecDeque::new(),
-            realtime: BTreeMap::new(),
-            normal: VecDeque::new(),
-            background: VecDeque::new(),
-            realtime_order: (0, 0),
+            queues: (0..queues).map(|_| TaskQueue::default()).collect(),
+            queued: 0,
+            tick,
+            armed: 0,
             events: EventQueue::new(),
             timers: Vec::new(),
             free_timers: Vec::new(),
@@ -243,68 +295,81 @@ impl Core {
     /// Goes on to whatever the world has to do next.
     pub(crate) fn step(&mut self) -> Step {
         loop {
-            if self.main_ended {
-                self.main_ended = false;
-                return Step::Done;
+            if let Some(step) = self.advance() {
+                return step;
             }
-            if let Some(processor) = self.to_poll.pop_front() {
-                let index = self.processors[processor as usize].task;
-                let serial = self.task(index).serial;
-                self.stats.polls += 1;
-                self.polls_at_once += 1;
-                return Step::Poll { id: TaskId { index, serial }, processor };
+        }
+    }
+
+    /// The next step, or one event on the way to it.
+    fn advance(&mut self) -> Option<Step> {
+        if self.main_ended {
+            self.main_ended = false;
+            return Some(Step::Done);
+        }
+        if let Some(processor) = self.to_poll.pop_front() {
+            let index = self.processors[processor as usize].task;
+            let serial = self.task(index).serial;
+            self.stats.polls += 1;
+            self.polls_at_once += 1;
+            return Some(Step::Poll { id: TaskId { index, serial }, processor });
+        }
+        let Some((at, event)) = self.events.pop() else { return Some(Step::Stuck) };
+        match event {
+            Happening::Processor { number, turn } => {
+                if self.processors[number as usize].turn == turn {
+                    self.happens(at);
+                    match self.processors[number as usize].phase {
+                        Phase::Switching(_) => self.begin(number),
+                        _ => self.settle(number),
+                    }
+                }
             }
-            let Some((at, event)) = self.events.pop() else { return Step::Stuck };
-            match event {
-                Happening::Processor { number, turn } => {
-                    if self.processors[number as usize].turn == turn {
-                        self.happens(at);
-                        match self.processors[number as usize].phase {
-                            Phase::Switching(_) => self.begin(number),
-                            _ => self.settle(number),
+            Happening::Wake(id, waker) => {
+                self.happens(at);
+                self.woken(id, Nanos::ZERO, waker);
+            }
+            Happening::Balance { number, turn } => {
+                if self.balance_is_due(number, turn) {
+                    self.happens(at);
+                    self.balance_tick(number);
+                }
+            }
+            Happening::Timer { slot, turn } => match self.take_timer(slot, turn) {
+                None => self.stale = self.stale.saturating_sub(1),
+                Some(target) => {
+                    self.happens(at);
+                    match target {
+                        Target::Task(id) if self.is_alive(id) => {
+                            let processor = self.task(id.index).processor;
+                            let delay = self.steal(processor, self.model.timer_interrupt);
+                            self.woken(id, delay, processor);
+                        }
+                        Target::Task(_) => {}
+                        Target::Waker(waker) => {
+                            self.steal(self.model.interrupt_processor, self.model.timer_interrupt);
+                            return Some(Step::Wake(waker));
                         }
                     }
                 }
-                Happening::Wake(id) => {
-                    self.happens(at);
-                    self.woken(id, Nanos::ZERO);
-                }
-                Happening::Timer { slot, turn } => match self.take_timer(slot, turn) {
-                    None => self.stale = self.stale.saturating_sub(1),
-                    Some(target) => {
-                        self.happens(at);
-                        match target {
-                            Target::Task(id) if self.is_alive(id) => {
-                                let processor = self.task(id.index).processor;
-                                let delay = self.steal(processor, self.model.timer_interrupt);
-                                self.woken(id, delay);
-                            }
-                            Target::Task(_) => {}
-                            Target::Waker(waker) => {
-                                self.steal(self.model.interrupt_processor, self.model.timer_interrupt);
-                                return Step::Wake(waker);
-                            }
-                        }
-                    }
-                },
-                Happening::Call(slot) => {
-                    self.happens(at);
-                    self.free_calls.push(slot);
-                    if let Some(call) = self.calls[slot as usize].take() {
-                        return Step::Call(call);
-                    }
+            },
+            Happening::Call(slot) => {
+                self.happens(at);
+                self.free_calls.push(slot);
+                if let Some(call) = self.calls[slot as usize].take() {
+                    return Some(Step::Call(call));
                 }
             }
         }
+        None
     }
 
     /// Takes the main task out of a world that cannot go on.
     pub(crate) fn abandon_main(&mut self) {
         self.main_ended = false;
         if let Some(main) = self.main.take() {
-            self.realtime.retain(|_, index| *index != main.index);
-            self.normal.retain(|index| *index != main.index);
-            self.background.retain(|index| *index != main.index);
+            self.queues.iter_mut().for_each(|queue| queue.remove(main.index));
+            self.queued = self.queues.iter().map(TaskQueue::len).sum();
             for number in 0..self.processors.len() as u32 {
                 let processor = &mut self.processors[number as usize];
                 if processor.phase != Phase::Idle && processor.task == main.index {
@@ -341,7 +406,7 @@ impl Core {
         tasks.sort_by_key(|task| task.serial);
         let names = tasks.iter().map(|task| task.name.to_string()).collect();
         let (model, tracer, now) = (self.model.clone(), self.tracer.clone(), self.now);
-        let fresh = Self { now, last_serial: self.last_serial, ..Self::new(model, tracer) };
+        let fresh = Self { now, last_serial: self.last_serial, ..Self::new(model, self.tick, tracer) };
         let old = std::mem::replace(self, fresh);
         self.stats = old.stats.clone();
         (names, (tasks, old.timers, old.calls))

@@ -1,8 +1,9 @@
 //! Processors: who has them, for how long, and who loses them to whom.
 
+use super::dynamic::is_interactive;
 use super::{After, Core, Happening, Phase, State, TaskId};
 use crate::event::Event;
-use crate::machine::Preemption;
+use crate::machine::{Preemption, Wakeup};
 use extant_rt::{Class, Nanos, TaskFuture, TaskUsage};
 
 impl Core {
@@ -14,6 +15,8 @@ impl Core {
         Some(word as u32 * 64 + bits.trailing_zeros())
     }
 
+    /// Keeps the record of idle processors; called after the processor's phase was set to idle, and before it is set to
+    /// another.
     pub(super) fn set_idle(&mut self, processor: u32, idle: bool) {
         let (word, bit) = (processor as usize / 64, 1 << (processor % 64));
         if idle {
@@ -33,13 +36,19 @@ impl Core {
     /// Gives a processor that has nothing to do to a task.
     pub(super) fn assign(&mut self, number: u32, index: u32, mut delay: Nanos) {
         let now = self.now;
-        let context_switch = self.model.context_switch;
+        let (context_switch, migration) = (self.model.context_switch, self.model.migration);
+        self.note_load(number);
         self.set_idle(number, false);
         let task = self.task(index);
         task.state = State::OnProcessor;
         task.processor = number;
         task.stint = Nanos::ZERO;
         task.usage.turns += 1;
+        if task.ran_on.replace(number).is_some_and(|other| other != number) {
+            delay = delay.saturating_add(migration);
+            self.stats.migrations += 1;
+        }
+        let task = self.task(index);
         let (serial, ready_at) = (task.serial, task.ready_at);
         let processor = &mut self.processors[number as usize];
         processor.task = index;
@@ -77,8 +86,10 @@ impl Core {
         let now = self.now;
         let (full, slice) = (self.model.preemption == Preemption::Full, self.model.timeslice);
         let index = self.processors[number as usize].task;
+        let lasts = self.model.wakeup == Wakeup::O1;
         let task = self.task(index);
         // Under full preemption a long stretch ends with the time slice, to see whether it is another's turn.
+        let slice = if lasts { slice.saturating_sub(task.slice_used).max(Nanos(1)) } else { slice };
         let length = if full && task.class == Class::Normal { task.owed.min(slice) } else { task.owed };
         task.owed = task.owed - length;
         let until = now.saturating_add(length);
@@ -95,10 +106,9 @@ impl Core {
         task.after = Some(after);
         task.owed = end - now;
         let number = task.processor;
-        let class = task.class;
         if end == now {
             self.settle(number);
-        } else if self.model.preemption == Preemption::Full && self.most_urgent_class() > Some(class) {
+        } else if self.model.preemption == Preemption::Full && self.is_beaten(number, id.index) {
             // A more urgent task came at this very instant, before the poll.
             self.stats.preemptions += 1;
             self.release(number, id.index, true);
@@ -117,19 +127,39 @@ impl Core {
             let task = self.task(index);
             task.stint += now - since;
             task.usage.cpu += now - since;
+            task.slice_used += now - since;
+            task.sleepiness = task.sleepiness.ran(now - since);
             task.owed += until - now;
         }
         index
     }
 
+    /// Where priorities are dynamic and the time slice is used up: a new one, in the next round unless the task is interactive.
+    fn expire(&mut self, number: u32, index: u32) {
+        let slice = self.model.timeslice;
+        if self.rank_of(index).is_none() || self.task(index).slice_used < slice {
+            return;
+        }
+        let round = self.queues[number as usize].round();
+        let task = self.task(index);
+        let priority = task.sleepiness.priority(slice);
+        task.rank = (round + u64::from(!is_interactive(priority)), priority);
+        task.slice_used = Nanos::ZERO;
+        task.expired = true;
+    }
+
     /// A stretch is over: the task waits, ends, goes on, or makes room.
     pub(super) fn settle(&mut self, number: u32) {
+        let now = self.now;
         let index = self.account(number);
+        self.expire(number, index);
+        let lasts = self.model.wakeup == Wakeup::O1;
         let task = self.task(index);
-        let (class, stint, serial) = (task.class, task.stint, task.serial);
+        let (class, serial, expired) = (task.class, task.serial, task.expired);
+        let used = if lasts { task.slice_used } else { task.stint };
         if task.owed > Nanos::ZERO {
             // Only the time slice is over.
-            if self.most_urgent_class().is_some_and(|waiting| waiting >= class) {
+            if self.most_urgent_class(number).is_some_and(|waiting| waiting >= class) {
                 self.stats.preemptions += 1;
                 self.release(number, index, false);
             } else {
@@ -145,11 +175,14 @@ impl Core {
             self.pick(number);
         } else if !task.woken {
             task.state = State::Waiting;
+            task.slept_at = now;
             self.pick(number);
+        } else if task.catches_up {
+            self.begin(number);
         } else if !task.offered {
             self.release(number, index, false);
-        } else if self.is_wanted(class, stint) {
-            let in_turn = self.most_urgent_class() == Some(class);
+        } else if self.is_wanted(number, index, used) {
+            let in_turn = if lasts { expired } else { self.most_urgent_class(number) == Some(class) };
             self.stats.preemptions += 1;
             self.release(number, index, !in_turn);
         } else {
@@ -166,11 +199,16 @@ impl Core {
     }
 
     fn pick(&mut self, number: u32) {
-        match self.take_most_urgent() {
+        if self.first_waiting(number).is_none() {
+            self.note_load(number);
+            self.processors[number as usize].phase = Phase::Idle;
+            self.pull_before_idle(number);
+        }
+        match self.take_most_urgent(number) {
             Some(index) => self.assign(number, index, Nanos::ZERO),
             None => {
-                self.processors[number as usize].phase = Phase::Idle;
                 self.set_idle(number, true);
+                self.arm_balance(number);
             }
         }
     }
@@ -185,10 +223,23 @@ impl Core {
                 (self.tasks[self.processors[n as usize].task as usize].as_ref().map(|task| task.class), n)
             })
             .min();
-        let Some((Some(victim_class), number)) = least else { return };
-        if victim_class >= class {
-            return;
+        if let Some((Some(victim_class), number)) = least
+            && victim_class < class
+        {
+            self.preempt(number);
         }
+    }
+
+    /// Takes the processor away from its task, if one goes before that in its queue.
+    pub(super) fn preempt_on(&mut self, number: u32) {
+        let processor = &self.processors[number as usize];
+        let is_cut = matches!(processor.phase, Phase::Busy { .. } | Phase::Switching(_));
+        if is_cut && self.is_beaten(number, processor.task) {
+            self.preempt(number);
+        }
+    }
+
+    fn preempt(&mut self, number: u32) {
         let now = self.now;
         let index = self.account(number);
         let processor = &mut self.processors[number as usize];
@@ -198,8 +249,7 @@ impl Core {
         processor.turn = processor.turn.wrapping_add(1);
         self.stats.preemptions += 1;
         let victim = self.task(index).serial;
-        let by = self.realtime.first_key_value().map(|(_, index)| *index).or(self.normal.front().copied());
-        let by = by.map_or(0, |index| self.task(index).serial);
+        let by = self.first_waiting(number).map_or(0, |index| self.task(index).serial);
         self.trace(now, number, victim, Event::TaskPreempted { by });
         self.release(number, index, true);
     }
@@ -237,14 +287,23 @@ impl Core {
     /// Whether a task that was charged up to `at` in its present poll should go through the scheduler at this point, which
     /// it should for `long` in any case.
     pub(crate) fn offers(&mut self, id: TaskId, at: Nanos, long: Nanos) -> bool {
+        let (now, lasts) = (self.now, self.model.wakeup == Wakeup::O1);
         let task = self.task(id.index);
-        let (class, stint) = (task.class, task.stint.saturating_add(at - self.now));
+        let number = task.processor;
+        let used = if lasts { task.slice_used } else { task.stint }.saturating_add(at - now);
         // Events until `at` may wake a more urgent task.
         let wanted = at - self.now >= long.max(Nanos(1))
-            || self.is_wanted(class, stint)
+            || self.is_wanted(number, id.index, used)
             || (at > self.now && self.events.next_time().is_some_and(|t| t <= at));
         self.task(id.index).offered = wanted;
         wanted
+    }
+
+    /// Whether a task that was charged up to `at` in its present poll is to end it, to go on when that time has passed.
+    pub(crate) fn catches_up(&mut self, id: TaskId, at: Nanos) -> bool {
+        let is_ahead = at > self.now;
+        self.task(id.index).catches_up = is_ahead;
+        is_ahead
     }
 
     /// Processor time of the running task since it was given its processor, when its poll has been charged up to `at`.

@@ -1,10 +1,9 @@
 //! Tasks: made, queued by class, woken, ended.
 
-use super::{Core, Happening, State, Task, TaskId};
+use super::{Core, Happening, Sleepiness, State, Task, TaskId};
 use crate::event::Event;
-use crate::machine::Preemption;
+use crate::machine::{Preemption, Wakeup};
 use extant_rt::{Class, Nanos, TaskFuture, TaskUsage, WaitsOn};
-use std::cmp::Reverse;
 use std::task::Waker;
 
 impl Core {
@@ -31,9 +30,16 @@ impl Core {
             waker: waker(id),
             woken: false,
             offered: false,
+            catches_up: false,
             owed: Nanos::ZERO,
             after: None,
             processor: 0,
+            ran_on: None,
+            slept_at: self.now,
+            rank: (0, Sleepiness::default().priority(self.model.timeslice)),
+            sleepiness: Sleepiness::default(),
+            slice_used: Nanos::ZERO,
+            expired: false,
             stint: Nanos::ZERO,
             usage: TaskUsage::default(),
             ready_at: self.now,
@@ -51,6 +57,7 @@ impl Core {
         task.waits_on = None;
         task.woken = false;
         task.offered = false;
+        task.catches_up = false;
         (task.future.take(), task.waker.clone())
     }
 
@@ -71,61 +78,84 @@ impl Core {
         }
     }
 
-    /// The class's queue takes a task in, at its end or (for one that was cut short) at its front.
+    fn queue_of(&self, number: u32) -> usize {
+        if self.is_per_processor() { number as usize } else { 0 }
+    }
+
+    /// The queue of its processor takes a task in, at its end or (for one that was cut short) at its front.
     pub(super) fn queue(&mut self, index: u32, front: bool) {
+        self.enqueue(index, front);
+        self.arm_all_balances();
+    }
+
+    pub(super) fn enqueue(&mut self, index: u32, front: bool) {
+        let rank = self.rank_of(index);
         let task = self.task(index);
         task.state = State::Queued;
-        match task.class {
-            Class::RealTime(priority) => {
-                let order = if front {
-                    self.realtime_order.0 -= 1;
-                    self.realtime_order.0
-                } else {
-                    self.realtime_order.1 += 1;
-                    self.realtime_order.1
-                };
-                self.realtime.insert((Reverse(priority), order), index);
-            }
-            Class::Normal if front => self.normal.push_front(index),
-            Class::Normal => self.normal.push_back(index),
-            Class::Idle if front => self.background.push_front(index),
-            Class::Idle => self.background.push_back(index),
+        let (class, number) = (task.class, task.processor);
+        self.note_load(number);
+        let queue = self.queue_of(number);
+        self.queues[queue].push(index, class, rank, front);
+        self.queued += 1;
+    }
+
+    /// Takes the most urgent task that waits for this processor out of its queue.
+    pub(super) fn take_most_urgent(&mut self, number: u32) -> Option<u32> {
+        self.note_load(number);
+        let queue = self.queue_of(number);
+        let index = self.queues[queue].pop()?;
+        self.queued -= 1;
+        Some(index)
+    }
+
+    /// The most urgent of the tasks that wait for this processor.
+    pub(super) fn first_waiting(&self, number: u32) -> Option<u32> {
+        self.queues[self.queue_of(number)].first().map(|(index, ..)| index)
+    }
+
+    pub(super) fn most_urgent_class(&self, number: u32) -> Option<Class> {
+        self.queues[self.queue_of(number)].first().map(|(_, class, _)| class)
+    }
+
+    /// Whether a task that waits for this processor goes before this one, which has it: by its class or, where these are
+    /// dynamic, by its priority.
+    pub(super) fn is_beaten(&self, number: u32, index: u32) -> bool {
+        let Some((_, waiting, rank)) = self.queues[self.queue_of(number)].first() else { return false };
+        let class = self.tasks[index as usize].as_ref().map(|task| task.class);
+        Some(waiting) > class || (Some(waiting) == class && rank.is_some() && rank < self.rank_of(index))
+    }
+
+    /// Whether the task should let go of its processor, having used so much (of its time slice, where slices last beyond a
+    /// wait) since it was given it.
+    pub(super) fn is_wanted(&self, number: u32, index: u32, used: Nanos) -> bool {
+        let Some(task) = self.tasks[index as usize].as_ref() else { return false };
+        let is_over = used >= self.model.timeslice || task.expired;
+        let in_turn = || {
+            !matches!(task.class, Class::RealTime(_)) && self.most_urgent_class(number) == Some(task.class)
+        };
+        self.is_beaten(number, index) || (is_over && in_turn())
+    }
+
+    /// Counts the sleep of a task that is woken towards its priority.
+    fn rank_anew(&mut self, index: u32) {
+        if self.model.wakeup == Wakeup::O1 {
+            let (now, slice) = (self.now, self.model.timeslice);
+            let number = self.task(index).processor;
+            let queue = self.queue_of(number);
+            let round = self.queues[queue].round();
+            let task = self.task(index);
+            task.sleepiness = task.sleepiness.slept(now - task.slept_at, slice);
+            task.rank = (round, task.sleepiness.priority(slice));
+            task.expired = false;
         }
     }
 
-    pub(super) fn take_most_urgent(&mut self) -> Option<u32> {
-        if !self.realtime.is_empty() {
-            return self.realtime.pop_first().map(|(_, index)| index);
-        }
-        self.normal.pop_front().or_else(|| self.background.pop_front())
-    }
-
-    pub(super) fn most_urgent_class(&self) -> Option<Class> {
-        if let Some(((Reverse(priority), _), _)) = self.realtime.first_key_value() {
-            Some(Class::RealTime(*priority))
-        } else if !self.normal.is_empty() {
-            Some(Class::Normal)
-        } else if !self.background.is_empty() {
-            Some(Class::Idle)
-        } else {
-            None
-        }
-    }
-
-    /// Whether a task of this class should let go, having used so much since it was given its processor.
-    pub(super) fn is_wanted(&self, class: Class, stint: Nanos) -> bool {
-        self.most_urgent_class().is_some_and(|waiting| {
-            let in_turn = !matches!(class, Class::RealTime(_)) && waiting == class;
-            waiting > class || (in_turn && stint >= self.model.timeslice)
-        })
-    }
-
-    /// A task is woken at `at`, which is now or later.
-    pub(crate) fn wake(&mut self, id: TaskId, at: Nanos) {
+    /// A task is woken at `at`, which is now or later, from this processor.
+    pub(crate) fn wake(&mut self, id: TaskId, at: Nanos, waker: u32) {
         if at > self.now {
-            self.events.push(at, Happening::Wake(id));
+            self.events.push(at, Happening::Wake(id, waker));
         } else {
-            self.woken(id, Nanos::ZERO);
+            self.woken(id, Nanos::ZERO, waker);
         }
     }
 
@@ -141,7 +171,7 @@ impl Core {
         }
     }
 
-    pub(super) fn woken(&mut self, id: TaskId, delay: Nanos) {
+    pub(super) fn woken(&mut self, id: TaskId, delay: Nanos, waker: u32) {
         if !self.is_alive(id) {
             return;
         }
@@ -152,13 +182,26 @@ impl Core {
                 task.ready_at = now;
                 let (class, last) = (task.class, task.processor);
                 self.trace(now, last, 0, Event::TaskWoken { woken: id.serial });
-                if let Some(processor) = self.idle_processor(last) {
+                let place = if self.is_per_processor() {
+                    let place = self.place(id.index, waker);
+                    self.task(id.index).processor = place;
+                    self.rank_anew(id.index);
+                    Some(place).filter(|place| self.is_idle(*place))
+                } else {
+                    self.idle_processor(last)
+                };
+                if let Some(processor) = place {
                     let delay = delay.saturating_add(self.model.idle_exit);
                     self.stats.idle_exits += 1;
                     self.assign(processor, id.index, delay);
-                } else {
-                    self.queue(id.index, false);
-                    if self.model.preemption == Preemption::Full {
+                    return;
+                }
+                self.queue(id.index, false);
+                if self.model.preemption == Preemption::Full {
+                    if self.is_per_processor() {
+                        let number = self.task(id.index).processor;
+                        self.preempt_on(number);
+                    } else {
                         self.preempt_for(class);
                     }
                 }
