@@ -206,7 +206,7 @@ impl<T> fmt::Debug for SleepLock<T> {
     }
 }
 
-/// A taker on its way to the lock.
+/// A taker that may have to wait for the lock.
 struct Turn<'a, T> {
     lock: &'a SleepLock<T>,
     rt: &'a Rt,

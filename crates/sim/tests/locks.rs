@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 const US: fn(u64) -> Nanos = Nanos::from_micros;
 
-/// From when until when somebody had the lock.
+/// From when until when a task had the lock.
 type Log = Vec<(Nanos, Nanos)>;
 
 fn machine(processors: usize, preemption: Preemption) -> Machine {

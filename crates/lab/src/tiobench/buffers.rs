@@ -1,6 +1,7 @@
 //! The metadata that an fsync writes, by buffers (kernel: `sync_mapping_buffers`, `wait_on_buffer`).
 
 use super::cache::{CHUNK_BYTES, META_BLOCKS};
+use super::disks::Submitter;
 use super::{BLOCK_BYTES, Caller, Host};
 use std::sync::Arc;
 
@@ -9,13 +10,14 @@ impl Host {
     pub(super) async fn write_metadata(self: &Arc<Self>, file: u32) {
         let first = u64::from(file) * META_BLOCKS;
         let meta = u64::from(self.cache.lock().meta[file as usize]) * CHUNK_BYTES;
+        let thread = Submitter::waiting(file);
         for n in 0..META_BLOCKS {
             let pieces = self.stripe.pieces(meta + n * BLOCK_BYTES, BLOCK_BYTES);
             for piece in pieces {
                 self.cache.lock().meta_locked[(first + n) as usize] = true;
-                self.stripe.room(piece.disk, true).await;
+                self.stripe.request(piece.disk, true, thread).await;
                 let host = self.clone();
-                self.stripe.start(piece, true, move || {
+                self.stripe.start(piece, true, thread, move || {
                     host.stripe.ended(piece.disk, true);
                     host.cache.lock().meta_locked[(first + n) as usize] = false;
                     host.wake(&host.buffers, std::iter::once(first + n));

@@ -2,13 +2,14 @@
 
 use super::TiobenchError;
 use super::cache::CHUNK_BYTES;
-use extant_block::{Bio, BioFlags, Buf, Device, Op, Sector, Segment};
+use extant_block::{Bio, BioFlags, Buf, Device, Op, Sector, Segment, StreamId};
 use extant_history::BlockHost;
 use extant_iosched::{Queue, QueueConfig};
+use extant_rt::{Nanos, Rt};
 use extant_sim::Sim;
 use extant_sim::disk::{DiskModel, Disks, ModelDisk};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -17,8 +18,40 @@ use std::task::{Poll, Waker};
 /// `queue_congestion_on_threshold`, `queue_congestion_off_threshold`).
 const CONGESTED: [usize; 2] = [113, 103];
 
+/// Requests that a task takes past the limit after it has waited for one, and for how long (kernel: `BLK_BATCH_REQ`,
+/// `BLK_BATCH_TIME` of `HZ / 50`).
+const BATCH: (u32, Nanos) = (32, Nanos::from_millis(20));
+
+/// The task that submits a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Submitter {
+    /// 0 for pdflush, and the threads from 1.
+    task: u64,
+    /// Whether it will wait for the transfer: reads, and the writes of fsync (kernel: `PF_SYNCWRITE`).
+    waits: bool,
+}
+
+impl Submitter {
+    pub(super) const PDFLUSH: Self = Self { task: 0, waits: false };
+
+    /// A thread that waits for what it submits.
+    pub(super) fn waiting(thread: u32) -> Self {
+        Self { task: u64::from(thread) + 1, waits: true }
+    }
+
+    /// A thread that is held up, and writes back meanwhile.
+    pub(super) fn throttled(thread: u32) -> Self {
+        Self { task: u64::from(thread) + 1, waits: false }
+    }
+
+    pub(super) fn waits(self) -> bool {
+        self.waits
+    }
+}
+
 /// The disks.
 pub(super) struct Stripe {
+    rt: Rt,
     queues: Vec<Arc<Queue>>,
     /// Most requests of a kind in a queue.
     requests: usize,
@@ -29,8 +62,45 @@ struct Load {
     /// Bios under way, by disk: reads, and writes.
     under_way: Vec<[usize; 2]>,
     congested: Vec<[bool; 2]>,
+    /// Queues that had no request left, until nobody waits any more (kernel: `QUEUE_FLAG_READFULL`, `QUEUE_FLAG_WRITEFULL`).
+    full: Vec<[bool; 2]>,
     /// Tasks that wait for a request, in order of arrival (kernel: `get_request_wait`, exclusive).
     waiting: Vec<[VecDeque<Waker>; 2]>,
+    /// Requests that a task may take past the limit, and until when (kernel: `nr_batch_requests`, `last_waited`).
+    batches: BTreeMap<u64, (u32, Nanos)>,
+}
+
+impl Load {
+    /// Takes a request for a task, if it may have one (kernel: `get_request`); `has_waited` begins a batch.
+    fn take(
+        &mut self,
+        disk: usize,
+        kind: usize,
+        most: usize,
+        task: u64,
+        now: Nanos,
+        has_waited: bool,
+    ) -> bool {
+        if has_waited {
+            self.batches.insert(task, (BATCH.0, now + BATCH.1));
+        }
+        let fills = self.under_way[disk][kind] + 1 >= most;
+        if fills && !std::mem::replace(&mut self.full[disk][kind], true) {
+            self.batches.insert(task, (BATCH.0, now + BATCH.1));
+        }
+        let batch = self.batches.get_mut(&task);
+        let batch = batch.filter(|(left, until)| *left == BATCH.0 || (*left > 0 && now < *until));
+        match batch {
+            Some((left, _)) => *left -= 1,
+            None if self.full[disk][kind] => return false,
+            None => {}
+        }
+        self.under_way[disk][kind] += 1;
+        if self.under_way[disk][kind] >= CONGESTED[0] * most / 128 {
+            self.congested[disk][kind] = true;
+        }
+        true
+    }
 }
 
 /// A piece of a transfer: on one disk.
@@ -45,14 +115,17 @@ impl Stripe {
     pub(super) fn new(sim: &Sim, elevator: &str, requests: usize) -> Result<Self, TiobenchError> {
         let kernel = sim.machine().kernel;
         let models = sim.machine().disks.iter().flat_map(|model| vec![model; model.count as usize]);
+        let tasks = extant_history::anticipatory::Tasks::default();
         let queue = |(disk, model): (Arc<ModelDisk>, &DiskModel)| {
             let host = BlockHost {
                 rotational: model.is_rotational(),
                 hz: kernel.hz,
                 slice_idle_ms: kernel.slice_idle_ms,
             };
-            let elevator = extant_history::elevator(elevator, &host)?;
-            let config = QueueConfig { requests, depth: model.queue_depth(), ..QueueConfig::default() };
+            let elevator = extant_history::elevator_beside(elevator, &host, &tasks)?;
+            // The tasks have taken their requests here before they submit.
+            let config =
+                QueueConfig { requests: usize::MAX, depth: model.queue_depth(), ..QueueConfig::default() };
             Ok(Arc::new(Queue::new(sim.rt(), disk, elevator, config)))
         };
         let disks = Disks::attach(sim);
@@ -61,9 +134,11 @@ impl Stripe {
         let load = Load {
             under_way: vec![[0; 2]; queues.len()],
             congested: vec![[false; 2]; queues.len()],
+            full: vec![[false; 2]; queues.len()],
             waiting: queues.iter().map(|_| Default::default()).collect(),
+            batches: BTreeMap::new(),
         };
-        Ok(Self { queues, requests, load: Mutex::new(load) })
+        Ok(Self { rt: sim.rt().clone(), queues, requests, load: Mutex::new(load) })
     }
 
     /// Cuts a run of the volume at the chunks.
@@ -85,35 +160,37 @@ impl Stripe {
         self.load.lock().congested.iter().any(|disk| disk[usize::from(write)])
     }
 
-    /// Waits until a disk's queue has room for another request.
-    pub(super) async fn room(&self, disk: usize, write: bool) {
+    /// Takes a request of a disk's queue, for which a task waits its turn where the queue is full.
+    pub(super) async fn request(&self, disk: usize, write: bool, submitter: Submitter) {
         let kind = usize::from(write);
+        let mut has_waited = false;
         poll_fn(|cx| {
+            let now = self.rt.now();
             let mut load = self.load.lock();
-            if load.under_way[disk][kind] < self.requests {
+            if load.take(disk, kind, self.requests, submitter.task, now, has_waited) {
                 return Poll::Ready(());
             }
+            has_waited = true;
             load.waiting[disk][kind].push_back(cx.waker().clone());
             Poll::Pending
         })
         .await;
     }
 
-    /// Starts a transfer; `ended` is called in the interrupt of its end.
-    pub(super) fn start(&self, piece: Piece, write: bool, ended: impl FnOnce() + Send + 'static) {
-        {
-            let mut load = self.load.lock();
-            let count = &mut load.under_way[piece.disk][usize::from(write)];
-            *count += 1;
-            if *count >= CONGESTED[0] * self.requests / 128 {
-                load.congested[piece.disk][usize::from(write)] = true;
-            }
-        }
+    /// Starts a transfer with the request that was taken for it; `ended` is called in the interrupt of its end.
+    pub(super) fn start(
+        &self,
+        piece: Piece,
+        write: bool,
+        submitter: Submitter,
+        ended: impl FnOnce() + Send + 'static,
+    ) {
         let bytes = piece.bytes as usize;
         let segment = if write { Segment::zeroes(bytes) } else { Buf::zeroed(bytes).into() };
         let op = if write { Op::Write } else { Op::Read };
         let mut bio = Bio::new(op, Sector(piece.byte / 512), vec![segment]);
-        if !write {
+        bio.stream = StreamId(submitter.task);
+        if submitter.waits {
             bio.flags = BioFlags::SYNC;
         }
         bio.on_end(Box::new(move |bio, result| {
@@ -138,6 +215,11 @@ impl Stripe {
         if load.under_way[disk][kind] < CONGESTED[1] * self.requests / 128 {
             load.congested[disk][kind] = false;
         }
-        load.waiting[disk][kind].pop_front()
+        if load.under_way[disk][kind] >= self.requests {
+            return None;
+        }
+        let first = load.waiting[disk][kind].pop_front();
+        load.full[disk][kind] &= first.is_some();
+        first
     }
 }

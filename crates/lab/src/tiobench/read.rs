@@ -1,5 +1,6 @@
 //! Reading (kernel: `do_generic_mapping_read`, `mpage_readpages`).
 
+use super::disks::Submitter;
 use super::{BLOCK_BYTES, Caller, Host, Work};
 use extant_cache::Cost;
 use extant_history::read_ahead::ReadAhead;
@@ -132,14 +133,16 @@ impl Host {
                 }
             }
         }
+        // A thread reads its own file alone.
+        let thread = Submitter::waiting(file);
         for (byte, bytes, pages) in runs {
             self.rt.charge(Cost::MapLookup(pages.len() as u64));
             let pieces = self.stripe.pieces(byte, bytes);
             let transfer = Arc::new(Transfer { pages, left: AtomicUsize::new(pieces.len()) });
             for piece in pieces {
-                self.stripe.room(piece.disk, false).await;
+                self.stripe.request(piece.disk, false, thread).await;
                 let (host, transfer) = (self.clone(), transfer.clone());
-                self.stripe.start(piece, false, move || host.piece_read(piece.disk, &transfer));
+                self.stripe.start(piece, false, thread, move || host.piece_read(piece.disk, &transfer));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Writing and write-back (kernel: `generic_file_aio_write`, `balance_dirty_pages`, `background_writeout`, `mpage_writepages`).
 
 use super::cache::Frame;
+use super::disks::Submitter;
 use super::{BLOCK_BYTES, Caller, Host, Work};
 use extant_cache::Cost;
 use extant_rt::{Class, Nanos};
@@ -47,12 +48,12 @@ impl Host {
         self.unlock_page(frame);
         self.unpin(frame);
         if was_clean {
-            self.balance().await;
+            self.balance(file).await;
         }
     }
 
     /// Holds a writer up while too much is dirty.
-    async fn balance(self: &Arc<Self>) {
+    async fn balance(self: &Arc<Self>, file: u32) {
         let lane = self.rt.lane() as usize % self.dirtied.len();
         let ratelimit = RATELIMIT_BYTES / self.shape.page_bytes;
         let since = self.dirtied[lane].fetch_add(1, Relaxed) + 1;
@@ -83,7 +84,7 @@ impl Host {
             }
             // Writers do not queue for requests here: they write what there is room for.
             if !self.stripe.is_congested(true) {
-                written += self.write_some(chunk - written).await;
+                written += self.write_some(chunk - written, Submitter::throttled(file)).await;
                 if written >= chunk {
                     return;
                 }
@@ -101,25 +102,25 @@ impl Host {
                     return;
                 }
             }
-            if self.stripe.is_congested(true) || self.write_some(TURN).await == 0 {
+            if self.stripe.is_congested(true) || self.write_some(TURN, Submitter::PDFLUSH).await == 0 {
                 self.rt.sleep(CONGESTION_WAIT).await;
             }
         }
     }
 
     /// Writes up to so many pages of the file whose turn it is.
-    async fn write_some(self: &Arc<Self>, most: usize) -> usize {
+    async fn write_some(self: &Arc<Self>, most: usize, submitter: Submitter) -> usize {
         let file = {
             let mut cache = self.cache.lock();
             let Some(file) = cache.dirty_files.pop_front() else { return 0 };
             cache.dirty_files.push_back(file);
             file
         };
-        self.write_file(file, most, false).await
+        self.write_file(file, most, submitter).await
     }
 
-    /// Starts to write dirty pages of a file, in order; with `all`, those under write-back are waited for first.
-    async fn write_file(self: &Arc<Self>, file: u32, most: usize, all: bool) -> usize {
+    /// Starts to write dirty pages of a file, in order; where its end is waited for, so are pages under write-back before.
+    async fn write_file(self: &Arc<Self>, file: u32, most: usize, submitter: Submitter) -> usize {
         let pages: Vec<u32> = self.cache.lock().dirty[file as usize].iter().copied().take(most).collect();
         let mut runs: Vec<(u64, u64, Vec<u32>)> = Vec::new();
         let mut taken = 0;
@@ -127,7 +128,7 @@ impl Host {
             self.rt.charge(Cost::PageLookup(1));
             let Some(frame) = self.pinned(file, u64::from(page)) else { continue };
             self.lock_page(frame).await;
-            if all {
+            if submitter.waits() {
                 self.wait_written(frame).await;
             }
             let (byte, dirty) = {
@@ -164,24 +165,24 @@ impl Host {
                     list.push(frame);
                 }
                 _ => {
-                    self.send(std::mem::take(&mut runs)).await;
+                    self.send(std::mem::take(&mut runs), submitter).await;
                     runs.push((byte, bytes, vec![frame]));
                 }
             }
         }
-        self.send(runs).await;
+        self.send(runs, submitter).await;
         taken
     }
 
-    async fn send(self: &Arc<Self>, runs: Vec<(u64, u64, Vec<u32>)>) {
+    async fn send(self: &Arc<Self>, runs: Vec<(u64, u64, Vec<u32>)>, submitter: Submitter) {
         for (byte, bytes, frames) in runs {
             self.rt.charge(Cost::MapLookup(frames.len() as u64));
             let pieces = self.stripe.pieces(byte, bytes);
             let transfer = Arc::new(Transfer { frames, left: AtomicUsize::new(pieces.len()) });
             for piece in pieces {
-                self.stripe.room(piece.disk, true).await;
+                self.stripe.request(piece.disk, true, submitter).await;
                 let (host, transfer) = (self.clone(), transfer.clone());
-                self.stripe.start(piece, true, move || host.piece_written(piece.disk, &transfer));
+                self.stripe.start(piece, true, submitter, move || host.piece_written(piece.disk, &transfer));
             }
         }
     }
@@ -206,7 +207,7 @@ impl Host {
     /// Makes a file durable: starts its pages, writes its metadata and waits for that, then waits for each page.
     pub(super) async fn fsync(self: &Arc<Self>, file: u32) {
         self.rt.charge(crate::Cost::Syscall(1));
-        self.write_file(file, usize::MAX, true).await;
+        self.write_file(file, usize::MAX, Submitter::waiting(file)).await;
         self.write_metadata(file).await;
         let frames: Vec<u32> = {
             let cache = self.cache.lock();

@@ -125,7 +125,7 @@ impl Core {
         Some(waiting) > class || (Some(waiting) == class && rank.is_some() && rank < self.rank_of(index))
     }
 
-    /// Whether the task should let go of its processor, having used so much (of its time slice, where slices last beyond a
+    /// Whether the task should give up its processor, having used so much (of its time slice, where slices last beyond a
     /// wait) since it was given it.
     pub(super) fn is_wanted(&self, number: u32, index: u32, used: Nanos) -> bool {
         let Some(task) = self.tasks[index as usize].as_ref() else { return false };

@@ -351,7 +351,7 @@ fn random_run(seed: u64, run_queues: RunQueues) -> (Vec<(Nanos, usize, u32)>, St
         |core| {
             let in_queue = core.queues.iter().map(TaskQueue::len).sum::<usize>();
             assert_eq!(core.queued, in_queue, "{about}");
-            for pair in 0..count * count {
+            for (pair, since) in idle_beside.iter_mut().enumerate() {
                 let (number, other) = (pair / count, pair % count);
                 let is_idle = core.processors[number].phase == Phase::Idle;
                 if run_queues == RunQueues::Shared {
@@ -362,7 +362,7 @@ fn random_run(seed: u64, run_queues: RunQueues) -> (Vec<(Nanos, usize, u32)>, St
                     );
                     continue;
                 }
-                if let Some(since) = idle_beside[pair] {
+                if let Some(since) = *since {
                     let span = core.now - since;
                     assert!(
                         span <= bound,
@@ -371,7 +371,7 @@ fn random_run(seed: u64, run_queues: RunQueues) -> (Vec<(Nanos, usize, u32)>, St
                     );
                 }
                 let is_beside = is_idle && core.queues[other].len() > 0;
-                idle_beside[pair] = idle_beside[pair].or(Some(core.now)).filter(|_| is_beside);
+                *since = since.or(Some(core.now)).filter(|_| is_beside);
             }
         },
     );
