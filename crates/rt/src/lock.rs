@@ -92,6 +92,10 @@ impl<T> SpinLock<T> {
             waited = from > now;
             if waited {
                 world.spin(from - now, true);
+                if world.now() < from {
+                    // Outside of its tasks, and once it has failed, no time passes in the world.
+                    (from, waited) = (world.now(), false);
+                }
             }
         }
         SpinGuard { rt, spun, from, waited }
@@ -128,6 +132,9 @@ impl<T> Drop for SpinGuard<'_, T> {
                 }
                 // With the transfer the hold is longer, and is tried again.
                 world.spin(from - self.from, !self.waited);
+                if world.now() == until {
+                    return;
+                }
                 (self.from, self.waited) = (from, true);
             }
         }

@@ -8,13 +8,14 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Keys that a file may leave out, with their tables.
-const OPTIONAL: [(&str, &str); 12] = [
+const OPTIONAL: [(&str, &str); 13] = [
     ("processors", "interrupt_processor"),
     ("processors", "run_queues"),
     ("processors", "wakeup"),
     ("processors", "wake_affine"),
     ("processors", "migration_ns"),
     ("processors", "lock_contended_ns"),
+    ("bus", "commands"),
     ("kernel", "hz"),
     ("kernel", "slice_idle_ms"),
     ("kernel", "nr_requests"),

@@ -278,7 +278,7 @@ impl SimWorld {
 
     /// Runs what belongs to no task.
     fn interrupt(&self, core: &mut MutexGuard<'_, Core>, work: impl FnOnce()) -> Result<(), RtError> {
-        self.set_current(core.now, None, 0);
+        self.set_current(core.now, None, self.config.machine.processors.interrupt_processor);
         // No task's poll is around it to catch what `fail` throws.
         let outcome = MutexGuard::unlocked(core, || catch_unwind(AssertUnwindSafe(work)));
         match (core.fatal.take(), outcome) {

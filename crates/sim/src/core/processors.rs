@@ -43,6 +43,7 @@ impl Core {
         task.state = State::OnProcessor;
         task.processor = number;
         task.stint = Nanos::ZERO;
+        task.expired = false;
         task.usage.turns += 1;
         if task.ran_on.replace(number).is_some_and(|other| other != number) {
             delay = delay.saturating_add(migration);

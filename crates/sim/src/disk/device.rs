@@ -255,8 +255,8 @@ impl State {
     /// Sends a bio to its disk as soon as disk and rack have room for it.
     fn start(&mut self, now: Nanos, number: usize, bio: Bio) {
         let disk = &mut self.disks[number];
-        let (rack, has_room) = (disk.rack, disk.in_flight() < disk.depth);
-        if !has_room {
+        let rack = disk.rack;
+        if !disk.has_room() {
             disk.waiting.push_back(bio);
         } else if self.in_flight[rack] >= self.racks[rack].commands() {
             self.starved[rack].push_back((number, bio));
@@ -283,9 +283,14 @@ impl State {
                 while self.in_flight[rack] < self.racks[rack].commands()
                     && let Some((number, bio)) = self.starved[rack].pop_front()
                 {
-                    self.start(now, number, bio);
+                    match self.disks[number].has_room() {
+                        true => self.start(now, number, bio),
+                        false => self.disks[number].waiting.push_front(bio),
+                    }
                 }
-                if let Some(next) = self.disks[number].waiting.pop_front() {
+                if self.disks[number].has_room()
+                    && let Some(next) = self.disks[number].waiting.pop_front()
+                {
                     self.start(now, number, next);
                 }
             }
@@ -294,8 +299,8 @@ impl State {
 }
 
 impl Disk {
-    fn in_flight(&self) -> usize {
-        self.under_way.len() - self.free.len()
+    fn has_room(&self) -> bool {
+        self.under_way.len() - self.free.len() < self.depth
     }
 
     fn send(&mut self, rack: &mut Rack, now: Nanos, bio: Bio) {
