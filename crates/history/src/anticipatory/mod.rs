@@ -4,6 +4,8 @@
 //! Requests are sorted in one direction, short ways back allowed; batches of synchronous requests (reads) and of others alternate by
 //! time. After a read the disk is kept idle for up to `antic_expire` for the next request of the same task, unless what is known of
 //! the task says that it thinks longer, or that its next request lies farther away than the nearest one in the queue.
+//!
+//! Bios merge with requests of their own kind alone, where the kernel lets those of both kinds merge.
 
 #[cfg(test)]
 mod tests;
@@ -35,6 +37,11 @@ impl Mean {
     fn value(self) -> u64 {
         (self.total + self.samples / 2).checked_div(self.samples).unwrap_or(0)
     }
+
+    /// Rounded as the kernel rounds think times, by half of 256 however few the samples are: the first ones count as longer.
+    fn value_of_think_time(self) -> u64 {
+        (self.total + 128).checked_div(self.samples).unwrap_or(0)
+    }
 }
 
 /// The habits of a task, on all disks together (kernel: `as_io_context`).
@@ -58,6 +65,22 @@ pub struct Tasks(Arc<Mutex<BTreeMap<StreamId, Known>>>);
 impl Tasks {
     fn with<T>(&self, stream: StreamId, edit: impl FnOnce(&mut Known) -> T) -> T {
         edit(self.0.lock().entry(stream).or_default())
+    }
+
+    /// `None` for a task that has exited.
+    fn get(&self, stream: StreamId) -> Option<Known> {
+        self.0.lock().get(&stream).copied()
+    }
+
+    /// Changes a task that has not exited, or has requests queued still.
+    fn edit(&self, stream: StreamId, edit: impl FnOnce(&mut Known)) {
+        let mut tasks = self.0.lock();
+        if let Some(known) = tasks.get_mut(&stream) {
+            edit(known);
+            if known.has_exited && known.queued == 0 {
+                tasks.remove(&stream);
+            }
+        }
     }
 }
 
@@ -119,9 +142,11 @@ pub struct Anticipatory {
     /// The task whose request was sent last, if that was synchronous, and whether it has ended.
     last_task: Option<StreamId>,
     has_ended: bool,
+    /// Whether that task had not been seen to think when it was sent.
+    last_is_new: bool,
     /// In 256ths: tasks that exit while they are waited for.
     exits: u64,
-    /// The habits of tasks between their first two requests, for those of which nothing more is known.
+    /// The habits of tasks between their first two requests, in 256ths, for those of which nothing more is known.
     new_think_ticks: u64,
     new_seek_sectors: u64,
 }
@@ -147,6 +172,7 @@ impl Anticipatory {
             began: 0,
             last_task: None,
             has_ended: false,
+            last_is_new: false,
             exits: 0,
             new_think_ticks: 0,
             new_seek_sectors: 0,
@@ -219,33 +245,35 @@ impl Anticipatory {
         if self.has_ended && tick.saturating_sub(self.began) >= self.patience() {
             return true;
         }
-        let known = self.tasks.with(task, |known| *known);
-        if known.has_exited {
-            if known.think_ticks.is_empty() {
+        let Some(known) = self.tasks.get(task).filter(|known| !known.has_exited) else {
+            if self.last_is_new {
                 self.exits = (7 * self.exits + 256) / 8;
             }
             return true;
-        }
+        };
         if known.queued > 0 {
             return true;
         }
         let sync = request.filter(|request| request.sync);
         if sync.is_some_and(|request| self.is_close(request, tick)) {
-            self.tasks.with(task, |known| known.ended = Some(tick));
+            self.tasks.edit(task, |known| known.ended = Some(tick));
             return true;
         }
         let thinks = if known.think_ticks.is_empty() {
-            self.new_think_ticks > self.patience() || self.exits > 128
+            self.new_think_ticks / 256 > self.patience() || self.exits > 128
         } else {
-            known.think_ticks.value() > self.patience()
+            known.think_ticks.value_of_think_time() > self.patience()
         };
         if thinks {
             return true;
         }
         let Some(request) = request else { return false };
         let distance = self.lanes[SYNC].last.0.abs_diff(request.start.0);
-        let expected =
-            if known.seek_sectors.is_empty() { self.new_seek_sectors } else { known.seek_sectors.value() };
+        let expected = if known.seek_sectors.is_empty() {
+            self.new_seek_sectors / 256
+        } else {
+            known.seek_sectors.value()
+        };
         expected > distance
     }
 
@@ -281,7 +309,7 @@ impl Anticipatory {
         self.requests.remove(&id);
         self.lanes[lane].sorted.remove(&(request.start, id));
         self.lanes[lane].fifo.retain(|other| *other != id);
-        self.tasks.with(request.stream, |known| known.queued -= 1);
+        self.tasks.edit(request.stream, |known| known.queued -= 1);
         (request, lane)
     }
 
@@ -291,6 +319,7 @@ impl Anticipatory {
         let lane = usize::from(request.sync);
         self.lanes[lane].last = request.end();
         self.last_task = request.sync.then_some(request.stream);
+        self.last_is_new = self.tasks.get(request.stream).is_some_and(|known| known.think_ticks.is_empty());
         self.has_ended = false;
         if lane == ASYNC {
             self.writes_left = self.writes_left.saturating_sub(1);
@@ -402,11 +431,11 @@ impl Anticipatory {
             first
         });
         if let Some(think) = think {
-            self.new_think_ticks = (7 * self.new_think_ticks + think) / 8;
+            self.new_think_ticks = (7 * self.new_think_ticks + 256 * think) / 8;
             self.exits = 7 * self.exits / 8;
         }
         if let Some(seek) = seek {
-            self.new_seek_sectors = (7 * self.new_seek_sectors + seek) / 8;
+            self.new_seek_sectors = (7 * self.new_seek_sectors + 256 * seek) / 8;
         }
     }
 }
@@ -438,7 +467,10 @@ impl Elevator for Anticipatory {
         let tick = self.tick(now);
         if self.wait == Wait::ForNext && tick >= self.began + self.patience() {
             self.wait = Wait::Over;
-            if self.last_task.is_some_and(|task| self.tasks.with(task, |known| known.think_ticks.is_empty()))
+            if self
+                .last_task
+                .and_then(|task| self.tasks.get(task))
+                .is_some_and(|known| known.think_ticks.is_empty())
             {
                 self.exits = (7 * self.exits + 256) / 8;
             }
@@ -474,7 +506,7 @@ impl Elevator for Anticipatory {
             }
         }
         if lane == SYNC {
-            self.tasks.with(stream, |known| known.ended = Some(tick));
+            self.tasks.edit(stream, |known| known.ended = Some(tick));
         }
     }
 
@@ -528,7 +560,7 @@ impl Elevator for Anticipatory {
     }
 
     fn exited(&mut self, stream: StreamId, _now: Nanos) {
-        self.tasks.with(stream, |known| known.has_exited = true);
+        self.tasks.edit(stream, |known| known.has_exited = true);
     }
 }
 

@@ -155,6 +155,12 @@ impl Queue {
         self.shared.state.lock().requests.accounts.stats()
     }
 
+    /// Whether the device is kept idle for this stream's next request ([`Elevator::awaits`]), for submitters that bound their requests
+    /// themselves.
+    pub fn awaits(&self, stream: StreamId) -> bool {
+        self.shared.state.lock().requests.awaits(stream)
+    }
+
     /// Bios that wait for a request, requests that wait in the elevator, and requests in the device.
     pub fn load(&self) -> (usize, usize, usize) {
         self.shared.state.lock().requests.load()

@@ -108,6 +108,10 @@ impl Requests {
         self.accounts.leave(stream)
     }
 
+    pub(super) fn awaits(&mut self, stream: StreamId) -> bool {
+        self.elevator.awaits(stream)
+    }
+
     /// Bios that wait for a request to be free, requests in the elevator, requests in the device.
     pub(super) fn load(&self) -> (usize, usize, usize) {
         (self.waiting.iter().map(Waiters::len).sum(), self.elevator.queued(), self.in_device)
