@@ -97,9 +97,13 @@ fn a_path_that_names_no_disk_of_a_volume_is_refused() {
         error("/mnt/sd7/a"),
         "the volume: the path /mnt/sd7/a names none of the disks that have volumes: sd0, sd1"
     );
+    for disk in ["/dev/sd0", "sd0"] {
+        let wanted = "is a disk that has a volume; give a file on it, such as /mnt/sd0/file";
+        assert_eq!(error(disk), format!("the volume: {disk} {wanted}"));
+    }
     assert_eq!(
-        error("/dev/sd0"),
-        "the volume: /dev/sd0 is a disk that has a volume; give a file on it, such as /mnt/sda/file"
+        error("/dev/sd9"),
+        "the volume: the path /dev/sd9 names none of the disks that have volumes: sd0, sd1"
     );
 }
 

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Poll, Waker};
 
 /// Requests of a kind from which on a queue counts as congested, and below which it does not any more, of 128 (kernel:
@@ -53,6 +54,7 @@ impl Submitter {
 pub(super) struct Stripe {
     rt: Rt,
     queues: Vec<Arc<Queue>>,
+    phase: AtomicU64,
     /// Most requests of a kind in a queue.
     requests: usize,
     load: Mutex<Load>,
@@ -70,29 +72,45 @@ struct Load {
     batches: BTreeMap<u64, (u32, Nanos)>,
 }
 
+/// Where a task wants a request.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    disk: usize,
+    /// 1 for writes.
+    kind: usize,
+    /// The elevator keeps the disk idle for the task (kernel: `elv_may_queue`).
+    is_awaited: bool,
+}
+
 impl Load {
-    /// Takes a request for a task, if it may have one (kernel: `get_request`); `has_waited` begins a batch.
-    fn take(
-        &mut self,
-        disk: usize,
-        kind: usize,
-        most: usize,
-        task: u64,
-        now: Nanos,
-        has_waited: bool,
-    ) -> bool {
-        if has_waited {
+    /// The rest of a task's batch (kernel: `ioc_batching`).
+    fn batch_of(&mut self, task: u64, now: Nanos) -> Option<&mut u32> {
+        let batch = self.batches.get_mut(&task);
+        let batch = batch.filter(|(left, until)| *left == BATCH.0 || (*left > 0 && now < *until));
+        batch.map(|(left, _)| left)
+    }
+
+    /// Gives a task that has none a batch (kernel: `ioc_set_batching`).
+    fn begin_batch(&mut self, task: u64, now: Nanos) {
+        if self.batch_of(task, now).is_none() {
             self.batches.insert(task, (BATCH.0, now + BATCH.1));
+        }
+    }
+
+    /// Takes a request for a task, if it may have one (kernel: `get_request`); `has_waited` begins a batch.
+    fn take(&mut self, place: Place, most: usize, task: u64, now: Nanos, has_waited: bool) -> bool {
+        let Place { disk, kind, is_awaited } = place;
+        if has_waited {
+            self.begin_batch(task, now);
         }
         let fills = self.under_way[disk][kind] + 1 >= most;
         if fills && !std::mem::replace(&mut self.full[disk][kind], true) {
-            self.batches.insert(task, (BATCH.0, now + BATCH.1));
+            self.begin_batch(task, now);
         }
-        let batch = self.batches.get_mut(&task);
-        let batch = batch.filter(|(left, until)| *left == BATCH.0 || (*left > 0 && now < *until));
-        match batch {
-            Some((left, _)) => *left -= 1,
-            None if self.full[disk][kind] => return false,
+        let is_full = self.full[disk][kind];
+        match self.batch_of(task, now) {
+            Some(left) => *left -= 1,
+            None if is_full && !is_awaited => return false,
             None => {}
         }
         self.under_way[disk][kind] += 1;
@@ -138,7 +156,7 @@ impl Stripe {
             waiting: queues.iter().map(|_| Default::default()).collect(),
             batches: BTreeMap::new(),
         };
-        Ok(Self { rt: sim.rt().clone(), queues, requests, load: Mutex::new(load) })
+        Ok(Self { rt: sim.rt().clone(), queues, phase: AtomicU64::new(0), requests, load: Mutex::new(load) })
     }
 
     /// Cuts a run of the volume at the chunks.
@@ -160,14 +178,37 @@ impl Stripe {
         self.load.lock().congested.iter().any(|disk| disk[usize::from(write)])
     }
 
+    /// The threads of a phase are others than those of the phase before.
+    pub(super) fn begin_phase(&self) {
+        self.phase.fetch_add(1, Relaxed);
+    }
+
+    fn stream(&self, submitter: Submitter) -> StreamId {
+        match submitter.task {
+            0 => StreamId(0),
+            thread => StreamId(self.phase.load(Relaxed) << 32 | thread),
+        }
+    }
+
+    /// A thread has ended.
+    pub(super) fn exited(&self, thread: u32) {
+        let stream = self.stream(Submitter::waiting(thread));
+        self.load.lock().batches.remove(&stream.0);
+        for queue in &self.queues {
+            queue.end_stream(stream);
+        }
+    }
+
     /// Takes a request of a disk's queue, for which a task waits its turn where the queue is full.
     pub(super) async fn request(&self, disk: usize, write: bool, submitter: Submitter) {
         let kind = usize::from(write);
+        let task = self.stream(submitter).0;
         let mut has_waited = false;
         poll_fn(|cx| {
             let now = self.rt.now();
+            let place = Place { disk, kind, is_awaited: self.queues[disk].awaits(StreamId(task)) };
             let mut load = self.load.lock();
-            if load.take(disk, kind, self.requests, submitter.task, now, has_waited) {
+            if load.take(place, self.requests, task, now, has_waited) {
                 return Poll::Ready(());
             }
             has_waited = true;
@@ -189,7 +230,7 @@ impl Stripe {
         let segment = if write { Segment::zeroes(bytes) } else { Buf::zeroed(bytes).into() };
         let op = if write { Op::Write } else { Op::Read };
         let mut bio = Bio::new(op, Sector(piece.byte / 512), vec![segment]);
-        bio.stream = StreamId(submitter.task);
+        bio.stream = self.stream(submitter);
         if submitter.waits {
             bio.flags = BioFlags::SYNC;
         }
@@ -219,7 +260,59 @@ impl Stripe {
             return None;
         }
         let first = load.waiting[disk][kind].pop_front();
-        load.full[disk][kind] &= first.is_some();
+        load.full[disk][kind] &= !load.waiting[disk][kind].is_empty();
         first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(disks: usize) -> Load {
+        Load {
+            under_way: vec![[0; 2]; disks],
+            congested: vec![[false; 2]; disks],
+            full: vec![[false; 2]; disks],
+            waiting: (0..disks).map(|_| Default::default()).collect(),
+            batches: BTreeMap::new(),
+        }
+    }
+
+    const fn writes(disk: usize) -> Place {
+        Place { disk, kind: 1, is_awaited: false }
+    }
+
+    #[test]
+    fn the_task_that_fills_a_queue_has_a_batch_and_the_others_wait() {
+        let (mut load, now) = (load(1), Nanos::ZERO);
+        for _ in 0..7 {
+            assert!(load.take(writes(0), 8, 1, now, false));
+        }
+        // The eighth request fills the queue for task 2, which goes on past the limit with the rest of its batch.
+        let taken = (0..100).take_while(|_| load.take(writes(0), 8, 2, now, false)).count();
+        assert_eq!(taken, 32);
+        assert!(!load.take(writes(0), 8, 1, now, false), "the queue is full");
+        assert!(
+            load.take(Place { is_awaited: true, ..writes(0) }, 8, 1, now, false),
+            "the disk idles for it"
+        );
+        assert!(load.take(writes(0), 8, 3, now, true), "it has waited");
+        assert!(
+            load.take(Place { kind: 0, ..writes(0) }, 8, 1, now, false),
+            "reads have requests of their own"
+        );
+    }
+
+    #[test]
+    fn a_batch_ends_by_time_and_does_not_begin_anew_on_another_disk() {
+        let mut load = load(2);
+        let now = Nanos::ZERO;
+        assert!(load.take(writes(0), 1, 1, now, false));
+        assert_eq!(load.batches[&1].0, 31);
+        // It fills the second disk's queue, too, with the same batch.
+        assert!(load.take(writes(1), 1, 1, now, false));
+        assert_eq!(load.batches[&1].0, 30);
+        assert!(!load.take(writes(0), 1, 1, now + BATCH.1, false), "20 ms are over");
     }
 }

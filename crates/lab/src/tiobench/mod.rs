@@ -206,6 +206,7 @@ pub(crate) fn run(
     let mut books = Books::open(&sim, &host);
     let mut all = Vec::new();
     for phase in Phase::ALL {
+        host.stripe.begin_phase();
         let threads = (0..options.threads).map(|file| {
             let work = phase_of(host.clone(), phase, file);
             rt.spawn("tiotest", Class::Normal, work)
@@ -279,4 +280,5 @@ async fn phase_of(host: Arc<Host>, phase: Phase, file: u32) {
     if phase.writes() {
         host.fsync(file).await;
     }
+    host.stripe.exited(file);
 }

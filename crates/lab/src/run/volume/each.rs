@@ -45,9 +45,10 @@ impl Volumes {
             return Ok(0);
         }
         let called = |part: &str| self.disks.iter().position(|disk| disk == part);
-        if name.starts_with("/dev/") {
+        let whole = name.strip_prefix("/dev/").unwrap_or(name);
+        if called(whole).is_some() {
             let problem =
-                format!("{name} is a disk that has a volume; give a file on it, such as /mnt/sda/file");
+                format!("{name} is a disk that has a volume; give a file on it, such as /mnt/{whole}/file");
             return Err(RunError::Volume(problem));
         }
         name.split('/').find_map(called).ok_or_else(|| {

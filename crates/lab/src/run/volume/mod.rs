@@ -105,6 +105,9 @@ impl VolumeSpec {
             Self { each_disk: true, fs: FileSystem::None | FileSystem::Xfs, .. } => {
                 "each_disk: such volumes are real ones; give ext2, ext3 or ext4 as fs"
             }
+            Self { each_disk: true, stripe_blocks: 1.., .. } => {
+                "each_disk: stripe_blocks is for allocators of history, which use one volume; leave it out"
+            }
             Self { chunk_bytes: Some(_), disk: Some(_), .. } => {
                 "chunk_bytes: all disks are striped; leave disk out"
             }
