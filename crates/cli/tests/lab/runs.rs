@@ -55,7 +55,7 @@ fn arguments_that_make_no_sense_are_refused_in_a_sentence() {
         format!("{folder}: an experiment stands alone and last; put options such as --workload before it")
     );
     let error = refused(&["run", "--elevator", "lift", "--name=a"]);
-    assert!(error.contains("there are none, mq-deadline, cfq, "), "{error}");
+    assert!(error.contains("there are none, mq-deadline, anticipatory, cfq, "), "{error}");
     let error = refused(&["run", "--elevator", "cfq", "--name=a", "--rw=read"]);
     assert!(error.contains("--machine <FILE>"), "{error}");
     let error = refused(&["run", "--name=a", "--rw=read", "--prio=0", "--filename=/nonexistent/f"]);
