@@ -2,11 +2,13 @@
 
 use extant_rt::{Class, Cpu, Nanos, Rt, SleepLock, SpinLock};
 use extant_sim::{Machine, Preemption, Sim};
+use std::future::Future;
 use std::sync::Arc;
+use std::task::Poll;
 
 const US: fn(u64) -> Nanos = Nanos::from_micros;
 
-/// From when until when a task had the lock.
+/// The beginning and the end of each hold.
 type Log = Vec<(Nanos, Nanos)>;
 
 fn machine(processors: usize, preemption: Preemption) -> Machine {
@@ -176,32 +178,61 @@ fn takers_of_a_sleeping_lock_wait_for_a_holder_that_was_preempted() {
 }
 
 #[test]
-fn a_sleeping_lock_goes_to_its_takers_in_order_and_past_those_that_gave_up() {
-    let sim = Sim::new(machine(4, Preemption::None), 1);
+fn a_sleeping_lock_that_is_free_is_no_place_to_lose_the_processor() {
+    let sim = Sim::new(machine(1, Preemption::None), 1);
     let rt = sim.rt();
-    let lock = Arc::new(SleepLock::new("inode", Vec::new()));
-    let takes = |n: u64| {
+    let lock = Arc::new(SleepLock::new("inode", ()));
+    let twice = || {
         let (rt, lock) = (rt.clone(), lock.clone());
         async move {
-            rt.sleep_until(US(n)).await;
-            let work = |order: &mut Vec<u64>| {
-                order.push(n);
-                rt.charge(Cpu(Nanos::from_millis(1)));
-            };
-            lock.with(&rt, work).await;
+            for _ in 0..2 {
+                rt.charge(Cpu(Nanos::from_millis(60)));
+                lock.with(&rt, |()| rt.charge(Cpu(Nanos::from_millis(10)))).await;
+            }
+            rt.now()
         }
     };
-    rt.block_on(async {
-        let mut tasks: Vec<_> = [3, 1, 2, 4].map(|n| rt.spawn("task", Class::Normal, takes(n))).into();
-        rt.sleep_until(US(100)).await;
-        drop(tasks.remove(2));
-        for task in tasks {
-            task.await.unwrap();
-        }
-        let order = lock.with(rt, |order| order.clone()).await;
-        assert!(order == [1, 3, 4] || order == [1, 2, 3, 4], "{order:?}");
-    })
-    .unwrap();
+    let ends = rt.block_on(async {
+        let tasks = [(); 2].map(|()| rt.spawn("task", Class::Normal, twice()));
+        let [a, b] = tasks;
+        (a.await.unwrap(), b.await.unwrap())
+    });
+    assert_eq!(ends.unwrap(), (Nanos::from_millis(140), Nanos::from_millis(280)), "none is cut at 100 ms");
+}
+
+#[test]
+fn a_sleeping_lock_goes_to_its_takers_in_order_and_past_those_that_gave_up() {
+    // One gives up while it waits, or after it was handed the lock and before it heard of it.
+    for gives_up in [US(100), US(2_500)] {
+        let sim = Sim::new(machine(4, Preemption::None), 1);
+        let rt = sim.rt();
+        let lock = Arc::new(SleepLock::new("inode", Vec::new()));
+        let takes = |n: u64| {
+            let (rt, lock) = (rt.clone(), lock.clone());
+            async move {
+                rt.sleep_until(US(n)).await;
+                let work = |order: &mut Vec<(u64, Nanos)>| {
+                    order.push((n, rt.now()));
+                    rt.charge(Cpu(Nanos::from_millis(1)));
+                };
+                lock.with(&rt, work).await;
+            }
+        };
+        let order = rt.block_on(async {
+            let tasks = [4, 1, 2].map(|n| rt.spawn("task", Class::Normal, takes(n)));
+            rt.sleep_until(US(3)).await;
+            let mut wait = Box::pin(lock.with(rt, |_| ()));
+            std::future::poll_fn(|cx| Poll::Ready(assert!(wait.as_mut().poll(cx).is_pending()))).await;
+            rt.sleep_until(gives_up).await;
+            drop(wait);
+            for task in tasks {
+                task.await.unwrap();
+            }
+            lock.with(rt, |order| order.clone()).await
+        });
+        let last = US(2_001).max(gives_up);
+        assert_eq!(order.unwrap(), [(1, US(1)), (2, US(1_001)), (4, last)]);
+    }
 }
 
 #[test]

@@ -269,23 +269,22 @@ fn a_better_priority_takes_the_processor_as_the_preemption_mode_lets_it() {
 
 #[test]
 fn a_task_that_used_up_its_slice_waits_for_the_round_to_end() {
-    // 0 and 1 never sleep; 2 is woken into the round that runs, behind 1 by priority alone.
     let mut model = processors(1, Preemption::None);
     model.wakeup = Wakeup::O1;
     let mut bench = Bench::new(model, &[Class::Normal; 2]);
+    // 1 has slept for 50 ms, which makes it better by 5, and is still better than 0 when it has run for a slice.
     bench.wake(0, Nanos::ZERO, 0);
-    bench.wake(1, Nanos::ZERO, 0);
-    let mut left = [3, 3];
+    bench.wake(1, MS(50), 0);
+    let mut left = [7, 7];
     bench.run(
         |task, _| {
             left[task] -= 1;
-            Act { again: (left[task] > 0).then_some(true), ..waits(MS(60)) }
+            Act { again: (left[task] > 0).then_some(true), ..waits(MS(20)) }
         },
         |_| {},
     );
-    // Slices of 100 ms end at offers: after two times 60.
     let order: Vec<usize> = bench.polls.iter().map(|poll| poll.1).collect();
-    assert_eq!(order, [0, 0, 1, 1, 0, 1]);
+    assert_eq!(order, [0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 1, 1, 0, 0]);
 }
 
 #[test]
