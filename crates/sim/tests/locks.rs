@@ -222,7 +222,8 @@ fn a_sleeping_lock_goes_to_its_takers_in_order_and_past_those_that_gave_up() {
             let tasks = [4, 1, 2].map(|n| rt.spawn("task", Class::Normal, takes(n)));
             rt.sleep_until(US(3)).await;
             let mut wait = Box::pin(lock.with(rt, |_| ()));
-            std::future::poll_fn(|cx| Poll::Ready(assert!(wait.as_mut().poll(cx).is_pending()))).await;
+            let waits = std::future::poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx).is_pending())).await;
+            assert!(waits);
             rt.sleep_until(gives_up).await;
             drop(wait);
             for task in tasks {
