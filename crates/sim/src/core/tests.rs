@@ -288,6 +288,25 @@ fn a_task_that_used_up_its_slice_waits_for_the_round_to_end() {
 }
 
 #[test]
+fn each_turn_of_equals_lasts_a_slice_however_often_they_offer_their_processor() {
+    let mut model = processors(1, Preemption::None);
+    model.wakeup = Wakeup::O1;
+    let mut bench = Bench::new(model, &[Class::Normal; 2]);
+    bench.wake(0, Nanos::ZERO, 0);
+    bench.wake(1, Nanos::ZERO, 0);
+    let mut left = [15, 15];
+    bench.run(
+        |task, _| {
+            left[task] -= 1;
+            Act { again: (left[task] > 0).then_some(true), ..waits(MS(20)) }
+        },
+        |_| {},
+    );
+    let turns = bench.polls.chunk_by(|a, b| a.1 == b.1).map(|turn| turn.len());
+    assert_eq!(turns.collect::<Vec<_>>(), [5; 6]);
+}
+
+#[test]
 fn real_time_stays_above_dynamic_priorities_on_its_own_processor_only() {
     let mut model = processors(2, Preemption::Full);
     model.wakeup = Wakeup::O1;
