@@ -222,7 +222,7 @@ impl Anticipatory {
         self.nearer(lane, above, below)
     }
 
-    /// Whether `id` lies so near to where the arm is that it may belong to what it reads (kernel: `as_close_req`).
+    /// Whether a request lies so near to the arm that it may belong to the data being read (kernel: `as_close_req`).
     fn is_close(&self, request: &Request, tick: u64) -> bool {
         let waited =
             if self.wait == Wait::No || !self.has_ended { 0 } else { tick.saturating_sub(self.began) };
@@ -300,7 +300,7 @@ impl Anticipatory {
     }
 
     /// Takes a request out of the lists.
-    fn unlist(&mut self, id: RequestId) -> (Request, usize) {
+    fn unlist(&mut self, id: RequestId) {
         let request = self.requests[&id].request;
         let lane = usize::from(request.sync);
         if self.lanes[lane].next == Some(id) {
@@ -310,7 +310,6 @@ impl Anticipatory {
         self.lanes[lane].sorted.remove(&(request.start, id));
         self.lanes[lane].fifo.retain(|other| *other != id);
         self.tasks.edit(request.stream, |known| known.queued -= 1);
-        (request, lane)
     }
 
     fn send(&mut self, id: RequestId) -> Decision {

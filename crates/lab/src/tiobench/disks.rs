@@ -64,7 +64,7 @@ struct Load {
     /// Bios under way, by disk: reads, and writes.
     under_way: Vec<[usize; 2]>,
     congested: Vec<[bool; 2]>,
-    /// Queues that had no request left, until nobody waits any more (kernel: `QUEUE_FLAG_READFULL`, `QUEUE_FLAG_WRITEFULL`).
+    /// Queues that had no request left; the mark goes when the last waiting task is woken (kernel: `QUEUE_FLAG_READFULL`, `QUEUE_FLAG_WRITEFULL`).
     full: Vec<[bool; 2]>,
     /// Tasks that wait for a request, in order of arrival (kernel: `get_request_wait`, exclusive).
     waiting: Vec<[VecDeque<Waker>; 2]>,

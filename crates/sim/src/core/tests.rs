@@ -76,7 +76,7 @@ impl Bench {
             if let Some(offers) = again {
                 self.core.wake(id, now, processor);
                 if offers {
-                    // A task to which the core says that nobody wants the processor goes on, which is the same.
+                    // A task goes on without a new poll where no other task wants the processor, which is the same.
                     self.core.offers(id, end, Nanos::from_secs(10));
                     self.core.task(id.index).offered = true;
                 }
