@@ -12,7 +12,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 /// Handle to a world: the real one, or a virtual one.
 ///
@@ -291,19 +291,15 @@ impl Rt {
         }
     }
 
-    fn arm(&self, at: Nanos, cx: &Context<'_>) -> TimerId {
+    /// Calls `waker` at `at`, once, unless the alarm is dropped before: on a thread of its own in the real world, in a timer's
+    /// interrupt in the virtual one. It runs no longer than a wake-up or the spawning of a task does.
+    pub fn alarm(&self, at: Nanos, waker: &Waker) -> Alarm {
         self.count(Counter::TimersArmed, 1);
-        match &self.shared.world {
-            Which::Real(real) => real.timer(at, cx.waker()),
-            Which::Virtual(world) => world.timer(at, cx.waker()),
-        }
-    }
-
-    fn disarm(&self, id: TimerId) {
-        match &self.shared.world {
-            Which::Real(real) => real.cancel_timer(id),
-            Which::Virtual(world) => world.cancel_timer(id),
-        }
+        let id = match &self.shared.world {
+            Which::Real(real) => real.timer(at, waker),
+            Which::Virtual(world) => world.timer(at, waker),
+        };
+        Alarm { rt: self.clone(), id }
     }
 }
 
@@ -319,7 +315,24 @@ impl fmt::Debug for Rt {
 pub struct Sleep {
     rt: Rt,
     at: Nanos,
-    timer: Option<TimerId>,
+    timer: Option<Alarm>,
+}
+
+/// A timer that was armed; dropping it disarms it. See [`Rt::alarm`].
+#[must_use = "an alarm that is dropped does not ring"]
+#[derive(Debug)]
+pub struct Alarm {
+    rt: Rt,
+    id: TimerId,
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        match &self.rt.shared.world {
+            Which::Real(real) => real.cancel_timer(self.id),
+            Which::Virtual(world) => world.cancel_timer(self.id),
+        }
+    }
 }
 
 impl Future for Sleep {
@@ -329,20 +342,10 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         // Armed anew at every poll: the waker may have changed. Polls before the alarm are rare.
-        if let Some(old) = self.timer.take() {
-            self.rt.disarm(old);
-        }
-        self.timer = Some(self.rt.arm(self.at, cx));
+        self.timer = None;
+        self.timer = Some(self.rt.alarm(self.at, cx.waker()));
         let at = self.at;
         self.rt.waits_on(|| WaitsOn::Timer(at));
         Poll::Pending
-    }
-}
-
-impl Drop for Sleep {
-    fn drop(&mut self) {
-        if let Some(timer) = self.timer.take() {
-            self.rt.disarm(timer);
-        }
     }
 }

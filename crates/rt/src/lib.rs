@@ -43,7 +43,7 @@ pub use budget::Budget;
 pub use cost::{Charge, Cost, CostTable, Cpu, Work};
 pub use counters::Counter;
 pub use error::RtError;
-pub use handle::{Rt, Sleep};
+pub use handle::{Alarm, Rt, Sleep};
 pub use lock::{SleepLock, SpinGuard, SpinLock};
 pub use nanos::Nanos;
 pub use real::{Driver, DriverHandle, RealConfig, Wait};

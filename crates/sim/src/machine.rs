@@ -106,7 +106,7 @@ pub struct Processors {
     pub count: usize,
     /// When tasks are preempted.
     pub preemption: Preemption,
-    /// How long a normal task runs before others of its class have a claim.
+    /// How long a normal task runs before others of its class have a claim; more than 0.
     pub timeslice: Nanos,
     /// Paid by a processor that runs another task than it ran last.
     pub context_switch: Nanos,

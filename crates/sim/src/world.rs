@@ -235,7 +235,12 @@ impl SimWorld {
                     }
                     core.polled(id, future, after, end);
                 }
-                Step::Wake(waker) => self.interrupt(&mut core, || waker.wake())?,
+                Step::Wake(waker) => {
+                    let now = core.now;
+                    self.interrupt(&mut core, || waker.wake())?;
+                    let used = self.local_time() - now;
+                    core.interrupted(used);
+                }
                 Step::Call(call) => {
                     let now = core.now;
                     self.interrupt(&mut core, call)?;

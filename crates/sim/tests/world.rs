@@ -4,6 +4,7 @@ use extant_rt::{Class, Cpu, Flag, Nanos, Rt, RtError, WaitConfig, WaitKey, WaitT
 use extant_sim::{Machine, Preemption, Sim, SimConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::task::{Wake, Waker};
 
 const MS: u64 = 1_000_000;
 
@@ -196,6 +197,45 @@ fn switches_wakes_and_interrupts_cost_what_the_model_says() {
     // From an idle processor, to the task that ran there last.
     assert_eq!(alone, p.timer_interrupt.saturating_add(p.idle_exit));
     assert_eq!(child, p.context_switch, "the processor is busy with us until we wait, then switches");
+}
+
+#[test]
+fn the_time_of_an_interrupt_counts_once_on_an_idle_processor() {
+    let machine = costly();
+    let p = machine.processors.clone();
+    let sim = Sim::new(machine, 1);
+    let rt = sim.rt();
+    let before = Nanos::from_millis(1);
+    rt.block_on(async { rt.sleep_until(before).await }).unwrap();
+    // Of the processors one had all the work: the first switch to the task, and what ends its sleep.
+    let first = p.idle_exit.saturating_add(p.context_switch);
+    let busy = sim.stats().busy.into_iter().fold(Nanos::ZERO, Nanos::saturating_add);
+    assert_eq!(busy, first.saturating_add(p.timer_interrupt).saturating_add(p.idle_exit));
+}
+
+#[test]
+fn an_alarm_is_an_interrupt_whose_work_takes_time() {
+    struct Works(Rt, AtomicU32);
+    impl Wake for Works {
+        fn wake(self: Arc<Self>) {
+            self.0.charge(Cpu(Nanos::from_millis(3)));
+            self.1.fetch_add(1, SeqCst);
+        }
+    }
+    let sim = free(1, Preemption::None);
+    let rt = sim.rt();
+    let works = Arc::new(Works(rt.clone(), AtomicU32::new(0)));
+    let waker = Waker::from(works.clone());
+    rt.block_on(async {
+        let rings = rt.alarm(Nanos::from_millis(10), &waker);
+        drop(rt.alarm(Nanos::from_millis(20), &waker));
+        rt.sleep_until(Nanos::from_millis(30)).await;
+        drop(rings);
+    })
+    .unwrap();
+    assert_eq!(works.1.load(SeqCst), 1, "times that it rang");
+    assert_eq!(sim.stats().interrupts, Nanos::from_millis(3));
+    assert_eq!(sim.stats().busy, [Nanos::from_millis(3)]);
 }
 
 #[test]

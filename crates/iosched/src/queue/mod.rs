@@ -18,7 +18,7 @@ use crate::elevator::{Elevator, RequestId};
 use extant_block::blktrace::{Action, Blktrace};
 use extant_block::split;
 use extant_block::{Bio, BioFlags, Claim, Device, IoError, Limits, Op, Sector, StreamId};
-use extant_rt::{Class, Nanos, Rt};
+use extant_rt::{Alarm, Class, Nanos, Rt};
 use flush::FlushSharing;
 use observe::Observer;
 use parking_lot::Mutex;
@@ -28,6 +28,7 @@ use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::task::{Wake, Waker};
 
 /// How a [`Queue`] is set up.
 #[derive(Clone, Debug)]
@@ -86,8 +87,8 @@ struct State {
     performing: bool,
     /// Memory for bios that end together.
     ended: Vec<Ended>,
-    /// When the timer fires that was armed for the elevator.
-    armed: Option<Nanos>,
+    /// When the timer fires that was armed for the elevator, and the timer.
+    armed: Option<(Nanos, Alarm)>,
     /// The latest time that the elevator has seen.
     latest: Nanos,
 }
@@ -104,7 +105,27 @@ enum Effect {
     Flush,
     /// The error is boxed so that effects, most of which have none, are small.
     End(Bio, Result<(), Box<IoError>>),
-    Arm(Nanos),
+}
+
+/// Asks the elevator again when its timer fires: in a task, since the timer's interrupt does not start requests (Linux:
+/// `kblockd_schedule_work`).
+struct AskAgain {
+    queue: Arc<Shared>,
+    at: Nanos,
+}
+
+impl Wake for AskAgain {
+    fn wake(self: Arc<Self>) {
+        let ask = self.clone();
+        let ask = async move {
+            ask.queue.change(|state, _| {
+                if state.armed.as_ref().is_some_and(|(at, _)| *at == ask.at) {
+                    state.armed = None;
+                }
+            });
+        };
+        drop(self.queue.rt.spawn("queue idle timer", Class::Normal, ask));
+    }
 }
 
 impl Queue {
@@ -299,20 +320,20 @@ impl Shared {
         }
     }
 
-    fn ask_elevator(&self, state: &mut State, now: Nanos) {
-        loop {
+    fn ask_elevator(self: &Arc<Self>, state: &mut State, now: Nanos) {
+        let until = loop {
             match state.requests.next(now) {
                 Next::Dispatch(id, bio) => state.effects.push_back(Effect::Send(id, bio)),
-                Next::IdleUntil(at) => {
-                    // An alarm that rings too early asks again.
-                    if state.armed.is_none_or(|armed| armed > at) {
-                        state.armed = Some(at);
-                        state.effects.push_back(Effect::Arm(at));
-                    }
-                    return;
-                }
-                Next::Nothing => return,
+                Next::IdleUntil(at) => break Some(at),
+                Next::Nothing => break None,
             }
+        };
+        if state.armed.as_ref().map(|(at, _)| *at) != until {
+            let arm = |at| {
+                let waker = Waker::from(Arc::new(AskAgain { queue: self.clone(), at }));
+                (at, self.rt.alarm(at, &waker))
+            };
+            state.armed = until.map(arm);
         }
     }
 
@@ -336,18 +357,6 @@ impl Shared {
             Effect::End(bio, result) => {
                 self.rt.charge(Cost::BioComplete(1));
                 bio.end(result.map_err(|error| *error));
-            }
-            Effect::Arm(at) => {
-                let shared = self.clone();
-                let ring = async move {
-                    shared.rt.sleep_until(at).await;
-                    shared.change(|state, _| {
-                        if state.armed == Some(at) {
-                            state.armed = None;
-                        }
-                    });
-                };
-                drop(self.rt.spawn("queue idle timer", Class::Normal, ring));
             }
         }
     }

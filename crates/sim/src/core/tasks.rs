@@ -191,9 +191,11 @@ impl Core {
                     self.idle_processor(last)
                 };
                 if let Some(processor) = place {
-                    let delay = delay.saturating_add(self.model.idle_exit);
                     self.stats.idle_exits += 1;
-                    self.assign(processor, id.index, delay);
+                    self.assign(processor, id.index, delay.saturating_add(self.model.idle_exit));
+                    // The interrupt's time is accounted already, on the processor that it came to.
+                    let busy = &mut self.processors[processor as usize].busy;
+                    *busy = busy.saturating_sub(delay);
                     return;
                 }
                 self.queue(id.index, false);

@@ -1,0 +1,141 @@
+//! The timer of a queue whose elevator keeps the device idle for a time.
+
+use extant_block::{Bio, Buf, Device, MemDevice, Op, Sector, Segment};
+use extant_iosched::elevator::{Decision, Elevator, Fifo, Request, RequestId};
+use extant_iosched::{Queue, QueueConfig};
+use extant_rt::{Nanos, RealConfig, Rt};
+use extant_sim::disk::{DiskKind, DiskModel, Disks, RamSpec};
+use extant_sim::{Machine, Preemption, Sim};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+const SPAN: Nanos = Nanos::from_millis(20);
+
+/// Keeps the device idle for [`SPAN`] after a request that comes alone, for a second one.
+#[derive(Debug)]
+struct Waits {
+    fifo: Fifo,
+    until: Option<Nanos>,
+}
+
+impl Elevator for Waits {
+    fn name(&self) -> &'static str {
+        "waits"
+    }
+
+    fn add(&mut self, request: Request, now: Nanos) {
+        let alone = self.fifo.queued() == 0 && self.until.is_none();
+        self.until = alone.then(|| now.saturating_add(SPAN));
+        self.fifo.add(request, now);
+    }
+
+    fn next(&mut self, now: Nanos) -> Decision {
+        match self.until {
+            Some(until) if now < until => Decision::IdleUntil(until),
+            _ => self.fifo.next(now),
+        }
+    }
+
+    fn completed(&mut self, id: RequestId, now: Nanos) {
+        self.fifo.completed(id, now);
+    }
+
+    fn queued(&self) -> usize {
+        self.fifo.queued()
+    }
+
+    fn back_merge(&self, _: &Request) -> Option<RequestId> {
+        None
+    }
+
+    fn front_merge(&self, _: &Request) -> Option<RequestId> {
+        None
+    }
+
+    fn merged(&mut self, _: RequestId, _: Sector, _: u64, _: Nanos) {}
+
+    fn absorbed(&mut self, _: RequestId, _: RequestId, _: Nanos) {}
+
+    fn exited(&mut self, _: extant_block::StreamId, _: Nanos) {}
+}
+
+fn waits() -> Box<dyn Elevator> {
+    Box::new(Waits { fifo: Fifo::new(), until: None })
+}
+
+/// When each of the reads ended, and how often the processor turned to another task; they are submitted at these times.
+fn run(submitted_at: &[Nanos]) -> (Vec<Nanos>, u64) {
+    let spec = RamSpec { capacity_bytes: 1 << 20, latency_ns: 1000, bytes_s: u64::MAX, queue_depth: 8 };
+    let model = DiskModel {
+        name: "ram".into(),
+        source: "arithmetic".into(),
+        count: 1,
+        on_bus: false,
+        max_command_bytes: 1 << 20,
+        kind: DiskKind::Ram(spec),
+    };
+    let sim = Sim::new(Machine::free(1, Preemption::None).with_disks(vec![model]), 1);
+    let rt = sim.rt().clone();
+    let queue = Queue::new(&rt, Disks::attach(&sim).device(0), waits(), QueueConfig::default());
+    let ended = Arc::<Mutex<Vec<Nanos>>>::default();
+    let (inside, list) = (rt.clone(), ended.clone());
+    rt.block_on(async move {
+        for (n, at) in submitted_at.iter().enumerate() {
+            inside.sleep_until(*at).await;
+            queue.submit(read(n as u64 * 800, &inside, &list));
+        }
+        inside.sleep(Nanos::from_secs(1)).await;
+    })
+    .unwrap();
+    let ended = ended.lock().clone();
+    (ended, sim.stats().switches)
+}
+
+fn read(start: u64, rt: &Rt, ended: &Arc<Mutex<Vec<Nanos>>>) -> Bio {
+    let segment: Segment = Buf::zeroed(4096).into();
+    let mut bio = Bio::new(Op::Read, Sector(start), vec![segment]);
+    let (rt, ended) = (rt.clone(), ended.clone());
+    bio.on_end(Box::new(move |_, result| {
+        result.unwrap();
+        ended.lock().push(rt.now());
+    }));
+    bio
+}
+
+#[test]
+fn a_wait_that_ends_early_runs_no_task() {
+    let (ended, switches) = run(&[Nanos(0), Nanos::from_millis(5)]);
+    let started = Nanos::from_millis(5);
+    assert_eq!(ended.len(), 2);
+    assert!(
+        ended.iter().all(|at| (started..started.saturating_add(Nanos(10_000))).contains(at)),
+        "{ended:?}"
+    );
+    // The main task, and no other.
+    assert_eq!(switches, 1);
+}
+
+#[test]
+fn a_wait_that_nothing_ends_starts_its_request_from_a_task() {
+    let (ended, switches) = run(&[Nanos(0)]);
+    assert_eq!(ended.len(), 1);
+    assert!((SPAN..SPAN.saturating_add(Nanos(10_000))).contains(&ended[0]), "{ended:?}");
+    // The main task, the one that the timer starts, and the main task again.
+    assert_eq!(switches, 3);
+}
+
+#[test]
+fn a_wait_ends_on_a_real_machine_too() {
+    let rt = Rt::real(RealConfig::default());
+    let queue = Queue::new(&rt, Arc::new(MemDevice::new(1 << 20)), waits(), QueueConfig::default());
+    let (tell, done) = std::sync::mpsc::channel();
+    let segment: Segment = Buf::zeroed(4096).into();
+    let mut bio = Bio::new(Op::Read, Sector(0), vec![segment]);
+    let inside = rt.clone();
+    bio.on_end(Box::new(move |_, result| tell.send((inside.now(), result)).unwrap()));
+    let submitted = rt.now();
+    queue.submit(bio);
+    let (at, result) = done.recv().unwrap();
+    result.unwrap();
+    assert!(at >= submitted.saturating_add(SPAN));
+}
