@@ -17,10 +17,21 @@ fn ended(what: &str, runs: u64, failures: u64) -> Result<(), Box<dyn std::error:
     if failures > 0 { Err(format!("{failures} runs failed").into()) } else { Ok(()) }
 }
 
-/// EIO at every bio of every workload on every kind of volume, and every kind of full volume. `--seeds N` random workloads
-/// and full volumes of each kind (default 4). `--only PROFILE` has those of one kind, `--full` full volumes alone. `--replay PROFILE WORKLOAD SEED read|write|flush NTH [later]` prints one run,
-/// operation by operation.
+const USAGE: &str = "\
+usage: cargo xtask faults [OPTION]...
+EIO at every bio of every workload on every kind of volume, and every kind of full volume.
+  --seeds N        random workloads and full volumes of each kind (default 4)
+  --only PROFILE   volumes of this kind alone
+  --full           full volumes alone
+  --replay PROFILE WORKLOAD SEED read|write|flush NTH [later]
+                   print one run, operation by operation";
+
+/// EIO at every bio of every workload on every kind of volume, and every kind of full volume.
 pub(crate) fn faults(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
+    if args.iter().any(|arg| matches!(*arg, "-h" | "--help")) {
+        println!("{USAGE}");
+        return Ok(());
+    }
     if let ["--replay", replay @ ..] = args {
         return replayed(replay);
     }

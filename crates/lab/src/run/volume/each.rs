@@ -62,9 +62,17 @@ impl Volumes {
         &self.all[place]
     }
 
-    /// Writes back all that their files have in the cache, and makes it durable.
+    /// Writes back all that their files have in the cache, and makes it durable, on all of them at a time.
     pub(in crate::run) fn drain(&self, sim: &Sim) -> Result<(), RunError> {
-        self.all.iter().try_for_each(|volume| volume.drain(sim))
+        let rt = sim.rt();
+        let tasks: Vec<_> = self.all.iter().map(|volume| volume.start_drain(rt)).collect();
+        let all = async {
+            for task in tasks {
+                task.await.map_err(|error| error.to_string())??;
+            }
+            Ok(())
+        };
+        rt.block_on(all)?.map_err(RunError::Volume)
     }
 
     /// The layout of files that were written back, each with the place of its volume, and the time to read one after the other

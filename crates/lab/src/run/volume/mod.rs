@@ -26,7 +26,7 @@ use extant_fs::{Caller, FileOptions, Volume, WriteOptions};
 use extant_history::alloc::{FreeSpace, Work};
 use extant_history::direct::{BlockMap, Cost, Ext3Map, Kernel, Sent, XfsMap};
 use extant_iosched::Queue;
-use extant_rt::Class;
+use extant_rt::{Class, Rt, Task};
 use extant_sim::disk::DiskKind;
 use extant_sim::{Machine, Sim};
 use file::{LinuxFile, OurFile};
@@ -301,20 +301,17 @@ impl OnMachine {
         }
     }
 
-    /// Writes back all that the files have in the cache, and makes it durable.
-    fn drain(&self, sim: &Sim) -> Result<(), RunError> {
-        let rt = sim.rt();
-        let result = match (&self.placed, &self.ours) {
-            (Some((files, _)), _) => {
-                let (files, inside) = (files.clone(), rt.clone());
-                let flusher = async move { files.write_back(&inside).await };
-                let task = rt.spawn("flusher", Class::Normal, flusher);
-                rt.block_on(task)??
+    /// Writes back all that the files have in the cache, and makes it durable: a task, which this starts.
+    fn start_drain(&self, rt: &Rt) -> Task<Result<(), String>> {
+        let (placed, ours) = (self.placed.as_ref().map(|(files, _)| files.clone()), self.ours.clone());
+        let inside = rt.clone();
+        rt.spawn("flusher", Class::Normal, async move {
+            match (placed, ours) {
+                (Some(files), _) => files.write_back(&inside).await,
+                (None, Some(volume)) => volume.sync().await.map_err(|error| error.to_string()),
+                (None, None) => Ok(()),
             }
-            (None, Some(volume)) => rt.block_on(volume.sync())?.map_err(|error| error.to_string()),
-            (None, None) => Ok(()),
-        };
-        result.map_err(RunError::Volume)
+        })
     }
 
     /// Leaves the volume clean.
