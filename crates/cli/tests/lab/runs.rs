@@ -242,3 +242,30 @@ fn an_experiment_that_gives_another_table_is_told_with_the_line() {
     let error = check(&[]).unwrap_err();
     assert!(error.starts_with(&format!("{file}:5: expected \"  nine ")), "{error}");
 }
+
+#[test]
+fn a_constant_is_fitted_to_the_figures_of_its_row_and_written_with_its_range() {
+    let dir = tempfile::tempdir().unwrap();
+    let machine = std::fs::read_to_string(root().join("machines/sata-7200-2013.toml")).unwrap();
+    std::fs::write(dir.path().join("machine.toml"), machine).unwrap();
+    std::fs::write(dir.path().join("reads.fio"), "[a]\nrw=read\nbs=1m\nsize=1g\ndirect=1\nruntime=1\n")
+        .unwrap();
+    // 130 MiB/s of a stream in the outer zone.
+    let experiment = "name = \"small\"\nsource = \"none\"\nmachine = \"machine.toml\"\nseeds = [1]\n\
+        [[workload]]\nname = \"reads\"\njobs = \"reads.fio\"\n\
+        [[constant]]\nkeys = [\"outer_bytes_s\"]\nleast = 100_000_000\nmost = 250_000_000\nrow = \"before\"\n\
+        seeds = [1, 2]\nsees.reads = [\"mib_s\"]\n\
+        [[row]]\nname = \"before\"\nelevator = \"none\"\nrequests = 128\n\
+        published.reads = { mib_s = 130.0 }\ncalibrated.reads = [\"mib_s\"]\n";
+    std::fs::write(dir.path().join("experiment.toml"), experiment).unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let told = lab(&["calibrate", "--write", folder]).unwrap();
+    assert!(told.starts_with("outer_bytes_s = "), "{told}");
+    let machine = std::fs::read_to_string(dir.path().join("machine.toml")).unwrap();
+    let line = machine.lines().find(|line| line.starts_with("outer_bytes_s")).unwrap();
+    assert!(line.contains("# fitted to \"before\": reads (mib_s): "), "{line}");
+    let table = lab(&["run", folder]).unwrap();
+    let reproduced = table.lines().find(|line| line.trim_start().starts_with("before")).unwrap();
+    let mib_s: f64 = reproduced.split_whitespace().last().unwrap().parse().unwrap();
+    assert!((120.0..140.0).contains(&mib_s), "{table}");
+}

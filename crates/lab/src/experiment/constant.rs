@@ -1,6 +1,6 @@
 //! Constants of the machine that an experiment fits, and what each may see.
 
-use super::{Experiment, ExperimentError, Figure, Load, Row, Run, load_machine};
+use super::{Experiment, ExperimentError, Figure, Load, Row, Run, load_machine, side_by_side};
 use crate::fit::{Fit, search};
 use extant_sim::Setting;
 use serde::Deserialize;
@@ -20,6 +20,10 @@ pub struct Constant {
     /// Or the values that it may have.
     #[serde(default)]
     values: Vec<f64>,
+    /// Seeds over whose runs the figures are averaged before they are compared: the experiment's first where it names none. A
+    /// model whose figures differ from seed to seed by more than the fit is to tell apart needs several.
+    #[serde(default)]
+    seeds: Vec<u64>,
     /// The row that it is fitted to: one before the change.
     pub(super) row: String,
     /// The figures of that row that it may see, by workload.
@@ -140,18 +144,27 @@ impl Experiment {
         search(&constant.keys[0], [constant.least, constant.most], &constant.values, |value| {
             let settings = [self.settings.clone(), self.settings_of(constant, value)?].concat();
             let machine = load_machine(&self.machine_file, &settings, self.tiobench.as_ref())?;
-            let (point, seed, tiobench) = (0, self.seeds[0], self.tiobench);
-            let run = Run { point, machine, loads: loads.clone(), row: row.clone(), seed, tiobench };
-            let cells = run.cells()?;
-            let mut squares = Vec::new();
-            for cell in &cells {
-                for figure in &constant.sees[&cell.workload] {
+            let seeds = if constant.seeds.is_empty() { &self.seeds[..1] } else { &constant.seeds };
+            let run = |seed: &u64| Run {
+                point: 0,
+                machine: machine.clone(),
+                loads: loads.clone(),
+                row: row.clone(),
+                seed: *seed,
+                tiobench: self.tiobench,
+            };
+            let cells = side_by_side(seeds.iter().map(run).collect(), Run::cells)?;
+            // The logarithm of reproduced by published, of each figure, over all seeds.
+            let mut logarithms = BTreeMap::<_, f64>::new();
+            for cell in cells.iter().flatten() {
+                for (n, figure) in constant.sees[&cell.workload].iter().enumerate() {
                     let published = row.published[&cell.workload][figure];
                     let got = figure.of(cell, 0).unwrap_or(0.0).max(published * 1e-6);
-                    squares.push((got / published).ln().powi(2));
+                    *logarithms.entry((&cell.workload, n)).or_default() += (got / published).ln();
                 }
             }
-            Ok((squares.iter().sum::<f64>() / squares.len() as f64).sqrt())
+            let squares = logarithms.values().map(|sum| (sum / seeds.len() as f64).powi(2));
+            Ok((squares.sum::<f64>() / logarithms.len() as f64).sqrt())
         })
     }
 
