@@ -116,6 +116,8 @@ fn options_that_do_not_fit_are_refused_before_anything_runs() {
         "calibrated.\"write\" = [\"seconds\"]\n\n[[row]]\nname = \"linux-6\"",
     );
     assert!(error.contains("the row \"filtered\" is a prediction; only \"before\" may be fitted"), "{error}");
+    let error = refused("seeds = [1, 2, 3]", "seeds = [1, 2, 1]");
+    assert!(error.contains("constant page_copy_ns: seeds: each counts once"), "{error}");
     let error = refused("least = 400_000", "least = 900_000");
     assert!(error.contains("constant command_ns: give either values, or least and most"), "{error}");
 }

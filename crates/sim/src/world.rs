@@ -235,18 +235,8 @@ impl SimWorld {
                     }
                     core.polled(id, future, after, end);
                 }
-                Step::Wake(waker) => {
-                    let now = core.now;
-                    self.interrupt(&mut core, || waker.wake())?;
-                    let used = self.local_time() - now;
-                    core.interrupted(used);
-                }
-                Step::Call(call) => {
-                    let now = core.now;
-                    self.interrupt(&mut core, call)?;
-                    let used = self.local_time() - now;
-                    core.interrupted(used);
-                }
+                Step::Wake { waker, delay } => self.interrupt(&mut core, delay, || waker.wake())?,
+                Step::Call(call) => self.interrupt(&mut core, Nanos::ZERO, call)?,
                 Step::Done => {
                     self.set_current(core.now, None, 0);
                     return Ok(());
@@ -281,15 +271,24 @@ impl SimWorld {
         all
     }
 
-    /// Runs what belongs to no task.
-    fn interrupt(&self, core: &mut MutexGuard<'_, Core>, work: impl FnOnce()) -> Result<(), RtError> {
-        self.set_current(core.now, None, self.config.machine.processors.interrupt_processor);
+    /// Runs what belongs to no task, so long after now, and takes the time of its work from the processor.
+    fn interrupt(
+        &self,
+        core: &mut MutexGuard<'_, Core>,
+        delay: Nanos,
+        work: impl FnOnce(),
+    ) -> Result<(), RtError> {
+        let begin = core.now.saturating_add(delay);
+        self.set_current(begin, None, self.config.machine.processors.interrupt_processor);
         // No task's poll is around it to catch what `fail` throws.
         let outcome = MutexGuard::unlocked(core, || catch_unwind(AssertUnwindSafe(work)));
         match (core.fatal.take(), outcome) {
             (Some(error), _) => Err(error),
             (None, Err(panic)) => MutexGuard::unlocked(core, || resume_unwind(panic)),
-            (None, Ok(())) => Ok(()),
+            (None, Ok(())) => {
+                core.interrupted(self.local_time() - begin);
+                Ok(())
+            }
         }
     }
 

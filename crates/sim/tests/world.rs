@@ -214,6 +214,84 @@ fn the_time_of_an_interrupt_counts_once_on_an_idle_processor() {
 }
 
 #[test]
+fn a_task_that_an_alarm_spawns_begins_when_its_interrupt_has_ended() {
+    struct Spawns(Rt, Arc<AtomicU64>);
+    impl Wake for Spawns {
+        fn wake(self: Arc<Self>) {
+            let (rt, at) = (self.0.clone(), self.1.clone());
+            let task = async move { at.store(rt.now().0, SeqCst) };
+            drop(self.0.spawn("worker", Class::Normal, task));
+        }
+    }
+    let machine = costly();
+    let p = machine.processors.clone();
+    let sim = Sim::new(machine, 1);
+    let (rt, at) = (sim.rt(), Arc::new(AtomicU64::new(0)));
+    let waker = Waker::from(Arc::new(Spawns(rt.clone(), at.clone())));
+    let rings = Nanos::from_millis(1);
+    rt.block_on(async {
+        let _alarm = rt.alarm(rings, &waker);
+        rt.sleep_until(Nanos::from_millis(2)).await;
+    })
+    .unwrap();
+    let late = Nanos(at.load(SeqCst)) - rings;
+    assert_eq!(late, p.timer_interrupt.saturating_add(p.idle_exit).saturating_add(p.context_switch));
+}
+
+#[test]
+fn an_alarm_of_the_past_rings_at_once_and_one_of_before_a_shutdown_disarms_no_other() {
+    let sim = free(1, Preemption::None);
+    let rt = sim.rt();
+    let rung = Arc::new(AtomicU32::new(0));
+    struct Counts(Arc<AtomicU32>);
+    impl Wake for Counts {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+    let waker = Waker::from(Arc::new(Counts(rung.clone())));
+    let old = rt.alarm(Nanos::from_secs(100), &waker);
+    rt.shutdown(Nanos::ZERO);
+    rt.block_on(async {
+        let _new = rt.alarm(Nanos::from_millis(3), &waker);
+        drop(old);
+        rt.sleep_until(Nanos::from_millis(5)).await;
+        assert_eq!(rung.load(SeqCst), 1, "the new alarm alone");
+        let _past = rt.alarm(Nanos::from_millis(1), &waker);
+        rt.sleep_until(Nanos::from_millis(7)).await;
+    })
+    .unwrap();
+    assert_eq!(rung.load(SeqCst), 2);
+}
+
+#[test]
+fn a_world_that_is_dropped_drops_what_its_alarms_hold() {
+    struct Holds(Rt);
+    impl Wake for Holds {
+        fn wake(self: Arc<Self>) {}
+    }
+    let sim = free(1, Preemption::None);
+    let holds = Arc::new(Holds(sim.rt().clone()));
+    let held = Arc::downgrade(&holds);
+    // Armed by what a shutdown drops, as a queue does whose last bio ends then.
+    struct Arms(Option<Arc<Holds>>);
+    impl Drop for Arms {
+        fn drop(&mut self) {
+            let holds = self.0.take().expect("dropped once");
+            let rt = holds.0.clone();
+            std::mem::forget(rt.alarm(Nanos::from_secs(1), &Waker::from(holds)));
+        }
+    }
+    let arms = Arms(Some(holds));
+    drop(sim.rt().spawn("never ends", Class::Normal, async move {
+        let _arms = arms;
+        std::future::pending::<()>().await;
+    }));
+    drop(sim);
+    assert!(held.upgrade().is_none(), "the world and its alarm keep each other");
+}
+
+#[test]
 fn an_alarm_is_an_interrupt_whose_work_takes_time() {
     struct Works(Rt, AtomicU32);
     impl Wake for Works {

@@ -7,9 +7,10 @@
 //! 1. A [`RequestId`] is the driver's slot number. It is free again after [`Elevator::completed`], or after the
 //!    request was [absorbed](Elevator::absorbed) by another. Small numbers are best: elevators index tables with them.
 //! 2. `now` never goes backwards.
-//! 3. `next` is called whenever the device has room and something changed: after `add`, after `completed`, and at the
-//!    time that [`Decision::IdleUntil`] named. It is called again until it says something other than
-//!    [`Decision::Dispatch`], or until the device is full.
+//! 3. `next` is called whenever the device has room and something changed: after `add`, after `completed`, after `exited` and,
+//!    if its last answer was [`Decision::IdleUntil`], at the time that it named, or soon after. A later answer replaces that time,
+//!    and so does a device that is full: a change that an elevator has due at the time takes place at its next call. `next` is
+//!    called again until it says something other than [`Decision::Dispatch`], or until the device is full.
 //! 4. Every dispatched request is completed once, failed or not. A request that is queued is dispatched or absorbed.
 //!
 //! Flushes do not pass through an elevator; a driver that must drain calls `next` until it says [`Decision::Empty`]
@@ -143,9 +144,9 @@ pub enum Decision {
     /// Send this request to the device. The elevator no longer holds it and waits for its completion.
     Dispatch(RequestId),
     /// Requests are queued, but the elevator keeps the device idle for a better one. Ask again at this time (it is
-    /// later than `now`), or earlier after an `add` or a `completed`.
+    /// later than `now`), or earlier after an `add`, a `completed` or an `exited`.
     IdleUntil(Nanos),
-    /// Nothing to send before the next `add` or `completed`. Requests may still be queued: then others are in flight,
+    /// Nothing to send before the next `add`, `completed` or `exited`. Requests may still be queued: then others are in flight,
     /// and the completion of one of them opens the way.
     Empty,
 }

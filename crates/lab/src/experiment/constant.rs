@@ -20,8 +20,8 @@ pub struct Constant {
     /// Or the values that it may have.
     #[serde(default)]
     values: Vec<f64>,
-    /// Seeds over whose runs the figures are averaged before they are compared: the experiment's first where it names none. A
-    /// model whose figures differ from seed to seed by more than the fit is to tell apart needs several.
+    /// Seeds of the runs over which each figure is averaged (geometric mean) before it is compared: the experiment's first where it
+    /// names none. A model whose figures differ from seed to seed by more than the fit is to tell apart needs several.
     #[serde(default)]
     seeds: Vec<u64>,
     /// The row that it is fitted to: one before the change.
@@ -54,7 +54,9 @@ impl Constant {
                 figures.iter().map(|figure| figure.key()).collect::<Vec<_>>().join(", ")
             )
         };
-        format!("\"{}\": {}", self.row, self.sees.iter().map(of).collect::<Vec<_>>().join(", "))
+        let seeds = self.seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let seeds = if self.seeds.is_empty() { String::new() } else { format!(", seeds {seeds}") };
+        format!("\"{}\": {}{seeds}", self.row, self.sees.iter().map(of).collect::<Vec<_>>().join(", "))
     }
 
     /// The keys behind the first.
@@ -72,6 +74,9 @@ impl Constant {
         let is_range = self.least > 0.0 && self.most > self.least;
         if self.values.is_empty() != is_range {
             return problem("give either values, or least and most, above 0".to_owned());
+        }
+        if self.seeds.iter().enumerate().any(|(n, seed)| self.seeds[..n].contains(seed)) {
+            return problem("seeds: each counts once".to_owned());
         }
         let Some(row) = rows.iter().find(|row| row.name == self.row) else {
             return problem(format!("row: there is no row \"{}\"", self.row));

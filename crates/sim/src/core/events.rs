@@ -11,7 +11,7 @@ impl Core {
         task.is_some_and(|task| task.serial == id.serial && waker.will_wake(&task.waker))
     }
 
-    /// Arms a timer that wakes a task or, where it is not the running task's, a waker.
+    /// Arms a timer that wakes a task or, where it is not the running task's, a waker; at once where `at` is past.
     pub(crate) fn arm(&mut self, at: Nanos, task: Option<TaskId>, waker: &Waker) -> TimerId {
         let target = match task {
             Some(id) => Target::Task(id),
@@ -24,7 +24,7 @@ impl Core {
         let timer = &mut self.timers[slot as usize];
         timer.target = Some(target);
         let turn = timer.turn;
-        self.events.push(at, Happening::Timer { slot, turn });
+        self.events.push(at.max(self.now), Happening::Timer { slot, turn });
         TimerId(u64::from(slot) << 32 | u64::from(turn))
     }
 

@@ -143,8 +143,8 @@ pub(crate) type Call = Box<dyn FnOnce() + Send>;
 pub(crate) enum Step {
     /// Poll this task on this processor.
     Poll { id: TaskId, processor: u32 },
-    /// Wake this.
-    Wake(Waker),
+    /// Wake this, so long after now.
+    Wake { waker: Waker, delay: Nanos },
     /// Run this.
     Call(Call),
     /// The main task has ended.
@@ -348,8 +348,9 @@ impl Core {
                         }
                         Target::Task(_) => {}
                         Target::Waker(waker) => {
-                            self.steal(self.model.interrupt_processor, self.model.timer_interrupt);
-                            return Some(Step::Wake(waker));
+                            let processor = self.model.interrupt_processor;
+                            let delay = self.steal(processor, self.model.timer_interrupt);
+                            return Some(Step::Wake { waker, delay });
                         }
                     }
                 }
@@ -396,9 +397,12 @@ impl Core {
         tasks.into_iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
-    /// Whether a task or a call is left.
+    /// Whether a task, a call or a timer is left.
     pub(crate) fn has_work(&self) -> bool {
-        self.tasks.iter().any(Option::is_some) || self.calls.iter().any(Option::is_some)
+        let is_armed = |timer: &Timer| timer.target.is_some();
+        self.tasks.iter().any(Option::is_some)
+            || self.calls.iter().any(Option::is_some)
+            || self.timers.iter().any(is_armed)
     }
 
     /// Everything that is left, to be dropped outside, and the names of its tasks.
@@ -407,13 +411,21 @@ impl Core {
         tasks.sort_by_key(|task| task.serial);
         let names = tasks.iter().map(|task| task.name.to_string()).collect();
         let (model, tracer, now) = (self.model.clone(), self.tracer.clone(), self.now);
-        let fresh = Self { now, last_serial: self.last_serial, ..Self::new(model, self.tick, tracer) };
-        let old = std::mem::replace(self, fresh);
+        // The numbers of timers are not used again, since alarms that were armed before may be dropped later.
+        let mut timers = std::mem::take(&mut self.timers);
+        let disarm = |timer: &mut Timer| {
+            timer.turn = timer.turn.wrapping_add(1);
+            timer.target.take()
+        };
+        let targets: Vec<_> = timers.iter_mut().map(disarm).collect();
+        let free_timers = (0..timers.len() as u32).rev().collect();
+        let (last_serial, fresh) = (self.last_serial, Self::new(model, self.tick, tracer));
+        let old = std::mem::replace(self, Self { now, last_serial, timers, free_timers, ..fresh });
         self.stats = old.stats.clone();
-        (names, (tasks, old.timers, old.calls))
+        (names, (tasks, targets, old.calls))
     }
 
-    /// An interrupt of a device has taken this long.
+    /// An interrupt, of a device or a timer, has worked this long.
     pub(crate) fn interrupted(&mut self, span: Nanos) {
         self.steal(self.model.interrupt_processor, span);
     }

@@ -62,7 +62,7 @@ impl Volumes {
         &self.all[place]
     }
 
-    /// Writes back all that their files have in the cache, and makes it durable, on all of them at a time.
+    /// Writes back all that their files have in the cache, and makes it durable, on all of them at the same time.
     pub(in crate::run) fn drain(&self, sim: &Sim) -> Result<(), RunError> {
         let rt = sim.rt();
         let tasks: Vec<_> = self.all.iter().map(|volume| volume.start_drain(rt)).collect();
