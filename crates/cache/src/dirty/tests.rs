@@ -122,6 +122,27 @@ fn writers_take_turns_in_the_order_in_which_they_are_due() {
 }
 
 #[test]
+fn turns_that_nobody_uses_are_over_also_where_nobody_asks_any_more() {
+    let mut control = TurnControl::new();
+    let of = |device, dirty_pages| {
+        let on_device = Amounts { dirty_pages, writeback_pages: 0 };
+        let device = DeviceIndex(device);
+        Numbers { device, on_device, devices: 2, written_total: 100_000, ..numbers(12_000, 0) }
+    };
+    let mut now = Nanos::from_secs(1);
+    // A writer on the second device is refused when all memory is promised to those on the first.
+    for writer in 0..1000 {
+        ask(&mut control, now, &of(0, 0), writer);
+    }
+    for writer in 1000..1100 {
+        ask(&mut control, now, &of(1, 6_000), writer);
+    }
+    assert!(matches!(ask(&mut control, now, &of(1, 6_000), 1000), Verdict::Pause { .. }));
+    now = now.saturating_add(Nanos::from_millis(100));
+    assert!(matches!(ask(&mut control, now, &of(1, 6_000), 1000), Verdict::Go { pages: 100.. }));
+}
+
+#[test]
 fn writers_that_begin_together_are_not_promised_more_memory_than_there_is() {
     let mut control = TurnControl::new();
     let now = Nanos::from_secs(1);

@@ -44,7 +44,8 @@ const SIP_PAGES: u64 = 8;
 /// times, each of the same number of pages. Where there is little memory for each writer, turns are long and seldom, and the
 /// flusher writes the files whose turn it was, so that a disk of many small parts still writes long runs. A waiting writer
 /// sleeps until its turn is predicted to come, at most 200 ms at a time, and gets on a little each time. While less than an
-/// eighth is dirty, a few pages need no turn.
+/// eighth is dirty, a few pages need no turn. A turn is over when its writer has had the time to use it up, so
+/// that writers that stop keep no memory from others.
 ///
 /// The rules of [`Verdict::Pause`]: `extant: turn`, it is not the writer's turn yet; `extant: room`, it is next, but the
 /// device's memory is full; `extant: pool`, likewise, but the process's memory is.
@@ -261,7 +262,12 @@ impl TurnControl {
         if !device.turns.waits(writer.turn) {
             device.turns.close(writer.turn);
         }
-        let promised: u64 = self.devices.iter().map(|device| device.turns.open_pages()).sum();
+        let mut promised = 0;
+        for device in &mut self.devices {
+            // Where all writers have stopped, none asks, which would end their turns.
+            device.turns.expire(now);
+            promised += device.turns.open_pages();
+        }
         let turns = &mut self.devices[at].turns;
         let used = numbers.on_device.total() + turns.open_pages();
         let limit = numbers.limits.limit_pages;

@@ -24,7 +24,7 @@ impl Turn {
 pub(super) struct Turns {
     /// By due time and ticket: when it was last seen.
     waiting: BTreeMap<(Nanos, u64), Nanos>,
-    /// Turns that began: ticket, when, and how many pages.
+    /// Turns that began, in that order: ticket, when they are over, and how many pages.
     open: VecDeque<(u64, Nanos, u64)>,
     /// The pages of all of them.
     open_pages: u64,
@@ -35,8 +35,12 @@ pub(super) struct Turns {
 impl Turns {
     /// A writer not seen for so long has gone away: no pause is longer than 200 ms.
     const GONE: Nanos = Nanos::from_millis(500);
-    /// A turn not used up by then is over.
-    const TURN: Nanos = Nanos::from_millis(200);
+    /// A writer in its turn that does nothing else dirties a page within this: 160 MB/s …
+    const PAGE: Nanos = Nanos::from_micros(25);
+    /// … and has had a processor by then. A turn that is not used up in that time is over …
+    const LEAST_TURN: Nanos = Nanos::from_millis(20);
+    /// … and after this in any case.
+    const MOST_TURN: Nanos = Nanos::from_millis(200);
 
     /// A turn is over, if it had begun.
     pub(super) fn close(&mut self, turn: Turn) {
@@ -96,7 +100,8 @@ impl Turns {
     /// A turn begins, of `pages` pages.
     pub(super) fn begin(&mut self, now: Nanos, turn: Turn, pages: u64) {
         self.waiting.remove(&turn.key());
-        self.open.push_back((turn.ticket, now, pages));
+        let takes = Nanos(pages.saturating_mul(Self::PAGE.0)).clamp(Self::LEAST_TURN, Self::MOST_TURN);
+        self.open.push_back((turn.ticket, now.saturating_add(takes), pages));
         self.open_pages += pages;
     }
 
@@ -112,8 +117,12 @@ impl Turns {
         turn.ticket = self.tickets;
     }
 
+    /// Turns that were not used up in time are over: their writers have stopped.
+    pub(super) fn expire(&mut self, now: Nanos) {
+        self.end(|&(_, until, _)| now > until);
+    }
+
     fn sweep(&mut self, now: Nanos) {
-        self.end(|&(_, at, _)| now.saturating_sub(at) > Self::TURN);
         if now.saturating_sub(self.swept_at) >= Self::GONE {
             self.waiting.retain(|_, seen| now.saturating_sub(*seen) <= Self::GONE);
             self.swept_at = now;
