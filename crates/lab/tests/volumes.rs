@@ -78,6 +78,19 @@ fn the_disks_write_the_data_of_all_files_and_little_more_in_the_time_that_counts
     }
 }
 
+/// A writer that has ended keeps its file open on a volume: what is left of its turn holds up nobody.
+#[test]
+fn a_hundred_dd_on_each_disk_that_begin_at_once_and_end_at_once_wait_for_no_more_than_three_rounds() {
+    let jobs =
+        JOBS.replace("ramp_time=1", "ramp_time=0").replace("numjobs=2", "numjobs=100\ngroup_reporting");
+    let outcome = run(&jobs, "extant", None).unwrap();
+    let rate = outcome.written.unwrap().bytes_s();
+    let fair_s = 200.0 * f64::from(1 << 20) / rate;
+    let longest_s = outcome.reports[0].measured.write.completion.max_ns as f64 / 1e9;
+    println!("longest write {longest_s:.2} s, fair share {fair_s:.2} s");
+    assert!(longest_s <= 3.0 * fair_s, "{longest_s} s, a fair share is {fair_s} s");
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let once = || {

@@ -143,6 +143,32 @@ fn turns_that_nobody_uses_are_over_also_where_nobody_asks_any_more() {
 }
 
 #[test]
+fn of_writers_that_begin_one_after_the_other_none_waits_for_two_rounds() {
+    const WRITERS: u64 = 100;
+    let mut control = TurnControl::new();
+    // Long after the beginning of time. There is room for many turns at first, and then for a few at a time.
+    let (mut now, mut room) = (Nanos::from_secs(100), numbers(13_000, 0));
+    let (mut turns, mut last) = (0, [0; WRITERS as usize]);
+    while turns < 4 * WRITERS {
+        for writer in 0..WRITERS {
+            if writer == 20 {
+                room = numbers(20_000, 0);
+            }
+            if matches!(ask(&mut control, now, &room, writer), Verdict::Go { pages: 100.. }) {
+                turns += 1;
+                let between = turns - last[writer as usize];
+                assert!(
+                    between <= WRITERS * 3 / 2,
+                    "{between} turns from one of writer {writer} to its next"
+                );
+                last[writer as usize] = turns;
+            }
+        }
+        now = now.saturating_add(Nanos::from_millis(50));
+    }
+}
+
+#[test]
 fn writers_that_begin_together_are_not_promised_more_memory_than_there_is() {
     let mut control = TurnControl::new();
     let now = Nanos::from_secs(1);

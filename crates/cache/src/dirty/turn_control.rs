@@ -290,7 +290,10 @@ impl TurnControl {
         // Due a turn's time after its last turn was due, so that the time it spends elsewhere is not lost to it. While a device's
         // rate is unknown, turns are small and follow each other: the writer that had some of those does not owe a round for each.
         let apart = time_for(plan.turn * plan.writers, plan.rate);
-        let (earliest, latest) = (now.saturating_sub(apart), now.saturating_add(apart.min(LONG_ROUND)));
+        // Writers that come are due with the first that waits. Due by a round that is measured when they come, which is short for
+        // the first of a thousand that begin together and long for the last, the first would wait for two rounds.
+        let earliest = now.saturating_sub(apart).max(turns.first_due().min(now));
+        let latest = now.saturating_add(apart.min(LONG_ROUND));
         let due = writer.turn.due.saturating_add(apart).clamp(earliest, latest);
         let waited = turns.waits(writer.turn);
         // How many more than that are ahead makes no difference: it is more than a pause.
@@ -303,6 +306,9 @@ impl TurnControl {
         let in_order = writer.turn.due <= turns.first_due().saturating_add(apart).saturating_add(apart);
         if room.min(pool) >= needed && in_order || used == 0 {
             turns.begin(now, writer.turn, plan.turn);
+            // A writer that is served late because others were before it has nothing to make up for, apart from a pause that was too
+            // long. So those that were due together are due one after the other from then on, as they were served.
+            writer.turn.due = writer.turn.due.max(now.saturating_sub(MAX_PAUSE));
             writer.waits_since = now;
             return Verdict::Go { pages: plan.turn };
         }
