@@ -322,7 +322,7 @@ fn two_equal_devices_with_equal_load_write_equally_under_every_controller() {
 }
 
 /// A hundred writers for each of ten devices behind one link, with 100 MiB to be dirty in, all of whom begin at `begin` and write
-/// a megabyte at a time, the last of which begins at `end`; then they keep their files open and do nothing. Looked at `until` then.
+/// megabytes, none of which begins at `end` or later; then they keep their files open and do nothing. Looked at `until` then.
 /// Gives the longest time for a megabyte, and a fair share of the link.
 fn longest_of_a_thousand(begin: Nanos, end: Nanos, until: Nanos) -> (Nanos, Nanos) {
     const DEVICES: u64 = 10;

@@ -18,8 +18,8 @@ const ROUND: Nanos = Nanos::from_millis(100);
 /// … and where it is short, within this. Meanwhile it gets on by a page or so each time it wakes.
 const LONG_ROUND: Nanos = Nanos::from_secs(3);
 /// A device that shares the pool may hold what it writes in this time: its memory comes back that soon when others want
-/// it, and a device that writes nothing can hold next to nothing.
-const HOLD: Nanos = Nanos::from_secs(5);
+/// it, and a device that writes nothing can hold next to nothing. With less, a disk of a hundred files writes short runs.
+const HOLD: Nanos = Nanos::from_secs(10);
 /// … and no more than it has written so far, but this at least: 64 MiB, more than the caches of disks, or its part by number of
 /// a smaller pool. Until a device is known its rate is a guess, and the first measurement that of its cache: what it then holds
 /// it may have to give back over seconds, in which its writers stand still, and meanwhile it keeps devices that come after it from a
@@ -262,12 +262,7 @@ impl TurnControl {
         if !device.turns.waits(writer.turn) {
             device.turns.close(writer.turn);
         }
-        let mut promised = 0;
-        for device in &mut self.devices {
-            // Where all writers have stopped, none asks, which would end their turns.
-            device.turns.expire(now);
-            promised += device.turns.open_pages();
-        }
+        let promised: u64 = self.devices.iter().map(|device| device.turns.open_pages()).sum();
         let turns = &mut self.devices[at].turns;
         let used = numbers.on_device.total() + turns.open_pages();
         let limit = numbers.limits.limit_pages;
@@ -290,9 +285,10 @@ impl TurnControl {
         // Due a turn's time after its last turn was due, so that the time it spends elsewhere is not lost to it. While a device's
         // rate is unknown, turns are small and follow each other: the writer that had some of those does not owe a round for each.
         let apart = time_for(plan.turn * plan.writers, plan.rate);
-        // Writers that come are due with the first that waits. Due by a round that is measured when they come, which is short for
-        // the first of a thousand that begin together and long for the last, the first would wait for two rounds.
-        let earliest = now.saturating_sub(apart).max(turns.first_due().min(now));
+        // Writers that come are due as one that was served last time, at once but for a pause: by a round that is measured when they
+        // come, which is short for the first of a thousand that begin together and long for the last, the first would wait for two
+        // rounds; and those that write a file each, one after the other, would go before all that write on and on.
+        let earliest = now.saturating_sub(apart.min(MAX_PAUSE));
         let latest = now.saturating_add(apart.min(LONG_ROUND));
         let due = writer.turn.due.saturating_add(apart).clamp(earliest, latest);
         let waited = turns.waits(writer.turn);
@@ -344,7 +340,8 @@ impl TurnControl {
         }
         let chunk = if plan.short { 2 * plan.turn } else { (plan.rate / 4).min(plan.limit / 8) };
         Background::Run {
-            chunk_pages: chunk.max(AMPLE_PAGES),
+            // Whole bios, since a short one in the middle of a stream costs a disk that queues a seek back for what it passed over.
+            chunk_pages: chunk.max(1).next_multiple_of(AMPLE_PAGES),
             in_flight_pages: plan.in_flight(),
             least_pages: if plan.short { (plan.turn / 2).max(1) } else { 1 },
         }
@@ -354,6 +351,8 @@ impl TurnControl {
 impl DirtyControl for TurnControl {
     fn orders(&mut self, now: Nanos, numbers: &Numbers, asking: Option<Asking>) -> Orders {
         self.note(now, numbers);
+        // Of all devices: where all writers have stopped, none asks, which would end their turns.
+        self.devices.iter_mut().for_each(|device| device.turns.expire(now));
         let at = numbers.device.0 as usize;
         let mut orders = Orders::none(numbers);
         let plan = match asking {
@@ -369,7 +368,7 @@ impl DirtyControl for TurnControl {
         };
         orders.flusher = self.background(now, numbers, &plan);
         // Memory that was lent goes back as it is written. Until then the device is over its limit, and a writer that was
-        // promised a turn before still has it.
+        // promised a turn before still has it, as long as the promise lasts.
         orders.device_limit_pages = match self.devices[at].turns.open_pages() {
             0 => plan.limit,
             open => plan.limit.max((numbers.on_device.total() + open).min(numbers.limits.limit_pages)),

@@ -35,9 +35,9 @@ pub(super) struct Turns {
 impl Turns {
     /// A writer not seen for so long has gone away: no pause is longer than 200 ms.
     const GONE: Nanos = Nanos::from_millis(500);
-    /// A writer in its turn that does nothing else dirties a page within this: 160 MB/s …
+    /// A turn that is not used up is over when a writer that does nothing else would have dirtied its pages, at 160 MB/s, …
     const PAGE: Nanos = Nanos::from_micros(25);
-    /// … and has had a processor by then. A turn that is not used up in that time is over …
+    /// … but not before a writer has had a processor, as a rule …
     const LEAST_TURN: Nanos = Nanos::from_millis(20);
     /// … and after this in any case.
     const MOST_TURN: Nanos = Nanos::from_millis(200);
@@ -117,7 +117,7 @@ impl Turns {
         turn.ticket = self.tickets;
     }
 
-    /// Turns that were not used up in time are over: their writers have stopped.
+    /// Turns that were not used up in time are over: their writers have stopped, or are slow, and meet the limit at worst.
     pub(super) fn expire(&mut self, now: Nanos) {
         self.end(|&(_, until, _)| now > until);
     }

@@ -174,6 +174,8 @@ struct Row {
     dirty_control: Option<String>,
     /// Pass of write-back; ours if not given.
     write_back_pass: Option<String>,
+    /// Pages of so many bytes in a row leave write-back together, where that is not as the workload has it.
+    run_bytes: Option<u64>,
     /// Policy of direct I/O on a volume; ours if not given.
     direct_io: Option<String>,
     /// Allocator of a volume's blocks; ours if not given.

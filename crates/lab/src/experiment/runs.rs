@@ -204,6 +204,7 @@ fn run_one(
         memory: Memory {
             control: row.dirty_control.clone(),
             pass: row.write_back_pass.clone(),
+            run_bytes: row.run_bytes.or(load.memory.run_bytes),
             ..load.memory.clone()
         },
         cyclictest: load.cyclictest,
