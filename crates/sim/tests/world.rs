@@ -251,7 +251,7 @@ fn an_alarm_of_the_past_rings_at_once_and_one_of_before_a_shutdown_disarms_no_ot
     }
     let waker = Waker::from(Arc::new(Counts(rung.clone())));
     let old = rt.alarm(Nanos::from_secs(100), &waker);
-    rt.shutdown(Nanos::ZERO);
+    assert!(rt.shutdown(Nanos::ZERO).in_flight.is_empty());
     rt.block_on(async {
         let _new = rt.alarm(Nanos::from_millis(3), &waker);
         drop(old);
