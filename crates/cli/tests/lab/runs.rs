@@ -263,7 +263,7 @@ fn a_constant_is_fitted_to_the_figures_of_its_row_and_written_with_its_range() {
     assert!(told.starts_with("outer_bytes_s = "), "{told}");
     let machine = std::fs::read_to_string(dir.path().join("machine.toml")).unwrap();
     let line = machine.lines().find(|line| line.starts_with("outer_bytes_s")).unwrap();
-    assert!(line.contains("# fitted to \"before\": reads (mib_s): "), "{line}");
+    assert!(line.contains("# fitted to \"before\": reads (mib_s), seeds 1, 2: "), "{line}");
     let table = lab(&["run", folder]).unwrap();
     let reproduced = table.lines().find(|line| line.trim_start().starts_with("before")).unwrap();
     let mib_s: f64 = reproduced.split_whitespace().last().unwrap().parse().unwrap();
