@@ -259,6 +259,14 @@ fn a_constant_is_fitted_to_the_figures_of_its_row_and_written_with_its_range() {
         published.reads = { mib_s = 130.0 }\ncalibrated.reads = [\"mib_s\"]\n";
     std::fs::write(dir.path().join("experiment.toml"), experiment).unwrap();
     let folder = dir.path().to_str().unwrap();
+    let impossible = experiment.replace("least = 100_000_000", "least = 50_000_000");
+    std::fs::write(dir.path().join("experiment.toml"), impossible).unwrap();
+    let error = lab(&["calibrate", folder]).unwrap_err();
+    assert!(
+        error.contains("constant outer_bytes_s: 50000000: ") && error.contains("the outer edge"),
+        "{error}"
+    );
+    std::fs::write(dir.path().join("experiment.toml"), experiment).unwrap();
     let told = lab(&["calibrate", "--write", folder]).unwrap();
     assert!(told.starts_with("outer_bytes_s = "), "{told}");
     let machine = std::fs::read_to_string(dir.path().join("machine.toml")).unwrap();

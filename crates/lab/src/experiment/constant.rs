@@ -103,6 +103,21 @@ impl Experiment {
         &self.constants
     }
 
+    /// Whether each constant gives a machine at both ends of its range, or with each of its values: before a search stops half way.
+    pub(super) fn check_constants(&self) -> Result<(), String> {
+        for constant in &self.constants {
+            let ends = [constant.least, constant.most];
+            for value in if constant.values.is_empty() { &ends[..] } else { &constant.values[..] } {
+                let machine = || -> Result<_, ExperimentError> {
+                    let settings = [self.settings.clone(), self.settings_of(constant, *value)?].concat();
+                    Ok(load_machine(&self.machine_file, &settings, self.tiobench.as_ref())?)
+                };
+                machine().map_err(|error| format!("constant {}: {value}: {error}", constant.keys[0]))?;
+            }
+        }
+        Ok(())
+    }
+
     /// The settings that give a constant a value.
     fn settings_of(&self, constant: &Constant, value: f64) -> Result<Vec<Setting>, ExperimentError> {
         let refused =

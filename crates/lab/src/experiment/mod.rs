@@ -411,6 +411,7 @@ impl Experiment {
             range_points: Vec::new(),
             blktrace: None,
         };
+        experiment.check_constants().map_err(&syntax)?;
         experiment.range_points = experiment.points_of(&ranges, beside)?;
         experiment.ranges = ranges;
         if let Some(band) = band {
