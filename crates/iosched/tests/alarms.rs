@@ -1,11 +1,11 @@
 //! The timer of a queue whose elevator keeps the device idle for a time.
 
+mod common;
+
 use extant_block::{Bio, Buf, Device, MemDevice, Op, Sector, Segment};
 use extant_iosched::elevator::{Decision, Elevator, Fifo, Request, RequestId};
 use extant_iosched::{Queue, QueueConfig};
 use extant_rt::{Nanos, RealConfig, Rt};
-use extant_sim::disk::{DiskKind, DiskModel, Disks, RamSpec};
-use extant_sim::{Machine, Preemption, Sim};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -65,18 +65,8 @@ fn waits() -> Box<dyn Elevator> {
 
 /// When each of the reads ended, and how often the processor turned to another task; they are submitted at these times.
 fn run(submitted_at: &[Nanos]) -> (Vec<Nanos>, u64) {
-    let spec = RamSpec { capacity_bytes: 1 << 20, latency_ns: 1000, bytes_s: u64::MAX, queue_depth: 8 };
-    let model = DiskModel {
-        name: "ram".into(),
-        source: "arithmetic".into(),
-        count: 1,
-        on_bus: false,
-        max_command_bytes: 1 << 20,
-        kind: DiskKind::Ram(spec),
-    };
-    let sim = Sim::new(Machine::free(1, Preemption::None).with_disks(vec![model]), 1);
+    let (sim, queue) = common::queue(waits(), 1000, 8);
     let rt = sim.rt().clone();
-    let queue = Queue::new(&rt, Disks::attach(&sim).device(0), waits(), QueueConfig::default());
     let ended = Arc::<Mutex<Vec<Nanos>>>::default();
     let (inside, list) = (rt.clone(), ended.clone());
     rt.block_on(async move {

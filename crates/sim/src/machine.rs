@@ -288,7 +288,7 @@ impl Machine {
                 return Err(t.error("wakeup", problem));
             }
             if processors.timeslice == Nanos::ZERO {
-                return Err(t.error("timeslice_ns", "a time slice of nothing lets nobody run"));
+                return Err(t.error("timeslice_ns", "the time slice must be longer than 0"));
             }
             t.finish()?;
             let prices = Prices::read(root.table("costs")?)?;

@@ -285,9 +285,9 @@ impl TurnControl {
         // Due a turn's time after its last turn was due, so that the time it spends elsewhere is not lost to it. While a device's
         // rate is unknown, turns are small and follow each other: the writer that had some of those does not owe a round for each.
         let apart = time_for(plan.turn * plan.writers, plan.rate);
-        // Writers that come are due as one that was served last time, at once but for a pause: by a round that is measured when they
-        // come, which is short for the first of a thousand that begin together and long for the last, the first would wait for two
-        // rounds; and those that write a file each, one after the other, would go before all that write on and on.
+        // A new writer is due a pause before now at the earliest. A whole round before now would be unfair: of a thousand writers that
+        // begin together the first ones measure a short round, and would wait for two; and a process that writes one short file
+        // after the other would always be ahead of writers that keep their files.
         let earliest = now.saturating_sub(apart.min(MAX_PAUSE));
         let latest = now.saturating_add(apart.min(LONG_ROUND));
         let due = writer.turn.due.saturating_add(apart).clamp(earliest, latest);
@@ -302,8 +302,8 @@ impl TurnControl {
         let in_order = writer.turn.due <= turns.first_due().saturating_add(apart).saturating_add(apart);
         if room.min(pool) >= needed && in_order || used == 0 {
             turns.begin(now, writer.turn, plan.turn);
-            // A writer that is served late because others were before it has nothing to make up for, apart from a pause that was too
-            // long. So those that were due together are due one after the other from then on, as they were served.
+            // The wait for other writers' turns gives no claim to an earlier turn next time; a pause that was too long does. So writers
+            // that were due together are due one after the other from then on, in the order of their turns.
             writer.turn.due = writer.turn.due.max(now.saturating_sub(MAX_PAUSE));
             writer.waits_since = now;
             return Verdict::Go { pages: plan.turn };

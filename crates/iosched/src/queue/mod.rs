@@ -116,15 +116,11 @@ struct AskAgain {
 
 impl Wake for AskAgain {
     fn wake(self: Arc<Self>) {
-        let ask = self.clone();
+        let rt = self.queue.rt.clone();
         let ask = async move {
-            ask.queue.change(|state, _| {
-                if state.armed.as_ref().is_some_and(|(at, _)| *at == ask.at) {
-                    state.armed = None;
-                }
-            });
+            self.queue.change(|state, _| drop(state.armed.take_if(|(at, _)| *at == self.at)));
         };
-        drop(self.queue.rt.spawn("queue idle timer", Class::Normal, ask));
+        drop(rt.spawn("queue idle timer", Class::Normal, ask));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Experiment, ExperimentError, Figure, Load, Row, Run, load_machine, side_by_side};
 use crate::fit::{Fit, search};
-use extant_sim::Setting;
+use extant_sim::{Machine, Setting};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -108,14 +108,17 @@ impl Experiment {
         for constant in &self.constants {
             let ends = [constant.least, constant.most];
             for value in if constant.values.is_empty() { &ends[..] } else { &constant.values[..] } {
-                let machine = || -> Result<_, ExperimentError> {
-                    let settings = [self.settings.clone(), self.settings_of(constant, *value)?].concat();
-                    Ok(load_machine(&self.machine_file, &settings, self.tiobench.as_ref())?)
-                };
-                machine().map_err(|error| format!("constant {}: {value}: {error}", constant.keys[0]))?;
+                let refused = |error| format!("constant {}: {value}: {error}", constant.keys[0]);
+                self.machine_with(constant, *value).map_err(refused)?;
             }
         }
         Ok(())
+    }
+
+    /// The machine with a constant's value.
+    fn machine_with(&self, constant: &Constant, value: f64) -> Result<Machine, ExperimentError> {
+        let settings = [self.settings.clone(), self.settings_of(constant, value)?].concat();
+        Ok(load_machine(&self.machine_file, &settings, self.tiobench.as_ref())?)
     }
 
     /// The settings that give a constant a value.
@@ -148,8 +151,8 @@ impl Experiment {
     /// # Errors
     /// A machine that is refused.
     pub(crate) fn with_constant(mut self, constant: &Constant, value: f64) -> Result<Self, ExperimentError> {
+        self.machine = self.machine_with(constant, value)?;
         self.settings.extend(self.settings_of(constant, value)?);
-        self.machine = load_machine(&self.machine_file, &self.settings, self.tiobench.as_ref())?;
         Ok(self)
     }
 
@@ -162,8 +165,7 @@ impl Experiment {
         let loads: Vec<Load> =
             self.workloads.iter().filter(|load| constant.sees.contains_key(&load.name)).cloned().collect();
         search(&constant.keys[0], [constant.least, constant.most], &constant.values, |value| {
-            let settings = [self.settings.clone(), self.settings_of(constant, value)?].concat();
-            let machine = load_machine(&self.machine_file, &settings, self.tiobench.as_ref())?;
+            let machine = self.machine_with(constant, value)?;
             let seeds = if constant.seeds.is_empty() { &self.seeds[..1] } else { &constant.seeds };
             let run = |seed: &u64| Run {
                 point: 0,

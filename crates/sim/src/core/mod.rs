@@ -219,7 +219,7 @@ pub(crate) struct Core {
 impl Core {
     /// All idle; `tick` is the time from one tick of the kernel to the next.
     pub(crate) fn new(model: Processors, tick: Nanos, tracer: Tracer) -> Self {
-        assert!(model.timeslice > Nanos::ZERO, "a time slice of nothing lets nobody run");
+        assert!(model.timeslice > Nanos::ZERO, "the time slice must be longer than 0");
         let count = model.count;
         let queues = if model.run_queues == RunQueues::PerProcessor { count } else { 1 };
         let processor = || Processor {
