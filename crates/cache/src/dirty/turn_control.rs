@@ -17,6 +17,12 @@ const IN_FLIGHT: Nanos = Nanos::from_millis(100);
 const ROUND: Nanos = Nanos::from_millis(100);
 /// … and where it is short, within this. Meanwhile it gets on by a page or so each time it wakes.
 const LONG_ROUND: Nanos = Nanos::from_secs(3);
+/// A slow disk of many writers would spend much of such a round on seeks: turns are of this many pages there, 1.75 MiB, …
+const SHORT_TURN_PAGES: u64 = 7 << 18 >> 12;
+/// … as long as the round does not become longer than this. (Turns of eight pages may make one that is.)
+const LONGEST_ROUND: Nanos = Nanos::from_secs(6);
+/// The longest turn, where memory is short: 8 MiB.
+const LONG_TURN_PAGES: u64 = 8 << 20 >> 12;
 /// A device that shares the pool may hold what it writes in this time: its memory comes back that soon when others want
 /// it, and a device that writes nothing can hold next to nothing. With less, a disk of a hundred files writes short runs.
 const HOLD: Nanos = Nanos::from_secs(10);
@@ -63,6 +69,8 @@ struct Writer {
     waits_since: Nanos,
     /// The last count of writers that it took part in.
     counted: u64,
+    /// It had a turn before. A short file ends within its first turn, and of a longer one most would be kept from others unused.
+    stays: bool,
 }
 
 #[derive(Debug, Default)]
@@ -123,7 +131,9 @@ struct Plan {
     writers: u64,
     /// Whether memory is short.
     short: bool,
-    /// Pages of a turn.
+    /// Pages of a writer's first turn, …
+    first_turn: u64,
+    /// … and of those that follow, at least as many.
     turn: u64,
     /// Turns begin as long as no more than this is dirty or promised.
     target: u64,
@@ -139,16 +149,19 @@ impl Plan {
         // Turns that follow a device's own rate would leave one that has fallen behind with less to write, and so behind.
         let issued = if short { credit_rate } else { rate };
         let mut turn = (pages_in(issued, round) / writers).clamp(1, most);
+        let mut first_turn = turn;
         if short {
-            turn = turn.clamp(1, AMPLE_PAGES).max(8.min(most));
+            first_turn = turn.min(AMPLE_PAGES).max(8.min(most));
+            let least = (pages_in(rate, LONGEST_ROUND) / writers).clamp(8, SHORT_TURN_PAGES);
+            turn = turn.min(LONG_TURN_PAGES).max(least.min(most));
         }
         // On average a writer has waited for half a round, and an eighth of the memory is for what they dirty meanwhile;
         // nor may it be more than an eighth of what the device writes, or a page per pause.
-        let took = time_for(turn * writers, rate).max(MAX_PAUSE);
+        let took = time_for(first_turn * writers, rate).max(MAX_PAUSE);
         let room = (limit / 4).saturating_mul(1_000_000_000_000) / took.0;
         let drip_milli = (room.min(rate * 125) / writers).min(5000);
         let target = limit - limit / 8;
-        Self { limit, rate, credit_rate, writers, short, turn, target, drip_milli }
+        Self { limit, rate, credit_rate, writers, short, first_turn, turn, target, drip_milli }
     }
 
     /// The pages that a writer may have dirtied while it waited for `span`.
@@ -284,11 +297,13 @@ impl TurnControl {
         }
         // Due a turn's time after its last turn was due, so that the time it spends elsewhere is not lost to it. While a device's
         // rate is unknown, turns are small and follow each other: the writer that had some of those does not owe a round for each.
-        let apart = time_for(plan.turn * plan.writers, plan.rate);
+        let turn = if writer.stays { plan.turn } else { plan.first_turn };
+        let apart = time_for(turn * plan.writers, plan.rate);
         // A new writer is due a pause before now at the earliest. A whole round before now would be unfair: of a thousand writers that
         // begin together the first ones measure a short round, and would wait for two; and a process that writes one short file
         // after the other would always be ahead of writers that keep their files.
         let earliest = now.saturating_sub(apart.min(MAX_PAUSE));
+        // On a slow disk the round is longer. With its length here the longest writes of a thousand that begin together were longer.
         let latest = now.saturating_add(apart.min(LONG_ROUND));
         let due = writer.turn.due.saturating_add(apart).clamp(earliest, latest);
         let waited = turns.waits(writer.turn);
@@ -297,16 +312,17 @@ impl TurnControl {
         let ahead = turns.wait(now, &mut writer.turn, due, most as usize);
         let room = plan.target.saturating_sub(used);
         let pool = (limit - limit / 16).saturating_sub(numbers.global.total() + promised);
-        let needed = plan.turn * (ahead + 1);
+        let needed = turn * (ahead + 1);
         // A writer that is awake takes no more than a turn before those that still sleep.
         let in_order = writer.turn.due <= turns.first_due().saturating_add(apart).saturating_add(apart);
         if room.min(pool) >= needed && in_order || used == 0 {
-            turns.begin(now, writer.turn, plan.turn);
+            turns.begin(now, writer.turn, turn);
+            writer.stays = true;
             // The wait for other writers' turns gives no claim to an earlier turn next time; a pause that was too long does. So writers
             // that were due together are due one after the other from then on, in the order of their turns.
             writer.turn.due = writer.turn.due.max(now.saturating_sub(MAX_PAUSE));
             writer.waits_since = now;
-            return Verdict::Go { pages: plan.turn };
+            return Verdict::Go { pages: turn };
         }
         if !waited {
             writer.waits_since = now;
@@ -343,7 +359,7 @@ impl TurnControl {
             // Whole bios, since a short one in the middle of a stream costs a disk that queues a seek back for what it passed over.
             chunk_pages: chunk.max(1).next_multiple_of(AMPLE_PAGES),
             in_flight_pages: plan.in_flight(),
-            least_pages: if plan.short { (plan.turn / 2).max(1) } else { 1 },
+            least_pages: if plan.short { (plan.first_turn / 2).max(1) } else { 1 },
         }
     }
 }
