@@ -74,7 +74,8 @@ fn the_disks_write_the_data_of_all_files_and_little_more_in_the_time_that_counts
         let (bytes, in_flight) = (pages * 4096, 32 << 20);
         assert!(written.bytes + in_flight >= bytes, "{control}: {written:?}, and {bytes} of data");
         assert!(written.bytes <= bytes + bytes / 50 + in_flight, "{control}: {written:?}, {bytes} of data");
-        assert!(written.bytes_s() > 150e6, "{control}: two disks write more than one: {written:?}");
+        let one_disk = 101.5e6;
+        assert!(written.bytes_s() > 1.22 * one_disk, "{control}: two disks write more than one: {written:?}");
     }
 }
 
