@@ -178,6 +178,26 @@ impl Queue {
         self.shared.state.lock().requests.awaits(stream)
     }
 
+    /// Joins a bio to a queued request next to it, or gives it back, for submitters that bound their requests themselves: a bio that
+    /// joins needs none (kernel: `elv_merge` in `__make_request`). One that is to be cut, or that flushes, is given back.
+    pub fn join(&self, bio: Bio) -> Option<Bio> {
+        let fits = bio.bytes > 0
+            && !bio.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA)
+            && self.limits.admit(&bio).is_ok()
+            && matches!(cut::cut(&bio, self.shared.below.limits()), Ok(None));
+        if !fits {
+            return Some(bio);
+        }
+        let segments = bio.segments.len() as u64;
+        let left = self.shared.change(|state, now| state.requests.join(bio, now));
+        if left.is_none() {
+            self.shared.rt.charge(Cost::BioSubmit(1));
+            self.shared.rt.charge(Cost::BioSegment(segments));
+            self.shared.rt.charge(Cost::ElevatorStep(1));
+        }
+        left
+    }
+
     /// Bios that wait for a request, requests that wait in the elevator, and requests in the device.
     pub fn load(&self) -> (usize, usize, usize) {
         self.shared.state.lock().requests.load()

@@ -112,6 +112,18 @@ impl Requests {
         self.elevator.awaits(stream)
     }
 
+    /// Joins a bio that fits the device to a queued request next to it; else gives it back.
+    pub(super) fn join(&mut self, bio: Bio, now: Nanos) -> Option<Bio> {
+        let request = describe(&bio, self.accounts.of(bio.stream).info);
+        let segments = bio.segments.len();
+        if self.neighbour(&request, segments).is_none() {
+            return Some(bio);
+        }
+        self.observer.tell(now, Action::Queued, &bio, Ok(()), now);
+        self.accounts.of(bio.stream).comes();
+        self.merge(Arrival { bio, at: now, segments }, &request, now).map(|arrival| arrival.bio)
+    }
+
     /// Bios that wait for a request to be free, requests in the elevator, requests in the device.
     pub(super) fn load(&self) -> (usize, usize, usize) {
         (self.waiting.iter().map(Waiters::len).sum(), self.elevator.queued(), self.in_device)
@@ -194,16 +206,8 @@ impl Requests {
         if stays_alone(arrival.bio.flags) {
             return Some(arrival);
         }
-        let (sectors, segments) = (candidate.sectors, arrival.segments);
-        let back = self.elevator.back_merge(candidate).filter(|&id| self.fits(id, sectors, segments));
-        let front = || self.elevator.front_merge(candidate).filter(|&id| self.fits(id, sectors, segments));
-        let (id, action) = match back {
-            Some(id) => (id, Action::BackMerged),
-            None => match front() {
-                Some(id) => (id, Action::FrontMerged),
-                None => return Some(arrival),
-            },
-        };
+        let sectors = candidate.sectors;
+        let Some((id, action)) = self.neighbour(candidate, arrival.segments) else { return Some(arrival) };
         self.observer.tell(now, action, &arrival.bio, Ok(()), now);
         self.accounts.of(arrival.bio.stream).stats.merged += 1;
         let slot = self.slot_mut(id);
@@ -225,6 +229,14 @@ impl Requests {
             self.absorb(previous, id, now);
         }
         None
+    }
+
+    /// The queued request that a bio may join, and how.
+    fn neighbour(&self, candidate: &Request, segments: usize) -> Option<(RequestId, Action)> {
+        let fits = |id: &RequestId| self.fits(*id, candidate.sectors, segments);
+        let back = self.elevator.back_merge(candidate).filter(fits);
+        let front = || self.elevator.front_merge(candidate).filter(fits);
+        back.map(|id| (id, Action::BackMerged)).or_else(|| front().map(|id| (id, Action::FrontMerged)))
     }
 
     /// Whether the queued request may grow by so much.

@@ -115,6 +115,31 @@ fn neighbours_become_one_request_whatever_their_order() {
 }
 
 #[test]
+fn a_bio_joins_a_queued_request_next_to_it_or_comes_back() {
+    let rt = world();
+    let below = Held::new(|limits| limits.max_bytes = 3 * 4096);
+    let queue = queue(&rt, &below, QueueConfig { depth: 1, ..QueueConfig::default() });
+    let ends = Ends::default();
+    busy(&queue, &below, &ends);
+    let alone = queue.join(bio(Op::Write, 100, 8, &ends)).expect("there is no request next to it");
+    queue.submit(alone);
+    assert!(queue.join(bio(Op::Write, 108, 8, &ends)).is_none(), "behind it");
+    assert!(queue.join(bio(Op::Write, 92, 8, &ends)).is_none(), "before it");
+    let long = queue.join(bio(Op::Write, 116, 8, &ends)).expect("the request is as long as may be");
+    drop(long);
+    let read = queue.join(bio(Op::Read, 84, 8, &ends)).expect("of the other kind");
+    drop(read);
+    below.end_all();
+    assert_eq!(below.seen(), [(Op::Write, 92, 3 * 4096)]);
+    let stats = queue.stats()[0].1;
+    assert_eq!(
+        (stats.bios, stats.merged, stats.ended),
+        (4, 2, 4),
+        "with the read that keeps the device busy"
+    );
+}
+
+#[test]
 fn bios_of_different_plugs_meet_in_the_queue() {
     let rt = world();
     let below = Held::new(|_| {});

@@ -1,7 +1,7 @@
 //! The metadata that an fsync writes, by buffers (kernel: `sync_mapping_buffers`, `wait_on_buffer`).
 
-use super::cache::{CHUNK_BYTES, META_BLOCKS};
-use super::disks::Submitter;
+use super::cache::META_BLOCKS;
+use super::disks::{CHUNK_BYTES, Submitter};
 use super::{BLOCK_BYTES, Caller, Host};
 use std::sync::Arc;
 
@@ -15,13 +15,12 @@ impl Host {
             let pieces = self.stripe.pieces(meta + n * BLOCK_BYTES, BLOCK_BYTES);
             for piece in pieces {
                 self.cache.lock().meta_locked[(first + n) as usize] = true;
-                self.stripe.request(piece.disk, true, thread).await;
                 let host = self.clone();
-                self.stripe.start(piece, true, thread, move || {
-                    host.stripe.ended(piece.disk, true);
+                let written = move || {
                     host.cache.lock().meta_locked[(first + n) as usize] = false;
                     host.wake(&host.buffers, std::iter::once(first + n));
-                });
+                };
+                self.stripe.submit(piece, true, thread, written).await;
             }
         }
         for n in (first..first + META_BLOCKS).rev() {

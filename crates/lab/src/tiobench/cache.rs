@@ -1,14 +1,12 @@
 //! Pages, files and their blocks.
 
+use super::disks::CHUNK_BYTES;
 use super::{BLOCK_BYTES, Tiobench};
 use extant_sim::MemorySpec;
 use std::collections::{BTreeSet, VecDeque};
 
 /// No frame, or no place on the volume.
 pub(super) const NONE: u32 = u32::MAX;
-
-/// A chunk of the stripe, and the blocks that ext2 allocates to a file at a time (kernel: `EXT2_DEFAULT_PREALLOC_BLOCKS`, 8).
-pub(super) const CHUNK_BYTES: u64 = 32 << 10;
 
 /// Blocks of metadata that an fsync writes: the indirect ones of a file of 32 MiB, and that of the inode.
 pub(super) const META_BLOCKS: u64 = 10;
@@ -64,15 +62,18 @@ pub(super) struct Cache {
     free: Vec<u32>,
     /// In order of arrival.
     inactive: VecDeque<u32>,
-    /// Dirty pages by file, in order, and the files that have some, in the order in which they are to be written.
+    /// Dirty pages by file, in order, with those that are about to be under write-back (kernel: `PAGECACHE_TAG_DIRTY`).
     pub(super) dirty: Vec<BTreeSet<u32>>,
-    pub(super) dirty_files: VecDeque<u32>,
+    /// Page of each file behind the last that was written back.
+    pub(super) writeback_index: Vec<u32>,
     pub(super) dirty_pages: u64,
     pub(super) writeback_pages: u64,
     /// Pages that may be dirty or under write-back, and those from which on they are written in the background.
     pub(super) limit: u64,
     pub(super) background: u64,
     pub(super) background_runs: bool,
+    /// The last writer that looked found too much dirty.
+    pub(super) dirty_exceeded: bool,
     /// Chunk of the volume by chunk of a file.
     placed: Vec<u32>,
     /// First of the two chunks of a file's metadata.
@@ -95,12 +96,13 @@ impl Cache {
             free: (0..count as u32).rev().collect(),
             inactive: VecDeque::new(),
             dirty: vec![BTreeSet::new(); shape.files as usize],
-            dirty_files: VecDeque::new(),
+            writeback_index: vec![0; shape.files as usize],
             dirty_pages: 0,
             writeback_pages: 0,
             limit: memory.dirty_limit_bytes / shape.page_bytes,
             background: memory.dirty_background_bytes / shape.page_bytes,
             background_runs: false,
+            dirty_exceeded: false,
             placed: vec![NONE; (shape.files * shape.chunks()) as usize],
             meta: vec![NONE; shape.files as usize],
             meta_locked: vec![false; (shape.files * META_BLOCKS) as usize],
@@ -154,8 +156,8 @@ impl Cache {
         ((slot / self.shape.file_pages) as u32, slot % self.shape.file_pages)
     }
 
-    /// Marks blocks of a page dirty; true if the page was clean.
-    pub(super) fn dirtied(&mut self, frame: u32, blocks: u16) -> bool {
+    /// Marks blocks of a locked page dirty.
+    pub(super) fn dirtied(&mut self, frame: u32, blocks: u16) {
         let (file, page) = self.owner(frame);
         let state = &mut self.frames[frame as usize];
         let was_clean = state.dirty == 0;
@@ -163,13 +165,57 @@ impl Cache {
         state.valid |= blocks;
         if was_clean {
             self.dirty_pages += 1;
-            let pages = &mut self.dirty[file as usize];
-            if pages.is_empty() {
-                self.dirty_files.push_back(file);
-            }
-            pages.insert(page as u32);
+            self.dirty[file as usize].insert(page as u32);
         }
-        was_clean
+    }
+
+    /// The next dirty pages of a file, with their frames, which are pinned.
+    pub(super) fn pin_dirty(&mut self, file: u32, from: u32, most: usize) -> Vec<(u32, u32)> {
+        let pages = self.dirty[file as usize].range(from..).take(most);
+        let found: Vec<(u32, u32)> =
+            pages.filter_map(|page| Some((*page, self.find(file, u64::from(*page))?))).collect();
+        found.iter().for_each(|(_, frame)| self.frames[*frame as usize].pins += 1);
+        found
+    }
+
+    /// The frames of a file's pages under write-back, pinned.
+    pub(super) fn pin_writeback(&mut self, file: u32) -> Vec<u32> {
+        let cached = (0..self.shape.file_pages).filter_map(|page| self.find(file, page));
+        let found: Vec<u32> = cached.filter(|frame| self.frames[*frame as usize].writeback).collect();
+        found.iter().for_each(|frame| self.frames[*frame as usize].pins += 1);
+        found
+    }
+
+    /// Takes a locked page from the dirty ones and tells its dirty blocks; `None` if it is not, or is under write-back still.
+    pub(super) fn clear_dirty(&mut self, frame: u32) -> Option<u16> {
+        let state = &mut self.frames[frame as usize];
+        if state.dirty == 0 || state.writeback {
+            return None;
+        }
+        self.dirty_pages -= 1;
+        Some(std::mem::take(&mut state.dirty))
+    }
+
+    /// A locked page, which is not dirty any more, is under write-back from now on.
+    pub(super) fn begin_writeback(&mut self, file: u32, page: u32, frame: u32) {
+        self.frames[frame as usize].writeback = true;
+        self.writeback_pages += 1;
+        self.dirty[file as usize].remove(&page);
+    }
+
+    pub(super) fn end_writeback(&mut self, frame: u32) {
+        self.frames[frame as usize].writeback = false;
+        self.writeback_pages -= 1;
+    }
+
+    /// Whether more is dirty or under write-back than may be.
+    pub(super) fn check_limit(&mut self) -> bool {
+        self.dirty_exceeded = self.dirty_pages + self.writeback_pages > self.limit;
+        self.dirty_exceeded
+    }
+
+    pub(super) fn wants_background(&self) -> bool {
+        self.dirty_pages >= self.background
     }
 
     /// Gives a page its place on the volume, if it has none: the next eight blocks that are free, for it and its neighbours.

@@ -7,11 +7,18 @@
 
 mod buffers;
 mod cache;
+mod control;
 mod disks;
+mod inodes;
 mod outcome;
 mod read;
+mod requests;
+#[cfg(test)]
+mod tests;
+mod throttle;
 mod waiters;
 mod write;
+mod writeback;
 
 pub use outcome::{Phase, PhaseOutcome, Sleeps};
 
@@ -21,6 +28,7 @@ use extant_history::UnknownPolicy;
 use extant_history::waits::waits;
 use extant_rt::{Class, Rt, RtError, WaitKey, WaitTable};
 use extant_sim::{Machine, Sim};
+use inodes::Inodes;
 use outcome::Books;
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -128,7 +136,9 @@ struct Host {
     rt: Rt,
     options: Tiobench,
     shape: Shape,
+    hz: u32,
     cache: Mutex<Cache>,
+    inodes: Mutex<Inodes>,
     pages: WaitTable,
     buffers: WaitTable,
     stripe: Stripe,
@@ -203,6 +213,7 @@ pub(crate) fn run(
     }
     let (sim, host) = world(options, machine, policy, seed)?;
     let rt = sim.rt();
+    drop(rt.spawn("pdflush", Class::Normal, host.clone().write_old()));
     let mut books = Books::open(&sim, &host);
     let mut all = Vec::new();
     for phase in Phase::ALL {
@@ -248,7 +259,9 @@ fn world(
     let host = Host {
         options,
         shape,
+        hz: machine.kernel.hz,
         cache: Mutex::new(Cache::new(shape, memory)),
+        inodes: Mutex::new(Inodes::new(shape.files)),
         pages: WaitTable::new(&rt, page_table),
         buffers: WaitTable::new(&rt, buffer_table),
         stripe,

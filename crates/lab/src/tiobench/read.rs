@@ -140,16 +140,14 @@ impl Host {
             let pieces = self.stripe.pieces(byte, bytes);
             let transfer = Arc::new(Transfer { pages, left: AtomicUsize::new(pieces.len()) });
             for piece in pieces {
-                self.stripe.request(piece.disk, false, thread).await;
                 let (host, transfer) = (self.clone(), transfer.clone());
-                self.stripe.start(piece, false, thread, move || host.piece_read(piece.disk, &transfer));
+                self.stripe.submit(piece, false, thread, move || host.piece_read(&transfer)).await;
             }
         }
     }
 
     /// In the interrupt.
-    fn piece_read(&self, disk: usize, transfer: &Transfer) {
-        self.stripe.ended(disk, false);
+    fn piece_read(&self, transfer: &Transfer) {
         if transfer.left.fetch_sub(1, Relaxed) > 1 {
             return;
         }
@@ -187,7 +185,7 @@ impl Host {
                     return Some(frame);
                 }
             }
-            self.rt.sleep(super::write::CONGESTION_WAIT).await;
+            self.stripe.congestion_wait().await;
         }
     }
 

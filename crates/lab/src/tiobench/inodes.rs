@@ -1,0 +1,194 @@
+//! Dirty inodes of the file system and the order of their turns (kernel: `s_dirty`, `s_io`, `I_LOCK`).
+
+use super::control::Control;
+use std::collections::VecDeque;
+use std::task::Waker;
+
+#[derive(Debug, Default)]
+struct Inode {
+    /// Dirtied since the last write-back began (kernel: `I_DIRTY`).
+    is_dirty: bool,
+    /// Under write-back (kernel: `I_LOCK`).
+    is_locked: bool,
+    /// In ticks.
+    dirtied: u64,
+    /// Tasks that wait for the end of the write-back (kernel: `__wait_on_inode`).
+    waiting: Vec<Waker>,
+}
+
+/// The inodes of one superblock.
+#[derive(Debug)]
+pub(super) struct Inodes {
+    inodes: Vec<Inode>,
+    /// The latest to be dirtied comes first, and has its turn last.
+    dirty: VecDeque<u32>,
+    /// Those of the round under way, likewise.
+    io: VecDeque<u32>,
+    /// One pdflush writes to a queue at a time (kernel: `BDI_pdflush`).
+    pub(super) pdflush: bool,
+}
+
+/// The next step of a task that writes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// This inode is the task's; it is locked.
+    Write(u32),
+    /// Nothing more is to be written for now.
+    End,
+}
+
+impl Inodes {
+    pub(super) fn new(count: u64) -> Self {
+        Self {
+            inodes: (0..count).map(|_| Inode::default()).collect(),
+            dirty: VecDeque::new(),
+            io: VecDeque::new(),
+            pdflush: false,
+        }
+    }
+
+    /// An inode, or pages of it, are dirty from now on (kernel: `__mark_inode_dirty`).
+    pub(super) fn dirtied(&mut self, number: u32, tick: u64) {
+        let inode = &mut self.inodes[number as usize];
+        if !std::mem::replace(&mut inode.is_dirty, true) && !inode.is_locked {
+            inode.dirtied = tick;
+            self.move_to_dirty(number, false);
+        }
+    }
+
+    fn move_to_dirty(&mut self, number: u32, first: bool) {
+        self.leave(number);
+        if first { self.dirty.push_back(number) } else { self.dirty.push_front(number) }
+    }
+
+    fn leave(&mut self, number: u32) {
+        self.dirty.retain(|other| *other != number);
+        self.io.retain(|other| *other != number);
+    }
+
+    /// A task begins a round (kernel: the head of `sync_sb_inodes`).
+    pub(super) fn begin(&mut self, control: &Control) {
+        if !control.for_kupdate() || self.io.is_empty() {
+            self.dirty.drain(..).rev().for_each(|number| self.io.push_front(number));
+        }
+    }
+
+    /// The inode whose turn it is, for a task that began at `began` and whose queue is congested or not.
+    pub(super) fn next(&mut self, control: &mut Control, began: u64, is_congested: bool) -> Turn {
+        while let Some(number) = self.io.back().copied() {
+            if control.nonblocking && is_congested {
+                control.encountered_congestion = true;
+                return Turn::End;
+            }
+            let inode = &mut self.inodes[number as usize];
+            let latest = control.older_than.map_or(began, |older| older.min(began));
+            if inode.dirtied > latest || control.is_pdflush() && self.pdflush {
+                return Turn::End;
+            }
+            if !inode.is_locked {
+                inode.is_locked = true;
+                inode.is_dirty = false;
+                self.pdflush |= control.is_pdflush();
+                return Turn::Write(number);
+            }
+            self.io.pop_back();
+            self.dirty.push_front(number);
+        }
+        Turn::End
+    }
+
+    /// The write-back of an inode has ended; returns those that wait for that. `has_dirty_pages` tells what it left.
+    #[must_use = "those that wait are to be woken"]
+    pub(super) fn ended(
+        &mut self,
+        number: u32,
+        control: &Control,
+        has_dirty_pages: bool,
+        tick: u64,
+    ) -> Vec<Waker> {
+        self.pdflush &= !control.is_pdflush();
+        let inode = &mut self.inodes[number as usize];
+        inode.is_locked = false;
+        let waiting = std::mem::take(&mut inode.waiting);
+        if inode.is_dirty {
+            self.move_to_dirty(number, false);
+        } else if has_dirty_pages {
+            inode.is_dirty = true;
+            if !control.for_kupdate() {
+                inode.dirtied = tick;
+            }
+            self.move_to_dirty(number, control.for_kupdate());
+        } else {
+            self.leave(number);
+        }
+        waiting
+    }
+
+    /// Locks an inode for a task that waits for that (kernel: `WB_SYNC_ALL`); false if it is woken for another try.
+    pub(super) fn lock(&mut self, number: u32, waker: &Waker) -> bool {
+        let inode = &mut self.inodes[number as usize];
+        if inode.is_locked {
+            inode.waiting.push(waker.clone());
+            return false;
+        }
+        inode.is_locked = true;
+        inode.is_dirty = false;
+        true
+    }
+
+    pub(super) fn is_dirty(&self, number: u32) -> bool {
+        self.inodes[number as usize].is_dirty
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::disks::Submitter;
+    use super::*;
+
+    fn turns(inodes: &mut Inodes, control: &mut Control, began: u64) -> Vec<u32> {
+        inodes.begin(control);
+        let next = |inodes: &mut Inodes, control: &mut Control| match inodes.next(control, began, false) {
+            Turn::Write(number) => Some(number),
+            Turn::End => None,
+        };
+        std::iter::from_fn(|| next(inodes, control)).collect()
+    }
+
+    #[test]
+    fn the_inode_that_was_dirtied_first_is_written_first_and_one_under_write_back_is_passed_over() {
+        let mut inodes = Inodes::new(4);
+        for number in [2, 0, 3] {
+            inodes.dirtied(number, 1);
+        }
+        let mut writer = Control::throttled(Submitter::throttled(9), 100);
+        assert_eq!(inodes.next(&mut writer, 1, false), Turn::End, "the round has not begun");
+        inodes.begin(&writer);
+        assert_eq!(inodes.next(&mut writer, 1, false), Turn::Write(2));
+        // The second writer passes over what the first has locked, and the third finds nothing.
+        assert_eq!(turns(&mut inodes, &mut Control::throttled(Submitter::throttled(8), 100), 1), [0, 3]);
+        assert_eq!(turns(&mut inodes, &mut Control::throttled(Submitter::throttled(7), 100), 1), [0_u32; 0]);
+        // An inode that is left dirty has its turn behind the others, and not in the round that redirtied it.
+        assert!(inodes.ended(2, &writer, true, 5).is_empty());
+        assert!(inodes.ended(0, &writer, false, 5).is_empty());
+        inodes.dirtied(3, 6);
+        assert!(inodes.ended(3, &writer, true, 6).is_empty());
+        assert_eq!(turns(&mut inodes, &mut writer, 4), [0_u32; 0], "the first of them was dirtied since");
+        assert_eq!(turns(&mut inodes, &mut writer, 6), [2, 3]);
+    }
+
+    #[test]
+    fn one_pdflush_writes_at_a_time_and_not_to_a_congested_queue() {
+        let mut inodes = Inodes::new(2);
+        inodes.dirtied(0, 1);
+        inodes.dirtied(1, 1);
+        let (mut first, mut second) = (Control::background(100), Control::background(100));
+        inodes.begin(&first);
+        assert_eq!(inodes.next(&mut first, 2, true), Turn::End);
+        assert!(first.encountered_congestion);
+        assert_eq!(inodes.next(&mut first, 2, false), Turn::Write(0));
+        assert_eq!(inodes.next(&mut second, 2, false), Turn::End);
+        assert!(inodes.ended(0, &first, false, 3).is_empty());
+        assert_eq!(inodes.next(&mut second, 3, false), Turn::Write(1));
+    }
+}

@@ -1,0 +1,189 @@
+//! The requests of each queue, counted: tasks wait for one where a queue is full (kernel: drivers/block/ll_rw_blk.c).
+
+use extant_rt::Nanos;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::task::Waker;
+
+/// Requests of a kind from which on a queue counts as congested, and below which it does not any more, of 128 (kernel:
+/// `queue_congestion_on_threshold`, `queue_congestion_off_threshold`).
+const CONGESTED: [usize; 2] = [113, 103];
+
+/// Requests that a task takes past the limit after it has waited for one, and for how long (kernel: `BLK_BATCH_REQ`,
+/// `BLK_BATCH_TIME` of `HZ / 50`).
+const BATCH: (u32, Nanos) = (32, Nanos::from_millis(20));
+
+/// Requests in use, and the tasks that wait.
+pub(super) struct Load {
+    /// Most requests of a kind in a queue.
+    most: usize,
+    /// Requests in use, by disk: of reads, and of writes.
+    under_way: Vec<[usize; 2]>,
+    congested: Vec<[bool; 2]>,
+    /// Queues that had no request left; the mark goes when the last waiting task is woken (kernel: `QUEUE_FLAG_READFULL`, `QUEUE_FLAG_WRITEFULL`).
+    full: Vec<[bool; 2]>,
+    /// Tasks that wait for a request, in order of arrival (kernel: `get_request_wait`, exclusive).
+    waiting: Vec<[VecDeque<Waker>; 2]>,
+    /// Requests that a task may take past the limit, and until when (kernel: `nr_batch_requests`, `last_waited`).
+    batches: BTreeMap<u64, (u32, Nanos)>,
+    /// Tasks that wait until a queue is less busy, by the order of their arrival (kernel: `congestion_wqh`).
+    pub(super) uncongested: BTreeMap<u64, Waker>,
+    arrivals: u64,
+}
+
+/// Where a task wants a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) disk: usize,
+    /// 1 for writes.
+    pub(super) kind: usize,
+    /// The elevator keeps the disk idle for the task (kernel: `elv_may_queue`).
+    pub(super) is_awaited: bool,
+}
+
+impl Load {
+    pub(super) fn new(disks: usize, most: usize) -> Self {
+        Self {
+            most,
+            under_way: vec![[0; 2]; disks],
+            congested: vec![[false; 2]; disks],
+            full: vec![[false; 2]; disks],
+            waiting: (0..disks).map(|_| Default::default()).collect(),
+            batches: BTreeMap::new(),
+            uncongested: BTreeMap::new(),
+            arrivals: 0,
+        }
+    }
+
+    /// Whether a queue has many requests of a kind.
+    pub(super) fn is_congested(&self, kind: usize) -> bool {
+        self.congested.iter().any(|disk| disk[kind])
+    }
+
+    /// The rest of a task's batch (kernel: `ioc_batching`).
+    fn batch_of(&mut self, task: u64, now: Nanos) -> Option<&mut u32> {
+        let batch = self.batches.get_mut(&task);
+        let batch = batch.filter(|(left, until)| *left == BATCH.0 || (*left > 0 && now < *until));
+        batch.map(|(left, _)| left)
+    }
+
+    /// Gives a task that has none a batch (kernel: `ioc_set_batching`).
+    fn begin_batch(&mut self, task: u64, now: Nanos) {
+        if self.batch_of(task, now).is_none() {
+            self.batches.insert(task, (BATCH.0, now + BATCH.1));
+        }
+    }
+
+    /// Takes a request for a task, if it may have one (kernel: `get_request`); `has_waited` begins a batch.
+    pub(super) fn take(&mut self, place: Place, now: Nanos, task: u64, has_waited: bool) -> bool {
+        let most = self.most;
+        let Place { disk, kind, is_awaited } = place;
+        if has_waited {
+            self.begin_batch(task, now);
+        }
+        let fills = self.under_way[disk][kind] + 1 >= most;
+        if fills && !std::mem::replace(&mut self.full[disk][kind], true) {
+            self.begin_batch(task, now);
+        }
+        let is_full = self.full[disk][kind];
+        match self.batch_of(task, now) {
+            Some(left) => *left -= 1,
+            None if is_full && !is_awaited => return false,
+            None => {}
+        }
+        self.under_way[disk][kind] += 1;
+        if self.under_way[disk][kind] >= CONGESTED[0] * most / 128 {
+            self.congested[disk][kind] = true;
+        }
+        true
+    }
+
+    /// The task waits its turn.
+    pub(super) fn wait(&mut self, place: Place, waker: Waker) {
+        self.waiting[place.disk][place.kind].push_back(waker);
+    }
+
+    /// The task waits until a queue is less busy; it was woken when its number is gone.
+    pub(super) fn wait_uncongested(&mut self, waker: Waker) -> u64 {
+        self.arrivals += 1;
+        self.uncongested.insert(self.arrivals, waker);
+        self.arrivals
+    }
+
+    pub(super) fn exited(&mut self, task: u64) {
+        self.batches.remove(&task);
+    }
+
+    /// A request is free again: wakes the first that waits for one of its kind, and all that wait for a less busy queue if this is one
+    /// (kernel: `freed_request`).
+    pub(super) fn put(load: &Mutex<Self>, disk: usize, write: bool) {
+        let woken = load.lock().count_out(disk, usize::from(write));
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    fn count_out(&mut self, disk: usize, kind: usize) -> Vec<Waker> {
+        self.under_way[disk][kind] -= 1;
+        let mut woken = Vec::new();
+        if self.under_way[disk][kind] < CONGESTED[1] * self.most / 128 {
+            self.congested[disk][kind] = false;
+            if kind == 1 {
+                woken.extend(std::mem::take(&mut self.uncongested).into_values());
+            }
+        }
+        if self.under_way[disk][kind] < self.most {
+            woken.extend(self.waiting[disk][kind].pop_front());
+            self.full[disk][kind] &= !self.waiting[disk][kind].is_empty();
+        }
+        woken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn writes(disk: usize) -> Place {
+        Place { disk, kind: 1, is_awaited: false }
+    }
+
+    #[test]
+    fn the_task_that_fills_a_queue_has_a_batch_and_the_others_wait() {
+        let (mut load, now) = (Load::new(1, 8), Nanos::ZERO);
+        for _ in 0..7 {
+            assert!(load.take(writes(0), now, 1, false));
+        }
+        // The eighth request fills the queue for task 2, which goes on past the limit with the rest of its batch.
+        let taken = (0..100).take_while(|_| load.take(writes(0), now, 2, false)).count();
+        assert_eq!(taken, 32);
+        assert!(!load.take(writes(0), now, 1, false), "the queue is full");
+        assert!(load.take(Place { is_awaited: true, ..writes(0) }, now, 1, false), "the disk idles for it");
+        assert!(load.take(writes(0), now, 3, true), "it has waited");
+        assert!(load.take(Place { kind: 0, ..writes(0) }, now, 1, false), "reads have requests of their own");
+    }
+
+    #[test]
+    fn a_batch_ends_by_time_and_does_not_begin_anew_on_another_disk() {
+        let mut load = Load::new(2, 1);
+        let now = Nanos::ZERO;
+        assert!(load.take(writes(0), now, 1, false));
+        assert_eq!(load.batches[&1].0, 31);
+        // It fills the second disk's queue, too, with the same batch.
+        assert!(load.take(writes(1), now, 1, false));
+        assert_eq!(load.batches[&1].0, 30);
+        assert!(!load.take(writes(0), now + BATCH.1, 1, false), "20 ms are over");
+    }
+
+    #[test]
+    fn the_end_of_a_write_on_a_queue_that_is_not_busy_wakes_all_that_wait_for_one() {
+        let mut load = Load::new(1, 128);
+        for _ in 0..113 {
+            assert!(load.take(writes(0), Nanos::ZERO, 1, false));
+        }
+        assert!(load.is_congested(1) && !load.is_congested(0));
+        let tickets = [0, 1].map(|_| load.wait_uncongested(Waker::noop().clone()));
+        // Below 103 of 128 the queue is not congested any more.
+        let woken: Vec<usize> = (0..12).map(|_| load.count_out(0, 1).len()).collect();
+        assert_eq!(woken, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
+        assert!(!load.is_congested(1) && !load.uncongested.contains_key(&tickets[0]));
+    }
+}

@@ -1,0 +1,202 @@
+//! Write-back of files' pages (kernel: `writeback_inodes`, `mpage_writepages`, `block_write_full_page`).
+
+use super::control::Control;
+use super::disks::Submitter;
+use super::inodes::Turn;
+use super::{BLOCK_BYTES, Caller, Host, Work};
+use extant_cache::Cost;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::Waker;
+
+/// Dirty pages that are looked up at a time (kernel: `PAGEVEC_SIZE`).
+const PAGEVEC: usize = 16;
+
+/// Pages that are contiguous on the volume, to be written together (kernel: `struct bio`).
+pub(super) struct Run {
+    byte: u64,
+    bytes: u64,
+    frames: Vec<u32>,
+}
+
+/// Bios of pages that leave write-back together, when the last has ended.
+struct Transfer {
+    frames: Vec<u32>,
+    left: AtomicUsize,
+}
+
+impl Host {
+    pub(super) fn tick(&self) -> u64 {
+        (u128::from(self.rt.now().0) * u128::from(self.hz) / 1_000_000_000) as u64
+    }
+
+    /// Writes back dirty files in their order (kernel: `sync_sb_inodes`).
+    pub(super) async fn write_inodes(self: &Arc<Self>, control: &mut Control) {
+        let began = self.tick();
+        self.inodes.lock().begin(control);
+        loop {
+            let is_congested = self.stripe.is_congested(true);
+            let turn = self.inodes.lock().next(control, began, is_congested);
+            let Turn::Write(file) = turn else { return };
+            self.write_pages(file, control).await;
+            self.end_inode(file, control);
+            self.rt.resched().await;
+            if control.left <= 0 {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn end_inode(&self, file: u32, control: &Control) {
+        let has_dirty_pages = !self.cache.lock().dirty[file as usize].is_empty();
+        let tick = self.tick();
+        let waiting = self.inodes.lock().ended(file, control, has_dirty_pages, tick);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Starts to write dirty pages of a file, in order, from where the last write-back ended (kernel: `mpage_writepages`).
+    pub(super) async fn write_pages(self: &Arc<Self>, file: u32, control: &mut Control) {
+        if control.nonblocking && self.stripe.is_congested(true) {
+            control.encountered_congestion = true;
+            return;
+        }
+        let mut index = if control.waits { 0 } else { self.cache.lock().writeback_index[file as usize] };
+        let mut bio = None;
+        let (mut found_any, mut done) = (control.waits, false);
+        loop {
+            while !done {
+                let pages = self.cache.lock().pin_dirty(file, index, PAGEVEC);
+                let Some((last, _)) = pages.last() else { break };
+                (index, found_any) = (last + 1, true);
+                for (page, frame) in pages {
+                    done |= self.write_page(file, page, frame, &mut bio, control).await;
+                }
+                self.rt.resched().await;
+            }
+            if found_any || done {
+                break;
+            }
+            // Once from the beginning, if there was nothing behind.
+            (index, found_any) = (0, true);
+        }
+        self.cache.lock().writeback_index[file as usize] = index;
+        self.submit(bio, control.submitter).await;
+    }
+
+    /// Writes a page that was found dirty, if it is still; true if that is to be the last.
+    async fn write_page(
+        self: &Arc<Self>,
+        file: u32,
+        page: u32,
+        frame: u32,
+        bio: &mut Option<Run>,
+        control: &mut Control,
+    ) -> bool {
+        self.rt.charge(Cost::PageLookup(1));
+        self.lock_page(frame).await;
+        if control.waits {
+            self.wait_written(frame).await;
+        }
+        let Some(dirty) = self.cache.lock().clear_dirty(frame) else {
+            self.unlock_page(frame);
+            self.unpin(frame);
+            return false;
+        };
+        self.rt.charge(Cost::PageDirty(1));
+        self.rt.charge(Cost::MapLookup(1));
+        self.map_page(file, page, frame, dirty, bio, control.submitter).await;
+        self.unpin(frame);
+        control.left -= 1;
+        if control.nonblocking && self.stripe.is_congested(true) {
+            control.encountered_congestion = true;
+            return true;
+        }
+        control.left <= 0
+    }
+
+    /// Adds a page to the bio that it continues, or to a new one. The bio before is submitted first, which may wait for a request, while
+    /// the page is locked (kernel: `mpage_writepage`).
+    async fn map_page(
+        self: &Arc<Self>,
+        file: u32,
+        page: u32,
+        frame: u32,
+        dirty: u16,
+        bio: &mut Option<Run>,
+        submitter: Submitter,
+    ) {
+        let (byte, valid) = {
+            let cache = self.cache.lock();
+            (cache.byte(file, u64::from(page)), cache.frames[frame as usize].valid)
+        };
+        let blocks = dirty.trailing_ones();
+        let is_one_run = dirty == valid && u32::from(dirty).count_ones() == blocks;
+        if !is_one_run {
+            // By buffers, each a bio of its own (kernel: `block_write_full_page`).
+            self.submit(bio.take(), submitter).await;
+            self.begin_writeback(file, page, frame);
+            let transfer = Arc::new(Transfer {
+                frames: vec![frame],
+                left: AtomicUsize::new(dirty.count_ones() as usize),
+            });
+            for block in (0..16).filter(|block| dirty & 1 << block != 0) {
+                self.submit_part(byte + block * BLOCK_BYTES, BLOCK_BYTES, &transfer, submitter).await;
+            }
+            return;
+        }
+        if bio.as_ref().is_some_and(|bio| bio.byte + bio.bytes != byte) {
+            self.submit(bio.take(), submitter).await;
+        }
+        let run = bio.get_or_insert(Run { byte, bytes: 0, frames: Vec::new() });
+        run.bytes += u64::from(blocks) * BLOCK_BYTES;
+        run.frames.push(frame);
+        self.begin_writeback(file, page, frame);
+        if u64::from(blocks) < self.shape.page_blocks() {
+            self.submit(bio.take(), submitter).await;
+        }
+    }
+
+    fn begin_writeback(&self, file: u32, page: u32, frame: u32) {
+        self.cache.lock().begin_writeback(file, page, frame);
+        self.unlock_page(frame);
+    }
+
+    async fn submit(self: &Arc<Self>, bio: Option<Run>, submitter: Submitter) {
+        let Some(Run { byte, bytes, frames }) = bio else { return };
+        let transfer = Arc::new(Transfer { frames, left: AtomicUsize::new(1) });
+        self.submit_part(byte, bytes, &transfer, submitter).await;
+    }
+
+    /// Submits a part of a transfer, cut at the chunks of the stripe.
+    async fn submit_part(
+        self: &Arc<Self>,
+        byte: u64,
+        bytes: u64,
+        transfer: &Arc<Transfer>,
+        submitter: Submitter,
+    ) {
+        let pieces = self.stripe.pieces(byte, bytes);
+        transfer.left.fetch_add(pieces.len() - 1, Relaxed);
+        for piece in pieces {
+            let (host, transfer) = (self.clone(), transfer.clone());
+            self.stripe.submit(piece, true, submitter, move || host.part_written(&transfer)).await;
+        }
+    }
+
+    /// In the interrupt.
+    fn part_written(&self, transfer: &Transfer) {
+        if transfer.left.fetch_sub(1, Relaxed) > 1 {
+            return;
+        }
+        for frame in transfer.frames.iter().rev() {
+            self.cache.lock().end_writeback(*frame);
+            self.rt.charge(Work::PageState(1));
+            self.wake(&self.pages, std::iter::once(u64::from(*frame)));
+        }
+    }
+
+    pub(super) async fn wait_written(&self, frame: u32) {
+        let ready = || !self.cache.lock().frames[frame as usize].writeback;
+        self.sleep(&self.pages, Caller::PageBit, u64::from(frame), ready).await;
+    }
+}
