@@ -25,6 +25,7 @@ pub mod experiment;
 pub mod fio;
 mod fit;
 mod machine;
+mod made;
 mod plots;
 pub mod report;
 pub mod reproduce;

@@ -35,6 +35,11 @@ impl Ext2 {
         Self { bitmaps: Bitmaps::new(space), files: BTreeMap::new() }
     }
 
+    /// Free blocks of a group, without those ahead of files (`bg_free_blocks_count`).
+    pub fn free_of_group(&self, group: u64) -> u64 {
+        self.bitmaps.free(group)
+    }
+
     /// A free block: the goal, one near it, or one in the groups behind (`ext2_new_block`).
     fn search(&self, goal: u64, work: &mut Work) -> Option<(u64, u64)> {
         let Geometry { groups, group_blocks, .. } = self.bitmaps.geometry;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 /// The blocks of one file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Goals {
-    /// File block to place.
-    blocks: BTreeMap<u64, u64>,
+    /// First block of each run of the file, to its place and its length.
+    runs: BTreeMap<u64, (u64, u64)>,
     /// The block that was given a place last (`i_next_alloc_block`, `i_next_alloc_goal`).
     last: Option<(u64, u64)>,
 }
@@ -23,12 +23,20 @@ impl Goals {
         {
             return at + 1;
         }
-        self.blocks.range(..block).next_back().map_or(first, |(_, at)| *at)
+        let before = self.runs.range(..block).next_back();
+        before.map_or(first, |(begin, (at, length))| at + (block - 1 - begin).min(length - 1))
     }
 
     /// A block has its place.
     pub(super) fn note(&mut self, block: u64, at: u64) {
-        self.blocks.insert(block, at);
         self.last = Some((block, at));
+        if let Some((begin, (place, length))) = self.runs.range_mut(..block).next_back()
+            && begin + *length == block
+            && *place + *length == at
+        {
+            *length += 1;
+            return;
+        }
+        self.runs.insert(block, (at, 1));
     }
 }

@@ -1,31 +1,171 @@
-//! The metadata that an fsync writes, by buffers (kernel: `sync_mapping_buffers`, `wait_on_buffer`).
+//! Buffers of the block device's page cache: bitmaps, blocks of inodes and of pointers (kernel: fs/buffer.c).
 
-use super::cache::META_BLOCKS;
-use super::disks::{CHUNK_BYTES, Submitter};
+use super::disks::Submitter;
 use super::{BLOCK_BYTES, Caller, Host};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A block of the device in its page's frame, which is pinned (kernel: `struct buffer_head`).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffer {
+    pub(super) block: u64,
+    pub(super) frame: u32,
+    /// Its place in the page.
+    bit: u16,
+}
 
 impl Host {
-    /// Writes a file's indirect blocks and its inode's block, and waits for each.
-    pub(super) async fn write_metadata(self: &Arc<Self>, file: u32) {
-        let first = u64::from(file) * META_BLOCKS;
-        let meta = u64::from(self.cache.lock().meta[file as usize]) * CHUNK_BYTES;
-        let thread = Submitter::waiting(file);
-        for n in 0..META_BLOCKS {
-            let pieces = self.stripe.pieces(meta + n * BLOCK_BYTES, BLOCK_BYTES);
-            for piece in pieces {
-                self.cache.lock().meta_locked[(first + n) as usize] = true;
-                let host = self.clone();
-                let written = move || {
-                    host.cache.lock().meta_locked[(first + n) as usize] = false;
-                    host.wake(&host.buffers, std::iter::once(first + n));
-                };
-                self.stripe.submit(piece, true, thread, written).await;
+    /// The page of the device that has a block, and the block's place there.
+    fn place_of(&self, block: u64) -> (u64, u16) {
+        (block / self.shape.page_blocks(), 1 << (block % self.shape.page_blocks()))
+    }
+
+    pub(super) fn buffer(&self, frame: u32, block: u64) -> Buffer {
+        Buffer { block, frame, bit: self.place_of(block).1 }
+    }
+
+    /// A block's buffer, with whatever it holds (kernel: `sb_getblk`).
+    pub(super) async fn getblk(&self, block: u64) -> Buffer {
+        let (page, device) = (self.place_of(block).0, self.shape.device());
+        loop {
+            if let Some(frame) = self.pinned(device, page) {
+                return self.buffer(frame, block);
+            }
+            if let Some(frame) = self.add(device, page).await {
+                self.unlock_page(frame);
+                return self.buffer(frame, block);
             }
         }
-        for n in (first..first + META_BLOCKS).rev() {
-            let ready = || !self.cache.lock().meta_locked[n as usize];
-            self.sleep(&self.buffers, Caller::Buffer, n, ready).await;
+    }
+
+    /// A block's buffer with the block in it, which is read if it is not (kernel: `sb_bread`).
+    pub(super) async fn bread(self: &Arc<Self>, block: u64, submitter: Submitter) -> Buffer {
+        let buffer = self.getblk(block).await;
+        let is_read = || {
+            let frame = &mut self.cache.lock().frames[buffer.frame as usize];
+            frame.referenced = true;
+            frame.valid & buffer.bit != 0
+        };
+        if !is_read() {
+            self.lock_buffer(buffer).await;
+            if is_read() {
+                self.unlock_buffer(buffer);
+            } else {
+                self.submit_buffer(buffer, false, submitter, |_| {}).await;
+                self.wait_on_buffer(buffer).await;
+            }
         }
+        buffer
+    }
+
+    pub(super) async fn lock_buffer(&self, buffer: Buffer) {
+        self.sleep(&self.buffers, Caller::Buffer, buffer.block, || self.try_lock_buffer(buffer)).await;
+    }
+
+    pub(super) fn try_lock_buffer(&self, buffer: Buffer) -> bool {
+        let locked = &mut self.cache.lock().frames[buffer.frame as usize].locked_buffers;
+        let is_free = *locked & buffer.bit == 0;
+        *locked |= buffer.bit;
+        is_free
+    }
+
+    pub(super) fn unlock_buffer(&self, buffer: Buffer) {
+        self.cache.lock().frames[buffer.frame as usize].locked_buffers &= !buffer.bit;
+        self.wake(&self.buffers, std::iter::once(buffer.block));
+    }
+
+    pub(super) async fn wait_on_buffer(&self, buffer: Buffer) {
+        let ready = || self.cache.lock().frames[buffer.frame as usize].locked_buffers & buffer.bit == 0;
+        self.sleep(&self.buffers, Caller::Buffer, buffer.block, ready).await;
+    }
+
+    /// Reads or writes a locked buffer; in the interrupt of its end it is unlocked, after `ended`.
+    pub(super) async fn submit_buffer(
+        self: &Arc<Self>,
+        buffer: Buffer,
+        write: bool,
+        submitter: Submitter,
+        ended: impl Fn(&Self) + Send + Sync + Clone + 'static,
+    ) {
+        let pieces = self.stripe.pieces(buffer.block * BLOCK_BYTES, BLOCK_BYTES);
+        let left = Arc::new(AtomicUsize::new(pieces.len()));
+        for piece in pieces {
+            let (host, left, ended) = (self.clone(), left.clone(), ended.clone());
+            let all_ended = move || {
+                if left.fetch_sub(1, Relaxed) == 1 {
+                    host.cache.lock().frames[buffer.frame as usize].valid |= buffer.bit;
+                    ended(&host);
+                    host.unlock_buffer(buffer);
+                }
+            };
+            self.stripe.submit(piece, write, submitter, all_ended).await;
+        }
+    }
+
+    /// Marks a buffer dirty (kernel: `mark_buffer_dirty`).
+    pub(super) fn dirty_buffer(&self, buffer: Buffer) {
+        self.cache.lock().dirtied(buffer.frame, buffer.bit);
+        let tick = self.tick();
+        self.device_inode.lock().dirtied(self.shape.device(), tick, false);
+    }
+
+    pub(super) fn is_dirty_buffer(&self, buffer: Buffer) -> bool {
+        self.cache.lock().frames[buffer.frame as usize].dirty & buffer.bit != 0
+    }
+
+    /// Marks a buffer clean that is about to be written; false if it is clean.
+    pub(super) fn clean_buffer(&self, buffer: Buffer) -> bool {
+        self.cache.lock().clean_block(buffer.frame, buffer.bit)
+    }
+
+    /// Starts to write a buffer that is dirty and not locked (kernel: `ll_rw_block`).
+    pub(super) async fn write_buffer(self: &Arc<Self>, buffer: Buffer, submitter: Submitter) {
+        if !self.try_lock_buffer(buffer) {
+            return;
+        }
+        if self.clean_buffer(buffer) {
+            self.submit_buffer(buffer, true, submitter, |_| {}).await;
+        } else {
+            self.unlock_buffer(buffer);
+        }
+    }
+
+    /// Writes the blocks of pointers of a file that are dirty, and waits for each (kernel: `fsync_buffers_list`).
+    pub(super) async fn write_associated(self: &Arc<Self>, file: u32) {
+        let thread = Submitter::waiting(file);
+        let mut written = Vec::new();
+        let associated = self.volume.lock().take_associated(file);
+        for block in associated {
+            let (page, _) = self.place_of(block);
+            let Some(frame) = self.pinned(self.shape.device(), page) else { continue };
+            let buffer = self.buffer(frame, block);
+            if self.is_dirty_buffer(buffer) {
+                self.wait_on_buffer(buffer).await;
+                self.write_buffer(buffer, thread).await;
+            }
+            written.push(buffer);
+        }
+        for buffer in written {
+            self.wait_on_buffer(buffer).await;
+            self.unpin(buffer.frame);
+        }
+    }
+
+    /// Copies an inode to its block, and writes that if it is to be durable (kernel: `ext2_update_inode`).
+    pub(super) async fn write_inode(self: &Arc<Self>, file: u32, submitter: Submitter, is_durable: bool) {
+        let block = self.volume.lock().inode_block(file);
+        let buffer = self.bread(block, submitter).await;
+        self.dirty_buffer(buffer);
+        if is_durable {
+            self.lock_buffer(buffer).await;
+            if self.clean_buffer(buffer) {
+                self.submit_buffer(buffer, true, submitter, |_| {}).await;
+                self.wait_on_buffer(buffer).await;
+            } else {
+                self.unlock_buffer(buffer);
+            }
+        }
+        self.unpin(buffer.frame);
     }
 }

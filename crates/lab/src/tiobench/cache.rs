@@ -1,15 +1,11 @@
 //! Pages, files and their blocks.
 
-use super::disks::CHUNK_BYTES;
 use super::{BLOCK_BYTES, Tiobench};
 use extant_sim::MemorySpec;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// No frame, or no place on the volume.
 pub(super) const NONE: u32 = u32::MAX;
-
-/// Blocks of metadata that an fsync writes: the indirect ones of a file of 32 MiB, and that of the inode.
-pub(super) const META_BLOCKS: u64 = 10;
 
 /// Sizes of things.
 #[derive(Clone, Copy, Debug)]
@@ -34,21 +30,24 @@ impl Shape {
         self.page_bytes / BLOCK_BYTES
     }
 
-    pub(super) fn chunks(self) -> u64 {
-        self.file_pages * self.page_bytes / CHUNK_BYTES
+    /// The number of the block device among the files.
+    pub(super) fn device(self) -> u32 {
+        self.files as u32
     }
 }
 
 /// A page frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Frame {
-    /// The page in it, as file × pages of a file + index; [`NONE`] if it is free.
+    /// The page in it, as file × pages of a file + index, with the block device behind the files; [`NONE`] if it is free.
     pub(super) slot: u32,
     /// Tasks that hold it while they wait or use it.
     pub(super) pins: u16,
     /// Blocks in it that are as the file has them, and those that the disk has not, a bit each.
     pub(super) valid: u16,
     pub(super) dirty: u16,
+    /// Blocks whose buffers are locked.
+    pub(super) locked_buffers: u16,
     pub(super) locked: bool,
     pub(super) writeback: bool,
     pub(super) referenced: bool,
@@ -58,6 +57,8 @@ pub(super) struct Frame {
 pub(super) struct Cache {
     shape: Shape,
     slots: Vec<u32>,
+    /// Frames of the block device's pages.
+    device: BTreeMap<u32, u32>,
     pub(super) frames: Vec<Frame>,
     free: Vec<u32>,
     /// In order of arrival.
@@ -74,12 +75,6 @@ pub(super) struct Cache {
     pub(super) background_runs: bool,
     /// The last writer that looked found too much dirty.
     pub(super) dirty_exceeded: bool,
-    /// Chunk of the volume by chunk of a file.
-    placed: Vec<u32>,
-    /// First of the two chunks of a file's metadata.
-    pub(super) meta: Vec<u32>,
-    pub(super) meta_locked: Vec<bool>,
-    next_chunk: u32,
 }
 
 /// Frames that a search for a free one looks at before it gives up for now.
@@ -92,21 +87,18 @@ impl Cache {
         Self {
             shape,
             slots: vec![NONE; (shape.files * shape.file_pages) as usize],
+            device: BTreeMap::new(),
             frames: vec![empty; count],
             free: (0..count as u32).rev().collect(),
             inactive: VecDeque::new(),
-            dirty: vec![BTreeSet::new(); shape.files as usize],
-            writeback_index: vec![0; shape.files as usize],
+            dirty: vec![BTreeSet::new(); shape.files as usize + 1],
+            writeback_index: vec![0; shape.files as usize + 1],
             dirty_pages: 0,
             writeback_pages: 0,
             limit: memory.dirty_limit_bytes / shape.page_bytes,
             background: memory.dirty_background_bytes / shape.page_bytes,
             background_runs: false,
             dirty_exceeded: false,
-            placed: vec![NONE; (shape.files * shape.chunks()) as usize],
-            meta: vec![NONE; shape.files as usize],
-            meta_locked: vec![false; (shape.files * META_BLOCKS) as usize],
-            next_chunk: 0,
         }
     }
 
@@ -116,14 +108,21 @@ impl Cache {
 
     /// The frame of a page, if it is cached.
     pub(super) fn find(&self, file: u32, page: u64) -> Option<u32> {
-        Some(self.slots[self.slot(file, page)]).filter(|frame| *frame != NONE)
+        let slot = self.slot(file, page);
+        match self.slots.get(slot) {
+            Some(frame) => Some(*frame).filter(|frame| *frame != NONE),
+            None => self.device.get(&(slot as u32)).copied(),
+        }
     }
 
     /// A frame for a page, locked; `None` if there is none to be had now.
     pub(super) fn add(&mut self, file: u32, page: u64) -> Option<u32> {
         let frame = self.free.pop().or_else(|| self.reclaim())?;
         let slot = self.slot(file, page);
-        self.slots[slot] = frame;
+        match self.slots.get_mut(slot) {
+            Some(place) => *place = frame,
+            None => drop(self.device.insert(slot as u32, frame)),
+        }
         self.frames[frame as usize] = Frame { slot: slot as u32, locked: true, ..Frame::default() };
         self.inactive.push_back(frame);
         Some(frame)
@@ -133,14 +132,18 @@ impl Cache {
         for _ in 0..LOOKS.min(self.inactive.len()) {
             let number = self.inactive.pop_front()?;
             let frame = &mut self.frames[number as usize];
-            if frame.locked || frame.writeback || frame.dirty != 0 || frame.pins > 0 || frame.referenced {
+            let in_use = frame.locked || frame.writeback || frame.dirty != 0 || frame.locked_buffers != 0;
+            if in_use || frame.pins > 0 || frame.referenced {
                 frame.referenced = false;
                 self.inactive.push_back(number);
-            } else {
-                self.slots[frame.slot as usize] = NONE;
-                frame.slot = NONE;
-                return Some(number);
+                continue;
             }
+            let slot = std::mem::replace(&mut frame.slot, NONE);
+            match self.slots.get_mut(slot as usize) {
+                Some(place) => *place = NONE,
+                None => drop(self.device.remove(&slot)),
+            }
+            return Some(number);
         }
         None
     }
@@ -153,10 +156,11 @@ impl Cache {
     /// File and page of a frame.
     pub(super) fn owner(&self, frame: u32) -> (u32, u64) {
         let slot = u64::from(self.frames[frame as usize].slot);
-        ((slot / self.shape.file_pages) as u32, slot % self.shape.file_pages)
+        let file = (slot / self.shape.file_pages).min(self.shape.files);
+        (file as u32, slot - file * self.shape.file_pages)
     }
 
-    /// Marks blocks of a locked page dirty.
+    /// Marks blocks of a page dirty, which is locked if it is a file's.
     pub(super) fn dirtied(&mut self, frame: u32, blocks: u16) {
         let (file, page) = self.owner(frame);
         let state = &mut self.frames[frame as usize];
@@ -186,21 +190,55 @@ impl Cache {
         found
     }
 
-    /// Takes a locked page from the dirty ones and tells its dirty blocks; `None` if it is not, or is under write-back still.
-    pub(super) fn clear_dirty(&mut self, frame: u32) -> Option<u16> {
+    /// Takes a locked page from the dirty ones and tells its dirty blocks; `None` if it is not, or is under write-back still. Of the
+    /// block device's pages each block is taken by itself.
+    pub(super) fn clear_dirty(&mut self, frame: u32, is_device: bool) -> Option<u16> {
         let state = &mut self.frames[frame as usize];
         if state.dirty == 0 || state.writeback {
             return None;
+        }
+        if is_device {
+            return Some(state.dirty);
         }
         self.dirty_pages -= 1;
         Some(std::mem::take(&mut state.dirty))
     }
 
-    /// A locked page, which is not dirty any more, is under write-back from now on.
+    /// Evicts a file's clean pages.
+    #[cfg(test)]
+    pub(super) fn forget(&mut self, file: u32) {
+        let mut held = Vec::new();
+        while let Some(number) = self.reclaim() {
+            held.push(number);
+        }
+        assert!(
+            self.inactive
+                .iter()
+                .all(|number| self.owner(*number).0 != file || self.frames[*number as usize].dirty != 0)
+        );
+        self.free.extend(held);
+    }
+
+    /// Takes one of a page's blocks from the dirty ones; false if it is not.
+    pub(super) fn clean_block(&mut self, frame: u32, block: u16) -> bool {
+        let dirty = &mut self.frames[frame as usize].dirty;
+        let was_dirty = *dirty & block != 0;
+        *dirty &= !block;
+        if was_dirty && *dirty == 0 {
+            self.dirty_pages -= 1;
+            let (file, page) = self.owner(frame);
+            self.dirty[file as usize].remove(&(page as u32));
+        }
+        was_dirty
+    }
+
+    /// A locked page is under write-back from now on.
     pub(super) fn begin_writeback(&mut self, file: u32, page: u32, frame: u32) {
         self.frames[frame as usize].writeback = true;
         self.writeback_pages += 1;
-        self.dirty[file as usize].remove(&page);
+        if self.frames[frame as usize].dirty == 0 {
+            self.dirty[file as usize].remove(&page);
+        }
     }
 
     pub(super) fn end_writeback(&mut self, frame: u32) {
@@ -216,26 +254,5 @@ impl Cache {
 
     pub(super) fn wants_background(&self) -> bool {
         self.dirty_pages >= self.background
-    }
-
-    /// Gives a page its place on the volume, if it has none: the next eight blocks that are free, for it and its neighbours.
-    pub(super) fn place(&mut self, file: u32, page: u64) {
-        if self.meta[file as usize] == NONE {
-            self.meta[file as usize] = self.next_chunk;
-            self.next_chunk += 2;
-        }
-        let chunk = page * self.shape.page_bytes / CHUNK_BYTES;
-        let at = (u64::from(file) * self.shape.chunks() + chunk) as usize;
-        if self.placed[at] == NONE {
-            self.placed[at] = self.next_chunk;
-            self.next_chunk += 1;
-        }
-    }
-
-    /// Where a page lies on the volume, in bytes.
-    pub(super) fn byte(&self, file: u32, page: u64) -> u64 {
-        let byte = page * self.shape.page_bytes;
-        let at = u64::from(file) * self.shape.chunks() + byte / CHUNK_BYTES;
-        u64::from(self.placed[at as usize]) * CHUNK_BYTES + byte % CHUNK_BYTES
     }
 }

@@ -103,6 +103,12 @@ impl Stripe {
         self.load.lock().is_congested(usize::from(write))
     }
 
+    /// Bios that the queues were given so far.
+    #[cfg(test)]
+    pub(super) fn sent(&self) -> u64 {
+        self.queues.iter().flat_map(|queue| queue.stats()).map(|(_, stats)| stats.bios).sum()
+    }
+
     /// The threads of a phase are others than those of the phase before.
     pub(super) fn begin_phase(&self) {
         self.phase.fetch_add(1, Relaxed);

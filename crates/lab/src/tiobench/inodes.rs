@@ -2,12 +2,16 @@
 
 use super::control::Control;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Waker;
 
 #[derive(Debug, Default)]
 struct Inode {
     /// Dirtied since the last write-back began (kernel: `I_DIRTY`).
     is_dirty: bool,
+    /// So was the inode itself (kernel: `I_DIRTY_SYNC`).
+    is_changed: bool,
     /// Under write-back (kernel: `I_LOCK`).
     is_locked: bool,
     /// In ticks.
@@ -25,31 +29,32 @@ pub(super) struct Inodes {
     /// Those of the round under way, likewise.
     io: VecDeque<u32>,
     /// One pdflush writes to a queue at a time (kernel: `BDI_pdflush`).
-    pub(super) pdflush: bool,
+    pdflush: Arc<AtomicBool>,
 }
 
 /// The next step of a task that writes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// This inode is the task's; it is locked.
-    Write(u32),
+    /// This inode is the task's, locked; whether it is to be written itself.
+    Write(u32, bool),
     /// Nothing more is to be written for now.
     End,
 }
 
 impl Inodes {
-    pub(super) fn new(count: u64) -> Self {
+    pub(super) fn new(count: u64, pdflush: Arc<AtomicBool>) -> Self {
         Self {
             inodes: (0..count).map(|_| Inode::default()).collect(),
             dirty: VecDeque::new(),
             io: VecDeque::new(),
-            pdflush: false,
+            pdflush,
         }
     }
 
     /// An inode, or pages of it, are dirty from now on (kernel: `__mark_inode_dirty`).
-    pub(super) fn dirtied(&mut self, number: u32, tick: u64) {
+    pub(super) fn dirtied(&mut self, number: u32, tick: u64, is_changed: bool) {
         let inode = &mut self.inodes[number as usize];
+        inode.is_changed |= is_changed;
         if !std::mem::replace(&mut inode.is_dirty, true) && !inode.is_locked {
             inode.dirtied = tick;
             self.move_to_dirty(number, false);
@@ -82,14 +87,14 @@ impl Inodes {
             }
             let inode = &mut self.inodes[number as usize];
             let latest = control.older_than.map_or(began, |older| older.min(began));
-            if inode.dirtied > latest || control.is_pdflush() && self.pdflush {
+            if inode.dirtied > latest || control.is_pdflush() && self.pdflush.load(Relaxed) {
                 return Turn::End;
             }
             if !inode.is_locked {
                 inode.is_locked = true;
                 inode.is_dirty = false;
-                self.pdflush |= control.is_pdflush();
-                return Turn::Write(number);
+                self.pdflush.fetch_or(control.is_pdflush(), Relaxed);
+                return Turn::Write(number, std::mem::take(&mut inode.is_changed));
             }
             self.io.pop_back();
             self.dirty.push_front(number);
@@ -106,7 +111,7 @@ impl Inodes {
         has_dirty_pages: bool,
         tick: u64,
     ) -> Vec<Waker> {
-        self.pdflush &= !control.is_pdflush();
+        self.pdflush.fetch_and(!control.is_pdflush(), Relaxed);
         let inode = &mut self.inodes[number as usize];
         inode.is_locked = false;
         let waiting = std::mem::take(&mut inode.waiting);
@@ -124,16 +129,17 @@ impl Inodes {
         waiting
     }
 
-    /// Locks an inode for a task that waits for that (kernel: `WB_SYNC_ALL`); false if it is woken for another try.
-    pub(super) fn lock(&mut self, number: u32, waker: &Waker) -> bool {
+    /// Locks an inode for a task that waits for that (kernel: `WB_SYNC_ALL`), and tells whether it is to be written itself; `None` if the
+    /// task is woken for another try.
+    pub(super) fn lock(&mut self, number: u32, waker: &Waker) -> Option<bool> {
         let inode = &mut self.inodes[number as usize];
         if inode.is_locked {
             inode.waiting.push(waker.clone());
-            return false;
+            return None;
         }
         inode.is_locked = true;
         inode.is_dirty = false;
-        true
+        Some(std::mem::take(&mut inode.is_changed))
     }
 
     pub(super) fn is_dirty(&self, number: u32) -> bool {
@@ -149,7 +155,7 @@ mod tests {
     fn turns(inodes: &mut Inodes, control: &mut Control, began: u64) -> Vec<u32> {
         inodes.begin(control);
         let next = |inodes: &mut Inodes, control: &mut Control| match inodes.next(control, began, false) {
-            Turn::Write(number) => Some(number),
+            Turn::Write(number, _) => Some(number),
             Turn::End => None,
         };
         std::iter::from_fn(|| next(inodes, control)).collect()
@@ -157,21 +163,21 @@ mod tests {
 
     #[test]
     fn the_inode_that_was_dirtied_first_is_written_first_and_one_under_write_back_is_passed_over() {
-        let mut inodes = Inodes::new(4);
+        let mut inodes = Inodes::new(4, Arc::default());
         for number in [2, 0, 3] {
-            inodes.dirtied(number, 1);
+            inodes.dirtied(number, 1, false);
         }
         let mut writer = Control::throttled(Submitter::throttled(9), 100);
         assert_eq!(inodes.next(&mut writer, 1, false), Turn::End, "the round has not begun");
         inodes.begin(&writer);
-        assert_eq!(inodes.next(&mut writer, 1, false), Turn::Write(2));
+        assert_eq!(inodes.next(&mut writer, 1, false), Turn::Write(2, false));
         // The second writer passes over what the first has locked, and the third finds nothing.
         assert_eq!(turns(&mut inodes, &mut Control::throttled(Submitter::throttled(8), 100), 1), [0, 3]);
         assert_eq!(turns(&mut inodes, &mut Control::throttled(Submitter::throttled(7), 100), 1), [0_u32; 0]);
         // An inode that is left dirty has its turn behind the others, and not in the round that redirtied it.
         assert!(inodes.ended(2, &writer, true, 5).is_empty());
         assert!(inodes.ended(0, &writer, false, 5).is_empty());
-        inodes.dirtied(3, 6);
+        inodes.dirtied(3, 6, false);
         assert!(inodes.ended(3, &writer, true, 6).is_empty());
         assert_eq!(turns(&mut inodes, &mut writer, 4), [0_u32; 0], "the first of them was dirtied since");
         assert_eq!(turns(&mut inodes, &mut writer, 6), [2, 3]);
@@ -179,16 +185,16 @@ mod tests {
 
     #[test]
     fn one_pdflush_writes_at_a_time_and_not_to_a_congested_queue() {
-        let mut inodes = Inodes::new(2);
-        inodes.dirtied(0, 1);
-        inodes.dirtied(1, 1);
+        let mut inodes = Inodes::new(2, Arc::default());
+        inodes.dirtied(0, 1, false);
+        inodes.dirtied(1, 1, false);
         let (mut first, mut second) = (Control::background(100), Control::background(100));
         inodes.begin(&first);
         assert_eq!(inodes.next(&mut first, 2, true), Turn::End);
         assert!(first.encountered_congestion);
-        assert_eq!(inodes.next(&mut first, 2, false), Turn::Write(0));
+        assert_eq!(inodes.next(&mut first, 2, false), Turn::Write(0, false));
         assert_eq!(inodes.next(&mut second, 2, false), Turn::End);
         assert!(inodes.ended(0, &first, false, 3).is_empty());
-        assert_eq!(inodes.next(&mut second, 3, false), Turn::Write(1));
+        assert_eq!(inodes.next(&mut second, 3, false), Turn::Write(1, false));
     }
 }

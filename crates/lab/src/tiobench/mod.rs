@@ -1,21 +1,23 @@
 //! tiobench on the page cache of Linux 2.6.6: threads that write and read files of their own, in order and at random.
 //!
 //! The thread "[0/2] filtered wakeups" (linux-kernel, 2 May 2004) measured it. The page cache here is a model of that kernel's, not
-//! ours: pages of the machine's size that are locked and unlocked one by one, its read-ahead, its throttle of writers, ext2's
-//! allocation by eight blocks. Request queues and disks are those of every other run, and so are the wait tables of `rt`, under
-//! the discipline of choice ([`extant_history::waits`]).
+//! ours: pages of the machine's size that are locked and unlocked one by one, its read-ahead, its throttle of writers, the buffers of
+//! ext2's metadata. The volume is an ext2 that our mkfs makes, and its blocks are found by ext2's allocator. Request queues and disks
+//! are those of every other run, and so are the wait tables of `rt`, under the discipline of choice ([`extant_history::waits`]).
 
 mod buffers;
 mod cache;
 mod control;
 mod disks;
 mod inodes;
+mod map;
 mod outcome;
 mod read;
 mod requests;
 #[cfg(test)]
 mod tests;
 mod throttle;
+mod volume;
 mod waiters;
 mod write;
 mod writeback;
@@ -23,7 +25,7 @@ mod writeback;
 pub use outcome::{Phase, PhaseOutcome, Sleeps};
 
 use cache::{Cache, Shape};
-use disks::Stripe;
+use disks::{CHUNK_BYTES, Stripe};
 use extant_history::UnknownPolicy;
 use extant_history::waits::waits;
 use extant_rt::{Class, Rt, RtError, WaitKey, WaitTable};
@@ -35,8 +37,9 @@ use serde::Deserialize;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
+use volume::Volume;
 
 extant_rt::costs! {
     /// Work of the page cache of Linux 2.6.6, beyond that which ours has too.
@@ -110,16 +113,22 @@ impl Tiobench {
             return Some(format!("machine \"{}\" has no disks; add a [[disk]] to its file", machine.name));
         }
         let wanted = u64::from(self.threads) * ((u64::from(self.mib_per_thread) << 20) + (64 << 10));
-        let count: u64 = machine.disks.iter().map(|model| u64::from(model.count)).sum();
-        let least = machine.disks.iter().map(extant_sim::disk::DiskModel::capacity_bytes).min().unwrap_or(0);
-        let room = count.saturating_mul(least);
-        (wanted > room).then(|| {
+        let room = capacity(machine);
+        // The volume's own metadata are a little less.
+        (wanted > room - room / 32).then(|| {
             format!(
                 "{} files of {} MiB do not fit the volume of {room} bytes",
                 self.threads, self.mib_per_thread
             )
         })
     }
+}
+
+/// Bytes of the stripe over all disks.
+fn capacity(machine: &Machine) -> u64 {
+    let count: u64 = machine.disks.iter().map(|model| u64::from(model.count)).sum();
+    let least = machine.disks.iter().map(extant_sim::disk::DiskModel::capacity_bytes).min().unwrap_or(0);
+    count.saturating_mul(least) / CHUNK_BYTES * CHUNK_BYTES
 }
 
 /// The policies of a run.
@@ -138,13 +147,19 @@ struct Host {
     shape: Shape,
     hz: u32,
     cache: Mutex<Cache>,
+    volume: Mutex<Volume>,
     inodes: Mutex<Inodes>,
+    /// The block device's own inode, which is the last of its superblock here.
+    device_inode: Mutex<Inodes>,
+    pdflush: Arc<AtomicBool>,
     pages: WaitTable,
     buffers: WaitTable,
     stripe: Stripe,
     sleeps: [AtomicU64; 3],
     /// Pages dirtied on each processor since the throttle looked (kernel: `ratelimits`).
     dirtied: Box<[AtomicU64]>,
+    /// Second of the last write to each file, and one more; 0 for none.
+    written: Box<[AtomicU64]>,
 }
 
 /// Callers of `schedule()`.
@@ -256,12 +271,18 @@ fn world(
     let memory = machine.memory.expect("checked by fault()");
     let stripe = Stripe::new(&sim, &policy.elevator, policy.requests)?;
     let shape = Shape::new(options, u64::from(machine.kernel.page_bytes));
+    let volume = Volume::new(shape, capacity(machine)).map_err(TiobenchError::World)?;
+    let pdflush = Arc::new(AtomicBool::new(false));
     let host = Host {
         options,
         shape,
         hz: machine.kernel.hz,
         cache: Mutex::new(Cache::new(shape, memory)),
-        inodes: Mutex::new(Inodes::new(shape.files)),
+        volume: Mutex::new(volume),
+        inodes: Mutex::new(Inodes::new(shape.files, pdflush.clone())),
+        device_inode: Mutex::new(Inodes::new(shape.files + 1, pdflush.clone())),
+        pdflush,
+        written: (0..options.threads).map(|_| AtomicU64::new(0)).collect(),
         pages: WaitTable::new(&rt, page_table),
         buffers: WaitTable::new(&rt, buffer_table),
         stripe,
@@ -277,6 +298,9 @@ async fn phase_of(host: Arc<Host>, phase: Phase, file: u32) {
     let blocks = host.shape.file_blocks();
     let mut rng = host.rt.rng(&format!("{phase:?} {file}"));
     let mut open = read::Open::new(&host, file);
+    if phase == Phase::Write {
+        host.create(file).await;
+    }
     let count = if phase.is_random() { u64::from(host.options.random_ops) } else { blocks };
     for n in 0..count {
         let block = if phase.is_random() { rng.below(blocks) } else { n };
@@ -292,6 +316,7 @@ async fn phase_of(host: Arc<Host>, phase: Phase, file: u32) {
     }
     if phase.writes() {
         host.fsync(file).await;
+        host.volume.lock().close(file);
     }
     host.stripe.exited(file);
 }

@@ -1,6 +1,7 @@
 //! Reading (kernel: `do_generic_mapping_read`, `mpage_readpages`).
 
 use super::disks::Submitter;
+use super::volume::is_boundary;
 use super::{BLOCK_BYTES, Caller, Host, Work};
 use extant_cache::Cost;
 use extant_history::read_ahead::ReadAhead;
@@ -107,47 +108,62 @@ impl Host {
         }
     }
 
-    /// Reads locked pages: a bio for each run that is contiguous on the volume.
+    /// Reads locked pages: a bio for each run that is contiguous on the volume (kernel: `do_mpage_readpage`).
     async fn read_pages(self: &Arc<Self>, file: u32, pages: &[(u64, u32)]) {
-        let page_bytes = self.shape.page_bytes;
-        let mut runs: Vec<Run> = Vec::new();
-        {
-            let cache = self.cache.lock();
-            let whole = ((1_u32 << self.shape.page_blocks()) - 1) as u16;
-            for (page, frame) in pages {
-                let missing = whole & !cache.frames[*frame as usize].valid;
-                let byte = cache.byte(file, *page);
-                if missing == whole {
-                    match runs.last_mut() {
-                        Some((from, bytes, list)) if *from + *bytes == byte => {
-                            *bytes += page_bytes;
-                            list.push((*frame, whole));
-                        }
-                        _ => runs.push((byte, page_bytes, vec![(*frame, whole)])),
-                    }
-                } else {
-                    // Some blocks were written: the rest is read by buffers, as one run here.
-                    let first = u64::from(missing.trailing_zeros());
-                    let blocks = u64::from(16 - missing.leading_zeros()) - first;
-                    runs.push((byte + first * BLOCK_BYTES, blocks * BLOCK_BYTES, vec![(*frame, missing)]));
+        let (page_bytes, page_blocks) = (self.shape.page_bytes, self.shape.page_blocks());
+        let whole = ((1_u32 << page_blocks) - 1) as u16;
+        let mut bio: Option<Run> = None;
+        for (page, frame) in pages {
+            self.rt.charge(Cost::MapLookup(1));
+            let missing = whole & !self.cache.lock().frames[*frame as usize].valid;
+            let mut places = Vec::new();
+            for bit in (0..page_blocks).filter(|bit| missing & 1 << bit != 0) {
+                places.push(self.find_block(file, page * page_blocks + bit).await);
+            }
+            let is_one_run = missing == whole && places.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+            if !is_one_run {
+                // By buffers, each a bio of its own (kernel: `block_read_full_page`).
+                self.read_run(file, bio.take()).await;
+                let left = AtomicUsize::new(places.len());
+                let transfer = Arc::new(Transfer { pages: vec![(*frame, missing)], left });
+                for place in places {
+                    self.read_part(file, place * BLOCK_BYTES, BLOCK_BYTES, &transfer).await;
                 }
+                continue;
+            }
+            let byte = places[0] * BLOCK_BYTES;
+            if bio.as_ref().is_some_and(|(from, bytes, _)| from + bytes != byte) {
+                self.read_run(file, bio.take()).await;
+            }
+            let (_, bytes, list) = bio.get_or_insert((byte, 0, Vec::new()));
+            *bytes += page_bytes;
+            list.push((*frame, whole));
+            if is_boundary((page + 1) * page_blocks - 1) {
+                self.read_run(file, bio.take()).await;
             }
         }
-        // A thread reads its own file alone.
-        let thread = Submitter::waiting(file);
-        for (byte, bytes, pages) in runs {
-            self.rt.charge(Cost::MapLookup(pages.len() as u64));
-            let pieces = self.stripe.pieces(byte, bytes);
-            let transfer = Arc::new(Transfer { pages, left: AtomicUsize::new(pieces.len()) });
-            for piece in pieces {
-                let (host, transfer) = (self.clone(), transfer.clone());
-                self.stripe.submit(piece, false, thread, move || host.piece_read(&transfer)).await;
-            }
+        self.read_run(file, bio).await;
+    }
+
+    async fn read_run(self: &Arc<Self>, file: u32, run: Option<Run>) {
+        let Some((byte, bytes, pages)) = run else { return };
+        let transfer = Arc::new(Transfer { pages, left: AtomicUsize::new(1) });
+        self.read_part(file, byte, bytes, &transfer).await;
+    }
+
+    /// Reads a part of a transfer, cut at the chunks of the stripe. A thread reads its own file alone.
+    async fn read_part(self: &Arc<Self>, file: u32, byte: u64, bytes: u64, transfer: &Arc<Transfer>) {
+        let pieces = self.stripe.pieces(byte, bytes);
+        transfer.left.fetch_add(pieces.len() - 1, Relaxed);
+        for piece in pieces {
+            let (host, transfer) = (self.clone(), transfer.clone());
+            let thread = Submitter::waiting(file);
+            self.stripe.submit(piece, false, thread, move || host.part_read(&transfer)).await;
         }
     }
 
     /// In the interrupt.
-    fn piece_read(&self, transfer: &Transfer) {
+    fn part_read(&self, transfer: &Transfer) {
         if transfer.left.fetch_sub(1, Relaxed) > 1 {
             return;
         }

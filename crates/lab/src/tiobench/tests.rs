@@ -4,6 +4,7 @@ use super::control::Control;
 use super::disks::Submitter;
 use super::*;
 use extant_rt::Nanos;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A world with nothing in it yet, whose queues have so many requests.
@@ -29,19 +30,24 @@ fn state(host: &Host, file: u32, page: u64) -> (bool, bool, bool) {
 
 #[test]
 fn a_page_is_locked_while_the_bio_before_it_waits_for_a_request() {
-    let (sim, host) = small(2, 1);
+    let (sim, host) = small(17, 1);
     let rt = sim.rt();
     rt.block_on(async {
-        // Eight blocks of the one file, eight of the other, and again: a file's second eight do not continue its first.
+        // Eight blocks of the one file, eight of another that begins at the same place, and again: a file's second eight do not continue
+        // its first.
+        for file in [0, 16] {
+            host.create(file).await;
+        }
         for chunk in 0..2 {
-            for file in 0..2 {
+            for file in [0, 16] {
                 for block in chunk * 8..chunk * 8 + 8 {
                     host.write(file, block).await;
                 }
             }
         }
-        // The one request of the disk is another's.
-        let byte = host.cache.lock().byte(0, 0);
+        // The batches that reads of bitmaps began are over, and the one request of the disk is another's.
+        rt.sleep(Nanos::from_millis(50)).await;
+        let byte = host.volume.lock().place(0, 0).unwrap() * BLOCK_BYTES;
         let other = host.stripe.pieces(byte + (1 << 20) * 100, 4096)[0];
         assert_eq!(other.disk, host.stripe.pieces(byte, 4096)[0].disk);
         host.stripe.submit(other, true, Submitter::throttled(1), || {}).await;
@@ -68,10 +74,12 @@ fn a_throttled_writer_waits_for_requests_and_the_background_does_not() {
     let (sim, host) = small(1, 1);
     let rt = sim.rt();
     rt.block_on(async {
+        host.create(0).await;
         for block in 0..8 {
             host.write(0, block).await;
         }
-        let byte = host.cache.lock().byte(0, 0);
+        rt.sleep(Nanos::from_millis(50)).await;
+        let byte = host.volume.lock().place(0, 0).unwrap() * BLOCK_BYTES;
         let other = host.stripe.pieces(byte + (1 << 20) * 100, 4096)[0];
         host.stripe.submit(other, true, Submitter::throttled(1), || {}).await;
         let before = rt.now();
@@ -81,8 +89,61 @@ fn a_throttled_writer_waits_for_requests_and_the_background_does_not() {
         assert!(rt.now() < before + Nanos::from_millis(1));
         let mut throttled = Control::throttled(Submitter::throttled(0), 100);
         host.write_inodes(&mut throttled).await;
-        assert_eq!((throttled.left, throttled.encountered_congestion), (96, false));
+        // Four pages of the file, and those of the device that its blocks have dirtied.
+        assert!(throttled.left < 96 && !throttled.encountered_congestion);
+        assert!(host.cache.lock().dirty.iter().all(|pages| pages.is_empty()));
         assert!(rt.now() > before + Nanos::from_millis(5));
+    })
+    .unwrap();
+}
+
+/// Buffers of the device that hold what the disk has, by block.
+fn cached(host: &Host, blocks: &BTreeSet<u64>) -> usize {
+    let cache = host.cache.lock();
+    let pages = host.shape.page_blocks();
+    let is_cached = |block: &&u64| {
+        cache
+            .find(host.shape.device(), *block / pages)
+            .is_some_and(|frame| cache.frames[frame as usize].valid & 1 << (*block % pages) != 0)
+    };
+    blocks.iter().filter(is_cached).count()
+}
+
+#[test]
+fn a_block_of_pointers_is_dirtied_with_its_file_written_by_its_fsync_and_read_once_when_it_is_not_cached() {
+    let (sim, host) = small(1, 128);
+    let rt = sim.rt();
+    let blocks = host.shape.file_blocks();
+    rt.block_on(async {
+        host.create(0).await;
+        for block in 0..blocks {
+            host.write(0, block).await;
+        }
+        let pointers: BTreeSet<u64> =
+            (0..blocks).flat_map(|block| host.volume.lock().branch(0, block)).collect();
+        assert_eq!((pointers.len(), cached(&host, &pointers)), (1, 1), "256 blocks need one");
+        let buffers = host.sleeps[Caller::Buffer as usize].load(Relaxed);
+        host.fsync(0).await;
+        let (dirty, device) = {
+            let cache = host.cache.lock();
+            (cache.dirty[0].len(), cache.dirty[host.shape.device() as usize].len())
+        };
+        // A bitmap of inodes and one of blocks are dirty still: they are not the file's.
+        assert_eq!((dirty, device), (0, 1), "the two share a page");
+        assert!(host.sleeps[Caller::Buffer as usize].load(Relaxed) > buffers, "fsync waits for each");
+
+        // The file's pages and its block of pointers are gone; then two tasks look for blocks behind it.
+        host.cache.lock().forget(0);
+        host.cache.lock().forget(host.shape.device());
+        assert_eq!(cached(&host, &pointers), 0);
+        let sent = host.stripe.sent();
+        let other = host.clone();
+        let other = rt.spawn("other", Class::Normal, async move { other.find_block(0, 20).await });
+        host.find_block(0, 30).await;
+        host.find_block(0, 200).await;
+        host.find_block(0, 3).await;
+        other.await.unwrap();
+        assert_eq!((host.stripe.sent() - sent, cached(&host, &pointers)), (1, 1));
     })
     .unwrap();
 }

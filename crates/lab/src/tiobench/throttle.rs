@@ -33,7 +33,7 @@ impl Host {
         self.dirtied[lane].store(0, Relaxed);
         self.throttle(file, (ratelimit + ratelimit / 2) as i64).await;
         let starts = {
-            let pdflush = self.inodes.lock().pdflush;
+            let pdflush = self.pdflush.load(Relaxed);
             let mut cache = self.cache.lock();
             let starts = !pdflush && cache.dirty_pages > cache.background && !cache.background_runs;
             cache.background_runs |= starts;

@@ -2,9 +2,11 @@
 
 use super::Host;
 use super::control::Control;
+use super::disks::Submitter;
 use extant_cache::Cost;
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 
 impl Host {
@@ -21,32 +23,38 @@ impl Host {
                 break frame;
             }
         };
+        let is_mapped = self.cache.lock().frames[frame as usize].valid & 1 << bit != 0;
+        let grows = !is_mapped && self.make_block(file, block).await;
         self.rt.charge(Cost::PageCopy(1));
         self.rt.charge(Cost::PageDirty(1));
-        {
-            let mut cache = self.cache.lock();
-            cache.place(file, page);
-            cache.dirtied(frame, 1 << bit);
-        }
+        self.cache.lock().dirtied(frame, 1 << bit);
         let tick = self.tick();
-        self.inodes.lock().dirtied(file, tick);
+        self.inodes.lock().dirtied(file, tick, grows | self.changes_time(file));
         self.unlock_page(frame);
         self.unpin(frame);
         self.balance(file).await;
+    }
+
+    /// Whether a write changes the file's time, which has whole seconds (kernel: `inode_update_time`).
+    fn changes_time(&self, file: u32) -> bool {
+        let now = self.rt.now().0 / 1_000_000_000 + 1;
+        self.written[file as usize].swap(now, Relaxed) != now
     }
 
     /// Makes a file durable: starts its pages, writes its metadata and waits for that, then waits for each page.
     pub(super) async fn fsync(self: &Arc<Self>, file: u32) {
         self.rt.charge(crate::Cost::Syscall(1));
         self.write_pages(file, &mut Control::integrity(file)).await;
-        self.write_metadata(file).await;
-        if self.inodes.lock().is_dirty(file) {
-            // The inode itself is among the metadata.
-            poll_fn(|cx| match self.inodes.lock().lock(file, cx.waker()) {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            })
-            .await;
+        self.write_associated(file).await;
+        let is_dirty = self.inodes.lock().is_dirty(file);
+        if is_dirty {
+            let is_changed = poll_fn(|cx| match self.inodes.lock().lock(file, cx.waker()) {
+                Some(is_changed) => Poll::Ready(is_changed),
+                None => Poll::Pending,
+            });
+            if is_changed.await {
+                self.write_inode(file, Submitter::waiting(file), true).await;
+            }
             self.wait_pages(file).await;
             self.end_inode(file, &Control::integrity(file));
         }

@@ -3,6 +3,7 @@
 use super::control::Control;
 use super::disks::Submitter;
 use super::inodes::Turn;
+use super::volume::is_boundary;
 use super::{BLOCK_BYTES, Caller, Host, Work};
 use extant_cache::Cost;
 use std::sync::Arc;
@@ -30,19 +31,24 @@ impl Host {
         (u128::from(self.rt.now().0) * u128::from(self.hz) / 1_000_000_000) as u64
     }
 
-    /// Writes back dirty files in their order (kernel: `sync_sb_inodes`).
+    /// Writes back dirty files in their order, then the block device (kernel: `writeback_inodes`, `sync_sb_inodes`).
     pub(super) async fn write_inodes(self: &Arc<Self>, control: &mut Control) {
-        let began = self.tick();
-        self.inodes.lock().begin(control);
-        loop {
-            let is_congested = self.stripe.is_congested(true);
-            let turn = self.inodes.lock().next(control, began, is_congested);
-            let Turn::Write(file) = turn else { return };
-            self.write_pages(file, control).await;
-            self.end_inode(file, control);
-            self.rt.resched().await;
-            if control.left <= 0 {
-                return;
+        for inodes in [&self.inodes, &self.device_inode] {
+            let began = self.tick();
+            inodes.lock().begin(control);
+            loop {
+                let is_congested = self.stripe.is_congested(true);
+                let turn = inodes.lock().next(control, began, is_congested);
+                let Turn::Write(file, is_changed) = turn else { break };
+                self.write_pages(file, control).await;
+                if is_changed {
+                    self.write_inode(file, control.submitter, false).await;
+                }
+                self.end_inode(file, control);
+                self.rt.resched().await;
+                if control.left <= 0 {
+                    return;
+                }
             }
         }
     }
@@ -50,7 +56,8 @@ impl Host {
     pub(super) fn end_inode(&self, file: u32, control: &Control) {
         let has_dirty_pages = !self.cache.lock().dirty[file as usize].is_empty();
         let tick = self.tick();
-        let waiting = self.inodes.lock().ended(file, control, has_dirty_pages, tick);
+        let inodes = if file == self.shape.device() { &self.device_inode } else { &self.inodes };
+        let waiting = inodes.lock().ended(file, control, has_dirty_pages, tick);
         waiting.into_iter().for_each(Waker::wake);
     }
 
@@ -97,14 +104,19 @@ impl Host {
         if control.waits {
             self.wait_written(frame).await;
         }
-        let Some(dirty) = self.cache.lock().clear_dirty(frame) else {
+        let is_device = file == self.shape.device();
+        let Some(dirty) = self.cache.lock().clear_dirty(frame, is_device) else {
             self.unlock_page(frame);
             self.unpin(frame);
             return false;
         };
         self.rt.charge(Cost::PageDirty(1));
-        self.rt.charge(Cost::MapLookup(1));
-        self.map_page(file, page, frame, dirty, bio, control.submitter).await;
+        if is_device {
+            self.write_buffers(page, frame, dirty, control).await;
+        } else {
+            self.rt.charge(Cost::MapLookup(1));
+            self.map_page(file, page, frame, dirty, bio, control.submitter).await;
+        }
         self.unpin(frame);
         control.left -= 1;
         if control.nonblocking && self.stripe.is_congested(true) {
@@ -125,34 +137,84 @@ impl Host {
         bio: &mut Option<Run>,
         submitter: Submitter,
     ) {
-        let (byte, valid) = {
-            let cache = self.cache.lock();
-            (cache.byte(file, u64::from(page)), cache.frames[frame as usize].valid)
+        let valid = self.cache.lock().frames[frame as usize].valid;
+        let first = u64::from(page) * self.shape.page_blocks();
+        let places: Vec<u64> = {
+            let volume = self.volume.lock();
+            let blocks = (0..16).filter(|bit| dirty & 1 << bit != 0);
+            blocks.map(|bit| volume.place(file, first + bit).expect("the page is mapped")).collect()
         };
-        let blocks = dirty.trailing_ones();
-        let is_one_run = dirty == valid && u32::from(dirty).count_ones() == blocks;
+        let blocks = places.len() as u64;
+        let is_one_run = dirty == valid
+            && u64::from(dirty.trailing_ones()) == blocks
+            && places.windows(2).all(|pair| pair[0] + 1 == pair[1]);
         if !is_one_run {
             // By buffers, each a bio of its own (kernel: `block_write_full_page`).
             self.submit(bio.take(), submitter).await;
             self.begin_writeback(file, page, frame);
-            let transfer = Arc::new(Transfer {
-                frames: vec![frame],
-                left: AtomicUsize::new(dirty.count_ones() as usize),
-            });
-            for block in (0..16).filter(|block| dirty & 1 << block != 0) {
-                self.submit_part(byte + block * BLOCK_BYTES, BLOCK_BYTES, &transfer, submitter).await;
+            let transfer = Arc::new(Transfer { frames: vec![frame], left: AtomicUsize::new(places.len()) });
+            for place in places {
+                self.submit_part(place * BLOCK_BYTES, BLOCK_BYTES, &transfer, submitter).await;
             }
             return;
         }
+        let byte = places[0] * BLOCK_BYTES;
         if bio.as_ref().is_some_and(|bio| bio.byte + bio.bytes != byte) {
             self.submit(bio.take(), submitter).await;
         }
         let run = bio.get_or_insert(Run { byte, bytes: 0, frames: Vec::new() });
-        run.bytes += u64::from(blocks) * BLOCK_BYTES;
+        run.bytes += blocks * BLOCK_BYTES;
         run.frames.push(frame);
         self.begin_writeback(file, page, frame);
-        if u64::from(blocks) < self.shape.page_blocks() {
+        let is_boundary = is_boundary(first + blocks - 1);
+        if is_boundary || blocks < self.shape.page_blocks() {
             self.submit(bio.take(), submitter).await;
+        }
+        if is_boundary {
+            // The block of pointers that lies behind goes with its blocks (kernel: `write_boundary_block`).
+            let block = places[places.len() - 1] + 1;
+            let pages = self.shape.page_blocks();
+            if let Some(frame) = self.pinned(self.shape.device(), block / pages) {
+                let buffer = self.buffer(frame, block);
+                if self.is_dirty_buffer(buffer) {
+                    self.write_buffer(buffer, submitter).await;
+                }
+                self.unpin(frame);
+            }
+        }
+    }
+
+    /// Writes the dirty buffers of a page of the block device (kernel: `block_write_full_page`).
+    async fn write_buffers(self: &Arc<Self>, page: u32, frame: u32, dirty: u16, control: &Control) {
+        let first = u64::from(page) * self.shape.page_blocks();
+        let mut locked = Vec::new();
+        for block in (0..16).filter(|block| dirty & 1 << block != 0) {
+            let buffer = self.buffer(frame, first + block);
+            if !control.nonblocking {
+                self.lock_buffer(buffer).await;
+            } else if !self.try_lock_buffer(buffer) {
+                // It stays dirty.
+                continue;
+            }
+            if self.clean_buffer(buffer) {
+                locked.push(buffer);
+            } else {
+                self.unlock_buffer(buffer);
+            }
+        }
+        self.begin_writeback(self.shape.device(), page, frame);
+        let left = Arc::new(AtomicUsize::new(locked.len()));
+        if locked.is_empty() {
+            self.page_written(frame);
+        }
+        for buffer in locked {
+            let left = left.clone();
+            let ended = move |host: &Self| {
+                if left.fetch_sub(1, Relaxed) == 1 {
+                    host.page_written(buffer.frame);
+                }
+            };
+            self.submit_buffer(buffer, true, control.submitter, ended).await;
         }
     }
 
@@ -188,11 +250,13 @@ impl Host {
         if transfer.left.fetch_sub(1, Relaxed) > 1 {
             return;
         }
-        for frame in transfer.frames.iter().rev() {
-            self.cache.lock().end_writeback(*frame);
-            self.rt.charge(Work::PageState(1));
-            self.wake(&self.pages, std::iter::once(u64::from(*frame)));
-        }
+        transfer.frames.iter().rev().for_each(|frame| self.page_written(*frame));
+    }
+
+    fn page_written(&self, frame: u32) {
+        self.cache.lock().end_writeback(frame);
+        self.rt.charge(Work::PageState(1));
+        self.wake(&self.pages, std::iter::once(u64::from(frame)));
     }
 
     pub(super) async fn wait_written(&self, frame: u32) {

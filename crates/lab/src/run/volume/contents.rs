@@ -1,15 +1,13 @@
 //! The contents of a volume that was just made.
 
 use super::{BLOCK_BYTES, FileSystem, VolumeSpec};
+use crate::made::{free_of, from_file, made};
 use extant_block::Sector;
-use extant_format::{BlockSize, Group, GroupDescriptor, GroupFlags, Incompat, Superblock, bit};
-use extant_history::alloc::Geometry;
-use extant_image::{FsType, SizePolicy, Timestamp, VolumeOptions, mkfs};
-use extant_rt::Rt;
+use extant_format::BlockSize;
+use extant_image::{FsType, SizePolicy, VolumeOptions};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
 /// An empty volume.
 pub(super) struct Made {
@@ -38,12 +36,7 @@ pub(super) fn make(spec: &VolumeSpec) -> Result<Option<Made>, String> {
         hash_seed: Some([0xa5; 16]),
         ..VolumeOptions::default()
     };
-    let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let path = dir.path().join("volume");
-    let created = Timestamp { seconds: 1_163_116_800, nanos: 0 };
-    mkfs(&path, &options, created, &Rt::real(Default::default()), Arc::new(|_, _| {}))
-        .map_err(|error| error.to_string())?;
-    let file = File::open(&path).map_err(|error| error.to_string())?;
+    let file = made(&options)?;
     let data = data_of(&file, spec.bytes).map_err(|error| error.to_string())?;
     let free = match spec.fs {
         FileSystem::Ext4 => Vec::new(),
@@ -89,50 +82,4 @@ fn next_data(file: &File, at: u64) -> std::io::Result<Option<u64>> {
         Err(rustix::io::Errno::NXIO) => Ok(None),
         Err(error) => Err(error.into()),
     }
-}
-
-fn from_file(file: &File) -> impl Fn(u64, usize) -> Result<Vec<u8>, String> {
-    move |at, len| {
-        let mut bytes = vec![0; len];
-        file.read_exact_at(&mut bytes, at).map(|()| bytes).map_err(|error| error.to_string())
-    }
-}
-
-/// The free space, by the volume's own bitmaps, and the volume's shape. `read` gives bytes of it.
-pub(super) fn free_of(
-    read: &dyn Fn(u64, usize) -> Result<Vec<u8>, String>,
-) -> Result<(Vec<Range<u64>>, Geometry), String> {
-    let sb = Superblock::parse(&read(1024, 1024)?).map_err(|error| error.to_string())?;
-    let mut free: Vec<Range<u64>> = Vec::new();
-    for number in 0..sb.group_count() {
-        let group = Group(number);
-        let table = sb.descriptor_block(number / sb.descriptors_per_block());
-        let within = (number % sb.descriptors_per_block()) as usize * sb.descriptor_size();
-        let bytes = read(table.0 * BLOCK_BYTES + within as u64, sb.descriptor_size())?;
-        let descriptor = GroupDescriptor::parse(&bytes, &sb, group).map_err(|error| error.to_string())?;
-        if sb.has_group_csum() && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
-            // Its own metadata lie elsewhere on a volume with flexible groups, or count as used for this purpose.
-            let first = sb.group_first_block(group).0;
-            let end = first + u64::from(sb.group_blocks(group));
-            free.push(end - u64::from(descriptor.free_blocks)..end);
-            continue;
-        }
-        let bitmap = read(descriptor.block_bitmap.0 * BLOCK_BYTES, BLOCK_BYTES as usize)?;
-        let first = sb.group_first_block(group).0;
-        for n in (0..sb.group_blocks(group)).filter(|n| !bit(&bitmap, *n)) {
-            let block = first + u64::from(n);
-            match free.last_mut() {
-                Some(run) if run.end == block => run.end = block + 1,
-                _ => free.push(block..block + 1),
-            }
-        }
-    }
-    let is_flexible = sb.incompat().contains(Incompat::FLEX_BG);
-    let geometry = Geometry {
-        flex_groups: if is_flexible { 1 << sb.raw().s_log_groups_per_flex } else { 1 },
-        first_block: sb.first_data_block().0,
-        group_blocks: sb.blocks_per_group().into(),
-        groups: sb.group_count().into(),
-    };
-    Ok((free, geometry))
 }

@@ -226,7 +226,7 @@ impl OnMachine {
                 let begin = (at - from * 512) as usize;
                 Ok(bytes[begin..begin + len].to_vec())
             };
-            let (free, geometry) = contents::free_of(&read).map_err(failed)?;
+            let (free, geometry) = crate::made::free_of(&read).map_err(failed)?;
             let allocator = allocator(&FreeSpace { geometry, free, stripe_blocks: spec.stripe_blocks });
             let files = PlacedFiles::new(allocator, device.clone(), geometry.first_block);
             placed = Some((Arc::new(files), geometry.groups));

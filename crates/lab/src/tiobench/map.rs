@@ -1,0 +1,63 @@
+//! The way from a block of a file to its place (kernel: `ext2_get_block`), under the lock of its page.
+
+use super::Host;
+use super::disks::Submitter;
+use std::sync::Arc;
+
+impl Host {
+    /// Gives a file its inode.
+    pub(super) async fn create(self: &Arc<Self>, file: u32) {
+        let bitmap = self.volume.lock().create(file);
+        let buffer = self.bread(bitmap, Submitter::waiting(file)).await;
+        self.dirty_buffer(buffer);
+        self.unpin(buffer.frame);
+    }
+
+    /// The place of a block that has one, after a look at each block of pointers on the way.
+    pub(super) async fn find_block(self: &Arc<Self>, file: u32, block: u64) -> u64 {
+        let branch = self.volume.lock().branch(file, block);
+        for pointers in branch {
+            let buffer = self.bread(pointers, Submitter::waiting(file)).await;
+            self.unpin(buffer.frame);
+        }
+        self.volume.lock().place(file, block).expect("the file has the block")
+    }
+
+    /// Sees to it that a block has a place; true if that changed the inode.
+    pub(super) async fn make_block(self: &Arc<Self>, file: u32, block: u64) -> bool {
+        let has_place = self.volume.lock().place(file, block).is_some();
+        if has_place {
+            self.find_block(file, block).await;
+            return false;
+        }
+        let thread = Submitter::waiting(file);
+        let branch = self.volume.lock().branch(file, block);
+        let mut parent = None;
+        for pointers in branch {
+            let buffer = self.bread(pointers, thread).await;
+            if let Some(before) = parent.replace(buffer) {
+                self.unpin(before.frame);
+            }
+        }
+        let grown = self.volume.lock().grow(file, block);
+        for bitmap in grown.bitmaps {
+            let buffer = self.bread(bitmap, thread).await;
+            self.dirty_buffer(buffer);
+            self.unpin(buffer.frame);
+        }
+        let mut dirtied = Vec::from_iter(parent);
+        for pointers in grown.pointers {
+            // Zeroed under its lock, and never read.
+            let buffer = self.getblk(pointers).await;
+            self.lock_buffer(buffer).await;
+            self.unlock_buffer(buffer);
+            dirtied.push(buffer);
+        }
+        for buffer in dirtied {
+            self.dirty_buffer(buffer);
+            self.volume.lock().associate(file, buffer.block);
+            self.unpin(buffer.frame);
+        }
+        true
+    }
+}

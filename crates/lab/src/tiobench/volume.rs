@@ -1,0 +1,210 @@
+//! The volume: an ext2 on which files have inodes, blocks and blocks of pointers (kernel: fs/ext2/inode.c, ialloc.c).
+
+use super::cache::{NONE, Shape};
+use crate::made::{Ext2Layout, ext2_of_2004};
+use extant_history::alloc::{BlockAllocator, Ext2, FileId, FreeSpace, Request, Work};
+
+/// Blocks that the inode points to, and pointers of a block (kernel: `EXT2_NDIR_BLOCKS`, `EXT2_ADDR_PER_BLOCK`).
+const DIRECT: u64 = 12;
+const POINTERS: u64 = 1024;
+
+/// The number of the root directory, which has all files (kernel: `EXT2_ROOT_INO`).
+const ROOT: u64 = 2;
+
+#[derive(Clone, Debug, Default)]
+struct File {
+    /// First block of the inode's group, from where the search for the file's first block begins.
+    group_first: u64,
+    /// The block of the inode table that has the inode.
+    inode_block: u64,
+    /// Blocks of pointers: the indirect one, the double-indirect one, and those that it points to.
+    pointers: Vec<u32>,
+    /// Those that were dirtied since the last fsync, in order (kernel: `private_list`).
+    associated: Vec<u64>,
+}
+
+/// The files of the volume.
+pub(super) struct Volume {
+    shape: Shape,
+    layout: Ext2Layout,
+    allocator: Ext2,
+    files: Vec<File>,
+    /// Inodes in use, by group.
+    inodes: Vec<u64>,
+    /// Place of each block of each file.
+    places: Vec<u32>,
+}
+
+/// Changes that a new block of a file makes.
+#[derive(Debug, Default)]
+pub(super) struct Grown {
+    pub(super) place: u64,
+    /// Bitmaps of blocks, which are read and dirtied.
+    pub(super) bitmaps: Vec<u64>,
+    /// New blocks of pointers.
+    pub(super) pointers: Vec<u64>,
+}
+
+/// The blocks of pointers on the way to a block of a file (kernel: `ext2_block_to_path`).
+fn path(block: u64) -> impl Iterator<Item = usize> {
+    let path = match block {
+        0..DIRECT => [None, None],
+        block if block < DIRECT + POINTERS => [Some(0), None],
+        block => [Some(1), Some(2 + (block - DIRECT - POINTERS) / POINTERS)],
+    };
+    path.into_iter().flatten().map(|index| index as usize)
+}
+
+/// Whether another block of pointers leads to the next block (kernel: `BH_Boundary`).
+pub(super) fn is_boundary(block: u64) -> bool {
+    block + 1 >= DIRECT && (block + 1 - DIRECT).is_multiple_of(POINTERS)
+}
+
+impl Volume {
+    pub(super) fn new(shape: Shape, bytes: u64) -> Result<Self, String> {
+        let layout = ext2_of_2004(bytes)?;
+        let Ext2Layout { geometry, ref free, .. } = layout;
+        let space = FreeSpace { geometry, free: free.clone(), stripe_blocks: 0 };
+        let mut inodes = vec![0; geometry.groups as usize];
+        inodes[0] = layout.reserved_inodes;
+        let pointers = path(shape.file_blocks() - 1).last().map_or(0, |last| last + 1);
+        let file = File { pointers: vec![NONE; pointers], ..File::default() };
+        Ok(Self {
+            allocator: Ext2::new(&space),
+            files: vec![file; shape.files as usize],
+            inodes,
+            places: vec![NONE; (shape.files * shape.file_blocks()) as usize],
+            shape,
+            layout,
+        })
+    }
+
+    /// Gives a file its inode, in the directory's group or, where that is full, in one that the directory's number leads to (kernel:
+    /// `find_group_other`). Returns the bitmap of inodes, which is read and dirtied.
+    pub(super) fn create(&mut self, file: u32) -> u64 {
+        let groups = self.layout.geometry.groups;
+        let has_room = |group: &u64| {
+            self.inodes[*group as usize] < self.layout.group_inodes
+                && self.allocator.free_of_group(*group) > 0
+        };
+        let steps = (0..).map(|n| 1_u64 << n).take_while(|step| *step < groups);
+        let hashed = steps.scan(ROOT % groups, |group, step| {
+            *group = (*group + step) % groups;
+            Some(*group)
+        });
+        let group = std::iter::once(0).chain(hashed).chain(0..groups).find(has_room);
+        let group = group.expect("checked by fault()");
+        let [_, bitmap, table] = self.layout.groups[group as usize];
+        let number = self.inodes[group as usize];
+        self.inodes[group as usize] += 1;
+        let made = &mut self.files[file as usize];
+        made.group_first = self.layout.geometry.first_block + group * self.layout.geometry.group_blocks;
+        made.inode_block = table + number / self.layout.block_inodes;
+        bitmap
+    }
+
+    pub(super) fn inode_block(&self, file: u32) -> u64 {
+        self.files[file as usize].inode_block
+    }
+
+    fn at(&self, file: u32, block: u64) -> usize {
+        (u64::from(file) * self.shape.file_blocks() + block) as usize
+    }
+
+    /// A block's place on the volume.
+    pub(super) fn place(&self, file: u32, block: u64) -> Option<u64> {
+        Some(self.places[self.at(file, block)]).filter(|place| *place != NONE).map(u64::from)
+    }
+
+    /// The places of the blocks of pointers on the way to a block, as far as there are any (kernel: `ext2_get_branch`).
+    pub(super) fn branch(&self, file: u32, block: u64) -> Vec<u64> {
+        let pointers = &self.files[file as usize].pointers;
+        path(block).map(|index| pointers[index]).take_while(|place| *place != NONE).map(u64::from).collect()
+    }
+
+    /// Gives a block its place, and blocks of pointers on the way to it theirs before (kernel: `ext2_alloc_branch`).
+    pub(super) fn grow(&mut self, file: u32, block: u64) -> Grown {
+        let mut grown = Grown::default();
+        // To the allocator a block of pointers is one of the file, before the first that it points to.
+        let before = path(block).last().map_or(0, |last| last as u64 + 1);
+        let missing: Vec<usize> =
+            path(block).filter(|index| self.files[file as usize].pointers[*index] == NONE).collect();
+        let first = block + before - missing.len() as u64;
+        for (n, index) in missing.into_iter().enumerate() {
+            let place = self.allocate(file, first + n as u64, &mut grown);
+            self.files[file as usize].pointers[index] = place as u32;
+            grown.pointers.push(place);
+        }
+        grown.place = self.allocate(file, block + before, &mut grown);
+        let at = self.at(file, block);
+        self.places[at] = grown.place as u32;
+        grown
+    }
+
+    fn allocate(&mut self, file: u32, number: u64, grown: &mut Grown) -> u64 {
+        let geometry = self.layout.geometry;
+        // Files of threads that follow each other begin in different sixteenths of the group (kernel: `ext2_find_near`).
+        let colour = u64::from(file) % 16 * (geometry.group_blocks / 16);
+        let goal = self.files[file as usize].group_first + colour;
+        let request = Request::append(FileId(file.into()), number, goal);
+        let (found, work) = self.allocator.allocate(request).expect("checked by fault()");
+        if work != Work::default() {
+            let group = (found.start - geometry.first_block) / geometry.group_blocks;
+            grown.bitmaps.push(self.layout.groups[group as usize][0]);
+        }
+        found.start
+    }
+
+    /// A block of pointers of a file was dirtied (kernel: `mark_buffer_dirty_inode`).
+    pub(super) fn associate(&mut self, file: u32, block: u64) {
+        let associated = &mut self.files[file as usize].associated;
+        if !associated.contains(&block) {
+            associated.push(block);
+        }
+    }
+
+    pub(super) fn take_associated(&mut self, file: u32) -> Vec<u64> {
+        std::mem::take(&mut self.files[file as usize].associated)
+    }
+
+    /// The last that had a file open for writing has closed it (kernel: `ext2_release_file`).
+    pub(super) fn close(&mut self, file: u32) {
+        self.allocator.close(FileId(file.into()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Tiobench;
+    use super::*;
+
+    #[test]
+    fn blocks_of_pointers_lie_before_the_first_block_that_they_point_to() {
+        let options = Tiobench { threads: 2, mib_per_thread: 16, random_ops: 0, waiters: 0 };
+        let mut volume = Volume::new(Shape::new(options, 8192), 1 << 30).unwrap();
+        let bitmap = volume.create(0);
+        assert_eq!(
+            (volume.create(1), volume.inode_block(0)),
+            (bitmap, volume.inode_block(1)),
+            "32 in a block"
+        );
+        // The other file begins a sixteenth of a group behind.
+        assert_eq!(volume.grow(1, 0).place, 2048);
+        let mut pointers = Vec::new();
+        for block in 0..4096 {
+            let branch = volume.branch(0, block);
+            let grown = volume.grow(0, block);
+            assert_eq!(volume.place(0, block), Some(grown.place));
+            let all: Vec<u64> = branch.into_iter().chain(grown.pointers.iter().copied()).collect();
+            assert_eq!(all, volume.branch(0, block));
+            if let Some(last) = grown.pointers.last() {
+                pointers.push((block, grown.pointers.len()));
+                assert_eq!(last + 1, grown.place);
+                assert!(block == 0 || is_boundary(block - 1));
+            }
+        }
+        // The indirect block; the double-indirect one with its first; and each next of these.
+        assert_eq!(pointers, [(12, 1), (1036, 2), (2060, 1), (3084, 1)]);
+        assert!(volume.place(0, 0).unwrap() < 2048);
+    }
+}
