@@ -42,7 +42,7 @@ pub(super) struct Frame {
     /// The page in it, as file × pages of a file + index, with the block device behind the files; [`NONE`] if it is free.
     pub(super) slot: u32,
     /// Tasks that hold it while they wait or use it.
-    pub(super) pins: u16,
+    pub(super) pins: u32,
     /// Blocks in it that are as the file has them, and those that the disk has not, a bit each.
     pub(super) valid: u16,
     pub(super) dirty: u16,

@@ -190,8 +190,10 @@ impl Stripe {
             bio.flags = BioFlags::SYNC;
         }
         bio.on_end(Box::new(move |bio, result| {
-            assert!(result.is_ok(), "a modelled disk does not fail");
-            ended();
+            // A modelled disk does not fail; what is given back unsubmitted is that of a world which ends early.
+            if result.is_ok() {
+                ended();
+            }
             drop(bio);
         }));
         bio

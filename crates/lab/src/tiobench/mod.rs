@@ -112,7 +112,9 @@ impl Tiobench {
         if machine.disks.is_empty() {
             return Some(format!("machine \"{}\" has no disks; add a [[disk]] to its file", machine.name));
         }
-        let wanted = u64::from(self.threads) * ((u64::from(self.mib_per_thread) << 20) + (64 << 10));
+        // Blocks of pointers are a thousandth of the data, and a few for short files.
+        let file = u64::from(self.mib_per_thread) << 20;
+        let wanted = u64::from(self.threads) * (file + file / 1000 + (64 << 10));
         let room = capacity(machine);
         // The volume's own metadata are a little less.
         (wanted > room - room / 32).then(|| {
@@ -225,6 +227,9 @@ pub(crate) fn run(
 ) -> Result<Vec<PhaseOutcome>, TiobenchError> {
     if let Some(problem) = options.fault(machine) {
         return Err(TiobenchError::Options(problem));
+    }
+    if policy.requests == 0 {
+        return Err(TiobenchError::Options("requests: a queue of none takes nothing".to_owned()));
     }
     let (sim, host) = world(options, machine, policy, seed)?;
     let rt = sim.rt();

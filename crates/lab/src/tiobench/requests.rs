@@ -5,9 +5,12 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
-/// Requests of a kind from which on a queue counts as congested, and below which it does not any more, of 128 (kernel:
-/// `queue_congestion_on_threshold`, `queue_congestion_off_threshold`).
-const CONGESTED: [usize; 2] = [113, 103];
+/// Requests of a kind from which on a queue of so many counts as congested, and below which it does not any more: 113 and 111 of 128
+/// (kernel: `queue_congestion_on_threshold`, `queue_congestion_off_threshold` of 2.6.6; later ones have 103 for the latter).
+fn congested(most: usize) -> [usize; 2] {
+    let all_but_eighth = most - most / 8;
+    [(all_but_eighth + 1).min(most), all_but_eighth.saturating_sub(1).max(1)]
+}
 
 /// Requests that a task takes past the limit after it has waited for one, and for how long (kernel: `BLK_BATCH_REQ`,
 /// `BLK_BATCH_TIME` of `HZ / 50`).
@@ -92,7 +95,7 @@ impl Load {
             None => {}
         }
         self.under_way[disk][kind] += 1;
-        if self.under_way[disk][kind] >= CONGESTED[0] * most / 128 {
+        if self.under_way[disk][kind] >= congested(most)[0] {
             self.congested[disk][kind] = true;
         }
         true
@@ -124,7 +127,7 @@ impl Load {
     fn count_out(&mut self, disk: usize, kind: usize) -> Vec<Waker> {
         self.under_way[disk][kind] -= 1;
         let mut woken = Vec::new();
-        if self.under_way[disk][kind] < CONGESTED[1] * self.most / 128 {
+        if self.under_way[disk][kind] < congested(self.most)[1] {
             self.congested[disk][kind] = false;
             if kind == 1 {
                 woken.extend(std::mem::take(&mut self.uncongested).into_values());
@@ -181,9 +184,9 @@ mod tests {
         }
         assert!(load.is_congested(1) && !load.is_congested(0));
         let tickets = [0, 1].map(|_| load.wait_uncongested(Waker::noop().clone()));
-        // Below 103 of 128 the queue is not congested any more.
+        // Below 111 of 128 the queue is not congested any more.
         let woken: Vec<usize> = (0..12).map(|_| load.count_out(0, 1).len()).collect();
-        assert_eq!(woken, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
+        assert_eq!(woken, [0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert!(!load.is_congested(1) && !load.uncongested.contains_key(&tickets[0]));
     }
 }

@@ -13,6 +13,9 @@ use std::task::Waker;
 /// Dirty pages that are looked up at a time (kernel: `PAGEVEC_SIZE`).
 const PAGEVEC: usize = 16;
 
+/// The longest bio (kernel: `MAX_SECTORS` of 2.6).
+const BIO_BYTES: u64 = 255 * 512;
+
 /// Pages that are contiguous on the volume, to be written together (kernel: `struct bio`).
 pub(super) struct Run {
     byte: u64,
@@ -159,11 +162,12 @@ impl Host {
             return;
         }
         let byte = places[0] * BLOCK_BYTES;
-        if bio.as_ref().is_some_and(|bio| bio.byte + bio.bytes != byte) {
+        let bytes = blocks * BLOCK_BYTES;
+        if bio.as_ref().is_some_and(|bio| bio.byte + bio.bytes != byte || bio.bytes + bytes > BIO_BYTES) {
             self.submit(bio.take(), submitter).await;
         }
         let run = bio.get_or_insert(Run { byte, bytes: 0, frames: Vec::new() });
-        run.bytes += blocks * BLOCK_BYTES;
+        run.bytes += bytes;
         run.frames.push(frame);
         self.begin_writeback(file, page, frame);
         let is_boundary = is_boundary(first + blocks - 1);
