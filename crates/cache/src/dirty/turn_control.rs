@@ -47,8 +47,8 @@ const SIP_PAGES: u64 = 8;
 /// Each device has a part of the pool, half of it by number and half by what each writes; what the others do not use is
 /// lent to it at once, as far as it can give it back in time. The flusher keeps 100 ms of the device's work in flight. A
 /// writer goes on as long as half of the device's memory is free; then the writers take turns, in the order of their due
-/// times, each of the same number of pages. Where there is little memory for each writer, turns are long and seldom, and the
-/// flusher writes the files whose turn it was, so that a disk of many small parts still writes long runs. A waiting writer
+/// times, each of the same number of pages, but for a writer's first, which may be shorter. Where there is little memory
+/// for each writer, turns are long and seldom, and the flusher writes the files whose turn it was, so that a disk of many small parts still writes long runs. A waiting writer
 /// sleeps until its turn is predicted to come, at most 200 ms at a time, and gets on a little each time. While less than an
 /// eighth is dirty, a few pages need no turn. A turn is over when its writer has had the time to use it up, so
 /// that writers that stop keep no memory from others.
@@ -155,8 +155,8 @@ impl Plan {
             let least = (pages_in(rate, LONGEST_ROUND) / writers).clamp(8, SHORT_TURN_PAGES);
             turn = turn.min(LONG_TURN_PAGES).max(least.min(most));
         }
-        // On average a writer has waited for half a round, and an eighth of the memory is for what they dirty meanwhile;
-        // nor may it be more than an eighth of what the device writes, or a page per pause.
+        // On average a writer has waited for half a round, of first turns here so that short files get on, and an eighth of the
+        // memory is for what they dirty meanwhile; nor may it be more than an eighth of what the device writes, or a page per pause.
         let took = time_for(first_turn * writers, rate).max(MAX_PAUSE);
         let room = (limit / 4).saturating_mul(1_000_000_000_000) / took.0;
         let drip_milli = (room.min(rate * 125) / writers).min(5000);
