@@ -53,6 +53,8 @@ pub use copy::copy_tree;
 pub use dir::Dir;
 pub use extant_block::Buf;
 pub use extant_format::{Acl, AclEntry, AclTag, InodeFlags, InodeNumber};
+#[doc(hidden)]
+pub use extant_fs::RemovalStep;
 pub use extant_fs::{
     Caller, Capabilities, Defragmented, Error, ErrorPolicy, ExtentFlags, Fallocate, FileExtent, RenameMode,
     Result, SetMode as XattrMode, Space as Statfs,

@@ -1,6 +1,6 @@
 //! How volumes and files are opened.
 
-use crate::{Caller, ErrorPolicy};
+use crate::{Caller, ErrorPolicy, RemovalStep};
 use crate::{Error, Result};
 
 /// How a volume is opened. The default reads, and changes nothing.
@@ -14,6 +14,7 @@ pub struct OpenOptions {
     pub(crate) discard: bool,
     pub(crate) fixed_time: Option<i64>,
     pub(crate) errors: Option<ErrorPolicy>,
+    pub(crate) removal_step: RemovalStep,
 }
 
 impl Default for OpenOptions {
@@ -27,6 +28,7 @@ impl Default for OpenOptions {
             discard: false,
             fixed_time: None,
             errors: None,
+            removal_step: RemovalStep::default(),
         }
     }
 }
@@ -95,6 +97,14 @@ impl OpenOptions {
     #[must_use]
     pub fn errors(mut self, policy: ErrorPolicy) -> Self {
         self.errors = Some(policy);
+        self
+    }
+
+    /// For tests: what one step of freeing a file's blocks takes.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn removal_step(mut self, step: RemovalStep) -> Self {
+        self.removal_step = step;
         self
     }
 }

@@ -119,6 +119,7 @@ impl Sys {
             fixed_time: options.fixed_time,
             errors: options.errors,
             discard: options.discard,
+            removal_step: options.removal_step,
             ..WriteOptions::default()
         };
         // Large directories want their blocks in memory, and large transactions write a block once for many changes.

@@ -48,7 +48,7 @@ pub use file::{
     Chunk, Defragmented, ExtentFlags, Fallocate, File, FileExtent, FileOptions, FileStream, OpenFile,
 };
 pub use map::{Run, RunState, Runs};
-pub use meta::BlockRef;
+pub use meta::{BlockRef, RemovalStep};
 pub use names::{
     Attributes, Caller, Capabilities, DEPTH_MAX, Follow, Node, PATH_MAX, RenameMode, SetAttributes, SetTime,
     Walk, WalkEntry, WalkError, WalkOptions,

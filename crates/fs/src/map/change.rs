@@ -18,11 +18,6 @@ use extant_format::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Groups and nodes that one step of a removal touches.
-const STEP_GROUPS: u32 = 48;
-/// Metadata blocks that one step of a removal frees at most: nine blocks of revoke records of a volume with 1 KiB blocks.
-const STEP_METADATA: u32 = 1024;
-
 /// Whether the journal may hold copies of what the inode maps.
 pub(crate) fn frees_metadata(inode: &Inode, sb: &Superblock) -> bool {
     let is_value = inode.flags().contains(InodeFlags::EA_INODE);
@@ -291,7 +286,7 @@ pub(crate) async fn plan(
     change: &Change<'_>,
 ) -> Result<Planned> {
     loop {
-        match try_plan(store.shape(), cell, nodes, change) {
+        match try_plan(store, cell, nodes, change) {
             Ok(planned) => {
                 // Of a cluster of which other blocks stay mapped, nothing is freed that would be checked, and journalled data is
                 // revoked all the same.
@@ -305,21 +300,20 @@ pub(crate) async fn plan(
 }
 
 fn try_plan(
-    sb: &Superblock,
+    store: &MetaStore,
     cell: &InodeCell,
     nodes: &PinnedNodes,
     change: &Change<'_>,
 ) -> std::result::Result<Planned, Stop> {
+    let (sb, step) = (store.shape(), store.removal_step());
     let (root, form) = cell.read(|inode| {
         let form = form(inode, sb);
         let is_empty = matches!(change, Change::Refill(_));
         (if is_empty { empty_root(form) } else { root(inode, form) }, form)
     });
-    let mut budget = if cell.read(|inode| frees_metadata(inode, sb)) {
-        Budget::of_metadata(sb.blocks_per_group(), STEP_GROUPS, STEP_METADATA)
-    } else {
-        Budget::new(sb.blocks_per_group(), STEP_GROUPS)
-    };
+    let is_metadata = cell.read(|inode| frees_metadata(inode, sb));
+    let blocks = if is_metadata { step.metadata_blocks } else { step.data_blocks };
+    let mut budget = Budget::of_blocks(sb.blocks_per_group(), step.groups, blocks);
     let (mut rest, mut freed, cluster) = (None, None, sb.cluster_size());
     let mut planned = match form {
         Form::Pointers if !cluster.is_block() => {

@@ -16,6 +16,7 @@ mod usage;
 mod versioned;
 
 pub use extant_cache::blocks::BlockBytes as BlockRef;
+pub use store::RemovalStep;
 
 pub(crate) use block::{MetaBlock, PhysicalRun};
 pub(crate) use buffers::{Buffers, CHUNK_BYTES, Journaled};

@@ -8,6 +8,25 @@ use extant_format::{Corrupt, Group, Place, SUPERBLOCK_BYTES, Superblock, VolumeB
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
 
+/// What one step of a removal takes at most, so that it fits a transaction. A larger removal takes several, with a file that a
+/// crash leaves as an orphan between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemovalStep {
+    /// Groups that it frees blocks of, and nodes of the map that it changes.
+    pub groups: u32,
+    /// Blocks of data that it frees.
+    pub data_blocks: u32,
+    /// Blocks that it frees of which the journal may hold copies: each takes a revoke record.
+    pub metadata_blocks: u32,
+}
+
+impl Default for RemovalStep {
+    /// 1,024 records are nine blocks of the log with blocks of 1 KiB.
+    fn default() -> Self {
+        Self { groups: 48, data_blocks: u32::MAX, metadata_blocks: 1024 }
+    }
+}
+
 /// Blocks, descriptors and superblock of a volume that is open for writing.
 #[derive(Debug)]
 pub(crate) struct MetaStore {
@@ -17,6 +36,7 @@ pub(crate) struct MetaStore {
     groups: Groups,
     superblock: Mutex<Versioned<Superblock>>,
     superblock_home: MetaBlock,
+    removal_step: RemovalStep,
 }
 
 impl MetaStore {
@@ -30,7 +50,18 @@ impl MetaStore {
             superblock: Mutex::new(Versioned::new(sb.clone())),
             superblock_home: MetaBlock::new(home, MetaKind::Superblock),
             blocks,
+            removal_step: RemovalStep::default(),
         })
+    }
+
+    /// With steps of this size.
+    pub(crate) fn with_removal_step(self, removal_step: RemovalStep) -> Self {
+        Self { removal_step, ..self }
+    }
+
+    /// What one step of a removal takes at most.
+    pub(crate) fn removal_step(&self) -> RemovalStep {
+        self.removal_step
     }
 
     /// The blocks in memory.

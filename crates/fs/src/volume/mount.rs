@@ -5,7 +5,7 @@ use super::orphans::orphan_file_blocks;
 use super::{OpenOptions, Volume};
 use crate::file::Files;
 use crate::journal::{Journal, JournalOptions, LOG_BLOCKS_MIN, LogDevice};
-use crate::meta::{Buffers, MetaStore, Tid};
+use crate::meta::{Buffers, MetaStore, RemovalStep, Tid};
 use crate::names::Namespace;
 use crate::quota::Quotas;
 use crate::recovery::{Log, replay};
@@ -41,6 +41,8 @@ pub struct WriteOptions {
     pub discard: bool,
     /// Memory for metadata blocks, in bytes; half of that may wait to be written home.
     pub metadata_bytes: u64,
+    /// What one step of freeing a file's blocks takes; smaller ones are for tests, whose files are small.
+    pub removal_step: RemovalStep,
 }
 
 impl Default for WriteOptions {
@@ -51,6 +53,7 @@ impl Default for WriteOptions {
             errors: None,
             discard: false,
             metadata_bytes: 64 << 20,
+            removal_step: RemovalStep::default(),
         }
     }
 }
@@ -192,7 +195,8 @@ impl Volume {
             limit_bytes: options.metadata_bytes,
             pinned_bytes: options.metadata_bytes,
         }));
-        let store = Arc::new(MetaStore::load(blocks.clone(), &sb).await?);
+        let store = MetaStore::load(blocks.clone(), &sb).await?;
+        let store = Arc::new(store.with_removal_step(options.removal_step));
         let journal_options = JournalOptions {
             pinned_bytes_max: options.metadata_bytes,
             commit_interval: options.commit_interval,

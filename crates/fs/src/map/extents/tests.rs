@@ -209,7 +209,7 @@ impl Tree {
     fn remove_metadata(&mut self, range: BlockRange, budget: u32, blocks_max: u32) {
         let mut rest = Some(range);
         while let Some(range) = rest.take() {
-            let (mut step, mut clusters) = (Budget::of_metadata(8192, budget, blocks_max), Vec::new());
+            let (mut step, mut clusters) = (Budget::of_blocks(8192, budget, blocks_max), Vec::new());
             let edit = self
                 .edit(|draft| {
                     rest = draft.remove_back(range, &mut step)?;
