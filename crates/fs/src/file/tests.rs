@@ -1,6 +1,7 @@
 //! Files on volumes that mke2fs made, over free space full of garbage; a vector, debugfs and e2fsck are the judges.
 
 mod ahead;
+mod beside;
 mod clusters;
 mod crash;
 mod defrag;
@@ -14,6 +15,7 @@ mod promises;
 mod reached;
 mod refusals;
 mod sizes;
+mod steps;
 
 use super::*;
 use crate::journal::{Credits, Journal, JournalOptions};
