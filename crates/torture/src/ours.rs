@@ -2,10 +2,12 @@
 
 use crate::subject::{FLAGS, is_compared};
 use crate::{
-    Durability, Errno, Fallocate, Filesystem, Image, ImageDevice, Kind, Meddler, Meddling, Op, Outcome,
-    Recovered, RenameMode, Run, Special, Stat, Subject, Time, Tree, XattrMode, apply,
+    Durability, Errno, Fallocate, Filesystem, Found, Image, ImageDevice, Kind, Meddler, Meddling, Op,
+    Outcome, Recovered, RenameMode, Run, Special, Stat, Subject, Time, Tree, XattrMode, apply,
 };
-use extant::{Buf, Dir, Error, File, FileOptions, FileType, InodeFlags, OpenOptions, Volume};
+use extant::{
+    Buf, Dir, Error, ExtentFlags, File, FileOptions, FileType, InodeFlags, OpenOptions, RemovalStep, Volume,
+};
 use extant_block::{Bio, Device, IoError, Limits, Record};
 use extant_rt::{Nanos, Rng, Rt};
 use extant_sim::{DeviceClock, Machine, Preemption, Sim};
@@ -19,6 +21,11 @@ use std::sync::Arc;
 const CACHE_BYTES: u64 = 8 << 20;
 /// Memory of the cache that recovered volumes are read with: thousands of them are made.
 const RECOVERY_CACHE_BYTES: u64 = 1 << 20;
+
+/// Steps in which small files go in several, too.
+pub(crate) const SHORT_STEP: RemovalStep = RemovalStep { groups: 2, data_blocks: 16, metadata_blocks: 16 };
+/// Least bytes by which a file is grown to see what lies behind its end.
+const GROWN_BYTES: u64 = 4096;
 
 /// An open volume as a subject. No permissions are checked; the umask is zero.
 #[derive(Debug)]
@@ -60,6 +67,30 @@ impl OurVolume {
         volume.close()
     }
 
+    /// Grows every file that may be, to the end of what is mapped behind its old end at least: all that comes to it is zero.
+    fn check_ends(&self, tree: &Tree) -> Result<(), String> {
+        let may_change = |found: &Found| {
+            let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+            found.stat.kind == Kind::File && found.stat.flags & fixed.bits() == 0
+        };
+        for (path, found) in tree.nodes.iter().filter(|(_, found)| may_change(found)) {
+            let failed = |errno: Errno| format!("/{path} is grown: {errno}");
+            let (file, size) = (self.open_for(path, true, true).map_err(failed)?, found.stat.size);
+            let behind = file.extents(size..u64::MAX).map_err(|error| format!("/{path}: {error}"))?;
+            let written = |extent: &&extant::FileExtent| !extent.flags.contains(ExtentFlags::UNWRITTEN);
+            let mapped = behind.iter().filter(written).map(|extent| extent.offset + extent.bytes).max();
+            let end = mapped.unwrap_or(0).max(size + GROWN_BYTES);
+            file.set_len(end).map_err(|error| failed(errno(error)))?;
+            let mut bytes = vec![1; (end - size) as usize];
+            file.read_exact_at(size, &mut bytes).map_err(|error| failed(errno(error)))?;
+            if let Some(at) = bytes.iter().position(|&byte| byte != 0) {
+                let (byte, at) = (bytes[at], size + at as u64);
+                return Err(format!("/{path} ended at {size}, and byte {at} is {byte} when it is grown"));
+            }
+        }
+        Ok(())
+    }
+
     fn open_for(&self, path: &str, read: bool, write: bool) -> Outcome<File> {
         self.root.open_with(at(path), FileOptions::new().read(read).write(write)).map_err(errno)
     }
@@ -88,6 +119,19 @@ fn to_write(durability: Durability) -> FileOptions {
 /// The root itself is `.`.
 pub(crate) fn at(path: &str) -> &[u8] {
     if path.is_empty() { b"." } else { path.as_bytes() }
+}
+
+/// The library's form of a mode of `fallocate(2)`.
+pub(crate) fn mode_of(mode: Fallocate) -> extant::Fallocate {
+    match mode {
+        Fallocate::Allocate => extant::Fallocate::Allocate { keep_size: false },
+        Fallocate::KeepSize => extant::Fallocate::Allocate { keep_size: true },
+        Fallocate::Zero => extant::Fallocate::ZeroRange { keep_size: false },
+        Fallocate::ZeroKeepSize => extant::Fallocate::ZeroRange { keep_size: true },
+        Fallocate::Punch => extant::Fallocate::PunchHole,
+        Fallocate::Collapse => extant::Fallocate::CollapseRange,
+        Fallocate::Insert => extant::Fallocate::InsertRange,
+    }
 }
 
 fn time(time: Time) -> extant::Time {
@@ -210,16 +254,7 @@ impl Subject for OurVolume {
     }
 
     fn fallocate(&mut self, path: &str, mode: Fallocate, offset: u64, len: u64) -> Outcome<()> {
-        let mode = match mode {
-            Fallocate::Allocate => extant::Fallocate::Allocate { keep_size: false },
-            Fallocate::KeepSize => extant::Fallocate::Allocate { keep_size: true },
-            Fallocate::Zero => extant::Fallocate::ZeroRange { keep_size: false },
-            Fallocate::ZeroKeepSize => extant::Fallocate::ZeroRange { keep_size: true },
-            Fallocate::Punch => extant::Fallocate::PunchHole,
-            Fallocate::Collapse => extant::Fallocate::CollapseRange,
-            Fallocate::Insert => extant::Fallocate::InsertRange,
-        };
-        self.open_for(path, false, true)?.fallocate(mode, offset, len).map_err(errno)
+        self.open_for(path, false, true)?.fallocate(mode_of(mode), offset, len).map_err(errno)
     }
 
     fn copy_range(&mut self, from: &str, at: u64, to: &str, to_at: u64, len: u64) -> Outcome<u64> {
@@ -351,12 +386,13 @@ pub struct Ours {
     /// The change of requests between the volume and its disk, with the volume's block size and its journal's place.
     meddling: Option<(Meddling, u64, Vec<Range<u64>>)>,
     online: bool,
+    short_steps: bool,
 }
 
 impl Ours {
     /// `seed` draws the times that bios take.
     pub fn new(seed: u64) -> Self {
-        Self { seed, meddling: None, online: false }
+        Self { seed, meddling: None, online: false, short_steps: false }
     }
 
     /// Whether workloads run on a volume that commits by age and checkpoints in the background, as the library opens it by
@@ -367,11 +403,22 @@ impl Ours {
         self
     }
 
+    /// Whether blocks are freed a few at a time, in steps that other volumes take for large files only.
+    #[must_use]
+    pub fn short_steps(mut self, short: bool) -> Self {
+        self.short_steps = short;
+        self
+    }
+
     /// With a fault between the volume and its disk: blocks of `block_bytes`, a journal in these runs of them.
     #[must_use]
     pub fn meddled(mut self, meddling: Meddling, block_bytes: u64, journal: Vec<Range<u64>>) -> Self {
         self.meddling = Some((meddling, block_bytes, journal));
         self
+    }
+
+    fn options(&self) -> OpenOptions {
+        if self.short_steps { offline().removal_step(SHORT_STEP) } else { offline() }
     }
 }
 
@@ -386,7 +433,7 @@ impl Filesystem for Ours {
                 Arc::new(Meddler::new(record.clone(), *meddling, *block_bytes, journal.clone()))
             }
         };
-        let mut volume = OurVolume::open_with(sim.rt(), device, &offline().offline(!self.online))
+        let mut volume = OurVolume::open_with(sim.rt(), device, &self.options().offline(!self.online))
             .map_err(|error| format!("open: {error}"))?;
         let before = Tree::of(&mut volume).map_err(|error| error.to_string())?;
         let mut marks = Vec::with_capacity(ops.len());
@@ -410,11 +457,21 @@ impl Filesystem for Ours {
         let disk = Arc::new(ImageDevice::new(image.clone()));
         let record = Arc::new(Record::new(disk.clone()));
         let mut volume =
-            OurVolume::open_with(sim.rt(), record.clone(), &offline().cache_bytes(RECOVERY_CACHE_BYTES))
+            OurVolume::open_with(sim.rt(), record.clone(), &self.options().cache_bytes(RECOVERY_CACHE_BYTES))
                 .map_err(|error| format!("our recovery: {error}"))?;
         let tree = Tree::of(&mut volume).map_err(|error| format!("after our recovery: {error}"))?;
         volume.close().map_err(|error| format!("close after our recovery: {error}"))?;
         Ok(Recovered { tree, image: disk.image(), log: record.log() })
+    }
+
+    fn check_ends(&self, recovered: &Recovered) -> Result<(), String> {
+        let sim = Sim::new(Machine::free(1, Preemption::None), self.seed);
+        let disk = Arc::new(ImageDevice::new(recovered.image.clone()));
+        let volume = OurVolume::open_with(sim.rt(), disk, &offline().cache_bytes(RECOVERY_CACHE_BYTES))
+            .map_err(|error| format!("opened again: {error}"))?;
+        let checked = volume.check_ends(&recovered.tree);
+        let closed = volume.close().map_err(|error| format!("close after files were grown: {error}"));
+        checked.and(closed)
     }
 }
 
@@ -423,13 +480,27 @@ pub struct SlowDevice {
     inner: Arc<dyn Device>,
     clock: DeviceClock,
     rng: Mutex<Rng>,
+    lingers: bool,
 }
 
 impl SlowDevice {
     /// Stands before `inner`.
     pub fn new(sim: &Sim, inner: Arc<dyn Device>, seed: u64) -> Self {
         let rng = Mutex::new(Rng::labelled(seed, "slow device"));
-        Self { inner, clock: sim.devices(), rng }
+        Self { inner, clock: sim.devices(), rng, lingers: false }
+    }
+
+    /// Holds one bio in eight back for so long that others do hundreds meanwhile.
+    #[must_use]
+    pub fn lingering(mut self) -> Self {
+        self.lingers = true;
+        self
+    }
+
+    fn delay(&self) -> Nanos {
+        let mut rng = self.rng.lock();
+        let short = Nanos(1_000 + rng.below(100_000));
+        if self.lingers && rng.below(8) == 0 { Nanos(short.0 * 200) } else { short }
     }
 }
 
@@ -439,8 +510,7 @@ impl Device for SlowDevice {
     }
 
     fn submit(&self, bio: Bio) {
-        let delay = Nanos(1_000 + self.rng.lock().below(100_000));
-        let inner = self.inner.clone();
+        let (delay, inner) = (self.delay(), self.inner.clone());
         self.clock.call_at(self.clock.now().saturating_add(delay), move || inner.submit(bio));
     }
 

@@ -4,29 +4,36 @@
 //! of its operations, no shorter than what it synced. A sync of the whole volume by one task is one for all. Beyond that the
 //! prefixes belong together: an operation is there only with all that had returned in any task before it began.
 
+use crate::campaign::Base;
 use crate::check::Fsck;
 use crate::check::Verdict;
 use crate::diff::Generator;
-use crate::ours::{at, errno, online};
+use crate::ours::{SHORT_STEP, at, errno, mode_of, online};
 use crate::states::{self, Options};
+use crate::subject::FLAGS;
 use crate::{
     Durability, Errno, Filesystem, Image, ImageDevice, Model, Op, OurVolume, Ours, Outcome, RenameMode,
-    SlowDevice, Subject, Tree, XattrMode,
+    SlowDevice, Subject, Tree, XattrMode, apply,
 };
-use extant::{Error, FileOptions, asynch};
+use extant::{Buf, Error, FileOptions, InodeFlags, asynch};
 use extant_block::{Log, Record};
 use extant_rt::{Class, Nanos, Rng, Rt};
 use extant_sim::{Machine, Preemption, Sim};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Operations of several tasks, with paths below each one's directory.
 #[derive(Clone, Debug)]
 pub struct Crew {
+    /// Done before the volume is opened for the tasks; paths are those of the volume.
+    prepared: Vec<Op>,
     tasks: Vec<Vec<Op>>,
     seed: u64,
+    short_steps: bool,
+    lingers: bool,
 }
 
 /// One operation of a task.
@@ -70,7 +77,27 @@ impl Crew {
             }
             list
         };
-        Self { tasks: (0..tasks).map(&mut task).collect(), seed }
+        Self::of(Vec::new(), (0..tasks).map(&mut task).collect(), seed)
+    }
+
+    /// Tasks of these operations, the first of which works in `task0`. `prepared` are done before, with the tasks' directories
+    /// there, and are durable and in no memory when the tasks begin.
+    pub fn of(prepared: Vec<Op>, tasks: Vec<Vec<Op>>, seed: u64) -> Self {
+        Self { prepared, tasks, seed, short_steps: false, lingers: false }
+    }
+
+    /// With blocks freed a few at a time, as by [`Ours::short_steps`].
+    #[must_use]
+    pub fn short_steps(mut self) -> Self {
+        self.short_steps = true;
+        self
+    }
+
+    /// Over a disk on which some bios take much longer than others: [`SlowDevice::lingering`].
+    #[must_use]
+    pub fn lingering(mut self) -> Self {
+        self.lingers = true;
+        self
     }
 
     /// Runs the tasks on `processors` virtual processors over this fresh volume, and looks at what every power cut leaves.
@@ -80,41 +107,57 @@ impl Crew {
     /// The first broken promise.
     pub fn check(
         &self,
-        base: &Image,
+        fresh: &Base,
         processors: usize,
         options: Options,
         fsck: Option<&Fsck>,
     ) -> Result<u64, String> {
-        let base = self.with_homes(base)?;
-        let ours = Ours::new(self.seed);
+        let base = self.with_homes(&fresh.image)?;
+        let ours = Ours::new(self.seed).short_steps(self.short_steps);
         let before = ours.recover(&base)?.tree;
         let (log, marks) = self.run(&base, processors)?;
-        let lanes = self.lanes(&before, marks)?;
+        let lanes = self.lanes(&before, marks, fresh.block_bytes)?;
         let mut promises: Vec<usize> =
             lanes.iter().flat_map(|lane| &lane.marks).map(|mark| mark.events.1).collect();
         promises.sort_unstable();
         promises.dedup();
-        let (mut seen, mut distinct, mut found) = (FxHashSet::default(), 0, None);
+        let mut seen = FxHashSet::default();
+        let mut trees: FxHashMap<u128, Tree> = FxHashMap::default();
+        let (mut contents, mut found) = (FxHashSet::default(), None);
         states::each(&log, &base, &promises, options, None, &mut |state| {
             let progress: Vec<_> = lanes.iter().map(|lane| lane.progress(state.cut)).collect();
             if !seen.insert((state.image.hash(), progress.clone())) {
                 return true;
             }
-            distinct += 1;
-            let look = || -> Result<(), String> {
-                let recovered = ours.recover(&state.image)?;
-                explain(&lanes, &recovered.tree, &progress)?;
-                let Some(fsck) = fsck.filter(|_| distinct % FSCK_EVERY == 0) else { return Ok(()) };
-                match fsck.check(&recovered.image).map_err(|error| error.to_string())? {
-                    Verdict::Clean => Ok(()),
-                    Verdict::Complains(words) => Err(words),
-                }
+            let looked = trees.len() as u64 + 1;
+            let tree = match trees.entry(state.image.hash()) {
+                Entry::Occupied(seen) => Ok(seen.into_mut()),
+                Entry::Vacant(new) => self.look(&ours, &state.image, fsck, looked).map(|mut tree| {
+                    share(&mut tree, &mut contents);
+                    new.insert(tree)
+                }),
             };
+            let explained = tree.and_then(|tree| explain(&lanes, tree, &progress));
             found =
-                look().err().map(|words| format!("{state}, {progress:?}: {words}\n{}", self.list(&lanes)));
+                explained.err().map(|words| format!("{state}, {progress:?}: {words}\n{}", self.list(&lanes)));
             found.is_none()
         });
-        found.map_or(Ok(distinct), Err)
+        found.map_or(Ok(trees.len() as u64), Err)
+    }
+
+    /// The tree that is found on a disk, the `nth` of a run.
+    fn look(&self, ours: &Ours, image: &Image, fsck: Option<&Fsck>, nth: u64) -> Result<Tree, String> {
+        let recovered = ours.recover(image)?;
+        if nth.is_multiple_of(ENDS_EVERY) {
+            ours.check_ends(&recovered)?;
+        }
+        if let Some(fsck) = fsck.filter(|_| nth.is_multiple_of(FSCK_EVERY))
+            && let Verdict::Complains(words) =
+                fsck.check(&recovered.image).map_err(|error| error.to_string())?
+        {
+            return Err(words);
+        }
+        Ok(recovered.tree)
     }
 
     fn list(&self, lanes: &[Lane]) -> String {
@@ -125,7 +168,7 @@ impl Crew {
         format!("seed {}\n{}", self.seed, lanes.iter().enumerate().map(lane).collect::<String>())
     }
 
-    /// The volume with a directory for each task.
+    /// The volume with a directory for each task, and what else is there before.
     fn with_homes(&self, base: &Image) -> Result<Image, String> {
         let sim = Sim::new(Machine::free(1, Preemption::None), self.seed);
         let disk = Arc::new(ImageDevice::new(base.clone()));
@@ -133,18 +176,23 @@ impl Crew {
         for task in 0..self.tasks.len() {
             volume.mkdir(&home(task), 0o755).map_err(|errno| errno.to_string())?;
         }
+        for op in &self.prepared {
+            apply(&mut volume, op).map_err(|errno| format!("{op}: {errno}"))?;
+        }
         volume.close().map_err(|error| error.to_string())?;
         Ok(disk.image())
     }
 
     fn run(&self, base: &Image, processors: usize) -> Result<(Log, Vec<Vec<Mark>>), String> {
         let sim = Sim::new(Machine::free(processors, Preemption::Full), self.seed);
-        let disk = Arc::new(SlowDevice::new(&sim, Arc::new(ImageDevice::new(base.clone())), self.seed));
-        let record = Arc::new(Record::new(disk));
+        let disk = SlowDevice::new(&sim, Arc::new(ImageDevice::new(base.clone())), self.seed);
+        let disk = if self.lingers { disk.lingering() } else { disk };
+        let record = Arc::new(Record::new(Arc::new(disk)));
+        let options = if self.short_steps { online().removal_step(SHORT_STEP) } else { online() };
         let rt = sim.rt();
         let turns = Arc::new(AtomicUsize::new(0));
         let ran = rt.block_on(async {
-            let volume = asynch::Volume::open(rt, record.clone(), &online()).await?;
+            let volume = asynch::Volume::open(rt, record.clone(), &options).await?;
             let mut running = Vec::new();
             for (number, ops) in self.tasks.iter().enumerate() {
                 let mut task = Task {
@@ -178,7 +226,7 @@ impl Crew {
         Ok((log, marks.into_iter().collect::<Result<_, String>>()?))
     }
 
-    fn lanes(&self, before: &Tree, marks: Vec<Vec<Mark>>) -> Result<Vec<Lane>, String> {
+    fn lanes(&self, before: &Tree, marks: Vec<Vec<Mark>>, block_bytes: u64) -> Result<Vec<Lane>, String> {
         let syncs: Vec<(usize, Mark)> = marks
             .iter()
             .enumerate()
@@ -199,8 +247,9 @@ impl Crew {
                 let events = (sync.events.0.min(next), sync.events.1);
                 marks.insert(place, Mark { events, turns: None, ..sync.clone() });
             }
-            let mut model =
-                Model::new(&below(before, &home(task))).commits_within_millis(Some(COMMIT_MILLIS));
+            let mut model = Model::new(&below(before, &home(task)))
+                .commits_within_millis(Some(COMMIT_MILLIS))
+                .in_blocks_of(Some(block_bytes));
             for mark in &marks {
                 model.record(&mark.op, mark.result)?;
             }
@@ -212,8 +261,20 @@ impl Crew {
 
 /// e2fsck looks at one disk of so many.
 const FSCK_EVERY: u64 = 16;
+/// Files are grown on one disk of so many.
+const ENDS_EVERY: u64 = 4;
 /// As in campaigns.
 const COMMIT_MILLIS: u64 = 5_500;
+
+/// Has a tree share the contents of files with the trees before it.
+fn share(tree: &mut Tree, contents: &mut FxHashSet<Arc<[u8]>>) {
+    for found in tree.nodes.values_mut().filter(|found| !found.data.is_empty()) {
+        match contents.get(&found.data) {
+            Some(known) => found.data = known.clone(),
+            None => drop(contents.insert(found.data.clone())),
+        }
+    }
+}
 
 /// The tree below a directory, which becomes its root.
 fn below(tree: &Tree, dir: &str) -> Tree {
@@ -306,17 +367,23 @@ impl Task {
 
     async fn write(&mut self, op: &Op) -> Outcome<u64> {
         let data = op.data().expect("a write");
-        let (file, offset) = match op {
-            Op::Write { path, offset, durability, .. } => {
+        let (file, offset, direct) = match op {
+            Op::Write { path, offset, direct, durability, .. } => {
                 let mut options = FileOptions::new();
                 options.write(true).sync(*durability == Durability::All);
                 options.datasync(*durability == Durability::Data);
-                (self.dir.open_with(at(path), &options).await.map_err(errno)?, *offset)
+                (self.dir.open_with(at(path), &options).await.map_err(errno)?, *offset, *direct)
             }
-            Op::WriteHeld { slot, offset, .. } => (self.held.get(slot).ok_or(Errno::BADF)?.clone(), *offset),
+            Op::WriteHeld { slot, offset, .. } => {
+                (self.held.get(slot).ok_or(Errno::BADF)?.clone(), *offset, false)
+            }
             _ => return Err(Errno::INVAL),
         };
-        file.write_at(offset, &data).await.map(|n| n as u64).map_err(errno)
+        let written = match direct {
+            true => file.write_direct(offset, Buf::from_slice(&data)).await.1,
+            false => file.write_at(offset, &data).await,
+        };
+        written.map(|n| n as u64).map_err(errno)
     }
 
     async fn held(&mut self, op: &Op) -> Outcome<()> {
@@ -373,6 +440,14 @@ impl Task {
                 dir.set_xattr(at(path), name, value, mode).await
             }
             Op::RemoveXattr { path, name } => dir.remove_xattr(at(path), name).await,
+            Op::SetFlags { path, flags } => {
+                let old = dir.metadata(at(path)).await?.flags().bits();
+                dir.set_flags(at(path), InodeFlags::from_bits_retain(old & !FLAGS | flags & FLAGS)).await
+            }
+            Op::Fallocate { path, mode, offset, len } => {
+                let file = dir.open_with(at(path), FileOptions::new().write(true)).await?;
+                file.fallocate(mode_of(*mode), *offset, *len).await
+            }
             Op::Truncate { path, size } => dir.set_len(at(path), *size).await,
             Op::OpenTruncated { path } => {
                 dir.open_with(at(path), FileOptions::new().write(true).truncate(true)).await.map(drop)

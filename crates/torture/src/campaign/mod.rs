@@ -64,6 +64,8 @@ pub struct Effort {
     pub pruned: bool,
     /// e2fsck looks at one distinct state of so many, both after our recovery and instead of it; 0 for none.
     pub fsck_every: u64,
+    /// Files are grown on one distinct state of so many, after our recovery, and must be zero behind their old ends; 0 for none.
+    pub ends_every: u64,
     /// The kernel looks at one distinct state of so many; 0 for none.
     pub kernel_every: u64,
     /// Recovery itself is cut off on one distinct state of so many; 0 for none.
@@ -72,7 +74,8 @@ pub struct Effort {
 
 impl Default for Effort {
     fn default() -> Self {
-        Self { options: Options::default(), pruned: false, fsck_every: 1, kernel_every: 0, recut_every: 0 }
+        let options = Options::default();
+        Self { options, pruned: false, fsck_every: 1, ends_every: 4, kernel_every: 0, recut_every: 0 }
     }
 }
 
@@ -87,8 +90,7 @@ pub struct Campaign {
     /// Distinct states so far.
     looked: Cell<u64>,
     recuts: Cell<Option<Recuts>>,
-    has_journal: bool,
-    online: bool,
+    profile: Profile,
 }
 
 impl Campaign {
@@ -108,8 +110,7 @@ impl Campaign {
         };
         let recuts = (effort.recut_every > 0 && has_journal).then(|| Recuts::new(effort.recut_every, seed));
         let (looked, recuts) = (Cell::new(0), Cell::new(recuts));
-        let (base, online) = (profile.make()?, profile.online);
-        Ok(Self { base, seed, effort, fsck, kernel, looked, recuts, has_journal, online })
+        Ok(Self { base: profile.make()?, seed, effort, fsck, kernel, looked, recuts, profile })
     }
 
     /// The volume that workloads start from.
@@ -128,7 +129,8 @@ impl Campaign {
     /// # Errors
     /// The first broken promise.
     pub fn check(&self, workload: &Workload) -> Result<Tally, Box<Failure>> {
-        self.check_with(&Ours::new(self.seed).online(self.online), workload)
+        let Profile { online, short_steps, .. } = self.profile;
+        self.check_with(&Ours::new(self.seed).online(online).short_steps(short_steps), workload)
     }
 
     /// As [`Campaign::check`], of another implementation: a mutant.
@@ -141,11 +143,12 @@ impl Campaign {
         workload: &Workload,
     ) -> Result<Tally, Box<Failure>> {
         let Self { base, effort, fsck, kernel, .. } = self;
+        let has_journal = self.profile.has_journal();
         let due = |every: u64| every > 0 && self.looked.get().is_multiple_of(every);
         let mut by_fsck = |image: &Image, recovered: &Recovered, tally: &mut Tally| {
             self.looked.set(self.looked.get() + 1);
             match fsck.as_ref().filter(|_| due(effort.fsck_every)) {
-                Some(fsck) if self.has_journal => ask_fsck(fsck, filesystem, image, recovered, tally),
+                Some(fsck) if has_journal => ask_fsck(fsck, filesystem, image, recovered, tally),
                 Some(fsck) => leaves_nothing(fsck, recovered, tally).map(|()| None),
                 None => Ok(None),
             }
@@ -157,22 +160,27 @@ impl Campaign {
             tally.kernel += 1;
             kernel.tree(image).map_err(|error| format!("loop mount: {error}"))?.map(Some)
         };
+        let mut by_growth = |_: &Image, recovered: &Recovered, _: &mut Tally| match due(effort.ends_every) {
+            true => filesystem.check_ends(recovered).map(|()| None),
+            false => Ok(None),
+        };
         let mended = fsck.as_ref().map(|fsck| Mended { filesystem, fsck });
         let filesystem = match &mended {
-            Some(mended) if !self.has_journal => mended,
+            Some(mended) if !has_journal => mended,
             _ => filesystem,
         };
         let pruner =
-            (effort.pruned && self.has_journal).then(|| Pruner::new(base.block_bytes, base.journal.clone()));
+            (effort.pruned && has_journal).then(|| Pruner::new(base.block_bytes, base.journal.clone()));
         let mut recuts = self.recuts.take();
         let mut checker = Checker {
             filesystem,
             base: base.image.clone(),
             options: Options { seed: self.seed, ..effort.options },
             pruner,
-            oracles: vec![&mut by_fsck, &mut by_kernel],
-            promise: if self.has_journal { Promise::Prefix } else { Promise::Synced },
-            commits_within_millis: self.online.then_some(COMMIT_MILLIS),
+            oracles: vec![&mut by_fsck, &mut by_growth, &mut by_kernel],
+            promise: if has_journal { Promise::Prefix } else { Promise::Synced },
+            commits_within_millis: self.profile.online.then_some(COMMIT_MILLIS),
+            block_bytes: has_journal.then_some(base.block_bytes),
             recuts: recuts.as_mut(),
         };
         let checked = checker.check(workload);
@@ -201,6 +209,10 @@ impl Filesystem for Mended<'_> {
             Verdict::Complains(words) => Err(words),
             Verdict::Clean => self.filesystem.recover(&repaired),
         }
+    }
+
+    fn check_ends(&self, recovered: &Recovered) -> Result<(), String> {
+        self.filesystem.check_ends(recovered)
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Profile {
     /// Whether it is opened as the library does by default, with commits by age and checkpoints in the background; else as
     /// an offline batch.
     pub online: bool,
+    /// Whether blocks are freed a few at a time ([`Ours::short_steps`](crate::Ours::short_steps)).
+    pub short_steps: bool,
 }
 
 /// Volumes without a journal: no prefix of the operations is kept, and e2fsck is expected after a crash.
@@ -56,13 +58,15 @@ pub const PROFILES: [Profile; 20] = [
         "ext4-orphan-file",
         &["-t", "ext4", "-b", "1024", "-I", "256", "-J", "size=1", "-O", "orphan_file,project"],
         6 << 10,
-    ),
+    )
+    .short_steps(),
     Profile::new(
         "ext4-plain",
         &["-t", "ext4", "-b", "1024", "-I", "128", "-J", "size=1", "-O", "^64bit,^metadata_csum,^flex_bg"],
         6 << 10,
-    ),
-    Profile::new("ext3", &["-t", "ext3", "-b", "1024", "-J", "size=1"], 6 << 10),
+    )
+    .short_steps(),
+    Profile::new("ext3", &["-t", "ext3", "-b", "1024", "-J", "size=1"], 6 << 10).short_steps(),
     GROUPS,
     // Two blocks of descriptors, each in a group of its own.
     Profile::new(
@@ -226,13 +230,20 @@ const USED: u8 = 0xa5;
 impl Profile {
     /// On a device of zeroes, as an offline batch.
     pub const fn new(name: &'static str, mke2fs: &'static [&'static str], kib: u32) -> Self {
-        Self { name, mke2fs, tune2fs: &[], kib, used_device: false, online: false }
+        Self { name, mke2fs, tune2fs: &[], kib, used_device: false, online: false, short_steps: false }
     }
 
     /// On a device of other bytes, of which mke2fs overwrites as little as it can.
     #[must_use]
     pub const fn over_used_device(mut self) -> Self {
         self.used_device = true;
+        self
+    }
+
+    /// With blocks freed a few at a time.
+    #[must_use]
+    pub const fn short_steps(mut self) -> Self {
+        self.short_steps = true;
         self
     }
 

@@ -54,6 +54,14 @@ pub trait Filesystem {
     /// # Errors
     /// It could not be recovered or read.
     fn recover(&self, image: &Image) -> Result<Recovered, String>;
+
+    /// Grows every file of a recovered volume, which is left as it is, and looks behind its old end.
+    ///
+    /// # Errors
+    /// Bytes there that are not zero; the volume cannot be opened, or a file not be grown.
+    fn check_ends(&self, _recovered: &Recovered) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Numbers of a run.
@@ -182,6 +190,8 @@ pub struct Checker<'a> {
     pub promise: Promise,
     /// Age at which changes are durable without a sync, in milliseconds; `None` of an offline batch.
     pub commits_within_millis: Option<u64>,
+    /// Bytes of a block, if the model is to go by that.
+    pub block_bytes: Option<u64>,
     /// Power cuts during recovery.
     pub recuts: Option<&'a mut Recuts>,
 }
@@ -212,7 +222,9 @@ impl Checker<'_> {
             })
         };
         let run = self.filesystem.run(&self.base, &workload.ops).map_err(|e| failure(None, (0, 0), e))?;
-        let mut model = Model::new(&run.before).commits_within_millis(self.commits_within_millis);
+        let mut model = Model::new(&run.before)
+            .commits_within_millis(self.commits_within_millis)
+            .in_blocks_of(self.block_bytes);
         for (op, &(_, _, result)) in workload.ops.iter().zip(&run.marks) {
             tally.failed_ops += u64::from(result.is_err());
             model.record(op, result).map_err(|e| failure(None, (0, 0), e))?;

@@ -121,6 +121,7 @@ fn torture(bug: Bug) -> Result<Tally, Box<Failure>> {
         oracles: Vec::new(),
         promise: Promise::Prefix,
         commits_within_millis: None,
+        block_bytes: None,
         recuts: None,
     };
     let (seq1, seq2) = (Ace::new(1), Ace::new(2));

@@ -176,14 +176,14 @@ impl FileHistory {
     }
 
     /// Whether the file may hold `found` where `prefix` operations survived, `completed` had returned and `started` had
-    /// begun. `failed`: the bytes of a block, where a write-back has failed.
+    /// begun.
     pub(super) fn admits(
         &self,
         found: &[u8],
         prefix: usize,
         completed: usize,
         started: usize,
-        failed: Option<u64>,
+        limits: Limits,
     ) -> Result<(), String> {
         let holds = |since: Since| match since {
             Since::Returned(op) => op < completed,
@@ -197,9 +197,19 @@ impl FileHistory {
         };
         let pending: Vec<&(usize, Event)> =
             self.events.iter().filter(|(op, event)| counts(*op, event)).collect();
-        let known = Known { base: base.clone(), pending, prefix, failed };
+        let known = Known { base: base.clone(), pending, prefix, limits };
         known.admits(found)
     }
+}
+
+/// What limits a file's contents after a crash.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Limits {
+    /// The bytes of a block, where a write-back has failed.
+    pub(super) failed: Option<u64>,
+    /// The bytes of a block, where that is known: a file that is cut has its old bytes behind the block of its new end until
+    /// the cut survives.
+    pub(super) block: Option<u64>,
 }
 
 /// Knowledge of a file after a crash: contents that it once had, and what happened since.
@@ -207,7 +217,7 @@ struct Known<'a> {
     base: Arc<[u8]>,
     pending: Vec<&'a (usize, Event)>,
     prefix: usize,
-    failed: Option<u64>,
+    limits: Limits,
 }
 
 impl Known<'_> {
@@ -235,9 +245,9 @@ impl Known<'_> {
 
     /// As [`Self::admits`], where nothing has moved.
     fn admits_unshifted(&self, found: &[u8]) -> Result<(), String> {
-        let Self { base, pending, prefix, failed } = self;
-        let (prefix, failed) = (*prefix, *failed);
-        let sizes = allowed_sizes(base.len() as u64, pending, prefix);
+        let Self { base, pending, prefix, limits } = self;
+        let (prefix, Limits { failed, block: unit }) = (*prefix, *limits);
+        let sizes = allowed_sizes(base.len() as u64, pending, prefix, unit);
         let size = found.len() as u64;
         if !sizes.iter().any(|sizes| sizes.contains(&size)) {
             let (least, most) =
@@ -246,19 +256,22 @@ impl Known<'_> {
                 && size.is_multiple_of(block)
                 && (least..=most).contains(&size)
             {
-                check_bytes(&found[..least as usize], base, pending, prefix)?;
+                check_bytes(&found[..least as usize], base, pending, prefix, unit)?;
                 return check_blocks(found, base, pending, least..size, block);
             }
             let sizes: Vec<String> = sizes.iter().map(describe).collect();
             return Err(format!("size is {}, not {}", found.len(), sizes.join(" or ")));
         }
         if pending.is_empty() {
+            if *found == **base {
+                return Ok(());
+            }
             return match found.iter().zip(base.iter()).position(|(a, b)| a != b) {
                 Some(at) => Err(format!("synced byte {at} is {}, not {}", found[at], base[at])),
                 None => Ok(()),
             };
         }
-        check_bytes(found, base, pending, prefix)
+        check_bytes(found, base, pending, prefix, unit)
     }
 }
 
@@ -272,7 +285,13 @@ fn describe(size: &std::ops::RangeInclusive<u64>) -> String {
     }
 }
 
-fn allowed_sizes(base: u64, pending: &[&(usize, Event)], prefix: usize) -> Sizes {
+fn allowed_sizes(base: u64, pending: &[&(usize, Event)], prefix: usize, block_bytes: Option<u64>) -> Sizes {
+    let grown = pending.iter().map(|(_, event)| match event {
+        Event::Write { offset, data } => offset + data.len() as u64,
+        Event::Resize { size } | Event::Zero { size, .. } => *size,
+        Event::Pin { .. } | Event::Empty | Event::Shift { .. } => 0,
+    });
+    let longest = grown.max().unwrap_or(0);
     let mut sizes = vec![base..=base];
     for (op, event) in pending {
         match event {
@@ -292,7 +311,9 @@ fn allowed_sizes(base: u64, pending: &[&(usize, Event)], prefix: usize) -> Sizes
                 let least = sizes.iter().map(|size| *size.start()).min().expect("one at least");
                 let from = least.max(*offset);
                 if end > from {
-                    sizes.push(from + 1..=end);
+                    // Blocks are written as a whole, and the file ends with one where it goes on behind a hole.
+                    let whole = block_bytes.map_or(end, |block| end.next_multiple_of(block));
+                    sizes.push(from + 1..=end.max(whole.min(longest)));
                 }
             }
             Event::Zero { size, .. } => {
@@ -339,13 +360,19 @@ fn check_blocks(
 }
 
 /// Checks `found` piece by piece between the ends of what happened to the file.
-fn check_bytes(found: &[u8], base: &[u8], pending: &[&(usize, Event)], prefix: usize) -> Result<(), String> {
+fn check_bytes(
+    found: &[u8],
+    base: &[u8],
+    pending: &[&(usize, Event)],
+    prefix: usize,
+    unit: Option<u64>,
+) -> Result<(), String> {
     let len = found.len() as u64;
     let mut ends = vec![0, len, (base.len() as u64).min(len)];
     for (_, event) in pending {
         let (from, to) = match event {
             Event::Write { offset, data } => (*offset, offset + data.len() as u64),
-            Event::Resize { size } => (*size, *size),
+            Event::Resize { size } => (*size, zeroed_end(*size, unit)),
             Event::Empty | Event::Shift { .. } => (0, 0),
             Event::Zero { range, .. } | Event::Pin { range, .. } => (range.start, range.end),
         };
@@ -354,9 +381,14 @@ fn check_bytes(found: &[u8], base: &[u8], pending: &[&(usize, Event)], prefix: u
     ends.sort_unstable();
     ends.dedup();
     for piece in ends.windows(2) {
-        check_piece(found, base, pending, prefix, piece[0]..piece[1])?;
+        check_piece(found, base, pending, prefix, unit, piece[0]..piece[1])?;
     }
     Ok(())
+}
+
+/// The byte up to which a cut to `size` may have zeroed the file before it survives.
+fn zeroed_end(size: u64, block_bytes: Option<u64>) -> u64 {
+    block_bytes.map_or(u64::MAX, |block| size.next_multiple_of(block))
 }
 
 /// Within a piece every event either covers all of it or nothing.
@@ -365,6 +397,7 @@ fn check_piece(
     base: &[u8],
     pending: &[&(usize, Event)],
     prefix: usize,
+    unit: Option<u64>,
     piece: Range<u64>,
 ) -> Result<(), String> {
     let span = piece.start as usize..piece.end as usize;
@@ -384,11 +417,12 @@ fn check_piece(
                 }
             }
             Event::Resize { size } if *size <= piece.start => {
-                // Bytes that were cut off do not come back; until the cut survives they may read as zeroes.
-                if *op < prefix {
+                // Bytes that were cut off do not come back; until the cut survives those of the last block may read as zeroes.
+                let survives = *op < prefix;
+                if survives {
                     versions.clear();
                 }
-                zero = true;
+                zero |= survives || piece.start < zeroed_end(*size, unit);
             }
             Event::Empty => zero = true,
             Event::Resize { .. } => {}

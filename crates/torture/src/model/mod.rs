@@ -11,7 +11,7 @@ mod space;
 mod synced;
 
 use crate::{Durability, Errno, Op, RenameMode, Tree};
-use file::{Event, FileHistory};
+use file::{Event, FileHistory, Limits};
 use space::{Body, NodeId, ROOT, Space};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -52,8 +52,7 @@ pub struct Model {
     next: NodeId,
     /// Age at which changes are durable without a sync, if there is one.
     commits_within_millis: Option<u64>,
-    /// Write-back has failed; bytes of a block.
-    failed: Option<u64>,
+    limits: Limits,
 }
 
 /// Why no prefix explains what was recovered.
@@ -86,7 +85,7 @@ impl Model {
             held: BTreeMap::new(),
             next: 1,
             commits_within_millis: None,
-            failed: None,
+            limits: Limits::default(),
         };
         let mut numbers = BTreeMap::new();
         for (path, found) in &found.nodes {
@@ -114,7 +113,15 @@ impl Model {
     /// A write-back may have failed: files of delayed data end with any block that has its place.
     #[must_use]
     pub fn after_failed_writes(mut self, block_bytes: u64) -> Self {
-        self.failed = Some(block_bytes);
+        self.limits.failed = Some(block_bytes);
+        self
+    }
+
+    /// The bytes of a block, where that is known: a cut that does not survive has zeroed nothing behind the block in which it would
+    /// have made the file end.
+    #[must_use]
+    pub fn in_blocks_of(mut self, block_bytes: Option<u64>) -> Self {
+        self.limits.block = block_bytes;
         self
     }
 
@@ -495,7 +502,7 @@ impl Model {
             if complaints.is_empty() {
                 return Ok(prefix);
             }
-            if nearest.as_ref().is_none_or(|(_, least)| complaints.len() <= least.len()) {
+            if nearest.as_ref().is_none_or(|(_, least)| complaints.len() < least.len()) {
                 nearest = Some((prefix, complaints));
             }
         }
@@ -518,7 +525,7 @@ impl Model {
         for (path, id) in space.paths() {
             let (Some(found), Body::File) = (tree.nodes.get(&path), space.body(id)) else { continue };
             if let Err(complaint) =
-                self.files[&id].admits(&found.data, prefix, completed, started, self.failed)
+                self.files[&id].admits(&found.data, prefix, completed, started, self.limits)
             {
                 complaints.push(format!("/{path}: {complaint}"));
             }

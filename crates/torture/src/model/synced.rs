@@ -6,6 +6,7 @@
 //! `lost+found`, or have a name that e2fsck changed because another file has it too; e2fsck may round its size up to whole
 //! blocks.
 
+use super::file::Limits;
 use super::space::{NodeId, ROOT, Space};
 use super::{Body, Model};
 use crate::{Tree, split};
@@ -89,11 +90,13 @@ impl Model {
                 return None;
             }
             let file = &self.files[&node];
+            // Without orphans the last step of a cut records the size.
+            let limits = Limits { block: None, ..self.limits };
             let lowest = started + 1 - spaces.len();
             let admits = |data: &[u8]| {
                 let admitted = (lowest..=started)
                     .rev()
-                    .map(|prefix| file.admits(data, prefix, completed, started, self.failed));
+                    .map(|prefix| file.admits(data, prefix, completed, started, limits));
                 admitted.reduce(|best, next| best.or(next)).expect("one prefix at least")
             };
             let data = &*found.data;
