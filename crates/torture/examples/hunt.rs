@@ -3,9 +3,10 @@
 //! the search cannot be made.
 //!
 //! Arguments: `journal` or `no-journal`, for the volumes to look at; `pruned` to reorder only what the journal does not
-//! protect, or `whole`.
+//! protect, or `whole`. Or `cases`, for those of [`extant_torture::cases`] alone.
 
 use extant_torture::campaign::{Campaign, Effort, Profile, Source};
+use extant_torture::cases;
 use extant_torture::check::Tally;
 use extant_torture::states::Options;
 use extant_torture::{Ace, Workload};
@@ -18,12 +19,16 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let effort = Effort { pruned: given("pruned"), fsck_every: 4, recut_every: 16, ..Effort::default() };
     let sparse = Effort { fsck_every: 40, recut_every: 400, ..effort };
+    if given("cases") {
+        return look_in_cases();
+    }
     let plan: Vec<(&str, Effort, Vec<Workload>)> = match given("no-journal") {
         true => {
             let whole = Options { torn: 0, ..Options::default() };
             // There e2fsck is the recovery: it has every state.
             let effort = Effort { options: whole, fsck_every: 1, ..effort };
-            vec![("ext2", effort, short_ones()), ("ext4-unlogged", effort, short_ones())]
+            let kinds = ["ext2", "ext4-unlogged", "ext4-unlogged-groups"];
+            kinds.map(|kind| (kind, effort, short_ones())).into()
         }
         false => vec![
             ("ext4", effort, short_ones()),
@@ -31,6 +36,12 @@ fn main() -> ExitCode {
             // Attributes in blocks of their own, and no checksum that would tell.
             ("ext4-plain", effort, short_ones()),
             ("ext4-plain", sparse, long_ones()),
+            ("ext3", sparse, short_ones()),
+            ("ext4-groups", sparse, short_ones()),
+            ("ext4-orphan-file", sparse, short_ones()),
+            ("ext4-data-journal", sparse, short_ones()),
+            ("ext4-bigalloc-data-journal", sparse, short_ones()),
+            ("ext4-online", sparse, short_ones()),
             ("ext4", sparse, seq_1()),
         ],
     };
@@ -60,6 +71,22 @@ fn main() -> ExitCode {
         }
     }
     println!("nothing in {total}");
+    ExitCode::FAILURE
+}
+
+/// Runs the cases that are made for timing.
+fn look_in_cases() -> ExitCode {
+    for (name, case) in cases::ALL {
+        let complaint = match catch_unwind(case) {
+            Ok(Ok(_)) => continue,
+            Ok(Err(words)) => words,
+            Err(panic) => format!("an assertion: {}", message(&*panic)),
+        };
+        let words: Vec<&str> = complaint.split_whitespace().collect();
+        println!("{name}: {:.160}", words.join(" "));
+        return ExitCode::SUCCESS;
+    }
+    println!("nothing in {} cases", cases::ALL.len());
     ExitCode::FAILURE
 }
 

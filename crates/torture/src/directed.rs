@@ -25,6 +25,8 @@ pub fn all() -> Vec<Workload> {
         make("ranges", ranges()),
         make("journalled", journalled()),
         make("clusters", clusters()),
+        make("map nodes", map_nodes()),
+        make("many revokes", many_revokes()),
     ]
 }
 
@@ -322,6 +324,38 @@ fn revoke() -> Vec<Op> {
     ops.push(Op::Sync);
     ops.extend(dirs.iter().map(|path| mkdir(path)));
     ops.extend([fsync("dir5"), Op::Sync]);
+    ops
+}
+
+/// Nodes of files' maps, of pointers or of extents, that become data: of files that are cut, emptied and deleted.
+fn map_nodes() -> Vec<Op> {
+    let mut ops = vec![];
+    for n in 0..3_u32 {
+        let path = format!("sparse{n}");
+        ops.push(create(&path));
+        // Beyond the pointers in the inode, and more extents than it has room for.
+        ops.extend((0..5).map(|k| Op::write(&path, (14 + 3 * k) << 10, 1024, n)));
+    }
+    ops.extend([Op::Sync, Op::Truncate { path: "sparse0".into(), size: 1_000 }]);
+    ops.extend([Op::Truncate { path: "sparse1".into(), size: 0 }, unlink("sparse2"), Op::Sync]);
+    for n in 0..4 {
+        let path = format!("file{n}");
+        ops.extend([create(&path), Op::write(&path, 0, 12_000, 10 + n), fsync(&path)]);
+    }
+    ops
+}
+
+/// More revoked blocks in one transaction than one block of the log has records for, and files that get them.
+fn many_revokes() -> Vec<Op> {
+    let dirs: Vec<String> = (0..150).map(|n| format!("d{n}")).collect();
+    let mut ops: Vec<Op> = dirs.iter().map(|path| mkdir(path)).collect();
+    ops.push(Op::Sync);
+    ops.extend(dirs.iter().map(|path| rmdir(path)));
+    ops.push(Op::Sync);
+    for n in 0..20 {
+        let path = format!("f{n}");
+        ops.extend([create(&path), Op::write(&path, 0, 12_000, n), fsync(&path)]);
+    }
     ops
 }
 

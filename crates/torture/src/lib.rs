@@ -18,6 +18,7 @@
 
 pub mod ace;
 pub mod campaign;
+pub mod cases;
 pub mod check;
 pub mod diff;
 pub mod directed;

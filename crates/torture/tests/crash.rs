@@ -3,6 +3,7 @@
 
 use extant_torture::campaign::{Campaign, Effort, Profile, Source};
 use extant_torture::check::{Fsck, Tally};
+use extant_torture::states::Options;
 use extant_torture::{Ace, Meddling, Ours, Workload};
 
 fn campaign(profile: &str, effort: Effort) -> Option<Campaign> {
@@ -37,7 +38,7 @@ fn every_crash_of_the_odd_workloads_of_seq_1_leaves_what_was_promised() {
 }
 
 /// Bitmaps and inode tables that were never written, several descriptors in a transaction, contents in inodes, quotas, data in the
-/// log: a sample of each, and the new operations of random sequences.
+/// log, maps of pointers, commits by age: a sample of each, and the new operations of random sequences.
 #[test]
 fn every_crash_of_a_volume_of_another_shape_leaves_what_was_promised() {
     let shapes = [
@@ -50,6 +51,9 @@ fn every_crash_of_a_volume_of_another_shape_leaves_what_was_promised() {
         "ext4-data-journal",
         "ext4-bigalloc",
         "ext4-bigalloc-data-journal",
+        "ext3",
+        "ext4-online",
+        "ext4-orphan-file",
     ];
     for (shift, name) in shapes.into_iter().enumerate() {
         let effort = Effort { pruned: true, fsck_every: 10, recut_every: 300, ..Effort::default() };
@@ -110,6 +114,22 @@ fn every_crash_of_the_directed_workloads_leaves_what_was_promised() {
 fn short_directed() -> impl Iterator<Item = Workload> {
     let all = (0..Source::Directed.len()).map(|index| Source::Directed.workload(index));
     all.filter(|workload| workload.ops.len() < 100)
+}
+
+/// Blocks of pointers and leaves of extents that become data, and more of them than a block of the log has revokes for.
+#[test]
+fn every_crash_of_revoked_blocks_that_become_data_leaves_what_was_promised() {
+    let options = Options { exhaustive: 3, sampled: 4, torn: 1, seed: 0 };
+    let effort = Effort { options, pruned: true, fsck_every: 20, ..Effort::default() };
+    for (profile, name) in [("ext3", "map nodes"), ("ext4", "map nodes"), ("ext4", "many revokes")] {
+        let Some(campaign) = campaign(profile, effort) else { return };
+        let all = (0..Source::Directed.len()).map(|index| Source::Directed.workload(index));
+        for workload in all.filter(|workload| workload.name.ends_with(name)) {
+            let tally = campaign.check(&workload).unwrap_or_else(|failure| panic!("{failure}"));
+            println!("{profile}, {name}: {tally}");
+            assert!(tally.distinct > 30, "{profile}, {name}: {tally}");
+        }
+    }
 }
 
 /// On small inodes, whose attributes take a block that is freed again.
