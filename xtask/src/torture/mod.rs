@@ -31,7 +31,8 @@ usage: cargo xtask torture [OPTION]...
   --shrink         shorten a failing workload
   --meddlers       run with faults between the volume and its disk instead: each must be caught
   --mutants I/N    run every Nth bug planted in the file system, beginning with the Ith (0/1 for all): each must be
-                   caught, with pruning and without";
+                   caught, with pruning and without
+  --plant          only make the copy of the tree with the planted bugs, in which any test can be run with one of them";
 
 struct Arguments {
     source: Source,
@@ -46,6 +47,7 @@ struct Arguments {
     shrink: bool,
     meddlers: bool,
     mutants: Option<(u64, u64)>,
+    plant: bool,
 }
 
 fn parse(args: &[&str]) -> Result<Arguments, String> {
@@ -62,6 +64,7 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
         shrink: false,
         meddlers: false,
         mutants: None,
+        plant: false,
     };
     let mut torn = None;
     let mut args = args.iter();
@@ -94,6 +97,7 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
             "--fsck" => parsed.effort.fsck_every = number(value()?)?,
             "--kernel" => parsed.effort.kernel_every = number(value()?)?,
             "--recut" => parsed.effort.recut_every = number(value()?)?,
+            "--plant" => parsed.plant = true,
             "--keep" => parsed.keep = true,
             "--shrink" => parsed.shrink = true,
             "--meddlers" => parsed.meddlers = true,
@@ -107,6 +111,9 @@ fn parse(args: &[&str]) -> Result<Arguments, String> {
 
 pub(crate) fn run(args: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     let args = parse(args)?;
+    if args.plant {
+        return mutation::plant_only();
+    }
     if let Some((first, every)) = args.mutants {
         return mutation::run(first as usize, every as usize);
     }

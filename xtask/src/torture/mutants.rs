@@ -14,6 +14,19 @@ pub(crate) struct Mutant {
     pub(crate) put: &'static str,
     /// Which occurrence in the file, of how many.
     pub(crate) occurrence: (usize, usize),
+    /// What must find it.
+    pub(crate) finder: Finder,
+}
+
+/// What looks for a mutant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Finder {
+    /// The workloads of the search.
+    Workloads,
+    /// The cases of `extant_torture::cases`.
+    Cases,
+    /// The tests of a program whose names have this in them: one of them must fail.
+    Test(&'static str, &'static str),
 }
 
 impl Mutant {
@@ -24,11 +37,15 @@ impl Mutant {
 }
 
 const fn mutant(name: &'static str, file: &'static str, find: &'static str, put: &'static str) -> Mutant {
-    Mutant { name, file, find, put, occurrence: (0, 1) }
+    Mutant { name, file, find, put, occurrence: (0, 1), finder: Finder::Workloads }
 }
 
 const fn nth(nth: usize, of: usize, mutant: Mutant) -> Mutant {
     Mutant { occurrence: (nth, of), ..mutant }
+}
+
+const fn found_by(finder: Finder, mutant: Mutant) -> Mutant {
+    Mutant { finder, ..mutant }
 }
 
 /// All of them.
@@ -391,10 +408,222 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "resized.contains(&inode.number)",
         "false",
     ),
+    found_by(
+        Finder::Test("unlogged", "a_file_that_replaces_another_is_never_missing"),
+        mutant(
+            "no-journal-freed-at-once",
+            "crates/fs/src/journal/unlogged/mod.rs",
+            "in_use.map_or_else(|| version.bytes().clone(), Arc::new)",
+            "version.bytes().clone()",
+        ),
+    ),
     mutant(
-        "no-journal-freed-at-once",
-        "crates/fs/src/journal/unlogged/mod.rs",
-        "in_use.map_or_else(|| version.bytes().clone(), Arc::new)",
-        "version.bytes().clone()",
+        "second-block-of-revokes-left-out",
+        "crates/fs/src/journal/log.rs",
+        "image.blocks.push(Arc::new(block));",
+        "if image.blocks.is_empty() { image.blocks.push(Arc::new(block)); }",
+    ),
+    found_by(
+        Finder::Cases,
+        mutant("magic-is-not-escaped", "crates/fs/src/journal/log.rs", "!needs_escape(version)", "true"),
+    ),
+    found_by(
+        Finder::Cases,
+        mutant(
+            "replay-leaves-the-escape",
+            "crates/fs/src/recovery/scan.rs",
+            "tag.flags.contains(TagFlags::ESCAPE)",
+            "false",
+        ),
+    ),
+    found_by(
+        Finder::Test("extant_fs", "beside::no_home_write_comes_over_the_next_owner_of_a_freed_block"),
+        mutant(
+            "freed-beside-home-writes",
+            "crates/fs/src/journal/state.rs",
+            r#"self.unreleased.push((tid, freed));
+            return Vec::new();"#,
+            r#"self.releasing += 1;
+            return freed;"#,
+        ),
+    ),
+    found_by(
+        Finder::Test("extant_fs", "beside::a_transaction_of_one_block_stays_in_the_log_until_that_is_home"),
+        mutant(
+            "tail-ignores-one-pending-block",
+            "crates/fs/src/journal/state.rs",
+            "log.logged.iter().find(|logged| logged.pending > 0)",
+            "log.logged.iter().find(|logged| logged.pending > 1)",
+        ),
+    ),
+    found_by(
+        Finder::Test("extant_fs", "beside::a_checkpoint_beside_a_commit_leaves_the_commit_in_the_log"),
+        mutant(
+            "tail-skips-what-is-being-committed",
+            "crates/fs/src/journal/state.rs",
+            "(committing.start.unwrap_or(log.ring.head()), committing.tid)",
+            "{ let _ = committing; (log.ring.head(), self.running.tid) }",
+        ),
+    ),
+    found_by(
+        Finder::Cases,
+        mutant(
+            "newer-version-counts-as-home",
+            "crates/fs/src/journal/state.rs",
+            r#"if self.homes.get(&n).is_some_and(|home| home.tid == tid) {
+                if let Some(home) = self.homes.remove(&n) {
+                    home.version.checkpointed();
+                }
+                self.is_home(tid);
+            }"#,
+            r#"let _ = tid;
+            if let Some(home) = self.homes.remove(&n) {
+                let newest = home.tid;
+                home.version.checkpointed();
+                self.is_home(newest);
+            }"#,
+        ),
+    ),
+    found_by(
+        Finder::Test("extant_fs", "journalled::no_replay_comes_over_the_next_owner_of_freed_blocks"),
+        mutant(
+            "first-block-of-a-run-is-revoked",
+            "crates/fs/src/journal/handle.rs",
+            "running.revokes.insert(n);",
+            "if n == run.start.0 { running.revokes.insert(n); }",
+        ),
+    ),
+    found_by(
+        Finder::Test("extant_fs", "journal::tests::a_revoke_voids_older_copies_and_no_newer_ones"),
+        mutant(
+            "revoke-outlives-a-new-copy",
+            "crates/fs/src/journal/handle.rs",
+            "running.revokes.remove(&block.number().0)",
+            "false",
+        ),
+    ),
+    mutant(
+        "node-is-not-revoked",
+        "crates/fs/src/map/change.rs",
+        "alloc.free(handle, pins, PhysicalRun::new(at, 1), true)",
+        "alloc.free(handle, pins, PhysicalRun::new(at, 1), false)",
+    ),
+    found_by(
+        Finder::Test("extant_fs", "steps::a_file_that_shrinks_in_steps_is_whole_or_cut_after_each"),
+        mutant(
+            "shrinking-file-is-no-orphan",
+            "crates/fs/src/file/resize.rs",
+            "orphans.add(handle, &contents.cell, Orphan::Shrinking);",
+            "",
+        ),
+    ),
+    found_by(
+        Finder::Test("extant_fs", "steps::a_file_that_shrinks_in_steps_is_whole_or_cut_after_each"),
+        mutant(
+            "last-step-records-the-smaller-size",
+            "crates/fs/src/file/resize.rs",
+            "if orphans.are_recorded() { step.first } else { step.last }",
+            "step.last",
+        ),
+    ),
+    found_by(
+        Finder::Test("extant_fs", "steps::a_file_that_is_deleted_in_steps_is_whole_or_gone_after_each"),
+        mutant("first-step-frees-the-inode", "crates/fs/src/names/delete.rs", "step.last", "step.first"),
+    ),
+    found_by(
+        Finder::Test("extant_fs", "ahead::a_crash_cuts_off_what_was_written_before_the_bytes_in_front_of_it"),
+        mutant(
+            "blocks-ahead-make-no-orphan",
+            "crates/fs/src/file/backing.rs",
+            "live.map.is_ahead(recorded_bytes)",
+            "false",
+        ),
+    ),
+    found_by(
+        Finder::Test("extant_fs", "ahead::a_crash_cuts_off_what_was_written_before_the_bytes_in_front_of_it"),
+        mutant(
+            "blocks-that-land-ahead-make-no-orphan",
+            "crates/fs/src/file/backing.rs",
+            "self.note_ahead(&mut handle, &mut live, size);",
+            "",
+        ),
+    ),
+    found_by(
+        Finder::Test("extant_fs", "beside::a_commit_beside_write_back_shows_no_block_before_its_data"),
+        mutant(
+            "map-before-the-data",
+            "crates/fs/src/file/backing.rs",
+            "self.place(&run, is_journalled).await.map_err(refusal)",
+            r#"{
+            let placed = self.place(&run, is_journalled).await.map_err(refusal)?;
+            let on_device = placed.extents.iter().filter(|extent| extent.to != WriteTo::Backing);
+            let extents = on_device.map(|&extent| WrittenExtent { extent, result: Ok(()), bytes: None });
+            let early = WrittenRun { extents: extents.collect(), size_bytes: run.size_bytes };
+            self.finish(&early).await.map_err(refusal)?;
+            Ok(placed)
+        }"#,
+        ),
+    ),
+    found_by(
+        Finder::Test("extant_fs", "beside::a_commit_beside_a_direct_write_shows_no_block_before_its_data"),
+        mutant(
+            "map-before-the-direct-data",
+            "crates/fs/src/file/direct.rs",
+            "self.write_placed(held, &placed).await",
+            r#"{
+            placed.size_bytes = self.size().max(bytes.end);
+            contents.finish(&placed).await?;
+            self.write_placed(held, &placed).await
+        }"#,
+        ),
+    ),
+    found_by(
+        Finder::Cases,
+        mutant(
+            "preallocated-blocks-are-written",
+            "crates/fs/src/file/space.rs",
+            "placed.push(unwritten(run.until(at), to));",
+            "placed.push(crate::map::change::written(run.until(at), to));",
+        ),
+    ),
+    found_by(
+        Finder::Test("extant_fs", "sizes::the_past_of_a_larger_file_is_not_read_when_it_grows"),
+        mutant(
+            "rest-of-the-last-block-is-stale",
+            "crates/fs/src/file/resize.rs",
+            "contents.ends_in_data(old).await?",
+            "false",
+        ),
+    ),
+    found_by(
+        Finder::Test("extant_fs", "journalled::a_file_may_be_journalled_for_a_while"),
+        mutant(
+            "journalled-data-are-not-home-first",
+            "crates/fs/src/file/journalled.rs",
+            "contents.writer.journal.commit_home().await",
+            "Ok(())",
+        ),
+    ),
+    found_by(
+        Finder::Test("unlogged", "a_file_that_replaces_another_is_never_missing"),
+        mutant(
+            "no-journal-name-leaves-early",
+            "crates/fs/src/journal/unlogged/names.rs",
+            "both.map_or(Step::Added, Step::AddedThenRemoved)",
+            "{ drop(both); Step::Added }",
+        ),
+    ),
+    found_by(
+        Finder::Test("unlogged", "data_outlive_the_split_of_a_leaf_of_their_map"),
+        mutant("no-journal-nodes-in-place", "crates/fs/src/map/change.rs", "draft.copy_changed();", ""),
+    ),
+    found_by(
+        Finder::Test("unlogged", "a_table_of_inodes_shows_nothing_that_was_there_before_the_volume"),
+        mutant(
+            "no-journal-fresh-blocks-with-all-else",
+            "crates/fs/src/journal/unlogged/mod.rs",
+            "!is_bitmap && transaction.fresh.contains(&n)",
+            "false",
+        ),
     ),
 ];

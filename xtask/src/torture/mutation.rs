@@ -4,7 +4,7 @@
 //! each would take an hour. The copy and all that is built from it stay in the target folder: the next time only differences are
 //! compiled.
 
-use super::mutants::{MUTANTS, Mutant};
+use super::mutants::{Finder, MUTANTS, Mutant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -28,18 +28,26 @@ pub(crate) mod mutant {
 /// How long one search may take: a mutant may loop for ever.
 const LIMIT_SECONDS: &str = "600";
 
-/// Runs one mutant in `every`, beginning with number `first`: each must be caught, with pruning and without. Where all are
-/// run, nothing must be found without a mutant.
+/// Runs one mutant in `every`, beginning with number `first`: each must be caught, by the workloads with pruning and without.
+/// Where all are run, nothing must be found without a mutant.
 pub(crate) fn run(first: usize, every: usize) -> Result<()> {
-    let (hunt, lost) = build()?;
+    let (copy, lost) = plant()?;
+    let programs = build(&copy)?;
     for words in &lost {
         println!("not planted: {words}");
     }
     if every == 1 {
-        for search in [["journal", "whole"], ["journal", "pruned"], ["no-journal", "whole"]]
-            .map(|arguments| Search::begin(&hunt, None, arguments))
-        {
+        let kinds = [Looks::Workloads("journal", "whole"), Looks::Workloads("journal", "pruned")];
+        let kinds = kinds.into_iter().chain([Looks::Workloads("no-journal", "whole"), Looks::Cases]);
+        for search in kinds.map(|looks| Search::begin(&programs, None, looks)) {
             if let Some(found) = search?.end()? {
+                return Err(format!("without a mutant: {found}").into());
+            }
+        }
+        for finder in MUTANTS.iter().map(|mutant| mutant.finder).collect::<BTreeSet<_>>() {
+            if let Finder::Test(program, name) = finder
+                && let Some(found) = Search::begin(&programs, None, Looks::Test(program, name))?.end()?
+            {
                 return Err(format!("without a mutant: {found}").into());
             }
         }
@@ -48,20 +56,23 @@ pub(crate) fn run(first: usize, every: usize) -> Result<()> {
     let is_planted = |mutant: &Mutant| !lost.iter().any(|words| words.split(':').next() == Some(mutant.name));
     let chosen = MUTANTS.iter().enumerate().skip(first % every).step_by(every);
     for (number, mutant) in chosen.filter(|(_, mutant)| is_planted(mutant)) {
-        let rounds: &[[&str; 2]] = if mutant.is_unjournaled() {
-            &[["no-journal", "whole"]]
-        } else {
-            &[["journal", "whole"], ["journal", "pruned"]]
+        let rounds = match mutant.finder {
+            Finder::Workloads if mutant.is_unjournaled() => vec![Looks::Workloads("no-journal", "whole")],
+            Finder::Workloads => {
+                vec![Looks::Workloads("journal", "whole"), Looks::Workloads("journal", "pruned")]
+            }
+            Finder::Cases => vec![Looks::Cases],
+            Finder::Test(program, name) => vec![Looks::Test(program, name)],
         };
         // Both at once.
         let begun: Vec<_> =
-            rounds.iter().map(|&arguments| Search::begin(&hunt, Some(number), arguments)).collect();
-        for (search, [_, states]) in begun.into_iter().zip(rounds) {
+            rounds.iter().map(|&looks| Search::begin(&programs, Some(number), looks)).collect();
+        for (search, looks) in begun.into_iter().zip(rounds) {
             searches += 1;
             match search?.end()? {
-                Some(found) => println!("{}, {states}: {found}", mutant.name),
+                Some(found) => println!("{}, {looks}: {found}", mutant.name),
                 None => {
-                    println!("{}, {states}: MISSED", mutant.name);
+                    println!("{}, {looks}: MISSED", mutant.name);
                     missed.push(mutant.name);
                 }
             }
@@ -74,24 +85,70 @@ pub(crate) fn run(first: usize, every: usize) -> Result<()> {
     if missed.is_empty() { Ok(()) } else { Err(format!("missed: {}", missed.join(", ")).into()) }
 }
 
-/// A run of the tests that looks for a mutant.
-struct Search(Child);
+/// One way to look for a mutant.
+#[derive(Clone, Copy, Debug)]
+enum Looks {
+    /// The search, over volumes of this kind, with its states whole or pruned.
+    Workloads(&'static str, &'static str),
+    Cases,
+    /// Tests of this program with this in their names.
+    Test(&'static str, &'static str),
+}
+
+impl std::fmt::Display for Looks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Workloads(_, states) => f.write_str(states),
+            Self::Cases => f.write_str("cases"),
+            Self::Test(program, name) => write!(f, "{program} {name}"),
+        }
+    }
+}
+
+/// The programs that look for mutants.
+struct Programs {
+    hunt: PathBuf,
+    /// Tests, by the name of their target.
+    tests: BTreeMap<String, PathBuf>,
+}
+
+/// A run that looks for a mutant.
+struct Search {
+    child: Child,
+    looks: Looks,
+}
 
 impl Search {
-    fn begin(hunt: &Path, mutant: Option<usize>, arguments: [&str; 2]) -> Result<Self> {
+    fn begin(programs: &Programs, mutant: Option<usize>, looks: Looks) -> Result<Self> {
         let mut command = Command::new("timeout");
-        command.arg(LIMIT_SECONDS).arg(hunt).args(arguments).env_remove(VARIABLE);
+        command.arg(LIMIT_SECONDS).env_remove(VARIABLE);
+        match looks {
+            Looks::Workloads(volumes, states) => command.arg(&programs.hunt).args([volumes, states]),
+            Looks::Cases => command.arg(&programs.hunt).arg("cases"),
+            Looks::Test(program, name) => {
+                let program = programs.tests.get(program).ok_or_else(|| format!("no tests {program}"))?;
+                command.arg(program).arg(name)
+            }
+        };
         if let Some(number) = mutant {
             command.env(VARIABLE, number.to_string());
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        Ok(Self(command.spawn()?))
+        Ok(Self { child: command.spawn()?, looks })
     }
 
     /// The find, if there was one.
     fn end(self) -> Result<Option<String>> {
-        let output = self.0.wait_with_output()?;
+        let output = self.child.wait_with_output()?;
         let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        if let Looks::Test(_, name) = self.looks {
+            return match output.status.code() {
+                Some(0) if said.contains("running 0 tests") => Err(format!("no test {name}").into()),
+                Some(0) => Ok(None),
+                Some(124) => Ok(Some(format!("no end within {LIMIT_SECONDS} s"))),
+                _ => Ok(Some(format!("{name} fails"))),
+            };
+        }
         match output.status.code() {
             Some(0) => Ok(Some(said)),
             Some(1) => Ok(None),
@@ -106,11 +163,28 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Makes the copy and builds the tests in it; returns the program, and the mutants that are not in it.
-fn build() -> Result<(PathBuf, Vec<String>)> {
+/// The folder of the copy and of what is built from it.
+fn folder() -> Result<PathBuf> {
     let target = std::env::var("CARGO_TARGET_DIR").map_or_else(|_| root().join("target"), PathBuf::from);
-    let target = std::path::absolute(target)?;
-    let copy = target.join("mutants/tree");
+    Ok(std::path::absolute(target)?.join("mutants"))
+}
+
+/// Makes the copy, for any test to be run in it, and says which number each mutant has in the variable that picks one.
+pub(crate) fn plant_only() -> Result<()> {
+    let (copy, lost) = plant()?;
+    for (number, mutant) in MUTANTS.iter().enumerate() {
+        println!("{VARIABLE}={number}: {}", mutant.name);
+    }
+    for words in &lost {
+        println!("not planted: {words}");
+    }
+    println!("the tree with the mutants: {}", copy.display());
+    Ok(())
+}
+
+/// Makes the copy; gives it, and the mutants that are not in it.
+fn plant() -> Result<(PathBuf, Vec<String>)> {
+    let copy = folder()?.join("tree");
     let planted = planted()?;
     let mut files = BTreeMap::new();
     for folder in ["crates", "tidy", "xtask"] {
@@ -140,28 +214,41 @@ fn build() -> Result<(PathBuf, Vec<String>)> {
     for path in stale.keys().filter(|path| !kept.contains(*path)) {
         std::fs::remove_file(copy.join(path))?;
     }
-    let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args([
-            "build",
-            "--offline",
-            "--locked",
-            "--quiet",
-            "--package",
-            "extant-torture",
-            "--example",
-            "hunt",
-        ])
-        .current_dir(&copy)
-        // Not the tree's own: packages of two workspaces have the same names there, and the tree would be built with the
-        // copy's libraries.
-        .env("CARGO_TARGET_DIR", target.join("mutants"))
-        .envs([("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")])
-        .output()?;
-    if !built.status.success() {
-        let words = String::from_utf8_lossy(&built.stderr);
-        return Err(format!("the tree with its mutants does not compile:\n{words}").into());
+    Ok((copy, planted.lost))
+}
+
+/// Builds the search and the tests in the copy.
+fn build(copy: &Path) -> Result<Programs> {
+    let target = folder()?;
+    let cargo = |args: &[&str]| -> Result<String> {
+        let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args(args)
+            .args(["--offline", "--locked", "--quiet"])
+            .current_dir(copy)
+            // Not the tree's own: packages of two workspaces have the same names there, and the tree would be built with the
+            // copy's libraries.
+            .env("CARGO_TARGET_DIR", &target)
+            .envs([("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")])
+            .output()?;
+        if !built.status.success() {
+            let words = String::from_utf8_lossy(&built.stderr);
+            return Err(format!("the tree with its mutants does not compile:\n{words}").into());
+        }
+        Ok(String::from_utf8_lossy(&built.stdout).into_owned())
+    };
+    cargo(&["build", "--package", "extant-torture", "--example", "hunt"])?;
+    let packages = ["--package", "extant-fs", "--package", "extant-torture"];
+    let tests = ["--lib", "--test", "unlogged", "--no-run", "--message-format", "json-render-diagnostics"];
+    let told = cargo(&[&["test"][..], &packages, &tests].concat())?;
+    let mut programs = BTreeMap::new();
+    for line in told.lines() {
+        let artifact: serde_json::Value = serde_json::from_str(line)?;
+        let name = artifact["target"]["name"].as_str();
+        if let (Some(name), Some(program)) = (name, artifact["executable"].as_str()) {
+            programs.insert(name.replace('-', "_"), PathBuf::from(program));
+        }
     }
-    Ok((target.join("mutants/debug/examples/hunt"), planted.lost))
+    Ok(Programs { hunt: target.join("debug/examples/hunt"), tests: programs })
 }
 
 /// Files below a folder of a tree, to be copied as they are.
