@@ -16,8 +16,8 @@ use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
 use crate::writer::{SharedBlocks, Writer};
 use crate::{Error, Result};
 use extant_format::{
-    Acl, Compat, FileKind, Inode, InodeNumber, Place, Superblock, VolumeBlock, XATTR_BLOCK_SHARES_MAX, Xattr,
-    XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs,
+    Acl, Compat, FileKind, Incompat, Inode, InodeNumber, Place, RoCompat, Superblock, VolumeBlock,
+    XATTR_BLOCK_SHARES_MAX, Xattr, XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs,
 };
 use std::sync::Arc;
 
@@ -653,10 +653,9 @@ impl Prepared<'_> {
 
 /// Notes in the superblock that inodes have attributes.
 pub(crate) fn ensure_feature(handle: &mut Handle) {
-    let compat = handle.superblock().compat();
-    if !compat.contains(Compat::EXT_ATTR) {
-        let compat = compat | Compat::EXT_ATTR;
-        handle.superblock().raw_mut().s_feature_compat = compat.bits().into();
+    let mut sb = handle.superblock();
+    if !sb.compat().contains(Compat::EXT_ATTR) {
+        sb.add_features(Compat::EXT_ATTR, Incompat::empty(), RoCompat::empty());
     }
 }
 
