@@ -13,7 +13,7 @@ use crate::journal::{Credits, Handle};
 use crate::meta::MetaKind;
 use crate::quota::Owners;
 use crate::writer::Writer;
-use crate::xattr::live::{Attach, ensure_feature};
+use crate::xattr::live::{Attach, ensure_feature, no_room};
 use crate::xattr::{acl, edit};
 use crate::{Cost, Error, Result, quote};
 use extant_format::{
@@ -327,7 +327,7 @@ impl<'a> Draft<'a> {
                     .as_deref()
                     .map(|bytes| extant_format::XattrBlock::parse(bytes, inode.number, VolumeBlock(0)))
                     .transpose()?;
-                edit::plan(&inode, parsed.as_ref(), block_bytes, &change).map_err(|_| Error::NoSpace)?
+                edit::plan(&inode, parsed.as_ref(), block_bytes, &change).map_err(|_| no_room(&change, sb))?
             };
             if let Some(body) = plan.body {
                 inode.tail = body;
