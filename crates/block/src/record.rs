@@ -122,6 +122,32 @@ impl Log {
         let (durable, volatile) = submitted.into_iter().partition(|&i| durable[i]);
         Crash { durable, volatile }
     }
+
+    /// The disk that was `base` when the log began, after a crash at that place: with what is durable, and with `lucky` all that
+    /// is volatile, too.
+    pub fn disk_after(&self, base: &[u8], events: usize, lucky: bool) -> Vec<u8> {
+        let Crash { durable, volatile } = self.crash(events);
+        let mut there = if lucky { [durable, volatile].concat() } else { durable };
+        there.sort_unstable();
+        let mut disk = base.to_vec();
+        for change in there.into_iter().map(|index| &self.changes[index]) {
+            change.apply(&mut disk, 0..change.sectors());
+        }
+        disk
+    }
+
+    /// The places behind which more is durable than before: ends of flushes, and of writes that are durable by themselves.
+    pub fn durable_points(&self) -> Vec<usize> {
+        let keeps = |index: usize| {
+            let change = &self.changes[index];
+            change.op == Op::Flush || change.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA)
+        };
+        let ends = (1..).zip(&self.events).filter(|(_, event)| match event {
+            LogEvent::Ended { change, ok } => *ok && keeps(*change),
+            LogEvent::Submitted(_) => false,
+        });
+        ends.map(|(events, _)| events).collect()
+    }
 }
 
 impl Change {

@@ -329,10 +329,13 @@ pub(crate) struct BuildArgs {
     /// Size of the volume: exact (as small as possible: nothing can be added), +N% (room for N% more), or a size such as 2G
     #[arg(long, default_value = "exact", value_parser = values::size_policy)]
     pub(crate) size: SizePolicy,
-    /// Make root the owner of every file
+    /// Make root the owner of every file, and the root that capabilities are for
     #[arg(long, conflicts_with = "owner_map")]
     pub(crate) all_root: bool,
     /// Map COUNT ids from FROM to TO: of users (u:), groups (g:), or both; repeatable
+    ///
+    /// So are the ids in access lists, and the users for whose namespaces capabilities are; where that user becomes 0, they are for
+    /// everybody.
     #[arg(long, value_name = "[u:|g:]FROM:TO:COUNT", value_parser = values::id_rule)]
     pub(crate) owner_map: Vec<values::IdRule>,
     /// Leave out file systems mounted below a directory source; their mount points stay, empty
@@ -405,6 +408,9 @@ pub(crate) struct VolumeArgs {
     pub(crate) hash_seed: Option<[u8; 16]>,
     /// Features to add or, with ^ in front, to leave out: metadata_csum, metadata_csum_seed, uninit_bg, flex_bg, 64bit,
     /// resize_inode, orphan_file, extent, dir_index, large_dir, ea_inode
+    ///
+    /// Contents that need large_dir (more names in a directory than its index holds) or ea_inode (longer attributes than a block
+    /// holds) are refused without it: GRUB and Linux before 4.13 cannot read volumes with these.
     #[arg(short = 'O', long, value_name = "FEATURE", value_delimiter = ',', value_parser = values::feature)]
     pub(crate) features: Vec<values::Feature>,
 }

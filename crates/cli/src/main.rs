@@ -33,6 +33,7 @@ use args::{Args, Command};
 use clap::Parser;
 use failure::{Exit, Failure};
 use session::Session;
+use std::borrow::Cow;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -74,8 +75,13 @@ fn main() -> ExitCode {
 /// Prints help, or what is wrong with the command line, and ends.
 fn tell(told: &clap::Error) -> ExitCode {
     if told.use_stderr() {
+        let text = told.render().to_string();
         // A closed standard error is the user's choice.
-        let _ = told.print();
+        let _ = match extant_fs::printable(&text) {
+            // In colours, where the terminal has them.
+            Cow::Borrowed(_) => told.print(),
+            Cow::Owned(text) => std::io::stderr().write_all(text.as_bytes()),
+        };
         return ExitCode::from(Exit::Usage.code());
     }
     let printed = told.print().and_then(|()| std::io::stdout().flush());

@@ -5,7 +5,7 @@ use crate::failure::{EXIT_CLOSED, Exit, Failure};
 use crate::image_path::ImagePath;
 use crate::output::Output;
 use extant_block::{Device, FileDevice, FileOptions};
-use extant_fs::{Damage, OpenOptions, Volume, WalkError};
+use extant_fs::{Damage, OpenOptions, Volume, WalkError, printable};
 use extant_rt::Rt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -131,8 +131,9 @@ impl Session {
     }
 
     pub(crate) fn complain(&self, message: &str) {
-        // A closed standard error is the user's choice.
-        let _ = writeln!(std::io::stderr(), "extant: {}", shortened(message));
+        // Most names in it are quoted where it is made; what a server or an archive says may not be. A closed standard error is
+        // the user's choice.
+        let _ = writeln!(std::io::stderr(), "extant: {}", shortened(&printable(message)));
     }
 
     /// Prints problems that did not stop the command, and remembers them for the exit code.

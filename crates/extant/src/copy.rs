@@ -1,15 +1,17 @@
 //! Copies of whole trees from one volume to another.
 
-use crate::{AclKind, Dir, Error, FileOptions, FileType, Metadata, Result, Special, XattrMode};
+use crate::{
+    AclKind, Dir, Error, FileOptions, FileType, Inode, Metadata, NewFile, Result, Special, XattrMode,
+};
 use extant_fs::quote;
 use std::collections::BTreeMap;
 
-/// Bytes read at a time; a piece that holds zeroes only becomes a hole.
+/// Bytes read at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Lays everything in `from` over `to`: directories are merged, other files replace those of their names. Modes, owners,
-/// times, extended attributes and hard links come along; runs of zeroes become holes. A file takes its name when it is whole:
-/// until then, and after an error, the name keeps the file that it had.
+/// times, extended attributes, hard links and holes come along. A file takes its name when it is whole: until then, and after an
+/// error or a power cut, the name keeps the file that it had.
 ///
 /// # Errors
 /// A file of `from` cannot be read, or not be made in `to`; a file and a directory have the same name. The files copied
@@ -23,7 +25,7 @@ pub fn copy_tree(from: &Dir, to: &Dir) -> Result<()> {
     // Directories get their times last: filling them changes those.
     let mut dirs = vec![(b".".to_vec(), root)];
     let mut todo = vec![b".".to_vec()];
-    copy.attributes(b".", b".", &root)?;
+    copy.attributes(b".", &to.inode(b".")?, &root)?;
     while let Some(path) = todo.pop() {
         let mut entries = from.open_dir(&path)?.entries()?;
         entries.sort_by(|a, b| b.name.cmp(&a.name));
@@ -45,7 +47,7 @@ pub fn copy_tree(from: &Dir, to: &Dir) -> Result<()> {
         if let Some(inherited) = from.acl(path, AclKind::Default)? {
             to.set_acl(path, AclKind::Default, Some(&inherited))?;
         }
-        copy.times(path, metadata)
+        to.inode(path)?.set_times(Some(metadata.accessed()), Some(metadata.modified()))
     })
 }
 
@@ -85,91 +87,62 @@ impl Copy<'_> {
             Err(Error::Exists(_)) if self.to.symlink_metadata(path)?.is_dir() => {}
             other => other?,
         }
-        self.attributes(path, path, metadata)
+        self.attributes(path, &self.to.inode(path)?, metadata)
     }
 
     fn file(&mut self, path: &[u8], metadata: &Metadata) -> Result<()> {
-        let aside = match self.to.symlink_metadata(path) {
-            Ok(found) if found.is_dir() => return Err(Error::IsADirectory(quote(path))),
-            Ok(_) => Some(self.unused_beside(path)?),
-            Err(Error::NotFound(_)) => None,
-            Err(error) => return Err(error),
-        };
-        let place = aside.as_deref().unwrap_or(path);
-        let placed = self.file_at(place, path, metadata).and_then(|()| match &aside {
-            Some(aside) => self.to.rename(aside, path),
-            None => Ok(()),
-        });
-        // A rename between two names of one inode changes nothing and leaves both (POSIX, rename).
-        if aside.is_some() || placed.is_err() {
-            match self.to.remove_file(place) {
-                Ok(()) | Err(Error::NotFound(_)) => {}
-                Err(error) => return placed.and(Err(error)),
-            }
+        if let Ok(found) = self.to.symlink_metadata(path)
+            && found.is_dir()
+        {
+            return Err(Error::IsADirectory(quote(path)));
         }
-        placed?;
+        if let Some(first) = self.links.get(&metadata.inode().0) {
+            return self.to.inode(first)?.link_over(self.to, path);
+        }
+        let target;
+        let device = metadata.device().unwrap_or_default();
+        let new = match metadata.file_type() {
+            FileType::File => NewFile::Regular,
+            FileType::Symlink => {
+                target = self.from.read_link(path)?;
+                NewFile::Symlink(&target)
+            }
+            FileType::Fifo => NewFile::Special(Special::Fifo),
+            FileType::Socket => NewFile::Special(Special::Socket),
+            FileType::CharDevice => NewFile::Special(Special::Char(device.0, device.1)),
+            FileType::BlockDevice => NewFile::Special(Special::Block(device.0, device.1)),
+            FileType::Dir => unreachable!("directories are merged"),
+        };
+        let dir = path.iter().rposition(|&byte| byte == b'/').map_or(&b"."[..], |slash| &path[..slash]);
+        let made = self.to.unnamed(dir, new, 0o600)?;
+        if new == NewFile::Regular {
+            self.contents(path, &made)?;
+        }
+        self.attributes(path, &made, metadata)?;
+        made.set_times(Some(metadata.accessed()), Some(metadata.modified()))?;
+        made.link_over(self.to, path)?;
         if metadata.links() > 1 {
-            self.links.entry(metadata.inode().0).or_insert_with(|| path.to_vec());
+            self.links.insert(metadata.inode().0, path.to_vec());
         }
         Ok(())
     }
 
-    /// A name beside `path` that nothing has.
-    fn unused_beside(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let dir = &path[..path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1)];
-        let mut n = 0_u32;
-        loop {
-            let name = [dir, format!(".copy-{n}~").as_bytes()].concat();
-            match self.to.symlink_metadata(&name) {
-                Err(Error::NotFound(_)) => return Ok(name),
-                Err(error) => return Err(error),
-                Ok(_) => n += 1,
-            }
-        }
-    }
-
-    /// Makes at `place`, a name that nothing has, what `path` is in the source.
-    fn file_at(&mut self, place: &[u8], path: &[u8], metadata: &Metadata) -> Result<()> {
-        if let Some(first) = self.links.get(&metadata.inode().0) {
-            return self.to.hard_link(first, place);
-        }
-        let device = metadata.device().unwrap_or_default();
-        let special = match metadata.file_type() {
-            FileType::File => {
-                self.contents(path, place)?;
-                None
-            }
-            FileType::Symlink => {
-                self.to.symlink(self.from.read_link(path)?, place)?;
-                None
-            }
-            FileType::Fifo => Some(Special::Fifo),
-            FileType::Socket => Some(Special::Socket),
-            FileType::CharDevice => Some(Special::Char(device.0, device.1)),
-            FileType::BlockDevice => Some(Special::Block(device.0, device.1)),
-            FileType::Dir => unreachable!("directories are merged"),
-        };
-        if let Some(special) = special {
-            self.to.create_special(place, special, metadata.mode())?;
-        }
-        self.attributes(path, place, metadata)?;
-        self.times(place, metadata)
-    }
-
-    fn contents(&mut self, path: &[u8], place: &[u8]) -> Result<()> {
+    fn contents(&mut self, path: &[u8], made: &Inode) -> Result<()> {
         let from = self.from.open(path)?;
-        let to = self.to.open_with(place, FileOptions::new().write(true).create_new(true).mode(0o600))?;
-        let mut at = 0;
-        while at < from.len() {
-            let n = from.read_at(at, &mut self.piece)?;
-            if n == 0 {
-                break;
+        let to = made.open(FileOptions::new().write(true))?;
+        let mut end = 0;
+        while let Some(mut at) = from.seek_data(end)? {
+            end = from.seek_hole(at)?.unwrap_or(from.len());
+            while at < end {
+                let wanted = PIECE_BYTES.min((end - at) as usize);
+                let n = from.read_at(at, &mut self.piece[..wanted])?;
+                if n == 0 {
+                    end = from.len();
+                    break;
+                }
+                to.write_all_at(at, &self.piece[..n])?;
+                at += n as u64;
             }
-            let piece = &self.piece[..n];
-            if piece.iter().any(|&byte| byte != 0) {
-                to.write_all_at(at, piece)?;
-            }
-            at += n as u64;
         }
         if to.len() < from.len() {
             to.set_len(from.len())?;
@@ -178,15 +151,15 @@ impl Copy<'_> {
     }
 
     /// Owner, extended attributes and mode. A change of owner takes set-ID bits away, so the mode comes after it.
-    fn attributes(&self, path: &[u8], place: &[u8], metadata: &Metadata) -> Result<()> {
-        self.to.set_owner(place, Some(metadata.uid()), Some(metadata.gid()))?;
+    fn attributes(&self, path: &[u8], made: &Inode, metadata: &Metadata) -> Result<()> {
+        made.set_owner(Some(metadata.uid()), Some(metadata.gid()))?;
         // A new file inherits from its directory's list, which is not the source's. Default lists are copied last, so that a
         // directory has none while it is filled.
         let names = self.from.xattrs(path)?;
         for kind in [AclKind::Access, AclKind::Default] {
             let name = kind.attribute();
             if metadata.file_type() != FileType::Symlink && !names.iter().any(|n| n == name) {
-                match self.to.remove_xattr(place, name) {
+                match made.remove_xattr(name) {
                     Ok(()) | Err(Error::NoData(_) | Error::NotSupported(_)) => {}
                     Err(error) => return Err(error),
                 }
@@ -194,15 +167,11 @@ impl Copy<'_> {
         }
         for name in names.into_iter().filter(|name| name != AclKind::Default.attribute()) {
             let value = self.from.xattr(path, &name)?;
-            self.to.set_xattr(place, &name, value, XattrMode::Any)?;
+            made.set_xattr(&name, value, XattrMode::Any)?;
         }
         match metadata.file_type() {
             FileType::Symlink => Ok(()),
-            _ => self.to.set_mode(place, metadata.mode()),
+            _ => made.set_mode(metadata.mode()),
         }
-    }
-
-    fn times(&self, place: &[u8], metadata: &Metadata) -> Result<()> {
-        self.to.set_times(place, Some(metadata.accessed()), Some(metadata.modified()))
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::world::World;
 use crate::{
-    Acl, AclKind, DirEntry, File, FileOptions, InodeFlags, Metadata, RenameMode, Result, Special, Time, Walk,
-    XattrMode, asynch,
+    Acl, AclKind, DirEntry, File, FileOptions, Inode, InodeFlags, Metadata, NewFile, RenameMode, Result,
+    Special, Time, Walk, XattrMode, asynch,
 };
 
 /// A directory. Paths are relative to it; one that begins with a slash is relative to the volume's root.
@@ -51,6 +51,14 @@ impl Dir {
     /// As [`Dir::hard_link`].
     pub fn link_file(&self, file: &File, to: impl AsRef<[u8]>) -> Result<()> {
         self.world.wait(self.inner.link_file(file.asynch(), to))
+    }
+
+    /// As [`Dir::link_file`], in place of what has the name: see [`Inode::link_over`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn link_file_over(&self, file: &File, to: impl AsRef<[u8]>) -> Result<()> {
+        self.world.wait(self.inner.link_file_over(file.asynch(), to))
     }
 
     /// Opens a file for reading.
@@ -362,6 +370,23 @@ impl Dir {
     /// As [`Dir::create`].
     pub fn tempfile(&self, mode: u32) -> Result<File> {
         Ok(File::new(self.world.clone(), self.world.wait(self.inner.tempfile(mode))?))
+    }
+
+    /// Makes a file without a name, which belongs where `path` leads: near that directory, and with what that hands down. Once
+    /// it is complete, [`Inode::link`] or [`Inode::link_over`] gives it a name; a power cut before that leaves nothing of it.
+    ///
+    /// # Errors
+    /// There is no such directory; no permission; no space; a target that is empty or does not fit a block.
+    pub fn unnamed(&self, path: impl AsRef<[u8]>, new: NewFile<'_>, mode: u32) -> Result<Inode> {
+        Ok(Inode::new(self.world.clone(), self.world.wait(self.inner.unnamed(path, new, mode))?))
+    }
+
+    /// The inode that a path leads to; a symbolic link in the last place is not followed.
+    ///
+    /// # Errors
+    /// There is none, or a directory on the way may not be searched.
+    pub fn inode(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
+        Ok(Inode::new(self.world.clone(), self.world.wait(self.inner.inode(path))?))
     }
 
     /// The whole contents of a file.

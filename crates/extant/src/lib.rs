@@ -42,6 +42,7 @@ pub mod asynch;
 mod copy;
 mod dir;
 mod file;
+mod inode;
 mod metadata;
 mod options;
 mod sys;
@@ -60,8 +61,9 @@ pub use extant_fs::{
     Result, SetMode as XattrMode, Space as Statfs,
 };
 pub use file::File;
+pub use inode::Inode;
 pub use metadata::{DirEntry, FileType, Metadata, Time};
 pub use options::{AclKind, FileOptions, OpenOptions};
-pub use sys::Special;
+pub use sys::{NewFile, Special};
 pub use volume::Volume;
 pub use walk::Walk;

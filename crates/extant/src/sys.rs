@@ -7,25 +7,16 @@ use crate::{
 };
 use extant_block::{Buf, Device};
 use extant_cache::{CacheConfig, CacheError, PageCache};
-use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Timestamp};
+use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, Timestamp};
 use extant_fs::{Attributes, Capabilities, Cookie, SetAttributes, SetTime, Volume, WriteOptions, quote};
 use extant_rt::Rt;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A device node, named pipe or socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Special {
-    /// Named pipe.
-    Fifo,
-    /// Socket.
-    Socket,
-    /// Character device with major and minor number.
-    Char(u32, u32),
-    /// Block device with major and minor number.
-    Block(u32, u32),
-}
+mod create;
+
+pub use create::{NewFile, Special};
 
 /// An open volume as a caller sees it.
 #[derive(Clone)]
@@ -91,10 +82,6 @@ impl fmt::Debug for Sys {
         write!(f, "Volume({})", if self.cache.is_some() { "writable" } else { "read-only" })
     }
 }
-
-/// Room in device numbers (Linux: `MINORBITS` 20).
-const MAJOR_MAX: u32 = (1 << 12) - 1;
-const MINOR_MAX: u32 = (1 << 20) - 1;
 
 /// Attributes that only the administrator knows of.
 const TRUSTED: &[u8] = b"trusted.";
@@ -202,47 +189,6 @@ impl Sys {
         }
         entries.retain(|entry| entry.name != b"." && entry.name != b"..");
         Ok(entries)
-    }
-
-    pub(crate) async fn create(&self, dir: &Node, name: &[u8], mode: u32) -> Result<Node> {
-        Ok(Node::Live(dir.live_without(self, name).await?.create(&self.caller, name, mode as u16).await?))
-    }
-
-    pub(crate) async fn tempfile(&self, dir: &Node, mode: u32) -> Result<Node> {
-        Ok(Node::Live(dir.live()?.create_unnamed(&self.caller, mode as u16).await?))
-    }
-
-    pub(crate) async fn mkdir(&self, dir: &Node, name: &[u8], mode: u32) -> Result<()> {
-        dir.live_without(self, name).await?.mkdir(&self.caller, name, mode as u16).await.map(drop)
-    }
-
-    pub(crate) async fn symlink(&self, dir: &Node, name: &[u8], target: &[u8]) -> Result<()> {
-        dir.live_without(self, name).await?.symlink(&self.caller, name, target).await.map(drop)
-    }
-
-    pub(crate) async fn mknod(&self, dir: &Node, name: &[u8], special: Special, mode: u32) -> Result<()> {
-        let none = DeviceNumber { major: 0, minor: 0 };
-        let (kind, device) = match special {
-            Special::Fifo => (FileKind::Fifo, none),
-            Special::Socket => (FileKind::Socket, none),
-            Special::Char(major, minor) => (FileKind::CharDevice, DeviceNumber { major, minor }),
-            Special::Block(major, minor) => (FileKind::BlockDevice, DeviceNumber { major, minor }),
-        };
-        if device.major > MAJOR_MAX || device.minor > MINOR_MAX {
-            return Err(Error::Invalid(format!(
-                "device {}:{}: majors end at {MAJOR_MAX}, minors at {MINOR_MAX}",
-                device.major, device.minor
-            )));
-        }
-        dir.live_without(self, name)
-            .await?
-            .mknod(&self.caller, name, kind, mode as u16, device)
-            .await
-            .map(drop)
-    }
-
-    pub(crate) async fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
-        dir.live()?.link(&self.caller, node.live()?, name).await
     }
 
     pub(crate) async fn unlink(&self, dir: &Node, name: &[u8]) -> Result<()> {

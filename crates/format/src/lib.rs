@@ -21,6 +21,7 @@
 mod acl;
 mod bitmap;
 mod block_range;
+mod capability;
 mod char_sign;
 mod checksum;
 mod cluster;
@@ -48,6 +49,7 @@ pub use bitmap::{
     verify_inode_bitmap,
 };
 pub use block_range::BlockRange;
+pub use capability::{CAPABILITY_XATTR, capability_root, with_capability_root};
 pub use char_sign::CharSign;
 pub use checksum::{ChecksumSeed, crc16, crc32c};
 pub use cluster::ClusterSize;

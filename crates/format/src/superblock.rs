@@ -9,6 +9,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 mod errors;
+mod features;
 
 pub use errors::{ErrorCode, ErrorRecord};
 
@@ -418,26 +419,6 @@ impl Superblock {
     /// Blocks that hold all group descriptors.
     pub fn descriptor_blocks(&self) -> u32 {
         self.group_count().div_ceil(self.descriptors_per_block())
-    }
-
-    /// `s_rev_level`: 0 is the original format.
-    pub fn rev_level(&self) -> u32 {
-        self.raw.s_rev_level.get()
-    }
-
-    /// `s_feature_compat`.
-    pub fn compat(&self) -> Compat {
-        Compat::from_bits_retain(if self.rev_level() == 0 { 0 } else { self.raw.s_feature_compat.get() })
-    }
-
-    /// `s_feature_incompat`.
-    pub fn incompat(&self) -> Incompat {
-        Incompat::from_bits_retain(if self.rev_level() == 0 { 0 } else { self.raw.s_feature_incompat.get() })
-    }
-
-    /// `s_feature_ro_compat`.
-    pub fn ro_compat(&self) -> RoCompat {
-        RoCompat::from_bits_retain(if self.rev_level() == 0 { 0 } else { self.raw.s_feature_ro_compat.get() })
     }
 
     /// Whether metadata carries CRC-32C checksums.

@@ -100,9 +100,30 @@ pub enum Error {
     /// The request makes no sense (EINVAL).
     #[error("{0}")]
     Invalid(String),
-    /// No blocks or inodes are left, or no room in a structure (ENOSPC).
+    /// No blocks are left (ENOSPC).
     #[error("no space is left on the volume")]
     NoSpace,
+    /// No inodes are left (ENOSPC).
+    #[error("no space is left on the volume for another file: all of its inodes are in use")]
+    NoInodes,
+    /// A directory can hold no more names, however much space is left (ENOSPC).
+    #[error("{0}")]
+    DirectoryFull(String),
+    /// An attribute fits neither the inode nor the block of its attributes (ENOSPC).
+    #[error(
+        "no room for attribute {name} of {bytes} bytes: a file's attributes fit its inode and one block of {block_bytes} \
+         bytes{hint}"
+    )]
+    NoXattrRoom {
+        /// The attribute, quoted for printing.
+        name: String,
+        /// Bytes of its value.
+        bytes: usize,
+        /// The volume's block size.
+        block_bytes: u32,
+        /// Advice for the user; empty or beginning with a separator.
+        hint: &'static str,
+    },
     /// The contents do not fit in memory (ENOMEM).
     #[error("{0}: do not fit in memory")]
     NoMemory(String),
@@ -163,7 +184,7 @@ impl Error {
             Self::IsADirectory(_) => 21,
             Self::Invalid(_) | Self::NotAFile(_) => 22,
             Self::TooBig(_) => 27,
-            Self::NoSpace => 28,
+            Self::NoSpace | Self::NoInodes | Self::DirectoryFull(_) | Self::NoXattrRoom { .. } => 28,
             Self::ReadOnly => 30,
             Self::TooManyLinks(_) => 31,
             Self::Range(_) => 34,

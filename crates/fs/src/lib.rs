@@ -53,7 +53,7 @@ pub use names::{
     Attributes, Caller, Capabilities, DEPTH_MAX, Follow, Node, PATH_MAX, RenameMode, SetAttributes, SetTime,
     Walk, WalkEntry, WalkError, WalkOptions,
 };
-pub use quote::quote;
+pub use quote::{printable, quote};
 pub use recovery::Recovery;
 pub use view::{Damage, OpenOptions, read_superblock};
 pub use volume::{Space, Volume, WriteOptions, recover};

@@ -1,14 +1,14 @@
 //! Names from a volume, for messages.
 
+use std::borrow::Cow;
+
 /// Makes bytes from a volume safe to print: valid UTF-8 without control characters stays, everything else, and the
 /// backslash, is escaped. Names may hold terminal escapes.
 pub fn quote(name: &[u8]) -> String {
     let mut out = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
         for c in chunk.valid().chars() {
-            // Beside the C0 and C1 controls: marks that reorder or hide text.
-            let hidden = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-            if c == '\\' || c.is_control() || hidden {
+            if c == '\\' || is_harmful(c) {
                 out.extend(c.escape_default());
             } else {
                 out.push(c);
@@ -21,6 +21,28 @@ pub fn quote(name: &[u8]) -> String {
     out
 }
 
+/// As [`quote`], of a whole message: its own line ends and backslashes stay.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let harmful = |c: char| c != '\n' && is_harmful(c);
+    if !text.contains(harmful) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match harmful(c) {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+    }
+    out.into()
+}
+
+/// Whether a character may steer a terminal, or reorder or hide text.
+fn is_harmful(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -31,5 +53,6 @@ mod tests {
         assert_eq!(quote(b"a\x1b[31mred\n"), "a\\u{1b}[31mred\\n");
         assert_eq!(quote(b"\xff\\x"), "\\xff\\\\x");
         assert_eq!(quote("a\u{202e}b".as_bytes()), "a\\u{202e}b");
+        assert_eq!(printable("C:\\x\nand \u{9b}m\x07"), "C:\\x\nand \\u{9b}m\\u{7}");
     }
 }

@@ -67,7 +67,11 @@ pub enum BuildError {
         limit: u64,
     },
     /// Attributes that fit neither the inode nor a block.
-    #[error("the extended attributes of {path} need {bytes} bytes; without ea_inode at most {limit} fit")]
+    #[error(
+        "the extended attributes of {path} need {bytes} bytes besides those in its inode, and a block holds {limit}{}",
+        if *ea_inode { "" } else { "; -O ea_inode keeps long values in inodes of their own, but GRUB and Linux before 4.13 \
+        cannot read such a volume" }
+    )]
     XattrsTooLarge {
         /// Path, quoted.
         path: String,
@@ -75,6 +79,24 @@ pub enum BuildError {
         bytes: u64,
         /// Bytes there are.
         limit: u64,
+        /// Whether the volume has the feature `ea_inode`.
+        ea_inode: bool,
+    },
+    /// A directory with more names than its index can hold.
+    #[error(
+        "{path} has {names} names, more than the index of a directory holds with blocks of {block_bytes} bytes{}",
+        if *large_dir { "; use larger blocks" } else { "; use larger blocks, or -O large_dir, but GRUB and Linux before 4.13 \
+        cannot read such a volume" }
+    )]
+    DirectoryFull {
+        /// Path, quoted.
+        path: String,
+        /// Names in it.
+        names: usize,
+        /// The volume's block size.
+        block_bytes: u32,
+        /// Whether the volume has the feature `large_dir`.
+        large_dir: bool,
     },
     /// An attribute with a name that Linux cannot have.
     #[error(
@@ -130,11 +152,11 @@ pub enum BuildError {
     #[error("the source has more names than a volume can have inodes")]
     TooManyEntries,
     /// An owner outside every range of the map.
-    #[error("{path} belongs to {what} {id}, which no range of the owner map covers; add a range for it")]
+    #[error("{path}: no range of the owner map covers its {what} {id}; add one for it")]
     Unmapped {
         /// Path, quoted.
         path: String,
-        /// "user" or "group".
+        /// "user" or "group", perhaps of an access list.
         what: &'static str,
         /// The id.
         id: u32,

@@ -2,7 +2,7 @@
 
 use crate::tree::{NodeId, Tree, Xattr, XattrSetId};
 use crate::{BuildError, IdRange, OwnerMap, Ownership};
-use extant_format::{Acl, AclTag, InodeNumber};
+use extant_format::{Acl, AclTag, CAPABILITY_XATTR, InodeNumber, capability_root, with_capability_root};
 use std::collections::BTreeMap;
 
 /// Applies an ownership to the whole tree.
@@ -31,11 +31,10 @@ pub(crate) fn apply(tree: &mut Tree, ownership: &Ownership) -> Result<(), BuildE
                 (uid, mapped(&map.groups, gid).ok_or_else(|| unmapped("group", gid))?)
             }
         };
-        let xattrs = match (map, sets.get(&xattrs)) {
-            (None, _) => xattrs,
-            (Some(_), Some(&set)) => set,
-            (Some(map), None) => {
-                let set = mapped_acls(tree, id, xattrs, map)?;
+        let xattrs = match sets.get(&xattrs) {
+            Some(&set) => set,
+            None => {
+                let set = mapped_xattrs(tree, id, xattrs, map)?;
                 sets.insert(xattrs, set);
                 set
             }
@@ -57,38 +56,62 @@ fn some_path(tree: &Tree, id: NodeId) -> String {
     crate::quoted(&tree.any_path(id))
 }
 
-/// The set with the users and groups that its access control lists name mapped, too.
-fn mapped_acls(
+/// The set with the users and groups that its access control lists and capabilities name mapped, too. Where everything belongs
+/// to root, lists keep theirs.
+fn mapped_xattrs(
     tree: &mut Tree,
     id: NodeId,
     set: XattrSetId,
-    map: &OwnerMap,
+    map: Option<&OwnerMap>,
 ) -> Result<XattrSetId, BuildError> {
     let mut xattrs: Vec<Xattr> = tree.xattrs(set).to_vec();
     let mut changed = false;
     for xattr in &mut xattrs {
-        if !xattr.name.starts_with(b"system.posix_acl_") {
-            continue;
+        let unmapped =
+            |what, unmapped| BuildError::Unmapped { path: some_path(tree, id), what, id: unmapped };
+        let new = match map {
+            _ if *xattr.name == *CAPABILITY_XATTR => mapped_capability(&xattr.value, map),
+            Some(map) if xattr.name.starts_with(b"system.posix_acl_") => mapped_acl(&xattr.value, map),
+            _ => continue,
+        };
+        if let Some(new) = new.map_err(|(what, id)| unmapped(what, id))? {
+            xattr.value = new.into();
+            changed = true;
         }
-        // A list that is none is reported when its place on the volume is planned.
-        let Ok(acl) = Acl::parse_xattr(&xattr.value, InodeNumber(0)) else { continue };
-        // Version, then 8 bytes an entry with the id last: a checked list can be changed in place.
-        let mut value = xattr.value.to_vec();
-        for (slot, entry) in value[4..].chunks_exact_mut(8).zip(acl.entries()) {
-            let new = match entry.tag {
-                AclTag::User(id) => mapped(&map.users, id).ok_or(("user", id)),
-                AclTag::Group(id) => mapped(&map.groups, id).ok_or(("group", id)),
-                _ => continue,
-            };
-            let new = new.map_err(|(what, unmapped)| BuildError::Unmapped {
-                path: some_path(tree, id),
-                what,
-                id: unmapped,
-            })?;
-            slot[4..].copy_from_slice(&new.to_le_bytes());
-        }
-        xattr.value = value.into();
-        changed = true;
     }
     Ok(if changed { tree.intern_xattrs(xattrs) } else { set })
+}
+
+/// An id that no range holds, and what it is one of.
+type Unmapped = (&'static str, u32);
+
+/// The list with other ids. One that is none is reported when its place on the volume is planned.
+fn mapped_acl(value: &[u8], map: &OwnerMap) -> Result<Option<Vec<u8>>, Unmapped> {
+    let Ok(acl) = Acl::parse_xattr(value, InodeNumber(0)) else { return Ok(None) };
+    // Version, then 8 bytes an entry with the id last: a checked list can be changed in place.
+    let mut value = value.to_vec();
+    for (slot, entry) in value[4..].chunks_exact_mut(8).zip(acl.entries()) {
+        let new = match entry.tag {
+            AclTag::User(id) => mapped(&map.users, id).ok_or(("access list's user", id)),
+            AclTag::Group(id) => mapped(&map.groups, id).ok_or(("access list's group", id)),
+            _ => continue,
+        };
+        slot[4..].copy_from_slice(&new?.to_le_bytes());
+    }
+    Ok(Some(value))
+}
+
+/// The capabilities for the root that the one they were given for becomes; without a map that is 0.
+fn mapped_capability(value: &[u8], map: Option<&OwnerMap>) -> Result<Option<Vec<u8>>, Unmapped> {
+    let Some(old) = capability_root(value) else { return Ok(None) };
+    let new = match map {
+        None => 0,
+        Some(map) => match mapped(&map.users, old) {
+            Some(new) => new,
+            // Capabilities without a root's id are for everybody.
+            None if old == 0 => return Ok(None),
+            None => return Err(("capabilities' root user", old)),
+        },
+    };
+    Ok(with_capability_root(value, new).filter(|_| new != old))
 }

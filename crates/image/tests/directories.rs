@@ -251,7 +251,8 @@ fn large_attributes_get_inodes_of_their_own() {
         set_xattr(&path, "user.mine", &bytes.take(9000));
         set_xattr(&path, "user.small", b"s");
     }
-    build_directory(large.path(), &made.image(), VolumeOptions::default());
+    let features = FeatureChoices { ea_inode: Some(true), ..Default::default() };
+    build_directory(large.path(), &made.image(), VolumeOptions { features, ..Default::default() });
     assert_clean(&made.image());
     assert_kernel_sees(&made.image(), large.path());
 }

@@ -11,6 +11,7 @@ pub fn all() -> Vec<Workload> {
         make("overwrite", overwrite()),
         make("synchronous", synchronous()),
         make("replace", replace()),
+        make("replace by a file without a name", replace_by_link()),
         make("early reuse", early_reuse()),
         make("revoke", revoke()),
         make("orphans", orphans()),
@@ -287,6 +288,29 @@ fn replace() -> Vec<Op> {
             fsync(""),
         ]);
     }
+    ops
+}
+
+/// A file that takes another one's name once it is whole, and never has another.
+fn replace_by_link() -> Vec<Op> {
+    let over = |slot, to: &str| Op::LinkHeldOver { slot, to: to.into() };
+    let mut ops = vec![create("a"), Op::write("a", 0, 5_000, 1), fsync("a"), mkdir("d")];
+    ops.push(Op::Link { from: "a".into(), to: "other".into() });
+    for round in 0..3_u8 {
+        let tag = 2 + u32::from(round);
+        ops.extend([
+            Op::Tmpfile { slot: round, dir: if round == 1 { "d" } else { "" }.into(), mode: 0o600 },
+            Op::WriteHeld { slot: round, offset: 0, len: 6_000 + u64::from(round), tag },
+            over(round, "a"),
+            // Another name of the file itself stays.
+            over(round, "a"),
+            over(round, &format!("d/new{round}")),
+            fsync(""),
+            Op::Chmod { path: "a".into(), mode: 0o640 },
+        ]);
+    }
+    ops.extend([over(0, "other"), Op::Release { slot: 0 }, Op::Release { slot: 1 }, Op::Sync]);
+    ops.extend([over(2, "d/new0"), Op::Release { slot: 2 }, fsync("d")]);
     ops
 }
 

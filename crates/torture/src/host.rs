@@ -257,6 +257,17 @@ impl Subject for Host {
         fs::linkat(fs::CWD, from, &self.root, at(to), AtFlags::SYMLINK_FOLLOW)
     }
 
+    fn link_held_over(&mut self, slot: u8, to: &str) -> Outcome<()> {
+        let aside = format!("{to}.aside");
+        self.link_held(slot, &aside)?;
+        let renamed = fs::renameat(&self.root, at(&aside), &self.root, at(to));
+        // A rename over another name of the file leaves both.
+        match fs::unlinkat(&self.root, at(&aside), AtFlags::empty()) {
+            Err(Errno::NOENT) => renamed,
+            other => renamed.and(other),
+        }
+    }
+
     fn write_held(&mut self, slot: u8, offset: u64, data: &[u8]) -> Outcome<u64> {
         put(self.held.get(&slot).ok_or(Errno::BADF)?, offset, data)
     }

@@ -217,6 +217,11 @@ pub enum Op {
         slot: u8,
         to: String,
     },
+    /// Gives a held file a name, in place of what has it. Linux needs another name for that, and a rename.
+    LinkHeldOver {
+        slot: u8,
+        to: String,
+    },
     /// Writes to a held file.
     WriteHeld {
         slot: u8,
@@ -276,7 +281,7 @@ impl Op {
             | Self::Fsync { path }
             | Self::Fdatasync { path } => [Some(path), None],
             Self::Tmpfile { dir, .. } => [Some(dir), None],
-            Self::LinkHeld { to, .. } => [Some(to), None],
+            Self::LinkHeld { to, .. } | Self::LinkHeldOver { to, .. } => [Some(to), None],
             Self::WriteHeld { .. } | Self::Release { .. } | Self::Sync | Self::Sleep { .. } => [None, None],
         };
         two.into_iter().flatten().map(String::as_str)
@@ -346,6 +351,7 @@ impl fmt::Display for Op {
             Self::Hold { slot, path } => write!(f, "hold {slot} {}", p(path)),
             Self::Tmpfile { slot, dir, mode } => write!(f, "tmpfile {slot} {} {mode:o}", p(dir)),
             Self::LinkHeld { slot, to } => write!(f, "link-held {slot} {}", p(to)),
+            Self::LinkHeldOver { slot, to } => write!(f, "link-held-over {slot} {}", p(to)),
             Self::WriteHeld { slot, offset, len, tag } => {
                 write!(f, "write-held {slot} {offset}+{len} #{tag}")
             }

@@ -284,6 +284,11 @@ impl Subject for OurVolume {
         self.root.link_file(file, at(to)).map_err(errno)
     }
 
+    fn link_held_over(&mut self, slot: u8, to: &str) -> Outcome<()> {
+        let file = self.held.get(&slot).ok_or(Errno::BADF)?;
+        self.root.link_file_over(file, at(to)).map_err(errno)
+    }
+
     fn write_held(&mut self, slot: u8, offset: u64, data: &[u8]) -> Outcome<u64> {
         let file = self.held.get(&slot).ok_or(Errno::BADF)?;
         file.write_at(offset, data).map(|n| n as u64).map_err(errno)

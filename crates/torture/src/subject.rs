@@ -88,6 +88,7 @@ pub trait Subject {
     fn hold(&mut self, slot: u8, path: &str) -> Outcome<()>;
     fn tmpfile(&mut self, slot: u8, dir: &str, mode: u32) -> Outcome<()>;
     fn link_held(&mut self, slot: u8, to: &str) -> Outcome<()>;
+    fn link_held_over(&mut self, slot: u8, to: &str) -> Outcome<()>;
     fn write_held(&mut self, slot: u8, offset: u64, data: &[u8]) -> Outcome<u64>;
     fn release(&mut self, slot: u8) -> Outcome<()>;
     fn fsync(&mut self, path: &str) -> Outcome<()>;
@@ -148,6 +149,7 @@ pub fn apply(subject: &mut dyn Subject, op: &Op) -> Outcome<u64> {
         Op::SetProject { path, project } => subject.set_project(path, *project),
         Op::Hold { slot, path } => subject.hold(*slot, path),
         Op::Tmpfile { slot, dir, mode } => subject.tmpfile(*slot, dir, *mode),
+        Op::LinkHeldOver { slot, to } => subject.link_held_over(*slot, to),
         Op::LinkHeld { slot, to } => subject.link_held(*slot, to),
         Op::WriteHeld { slot, offset, .. } => {
             return subject.write_held(*slot, *offset, &op.data().expect("a write"));

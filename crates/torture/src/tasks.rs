@@ -358,9 +358,11 @@ impl Task {
     async fn apply(&mut self, op: &Op) -> Outcome<u64> {
         match op {
             Op::Write { .. } | Op::WriteHeld { .. } => self.write(op).await,
-            Op::Hold { .. } | Op::Tmpfile { .. } | Op::LinkHeld { .. } | Op::Release { .. } => {
-                self.held(op).await.map(|()| 0)
-            }
+            Op::Hold { .. }
+            | Op::Tmpfile { .. }
+            | Op::LinkHeld { .. }
+            | Op::LinkHeldOver { .. }
+            | Op::Release { .. } => self.held(op).await.map(|()| 0),
             op => self.names(op).await.map(|()| 0).map_err(errno),
         }
     }
@@ -400,6 +402,10 @@ impl Task {
             Op::LinkHeld { slot, to } => {
                 let file = self.held.get(slot).ok_or(Errno::BADF)?;
                 self.dir.link_file(file, at(to)).await.map_err(errno)?;
+            }
+            Op::LinkHeldOver { slot, to } => {
+                let file = self.held.get(slot).ok_or(Errno::BADF)?;
+                self.dir.link_file_over(file, at(to)).await.map_err(errno)?;
             }
             Op::Release { slot } => drop(self.held.remove(slot).ok_or(Errno::BADF)?),
             _ => return Err(Errno::INVAL),

@@ -4,6 +4,8 @@
 //! A batch opens the volume once, does its commands in order, stops at the first that fails, and closes the volume, so that
 //! the image is whole and clean either way. It succeeds only if every command and the close did.
 
+#[cfg(test)]
+mod cuts;
 mod names;
 mod put;
 mod script;
@@ -16,10 +18,11 @@ use crate::output::outln;
 use crate::session::Session;
 use clap::Parser;
 use extant::{
-    Defragmented, Dir, Error, Fallocate, FileOptions, FileType, OpenOptions, RenameMode, Volume, XattrMode,
+    Defragmented, Dir, Error, Fallocate, File, FileOptions, FileType, NewFile, OpenOptions, RenameMode,
+    Volume, XattrMode,
 };
 use extant_fs::quote;
-use names::{aside, is_same_name, join, link_over, resolved};
+use names::{directory_of, is_same_name, join, resolved};
 pub(crate) use script::words;
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
@@ -276,11 +279,19 @@ impl<'a> Edit<'a> {
                 };
                 self.at(&args.name, |root, path| {
                     if args.symbolic {
-                        let leads_to = names::beside(path, &from);
-                        return link(root, &leads_to, path, args.force, |name| root.symlink(&from, name));
+                        if !args.force {
+                            return root.symlink(&from, path);
+                        }
+                        check_not_itself(root, &names::beside(path, &from), path)?;
+                        let new = NewFile::Symlink(&from);
+                        return root.unnamed(directory_of(path), new, 0o777)?.link_over(root, path);
                     }
                     let path = self.inside(path, &from);
-                    link(root, &from, &path, args.force, |name| root.hard_link(&from, name))
+                    if !args.force {
+                        return root.hard_link(&from, &path);
+                    }
+                    check_not_itself(root, &from, &path)?;
+                    root.inode(&from)?.link_over(root, &path)
                 })
             }
             EditCommand::Chmod(args) => self.below(&args.paths, args.recursive, |root, path| {
@@ -304,33 +315,16 @@ impl<'a> Edit<'a> {
                 args.remove.iter().try_for_each(|name| root.remove_xattr(path, name.as_bytes()))
             }),
             EditCommand::Truncate(args) => self.each(&args.paths, |root, path| {
-                let mut options = FileOptions::new();
-                options.write(true).create(!args.no_create).mode(0o644);
-                let path = resolved(root, path)?;
-                let is_new = !root.try_exists(&path)?;
-                let file = match root.open_with(&path, &options) {
-                    Err(Error::NotFound(_)) if args.no_create => return Ok(()),
-                    opened => opened?,
-                };
-                file.set_len(args.size).inspect_err(|_| {
-                    if is_new {
-                        // The error that is reported is the first.
-                        let _ = root.remove_file(&path);
+                change_file(root, path, !args.no_create, |file| file.set_len(args.size)).or_else(|error| {
+                    match error {
+                        Error::NotFound(_) if args.no_create => Ok(()),
+                        error => Err(error),
                     }
                 })
             }),
             EditCommand::Fallocate(args) => self.each(&args.paths, |root, path| {
                 let creates = matches!(args.mode(), Fallocate::Allocate { .. });
-                let path = resolved(root, path)?;
-                let is_new = !root.try_exists(&path)?;
-                let file =
-                    root.open_with(&path, FileOptions::new().write(true).create(creates).mode(0o644))?;
-                file.fallocate(args.mode(), args.offset, args.length).inspect_err(|_| {
-                    if is_new {
-                        // The error that is reported is the first.
-                        let _ = root.remove_file(&path);
-                    }
-                })
+                change_file(root, path, creates, |file| file.fallocate(args.mode(), args.offset, args.length))
             }),
             EditCommand::Copy(args) => {
                 let (target, sources) = args.paths.split_last().expect("clap wants two");
@@ -399,13 +393,32 @@ fn rename(root: &Dir, from: &[u8], to: &[u8], mode: RenameMode) -> Result<(), Er
     root.rename_with(from, to, mode)
 }
 
-/// Copies a file under a temporary name, and renames the copy once it is whole.
+/// Has `change` change a file, or, with `creates`, make something of a new one, which gets its name only then.
+fn change_file(
+    root: &Dir,
+    path: &[u8],
+    creates: bool,
+    change: impl FnOnce(&File) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let path = resolved(root, path)?;
+    let mut options = FileOptions::new();
+    options.write(true);
+    if !creates || root.try_exists(&path)? {
+        return change(&root.open_with(&path, &options)?);
+    }
+    let new = root.unnamed(directory_of(&path), NewFile::Regular, 0o644)?;
+    change(&new.open(&options)?)?;
+    new.link(root, &path)
+}
+
+/// Copies a file, and gives the copy the name once it is whole.
 fn copy(root: &Dir, from: &[u8], to: &[u8]) -> Result<(), Error> {
     let to = resolved(root, to)?;
-    let source = root.metadata(from)?;
+    let source = root.open(from)?;
+    let metadata = source.metadata()?;
     if let Ok(there) = root.symlink_metadata(&to) {
         match there.file_type() {
-            _ if there.inode() == source.inode() => {
+            _ if there.inode() == metadata.inode() => {
                 return Err(Error::Invalid(format!("{}: a copy of the file to itself", quote(&to))));
             }
             FileType::Dir => return Err(Error::IsADirectory(quote(&to))),
@@ -413,32 +426,25 @@ fn copy(root: &Dir, from: &[u8], to: &[u8]) -> Result<(), Error> {
             _ => return Err(Error::Special(quote(&to))),
         }
     }
-    let mut options = FileOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    let (_, temporary) = aside(&to, |name| root.open_with(name, &options).map(drop))?;
-    let copied = root.copy(from, &temporary).and_then(|_| root.rename(&temporary, &to));
-    if copied.is_err() {
-        // The error that is reported is the first.
-        let _ = root.remove_file(&temporary);
+    let new = root.unnamed(directory_of(&to), NewFile::Regular, 0o600)?;
+    let file = new.open(FileOptions::new().write(true))?;
+    let (len, mut done) = (source.len(), 0);
+    while done < len {
+        match source.copy_range(done, &file, done, len - done)? {
+            0 => break,
+            copied => done += copied,
+        }
     }
-    copied
+    new.set_mode(metadata.mode() & 0o7777)?;
+    new.link_over(root, &to)
 }
 
-/// Has `make` make a link at `path` that leads to `target`; with `force`, in place of what is there.
-fn link(
-    root: &Dir,
-    target: &[u8],
-    path: &[u8],
-    force: bool,
-    make: impl Fn(&[u8]) -> Result<(), Error>,
-) -> Result<(), Error> {
-    if !force {
-        return make(path);
+/// Fails where a link at `path` that leads to `target` would take the place of that.
+fn check_not_itself(root: &Dir, target: &[u8], path: &[u8]) -> Result<(), Error> {
+    match root.symlink_metadata(path).is_ok() && is_same_name(root, target, path) {
+        true => Err(Error::Invalid("the link and the file that it leads to are the same".into())),
+        false => Ok(()),
     }
-    if root.symlink_metadata(path).is_ok() && is_same_name(root, target, path) {
-        return Err(Error::Invalid("the link and the file that it leads to are the same".into()));
-    }
-    link_over(root, path, make)
 }
 
 /// The value that an argument stands for: bytes in hexadecimal behind 0x or in base64 behind 0s, as setfattr has them, or those

@@ -1,32 +1,33 @@
 //! Copies of the host's files into a volume.
 
 use super::Edit;
-use super::names::{aside, join, link_over, resolved};
+use super::names::{directory_of, find_resolved, join, resolved};
 use crate::edit_args::PutArgs;
 use crate::failure::Failure;
 use crate::image_path::ImagePath;
-use extant::{Error, File, FileOptions, Special, Time, XattrMode};
+use extant::{Error, FileOptions, FileType, Inode, NewFile, Special, Time, XattrMode};
+use extant_format::{CAPABILITY_XATTR, with_capability_root};
 use extant_fs::quote;
 use extant_image::Note;
 use rustix::fs::{major, minor};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes read from the host at a time.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Zeroes that become a hole.
-const HOLE_BYTES: usize = 64 << 10;
 
 impl Edit<'_> {
     pub(super) fn put(&self, args: &PutArgs) -> Result<(), Failure> {
         let (target, sources) = args.paths.split_last().expect("clap wants two");
         self.wants_dir(sources, target)?;
         let target = self.place(target);
-        let mut put = Put { edit: self, args, links: BTreeMap::new(), clamped: None };
+        let mut put = Put { edit: self, args, links: BTreeMap::new(), clamped: None, chunk: Vec::new() };
         for source in sources {
             let path = self.inside(&target.path, source.as_bytes());
             let mut source = Path::new(source).to_owned();
@@ -52,6 +53,8 @@ struct Put<'a> {
     links: BTreeMap<(u64, u64), Vec<u8>>,
     /// The first file whose times the volume cannot store, quoted, and how many there are.
     clamped: Option<(String, u64)>,
+    /// For contents.
+    chunk: Vec<u8>,
 }
 
 impl Put<'_> {
@@ -90,11 +93,15 @@ impl Put<'_> {
                 let below = ImagePath { image: target.image.clone(), path: join(&target.path, name) };
                 todo.push((path, below));
             }
-            self.attributes(&source, &target, &target.path, &metadata)?;
+            let inode = self.edit.root.inode(&target.path).map_err(|error| Failure::at(&target, error))?;
+            self.attributes(&source, &target, &inode, &metadata)?;
             self.count_clamped(&target, &metadata)?;
             dirs.push((target, metadata));
         }
-        dirs.iter().rev().try_for_each(|(target, metadata)| self.times(target, &target.path, metadata))
+        dirs.iter().rev().try_for_each(|(target, metadata)| {
+            let inode = self.edit.root.inode(&target.path).map_err(|error| Failure::at(target, error))?;
+            self.times(target, &inode, metadata)
+        })
     }
 
     fn file(&mut self, source: &Path, target: &ImagePath, metadata: &Metadata) -> Result<(), Failure> {
@@ -102,173 +109,139 @@ impl Put<'_> {
         let failed = |error| Failure::at(target, error);
         let kind = metadata.file_type();
         // As cp: contents go to what a symbolic link leads to, and everything else replaces the link.
-        let followed = match kind.is_file() {
-            true => resolved(root, &target.path).map_err(failed)?,
-            false => target.path.clone(),
+        let (path, there) = match kind.is_file() {
+            true => find_resolved(root, &target.path).map_err(failed)?,
+            false => (target.path.clone(), root.symlink_metadata(&target.path).ok()),
         };
-        let target = &ImagePath { image: target.image.clone(), path: followed };
+        let target = &ImagePath { image: target.image.clone(), path };
         let path = &target.path;
         let failed = |error| Failure::at(target, error);
         if metadata.nlink() > 1 {
             match self.links.get(&(metadata.dev(), metadata.ino())) {
                 Some(first) => {
-                    return link_over(root, path, |name| root.hard_link(first, name)).map_err(failed);
+                    let linked = root.inode(first).and_then(|first| first.link_over(root, path));
+                    return linked.map_err(failed);
                 }
                 None => {
                     self.links.insert((metadata.dev(), metadata.ino()), path.clone());
                 }
             }
         }
+        match there.map(|there| there.file_type()) {
+            Some(FileType::Dir) => return Err(failed(Error::IsADirectory(quote(path)))),
+            Some(there) if kind.is_file() && there != FileType::File => {
+                return Err(failed(Error::Special(quote(path))));
+            }
+            _ => {}
+        }
         self.count_clamped(target, metadata)?;
-        if kind.is_file() {
-            return self.regular(source, target, metadata);
-        }
-        let mode = metadata.mode() & 0o7777;
         let device = (major(metadata.rdev()), minor(metadata.rdev()));
-        if kind.is_symlink() {
-            let link = fs::read_link(source).map_err(|error| Failure::host(source, error))?;
-            let link = link.as_os_str().as_bytes();
-            return self.whole(source, target, metadata, |name| root.symlink(link, name), |()| Ok(()));
-        }
-        let special = if kind.is_fifo() {
-            Special::Fifo
-        } else if kind.is_socket() {
-            Special::Socket
-        } else if kind.is_char_device() {
-            Special::Char(device.0, device.1)
+        let link;
+        let new = if kind.is_file() {
+            NewFile::Regular
+        } else if kind.is_symlink() {
+            link = fs::read_link(source).map_err(|error| Failure::host(source, error))?;
+            NewFile::Symlink(link.as_os_str().as_bytes())
         } else {
-            Special::Block(device.0, device.1)
+            NewFile::Special(if kind.is_fifo() {
+                Special::Fifo
+            } else if kind.is_socket() {
+                Special::Socket
+            } else if kind.is_char_device() {
+                Special::Char(device.0, device.1)
+            } else {
+                Special::Block(device.0, device.1)
+            })
         };
-        let make = |name: &[u8]| root.create_special(name, special, mode);
-        self.whole(source, target, metadata, make, |()| Ok(()))
+        // It gets its name once all of it is there: a failure, or a power cut, leaves what has the name.
+        let made = root.unnamed(directory_of(path), new, 0o600).map_err(failed)?;
+        if new == NewFile::Regular {
+            self.contents(source, &made, target, metadata)?;
+        }
+        self.attributes(source, target, &made, metadata)?;
+        self.times(target, &made, metadata)?;
+        made.link_over(root, path).map_err(failed)
     }
 
-    fn regular(&self, source: &Path, target: &ImagePath, metadata: &Metadata) -> Result<(), Failure> {
-        let root = &self.edit.root;
-        if let Ok(found) = root.symlink_metadata(&target.path)
-            && !found.is_file()
-            && !found.is_dir()
-        {
-            return Err(Failure::at(target, Error::Special(quote(&target.path))));
-        }
-        let mut options = FileOptions::new();
-        options.write(true).create_new(true).mode(0o600);
-        let make = |name: &[u8]| root.open_with(name, &options);
-        self.whole(source, target, metadata, make, |file| self.contents(source, file, target, metadata))
-    }
-
-    /// Has `make` make a file of the volume and `fill` fill it, under a temporary name beside that of `target` until all of
-    /// it is there, so that a failure leaves what has the name.
-    fn whole<T>(
-        &self,
-        source: &Path,
-        target: &ImagePath,
-        metadata: &Metadata,
-        make: impl FnMut(&[u8]) -> Result<T, Error>,
-        fill: impl FnOnce(&T) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let root = &self.edit.root;
-        let failed = |error| Failure::at(target, error);
-        if root.symlink_metadata(&target.path).is_ok_and(|found| found.is_dir()) {
-            return Err(failed(Error::IsADirectory(quote(&target.path))));
-        }
-        let (made, temporary) = aside(&target.path, make).map_err(failed)?;
-        let done = fill(&made)
-            .and_then(|()| self.attributes(source, target, &temporary, metadata))
-            .and_then(|()| self.times(target, &temporary, metadata))
-            .and_then(|()| root.rename(&temporary, &target.path).map_err(failed));
-        drop(made);
-        if done.is_err() {
-            // The error that is reported is the first.
-            let _ = root.remove_file(&temporary);
-        }
-        done
-    }
-
+    /// Copies a file's data; where the host's file has holes, so has the volume's.
     fn contents(
-        &self,
+        &mut self,
         source: &Path,
-        file: &File,
+        made: &Inode,
         target: &ImagePath,
         metadata: &Metadata,
     ) -> Result<(), Failure> {
         let read = |error| Failure::host(source, error);
         let failed = |error| Failure::at(target, error);
         let from = fs::File::open(source).map_err(read)?;
-        let mut chunk = vec![0; CHUNK_BYTES];
-        let mut at = 0;
+        let file = made.open(FileOptions::new().write(true)).map_err(failed)?;
+        let chunk = &mut self.chunk;
+        chunk.resize(CHUNK_BYTES, 0);
+        let mut data = next_data(&from, 0, metadata.len()).map_err(read)?;
+        let mut unplaced = 0;
         loop {
-            // Chunks begin on multiples of their length, wherever data do.
-            at = next_data(&from, at, metadata.len()).map_err(read)?;
-            let n = match from.read_at(&mut chunk, at) {
-                Ok(0) => break,
+            if data.is_empty() {
+                data = next_data(&from, data.end, metadata.len()).map_err(read)?;
+            }
+            let wanted = CHUNK_BYTES.min(usize::try_from(data.end - data.start).unwrap_or(usize::MAX));
+            let n = match from.read_at(&mut chunk[..wanted], data.start) {
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(read(error)),
             };
-            for (skip, piece) in (0..).step_by(HOLE_BYTES).zip(chunk[..n].chunks(HOLE_BYTES)) {
-                if piece.iter().any(|&byte| byte != 0) {
-                    file.write_all_at(at + skip, piece).map_err(failed)?;
-                }
+            file.write_all_at(data.start, &chunk[..n]).map_err(failed)?;
+            data.start += n as u64;
+            unplaced += n;
+            // Before the cache comes to it by itself: the same files get the same places.
+            if unplaced >= CHUNK_BYTES || n == 0 {
+                file.write_back().map_err(failed)?;
+                unplaced = 0;
             }
-            // Written chunk by chunk, before the cache comes to it by itself: the same files get the same places.
-            file.write_back().map_err(failed)?;
-            at += n as u64;
+            if n == 0 {
+                break;
+            }
         }
-        if file.len() < at {
-            file.set_len(at).map_err(failed)?;
+        if file.len() < data.start {
+            file.set_len(data.start).map_err(failed)?;
         }
         Ok(())
     }
 
-    /// Owner and extended attributes of what has the name `path`, for now, and is to be `target`. The owner comes before the
-    /// mode's set-ID bits, which it takes away.
+    /// Owner and extended attributes of `made`, which is or is to be `target`. The owner comes before the mode's set-ID bits,
+    /// which it takes away.
     fn attributes(
         &self,
         source: &Path,
         target: &ImagePath,
-        path: &[u8],
+        made: &Inode,
         metadata: &Metadata,
     ) -> Result<(), Failure> {
-        let root = &self.edit.root;
         let failed = |error| Failure::at(target, error);
         let (uid, gid) = if self.args.all_root { (0, 0) } else { (metadata.uid(), metadata.gid()) };
-        root.set_owner(path, Some(uid), Some(gid)).map_err(failed)?;
+        made.set_owner(Some(uid), Some(gid)).map_err(failed)?;
         let xattrs = xattrs(source).map_err(|error| Failure::host(source, error))?;
         // A directory that was there, or the one around it, had an access list, which would let others in.
-        for name in root.xattrs(path).map_err(failed)? {
+        for name in made.xattrs().map_err(failed)? {
             if !xattrs.iter().any(|(kept, _)| *kept == name) {
-                root.remove_xattr(path, name).map_err(failed)?;
+                made.remove_xattr(name).map_err(failed)?;
             }
         }
         if !metadata.is_symlink() {
-            root.set_mode(path, metadata.mode() & 0o7777).map_err(failed)?;
+            made.set_mode(metadata.mode() & 0o7777).map_err(failed)?;
         }
-        for (name, value) in xattrs {
-            root.set_xattr(path, &name, &value, XattrMode::Any).map_err(|error| match error {
-                Error::NoSpace => self.no_room(target, &name, value.len()),
-                error => failed(error),
-            })?;
+        for (name, mut value) in xattrs {
+            if self.args.all_root && name == CAPABILITY_XATTR {
+                value = with_capability_root(&value, 0).unwrap_or(value);
+            }
+            made.set_xattr(&name, &value, XattrMode::Any).map_err(failed)?;
         }
         Ok(())
     }
 
-    /// The failure of an attribute that found no room.
-    fn no_room(&self, target: &ImagePath, name: &[u8], bytes: usize) -> Failure {
-        let block = self.edit.volume.statfs().block_bytes;
-        let told = format!(
-            "{}: no room for attribute {} of {bytes} bytes: a file's attributes fit its inode and one block of \
-             {block} bytes",
-            target.quoted(),
-            quote(name),
-        );
-        Failure::Named { told, error: Error::NoSpace }
-    }
-
-    fn times(&self, target: &ImagePath, path: &[u8], metadata: &Metadata) -> Result<(), Failure> {
+    fn times(&self, target: &ImagePath, made: &Inode, metadata: &Metadata) -> Result<(), Failure> {
         let modified = modified(metadata)?;
         // Reading the source changes its time of access: the time of change stands for it, so that copies are alike.
-        let done = self.edit.root.set_times(path, Some(modified), Some(modified));
+        let done = made.set_times(Some(modified), Some(modified));
         done.map_err(|error| Failure::at(target, error))
     }
 
@@ -291,14 +264,20 @@ fn modified(metadata: &Metadata) -> Result<Time, Failure> {
     })
 }
 
-/// Where data come at or after byte `at` of a file of `len` bytes; in whole chunks, and `len` if there are none. A file system
-/// that does not tell has data everywhere.
-fn next_data(file: &fs::File, at: u64, len: u64) -> io::Result<u64> {
-    use rustix::io::Errno;
-    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
-        Ok(data) => Ok((data / CHUNK_BYTES as u64 * CHUNK_BYTES as u64).max(at)),
-        Err(Errno::NXIO) => Ok(at.max(len)),
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(at),
+/// The data that come next, at or after byte `at` of a file of `len` bytes. What lies behind the length that was told counts as
+/// data, and so does a file whose file system does not tell.
+fn next_data(file: &fs::File, at: u64, len: u64) -> io::Result<Range<u64>> {
+    use rustix::fs::{SeekFrom, seek};
+    let start = match seek(file, SeekFrom::Data(at)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(at.max(len)..u64::MAX),
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(at..u64::MAX),
+        Err(error) => return Err(error.into()),
+    };
+    match seek(file, SeekFrom::Hole(start)) {
+        // A hole that was punched meanwhile.
+        Ok(end) => Ok(start..end.max(start + 1)),
+        Err(Errno::NXIO) => Ok(start..u64::MAX),
         Err(error) => Err(error.into()),
     }
 }
@@ -306,18 +285,32 @@ fn next_data(file: &fs::File, at: u64, len: u64) -> io::Result<u64> {
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn xattrs(source: &Path) -> io::Result<Xattrs> {
-    let mut names = vec![0_u8; 64 << 10];
-    let len = match rustix::fs::llistxattr(source, &mut names) {
-        Err(rustix::io::Errno::NOTSUP) => return Ok(Vec::new()),
-        other => other?,
+    let names = match read_xattr(|names| rustix::fs::llistxattr(source, names)) {
+        Err(Errno::NOTSUP) => return Ok(Vec::new()),
+        names => names?,
     };
     let mut all = Vec::new();
-    for name in names[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
-        let mut value = vec![0_u8; 64 << 10];
-        let len = rustix::fs::lgetxattr(source, name, &mut value)?;
-        value.truncate(len);
+    for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        let value = read_xattr(|value| rustix::fs::lgetxattr(source, name, value))?;
         all.push((name.to_vec(), value));
     }
     all.sort();
     Ok(all)
+}
+
+/// A list of names or a value, which is short for most files.
+fn read_xattr(get: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    /// The longest that Linux hands out.
+    const MOST: usize = 64 << 10;
+    let mut small = [0; 256];
+    match get(&mut small) {
+        Ok(len) => Ok(small[..len].to_vec()),
+        Err(Errno::RANGE) => {
+            let mut large = vec![0; MOST];
+            let len = get(&mut large)?;
+            large.truncate(len);
+            Ok(large)
+        }
+        Err(error) => Err(error),
+    }
 }

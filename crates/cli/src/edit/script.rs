@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-/// Splits a line into words. Blanks part words; `'…'` keeps everything, `"…"` and `\` the next character; `#` at the
-/// beginning of a word ends the line.
+/// Splits a line into words. Blanks part words; `'…'` keeps everything, `"…"` and `\` the next character; `$'…'` has the
+/// escapes of POSIX for bytes that cannot be typed; `#` at the beginning of a word ends the line.
 ///
 /// # Errors
-/// A quotation that does not end.
+/// A quotation that does not end, or an escape that means nothing.
 pub(crate) fn words(line: &[u8]) -> Result<Vec<OsString>, &'static str> {
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;
@@ -29,6 +29,10 @@ pub(crate) fn words(line: &[u8]) -> Result<Vec<OsString>, &'static str> {
                     }
                 }
             }
+            b'$' if bytes.clone().next() == Some(b'\'') => {
+                bytes.next();
+                escaped(&mut bytes, word.get_or_insert_default())?;
+            }
             b'"' => {
                 let word = word.get_or_insert_default();
                 loop {
@@ -46,6 +50,46 @@ pub(crate) fn words(line: &[u8]) -> Result<Vec<OsString>, &'static str> {
     Ok(words.into_iter().map(OsString::from_vec).collect())
 }
 
+/// Reads what follows `$'`, to its end.
+fn escaped(bytes: &mut (impl Iterator<Item = u8> + Clone), word: &mut Vec<u8>) -> Result<(), &'static str> {
+    const ENDLESS: &str = "a quotation that does not end";
+    loop {
+        let byte = match bytes.next().ok_or(ENDLESS)? {
+            b'\'' => return Ok(()),
+            b'\\' => match bytes.next().ok_or(ENDLESS)? {
+                byte @ (b'\\' | b'\'' | b'"') => byte,
+                b'a' => 0x07,
+                b'b' => 0x08,
+                b'e' => 0x1b,
+                b'f' => 0x0c,
+                b'n' => b'\n',
+                b'r' => b'\r',
+                b't' => b'\t',
+                b'v' => 0x0b,
+                b'x' => number(bytes, 16, 2, 0).ok_or("\\x without hexadecimal digits")?,
+                digit @ b'0'..=b'7' => {
+                    number(bytes, 8, 2, u32::from(digit - b'0')).ok_or("a byte beyond \\377")?
+                }
+                _ => return Err("a backslash that means nothing within $'…'"),
+            },
+            byte => byte,
+        };
+        word.push(byte);
+    }
+}
+
+/// The byte that digits of a base make, at most so many of them behind those that made `value`; `None` for none at all, and for
+/// more than a byte.
+fn number(bytes: &mut (impl Iterator<Item = u8> + Clone), base: u32, most: usize, value: u32) -> Option<u8> {
+    let digits: Vec<u32> =
+        bytes.clone().map_while(|byte| char::from(byte).to_digit(base)).take(most).collect();
+    if digits.is_empty() && base == 16 {
+        return None;
+    }
+    bytes.by_ref().take(digits.len()).for_each(drop);
+    u8::try_from(digits.iter().fold(value, |value, digit| value * base + digit)).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +104,16 @@ mod tests {
         assert_eq!(split(r#"'a b' "c d" e\ f '' "\"""#), ["a b", "c d", "e f", "", "\""]);
         assert_eq!(split("mkdir /a#b # and not this"), ["mkdir", "/a#b"]);
         assert_eq!(split("# nothing"), [""; 0]);
+        let bytes = |line: &str| {
+            let words: Vec<Vec<u8>> =
+                words(line.as_bytes()).unwrap().into_iter().map(OsString::into_vec).collect();
+            words.join(&b'|')
+        };
+        assert_eq!(bytes(r"$'a\x1b]0;\e\007\xffz\'\\ b\n'"), b"a\x1b]0;\x1b\x07\xffz'\\ b\n");
+        assert_eq!(bytes(r"$'\0014\x4g' $ $x a$'b'c"), b"\x014\x04g|$|$x|abc");
+        for wrong in [r"$'a", r"$'\", r"$'\x'", r"$'\q'", r"$'\777'"] {
+            assert!(words(wrong.as_bytes()).is_err(), "{wrong}");
+        }
         assert!(words(b"'a").is_err() && words(b"\"a").is_err() && words(b"a\\").is_err());
     }
 }

@@ -5,7 +5,7 @@ use super::arguments::ShellLine;
 use super::history::{self, History};
 use clap::CommandFactory;
 use extant_format::FileKind;
-use extant_fs::{Follow, Volume};
+use extant_fs::{Follow, Volume, printable, quote};
 use extant_rt::Rt;
 use rustyline::completion::{Completer, Pair};
 use rustyline::error::ReadlineError;
@@ -14,7 +14,9 @@ use rustyline::hint::Hinter;
 use rustyline::history::{History as _, MemHistory};
 use rustyline::validate::Validator;
 use rustyline::{CompletionType, Config, Context, Editor, Helper};
+use std::borrow::Cow;
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 /// Names that one completion offers at most.
@@ -101,15 +103,15 @@ impl Completer for Names {
         if matches!(command.as_str(), "put" | "get") {
             names.extend(of_host(dir));
         }
-        names.retain(|(name, _)| name.starts_with(prefix));
+        names.retain(|(name, _)| name.starts_with(prefix.as_bytes()));
         names.sort();
         names.dedup();
         names.truncate(NAMES_MAX);
-        let pair = |(name, is_dir): (String, bool)| {
+        let pair = |(name, is_dir): (Vec<u8>, bool)| {
             let end = if is_dir { "/" } else { " " };
             Pair {
-                display: format!("{name}{}", end.trim_end()),
-                replacement: escaped(&format!("{dir}{name}")) + end,
+                display: quote(&name) + end.trim_end(),
+                replacement: escaped(&[dir.as_bytes(), &name].concat()) + end,
             }
         };
         Ok((begin, names.into_iter().map(pair).collect()))
@@ -118,7 +120,7 @@ impl Completer for Names {
 
 impl Names {
     /// The names in a directory of the volume, and whether they are directories; none where it cannot be read.
-    fn of_volume(&self, dir: &str) -> Vec<(String, bool)> {
+    fn of_volume(&self, dir: &str) -> Vec<(Vec<u8>, bool)> {
         let path = absolute(&self.directory, dir.as_bytes());
         let listed = self.rt.block_on(async {
             let dir = self.volume.resolve(&path, Follow::Yes).await?;
@@ -128,21 +130,18 @@ impl Names {
             Ok(Ok(items)) => items,
             _ => return Vec::new(),
         };
-        let name = |item: extant_fs::DirItem| {
-            Some((String::from_utf8(item.name).ok()?, item.kind == Some(FileKind::Directory)))
-        };
-        items.into_iter().filter_map(name).collect()
+        items.into_iter().map(|item| (item.name, item.kind == Some(FileKind::Directory))).collect()
     }
 }
 
 /// As [`Names::of_volume`], of the host.
-fn of_host(dir: &str) -> Vec<(String, bool)> {
+fn of_host(dir: &str) -> Vec<(Vec<u8>, bool)> {
     let Ok(entries) = std::fs::read_dir(if dir.is_empty() { Path::new(".") } else { Path::new(dir) }) else {
         return Vec::new();
     };
     let name = |entry: io::Result<std::fs::DirEntry>| {
         let entry = entry.ok()?;
-        Some((entry.file_name().into_string().ok()?, entry.path().is_dir()))
+        Some((entry.file_name().into_vec(), entry.path().is_dir()))
     };
     entries.filter_map(name).collect()
 }
@@ -181,16 +180,43 @@ impl Word {
     }
 }
 
-/// A word as it is typed: characters that mean something have backslashes.
-fn escaped(word: &str) -> String {
-    let mut text = String::with_capacity(word.len());
-    for c in word.chars() {
-        if matches!(c, ' ' | '\t' | '\\' | '\'' | '"' | '#') {
+/// A word as it is typed: characters that mean something have backslashes. One that a terminal would not show as it is, or might
+/// obey, is in `$'…'`.
+fn escaped(word: &[u8]) -> String {
+    let plain = std::str::from_utf8(word).ok().filter(|text| text.chars().all(is_typed));
+    let Some(plain) = plain else { return in_quotes(word) };
+    let mut text = String::with_capacity(plain.len());
+    for c in plain.chars() {
+        if matches!(c, ' ' | '\\' | '\'' | '"' | '#' | '$') {
             text.push('\\');
         }
         text.push(c);
     }
     text
+}
+
+fn in_quotes(word: &[u8]) -> String {
+    let mut text = String::from("$'");
+    for chunk in word.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' | '\'' => text.extend(['\\', c]),
+                c if is_typed(c) => text.push(c),
+                c => push_bytes(&mut text, c.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        push_bytes(&mut text, chunk.invalid());
+    }
+    text + "'"
+}
+
+fn push_bytes(text: &mut String, bytes: &[u8]) {
+    bytes.iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+}
+
+/// Whether a character stands for itself at a prompt.
+fn is_typed(c: char) -> bool {
+    c != '\n' && matches!(printable(c.encode_utf8(&mut [0; 4])), Cow::Borrowed(_))
 }
 
 impl Helper for Names {}
@@ -216,7 +242,18 @@ mod tests {
         assert_eq!(word("ls "), Some((3, String::new(), first.clone())));
         assert_eq!(word("ls -l a\\ b"), Some((6, "a b".into(), first)));
         assert_eq!(word("ls 'a"), None);
-        assert_eq!(escaped("a b#"), "a\\ b\\#");
+        assert_eq!(escaped(b"a b#$"), "a\\ b\\#\\$");
+    }
+
+    #[test]
+    fn a_name_that_a_terminal_might_obey_is_completed_as_its_escapes() {
+        for name in [&b"\x1b]0;x\x07"[..], b"a\nb'\\", b"\xff\xfe z", "\u{9b}31m\u{202e}é".as_bytes()] {
+            let text = escaped(name);
+            assert!(text.starts_with("$'") && text.chars().all(is_typed), "{text:?}");
+            let words = crate::edit::words(text.as_bytes()).unwrap();
+            assert_eq!(words, [std::ffi::OsString::from_vec(name.to_vec())], "{text}");
+        }
+        assert_eq!(escaped("é\x1b".as_bytes()), "$'é\\x1b'");
     }
 
     #[test]
@@ -229,6 +266,8 @@ mod tests {
         let write = extant::Volume::open(&image, &extant::OpenOptions::new().write(true)).unwrap();
         write.root().create_dir_all("etc/init d").unwrap();
         write.root().write("etc/issue", "").unwrap();
+        write.root().create_dir("odd").unwrap();
+        write.root().write(b"odd/\x1b]0;x\x07\n\xff", "").unwrap();
         write.close().unwrap();
         let device = Arc::new(MemDevice::from_bytes(std::fs::read(&image).unwrap()));
         let volume = rt.block_on(Volume::open(device, Default::default())).unwrap().unwrap();
@@ -242,5 +281,8 @@ mod tests {
         assert_eq!(complete("ls i"), (3, vec!["init\\ d/".to_owned(), "issue ".into()]));
         assert_eq!(complete("cat /etc/is"), (4, vec!["/etc/issue ".to_owned()]));
         assert_eq!(complete("cat /none/"), (4, vec![]));
+        let (_, found) = names.complete("ls /odd/", 8, &Context::new(&history)).unwrap();
+        assert_eq!(found[0].replacement, r"$'/odd/\x1b]0;x\x07\x0a\xff' ");
+        assert_eq!(found[0].display, r"\u{1b}]0;x\u{7}\n\xff");
     }
 }

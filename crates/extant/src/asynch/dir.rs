@@ -4,8 +4,8 @@ use super::path::{LINKS_MAX, NameAt, place, resolve};
 use super::{File, Walk};
 use crate::sys::{Node, Sys};
 use crate::{
-    Acl, AclKind, DirEntry, Error, FileOptions, FileType, InodeFlags, Metadata, RenameMode, Result, Special,
-    Time, XattrMode,
+    Acl, AclKind, DirEntry, Error, FileOptions, FileType, InodeFlags, Metadata, NewFile, RenameMode, Result,
+    Special, Time, XattrMode,
 };
 use extant_fs::quote;
 
@@ -104,7 +104,7 @@ impl Dir {
     }
 
     /// Where a name that is no directory's can be made: not before a final slash.
-    async fn new_name<'a>(&self, path: &'a [u8]) -> Result<NameAt<'a>> {
+    pub(super) async fn new_name<'a>(&self, path: &'a [u8]) -> Result<NameAt<'a>> {
         let place = place(&self.sys, &self.node, path).await?;
         match place.wants_dir {
             false => Ok(place),
@@ -280,9 +280,7 @@ impl Dir {
     /// # Errors
     /// The new name exists; the file is a directory, or has as many links as an inode can have.
     pub async fn hard_link(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
-        let node = resolve(&self.sys, &self.node, from.as_ref(), false).await?;
-        let place = self.new_name(to.as_ref()).await?;
-        self.sys.link(&node, &place.dir, place.name).await
+        self.inode(from).await?.link(self, to).await
     }
 
     /// Gives a file that has none a name, or any open file another one.
@@ -562,7 +560,7 @@ impl Dir {
     /// # Errors
     /// As [`Dir::create`].
     pub async fn tempfile(&self, mode: u32) -> Result<File> {
-        let node = self.sys.tempfile(&self.node, mode).await?;
+        let node = self.sys.unnamed(&self.node, NewFile::Regular, mode).await?;
         self.sys.open_file(&node, FileOptions::new().read(true).write(true), true).await.map(File::new)
     }
 

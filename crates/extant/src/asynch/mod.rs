@@ -32,6 +32,7 @@
 
 mod dir;
 mod file;
+mod inode;
 mod path;
 mod volume;
 mod walk;
@@ -39,5 +40,6 @@ mod walk;
 pub use crate::metadata::DirEntry;
 pub use dir::Dir;
 pub use file::File;
+pub use inode::Inode;
 pub use volume::Volume;
 pub use walk::Walk;

@@ -123,6 +123,6 @@ impl Shared {
     fn no_inodes(&self) -> Error {
         let has_lost = self.inodes.lock().lost() > 0;
         let why = self.unusable.lock().inodes.clone().filter(|_| has_lost);
-        why.unwrap_or(Error::NoSpace)
+        why.unwrap_or(Error::NoInodes)
     }
 }

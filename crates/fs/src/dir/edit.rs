@@ -232,7 +232,7 @@ pub(crate) fn insert(
             path.add_leaf(shape, blocks, FileBlock(high.0 + 1), halves.hash, high);
             Ok(false)
         }
-        Gap::Full => Err(Error::NoSpace),
+        Gap::Full => Err(shape.full()),
     }
 }
 

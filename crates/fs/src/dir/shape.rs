@@ -91,6 +91,26 @@ impl Shape {
         if by_size < 1 << 28 { by_size } else { 1 << 28 }
     }
 
+    /// The failure of a name in a directory that cannot grow.
+    pub(crate) fn full(&self) -> Error {
+        let (dir, bytes) = (self.dir, self.block_bytes);
+        Error::DirectoryFull(match (self.tree, self.large_dir) {
+            (true, false) => format!(
+                "the index of directory inode {dir} is full: with blocks of {bytes} bytes and without the feature large_dir it \
+                 takes no more names (tune2fs -O large_dir adds that, but GRUB and Linux before 4.13 cannot read such a volume)"
+            ),
+            (true, true) => {
+                format!(
+                    "the index of directory inode {dir} is full: with blocks of {bytes} bytes it takes no more names"
+                )
+            }
+            (false, _) => format!(
+                "directory inode {dir} is full: it has {} blocks, the most that one can have",
+                self.blocks
+            ),
+        })
+    }
+
     pub(crate) fn hash(&self, version: HashVersion, name: &[u8]) -> Option<NameHash> {
         let hash = hash_name(version, self.sign, &self.hash_seed, name);
         #[cfg(test)]

@@ -23,7 +23,7 @@ use extant_cache::{
     Answer, Backing, BackingError, BackingErrorKind, ByteRange, DirtyRun, Placed, ReadExtent, ReadFrom,
     WriteExtent, WriteTo, WrittenExtent, WrittenRun,
 };
-use extant_format::{BlockRange, Place, RoCompat, VolumeBlock};
+use extant_format::{BlockRange, Compat, Incompat, Place, RoCompat, VolumeBlock};
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
@@ -751,7 +751,6 @@ impl Contents {
 pub(super) fn ensure_large_file(handle: &mut crate::journal::Handle) {
     let mut sb = handle.superblock();
     if !sb.ro_compat().contains(RoCompat::LARGE_FILE) {
-        let features = sb.raw().s_feature_ro_compat.get() | RoCompat::LARGE_FILE.bits();
-        sb.raw_mut().s_feature_ro_compat = features.into();
+        sb.add_features(Compat::empty(), Incompat::empty(), RoCompat::LARGE_FILE);
     }
 }

@@ -13,7 +13,7 @@ use crate::journal::{Credits, Handle};
 use crate::meta::MetaKind;
 use crate::quota::Owners;
 use crate::writer::Writer;
-use crate::xattr::live::{Attach, ensure_feature};
+use crate::xattr::live::{Attach, ensure_feature, no_room};
 use crate::xattr::{acl, edit};
 use crate::{Cost, Error, Result, quote};
 use extant_format::{
@@ -56,6 +56,35 @@ impl What<'_> {
             Self::Special(kind, _) => *kind,
         }
     }
+
+    /// What `mknod` makes.
+    fn of_node(kind: FileKind, device: DeviceNumber, subject: impl Fn() -> String) -> Result<Self> {
+        match kind {
+            FileKind::Regular => Ok(Self::File),
+            FileKind::Directory => Err(Error::Permission(subject())),
+            FileKind::Symlink => {
+                Err(Error::Invalid(format!("{}: a symbolic link needs a target", subject())))
+            }
+            kind => Ok(Self::Special(kind, device)),
+        }
+    }
+
+    /// Fails where a target is too long for the volume: with its terminator it has to fit a block.
+    fn check_target(&self, writer: &Writer) -> Result<()> {
+        let most = TARGET_MAX.min(writer.store.shape().block_size().byte_len() - 1);
+        match self {
+            Self::Symlink(target) if target.len() > most => Err(Error::NameTooLong(quote(target))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails where `caller` may not make this kind of file.
+    fn check_caller(&self, caller: &Caller, subject: impl Fn() -> String) -> Result<()> {
+        match is_device(self.kind()) && !caller.can(super::Capabilities::MKNOD) {
+            true => Err(Error::Permission(subject())),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Node {
@@ -81,12 +110,7 @@ impl Node {
     /// As [`Self::create`]; [`Error::NotFound`] for an empty target, [`Error::NameTooLong`] for one that no block holds,
     /// [`Error::Invalid`] for one with a NUL byte, which ends a target wherever one is read.
     pub async fn symlink(&self, caller: &Caller, name: &[u8], target: &[u8]) -> Result<Self> {
-        if target.is_empty() {
-            return Err(not_found(target));
-        }
-        if target.contains(&0) {
-            return Err(Error::Invalid(format!("{} is no target: it has a NUL byte", quote(target))));
-        }
+        check_target(target)?;
         self.writer().guarded(self.make(caller, name, 0o777, What::Symlink(target))).await
     }
 
@@ -103,38 +127,57 @@ impl Node {
         mode: u16,
         device: DeviceNumber,
     ) -> Result<Self> {
-        let what = match kind {
-            FileKind::Regular => What::File,
-            FileKind::Directory => return Err(Error::Permission(quote(name))),
-            FileKind::Symlink => {
-                return Err(Error::Invalid(format!("{}: a symbolic link needs a target", quote(name))));
-            }
-            kind => What::Special(kind, device),
-        };
+        let what = What::of_node(kind, device, || quote(name))?;
         self.writer().guarded(self.make(caller, name, mode, what)).await
     }
 
-    /// Makes an empty file without a name in this directory's group of inodes (`O_TMPFILE`). [`Node::link`] may give it one;
-    /// otherwise it is gone with its last node.
+    /// Makes an empty file without a name in this directory's group of inodes (`O_TMPFILE`). [`Node::link`] or
+    /// [`Node::link_over`] may give it one; otherwise it is gone with its last node.
     ///
     /// # Errors
     /// [`Error::Access`]; [`Error::NoSpace`].
     pub async fn create_unnamed(&self, caller: &Caller, mode: u16) -> Result<Self> {
-        self.writer().guarded(self.make_unnamed(caller, mode)).await
+        self.writer().guarded(self.make_unnamed(caller, mode, What::File)).await
     }
 
-    async fn make_unnamed(&self, caller: &Caller, mode: u16) -> Result<Self> {
+    /// As [`Self::create_unnamed`], a symbolic link.
+    ///
+    /// # Errors
+    /// As there and for [`Self::symlink`].
+    pub async fn symlink_unnamed(&self, caller: &Caller, target: &[u8]) -> Result<Self> {
+        check_target(target)?;
+        self.writer().guarded(self.make_unnamed(caller, 0o777, What::Symlink(target))).await
+    }
+
+    /// As [`Self::create_unnamed`], a pipe, a socket, a device node or an empty file.
+    ///
+    /// # Errors
+    /// As there and for [`Self::mknod`].
+    pub async fn mknod_unnamed(
+        &self,
+        caller: &Caller,
+        kind: FileKind,
+        mode: u16,
+        device: DeviceNumber,
+    ) -> Result<Self> {
+        let what = What::of_node(kind, device, || "a file without a name".into())?;
+        self.writer().guarded(self.make_unnamed(caller, mode, what)).await
+    }
+
+    async fn make_unnamed(&self, caller: &Caller, mode: u16, what: What<'_>) -> Result<Self> {
         let (namespace, writer) = (self.namespace(), self.writer());
         let cell = self.cell();
         let names = Order::default().read(Rank::Directory, cell).await;
         let dir = OpenDir::new(namespace, cell)?;
         permit(writer, caller, cell, Want::CHANGE_NAMES).await?;
         dir.check_changeable()?;
+        what.check_target(writer)?;
+        what.check_caller(caller, || format!("inode {}", cell.number()))?;
         if !cell.is_live() {
             return Err(not_found(b"."));
         }
-        let room = namespace.expect_owners(new_owners(caller, cell, FileKind::Regular)).await?;
-        let mut draft = Draft::prepare(writer, caller, cell, What::File, mode, b"").await?;
+        let room = namespace.expect_owners(new_owners(caller, cell, what.kind())).await?;
+        let mut draft = Draft::prepare(writer, caller, cell, what, mode, b"").await?;
         drop(names);
         let credits = draft.credits() + Orphans::CREDITS;
         let mut attach = draft.take_attach();
@@ -157,21 +200,12 @@ impl Node {
         permit(writer, caller, cell, Want::SEARCH).await?;
         check_new_name(name)?;
         let Err(slot) = dir.look(name).await? else { return Err(Error::Exists(quote(name))) };
-        if let What::Symlink(target) = what {
-            // With its terminator it has to fit a block.
-            let most = TARGET_MAX.min(writer.store.shape().block_size().byte_len() - 1);
-            if target.len() > most {
-                return Err(Error::NameTooLong(quote(target)));
-            }
-        }
+        what.check_target(writer)?;
         if !cell.is_live() {
             return Err(not_found(name));
         }
         permit(writer, caller, cell, Want::CHANGE_NAMES).await?;
-        let is_device = matches!(what.kind(), FileKind::CharDevice | FileKind::BlockDevice);
-        if is_device && !caller.can(super::Capabilities::MKNOD) {
-            return Err(Error::Permission(quote(name)));
-        }
+        what.check_caller(caller, || quote(name))?;
         dir.check_changeable()?;
         let adds_link = what.kind() == FileKind::Directory;
         if adds_link && links_full(&cell.read(Inode::clone), writer) {
@@ -327,7 +361,7 @@ impl<'a> Draft<'a> {
                     .as_deref()
                     .map(|bytes| extant_format::XattrBlock::parse(bytes, inode.number, VolumeBlock(0)))
                     .transpose()?;
-                edit::plan(&inode, parsed.as_ref(), block_bytes, &change).map_err(|_| Error::NoSpace)?
+                edit::plan(&inode, parsed.as_ref(), block_bytes, &change).map_err(|_| no_room(&change, sb))?
             };
             if let Some(body) = plan.body {
                 inode.tail = body;
@@ -453,6 +487,16 @@ impl<'a> Draft<'a> {
         drop(record);
         made
     }
+}
+
+fn check_target(target: &[u8]) -> Result<()> {
+    if target.is_empty() {
+        return Err(not_found(target));
+    }
+    if target.contains(&0) {
+        return Err(Error::Invalid(format!("{} is no target: it has a NUL byte", quote(target))));
+    }
+    Ok(())
 }
 
 /// The owners of what `caller` makes in a directory.

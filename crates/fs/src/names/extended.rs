@@ -16,8 +16,8 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::Range`] for the name's length, [`Error::ValueTooBig`], [`Error::NotSupported`] for an unknown prefix,
-    /// [`Error::Exists`] and [`Error::NoData`] as `mode` says, [`Error::NoSpace`] where neither the inode nor a block has
-    /// room, [`Error::Permission`], [`Error::Access`], [`Error::Invalid`] for a list that is none and for a malformed
+    /// [`Error::Exists`] and [`Error::NoData`] as `mode` says, [`Error::NoXattrRoom`] where neither the inode nor a block
+    /// has room, [`Error::Permission`], [`Error::Access`], [`Error::Invalid`] for a list that is none and for a malformed
     /// `security.capability`.
     pub async fn set_xattr(&self, caller: &Caller, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
         check_length(name)?;

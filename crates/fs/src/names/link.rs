@@ -1,38 +1,70 @@
 //! Another name for an inode.
 
-use super::caller::Want;
+use super::caller::{Protection, Want, check_removal};
 use super::create::{LEAF_CREDITS, LINKS_MAX};
 use super::node::{check_new_name, not_found, permit};
-use super::open_dir::OpenDir;
+use super::open_dir::{Growth, OpenDir};
 use super::order::{Order, Rank};
+use super::remove::{DROP_CREDITS, drop_name};
 use super::{Caller, Node, SYNC_NAMES, touch, touch_inode};
-use crate::inode::{Orphan, Orphans};
+use crate::inode::{InodeCell, Orphan, Orphans};
 use crate::journal::Credits;
 use crate::{Error, Result, quote};
-use extant_format::{FileKind, Inode, InodeFlags};
+use extant_format::{FileKind, Inode, InodeFlags, Place};
 use std::sync::Arc;
 
 impl Node {
-    /// Gives `target` another name in this directory; one made without a name gets its first.
+    /// Gives `target` another name in this directory; one made without a name gets its first, once its data are written.
     ///
     /// # Errors
     /// [`Error::Exists`]; [`Error::Access`]; [`Error::Permission`] for a directory and for an immutable or append-only
     /// file; [`Error::TooManyLinks`]; [`Error::NotFound`] for a file whose last name was removed;
-    /// [`Error::CrossDevice`] for another volume or project.
+    /// [`Error::CrossDevice`] for another volume or project; why data cannot be written.
     pub async fn link(&self, caller: &Caller, target: &Self, name: &[u8]) -> Result<()> {
-        self.writer().guarded(self.add_name(caller, target, name)).await
+        self.writer().guarded(self.link_as(caller, target, name, false)).await
     }
 
-    async fn add_name(&self, caller: &Caller, target: &Self, name: &[u8]) -> Result<()> {
-        let (namespace, writer) = (self.namespace(), self.writer());
+    /// As [`Self::link`], in place of whatever but a directory has the name, in one step: after a crash the name leads to the
+    /// old file or to the new one, with the data that it had. A name of `target` itself stays as it is.
+    ///
+    /// # Errors
+    /// As [`Self::link`], but [`Error::IsADirectory`] for a directory in its place; those of [`Self::unlink`].
+    pub async fn link_over(&self, caller: &Caller, target: &Self, name: &[u8]) -> Result<()> {
+        self.writer().guarded(self.link_as(caller, target, name, true)).await
+    }
+
+    async fn link_as(&self, caller: &Caller, target: &Self, name: &[u8], replaces: bool) -> Result<()> {
+        let namespace = self.namespace();
         namespace.delete_doomed().await;
+        // Before the locks, as in a rename over a name.
+        if replaces || target.cell().read(Inode::links) == 0 {
+            Box::pin(target.namespace().files.write_back_one(target.cell())).await?;
+        }
+        if let Some(replaced) = self.add_name(caller, target, name, replaces).await? {
+            namespace.delete_unused(&replaced).await;
+        }
+        self.writer().settle(&[self.cell()], SYNC_NAMES).await
+    }
+
+    /// Adds the name; gives the inode that had it.
+    async fn add_name(
+        &self,
+        caller: &Caller,
+        target: &Self,
+        name: &[u8],
+        replaces: bool,
+    ) -> Result<Option<Arc<InodeCell>>> {
+        let (namespace, writer) = (self.namespace(), self.writer());
         let (parent, inode) = (self.cell(), target.cell());
         let order = Order::default();
-        let names = order.write(Rank::Directory, parent).await;
+        let _names = order.write(Rank::Directory, parent).await;
         let mut dir = OpenDir::new(namespace, parent)?;
         permit(writer, caller, parent, Want::SEARCH).await?;
         check_new_name(name)?;
-        let Err(slot) = dir.look(name).await? else { return Err(Error::Exists(quote(name))) };
+        let looked = dir.look(name).await?;
+        if looked.is_ok() && !replaces {
+            return Err(Error::Exists(quote(name)));
+        }
         if !parent.is_live() {
             return Err(not_found(name));
         }
@@ -45,9 +77,33 @@ impl Node {
         if target.is_dir() || inode.read(|inode| inode.flags().intersects(fixed)) {
             return Err(Error::Permission(quote(name)));
         }
+        let replaced = match &looked {
+            Ok(spot) => {
+                let place = Place::Inode(parent.number());
+                let replaced = writer.inodes.get_live(spot.entry().inode, place).await?;
+                let (dir_of, of) = (parent.read(Protection::of), replaced.read(Protection::of));
+                check_removal(caller, dir_of, of, false, || quote(name))?;
+                Some(replaced)
+            }
+            Err(_) => None,
+        };
+        if replaced.as_ref().is_some_and(|replaced| Arc::ptr_eq(replaced, inode)) {
+            return Ok(None);
+        }
         dir.check_changeable()?;
-        let growth = dir.prepare(&slot, writer.privilege(caller)).await?;
-        let record_lock = order.write(Rank::File, inode).await;
+        let growth = match &looked {
+            Ok(_) => Growth::NONE,
+            Err(slot) => dir.prepare(slot, writer.privilege(caller)).await?,
+        };
+        let (first, second) = match &replaced {
+            Some(replaced) if replaced.number() < inode.number() => (replaced, Some(inode)),
+            replaced => (inode, replaced.as_ref()),
+        };
+        let _first = order.write(Rank::File, first).await;
+        let _second = match second {
+            Some(second) => Some(order.write(Rank::File, second).await),
+            None => None,
+        };
         let links = inode.read(Inode::links);
         let unnamed = links == 0;
         if unnamed && !namespace.unnamed.lock().contains(&inode.number()) {
@@ -57,23 +113,28 @@ impl Node {
             return Err(Error::TooManyLinks(format!("inode {}", inode.number())));
         }
         let kind = target.kind().unwrap_or(FileKind::Regular);
-        let credits = LEAF_CREDITS + growth.credits() + 1 + Orphans::CREDITS;
-        {
-            let mut handle = writer.journal.start(Credits(credits)).await?;
-            dir.insert(&mut handle, &slot, growth, inode.number(), name, kind)?;
-            {
-                let mut record = handle.inode(inode);
-                record.raw.i_links_count = (links + 1).into();
-                touch_inode(&mut record, writer);
-            }
-            if unnamed {
-                writer.orphans.remove(&mut handle, inode, Orphan::Unnamed);
-                namespace.unnamed.lock().remove(&inode.number());
-            }
-            touch(&mut handle.inode(parent), writer);
+        let dropped = if replaced.is_some() { DROP_CREDITS } else { 0 };
+        let credits = LEAF_CREDITS + growth.credits() + 1 + Orphans::CREDITS + dropped;
+        let mut handle = writer.journal.start(Credits(credits)).await?;
+        match &looked {
+            Ok(spot) => dir.set(&mut handle, (spot, name), inode.number(), kind),
+            Err(slot) => dir.insert(&mut handle, slot, growth, inode.number(), name, kind)?,
         }
-        drop((record_lock, names));
-        writer.settle(&[parent], SYNC_NAMES).await
+        {
+            let mut record = handle.inode(inode);
+            record.raw.i_links_count = (links + 1).into();
+            touch_inode(&mut record, writer);
+        }
+        if unnamed {
+            writer.orphans.remove(&mut handle, inode, Orphan::Unnamed);
+            namespace.unnamed.lock().remove(&inode.number());
+        }
+        if let Some(replaced) = &replaced {
+            drop_name(writer, &mut handle, replaced);
+        }
+        touch(&mut handle.inode(parent), writer);
+        drop(handle);
+        Ok(replaced.as_ref().filter(|replaced| !replaced.is_live()).cloned())
     }
 }
 

@@ -322,10 +322,10 @@ impl<'w> OpenDir<'w> {
     /// Prepares what adding a name at `slot` needs: the blocks by which the directory grows.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], also where the directory cannot grow.
+    /// [`Error::NoSpace`]; [`Error::DirectoryFull`] where the directory cannot grow.
     pub(crate) async fn prepare(&mut self, slot: &Slot, privilege: Privilege) -> Result<Growth> {
         let new = match slot {
-            Slot::Block(gap) => gap.new_blocks(&self.shape).ok_or(Error::NoSpace)?,
+            Slot::Block(gap) => gap.new_blocks(&self.shape).ok_or_else(|| self.shape.full())?,
             Slot::Inline(..) => 0,
             Slot::MoveOut => 1,
         };

@@ -336,17 +336,12 @@ impl Mount {
         {
             let mut sb = store.superblock_unlogged();
             let orphan_file = sb.compat().contains(Compat::ORPHAN_FILE);
-            let raw = sb.raw_mut();
             if has_journal {
-                raw.s_feature_incompat = (raw.s_feature_incompat.get() | Incompat::RECOVER.bits()).into();
-                raw.s_state = self.state.into();
-                if orphan_file {
-                    let bits = raw.s_feature_ro_compat.get() | RoCompat::ORPHAN_PRESENT.bits();
-                    raw.s_feature_ro_compat = bits.into();
-                }
-            } else {
-                raw.s_state = (self.state & !STATE_VALID).into();
+                let present = if orphan_file { RoCompat::ORPHAN_PRESENT } else { RoCompat::empty() };
+                sb.add_features(Compat::empty(), Incompat::RECOVER, present);
             }
+            let raw = sb.raw_mut();
+            raw.s_state = if has_journal { self.state } else { self.state & !STATE_VALID }.into();
             if self.options.commit_interval.is_some() {
                 let (low, high) = seconds(now);
                 (raw.s_mtime, raw.s_mtime_hi) = (low.into(), high);

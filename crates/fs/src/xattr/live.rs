@@ -16,8 +16,8 @@ use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
 use crate::writer::{SharedBlocks, Writer};
 use crate::{Error, Result};
 use extant_format::{
-    Acl, Compat, FileKind, Inode, InodeNumber, Place, Superblock, VolumeBlock, XATTR_BLOCK_SHARES_MAX, Xattr,
-    XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs,
+    Acl, Compat, FileKind, Incompat, Inode, InodeNumber, Place, RoCompat, Superblock, VolumeBlock,
+    XATTR_BLOCK_SHARES_MAX, Xattr, XattrBlock, XattrIndex, XattrName, XattrValue, Xattrs,
 };
 use std::sync::Arc;
 
@@ -470,7 +470,7 @@ async fn try_prepare<'w>(
         let references = parsed.as_ref().map_or(0, |block| block.references);
         let sb = writer.store.shape();
         let plan = cell.read(|inode| plan_of(inode, parsed.as_ref(), change, spare.as_ref(), sb));
-        (plan.map_err(|refused| error_of(refused, cell))?, references)
+        (plan.map_err(|refused| error_of(refused, cell, change, sb))?, references)
     };
     let Some((Plan { body, block: planned }, takes_spare)) = plan else {
         // e2fsck takes a target in the inode for a map once the link has more space than an attribute block.
@@ -587,12 +587,24 @@ pub(crate) async fn drop_capabilities(
     Ok(())
 }
 
-fn error_of(refused: Refused, cell: &InodeCell) -> Error {
+/// The failure of a change that finds no room beside the other attributes of an inode.
+pub(crate) fn no_room(change: &Change<'_>, sb: &Superblock) -> Error {
+    let hint = match values::are_allowed(sb) {
+        true => "",
+        false => {
+            "; on a volume with the feature ea_inode (tune2fs -O ea_inode) long values lie in inodes of their own"
+        }
+    };
+    let (name, bytes) = (change.name.to_string(), change.value.map_or(0, <[u8]>::len));
+    Error::NoXattrRoom { name, bytes, block_bytes: sb.block_size().bytes(), hint }
+}
+
+fn error_of(refused: Refused, cell: &InodeCell, change: &Change<'_>, sb: &Superblock) -> Error {
     let subject = || format!("inode {}", cell.number());
     match refused {
         Refused::Exists => Error::Exists(subject()),
         Refused::NoData => Error::NoData(subject()),
-        Refused::NoSpace => Error::NoSpace,
+        Refused::NoSpace => no_room(change, sb),
         Refused::Corrupt(corrupt) => corrupt.into(),
     }
 }
@@ -653,10 +665,9 @@ impl Prepared<'_> {
 
 /// Notes in the superblock that inodes have attributes.
 pub(crate) fn ensure_feature(handle: &mut Handle) {
-    let compat = handle.superblock().compat();
-    if !compat.contains(Compat::EXT_ATTR) {
-        let compat = compat | Compat::EXT_ATTR;
-        handle.superblock().raw_mut().s_feature_compat = compat.bits().into();
+    let mut sb = handle.superblock();
+    if !sb.compat().contains(Compat::EXT_ATTR) {
+        sb.add_features(Compat::EXT_ATTR, Incompat::empty(), RoCompat::empty());
     }
 }
 

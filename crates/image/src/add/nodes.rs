@@ -93,17 +93,6 @@ pub(super) async fn empty(caller: &Caller, dir: &Node, kept: Option<&[u8]>) -> R
     Ok(())
 }
 
-/// A name that nothing in a directory has.
-pub(super) async fn unused(caller: &Caller, dir: &Node) -> Result<Vec<u8>> {
-    for n in 0.. {
-        let name = format!(".add-{n}~").into_bytes();
-        if find(caller, dir, &name).await?.is_none() {
-            return Ok(name);
-        }
-    }
-    unreachable!("a directory has fewer names than there are numbers")
-}
-
 async fn entries(dir: &Node) -> Result<Vec<Vec<u8>>> {
     let mut found = Vec::new();
     let mut from = Cookie::START;

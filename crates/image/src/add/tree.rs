@@ -1,6 +1,6 @@
 //! A tree laid over a directory of a volume.
 
-use super::nodes::{empty, find, follow, is_dir, remove, unchecked, unused};
+use super::nodes::{empty, find, follow, is_dir, remove, unchecked};
 use crate::layout::{LOST_AND_FOUND, check_device};
 use crate::source::{Origin, Reader};
 use crate::tree::{EntryId, Hidden, Kind, NodeId, Payload, Tree};
@@ -8,7 +8,7 @@ use crate::write::Progress;
 use crate::{BuildError, quoted};
 use extant_format::Timestamp;
 use extant_format::{DeviceNumber, FileKind};
-use extant_fs::{Caller, Error, FileOptions, Node, RenameMode, SetAttributes, SetMode, SetTime, Volume};
+use extant_fs::{Caller, Error, FileOptions, Node, SetAttributes, SetMode, SetTime, Volume};
 use std::collections::BTreeMap;
 
 /// Bytes that are dirty at once: fewer than those at which the cache writes back by itself, so that blocks are allocated
@@ -182,50 +182,32 @@ impl<'a> Adder<'a> {
         {
             return Ok(());
         }
-        // The old node keeps the name until the new one is complete.
-        let for_now = match &there {
-            None => name.to_vec(),
-            Some(_) => unused(&self.caller, dir).await.map_err(|error| self.failed(&path, error))?,
+        let made = match first {
+            Some(first) => first,
+            None => self.whole(dir, entry, &path).await?,
         };
-        let mut done = match first {
-            Some(first) => {
-                let linked = dir.link(&self.caller, &first, &for_now).await;
-                linked.map_err(|error| self.failed(&path, error))
+        let named = async {
+            match there {
+                None => dir.link(&self.caller, &made, name).await,
+                Some(there) => {
+                    let is_dir = is_dir(&there);
+                    drop(there);
+                    if is_dir {
+                        remove(&self.caller, dir, name).await?;
+                    }
+                    dir.link_over(&self.caller, &made, name).await
+                }
             }
-            None => self.whole(dir, &for_now, entry, &path).await,
         };
-        if let (Ok(()), Some(there)) = (&done, there) {
-            done =
-                self.give_name(dir, &for_now, name, there).await.map_err(|error| self.failed(&path, error));
-        }
-        if done.is_err() && find(&self.caller, dir, &for_now).await.is_ok_and(|made| made.is_some()) {
-            // The error that is reported is the first.
-            let _ = dir.unlink(&self.caller, &for_now).await;
-        }
-        done
+        named.await.map_err(|error| self.failed(&path, error))
     }
 
-    /// Gives what has the name `for_now` that of `there`.
-    async fn give_name(&self, dir: &Node, for_now: &[u8], name: &[u8], there: Node) -> extant_fs::Result<()> {
-        let is_dir = is_dir(&there);
-        drop(there);
-        if is_dir {
-            remove(&self.caller, dir, name).await?;
-        }
-        dir.rename(&self.caller, for_now, dir, name, RenameMode::Replace).await
-    }
-
-    /// Makes a file with all that belongs to it.
-    async fn whole(
-        &mut self,
-        dir: &Node,
-        name: &[u8],
-        entry: EntryId,
-        path: &[u8],
-    ) -> Result<(), BuildError> {
+    /// Makes a file with all that belongs to it, but without a name: what has the name keeps it until then, and a power cut or
+    /// an error leaves nothing of the new one.
+    async fn whole(&mut self, dir: &Node, entry: EntryId, path: &[u8]) -> Result<Node, BuildError> {
         let tree = self.origin.tree;
         let id = tree.entry_node(entry);
-        let made = self.make(dir, name, id, tree).await.map_err(|error| self.failed(path, error))?;
+        let made = self.make(dir, id, tree).await.map_err(|error| self.failed(path, error))?;
         if tree.node(id).kind == Kind::File {
             self.contents(&made, entry, path).await?;
         }
@@ -235,13 +217,13 @@ impl<'a> Adder<'a> {
         };
         settled.await.map_err(|error| self.failed(path, error))?;
         if tree.node(id).names > 1 {
-            self.linked.insert(id, made);
+            self.linked.insert(id, made.clone());
         }
-        Ok(())
+        Ok(made)
     }
 
-    /// Makes an inode, as far as its name and kind go.
-    async fn make(&self, dir: &Node, name: &[u8], id: NodeId, tree: &Tree) -> extant_fs::Result<Node> {
+    /// Makes an inode, as far as its kind goes.
+    async fn make(&self, dir: &Node, id: NodeId, tree: &Tree) -> extant_fs::Result<Node> {
         let caller = &self.caller;
         let node = tree.node(id);
         let device = match node.payload {
@@ -249,14 +231,14 @@ impl<'a> Adder<'a> {
             _ => DeviceNumber { major: 0, minor: 0 },
         };
         let kind = match node.kind {
-            Kind::File | Kind::Directory => return dir.create(caller, name, 0o600).await,
-            Kind::Symlink => return dir.symlink(caller, name, tree.symlink_target(id)).await,
+            Kind::File | Kind::Directory => return dir.create_unnamed(caller, 0o600).await,
+            Kind::Symlink => return dir.symlink_unnamed(caller, tree.symlink_target(id)).await,
             Kind::CharDevice => FileKind::CharDevice,
             Kind::BlockDevice => FileKind::BlockDevice,
             Kind::Fifo => FileKind::Fifo,
             Kind::Socket => FileKind::Socket,
         };
-        dir.mknod(caller, name, kind, 0o600, device).await
+        dir.mknod_unnamed(caller, kind, 0o600, device).await
     }
 
     async fn contents(&mut self, made: &Node, entry: EntryId, path: &[u8]) -> Result<(), BuildError> {

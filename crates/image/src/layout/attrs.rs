@@ -127,7 +127,7 @@ impl Attr {
 const END_MARK: usize = 4;
 
 /// Plans the sets that the inodes use, in the order of the inodes.
-pub(crate) fn plan_attrs(inodes: &Inodes, params: &mut Params) -> Result<AttrPlan, BuildError> {
+pub(crate) fn plan_attrs(inodes: &Inodes, params: &Params) -> Result<AttrPlan, BuildError> {
     let mut plan = AttrPlan::default();
     // The block that a set's next user shares.
     let mut open: BTreeMap<XattrSetId, u32> = BTreeMap::new();
@@ -158,9 +158,6 @@ pub(crate) fn plan_attrs(inodes: &Inodes, params: &mut Params) -> Result<AttrPla
         open.insert(set, block);
         plan.blocks[block as usize].references += 1;
         plan.users.push((inode, block));
-    }
-    if !plan.values.is_empty() {
-        params.incompat |= Incompat::EA_INODE;
     }
     Ok(plan)
 }
@@ -199,7 +196,7 @@ fn place(
         if matches!(name.index, XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT) {
             let acl = Acl::parse_xattr(&value, inode).map_err(|e| BuildError::Acl {
                 path: inodes.quoted_path_of(inode),
-                name: String::from_utf8_lossy(&xattr.name).into_owned(),
+                name: extant_fs::quote(&xattr.name),
                 reason: e.problem.to_string(),
             })?;
             value = acl.to_stored();
@@ -224,12 +221,18 @@ fn place(
     let wanted = needed;
     while needed > room {
         let here = |attr: &&mut Attr| match &attr.place {
-            AttrPlace::Here(bytes) if params.may_add_ea_inode => bytes.len(),
+            AttrPlace::Here(bytes) if params.incompat.contains(Incompat::EA_INODE) => bytes.len(),
             _ => 0,
         };
         let Some(largest) = plan.in_block.iter_mut().max_by_key(here).filter(|attr| here(attr) > 0) else {
             let path = inodes.quoted_path_of(inode);
-            return Err(BuildError::XattrsTooLarge { path, bytes: wanted as u64, limit: room as u64 });
+            let ea_inode = params.incompat.contains(Incompat::EA_INODE);
+            return Err(BuildError::XattrsTooLarge {
+                path,
+                bytes: wanted as u64,
+                limit: room as u64,
+                ea_inode,
+            });
         };
         needed -= largest.space();
         let at = values.len() as u32;

@@ -8,7 +8,7 @@ use super::params::Params;
 use crate::tree::{Kind, Node, NodeId, Payload, Tree};
 use crate::{BuildError, Note, quoted, settle};
 use extant_format::Timestamp;
-use extant_format::{DIRECT_POINTERS, FileBlock, Incompat, InodeNumber, RoCompat, indirect_capacity};
+use extant_format::{DIRECT_POINTERS, FileBlock, InodeNumber, RoCompat, indirect_capacity};
 use sha2::{Digest, Sha256};
 
 /// Device numbers have 12 and 20 bits, in Linux and in the inode.
@@ -64,7 +64,7 @@ impl Contents {
         Ok(contents)
     }
 
-    fn measure(&mut self, params: &mut Params) -> Result<(), BuildError> {
+    fn measure(&mut self, params: &Params) -> Result<(), BuildError> {
         let largest = if params.has_extents() {
             // The last block's number must fit 32 bits.
             u64::from(u32::MAX) << params.block.log2()
@@ -96,11 +96,7 @@ impl Contents {
                         let path = self.inodes.quoted_path_of(inode);
                         return Err(BuildError::TooManyLinks { path, links: subdirs + 2, limit: most_links });
                     }
-                    let shape = Shape::of(&self.inodes, params, inode)?;
-                    if shape.needs_large_dir() {
-                        params.incompat |= Incompat::LARGEDIR;
-                    }
-                    shape.blocks()
+                    Shape::of(&self.inodes, params, inode)?.blocks()
                 }
                 Kind::File => {
                     if node.size > largest {

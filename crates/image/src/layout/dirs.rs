@@ -6,7 +6,8 @@ use crate::BuildError;
 use crate::tree::{EntryId, Kind, NodeId};
 use extant_format::{
     CharSign, ChecksumSeed, Compat, DxEntry, DxRootInfo, FileBlock, FileKind, HashVersion, HtreeContext,
-    InodeNumber, dirent_bytes, hash_name, write_dirent, write_dirent_tail, write_dx_node, write_dx_root,
+    Incompat, InodeNumber, dirent_bytes, hash_name, write_dirent, write_dirent_tail, write_dx_node,
+    write_dx_root,
 };
 
 /// `.` and `..`.
@@ -53,11 +54,15 @@ impl Shape {
         let names = hashed(inodes, params, id);
         let firsts = pack(&names, 0, space, bytes);
         let levels = levels(params, firsts.len());
-        if levels.len() > 1 + usize::from(params.may_add_large_dir) {
-            return Err(BuildError::Options(format!(
-                "{} has more entries than a directory of this volume holds; use larger blocks or large_dir",
-                inodes.quoted_path_of(dir)
-            )));
+        let large_dir = params.incompat.contains(Incompat::LARGEDIR);
+        if levels.len() > 1 + usize::from(large_dir) {
+            let (path, names) = (inodes.quoted_path_of(dir), names.len());
+            return Err(BuildError::DirectoryFull {
+                path,
+                names,
+                block_bytes: params.block.bytes(),
+                large_dir,
+            });
         }
         Ok(Self { dir, names, kind: ShapeKind::Tree { firsts, levels } })
     }
@@ -68,10 +73,6 @@ impl Shape {
             ShapeKind::Linear { blocks, .. } => *blocks,
             ShapeKind::Tree { firsts, levels } => 1 + levels.iter().sum::<u32>() + firsts.len() as u32,
         }
-    }
-
-    pub(crate) fn needs_large_dir(&self) -> bool {
-        matches!(&self.kind, ShapeKind::Tree { levels, .. } if levels.len() > 1)
     }
 
     /// Whether the directory, of so many blocks, has a hash tree.
@@ -261,7 +262,7 @@ fn htree_context(params: &Params) -> HtreeContext {
         dir: InodeNumber::ROOT,
         block: FileBlock(0),
         checksums: params.has_metadata_csum(),
-        large_dir: params.may_add_large_dir,
+        large_dir: params.incompat.contains(Incompat::LARGEDIR),
     }
 }
 

@@ -27,9 +27,6 @@ pub(crate) struct Params {
     pub(crate) hash_seed: [u8; 16],
     /// When the volume was made, as it says.
     pub(crate) created: Timestamp,
-    /// Whether `ea_inode` and `large_dir` may be added where the contents need them.
-    pub(crate) may_add_ea_inode: bool,
-    pub(crate) may_add_large_dir: bool,
 }
 
 impl Params {
@@ -74,7 +71,6 @@ impl Params {
         }
         let mut label = [0; 16];
         label[..options.label.len()].copy_from_slice(&options.label);
-        let is_ext4 = options.fs_type == FsType::Ext4;
         Ok(Self {
             block,
             inode_size,
@@ -92,8 +88,6 @@ impl Params {
             uuid: options.uuid.unwrap_or_default(),
             hash_seed: options.hash_seed.unwrap_or_default(),
             created: Timestamp::default(),
-            may_add_ea_inode: options.features.ea_inode.unwrap_or(is_ext4),
-            may_add_large_dir: options.features.large_dir.unwrap_or(is_ext4),
         })
     }
 

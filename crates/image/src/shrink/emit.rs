@@ -453,6 +453,9 @@ fn superblock(old: &Superblock, survey: &Survey, arrangement: &Arrangement) -> R
     raw.s_log_groups_per_flex = new.s_log_groups_per_flex;
     raw.s_feature_compat = new.s_feature_compat;
     let mut sb = Superblock::from_raw(raw)?;
+    if !(sb.compat().is_empty() && sb.incompat().is_empty() && sb.ro_compat().is_empty()) {
+        sb.raise_revision();
+    }
     // Reserved blocks stay the same share.
     let (before, after) = (u128::from(old.blocks_count()), u128::from(sb.blocks_count()));
     let reserved = (u128::from(old.reserved_blocks()) * after / before) as u64;

@@ -209,8 +209,6 @@ fn params(sb: &Superblock, survey: &Survey) -> Params {
         uuid: sb.uuid(),
         hash_seed: [0; 16],
         created: Timestamp::default(),
-        may_add_ea_inode: false,
-        may_add_large_dir: false,
     };
     params.journal = match &survey.journal {
         None => JournalSize::None,

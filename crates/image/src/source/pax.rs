@@ -115,7 +115,7 @@ fn number(key: &[u8], value: &[u8]) -> Result<Option<u64>, String> {
         return Ok(None);
     }
     let parsed = std::str::from_utf8(value).ok().and_then(|text| text.trim().parse().ok());
-    parsed.map(Some).ok_or_else(|| format!("{} is not a number", String::from_utf8_lossy(key)))
+    parsed.map(Some).ok_or_else(|| format!("{} is not a number", extant_fs::quote(key)))
 }
 
 /// Seconds with an optional fraction, perhaps negative.

@@ -327,6 +327,21 @@ impl Model {
                 let dir = space.link(id, to)?;
                 self.touch(index, &[id, dir]);
             }
+            Op::LinkHeldOver { slot, to } => {
+                let id = *self.held.get(slot).ok_or(Errno::BADF)?;
+                if !space.contains(id) {
+                    return Err(Errno::NOENT);
+                }
+                let replaced = space.resolve(to, false).ok().filter(|&replaced| replaced != id);
+                if replaced.is_some() || space.resolve(to, false).is_err() {
+                    let dir = space.link_over(id, to)?;
+                    self.touch(index, &[id, dir]);
+                    self.touch(index, replaced.as_slice());
+                    if let Some(file) = self.files.get_mut(&id) {
+                        file.carried_by(index);
+                    }
+                }
+            }
             Op::WriteHeld { slot, offset, .. } => {
                 let id = *self.held.get(slot).ok_or(Errno::BADF)?;
                 self.write(index, space, id, op, *offset, count)?;

@@ -251,6 +251,18 @@ impl Space {
         Ok(dir)
     }
 
+    /// As [`Self::link`], in place of anything but a directory.
+    pub(super) fn link_over(&mut self, id: NodeId, to: &str) -> Result<NodeId, Errno> {
+        let (dir, name) = self.place(to)?;
+        if let Some(replaced) = self.entries(dir)?.remove(name) {
+            if matches!(self.body(replaced), Body::Dir(_)) {
+                return Err(Errno::ISDIR);
+            }
+            self.drop_link(replaced, dir)?;
+        }
+        self.link(id, to)
+    }
+
     /// Removes a name; returns the inode and the directory.
     pub(super) fn unlink(&mut self, path: &str) -> Result<(NodeId, NodeId), Errno> {
         let (dir, name) = self.place(path)?;

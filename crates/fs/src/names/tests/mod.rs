@@ -7,6 +7,7 @@ mod gone;
 mod hostile;
 mod journalled;
 mod kernel;
+mod link_over;
 mod memory;
 mod nospace;
 mod privileges;

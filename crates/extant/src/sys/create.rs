@@ -1,0 +1,93 @@
+//! Calls that make files and give names.
+
+use super::{Node, Sys};
+use crate::{Error, Result};
+use extant_format::{DeviceNumber, FileKind};
+
+/// A device node, named pipe or socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// Named pipe.
+    Fifo,
+    /// Socket.
+    Socket,
+    /// Character device with major and minor number.
+    Char(u32, u32),
+    /// Block device with major and minor number.
+    Block(u32, u32),
+}
+
+/// A file to be made, of any kind but a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewFile<'a> {
+    /// An empty regular file.
+    Regular,
+    /// A symbolic link that leads to this target.
+    Symlink(&'a [u8]),
+    /// A device node, named pipe or socket.
+    Special(Special),
+}
+
+/// Room in device numbers (Linux: `MINORBITS` 20).
+const MAJOR_MAX: u32 = (1 << 12) - 1;
+const MINOR_MAX: u32 = (1 << 20) - 1;
+
+impl Special {
+    fn kind(self) -> Result<(FileKind, DeviceNumber)> {
+        let none = DeviceNumber { major: 0, minor: 0 };
+        let (kind, device) = match self {
+            Self::Fifo => (FileKind::Fifo, none),
+            Self::Socket => (FileKind::Socket, none),
+            Self::Char(major, minor) => (FileKind::CharDevice, DeviceNumber { major, minor }),
+            Self::Block(major, minor) => (FileKind::BlockDevice, DeviceNumber { major, minor }),
+        };
+        if device.major > MAJOR_MAX || device.minor > MINOR_MAX {
+            return Err(Error::Invalid(format!(
+                "device {}:{}: majors end at {MAJOR_MAX}, minors at {MINOR_MAX}",
+                device.major, device.minor
+            )));
+        }
+        Ok((kind, device))
+    }
+}
+
+impl Sys {
+    pub(crate) async fn create(&self, dir: &Node, name: &[u8], mode: u32) -> Result<Node> {
+        Ok(Node::Live(dir.live_without(self, name).await?.create(&self.caller, name, mode as u16).await?))
+    }
+
+    /// Makes a file without a name.
+    pub(crate) async fn unnamed(&self, dir: &Node, new: NewFile<'_>, mode: u32) -> Result<Node> {
+        let (dir, caller, mode) = (dir.live()?, &*self.caller, mode as u16);
+        Ok(Node::Live(match new {
+            NewFile::Regular => dir.create_unnamed(caller, mode).await?,
+            NewFile::Symlink(target) => dir.symlink_unnamed(caller, target).await?,
+            NewFile::Special(special) => {
+                let (kind, device) = special.kind()?;
+                dir.mknod_unnamed(caller, kind, mode, device).await?
+            }
+        }))
+    }
+
+    pub(crate) async fn mkdir(&self, dir: &Node, name: &[u8], mode: u32) -> Result<()> {
+        dir.live_without(self, name).await?.mkdir(&self.caller, name, mode as u16).await.map(drop)
+    }
+
+    pub(crate) async fn symlink(&self, dir: &Node, name: &[u8], target: &[u8]) -> Result<()> {
+        dir.live_without(self, name).await?.symlink(&self.caller, name, target).await.map(drop)
+    }
+
+    pub(crate) async fn mknod(&self, dir: &Node, name: &[u8], special: Special, mode: u32) -> Result<()> {
+        let (kind, device) = special.kind()?;
+        let dir = dir.live_without(self, name).await?;
+        dir.mknod(&self.caller, name, kind, mode as u16, device).await.map(drop)
+    }
+
+    pub(crate) async fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+        dir.live()?.link(&self.caller, node.live()?, name).await
+    }
+
+    pub(crate) async fn link_over(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+        dir.live()?.link_over(&self.caller, node.live()?, name).await
+    }
+}
