@@ -30,7 +30,7 @@ pub(crate) fn run(session: &mut Session, args: &CatArgs) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Prints one file. Beyond a piece that cannot be read it ends: what followed would be in the wrong place.
+/// Prints one file, up to the first byte that cannot be read: what followed would be in the wrong place.
 async fn print(session: &mut Session, place: &ImagePath, volume: &Volume) -> Result<(), Failure> {
     let at = |error| Failure::at(place, error);
     let inode = volume.resolve(&place.path, Follow::Yes).await.map_err(at)?;
@@ -40,7 +40,7 @@ async fn print(session: &mut Session, place: &ImagePath, volume: &Volume) -> Res
         _ => return Err(at(Error::NotAFile(quote(&place.path)))),
     }
     let mut stream = volume.stream(inode).await.map_err(at)?;
-    while let Some(chunk) = stream.next().await.map_err(at)? {
+    while let Some(chunk) = stream.next().await.map_err(|lost| at(lost.into()))? {
         match chunk {
             Chunk::Data { bytes, .. } => session.out.write(&bytes)?,
             Chunk::Hole { bytes, .. } => {

@@ -123,8 +123,17 @@ fn show(session: &mut Session, args: &DiffArgs) -> Result<(), Failure> {
         session.out.write(b"[")?;
     }
     let rt = session.rt.clone();
-    let mut printer =
-        Printer { session, args, places: &places, labels, progress, first: true, unread: 0, ended: None };
+    let mut printer = Printer {
+        session,
+        args,
+        places: &places,
+        labels,
+        progress,
+        first: true,
+        unread: 0,
+        last_unread: None,
+        ended: None,
+    };
     let mut found = 0;
     if let (Some(fields), Opened::Image(a, _), Opened::Image(b, _)) = (fields, &a, &b) {
         found = printer.volumes(&compare_volumes(a.superblock(), b.superblock(), fields))?;
@@ -163,8 +172,9 @@ struct Printer<'a> {
     labels: [String; 2],
     progress: Progress,
     first: bool,
-    /// Files and directories that could not be read.
+    /// Files and directories that could not be read as a whole, and the last of them.
     unread: u64,
+    last_unread: Option<(Side, Vec<u8>)>,
     /// Why printing ended.
     ended: Option<Failure>,
 }
@@ -228,7 +238,17 @@ impl Report for Printer<'_> {
     }
 
     fn unreadable(&mut self, side: Side, path: &[u8], error: Unreadable) {
-        self.unread += 1;
+        // A file may lack several parts.
+        if self.last_unread.as_ref().is_none_or(|(last, of)| (*last, &of[..]) != (side, path)) {
+            self.unread += 1;
+            self.last_unread = Some((side, path.to_vec()));
+        }
+        if self.args.json {
+            let whole = [b"/", path].concat();
+            let unread = JsonUnread::new(&whole, side, &error);
+            let printed = self.next().and_then(|()| json::print_compact(&mut self.session.out, &unread));
+            self.ended = self.ended.take().or(printed.err());
+        }
         let failure = self.places[side as usize].failure(path, error);
         let (progress, session) = (&self.progress, &mut *self.session);
         progress.suspend(|| session.fail(Failure::Compare(Box::new(failure))));
@@ -324,6 +344,33 @@ struct JsonDifference<'a> {
     a: Option<Value<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     b: Option<Value<'a>>,
+}
+
+/// Something that could not be compared.
+#[derive(Serialize)]
+struct JsonUnread<'a> {
+    path: Bytes<'a>,
+    what: &'static str,
+    side: &'static str,
+    /// Of contents: where the part begins that could not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    error: String,
+}
+
+impl<'a> JsonUnread<'a> {
+    fn new(path: &'a [u8], side: Side, error: &Unreadable) -> Self {
+        let side = if side == Side::A { "a" } else { "b" };
+        let (offset, bytes, error) = match error {
+            Unreadable::Volume(extant_fs::Error::Lost(lost)) => {
+                (Some(lost.offset), Some(lost.bytes), lost.error.to_string())
+            }
+            other => (None, None, other.to_string()),
+        };
+        Self { path: Bytes(path), what: "unreadable", side, offset, bytes, error }
+    }
 }
 
 #[derive(Serialize)]

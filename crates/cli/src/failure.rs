@@ -178,12 +178,15 @@ fn lacks_superblock(error: &extant_fs::Error) -> bool {
 
 /// Exit code for an error in a volume.
 pub(crate) fn exit_of(error: &extant_fs::Error) -> Exit {
-    use extant_block::IoErrorKind;
+    use extant_block::{IoErrorKind, Op};
     use extant_fs::Error as E;
     match error {
-        E::Corrupt(_) => Exit::Corrupt,
-        // The volume points beyond its own end.
+        E::Corrupt(_) | E::Lost(_) | E::LostMore { .. } | E::Replaced { .. } => Exit::Corrupt,
+        // The volume points beyond its own end, or its medium has a bad sector: EIO, or ENODATA of a disk that is certain of it.
         E::Io(error) if error.kind == IoErrorKind::OutOfRange => Exit::Corrupt,
+        E::Io(error) if error.op == Op::Read && matches!(error.kind, IoErrorKind::Os(5 | 61)) => {
+            Exit::Corrupt
+        }
         E::Unsupported { .. } | E::Encrypted(_) => Exit::Unsupported,
         _ => Exit::Failed,
     }

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::output::Output;
 use extant_format::{FileKind, Timestamp};
+use extant_fs::Lost;
 use serde::{Serialize, Serializer};
 use serde_json::ser::{CharEscape, CompactFormatter, Formatter, PrettyFormatter};
 use std::io;
@@ -90,6 +91,20 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 pub(crate) fn uuid(id: &[u8; 16]) -> String {
     let id = hex(id);
     [&id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]].join("-")
+}
+
+/// A part of a file that cannot be read.
+#[derive(Serialize)]
+pub(crate) struct JsonLost {
+    offset: u64,
+    bytes: u64,
+    error: String,
+}
+
+impl JsonLost {
+    pub(crate) fn new(lost: &Lost) -> Self {
+        Self { offset: lost.offset, bytes: lost.bytes, error: lost.error.to_string() }
+    }
 }
 
 /// Seconds since 1970 and nanoseconds.

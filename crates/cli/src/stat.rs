@@ -3,12 +3,12 @@
 use crate::args::StatArgs;
 use crate::failure::Failure;
 use crate::image_path::ImagePath;
-use crate::json::{self, Bytes, Time, kind_name};
+use crate::json::{self, Bytes, JsonLost, Time, kind_name};
 use crate::ls::{JsonAttributes, mode_string};
 use crate::output::outln;
 use crate::session::{Access, Session};
 use extant_format::{FileKind, Inode, InodeFlags};
-use extant_fs::{Attribute, Follow, Run, RunState, Volume, quote};
+use extant_fs::{Attribute, Follow, Lost, Run, RunState, Volume, quote};
 use serde::Serialize;
 
 /// Most runs of a file that are shown.
@@ -45,11 +45,14 @@ struct Examined {
     xattrs: Vec<Attribute>,
     runs: Vec<Run>,
     more_runs: bool,
+    /// Parts of which the map tells nothing.
+    lost: Vec<Lost>,
 }
 
 async fn examine(session: &mut Session, place: &ImagePath, volume: &Volume) -> Result<Examined, Failure> {
     let inode = volume.resolve(&place.path, Follow::No).await.map_err(|error| Failure::at(place, error))?;
-    let mut file = Examined { inode, target: None, xattrs: Vec::new(), runs: Vec::new(), more_runs: false };
+    let (runs, lost) = (Vec::new(), Vec::new());
+    let mut file = Examined { inode, target: None, xattrs: Vec::new(), runs, more_runs: false, lost };
     if file.inode.kind() == Some(FileKind::Symlink) {
         match volume.read_link(&file.inode).await {
             Ok(target) => file.target = Some(target),
@@ -65,23 +68,32 @@ async fn examine(session: &mut Session, place: &ImagePath, volume: &Volume) -> R
         Some(FileKind::Symlink) => !file.inode.is_fast_symlink(volume.superblock()),
         _ => false,
     };
-    if mapped && let Err(error) = file.read_runs(volume).await {
-        session.fail(Failure::at(place, error));
+    if mapped {
+        file.read_runs(volume).await;
+    }
+    for lost in &file.lost {
+        session.fail(Failure::at(place, lost.clone().into()));
     }
     Ok(file)
 }
 
 impl Examined {
-    async fn read_runs(&mut self, volume: &Volume) -> Result<(), extant_fs::Error> {
+    async fn read_runs(&mut self, volume: &Volume) {
         let mut runs = volume.runs(&self.inode);
-        while let Some(run) = runs.next().await? {
-            if self.runs.len() == RUNS_MAX {
-                self.more_runs = true;
-                break;
+        loop {
+            let next = runs.next().await;
+            if matches!(next, Ok(None)) {
+                return;
             }
-            self.runs.push(run);
+            if self.runs.len() + self.lost.len() == RUNS_MAX {
+                self.more_runs = true;
+                return;
+            }
+            match next {
+                Ok(run) => self.runs.extend(run),
+                Err(lost) => self.lost.push(lost),
+            }
         }
-        Ok(())
     }
 
     fn print(&self, session: &mut Session, place: &ImagePath, volume: &Volume) -> Result<(), Failure> {
@@ -138,6 +150,7 @@ impl Examined {
                 .collect(),
             runs: self.runs.iter().filter_map(JsonRun::new).collect(),
             runs_complete: !self.more_runs,
+            lost: self.lost.iter().map(JsonLost::new).collect(),
         }
     }
 }
@@ -161,6 +174,9 @@ struct JsonFile<'a> {
     /// Holes left out.
     runs: Vec<JsonRun>,
     runs_complete: bool,
+    /// Parts of the file of which its map tells nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lost: Vec<JsonLost>,
 }
 
 #[derive(Serialize)]

@@ -142,81 +142,84 @@ impl ExtentNode {
     pub fn parse(bytes: &[u8], cx: &ExtentContext<'_>) -> Result<Self, Corrupt> {
         let place = cx.place();
         let bad = |field, value: u64, rule| Err(Corrupt::field(place, field, value, rule));
-        let (header, body) = RawExtentHeader::read_from_prefix(bytes)
-            .map_err(|_| Corrupt::truncated(place, ENTRY_BYTES, bytes.len()))?;
-        if header.eh_magic.get() != EXTENT_MAGIC {
-            let problem =
-                Problem::Magic { found: header.eh_magic.get().into(), expected: EXTENT_MAGIC.into() };
-            return Err(Corrupt { place, problem });
-        }
-        let (entries, max, depth) = (header.eh_entries.get(), header.eh_max.get(), header.eh_depth.get());
-        if depth > EXTENT_MAX_DEPTH {
-            return bad("eh_depth", depth.into(), "at most 5");
-        }
-        if cx.depth.is_some_and(|promised| promised != depth) {
-            return bad("eh_depth", depth.into(), "one less than the parent's");
-        }
-        if usize::from(max) > body.len() / ENTRY_BYTES {
-            return bad("eh_max", max.into(), "at most what fits the node");
-        }
-        if entries > max {
-            return bad("eh_entries", entries.into(), "at most eh_max");
-        }
-        if entries == 0 && (depth > 0 || cx.block.is_some()) {
-            return bad("eh_entries", 0, "at least 1 outside an empty root");
-        }
-        let body = &body[..usize::from(entries) * ENTRY_BYTES];
+        let (depth, body) = entries_of(bytes, cx)?;
         let mut next = cx.range.start;
         if depth > 0 {
-            let mut children = Vec::with_capacity(entries.into());
+            let mut children = Vec::with_capacity(body.len() / ENTRY_BYTES);
             for chunk in body.chunks_exact(ENTRY_BYTES) {
                 let Ok(raw) = RawExtentIndex::read_from_bytes(chunk) else { break };
-                let logical = raw.ei_block.get();
-                let child =
-                    VolumeBlock(u64::from(raw.ei_leaf_hi.get()) << 32 | u64::from(raw.ei_leaf_lo.get()));
-                if u64::from(logical) < next || u64::from(logical) >= cx.range.end {
-                    return bad(
-                        "ei_block",
-                        logical.into(),
-                        "above the entry before and within the parent's range",
-                    );
+                let child = raw.index();
+                let logical = u64::from(child.logical.0);
+                if logical < next || logical >= cx.range.end {
+                    return bad("ei_block", logical, "above the entry before and within the parent's range");
                 }
-                if !cx.sb.is_valid_block(child) {
-                    return bad("ei_leaf", child.0, "a block of the volume");
-                }
-                children.push(ExtentIndex { logical: FileBlock(logical), child });
-                next = u64::from(logical) + 1;
+                check_child(&child, cx)?;
+                children.push(child);
+                next = logical + 1;
             }
             return Ok(Self::Index { depth, entries: children });
         }
-        let mut extents = Vec::with_capacity(entries.into());
+        let mut extents = Vec::with_capacity(body.len() / ENTRY_BYTES);
         for chunk in body.chunks_exact(ENTRY_BYTES) {
             let Ok(raw) = RawExtent::read_from_bytes(chunk) else { break };
-            let len = u32::from(raw.ee_len.get());
-            let unwritten = len > EXTENT_MAX_BLOCKS;
-            let extent = Extent {
-                logical: FileBlock(raw.ee_block.get()),
-                physical: VolumeBlock(
-                    u64::from(raw.ee_start_hi.get()) << 32 | u64::from(raw.ee_start_lo.get()),
-                ),
-                blocks: if unwritten { len - EXTENT_MAX_BLOCKS } else { len },
-                unwritten,
-            };
+            let extent = raw.extent();
             if extent.blocks == 0 {
-                return bad("ee_len", len.into(), "at least 1");
+                return bad("ee_len", raw.ee_len.get().into(), "at least 1");
             }
             if u64::from(extent.logical.0) < next || extent.logical_end() > cx.range.end {
                 let rule = "behind the extent before and within the parent's range";
                 return bad("ee_block", extent.logical.0.into(), rule);
             }
-            let last = VolumeBlock(extent.physical.0 + u64::from(extent.blocks) - 1);
-            if !cx.sb.is_valid_block(extent.physical) || !cx.sb.is_valid_block(last) {
-                return bad("ee_start", extent.physical.0, "the start of a run within the volume");
-            }
+            check_place(&extent, cx)?;
             next = extent.logical_end();
             extents.push(extent);
         }
         Ok(Self::Leaf(extents))
+    }
+
+    /// As [`Self::parse`], for a reader that goes on behind damage: what is wrong with single entries costs these only. Gives
+    /// the file blocks of which the node does not say where they are, and why, in order.
+    ///
+    /// A leaf lacks the extents that lie outside the volume, contradict each other or have no length; such a range is empty
+    /// where its neighbours leave nothing between them. In an inner node the
+    /// children that lie outside the volume are among the entries still, because they bound their neighbours.
+    ///
+    /// # Errors
+    /// Nothing in the node can be relied on.
+    pub fn salvage(bytes: &[u8], cx: &ExtentContext<'_>) -> Result<(Self, Vec<DamagedRange>), Corrupt> {
+        let first = match Self::parse(bytes, cx) {
+            Ok(node) => return Ok((node, Vec::new())),
+            Err(corrupt) => corrupt,
+        };
+        let (depth, body) = entries_of(bytes, cx)?;
+        if depth == 0 {
+            let extents: Vec<_> = body
+                .chunks_exact(ENTRY_BYTES)
+                .filter_map(|chunk| RawExtent::read_from_bytes(chunk).ok())
+                .map(|raw| raw.extent())
+                .collect();
+            let (extents, damaged) = salvage_leaf(&extents, cx, first);
+            return Ok((Self::Leaf(extents), damaged));
+        }
+        let (mut entries, mut damaged) = (Vec::with_capacity(body.len() / ENTRY_BYTES), Vec::new());
+        let mut next = cx.range.start;
+        for chunk in body.chunks_exact(ENTRY_BYTES) {
+            let Ok(raw) = RawExtentIndex::read_from_bytes(chunk) else { break };
+            let child = raw.index();
+            let logical = u64::from(child.logical.0);
+            // Where one child ends and the next begins is not known then.
+            if logical < next || logical >= cx.range.end {
+                return Err(first);
+            }
+            entries.push(child);
+            next = logical + 1;
+        }
+        for n in 0..entries.len() {
+            if let Err(corrupt) = check_child(&entries[n], cx) {
+                damaged.push((cx.child(depth, &entries, n).range, corrupt));
+            }
+        }
+        Ok((Self::Index { depth, entries }, damaged))
     }
 
     /// Entries that fit a node of this many bytes, header apart; `tail` keeps room for a block's checksum.
@@ -271,6 +274,121 @@ impl ExtentNode {
             }
         }
     }
+}
+
+/// File blocks that a damaged node does not map, and the error that keeps it from doing so.
+pub type DamagedRange = (BlockRange, Corrupt);
+
+impl RawExtent {
+    fn extent(&self) -> Extent {
+        let len = u32::from(self.ee_len.get());
+        let unwritten = len > EXTENT_MAX_BLOCKS;
+        let at = u64::from(self.ee_start_hi.get()) << 32 | u64::from(self.ee_start_lo.get());
+        Extent {
+            logical: FileBlock(self.ee_block.get()),
+            physical: VolumeBlock(at),
+            blocks: if unwritten { len - EXTENT_MAX_BLOCKS } else { len },
+            unwritten,
+        }
+    }
+}
+
+impl RawExtentIndex {
+    fn index(&self) -> ExtentIndex {
+        let child = u64::from(self.ei_leaf_hi.get()) << 32 | u64::from(self.ei_leaf_lo.get());
+        ExtentIndex { logical: FileBlock(self.ei_block.get()), child: VolumeBlock(child) }
+    }
+}
+
+/// Checks a node's header; gives its depth and the bytes of its entries.
+fn entries_of<'a>(bytes: &'a [u8], cx: &ExtentContext<'_>) -> Result<(u16, &'a [u8]), Corrupt> {
+    let place = cx.place();
+    let bad = |field, value: u64, rule| Err(Corrupt::field(place, field, value, rule));
+    let (header, body) = RawExtentHeader::read_from_prefix(bytes)
+        .map_err(|_| Corrupt::truncated(place, ENTRY_BYTES, bytes.len()))?;
+    if header.eh_magic.get() != EXTENT_MAGIC {
+        let problem = Problem::Magic { found: header.eh_magic.get().into(), expected: EXTENT_MAGIC.into() };
+        return Err(Corrupt { place, problem });
+    }
+    let (entries, max, depth) = (header.eh_entries.get(), header.eh_max.get(), header.eh_depth.get());
+    if depth > EXTENT_MAX_DEPTH {
+        return bad("eh_depth", depth.into(), "at most 5");
+    }
+    if cx.depth.is_some_and(|promised| promised != depth) {
+        return bad("eh_depth", depth.into(), "one less than the parent's");
+    }
+    if usize::from(max) > body.len() / ENTRY_BYTES {
+        return bad("eh_max", max.into(), "at most what fits the node");
+    }
+    if entries > max {
+        return bad("eh_entries", entries.into(), "at most eh_max");
+    }
+    if entries == 0 && (depth > 0 || cx.block.is_some()) {
+        return bad("eh_entries", 0, "at least 1 outside an empty root");
+    }
+    Ok((depth, &body[..usize::from(entries) * ENTRY_BYTES]))
+}
+
+fn check_child(child: &ExtentIndex, cx: &ExtentContext<'_>) -> Result<(), Corrupt> {
+    match cx.sb.is_valid_block(child.child) {
+        true => Ok(()),
+        false => Err(Corrupt::field(cx.place(), "ei_leaf", child.child.0, "a block of the volume")),
+    }
+}
+
+/// Checks that an extent, which is not empty, lies in the volume.
+fn check_place(extent: &Extent, cx: &ExtentContext<'_>) -> Result<(), Corrupt> {
+    let last = VolumeBlock(extent.physical.0 + u64::from(extent.blocks) - 1);
+    if cx.sb.is_valid_block(extent.physical) && cx.sb.is_valid_block(last) {
+        return Ok(());
+    }
+    let rule = "the start of a run within the volume";
+    Err(Corrupt::field(cx.place(), "ee_start", extent.physical.0, rule))
+}
+
+/// The extents of a damaged leaf that nothing contradicts, and what lies between those that something does; `first` is the
+/// first error in the leaf.
+fn salvage_leaf(
+    extents: &[Extent],
+    cx: &ExtentContext<'_>,
+    first: Corrupt,
+) -> (Vec<Extent>, Vec<DamagedRange>) {
+    let start = |extent: &Extent| u64::from(extent.logical.0);
+    let in_range = |extent: &&Extent| {
+        extent.blocks > 0 && start(extent) >= cx.range.start && extent.logical_end() <= cx.range.end
+    };
+    // For each extent, where the earliest of those after it begins.
+    let mut after = vec![cx.range.end; extents.len()];
+    for n in (1..extents.len()).rev() {
+        let next = Some(&extents[n]).filter(in_range).map_or(cx.range.end, start);
+        after[n - 1] = after[n].min(next);
+    }
+    let (mut kept, mut damaged) = (Vec::with_capacity(extents.len()), Vec::new());
+    // Where the last of those before it ends; and where the last one ends that is kept.
+    let (mut before, mut at) = (cx.range.start, cx.range.start);
+    let mut in_doubt = false;
+    for (extent, after) in extents.iter().zip(after) {
+        let agrees = in_range(&extent) && start(extent) >= before && extent.logical_end() <= after;
+        if in_range(&extent) {
+            before = before.max(extent.logical_end());
+        }
+        if !agrees {
+            in_doubt = true;
+            continue;
+        }
+        if std::mem::take(&mut in_doubt) {
+            damaged.push((BlockRange::new(at, start(extent)), first));
+        }
+        match check_place(extent, cx) {
+            Ok(()) => kept.push(*extent),
+            Err(corrupt) => damaged.push((extent.range(), corrupt)),
+        }
+        at = extent.logical_end();
+    }
+    if in_doubt {
+        damaged.push((BlockRange::new(at, cx.range.end), first));
+    }
+    (kept, damaged)
 }
 
 impl fmt::Display for ExtentNode {

@@ -60,8 +60,8 @@ pub use dirent::{
 };
 pub use error::{Corrupt, Place, Problem};
 pub use extent::{
-    EXTENT_MAGIC, EXTENT_MAX_BLOCKS, EXTENT_MAX_DEPTH, Extent, ExtentContext, ExtentIndex, ExtentNode,
-    UNWRITTEN_MAX_BLOCKS, verify_extent_checksum, write_extent_checksum,
+    DamagedRange, EXTENT_MAGIC, EXTENT_MAX_BLOCKS, EXTENT_MAX_DEPTH, Extent, ExtentContext, ExtentIndex,
+    ExtentNode, UNWRITTEN_MAX_BLOCKS, verify_extent_checksum, write_extent_checksum,
 };
 pub use features::{Compat, Incompat, RoCompat};
 pub use group_desc::{GroupDescriptor, GroupFlags, RawGroupDescriptor, inode_offset, inode_table_blocks};
@@ -91,8 +91,8 @@ pub use quota::{
     next_free_quota_block, write_quota_leaf, write_quota_tree_node,
 };
 pub use superblock::{
-    ErrorCode, ErrorRecord, RawSuperblock, STATE_ERROR, STATE_ORPHAN, STATE_VALID, SUPERBLOCK_BYTES,
-    SUPERBLOCK_MAGIC, Superblock,
+    DescriptorCopy, ErrorCode, ErrorRecord, RawSuperblock, STATE_ERROR, STATE_ORPHAN, STATE_VALID,
+    SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock, backup_offsets,
 };
 pub use timestamp::Timestamp;
 pub use xattr::{

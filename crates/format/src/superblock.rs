@@ -10,8 +10,10 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 mod errors;
 mod features;
+mod layout;
 
 pub use errors::{ErrorCode, ErrorRecord};
+pub use layout::{DescriptorCopy, backup_offsets};
 
 /// `s_magic`.
 pub const SUPERBLOCK_MAGIC: u16 = 0xef53;
@@ -440,43 +442,6 @@ impl Superblock {
         } else {
             Some(ChecksumSeed::from_uuid(&self.raw.s_uuid))
         }
-    }
-
-    /// Whether a group holds a backup of the superblock and, without `meta_bg`, of the descriptors.
-    pub fn has_backup(&self, group: Group) -> bool {
-        let is_power_of = |base: u32| {
-            let mut n = base;
-            while n < group.0 {
-                match n.checked_mul(base) {
-                    Some(next) => n = next,
-                    None => return false,
-                }
-            }
-            n == group.0
-        };
-        if group.0 == 0 {
-            return true;
-        }
-        if self.compat().contains(Compat::SPARSE_SUPER2) {
-            return self.raw.s_backup_bgs.iter().any(|g| g.get() == group.0);
-        }
-        if !self.ro_compat().contains(RoCompat::SPARSE_SUPER) || group.0 == 1 {
-            return true;
-        }
-        group.0 % 2 == 1 && (is_power_of(3) || is_power_of(5) || is_power_of(7))
-    }
-
-    /// The block that holds block `index` of the primary group descriptor table.
-    pub fn descriptor_block(&self, index: u32) -> VolumeBlock {
-        // With 1 KiB blocks the superblock is block 1, also with bigalloc, where group 0 begins at block 0.
-        let superblock = u64::from(self.block_size() == BlockSize::K1);
-        let first_meta_bg = self.raw.s_first_meta_bg.get();
-        if !self.incompat().contains(Incompat::META_BG) || index < first_meta_bg {
-            return VolumeBlock(superblock + 1 + u64::from(index));
-        }
-        let group = Group(index.saturating_mul(self.descriptors_per_block()));
-        let first = self.group_first_block(group).0.max(if index == 0 { superblock } else { 0 });
-        VolumeBlock(first + u64::from(self.has_backup(group)))
     }
 
     /// `s_uuid`.

@@ -310,3 +310,110 @@ fn backups_lie_where_sparse_super_puts_them() {
     let with_backup: Vec<u32> = (0..400).filter(|&g| sb.has_backup(Group(g))).collect();
     assert_eq!(with_backup, [0, 1, 3, 5, 7, 9, 25, 27, 49, 81, 125, 243, 343]);
 }
+
+/// A leaf in a block, whose extents have these first blocks, lengths and places.
+fn leaf_of(extents: &[(u32, u16, u32)]) -> Vec<u8> {
+    let mut bytes = vec![0; 1024];
+    ExtentNode::Leaf(Vec::new()).write_to(&mut bytes);
+    bytes[2..4].copy_from_slice(&(extents.len() as u16).to_le_bytes());
+    for (slot, &(logical, len, start)) in bytes[12..].chunks_exact_mut(12).zip(extents) {
+        slot[..4].copy_from_slice(&logical.to_le_bytes());
+        slot[4..6].copy_from_slice(&len.to_le_bytes());
+        slot[8..].copy_from_slice(&start.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn one_bad_extent_costs_its_own_blocks_only() {
+    let sb = sb();
+    let range = BlockRange::new(0, 50);
+    let cx = ExtentContext {
+        block: Some(VolumeBlock(1627)),
+        depth: Some(0),
+        range,
+        ..ExtentContext::root(&sb, InodeNumber(17))
+    };
+    let salvage = |extents: &[(u32, u16, u32)]| {
+        let (node, damaged) = ExtentNode::salvage(&leaf_of(extents), &cx).unwrap();
+        let ExtentNode::Leaf(kept) = node else { panic!("{node}") };
+        let kept: Vec<_> = kept.iter().map(|extent| extent.logical.0).collect();
+        let damaged: Vec<_> = damaged.iter().map(|(range, _)| (range.start, range.end)).collect();
+        (kept, damaged)
+    };
+    let sound = [(0, 4, 100), (10, 4, 200), (20, 4, 300), (30, 4, 400), (40, 4, 500)];
+    let with = |n: usize, extent| {
+        let mut changed = sound;
+        changed[n] = extent;
+        changed
+    };
+    let all_but = |n: usize| (0..5).filter(|&i| i != n).map(|i| i as u32 * 10).collect::<Vec<_>>();
+
+    assert_eq!(salvage(&sound), (vec![0, 10, 20, 30, 40], vec![]));
+    assert_eq!(salvage(&with(2, (20, 4, 0x0fff_ffff))), (all_but(2), vec![(20, 24)]), "outside the volume");
+    assert_eq!(salvage(&with(2, (20, 4, 8190))), (all_but(2), vec![(20, 24)]), "its end is outside");
+    assert_eq!(
+        salvage(&with(2, (0, 0, 0))),
+        (all_but(2), vec![(14, 30)]),
+        "no length: as far as the neighbours"
+    );
+    assert_eq!(salvage(&with(0, (0, 0, 0))), (all_but(0), vec![(0, 10)]));
+    assert_eq!(salvage(&with(4, (70, 4, 500))), (all_but(4), vec![(34, 50)]), "beyond the parent's range");
+    // Of two that contradict each other, either may be wrong.
+    assert_eq!(salvage(&with(2, (20, 20, 300))), (vec![0, 10, 40], vec![(14, 40)]));
+    assert_eq!(salvage(&with(2, (11, 4, 300))), (vec![0, 30, 40], vec![(4, 30)]));
+    // Nothing is lost, but the error has to be told.
+    let adjacent = [(0, 10, 100), (3, 0, 0), (10, 4, 200)];
+    assert_eq!(salvage(&adjacent), (vec![0, 10], vec![(10, 10)]));
+    assert_eq!(field(ExtentNode::salvage(&[0xff; 1024], &cx)), "magic");
+}
+
+#[test]
+fn one_bad_child_costs_its_own_range_only() {
+    let sb = sb();
+    let cx = ExtentContext::root(&sb, InodeNumber(17));
+    let child = |logical, child| ExtentIndex { logical: FileBlock(logical), child: VolumeBlock(child) };
+    let node = |entries| {
+        let mut bytes = [0; 60];
+        ExtentNode::Index { depth: 1, entries }.write_to(&mut bytes);
+        bytes
+    };
+    let bytes = node(vec![child(0, 100), child(10, 0x0fff_ffff), child(30, 102)]);
+    let (ExtentNode::Index { entries, .. }, damaged) = ExtentNode::salvage(&bytes, &cx).unwrap() else {
+        panic!("it is a leaf")
+    };
+    assert_eq!((entries.len(), damaged.len()), (3, 1));
+    assert_eq!((damaged[0].0.start, damaged[0].0.end), (10, 30));
+    // Without an order nobody knows where a child's part of the file ends.
+    let bytes = node(vec![child(0, 100), child(30, 101), child(10, 102)]);
+    assert_eq!(field(ExtentNode::salvage(&bytes, &cx)), "ei_block");
+}
+
+#[test]
+fn descriptors_have_copies_behind_backups_and_in_meta_groups() {
+    let bare = |blocks: u32, change: &dyn Fn(&mut RawSuperblock)| {
+        let mut raw = *sb().raw();
+        raw.s_blocks_count_lo = blocks.into();
+        raw.s_inodes_count = (blocks.div_ceil(8192) * 2048).into();
+        change(&mut raw);
+        Superblock::from_raw(raw).unwrap()
+    };
+    let copies =
+        |sb: &Superblock, index| sb.descriptor_copies(index).iter().map(|c| c.block.0).collect::<Vec<_>>();
+    // As `mke2fs -n -b 1024` lists them: 8193, 24577, 40961, 57345, 73729.
+    let sparse = bare(90_000, &|_| {});
+    assert_eq!(copies(&sparse, 2), [4, 8196, 24580, 40964, 57348, 73732]);
+    let every = bare(30_000, &|raw| raw.s_feature_ro_compat = 0.into());
+    assert_eq!(copies(&every, 0), [2, 8194, 16386, 24578]);
+    let two = bare(90_000, &|raw| {
+        raw.s_feature_compat = (raw.s_feature_compat.get() | Compat::SPARSE_SUPER2.bits()).into();
+        raw.s_backup_bgs = [1.into(), 10.into()];
+    });
+    assert_eq!(copies(&two, 0), [2, 8194, 81922]);
+    // A meta group of 16 groups has the block in its first, second and last; a superblock there comes before it.
+    let meta = bare(8192 * 20, &|raw| {
+        raw.s_feature_incompat = (raw.s_feature_incompat.get() | Incompat::META_BG.bits()).into();
+    });
+    assert_eq!(copies(&meta, 0), [2, 8194, 1 + 15 * 8192]);
+    assert_eq!(copies(&meta, 1), [1 + 16 * 8192, 1 + 17 * 8192, 1 + 19 * 8192]);
+}

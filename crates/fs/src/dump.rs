@@ -3,7 +3,7 @@
 use crate::map::Mapper;
 use crate::recovery::Log;
 use crate::view::View;
-use crate::{Error, Result, RunState};
+use crate::{Error, Result, Run, RunState};
 use extant_format::jbd2::{JournalBlockHeader, JournalBlockKind, JournalRevokes, JournalTags};
 use extant_format::{
     Compat, DirEntries, DxNode, DxRoot, ExtentContext, ExtentNode, FileBlock, FileKind, Group, HtreeContext,
@@ -109,23 +109,29 @@ impl View {
     async fn dump_map(&self, inode: &Inode, out: &mut String) -> Result<()> {
         if !inode.flags().contains(InodeFlags::EXTENTS) {
             let mut runs = self.runs(inode);
-            while let Some(run) = runs.next().await? {
-                let _ = writeln!(out, "{}+{} {:?}", run.logical, run.blocks, run.state);
+            loop {
+                let _ = match runs.next().await {
+                    Ok(Some(run)) => writeln!(out, "{}+{} {:?}", run.logical, run.blocks, run.state),
+                    Ok(None) => return Ok(()),
+                    Err(lost) => writeln!(out, "{lost}"),
+                };
             }
-            return Ok(());
         }
         let sb = self.superblock();
         let root = ExtentContext::root(sb, inode.number);
         let mut todo = vec![(0, root, inode.map().to_vec())];
         let mut nodes = 0;
         while let Some((indent, cx, bytes)) = todo.pop() {
-            let node = match ExtentNode::parse(&bytes, &cx) {
-                Ok(node) => node,
+            let (node, damaged) = match ExtentNode::salvage(&bytes, &cx) {
+                Ok(parsed) => parsed,
                 Err(corrupt) => {
                     let _ = writeln!(out, "{:indent$}{corrupt}", "");
                     continue;
                 }
             };
+            for (range, corrupt) in &damaged {
+                let _ = writeln!(out, "{:indent$}{range}: {corrupt}", "");
+            }
             let whence = cx.block.map_or("in the inode".into(), |block| format!("block {block}"));
             for (n, line) in node.to_string().lines().enumerate() {
                 let prefix = if n == 0 { format!("{whence}: ") } else { String::new() };
@@ -136,8 +142,12 @@ impl View {
                 && nodes < NODES_MAX
             {
                 for n in (0..entries.len()).rev() {
-                    let block = self.buffers().block(entries[n].child).await?.to_vec();
-                    todo.push((indent + 2, cx.child(*depth, entries, n), block));
+                    match self.buffers().block(entries[n].child).await {
+                        Ok(block) => todo.push((indent + 2, cx.child(*depth, entries, n), block.to_vec())),
+                        Err(error) => {
+                            let _ = writeln!(out, "{:indent$}  block {}: {error}", "", entries[n].child);
+                        }
+                    }
                 }
             }
         }
@@ -149,11 +159,25 @@ impl View {
         let sb = self.superblock();
         let filetype = sb.incompat().contains(Incompat::FILETYPE);
         let mut runs = self.runs(dir);
-        while let Some(run) = runs.next().await? {
+        loop {
+            let run = match runs.next().await {
+                Ok(Some(run)) => run,
+                Ok(None) => return Ok(()),
+                Err(lost) => {
+                    let _ = writeln!(out, "{lost}");
+                    continue;
+                }
+            };
             let RunState::Written(first) = run.state else { continue };
             for n in 0..run.blocks {
                 let index = FileBlock((run.logical + n) as u32);
-                let block = self.buffers().block(VolumeBlock(first.0 + n)).await?;
+                let block = match self.buffers().block(VolumeBlock(first.0 + n)).await {
+                    Ok(block) => block,
+                    Err(error) => {
+                        let _ = writeln!(out, "block {index}: {error}");
+                        continue;
+                    }
+                };
                 let _ = writeln!(out, "block {index}, {} on the volume", first.0 + n);
                 for entry in DirEntries::new(&block, filetype, sb.inodes_count(), dir.number, index) {
                     let _ = match entry {
@@ -171,7 +195,6 @@ impl View {
                 }
             }
         }
-        Ok(())
     }
 
     async fn dump_htree(&self, dir: &Inode, out: &mut String) -> Result<()> {
@@ -192,11 +215,21 @@ impl View {
                 checksums: sb.has_metadata_csum(),
                 large_dir: sb.incompat().contains(Incompat::LARGEDIR),
             };
-            let RunState::Written(block) = mapper.map(self, dir, at.0.into()).await?.state else {
-                let _ = writeln!(out, "block {at} is not mapped");
-                continue;
+            let bytes = match mapper.map(self, dir, at.0.into()).await {
+                Ok(Run { state: RunState::Written(block), .. }) => self.buffers().block(block).await,
+                Ok(_) => {
+                    let _ = writeln!(out, "block {at} is not mapped");
+                    continue;
+                }
+                Err(unmapped) => Err(unmapped.error),
             };
-            let bytes = self.buffers().block(block).await?;
+            let bytes = match bytes {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    let _ = writeln!(out, "block {at}: {error}");
+                    continue;
+                }
+            };
             let parsed = if level == 0 {
                 DxRoot::parse(&bytes, &context).map(|root| (root.to_string(), root.info.levels, root.entries))
             } else {

@@ -17,6 +17,25 @@ pub enum Error {
     /// A structure of the volume is damaged.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
+    /// A part of a file or directory cannot be read; the rest of it can.
+    #[error(transparent)]
+    Lost(#[from] Box<Lost>),
+    /// Parts of a file that are too many to be told of one by one.
+    #[error("{parts} more parts, {bytes} bytes together, cannot be read")]
+    LostMore {
+        /// How many there are.
+        parts: u64,
+        /// Their length in bytes.
+        bytes: u64,
+    },
+    /// A structure is damaged, and a copy of it was read instead.
+    #[error("{damage}; {instead}")]
+    Replaced {
+        /// The damage.
+        damage: Box<Error>,
+        /// Which copy was used, as a sentence without its full stop.
+        instead: String,
+    },
     /// The volume uses something that this program cannot handle.
     #[error("the volume uses {feature}, which is not supported{hint}")]
     Unsupported {
@@ -156,6 +175,41 @@ pub enum Error {
     Encrypted(extant_format::InodeNumber),
 }
 
+/// A part of a file or directory that cannot be read. What lies around it can.
+#[derive(Debug, Clone, Error)]
+#[error("bytes {offset}..{} ({bytes} bytes) cannot be read: {error}", .offset + .bytes)]
+pub struct Lost {
+    /// Its first byte.
+    pub offset: u64,
+    /// Its length in bytes, at least 1.
+    pub bytes: u64,
+    /// The first error that was met there.
+    pub error: Error,
+}
+
+impl Lost {
+    /// One behind its last byte.
+    pub fn end(&self) -> u64 {
+        self.offset + self.bytes
+    }
+
+    /// Takes in `next` where that begins at its end and has a cause of the same kind.
+    pub(crate) fn joins(&mut self, next: &Self) -> bool {
+        let same_kind = std::mem::discriminant(&self.error) == std::mem::discriminant(&next.error);
+        let joins = same_kind && next.offset == self.end();
+        if joins {
+            self.bytes += next.bytes;
+        }
+        joins
+    }
+}
+
+impl From<Lost> for Error {
+    fn from(lost: Lost) -> Self {
+        Self::Lost(Box::new(lost))
+    }
+}
+
 impl From<Error> for std::io::Error {
     /// The kind follows from the errno; the message is the error's own.
     fn from(error: Error) -> Self {
@@ -169,9 +223,11 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Host { errno, .. } => *errno,
+            Self::Lost(lost) => lost.error.errno(),
+            Self::Replaced { damage, .. } => damage.errno(),
             Self::Permission(_) => 1,
             Self::NotFound(_) => 2,
-            Self::Io(_) | Self::Defect | Self::Halted(_) | Self::NotWritten(_) => 5,
+            Self::Io(_) | Self::LostMore { .. } | Self::Defect | Self::Halted(_) | Self::NotWritten(_) => 5,
             Self::Special(_) => 6,
             Self::ValueTooBig(_) => 7,
             Self::BadFile(_) => 9,

@@ -43,7 +43,7 @@ mod xattr;
 pub use cost::Cost;
 pub use dir::{Cookie, DirItem, DirReader, Listed};
 pub use dump::Dump;
-pub use error::{Error, Result};
+pub use error::{Error, Lost, Result};
 pub use file::{
     Chunk, Defragmented, ExtentFlags, Fallocate, File, FileExtent, FileOptions, FileStream, OpenFile,
 };

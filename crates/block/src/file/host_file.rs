@@ -23,8 +23,6 @@ pub(super) struct HostFile {
     pub(super) memory_align: usize,
     /// Alignment of offset and length for direct I/O, in bytes.
     offset_align: u64,
-    /// Size when it was opened, which need not be a multiple of a sector.
-    pub(super) size_bytes: u64,
     pub(super) is_block_device: bool,
 }
 
@@ -42,7 +40,8 @@ impl HostFile {
             physical_block_bytes: if direct.is_some() { offset_align } else { block_bytes },
             volatile_cache: true,
             read_only: !options.write,
-            ..Limits::new(path.display().to_string(), size_bytes.next_multiple_of(Sector::BYTES))
+            // Of a sector that is not whole, nobody knows the rest. Linux's loop devices leave it out, too.
+            ..Limits::new(path.display().to_string(), size_bytes / Sector::BYTES * Sector::BYTES)
         };
         Ok(Self {
             limits,
@@ -51,7 +50,6 @@ impl HostFile {
             direct_refused: AtomicBool::new(false),
             memory_align: memory_align as usize,
             offset_align: u64::from(offset_align),
-            size_bytes,
             is_block_device,
         })
     }

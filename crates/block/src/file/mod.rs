@@ -45,7 +45,7 @@ pub struct FileOptions {
 /// Discard and write-zeroes punch holes into files (`fallocate(2)`) and are `BLKDISCARD` and a zeroing `fallocate` on
 /// block devices; where the file system cannot punch, zeroes are written and a discard is
 /// [`crate::IoErrorKind::Unsupported`]. A flush is `fdatasync(2)`, and [`crate::BioFlags::FUA`] is `RWF_DSYNC`. Reads of
-/// the last, partial sector of a file return zeroes past its end. No lock is taken on the file before
+/// a file's end that is no whole sector are out of range. No lock is taken on the file before
 /// [`Device::claim`], but a block device opened for writing is claimed.
 ///
 /// Over io_uring, bios end on threads that wait ([`extant_rt::Driver`]); one that submits from a thread which is not of this

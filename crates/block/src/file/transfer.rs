@@ -201,15 +201,10 @@ impl Transfer {
                         from = &from[n..];
                     }
                 }
-                if result == 0 {
-                    // Only the last sector of a file that does not end on one may be short.
-                    if self.start + self.done < host_file.size_bytes {
-                        return Some(Err(IoErrorKind::Short(self.done)));
-                    }
-                    self.bio.memory_from_mut(self.done).for_each(|rest| rest.fill(0));
-                    return Some(Ok(()));
+                match result {
+                    0 => Some(Err(IoErrorKind::Short(self.done))),
+                    bytes => self.advanced(bytes),
                 }
-                self.advanced(result)
             }
             (Stage::Data | Stage::Zeroes, _) if result == 0 => Some(Err(IoErrorKind::Short(self.done))),
             (Stage::Data | Stage::Zeroes, _) => self.advanced(result),

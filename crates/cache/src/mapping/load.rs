@@ -87,7 +87,12 @@ impl Inner {
                     assert!(is_whole, "a backing answers in whole blocks of its device");
                     Ok(ReadExtent { bytes, ..extent })
                 });
-                let extent = extent.await?;
+                let extent = match extent.await {
+                    Ok(extent) => extent,
+                    // What lies before it can be read: who asks for the rest meets the error again.
+                    Err(_) if at >= (start + 1) * PAGE => break,
+                    Err(error) => return Err(error.into()),
+                };
                 self.shared.rt.charge(Cost::MapLookup(1));
                 let begins = at;
                 at += extent.bytes;

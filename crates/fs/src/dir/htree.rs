@@ -41,8 +41,9 @@ impl View {
             return Ok(None);
         }
         match self.descend(dir, name).await {
-            Err(Error::Corrupt(corrupt)) => {
-                self.note(Err(corrupt))?;
+            // A way that cannot be read, too: the leaf may be one that can.
+            Err(error @ (Error::Corrupt(_) | Error::Io(_))) => {
+                self.note_error(error)?;
                 Ok(None)
             }
             other => other,

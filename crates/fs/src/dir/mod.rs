@@ -13,7 +13,7 @@ mod tree;
 
 pub use cookie::{Cookie, Listed};
 
-use crate::map::{Mapper, RunWalker};
+use crate::map::{Mapper, RunWalker, Unmapped};
 use crate::view::View;
 use crate::xattr::inline_data;
 use crate::{BlockRef, Error, Result, Run, RunState, quote};
@@ -46,6 +46,8 @@ pub struct DirReader {
     run: Option<(u64, VolumeBlock, u64)>,
     /// The entries of a directory kept in its inode.
     inline: Option<Vec<DirItem>>,
+    /// Met behind a part that is lost, and not given out yet.
+    held: Option<Result<Option<Vec<DirItem>>>>,
     blocks_read: u64,
 }
 
@@ -66,6 +68,7 @@ impl View {
             walker: RunWalker::new(BlockRange::new(0, blocks)),
             run: None,
             inline,
+            held: None,
             blocks_read: 0,
         })
     }
@@ -96,10 +99,14 @@ impl View {
     pub(crate) async fn list(&self, dir: &Inode) -> Result<Vec<DirItem>> {
         let mut reader = self.read_dir(dir).await?;
         let mut all = Vec::new();
-        while let Some(mut items) = reader.next().await? {
-            all.append(&mut items);
+        loop {
+            match reader.next().await {
+                Ok(Some(mut items)) => all.append(&mut items),
+                Ok(None) => return Ok(all),
+                Err(lost @ Error::Lost(_)) => self.note_error(lost)?,
+                Err(error) => return Err(error),
+            }
         }
-        Ok(all)
     }
 
     /// The inode of a name in a directory, `.` and `..` among them.
@@ -114,12 +121,21 @@ impl View {
             return Ok(found);
         }
         let mut reader = self.read_dir(dir).await?;
-        while let Some(items) = reader.next().await? {
-            if let Some(item) = items.into_iter().find(|item| item.name == name) {
-                return Ok(Some(item.inode));
+        let mut lost = None;
+        loop {
+            match reader.next().await {
+                Ok(Some(items)) => {
+                    if let Some(item) = items.into_iter().find(|item| item.name == name) {
+                        lost.map_or(Ok(()), |lost| self.note_error(lost))?;
+                        return Ok(Some(item.inode));
+                    }
+                }
+                // The name may be there.
+                Ok(None) => return lost.map_or(Ok(None), Err),
+                Err(error @ Error::Lost(_)) => lost = lost.or(Some(error)),
+                Err(error) => return Err(error),
             }
         }
-        Ok(None)
     }
 
     /// The inode that `..` names.
@@ -227,13 +243,39 @@ impl DirReader {
     }
 
     /// The names of the next block that has any; `None` at the end.
+    ///
+    /// # Errors
+    /// With [`Damage::Report`](crate::Damage::Report), [`Error::Lost`] for a part of the directory that cannot be read; the next call
+    /// goes on behind it. Otherwise the damage that was met first.
     pub async fn next(&mut self) -> Result<Option<Vec<DirItem>>> {
+        let mut first = match self.held.take() {
+            Some(held) => held,
+            None => self.next_part().await,
+        };
+        while let Err(Error::Lost(lost)) = &mut first {
+            match self.next_part().await {
+                Err(Error::Lost(next)) if lost.joins(&next) => {}
+                other => {
+                    self.held = Some(other);
+                    break;
+                }
+            }
+        }
+        first
+    }
+
+    /// As [`Self::next`]; what is lost may come in parts.
+    async fn next_part(&mut self) -> Result<Option<Vec<DirItem>>> {
         if let Some(inline) = self.inline.take() {
             return Ok(Some(inline));
         }
         loop {
             let Some((logical, at, left)) = self.run.take() else {
-                let Some(run) = self.walker.next(&self.view, &self.dir).await? else { return Ok(None) };
+                let run = match self.walker.next(&self.view, &self.dir).await {
+                    Ok(Some(run)) => run,
+                    Ok(None) => return Ok(None),
+                    Err(unmapped) => return Err(self.lost(unmapped)),
+                };
                 match run.state {
                     RunState::Written(at) => self.run = Some((run.logical, at, run.blocks)),
                     RunState::Hole | RunState::Unwritten(_) => {
@@ -251,11 +293,25 @@ impl DirReader {
                 self.run = Some((logical + 1, VolumeBlock(at.0 + 1), left - 1));
             }
             self.blocks_read += 1;
-            let block: BlockRef = self.view.buffers().block(at).await?;
+            let block: BlockRef = match self.view.buffers().block(at).await {
+                Ok(block) => block,
+                Err(error) => {
+                    let blocks = BlockRange::one(logical);
+                    return Err(self.lost(Unmapped { blocks, error }));
+                }
+            };
             let items = self.view.parse_dir_block(&self.dir, FileBlock(logical as u32), &block)?;
             if !items.is_empty() {
                 return Ok(Some(items));
             }
+        }
+    }
+
+    /// The error of a part that cannot be read.
+    fn lost(&self, part: Unmapped) -> Error {
+        match self.view.reports_damage() {
+            true => part.lost(self.view.superblock(), u64::MAX).into(),
+            false => part.error,
         }
     }
 }

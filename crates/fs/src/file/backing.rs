@@ -17,7 +17,7 @@ use crate::map::edit::Rest;
 use crate::map::live::{Known, Was, WriteStep};
 use crate::meta::{MetaBlock, MetaKind, RankedGuard};
 use crate::writer::Writer;
-use crate::{Cost, Error, Result};
+use crate::{Cost, Error, Result, RunState};
 use extant_block::Sector;
 use extant_cache::{
     Answer, Backing, BackingError, BackingErrorKind, ByteRange, DirtyRun, Placed, ReadExtent, ReadFrom,
@@ -121,7 +121,9 @@ impl Backing for Contents {
             None => Answer::later(async move {
                 let block = range.start >> self.block.log2();
                 loop {
-                    self.know(BlockRange::one(block)).await.map_err(refusal)?;
+                    if self.know(BlockRange::one(block)).await.is_err() {
+                        return self.damaged_extent(range).await.map_err(refusal);
+                    }
                     if let Some(extent) = self.read_extent(range) {
                         return Ok(extent);
                     }
@@ -191,6 +193,21 @@ impl Contents {
             Known::Hole | Known::Unwritten(_) | Known::Implied(_) => ReadFrom::Hole,
         };
         Some(ReadExtent { from, bytes: self.bytes_at(run.end) - range.start })
+    }
+
+    /// As [`Self::read_extent`], where the map is damaged.
+    async fn damaged_extent(&self, range: ByteRange) -> Result<ReadExtent> {
+        let block = range.start >> self.block.log2();
+        let run = self.know_damaged(block).await?;
+        let end = self.bytes_at(run.end());
+        let from = match run.state {
+            RunState::Written(at) if self.is_journalled() => {
+                return Ok(self.newest(at, ByteRange::new(range.start, end.min(range.end))));
+            }
+            RunState::Written(at) => ReadFrom::Device(self.sector(at, range.start - self.bytes_at(block))),
+            RunState::Hole | RunState::Unwritten(_) => ReadFrom::Hole,
+        };
+        Ok(ReadExtent { from, bytes: end - range.start })
     }
 
     /// The places of a run that only overwrites what is mapped.

@@ -1,12 +1,13 @@
 //! One file's contents in memory: its pages and its map, the space that dirty pages have reserved, and what is in flight.
 
 use crate::alloc::{Allocated, Privilege, Reservation};
-use crate::map::change::{look_up, maps_nothing};
+use crate::map::Unmapped;
+use crate::map::change::{look_up, look_up_damaged, maps_nothing};
 use crate::map::cost::{TreeShape, pointer_growth, tree_growth};
 use crate::map::live::{Known, LiveMap, Need, WriteStep};
 use crate::meta::{InodeCell, LockRank, PhysicalRun, Ranked};
 use crate::writer::Writer;
-use crate::{Error, Result};
+use crate::{Error, Result, Run};
 use extant_cache::ByteRange;
 use extant_cache::accounts::{Account, Charge};
 use extant_format::{
@@ -42,6 +43,9 @@ pub(crate) struct Contents {
     pub(super) files: AtomicUsize,
     _charge: Charge,
 }
+
+/// Bytes that the cache reads at least.
+const PAGE_BYTES: u64 = extant_cache::PAGE_BYTES as u64;
 
 /// Memory of a file in the table, without its map: two pointers to it, and its pages' index.
 const MEMORY_BYTES: u64 = size_of::<Contents>() as u64 + 256;
@@ -190,6 +194,29 @@ impl Contents {
             }
         }
         Ok(found)
+    }
+
+    /// Where a block lies, and those behind it, where [`Self::know`] fails: damage around it does not keep it from being read.
+    ///
+    /// # Errors
+    /// What the map does not tell.
+    pub(super) async fn know_damaged(&self, block: u64) -> std::result::Result<Run, Unmapped> {
+        let _edits = self.edits.lock().await;
+        let Writer { store, alloc, .. } = &*self.writer;
+        let mut run = look_up_damaged(store, alloc, &self.cell, block).await?;
+        // Behind it there may be blocks that are only in memory.
+        if let Some(pending) = self.live.lock().map.next_pending(block) {
+            run.blocks = run.blocks.min(pending.saturating_sub(block).max(1));
+        }
+        Ok(run)
+    }
+
+    /// Where that ends which cannot be read with byte `at`: the map does not tell where it is, or the device fails.
+    pub(super) async fn unreadable_end(&self, at: u64) -> u64 {
+        match self.know_damaged(at >> self.block.log2()).await {
+            Err(unmapped) => self.bytes_at(unmapped.blocks.end),
+            Ok(_) => (at / PAGE_BYTES + 1) * PAGE_BYTES,
+        }
     }
 
     /// Reserves what a copy of bytes to these blocks may need, from byte `at` on.

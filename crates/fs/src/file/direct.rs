@@ -59,8 +59,15 @@ impl OpenFile {
         let bio = Bio::new(Op::Read, Sector(0), held.take().map(Segment::from).into_iter().collect());
         let (buf, result) = contents.read_mapped(bio, asked, end).await;
         *held = buf;
-        result?;
-        Ok((end - at) as usize)
+        match (result, held) {
+            (Ok(()), _) => Ok((end - at) as usize),
+            // The pages before the one that cannot be read.
+            (Err(_), Some(buf)) => {
+                drop(inode);
+                self.pages.read(at, buf).await.map_err(cache_error)
+            }
+            (Err(error), None) => Err(error),
+        }
     }
 
     /// Writes `buf` from byte `at` on (with [`append`](super::FileOptions::append) at the end of the file), and gives it back

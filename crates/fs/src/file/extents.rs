@@ -6,8 +6,8 @@
 use super::contents::Contents;
 use super::read::File;
 use super::write::OpenFile;
-use crate::map::RunWalker;
 use crate::map::live::Stored;
+use crate::map::{RunWalker, Unmapped};
 use crate::view::View;
 use crate::{Result, RunState};
 use bitflags::bitflags;
@@ -88,35 +88,60 @@ enum Stretches<'a> {
 }
 
 impl Stretches<'_> {
-    async fn next(&mut self) -> Result<Option<Stretch>> {
+    /// # Errors
+    /// Blocks of which the map tells nothing. The next call goes on behind them.
+    async fn next(&mut self) -> std::result::Result<Option<Stretch>, Unmapped> {
         match self {
             Self::Live { contents, left } => {
                 while !left.is_empty() {
                     let at = left.start;
-                    contents.know(BlockRange::one(at)).await?;
-                    let Some((run, stored)) = contents.live.lock().map.stored(at) else { continue };
+                    let found = match contents.know(BlockRange::one(at)).await {
+                        Ok(()) => contents.live.lock().map.stored(at),
+                        Err(_) => Some(Self::of_damaged(contents, left).await?),
+                    };
+                    let Some((run, stored)) = found else { continue };
                     let blocks = run.until(left.end);
                     left.start = blocks.end;
                     return Ok(Some(Stretch { blocks, stored }));
                 }
                 Ok(None)
             }
-            Self::Still { view, inode, walker } => Ok(walker.next(view, inode).await?.map(|run| {
-                let stored = match run.state {
-                    RunState::Hole => Stored::Hole,
-                    RunState::Unwritten(at) => Stored::Unwritten { at, is_dirty: false },
-                    RunState::Written(at) => Stored::Written(at),
-                };
-                Stretch { blocks: BlockRange::at(run.logical, run.blocks), stored }
+            Self::Still { view, inode, walker } => Ok(walker.next(*view, inode).await?.map(|run| Stretch {
+                blocks: BlockRange::at(run.logical, run.blocks),
+                stored: stored_as(run.state),
             })),
         }
     }
 
-    /// The first byte from `from` on that is data, or that is not, before the file's `size`; the file's end is a hole.
+    /// How the first block is stored, where the map is damaged around it.
+    async fn of_damaged(
+        contents: &Contents,
+        left: &mut BlockRange,
+    ) -> std::result::Result<(BlockRange, Stored), Unmapped> {
+        if let Some(found) = contents.live.lock().map.stored(left.start) {
+            return Ok(found);
+        }
+        match contents.know_damaged(left.start).await {
+            Ok(run) => Ok((BlockRange::at(run.logical, run.blocks), stored_as(run.state))),
+            Err(unmapped) => {
+                let blocks = unmapped.blocks.until(left.end);
+                left.start = blocks.end;
+                Err(Unmapped { blocks, ..unmapped })
+            }
+        }
+    }
+
+    /// The first byte from `from` on that is data, or that is not, before the file's `size`; the file's end is a hole. Blocks of
+    /// which the map tells nothing count as data: who reads them hears of it.
     async fn seek(mut self, block: BlockSize, from: u64, size: u64, data: bool) -> Result<Option<u64>> {
-        while let Some(stretch) = self.next().await? {
-            if stretch.is_data() == data {
-                let found = from.max(stretch.blocks.start << block.log2());
+        loop {
+            let (blocks, is_data) = match self.next().await {
+                Ok(Some(stretch)) => (stretch.blocks, stretch.is_data()),
+                Ok(None) => break,
+                Err(unmapped) => (unmapped.blocks, true),
+            };
+            if is_data == data {
+                let found = from.max(blocks.start << block.log2());
                 return Ok(if found < size { Some(found) } else { (!data).then_some(size) });
             }
         }
@@ -152,6 +177,14 @@ impl Stretches<'_> {
             last.flags |= ExtentFlags::LAST;
         }
         Ok(extents)
+    }
+}
+
+fn stored_as(state: RunState) -> Stored {
+    match state {
+        RunState::Hole => Stored::Hole,
+        RunState::Unwritten(at) => Stored::Unwritten { at, is_dirty: false },
+        RunState::Written(at) => Stored::Written(at),
     }
 }
 

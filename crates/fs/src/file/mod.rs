@@ -1,7 +1,7 @@
 //! Contents of files and symbolic links: reading a volume that is open for reading, and the cached contents of files on one
 //! that is open for writing.
 //!
-//! `read` streams from the volume. `contents` is one file's pages and its map in memory; `backing` is what the cache asks
+//! `read` and `stream` read from the volume. `contents` is one file's pages and its map in memory; `backing` is what the cache asks
 //! of it (where to read, where to write back, what to log at the end of that); `write`, `resize`, `emptied` and `sync` are
 //! the operations of callers; `removal` frees the blocks that leave a map; `extents` lists where data lie; `space` gives and
 //! takes space without writes; `defrag` moves blocks to fewer runs; `copy` copies ranges; `direct` moves bytes past the
@@ -20,6 +20,7 @@ mod read;
 mod removal;
 mod resize;
 mod space;
+mod stream;
 mod sync;
 mod table;
 #[cfg(test)]
@@ -28,9 +29,10 @@ mod write;
 
 pub use defrag::Defragmented;
 pub use extents::{ExtentFlags, FileExtent};
-pub use read::{Chunk, File, FileStream};
+pub use read::File;
 pub(crate) use removal::free_from;
 pub(crate) use resize::finish_shrink;
 pub use space::Fallocate;
+pub use stream::{Chunk, FileStream};
 pub(crate) use table::Files;
 pub use write::{FileOptions, OpenFile};

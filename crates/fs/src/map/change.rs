@@ -5,6 +5,7 @@ use super::edit::{Budget, Edit, NodeAt, NodeWrite, Nodes, Rest, Stop};
 use super::extents::{Draft, TreeNode, clip};
 use super::live::Known;
 use super::pointers::{PointerDraft, PointerWrites};
+use super::{MapSource, Mapper, Run, RunState, Unmapped};
 use crate::alloc::{Allocator, Pins};
 use crate::journal::{Handle, Journal};
 use crate::meta::{InodeCell, MetaBlock, MetaKind, MetaStore, PhysicalRun, Tid};
@@ -207,6 +208,59 @@ pub(crate) async fn look_up(
             Ok(runs) => return Ok(runs),
             Err(stop) => resume(stop, &mut nodes, store, alloc, cell.number()).await?,
         }
+    }
+}
+
+/// Where a block of a file lies, and those behind it, of which [`look_up`] finds that the map is damaged around it: what is sound
+/// there can be read, though not changed. Nobody changes the map meanwhile.
+///
+/// # Errors
+/// What the map does not tell.
+pub(crate) async fn look_up_damaged(
+    store: &MetaStore,
+    alloc: &Allocator,
+    cell: &InodeCell,
+    logical: u64,
+) -> std::result::Result<Run, Unmapped> {
+    let inode = cell.read(Inode::clone);
+    let kind = PinnedNodes::of(cell, store.shape()).kind;
+    let run = Mapper::default().map(&LiveNodes { store, alloc, kind }, &inode, logical).await?;
+    if let RunState::Written(at) | RunState::Unwritten(at) = run.state {
+        let claim = alloc.check_claim(PhysicalRun::new(at, run.blocks), Place::Inode(inode.number));
+        let blocks = BlockRange::at(logical, run.blocks);
+        claim.map_err(|error| Unmapped { blocks, error: error.into() })?;
+    }
+    Ok(run)
+}
+
+/// The nodes of one file's map as they are in memory.
+struct LiveNodes<'a> {
+    store: &'a MetaStore,
+    alloc: &'a Allocator,
+    kind: MetaKind,
+}
+
+impl MapSource for LiveNodes<'_> {
+    fn superblock(&self) -> &Superblock {
+        self.store.shape()
+    }
+
+    fn device_blocks(&self) -> u64 {
+        self.superblock().blocks_count()
+    }
+
+    async fn node(&self, inode: InodeNumber, at: VolumeBlock) -> Result<BlockBytes> {
+        self.alloc.check_claim(PhysicalRun::new(at, 1), Place::Inode(inode))?;
+        Ok(self.store.read(at, self.kind).await?.bytes())
+    }
+
+    fn judge_checksum(&self, _check: impl FnOnce() -> std::result::Result<(), Corrupt>) -> Result<()> {
+        // Read with it; a changed block gets its checksum when it is committed.
+        Ok(())
+    }
+
+    fn judge(&self, _damage: Corrupt) -> Result<()> {
+        Ok(())
     }
 }
 

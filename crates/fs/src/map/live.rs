@@ -227,6 +227,11 @@ impl LiveMap {
         Some((run.until(end), known))
     }
 
+    /// The first pending block from `at` on.
+    pub(crate) fn next_pending(&self, at: u64) -> Option<u64> {
+        self.pending.first_from(at).map(|(run, _)| run.start)
+    }
+
     /// How block `at` is stored, dirty blocks included, and for which blocks that holds; `None` if the map must be loaded.
     pub(crate) fn stored(&self, at: u64) -> Option<(BlockRange, Stored)> {
         let (run, known) = self.read(at)?;

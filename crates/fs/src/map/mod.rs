@@ -15,7 +15,7 @@ mod testing;
 
 use extant_format::VolumeBlock;
 pub use read::Runs;
-pub(crate) use read::{Mapper, RunWalker};
+pub(crate) use read::{MapSource, Mapper, RunWalker, Unmapped};
 
 /// The state of a run of file blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct Run {
 
 impl Run {
     /// The part from `logical` on; which lies in the run.
-    pub(super) fn from(self, logical: u64) -> Self {
+    pub(crate) fn from(self, logical: u64) -> Self {
         let skip = logical - self.logical;
         let state = match self.state {
             RunState::Written(at) => RunState::Written(VolumeBlock(at.0 + skip)),
@@ -51,7 +51,7 @@ impl Run {
         Self { logical, blocks: self.blocks - skip, state }
     }
 
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.logical + self.blocks
     }
 }

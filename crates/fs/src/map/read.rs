@@ -1,42 +1,119 @@
-//! Reading a file's map from the volume.
+//! Reading a file's map from the volume, as far as it can be read: damage costs the blocks that it is about.
 
 use super::{Run, RunState};
 use crate::view::View;
-use crate::{BlockRef, Result};
+use crate::{BlockRef, Error, Lost, Result};
 use extant_format::{
-    BlockRange, Corrupt, Extent, ExtentContext, ExtentNode, Inode, InodeFlags, Place, VolumeBlock,
-    check_pointer, indirect_path, verify_extent_checksum,
+    BlockRange, Corrupt, DamagedRange, Extent, ExtentContext, ExtentNode, Inode, InodeFlags, InodeNumber,
+    Place, Superblock, VolumeBlock, check_pointer, indirect_path, verify_extent_checksum,
 };
+use std::future::Future;
+
+/// What a map is read from.
+pub(crate) trait MapSource: Sync {
+    /// The volume's.
+    fn superblock(&self) -> &Superblock;
+
+    /// Blocks that lie on the device, in part at least.
+    fn device_blocks(&self) -> u64;
+
+    /// The bytes of a node, or of a block of pointers, of an inode's map.
+    fn node(&self, inode: InodeNumber, at: VolumeBlock) -> impl Future<Output = Result<BlockRef>> + Send;
+
+    /// Fails for a wrong checksum, unless it is only to be noted.
+    fn judge_checksum(&self, check: impl FnOnce() -> std::result::Result<(), Corrupt>) -> Result<()>;
+
+    /// Fails for damage that costs no block, unless it is only to be noted.
+    fn judge(&self, damage: Corrupt) -> Result<()>;
+}
+
+impl MapSource for View {
+    fn superblock(&self) -> &Superblock {
+        self.superblock()
+    }
+
+    fn device_blocks(&self) -> u64 {
+        self.device().limits().capacity_bytes.div_ceil(self.superblock().block_size().bytes().into())
+    }
+
+    async fn node(&self, _inode: InodeNumber, at: VolumeBlock) -> Result<BlockRef> {
+        self.buffers().block(at).await
+    }
+
+    fn judge_checksum(&self, check: impl FnOnce() -> std::result::Result<(), Corrupt>) -> Result<()> {
+        self.note_checksum(check)
+    }
+
+    fn judge(&self, damage: Corrupt) -> Result<()> {
+        self.note(Err(damage))
+    }
+}
+
+/// Blocks of a file of which its map does not say where they are, because it is damaged or cannot be read there.
+#[derive(Debug)]
+pub(crate) struct Unmapped {
+    /// The first is the one that was asked for.
+    pub(crate) blocks: BlockRange,
+    pub(crate) error: Error,
+}
+
+impl From<Unmapped> for Error {
+    fn from(unmapped: Unmapped) -> Self {
+        unmapped.error
+    }
+}
+
+impl Unmapped {
+    /// The bytes of these blocks, up to byte `end` of the file.
+    pub(crate) fn lost(self, sb: &Superblock, end: u64) -> Lost {
+        let log2 = sb.block_size().log2();
+        let offset = self.blocks.start << log2;
+        let bytes = (self.blocks.end << log2).min(end).saturating_sub(offset);
+        Lost { offset, bytes, error: self.error }
+    }
+}
+
+type Mapped<T> = std::result::Result<T, Unmapped>;
 
 /// A file's map, remembering the node looked at last, so that reading on costs no second descent.
 #[derive(Debug, Default)]
 pub(crate) struct Mapper {
     last: Option<Last>,
-    /// Last nodes loaded so far.
+    /// Last nodes loaded so far, and nodes that could not be.
     loads: u64,
 }
 
 #[derive(Debug)]
 enum Last {
-    Extents { range: BlockRange, extents: Vec<Extent> },
+    Extents { range: BlockRange, leaf: Leaf },
     Pointers { first: u64, at: VolumeBlock, block: BlockRef },
+}
+
+/// The extents of a leaf, and the blocks for which it has none because it is damaged.
+#[derive(Debug)]
+struct Leaf {
+    extents: Vec<Extent>,
+    damaged: Vec<DamagedRange>,
 }
 
 impl Mapper {
     /// The run that holds block `logical` of the file, from there on.
-    pub(crate) async fn map(&mut self, view: &View, inode: &Inode, logical: u64) -> Result<Run> {
+    pub(crate) async fn map(&mut self, from: &impl MapSource, inode: &Inode, logical: u64) -> Mapped<Run> {
         if logical >= BlockRange::MAP_END {
             return Ok(Run { logical, blocks: u64::MAX - logical, state: RunState::Hole });
         }
         if inode.flags().contains(InodeFlags::EXTENTS) {
-            self.map_extents(view, inode, logical).await
+            self.map_extents(from, inode, logical).await
         } else {
-            self.map_pointers(view, inode, logical).await
+            self.map_pointers(from, inode, logical).await
         }
     }
 
     /// Fills `to` with the file's blocks from byte `offset` on; what is not written reads as zeroes. The size is the
     /// caller's to look at.
+    ///
+    /// # Errors
+    /// Some of it cannot be read.
     pub(crate) async fn read(
         &mut self,
         view: &View,
@@ -44,108 +121,191 @@ impl Mapper {
         offset: u64,
         to: &mut [u8],
     ) -> Result<()> {
-        let block_bytes = u64::from(view.superblock().block_size().bytes());
         let mut done = 0;
         while done < to.len() {
-            let at = offset + done as u64;
-            let run = self.map(view, inode, at / block_bytes).await?;
-            let skip = (at % block_bytes) as usize;
-            let left = run.blocks.saturating_mul(block_bytes) - skip as u64;
-            let n = left.min((to.len() - done) as u64) as usize;
-            match run.state {
-                RunState::Hole | RunState::Unwritten(_) => {
-                    to[done..done + n].fill(0);
-                    done += n;
-                }
-                RunState::Written(first) => {
-                    let n = n.min(block_bytes as usize - skip);
-                    let block = view.buffers().block(first).await?;
-                    to[done..done + n].copy_from_slice(&block[skip..skip + n]);
-                    done += n;
-                }
-            }
+            done += self.read_some(view, inode, offset + done as u64, &mut to[done..]).await?;
         }
         Ok(())
     }
 
-    async fn map_extents(&mut self, view: &View, inode: &Inode, logical: u64) -> Result<Run> {
-        if let Some(Last::Extents { range, extents }) = &self.last
+    /// As [`Self::read`], up to the first byte that cannot be read; returns how many bytes that was.
+    ///
+    /// # Errors
+    /// That is the first one.
+    pub(crate) async fn read_some(
+        &mut self,
+        view: &View,
+        inode: &Inode,
+        offset: u64,
+        to: &mut [u8],
+    ) -> Result<usize> {
+        let mut done = 0;
+        while done < to.len() {
+            match self.read_piece(view, inode, offset + done as u64, &mut to[done..]).await {
+                Ok(bytes) => done += bytes,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// The front of a read, within a hole or a block.
+    async fn read_piece(&mut self, view: &View, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
+        let block_bytes = u64::from(view.superblock().block_size().bytes());
+        let run = self.map(view, inode, offset / block_bytes).await?;
+        let skip = (offset % block_bytes) as usize;
+        let left = run.blocks.saturating_mul(block_bytes) - skip as u64;
+        let n = left.min(to.len() as u64) as usize;
+        let RunState::Written(first) = run.state else {
+            to[..n].fill(0);
+            return Ok(n);
+        };
+        let n = n.min(block_bytes as usize - skip);
+        let error = match view.buffers().block(first).await {
+            Ok(block) => {
+                to[..n].copy_from_slice(&block[skip..skip + n]);
+                return Ok(n);
+            }
+            Err(error) => error,
+        };
+        for (range, piece) in view.pieces(first, error).await {
+            if range.end > skip {
+                let bytes = &piece?[skip - range.start..];
+                let n = n.min(bytes.len());
+                to[..n].copy_from_slice(&bytes[..n]);
+                return Ok(n);
+            }
+        }
+        unreachable!("the pieces of a block make the whole of it")
+    }
+
+    async fn map_extents(&mut self, from: &impl MapSource, inode: &Inode, logical: u64) -> Mapped<Run> {
+        if let Some(Last::Extents { range, leaf }) = &self.last
             && range.contains(logical)
         {
-            return Ok(find_extent(extents, *range, logical));
+            return leaf.find(*range, logical);
         }
-        let sb = view.superblock();
+        let sb = from.superblock();
         let mut cx = ExtentContext::root(sb, inode.number);
-        let mut node = ExtentNode::parse(inode.map(), &cx)?;
-        let mut range = BlockRange::ALL;
+        let mut parsed = ExtentNode::salvage(inode.map(), &cx);
         loop {
-            match node {
-                ExtentNode::Leaf(extents) => {
-                    let run = find_extent(&extents, range, logical);
-                    self.loads += 1;
-                    self.last = Some(Last::Extents { range, extents });
-                    return Ok(run);
-                }
-                ExtentNode::Index { depth, entries } => {
-                    let n = entries.partition_point(|e| u64::from(e.logical.0) <= logical);
-                    let Some(n) = n.checked_sub(1) else {
-                        let end = entries.first().map_or(range.end, |e| e.logical.0.into());
-                        return Ok(Run { logical, blocks: end - logical, state: RunState::Hole });
-                    };
-                    cx = cx.child(depth, &entries, n);
-                    range = cx.range;
-                    let block = view.buffers().block(entries[n].child).await?;
-                    if let Some(seed) = sb.checksum_seed() {
-                        let place = Place::ExtentNode(inode.number, cx.block);
-                        view.note_checksum(|| {
-                            verify_extent_checksum(&block, inode.checksum_seed(seed), place)
-                        })?;
-                    }
-                    node = ExtentNode::parse(&block, &cx)?;
-                }
+            let range = cx.range;
+            let (node, mut damaged) = match parsed {
+                Ok(parsed) => parsed,
+                Err(corrupt) => return Err(self.fail(range, logical, corrupt.into())),
+            };
+            for &(_, corrupt) in damaged.iter().filter(|(range, _)| range.is_empty()) {
+                from.judge(corrupt).map_err(|error| self.fail(range, logical, error))?;
             }
+            damaged.retain(|(range, _)| !range.is_empty());
+            let (depth, entries) = match node {
+                ExtentNode::Leaf(extents) => {
+                    let leaf = Leaf { extents, damaged };
+                    let run = leaf.find(range, logical);
+                    self.loads += 1;
+                    self.last = Some(Last::Extents { range, leaf });
+                    return run;
+                }
+                ExtentNode::Index { depth, entries } => (depth, entries),
+            };
+            check_damaged(&damaged, logical)?;
+            let n = entries.partition_point(|e| u64::from(e.logical.0) <= logical);
+            let Some(n) = n.checked_sub(1) else {
+                let end = entries.first().map_or(range.end, |e| e.logical.0.into());
+                return Ok(Run { logical, blocks: end - logical, state: RunState::Hole });
+            };
+            cx = cx.child(depth, &entries, n);
+            let block = match from.node(inode.number, entries[n].child).await {
+                Ok(block) => block,
+                Err(error) => return Err(self.fail(cx.range, logical, error)),
+            };
+            if let Some(seed) = sb.checksum_seed() {
+                let place = Place::ExtentNode(inode.number, cx.block);
+                from.judge_checksum(|| verify_extent_checksum(&block, inode.checksum_seed(seed), place))
+                    .map_err(|error| self.fail(cx.range, logical, error))?;
+            }
+            parsed = ExtentNode::salvage(&block, &cx);
         }
     }
 
-    async fn map_pointers(&mut self, view: &View, inode: &Inode, logical: u64) -> Result<Run> {
-        let sb = view.superblock();
+    /// A node that should map `range` is of no use.
+    fn fail(&mut self, range: BlockRange, logical: u64, error: Error) -> Unmapped {
+        self.loads += 1;
+        Unmapped { blocks: BlockRange::new(logical, range.end), error }
+    }
+
+    async fn map_pointers(&mut self, from: &impl MapSource, inode: &Inode, logical: u64) -> Mapped<Run> {
+        let sb = from.superblock();
         let size = sb.block_size();
         if let Some(Last::Pointers { first, at, block }) = &self.last {
             let per_block = (block.len() / 4) as u64;
             if BlockRange::at(*first, per_block).contains(logical) {
-                return pointer_run(view, inode, Some(*at), block, *first, logical);
+                return pointer_run(sb, inode, Some(*at), block, *first, logical);
             }
         }
         let Some(path) = indirect_path(logical, size) else {
             return Ok(Run { logical, blocks: BlockRange::MAP_END - logical, state: RunState::Hole });
         };
         if path.levels == 0 {
-            return pointer_run(view, inode, None, &inode.map()[..48], 0, logical);
+            return pointer_run(sb, inode, None, &inode.map()[..48], 0, logical);
         }
         let bits = size.log2() - 2;
-        let mut at = check_pointer(inode.block_pointer(path.root), sb, Place::Inode(inode.number))?;
+        let (mut next, mut place) = (inode.block_pointer(path.root), Place::Inode(inode.number));
         for level in 0..path.levels {
-            // Blocks reached through one pointer of this level.
-            let reach = 1u64 << (bits * (path.levels - 1 - level) as u32);
+            // Blocks reached through the pointer that was followed last, of which so many lie before this one.
+            let covered = 1u64 << (bits * (path.levels - level) as u32);
             let skip = logical_offset(&path.indices[..path.levels], bits, level);
+            let range = BlockRange::at(logical - skip, covered);
+            let at = check_pointer(next, sb, place).map_err(|corrupt| Unmapped {
+                blocks: BlockRange::new(logical, range.end),
+                error: corrupt.into(),
+            })?;
             if at.0 == 0 {
-                let covered = reach << bits;
                 return Ok(Run { logical, blocks: covered - skip, state: RunState::Hole });
             }
-            let block = view.buffers().block(at).await?;
+            let block = match from.node(inode.number, at).await {
+                Ok(block) => block,
+                Err(error) => return Err(self.fail(range, logical, error)),
+            };
             if level + 1 == path.levels {
                 let first = logical - u64::from(path.indices[level]);
-                let run = pointer_run(view, inode, Some(at), &block, first, logical)?;
+                let run = pointer_run(sb, inode, Some(at), &block, first, logical);
                 self.loads += 1;
                 self.last = Some(Last::Pointers { first, at, block });
-                return Ok(run);
+                return run;
             }
             let n = path.indices[level] as usize * 4;
-            let next = u32::from_le_bytes([block[n], block[n + 1], block[n + 2], block[n + 3]]);
-            at = check_pointer(VolumeBlock(next.into()), sb, Place::IndirectBlock(inode.number, at))?;
+            let pointer = u32::from_le_bytes([block[n], block[n + 1], block[n + 2], block[n + 3]]);
+            (next, place) = (VolumeBlock(pointer.into()), Place::IndirectBlock(inode.number, at));
         }
         unreachable!("the last level returns")
     }
+}
+
+impl Leaf {
+    /// The run that holds block `logical`, from there on, of a leaf that is responsible for `range`.
+    fn find(&self, range: BlockRange, logical: u64) -> Mapped<Run> {
+        check_damaged(&self.damaged, logical)?;
+        let mut run = find_extent(&self.extents, range, logical);
+        let next = self.damaged.partition_point(|(range, _)| range.start <= logical);
+        if let Some((damaged, _)) = self.damaged.get(next) {
+            run.blocks = run.blocks.min(damaged.start - logical);
+        }
+        Ok(run)
+    }
+}
+
+/// Fails for a block in one of these ranges, none of which is empty; those that adjoin it are told with it.
+fn check_damaged(damaged: &[DamagedRange], logical: u64) -> Mapped<()> {
+    let first = damaged.partition_point(|(range, _)| range.end <= logical);
+    let Some((range, corrupt)) = damaged.get(first).filter(|(range, _)| range.contains(logical)) else {
+        return Ok(());
+    };
+    let adjoining = |end: u64, (next, _): &DamagedRange| (next.start == end).then_some(next.end);
+    let end = damaged[first + 1..].iter().try_fold(range.end, |end, next| adjoining(end, next).ok_or(end));
+    let (Ok(end) | Err(end)) = end;
+    Err(Unmapped { blocks: BlockRange::new(logical, end), error: (*corrupt).into() })
 }
 
 /// How far into the range of the pointer at `level` a path leads, in blocks.
@@ -169,30 +329,38 @@ fn find_extent(extents: &[Extent], range: BlockRange, logical: u64) -> Run {
 
 /// The run at `logical` within one block of pointers whose first one maps block `first`.
 fn pointer_run(
-    view: &View,
+    sb: &Superblock,
     inode: &Inode,
     at: Option<VolumeBlock>,
     pointers: &[u8],
     first: u64,
     logical: u64,
-) -> Result<Run> {
+) -> Mapped<Run> {
     let place = at.map_or(Place::Inode(inode.number), |at| Place::IndirectBlock(inode.number, at));
-    let pointer = |n: u64| -> std::result::Result<Option<VolumeBlock>, Corrupt> {
-        let Some(bytes) = pointers.get(n as usize * 4..n as usize * 4 + 4) else { return Ok(None) };
+    let pointer = |n: u64| -> Option<std::result::Result<VolumeBlock, Corrupt>> {
+        let bytes = pointers.get(n as usize * 4..n as usize * 4 + 4)?;
         let block = VolumeBlock(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into());
-        check_pointer(block, view.superblock(), place).map(Some)
+        Some(check_pointer(block, sb, place))
     };
-    let start = pointer(logical - first)?.unwrap_or(VolumeBlock(0));
+    let start = pointer(logical - first).unwrap_or(Ok(VolumeBlock(0)));
     let mut blocks = 1;
-    while let Ok(Some(next)) = pointer(logical - first + blocks) {
-        let continues = if start.0 == 0 { next.0 == 0 } else { next.0 == start.0 + blocks };
+    while let Some(next) = pointer(logical - first + blocks) {
+        let continues = match (&start, next) {
+            (Ok(VolumeBlock(0)), Ok(next)) => next.0 == 0,
+            (Ok(start), Ok(next)) => next.0 == start.0 + blocks,
+            (Err(_), next) => next.is_err(),
+            (Ok(_), Err(_)) => false,
+        };
         if !continues {
             break;
         }
         blocks += 1;
     }
-    let state = if start.0 == 0 { RunState::Hole } else { RunState::Written(start) };
-    Ok(Run { logical, blocks, state })
+    match start {
+        Ok(VolumeBlock(0)) => Ok(Run { logical, blocks, state: RunState::Hole }),
+        Ok(start) => Ok(Run { logical, blocks, state: RunState::Written(start) }),
+        Err(corrupt) => Err(Unmapped { blocks: BlockRange::at(logical, blocks), error: corrupt.into() }),
+    }
 }
 
 /// A file's runs from its first block to its last.
@@ -201,6 +369,8 @@ pub struct Runs {
     view: View,
     inode: Inode,
     walker: RunWalker,
+    /// The byte up to which the file is looked at.
+    end: u64,
 }
 
 impl View {
@@ -208,47 +378,74 @@ impl View {
     pub(crate) fn runs(&self, inode: &Inode) -> Runs {
         let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
         let end = if inline { 0 } else { self.superblock().block_size().blocks_for(inode.size()) };
-        Runs { view: self.clone(), inode: inode.clone(), walker: RunWalker::new(BlockRange::new(0, end)) }
+        self.runs_of(inode, BlockRange::new(0, end), inode.size())
     }
 
     /// The runs of all that an inode's map can address, whatever its size.
     pub(crate) fn mapped_runs(&self, inode: &Inode) -> Runs {
-        Runs { view: self.clone(), inode: inode.clone(), walker: RunWalker::new(BlockRange::ALL) }
+        self.runs_of(inode, BlockRange::ALL, u64::MAX)
+    }
+
+    fn runs_of(&self, inode: &Inode, blocks: BlockRange, end: u64) -> Runs {
+        Runs { view: self.clone(), inode: inode.clone(), walker: RunWalker::new(blocks), end }
     }
 }
 
 impl Runs {
     /// The next run; `None` at the end of the file.
-    pub async fn next(&mut self) -> Result<Option<Run>> {
-        self.walker.next(&self.view, &self.inode).await
+    ///
+    /// # Errors
+    /// The map says nothing of this part of the file, because it is damaged or cannot be read. The next call goes on behind it.
+    pub async fn next(&mut self) -> std::result::Result<Option<Run>, Lost> {
+        let sb = self.view.superblock();
+        self.walker.next(&self.view, &self.inode).await.map_err(|unmapped| unmapped.lost(sb, self.end))
     }
 }
 
-/// Walks a file's runs in order and refuses a map that reaches, or is made of, more blocks than the volume has, which only
-/// a map with blocks used twice can do.
+/// Walks a file's runs in order, and ends where a map reaches, or is made of, more blocks than the volume has, which only a
+/// map with blocks used twice can do.
 #[derive(Debug)]
 pub(crate) struct RunWalker {
     mapper: Mapper,
     /// Blocks that are still to be walked.
     left: BlockRange,
     mapped: u64,
+    /// Of these, blocks that lie on the device.
+    on_device: u64,
+    /// What was met behind the last run.
+    stopped: Option<Unmapped>,
 }
 
 impl RunWalker {
     /// Over these blocks of a file.
     pub(crate) fn new(blocks: BlockRange) -> Self {
-        Self { mapper: Mapper::default(), left: blocks, mapped: 0 }
+        Self { mapper: Mapper::default(), left: blocks, mapped: 0, on_device: 0, stopped: None }
     }
 
     /// The next run, adjacent ones joined where they continue on the volume; `None` at the end.
-    pub(crate) async fn next(&mut self, view: &View, inode: &Inode) -> Result<Option<Run>> {
+    ///
+    /// # Errors
+    /// Blocks that the map does not tell. The next call goes on behind them.
+    pub(crate) async fn next(&mut self, from: &impl MapSource, inode: &Inode) -> Mapped<Option<Run>> {
+        if let Some(unmapped) = self.stopped.take() {
+            return Err(self.skip(from, inode, unmapped));
+        }
         if self.left.is_empty() {
             return Ok(None);
         }
-        let mut run = self.mapper.map(view, inode, self.left.start).await?;
+        let mut run = match self.mapper.map(from, inode, self.left.start).await {
+            Ok(run) => run,
+            Err(unmapped) => return Err(self.skip(from, inode, unmapped)),
+        };
         while run.end() < self.left.end {
-            let more = self.mapper.map(view, inode, run.end()).await?;
-            self.check(view, inode)?;
+            let more = match self.mapper.map(from, inode, run.end()).await {
+                Ok(more) => more,
+                Err(unmapped) => {
+                    self.stopped = Some(unmapped);
+                    break;
+                }
+            };
+            self.check(from, inode)?;
             let joins = match (run.state, more.state) {
                 (RunState::Hole, RunState::Hole) => true,
                 (RunState::Written(a), RunState::Written(b)) => b.0 == a.0 + run.blocks,
@@ -262,20 +459,37 @@ impl RunWalker {
             run.blocks += more.blocks;
         }
         run.blocks = run.blocks.min(self.left.end - run.logical);
-        self.left.start = run.end();
-        if run.state != RunState::Hole {
+        if let RunState::Written(at) | RunState::Unwritten(at) = run.state {
             self.mapped += run.blocks;
+            self.on_device += run.blocks.min(from.device_blocks().saturating_sub(at.0));
         }
-        self.check(view, inode)?;
+        self.check(from, inode)?;
+        self.left.start = run.end();
         Ok(Some(run))
     }
 
-    fn check(&self, view: &View, inode: &Inode) -> Result<()> {
-        let reached = self.mapped.max(self.mapper.loads);
-        if reached > view.superblock().blocks_count() {
-            let rule = "at most the volume's blocks: some are mapped twice";
-            return Err(Corrupt::field(Place::Inode(inode.number), "mapped blocks", reached, rule).into());
+    /// Goes on behind what the map does not tell.
+    fn skip(&mut self, from: &impl MapSource, inode: &Inode, unmapped: Unmapped) -> Unmapped {
+        if let Err(over) = self.check(from, inode) {
+            return over;
         }
-        Ok(())
+        let blocks = unmapped.blocks.until(self.left.end);
+        self.left.start = blocks.end;
+        Unmapped { blocks, ..unmapped }
+    }
+
+    /// Ends the walk of a map with blocks used twice.
+    fn check(&mut self, from: &impl MapSource, inode: &Inode) -> Mapped<()> {
+        let reached = self.mapped.max(self.mapper.loads);
+        // A superblock may claim more blocks than there are; nodes have been read, and data on the device will be.
+        let is_read = self.on_device.max(self.mapper.loads);
+        if reached <= from.superblock().blocks_count() && is_read <= from.device_blocks() {
+            return Ok(());
+        }
+        let rule = "at most the volume's blocks: some are mapped twice";
+        let corrupt = Corrupt::field(Place::Inode(inode.number), "mapped blocks", reached, rule);
+        let blocks = std::mem::replace(&mut self.left, BlockRange::new(0, 0));
+        self.stopped = None;
+        Err(Unmapped { blocks, error: corrupt.into() })
     }
 }

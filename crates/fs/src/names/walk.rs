@@ -14,6 +14,8 @@ pub const DEPTH_MAX: usize = 2048;
 pub const PATH_MAX: usize = 16 << 10;
 /// Names of one walk that are kept in memory, in bytes; larger directories come in sorted batches.
 const NAMES_BYTES: usize = 64 << 20;
+/// Lost parts of a directory that are told of, of each batch of its names.
+const LOST_MAX: usize = 1000;
 /// Names whose inodes, or directories whose blocks, are asked for at a time.
 const WINDOW_INODES: usize = 4096;
 const WINDOW_DIRS: usize = 512;
@@ -61,7 +63,7 @@ pub struct Walk {
     dir_blocks: u64,
 }
 
-/// A name or directory that could not be read. The walk goes on behind it.
+/// A name or directory that could not be read, or a part of a directory ([`Error::Lost`]). The walk goes on behind it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}: {error}", crate::quote(path))]
 pub struct WalkError {
@@ -224,7 +226,7 @@ impl Walk {
             false => (NAMES_BYTES.saturating_sub(self.names_bytes) / 2).max(64 << 10),
         };
         let blocks_count = self.view.superblock().blocks_count();
-        let mut failure = None;
+        let mut failed: Vec<Error> = Vec::new();
         let Some(level) = self.stack.last_mut() else { return };
         (level.next, level.prefetched) = (0, 0);
         loop {
@@ -236,16 +238,18 @@ impl Walk {
                 Ok(Some(items)) => level.pending = Some(items),
                 Ok(None) => level.finished = true,
                 Err(error) => {
-                    failure = Some(error);
-                    level.finished = true;
+                    // Behind a part that is lost there are more names.
+                    level.finished = !matches!(error, Error::Lost(_));
+                    if failed.len() < LOST_MAX {
+                        failed.push(error);
+                    }
                 }
             }
             self.dir_blocks += level.reader.blocks_read() - before;
             if self.dir_blocks > blocks_count {
                 let place = Place::Inode(level.reader.inode().number);
                 let rule = "at most the volume's blocks: directories share blocks";
-                failure =
-                    Some(Corrupt::field(place, "directory blocks so far", self.dir_blocks, rule).into());
+                failed.push(Corrupt::field(place, "directory blocks so far", self.dir_blocks, rule).into());
                 level.finished = true;
             }
             if level.finished || level.names.memory() >= room {
@@ -254,9 +258,9 @@ impl Walk {
         }
         level.names.sort();
         self.names_bytes += level.names.memory();
-        if let Some(error) = failure {
+        if !failed.is_empty() {
             self.path.truncate(level.path_len);
-            self.fail(error);
+            failed.into_iter().for_each(|error| self.fail(error));
         }
     }
 

@@ -4,11 +4,14 @@
 //! All that reads a volume reads it through a [`View`]: recovery below the journal's copies, the public
 //! [`Volume`](crate::Volume) above them.
 
+mod backups;
 mod features;
+mod pieces;
 mod problems;
 
 use crate::meta::{Buffers, Journaled};
 use crate::{BlockRef, Error, Result};
+use backups::Backups;
 use extant_block::{Device, Sector};
 use extant_format::{
     Corrupt, FileKind, Group, GroupDescriptor, Inode, InodeNumber, Place, SUPERBLOCK_BYTES, Superblock,
@@ -31,6 +34,9 @@ pub enum Damage {
     /// contents with a wrong checksum as far as they make sense, a directory without its broken blocks.
     Report,
 }
+
+/// Where the primary superblock lies, in bytes.
+const PRIMARY_OFFSET: u64 = 1024;
 
 /// How to open a volume.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,9 +67,13 @@ pub(crate) struct View {
 #[derive(Debug)]
 struct Inner {
     sb: Superblock,
+    /// The block in which it was found.
+    superblock_at: VolumeBlock,
     buffers: Buffers,
     damage: Damage,
     problems: Mutex<Problems>,
+    /// Copies of descriptors stand in for damaged ones.
+    backups: Option<Backups>,
     /// On a volume that is open for writing.
     live: Option<Arc<dyn Live>>,
 }
@@ -74,8 +84,40 @@ impl View {
     /// # Errors
     /// Refuses, by name, INCOMPAT features that it cannot read; names the field of a superblock that makes no sense.
     pub(crate) async fn open(device: Arc<dyn Device>, options: OpenOptions) -> Result<Self> {
-        let sb = read_superblock(&*device, options.superblock_offset.unwrap_or(1024)).await?;
-        let mut problems = Problems::default();
+        let offset = options.superblock_offset.unwrap_or(PRIMARY_OFFSET);
+        let sb = read_superblock(&*device, offset).await?;
+        Self::with_superblock(device, options, sb, offset, Problems::default())
+    }
+
+    /// As [`Self::open`], for reading alone. With [`Damage::Report`], backups stand in for a damaged superblock, unless the caller
+    /// has named one, and for damaged group descriptors; problems say so.
+    ///
+    /// # Errors
+    /// As there, where no backup can be used either.
+    pub(crate) async fn open_to_read(device: Arc<dyn Device>, options: OpenOptions) -> Result<Self> {
+        let mut view = match Self::open(device.clone(), options).await {
+            Err(damage @ (Error::Corrupt(_) | Error::Io(_)))
+                if options.damage == Damage::Report && options.superblock_offset.is_none() =>
+            {
+                backups::open(&device, options, damage).await?
+            }
+            opened => opened?,
+        };
+        if options.damage == Damage::Report {
+            let inner = Arc::get_mut(&mut view.inner).expect("no other handle has been made");
+            inner.backups = Some(Backups::default());
+        }
+        Ok(view)
+    }
+
+    /// The volume whose superblock was read at byte `offset`.
+    fn with_superblock(
+        device: Arc<dyn Device>,
+        options: OpenOptions,
+        sb: Superblock,
+        offset: u64,
+        mut problems: Problems,
+    ) -> Result<Self> {
         if let Err(corrupt) = sb.verify_checksum() {
             match options.damage {
                 Damage::Fail => return Err(corrupt.into()),
@@ -92,9 +134,11 @@ impl View {
                 Damage::Report => problems.add(corrupt.into()),
             }
         }
+        let superblock_at = VolumeBlock(offset >> sb.block_size().log2());
         let buffers = Buffers::new(device, sb.block_size());
         let (damage, problems) = (options.damage, Mutex::new(problems));
-        Ok(Self { inner: Arc::new(Inner { sb, buffers, damage, problems, live: None }) })
+        let inner = Inner { sb, superblock_at, buffers, damage, problems, backups: None, live: None };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The same volume with the blocks that its journal holds instead of those at home, the superblock among them.
@@ -105,10 +149,15 @@ impl View {
     /// # Panics
     /// If the view was cloned.
     pub(crate) async fn through(self, overlay: BTreeMap<VolumeBlock, Journaled>) -> Result<Self> {
+        let keeps_superblock = self.is_backup() && !overlay.contains_key(&self.primary_block());
+        let home = self.primary_block();
         let mut inner = Arc::into_inner(self.inner).expect("no other handle has been made");
         inner.buffers.set_overlay(overlay);
-        let block = inner.buffers.block(VolumeBlock(1024 / u64::from(inner.sb.block_size().bytes()))).await?;
-        let at = 1024 % inner.sb.block_size().byte_len();
+        if keeps_superblock {
+            return Ok(Self { inner: Arc::new(inner) });
+        }
+        let block = inner.buffers.block(home).await?;
+        let at = PRIMARY_OFFSET as usize % inner.sb.block_size().byte_len();
         let newer = Superblock::parse(&block[at..])?;
         let same = newer.block_size() == inner.sb.block_size() && newer.inode_size() == inner.sb.inode_size();
         if !same {
@@ -130,6 +179,16 @@ impl View {
         let mut inner = Arc::into_inner(self.inner).expect("no other handle has been made");
         (inner.buffers, inner.live) = (buffers, Some(live));
         Self { inner: Arc::new(inner) }
+    }
+
+    /// Whether the superblock is a backup, which does not know whether the journal is dirty.
+    pub(crate) fn is_backup(&self) -> bool {
+        self.inner.superblock_at != self.primary_block()
+    }
+
+    /// The block that holds the primary superblock.
+    fn primary_block(&self) -> VolumeBlock {
+        VolumeBlock(PRIMARY_OFFSET >> self.superblock().block_size().log2())
     }
 
     /// Whether the volume is open for writing.
@@ -158,14 +217,23 @@ impl View {
 
     /// Fails or keeps a problem, as [`OpenOptions::damage`] says.
     pub(crate) fn note(&self, check: std::result::Result<(), Corrupt>) -> Result<()> {
-        match (check, self.inner.damage) {
-            (Ok(()), _) => Ok(()),
-            (Err(corrupt), Damage::Fail) => Err(corrupt.into()),
-            (Err(corrupt), Damage::Report) => {
-                self.inner.problems.lock().add(corrupt.into());
+        check.or_else(|corrupt| self.note_error(corrupt.into()))
+    }
+
+    /// As [`Self::note`], for a problem of any kind.
+    pub(crate) fn note_error(&self, error: Error) -> Result<()> {
+        match self.inner.damage {
+            Damage::Fail => Err(error),
+            Damage::Report => {
+                self.inner.problems.lock().add(error);
                 Ok(())
             }
         }
+    }
+
+    /// Whether problems are kept, and what is readable around them is read.
+    pub(crate) fn reports_damage(&self) -> bool {
+        self.inner.damage == Damage::Report
     }
 
     /// As [`Self::note`], for the checksum of a block. Where the volume is open for writing, a block that was changed gets
@@ -192,7 +260,10 @@ impl View {
         if let Some(live) = &self.inner.live {
             return Ok(live.group(group));
         }
-        let (block, at) = self.descriptor(group).await?;
+        if let Some(backups) = &self.inner.backups {
+            return self.group_from_copies(group, backups).await;
+        }
+        let (block, at) = self.descriptor(self.table_block_of(group), group).await?;
         match GroupDescriptor::parse(&block[at..], sb, group) {
             Err(corrupt) if matches!(corrupt.problem, extant_format::Problem::Checksum { .. }) => {
                 self.note(Err(corrupt))?;
@@ -202,12 +273,16 @@ impl View {
         }
     }
 
-    /// The block that holds a group's descriptor, and the descriptor's offset within it.
-    async fn descriptor(&self, group: Group) -> Result<(BlockRef, usize)> {
+    /// The block that holds a group's descriptor.
+    fn table_block_of(&self, group: Group) -> VolumeBlock {
+        self.table_block(group.0 / self.superblock().descriptors_per_block())
+    }
+
+    /// A block of descriptors, and the offset within it of a group's.
+    async fn descriptor(&self, at: VolumeBlock, group: Group) -> Result<(BlockRef, usize)> {
         let sb = self.superblock();
-        let per_block = sb.descriptors_per_block();
-        let block = self.buffers().block(sb.descriptor_block(group.0 / per_block)).await?;
-        Ok((block, (group.0 % per_block) as usize * sb.descriptor_size()))
+        let block = self.buffers().block(at).await?;
+        Ok((block, (group.0 % sb.descriptors_per_block()) as usize * sb.descriptor_size()))
     }
 
     /// The block that holds an inode, and the inode's offset within it.
@@ -222,7 +297,7 @@ impl View {
             // Reading needs nothing but the table.
             Err(Error::Corrupt(corrupt)) => {
                 self.note(Err(corrupt))?;
-                let (block, at) = self.descriptor(group).await?;
+                let (block, at) = self.descriptor(self.table_block_of(group), group).await?;
                 GroupDescriptor::parse_inode_table(&block[at..], sb, group)?
             }
             Err(other) => return Err(other),

@@ -36,7 +36,8 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Opens the volume on `device` for reading. Nothing is written.
+    /// Opens the volume on `device` for reading. Nothing is written. With [`Damage::Report`](crate::Damage::Report), backups stand in
+    /// for a damaged superblock and for damaged group descriptors, and [`Volume::problems`] names them.
     ///
     /// # Errors
     /// Refuses, by name, INCOMPAT features that it cannot read; names the field of a superblock that makes no sense.
@@ -45,17 +46,22 @@ impl Volume {
     }
 
     async fn open_view(device: Arc<dyn Device>, options: OpenOptions) -> Result<Self> {
-        let mut view = View::open(device, options).await?;
-        if view.superblock().incompat().contains(Incompat::RECOVER) && !options.ignore_journal {
+        let mut view = View::open_to_read(device, options).await?;
+        let needs_recovery = view.superblock().incompat().contains(Incompat::RECOVER);
+        if (needs_recovery || view.is_backup()) && !options.ignore_journal {
             let overlay = match crate::recovery::overlay(&view).await {
                 // Blocks at their home locations can be read, though perhaps not their newest versions.
-                Err(Error::Corrupt(corrupt)) => {
-                    view.note(Err(corrupt))?;
+                Err(error @ (Error::Corrupt(_) | Error::Io(_))) => {
+                    view.note_error(error)?;
                     BTreeMap::new()
                 }
+                // A backup says nothing of a journal that must be looked at.
+                Err(Error::Unsupported { .. }) if !needs_recovery => BTreeMap::new(),
                 other => other?,
             };
-            view = view.through(overlay).await?;
+            if needs_recovery || !overlay.is_empty() {
+                view = view.through(overlay).await?;
+            }
         }
         Ok(Self { view, mounted: None })
     }

@@ -2,6 +2,7 @@
 
 mod ends;
 mod stream;
+mod unreadable;
 
 use super::*;
 use crate::recovery::Log;

@@ -2,7 +2,7 @@
 
 use super::side::{Item, Node};
 use super::{Report, Side, Tree, Unreadable};
-use crate::export::contents::{Allowance, regions};
+use crate::export::contents::{Allowance, LostParts, regions};
 use extant_fs::{BlockRef, Chunk, FileStream};
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -19,6 +19,7 @@ pub(super) struct Reader {
     piece: Piece,
     /// Bytes of `piece` that were compared.
     used: usize,
+    lost: LostParts,
 }
 
 enum Source {
@@ -30,6 +31,15 @@ enum Piece {
     Stored(BlockRef),
     Host(Vec<u8>),
     Hole(u64),
+    /// Cannot be read.
+    Lost(u64),
+}
+
+/// The next bytes of a file.
+enum Next<'a> {
+    Bytes(&'a [u8]),
+    Zeroes,
+    Unknown,
 }
 
 /// Opens a regular file of a tree.
@@ -54,31 +64,40 @@ pub(super) async fn open(
         }
         (Node::Stored(_), Tree::Host(_)) => unreachable!("an inode belongs to a volume"),
     };
-    Ok(Reader { source, piece: Piece::Hole(0), used: 0 })
+    Ok(Reader { source, piece: Piece::Hole(0), used: 0, lost: LostParts::default() })
 }
 
-/// The first byte that differs, counted from 0, up to the end of the shorter file.
+/// The first byte that differs, counted from 0, up to the end of the shorter file. Parts that cannot be read on one side are
+/// reported, and not compared.
 ///
 /// # Errors
 /// The side that could not be read to this end, and why.
 pub(super) async fn first_difference(
+    path: &[u8],
     mut a: Reader,
     mut b: Reader,
     report: &mut dyn Report,
 ) -> Result<Option<u64>, (Side, Unreadable)> {
     let mut at = 0;
     loop {
-        let left_a = a.fill().await.map_err(|error| (Side::A, error))?;
-        let left_b = b.fill().await.map_err(|error| (Side::B, error))?;
+        let left_a = a.fill(Side::A, path, report).await.map_err(|error| (Side::A, error))?;
+        let left_b = b.fill(Side::B, path, report).await.map_err(|error| (Side::B, error))?;
         let n = left_a.min(left_b);
         if n == 0 {
+            for (side, reader) in [(Side::A, a), (Side::B, b)] {
+                if let Some(error) = reader.lost.rest() {
+                    report.unreadable(side, path, error.into());
+                }
+            }
             return Ok(None);
         }
-        let differs = match (a.bytes(n), b.bytes(n)) {
-            (None, None) => None,
-            (Some(bytes), None) | (None, Some(bytes)) => bytes.iter().position(|&byte| byte != 0),
-            (Some(a), Some(b)) if a == b => None,
-            (Some(a), Some(b)) => a.iter().zip(b).position(|(a, b)| a != b),
+        let differs = match (a.next(n), b.next(n)) {
+            (Next::Unknown, _) | (_, Next::Unknown) | (Next::Zeroes, Next::Zeroes) => None,
+            (Next::Bytes(bytes), Next::Zeroes) | (Next::Zeroes, Next::Bytes(bytes)) => {
+                bytes.iter().position(|&byte| byte != 0)
+            }
+            (Next::Bytes(a), Next::Bytes(b)) if a == b => None,
+            (Next::Bytes(a), Next::Bytes(b)) => a.iter().zip(b).position(|(a, b)| a != b),
         };
         if let Some(skip) = differs {
             return Ok(Some(at + skip as u64));
@@ -91,8 +110,8 @@ pub(super) async fn first_difference(
 }
 
 impl Reader {
-    /// Bytes of the current piece that were not compared; 0 at the end of the file.
-    async fn fill(&mut self) -> Result<u64, Unreadable> {
+    /// Bytes of the current piece that were not compared; 0 at the end of the file. Reports a piece that cannot be read.
+    async fn fill(&mut self, side: Side, path: &[u8], report: &mut dyn Report) -> Result<u64, Unreadable> {
         loop {
             let left = self.piece.len() - self.used as u64;
             if left > 0 {
@@ -100,10 +119,18 @@ impl Reader {
             }
             self.used = 0;
             let next = match &mut self.source {
-                Source::Stored(stream) => stream.next().await?.map(|chunk| match chunk {
-                    Chunk::Data { bytes, .. } => Piece::Stored(bytes),
-                    Chunk::Hole { bytes, .. } => Piece::Hole(bytes),
-                }),
+                Source::Stored(stream) => match stream.next().await {
+                    Ok(Some(Chunk::Data { bytes, .. })) => Some(Piece::Stored(bytes)),
+                    Ok(Some(Chunk::Hole { bytes, .. })) => Some(Piece::Hole(bytes)),
+                    Ok(None) => None,
+                    Err(part) => {
+                        let bytes = part.bytes;
+                        if let Some(error) = self.lost.add(part) {
+                            report.unreadable(side, path, error.into());
+                        }
+                        Some(Piece::Lost(bytes))
+                    }
+                },
                 Source::Host { file, at, size } => read_host(file, at, *size)?,
             };
             match next {
@@ -116,19 +143,20 @@ impl Reader {
         }
     }
 
-    /// The next `n` bytes; `None` where they are a hole.
-    fn bytes(&self, n: u64) -> Option<&[u8]> {
+    /// The next `n` bytes.
+    fn next(&self, n: u64) -> Next<'_> {
         let bytes: &[u8] = match &self.piece {
             Piece::Stored(bytes) => bytes,
             Piece::Host(bytes) => bytes,
-            Piece::Hole(_) => return None,
+            Piece::Hole(_) => return Next::Zeroes,
+            Piece::Lost(_) => return Next::Unknown,
         };
-        Some(&bytes[self.used..self.used + n as usize])
+        Next::Bytes(&bytes[self.used..self.used + n as usize])
     }
 
     fn take(&mut self, n: u64) {
         match &mut self.piece {
-            Piece::Hole(left) => *left -= n,
+            Piece::Hole(left) | Piece::Lost(left) => *left -= n,
             _ => self.used += n as usize,
         }
     }
@@ -139,7 +167,7 @@ impl Piece {
         match self {
             Self::Stored(bytes) => bytes.len() as u64,
             Self::Host(bytes) => bytes.len() as u64,
-            Self::Hole(bytes) => *bytes,
+            Self::Hole(bytes) | Self::Lost(bytes) => *bytes,
         }
     }
 }

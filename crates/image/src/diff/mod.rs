@@ -137,7 +137,8 @@ pub enum Unreadable {
 pub trait Report {
     /// A difference. `Break` ends the comparison.
     fn difference(&mut self, path: &[u8], difference: &Difference) -> ControlFlow<()>;
-    /// Something could not be read on one side; it is not compared any further.
+    /// Something could not be read on one side; it is not compared any further. Of contents and directories, a part that could not
+    /// ([`Error::Lost`]); what lies around it is compared.
     fn unreadable(&mut self, side: Side, path: &[u8], error: Unreadable);
     /// Bytes of contents read since the last call, both sides together; holes count.
     fn advanced(&mut self, bytes: u64);
@@ -444,7 +445,7 @@ impl Comparison<'_> {
         else {
             return Continue(());
         };
-        match contents::first_difference(left, right, self.report).await {
+        match contents::first_difference(&a.path, left, right, self.report).await {
             Ok(None) => Continue(()),
             Ok(Some(first)) => self.tell(&a.path, Difference::Contents { first }),
             Err((side, error)) => {

@@ -3,7 +3,7 @@
 use super::Watch;
 use extant_cache::ByteRange;
 use extant_format::{Corrupt, Inode, InodeFlags, Place, RoCompat};
-use extant_fs::{Chunk, Error, FileStream, RunState, Volume};
+use extant_fs::{Chunk, Error, FileStream, Lost, RunState, Volume};
 
 /// Counts the contents read from a volume, and refuses more than it can hold: a map that uses blocks twice could make
 /// a small volume endless.
@@ -34,7 +34,11 @@ impl Allowance {
     }
 }
 
-/// Where a file has data: ascending, not adjacent, within its size; as far as the map can be read: [`send`] reports the rest.
+/// Lost parts of a file that are told of one by one.
+const LOST_MAX: u64 = 1000;
+
+/// Where a file has data: ascending, not adjacent, within its size. Parts that the map does not tell are none: [`send`] reports
+/// them.
 pub(crate) async fn regions(volume: &Volume, inode: &Inode) -> Vec<ByteRange> {
     let size = inode.size();
     if inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -43,7 +47,12 @@ pub(crate) async fn regions(volume: &Volume, inode: &Inode) -> Vec<ByteRange> {
     let mut regions: Vec<ByteRange> = Vec::new();
     let log2 = volume.superblock().block_size().log2();
     let mut runs = volume.runs(inode);
-    while let Ok(Some(run)) = runs.next().await {
+    loop {
+        let run = match runs.next().await {
+            Ok(Some(run)) => run,
+            Ok(None) => return regions,
+            Err(_) => continue,
+        };
         let RunState::Written(_) = run.state else { continue };
         let start = run.logical << log2;
         let end = start.saturating_add(run.blocks << log2).min(size);
@@ -53,7 +62,6 @@ pub(crate) async fn regions(volume: &Volume, inode: &Inode) -> Vec<ByteRange> {
             _ => {}
         }
     }
-    regions
 }
 
 /// The regions of a file without holes.
@@ -67,7 +75,7 @@ pub(super) trait Sink {
     fn data(&mut self, offset: u64, bytes: &[u8]) -> std::io::Result<()>;
 }
 
-/// Sends all data of a file to `sink`. The first piece that cannot be read is reported to `watch`; all such pieces are left out.
+/// Sends all data of a file to `sink`. Parts that cannot be read are left out, and reported to `watch`.
 pub(super) async fn send(
     mut stream: FileStream,
     path: &[u8],
@@ -75,7 +83,7 @@ pub(super) async fn send(
     watch: &mut dyn Watch,
 ) -> std::io::Result<u64> {
     let mut sent = 0;
-    let mut told = false;
+    let mut lost = LostParts::default();
     loop {
         match stream.next().await {
             Ok(Some(Chunk::Data { offset, bytes })) => {
@@ -84,12 +92,43 @@ pub(super) async fn send(
                 watch.advanced(bytes.len() as u64);
             }
             Ok(Some(Chunk::Hole { .. })) => {}
-            Ok(None) => return Ok(sent),
-            Err(error) => {
-                if !std::mem::replace(&mut told, true) {
+            Ok(None) => {
+                if let Some(error) = lost.rest() {
+                    watch.unreadable(path, error);
+                }
+                return Ok(sent);
+            }
+            Err(part) => {
+                if let Some(error) = lost.add(part) {
                     watch.unreadable(path, error);
                 }
             }
         }
+    }
+}
+
+/// Counts the parts of a file that are lost.
+#[derive(Debug, Default)]
+pub(crate) struct LostParts {
+    told: u64,
+    more: u64,
+    more_bytes: u64,
+}
+
+impl LostParts {
+    /// The part as an error to be told; `None` of one too many.
+    pub(crate) fn add(&mut self, part: Lost) -> Option<Error> {
+        if self.told < LOST_MAX {
+            self.told += 1;
+            return Some(part.into());
+        }
+        self.more += 1;
+        self.more_bytes += part.bytes;
+        None
+    }
+
+    /// Parts that were not told of.
+    pub(crate) fn rest(&self) -> Option<Error> {
+        (self.more > 0).then_some(Error::LostMore { parts: self.more, bytes: self.more_bytes })
     }
 }

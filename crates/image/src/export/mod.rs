@@ -1,7 +1,8 @@
 //! Out of a volume: to a tar archive, to a directory of the host, or one file's contents to a stream.
 //!
 //! The first two go through a volume once, in the order of [`extant_fs::Walk`], so that the same volume gives the same archive. A
-//! file that cannot be read, or not be kept at the destination, is reported to a [`Watch`] and left out.
+//! file that cannot be read, or not be kept at the destination, is reported to a [`Watch`] and left out. Parts of contents that
+//! cannot be read are reported and read as zeros.
 
 mod archive;
 pub(crate) mod contents;
@@ -27,7 +28,7 @@ use thiserror::Error as ThisError;
 pub trait Watch {
     /// Bytes of files' contents copied since the last call.
     fn advanced(&mut self, bytes: u64);
-    /// Something could not be read.
+    /// Something could not be read; of contents, the parts that could not ([`Error::Lost`]), one call for each.
     fn unreadable(&mut self, path: &[u8], error: Error);
     /// A file was read but could not be kept, or not as a whole.
     fn not_kept(&mut self, path: &[u8], loss: Loss);

@@ -113,8 +113,12 @@ pub(super) fn world() -> Sim {
 }
 
 pub(super) async fn opened(rt: &Rt, gate: &Arc<Gate>) -> (Volume, PageCache) {
+    opened_on(rt, gate.clone()).await
+}
+
+pub(super) async fn opened_on(rt: &Rt, device: Arc<dyn Device>) -> (Volume, PageCache) {
     let cache = PageCache::new(rt, CacheConfig::with_budget(8 << 20)).unwrap();
-    let disk = cache.attach(gate.clone());
+    let disk = cache.attach(device);
     (Volume::open_writable(rt, &disk, WriteOptions::default()).await.unwrap(), cache)
 }
 

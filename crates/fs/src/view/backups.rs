@@ -1,0 +1,155 @@
+//! Backups of the superblock and of the group descriptors, which a reader of a damaged volume goes to.
+//!
+//! Their free counts and flags are old; the places of bitmaps and inode tables never change.
+
+use super::{OpenOptions, Problems, View, read_superblock};
+use crate::{Error, Result};
+use extant_block::{Device, Sector};
+use extant_format::{
+    Corrupt, Group, GroupDescriptor, Incompat, Place, Problem, Superblock, VolumeBlock, backup_offsets,
+    inode_table_blocks,
+};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What was found in backups so far.
+#[derive(Debug, Default)]
+pub(super) struct Backups {
+    descriptors: Mutex<BTreeMap<u32, GroupDescriptor>>,
+    /// Blocks of descriptors that were replaced, and by which, of which the user has been told.
+    told: Mutex<BTreeSet<(VolumeBlock, VolumeBlock)>>,
+}
+
+/// The volume on a device whose primary superblock cannot be used, as the first sound backup shows it.
+pub(super) async fn open(device: &Arc<dyn Device>, options: OpenOptions, damage: Error) -> Result<View> {
+    let capacity = device.limits().capacity_bytes;
+    let len = capacity.min(4096) as usize / Sector::BYTES as usize * Sector::BYTES as usize;
+    let front = extant_block::read(&**device, Sector(0), len).await;
+    let primary = front.as_deref().ok().and_then(|front| front.get(1024..)).unwrap_or_default();
+    for offset in backup_offsets(primary, capacity) {
+        let Ok(sb) = read_superblock(&**device, offset).await else { continue };
+        if !sb.is_backup_at(offset) || sb.verify_checksum().is_err() {
+            continue;
+        }
+        let mut problems = Problems::default();
+        let instead = format!("the backup at byte {offset} is used instead (--superblock {offset})");
+        problems.add(Error::Replaced { damage: Box::new(damage.clone()), instead });
+        let Ok(view) = View::with_superblock(device.clone(), options, sb, offset, problems) else { continue };
+        // What was a volume once may be another's now.
+        if view.root().await.is_ok() {
+            return Ok(view);
+        }
+    }
+    Err(damage)
+}
+
+impl View {
+    /// Where the block `index` of the descriptor table lies that belongs to the superblock in use.
+    pub(super) fn table_block(&self, index: u32) -> VolumeBlock {
+        let sb = self.superblock();
+        let primary = sb.descriptor_block(index);
+        if !self.is_backup() {
+            return primary;
+        }
+        if sb.is_in_meta_group(index) {
+            return sb.descriptor_copies(index).get(1).map_or(primary, |copy| copy.block);
+        }
+        VolumeBlock(self.inner.superblock_at.0 + 1 + u64::from(index))
+    }
+
+    /// The descriptor of a group from the first sound copy.
+    pub(super) async fn group_from_copies(&self, group: Group, backups: &Backups) -> Result<GroupDescriptor> {
+        if let Some(found) = backups.descriptors.lock().get(&group.0) {
+            return Ok(*found);
+        }
+        let index = group.0 / self.superblock().descriptors_per_block();
+        let own = self.table_block(index);
+        let damage = match self.sound_descriptor(own, group).await {
+            Ok(descriptor) => return Ok(descriptor),
+            Err(error) => error,
+        };
+        for copy in self.superblock().descriptor_copies(index) {
+            if copy.block == own {
+                continue;
+            }
+            let Ok(found) = self.sound_descriptor(copy.block, group).await else { continue };
+            if let Some(own) =
+                self.with_wrong_sum(own, group, &damage).await?.filter(|own| same_places(own, &found))
+            {
+                return Ok(own);
+            }
+            if backups.told.lock().insert((own, copy.block)) {
+                let instead =
+                    format!("the copy in block {}, in group {}, is used instead", copy.block, copy.group);
+                self.inner.problems.lock().add(Error::Replaced { damage: Box::new(damage), instead });
+            }
+            backups.descriptors.lock().insert(group.0, found);
+            return Ok(found);
+        }
+        if let Some(descriptor) = self.with_wrong_sum(own, group, &damage).await? {
+            return Ok(descriptor);
+        }
+        let (block, at) = self.descriptor(own, group).await?;
+        let descriptor = GroupDescriptor::parse(&block[at..], self.superblock(), group)?;
+        // Nothing but its places speaks against it.
+        self.note(check_places(&descriptor, self.superblock(), group))?;
+        Ok(descriptor)
+    }
+
+    /// A group's own descriptor where only its checksum is wrong, of which note is taken.
+    async fn with_wrong_sum(
+        &self,
+        own: VolumeBlock,
+        group: Group,
+        damage: &Error,
+    ) -> Result<Option<GroupDescriptor>> {
+        let Error::Corrupt(corrupt @ Corrupt { problem: Problem::Checksum { .. }, .. }) = damage else {
+            return Ok(None);
+        };
+        self.note(Err(*corrupt))?;
+        let (block, at) = self.descriptor(own, group).await?;
+        Ok(Some(GroupDescriptor::parse_unchecked(&block[at..], self.superblock(), group)?))
+    }
+
+    /// The descriptor of a group in this block, if nothing is wrong with it.
+    async fn sound_descriptor(&self, at: VolumeBlock, group: Group) -> Result<GroupDescriptor> {
+        let sb = self.superblock();
+        let (block, at) = self.descriptor(at, group).await?;
+        let descriptor = GroupDescriptor::parse(&block[at..], sb, group)?;
+        check_places(&descriptor, sb, group)?;
+        Ok(descriptor)
+    }
+}
+
+fn same_places(a: &GroupDescriptor, b: &GroupDescriptor) -> bool {
+    let places = |of: &GroupDescriptor| (of.block_bitmap, of.inode_bitmap, of.inode_table);
+    places(a) == places(b)
+}
+
+/// Checks what Linux checks of places (`ext4_check_descriptors`): without checksums, zeroes and other rubbish may look like
+/// blocks of the volume.
+fn check_places(
+    descriptor: &GroupDescriptor,
+    sb: &Superblock,
+    group: Group,
+) -> std::result::Result<(), Corrupt> {
+    let superblock = 1024 >> sb.block_size().log2();
+    let (first, blocks) = (sb.group_first_block(group).0, u64::from(sb.group_blocks(group)));
+    let table_blocks = inode_table_blocks(sb).into();
+    for (field, at, len) in [
+        ("bg_block_bitmap", descriptor.block_bitmap.0, 1),
+        ("bg_inode_bitmap", descriptor.inode_bitmap.0, 1),
+        ("bg_inode_table", descriptor.inode_table.0, table_blocks),
+    ] {
+        let bad = |rule| Err(Corrupt::field(Place::GroupDescriptor(group), field, at, rule));
+        if at <= superblock {
+            return bad("behind the superblock");
+        }
+        let in_group = at >= first && at + len <= first + blocks;
+        if !sb.incompat().contains(Incompat::FLEX_BG) && !in_group {
+            return bad("within the group, without flex_bg");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! What can be read of a block that cannot be read as a whole.
+
+use super::View;
+use crate::{BlockRef, Error};
+use extant_block::Sector;
+use extant_format::VolumeBlock;
+use std::ops::Range;
+
+/// Blocks are tried again in pieces of this length, in bytes: disks have no larger sectors.
+const PIECE_BYTES: usize = 4096;
+
+impl View {
+    /// The pieces of a block that could not be read because of `error`: ranges of its bytes, in order, and what they hold. The
+    /// pieces make up the whole block.
+    pub(crate) async fn pieces(
+        &self,
+        at: VolumeBlock,
+        error: Error,
+    ) -> Vec<(Range<usize>, Result<BlockRef, Error>)> {
+        let block = self.superblock().block_size();
+        let (len, start) = (block.byte_len(), at.0 << block.log2());
+        let capacity = self.device().limits().capacity_bytes;
+        let end = capacity.saturating_sub(start).min(len as u64) as usize;
+        // The journal's copy lies elsewhere.
+        let is_home = self.buffers().clean_run(at, 1) == 1;
+        if !is_home || (end == len && len <= PIECE_BYTES) {
+            return vec![(0..len, Err(error))];
+        }
+        let mut pieces = Vec::new();
+        let mut from = 0;
+        while from < end {
+            let to = (from + PIECE_BYTES).min(end);
+            let sector = Sector::containing(start + from as u64);
+            let read = extant_block::read(&**self.device(), sector, to - from).await;
+            pieces.push((from..to, read.map(BlockRef::from).map_err(Error::from)));
+            from = to;
+        }
+        if end < len {
+            pieces.push((end..len, Err(error)));
+        }
+        pieces
+    }
+}
