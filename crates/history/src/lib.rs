@@ -146,7 +146,7 @@ pub fn batching(elevator: &str) -> Option<Batching> {
 }
 
 /// The controllers of dirty memory.
-pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 5] = [
+pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 6] = [
     Named {
         name: "linux-3.1",
         about: "over the limit, writers write back themselves",
@@ -159,12 +159,17 @@ pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 5] = [
     },
     Named {
         name: "ioless",
-        about: "the same, with the reserve that was merged (Linux 3.2 to 3.7)",
+        about: "the same, with the reserve that was merged and the pauses of Linux 3.7",
         make: |host| Box::new(Ioless::new(host)),
     },
     Named {
         name: "ioless+background",
-        about: "the same, with the reserve and the background threshold for each device proposed on 28 September 2011",
+        about: "version 12 of the patches (3 October 2011): the merged reserve, and a background threshold for each device",
+        make: |host| Box::new(Ioless::version_12(host)),
+    },
+    Named {
+        name: "ioless-september",
+        about: "the same with the reserve of the mail of 28 September 2011",
         make: |host| Box::new(Ioless::with_device_background(host)),
     },
     Named {
