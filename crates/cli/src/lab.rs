@@ -49,7 +49,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
                 let default = Policy::default();
                 let policy = Policy {
                     elevator: args.elevator.clone().unwrap_or(default.elevator),
-                    requests: args.requests.map_or(default.requests, |requests| requests as usize),
+                    requests: args.requests.map(|requests| requests as usize),
                     memory: args.memory.memory(),
                     blktrace: args.blktrace.clone(),
                     ..default

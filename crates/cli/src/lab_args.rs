@@ -36,7 +36,7 @@ pub(crate) struct RunArgs {
     /// I/O scheduler of the modelled machine's disks [default: none]
     #[arg(long, value_name = "NAME", value_parser = elevator, requires = "machine")]
     pub(crate) elevator: Option<String>,
-    /// Requests of each kind that the I/O scheduler sees [default: 128]
+    /// Requests of the queue (nr_requests) [default: as Linux has it for the disk and the I/O scheduler; the report names it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000), requires = "machine")]
     pub(crate) requests: Option<u64>,
     /// Seed of the modelled world [default: 1]
@@ -133,7 +133,25 @@ pub(crate) struct SweepArgs {
     /// Values for a key of the machine's file, such as hz=100,250,1000; with several keys, every combination is run
     #[arg(long = "set", value_name = "KEY=VALUE,VALUE", required = true)]
     pub(crate) axes: Vec<Axis>,
-    /// Run only this workload; may be given several times
+    /// Seeds, such as 1,2,3 or 1-10 [default: the experiment's, or 1]
+    #[arg(long, value_name = "SEEDS", value_parser = seeds)]
+    pub(crate) seeds: Option<Seeds>,
+    /// Machine model (TOML) that jobs run on
+    #[arg(long, value_name = "FILE")]
+    pub(crate) machine: Option<PathBuf>,
+    /// I/O schedulers for jobs, such as none,mq-deadline
+    #[arg(long = "elevator", value_name = "NAME,NAME", value_delimiter = ',', value_parser = elevator)]
+    pub(crate) elevators: Vec<String>,
+    /// Requests of the queue (nr_requests), for jobs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) requests: Option<u64>,
+    /// Controllers of dirty memory for jobs, such as linux-3.1,extant
+    #[arg(long = "dirty-control", value_name = "NAME,NAME", value_delimiter = ',', value_parser = dirty_control)]
+    pub(crate) controls: Vec<String>,
+    /// Values for an option of the jobs, such as iodepth=1,4,32; may be given several times
+    #[arg(long = "job", value_name = "KEY=VALUE,VALUE", value_parser = option_values)]
+    pub(crate) options: Vec<(String, Vec<String>)>,
+    /// Run only this workload of an experiment; may be given several times
     #[arg(long = "workload", value_name = "NAME")]
     pub(crate) workloads: Vec<String>,
     /// Run only this row; may be given several times

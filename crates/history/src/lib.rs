@@ -12,7 +12,7 @@
 //! let host = Host { cpus: 2, memory_bytes: 1 << 30, hz: 250 };
 //! assert!(dirty_control("linux-3.1", &host).is_ok());
 //! let error = elevator("lift", &flash).unwrap_err().to_string();
-//! assert!(error.contains("there are none, mq-deadline") && ELEVATORS.len() == 7);
+//! assert!(error.contains("there are none, noop, mq-deadline") && ELEVATORS.len() == 8);
 //! ```
 #![forbid(unsafe_code)]
 
@@ -109,8 +109,17 @@ pub struct UnknownPolicy {
 }
 
 /// The elevators.
-pub static ELEVATORS: [Named<MakeElevator>; 7] = [
-    Named { name: "none", about: "in order of arrival", make: |_, _| Box::new(Fifo::new()) },
+pub static ELEVATORS: [Named<MakeElevator>; 8] = [
+    Named {
+        name: "none",
+        about: "in order of arrival, no more requests than the device has tags (Linux 5.0)",
+        make: |_, _| Box::new(Fifo::new()),
+    },
+    Named {
+        name: "noop",
+        about: "in order of arrival, with requests of its own (Linux until 4.20)",
+        make: |_, _| Box::new(Fifo::named("noop")),
+    },
     Named {
         name: "mq-deadline",
         about: "by position in batches, none beyond its expiry",
@@ -142,7 +151,27 @@ pub static ELEVATORS: [Named<MakeElevator>; 7] = [
 /// How streams that waited for a request go past the bound on requests under an elevator: in batches under those of the request
 /// queue before blk-mq, and not at all under the others.
 pub fn batching(elevator: &str) -> Option<Batching> {
-    (elevator.starts_with("cfq") || elevator == "anticipatory").then_some(Batching::LINUX)
+    (elevator.starts_with("cfq") || matches!(elevator, "anticipatory" | "noop")).then_some(Batching::LINUX)
+}
+
+/// Requests of a queue unless an administrator sets another number (kernel: `BLKDEV_MAX_RQ`, `BLKDEV_DEFAULT_RQ`).
+pub const DEFAULT_REQUESTS: usize = 128;
+
+/// Requests that Linux gives the queue of a device with so many tags under an elevator: of each kind before blk-mq, and with an elevator
+/// of blk-mq twice the tags up to 256 (`blk_mq_init_sched()`); without one all of the tags, which both kinds share. Ours has as many as
+/// there are tags, and no fewer than 128, of each kind.
+pub fn default_requests(elevator: &str, tags: usize) -> usize {
+    match elevator {
+        "none" => tags,
+        "mq-deadline" => 2 * tags.min(DEFAULT_REQUESTS),
+        "extant" => tags.max(DEFAULT_REQUESTS),
+        _ => DEFAULT_REQUESTS,
+    }
+}
+
+/// Whether the requests of a queue under an elevator are the device's tags, so that there are no more of them.
+pub fn uses_tags(elevator: &str) -> bool {
+    elevator == "none"
 }
 
 /// The controllers of dirty memory.

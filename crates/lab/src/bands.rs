@@ -301,7 +301,7 @@ mod tests {
             format!(
                 "name = \"Small\"\nsource = \"none\"\nmachine = \"{}/sata-7200-2013.toml\"\nseeds = [1]\n\
                  [ranges]\nseeds = [2]\nset.hz = {values}\n[[workload]]\nname = \"w\"\njobs = \"j.fio\"\n\
-                 [[row]]\nname = \"r\"\nelevator = \"none\"\nrequests = 128\npublished.w = {{ iops = 100 }}\n",
+                 [[row]]\nname = \"r\"\nelevator = \"noop\"\nrequests = 128\npublished.w = {{ iops = 100 }}\n",
                 machines.display()
             )
         };

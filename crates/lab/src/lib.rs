@@ -37,6 +37,6 @@ pub mod trace;
 pub use cost::Cost;
 pub use extant_sim::Setting;
 pub use run::{
-    Aged, Cyclictest, Direction, FileSystem, Latency, Layout, Measured, Memory, OnDevice, Outcome, Policy,
-    ProcessorUse, Report, RunError, Samples, VolumeSpec, Written, on_files, on_machine,
+    Aged, Chosen, Cyclictest, Direction, FileSystem, Latency, Layout, Measured, Memory, OnDevice, Outcome,
+    Policy, ProcessorUse, QueueBounds, Report, RunError, Samples, VolumeSpec, Written, on_files, on_machine,
 };

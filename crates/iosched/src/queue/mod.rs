@@ -37,6 +37,8 @@ pub struct QueueConfig {
     /// take turns when a request becomes free (Linux: `nr_requests`).
     pub requests: usize,
     /// How streams that have waited go past that bound; `None` where none does.
+    /// Both kinds share these, which are the device's tags (Linux from 5.0 on, without an I/O scheduler).
+    pub are_tags: bool,
     pub batching: Option<Batching>,
     /// Most requests in the device at a time.
     pub depth: usize,
@@ -51,7 +53,15 @@ pub struct QueueConfig {
 impl Default for QueueConfig {
     /// 128 requests of each kind, no batching, 32 in the device, no trace.
     fn default() -> Self {
-        Self { requests: 128, batching: None, depth: 32, fua: true, blktrace: None, number: (259, 0) }
+        Self {
+            requests: 128,
+            are_tags: false,
+            batching: None,
+            depth: 32,
+            fua: true,
+            blktrace: None,
+            number: (259, 0),
+        }
     }
 }
 
@@ -135,7 +145,8 @@ impl Queue {
             device: config.number.0 << 20 | config.number.1,
             rule: elevator.name(),
         };
-        let bounds = Bounds { requests: config.requests, batching: config.batching, depth: config.depth };
+        let QueueConfig { requests, are_tags, batching, depth, .. } = config;
+        let bounds = Bounds { requests, are_tags, batching, depth };
         let state = State {
             requests: Requests::new(elevator, limits.clone(), bounds, observer),
             flushes: FlushSharing::default(),

@@ -211,6 +211,12 @@ struct Row {
 }
 
 impl Row {
+    /// The requests of its queues, `None` where these are the disks' tags because the row asks for more without an elevator.
+    fn requests_on(&self, machine: &Machine) -> Option<usize> {
+        let too_many = || machine.disks.iter().any(|disk| disk.queue_depth() < self.requests);
+        (!extant_history::uses_tags(&self.elevator) || !too_many()).then_some(self.requests)
+    }
+
     fn runs(&self, load: &Load) -> bool {
         self.workloads.is_empty() || self.workloads.contains(&load.name)
     }

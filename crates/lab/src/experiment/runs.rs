@@ -200,7 +200,7 @@ fn run_one(
 ) -> Result<Cell, ExperimentError> {
     let policy = Policy {
         elevator: row.elevator.clone(),
-        requests: row.requests,
+        requests: row.requests_on(machine),
         memory: Memory {
             control: row.dirty_control.clone(),
             pass: row.write_back_pass.clone(),

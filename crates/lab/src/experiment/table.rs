@@ -97,6 +97,14 @@ impl Experiment {
         out
     }
 
+        for row in self.rows.iter().filter(|row| row.requests_on(&self.machine).is_none()) {
+            let tags = self.machine.disks.iter().map(|disk| disk.queue_depth()).min().unwrap_or(0);
+            let _ = writeln!(
+                out,
+                "\n\"{}\" has the disk's {tags} tags for requests, not {}, as Linux has it since 5.0; \"noop\" is the older one.",
+                row.name, row.requests
+            );
+        }
     fn publishes(&self, workload: &str, figure: Figure) -> bool {
         self.rows.iter().any(|row| row.published.get(workload).is_some_and(|all| all.contains_key(&figure)))
     }

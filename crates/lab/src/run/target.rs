@@ -25,8 +25,9 @@ use std::sync::Arc;
 pub struct Policy {
     /// One of [`extant_history::ELEVATORS`].
     pub elevator: String,
-    /// Requests of each kind that the elevator sees (`nr_requests`).
-    pub requests: usize,
+    /// Requests that the queue has (`nr_requests`); if not given, as many as Linux gives a disk of this kind
+    /// ([`extant_history::default_requests`]).
+    pub requests: Option<usize>,
     /// The page cache.
     pub memory: Memory,
     /// A task that measures scheduling latency as long as the jobs run.
@@ -49,7 +50,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             elevator: "none".into(),
-            requests: 128,
+            requests: None,
             memory: Memory::default(),
             cyclictest: None,
             volume: None,
@@ -59,6 +60,73 @@ impl Default for Policy {
             rereads: false,
             blktrace: None,
         }
+    }
+}
+
+/// The bounds of the queue of a kind of disk, for the report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueBounds {
+    /// The name of the disk; of several alike, what their names have in common.
+    pub disk: String,
+    /// The elevator.
+    pub elevator: String,
+    /// Requests of the queue: of each kind, unless they are tags.
+    pub requests: usize,
+    /// Who has chosen that number.
+    pub chosen: Chosen,
+    /// Commands that the disk takes at once.
+    pub tags: usize,
+}
+
+/// Who has chosen a queue's number of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chosen {
+    /// Linux's default for the elevator and the disk.
+    Default,
+    /// The machine's file, or what was set in it.
+    Machine,
+    /// The policy.
+    Policy,
+}
+
+impl QueueBounds {
+    fn new(
+        elevator: &str,
+        policy: Option<usize>,
+        machine: Option<u32>,
+        model: &DiskModel,
+    ) -> Result<Self, RunError> {
+        let tags = model.queue_depth();
+        let (requests, chosen) = match (machine, policy) {
+            (Some(requests), _) => (requests as usize, Chosen::Machine),
+            (None, Some(requests)) => (requests, Chosen::Policy),
+            (None, None) => (extant_history::default_requests(elevator, tags), Chosen::Default),
+        };
+        let disk = model.name.clone();
+        if extant_history::uses_tags(elevator) && requests > tags {
+            return Err(RunError::BeyondTags { disk, requests, tags });
+        }
+        Ok(Self { disk, elevator: elevator.to_owned(), requests, chosen, tags })
+    }
+
+    /// Those of every kind of disk of a machine.
+    pub(super) fn of(machine: &Machine, policy: &Policy) -> Result<Vec<Self>, RunError> {
+        let set = machine.kernel.nr_requests;
+        let each = |model| Self::new(&policy.elevator, policy.requests, set, model);
+        machine.disks.iter().map(each).collect()
+    }
+}
+
+/// mq-deadline as an administrator has set it.
+fn deadline(knobs: &Knobs) -> DeadlineTunables {
+    let default = DeadlineTunables::default();
+    let ms = |set: Option<u32>, default| set.map_or(default, |ms| Nanos::from_millis(ms.into()));
+    DeadlineTunables {
+        read_expire: ms(knobs.read_expire, default.read_expire),
+        write_expire: ms(knobs.write_expire, default.write_expire),
+        writes_starved: knobs.writes_starved.unwrap_or(default.writes_starved),
+        fifo_batch: knobs.fifo_batch.unwrap_or(default.fifo_batch),
+        ..default
     }
 }
 
@@ -148,9 +216,11 @@ impl Modelled {
             };
             let elevator = extant_history::elevator_beside(&policy.elevator, &host, &tasks)?;
             let config = QueueConfig {
-                requests: kernel.nr_requests.map_or(policy.requests, |requests| requests as usize),
+                requests: bounds.requests,
+                are_tags: extant_history::uses_tags(&policy.elevator),
                 batching: extant_history::batching(&policy.elevator).filter(|_| kernel.request_batching),
-                depth: model.queue_depth(),
+                depth: bounds.tags,
+            let bounds = QueueBounds::new(&policy.elevator, policy.requests, kernel.nr_requests, model)?;
                 blktrace,
                 number: (BLKTRACE_MAJOR, minor as u32),
                 ..QueueConfig::default()
