@@ -179,7 +179,7 @@ fn lat_classes(out: &mut String, measured: &Measured) -> std::fmt::Result {
     };
     for (name, unit_ns) in [("nsec", 1), ("usec", 1_000), ("msec", 1_000_000)] {
         let mut cells: Vec<String> = classes(unit_ns)
-            .map(|(above, bound, label)| (label, share(if above == 1 { 0 } else { above }, bound)))
+            .map(|(above, bound, label)| (label, share(above, bound)))
             .filter(|(_, share)| *share > 0.0)
             .map(|(label, share)| format!("{label}={share:.2}%"))
             .collect();

@@ -41,12 +41,8 @@ fn job(report: &Report) -> Value {
     let latency = |unit_ns: u64| -> Map<String, Value> {
         let both = [&measured.read.completion, &measured.write.completion];
         let count = |above, bound| both.iter().map(|latency| latency.between(above, bound)).sum::<u64>();
-        let first = |above: u64, bound: u64| if above == bound / 2 { 0 } else { above };
         classes(unit_ns)
-            .map(|(above, bound, label)| {
-                let above = if unit_ns == 1 { first(above, bound) } else { above };
-                (label.to_string(), share(count(above, bound)))
-            })
+            .map(|(above, bound, label)| (label.to_string(), share(count(above, bound))))
             .collect()
     };
     let mut milliseconds = latency(1_000_000);
