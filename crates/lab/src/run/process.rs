@@ -303,16 +303,43 @@ impl Running {
             if self.p.job.sync_range_waits {
                 file.sync_range(bytes).await?;
             } else {
-                // Errors are in the file's log, as those of the flusher.
-                let begun = async move { drop(file.mapping().write_back(bytes).await) };
-                drop(self.p.rt.spawn("sync_file_range", Class::Normal, begun));
+                self.begin_write_back(file, bytes).await;
             }
         }
         Ok(())
     }
 }
 
-async fn transfer(file: &OpenFile, op: Op, at: u64, buffer: &mut Buf) -> Result<(), CacheError> {
+impl Running {
+    /// Begins the write-back of a range, and sleeps as long as a request for it is missing, as a task of Linux does: without that a
+    /// writer that asks often queues all that it writes. Errors are in the file's log, as those of the flusher.
+    async fn begin_write_back(&self, file: Arc<OpenFile>, bytes: Range<u64>) {
+        let mut writing = Box::pin(async move { drop(file.mapping().write_back(bytes).await) });
+        let mut is_over = false;
+        let begun = poll_fn(|cx| {
+            is_over = writing.as_mut().poll(cx).is_ready();
+            Poll::Ready(())
+        });
+        begun.await;
+        if is_over {
+            return;
+        }
+        // It goes on by itself from here; what it submits later finds the queue as the next call does.
+        drop(self.p.rt.spawn("sync_file_range", Class::Normal, writing));
+        if let Some(queue) = &self.p.place.queue {
+            self.p.rt.waits_on(|| WaitsOn::Other("a request for stream", self.p.stream.0));
+            queue.has_requests().await;
+        }
+    }
+}
+
+async fn transfer(
+    file: &OpenFile,
+    op: Op,
+    at: u64,
+    buffer: &mut Buf,
+    is_durable: bool,
+) -> Result<(), CacheError> {
     match op {
         // The end of a file that no job lays out, because none reads it, is met by nobody.
         Op::Read => file.read(at, &mut buffer[..]).await.map(|_| ()),

@@ -282,6 +282,7 @@ impl Modelled {
             on_volume: file.on_volume,
             offset_bytes: job.offset_bytes,
             span_bytes: span(job, name, file.length)?,
+            queue: self.volumes.is_none().then(|| self.queues[file.disk].clone()),
             direct: job.direct,
             pages: file.pages,
         })
@@ -457,6 +458,7 @@ impl Real {
             pages: self.cached.get(&file).cloned(),
             on_volume: None,
             span_bytes: span(job, file, length)?,
+            queue: None,
             direct: job.direct,
         })
     }
