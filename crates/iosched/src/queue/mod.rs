@@ -37,9 +37,9 @@ pub struct QueueConfig {
     /// Most requests of each kind, synchronous and not, that the elevator sees; bios beyond that wait, and their streams
     /// take turns when a request becomes free (Linux: `nr_requests`).
     pub requests: usize,
-    /// How streams that have waited go past that bound; `None` where none does.
     /// Both kinds share these, which are the device's tags (Linux from 5.0 on, without an I/O scheduler).
     pub are_tags: bool,
+    /// How streams that have waited go past that bound; `None` where none does.
     pub batching: Option<Batching>,
     /// Most requests in the device at a time.
     pub depth: usize,

@@ -73,6 +73,9 @@ impl Experiment {
                 (false, true) => DIRECT.to_vec(),
                 (false, false) => SPEEDS.to_vec(),
             };
+            if !drains && !is_direct && jobs.iter().any(|job| job.syncs()) {
+                columns.splice(4..4, [Figure::SyncMeanMs, Figure::SyncMaxMs]);
+            }
             if *rereads {
                 columns = LAYOUTS.to_vec();
             }
@@ -94,9 +97,6 @@ impl Experiment {
                 }
             }
         }
-        out
-    }
-
         for row in self.rows.iter().filter(|row| row.requests_on(&self.machine).is_none()) {
             let tags = self.machine.disks.iter().map(|disk| disk.queue_depth()).min().unwrap_or(0);
             let _ = writeln!(
@@ -105,6 +105,9 @@ impl Experiment {
                 row.name, row.requests
             );
         }
+        out
+    }
+
     fn publishes(&self, workload: &str, figure: Figure) -> bool {
         self.rows.iter().any(|row| row.published.get(workload).is_some_and(|all| all.contains_key(&figure)))
     }

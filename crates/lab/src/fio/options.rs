@@ -286,11 +286,18 @@ impl Job {
     /// How many blocks a process transfers whose span is so long.
     pub fn wanted_blocks(&self, span_bytes: u64) -> u64 {
         let blocks = span_bytes / self.block_bytes;
-        match self.size_bytes {
-            0 => blocks,
-            size if self.pattern.random && self.repeats => size.div_ceil(self.block_bytes),
-            size => blocks.max(size / self.block_bytes),
-        }
+        let once = match (self.io_bytes, self.size_bytes()) {
+            (0, 0) => blocks,
+            (0, size) if self.pattern.random && self.repeats => size.div_ceil(self.block_bytes),
+            (0, size) => blocks.max(size / self.block_bytes),
+            (wanted, _) => wanted.div_ceil(self.block_bytes),
+        };
+        once.saturating_mul(self.loops)
+    }
+
+    /// Whether it syncs between its writes.
+    pub fn syncs(&self) -> bool {
+        self.pattern.writes && (self.fsync, self.fdatasync, self.sync_range) != (0, 0, 0)
     }
 
     /// The call that is due before the next I/O after so many writes; if several are, the strongest, as in fio.
