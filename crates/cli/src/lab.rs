@@ -73,6 +73,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
         LabCommand::Sweep(args) => {
             let selection = Selection {
                 path: args.experiment.clone(),
+        LabCommand::List(args) => Ok(command::list(&args.folder, out)?),
                 workloads: args.workloads.clone(),
                 rows: args.rows.clone(),
                 span: args.seconds.map(Nanos::from_secs),

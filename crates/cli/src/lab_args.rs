@@ -14,6 +14,8 @@ use std::path::PathBuf;
 pub(crate) enum LabCommand {
     /// Run fio jobs on a modelled machine or on files, or run an experiment
     Run(Box<RunArgs>),
+    /// List machines, I/O schedulers, controllers of dirty memory, and all keys and options with their ranges and defaults
+    List(ListArgs),
     /// Run experiments and compare each table with the expected one
     Check(CheckArgs),
     /// Run an experiment at every combination of values of its machine's parameters
@@ -42,7 +44,8 @@ pub(crate) struct RunArgs {
     /// Seed of the modelled world [default: 1]
     #[arg(long, value_name = "N", requires = "machine")]
     pub(crate) seed: Option<u64>,
-    /// Give a key of the machine's file another value, such as hz=250 or disk.queue_depth=1; may be given several times
+    /// Give a key of the machine's file another value, such as hz=250, disk.queue_depth=1 or dirty_expire_centisecs=500; may be
+    /// given several times; `lab list` has all keys
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<Setting>,
     /// Record the page cache's events for `lab report`; as .json, all events for ui.perfetto.dev
@@ -116,6 +119,13 @@ fn elevator(name: &str) -> Result<String, String> {
     extant_history::elevator(name, &extant_history::BlockHost::default())
         .map(|_| name.to_owned())
         .map_err(|error| error.to_string())
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// Folder with the machines
+    #[arg(default_value = "machines", value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) folder: PathBuf,
 }
 
 #[derive(Debug, clap::Args)]

@@ -34,7 +34,7 @@ use extant_cache::dirty::TurnControl;
 use extant_cache::pass::{ByRuns, WriteBackPass};
 use extant_iosched::Batching;
 use extant_iosched::elevator::cfq::{IdleRule, Tunables};
-use extant_iosched::elevator::{Cfq, Deadline, Elevator, Fifo};
+use extant_iosched::elevator::{Cfq, Deadline, DeadlineTunables, Elevator, Fifo};
 use pass::Linux2633;
 
 /// A policy that can be chosen by its name; `make` is the function that makes one.
@@ -77,12 +77,14 @@ pub struct BlockHost {
     /// CFQ's `slice_idle` as an administrator sets it, in milliseconds, which count as whole ticks, rounded up; `None` is
     /// the kernel's default of 8 ms, which is rounded down to ticks. Ours sets its own.
     pub slice_idle_ms: Option<u32>,
+    /// The knobs of mq-deadline.
+    pub deadline: DeadlineTunables,
 }
 
 impl Default for BlockHost {
-    /// A disk with an arm, 1000 Hz, and the kernel's default `slice_idle`.
+    /// A disk with an arm, 1000 Hz, and the kernel's defaults.
     fn default() -> Self {
-        Self { rotational: true, hz: 1000, slice_idle_ms: None }
+        Self { rotational: true, hz: 1000, slice_idle_ms: None, deadline: DeadlineTunables::default() }
     }
 }
 
@@ -123,7 +125,7 @@ pub static ELEVATORS: [Named<MakeElevator>; 8] = [
     Named {
         name: "mq-deadline",
         about: "by position in batches, none beyond its expiry",
-        make: |_, _| Box::new(Deadline::new()),
+        make: |host, _| Box::new(Deadline::with(host.deadline)),
     },
     Named {
         name: "anticipatory",

@@ -266,6 +266,14 @@ pub fn report(request: &TraceReport, out: &mut dyn Write) -> Result<(), LabError
         std::fs::write(path, trace::draw(&trace)).map_err(|error| in_file(path, &error))?;
     }
     if request.pauses {
+/// Prints the machines of a folder, the policies, and all keys and options.
+///
+/// # Errors
+/// A machine of the folder was refused.
+pub fn list(machines: &Path, out: &mut dyn Write) -> Result<(), LabError> {
+    print(out, &crate::list::list(machines)?)
+}
+
         print(out, &trace::list(&trace))?;
         print(out, "\n")?;
     }

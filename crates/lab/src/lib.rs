@@ -24,6 +24,7 @@ mod cost;
 pub mod experiment;
 pub mod fio;
 mod fit;
+mod list;
 mod machine;
 mod made;
 mod plots;

@@ -10,11 +10,11 @@ use extant_block::blktrace::Blktrace;
 use extant_block::{Device, FileDevice, FileOptions, StreamId};
 use extant_cache::{Disk, Mapping, PageCache};
 use extant_history::BlockHost;
-use extant_iosched::elevator::{IoClass, Priority, ProgramId};
+use extant_iosched::elevator::{DeadlineTunables, IoClass, Priority, ProgramId};
 use extant_iosched::{Queue, QueueConfig, StreamInfo};
-use extant_rt::{Rt, Sink};
+use extant_rt::{Nanos, Rt, Sink};
 use extant_sim::disk::{DiskModel, Disks, ModelDisk};
-use extant_sim::{Machine, Sim};
+use extant_sim::{Knobs, Machine, Sim};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -216,6 +216,7 @@ impl Modelled {
             };
             let elevator = extant_history::elevator_beside(&policy.elevator, &host, &tasks)?;
             let config = QueueConfig {
+                deadline: deadline(&kernel.knobs),
                 requests: bounds.requests,
                 are_tags: extant_history::uses_tags(&policy.elevator),
                 batching: extant_history::batching(&policy.elevator).filter(|_| kernel.request_batching),
@@ -240,7 +241,7 @@ impl Modelled {
             None
         } else {
             let host = Kernel { cpus: sim.machine().processors.count as u32, hz: kernel.hz };
-            let cache = policy.memory.cache(sim.rt(), sim.machine().memory, host)?;
+            let cache = policy.memory.cache_with(sim.rt(), sim.machine().memory, host, &kernel.knobs)?;
             // Volumes have devices of their own in the cache. Beside one volume the disks stay in it: their flushers have part in
             // the tables of experiments that are older than several volumes.
             let has_volumes = policy.volume.as_ref().is_some_and(|spec| spec.each_disk);
