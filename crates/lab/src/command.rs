@@ -378,6 +378,7 @@ pub fn jobs(request: &Jobs, out: &mut dyn Write) -> Result<(), LabError> {
 }
 
 fn column(word: &str) -> Result<Column, LabError> {
+        OutputFormat::Terse => run_report::terse(&outcome),
     let mut runs = Vec::new();
     for file in word.split(',') {
         let problem = |problem: String| LabError::File(file.to_owned(), problem);

@@ -2,9 +2,11 @@
 
 mod human;
 mod json;
+mod terse;
 
 pub use human::human;
 pub use json::json;
+pub use terse::terse;
 
 /// The percentiles that fio reports unless told otherwise.
 const PERCENTILES: [f64; 17] =

@@ -4,7 +4,7 @@ use super::file_span::FileSpan;
 use super::measure::Measured;
 use super::offsets::Permutation;
 use crate::cost::Cost;
-use crate::fio::{Engine, Job, SyncCall};
+use crate::fio::{Durability, Engine, Job, SyncCall};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment, StreamId, flush};
 use extant_cache::{CacheError, OpenFile};
 use extant_rt::{Class, Nanos, Rng, Rt, TaskUsage, WaitsOn};
@@ -121,10 +121,10 @@ impl Running {
                 (_, true) => Op::Write,
                 _ => Op::Read,
             };
-            if job.rate_bytes_s > 0 {
+            if let Some(limit_bytes_s) = job.limit_bytes_s() {
                 let due = |op| {
                     let bytes = u128::from(issued_by_side[side(op)]) * u128::from(job.block_bytes);
-                    let ns = bytes * 1_000_000_000 / u128::from(job.rate_bytes_s);
+                    let ns = bytes * 1_000_000_000 / u128::from(limit_bytes_s);
                     began.saturating_add(Nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
                 };
                 let other = if op == Op::Read { Op::Write } else { Op::Read };
@@ -201,16 +201,20 @@ impl Running {
         self.flights[slot] = Some(Flight { op, decided, submitted: rt.now() });
         self.under_way += 1;
         let port = self.port.clone();
+        let is_durable = op == Op::Write && self.p.job.durability == Durability::Each;
         match (&self.file, &self.p.place.on_volume) {
             (_, Some(file)) => {
-                let (buffer, result) =
+                let (buffer, mut result) =
                     file.transfer(rt, self.p.stream, op, at, buffer, self.p.place.direct).await;
+                if is_durable && result.is_ok() {
+                    result = file.sync(rt).await;
+                }
                 port.end(Ended { slot, buffer, result, used: None });
             }
             (None, None) => {
                 let mut bio = Bio::new(op, Sector((self.p.place.file_byte + at) / 512), vec![buffer.into()]);
                 bio.stream = self.p.stream;
-                bio.flags = BioFlags::SYNC;
+                bio.flags = if is_durable { BioFlags::SYNC | BioFlags::FUA } else { BioFlags::SYNC };
                 bio.on_end(Box::new(move |mut bio, result| {
                     let buffer = bio.segments.pop().and_then(Segment::into_buf);
                     let buffer = buffer.expect("the device returns the buffer it was given");
@@ -221,13 +225,13 @@ impl Running {
             (Some(file), None) if self.p.job.is_asynchronous() => {
                 let (file, rt) = (file.clone(), rt.clone());
                 let work = async move {
-                    let result = transfer(&file, op, at, &mut buffer).await;
+                    let result = transfer(&file, op, at, &mut buffer, is_durable).await;
                     port.end(Ended { slot, buffer, result, used: rt.task_usage() });
                 };
                 drop(self.p.rt.spawn("an I/O of its own", Class::Normal, work));
             }
             (Some(file), None) => {
-                let result = transfer(file, op, at, &mut buffer).await;
+                let result = transfer(file, op, at, &mut buffer, is_durable).await;
                 port.end(Ended { slot, buffer, result, used: None });
             }
         }
@@ -343,7 +347,10 @@ async fn transfer(
     match op {
         // The end of a file that no job lays out, because none reads it, is met by nobody.
         Op::Read => file.read(at, &mut buffer[..]).await.map(|_| ()),
-        _ => Ok(file.write(at, &buffer[..]).await?),
+        _ => {
+            file.write(at, &buffer[..]).await?;
+            if is_durable { file.sync().await } else { Ok(()) }
+        }
     }
 }
 

@@ -182,6 +182,9 @@ fn blktrace(base: &Path, disk: &str, minor: u32) -> Result<Blktrace, RunError> {
         .map_err(|error| RunError::file(&path.display().to_string(), &error))
 }
 
+/// Files take whole pages.
+const PAGE_BYTES: u64 = 4096;
+
 /// Files begin at multiples of this: the size of an ext4 block group of 4 KiB blocks.
 const FILE_ALIGN: u64 = 128 << 20;
 
@@ -213,15 +216,15 @@ impl Modelled {
                 rotational: model.is_rotational(),
                 hz: kernel.hz,
                 slice_idle_ms: kernel.slice_idle_ms,
+                deadline: deadline(&kernel.knobs),
             };
             let elevator = extant_history::elevator_beside(&policy.elevator, &host, &tasks)?;
+            let bounds = QueueBounds::new(&policy.elevator, policy.requests, kernel.nr_requests, model)?;
             let config = QueueConfig {
-                deadline: deadline(&kernel.knobs),
                 requests: bounds.requests,
                 are_tags: extant_history::uses_tags(&policy.elevator),
                 batching: extant_history::batching(&policy.elevator).filter(|_| kernel.request_batching),
                 depth: bounds.tags,
-            let bounds = QueueBounds::new(&policy.elevator, policy.requests, kernel.nr_requests, model)?;
                 blktrace,
                 number: (BLKTRACE_MAJOR, minor as u32),
                 ..QueueConfig::default()
@@ -279,11 +282,11 @@ impl Modelled {
         };
         Ok(FileSpan {
             device,
+            queue: self.volumes.is_none().then(|| self.queues[file.disk].clone()),
             file_byte: file.start_byte,
             on_volume: file.on_volume,
             offset_bytes: job.offset_bytes,
             span_bytes: span(job, name, file.length)?,
-            queue: self.volumes.is_none().then(|| self.queues[file.disk].clone()),
             direct: job.direct,
             pages: file.pages,
         })
@@ -298,10 +301,10 @@ impl Modelled {
                 let problem = format!("[{}]: jobs on a volume write, one I/O at a time", job.name);
                 return Err(RunError::Volume(problem));
             }
-            if job.size_bytes == 0 {
+            if job.size_bytes() == 0 {
                 return Err(RunError::NoSize(job.name.clone()));
             }
-            let length = job.offset_bytes.saturating_add(job.size_bytes);
+            let length = job.offset_bytes.saturating_add(job.size_bytes());
             if length > volume.device().limits().capacity_bytes {
                 return Err(RunError::Full { job: job.name.clone(), file: name.to_owned(), length });
             }
@@ -314,18 +317,19 @@ impl Modelled {
             Some(disk) => (0, self.queues[disk].limits().capacity_bytes),
             None => self.room(job, name, disk)?,
         };
+        // The last page of a file may hold less of it than a block of the device.
+        let room = if whole.is_some() { length } else { length.next_multiple_of(PAGE_BYTES) };
         let inode = self.files.len() as u64 + 1;
         let size = if whole.is_some() || self.read.contains(name) { length } else { 0 };
-        let pages =
-            self.cache.as_ref().map(|(_, disks)| pages(&disks[disk], start_byte, length, inode, size));
+        let pages = self.cache.as_ref().map(|(_, disks)| pages(&disks[disk], start_byte, room, inode, size));
         Ok(ModelledFile { disk, start_byte, length, pages, on_volume: None })
     }
 
     fn room(&mut self, job: &Job, name: &str, disk: usize) -> Result<(u64, u64), RunError> {
-        if job.size_bytes == 0 {
+        if job.size_bytes() == 0 {
             return Err(RunError::NoSize(job.name.clone()));
         }
-        let length = job.offset_bytes.saturating_add(job.size_bytes);
+        let length = job.offset_bytes.saturating_add(job.size_bytes());
         let start_byte = self.free_bytes[disk];
         if start_byte.saturating_add(length) > self.queues[disk].limits().capacity_bytes {
             return Err(RunError::Full { job: job.name.clone(), file: name.to_owned(), length });
@@ -454,12 +458,12 @@ impl Real {
         }
         Ok(FileSpan {
             device,
+            queue: None,
             file_byte: 0,
             offset_bytes: job.offset_bytes,
             pages: self.cached.get(&file).cloned(),
             on_volume: None,
             span_bytes: span(job, file, length)?,
-            queue: None,
             direct: job.direct,
         })
     }
@@ -483,9 +487,10 @@ impl Real {
 /// Makes the file as long as the job wants it, and fills what is missing: holes would read faster than data.
 fn lay_out(path: &Path, job: &Job) -> std::io::Result<()> {
     use std::io::{Seek, SeekFrom, Write};
-    let wanted = job.offset_bytes.saturating_add(job.size_bytes);
+    // Blocks of the device, so that all of it can be read and written.
+    let wanted = job.offset_bytes.saturating_add(job.size_bytes()).next_multiple_of(512);
     // Without a size the job takes the file as it is.
-    if job.size_bytes == 0 || path.metadata().is_ok_and(|found| !found.is_file() || found.len() >= wanted) {
+    if job.size_bytes() == 0 || path.metadata().is_ok_and(|found| !found.is_file() || found.len() >= wanted) {
         return Ok(());
     }
     let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
