@@ -241,13 +241,14 @@ impl Banded {
         [inside, predictions.count()]
     }
 
-    fn cells(&self, line: &Interval) -> [String; 10] {
+    fn cells(&self, line: &Interval) -> Vec<String> {
         let one = &line.published;
         let shown = |value: f64| format!("{value:.*}", one.figure.digits());
         let maybe = |value: Option<f64>| value.map(shown).unwrap_or_default();
         let inside = line.holds().map(|holds| if holds { "yes" } else { "no" });
+            reproduced_before: None,
         let farthest = line.range.filter(|([least, most], _)| least < most);
-        [
+        vec![
             one.workload.clone(),
             one.row.clone(),
             one.figure.title().to_owned(),
