@@ -18,8 +18,8 @@ pub(crate) enum LabCommand {
     List(ListArgs),
     /// Run experiments and compare each table with the expected one
     Check(CheckArgs),
-    /// Run an experiment at every combination of values of its machine's parameters
-    Sweep(SweepArgs),
+    /// Run an experiment, or jobs, at every combination of values, policies and seeds; here, in parts, or on a cluster
+    Sweep(Box<SweepArgs>),
     /// Fit the constants of an experiment's machine to the rows before the change, and say how far each is determined
     Calibrate(CalibrateArgs),
     /// Run all experiments and print each published figure beside the reproduced one
@@ -141,7 +141,7 @@ pub(crate) struct CheckArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct SweepArgs {
     /// Values for a key of the machine's file, such as hz=100,250,1000; with several keys, every combination is run
-    #[arg(long = "set", value_name = "KEY=VALUE,VALUE", required = true)]
+    #[arg(long = "set", value_name = "KEY=VALUE,VALUE")]
     pub(crate) axes: Vec<Axis>,
     /// Seeds, such as 1,2,3 or 1-10 [default: the experiment's, or 1]
     #[arg(long, value_name = "SEEDS", value_parser = seeds)]
@@ -164,15 +164,95 @@ pub(crate) struct SweepArgs {
     /// Run only this workload of an experiment; may be given several times
     #[arg(long = "workload", value_name = "NAME")]
     pub(crate) workloads: Vec<String>,
-    /// Run only this row; may be given several times
+    /// Run only this row of an experiment; may be given several times
     #[arg(long = "row", value_name = "NAME")]
     pub(crate) rows: Vec<String>,
-    /// Run each workload for this many seconds, without warm-up
+    /// Run each workload of an experiment for this many seconds, without warm-up
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) seconds: Option<u64>,
-    /// The experiment: its folder or .toml file
-    #[arg(value_name = "EXPERIMENT", value_hint = ValueHint::AnyPath)]
-    pub(crate) experiment: PathBuf,
+    /// Keep each result in this folder, and take it from there: a sweep that was stopped goes on, and several share it
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) results: Option<PathBuf>,
+    /// Make only this part of the runs, such as 2/8
+    #[arg(long, value_name = "K/N", value_parser = shard)]
+    pub(crate) shard: Option<(usize, usize)>,
+    /// Make the runs on this Ray cluster, such as auto or ray://head:10001, and collect their results
+    #[arg(long, value_name = "ADDRESS", requires = "results")]
+    pub(crate) on: Option<String>,
+    /// Print the job array of a scheduler that makes the runs, and make none
+    #[arg(long, value_name = "SCHEDULER", value_enum)]
+    pub(crate) emit: Option<Emit>,
+    /// Print how many runs there are, and make none
+    #[arg(long)]
+    pub(crate) count: bool,
+    /// Print one JSON object with all figures
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// An experiment (its folder or .toml file), or job files and options as fio takes them
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "JOB")]
+    pub(crate) words: Vec<String>,
+}
+
+impl SweepArgs {
+    /// The seeds that were given.
+    pub(crate) fn seeds(&self) -> Vec<u64> {
+        self.seeds.clone().map(|seeds| seeds.0).unwrap_or_default()
+    }
+
+    /// Whether something is given that only jobs take.
+    pub(crate) fn is_of_jobs(&self) -> bool {
+        !(self.elevators.is_empty() && self.controls.is_empty() && self.options.is_empty())
+            || self.requests.is_some()
+    }
+
+    /// Whether more is asked for than the table of an experiment at each point.
+    pub(crate) fn is_new(&self) -> bool {
+        let asked =
+            [self.json, self.count, self.results.is_some(), self.shard.is_some(), self.emit.is_some()];
+        asked.contains(&true) || self.seeds.is_some() || self.axes.is_empty()
+    }
+}
+
+/// A scheduler of job arrays.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Emit {
+    /// A script for sbatch
+    Slurm,
+    /// An indexed Job for kubectl apply
+    Kubernetes,
+}
+
+/// Seeds of a sweep.
+#[derive(Clone, Debug)]
+pub(crate) struct Seeds(pub(crate) Vec<u64>);
+
+fn seeds(text: &str) -> Result<Seeds, String> {
+    let wrong = || format!("\"{text}\" is not a list such as 1,2,3 or 1-10");
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let [first, last]: [u64; 2] =
+            [first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?];
+        if first > last || last - first >= 1_000_000 {
+            return Err(wrong());
+        }
+        all.extend(first..=last);
+    }
+    Ok(Seeds(all))
+}
+
+fn shard(text: &str) -> Result<(usize, usize), String> {
+    let parsed = text.split_once('/').and_then(|(which, of)| Some((which.parse().ok()?, of.parse().ok()?)));
+    parsed
+        .filter(|(which, of)| (1..=*of).contains(which))
+        .ok_or_else(|| format!("\"{text}\" is not K/N with K from 1 to N, such as 2/8"))
+}
+
+fn option_values(text: &str) -> Result<(String, Vec<String>), String> {
+    let (key, values) = text
+        .split_once('=')
+        .ok_or_else(|| format!("\"{text}\" is not KEY=VALUE,VALUE, such as iodepth=1,4,32"))?;
+    Ok((key.to_owned(), values.split(',').map(str::to_owned).collect()))
 }
 
 #[derive(Debug, clap::Args)]

@@ -31,6 +31,8 @@ mod plots;
 pub mod report;
 pub mod reproduce;
 mod run;
+mod store;
+pub mod sweep;
 mod text;
 pub mod tiobench;
 pub mod trace;
