@@ -25,6 +25,7 @@ use crate::tiobench::{PhaseOutcome, TiobenchError};
 use extant_block::StreamId;
 use extant_history::UnknownPolicy;
 use extant_rt::{Class, Nanos, Rng, Rt, RtError, Sink};
+use extant_sim::disk::NOMINAL_SEED;
 use extant_sim::{Machine, Sim, Spent};
 use file_span::FileSpan;
 use process::Process;
@@ -299,6 +300,17 @@ pub fn on_files(jobs: &[Job], memory: &Memory, sink: Option<Arc<dyn Sink>>) -> R
     Ok(outcome)
 }
 
+/// Processes that a shell starts together begin within so much of each other.
+const ARRIVALS: Nanos = Nanos::from_millis(10);
+
+/// When a process begins, of those that begin together: at once in the real world, and with the seed of the nominal point.
+fn arrival(rt: &Rt, job: &str, process: u32) -> Nanos {
+    if !rt.is_virtual() || rt.seed() == NOMINAL_SEED {
+        return Nanos::ZERO;
+    }
+    Nanos(Rng::labelled(rt.seed(), &format!("arrival of {job}.{process}")).below(ARRIVALS.0))
+}
+
 /// A process with the report that it counts towards.
 struct Planned {
     process: Process,
@@ -340,7 +352,8 @@ fn plan(
             }
             let report = plan.reports.len() - 1;
             plan.reports[report].processes += 1;
-            let process = Process { rt: rt.clone(), job: job.clone(), stream, place, rng };
+            let arrives_after = arrival(rt, &job.name, process);
+            let process = Process { rt: rt.clone(), job: job.clone(), stream, place, rng, arrives_after };
             plan.waves.last_mut().expect("there is one").push(Planned { process, report });
         }
     }

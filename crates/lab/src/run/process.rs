@@ -22,6 +22,8 @@ pub(super) struct Process {
     pub(super) stream: StreamId,
     pub(super) place: FileSpan,
     pub(super) rng: Rng,
+    /// How long it takes the shell that starts it to come to it.
+    pub(super) arrives_after: Nanos,
 }
 
 /// Ends of I/Os, for their process to pick up.
@@ -65,7 +67,7 @@ struct Running {
 impl Process {
     /// Does what the job says.
     pub(super) async fn run(self) -> Measured {
-        self.rt.sleep(self.job.start_delay).await;
+        self.rt.sleep(self.job.start_delay.saturating_add(self.arrives_after)).await;
         let counted_from = self.rt.now().saturating_add(self.job.ramp);
         let pages = self.place.pages.as_ref().filter(|_| !self.place.direct);
         let file = pages.map(|pages| Arc::new(pages.open().with_stream(self.stream)));

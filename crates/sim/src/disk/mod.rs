@@ -35,7 +35,7 @@ mod ssd;
 
 pub use bus::{Bus, BusSpec, Rack};
 pub use contents::Contents;
-pub use device::{Disks, ModelDisk};
+pub use device::{Disks, ModelDisk, NOMINAL_SEED};
 pub(crate) use model::read_models;
 pub use model::{DiskKind, DiskModel};
 pub use ram::{Ram, RamSpec};
