@@ -12,7 +12,7 @@
 //! let host = Host { cpus: 2, memory_bytes: 1 << 30, hz: 250 };
 //! assert!(dirty_control("linux-3.1", &host).is_ok());
 //! let error = elevator("lift", &flash).unwrap_err().to_string();
-//! assert!(error.contains("there are none, noop, mq-deadline") && ELEVATORS.len() == 8);
+//! assert!(error.contains("there are none, mq-deadline") && ELEVATORS.len() == 8);
 //! ```
 #![forbid(unsafe_code)]
 
@@ -118,11 +118,6 @@ pub static ELEVATORS: [Named<MakeElevator>; 8] = [
         make: |_, _| Box::new(Fifo::new()),
     },
     Named {
-        name: "noop",
-        about: "in order of arrival, with requests of its own (Linux until 4.20)",
-        make: |_, _| Box::new(Fifo::named("noop")),
-    },
-    Named {
         name: "mq-deadline",
         about: "by position in batches, none beyond its expiry",
         make: |host, _| Box::new(Deadline::with(host.deadline)),
@@ -147,6 +142,11 @@ pub static ELEVATORS: [Named<MakeElevator>; 8] = [
         name: "extant",
         about: "CFQ with our rule for idling, which weighs what it saves",
         make: |host, _| Box::new(Cfq::extant(host.rotational)),
+    },
+    Named {
+        name: "noop",
+        about: "in order of arrival, with requests of its own (Linux until 4.20)",
+        make: |_, _| Box::new(Fifo::named("noop")),
     },
 ];
 
@@ -177,7 +177,7 @@ pub fn uses_tags(elevator: &str) -> bool {
 }
 
 /// The controllers of dirty memory.
-pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 6] = [
+pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 5] = [
     Named {
         name: "linux-3.1",
         about: "over the limit, writers write back themselves",
@@ -199,16 +199,18 @@ pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 6] = [
         make: |host| Box::new(Ioless::version_12(host)),
     },
     Named {
-        name: "ioless-september",
-        about: "the same with the reserve of the mail of 28 September 2011",
-        make: |host| Box::new(Ioless::with_device_background(host)),
-    },
-    Named {
         name: OUR_DIRTY_CONTROL,
         about: "ours: credits for each device, turns of long runs",
         make: |_| Box::new(TurnControl::new()),
     },
 ];
+
+/// Versions of them that one mail had.
+pub static OTHER_DIRTY_CONTROLS: [Named<MakeDirtyControl>; 1] = [Named {
+    name: "ioless-september",
+    about: "ioless+background with the reserve of the mail of 28 September 2011",
+    make: |host| Box::new(Ioless::with_device_background(host)),
+}];
 
 /// The dirty controller that a run has unless told otherwise.
 pub const OUR_DIRTY_CONTROL: &str = "extant";
@@ -337,7 +339,9 @@ pub fn elevator_beside(
 /// # Errors
 /// No controller is called so; says which there are.
 pub fn dirty_control(name: &str, host: &Host) -> Result<Box<dyn DirtyControl>, UnknownPolicy> {
-    find(&DIRTY_CONTROLS, "a dirty controller", name).map(|make| make(host))
+    let other = OTHER_DIRTY_CONTROLS.iter().find(|policy| policy.name == name).map(|policy| &policy.make);
+    let make = other.map_or_else(|| find(&DIRTY_CONTROLS, "a dirty controller", name), Ok)?;
+    Ok(make(host))
 }
 
 /// A pass of write-back.

@@ -66,7 +66,7 @@ fn a_writer_that_begins_write_back_early_does_not_fill_the_queue_of_a_log() {
              [stream]\nrw=write\nbs=1m\nsize=1g\n{key}"
         );
         let memory = Memory { cache_bytes: Some(2048 * MIB), ..Memory::default() };
-        let policy = Policy { memory, elevator: "mq-deadline".into(), ..Policy::default() };
+        let policy = Policy { memory, ..Policy::default() };
         let jobs = fio::job_file("test.fio", &text).unwrap();
         let outcome = on_machine(&jobs, machine(), &policy, 1, None).unwrap();
         let [log, stream] = &outcome.reports[..] else { panic!("two jobs") };
@@ -76,11 +76,8 @@ fn a_writer_that_begins_write_back_early_does_not_fill_the_queue_of_a_log() {
     let (with, syncs) = longest("sync_file_range=write:1\n");
     println!("log's longest fdatasync: {without} ns without, {with} ns with sync_file_range");
     assert!(syncs.mean_ns > 100_000.0, "the caller sleeps: {} ns", syncs.mean_ns);
-    assert!(with <= without, "{with} ns with, {without} ns without");
-    assert!(
-        with < 1_500_000_000,
-        "64 requests of 512 KiB at 180 MB/s, and as many as the disk has: {with} ns"
-    );
+    assert!(with <= without / 100 * 105, "{with} ns with, {without} ns without");
+    assert!(with < 1_000_000_000, "31 requests of 512 KiB and a cache of 64 MiB at 180 MB/s: {with} ns");
 }
 
 #[test]

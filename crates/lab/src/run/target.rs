@@ -85,6 +85,8 @@ pub enum Chosen {
     Default,
     /// The machine's file, or what was set in it.
     Machine,
+    /// The disk, whose tags are fewer than the machine's file has requests.
+    Tags,
     /// The policy.
     Policy,
 }
@@ -103,9 +105,13 @@ impl QueueBounds {
             (None, None) => (extant_history::default_requests(elevator, tags), Chosen::Default),
         };
         let disk = model.name.clone();
-        if extant_history::uses_tags(elevator) && requests > tags {
-            return Err(RunError::BeyondTags { disk, requests, tags });
-        }
+        let is_too_many = extant_history::uses_tags(elevator) && requests > tags;
+        // A machine's own number is of all its elevators.
+        let (requests, chosen) = match (is_too_many, chosen) {
+            (true, Chosen::Machine) => (tags, Chosen::Tags),
+            (true, _) => return Err(RunError::BeyondTags { disk, requests, tags }),
+            (false, _) => (requests, chosen),
+        };
         Ok(Self { disk, elevator: elevator.to_owned(), requests, chosen, tags })
     }
 
@@ -487,8 +493,7 @@ impl Real {
 /// Makes the file as long as the job wants it, and fills what is missing: holes would read faster than data.
 fn lay_out(path: &Path, job: &Job) -> std::io::Result<()> {
     use std::io::{Seek, SeekFrom, Write};
-    // Blocks of the device, so that all of it can be read and written.
-    let wanted = job.offset_bytes.saturating_add(job.size_bytes()).next_multiple_of(512);
+    let wanted = job.offset_bytes.saturating_add(job.size_bytes());
     // Without a size the job takes the file as it is.
     if job.size_bytes() == 0 || path.metadata().is_ok_and(|found| !found.is_file() || found.len() >= wanted) {
         return Ok(());
