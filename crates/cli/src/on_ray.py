@@ -10,7 +10,9 @@ parts, folder = int(parts), pathlib.Path(results)
 
 @ray.remote(num_cpus=1, max_retries=-1)
 def part(number):
-    words = [*command, "--results", results, "--json", "--shard", f"{number}/{parts}"]
+    # Options come before the jobs, which take all that follows.
+    options = ["--results", results, "--json", "--shard", f"{number}/{parts}"]
+    words = [*command[:3], *options, *command[3:]]
     done = subprocess.run(words, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
 
