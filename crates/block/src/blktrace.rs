@@ -121,7 +121,8 @@ impl Subject {
             Op::Read => category::READ,
             Op::Write | Op::WriteZeroes => category::WRITE,
             Op::Discard => category::WRITE | category::DISCARD,
-            Op::Flush => category::READ | category::FLUSH,
+            // Linux's `blkdev_issue_flush()` queues an empty write with a flush before it, so that no flush counts as a read.
+            Op::Flush => category::WRITE | category::FLUSH,
         };
         let flags = [
             (BioFlags::SYNC, category::SYNC),

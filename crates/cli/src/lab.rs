@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::lab_args::LabCommand;
+use crate::lab_sweep;
 use crate::session::Session;
 use extant_lab::command::{self, Jobs, Reproduction, Selection, TraceReport};
 use extant_lab::{Memory, Policy};
@@ -9,6 +10,9 @@ use extant_rt::Nanos;
 use std::path::Path;
 
 pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Failure> {
+    if let LabCommand::Sweep(args) = command {
+        return lab_sweep::run(session, args);
+    }
     let out = session.out.as_write()?;
     match command {
         LabCommand::Run(args) => match &args.words[..] {
@@ -49,7 +53,7 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
                 let default = Policy::default();
                 let policy = Policy {
                     elevator: args.elevator.clone().unwrap_or(default.elevator),
-                    requests: args.requests.map_or(default.requests, |requests| requests as usize),
+                    requests: args.requests.map(|requests| requests as usize),
                     memory: args.memory.memory(),
                     blktrace: args.blktrace.clone(),
                     ..default
@@ -69,19 +73,9 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
                 words.join(" ")
             ))),
         },
+        LabCommand::List(args) => Ok(command::list(&args.folder, out)?),
         LabCommand::Check(args) => Ok(command::check(&args.folders, args.update, out)?),
-        LabCommand::Sweep(args) => {
-            let selection = Selection {
-                path: args.experiment.clone(),
-                workloads: args.workloads.clone(),
-                rows: args.rows.clone(),
-                span: args.seconds.map(Nanos::from_secs),
-                settings: Vec::new(),
-                report: None,
-                blktrace: None,
-            };
-            Ok(command::sweep(&selection, &args.axes, out)?)
-        }
+        LabCommand::Sweep(_) => unreachable!("it has begun already"),
         LabCommand::Calibrate(args) => Ok(command::calibrate(&args.experiment, args.write, out)?),
         LabCommand::Reproduce(args) => {
             let request = Reproduction {
@@ -103,6 +97,6 @@ pub(crate) fn run(session: &mut Session, command: &LabCommand) -> Result<(), Fai
 }
 
 /// Whether a word is an experiment and no job file: a `.toml` file, or a folder.
-fn names_experiment(path: &Path) -> bool {
+pub(crate) fn names_experiment(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml") || path.is_dir()
 }

@@ -14,10 +14,12 @@ use std::path::PathBuf;
 pub(crate) enum LabCommand {
     /// Run fio jobs on a modelled machine or on files, or run an experiment
     Run(Box<RunArgs>),
+    /// List machines, I/O schedulers, controllers of dirty memory, and all keys and options with their ranges and defaults
+    List(ListArgs),
     /// Run experiments and compare each table with the expected one
     Check(CheckArgs),
-    /// Run an experiment at every combination of values of its machine's parameters
-    Sweep(SweepArgs),
+    /// Run an experiment, or jobs, at every combination of values, policies and seeds; here, in parts, or on a cluster
+    Sweep(Box<SweepArgs>),
     /// Fit the constants of an experiment's machine to the rows before the change, and say how far each is determined
     Calibrate(CalibrateArgs),
     /// Run all experiments and print each published figure beside the reproduced one
@@ -36,13 +38,14 @@ pub(crate) struct RunArgs {
     /// I/O scheduler of the modelled machine's disks [default: none]
     #[arg(long, value_name = "NAME", value_parser = elevator, requires = "machine")]
     pub(crate) elevator: Option<String>,
-    /// Requests of each kind that the I/O scheduler sees [default: 128]
+    /// Requests of the queue (nr_requests) [default: as Linux has it for the disk and the I/O scheduler; the report names it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000), requires = "machine")]
     pub(crate) requests: Option<u64>,
     /// Seed of the modelled world [default: 1]
     #[arg(long, value_name = "N", requires = "machine")]
     pub(crate) seed: Option<u64>,
-    /// Give a key of the machine's file another value, such as hz=250 or disk.queue_depth=1; may be given several times
+    /// Give a key of the machine's file another value, such as hz=250, disk.queue_depth=1 or dirty_expire_centisecs=500; may be
+    /// given several times; `lab list` has all keys
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<Setting>,
     /// Record the page cache's events for `lab report`; as .json, all events for ui.perfetto.dev
@@ -119,6 +122,13 @@ fn elevator(name: &str) -> Result<String, String> {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// Folder with the machines
+    #[arg(default_value = "machines", value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) folder: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
     /// Folders of experiments, each with experiment.toml and expected.txt
     #[arg(required = true, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
@@ -131,20 +141,118 @@ pub(crate) struct CheckArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct SweepArgs {
     /// Values for a key of the machine's file, such as hz=100,250,1000; with several keys, every combination is run
-    #[arg(long = "set", value_name = "KEY=VALUE,VALUE", required = true)]
+    #[arg(long = "set", value_name = "KEY=VALUE,VALUE")]
     pub(crate) axes: Vec<Axis>,
-    /// Run only this workload; may be given several times
+    /// Seeds, such as 1,2,3 or 1-10 [default: the experiment's, or 1]
+    #[arg(long, value_name = "SEEDS", value_parser = seeds)]
+    pub(crate) seeds: Option<Seeds>,
+    /// Machine model (TOML) that jobs run on
+    #[arg(long, value_name = "FILE")]
+    pub(crate) machine: Option<PathBuf>,
+    /// I/O schedulers for jobs, such as none,mq-deadline
+    #[arg(long = "elevator", value_name = "NAME,NAME", value_delimiter = ',', value_parser = elevator)]
+    pub(crate) elevators: Vec<String>,
+    /// Requests of the queue (nr_requests), for jobs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) requests: Option<u64>,
+    /// Controllers of dirty memory for jobs, such as linux-3.1,extant
+    #[arg(long = "dirty-control", value_name = "NAME,NAME", value_delimiter = ',', value_parser = dirty_control)]
+    pub(crate) controls: Vec<String>,
+    /// Values for an option of the jobs, such as iodepth=1,4,32; may be given several times
+    #[arg(long = "job", value_name = "KEY=VALUE,VALUE", value_parser = option_values)]
+    pub(crate) options: Vec<(String, Vec<String>)>,
+    /// Run only this workload of an experiment; may be given several times
     #[arg(long = "workload", value_name = "NAME")]
     pub(crate) workloads: Vec<String>,
-    /// Run only this row; may be given several times
+    /// Run only this row of an experiment; may be given several times
     #[arg(long = "row", value_name = "NAME")]
     pub(crate) rows: Vec<String>,
-    /// Run each workload for this many seconds, without warm-up
+    /// Run each workload of an experiment for this many seconds, without warm-up
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) seconds: Option<u64>,
-    /// The experiment: its folder or .toml file
-    #[arg(value_name = "EXPERIMENT", value_hint = ValueHint::AnyPath)]
-    pub(crate) experiment: PathBuf,
+    /// Keep each result in this folder, and take it from there: a sweep that was stopped goes on, and several share it
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) results: Option<PathBuf>,
+    /// Make only this part of the runs, such as 2/8
+    #[arg(long, value_name = "K/N", value_parser = shard)]
+    pub(crate) shard: Option<(usize, usize)>,
+    /// Make the runs on this Ray cluster, such as auto or ray://head:10001, and collect their results
+    #[arg(long, value_name = "ADDRESS", requires = "results")]
+    pub(crate) on: Option<String>,
+    /// Print the job array of a scheduler that makes the runs, and make none
+    #[arg(long, value_name = "SCHEDULER", value_enum)]
+    pub(crate) emit: Option<Emit>,
+    /// Print how many runs there are, and make none
+    #[arg(long)]
+    pub(crate) count: bool,
+    /// Print one JSON object with all figures
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// An experiment (its folder or .toml file), or job files and options as fio takes them
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "JOB")]
+    pub(crate) words: Vec<String>,
+}
+
+impl SweepArgs {
+    /// The seeds that were given.
+    pub(crate) fn seeds(&self) -> Vec<u64> {
+        self.seeds.clone().map(|seeds| seeds.0).unwrap_or_default()
+    }
+
+    /// Whether something is given that only jobs take.
+    pub(crate) fn is_of_jobs(&self) -> bool {
+        !(self.elevators.is_empty() && self.controls.is_empty() && self.options.is_empty())
+            || self.requests.is_some()
+    }
+
+    /// Whether more is asked for than the table of an experiment at each point.
+    pub(crate) fn is_new(&self) -> bool {
+        let asked =
+            [self.json, self.count, self.results.is_some(), self.shard.is_some(), self.emit.is_some()];
+        asked.contains(&true) || self.seeds.is_some() || self.axes.is_empty()
+    }
+}
+
+/// A scheduler of job arrays.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Emit {
+    /// A script for sbatch
+    Slurm,
+    /// An indexed Job for kubectl apply
+    Kubernetes,
+}
+
+/// Seeds of a sweep.
+#[derive(Clone, Debug)]
+pub(crate) struct Seeds(pub(crate) Vec<u64>);
+
+fn seeds(text: &str) -> Result<Seeds, String> {
+    let wrong = || format!("\"{text}\" is not a list such as 1,2,3 or 1-10");
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let [first, last]: [u64; 2] =
+            [first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?];
+        if first > last || last - first >= 1_000_000 {
+            return Err(wrong());
+        }
+        all.extend(first..=last);
+    }
+    Ok(Seeds(all))
+}
+
+fn shard(text: &str) -> Result<(usize, usize), String> {
+    let parsed = text.split_once('/').and_then(|(which, of)| Some((which.parse().ok()?, of.parse().ok()?)));
+    parsed
+        .filter(|(which, of)| (1..=*of).contains(which))
+        .ok_or_else(|| format!("\"{text}\" is not K/N with K from 1 to N, such as 2/8"))
+}
+
+fn option_values(text: &str) -> Result<(String, Vec<String>), String> {
+    let (key, values) = text
+        .split_once('=')
+        .ok_or_else(|| format!("\"{text}\" is not KEY=VALUE,VALUE, such as iodepth=1,4,32"))?;
+    Ok((key.to_owned(), values.split(',').map(str::to_owned).collect()))
 }
 
 #[derive(Debug, clap::Args)]

@@ -17,6 +17,7 @@ mod info;
 mod json;
 mod lab;
 mod lab_args;
+mod lab_sweep;
 mod ls;
 mod output;
 mod progress;

@@ -20,6 +20,26 @@ impl Progress {
         Self(bar)
     }
 
+    /// For the runs of a sweep, with the time that is left.
+    pub(crate) fn of_runs(runs: u64, quiet: bool) -> Self {
+        let progress = Self::new(runs, quiet);
+        let style = "{elapsed_precise} {wide_bar} {pos} of {len} runs, {msg}, {eta} left";
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            progress.0.set_style(style);
+        }
+        progress
+    }
+
+    /// The bar as a function of the runs that are over, those of them that were kept before, and all.
+    pub(crate) fn of_sweep(&self) -> extant_lab::sweep::Progress {
+        let bar = self.0.clone();
+        Arc::new(move |done, kept, all| {
+            bar.set_length(all as u64);
+            bar.set_position(done as u64);
+            bar.set_message(format!("{kept} of them kept before"));
+        })
+    }
+
     pub(crate) fn advance(&self, bytes: u64) {
         self.0.inc(bytes);
     }

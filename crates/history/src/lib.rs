@@ -12,7 +12,7 @@
 //! let host = Host { cpus: 2, memory_bytes: 1 << 30, hz: 250 };
 //! assert!(dirty_control("linux-3.1", &host).is_ok());
 //! let error = elevator("lift", &flash).unwrap_err().to_string();
-//! assert!(error.contains("there are none, mq-deadline") && ELEVATORS.len() == 7);
+//! assert!(error.contains("there are none, mq-deadline") && ELEVATORS.len() == 8);
 //! ```
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,7 @@ use extant_cache::dirty::TurnControl;
 use extant_cache::pass::{ByRuns, WriteBackPass};
 use extant_iosched::Batching;
 use extant_iosched::elevator::cfq::{IdleRule, Tunables};
-use extant_iosched::elevator::{Cfq, Deadline, Elevator, Fifo};
+use extant_iosched::elevator::{Cfq, Deadline, DeadlineTunables, Elevator, Fifo};
 use pass::Linux2633;
 
 /// A policy that can be chosen by its name; `make` is the function that makes one.
@@ -77,12 +77,14 @@ pub struct BlockHost {
     /// CFQ's `slice_idle` as an administrator sets it, in milliseconds, which count as whole ticks, rounded up; `None` is
     /// the kernel's default of 8 ms, which is rounded down to ticks. Ours sets its own.
     pub slice_idle_ms: Option<u32>,
+    /// The knobs of mq-deadline.
+    pub deadline: DeadlineTunables,
 }
 
 impl Default for BlockHost {
-    /// A disk with an arm, 1000 Hz, and the kernel's default `slice_idle`.
+    /// A disk with an arm, 1000 Hz, and the kernel's defaults.
     fn default() -> Self {
-        Self { rotational: true, hz: 1000, slice_idle_ms: None }
+        Self { rotational: true, hz: 1000, slice_idle_ms: None, deadline: DeadlineTunables::default() }
     }
 }
 
@@ -109,12 +111,16 @@ pub struct UnknownPolicy {
 }
 
 /// The elevators.
-pub static ELEVATORS: [Named<MakeElevator>; 7] = [
-    Named { name: "none", about: "in order of arrival", make: |_, _| Box::new(Fifo::new()) },
+pub static ELEVATORS: [Named<MakeElevator>; 8] = [
+    Named {
+        name: "none",
+        about: "in order of arrival, no more requests than the device has tags (Linux 5.0)",
+        make: |_, _| Box::new(Fifo::new()),
+    },
     Named {
         name: "mq-deadline",
         about: "by position in batches, none beyond its expiry",
-        make: |_, _| Box::new(Deadline::new()),
+        make: |host, _| Box::new(Deadline::with(host.deadline)),
     },
     Named {
         name: "anticipatory",
@@ -137,12 +143,37 @@ pub static ELEVATORS: [Named<MakeElevator>; 7] = [
         about: "CFQ with our rule for idling, which weighs what it saves",
         make: |host, _| Box::new(Cfq::extant(host.rotational)),
     },
+    Named {
+        name: "noop",
+        about: "in order of arrival, with requests of its own (Linux until 4.20)",
+        make: |_, _| Box::new(Fifo::named("noop")),
+    },
 ];
 
 /// How streams that waited for a request go past the bound on requests under an elevator: in batches under those of the request
 /// queue before blk-mq, and not at all under the others.
 pub fn batching(elevator: &str) -> Option<Batching> {
-    (elevator.starts_with("cfq") || elevator == "anticipatory").then_some(Batching::LINUX)
+    (elevator.starts_with("cfq") || matches!(elevator, "anticipatory" | "noop")).then_some(Batching::LINUX)
+}
+
+/// Requests of a queue unless an administrator sets another number (kernel: `BLKDEV_MAX_RQ`, `BLKDEV_DEFAULT_RQ`).
+pub const DEFAULT_REQUESTS: usize = 128;
+
+/// Requests that Linux gives the queue of a device with so many tags under an elevator: of each kind before blk-mq, and with an elevator
+/// of blk-mq twice the tags up to 256 (`blk_mq_init_sched()`); without one all of the tags, which both kinds share. Ours has as many as
+/// there are tags, and no fewer than 128, of each kind.
+pub fn default_requests(elevator: &str, tags: usize) -> usize {
+    match elevator {
+        "none" => tags,
+        "mq-deadline" => 2 * tags.min(DEFAULT_REQUESTS),
+        "extant" => tags.max(DEFAULT_REQUESTS),
+        _ => DEFAULT_REQUESTS,
+    }
+}
+
+/// Whether the requests of a queue under an elevator are the device's tags, so that there are no more of them.
+pub fn uses_tags(elevator: &str) -> bool {
+    elevator == "none"
 }
 
 /// The controllers of dirty memory.
@@ -159,13 +190,13 @@ pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 5] = [
     },
     Named {
         name: "ioless",
-        about: "the same, with the reserve that was merged (Linux 3.2 to 3.7)",
+        about: "the same, with the reserve that was merged and the pauses of Linux 3.7",
         make: |host| Box::new(Ioless::new(host)),
     },
     Named {
         name: "ioless+background",
-        about: "the same, with the reserve and the background threshold for each device proposed on 28 September 2011",
-        make: |host| Box::new(Ioless::with_device_background(host)),
+        about: "version 12 of the patches (3 October 2011): the merged reserve, and a background threshold for each device",
+        make: |host| Box::new(Ioless::version_12(host)),
     },
     Named {
         name: OUR_DIRTY_CONTROL,
@@ -173,6 +204,13 @@ pub static DIRTY_CONTROLS: [Named<MakeDirtyControl>; 5] = [
         make: |_| Box::new(TurnControl::new()),
     },
 ];
+
+/// Versions of them that one mail had.
+pub static OTHER_DIRTY_CONTROLS: [Named<MakeDirtyControl>; 1] = [Named {
+    name: "ioless-september",
+    about: "ioless+background with the reserve of the mail of 28 September 2011",
+    make: |host| Box::new(Ioless::with_device_background(host)),
+}];
 
 /// The dirty controller that a run has unless told otherwise.
 pub const OUR_DIRTY_CONTROL: &str = "extant";
@@ -301,7 +339,9 @@ pub fn elevator_beside(
 /// # Errors
 /// No controller is called so; says which there are.
 pub fn dirty_control(name: &str, host: &Host) -> Result<Box<dyn DirtyControl>, UnknownPolicy> {
-    find(&DIRTY_CONTROLS, "a dirty controller", name).map(|make| make(host))
+    let other = OTHER_DIRTY_CONTROLS.iter().find(|policy| policy.name == name).map(|policy| &policy.make);
+    let make = other.map_or_else(|| find(&DIRTY_CONTROLS, "a dirty controller", name), Ok)?;
+    Ok(make(host))
 }
 
 /// A pass of write-back.

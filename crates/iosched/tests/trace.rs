@@ -71,8 +71,8 @@ fn blkparse_shows_the_flushes_of_a_queue() {
     let lines: Vec<_> = out.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     let end = lines.iter().position(|l| l.starts_with("CPU")).unwrap_or(lines.len());
     let lines: Vec<_> = lines[..end].iter().filter(|l| !l.is_empty()).collect();
-    let flush = ["D FNS 0 0", "C FNS 0 0"];
+    let flush = ["D FWS 0 0", "C FWS 0 0"];
     // It comes to the queue with its flush behind it.
     let write = ["Q W 8 1", "G W 8 1", "I W 8 1", "D W 8 1", "C W 8 1"];
-    assert_eq!(lines, [&["Q FN 0 0"][..], &flush, &flush, &write].concat());
+    assert_eq!(lines, [&["Q FW 0 0"][..], &flush, &flush, &write].concat());
 }

@@ -7,8 +7,8 @@
 
 use crate::experiment::{Compared, Experiment, ExperimentError, Figure, Figures, Part, Run, side_by_side};
 use crate::reproduce::{self, Format, Missing};
+use crate::store::Store;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -58,46 +58,19 @@ impl Interval {
     }
 }
 
-/// Results of earlier runs, by digest.
-#[derive(Debug)]
-struct Store {
-    folder: PathBuf,
-    program: [u8; 32],
-}
-
-impl Store {
-    fn open(folder: &Path) -> Result<Self, ExperimentError> {
-        std::fs::create_dir_all(folder).map_err(|error| in_file(folder, &error))?;
-        let program = std::env::current_exe().and_then(std::fs::read);
-        let program = program.map_err(|error| in_file(Path::new("the program itself"), &error))?;
-        Ok(Self { folder: folder.to_owned(), program: Sha256::digest(program).into() })
+/// The figures of a run, and whether they were there already.
+fn figures(store: &Store, run: &Run) -> Result<(Figures, bool), ExperimentError> {
+    let digest = store.digest(&run.contents());
+    if let Some(figures) = store.find(&digest).and_then(|kept| parse(&kept)) {
+        return Ok((figures, true));
     }
-
-    fn file(&self, run: &Run) -> PathBuf {
-        let digest = Sha256::new().chain_update(self.program).chain_update(run.contents()).finalize();
-        let name: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.folder.join(name + ".json")
-    }
-
-    /// The figures of a run, and whether they were there already.
-    fn figures(&self, run: &Run) -> Result<(Figures, bool), ExperimentError> {
-        let file = self.file(run);
-        let kept = std::fs::read_to_string(&file).ok();
-        if let Some(figures) = kept.and_then(|text| parse(&serde_json::from_str(&text).ok()?)) {
-            return Ok((figures, true));
-        }
-        let figures = run.figures()?;
-        let by_key = |all: &BTreeMap<Figure, f64>| -> BTreeMap<&str, f64> {
-            all.iter().map(|(figure, value)| (figure.key(), *value)).collect()
-        };
-        let each: BTreeMap<&String, _> = figures.iter().map(|(name, all)| (name, by_key(all))).collect();
-        // Whole or not at all: the command may be stopped at any time.
-        let beside = file.with_extension("part");
-        let text = format!("{:#}\n", json!({ "row": run.row(), "figures": each }));
-        let kept = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, &file));
-        kept.map_err(|error| in_file(&file, &error))?;
-        Ok((figures, false))
-    }
+    let figures = run.figures()?;
+    let by_key = |all: &BTreeMap<Figure, f64>| -> BTreeMap<&str, f64> {
+        all.iter().map(|(figure, value)| (figure.key(), *value)).collect()
+    };
+    let each: BTreeMap<&String, _> = figures.iter().map(|(name, all)| (name, by_key(all))).collect();
+    store.keep(&digest, &json!({ "row": run.row(), "figures": each }))?;
+    Ok((figures, false))
 }
 
 fn parse(value: &Value) -> Option<Figures> {
@@ -106,10 +79,6 @@ fn parse(value: &Value) -> Option<Figures> {
         all.as_object()?.iter().map(|(key, value)| Some((figure(key)?, value.as_f64()?))).collect()
     };
     value["figures"].as_object()?.iter().map(|(name, all)| Some((name.clone(), of(all)?))).collect()
-}
-
-fn in_file(path: &Path, error: &std::io::Error) -> ExperimentError {
-    ExperimentError::File(path.display().to_string(), error.to_string())
 }
 
 /// Runs every experiment of a folder over its ranges, or those of these names. Results are kept in `results` and taken from there.
@@ -128,7 +97,7 @@ pub fn bands(root: &Path, only: &[String], results: &Path) -> Result<Bands, Expe
         .flat_map(|(number, one)| one.range_runs().into_iter().map(move |run| (number, run)))
         .collect();
     let all = runs.iter().map(|(_, run)| run.clone()).collect();
-    let done = side_by_side(all, move |run| store.figures(run))?;
+    let done = side_by_side(all, move |run| figures(&store, run))?;
     let found = done.iter().filter(|(_, found)| *found).count();
     let banded = experiments.iter().zip(&folders).enumerate().map(|(number, (experiment, folder))| {
         let own: Vec<(&Run, &Figures)> = runs
@@ -241,13 +210,13 @@ impl Banded {
         [inside, predictions.count()]
     }
 
-    fn cells(&self, line: &Interval) -> [String; 10] {
+    fn cells(&self, line: &Interval) -> Vec<String> {
         let one = &line.published;
         let shown = |value: f64| format!("{value:.*}", one.figure.digits());
         let maybe = |value: Option<f64>| value.map(shown).unwrap_or_default();
         let inside = line.holds().map(|holds| if holds { "yes" } else { "no" });
         let farthest = line.range.filter(|([least, most], _)| least < most);
-        [
+        vec![
             one.workload.clone(),
             one.row.clone(),
             one.figure.title().to_owned(),
@@ -277,6 +246,7 @@ mod tests {
             published: value,
             margin: 0.0,
             reproduced: None,
+            reproduced_before: None,
             null: None,
             ours: None,
         }
@@ -301,7 +271,7 @@ mod tests {
             format!(
                 "name = \"Small\"\nsource = \"none\"\nmachine = \"{}/sata-7200-2013.toml\"\nseeds = [1]\n\
                  [ranges]\nseeds = [2]\nset.hz = {values}\n[[workload]]\nname = \"w\"\njobs = \"j.fio\"\n\
-                 [[row]]\nname = \"r\"\nelevator = \"none\"\nrequests = 128\npublished.w = {{ iops = 100 }}\n",
+                 [[row]]\nname = \"r\"\nelevator = \"noop\"\nrequests = 128\npublished.w = {{ iops = 100 }}\n",
                 machines.display()
             )
         };

@@ -167,6 +167,26 @@ pub fn sweep(selection: &Selection, axes: &[Axis], out: &mut dyn Write) -> Resul
     print(out, &format!("{}\n{}", experiment.name, experiment.band()?))
 }
 
+/// The runs of an experiment, or a part of it, at every combination of the axes' values, with these seeds or its own.
+///
+/// # Errors
+/// As [`sweep`].
+pub fn sweep_of_experiment(
+    selection: &Selection,
+    axes: &[Axis],
+    seeds: &[u64],
+) -> Result<crate::sweep::Sweep, LabError> {
+    Ok(crate::sweep::Sweep::of_experiment(&select(selection)?, axes, seeds)?)
+}
+
+/// The jobs of a fio command line.
+///
+/// # Errors
+/// Names the word that is not understood.
+pub fn jobs_of(words: &[String]) -> Result<Vec<fio::Job>, LabError> {
+    Ok(fio::command_line(words, |path| text::read(path, Kind::Jobs))?.jobs)
+}
+
 /// Runs the experiments of a folder at their nominal points, or over their ranges, and prints each published figure beside the
 /// reproduced one or its interval.
 ///
@@ -244,6 +264,14 @@ fn same_lines(file: &Path, expected: &str, got: &str) -> Result<(), LabError> {
 pub fn compare(results: &[String], out: &mut dyn Write) -> Result<(), LabError> {
     let columns: Vec<Column> = results.iter().map(|word| column(word)).collect::<Result<_, _>>()?;
     print(out, &compare_columns(&columns, &Figure::ALL)?)
+}
+
+/// Prints the machines of a folder, the policies, and all keys and options.
+///
+/// # Errors
+/// A machine of the folder was refused.
+pub fn list(machines: &Path, out: &mut dyn Write) -> Result<(), LabError> {
+    print(out, &crate::list::list(machines)?)
 }
 
 /// Prints a summary of a trace, and draws it if asked.
@@ -350,6 +378,7 @@ pub fn jobs(request: &Jobs, out: &mut dyn Write) -> Result<(), LabError> {
     let text = match line.format {
         OutputFormat::Normal => run_report::human(&outcome),
         OutputFormat::Json => format!("{:#}\n", run_report::json(&outcome)),
+        OutputFormat::Terse => run_report::terse(&outcome),
     };
     match &line.output {
         None => print(out, &text)?,

@@ -22,11 +22,16 @@ pub enum Figure {
     P99,
     /// Longest.
     Max,
+    /// Mean time of a sync in µs.
+    Sync,
+    /// 99th percentile of it.
+    SyncP99,
 }
 
 impl Figure {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Iops, Self::Bandwidth, Self::Mean, Self::P99, Self::Max];
+    pub const ALL: [Self; 7] =
+        [Self::Iops, Self::Bandwidth, Self::Mean, Self::P99, Self::Max, Self::Sync, Self::SyncP99];
 
     /// As the table names it.
     pub fn name(self) -> &'static str {
@@ -36,6 +41,8 @@ impl Figure {
             Self::Mean => "clat mean us",
             Self::P99 => "clat p99 us",
             Self::Max => "clat max us",
+            Self::Sync => "fsync mean us",
+            Self::SyncP99 => "fsync p99 us",
         }
     }
 
@@ -51,6 +58,11 @@ impl Figure {
             return None;
         }
         let number = |value: &Value| value.as_f64().unwrap_or(0.0);
+        let syncs: Vec<&Value> = entries
+            .iter()
+            .map(|entry| &entry["sync"])
+            .filter(|sync| sync["total_ios"].as_u64().is_some_and(|ios| ios > 0))
+            .collect();
         let sum = |key: &str| sides.iter().map(|side| number(&side[key])).sum::<f64>();
         let longest =
             |of: &dyn Fn(&Value) -> f64| sides.iter().map(|side| of(&side["clat_ns"])).fold(0.0, f64::max);
@@ -66,6 +78,18 @@ impl Figure {
             }
             Self::P99 => (longest(&|clat| number(&clat["percentile"]["99.000000"])) / 1e3, None),
             Self::Max => (longest(&|clat| number(&clat["max"])) / 1e3, None),
+            Self::Sync | Self::SyncP99 if syncs.is_empty() => return None,
+            Self::Sync => {
+                let weighted = |sync: &&Value| number(&sync["lat_ns"]["mean"]) * number(&sync["total_ios"]);
+                let ios = syncs.iter().map(|sync| number(&sync["total_ios"])).sum::<f64>();
+                let spread = syncs.iter().map(|sync| number(&sync["lat_ns"]["stddev"])).fold(0.0, f64::max);
+                let mean = syncs.iter().map(weighted).sum::<f64>() / ios / 1e3;
+                (mean, Some(spread / 1e3 / ios.sqrt()))
+            }
+            Self::SyncP99 => {
+                let of = |sync: &&Value| number(&sync["lat_ns"]["percentile"]["99.000000"]) / 1e3;
+                (syncs.iter().map(of).fold(0.0, f64::max), None)
+            }
         })
     }
 }
@@ -261,6 +285,25 @@ mod tests {
         idle["jobs"][0]["read"]["total_ios"] = json!(0);
         let table = compare(&[column("one", one), column("idle", idle)], &Figure::ALL).unwrap();
         assert_eq!(table.lines().skip(1).collect::<Vec<_>>(), ["idle: a did no I/O"]);
+    }
+
+    #[test]
+    fn a_log_has_the_time_of_its_syncs() {
+        let log = |sync_ns: f64| {
+            let mut run = result(100.0, 2e3, 1e3);
+            let lat = json!({"mean": sync_ns, "stddev": 1e6, "percentile": {"99.000000": 2.0 * sync_ns}});
+            run["jobs"][0]["sync"] = json!({"total_ios": 100, "lat_ns": lat});
+            run
+        };
+        let column = |title: &str, run| Column { title: title.into(), runs: vec![run] };
+        let columns = [column("one", log(1e7)), column("two", log(3e9))];
+        let table = compare(&columns, &Figure::ALL).unwrap();
+        let cells = |end: &str| {
+            let line = table.lines().find(|line| line.ends_with(end)).expect("a row of its own");
+            line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(cells("fsync mean us")[..4], ["10000.0", "+29900.0%", "***", "3000000.0"]);
+        assert_eq!(cells("fsync p99 us")[..3], ["20000.0", "+29900.0%", "6000000.0"]);
     }
 
     #[test]

@@ -24,12 +24,15 @@ mod cost;
 pub mod experiment;
 pub mod fio;
 mod fit;
+mod list;
 mod machine;
 mod made;
 mod plots;
 pub mod report;
 pub mod reproduce;
 mod run;
+mod store;
+pub mod sweep;
 mod text;
 pub mod tiobench;
 pub mod trace;
@@ -37,6 +40,6 @@ pub mod trace;
 pub use cost::Cost;
 pub use extant_sim::Setting;
 pub use run::{
-    Aged, Cyclictest, Direction, FileSystem, Latency, Layout, Measured, Memory, OnDevice, Outcome, Policy,
-    ProcessorUse, Report, RunError, Samples, VolumeSpec, Written, on_files, on_machine,
+    Aged, Chosen, Cyclictest, Direction, FileSystem, Latency, Layout, Measured, Memory, OnDevice, Outcome,
+    Policy, ProcessorUse, QueueBounds, Report, RunError, Samples, VolumeSpec, Written, on_files, on_machine,
 };

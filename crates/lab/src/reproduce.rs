@@ -146,6 +146,14 @@ struct Score {
     unchanged_near: usize,
     /// Figures that are not scored, by name.
     contradicted: usize,
+    /// Of those that count, the ones that measure something of their own: two measures of one run are one.
+    independent: usize,
+    /// Of those that count, the ones whose change goes the other way in the model.
+    wrong_way: usize,
+    /// By the strict rule: with the figures that were declared not derivable and those that their source contradicts.
+    strict: usize,
+    strict_near: usize,
+    strict_both: usize,
 }
 
 fn is_near(one: &Compared) -> bool {
@@ -156,11 +164,23 @@ fn is_near(one: &Compared) -> bool {
 impl Score {
     fn of<'a>(compared: impl Iterator<Item = &'a Compared>) -> Self {
         let mut score = Self::default();
+        let mut counted: Vec<&Compared> = Vec::new();
         for one in compared {
+            let halves = one
+                .null
+                .zip(one.error())
+                .is_some_and(|(null, error)| error.abs() <= (null / one.published - 1.0).abs() / 2.0);
+            let after = [Part::Prediction, Part::NotDerivable, Part::Contradicted].contains(&one.part);
+            if after && one.has_changed() {
+                score.strict += 1;
+                score.strict_near += usize::from(is_near(one));
+                score.strict_both += usize::from(is_near(one) && halves);
+            }
             score.contradicted += usize::from(one.part == Part::Contradicted);
-            let Some(null) = one.null.filter(|_| one.part == Part::Prediction) else { continue };
+            if one.null.is_none() || one.part != Part::Prediction {
+                continue;
+            }
             let near = is_near(one);
-            let null_error = null / one.published - 1.0;
             if one.is_control() {
                 score.unchanged += 1;
                 score.unchanged_near += usize::from(near);
@@ -168,7 +188,9 @@ impl Score {
             }
             score.predictions += 1;
             score.near += usize::from(near);
-            let halves = one.error().is_some_and(|error| error.abs() <= null_error.abs() / 2.0);
+            score.wrong_way += usize::from(one.goes_its_way() == Some(false));
+            score.independent += usize::from(!counted.iter().any(|other| one.is_twin_of(other)));
+            counted.push(one);
             score.halved += usize::from(halves);
             score.both += usize::from(near && halves);
         }
@@ -176,7 +198,8 @@ impl Score {
     }
 
     fn sentence(self) -> String {
-        let Self { predictions, near, halved, both, unchanged, unchanged_near, contradicted } = self;
+        let Self { predictions, near, halved, both, unchanged, unchanged_near, contradicted, .. } = self;
+        let Self { independent, wrong_way, strict, strict_near, strict_both, .. } = self;
         let mut sentence = format!(
             "{predictions} figures changed by more than their error: {near} predicted within {:.0} % (counts {:.0} %), \
              {halved} with half the error of \"nothing changes\" or less, {both} both; {unchanged} did not: \
@@ -187,13 +210,29 @@ impl Score {
         if contradicted > 0 {
             let _ = write!(sentence, "; {contradicted} are contradicted by their source, and not scored");
         }
+        if predictions > 0 {
+            let _ = write!(
+                sentence,
+                ". Of the {predictions}, {independent} are independent of each other, and {wrong_way} change the wrong way"
+            );
+        }
+        if strict > 0 {
+            let _ = write!(
+                sentence,
+                ". By the strict rule, with what was declared not derivable and what is contradicted: {strict_near} of {strict} near, \
+                 {strict_both} both"
+            );
+        }
         sentence
     }
 
     fn json(self) -> Value {
-        let Self { predictions, near, halved, both, unchanged, unchanged_near, contradicted } = self;
+        let Self { predictions, near, halved, both, unchanged, unchanged_near, contradicted, .. } = self;
+        let Self { independent, wrong_way, strict, strict_near, strict_both, .. } = self;
         json!({"changed": predictions, "near": near, "halve_the_null_error": halved, "both": both,
-            "unchanged": unchanged, "unchanged_near": unchanged_near, "contradicted": contradicted})
+            "unchanged": unchanged, "unchanged_near": unchanged_near, "contradicted": contradicted,
+            "independent": independent, "wrong_way": wrong_way,
+            "strict": {"changed": strict, "near": strict_near, "both": strict_both}})
     }
 }
 
@@ -207,10 +246,21 @@ fn rates<'a>(compared: impl Iterator<Item = &'a Compared>) -> Option<[usize; 3]>
     (!errors.is_empty()).then(|| [errors.len(), within(NEAR), within(0.10)])
 }
 
-pub(crate) type Line = [String; 10];
+pub(crate) type Line = Vec<String>;
 
-const COLUMNS: [&str; 10] =
-    ["workload", "row", "figure", "", "published", "reproduced", "error", "unchanged", "error", "extant"];
+const COLUMNS: [&str; 11] = [
+    "workload",
+    "row",
+    "figure",
+    "",
+    "published",
+    "reproduced",
+    "error",
+    "unchanged",
+    "error",
+    "extant",
+    "change",
+];
 
 /// Columns of the summary.
 const SUMMARY: [&str; 10] = [
@@ -232,7 +282,7 @@ fn summary_line(folder: &str, one: &Headline) -> Line {
     };
     let [before, after] = one.published.map(shown);
     let [before_got, after_got] = one.reproduced.map(shown);
-    [
+    vec![
         folder.to_owned(),
         one.workload.clone(),
         one.figure.title().to_owned(),
@@ -252,7 +302,12 @@ fn cells(one: &Compared) -> Line {
     let percent =
         |error: Option<f64>| error.map(|error| format!("{:+.0}%", error * 100.0)).unwrap_or_default();
     let null = one.null.filter(|_| one.part == Part::Prediction);
-    [
+    let way = match one.goes_its_way().filter(|_| one.part != Part::Before && one.part != Part::Calibrated) {
+        Some(true) => "its way",
+        Some(false) => "wrong way",
+        None => "",
+    };
+    vec![
         one.workload.clone(),
         one.row.clone(),
         one.figure.title().to_owned(),
@@ -263,6 +318,7 @@ fn cells(one: &Compared) -> Line {
         maybe(null),
         percent(null.map(|null| null / one.published - 1.0)),
         maybe(one.ours),
+        way.to_owned(),
     ]
 }
 
@@ -276,7 +332,7 @@ fn every_row(out: &mut String, markdown: bool, shown: &EachRow) {
         _ => title(n - 4),
     });
     let line = |(row, values): &(String, Vec<Option<f64>>)| -> Line {
-        std::array::from_fn(|n| match n {
+        let cell = |n: usize| match n {
             0 => shown.workload.clone(),
             1 => row.clone(),
             2 | 3 => String::new(),
@@ -285,7 +341,8 @@ fn every_row(out: &mut String, markdown: bool, shown: &EachRow) {
                 .copied()
                 .flatten()
                 .map_or_else(String::new, |value| format!("{value:.*}", shown.figures[n - 4].digits())),
-        })
+        };
+        (0..10).map(cell).collect()
     };
     table(out, markdown, &columns, &shown.rows.iter().map(line).collect::<Vec<_>>());
     if markdown {
@@ -386,6 +443,7 @@ impl Reproduction {
                 "reproduced": one.reproduced,
                 "error": one.error(),
                 "unchanged": one.null,
+                "goes_its_way": one.goes_its_way(),
                 "margin": one.margin,
                 "control": one.is_control(),
                 "extant": one.ours,
@@ -423,32 +481,36 @@ impl Reproduction {
     }
 }
 
-pub(crate) fn table(out: &mut String, markdown: bool, columns: &[&str; 10], rows: &[Line]) {
+pub(crate) fn table(out: &mut String, markdown: bool, columns: &[&str], rows: &[Line]) {
     if markdown { markdown_table(out, columns, rows) } else { text_table(out, columns, rows) }
 }
 
-fn text_table(out: &mut String, columns: &[&str; 10], rows: &[Line]) {
+fn text_table(out: &mut String, columns: &[&str], rows: &[Line]) {
     let width = |n: usize| {
         let cells = rows.iter().map(|row| row[n].chars().count());
         cells.max().unwrap_or(0).max(columns[n].chars().count())
     };
-    let widths: [usize; 10] = std::array::from_fn(width);
-    let mut line = |row: [&str; 10]| {
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let mut line = |row: &[&str]| {
         let mut text = String::from(" ");
-        for (n, cell) in row.into_iter().enumerate() {
+        for (n, cell) in row.iter().enumerate() {
             let pad = widths[n];
             let _ = if n < 4 { write!(text, " {cell:<pad$}") } else { write!(text, "  {cell:>pad$}") };
         }
         out.push_str(text.trim_end());
         out.push('\n');
     };
-    line(*columns);
-    rows.iter().for_each(|row| line(std::array::from_fn(|n| row[n].as_str())));
+    line(columns);
+    rows.iter().for_each(|row| line(&row.iter().map(String::as_str).collect::<Vec<_>>()));
 }
 
-fn markdown_table(out: &mut String, columns: &[&str; 10], rows: &[Line]) {
+fn markdown_table(out: &mut String, columns: &[&str], rows: &[Line]) {
     let _ = writeln!(out, "| {} |", columns.join(" | "));
-    let _ = writeln!(out, "|{}|", ["---"; 4].into_iter().chain(["--:"; 6]).collect::<Vec<_>>().join("|"));
+    let _ = writeln!(
+        out,
+        "|{}|",
+        ["---"; 4].into_iter().chain(vec!["--:"; columns.len() - 4]).collect::<Vec<_>>().join("|")
+    );
     for row in rows {
         let _ = writeln!(out, "| {} |", row.join(" | "));
     }
@@ -468,6 +530,7 @@ mod tests {
             margin: 0.05 * null,
             reproduced: Some(reproduced),
             null: Some(null),
+            reproduced_before: Some(null),
             ours: None,
         }
     }
@@ -495,8 +558,23 @@ mod tests {
             unchanged: 1,
             unchanged_near: 1,
             contradicted: 1,
+            independent: 4,
+            wrong_way: 0,
+            strict: 5,
+            strict_near: 2,
+            strict_both: 1,
         };
         assert_eq!(Score::of(all.iter()), score);
+        let sentence = score.sentence();
+        assert!(
+            sentence.contains("not derivable and what is contradicted: 2 of 5 near, 1 both"),
+            "{sentence}"
+        );
+        // Two measures of one run are one, and a model that falls where the source rises goes the wrong way.
+        let rate = Compared { figure: Figure::WrittenMibS, ..compared(Part::Prediction, 200.0, 90.0, 100.0) };
+        let pages = Compared { figure: Figure::WrittenMpages, ..rate.clone() };
+        let score = Score::of([&rate, &pages].into_iter());
+        assert_eq!((score.predictions, score.independent, score.wrong_way), (2, 1, 2));
     }
 
     #[test]
@@ -541,7 +619,7 @@ mod tests {
         assert!(text.contains("  The figures are those of f, and count there.\n"), "{text}");
         let markdown = all.report(Format::Markdown);
         assert!(
-            markdown.contains("| w | r | iops | prediction | 200 | 210 | +5% | 100 | -50% |  |\n"),
+            markdown.contains("| w | r | iops | prediction | 200 | 210 | +5% | 100 | -50% |  | its way |\n"),
             "{markdown}"
         );
         let json: Value = serde_json::from_str(&all.report(Format::Json)).unwrap();

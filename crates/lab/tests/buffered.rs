@@ -56,6 +56,30 @@ fn files_that_fit_are_written_at_the_speed_of_memory_and_fsync_pays() {
     assert!(begun.sync.max_ns < 1_000_000, "only begun, not waited for");
 }
 
+/// On Linux the caller of sync_file_range sleeps for requests, so that no more of its file is queued than the queue has room for,
+/// and a log beside it waits for less than without it.
+#[test]
+fn a_writer_that_begins_write_back_early_does_not_fill_the_queue_of_a_log() {
+    let longest = |key: &str| {
+        let text = format!(
+            "[log]\nrw=write\nbs=4k\nsize=64m\nfdatasync=1\nthinktime=50000\nruntime=10\n\
+             [stream]\nrw=write\nbs=1m\nsize=1g\n{key}"
+        );
+        let memory = Memory { cache_bytes: Some(2048 * MIB), ..Memory::default() };
+        let policy = Policy { memory, ..Policy::default() };
+        let jobs = fio::job_file("test.fio", &text).unwrap();
+        let outcome = on_machine(&jobs, machine(), &policy, 1, None).unwrap();
+        let [log, stream] = &outcome.reports[..] else { panic!("two jobs") };
+        (log.measured.sync.max_ns, stream.measured.sync.clone())
+    };
+    let (without, _) = longest("");
+    let (with, syncs) = longest("sync_file_range=write:1\n");
+    println!("log's longest fdatasync: {without} ns without, {with} ns with sync_file_range");
+    assert!(syncs.mean_ns > 100_000.0, "the caller sleeps: {} ns", syncs.mean_ns);
+    assert!(with <= without / 100 * 105, "{with} ns with, {without} ns without");
+    assert!(with < 1_000_000_000, "31 requests of 512 KiB and a cache of 64 MiB at 180 MB/s: {with} ns");
+}
+
 #[test]
 fn files_that_do_not_fit_are_written_at_the_speed_of_the_disk() {
     let [direct] = &on_a_disk("[a]\nrw=write\nbs=1m\nsize=256m\ndirect=1\niodepth=8\nioengine=libaio\n")[..]

@@ -113,6 +113,58 @@ fn the_calibrated_disk_reads_within_5_gb_in_what_the_before_row_says() {
     assert!((1.95..2.05).contains(&mean_ms), "{mean_ms} ms");
 }
 
+/// Limits are those of the kind of device, and a result names them.
+#[test]
+fn a_queue_has_as_many_requests_as_linux_gives_it() {
+    let deep = "[a]\nrw=randread\nbs=4k\nsize=100g\ndirect=1\nruntime=1\nioengine=libaio\niodepth=256\n";
+    let outcome = on("nvme-2017.toml", deep, "none").unwrap();
+    let measured = &outcome.reports[0].measured;
+    let iops = measured.read.iops(measured.runtime);
+    // The data sheet: 645,000.
+    assert!((iops / 645_000.0 - 1.0).abs() < 0.05, "{iops} reads a second at depth 256");
+    let shown = report::human(&outcome);
+    let limits =
+        "Queue of nvme0n1: elevator none, 1023 requests in all (the default), 1023 commands in the disk";
+    assert!(shown.contains(limits), "{shown}");
+    let small = "[a]\nrw=randread\nbs=4k\nsize=1g\ndirect=1\nruntime=1\n";
+    for (machine, elevator, requests) in [
+        ("sata-7200-2013.toml", "none", 31),
+        ("sata-7200-2013.toml", "mq-deadline", 62),
+        ("sata-7200-2013.toml", "cfq", 128),
+        ("sata-7200-2013.toml", "noop", 128),
+        ("nvme-2017.toml", "mq-deadline", 256),
+    ] {
+        let outcome = on(machine, small, elevator).unwrap();
+        assert_eq!(outcome.queues[0].requests, requests, "{elevator} on {machine}");
+        assert_eq!(report::json(&outcome)["extant queues"][0]["nr_requests"], requests);
+    }
+    let policy =
+        |elevator: &str| Policy { elevator: elevator.into(), requests: Some(128), ..Policy::default() };
+    let jobs = fio::job_file("test.fio", small).unwrap();
+    let run = |elevator: &str| on_machine(&jobs, machine("sata-7200-2013.toml"), &policy(elevator), 1, None);
+    let refused = run("none").unwrap_err().to_string();
+    assert!(refused.contains("31 tags") && refused.contains("\"noop\""), "{refused}");
+    assert_eq!(run("noop").unwrap().queues[0].requests, 128);
+}
+
+/// The shares of fio's latency classes are all of a job's I/O, and no I/O is in two of them.
+#[test]
+fn latency_classes_add_up() {
+    for text in [
+        "[a]\nrw=randrw\nbs=4k\nsize=1g\ndirect=1\nruntime=3\nioengine=libaio\niodepth=16\n",
+        "[a]\nrw=randread\nbs=4k\nsize=8m\nruntime=3\n",
+        "[a]\nrw=write\nbs=64k\nsize=64m\nfsync=4\n",
+    ] {
+        let outcome = on("sata-7200-2013.toml", text, "mq-deadline").unwrap();
+        let job = &report::json(&outcome)["jobs"][0];
+        let shares = ["latency_ns", "latency_us", "latency_ms"]
+            .iter()
+            .flat_map(|unit| job[*unit].as_object().unwrap().values().map(|share| share.as_f64().unwrap()));
+        let sum: f64 = shares.sum();
+        assert!((sum - 100.0).abs() < 1e-3, "{sum} % of {text}");
+    }
+}
+
 /// Every path of keys in a JSON value.
 fn keys(value: &Value, at: &str, into: &mut BTreeSet<String>) {
     match value {

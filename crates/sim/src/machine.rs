@@ -164,11 +164,48 @@ pub struct KernelSpec {
     /// A page of memory, in bytes (`page_bytes`, a power of two from 4 KiB to 64 KiB), as direct I/O sees it; 4 KiB where the file
     /// does not say. The pages of the page cache have 4 KiB in any case.
     pub page_bytes: u32,
+    /// What an administrator has set.
+    pub knobs: Knobs,
+}
+
+/// Knobs of a kernel under `/proc/sys/vm` and `/sys/block/*/queue`, each in the table `[kernel]` by its own name and in its own
+/// unit; `None` is the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Knobs {
+    /// `vm.dirty_expire_centisecs`.
+    pub dirty_expire_centisecs: Option<u32>,
+    /// `vm.dirty_writeback_centisecs`.
+    pub dirty_writeback_centisecs: Option<u32>,
+    /// `vm.dirty_ratio`, in per cent of the cache.
+    pub dirty_ratio: Option<u32>,
+    /// `vm.dirty_background_ratio`, likewise.
+    pub dirty_background_ratio: Option<u32>,
+    /// `vm.dirty_bytes`.
+    pub dirty_bytes: Option<u64>,
+    /// `vm.dirty_background_bytes`, of a machine without a table `[memory]`, which has a key of this name.
+    pub dirty_background_bytes: Option<u64>,
+    /// `queue/read_ahead_kb`.
+    pub read_ahead_kb: Option<u32>,
+    /// mq-deadline's `fifo_batch`.
+    pub fifo_batch: Option<u32>,
+    /// Its `read_expire`, in milliseconds.
+    pub read_expire: Option<u32>,
+    /// Its `write_expire`, in milliseconds.
+    pub write_expire: Option<u32>,
+    /// Its `writes_starved`.
+    pub writes_starved: Option<u32>,
 }
 
 impl Default for KernelSpec {
     fn default() -> Self {
-        Self { hz: 1000, slice_idle_ms: None, nr_requests: None, request_batching: true, page_bytes: 4096 }
+        Self {
+            hz: 1000,
+            slice_idle_ms: None,
+            nr_requests: None,
+            request_batching: true,
+            page_bytes: 4096,
+            knobs: Knobs::default(),
+        }
     }
 }
 
@@ -358,22 +395,53 @@ impl Machine {
 
 fn read_kernel(mut t: Table<'_>) -> Result<KernelSpec, ModelError> {
     let default = KernelSpec::default();
-    let mut bounded = |key, least: u64, most: u64| match t.maybe_whole(key)? {
-        Some(value) if !(least..=most).contains(&value) => {
-            Err(t.error(key, format!("{value} is not between {least} and {most}")))
+    let mut wide = |key: &'static str| {
+        let (least, most) =
+            crate::keys::bounds("kernel", key).expect("each such key is listed with its bounds");
+        match t.maybe_whole(key)? {
+            Some(value) if !(least..=most).contains(&value) => {
+                Err(t.error(key, format!("{value} is not between {least} and {most}")))
+            }
+            value => Ok(value),
         }
-        value => Ok(value.map(|value| value as u32)),
     };
-    let hz = bounded("hz", 10, 10_000)?.unwrap_or(default.hz);
-    let slice_idle_ms = bounded("slice_idle_ms", 0, 1_000)?;
-    let nr_requests = bounded("nr_requests", 4, 1_000_000)?;
-    let page_bytes = bounded("page_bytes", 4096, 65_536)?.unwrap_or(default.page_bytes);
+    let dirty_bytes = wide("dirty_bytes")?;
+    let dirty_background_bytes = wide("dirty_background_bytes")?;
+    let mut bounded = |key| wide(key).map(|value| value.map(|value| value as u32));
+    let hz = bounded("hz")?.unwrap_or(default.hz);
+    let slice_idle_ms = bounded("slice_idle_ms")?;
+    let nr_requests = bounded("nr_requests")?;
+    let page_bytes = bounded("page_bytes")?.unwrap_or(default.page_bytes);
+    let knobs = Knobs {
+        dirty_expire_centisecs: bounded("dirty_expire_centisecs")?,
+        dirty_writeback_centisecs: bounded("dirty_writeback_centisecs")?,
+        dirty_ratio: bounded("dirty_ratio")?,
+        dirty_background_ratio: bounded("dirty_background_ratio")?,
+        dirty_bytes,
+        dirty_background_bytes,
+        read_ahead_kb: bounded("read_ahead_kb")?,
+        fifo_batch: bounded("fifo_batch")?,
+        read_expire: bounded("read_expire")?,
+        write_expire: bounded("write_expire")?,
+        writes_starved: bounded("writes_starved")?,
+    };
+    for (ratio, bytes) in [
+        (("dirty_ratio", knobs.dirty_ratio.is_some()), ("dirty_bytes", dirty_bytes.is_some())),
+        (
+            ("dirty_background_ratio", knobs.dirty_background_ratio.is_some()),
+            ("dirty_background_bytes", dirty_background_bytes.is_some()),
+        ),
+    ] {
+        if ratio.1 && bytes.1 {
+            return Err(t.error(ratio.0, format!("{} is set, too; the kernel has one of both", bytes.0)));
+        }
+    }
     if !page_bytes.is_power_of_two() {
         return Err(t.error("page_bytes", format!("{page_bytes} is not a power of two")));
     }
     let request_batching = t.maybe_flag("request_batching")?.unwrap_or(default.request_batching);
     t.finish()?;
-    Ok(KernelSpec { hz, slice_idle_ms, nr_requests, request_batching, page_bytes })
+    Ok(KernelSpec { hz, slice_idle_ms, nr_requests, request_batching, page_bytes, knobs })
 }
 
 fn read_memory(mut t: Table<'_>) -> Result<MemorySpec, ModelError> {

@@ -7,23 +7,6 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Keys that a file may leave out, with their tables.
-const OPTIONAL: [(&str, &str); 13] = [
-    ("processors", "interrupt_processor"),
-    ("processors", "run_queues"),
-    ("processors", "wakeup"),
-    ("processors", "wake_affine"),
-    ("processors", "migration_ns"),
-    ("processors", "lock_contended_ns"),
-    ("bus", "commands"),
-    ("kernel", "hz"),
-    ("kernel", "slice_idle_ms"),
-    ("kernel", "nr_requests"),
-    ("kernel", "request_batching"),
-    ("kernel", "page_bytes"),
-    ("disk", "positioning_permille"),
-];
-
 /// A value for a key of a machine's file, in place of the one that it has.
 ///
 /// The key is written alone, `hz=250`, or after the name of its table where several tables have it: `disk.queue_depth=1`.
@@ -108,7 +91,12 @@ impl Setting {
         tables.dedup();
         match tables[..] {
             [] => self.insert(text).ok_or_else(|| {
-                refused("no table of this machine has the key; its file shows those that it has".into())
+                refused(match crate::keys::UNMODELLED.iter().find(|(key, _)| *key == self.key) {
+                    Some((_, why)) => (*why).to_owned(),
+                    None => {
+                        "no table of this machine has the key; \"extant lab list\" shows all keys".to_owned()
+                    }
+                })
             }),
             [_] => {
                 let mut out = text.to_owned();
@@ -130,7 +118,11 @@ impl Setting {
     /// With a key that may be left out, and was.
     fn insert(&self, text: &str) -> Option<String> {
         let is_wanted = |table: &str| self.table.as_deref().is_none_or(|wanted| wanted == table);
-        let (table, key) = OPTIONAL.into_iter().find(|(table, key)| *key == self.key && is_wanted(table))?;
+        let optional = crate::keys::KEYS.iter().filter(|key| key.default.is_some());
+        let known = optional
+            .map(|key| (key.in_table(), key.key))
+            .find(|(table, key)| *key == self.key && is_wanted(table));
+        let (table, key) = known?;
         let line = format!("{key} = {}\n", self.value);
         let header = if table == "disk" { "[[disk]]".to_owned() } else { format!("[{table}]") };
         if text.lines().any(|found| found.trim() == header) {

@@ -2,6 +2,7 @@
 
 mod exports;
 mod runs;
+mod sweeps;
 mod traces;
 
 use std::path::{Path, PathBuf};

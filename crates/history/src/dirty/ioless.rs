@@ -1,11 +1,12 @@
 //! Writers pause, flushers write: Linux since 3.2, in the form of 3.7 (mm/page-writeback.c: `balance_dirty_pages()`,
-//! `balance_dirty_pages_ratelimited()`), with the devices' parts counted by events, as up to 3.5.
+//! `balance_dirty_pages_ratelimited()`) or of the patches as they were posted in 2011, with the devices' parts counted by events, as
+//! up to 3.5.
 
 use super::bandwidth::WriteBandwidth;
 use super::hard_limit::HardLimit;
 use super::position::{Position, RATIO_ONE, Reserve};
 use super::processors::Processors;
-use super::rate::{PausePlan, RateLimit, max_pause, poll_interval};
+use super::rate::{PausePlan, RateLimit, max_pause, poll_interval, posted};
 use super::share::Proportions;
 use super::ticks::Ticks;
 use super::{ASK_PAGES, CHUNK_UNIT, QUEUE_PAGES};
@@ -25,6 +26,7 @@ const WHEN_EXCEEDED: u64 = 8;
 /// The rules of [`Verdict::Pause`]: `ioless: rate`, and `ioless: limit` where nothing more may be dirtied.
 #[derive(Debug)]
 pub struct Ioless {
+    form: Form,
     per_device_background: bool,
     reserve: Reserve,
     ticks: Ticks,
@@ -34,6 +36,16 @@ pub struct Ioless {
     completions: Proportions<DeviceIndex>,
     devices: Vec<Device>,
     writers: BTreeMap<WriterId, Writer>,
+}
+
+/// Which form of the patches decides pauses, and when a device counts as over its part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// As posted in September and October 2011, up to version 12, and as merged in 3.2: a device is over its part where it holds more
+    /// than that, or where all do; pauses are as long as what was dirtied takes, up to a longest one that grows with the writers.
+    Posted,
+    /// As in 3.7: both must hold; pauses have a target, a least and a longest, and time that a writer thought comes off.
+    Linux37,
 }
 
 /// The state of one task.
@@ -71,9 +83,10 @@ struct Device {
 }
 
 impl Ioless {
-    /// As merged.
+    /// As in 3.7.
     pub fn new(host: &Host) -> Self {
         Self {
+            form: Form::Linux37,
             per_device_background: false,
             reserve: Reserve::Half,
             ticks: Ticks::new(host.hz),
@@ -89,13 +102,19 @@ impl Ioless {
     /// With the reserve of the patch that the thread "writeback: dirty position control - bdi reserve area" is named after, as
     /// it was first posted.
     pub fn as_first_posted(host: &Host) -> Self {
-        Self { reserve: Reserve::Second, ..Self::new(host) }
+        Self { form: Form::Posted, reserve: Reserve::Second, ..Self::new(host) }
+    }
+
+    /// Version 12 of the patches (3 October 2011), with the background threshold for each device that is its last.
+    pub fn version_12(host: &Host) -> Self {
+        Self { form: Form::Posted, per_device_background: true, ..Self::new(host) }
     }
 
     /// As that thread's mail of 28 September 2011 has it: with its reserve, and a flusher that works also while its device holds
     /// more than its part of the background threshold.
     pub fn with_device_background(host: &Host) -> Self {
-        Self { per_device_background: true, reserve: Reserve::HalfAndChunk, ..Self::new(host) }
+        let (form, reserve) = (Form::Posted, Reserve::HalfAndChunk);
+        Self { form, per_device_background: true, reserve, ..Self::new(host) }
     }
 
     fn device(&mut self, numbers: &Numbers) -> &mut Device {
@@ -185,13 +204,48 @@ impl Ioless {
 
     /// A writer balances; `None` when it goes on.
     fn balance(&mut self, now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Option<Verdict> {
-        let tick = self.ticks.at(now);
         if numbers.global.total() <= freerun(numbers) {
-            (writer.paused_at, writer.dirtied_pages) = (tick, 0);
+            (writer.paused_at, writer.dirtied_pages) = (self.ticks.at(now), 0);
             writer.pause_pages = poll_interval(numbers.global.total(), numbers.limits.limit_pages);
+            writer.stopped = None;
             self.device(numbers).exceeded = false;
             return None;
         }
+        match self.form {
+            Form::Posted => self.balance_as_posted(now, numbers, writer),
+            Form::Linux37 => self.balance_as_in_3_7(now, numbers, writer),
+        }
+    }
+
+    fn balance_as_posted(&mut self, now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Option<Verdict> {
+        let position = self.position(numbers);
+        let over = position.device_dirty > position.device_threshold || position.dirty > position.threshold;
+        self.device(numbers).exceeded |= over;
+        self.estimate(now, numbers);
+        let (ticks, position) = (self.ticks, self.position(numbers));
+        let base = self.device(numbers).rate.base();
+        let most = posted::max_pause(ticks, position.device_dirty, position.write_rate, base);
+        let pages = writer.stopped.take().unwrap_or(writer.dirtied_pages);
+        let ratio = position.ratio();
+        if ratio == 0 {
+            // It stays in the loop, and still owes what it dirtied.
+            (writer.dirtied_pages, writer.stopped) = (0, Some(pages));
+            return Some(Verdict::Pause { until: ticks.sleep(now, most), pages: 0, rule: "ioless: limit" });
+        }
+        self.device(numbers).exceeded = over;
+        let task = base * ratio / RATIO_ONE;
+        let due = ticks.hz() * pages / (task | 1);
+        writer.dirtied_pages = 0;
+        writer.pause_pages = posted::pause_pages(ticks, due, most, pages, writer.pause_pages, base);
+        (due > 0).then(|| Verdict::Pause {
+            until: ticks.sleep(now, due.min(most)),
+            pages: writer.pause_pages.clamp(1, ASK_PAGES),
+            rule: "ioless: rate",
+        })
+    }
+
+    fn balance_as_in_3_7(&mut self, now: Nanos, numbers: &Numbers, writer: &mut Writer) -> Option<Verdict> {
+        let tick = self.ticks.at(now);
         let over = {
             let position = self.position(numbers);
             position.device_dirty > position.device_threshold && position.dirty > position.threshold
@@ -277,7 +331,7 @@ impl DirtyControl for Ioless {
             let mut writer = self.writers.remove(&id).unwrap_or_default();
             let more = match writer.stopped {
                 // It is still in the kernel's loop; a device with next to nothing dirty lets it out.
-                Some(_) if numbers.on_device.total() < self.counter_error() => {
+                Some(_) if self.form == Form::Linux37 && numbers.on_device.total() < self.counter_error() => {
                     writer.stopped = None;
                     Some(ASK_PAGES)
                 }

@@ -14,7 +14,7 @@ pub(super) enum Reserve {
     Second,
     /// Half of the device's part, and 4 MiB (its thread's mail of 28 September 2011).
     HalfAndChunk,
-    /// Half of the device's part (as merged in 3.2, and since).
+    /// Half of the device's part (version 12 of 3 October 2011, as merged in 3.2, and since).
     Half,
 }
 

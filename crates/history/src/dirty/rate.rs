@@ -97,6 +97,45 @@ impl PausePlan {
     }
 }
 
+/// Pauses as they were in the patches of 2011 and in 3.2 (`bdi_max_pause()`, `balance_dirty_pages()`).
+pub(super) mod posted {
+    use super::Ticks;
+
+    /// The longest pause, in ticks: 20 ms for a single writer of a device, 20 ms more with every doubling of their number, and an
+    /// eighth of the time that the device takes for what is dirty on it.
+    pub(in super::super) fn max_pause(ticks: Ticks, device_dirty: u64, write_rate: u64, base: u64) -> u64 {
+        let doublings = u64::from(write_rate.max(1).ilog2().saturating_sub(base.max(1).ilog2()));
+        let mut most = ticks.hz() / 50 + doublings * 20 * ticks.hz() / 1024;
+        if device_dirty > 0 {
+            most = most.min(device_dirty * ticks.hz() / (8 * write_rate + 1));
+        }
+        // Not less than a fourth of which is a tick.
+        most.max(4).min(ticks.most_pause())
+    }
+
+    /// Pages to dirty until the next pause after one of `due` ticks for `pages`, where it was `before`: more after a short pause, less
+    /// after one of the longest.
+    pub(in super::super) fn pause_pages(
+        ticks: Ticks,
+        due: u64,
+        most: u64,
+        pages: u64,
+        before: u64,
+        base: u64,
+    ) -> u64 {
+        let wanted = base * (most / 2) / ticks.hz();
+        // A pause of no time counts as one of a tick.
+        let paused = due.max(1).min(most);
+        if paused <= most / 4 && pages >= before {
+            wanted.clamp(pages + pages / 8, (pages * 4).max(pages + pages / 8))
+        } else if paused >= most {
+            wanted.clamp(pages / 4, (pages - pages / 8).max(pages / 4)) | 1
+        } else {
+            before
+        }
+    }
+}
+
 /// Pages that a writer may dirty below freerun before it is looked at again: the square root of what is left, rounded
 /// down to a power of two (kernel: `dirty_poll_interval()`).
 pub(super) fn poll_interval(dirty: u64, threshold: u64) -> u64 {

@@ -3,7 +3,7 @@
 use super::bandwidth::WriteBandwidth;
 use super::hard_limit::HardLimit;
 use super::position::{Position, RATIO_ONE, Reserve};
-use super::rate::{PausePlan, RateLimit, max_pause, poll_interval};
+use super::rate::{PausePlan, RateLimit, max_pause, poll_interval, posted};
 use super::share::Proportions;
 use super::ticks::Ticks;
 use super::{Ioless, Linux31};
@@ -66,6 +66,47 @@ fn the_hard_limit_rises_at_once_and_falls_by_a_32nd_of_the_gap() {
     assert_eq!(hard.pages(100), 197);
     hard.update(100, 500);
     assert_eq!(hard.pages(100), 197, "not below what is dirty");
+}
+
+/// Values by hand from the patches of 3 October 2011 ("limit max dirty pause time", "control dirty pause time"), at 1000 Hz.
+#[test]
+fn pauses_as_posted_grow_with_the_writers_and_shrink_with_the_pool() {
+    let ticks = Ticks::new(1000);
+    // One writer: 20 ms; 64 of them, 6 doublings: 20 + 6 x 20 x 1000/1024.
+    assert_eq!(posted::max_pause(ticks, 1 << 20, 16_384, 16_384), 20);
+    assert_eq!(posted::max_pause(ticks, 1 << 20, 16_384, 256), 137);
+    // A pool of 500 pages at 16,384 a second: an eighth of 30 ms, which is less than the least of 4.
+    assert_eq!(posted::max_pause(ticks, 500, 16_384, 256), 4);
+    assert_eq!(posted::max_pause(ticks, 0, 16_384, 256), 137, "nothing is dirty: no bound by it");
+    assert_eq!(posted::max_pause(ticks, 0, 1 << 40, 1), 200);
+    // Half of the longest pause is wanted: 256 pages a second for 68 ms are 17. After a pause of less than a fourth, at least an
+    // eighth more; after one of the longest, at least an eighth less.
+    assert_eq!(posted::pause_pages(ticks, 30, 137, 32, 32, 256), 36);
+    assert_eq!(posted::pause_pages(ticks, 30, 137, 8, 8, 256), 17);
+    assert_eq!(posted::pause_pages(ticks, 30, 137, 2, 2, 256), 8, "four times at most");
+    assert_eq!(posted::pause_pages(ticks, 137, 137, 32, 32, 256), 17);
+    assert_eq!(posted::pause_pages(ticks, 500, 137, 100, 32, 256), 25, "a fourth at least, and odd");
+    assert_eq!(posted::pause_pages(ticks, 70, 137, 32, 32, 256), 32, "in between it stays");
+}
+
+/// "dirty_exceeded" is set by either in the patches of 2011 and in 3.2, by both in 3.7.
+#[test]
+fn a_device_over_its_part_counts_in_version_12_and_not_in_3_7() {
+    // 20,480 pages are dirty of 25,600, on a device that has written nothing so far and so has no part.
+    let asked = |name: &str| {
+        let mut control = dirty_control(name, &host(1000)).unwrap();
+        control.orders(Nanos::from_secs(1), &numbers(20_480, 0), Some(asking(1, 32)));
+        let go = control.orders(Nanos::from_secs(2), &numbers(20_480, 0), Some(asking(2, 1))).writer;
+        // A new writer has 32 pages before it is looked at, of which it is let have 8 at a time; and 8 in all on a device over its part.
+        match go {
+            Verdict::Go { pages } => pages,
+            other => panic!("{name}: {other:?}"),
+        }
+    };
+    assert_eq!(asked("ioless"), 8);
+    for name in ["ioless-first", "ioless+background", "ioless-september"] {
+        assert_eq!(asked(name), 7, "{name}");
+    }
 }
 
 #[test]

@@ -244,6 +244,40 @@ fn ours_waits_as_long_as_it_pays() {
     );
 }
 
+/// A reader that uses little of the disk, here a read each 100 ms, waits no more than half longer next to four streams than alone,
+/// and the streams get at least 90 % of what CFQ gives them.
+#[test]
+fn ours_serves_a_light_reader_between_the_slices_of_streams() {
+    // All over the disk, so that the way is as far alone as it is from a stream.
+    let reader = Stream::random(8, 0, 1_900_000_000).of_program(100).thinking(Nanos::from_millis(100));
+    let streams = [0, 1, 2, 3].map(|i| sequential(i).thinking(Nanos::from_micros(150)));
+    let together: Vec<Stream> = streams.iter().cloned().chain([reader.clone()]).collect();
+    let (alone_ms, _) = on_disk("extant", &[reader]).latency_ms(0..1);
+    let [linux, ours] = ["cfq", "extant"].map(|name| on_disk(name, &together));
+    let ((linux_ms, _), (ours_ms, most_ms)) = (linux.latency_ms(4..5), ours.latency_ms(4..5));
+    println!("alone {alone_ms:.1} ms, cfq {linux_ms:.1} ms, ours {ours_ms:.1} ms, {most_ms:.1} at most");
+    assert!(
+        ours_ms <= 1.5 * alone_ms,
+        "{ours_ms:.1} ms beside streams, {alone_ms:.1} ms alone; cfq {linux_ms:.1}"
+    );
+    let (linux, ours) = (linux.mb_per_s(0..4), ours.mb_per_s(0..4));
+    assert!(ours >= 0.9 * linux, "streams: {ours:.1} MB/s, cfq {linux:.1}");
+}
+
+/// A reader that never thinks uses much of the disk, and has no claim on more than its part.
+#[test]
+fn ours_does_not_let_a_busy_reader_stop_streams() {
+    let streams = [0, 1, 2, 3].map(|i| sequential(i).thinking(Nanos::from_micros(150)));
+    let reader = Stream::random(8, 0, 1_900_000_000).of_program(100);
+    let together: Vec<Stream> = streams.iter().cloned().chain([reader]).collect();
+    let [linux, ours] = ["cfq", "extant"].map(|name| on_disk(name, &together));
+    let ((linux_ms, _), (ours_ms, _)) = (linux.latency_ms(4..5), ours.latency_ms(4..5));
+    println!("reader: cfq {linux_ms:.1} ms, ours {ours_ms:.1} ms");
+    let (linux, ours) = (linux.mb_per_s(0..4), ours.mb_per_s(0..4));
+    assert!(ours >= 0.9 * linux, "streams: {ours:.1} MB/s, cfq {linux:.1}");
+    assert!(ours_ms <= linux_ms, "the reader: {ours_ms:.1} ms, cfq {linux_ms:.1}");
+}
+
 /// The same load and seed give the same result, to the nanosecond.
 #[test]
 fn runs_are_reproducible() {

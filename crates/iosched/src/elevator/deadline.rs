@@ -6,7 +6,7 @@ use extant_block::{Op, Sector, StreamId};
 use extant_rt::Nanos;
 
 /// The knobs under `/sys/block/*/queue/iosched`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunables {
     /// A read that waited this long starts the next batch of reads.
     pub read_expire: Nanos,

@@ -6,8 +6,9 @@ use extant_block::{Op, Sector, StreamId};
 use extant_rt::Nanos;
 
 /// First in, first out; adjacent requests are still merged while they wait for room in the device.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Fifo {
+    name: &'static str,
     table: Table<u64>,
     arrivals: Arrivals,
     /// Reads, and all others: for merging only.
@@ -19,7 +20,13 @@ pub struct Fifo {
 impl Fifo {
     /// An empty queue.
     pub fn new() -> Self {
-        Self::default()
+        Self::named("none")
+    }
+
+    /// The same under another name.
+    pub fn named(name: &'static str) -> Self {
+        let (table, arrivals, sorted) = (Table::default(), Arrivals::default(), Default::default());
+        Self { name, table, arrivals, sorted, added: 0, queued: 0 }
     }
 
     fn unlist(&mut self, id: RequestId) -> Request {
@@ -32,13 +39,19 @@ impl Fifo {
     }
 }
 
+impl Default for Fifo {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 fn side(request: &Request) -> usize {
     usize::from(request.op != Op::Read)
 }
 
 impl Elevator for Fifo {
     fn name(&self) -> &'static str {
-        "none"
+        self.name
     }
 
     fn add(&mut self, request: Request, _now: Nanos) {

@@ -22,10 +22,12 @@ impl Batching {
     pub const LINUX: Self = Self { requests: 32, span: Nanos::from_millis(20) };
 }
 
-/// The slots of both kinds of requests, counted apart so that write-back cannot lock readers out.
+/// The slots of both kinds of requests, counted apart so that write-back cannot lock readers out; together where they are tags of the
+/// device.
 #[derive(Debug)]
 pub(super) struct Admission {
     bound: usize,
+    are_tags: bool,
     batching: Option<Batching>,
     kinds: [Kind; 2],
     // Looked up, never iterated; and the hasher has no random seed.
@@ -46,8 +48,8 @@ struct Batch {
 }
 
 impl Admission {
-    pub(super) fn new(bound: usize, batching: Option<Batching>) -> Self {
-        Self { bound, batching, kinds: [Kind::default(); 2], batches: FxHashMap::default() }
+    pub(super) fn new(bound: usize, are_tags: bool, batching: Option<Batching>) -> Self {
+        Self { bound, are_tags, batching, kinds: [Kind::default(); 2], batches: FxHashMap::default() }
     }
 
     /// Whether streams wait for requests as tasks did: one that waits submits nothing else meanwhile.
@@ -60,16 +62,26 @@ impl Admission {
         self.kinds[kind].taken
     }
 
+    /// Slots that are counted with those of a kind and are taken.
+    fn taken_with(&self, kind: usize) -> usize {
+        self.kinds[kind].taken + if self.are_tags { self.kinds[1 - kind].taken } else { 0 }
+    }
+
+    /// Whether one that is free again may go to the other kind.
+    pub(super) fn are_tags(&self) -> bool {
+        self.are_tags
+    }
+
     /// Whether fewer than the bound are.
     pub(super) fn has_room(&self, kind: usize) -> bool {
-        self.kinds[kind].taken < self.bound
+        self.taken_with(kind) < self.bound
     }
 
     /// Takes a slot for a bio of `stream`, if it may have one. The device is kept idle for one that is `awaited`.
     pub(super) fn take(&mut self, kind: usize, stream: StreamId, awaited: bool, now: Nanos) -> bool {
         let Kind { taken, full } = self.kinds[kind];
         let Some(batching) = self.batching else {
-            let admitted = taken < self.bound || awaited;
+            let admitted = self.has_room(kind) || awaited && !self.are_tags;
             self.kinds[kind].taken += usize::from(admitted);
             return admitted;
         };
@@ -141,16 +153,28 @@ mod tests {
 
     #[test]
     fn without_batching_the_bound_is_the_bound() {
-        let mut admission = Admission::new(128, None);
+        let mut admission = Admission::new(128, false, None);
         assert_eq!(taken(&mut admission, 1, NOW), 128);
         assert!(
             !admission.take(READS, StreamId(2), false, NOW) && admission.take(READS, StreamId(2), true, NOW)
         );
+        assert!(admission.take(1 - READS, StreamId(3), false, NOW), "the other kind has slots of its own");
+    }
+
+    #[test]
+    fn both_kinds_share_the_tags_of_a_device() {
+        let mut admission = Admission::new(31, true, None);
+        assert!(admission.take(1 - READS, StreamId(9), false, NOW));
+        assert_eq!(taken(&mut admission, 1, NOW), 30);
+        assert!(!admission.take(READS, StreamId(2), true, NOW), "there is no tag that is not one");
+        assert!(!admission.take(1 - READS, StreamId(9), false, NOW));
+        admission.give_back(READS);
+        assert!(admission.has_room(1 - READS));
     }
 
     #[test]
     fn the_stream_that_fills_the_queue_takes_a_batch_and_all_batches_go_half_past_the_bound() {
-        let mut admission = Admission::new(128, Some(Batching::LINUX));
+        let mut admission = Admission::new(128, false, Some(Batching::LINUX));
         // The request that fills the queue is the first of the batch.
         assert_eq!(taken(&mut admission, 1, NOW), 127 + 32);
         assert_eq!(taken(&mut admission, 2, NOW), 0, "another stream waits");
@@ -165,11 +189,11 @@ mod tests {
 
     #[test]
     fn a_stream_is_woken_for_each_slot_below_the_bound_and_a_late_batch_has_one_request() {
-        let mut admission = Admission::new(4, Some(Batching::LINUX));
+        let mut admission = Admission::new(4, false, Some(Batching::LINUX));
         assert_eq!(taken(&mut admission, 1, NOW), 6);
         let woken: Vec<bool> = (0..6).map(|_| admission.give_back(READS)).collect();
         assert_eq!(woken, [false, false, true, true, true, true]);
-        let mut admission = Admission::new(4, Some(Batching::LINUX));
+        let mut admission = Admission::new(4, false, Some(Batching::LINUX));
         (1..=4).for_each(|stream| assert!(admission.take(READS, StreamId(stream), false, NOW)));
         admission.woken(StreamId(9), NOW);
         let late = NOW.saturating_add(Nanos::from_millis(25));

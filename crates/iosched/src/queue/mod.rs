@@ -25,10 +25,11 @@ use parking_lot::Mutex;
 use requests::{Bounds, Ended, Next, Requests};
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::poll_fn;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::task::{Poll, Wake, Waker};
 
 /// How a [`Queue`] is set up.
 #[derive(Clone, Debug)]
@@ -36,6 +37,8 @@ pub struct QueueConfig {
     /// Most requests of each kind, synchronous and not, that the elevator sees; bios beyond that wait, and their streams
     /// take turns when a request becomes free (Linux: `nr_requests`).
     pub requests: usize,
+    /// Both kinds share these, which are the device's tags (Linux from 5.0 on, without an I/O scheduler).
+    pub are_tags: bool,
     /// How streams that have waited go past that bound; `None` where none does.
     pub batching: Option<Batching>,
     /// Most requests in the device at a time.
@@ -51,7 +54,15 @@ pub struct QueueConfig {
 impl Default for QueueConfig {
     /// 128 requests of each kind, no batching, 32 in the device, no trace.
     fn default() -> Self {
-        Self { requests: 128, batching: None, depth: 32, fua: true, blktrace: None, number: (259, 0) }
+        Self {
+            requests: 128,
+            are_tags: false,
+            batching: None,
+            depth: 32,
+            fua: true,
+            blktrace: None,
+            number: (259, 0),
+        }
     }
 }
 
@@ -91,6 +102,8 @@ struct State {
     armed: Option<(Nanos, Alarm)>,
     /// The latest time that the elevator has seen.
     latest: Nanos,
+    /// Tasks in [`Queue::has_requests`].
+    sleeping: Vec<Waker>,
 }
 
 enum NeedsFlush {
@@ -101,6 +114,7 @@ enum NeedsFlush {
 }
 
 enum Effect {
+    Wake(Waker),
     Send(RequestId, Bio),
     Flush,
     /// The error is boxed so that effects, most of which have none, are small.
@@ -135,7 +149,8 @@ impl Queue {
             device: config.number.0 << 20 | config.number.1,
             rule: elevator.name(),
         };
-        let bounds = Bounds { requests: config.requests, batching: config.batching, depth: config.depth };
+        let QueueConfig { requests, are_tags, batching, depth, .. } = config;
+        let bounds = Bounds { requests, are_tags, batching, depth };
         let state = State {
             requests: Requests::new(elevator, limits.clone(), bounds, observer),
             flushes: FlushSharing::default(),
@@ -144,6 +159,7 @@ impl Queue {
             ended: Vec::new(),
             armed: None,
             latest: Nanos::ZERO,
+            sleeping: Vec::new(),
         };
         let shared = Shared {
             below,
@@ -201,6 +217,21 @@ impl Queue {
     /// Bios that wait for a request, requests that wait in the elevator, and requests in the device.
     pub fn load(&self) -> (usize, usize, usize) {
         self.shared.state.lock().requests.load()
+    }
+
+    /// Waits until every bio has a request: for a task that has submitted some, and is to sleep as long as one of them waits
+    /// (kernel: `get_request_wait()`, `blk_mq_get_tag()`).
+    pub fn has_requests(&self) -> impl Future<Output = ()> + '_ {
+        poll_fn(|cx| {
+            let mut state = self.shared.state.lock();
+            if state.requests.load().0 == 0 {
+                return Poll::Ready(());
+            }
+            if !state.sleeping.iter().any(|waker| waker.will_wake(cx.waker())) {
+                state.sleeping.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
     }
 
     /// The bio as those that fit the device; none if it is over.
@@ -290,6 +321,10 @@ impl Shared {
         state.latest = now;
         let out = edit(&mut state, now);
         self.ask_elevator(&mut state, now);
+        if !state.sleeping.is_empty() && state.requests.load().0 == 0 {
+            let woken = std::mem::take(&mut state.sleeping);
+            state.effects.extend(woken.into_iter().map(Effect::Wake));
+        }
         // One thread does what is to be done, in order; whatever its doing entails (a device that ends bios at once, a
         // completion that submits another) joins the end of the list instead of the stack.
         if !state.performing && !state.effects.is_empty() {
@@ -370,6 +405,7 @@ impl Shared {
                 bio.on_end(Box::new(move |bio, result| shared.flushed(bio, issued, result)));
                 self.below.submit(bio);
             }
+            Effect::Wake(waker) => waker.wake(),
             Effect::End(bio, result) => {
                 self.rt.charge(Cost::BioComplete(1));
                 bio.end(result.map_err(|error| *error));

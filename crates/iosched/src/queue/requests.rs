@@ -17,6 +17,8 @@ use std::collections::VecDeque;
 pub(super) struct Bounds {
     /// Requests of each kind, synchronous and not (Linux: `nr_requests`).
     pub(super) requests: usize,
+    /// They are the device's tags, which both kinds share.
+    pub(super) are_tags: bool,
     /// How streams that waited go past that.
     pub(super) batching: Option<Batching>,
     /// Requests in the device.
@@ -66,6 +68,8 @@ pub(super) struct Requests {
     admission: Admission,
     /// Asynchronous and synchronous bios that wait for a request.
     waiting: [Waiters<Arrival>; 2],
+    /// The kind that a free tag is offered to first.
+    turn: usize,
     /// Requests freed for which no waiting stream was woken yet, likewise.
     to_wake: [usize; 2],
     in_device: usize,
@@ -93,8 +97,9 @@ impl Requests {
             accounts: Accounts::default(),
             slots: Vec::new(),
             free: Vec::new(),
-            admission: Admission::new(bounds.requests, bounds.batching),
+            admission: Admission::new(bounds.requests, bounds.are_tags, bounds.batching),
             waiting: [Waiters::default(), Waiters::default()],
+            turn: 0,
             to_wake: [0; 2],
             in_device: 0,
             spare: Vec::new(),
@@ -171,6 +176,17 @@ impl Requests {
 
     /// Gives the requests of a kind that were freed to bios that wait.
     fn admit_waiting(&mut self, kind: usize, now: Nanos) {
+        if self.admission.are_tags() {
+            while self.admission.has_room(kind) {
+                self.turn = 1 - self.turn;
+                let [first, second] = [self.turn, 1 - self.turn];
+                let next = self.waiting[first].pop().or_else(|| self.waiting[second].pop());
+                let Some(arrival) = next else { return };
+                let left = self.place(arrival, now);
+                debug_assert!(left.is_none(), "there is a tag");
+            }
+            return;
+        }
         let mut to_wake = std::mem::take(&mut self.to_wake[kind]);
         if !self.admission.batches() {
             while self.admission.has_room(kind) {

@@ -38,6 +38,20 @@ impl Axis {
     }
 }
 
+impl Axis {
+    /// Every combination of the values of some axes.
+    pub(crate) fn combinations(axes: &[Self]) -> Vec<Vec<Setting>> {
+        let mut all: Vec<Vec<Setting>> = vec![Vec::new()];
+        for Self(values) in axes {
+            let with = |before: &Vec<Setting>| {
+                values.iter().map(|value| [before.clone(), vec![value.clone()]].concat()).collect::<Vec<_>>()
+            };
+            all = all.iter().flat_map(with).collect();
+        }
+        all
+    }
+}
+
 impl std::str::FromStr for Axis {
     type Err = String;
 
@@ -75,13 +89,7 @@ impl Experiment {
     /// # Errors
     /// A machine that is refused, with its file and the setting.
     pub fn over(mut self, axes: &[Axis], others: Vec<PathBuf>) -> Result<Self, ExperimentError> {
-        let mut combinations: Vec<Vec<Setting>> = vec![Vec::new()];
-        for Axis(values) in axes {
-            let with = |before: &Vec<Setting>| {
-                values.iter().map(|value| [before.clone(), vec![value.clone()]].concat()).collect::<Vec<_>>()
-            };
-            combinations = combinations.iter().flat_map(with).collect();
-        }
+        let combinations = Axis::combinations(axes);
         let named = !others.is_empty();
         self.points.clear();
         for file in std::iter::once(self.machine_file.clone()).chain(others) {
@@ -98,6 +106,25 @@ impl Experiment {
         }
         self.band = None;
         Ok(self)
+    }
+
+    /// Its runs at every combination of the axes' values with these seeds, its own if there are none, each with the values.
+    pub(crate) fn sweep_runs(
+        &self,
+        axes: &[Axis],
+        seeds: &[u64],
+    ) -> Result<Vec<(Vec<Setting>, Run)>, ExperimentError> {
+        let mut all = Vec::new();
+        for combination in Axis::combinations(axes) {
+            let settings = [self.settings.clone(), combination.clone()].concat();
+            let mut one = self.clone();
+            one.machine = super::load_machine(&self.machine_file, &settings, self.tiobench.as_ref())?;
+            if !seeds.is_empty() {
+                one.seeds = seeds.to_vec();
+            }
+            all.extend(one.runs().into_iter().map(|run| (combination.clone(), run)));
+        }
+        Ok(all)
     }
 
     /// Runs the band, with the first seed, and gives it as a table; nothing without one.

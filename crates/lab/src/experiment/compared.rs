@@ -50,6 +50,8 @@ pub struct Compared {
     pub reproduced: Option<f64>,
     /// As it would be if the change changed nothing: as published for the first row of the workload.
     pub null: Option<f64>,
+    /// The row before the change, as the model has it.
+    pub reproduced_before: Option<f64>,
     /// The row "extant" of the same workload.
     pub ours: Option<f64>,
 }
@@ -57,8 +59,26 @@ pub struct Compared {
 impl Compared {
     /// Whether it is a prediction, and was published as changed by no more than the error of that: a negative control.
     pub fn is_control(&self) -> bool {
-        let change = self.null.map(|null| (self.published - null).abs());
-        self.part == Part::Prediction && change.is_some_and(|change| change <= self.margin)
+        self.part == Part::Prediction && self.null.is_some() && !self.has_changed()
+    }
+
+    /// Whether it was published as changed by more than the error of that.
+    pub fn has_changed(&self) -> bool {
+        self.null.is_some_and(|null| (self.published - null).abs() > self.margin)
+    }
+
+    /// Whether the model's change from the row before goes the way of the published one; `None` where nothing changed, or a figure
+    /// is missing.
+    pub fn goes_its_way(&self) -> Option<bool> {
+        let published = self.null.filter(|_| self.has_changed()).map(|null| self.published - null)?;
+        let model = self.reproduced? - self.reproduced_before?;
+        Some(published * model > 0.0)
+    }
+
+    /// Whether it measures the same thing of the same run as another.
+    pub fn is_twin_of(&self, other: &Self) -> bool {
+        (&self.workload, &self.row) == (&other.workload, &other.row)
+            && self.figure.twin().is_some_and(|(twin, _)| twin == other.figure)
     }
 
     /// By which part the reproduced figure is off.
@@ -228,6 +248,7 @@ impl Experiment {
                         margin: error_of_change(figure, &before, &after),
                         reproduced: mean(&row.name, figure),
                         null,
+                        reproduced_before: mean(&first.name, figure),
                         ours: mean(super::OURS, figure),
                     });
                 }

@@ -19,6 +19,10 @@ pub enum Figure {
     MaxMs,
     /// Its standard deviation.
     DeviationMs,
+    /// Mean time of a sync.
+    SyncMeanMs,
+    /// Longest.
+    SyncMaxMs,
     /// MiB a second, as the processes saw them.
     MibS,
     /// MiB a second that the disks wrote.
@@ -88,11 +92,13 @@ const RUN_S: f64 = 300.0;
 
 impl Figure {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 37] = [
         Self::Iops,
         Self::MeanMs,
         Self::MaxMs,
         Self::DeviationMs,
+        Self::SyncMeanMs,
+        Self::SyncMaxMs,
         Self::MibS,
         Self::WrittenMibS,
         Self::WrittenMpages,
@@ -133,6 +139,8 @@ impl Figure {
             Self::MeanMs => "mean_ms",
             Self::MaxMs => "max_ms",
             Self::DeviationMs => "deviation_ms",
+            Self::SyncMeanMs => "sync_mean_ms",
+            Self::SyncMaxMs => "sync_max_ms",
             Self::MibS => "mib_s",
             Self::WrittenMibS => "written_mib_s",
             Self::WrittenMpages => "written_mpages",
@@ -174,6 +182,8 @@ impl Figure {
             Self::MeanMs => "mean ms",
             Self::MaxMs => "max ms",
             Self::DeviationMs => "stdev ms",
+            Self::SyncMeanMs => "sync ms",
+            Self::SyncMaxMs => "sync max ms",
             Self::MibS => "MiB/s",
             Self::WrittenMibS => "disks MiB/s",
             Self::WrittenMpages => "Mpages/300s",
@@ -212,6 +222,7 @@ impl Figure {
     pub fn digits(self) -> usize {
         match self {
             Self::MeanMs
+            | Self::SyncMeanMs
             | Self::MibS
             | Self::WrittenMibS
             | Self::Seconds
@@ -269,6 +280,7 @@ impl Figure {
         let measured = &cell.outcome.reports[report].measured;
         let side = if measured.read.ios > 0 { &measured.read } else { &measured.write };
         let completion = &side.completion;
+        let synced = Some(&measured.sync).filter(|sync| sync.count > 0);
         let written_mib_s = cell.outcome.written.map(|written| written.bytes_s() / MIB);
         let latency = cell.outcome.latency.as_ref();
         let counted = cell.outcome.on_device.as_ref();
@@ -284,6 +296,8 @@ impl Figure {
             Self::MeanMs => Some(completion.mean_ns / 1e6),
             Self::MaxMs => Some(completion.max_ns as f64 / 1e6),
             Self::DeviationMs => Some(completion.deviation_ns() / 1e6),
+            Self::SyncMeanMs => synced.map(|sync| sync.mean_ns / 1e6),
+            Self::SyncMaxMs => synced.map(|sync| sync.max_ns as f64 / 1e6),
             Self::MibS => Some(side.bytes_s(measured.runtime) / MIB),
             Self::WrittenMibS => written_mib_s,
             Self::WrittenMpages => written_mib_s.map(|mib_s| mib_s * 256.0 * RUN_S / 1e6),

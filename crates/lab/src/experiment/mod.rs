@@ -211,6 +211,12 @@ struct Row {
 }
 
 impl Row {
+    /// The requests of its queues, `None` where these are the disks' tags because the row asks for more without an elevator.
+    fn requests_on(&self, machine: &Machine) -> Option<usize> {
+        let too_many = || machine.disks.iter().any(|disk| disk.queue_depth() < self.requests);
+        (!extant_history::uses_tags(&self.elevator) || !too_many()).then_some(self.requests)
+    }
+
     fn runs(&self, load: &Load) -> bool {
         self.workloads.is_empty() || self.workloads.contains(&load.name)
     }
@@ -560,8 +566,8 @@ fn too_large(load: &Load, machine: &Machine) -> Option<String> {
     let largest = disks().map(|(_, bytes)| bytes).max().unwrap_or(0);
     let all: u64 = disks().map(|(count, bytes)| count.saturating_mul(bytes)).fold(0, u64::saturating_add);
     let mut files: BTreeMap<String, u64> = BTreeMap::new();
-    for job in load.jobs.iter().filter(|job| job.size_bytes > 0) {
-        let length = job.offset_bytes.saturating_add(job.size_bytes);
+    for job in load.jobs.iter().filter(|job| job.size_bytes() > 0) {
+        let length = job.offset_bytes.saturating_add(job.size_bytes());
         if length > largest {
             return Some(format!(
                 "workload \"{}\", [{}]: a file of {length} bytes does not fit a disk of {largest}",

@@ -30,6 +30,16 @@ impl Run {
         &self.row.name
     }
 
+    /// Row, workload and seed, by what each is called.
+    pub(crate) fn names(&self) -> Vec<(String, String)> {
+        let mut names = vec![("row".to_owned(), self.row.name.clone())];
+        if let [load] = &self.loads[..] {
+            names.push(("workload".to_owned(), load.name.clone()));
+        }
+        names.push(("seed".to_owned(), self.seed.to_string()));
+        names
+    }
+
     /// All that its outcome depends on, beside the program.
     pub(crate) fn contents(&self) -> String {
         let mut row = self.row.clone();
@@ -131,9 +141,9 @@ impl Experiment {
 }
 
 /// The results of all runs in their order, as many at a time as there are processors.
-pub(crate) fn side_by_side<R: Send + 'static>(
-    runs: Vec<Run>,
-    each: impl Fn(&Run) -> Result<R, ExperimentError> + Send + Sync + 'static,
+pub(crate) fn side_by_side<T: Send + 'static, R: Send + 'static>(
+    runs: Vec<T>,
+    each: impl Fn(&T) -> Result<R, ExperimentError> + Send + Sync + 'static,
 ) -> Result<Vec<R>, ExperimentError> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let rt = Rt::real(RealConfig { blocking_threads: Some(threads), ..RealConfig::default() });
@@ -142,7 +152,7 @@ pub(crate) fn side_by_side<R: Send + 'static>(
         ExperimentError::File("the runs side by side".to_owned(), error.to_string())
     };
     let all = async {
-        let begin = |run: Run| {
+        let begin = |run: T| {
             let each = each.clone();
             rt.spawn_blocking("a run of an experiment", move || each(&run))
         };
@@ -200,7 +210,7 @@ fn run_one(
 ) -> Result<Cell, ExperimentError> {
     let policy = Policy {
         elevator: row.elevator.clone(),
-        requests: row.requests,
+        requests: row.requests_on(machine),
         memory: Memory {
             control: row.dirty_control.clone(),
             pass: row.write_back_pass.clone(),

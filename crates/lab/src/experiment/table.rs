@@ -73,6 +73,9 @@ impl Experiment {
                 (false, true) => DIRECT.to_vec(),
                 (false, false) => SPEEDS.to_vec(),
             };
+            if !drains && !is_direct && jobs.iter().any(|job| job.syncs()) {
+                columns.splice(4..4, [Figure::SyncMeanMs, Figure::SyncMaxMs]);
+            }
             if *rereads {
                 columns = LAYOUTS.to_vec();
             }
@@ -93,6 +96,14 @@ impl Experiment {
                     lines(&mut out, row, workload, &of(row), &LATENCIES);
                 }
             }
+        }
+        for row in self.rows.iter().filter(|row| row.requests_on(&self.machine).is_none()) {
+            let tags = self.machine.disks.iter().map(|disk| disk.queue_depth()).min().unwrap_or(0);
+            let _ = writeln!(
+                out,
+                "\n\"{}\" has the disk's {tags} tags for requests, not {}, as Linux has it since 5.0; \"noop\" is the older one.",
+                row.name, row.requests
+            );
         }
         out
     }

@@ -1,5 +1,6 @@
 //! The options of a job.
 
+use super::known::has_no_effect;
 use super::units::{bytes, count, flag, time};
 use extant_rt::Nanos;
 
@@ -71,6 +72,40 @@ impl Engine {
     }
 }
 
+/// The extent of a job's files as it was given (`size`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// So many bytes; 0 if not given.
+    Bytes(u64),
+    /// So much of the file or device, in per cent.
+    Percent(u8),
+}
+
+/// Whether each write is durable when it ends (`sync`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// No.
+    #[default]
+    None,
+    /// `O_SYNC` or `O_DSYNC`, which are the same for a file whose size and place do not change.
+    Each,
+}
+
+/// Why a key was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// Nobody knows it.
+    Unknown,
+    /// Its value, or the key itself, is not understood.
+    Because(String),
+}
+
+impl From<String> for Refused {
+    fn from(problem: String) -> Self {
+        Self::Because(problem)
+    }
+}
+
 /// A job: what one section of a job file says, the global section included.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -80,8 +115,12 @@ pub struct Job {
     pub pattern: Pattern,
     /// Length of one I/O in bytes.
     pub block_bytes: u64,
-    /// How much each process transfers, and the span of the file that it does it in; 0 if not given.
-    pub size_bytes: u64,
+    /// How much each process transfers, and the span of the file that it does it in.
+    pub size: Size,
+    /// How much it transfers, where that is not its span; 0 if not given.
+    pub io_bytes: u64,
+    /// How often it does all of that.
+    pub loops: u64,
     /// Where in the file that span begins.
     pub offset_bytes: u64,
     /// I/Os that an asynchronous engine keeps under way.
@@ -112,8 +151,12 @@ pub struct Job {
     pub invalidate: bool,
     /// Flush at the end.
     pub end_fsync: bool,
+    /// Each write is durable when it ends.
+    pub durability: Durability,
     /// Bytes a second that a process does not exceed, reads and writes each; 0 for no limit.
     pub rate_bytes_s: u64,
+    /// The same in I/Os.
+    pub rate_iops: u64,
     /// Percentage of reads in a mix.
     pub read_percent: u64,
     /// The file to read and write; made up from the job's name if not given.
@@ -138,6 +181,8 @@ pub struct Job {
     pub seed: u64,
     /// How it submits.
     pub engine: Engine,
+    /// Keys that were given and have no effect here.
+    pub without_effect: Vec<String>,
     /// Keys and values as they were given, for the report.
     pub given: Vec<(String, String)>,
 }
@@ -148,7 +193,9 @@ impl Default for Job {
             name: String::new(),
             pattern: Pattern { reads: true, writes: false, random: false },
             block_bytes: 4096,
-            size_bytes: 0,
+            size: Size::Bytes(0),
+            io_bytes: 0,
+            loops: 1,
             offset_bytes: 0,
             depth: 1,
             processes: 1,
@@ -164,7 +211,9 @@ impl Default for Job {
             sync_range_waits: false,
             invalidate: true,
             end_fsync: false,
+            durability: Durability::None,
             rate_bytes_s: 0,
+            rate_iops: 0,
             read_percent: 50,
             filename: None,
             directory: None,
@@ -177,24 +226,57 @@ impl Default for Job {
             priority_class: 0,
             seed: 0,
             engine: Engine::Sync("psync"),
+            without_effect: Vec::new(),
             given: Vec::new(),
         }
     }
 }
 
 /// The keys that are known, for the message that one is not.
-const KEYS: &str = "bs, buffered, direct, directory, end_fsync, fdatasync, filename, fsync, group_reporting, \
-    invalidate, iodepth, ioengine, name, \
-    new_group, norandommap, numjobs, offset, prio, prioclass, ramp_time, randseed, rate, runtime, rw, rwmixread, size, \
-    startdelay, stonewall, sync_file_range, thinktime, thinktime_blocks, time_based";
+pub const KEYS: &str = "bs, buffered, direct, directory, end_fsync, fdatasync, filename, fsync, group_reporting, \
+    invalidate, io_size, iodepth, ioengine, loops, name, \
+    new_group, norandommap, numjobs, offset, prio, prioclass, ramp_time, randseed, rate, rate_iops, runtime, rw, rwmixread, \
+    rwmixwrite, size, startdelay, stonewall, sync, sync_file_range, thinktime, thinktime_blocks, time_based";
 
 impl Job {
     /// Takes one key in.
-    pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+    pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), Refused> {
+        match has_no_effect(key, value) {
+            None => self.set_known(key, value)?,
+            Some(true) => {
+                self.without_effect.retain(|known| known != key);
+                self.without_effect.push(key.to_owned());
+            }
+            Some(false) => {
+                return Err(Refused::Because(format!(
+                    "\"{value}\" would change what the job does, and is not understood"
+                )));
+            }
+        }
+        self.given.retain(|(known, _)| known != key);
+        // fio does not report flags without a value either.
+        if !value.is_empty() {
+            self.given.push((key.to_owned(), value.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Gives a key another value; says why not if it or what it leads to is not understood.
+    pub(super) fn change(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match self.set(key, value) {
+            Ok(()) => self.contradiction().map_or(Ok(()), Err),
+            Err(Refused::Unknown) => Err(format!("unknown key \"{key}\"; known are {KEYS}")),
+            Err(Refused::Because(problem)) => Err(problem),
+        }
+    }
+
+    fn set_known(&mut self, key: &str, value: &str) -> Result<(), Refused> {
         match key {
             "rw" | "readwrite" => self.pattern = Pattern::parse(value)?,
             "bs" | "blocksize" => self.block_bytes = above_zero(bytes(value)?)?,
-            "size" => self.size_bytes = bytes(value)?,
+            "size" => self.size = size(value)?,
+            "io_size" | "io_limit" => self.io_bytes = bytes(value)?,
+            "loops" => self.loops = above_zero(count(value)?)?,
             "offset" => self.offset_bytes = bytes(value)?,
             "iodepth" => self.depth = above_zero(small(value)?)?,
             "numjobs" => self.processes = above_zero(small(value)?)?,
@@ -211,9 +293,14 @@ impl Job {
             "buffered" => self.direct = !flag(value)?,
             "end_fsync" => self.end_fsync = flag(value)?,
             "rate" => self.rate_bytes_s = bytes(value)?,
+            "rate_iops" => self.rate_iops = count(value)?,
             "rwmixread" => self.read_percent = within(value, 100)?.into(),
+            "rwmixwrite" => self.read_percent = 100 - u64::from(within(value, 100)?),
+            "sync" => self.durability = durability(value)?,
             "filename" if value.contains(':') => {
-                return Err("several files in one job are not understood; write a job for each".into());
+                return Err(Refused::Because(
+                    "several files in one job are not understood; write a job for each".into(),
+                ));
             }
             "filename" => self.filename = Some(value.to_owned()),
             "directory" => self.directory = Some(value.to_owned()),
@@ -227,12 +314,12 @@ impl Job {
             "randseed" => self.seed = count(value)?,
             "ioengine" => self.engine = Engine::parse(value)?,
             "name" => self.name = value.to_owned(),
-            _ => return Err(format!("unknown key \"{key}\"; known are {KEYS}")),
-        }
-        self.given.retain(|(known, _)| known != key);
-        // fio does not report flags without a value either.
-        if !value.is_empty() {
-            self.given.push((key.to_owned(), value.to_owned()));
+            "ioscheduler" => {
+                return Err(Refused::Because(
+                    "the disks' elevator is chosen by --elevator, before the jobs".into(),
+                ));
+            }
+            _ => return Err(Refused::Unknown),
         }
         Ok(())
     }
@@ -242,19 +329,37 @@ impl Job {
         if self.time_based && self.runtime.is_none() {
             return Some("time_based without a runtime never ends; add runtime=".into());
         }
-        if self.size_bytes != 0 && self.size_bytes < self.block_bytes {
-            return Some(format!("size={} is less than one block of {}", self.size_bytes, self.block_bytes));
+        if let Size::Bytes(size @ 1..) = self.size
+            && size < self.block_bytes
+        {
+            return Some(format!("size={size} is less than one block of {}", self.block_bytes));
         }
-        if self.offset_bytes.checked_add(self.size_bytes).is_none_or(|end| end > MOST_FILE_BYTES) {
+        if self.offset_bytes.checked_add(self.size_bytes()).is_none_or(|end| end > MOST_FILE_BYTES) {
             return Some("offset and size end beyond what a file can have (8 EiB)".into());
         }
         if self.block_bytes.saturating_mul(self.effective_depth().into()) > MOST_BUFFER_BYTES {
             return Some("bs times iodepth is more than 16 GiB of memory".into());
         }
-        if !self.block_bytes.is_multiple_of(512) || !self.offset_bytes.is_multiple_of(512) {
-            return Some("bs and offset are multiples of 512".into());
+        let is_whole = |bytes: u64| bytes.is_multiple_of(512);
+        if self.direct && !(is_whole(self.block_bytes) && is_whole(self.offset_bytes)) {
+            return Some("bs and offset are multiples of 512 with direct=1".into());
         }
         None
+    }
+
+    /// How long a file it asks for, from the offset on; 0 where it takes a file, or a share of it, as it is.
+    pub fn size_bytes(&self) -> u64 {
+        match self.size {
+            Size::Bytes(bytes) => bytes,
+            Size::Percent(_) => 0,
+        }
+    }
+
+    /// Bytes a second that a process does not exceed, reads and writes each, if there is a limit.
+    pub fn limit_bytes_s(&self) -> Option<u64> {
+        let by_ios = Some(self.rate_iops.saturating_mul(self.block_bytes)).filter(|limit| *limit > 0);
+        let by_bytes = Some(self.rate_bytes_s).filter(|limit| *limit > 0);
+        by_ios.into_iter().chain(by_bytes).min()
     }
 
     /// Whether its I/Os are under way while it goes on: those of Linux's `libaio` are so only past the page cache.
@@ -275,8 +380,11 @@ impl Job {
 
     /// How much of the `rest_bytes` that its file has from the offset on the job works in.
     pub fn span_bytes(&self, rest_bytes: u64) -> u64 {
-        match self.size_bytes {
-            0 => rest_bytes,
+        match self.size_bytes() {
+            0 => match self.size {
+                Size::Percent(percent) => (u128::from(rest_bytes) * u128::from(percent) / 100) as u64,
+                Size::Bytes(_) => rest_bytes,
+            },
             size if self.pattern.random => size.min(rest_bytes),
             // The last block may reach beyond the size, but not beyond the file.
             size => size.next_multiple_of(self.block_bytes).min(rest_bytes),
@@ -286,11 +394,18 @@ impl Job {
     /// How many blocks a process transfers whose span is so long.
     pub fn wanted_blocks(&self, span_bytes: u64) -> u64 {
         let blocks = span_bytes / self.block_bytes;
-        match self.size_bytes {
-            0 => blocks,
-            size if self.pattern.random && self.repeats => size.div_ceil(self.block_bytes),
-            size => blocks.max(size / self.block_bytes),
-        }
+        let once = match (self.io_bytes, self.size_bytes()) {
+            (0, 0) => blocks,
+            (0, size) if self.pattern.random && self.repeats => size.div_ceil(self.block_bytes),
+            (0, size) => blocks.max(size / self.block_bytes),
+            (wanted, _) => wanted.div_ceil(self.block_bytes),
+        };
+        once.saturating_mul(self.loops)
+    }
+
+    /// Whether it syncs between its writes.
+    pub fn syncs(&self) -> bool {
+        self.pattern.writes && (self.fsync, self.fdatasync, self.sync_range) != (0, 0, 0)
     }
 
     /// The call that is due before the next I/O after so many writes; if several are, the strongest, as in fio.
@@ -345,6 +460,23 @@ fn range_sync(text: &str) -> Result<(bool, u64), String> {
         return Err("without \"write\" among its flags nothing is written back; add it".into());
     }
     Ok((waits, count(writes)?))
+}
+
+/// `size=BYTES` or `size=N%`.
+fn size(text: &str) -> Result<Size, String> {
+    match text.strip_suffix('%') {
+        None => Ok(Size::Bytes(bytes(text)?)),
+        Some(percent) => within(percent, 100).and_then(above_zero).map(Size::Percent),
+    }
+}
+
+/// `sync=none`, `sync`, `dsync`, or 0 and 1.
+fn durability(text: &str) -> Result<Durability, String> {
+    match text {
+        "0" | "none" => Ok(Durability::None),
+        "" | "1" | "sync" | "dsync" => Ok(Durability::Each),
+        _ => Err(format!("\"{text}\" is not one of none, sync, dsync, 0, 1")),
+    }
 }
 
 /// The largest offset of a file (`off_t`).

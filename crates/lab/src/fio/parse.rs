@@ -1,6 +1,8 @@
 //! Sections and words.
 
-use super::{Job, JobError};
+use super::known::takes_a_word;
+use super::options::Refused;
+use super::{Job, JobError, KEYS};
 use std::path::{Path, PathBuf};
 
 /// The format of the report.
@@ -11,6 +13,8 @@ pub enum OutputFormat {
     Normal,
     /// fio's JSON.
     Json,
+    /// fio's line for programs (version 3).
+    Terse,
 }
 
 /// A fio command line.
@@ -24,10 +28,53 @@ pub struct CommandLine {
     pub output: Option<PathBuf>,
 }
 
+/// What was refused so far: keys that nobody knows are all named at once.
+#[derive(Default)]
+struct Refusals {
+    unknown: Vec<(String, String)>,
+    first: Option<JobError>,
+}
+
+impl Refusals {
+    /// Notes the outcome of a key.
+    fn note(&mut self, place: &str, key: &str, what: &str, result: Result<(), Refused>) {
+        match result {
+            Ok(()) => {}
+            Err(Refused::Unknown) => self.unknown.push((place.to_owned(), key.to_owned())),
+            Err(Refused::Because(problem)) => self.refuse(place, format!("{what}{problem}")),
+        }
+    }
+
+    /// Notes another mistake.
+    fn refuse(&mut self, place: &str, problem: String) {
+        self.first.get_or_insert_with(|| JobError { place: place.to_owned(), problem });
+    }
+
+    /// The error, if there is one.
+    fn end(self, in_file: bool) -> Result<(), JobError> {
+        let Some((place, key)) = self.unknown.first() else {
+            return self.first.map_or(Ok(()), Err);
+        };
+        let place = if in_file { format!("{place}: {key}") } else { place.clone() };
+        let without = "those without effect are listed by \"extant lab list\"";
+        let mut problem = match &self.unknown[..] {
+            [_] => format!("unknown key \"{key}\"; known are {KEYS}; {without}"),
+            all => {
+                let names: Vec<String> = all.iter().map(|(_, key)| format!("\"{key}\"")).collect();
+                format!("unknown keys {}; known are {KEYS}; {without}", names.join(", "))
+            }
+        };
+        if let Some(other) = self.first {
+            problem += &format!("; and {other}");
+        }
+        Err(JobError { place, problem })
+    }
+}
+
 /// Reads a job file; `file` is named in errors.
 ///
 /// # Errors
-/// Names file, line and key of the first thing that is not understood.
+/// Names file, line and key of what is not understood: of keys that nobody knows all, and the first of other mistakes.
 pub fn job_file(file: &str, text: &str) -> Result<Vec<Job>, JobError> {
     sections(file, text, &Job::default())
 }
@@ -36,6 +83,7 @@ fn sections(file: &str, text: &str, defaults: &Job) -> Result<Vec<Job>, JobError
     let mut global = defaults.clone();
     let mut jobs: Vec<(usize, Job)> = Vec::new();
     let mut in_global = false;
+    let mut refusals = Refusals::default();
     let error = |line: usize, problem: String| JobError { place: format!("{file}:{line}"), problem };
     for (index, raw) in text.lines().enumerate() {
         let number = index + 1;
@@ -59,8 +107,9 @@ fn sections(file: &str, text: &str, defaults: &Job) -> Result<Vec<Job>, JobError
             Some((_, job)) => job,
             None => return Err(error(number, "a key before the first [section]".into())),
         };
-        job.set(key, value).map_err(|problem| error(number, format!("{key}: {problem}")))?;
+        refusals.note(&format!("{file}:{number}"), key, &format!("{key}: "), job.set(key, value));
     }
+    refusals.end(true)?;
     for (line, job) in &jobs {
         if let Some(problem) = job.contradiction() {
             return Err(error(*line, format!("[{}]: {problem}", job.name)));
@@ -72,11 +121,11 @@ fn sections(file: &str, text: &str, defaults: &Job) -> Result<Vec<Job>, JobError
     Ok(jobs.into_iter().map(|(_, job)| job).collect())
 }
 
-/// Reads the words of a fio command line: `--key=value` or `-key=value`, where `--name` begins a job and what stands
-/// before the first one holds for all; other words are job files, which `read` reads.
+/// Reads the words of a fio command line: `--key=value`, `-key=value`, or `--key value` of a key that is no flag. `--name` begins
+/// a job, and what stands before the first one holds for all; other words are job files, which `read` reads.
 ///
 /// # Errors
-/// Names the word that is not understood, or what [`job_file`] names.
+/// Names the words that are not understood, or what [`job_file`] names.
 pub fn command_line(
     words: &[String],
     read: impl Fn(&Path) -> Result<String, String>,
@@ -87,39 +136,51 @@ pub fn command_line(
     let mut current: Option<(String, Job)> = None;
     let mut jobs: Vec<(String, Job)> = Vec::new();
     let mut files = Vec::new();
-    for word in words {
+    let mut refusals = Refusals::default();
+    let mut words = words.iter().peekable();
+    while let Some(word) = words.next() {
         let error = |problem: String| JobError { place: word.clone(), problem };
         let Some(option) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
             files.push(word.clone());
             continue;
         };
-        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        let (key, value) = match option.split_once('=') {
+            Some((key, value)) => (key, value),
+            None if takes_a_word(option) => {
+                let apart = words.next_if(|next| !next.starts_with('-'));
+                (option, apart.map_or("", String::as_str))
+            }
+            None => (option, ""),
+        };
         match key {
             "output-format" => {
                 line.format = match value {
                     "normal" => OutputFormat::Normal,
                     "json" => OutputFormat::Json,
-                    _ => return Err(error("known formats are normal and json".into())),
+                    "terse" | "minimal" => OutputFormat::Terse,
+                    _ => return Err(error("known formats are normal, json and terse".into())),
                 }
             }
+            "minimal" => line.format = OutputFormat::Terse,
             "output" if value.is_empty() => return Err(error("write --output=FILE".into())),
             "output" => line.output = Some(value.into()),
             "name" => {
                 jobs.extend(current.take());
                 let mut job = global.clone();
-                job.set(key, value).map_err(error)?;
+                refusals.note(word, key, "", job.set(key, value));
                 current = Some((word.clone(), job));
             }
             "machine" | "elevator" | "requests" | "seed" | "trace" | "cache" | "dirty-limit"
-            | "dirty-background" | "dirty-control" => {
+            | "dirty-background" | "dirty-control" | "set" => {
                 return Err(error(format!("--{key} belongs before the first job file and fio's options")));
             }
             _ => {
                 let job = current.as_mut().map_or(&mut global, |(_, job)| job);
-                job.set(key, value).map_err(error)?;
+                refusals.note(word, key, "", job.set(key, value));
             }
         }
     }
+    refusals.end(false)?;
     for file in files {
         let text = read(Path::new(&file)).map_err(|problem| JobError { place: file.clone(), problem })?;
         line.jobs.extend(sections(&file, &text, &global)?);
@@ -140,7 +201,7 @@ pub fn command_line(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Engine, Pattern};
+    use super::super::{Durability, Engine, Pattern, Size};
     use super::*;
     use extant_rt::Nanos;
 
@@ -161,7 +222,7 @@ mod tests {
         let [job] = &line.jobs[..] else { panic!("{:?}", line.jobs) };
         assert_eq!((job.name.as_str(), job.processes, job.block_bytes), ("file1", 500, 4096));
         assert_eq!(
-            (job.size_bytes, job.runtime, job.think),
+            (job.size_bytes(), job.runtime, job.think),
             (5 << 30, Some(Nanos::from_secs(15)), Nanos::from_secs(1))
         );
         assert_eq!(job.pattern, Pattern { reads: true, writes: false, random: true });
@@ -209,6 +270,60 @@ mod tests {
         );
         assert!(parse("--rw=read").unwrap_err().to_string().starts_with("command line: no job"));
         assert!(parse("missing.fio").unwrap_err().to_string().starts_with("missing.fio: "));
+    }
+
+    #[test]
+    fn all_unknown_keys_are_named_at_once() {
+        let refused =
+            parse("--name=a --bssplit=4k/50 --rw=read --zonesize=1m --wobble").unwrap_err().to_string();
+        let expected = "--bssplit=4k/50: unknown keys \"bssplit\", \"zonesize\", \"wobble\"; known are bs, ";
+        assert!(refused.starts_with(expected), "{refused}");
+        let refused = job_file("j.fio", "[a]\nfoo=1\nrw=x\n[b]\nbar\n").unwrap_err().to_string();
+        assert!(refused.starts_with("j.fio:2: foo: unknown keys \"foo\", \"bar\"; known"), "{refused}");
+        assert!(refused.contains("; and j.fio:3: rw: \"x\" is not a pattern"), "{refused}");
+    }
+
+    #[test]
+    fn options_and_values_may_stand_apart() {
+        let line =
+            parse("-filename=/dev/sda -iodepth 4 -thread -rw=write --name x --bs 8k --direct --size=1m")
+                .unwrap();
+        let [job] = &line.jobs[..] else { panic!("{:?}", line.jobs) };
+        assert_eq!((job.name.as_str(), job.depth, job.block_bytes, job.direct), ("x", 4, 8192, true));
+        assert_eq!(job.without_effect, ["thread"]);
+        // A flag takes no word: that is a job file.
+        assert!(parse("--thread jobs.fio").unwrap_err().to_string().starts_with("jobs.fio: "));
+        assert_eq!(parse("--minimal --name=x --size=1m").unwrap().format, OutputFormat::Terse);
+    }
+
+    #[test]
+    fn options_without_effect_are_taken_and_remembered() {
+        let line = parse(
+            "--randrepeat=1 --gtod_reduce=1 --name=a --size=1m --verify=0 --refill_buffers --eta-newline=1 --readonly \
+             --iodepth_batch_submit=256 --exitall",
+        )
+        .unwrap();
+        let expected = ["randrepeat", "gtod_reduce", "verify", "refill_buffers", "eta-newline", "readonly"];
+        assert_eq!(line.jobs[0].without_effect[..6], expected);
+        let refused = parse("--name=a --size=1m --verify=crc32c").unwrap_err().to_string();
+        assert!(refused.starts_with("--verify=crc32c: \"crc32c\" would change"), "{refused}");
+    }
+
+    #[test]
+    fn sizes_may_be_shares_and_blocks_of_any_length_through_the_cache() {
+        let line =
+            parse("--name=a --size=50% --bs=2300 --sync=1 --rwmixwrite=25 --loops=2 --rate_iops=10").unwrap();
+        let job = &line.jobs[0];
+        assert_eq!(
+            (job.size, job.span_bytes(46_000), job.wanted_blocks(23_000)),
+            (Size::Percent(50), 23_000, 20)
+        );
+        assert_eq!(
+            (job.durability, job.read_percent, job.limit_bytes_s()),
+            (Durability::Each, 75, Some(23_000))
+        );
+        let refused = parse("--name=a --size=1m --bs=2300 --direct=1").unwrap_err().to_string();
+        assert!(refused.contains("multiples of 512 with direct=1"), "{refused}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{PERCENTILES, classes};
 use crate::fio::Job;
-use crate::run::{Direction, Latency, Measured, Outcome, Report, Samples};
+use crate::run::{Chosen, Direction, Latency, Measured, Outcome, QueueBounds, Report, Samples};
 use extant_rt::Nanos;
 use std::fmt::Write;
 
@@ -18,7 +18,33 @@ pub fn human(outcome: &Outcome) -> String {
         let of_group: Vec<&Report> = outcome.reports.iter().filter(|report| report.group == group).collect();
         let _ = status(&mut out, group, &of_group);
     }
+    let mut without: Vec<&str> =
+        outcome.reports.iter().flat_map(|report| &report.job.without_effect).map(String::as_str).collect();
+    without.sort_unstable();
+    without.dedup();
+    if !without.is_empty() {
+        let _ = writeln!(out, "Options without effect here: {}", without.join(", "));
+    }
+    for bounds in &outcome.queues {
+        let _ = queue(&mut out, bounds);
+    }
     out
+}
+
+/// The bounds of a queue, which a result depends on.
+fn queue(out: &mut String, bounds: &QueueBounds) -> std::fmt::Result {
+    let QueueBounds { disk, elevator, requests, chosen, tags } = bounds;
+    let kinds = if extant_history::uses_tags(elevator) { "in all" } else { "of each kind" };
+    let chosen = match chosen {
+        Chosen::Default => "the default",
+        Chosen::Machine => "set for the machine",
+        Chosen::Tags => "its tags, fewer than are set for the machine",
+        Chosen::Policy => "as asked for",
+    };
+    writeln!(
+        out,
+        "Queue of {disk}: elevator {elevator}, {requests} requests {kinds} ({chosen}), {tags} commands in the disk"
+    )
 }
 
 fn job(out: &mut String, report: &Report) -> std::fmt::Result {
@@ -154,7 +180,7 @@ fn lat_classes(out: &mut String, measured: &Measured) -> std::fmt::Result {
     };
     for (name, unit_ns) in [("nsec", 1), ("usec", 1_000), ("msec", 1_000_000)] {
         let mut cells: Vec<String> = classes(unit_ns)
-            .map(|(above, bound, label)| (label, share(if above == 1 { 0 } else { above }, bound)))
+            .map(|(above, bound, label)| (label, share(above, bound)))
             .filter(|(_, share)| *share > 0.0)
             .map(|(label, share)| format!("{label}={share:.2}%"))
             .collect();

@@ -1,7 +1,7 @@
 //! fio's JSON (`--output-format=json`, version 3.33), so that tools which read that read this.
 
 use super::{PERCENTILES, classes};
-use crate::run::{Direction, Latency, Outcome, Report};
+use crate::run::{Direction, Latency, Outcome, QueueBounds, Report};
 use extant_block::{IoError, IoErrorKind};
 use extant_rt::Nanos;
 use serde_json::{Map, Value, json};
@@ -10,12 +10,22 @@ use serde_json::{Map, Value, json};
 /// not know; and on real files processor time and context switches, because processes are tasks that share threads.
 pub fn json(outcome: &Outcome) -> Value {
     let jobs: Vec<Value> = outcome.reports.iter().map(job).collect();
+    let queue = |bounds: &QueueBounds| {
+        json!({
+            "disk": bounds.disk,
+            "elevator": bounds.elevator,
+            "nr_requests": bounds.requests,
+            "queue_depth": bounds.tags,
+        })
+    };
+    let queues: Vec<Value> = outcome.queues.iter().map(queue).collect();
     json!({
         "fio version": "fio-3.33",
         "extant version": env!("CARGO_PKG_VERSION"),
         "timestamp": outcome.wall_clock,
         "timestamp_ms": outcome.wall_clock * 1000,
         "jobs": jobs,
+        "extant queues": queues,
         "disk_util": [],
     })
 }
@@ -31,12 +41,8 @@ fn job(report: &Report) -> Value {
     let latency = |unit_ns: u64| -> Map<String, Value> {
         let both = [&measured.read.completion, &measured.write.completion];
         let count = |above, bound| both.iter().map(|latency| latency.between(above, bound)).sum::<u64>();
-        let first = |above: u64, bound: u64| if above == bound / 2 { 0 } else { above };
         classes(unit_ns)
-            .map(|(above, bound, label)| {
-                let above = if unit_ns == 1 { first(above, bound) } else { above };
-                (label.to_string(), share(count(above, bound)))
-            })
+            .map(|(above, bound, label)| (label.to_string(), share(count(above, bound))))
             .collect()
     };
     let mut milliseconds = latency(1_000_000);

@@ -3,6 +3,7 @@
 use super::volume::OnVolume;
 use extant_block::Device;
 use extant_cache::{FlatFile, Mapping};
+use extant_iosched::Queue;
 use std::sync::Arc;
 
 /// A part of a file, past the page cache or through it.
@@ -10,6 +11,8 @@ use std::sync::Arc;
 pub(super) struct FileSpan {
     /// The device of direct I/O.
     pub(super) device: Arc<dyn Device>,
+    /// The same as a queue of a modelled disk, whose requests a task may have to wait for.
+    pub(super) queue: Option<Arc<Queue>>,
     /// Where the file begins on it.
     pub(super) file_byte: u64,
     /// Where in the file the process's span begins.

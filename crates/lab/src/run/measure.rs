@@ -69,9 +69,11 @@ impl Latency {
         self.histogram.value_at_percentile(percent).min(self.max_ns)
     }
 
-    /// How many lie in `above..=up_to`, both as the histogram rounds.
+    /// How many lie in `above..=up_to`, both as the histogram rounds: a latency is in one of two spans that meet, never in
+    /// both.
     pub fn between(&self, above_ns: u64, up_to_ns: u64) -> u64 {
-        if self.count == 0 { 0 } else { self.histogram.count_between(above_ns + 1, up_to_ns) }
+        let up_to = |ns: u64| if ns == 0 { 0 } else { self.histogram.count_between(0, ns) };
+        if self.count == 0 { 0 } else { up_to(up_to_ns).saturating_sub(up_to(above_ns)) }
     }
 }
 
@@ -268,5 +270,15 @@ mod tests {
         }
         let counted = latency.between(20_000_000, 50_000_000) as f64;
         assert!((counted / 30_000.0 - 1.0).abs() < 0.02, "{counted}");
+    }
+
+    #[test]
+    fn spans_that_meet_share_nothing_and_leave_nothing_out() {
+        let mut rng = extant_rt::Rng::new(3);
+        let mut latency = Latency::default();
+        (0..10_000).for_each(|_| latency.add(Nanos(rng.below(1 << 33))));
+        let bounds = [0, 2, 1_000, 2_000_000, 999_999_999, 2_000_000_000, u64::MAX - 1];
+        let parts: u64 = bounds.windows(2).map(|pair| latency.between(pair[0], pair[1])).sum();
+        assert_eq!(parts, latency.count);
     }
 }

@@ -2,8 +2,8 @@
 
 use super::RunError;
 use extant_cache::{CacheConfig, PageCache};
-use extant_rt::Rt;
-use extant_sim::MemorySpec;
+use extant_rt::{Nanos, Rt};
+use extant_sim::{Knobs, MemorySpec};
 
 /// Memory for pages where neither the machine's file nor an option says how much.
 const CACHE_BYTES: u64 = 256 << 20;
@@ -38,14 +38,18 @@ pub(super) struct Kernel {
 impl Memory {
     /// The settings in effect. The default limits are Linux's 20 % and 10 % (kernel: `vm.dirty_ratio`,
     /// `vm.dirty_background_ratio`).
-    fn spec(&self, machine: Option<MemorySpec>) -> Result<MemorySpec, RunError> {
+    fn spec(&self, machine: Option<MemorySpec>, knobs: &Knobs) -> Result<MemorySpec, RunError> {
         let cache_bytes = self.cache_bytes.or(machine.map(|spec| spec.cache_bytes)).unwrap_or(CACHE_BYTES);
         // A cache of another size has limits of its own.
         let machine = machine.filter(|spec| spec.cache_bytes == cache_bytes);
-        let limit = self.dirty_limit_bytes.or(machine.map(|spec| spec.dirty_limit_bytes));
+        let share = |ratio: Option<u32>| ratio.map(|ratio| cache_bytes / 100 * u64::from(ratio));
+        let set_limit = self.dirty_limit_bytes.or(knobs.dirty_bytes).or(share(knobs.dirty_ratio));
+        let limit = set_limit.or(machine.map(|spec| spec.dirty_limit_bytes));
         let dirty_limit_bytes = limit.unwrap_or(cache_bytes / 5);
-        let background = machine.filter(|_| self.dirty_limit_bytes.is_none());
-        let background = self.dirty_background_bytes.or(background.map(|spec| spec.dirty_background_bytes));
+        let background = machine.filter(|_| set_limit.is_none());
+        let set_background = knobs.dirty_background_bytes.or(share(knobs.dirty_background_ratio));
+        let set_background = self.dirty_background_bytes.or(set_background);
+        let background = set_background.or(background.map(|spec| spec.dirty_background_bytes));
         let dirty_background_bytes = background.unwrap_or(dirty_limit_bytes / 2);
         let spec = MemorySpec { cache_bytes, dirty_limit_bytes, dirty_background_bytes };
         match spec.fault() {
@@ -61,7 +65,22 @@ impl Memory {
         machine: Option<MemorySpec>,
         kernel: Kernel,
     ) -> Result<PageCache, RunError> {
-        let spec = self.spec(machine)?;
+        self.cache_with(rt, machine, kernel, &Knobs::default())
+    }
+
+    /// The same as an administrator has set it.
+    pub(super) fn cache_with(
+        &self,
+        rt: &Rt,
+        machine: Option<MemorySpec>,
+        kernel: Kernel,
+        knobs: &Knobs,
+    ) -> Result<PageCache, RunError> {
+        let spec = self.spec(machine, knobs)?;
+        let default = CacheConfig::with_budget(spec.cache_bytes);
+        let time = |set: Option<u32>, default| {
+            set.map_or(default, |centisecs| Nanos::from_millis(u64::from(centisecs) * 10))
+        };
         let name = self.control.as_deref().unwrap_or(extant_history::OUR_DIRTY_CONTROL);
         let pass = self.pass.as_deref().unwrap_or(extant_history::OUR_PASS);
         let config = CacheConfig {
@@ -75,7 +94,12 @@ impl Memory {
                 name,
                 &extant_history::Host { cpus: kernel.cpus, memory_bytes: spec.cache_bytes, hz: kernel.hz },
             )?,
-            ..CacheConfig::with_budget(spec.cache_bytes)
+            periodic: time(knobs.dirty_writeback_centisecs, default.periodic),
+            expire: time(knobs.dirty_expire_centisecs, default.expire),
+            read_ahead_bytes: knobs
+                .read_ahead_kb
+                .map_or(default.read_ahead_bytes, |kib| u64::from(kib) << 10),
+            ..default
         };
         PageCache::new(rt, config).map_err(|error| RunError::Memory {
             key: "cache_bytes",
@@ -92,7 +116,7 @@ mod tests {
     fn options_come_before_the_machine_and_that_before_the_default() {
         const MIB: u64 = 1 << 20;
         let of = |memory: &Memory, machine| {
-            let spec = memory.spec(machine).unwrap();
+            let spec = memory.spec(machine, &Knobs::default()).unwrap();
             [spec.cache_bytes, spec.dirty_limit_bytes, spec.dirty_background_bytes]
         };
         let machine = Some(MemorySpec {
@@ -107,13 +131,18 @@ mod tests {
         assert_eq!(of(&limit, machine), [100 * MIB, 8 * MIB, 4 * MIB]);
         let cache = Memory { cache_bytes: Some(10 * MIB), ..Memory::default() };
         assert_eq!(of(&cache, machine), [10 * MIB, 2 * MIB, MIB]);
+        // Knobs are between options and the machine.
+        let knobs = Knobs { dirty_ratio: Some(40), dirty_background_ratio: Some(5), ..Knobs::default() };
+        let spec = none.spec(machine, &knobs).unwrap();
+        assert_eq!([spec.dirty_limit_bytes, spec.dirty_background_bytes], [40 * MIB, 5 * MIB]);
+        assert_eq!(limit.spec(machine, &knobs).unwrap().dirty_limit_bytes, 8 * MIB);
     }
 
     #[test]
     fn limits_that_do_not_fit_are_refused() {
         let memory =
             Memory { cache_bytes: Some(8 << 20), dirty_limit_bytes: Some(8 << 20), ..Memory::default() };
-        let error = memory.spec(None).unwrap_err().to_string();
+        let error = memory.spec(None, &Knobs::default()).unwrap_err().to_string();
         assert_eq!(
             error,
             "dirty_limit_bytes: 8388608 does not fit a cache of 8388608 bytes; give 4096 to 6291456, three quarters of it"

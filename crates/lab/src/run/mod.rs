@@ -14,7 +14,7 @@ mod written;
 pub use cyclictest::Cyclictest;
 pub use measure::{Direction, Latency, Measured, Samples};
 pub use memory::Memory;
-pub use target::Policy;
+pub use target::{Chosen, Policy, QueueBounds};
 pub(crate) use volume::Policies;
 pub use volume::{Aged, FileSystem, Layout, OnDevice, VolumeSpec};
 pub(crate) use watch::{STEP, Seen, Watch};
@@ -25,6 +25,7 @@ use crate::tiobench::{PhaseOutcome, TiobenchError};
 use extant_block::StreamId;
 use extant_history::UnknownPolicy;
 use extant_rt::{Class, Nanos, Rng, Rt, RtError, Sink};
+use extant_sim::disk::NOMINAL_SEED;
 use extant_sim::{Machine, Sim, Spent};
 use file_span::FileSpan;
 use process::Process;
@@ -47,6 +48,19 @@ pub enum RunError {
         key: &'static str,
         /// The mistake in it.
         problem: String,
+    },
+    /// More requests than the disk has tags, without an elevator.
+    #[error(
+        "{disk}: \"none\" has the disk's {tags} tags for requests, not {requests} (Linux refuses that since 5.0); leave --requests out, \
+         or choose \"noop\", which had requests of its own"
+    )]
+    BeyondTags {
+        /// The disk.
+        disk: String,
+        /// The number that was asked for.
+        requests: usize,
+        /// Its tags.
+        tags: usize,
     },
     /// Pages that the jobs left dirty could not be written.
     #[error("writing back what the jobs left in the page cache: {0}")]
@@ -141,6 +155,8 @@ pub struct Outcome {
     pub processors: Option<ProcessorUse>,
     /// The same by the kind of work that was charged for.
     pub spent: Vec<Spent>,
+    /// The bounds of a modelled machine's queues, for each kind of disk.
+    pub queues: Vec<QueueBounds>,
     /// A phase of tiobench, of which there are no reports.
     pub phase: Option<PhaseOutcome>,
     /// Seconds since 1970 at the end, in the world that it ran in.
@@ -190,6 +206,7 @@ impl Outcome {
             layout: None,
             processors: None,
             spent: Vec::new(),
+            queues: Vec::new(),
             phase: Some(phase),
             wall_clock: 0,
             is_virtual: true,
@@ -222,6 +239,7 @@ fn on_target(
     sink: Option<Arc<dyn Sink>>,
     begun: impl FnOnce(&Modelled),
 ) -> Result<Outcome, RunError> {
+    let queues = QueueBounds::of(&machine, policy)?;
     let mut target = Modelled::new(jobs, machine, policy, seed, sink)?;
     begun(&target);
     let rt = target.sim.rt().clone();
@@ -235,6 +253,7 @@ fn on_target(
     let spent_before = target.sim.spent();
     let counter = written::Counter::start(&target, jobs);
     let mut outcome = execute(&rt, plan, &|stream| target.dismiss(stream))?;
+    outcome.queues = queues;
     if policy.drains {
         target.drain()?;
         outcome.drained = Some(rt.now().saturating_sub(before.0.over));
@@ -281,6 +300,17 @@ pub fn on_files(jobs: &[Job], memory: &Memory, sink: Option<Arc<dyn Sink>>) -> R
     Ok(outcome)
 }
 
+/// Processes that a shell starts together begin within so much of each other.
+const ARRIVALS: Nanos = Nanos::from_millis(10);
+
+/// When a process begins, of those that begin together: at once in the real world, and with the seed of the nominal point.
+fn arrival(rt: &Rt, job: &str, process: u32) -> Nanos {
+    if !rt.is_virtual() || rt.seed() == NOMINAL_SEED {
+        return Nanos::ZERO;
+    }
+    Nanos(Rng::labelled(rt.seed(), &format!("arrival of {job}.{process}")).below(ARRIVALS.0))
+}
+
 /// A process with the report that it counts towards.
 struct Planned {
     process: Process,
@@ -322,7 +352,8 @@ fn plan(
             }
             let report = plan.reports.len() - 1;
             plan.reports[report].processes += 1;
-            let process = Process { rt: rt.clone(), job: job.clone(), stream, place, rng };
+            let arrives_after = arrival(rt, &job.name, process);
+            let process = Process { rt: rt.clone(), job: job.clone(), stream, place, rng, arrives_after };
             plan.waves.last_mut().expect("there is one").push(Planned { process, report });
         }
     }
@@ -357,6 +388,7 @@ fn execute(rt: &Rt, plan: Plan, ended: &dyn Fn(StreamId)) -> Result<Outcome, Run
         layout: None,
         processors: None,
         spent: Vec::new(),
+        queues: Vec::new(),
         phase: None,
         wall_clock: rt.wall_clock(),
         is_virtual: rt.is_virtual(),

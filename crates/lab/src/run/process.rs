@@ -4,7 +4,7 @@ use super::file_span::FileSpan;
 use super::measure::Measured;
 use super::offsets::Permutation;
 use crate::cost::Cost;
-use crate::fio::{Engine, Job, SyncCall};
+use crate::fio::{Durability, Engine, Job, SyncCall};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment, StreamId, flush};
 use extant_cache::{CacheError, OpenFile};
 use extant_rt::{Class, Nanos, Rng, Rt, TaskUsage, WaitsOn};
@@ -22,6 +22,8 @@ pub(super) struct Process {
     pub(super) stream: StreamId,
     pub(super) place: FileSpan,
     pub(super) rng: Rng,
+    /// How long it takes the shell that starts it to come to it.
+    pub(super) arrives_after: Nanos,
 }
 
 /// Ends of I/Os, for their process to pick up.
@@ -65,7 +67,7 @@ struct Running {
 impl Process {
     /// Does what the job says.
     pub(super) async fn run(self) -> Measured {
-        self.rt.sleep(self.job.start_delay).await;
+        self.rt.sleep(self.job.start_delay.saturating_add(self.arrives_after)).await;
         let counted_from = self.rt.now().saturating_add(self.job.ramp);
         let pages = self.place.pages.as_ref().filter(|_| !self.place.direct);
         let file = pages.map(|pages| Arc::new(pages.open().with_stream(self.stream)));
@@ -121,10 +123,10 @@ impl Running {
                 (_, true) => Op::Write,
                 _ => Op::Read,
             };
-            if job.rate_bytes_s > 0 {
+            if let Some(limit_bytes_s) = job.limit_bytes_s() {
                 let due = |op| {
                     let bytes = u128::from(issued_by_side[side(op)]) * u128::from(job.block_bytes);
-                    let ns = bytes * 1_000_000_000 / u128::from(job.rate_bytes_s);
+                    let ns = bytes * 1_000_000_000 / u128::from(limit_bytes_s);
                     began.saturating_add(Nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
                 };
                 let other = if op == Op::Read { Op::Write } else { Op::Read };
@@ -201,16 +203,20 @@ impl Running {
         self.flights[slot] = Some(Flight { op, decided, submitted: rt.now() });
         self.under_way += 1;
         let port = self.port.clone();
+        let is_durable = op == Op::Write && self.p.job.durability == Durability::Each;
         match (&self.file, &self.p.place.on_volume) {
             (_, Some(file)) => {
-                let (buffer, result) =
+                let (buffer, mut result) =
                     file.transfer(rt, self.p.stream, op, at, buffer, self.p.place.direct).await;
+                if is_durable && result.is_ok() {
+                    result = file.sync(rt).await;
+                }
                 port.end(Ended { slot, buffer, result, used: None });
             }
             (None, None) => {
                 let mut bio = Bio::new(op, Sector((self.p.place.file_byte + at) / 512), vec![buffer.into()]);
                 bio.stream = self.p.stream;
-                bio.flags = BioFlags::SYNC;
+                bio.flags = if is_durable { BioFlags::SYNC | BioFlags::FUA } else { BioFlags::SYNC };
                 bio.on_end(Box::new(move |mut bio, result| {
                     let buffer = bio.segments.pop().and_then(Segment::into_buf);
                     let buffer = buffer.expect("the device returns the buffer it was given");
@@ -221,13 +227,13 @@ impl Running {
             (Some(file), None) if self.p.job.is_asynchronous() => {
                 let (file, rt) = (file.clone(), rt.clone());
                 let work = async move {
-                    let result = transfer(&file, op, at, &mut buffer).await;
+                    let result = transfer(&file, op, at, &mut buffer, is_durable).await;
                     port.end(Ended { slot, buffer, result, used: rt.task_usage() });
                 };
                 drop(self.p.rt.spawn("an I/O of its own", Class::Normal, work));
             }
             (Some(file), None) => {
-                let result = transfer(file, op, at, &mut buffer).await;
+                let result = transfer(file, op, at, &mut buffer, is_durable).await;
                 port.end(Ended { slot, buffer, result, used: None });
             }
         }
@@ -303,20 +309,50 @@ impl Running {
             if self.p.job.sync_range_waits {
                 file.sync_range(bytes).await?;
             } else {
-                // Errors are in the file's log, as those of the flusher.
-                let begun = async move { drop(file.mapping().write_back(bytes).await) };
-                drop(self.p.rt.spawn("sync_file_range", Class::Normal, begun));
+                self.begin_write_back(file, bytes).await;
             }
         }
         Ok(())
     }
 }
 
-async fn transfer(file: &OpenFile, op: Op, at: u64, buffer: &mut Buf) -> Result<(), CacheError> {
+impl Running {
+    /// Begins the write-back of a range, and sleeps as long as a request for it is missing, as a task of Linux does: without that a
+    /// writer that asks often queues all that it writes. Errors are in the file's log, as those of the flusher.
+    async fn begin_write_back(&self, file: Arc<OpenFile>, bytes: Range<u64>) {
+        let mut writing = Box::pin(async move { drop(file.mapping().write_back(bytes).await) });
+        let mut is_over = false;
+        let begun = poll_fn(|cx| {
+            is_over = writing.as_mut().poll(cx).is_ready();
+            Poll::Ready(())
+        });
+        begun.await;
+        if is_over {
+            return;
+        }
+        // It goes on by itself from here; what it submits later finds the queue as the next call does.
+        drop(self.p.rt.spawn("sync_file_range", Class::Normal, writing));
+        if let Some(queue) = &self.p.place.queue {
+            self.p.rt.waits_on(|| WaitsOn::Other("a request for stream", self.p.stream.0));
+            queue.has_requests().await;
+        }
+    }
+}
+
+async fn transfer(
+    file: &OpenFile,
+    op: Op,
+    at: u64,
+    buffer: &mut Buf,
+    is_durable: bool,
+) -> Result<(), CacheError> {
     match op {
         // The end of a file that no job lays out, because none reads it, is met by nobody.
         Op::Read => file.read(at, &mut buffer[..]).await.map(|_| ()),
-        _ => Ok(file.write(at, &buffer[..]).await?),
+        _ => {
+            file.write(at, &buffer[..]).await?;
+            if is_durable { file.sync().await } else { Ok(()) }
+        }
     }
 }
 

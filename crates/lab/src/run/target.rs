@@ -10,11 +10,11 @@ use extant_block::blktrace::Blktrace;
 use extant_block::{Device, FileDevice, FileOptions, StreamId};
 use extant_cache::{Disk, Mapping, PageCache};
 use extant_history::BlockHost;
-use extant_iosched::elevator::{IoClass, Priority, ProgramId};
+use extant_iosched::elevator::{DeadlineTunables, IoClass, Priority, ProgramId};
 use extant_iosched::{Queue, QueueConfig, StreamInfo};
-use extant_rt::{Rt, Sink};
+use extant_rt::{Nanos, Rt, Sink};
 use extant_sim::disk::{DiskModel, Disks, ModelDisk};
-use extant_sim::{Machine, Sim};
+use extant_sim::{Knobs, Machine, Sim};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,8 +25,9 @@ use std::sync::Arc;
 pub struct Policy {
     /// One of [`extant_history::ELEVATORS`].
     pub elevator: String,
-    /// Requests of each kind that the elevator sees (`nr_requests`).
-    pub requests: usize,
+    /// Requests that the queue has (`nr_requests`); if not given, as many as Linux gives a disk of this kind
+    /// ([`extant_history::default_requests`]).
+    pub requests: Option<usize>,
     /// The page cache.
     pub memory: Memory,
     /// A task that measures scheduling latency as long as the jobs run.
@@ -49,7 +50,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             elevator: "none".into(),
-            requests: 128,
+            requests: None,
             memory: Memory::default(),
             cyclictest: None,
             volume: None,
@@ -59,6 +60,79 @@ impl Default for Policy {
             rereads: false,
             blktrace: None,
         }
+    }
+}
+
+/// The bounds of the queue of a kind of disk, for the report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueBounds {
+    /// The name of the disk; of several alike, what their names have in common.
+    pub disk: String,
+    /// The elevator.
+    pub elevator: String,
+    /// Requests of the queue: of each kind, unless they are tags.
+    pub requests: usize,
+    /// Who has chosen that number.
+    pub chosen: Chosen,
+    /// Commands that the disk takes at once.
+    pub tags: usize,
+}
+
+/// Who has chosen a queue's number of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chosen {
+    /// Linux's default for the elevator and the disk.
+    Default,
+    /// The machine's file, or what was set in it.
+    Machine,
+    /// The disk, whose tags are fewer than the machine's file has requests.
+    Tags,
+    /// The policy.
+    Policy,
+}
+
+impl QueueBounds {
+    fn new(
+        elevator: &str,
+        policy: Option<usize>,
+        machine: Option<u32>,
+        model: &DiskModel,
+    ) -> Result<Self, RunError> {
+        let tags = model.queue_depth();
+        let (requests, chosen) = match (machine, policy) {
+            (Some(requests), _) => (requests as usize, Chosen::Machine),
+            (None, Some(requests)) => (requests, Chosen::Policy),
+            (None, None) => (extant_history::default_requests(elevator, tags), Chosen::Default),
+        };
+        let disk = model.name.clone();
+        let is_too_many = extant_history::uses_tags(elevator) && requests > tags;
+        // A machine's own number is of all its elevators.
+        let (requests, chosen) = match (is_too_many, chosen) {
+            (true, Chosen::Machine) => (tags, Chosen::Tags),
+            (true, _) => return Err(RunError::BeyondTags { disk, requests, tags }),
+            (false, _) => (requests, chosen),
+        };
+        Ok(Self { disk, elevator: elevator.to_owned(), requests, chosen, tags })
+    }
+
+    /// Those of every kind of disk of a machine.
+    pub(super) fn of(machine: &Machine, policy: &Policy) -> Result<Vec<Self>, RunError> {
+        let set = machine.kernel.nr_requests;
+        let each = |model| Self::new(&policy.elevator, policy.requests, set, model);
+        machine.disks.iter().map(each).collect()
+    }
+}
+
+/// mq-deadline as an administrator has set it.
+fn deadline(knobs: &Knobs) -> DeadlineTunables {
+    let default = DeadlineTunables::default();
+    let ms = |set: Option<u32>, default| set.map_or(default, |ms| Nanos::from_millis(ms.into()));
+    DeadlineTunables {
+        read_expire: ms(knobs.read_expire, default.read_expire),
+        write_expire: ms(knobs.write_expire, default.write_expire),
+        writes_starved: knobs.writes_starved.unwrap_or(default.writes_starved),
+        fifo_batch: knobs.fifo_batch.unwrap_or(default.fifo_batch),
+        ..default
     }
 }
 
@@ -114,6 +188,9 @@ fn blktrace(base: &Path, disk: &str, minor: u32) -> Result<Blktrace, RunError> {
         .map_err(|error| RunError::file(&path.display().to_string(), &error))
 }
 
+/// Files take whole pages.
+const PAGE_BYTES: u64 = 4096;
+
 /// Files begin at multiples of this: the size of an ext4 block group of 4 KiB blocks.
 const FILE_ALIGN: u64 = 128 << 20;
 
@@ -145,12 +222,15 @@ impl Modelled {
                 rotational: model.is_rotational(),
                 hz: kernel.hz,
                 slice_idle_ms: kernel.slice_idle_ms,
+                deadline: deadline(&kernel.knobs),
             };
             let elevator = extant_history::elevator_beside(&policy.elevator, &host, &tasks)?;
+            let bounds = QueueBounds::new(&policy.elevator, policy.requests, kernel.nr_requests, model)?;
             let config = QueueConfig {
-                requests: kernel.nr_requests.map_or(policy.requests, |requests| requests as usize),
+                requests: bounds.requests,
+                are_tags: extant_history::uses_tags(&policy.elevator),
                 batching: extant_history::batching(&policy.elevator).filter(|_| kernel.request_batching),
-                depth: model.queue_depth(),
+                depth: bounds.tags,
                 blktrace,
                 number: (BLKTRACE_MAJOR, minor as u32),
                 ..QueueConfig::default()
@@ -170,7 +250,7 @@ impl Modelled {
             None
         } else {
             let host = Kernel { cpus: sim.machine().processors.count as u32, hz: kernel.hz };
-            let cache = policy.memory.cache(sim.rt(), sim.machine().memory, host)?;
+            let cache = policy.memory.cache_with(sim.rt(), sim.machine().memory, host, &kernel.knobs)?;
             // Volumes have devices of their own in the cache. Beside one volume the disks stay in it: their flushers have part in
             // the tables of experiments that are older than several volumes.
             let has_volumes = policy.volume.as_ref().is_some_and(|spec| spec.each_disk);
@@ -208,6 +288,7 @@ impl Modelled {
         };
         Ok(FileSpan {
             device,
+            queue: self.volumes.is_none().then(|| self.queues[file.disk].clone()),
             file_byte: file.start_byte,
             on_volume: file.on_volume,
             offset_bytes: job.offset_bytes,
@@ -226,10 +307,10 @@ impl Modelled {
                 let problem = format!("[{}]: jobs on a volume write, one I/O at a time", job.name);
                 return Err(RunError::Volume(problem));
             }
-            if job.size_bytes == 0 {
+            if job.size_bytes() == 0 {
                 return Err(RunError::NoSize(job.name.clone()));
             }
-            let length = job.offset_bytes.saturating_add(job.size_bytes);
+            let length = job.offset_bytes.saturating_add(job.size_bytes());
             if length > volume.device().limits().capacity_bytes {
                 return Err(RunError::Full { job: job.name.clone(), file: name.to_owned(), length });
             }
@@ -242,18 +323,19 @@ impl Modelled {
             Some(disk) => (0, self.queues[disk].limits().capacity_bytes),
             None => self.room(job, name, disk)?,
         };
+        // The last page of a file may hold less of it than a block of the device.
+        let room = if whole.is_some() { length } else { length.next_multiple_of(PAGE_BYTES) };
         let inode = self.files.len() as u64 + 1;
         let size = if whole.is_some() || self.read.contains(name) { length } else { 0 };
-        let pages =
-            self.cache.as_ref().map(|(_, disks)| pages(&disks[disk], start_byte, length, inode, size));
+        let pages = self.cache.as_ref().map(|(_, disks)| pages(&disks[disk], start_byte, room, inode, size));
         Ok(ModelledFile { disk, start_byte, length, pages, on_volume: None })
     }
 
     fn room(&mut self, job: &Job, name: &str, disk: usize) -> Result<(u64, u64), RunError> {
-        if job.size_bytes == 0 {
+        if job.size_bytes() == 0 {
             return Err(RunError::NoSize(job.name.clone()));
         }
-        let length = job.offset_bytes.saturating_add(job.size_bytes);
+        let length = job.offset_bytes.saturating_add(job.size_bytes());
         let start_byte = self.free_bytes[disk];
         if start_byte.saturating_add(length) > self.queues[disk].limits().capacity_bytes {
             return Err(RunError::Full { job: job.name.clone(), file: name.to_owned(), length });
@@ -382,6 +464,7 @@ impl Real {
         }
         Ok(FileSpan {
             device,
+            queue: None,
             file_byte: 0,
             offset_bytes: job.offset_bytes,
             pages: self.cached.get(&file).cloned(),
@@ -410,9 +493,9 @@ impl Real {
 /// Makes the file as long as the job wants it, and fills what is missing: holes would read faster than data.
 fn lay_out(path: &Path, job: &Job) -> std::io::Result<()> {
     use std::io::{Seek, SeekFrom, Write};
-    let wanted = job.offset_bytes.saturating_add(job.size_bytes);
+    let wanted = job.offset_bytes.saturating_add(job.size_bytes());
     // Without a size the job takes the file as it is.
-    if job.size_bytes == 0 || path.metadata().is_ok_and(|found| !found.is_file() || found.len() >= wanted) {
+    if job.size_bytes() == 0 || path.metadata().is_ok_and(|found| !found.is_file() || found.len() >= wanted) {
         return Ok(());
     }
     let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;

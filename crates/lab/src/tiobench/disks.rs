@@ -70,6 +70,7 @@ impl Stripe {
                 rotational: model.is_rotational(),
                 hz: kernel.hz,
                 slice_idle_ms: kernel.slice_idle_ms,
+                ..BlockHost::default()
             };
             let elevator = extant_history::elevator_beside(elevator, &host, &tasks)?;
             // The tasks have taken their requests here before they submit.

@@ -66,6 +66,10 @@ struct Disk {
 
 type Ended = (usize, Bio, Result<(), IoErrorKind>);
 
+/// The seed of the nominal point: the platters of all disks begin at the same angle, and what begins together begins at once. With
+/// another seed these are drawn.
+pub const NOMINAL_SEED: u64 = 1;
+
 impl Disks {
     /// Puts the disks of the world's machine into the world, empty.
     pub fn attach(sim: &Sim) -> Self {
@@ -78,7 +82,11 @@ impl Disks {
                 let name =
                     if model.count == 1 { model.name.clone() } else { format!("{}{number}", model.name) };
                 let seed = Rng::labelled(sim.rt().seed(), &name).next_u64();
-                let drive = model.build(seed);
+                // Nobody knows where the platters are when a run begins.
+                let is_nominal = sim.rt().seed() == NOMINAL_SEED;
+                let turn =
+                    if is_nominal { 0 } else { Rng::labelled(seed, "platters").below(1_000_000) as u32 };
+                let drive = model.build_turned(seed, turn);
                 let rack = usize::from(!model.on_bus);
                 limits.push(limits_of(model, name, drive.has_volatile_cache()));
                 disks.push(Disk {

@@ -8,7 +8,7 @@
 //! | drive | model |
 //! |---|---|
 //! | [`Rotating`] | arm, rotation, zones, skew, read-ahead segments, write cache, queue ordered by rotational position |
-//! | [`Ssd`] | channels, latencies drawn from a distribution, garbage collection |
+//! | [`Ssd`] | channels, latencies drawn from a distribution, a buffer that gathers small writes, garbage collection |
 //! | [`Ram`] | latency and one memory bus |
 //!
 //! ```
@@ -23,6 +23,7 @@
 //! assert_eq!(reports, [Report::Done { tag: Tag(7), at: Nanos(1_000 + 4_096) }]);
 //! ```
 
+mod buffer;
 mod bus;
 mod contents;
 mod device;
@@ -34,7 +35,7 @@ mod ssd;
 
 pub use bus::{Bus, BusSpec, Rack};
 pub use contents::Contents;
-pub use device::{Disks, ModelDisk};
+pub use device::{Disks, ModelDisk, NOMINAL_SEED};
 pub(crate) use model::read_models;
 pub use model::{DiskKind, DiskModel};
 pub use ram::{Ram, RamSpec};

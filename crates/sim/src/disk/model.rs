@@ -61,8 +61,13 @@ impl DiskModel {
 
     /// One of them, idle. Its randomness follows from `seed`.
     pub fn build(&self, seed: u64) -> Box<dyn Drive> {
+        self.build_turned(seed, 0)
+    }
+
+    /// The same with its platters, if it has any, turned by a part of a revolution, in millionths.
+    pub(crate) fn build_turned(&self, seed: u64, millionths: u32) -> Box<dyn Drive> {
         match &self.kind {
-            DiskKind::Rotating(spec) => Box::new(Rotating::new(spec.clone())),
+            DiskKind::Rotating(spec) => Box::new(Rotating::new(spec.clone()).turned(millionths)),
             DiskKind::Ssd(spec) => Box::new(Ssd::new(spec.clone(), seed)),
             DiskKind::Ram(spec) => Box::new(Ram::new(spec.clone())),
         }

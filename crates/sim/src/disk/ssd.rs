@@ -1,8 +1,10 @@
 //! A solid-state disk.
 
+use super::buffer::Buffer;
 use super::{Command, Drive, Promises, Report, Tag, capacity_check, first_fault, transfer_ns};
 use extant_block::{Op, Sector};
 use extant_rt::{Nanos, Rng};
+use std::ops::Range;
 
 /// Parameters of an [`Ssd`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,15 +13,16 @@ pub struct SsdSpec {
     pub capacity_bytes: u64,
     /// Units that work at the same time.
     pub channels: u32,
-    /// Bytes that a channel moves at once; consecutive ones lie on consecutive channels.
+    /// Bytes that a channel moves at once. For reads, consecutive pages lie on consecutive channels; a page that is written
+    /// is programmed by the channel that is free first.
     pub page_bytes: u64,
     /// Quantiles of the time that reading a page takes: parts per million and nanoseconds, rising.
     pub read_ns: Vec<(u32, u64)>,
     /// The same for a write into the drive's buffer.
     pub write_ns: Vec<(u32, u64)>,
-    /// Programming a page: what bounds sustained writing.
+    /// Programming a page, on average of pages that differ by a fourth: what bounds sustained writing. A page that leaves the buffer with gaps takes as long.
     pub program_ns: u64,
-    /// Writing out the buffer at a flush; 0 where capacitors protect it.
+    /// Least time of a flush, which otherwise lasts until the buffer is programmed; 0 where capacitors protect it.
     pub flush_ns: u64,
     /// Decoding a command and reporting its end.
     pub overhead_ns: u64,
@@ -63,13 +66,20 @@ impl SsdSpec {
 
 /// A solid-state disk: channels that work at the same time, each with latencies drawn from a distribution.
 ///
-/// Writes are done once they are in the buffer, which programming empties at its own rate; a channel that collects
-/// garbage does nothing else meanwhile. Not modelled: wear, caches of faster cells, thermal throttling.
+/// Writes are done once they are in the buffer, which programming empties at its own rate. The buffer holds one page open
+/// for each channel, so that small writes next to each other, or again to the same place, are programmed together. Closed
+/// pages go to flash as a log: to whichever channel is free first, wherever they lie. A page with gaps costs as much as a
+/// full one, which stands for the collection of what it leaves behind. A channel that collects garbage does nothing else
+/// meanwhile. Not modelled: where the log has put a page (reads take it from its address), wear, caches of faster cells,
+/// thermal throttling.
 #[derive(Debug)]
 pub struct Ssd {
     spec: SsdSpec,
     rng: Rng,
+    /// Of the time that programming takes.
+    programming: Rng,
     channels: Vec<Channel>,
+    buffer: Buffer,
     interface_free_at: Nanos,
     promises: Promises,
     /// Sectors that become durable with the end of a command.
@@ -85,8 +95,11 @@ struct Channel {
     written_bytes: u64,
 }
 
-/// How far programming may lag behind the buffer before writes wait: the buffer's size, as time.
+/// How far programming may lag behind the buffer before writes wait: the size of its part for closed pages, as time.
 const BUFFER_LAG: Nanos = Nanos::from_millis(20);
+
+/// Pages that a channel may lag behind at most, however short programming is.
+const MOST_LAG: u64 = 1 << 12;
 
 fn draw(rng: &mut Rng, quantiles: &[(u32, u64)]) -> u64 {
     let at = rng.below(1_000_000) as u32;
@@ -101,9 +114,13 @@ impl Ssd {
         if let Some((key, problem)) = spec.fault() {
             panic!("{key}: {problem}");
         }
+        let channels = spec.channels as usize;
+        let lag = BUFFER_LAG.0.div_ceil(spec.program_ns.max(1)).min(MOST_LAG) as usize;
         Self {
             rng: Rng::labelled(seed, "ssd"),
-            channels: vec![Channel::default(); spec.channels as usize],
+            programming: Rng::labelled(seed, "ssd programming"),
+            channels: vec![Channel::default(); channels],
+            buffer: Buffer::new(spec.page_bytes / 512, channels, channels * (1 + lag)),
             interface_free_at: Nanos::ZERO,
             promises: Promises::default(),
             hardening: Vec::new(),
@@ -111,11 +128,14 @@ impl Ssd {
         }
     }
 
-    fn pages(&self, command: &Command) -> impl Iterator<Item = usize> + use<> {
+    /// The pages of a command, each with the sectors of it, counted within the page.
+    fn pages(&self, command: &Command) -> impl Iterator<Item = (u64, Range<u64>)> + use<> {
         let sectors = self.spec.page_bytes / 512;
-        let (first, end) = (command.start.0 / sectors, command.end().div_ceil(sectors));
-        let channels = self.channels.len() as u64;
-        (first..end).map(move |page| (page % channels) as usize)
+        let (start, end) = (command.start.0, command.end());
+        (start / sectors..end.div_ceil(sectors)).map(move |page| {
+            let first = page * sectors;
+            (page, start.max(first) - first..end.min(first + sectors) - first)
+        })
     }
 
     /// When the interface has moved so much of a command begun at `start`, whose data is there at `ready`. Its time is
@@ -128,9 +148,15 @@ impl Ssd {
 
     fn read(&mut self, start: Nanos, command: &Command) -> Nanos {
         let mut ready = start;
-        for channel in self.pages(command) {
+        for (page, sectors) in self.pages(command) {
+            if self.buffer.holds(page, sectors) {
+                let took = draw(&mut self.rng, &self.spec.write_ns);
+                ready = ready.max(start + Nanos(took));
+                continue;
+            }
             let took = draw(&mut self.rng, &self.spec.read_ns);
-            let channel = &mut self.channels[channel];
+            let number = page % self.channels.len() as u64;
+            let channel = &mut self.channels[number as usize];
             channel.free_at = channel.free_at.max(start) + Nanos(took);
             ready = ready.max(channel.free_at);
         }
@@ -139,22 +165,56 @@ impl Ssd {
 
     fn write(&mut self, start: Nanos, command: &Command) -> Nanos {
         let mut ready = self.moved(start, start, command.sectors * 512);
-        for channel in self.pages(command) {
+        for (page, sectors) in self.pages(command) {
             let took = draw(&mut self.rng, &self.spec.write_ns);
-            let spec = &self.spec;
-            let channel = &mut self.channels[channel];
-            // Programming is cut up so that reads get in between; half of a channel's time is theirs.
-            channel.programmed_at = channel.programmed_at.max(start) + Nanos(spec.program_ns);
-            channel.written_bytes += spec.page_bytes;
-            if spec.collect_every_bytes > 0 && channel.written_bytes >= spec.collect_every_bytes {
-                channel.written_bytes = 0;
-                channel.free_at = channel.free_at.max(start) + Nanos(spec.collect_ns);
-                channel.programmed_at += Nanos(spec.collect_ns);
+            let room = self.buffer.room_at(page, start);
+            if let Some(closed) = self.buffer.write(page, sectors, room) {
+                self.program(closed);
             }
-            let room = channel.programmed_at.saturating_sub(BUFFER_LAG);
             ready = ready.max(room).max(start + Nanos(took));
         }
         ready
+    }
+
+    /// Programs a page whose data is there at `from`; when that ends.
+    fn program(&mut self, from: Nanos) -> Nanos {
+        let free_first = self.channels.iter_mut().min_by_key(|channel| channel.programmed_at);
+        let channel = free_first.expect("a disk has a channel");
+        let spec = &self.spec;
+        // Pages differ by the bits of the cells that they are, so that channels that began together do not stay together.
+        let spread_ns = spec.program_ns / 4;
+        let took_ns = spec.program_ns - spread_ns + self.programming.below(2 * spread_ns + 1);
+        // Programming is cut up so that reads get in between; half of a channel's time is theirs.
+        channel.programmed_at = channel.programmed_at.max(from) + Nanos(took_ns);
+        let end = channel.programmed_at;
+        channel.written_bytes += spec.page_bytes;
+        if spec.collect_every_bytes > 0 && channel.written_bytes >= spec.collect_every_bytes {
+            channel.written_bytes = 0;
+            channel.free_at = channel.free_at.max(from) + Nanos(spec.collect_ns);
+            channel.programmed_at += Nanos(spec.collect_ns);
+        }
+        self.buffer.leaves(end);
+        end
+    }
+
+    /// When all that is in a volatile buffer is programmed; a flush lasts so long.
+    fn flush(&mut self, start: Nanos) -> Nanos {
+        while let Some(closed) = self.buffer.close_oldest() {
+            self.program(closed);
+        }
+        let last = self.channels.iter().map(|channel| channel.programmed_at).max();
+        last.unwrap_or(start).max(start + Nanos(self.spec.flush_ns))
+    }
+
+    /// The same for the pages of one command.
+    fn harden(&mut self, at: Nanos, command: &Command) -> Nanos {
+        let mut last = at + Nanos(self.spec.flush_ns);
+        for (page, _) in self.pages(command) {
+            if let Some(closed) = self.buffer.close(page) {
+                last = last.max(self.program(closed));
+            }
+        }
+        last
     }
 }
 
@@ -167,7 +227,7 @@ impl Drive for Ssd {
                 let at = self.write(start, &command);
                 if command.fua && self.spec.volatile_buffer {
                     self.hardening.push((command.tag, command.start, command.sectors));
-                    at + Nanos(self.spec.flush_ns)
+                    self.harden(at, &command)
                 } else {
                     at
                 }
@@ -175,8 +235,10 @@ impl Drive for Ssd {
             Op::Flush => {
                 if self.spec.volatile_buffer {
                     self.hardening.push((command.tag, Sector(0), self.sectors()));
+                    self.flush(start)
+                } else {
+                    start + Nanos(self.spec.flush_ns)
                 }
-                start + Nanos(self.spec.flush_ns)
             }
             Op::Discard => start,
         };
@@ -213,6 +275,7 @@ impl Drive for Ssd {
         self.promises.clear();
         self.hardening.clear();
         self.interface_free_at = now;
+        self.buffer.clear();
         self.channels.fill(Channel { free_at: now, programmed_at: now, written_bytes: 0 });
     }
 }

@@ -40,6 +40,8 @@ impl Cfq {
                     queue.must_dispatch = true;
                 }
             }
+        } else if self.is_light(id, &request) {
+            self.come_between(id);
         } else {
             match self.claim(id, &request) {
                 Claim::None => {}
@@ -90,6 +92,24 @@ impl Cfq {
         };
         let open = self.rule.window_after(&arrival) && !noidle && idle > 0;
         self.set_idle_window(id, open);
+    }
+
+    /// Whether the request is the first of a stream that uses little of the disk, while that works for streams with slices.
+    fn is_light(&mut self, id: QueueId, request: &Request) -> bool {
+        let Some(active_id) = self.active else { return false };
+        let (queue, active) = (self.queues.get(id.0), self.queues.get(active_id.0));
+        let class = active.class == queue.class && !queue.idle_class();
+        let works = active.urgent || active.sync && active.idle_window;
+        let fits = class && works && queue.sync && queue.queued == 1 && queue.dispatched == 0;
+        fits && self.tunables.rotational && self.rule.comes_between(request.stream, self.now)
+    }
+
+    /// Serves the queue before the rest of the active one's slice, which that keeps.
+    fn come_between(&mut self, id: QueueId) {
+        if !self.active.is_some_and(|active| self.queues.get(active.0).urgent) {
+            self.expire_slice(true);
+        }
+        self.urgent.push_back(id);
     }
 
     /// Whether the request of `id`, which is not the active queue, ends the active queue's slice.

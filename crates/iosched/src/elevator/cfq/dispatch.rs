@@ -57,6 +57,7 @@ impl Cfq {
         queue.dispatched += 1;
         if queue.is_empty() {
             self.forget_position(id);
+            self.urgent.retain(|next| *next != id);
         }
         let sync = self.queues.get(id.0).sync;
         self.queued -= 1;
@@ -140,7 +141,11 @@ impl Cfq {
         self.last_end = self.now;
         self.group.think.last_end = tick;
         if self.active == Some(id) {
-            self.after_active_completed(id, queue_sync);
+            if std::mem::take(&mut self.queues.get_mut(id.0).urgent) {
+                self.expire_slice(false);
+            } else {
+                self.after_active_completed(id, queue_sync);
+            }
         }
         self.release_context(note.context);
         self.free_if_unused(id);

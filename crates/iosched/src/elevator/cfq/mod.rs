@@ -51,7 +51,7 @@ use extant_rt::Nanos;
 use ids::{Class, ContextId, QueueId, Type};
 use queue::{Note, Queue};
 use slab::Slab;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use tree::Group;
 use tunables::Tick;
 
@@ -89,6 +89,8 @@ pub struct Cfq {
     idle_timer: Option<i64>,
     /// The queue that preempted last.
     claimant: Option<QueueId>,
+    /// Queues that come next, before any slice, because they use little of the disk.
+    urgent: VecDeque<QueueId>,
     /// Queues taken by position since the oldest was looked at.
     swept: u32,
 
@@ -144,6 +146,7 @@ impl Cfq {
             turn_ends: 0,
             idle_timer: None,
             claimant: None,
+            urgent: VecDeque::new(),
             swept: 0,
             in_device: 0,
             in_flight: [0; 2],

@@ -81,6 +81,8 @@ pub(super) struct Queue {
     pub(super) must_dispatch: bool,
     /// The oldest request's expiry was looked at in this slice.
     pub(super) fifo_checked: bool,
+    /// It came between the slices of others as one that uses little of the disk: nothing else is sent until it has what it wants.
+    pub(super) urgent: bool,
 }
 
 impl Queue {
@@ -115,6 +117,7 @@ impl Queue {
             slot_granted: false,
             must_dispatch: false,
             fifo_checked: false,
+            urgent: false,
         };
         queue.set_priority(priority);
         queue

@@ -65,6 +65,11 @@ impl Cfq {
                 Verdict::Leave => self.expire_slice(false),
             }
         }
+        if let Some(id) = self.urgent.pop_front() {
+            self.activate(Some(id));
+            self.queues.get_mut(id.0).urgent = true;
+            return Some(id);
+        }
         self.choose_turn();
         let tree = TreeId::of(self.turn.class, self.turn.kind);
         let mut next = self.group.tree(tree).first();
@@ -106,6 +111,14 @@ impl Cfq {
         let (empty, alone) = (queue.is_empty(), self.group.queues == 1);
         if queue.wait_busy && !empty {
             return Verdict::Leave;
+        }
+        if queue.urgent {
+            // One request at a time, and nothing beside it that the device might prefer.
+            return match (queue.dispatched > 0, empty) {
+                (true, _) => Verdict::Wait,
+                (false, false) => Verdict::Keep,
+                (false, true) => Verdict::Leave,
+            };
         }
         if queue.slice_used(tick) && !queue.must_dispatch {
             // Alone in its group, a queue whose request is in the device keeps the group busy.

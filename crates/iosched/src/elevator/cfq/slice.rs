@@ -23,6 +23,10 @@ impl Cfq {
         if !self.tunables.low_latency {
             return slice;
         }
+        let only_streams = i64::from(self.busy_queues) == self.busy_idle_queues;
+        if only_streams && queue.idle_window && self.rule.has_others_between(self.now) {
+            return 2 * slice;
+        }
         let class = if queue.real_time() { Class::RealTime } else { Class::BestEffort };
         let sync_slice = self.tunables.slice[1];
         let expected = sync_slice * self.group.sample_busy(class);

@@ -17,6 +17,8 @@ pub(super) struct Geometry {
     seek: SeekCurve,
     seek_floors: SeekFloors,
     head_switch_ns: u64,
+    /// The platters' angle at time 0.
+    phase_ns: u64,
 }
 
 #[derive(Debug)]
@@ -133,6 +135,7 @@ impl Geometry {
             seek_floors: SeekFloors::new(&seek),
             seek,
             head_switch_ns: spec.head_switch_ns,
+            phase_ns: 0,
         })
     }
 
@@ -162,9 +165,14 @@ impl Geometry {
         self.seek_floors.at_least_ns(cylinders)
     }
 
+    /// Turns the platters by a part of a revolution, in millionths, for all times.
+    pub(super) fn turn(&mut self, millionths: u32) {
+        self.phase_ns = self.revolution_ns * u64::from(millionths % 1_000_000) / 1_000_000;
+    }
+
     /// The platters' angle at a time.
     pub(super) fn angle_at(&self, now_ns: u64) -> u64 {
-        now_ns % self.revolution_ns
+        (now_ns + self.phase_ns) % self.revolution_ns
     }
 
     /// With the platters at `angle_ns` now: from `later_ns` later until the place passes under its head.

@@ -160,6 +160,13 @@ impl Rotating {
         }
     }
 
+    /// The same with the platters turned by a part of a revolution, in millionths.
+    #[must_use]
+    pub fn turned(mut self, millionths: u32) -> Self {
+        self.geometry.turn(millionths);
+        self
+    }
+
     /// Its parameters.
     pub fn spec(&self) -> &RotatingSpec {
         &self.spec

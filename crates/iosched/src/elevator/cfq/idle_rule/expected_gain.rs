@@ -3,6 +3,7 @@
 use super::{Arrival, IdleRule, Lull, Service};
 use crate::elevator::ProgramId;
 use extant_block::StreamId;
+use extant_rt::Nanos;
 use rustc_hash::FxHashMap;
 
 /// Upper bounds of the think times that are told apart, in microseconds. A request that comes later than the last is not
@@ -35,6 +36,13 @@ const DEPTHS: usize = 6;
 /// positioning time first gains. Used for depths not seen yet.
 const PER_DOUBLING: f64 = 0.81;
 
+/// The part of the disk's time that streams may use and still come between the slices of others, each of them and all of them
+/// together.
+const LIGHT_SHARE: f64 = 0.2;
+
+/// How far such a stream, or all of them, may be ahead of that part, and how far behind it is remembered.
+const MOST_CREDIT_US: f64 = 200_000.0;
+
 /// Waits for the next request of a stream iff that is expected to save the disk more time than it loses.
 ///
 /// *Saved* is the probability that the next request comes within τ, and goes on where the last one stopped, times what
@@ -48,6 +56,9 @@ const PER_DOUBLING: f64 = 0.81;
 /// Without a saving, the disk still waits for a stream that would otherwise lose its share, as long as what that costs
 /// all who wait is small beside the work itself: a slice only means something if its queue has something to serve in
 /// it.
+///
+/// A stream that uses little of the disk, as a program does that starts or that a person waits for, comes between the slices of
+/// others: its request, and the way back from it, cost them less than a turn of all slices costs it.
 #[derive(Debug)]
 pub struct ExpectedGain {
     // Looked up, never iterated; and the hasher has no random seed.
@@ -57,6 +68,37 @@ pub struct ExpectedGain {
     far_us: [f64; DEPTHS],
     /// Deepest that the device was seen.
     depth: u32,
+    /// Of all requests that come between slices.
+    between: Credit,
+    /// When one last did.
+    came_between: Option<Nanos>,
+}
+
+/// Time that may be used: a part of the time that passes, less what was used.
+#[derive(Clone, Copy, Debug)]
+struct Credit {
+    us: f64,
+    at: Nanos,
+}
+
+impl Default for Credit {
+    fn default() -> Self {
+        Self { us: MOST_CREDIT_US, at: Nanos::ZERO }
+    }
+}
+
+impl Credit {
+    /// What is left now.
+    fn at(&mut self, now: Nanos) -> f64 {
+        let passed_us = now.saturating_sub(self.at).0 as f64 / 1e3;
+        self.us = (self.us + passed_us * LIGHT_SHARE).min(MOST_CREDIT_US);
+        self.at = self.at.max(now);
+        self.us
+    }
+
+    fn use_up(&mut self, us: f64) {
+        self.us = (self.us - us).max(-MOST_CREDIT_US);
+    }
 }
 
 /// A stream's habit, and what was expected of it at its last request.
@@ -64,6 +106,7 @@ pub struct ExpectedGain {
 struct Stream {
     habit: Habit,
     outlook: Outlook,
+    credit: Credit,
 }
 
 /// Habits of a stream, or of a program's streams; older requests weigh less.
@@ -164,6 +207,8 @@ impl ExpectedGain {
             near_us: NEAR_US,
             far_us,
             depth: 1,
+            between: Credit::default(),
+            came_between: None,
         }
     }
 
@@ -276,10 +321,30 @@ impl IdleRule for ExpectedGain {
         true
     }
 
+    fn comes_between(&mut self, stream: StreamId, now: Nanos) -> bool {
+        let Some(state) = self.streams.get_mut(&stream) else { return false };
+        // A stream that nothing is known of may be the next sequential one.
+        let is_elsewhere = state.habit.distances >= 1.0 && state.outlook.near < 0.5;
+        let comes = is_elsewhere && state.credit.at(now) > 0.0 && self.between.at(now) > 0.0;
+        if comes {
+            // There, and back.
+            self.between.use_up(2.0 * self.far_us[0]);
+            self.came_between = Some(now);
+        }
+        comes
+    }
+
+    fn has_others_between(&self, now: Nanos) -> bool {
+        self.came_between.is_some_and(|at| now.saturating_sub(at) < Nanos::from_secs(1))
+    }
+
     fn served(&mut self, service: &Service) {
         self.depth = self.depth.max(service.depth);
         let us = service.interval.0 as f64 / 1e3;
         let near = service.distance <= NEAR_SECTORS;
+        if let Some(stream) = self.streams.get_mut(&service.stream) {
+            stream.credit.use_up(if near { us } else { 2.0 * us });
+        }
         let mean = match (near, service.depth) {
             (true, 1) => &mut self.near_us,
             // Deep in a queue, only the device knows in what order it served.

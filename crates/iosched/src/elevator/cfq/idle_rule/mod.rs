@@ -127,6 +127,18 @@ pub trait IdleRule: Send + fmt::Debug {
         false
     }
 
+    /// Whether the first request of a stream comes between the slices of others, because the stream uses little of the disk. Asked
+    /// once for such a request; one that comes between counts.
+    fn comes_between(&mut self, _stream: StreamId, _now: Nanos) -> bool {
+        false
+    }
+
+    /// Whether streams have come between the slices of others of late. Nobody who waits for little then waits for the end of a slice,
+    /// which can be longer, and each end is a seek.
+    fn has_others_between(&self, _now: Nanos) -> bool {
+        false
+    }
+
     /// A request has ended.
     fn served(&mut self, _service: &Service) {}
 

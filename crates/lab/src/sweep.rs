@@ -1,0 +1,296 @@
+//! Sweeps: one run for each combination of values, seeds and policies, each with a result that is kept under the digest of all that
+//! it depends on.
+//!
+//! The runs depend on nothing but what they are given. So any number of commands may share a folder of results, each with a part of
+//! the runs (`--shard K/N`), on this machine or on others; one that is killed loses the runs that it had in hand, and no other.
+
+use crate::experiment::{Axis, Experiment, ExperimentError, Figure, Run, side_by_side};
+use crate::fio::{self, Job};
+use crate::run::{Policy, on_machine};
+use crate::store::{self, Store};
+use extant_sim::{Machine, Setting};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The runs to make of a sweep, and where their results are.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// The folder that keeps results; none are kept without one.
+    pub results: Option<PathBuf>,
+    /// The part of the runs to make: which of how many, counted from 1; all if not given.
+    pub shard: Option<(usize, usize)>,
+}
+
+/// Plain jobs to sweep over.
+#[derive(Clone, Debug)]
+pub struct SweptJobs {
+    /// The jobs.
+    pub jobs: Vec<Job>,
+    /// The machine's file.
+    pub machine: PathBuf,
+    /// The policy, where no axis has another.
+    pub policy: Policy,
+    /// Values for keys of the machine's file.
+    pub axes: Vec<Axis>,
+    /// Values for options of the jobs.
+    pub options: Vec<(String, Vec<String>)>,
+    /// Elevators; that of the policy if there is none.
+    pub elevators: Vec<String>,
+    /// Controllers of dirty memory; likewise.
+    pub controls: Vec<String>,
+    /// Seeds.
+    pub seeds: Vec<u64>,
+}
+
+/// One run of a sweep.
+#[derive(Clone, Debug)]
+struct Task {
+    /// Names and values that tell it from others.
+    label: Vec<(String, String)>,
+    work: Work,
+}
+
+#[derive(Clone, Debug)]
+enum Work {
+    Row(Box<Run>),
+    Jobs { jobs: Vec<Job>, machine: Box<Machine>, policy: Box<Policy>, seed: u64 },
+}
+
+/// A sweep, expanded.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    tasks: Vec<Task>,
+}
+
+/// A finished run.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// The digest of all that it depends on.
+    pub digest: String,
+    /// Names and values that tell it from others.
+    pub label: Vec<(String, String)>,
+    /// Its figures.
+    pub result: Value,
+}
+
+/// A progress report: runs that are over, how many of these were kept already, and all.
+pub type Progress = Arc<dyn Fn(usize, usize, usize) + Send + Sync>;
+
+impl Work {
+    fn contents(&self) -> String {
+        match self {
+            Self::Row(run) => run.contents(),
+            Self::Jobs { jobs, machine, policy, seed } => {
+                format!("{machine:?}\n{jobs:?}\n{policy:?}\n{seed}\n")
+            }
+        }
+    }
+
+    fn result(&self) -> Result<Value, ExperimentError> {
+        match self {
+            Self::Row(run) => {
+                let by_key = |all: &BTreeMap<Figure, f64>| -> Map<String, Value> {
+                    all.iter().map(|(figure, value)| (figure.key().to_owned(), json!(value))).collect()
+                };
+                let figures: Map<String, Value> =
+                    run.figures()?.iter().map(|(name, all)| (name.clone(), by_key(all).into())).collect();
+                Ok(json!({"row": run.row(), "figures": figures}))
+            }
+            Self::Jobs { jobs, machine, policy, seed } => {
+                let outcome =
+                    on_machine(jobs, (**machine).clone(), policy, *seed, None).map_err(|error| {
+                        let (row, workload) = (policy.elevator.clone(), "the jobs".to_owned());
+                        ExperimentError::Run { row, workload, error }
+                    })?;
+                let mut json = crate::report::json(&outcome);
+                // The only part that is not the run's own.
+                for key in ["timestamp", "timestamp_ms"] {
+                    json.as_object_mut().and_then(|all| all.remove(key));
+                }
+                Ok(json)
+            }
+        }
+    }
+}
+
+impl Sweep {
+    /// Every row of an experiment on every workload with every seed, at every combination of the axes' values.
+    ///
+    /// # Errors
+    /// A value that the machine does not take.
+    pub fn of_experiment(
+        experiment: &Experiment,
+        axes: &[Axis],
+        seeds: &[u64],
+    ) -> Result<Self, ExperimentError> {
+        let tasks = experiment.sweep_runs(axes, seeds)?.into_iter().map(|(settings, run)| {
+            let mut label = labels(&settings);
+            label.extend(run.names());
+            Task { label, work: Work::Row(Box::new(run)) }
+        });
+        Ok(Self { tasks: tasks.collect() })
+    }
+
+    /// Jobs under every combination.
+    ///
+    /// # Errors
+    /// A value that the machine or a job does not take.
+    pub fn of_jobs(swept: &SweptJobs) -> Result<Self, crate::command::LabError> {
+        let mut tasks = Vec::new();
+        let or_own = |list: &[String], own: String| if list.is_empty() { vec![own] } else { list.to_vec() };
+        let elevators = or_own(&swept.elevators, swept.policy.elevator.clone());
+        let control = swept.policy.memory.control.clone();
+        let controls: Vec<Option<String>> = match &swept.controls[..] {
+            [] => vec![control],
+            list => list.iter().cloned().map(Some).collect(),
+        };
+        for settings in Axis::combinations(&swept.axes) {
+            let machine = crate::machine::load(&swept.machine, &settings)?;
+            for options in combinations(&swept.options) {
+                let jobs = fio::changed(&swept.jobs, &options)?;
+                for elevator in &elevators {
+                    for control in &controls {
+                        for seed in &swept.seeds {
+                            let mut policy = swept.policy.clone();
+                            policy.elevator.clone_from(elevator);
+                            policy.memory.control.clone_from(control);
+                            let mut label = labels(&settings);
+                            label.extend(options.iter().cloned());
+                            label.push(("elevator".to_owned(), elevator.clone()));
+                            label.extend(
+                                control.iter().map(|name| ("dirty-control".to_owned(), name.clone())),
+                            );
+                            label.push(("seed".to_owned(), seed.to_string()));
+                            let (jobs, machine) = (jobs.clone(), Box::new(machine.clone()));
+                            let work = Work::Jobs { jobs, machine, policy: Box::new(policy), seed: *seed };
+                            tasks.push(Task { label, work });
+                        }
+                    }
+                }
+            }
+        }
+        Ok(Self { tasks })
+    }
+
+    /// How many runs there are.
+    pub fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Makes the runs of a plan that are not kept yet, as many at a time as there are processors.
+    ///
+    /// # Errors
+    /// The first run that did not come to its end, or results that cannot be kept.
+    pub fn run(&self, plan: &Plan, progress: Progress) -> Result<Vec<Done>, ExperimentError> {
+        let mine = |n: usize| plan.shard.is_none_or(|(which, of)| n % of == which - 1);
+        let tasks: Vec<Task> =
+            self.tasks.iter().enumerate().filter(|(n, _)| mine(*n)).map(|(_, task)| task.clone()).collect();
+        let store = plan.results.as_deref().map(Store::open).transpose()?;
+        let program = if store.is_none() { store::program()? } else { [0; 32] };
+        let (over, kept, all) = (AtomicUsize::new(0), AtomicUsize::new(0), tasks.len());
+        progress(0, 0, all);
+        side_by_side(tasks, move |task: &Task| {
+            let contents = task.work.contents();
+            let digest = match &store {
+                Some(store) => store.digest(&contents),
+                None => store::digest(&program, &contents),
+            };
+            let found = store.as_ref().and_then(|store| store.find(&digest));
+            kept.fetch_add(usize::from(found.is_some()), Ordering::Relaxed);
+            let result = match (found, &store) {
+                (Some(result), _) => result,
+                (None, None) => task.work.result()?,
+                (None, Some(store)) => {
+                    let result = task.work.result()?;
+                    store.keep(&digest, &result)?;
+                    result
+                }
+            };
+            let done = over.fetch_add(1, Ordering::Relaxed) + 1;
+            progress(done, kept.load(Ordering::Relaxed), all);
+            Ok(Done { digest, label: task.label.clone(), result })
+        })
+    }
+}
+
+fn labels(settings: &[Setting]) -> Vec<(String, String)> {
+    settings
+        .iter()
+        .map(|setting| setting.parts())
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// Every combination of the options' values.
+fn combinations(options: &[(String, Vec<String>)]) -> Vec<Vec<(String, String)>> {
+    let mut all: Vec<Vec<(String, String)>> = vec![Vec::new()];
+    for (key, values) in options {
+        let with = |before: &Vec<(String, String)>| {
+            let one = |value: &String| [before.clone(), vec![(key.clone(), value.clone())]].concat();
+            values.iter().map(one).collect::<Vec<_>>()
+        };
+        all = all.iter().flat_map(with).collect();
+    }
+    all
+}
+
+/// The results as one JSON object.
+pub fn json(done: &[Done]) -> Value {
+    let one = |done: &Done| {
+        let label: Map<String, Value> =
+            done.label.iter().map(|(key, value)| (key.clone(), Value::from(value.clone()))).collect();
+        json!({"digest": done.digest, "of": label, "result": done.result})
+    };
+    json!({"runs": done.iter().map(one).collect::<Vec<_>>()})
+}
+
+/// The results as a table: a line for each run, and of an experiment one for each of its workloads.
+pub fn table(done: &[Done]) -> String {
+    let mut out = String::new();
+    for Done { label, result, .. } in done {
+        let name: Vec<String> = label.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let name = name.join(" ");
+        let number = |value: &Value| value.as_f64().unwrap_or(0.0);
+        if let Some(workloads) = result["figures"].as_object() {
+            for (workload, figures) in workloads {
+                let shown = Figure::ALL.into_iter().filter_map(|figure| {
+                    let value = figures.get(figure.key())?.as_f64()?;
+                    Some(format!("{} {value:.*}", figure.title(), figure.digits()))
+                });
+                let _ = writeln!(out, "{name} workload={workload}: {}", shown.collect::<Vec<_>>().join(", "));
+            }
+        }
+        for job in result["jobs"].as_array().into_iter().flatten() {
+            let mut cells = Vec::new();
+            for side in ["read", "write"] {
+                let side_of = &job[side];
+                if number(&side_of["total_ios"]) > 0.0 {
+                    cells.push(format!(
+                        "{side} {:.0} iops, {:.1} MiB/s, mean {:.1} us, p99 {:.1} us",
+                        number(&side_of["iops"]),
+                        number(&side_of["bw_bytes"]) / f64::from(1 << 20),
+                        number(&side_of["clat_ns"]["mean"]) / 1e3,
+                        number(&side_of["clat_ns"]["percentile"]["99.000000"]) / 1e3
+                    ));
+                }
+            }
+            if number(&job["sync"]["total_ios"]) > 0.0 {
+                let lat = &job["sync"]["lat_ns"];
+                let p99 = number(&lat["percentile"]["99.000000"]) / 1e3;
+                cells.push(format!("sync mean {:.1} us, p99 {p99:.1} us", number(&lat["mean"]) / 1e3));
+            }
+            let job = job["jobname"].as_str().unwrap_or("?");
+            let _ = writeln!(out, "{name} job={job}: {}", cells.join("; "));
+        }
+    }
+    out
+}
