@@ -4,7 +4,7 @@ use crate::alloc::{Allocated, Parent, Privilege, Wanted};
 use crate::inode::Orphan;
 use crate::journal::{Credits, Journal, JournalOptions};
 use crate::meta::{InodeCell, MetaKind, MetaStore, PhysicalRun, Tid};
-use crate::volume::orphan_file_blocks;
+use crate::volume::{orphan_file_blocks, own_blocks};
 use crate::writer::{ErrorPolicy, Errors, Writer};
 use crate::{Error, OpenOptions, Volume};
 use extant_block::{FileDevice, FileOptions};
@@ -80,9 +80,10 @@ impl Bed {
         let disk = cache.attach(store.blocks().device().clone());
         let journal = Journal::new(rt, store.clone(), &disk, None, Tid::first(1), options);
         let file = orphan_file_blocks(volume.view()).await.unwrap();
+        let own = own_blocks(volume.view()).await.unwrap();
         let errors = Errors::new(ErrorPolicy::Continue);
         let (writer, left) =
-            Writer::new(rt, store, journal, &disk, &file, Some(NOW.seconds), errors).await.unwrap();
+            Writer::new(rt, store, journal, &disk, own, &file, Some(NOW.seconds), errors).await.unwrap();
         Self { writer, left, _cache: cache, extents: sb.incompat().contains(Incompat::EXTENTS) }
     }
 

@@ -300,8 +300,10 @@ impl Shared {
             Bitmap::Logged(block) => {
                 let bytes = block.bytes();
                 let used = clusters.div_ceil(8) as usize;
+                let mut own = own;
+                self.layout.mark_private(&mut own, sb, group);
                 if own[..used].iter().zip(&*bytes).any(|(own, read)| own & !read != 0) {
-                    let rule = "0: the volume's own metadata is in use";
+                    let rule = "0: the volume's own metadata and files are in use";
                     return Err(Corrupt::field(place, "free blocks of metadata", 1, rule));
                 }
                 groups.load(group, &bytes, clusters);
@@ -310,6 +312,10 @@ impl Shared {
             // Initialised by another task in the meantime.
             Bitmap::Unwritten if !descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) => return Ok(()),
             Bitmap::Unwritten => {
+                if self.layout.mark_private(&mut own.clone(), sb, group) {
+                    let rule = "0: the volume's own files have blocks here (BLOCK_UNINIT)";
+                    return Err(Corrupt::field(place, "state", 1, rule));
+                }
                 groups.load(group, &own, clusters);
                 groups.free(group)
             }

@@ -42,7 +42,7 @@ pub(crate) struct InodeGroups {
     loaded: BTreeMap<u32, Loaded>,
     free: u64,
     dirs: u64,
-    /// Free inodes of damaged groups.
+    /// Free inodes of damaged groups, and others that are not free whatever the bitmaps say.
     lost: u64,
     per_group: u32,
     /// Numbers of the volume below this index are reserved.
@@ -80,7 +80,7 @@ impl InodeGroups {
         (self.free, self.dirs)
     }
 
-    /// Free inodes of damaged groups, of which none is given.
+    /// Inodes that count as free and that none is given of.
     pub(crate) const fn lost(&self) -> u64 {
         self.lost
     }
@@ -160,6 +160,11 @@ impl InodeGroups {
             self.counts[group.0 as usize].free += 1;
             self.free += 1;
         }
+    }
+
+    /// An inode that was taken is none that can be given.
+    pub(crate) fn lose(&mut self) {
+        self.lost += 1;
     }
 
     /// Keeps a group loaded.

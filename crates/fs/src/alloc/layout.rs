@@ -4,8 +4,8 @@
 //! `INODE_UNINIT`) has exactly this in use. Kernel document: *Block Groups*, *Flexible Block Groups*, *Meta Block Groups*.
 
 use extant_format::{
-    BlockRange, BlockSize, Corrupt, Group, GroupDescriptor, Incompat, Place, Superblock, VolumeBlock,
-    inode_table_blocks, set_bits,
+    BlockRange, BlockSize, Corrupt, Group, GroupDescriptor, Incompat, InodeNumber, Place, Superblock,
+    VolumeBlock, inode_table_blocks, set_bits,
 };
 use std::ops::Range;
 
@@ -14,8 +14,17 @@ use std::ops::Range;
 pub(crate) struct Layout {
     /// Sorted, disjoint, not adjacent.
     ranges: Vec<Range<VolumeBlock>>,
-    /// Blocks of the journal and of the orphan file, which their inodes own and no other file does. In the same order.
-    private: Vec<Range<VolumeBlock>>,
+    /// Blocks of the volume's own files and of its root directory, each with its inode: no other file has them. In the same
+    /// order, disjoint.
+    private: Vec<Owned>,
+}
+
+/// Blocks that one of the volume's own inodes has: its data, or a node of its map.
+#[derive(Clone, Debug)]
+pub(crate) struct Owned {
+    pub(crate) blocks: Range<VolumeBlock>,
+    /// Inode 0 stands for the volume.
+    pub(crate) owner: InodeNumber,
 }
 
 impl Layout {
@@ -23,15 +32,17 @@ impl Layout {
     /// group's bitmaps and table may lie in another.
     ///
     /// # Errors
-    /// Bitmaps or tables that share a block with each other or with the descriptors: what is written to one would be read as
-    /// another.
+    /// Bitmaps, tables or own files that share a block with each other or with the descriptors: what is written to one would be
+    /// read as another.
     pub(crate) fn new(
         sb: &Superblock,
         descriptors: &[GroupDescriptor],
-        private: Vec<Range<VolumeBlock>>,
+        mut private: Vec<Owned>,
     ) -> std::result::Result<Self, Corrupt> {
         let table = u64::from(inode_table_blocks(sb));
-        Self::check_overlaps(sb, descriptors, table)?;
+        private.retain(|owned| !owned.blocks.is_empty());
+        private.sort_unstable_by_key(|owned| owned.blocks.start);
+        Self::check_overlaps(sb, descriptors, table, &private)?;
         let mut ranges = Vec::with_capacity(descriptors.len() * 4);
         for (n, descriptor) in descriptors.iter().enumerate() {
             let group = Group(n as u32);
@@ -43,13 +54,14 @@ impl Layout {
                 ranges.push(at..VolumeBlock(at.0 + len));
             }
         }
-        Ok(Self { ranges: merged(ranges), private: merged(private) })
+        Ok(Self { ranges: merged(ranges), private })
     }
 
     fn check_overlaps(
         sb: &Superblock,
         descriptors: &[GroupDescriptor],
         table: u64,
+        private: &[Owned],
     ) -> std::result::Result<(), Corrupt> {
         // Of the copies of the superblock only the first matters, and nothing of what is reserved for more descriptors.
         let front = primary_superblock(sb) + 1;
@@ -58,51 +70,81 @@ impl Layout {
         } else {
             front + u64::from(sb.descriptor_blocks())
         };
-        let mut parts = vec![(0..front, Group(0))];
+        let mut parts = vec![(0..front, Place::Superblock)];
+        let place = |owned: &Owned| match owned.owner {
+            InodeNumber(0) => Place::Superblock,
+            owner => Place::Inode(owner),
+        };
+        parts.extend(private.iter().map(|owned| (owned.blocks.start.0..owned.blocks.end.0, place(owned))));
         for (n, descriptor) in descriptors.iter().enumerate() {
-            let group = Group(n as u32);
+            let group = Place::GroupDescriptor(Group(n as u32));
             let GroupDescriptor { block_bitmap, inode_bitmap, inode_table, .. } = descriptor;
             let own = [(block_bitmap, 1), (inode_bitmap, 1), (inode_table, table)];
             parts.extend(own.map(|(at, len)| (at.0..at.0 + len, group)));
         }
         parts.sort_unstable_by_key(|(range, _)| range.start);
         match parts.windows(2).find(|pair| pair[1].0.start < pair[0].0.end) {
-            Some([_, (range, group)]) => {
-                let rule = "blocks that belong to one bitmap or table";
-                Err(Corrupt::field(Place::GroupDescriptor(*group), "block", range.start, rule))
+            Some([_, (range, place)]) => {
+                let rule = "one that belongs to one of the volume's own structures or files";
+                Err(Corrupt::field(*place, "block", range.start, rule))
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether any of `blocks` blocks from `start` holds the volume's own metadata, or belongs to its own files.
-    pub(crate) fn overlaps(&self, start: VolumeBlock, blocks: u64) -> bool {
-        let touches = |ranges: &[Range<VolumeBlock>]| {
-            let next = ranges.partition_point(|range| range.end <= start);
-            ranges.get(next).is_some_and(|range| range.start.0 < start.0.saturating_add(blocks))
-        };
-        touches(&self.ranges) || touches(&self.private)
+    /// The ranges that hold the volume's own metadata, in order, disjoint.
+    pub(crate) fn into_ranges(self) -> Vec<Range<VolumeBlock>> {
+        self.ranges
+    }
+
+    /// Whether any of `blocks` blocks from `start` holds the volume's own metadata, or belongs to its own files, that of inode
+    /// `by` apart.
+    pub(crate) fn overlaps(&self, start: VolumeBlock, blocks: u64, by: Option<InodeNumber>) -> bool {
+        let end = VolumeBlock(start.0.saturating_add(blocks));
+        let next = self.ranges.partition_point(|range| range.end <= start);
+        let own = self.private.partition_point(|owned| owned.blocks.end <= start);
+        self.ranges.get(next).is_some_and(|range| range.start < end)
+            || self.private[own..]
+                .iter()
+                .take_while(|owned| owned.blocks.start < end)
+                .any(|owned| Some(owned.owner) != by)
     }
 
     /// The block bitmap of a group with `BLOCK_UNINIT`: the clusters that hold metadata, and the padding behind its last one.
     pub(crate) fn block_bitmap(&self, sb: &Superblock, group: Group) -> Vec<u8> {
         let mut bitmap = vec![0; sb.block_size().byte_len()];
         let first = sb.group_first_block(group);
-        let end = VolumeBlock(first.0 + u64::from(sb.group_blocks(group)));
         let next = self.ranges.partition_point(|range| range.end <= first);
-        for range in self.ranges[next..].iter().take_while(|range| range.start < end) {
-            let cluster = sb.cluster_size();
-            let blocks = BlockRange::new(range.start.max(first).0 - first.0, range.end.min(end).0 - first.0);
-            let clusters = cluster.around(blocks);
-            set_bits(
-                &mut bitmap,
-                (clusters.start >> cluster.log2()) as u32,
-                (clusters.end >> cluster.log2()) as u32,
-            );
-        }
+        mark(&mut bitmap, sb, group, self.ranges[next..].iter());
         set_bits(&mut bitmap, sb.group_clusters(group), sb.block_size().bytes() * 8);
         bitmap
     }
+
+    /// Marks in a group's bitmap what belongs to the volume's own files. Returns whether there is any.
+    pub(crate) fn mark_private(&self, bitmap: &mut [u8], sb: &Superblock, group: Group) -> bool {
+        let first = sb.group_first_block(group);
+        let next = self.private.partition_point(|owned| owned.blocks.end <= first);
+        mark(bitmap, sb, group, self.private[next..].iter().map(|owned| &owned.blocks))
+    }
+}
+
+/// Marks the clusters of ranges that end in a group or behind it, in order. Returns whether there are any.
+fn mark<'a>(
+    bitmap: &mut [u8],
+    sb: &Superblock,
+    group: Group,
+    ranges: impl Iterator<Item = &'a Range<VolumeBlock>>,
+) -> bool {
+    let (first, cluster) = (sb.group_first_block(group), sb.cluster_size());
+    let end = VolumeBlock(first.0 + u64::from(sb.group_blocks(group)));
+    let mut is_any = false;
+    for range in ranges.take_while(|range| range.start < end) {
+        is_any = true;
+        let blocks = BlockRange::new(range.start.max(first).0 - first.0, range.end.min(end).0 - first.0);
+        let clusters = cluster.around(blocks);
+        set_bits(bitmap, (clusters.start >> cluster.log2()) as u32, (clusters.end >> cluster.log2()) as u32);
+    }
+    is_any
 }
 
 /// Sorted, and joined where they touch.

@@ -42,15 +42,14 @@ use extant_format::{
 };
 use groups::{Groups, RUN_BYTES};
 use inodes::InodeGroups;
-use layout::Layout;
-pub(crate) use layout::overhead_blocks;
+pub(crate) use layout::{Layout, Owned, overhead_blocks};
 use parking_lot::Mutex;
 use space::Space;
 use spread::Shape;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Groups whose bitmaps and indexes stay in memory though nothing uses them.
 const GROUPS_KEPT: usize = 256;
@@ -67,6 +66,8 @@ pub(crate) struct Allocator {
 struct Shared {
     store: Arc<MetaStore>,
     layout: Layout,
+    /// Blocks that several files claim, of which none may change or free them; in order, disjoint.
+    contested: OnceLock<Vec<Range<VolumeBlock>>>,
     shape: Shape,
     space: Space,
     /// Lock order: `inodes`, `groups`, then the bitmaps' tables.
@@ -117,11 +118,11 @@ pub(crate) struct Statfs {
 
 impl Allocator {
     /// The allocator of a volume whose descriptors `store` has loaded. Reads no bitmap. `private` are the blocks of the volume's
-    /// own files, which no other may claim.
+    /// own files and of its root directory, which no other may claim.
     ///
     /// # Errors
     /// Descriptors that contradict each other.
-    pub(crate) fn new(store: Arc<MetaStore>, private: Vec<Range<VolumeBlock>>) -> Result<Self> {
+    pub(crate) fn new(store: Arc<MetaStore>, private: Vec<Owned>) -> Result<Self> {
         let sb = store.shape();
         let descriptors: Vec<GroupDescriptor> =
             (0..store.groups().count()).map(|n| store.groups().get(Group(n))).collect();
@@ -130,6 +131,7 @@ impl Allocator {
         let counts = descriptors.iter().map(|group| (group.free_inodes, group.used_dirs));
         let shared = Shared {
             layout: Layout::new(sb, &descriptors, private)?,
+            contested: OnceLock::new(),
             shape: Shape::new(sb),
             space: Space::new(free, sb.reserved_blocks().min(sb.blocks_count()) >> sb.cluster_size().log2()),
             inodes: Ranked::new(
@@ -225,7 +227,16 @@ impl Allocator {
         self.shared.shape.data_goal(self.shared.store.shape(), inode, kind)
     }
 
-    /// Checks that a run which a file claims lies in the volume and holds none of the volume's own metadata.
+    /// Trusts neither claims of `contested` blocks, which are in order and disjoint, nor the bitmaps of groups, for the reasons
+    /// given. Once, before the first allocation.
+    pub(crate) fn distrust(&self, contested: Vec<Range<VolumeBlock>>, groups: Vec<(Group, Corrupt)>) {
+        let set = self.shared.contested.set(contested);
+        assert!(set.is_ok(), "owners are looked at once");
+        groups.into_iter().for_each(|(group, why)| self.shared.set_bad(group, why.into()));
+    }
+
+    /// Checks that a run which a file claims lies in the volume, holds none of the volume's own metadata, and is known to be
+    /// claimed by no other file.
     ///
     /// # Errors
     /// Names the place that makes the claim.
@@ -236,11 +247,33 @@ impl Allocator {
             && run.start.0.checked_add(run.blocks).is_some_and(|end| end <= sb.blocks_count());
         // Its clusters are freed with it.
         let clusters = run.clusters(sb.cluster_size());
-        if inside && !self.shared.layout.overlaps(clusters.start, clusters.blocks) {
+        let contested = self.shared.contested.get().map_or(&[][..], Vec::as_slice);
+        let next = contested.partition_point(|range| range.end <= clusters.start);
+        if contested
+            .get(next)
+            .is_some_and(|range| inside && range.start.0 < clusters.start.0 + clusters.blocks)
+        {
+            let rule = "the blocks of one file; run e2fsck";
+            return Err(Corrupt::field(place, "block", run.start.0, rule).into());
+        }
+        if inside && !self.shared.layout.overlaps(clusters.start, clusters.blocks, claimant(place)) {
             return Ok(());
         }
-        let rule = "blocks of the volume that hold none of its own metadata";
+        let rule =
+            "blocks of the volume that hold neither its own metadata nor its root directory or own files";
         Err(Corrupt::field(place, "block", run.start.0, rule).into())
+    }
+}
+
+/// The inode that claims blocks at a place.
+fn claimant(place: Place) -> Option<InodeNumber> {
+    match place {
+        Place::Inode(inode)
+        | Place::DirectoryBlock(inode, _)
+        | Place::ExtentNode(inode, _)
+        | Place::IndirectBlock(inode, _)
+        | Place::Quota(inode, _) => Some(inode),
+        _ => None,
     }
 }
 

@@ -13,7 +13,8 @@ use extant_format::{
 };
 use std::sync::Arc;
 
-/// Where `i_generation` lies in a record.
+/// Where `i_links_count` and `i_generation` lie in a record.
+const LINKS_AT: usize = 0x1a;
 const GENERATION_AT: usize = 0x64;
 
 /// An inode number taken in memory. Dropped without [`Allocator::log_inode`] it is free again.
@@ -99,20 +100,28 @@ impl NewInode {
     /// last owner, or where that is not in memory the one that its record has.
     pub(crate) fn generation(&self, last: Option<u32>) -> u32 {
         let shared = &self.taken.shared;
-        let before = last.unwrap_or_else(|| match &self.table {
-            Table::Read(block) => self.recorded_generation(block),
-            Table::Fresh(home) => {
-                let fresh = shared.fresh_tables.lock();
-                let made = fresh.get(&home.0).and_then(|entry| entry.made.as_ref());
-                made.map_or(0, |block| self.recorded_generation(block))
-            }
+        let before = last.unwrap_or_else(|| {
+            self.recorded(|record| record[GENERATION_AT..].first_chunk().copied())
+                .map_or(0, u32::from_le_bytes)
         });
         ChecksumSeed::from_uuid(&shared.sb().uuid()).for_inode(self.number, before).0
     }
 
-    fn recorded_generation(&self, table: &MetaBlock) -> u32 {
-        let bytes = table.bytes();
-        bytes[self.at + GENERATION_AT..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+    /// The links that the record of the number's last owner has, or 0 without one.
+    pub(crate) fn recorded_links(&self) -> u16 {
+        self.recorded(|record| record[LINKS_AT..].first_chunk().copied()).map_or(0, u16::from_le_bytes)
+    }
+
+    /// Looks at the record of the number's last owner in its table, if there is one.
+    fn recorded<T>(&self, look: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
+        match &self.table {
+            Table::Read(block) => look(&block.bytes()[self.at..]),
+            Table::Fresh(home) => {
+                let fresh = self.taken.shared.fresh_tables.lock();
+                let made = fresh.get(&home.0)?.made.as_ref()?;
+                look(&made.bytes()[self.at..])
+            }
+        }
     }
 
     /// Credits of [`Allocator::log_inode`]: inode bitmap, descriptor, the block bitmap if it was never written, and the block
@@ -166,6 +175,14 @@ impl Allocator {
                 }
             }
         }
+    }
+
+    /// Never gives this number again, which is in use for the reason `why`, whatever the bitmap says. Its group stays loaded.
+    pub(crate) fn lose_inode(&self, mut new: NewInode, why: Error) {
+        new.taken.logged = true;
+        self.shared.inodes.lock().lose();
+        self.shared.unusable.lock().inodes.get_or_insert_with(|| why.clone());
+        self.shared.keep_problem(why);
     }
 
     /// Logs a new inode under the handle that gives it its name or puts it on the orphan list: bit and counts.

@@ -89,7 +89,8 @@ impl Bed {
         let disk = cache.attach(device);
         let journal = Journal::new(rt, store.clone(), &disk, None, Tid::first(1), options);
         let errors = Errors::new(ErrorPolicy::Continue);
-        let (writer, _) = Writer::new(rt, store, journal, &disk, &[], Some(NOW), errors).await.unwrap();
+        let (writer, _) =
+            Writer::new(rt, store, journal, &disk, vec![], &[], Some(NOW), errors).await.unwrap();
         let files = Files::new(&writer, &disk);
         Self { rt: rt.clone(), cache, writer, files }
     }

@@ -1,11 +1,11 @@
 //! The inodes that are in memory, by number.
 
 use crate::Result;
-use crate::alloc::{Allocator, LoggedInode, NewInode};
-use crate::journal::Handle;
+use crate::alloc::{Allocator, LoggedInode, NewInode, Parent, Wanted};
+use crate::journal::{Handle, Journal};
 use crate::meta::{InodeCell, MetaKind, MetaStore, Tid};
 use extant_cache::accounts::{Account, Shrink};
-use extant_format::{Corrupt, Inode, InodeFlags, InodeNumber, Place, VolumeBlock, inode_offset};
+use extant_format::{Corrupt, GroupFlags, Inode, InodeFlags, InodeNumber, Place, VolumeBlock, inode_offset};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 use std::collections::{HashMap, VecDeque};
@@ -110,7 +110,13 @@ impl Inodes {
         if self.store().shape().is_own_inode(number) {
             return Err(Corrupt::field(place, "inode", number.0.into(), "none of the volume's own").into());
         }
-        let cell = self.get(number).await?;
+        let cell = match self.cached(number) {
+            Some(cell) => cell,
+            None => {
+                self.check_was_used(number, place)?;
+                self.get(number).await?
+            }
+        };
         if cell.read(|inode| inode.flags().contains(InodeFlags::EA_INODE)) {
             let rule = "none that holds a value of an attribute";
             return Err(Corrupt::field(place, "inode", number.0.into(), rule).into());
@@ -119,6 +125,56 @@ impl Inodes {
             return Ok(cell);
         }
         Err(Corrupt::field(place, "inode", number.0.into(), "one that is in use").into())
+    }
+
+    /// Fails for an inode behind the mark of those that were ever in use (`bg_itable_unused`): its table holds anything there.
+    fn check_was_used(&self, number: InodeNumber, place: Place) -> Result<()> {
+        let sb = self.store().shape();
+        let Some((group, index)) = sb.locate_inode(number).filter(|_| sb.has_group_csum()) else {
+            return Ok(());
+        };
+        let descriptor = self.store().groups().get(group);
+        let used = sb.inodes_per_group().saturating_sub(descriptor.unused_inodes);
+        match descriptor.flags.contains(GroupFlags::INODE_UNINIT) || index >= used {
+            true => Err(Corrupt::field(place, "inode", number.0.into(), "one that is in use").into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes a free number for a new inode. One whose record has links is in use whatever the bitmap says, and is passed over; the
+    /// damage is kept.
+    ///
+    /// # Errors
+    /// As [`Allocator::inode_waiting`].
+    pub(crate) async fn take_number(
+        &self,
+        allocator: &Allocator,
+        journal: &Journal,
+        wanted: Wanted,
+        parent: Parent,
+    ) -> Result<NewInode> {
+        loop {
+            let new = allocator.inode_waiting(journal, wanted, parent).await?;
+            match self.links_of(&new) {
+                0 => return Ok(new),
+                links => {
+                    let rule = "0, for the bitmap says that the inode is free; run e2fsck";
+                    let place = Place::Inode(new.number());
+                    let corrupt = Corrupt::field(place, "i_links_count", links.into(), rule);
+                    allocator.lose_inode(new, corrupt.into());
+                }
+            }
+        }
+    }
+
+    /// The links of the last inode that had the number of a new one: 0, unless the bitmap is wrong.
+    fn links_of(&self, new: &NewInode) -> u16 {
+        // Under the lock: an inode without a cell is in its table as it was changed last.
+        let shard = self.shard(new.number()).lock();
+        match shard.cells.get(&new.number().0) {
+            Some(cell) => cell.read(Inode::links),
+            None => new.recorded_links(),
+        }
     }
 
     /// The generation of a new inode: another than that of the number's last owner, which the running transaction may have

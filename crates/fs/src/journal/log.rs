@@ -14,7 +14,6 @@ use extant_format::jbd2::{
 use extant_format::{Corrupt, Place, VolumeBlock};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// The error number that Linux leaves in the superblock of a journal that gave up (asm-generic/errno-base.h).
@@ -57,11 +56,6 @@ impl LogMap {
         let at = self.runs.partition_point(|run| run.0 <= u64::from(n)) - 1;
         let (logical, _, len) = self.runs[at];
         Ok((place, u64::from(blocks).min(logical + len - u64::from(n)) as u32))
-    }
-
-    /// The journal's blocks on the volume.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = Range<VolumeBlock>> {
-        self.runs.iter().map(|&(_, first, len)| first..VolumeBlock(first.0 + len))
     }
 
     /// Whether a block of the volume belongs to the journal.

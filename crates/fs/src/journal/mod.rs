@@ -42,7 +42,6 @@ use parking_lot::Mutex;
 use relay::{EVERY_END, Relay};
 use state::{Admission, Running, State};
 use std::future::{Future, poll_fn};
-use std::ops::Range;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -145,11 +144,6 @@ impl Journal {
             background::spawn(&inner, interval);
         }
         Self { inner }
-    }
-
-    /// Where the log lies on the volume; nothing without a journal.
-    pub(crate) fn blocks(&self) -> Vec<Range<VolumeBlock>> {
-        self.inner.log.as_ref().map_or_else(Vec::new, |log| log.map.blocks().collect())
     }
 
     /// Sets the listener for durable transactions; once, by the allocator.

@@ -5,6 +5,7 @@
 //! [`Volume`](crate::Volume) above them.
 
 mod backups;
+mod blocks;
 mod features;
 mod pieces;
 mod problems;
@@ -213,6 +214,11 @@ impl View {
     /// Problems met so far that did not stop an operation; each once.
     pub(crate) fn problems(&self) -> Problems {
         self.inner.problems.lock().clone()
+    }
+
+    /// Whether what is readable around damage is read.
+    pub(crate) fn reads_on(&self) -> bool {
+        self.inner.damage == Damage::Report
     }
 
     /// Fails or keeps a problem, as [`OpenOptions::damage`] says.

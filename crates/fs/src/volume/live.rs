@@ -6,6 +6,7 @@ use crate::file::finish_shrink;
 use crate::meta::InodeCell;
 use crate::names::Namespace;
 use crate::{Error, Result};
+use extant_format::{Corrupt, FileKind, Place};
 use std::sync::Arc;
 
 /// Sizes of a volume, and its free space, in blocks and inodes.
@@ -64,9 +65,15 @@ impl Volume {
         let writer = &*namespace.writer;
         let mut finished = 0;
         for cell in orphans {
-            let done = match cell.is_live() {
-                true => finish_shrink(writer, &cell).await,
-                false => {
+            let (is_live, kind) = (cell.is_live(), cell.read(|inode| (inode.kind(), inode.mode())));
+            let done = match (is_live, kind) {
+                (true, (Some(FileKind::Regular), _)) => finish_shrink(writer, &cell).await,
+                // Directories, whose names lie in all of their blocks, are never cut.
+                (true, (_, mode)) => {
+                    let rule = "that of a regular file, for the inode is to be cut to its size (orphan)";
+                    Err(Corrupt::field(Place::Inode(cell.number()), "i_mode", mode.into(), rule).into())
+                }
+                (false, _) => {
                     namespace.delete_unused(&cell).await;
                     Ok(())
                 }

@@ -4,6 +4,8 @@ mod live;
 mod mmp;
 mod mount;
 mod orphans;
+mod own_blocks;
+mod owners;
 mod read;
 mod recover;
 #[cfg(test)]
@@ -21,11 +23,11 @@ use extant_format::{Incompat, InodeNumber};
 use futures_util::future::BoxFuture;
 pub use live::Space;
 pub use mount::WriteOptions;
-#[cfg(test)]
-pub(crate) use orphans::orphan_file_blocks;
 pub use recover::recover;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+#[cfg(test)]
+pub(crate) use {orphans::orphan_file_blocks, own_blocks::own_blocks};
 
 /// An open volume. Cheap to clone.
 #[derive(Clone, Debug)]

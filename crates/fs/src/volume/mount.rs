@@ -2,6 +2,8 @@
 
 use super::mmp::Protection;
 use super::orphans::orphan_file_blocks;
+use super::own_blocks::own_blocks;
+use super::owners::{self, Findings};
 use super::{OpenOptions, Volume};
 use crate::file::Files;
 use crate::journal::{Journal, JournalOptions, LOG_BLOCKS_MIN, LogDevice};
@@ -219,10 +221,13 @@ impl Volume {
         };
         // A volume that is refused is not marked as in use before.
         raw.root().await?;
+        let own = Box::pin(own_blocks(&raw)).await?;
+        let Findings { contested, distrusted } = Box::pin(owners::look(&raw, &own)).await?;
         let orphan_file = orphan_file_blocks(&raw).await?;
         let errors = Errors::new(options.errors.unwrap_or(ErrorPolicy::of(&sb)));
         let (writer, orphans) =
-            Writer::new(rt, store, journal, disk, &orphan_file, options.fixed_time, errors).await?;
+            Writer::new(rt, store, journal, disk, own, &orphan_file, options.fixed_time, errors).await?;
+        writer.alloc.distrust(contested, distrusted);
         let namespace = Namespace::new(&writer, Files::new(&writer, disk), disk);
         if let Some(quotas) = Quotas::load(&raw, &writer).await? {
             namespace.keep_quotas(&quotas);

@@ -1,13 +1,15 @@
 //! Reading a volume. One that is open for writing is read as it was changed last.
 
 use super::Volume;
+use crate::alloc::Layout;
 use crate::names::{Want, check_stored};
 use crate::{
     Attribute, Caller, DirItem, DirReader, Dump, File, FileOptions, FileStream, Follow, Result, Runs, Walk,
     WalkOptions,
 };
 use extant_block::Device;
-use extant_format::{FileKind, Group, GroupDescriptor, Inode, InodeNumber, Superblock};
+use extant_format::{FileKind, Group, GroupDescriptor, Inode, InodeNumber, Superblock, VolumeBlock};
+use std::ops::Range;
 use std::sync::Arc;
 
 impl Volume {
@@ -57,6 +59,29 @@ impl Volume {
     /// must have a map.
     pub fn mapped_runs(&self, inode: &Inode) -> Runs {
         self.view.mapped_runs(inode)
+    }
+
+    /// The blocks that an inode's map has: those of its contents, whatever the inode's size, and the nodes of the map. The inode
+    /// must have a map, or its contents in itself.
+    ///
+    /// # Errors
+    /// A damaged map.
+    pub async fn blocks_of(&self, inode: &Inode) -> Result<Vec<Range<VolumeBlock>>> {
+        self.view.blocks_of(inode).await
+    }
+
+    /// The blocks of the volume's own structures, in order: superblocks, group descriptors, bitmaps and inode tables, and what is
+    /// reserved for more descriptors.
+    ///
+    /// # Errors
+    /// A damaged descriptor; bitmaps or tables that share blocks.
+    pub async fn own_structures(&self) -> Result<Vec<Range<VolumeBlock>>> {
+        let sb = self.superblock();
+        let mut descriptors = Vec::with_capacity(sb.group_count() as usize);
+        for group in (0..sb.group_count()).map(Group) {
+            descriptors.push(self.view.group(group).await?);
+        }
+        Ok(Layout::new(sb, &descriptors, Vec::new())?.into_ranges())
     }
 
     /// Begins to read a directory.

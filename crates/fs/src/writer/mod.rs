@@ -4,7 +4,7 @@ mod errors;
 mod guard;
 mod shared_xattrs;
 
-use crate::alloc::Allocator;
+use crate::alloc::{Allocator, Owned};
 use crate::inode::{Clock, Inodes, Orphans};
 use crate::journal::Journal;
 use crate::meta::{InodeCell, MetaStore};
@@ -50,7 +50,8 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// The parts over a store, its journal and the cache of its device, and the orphans that the volume was left with: the
-    /// caller finishes them before it hands the volume out. `orphan_file` gives the blocks of the orphan file, in order;
+    /// caller finishes them before it hands the volume out. `own` are the blocks of the volume's own files and of its root
+    /// directory; `orphan_file` gives the blocks of the orphan file, in order;
     /// `fixed_time` is every time stamp, in seconds since 1970.
     ///
     /// # Errors
@@ -60,13 +61,12 @@ impl Writer {
         store: Arc<MetaStore>,
         journal: Journal,
         disk: &Disk,
+        own: Vec<Owned>,
         orphan_file: &[VolumeBlock],
         fixed_time: Option<i64>,
         errors: Errors,
     ) -> Result<(Arc<Self>, Vec<Arc<InodeCell>>)> {
-        let mut private = journal.blocks();
-        private.extend(orphan_file.iter().map(|&at| at..VolumeBlock(at.0 + 1)));
-        let alloc = Allocator::new(store.clone(), private)?;
+        let alloc = Allocator::new(store.clone(), own)?;
         alloc.charge_to(disk);
         journal.set_listener(Arc::new(alloc.clone()));
         let inodes = Inodes::new(store.clone(), INODES_KEPT);

@@ -212,7 +212,7 @@ impl Spare {
         let mut reservation = writer.alloc.reserve_waiting(&writer.journal, clusters, 1, privilege).await?;
         let group = sb.locate_inode(owner.number()).map_or_else(Default::default, |(group, _)| group);
         let near = Parent { inode: owner.number(), group, last: None };
-        let inode = writer.alloc.inode_waiting(&writer.journal, Wanted::File, near).await?;
+        let inode = writer.inodes.take_number(&writer.alloc, &writer.journal, Wanted::File, near).await?;
         let mut goal = writer.alloc.data_goal(inode.number(), Some(FileKind::Regular));
         let (mut pieces, mut left) = (Vec::<Allocated>::new(), clusters);
         while left > 0 {
