@@ -3,8 +3,9 @@
 //! [`look`] reads and decides; nothing has changed when it stops for a block that is not in memory. The entry
 //! it found, or the place for a new name, is then changed in blocks that are all held, which cannot fail.
 
+use super::check::check_leaf;
 use super::index::NameIndex;
-use super::leaf::{Entry, RawEntry};
+use super::leaf::{Entry, RawEntry, Scan};
 use super::shape::{Blocks, BlocksMut, Form, Shape, Stop};
 use super::tree::{Path, held};
 use crate::Error;
@@ -64,15 +65,18 @@ pub(crate) fn look(
     name: &[u8],
     index: Option<&NameIndex>,
 ) -> Result<Looked, Stop> {
+    if shape.has_nodes && (name == b"." || name == b"..") {
+        return dots(shape, blocks, name);
+    }
     if shape.tree {
-        if name == b"." || name == b".." {
-            return dots(shape, blocks, name);
-        }
         return look_in_tree(shape, blocks, name);
     }
     let need = dirent_bytes(name.len());
     let scan = |at: FileBlock| {
         let bytes = blocks.get(at)?;
+        if shape.is_node(at, &bytes) {
+            return Ok(Scan::NOTHING);
+        }
         shape.checked(at, &bytes, shape.leaf.scan(&bytes, name, need))
     };
     if let Some(index) = index {
@@ -136,6 +140,7 @@ fn look_in_tree(shape: &Shape, blocks: &impl Blocks, name: &[u8]) -> Result<Look
         if let Some(entry) = scan.entry {
             return Ok(Looked::Found(Found { block: path.leaf, entry }));
         }
+        check_leaf(shape, blocks, path.leaf, path.version, path.hashes())?;
         room = room.or(scan.room.map(|at| Gap::Room { block: path.leaf, at }));
         if path.next(shape, blocks, Some(hash))?.is_none() {
             let split = || match first.new_nodes(shape) {
@@ -220,6 +225,8 @@ pub(crate) fn insert(
             });
             blocks.create(low, Form::Leaf, |bytes| bytes.copy_from_slice(&halves.low));
             blocks.create(high, Form::Leaf, |bytes| bytes.copy_from_slice(&halves.high));
+            blocks.set_sound(low, Form::Leaf);
+            blocks.set_sound(high, Form::Leaf);
             Ok(true)
         }
         Gap::Split { path, .. } => {
@@ -228,6 +235,7 @@ pub(crate) fn insert(
             drop(bytes);
             let high = FileBlock(shape.blocks);
             blocks.create(high, Form::Leaf, |bytes| bytes.copy_from_slice(&halves.high));
+            blocks.set_sound(high, Form::Leaf);
             blocks.edit(path.leaf, Form::Leaf, |bytes| bytes.copy_from_slice(&halves.low));
             path.add_leaf(shape, blocks, FileBlock(high.0 + 1), halves.hash, high);
             Ok(false)
@@ -297,7 +305,7 @@ pub(crate) fn parent(shape: &Shape, blocks: &impl Blocks) -> Result<InodeNumber,
 
 /// Makes `..` name another directory. The first block must have been looked at.
 pub(crate) fn set_parent(shape: &Shape, blocks: &mut impl BlocksMut, parent: InodeNumber) {
-    if shape.tree {
+    if shape.has_nodes {
         blocks.edit(FileBlock(0), Form::Node, |bytes| set_dotdot(bytes, parent));
         return;
     }
@@ -312,10 +320,9 @@ pub(crate) fn set_parent(shape: &Shape, blocks: &mut impl BlocksMut, parent: Ino
 
 /// Whether a directory has no names but `.` and `..`. Nodes of a tree, which look like a deleted entry, have none.
 pub(crate) fn is_empty(shape: &Shape, blocks: &impl Blocks) -> Result<bool, Stop> {
-    let first = u32::from(shape.tree);
-    for at in (first..shape.blocks).map(FileBlock) {
+    for at in (0..shape.blocks).map(FileBlock) {
         let bytes = blocks.get(at)?;
-        if shape.tree && is_node(&bytes) {
+        if shape.is_node(at, &bytes) {
             continue;
         }
         if !shape.checked(at, &bytes, shape.leaf.is_empty(&bytes))? {
@@ -333,6 +340,11 @@ pub(super) fn is_node(bytes: &[u8]) -> bool {
 
 /// The names of a block in the order they lie in it.
 pub(crate) fn names<'a>(shape: &Shape, at: FileBlock, bytes: &'a [u8]) -> Result<Vec<RawEntry<'a>>, Stop> {
+    if shape.is_node(at, bytes) {
+        // A root has those of `.` and `..`, whose records fill the block.
+        let dots = shape.leaf.inline().entries(bytes).take(2).filter(|_| at.0 == 0).collect();
+        return shape.checked(at, bytes, dots);
+    }
     let list: Result<Vec<_>, _> = shape.leaf.entries(bytes).collect();
     let mut list = shape.checked(at, bytes, list)?;
     list.retain(|entry| !entry.is_free());

@@ -1,5 +1,7 @@
 //! Finding a name by its hash.
 
+use super::check::TreeCheck;
+use super::shape::{Blocks, Shape, Stop};
 use crate::map::Mapper;
 use crate::view::View;
 use crate::{BlockRef, Error, Result, RunState};
@@ -7,6 +9,7 @@ use extant_format::{
     CharSign, Compat, Corrupt, DxEntries, DxNode, DxRoot, FileBlock, HtreeContext, Incompat, Inode,
     InodeFlags, InodeNumber, NameHash, Place, hash_name, verify_dx_checksum,
 };
+use std::collections::BTreeMap;
 
 /// One node on the way down, and which of its entries was followed.
 struct Step {
@@ -22,6 +25,18 @@ impl Step {
         } else {
             DxNode::parse(&self.block, &self.context).map(|node| node.entries)
         }
+    }
+}
+
+/// Blocks of a directory for the next step of a check.
+#[derive(Default)]
+struct Loaded(BTreeMap<FileBlock, BlockRef>);
+
+impl Blocks for Loaded {
+    type Bytes = BlockRef;
+
+    fn get(&self, at: FileBlock) -> std::result::Result<BlockRef, Stop> {
+        self.0.get(&at).cloned().ok_or(Stop::Missing(at))
     }
 }
 
@@ -55,6 +70,16 @@ impl View {
         let mut mapper = Mapper::default();
         let root = self.step(&mut mapper, dir, FileBlock(0)).await?;
         let info = DxRoot::parse(&root.block, &root.context)?.info;
+        if info.dir != dir.number {
+            let rule = "the directory's own";
+            return Err(Corrupt::field(
+                Place::HtreeNode(dir.number, FileBlock(0)),
+                "inode of `.`",
+                info.dir.0.into(),
+                rule,
+            )
+            .into());
+        }
         let sign = if sb.unsigned_dir_hash() { CharSign::Unsigned } else { CharSign::Signed };
         let Some(hash) = hash_name(info.hash_version, sign, &sb.hash_seed(), name) else { return Ok(None) };
 
@@ -142,6 +167,27 @@ impl View {
             self.note_checksum(|| verify_dx_checksum(&block, &context, dir.checksum_seed(seed)))?;
         }
         Ok(Step { context, block, index: 0 })
+    }
+
+    /// Checks that every name of a directory with a hash tree lies where its hash leads. Other directories have no such rule.
+    pub(crate) async fn check_names(&self, dir: &Inode) -> Result<()> {
+        let shape = Shape::new(dir, self.superblock());
+        if !shape.tree {
+            return Ok(());
+        }
+        let (mut mapper, mut blocks, mut check) =
+            (Mapper::default(), Loaded::default(), TreeCheck::default());
+        loop {
+            match check.step(&shape, &blocks) {
+                Ok(true) => blocks.0.retain(|at, _| at.0 == 0),
+                Ok(false) => return Ok(()),
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::Missing(at)) => {
+                    let block = self.dir_block(&mut mapper, dir, at).await?;
+                    blocks.0.insert(at, block);
+                }
+            }
+        }
     }
 
     pub(super) async fn dir_block(

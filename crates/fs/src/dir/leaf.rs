@@ -41,6 +41,11 @@ pub(crate) struct Scan {
     pub(crate) most_room: u32,
 }
 
+impl Scan {
+    /// Of a block that has neither the name nor room.
+    pub(crate) const NOTHING: Self = Self { entry: None, room: None, most_room: 0 };
+}
+
 /// A block breaks the rules of entries; [`LeafFormat::diagnose`] says which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Damaged;
@@ -137,7 +142,7 @@ impl LeafFormat {
     /// Looks for `name`, and for room for an entry of `need` bytes.
     pub(crate) fn scan(&self, block: &[u8], name: &[u8], need: usize) -> Result<Scan, Damaged> {
         let (mut at, end) = (0, self.end(block));
-        let mut found = Scan { entry: None, room: None, most_room: 0 };
+        let mut found = Scan::NOTHING;
         let mut previous = None;
         while at < end {
             let entry = self.entry(block, at, end)?;

@@ -1,5 +1,6 @@
 //! Directories.
 
+pub(crate) mod check;
 pub(crate) mod cookie;
 pub(crate) mod edit;
 mod htree;
@@ -49,6 +50,12 @@ pub struct DirReader {
     /// Met behind a part that is lost, and not given out yet.
     held: Option<Result<Option<Vec<DirItem>>>>,
     blocks_read: u64,
+    /// Blocks of the directory, as its size has them.
+    blocks: u64,
+    /// These were read: what follows is mapped behind the directory's size.
+    is_behind: bool,
+    /// What `..` names, once that was read.
+    parent: Option<InodeNumber>,
 }
 
 impl View {
@@ -57,11 +64,22 @@ impl View {
         if dir.kind() != Some(FileKind::Directory) {
             return Err(Error::NotADirectory(format!("inode {}", dir.number)));
         }
+        let (sb, mut parent) = (self.superblock(), None);
         let inline = match dir.flags().contains(InodeFlags::INLINE_DATA) {
-            true => Some(self.inline_items(dir)?),
+            true => {
+                match check::inline_parent(dir, sb) {
+                    Ok(found) => parent = Some(found),
+                    Err(corrupt) => self.note(Err(corrupt))?,
+                }
+                Some(self.inline_items(dir)?)
+            }
             false => None,
         };
-        let blocks = if inline.is_some() { 0 } else { self.superblock().block_size().blocks_for(dir.size()) };
+        // One that was removed while in use has none.
+        if inline.is_none() && dir.links() > 0 {
+            self.note(check::size_in_blocks(dir, sb).map(drop))?;
+        }
+        let blocks = if inline.is_some() { 0 } else { sb.block_size().blocks_for(dir.size()) };
         Ok(DirReader {
             view: self.clone(),
             dir: dir.clone(),
@@ -70,6 +88,9 @@ impl View {
             inline,
             held: None,
             blocks_read: 0,
+            blocks,
+            is_behind: false,
+            parent,
         })
     }
 
@@ -115,10 +136,14 @@ impl View {
             return if name == b"." { Ok(Some(dir.number)) } else { self.parent(dir).await.map(Some) };
         }
         // An encrypted directory's tree is ordered by names as they are stored, not as they are shown.
+        let mut is_missed = false;
         if !dir.flags().contains(InodeFlags::ENCRYPT)
             && let Some(found) = self.lookup_indexed(dir, name).await?
         {
-            return Ok(found);
+            if found.is_some() || !self.reports_damage() {
+                return Ok(found);
+            }
+            is_missed = true;
         }
         let mut reader = self.read_dir(dir).await?;
         let mut lost = None;
@@ -127,6 +152,11 @@ impl View {
                 Ok(Some(items)) => {
                     if let Some(item) = items.into_iter().find(|item| item.name == name) {
                         lost.map_or(Ok(()), |lost| self.note_error(lost))?;
+                        if is_missed {
+                            let place = Place::HtreeNode(dir.number, FileBlock(0));
+                            let rule = "0: their hashes lead to them";
+                            self.note(Err(Corrupt::field(place, "names that the tree misses", 1, rule)))?;
+                        }
                         return Ok(Some(item.inode));
                     }
                 }
@@ -237,9 +267,30 @@ impl DirReader {
         &self.dir
     }
 
+    fn is_inline(&self) -> bool {
+        self.dir.flags().contains(InodeFlags::INLINE_DATA)
+    }
+
     /// Blocks of the volume read so far.
     pub fn blocks_read(&self) -> u64 {
         self.blocks_read
+    }
+
+    /// The directory that `..` names, if that was read, which it is before the first name.
+    pub fn parent(&self) -> Option<InodeNumber> {
+        self.parent
+    }
+
+    /// Notes blocks that are mapped behind the directory's size. Returns whether there may be names in them.
+    fn meet_behind(&self, run: &Run) -> Result<bool> {
+        // Old kernels kept some for the directory's growth.
+        let kept = u64::from(self.view.superblock().raw().s_prealloc_dir_blocks);
+        // While a volume is changed, the map may be newer than the inode that is read by.
+        if self.view.is_live() || self.dir.links() == 0 || run.logical + run.blocks <= self.blocks + kept {
+            return Ok(false);
+        }
+        self.view.note(Err(check::too_short(&self.dir)))?;
+        Ok(matches!(run.state, RunState::Written(_)))
     }
 
     /// The names of the next block that has any; `None` at the end.
@@ -273,10 +324,23 @@ impl DirReader {
             let Some((logical, at, left)) = self.run.take() else {
                 let run = match self.walker.next(&self.view, &self.dir).await {
                     Ok(Some(run)) => run,
-                    Ok(None) => return Ok(None),
+                    Ok(None) => {
+                        if std::mem::replace(&mut self.is_behind, true) || self.is_inline() {
+                            return Ok(None);
+                        }
+                        self.walker = RunWalker::new(BlockRange::from_block(self.blocks));
+                        continue;
+                    }
+                    Err(unmapped) if self.is_behind => {
+                        self.view.note_error(unmapped.error)?;
+                        return Ok(None);
+                    }
                     Err(unmapped) => return Err(self.lost(unmapped)),
                 };
                 match run.state {
+                    RunState::Hole if self.is_behind => {}
+                    RunState::Written(_) | RunState::Unwritten(_)
+                        if self.is_behind && !self.meet_behind(&run)? => {}
                     RunState::Written(at) => self.run = Some((run.logical, at, run.blocks)),
                     RunState::Hole | RunState::Unwritten(_) => {
                         let place = Place::DirectoryBlock(self.dir.number, FileBlock(run.logical as u32));
@@ -300,6 +364,13 @@ impl DirReader {
                     return Err(self.lost(Unmapped { blocks, error }));
                 }
             };
+            if logical == 0 {
+                let inodes = self.view.superblock().inodes_count();
+                match check::first_entries(&block, self.dir.number, inodes) {
+                    Ok(parent) => self.parent = Some(parent),
+                    Err(corrupt) => self.view.note(Err(corrupt))?,
+                }
+            }
             let items = self.view.parse_dir_block(&self.dir, FileBlock(logical as u32), &block)?;
             if !items.is_empty() {
                 return Ok(Some(items));

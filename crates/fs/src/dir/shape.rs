@@ -1,5 +1,6 @@
 //! The geometry of a directory for finding and changing names, and the source of its blocks.
 
+use super::edit::is_node;
 use super::leaf::{Damaged, LeafFormat};
 use crate::Error;
 use extant_format::{
@@ -16,8 +17,10 @@ pub(crate) struct Shape {
     /// Blocks of the directory.
     pub(crate) blocks: u32,
     pub(crate) leaf: LeafFormat,
-    /// The directory has a hash tree (`EXT4_INDEX_FL`, and the volume has `dir_index`).
+    /// The directory has a hash tree that names are looked up by (`EXT4_INDEX_FL`, and the volume has `dir_index`).
     pub(crate) tree: bool,
+    /// It has the nodes of one, whether it is used or not: `EXT4_INDEX_FL`.
+    pub(crate) has_nodes: bool,
     /// A directory of one block may get a hash tree, of this hash.
     pub(crate) new_tree: Option<HashVersion>,
     /// Names may not be changed, for the reason given.
@@ -44,6 +47,7 @@ impl Shape {
             blocks: dir.size_in_blocks(sb).map_or(u32::MAX, |blocks| blocks.0),
             leaf: LeafFormat::of(sb),
             tree: indexable && flagged && plain,
+            has_nodes: flagged,
             new_tree: usable.filter(|_| indexable),
             frozen: if flags.contains(InodeFlags::ENCRYPT) {
                 Some("changing an encrypted directory")
@@ -71,12 +75,35 @@ impl Shape {
         large_dir: bool,
     ) -> Self {
         let (sign, hash_seed, hash_mask) = (CharSign::Signed, [1, 2, 3, 4], u32::MAX);
-        let (blocks, tree, frozen) = (1, false, None);
-        Self { dir, block_bytes, blocks, leaf, tree, new_tree, frozen, large_dir, sign, hash_seed, hash_mask }
+        let (blocks, tree, has_nodes, frozen) = (1, false, false, None);
+        Self {
+            dir,
+            block_bytes,
+            blocks,
+            leaf,
+            tree,
+            has_nodes,
+            new_tree,
+            frozen,
+            large_dir,
+            sign,
+            hash_seed,
+            hash_mask,
+        }
+    }
+
+    /// The directory has become a tree.
+    pub(crate) fn set_tree(&mut self) {
+        (self.tree, self.has_nodes) = (true, true);
     }
 
     pub(crate) fn context(&self, block: FileBlock) -> HtreeContext {
         HtreeContext { dir: self.dir, block, checksums: self.leaf.checksums, large_dir: self.large_dir }
+    }
+
+    /// Whether a block is the root or an inner node of a hash tree, which has no names but `.` and `..`.
+    pub(crate) fn is_node(&self, at: FileBlock, bytes: &[u8]) -> bool {
+        self.has_nodes && (at.0 == 0 || is_node(bytes))
     }
 
     /// Levels of inner nodes that a tree may have between root and leaves.
@@ -158,6 +185,14 @@ pub(crate) trait Blocks {
 
     /// A block, or [`Stop::Missing`]. It never waits.
     fn get(&self, at: FileBlock) -> Result<Self::Bytes, Stop>;
+
+    /// Whether a block of a tree was found to be a sound leaf or node; see [`check_leaf`](super::check::check_leaf).
+    fn is_sound(&self, _at: FileBlock, _form: Form) -> bool {
+        false
+    }
+
+    /// It is one. No change that is made here ends this.
+    fn set_sound(&self, _at: FileBlock, _form: Form) {}
 }
 
 /// The form of a directory's block, by which its checksum is written.

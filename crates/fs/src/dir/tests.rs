@@ -102,7 +102,9 @@ impl Directory {
         let planted = insert(&shape, &mut self.memory, &gap, inode, name, kind, self.index.as_mut()).unwrap();
         self.shape.blocks += new;
         assert_eq!(self.memory.blocks.len(), self.shape.blocks as usize, "as many blocks as were promised");
-        self.shape.tree |= planted;
+        if planted {
+            self.shape.set_tree();
+        }
         self.names.insert(name.to_vec(), (inode.0, kind));
         true
     }

@@ -1,5 +1,6 @@
 //! The hash tree of a directory: the way down by a hash, and the nodes' splits when a leaf is added.
 
+use super::check::HashRange;
 use super::shape::{Blocks, BlocksMut, Form, Shape, Stop};
 use extant_format::{
     Corrupt, DxEntries, DxEntriesMut, DxEntry, DxNode, DxRoot, FileBlock, HashVersion, NameHash, Place,
@@ -22,6 +23,8 @@ struct Step {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     steps: [Step; DEPTH_MAX],
+    /// The hashes below the nodes of the steps, and then of the leaf.
+    hashes: [HashRange; DEPTH_MAX + 1],
     depth: usize,
     pub(crate) leaf: FileBlock,
     pub(crate) version: HashVersion,
@@ -38,7 +41,12 @@ impl Path {
         hash: impl FnOnce(HashVersion) -> Option<NameHash>,
     ) -> Result<(Self, NameHash), Stop> {
         let bytes = blocks.get(FileBlock(0))?;
-        let root = DxRoot::open(&bytes, &shape.context(FileBlock(0)))?;
+        let context = shape.context(FileBlock(0));
+        if !blocks.is_sound(FileBlock(0), Form::Node) {
+            DxRoot::parse(&bytes, &context)?;
+            blocks.set_sound(FileBlock(0), Form::Node);
+        }
+        let root = DxRoot::open(&bytes, &context)?;
         let version = root.info.hash_version;
         let Some(hash) = hash(version) else {
             let place = Place::HtreeNode(shape.dir, FileBlock(0));
@@ -47,26 +55,54 @@ impl Path {
         };
         let mut path = Self {
             steps: [Step::default(); DEPTH_MAX],
+            hashes: [HashRange::default(); DEPTH_MAX + 1],
             depth: usize::from(root.info.levels) + 1,
             leaf: FileBlock(0),
             version,
         };
-        let child = path.enter(0, FileBlock(0), &root.entries, Some(hash));
+        let child = path.enter(shape, 0, FileBlock(0), &root.entries, Some(hash))?;
         path.descend(shape, blocks, 0, child, Some(hash))?;
         Ok((path, hash))
+    }
+
+    /// The hashes of the names that may lie in the leaf.
+    pub(crate) fn hashes(&self) -> HashRange {
+        self.hashes[self.depth]
+    }
+
+    /// The nodes that lead to the leaf, the root first.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = FileBlock> {
+        self.steps[..self.depth].iter().map(|step| step.block)
     }
 
     /// Notes the entry of a node that is followed, and gives its child.
     fn enter(
         &mut self,
+        shape: &Shape,
         level: usize,
         block: FileBlock,
         entries: &DxEntries<'_>,
         hash: Option<NameHash>,
-    ) -> FileBlock {
+    ) -> Result<FileBlock, Stop> {
+        let count = entries.count();
+        // The first entry stands for the lowest hash that leads to the node.
+        if let (Some(first), Some(last)) = (entries.get(1), entries.get(count - 1))
+            && !self.hashes[level].spans(first.hash, last.hash)
+        {
+            return Err(shape.bad_block(block, "a node whose hashes lie between those that lead to it"));
+        }
         let index = hash.map_or(0, |hash| entries.find(hash));
-        self.steps[level] = Step { block, index, count: entries.count(), limit: entries.limit() };
-        entries.get(index).expect("find gives an entry that is there").block
+        self.steps[level] = Step { block, index, count, limit: entries.limit() };
+        self.narrow(level, entries);
+        Ok(entries.get(index).expect("find gives an entry that is there").block)
+    }
+
+    /// Notes the hashes below the entry that is followed at `level`.
+    fn narrow(&mut self, level: usize, entries: &DxEntries<'_>) {
+        let (own, index) = (self.hashes[level], self.steps[level].index);
+        let low = entries.get(index).filter(|_| index > 0).map_or(own.low, |entry| entry.hash);
+        let next = entries.get(index + 1).map(|entry| entry.hash).or(own.next);
+        self.hashes[level + 1] = HashRange { low, next };
     }
 
     /// Goes down from `child`, which a node at `level` leads to.
@@ -84,8 +120,13 @@ impl Path {
             }
             if level < self.depth {
                 let bytes = blocks.get(child)?;
-                let node = DxNode::open(&bytes, &shape.context(child))?;
-                child = self.enter(level, child, &node.entries, hash);
+                let context = shape.context(child);
+                if !blocks.is_sound(child, Form::Node) {
+                    DxNode::parse(&bytes, &context)?;
+                    blocks.set_sound(child, Form::Node);
+                }
+                let node = DxNode::open(&bytes, &context)?;
+                child = self.enter(shape, level, child, &node.entries, hash)?;
             }
         }
         self.leaf = child;
@@ -116,6 +157,7 @@ impl Path {
                 return Ok(None);
             }
             self.steps[level].index += 1;
+            self.narrow(level, &entries);
             self.descend(shape, blocks, level, entry.block, None)?;
             return Ok(Some(entry.hash));
         }

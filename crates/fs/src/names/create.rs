@@ -3,7 +3,6 @@
 use super::caller::{Want, new_mode};
 use super::dir_state::state;
 use super::node::{check_new_name, default_acl, not_found, permit};
-use super::open_dir::OpenDir;
 use super::order::{Order, Rank};
 use super::{Caller, Node, SYNC_NAMES, touch};
 use crate::alloc::{Allocated, NewInode, Parent, Wanted};
@@ -168,7 +167,7 @@ impl Node {
         let (namespace, writer) = (self.namespace(), self.writer());
         let cell = self.cell();
         let names = Order::default().read(Rank::Directory, cell).await;
-        let dir = OpenDir::new(namespace, cell)?;
+        let dir = self.open_dir().await?;
         permit(writer, caller, cell, Want::CHANGE_NAMES).await?;
         dir.check_changeable()?;
         what.check_target(writer)?;
@@ -196,7 +195,7 @@ impl Node {
         namespace.delete_doomed().await;
         let cell = self.cell();
         let names = Order::default().write(Rank::Directory, cell).await;
-        let mut dir = OpenDir::new(namespace, cell)?;
+        let mut dir = self.open_dir().await?;
         permit(writer, caller, cell, Want::SEARCH).await?;
         check_new_name(name)?;
         let Err(slot) = dir.look(name).await? else { return Err(Error::Exists(quote(name))) };
@@ -305,7 +304,7 @@ impl<'a> Draft<'a> {
         let group = sb.locate_inode(parent.number()).map_or_else(Default::default, |(group, _)| group);
         let near = Parent { inode: parent.number(), group, last: state(parent).last_group };
         writer.rt.charge(Cost::BlockSearch(1));
-        let inode = writer.alloc.inode_waiting(&writer.journal, wanted, near).await?;
+        let inode = writer.inodes.take_number(&writer.alloc, &writer.journal, wanted, near).await?;
         if wanted == Wanted::File {
             state(parent).last_group = sb.locate_inode(inode.number()).map(|(group, _)| group);
         }
@@ -485,6 +484,9 @@ impl<'a> Draft<'a> {
         let now = record.stamp(writer.clock.now());
         record.set_times(now, now, now, now);
         drop(record);
+        if let (What::Directory, Some(at)) = (what, place) {
+            state(&made).set_made(parent.number(), at);
+        }
         made
     }
 }

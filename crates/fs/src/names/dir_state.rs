@@ -1,9 +1,11 @@
 //! State that is kept of a directory while its inode is in memory.
 
 use crate::dir::index::NameIndex;
+use crate::dir::shape::Form;
 use crate::inode::InodeCell;
-use extant_format::{FileBlock, Group, VolumeBlock};
+use extant_format::{FileBlock, Group, InodeNumber, VolumeBlock};
 use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// State cached for a directory while its inode is in memory. A directory's blocks never move and are never freed before
 /// the directory.
@@ -20,6 +22,35 @@ pub(crate) struct DirState {
     pub(super) last_group: Option<Group>,
     /// The inode was deleted.
     gone: bool,
+    /// What `..` names, once the directory was found to be sound.
+    pub(super) parent: Option<InodeNumber>,
+    /// How often another directory became the parent.
+    pub(super) moves: u32,
+    /// Blocks of a hash tree that were found to be sound leaves, and nodes.
+    leaves: BlockSet,
+    nodes: BlockSet,
+    /// The whole tree was.
+    pub(super) is_tree_sound: bool,
+    /// Inodes to which several names led when all names were looked at, in order. A directory gets no second name here.
+    pub(super) doubles: Option<Arc<[InodeNumber]>>,
+}
+
+/// Some blocks of a directory.
+#[derive(Debug, Default)]
+struct BlockSet(Vec<u64>);
+
+impl BlockSet {
+    fn contains(&self, at: FileBlock) -> bool {
+        self.0.get(at.0 as usize / 64).is_some_and(|word| word >> (at.0 % 64) & 1 == 1)
+    }
+
+    fn insert(&mut self, at: FileBlock) {
+        let word = at.0 as usize / 64;
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (at.0 % 64);
+    }
 }
 
 impl DirState {
@@ -29,6 +60,26 @@ impl DirState {
 
     pub(super) fn set_gone(&mut self) {
         *self = Self { gone: true, ..Self::default() };
+    }
+
+    /// The directory was made here, with one block and no names.
+    pub(super) fn set_made(&mut self, parent: InodeNumber, at: VolumeBlock) {
+        (self.parent, self.doubles) = (Some(parent), Some(Arc::default()));
+        self.learn(0, 1, at);
+    }
+
+    pub(super) fn is_sound(&self, at: FileBlock, form: Form) -> bool {
+        match form {
+            Form::Leaf => self.leaves.contains(at),
+            Form::Node => self.nodes.contains(at),
+        }
+    }
+
+    pub(super) fn set_sound(&mut self, at: FileBlock, form: Form) {
+        match form {
+            Form::Leaf => self.leaves.insert(at),
+            Form::Node => self.nodes.insert(at),
+        }
     }
 
     pub(super) fn place(&self, at: FileBlock) -> Option<VolumeBlock> {

@@ -3,7 +3,7 @@
 use super::caller::{Protection, Want, check_removal};
 use super::create::{LEAF_CREDITS, LINKS_MAX};
 use super::node::{check_new_name, not_found, permit};
-use super::open_dir::{Growth, OpenDir};
+use super::open_dir::Growth;
 use super::order::{Order, Rank};
 use super::remove::{DROP_CREDITS, drop_name};
 use super::{Caller, Node, SYNC_NAMES, touch, touch_inode};
@@ -58,7 +58,7 @@ impl Node {
         let (parent, inode) = (self.cell(), target.cell());
         let order = Order::default();
         let _names = order.write(Rank::Directory, parent).await;
-        let mut dir = OpenDir::new(namespace, parent)?;
+        let mut dir = self.open_dir().await?;
         permit(writer, caller, parent, Want::SEARCH).await?;
         check_new_name(name)?;
         let looked = dir.look(name).await?;

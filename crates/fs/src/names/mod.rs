@@ -30,6 +30,7 @@ mod order;
 mod path;
 mod remove;
 mod rename;
+mod soundness;
 mod target;
 mod walk;
 

@@ -3,6 +3,7 @@
 use super::caller::{Want, check};
 use super::open_dir::OpenDir;
 use super::order::{Order, Rank};
+use super::soundness::Way;
 use super::{Caller, Capabilities, Namespace};
 use crate::alloc::Privilege;
 use crate::dir::{Cookie, Listed};
@@ -29,6 +30,8 @@ struct Held {
     namespace: Arc<Namespace>,
     cell: Arc<InodeCell>,
     generation: u32,
+    /// Of a directory: where it was looked up.
+    way: Option<Way>,
 }
 
 /// The attributes of an inode, as in `stat`.
@@ -165,17 +168,37 @@ impl Node {
     /// that names it.
     pub(crate) fn new(namespace: &Arc<Namespace>, cell: Arc<InodeCell>) -> Self {
         cell.open();
-        Self::of_open(namespace, cell)
+        Self::of_open(namespace, cell, None)
+    }
+
+    /// As [`Self::new`], of what a name in the directory `dir` leads to.
+    fn named(namespace: &Arc<Namespace>, dir: InodeNumber, name: &[u8], cell: Arc<InodeCell>) -> Self {
+        cell.open();
+        let is_dir = cell.read(Inode::kind) == Some(FileKind::Directory);
+        let way = (is_dir && !matches!(name, b"." | b"..")).then(|| Way::new(dir, &cell));
+        Self::of_open(namespace, cell, way)
     }
 
     /// The node of an inode that has a name now; `None` if it has none, and may be deleted at this time.
     fn of_live(namespace: &Arc<Namespace>, cell: Arc<InodeCell>) -> Option<Self> {
-        cell.open_live().then(|| Self::of_open(namespace, cell))
+        cell.open_live().then(|| Self::of_open(namespace, cell, None))
     }
 
-    fn of_open(namespace: &Arc<Namespace>, cell: Arc<InodeCell>) -> Self {
+    fn of_open(namespace: &Arc<Namespace>, cell: Arc<InodeCell>, way: Option<Way>) -> Self {
         let generation = cell.read(|inode| inode.raw.i_generation.get());
-        Self { held: Arc::new(Held { namespace: namespace.clone(), cell, generation }) }
+        Self { held: Arc::new(Held { namespace: namespace.clone(), cell, generation, way }) }
+    }
+
+    /// The directory, for an operation that holds its lock.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`]; a damaged directory, or one that has another name than the one that led here.
+    pub(super) async fn open_dir(&self) -> Result<OpenDir<'_>> {
+        let dir = OpenDir::open(self.namespace(), self.cell()).await?;
+        if let Some(way) = self.held.way {
+            way.check(&dir)?;
+        }
+        Ok(dir)
     }
 
     pub(crate) fn cell(&self) -> &Arc<InodeCell> {
@@ -285,7 +308,7 @@ impl Node {
         self.check(caller, Want::SEARCH).await?;
         check_name_length(name)?;
         let names = Order::default().read(Rank::Directory, self.cell()).await;
-        let mut dir = OpenDir::new(namespace, self.cell())?;
+        let mut dir = self.open_dir().await?;
         let entry = match dir.look_cached(name)? {
             Some(entry) => entry,
             None => dir.look(name).await?.ok().map(|spot| *spot.entry()),
@@ -301,7 +324,7 @@ impl Node {
         if entry.is_some() {
             namespace.known.put(self.inode(), name, number);
         }
-        let node = Self::new(namespace, cell);
+        let node = Self::named(namespace, self.inode(), name, cell);
         // The name keeps the inode until here, the node from here on.
         drop(names);
         Ok(node)
@@ -314,7 +337,7 @@ impl Node {
     }
 
     fn lookup_known(&self, caller: &Caller, name: &[u8]) -> Option<Self> {
-        self.with_known(caller, name, |cell| Self::new(self.namespace(), cell))
+        self.with_known(caller, name, |cell| Self::named(self.namespace(), self.inode(), name, cell))
     }
 
     /// Looks at the inode of a name that is known to lead to one in memory, if no task changes the directory and the
@@ -351,9 +374,8 @@ impl Node {
     }
 
     async fn list(&self, from: Cookie, emit: &mut (dyn FnMut(Listed<'_>) -> bool + Send)) -> Result<Cookie> {
-        let namespace = self.namespace();
         let names = Order::default().read(Rank::Directory, self.cell()).await;
-        let next = OpenDir::new(namespace, self.cell())?.list(from, emit).await;
+        let next = self.open_dir().await?.list(from, emit).await;
         drop(names);
         next
     }

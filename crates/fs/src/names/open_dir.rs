@@ -92,12 +92,22 @@ impl Blocks for OpenDir<'_> {
         pins.push((at, block));
         Ok(bytes)
     }
+
+    fn is_sound(&self, at: FileBlock, form: Form) -> bool {
+        state(&self.cell).is_sound(at, form)
+    }
+
+    fn set_sound(&self, at: FileBlock, form: Form) {
+        state(&self.cell).set_sound(at, form);
+    }
 }
 
 impl<'w> OpenDir<'w> {
+    /// The directory of an inode, as it says that it is. See [`Self::open`].
+    ///
     /// # Errors
     /// The inode is not a directory.
-    pub(crate) fn new(namespace: &'w Namespace, cell: &Arc<InodeCell>) -> Result<Self> {
+    pub(super) fn new(namespace: &'w Namespace, cell: &Arc<InodeCell>) -> Result<Self> {
         let writer = &*namespace.writer;
         let (generation, shape, kind, is_inline) = cell.read(|inode| {
             let is_inline = inode.flags().contains(InodeFlags::INLINE_DATA);
@@ -122,6 +132,19 @@ impl<'w> OpenDir<'w> {
 
     pub(crate) fn cell(&self) -> &Arc<InodeCell> {
         &self.cell
+    }
+
+    pub(super) const fn namespace(&self) -> &'w Namespace {
+        self.namespace
+    }
+
+    pub(super) const fn writer(&self) -> &'w Writer {
+        self.writer
+    }
+
+    /// From here on many blocks are looked at, and few stay pinned.
+    pub(super) fn begin_scan(&mut self) {
+        self.scanning = true;
     }
 
     /// # Errors
@@ -273,6 +296,7 @@ impl<'w> OpenDir<'w> {
         if self.is_inline {
             return Ok(self.cell.read(inline::parent));
         }
+        // Its block is pinned for a change.
         self.run(|dir| edit::parent(&dir.shape, dir)).await
     }
 
@@ -329,6 +353,7 @@ impl<'w> OpenDir<'w> {
             Slot::Inline(..) => 0,
             Slot::MoveOut => 1,
         };
+        self.check_tree().await?;
         if new == 0 { Ok(Growth::NONE) } else { Box::pin(self.grow(new, privilege)).await }
     }
 
@@ -338,6 +363,9 @@ impl<'w> OpenDir<'w> {
         // Contents in the inode give way to an empty map.
         let first = if self.is_inline { 0 } else { self.shape.blocks };
         let added = BlockRange::at(first.into(), new.into());
+        if (0..new).any(|n| state(&self.cell).place(FileBlock(first + n)).is_some()) {
+            return Err(Error::unsupported("adding to a directory with preallocated blocks (dir_prealloc)"));
+        }
         let nodes = self.cell.read(|inode| node_growth(inode, sb, added));
         writer.rt.charge(Cost::BlockSearch(1));
         // The rest of the cluster that holds the last block is the directory's.
@@ -450,7 +478,8 @@ impl<'w> OpenDir<'w> {
             dir.set_size(size);
             if planted {
                 dir.raw.i_flags = (dir.flags() | InodeFlags::INDEX).bits().into();
-                self.shape.tree = true;
+                self.shape.set_tree();
+                state(&cell).is_tree_sound = true;
             }
         }
         Ok(())
@@ -504,6 +533,10 @@ impl<'w> OpenDir<'w> {
     /// Makes `..` name another directory; [`Self::parent`] was asked before.
     pub(crate) fn set_parent(&mut self, handle: &mut Handle, parent: InodeNumber) {
         let cell = self.cell.clone();
+        {
+            let mut state = state(&cell);
+            (state.parent, state.moves) = (Some(parent), state.moves.wrapping_add(1));
+        }
         if self.is_inline {
             inline::set_parent(&mut handle.inode(&cell), parent);
         } else {
@@ -610,6 +643,14 @@ impl Blocks for DirEdit<'_, '_> {
 
     fn get(&self, at: FileBlock) -> std::result::Result<BlockBytes, Stop> {
         self.dir.get(at)
+    }
+
+    fn is_sound(&self, at: FileBlock, form: Form) -> bool {
+        self.dir.is_sound(at, form)
+    }
+
+    fn set_sound(&self, at: FileBlock, form: Form) {
+        self.dir.set_sound(at, form);
     }
 }
 

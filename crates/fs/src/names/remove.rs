@@ -10,7 +10,7 @@ use crate::inode::{InodeCell, Orphan, Orphans};
 use crate::journal::{Credits, Handle};
 use crate::writer::Writer;
 use crate::{Error, Result, quote};
-use extant_format::{FileKind, InodeNumber, Place};
+use extant_format::{FileKind, Inode, InodeNumber, Place};
 use std::sync::Arc;
 
 impl Node {
@@ -37,6 +37,42 @@ impl Node {
         }
     }
 
+    /// Fails if the directory that a name leads to is damaged or has another name, under which everything in it would be gone, too.
+    /// For those who empty a directory before they remove it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Access`]; [`Error::NotADirectory`]; [`Error::Corrupt`].
+    pub async fn check_only_name(&self, caller: &Caller, name: &[u8]) -> Result<()> {
+        let check = async {
+            loop {
+                match self.check_only_name_locked(caller, name).await {
+                    Ok(()) => return Ok(()),
+                    Err(Stopped::Failed(error)) => return Err(error),
+                    Err(Stopped::Contended(cell)) => drop(cell.lock().write().await),
+                }
+            }
+        };
+        self.writer().guarded(check).await
+    }
+
+    async fn check_only_name_locked(&self, caller: &Caller, name: &[u8]) -> std::result::Result<(), Stopped> {
+        let (namespace, writer, parent) = (self.namespace(), self.writer(), self.cell());
+        let order = Order::default();
+        let _names = order.write(Rank::Directory, parent).await;
+        let mut dir = self.open_dir().await?;
+        permit(writer, caller, parent, Want::SEARCH).await?;
+        let Ok(spot) = dir.look(name).await? else { return Err(not_found(name).into()) };
+        let number = spot.entry().inode;
+        let below = writer.inodes.get_live(number, Place::Inode(parent.number())).await?;
+        if number == parent.number() || below.read(Inode::kind) != Some(FileKind::Directory) {
+            return Err(Error::NotADirectory(quote(name)).into());
+        }
+        let _below = order.follow(Rank::Directory, &below).await?;
+        OpenDir::open(namespace, &below).await?.check_lies_in(parent.number())?;
+        dir.check_named_once(number).await?;
+        Ok(())
+    }
+
     async fn remove_name(&self, caller: &Caller, name: &[u8], directory: bool) -> Result<()> {
         self.namespace().delete_doomed().await;
         let victim = loop {
@@ -60,7 +96,7 @@ impl Node {
         let (namespace, writer, parent) = (self.namespace(), self.writer(), self.cell());
         let order = Order::default();
         let _names = order.write(Rank::Directory, parent).await;
-        let mut dir = OpenDir::new(namespace, parent)?;
+        let mut dir = self.open_dir().await?;
         permit(writer, caller, parent, Want::SEARCH).await?;
         check_name_length(name)?;
         let Ok(spot) = dir.look(name).await? else { return Err(not_found(name).into()) };
@@ -74,8 +110,13 @@ impl Node {
         }
         dir.check_changeable()?;
         let inode = order.follow(Rank::of(directory), &victim).await?;
-        if directory && !Box::pin(OpenDir::new(namespace, &victim)?.is_empty()).await? {
-            return Err(Error::NotEmpty(quote(name)).into());
+        if directory {
+            let mut victim = OpenDir::open(namespace, &victim).await?;
+            victim.check_lies_in(parent.number())?;
+            if !Box::pin(victim.is_empty()).await? {
+                return Err(Error::NotEmpty(quote(name)).into());
+            }
+            dir.check_named_once(number).await?;
         }
         let credits = LEAF_CREDITS + DROP_CREDITS;
         let mut handle = writer.journal.start(Credits(credits)).await?;

@@ -2,6 +2,7 @@
 
 use super::caller::{Protection, Want, check_removal};
 use super::create::{Draft, LEAF_CREDITS, add_dir_link, drop_dir_link, links_full, new_owners};
+use super::dir_state::state;
 use super::link::same_project;
 use super::node::{check_name_length, not_found, permit};
 use super::open_dir::{Growth, OpenDir, Slot, Spot};
@@ -90,7 +91,7 @@ impl Node {
             self.write_back_replacement(name, new_dir, new_name).await?;
         }
         let (from, to) = (self.cell(), new_dir.cell());
-        let names = ((from, name), (to, new_name));
+        let names = ((self, name), (new_dir, new_name));
         let replaced = loop {
             match rename_in_order(namespace, caller, names, mode).await {
                 Ok(replaced) => break replaced,
@@ -129,7 +130,12 @@ async fn ancestors(namespace: &Namespace, dir: &Arc<InodeCell>) -> Result<Vec<In
     let mut above = Vec::new();
     let mut at = dir.clone();
     while at.number() != InodeNumber::ROOT {
-        let parent = OpenDir::new(namespace, &at)?.parent().await?;
+        // Its own lock is not held, so that its size and map may change.
+        let known = state(&at).parent;
+        let parent = match known {
+            Some(parent) => parent,
+            None => OpenDir::new(namespace, &at)?.parent().await?,
+        };
         if above.contains(&parent) || parent == dir.number() {
             let place = Place::Inode(at.number());
             return Err(Corrupt::field(place, "..", parent.0.into(), "a directory above this one").into());
@@ -141,7 +147,7 @@ async fn ancestors(namespace: &Namespace, dir: &Arc<InodeCell>) -> Result<Vec<In
 }
 
 /// A name and the directory that it is in.
-type Name<'a> = (&'a Arc<InodeCell>, &'a [u8]);
+type Name<'a> = (&'a Node, &'a [u8]);
 
 /// Takes the directories' locks and renames; gives the inode whose name is gone.
 async fn rename_in_order(
@@ -151,6 +157,7 @@ async fn rename_in_order(
     mode: RenameMode,
 ) -> std::result::Result<Option<Arc<InodeCell>>, Stopped> {
     let ((from, name), (to, new_name)) = names;
+    let (from, to) = (from.cell(), to.cell());
     let cross = !Arc::ptr_eq(from, to);
     let order = Order::default();
     let _renames = match cross {
@@ -190,15 +197,16 @@ async fn rename_in_order(
 async fn rename_locked(
     namespace: &Namespace,
     caller: &Caller,
-    ((from_cell, old), (to_cell, new)): (Name<'_>, Name<'_>),
+    ((from_node, old), (to_node, new)): (Name<'_>, Name<'_>),
     mode: RenameMode,
     (above_from, above_to): (&[InodeNumber], &[InodeNumber]),
     order: &Order,
 ) -> std::result::Result<Option<Arc<InodeCell>>, Stopped> {
     let writer = &*namespace.writer;
+    let (from_cell, to_cell) = (from_node.cell(), to_node.cell());
     let cross = !Arc::ptr_eq(from_cell, to_cell);
-    let mut from = OpenDir::new(namespace, from_cell)?;
-    let mut to = if cross { Some(OpenDir::new(namespace, to_cell)?) } else { None };
+    let mut from = from_node.open_dir().await?;
+    let mut to = if cross { Some(to_node.open_dir().await?) } else { None };
     permit(writer, caller, from_cell, Want::SEARCH).await?;
     permit(writer, caller, to_cell, Want::SEARCH).await?;
     check_name_length(old)?;
@@ -284,6 +292,12 @@ async fn rename_locked(
         Some(second) => Some(order.follow(rank(second), second).await?),
         None => None,
     };
+    for (dir, moved) in [(&from, Some(&source)), (to.as_ref().unwrap_or(&from), target.as_ref())] {
+        if let Some(moved) = moved.filter(|moved| kind_of(moved) == FileKind::Directory) {
+            OpenDir::open(namespace, moved).await?.check_lies_in(dir.cell().number())?;
+            dir.check_named_once(moved.number()).await?;
+        }
+    }
     let (source, target) = (source.clone(), target.clone());
     let moved = Move { namespace, from, to, old, new, source, source_kind, target };
     match (looked, mode) {

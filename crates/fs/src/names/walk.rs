@@ -3,6 +3,7 @@
 //! A damaged or hostile volume can lead a naive walker in circles or into far more names than it has blocks for. This one
 //! enters every directory once, goes [`DEPTH_MAX`] deep, and reads no more directory blocks than the volume has.
 
+use crate::dir::check::elsewhere;
 use crate::view::View;
 use crate::{DirItem, DirReader, Error, Result};
 use extant_format::{Corrupt, FileKind, Inode, InodeNumber, Place};
@@ -81,6 +82,8 @@ struct Level {
     /// Names before this one have been asked for.
     prefetched: usize,
     path_len: usize,
+    /// The directory in which its name lies, if that is known and `..` has not been compared with it.
+    above: Option<InodeNumber>,
     /// Read, but beyond what the batch has room for.
     pending: Option<Vec<DirItem>>,
     finished: bool,
@@ -204,12 +207,14 @@ impl Walk {
             Err(error) => self.fail(error),
             Ok(reader) => {
                 let path_len = self.path.len();
+                let above = self.stack.last().map(|level| level.reader.inode().number);
                 self.stack.push(Level {
                     reader,
                     names: Names::default(),
                     next: 0,
                     prefetched: 0,
                     path_len,
+                    above,
                     pending: None,
                     finished: false,
                 });
@@ -258,8 +263,15 @@ impl Walk {
         }
         level.names.sort();
         self.names_bytes += level.names.memory();
+        let (path_len, dir, parent) = (level.path_len, level.reader.inode().number, level.reader.parent());
+        let is_elsewhere =
+            level.above.take().is_some_and(|above| parent.is_some_and(|parent| parent != above));
+        if let Some(parent) = parent.filter(|_| is_elsewhere && !self.view.is_live()) {
+            self.path.truncate(path_len);
+            self.note(elsewhere(dir, parent));
+        }
         if !failed.is_empty() {
-            self.path.truncate(level.path_len);
+            self.path.truncate(path_len);
             failed.into_iter().for_each(|error| self.fail(error));
         }
     }

@@ -216,11 +216,6 @@ impl View {
         self.inner.problems.lock().clone()
     }
 
-    /// Whether what is readable around damage is read.
-    pub(crate) fn reads_on(&self) -> bool {
-        self.inner.damage == Damage::Report
-    }
-
     /// Fails or keeps a problem, as [`OpenOptions::damage`] says.
     pub(crate) fn note(&self, check: std::result::Result<(), Corrupt>) -> Result<()> {
         check.or_else(|corrupt| self.note_error(corrupt.into()))

@@ -84,6 +84,14 @@ impl Volume {
         Ok(Layout::new(sb, &descriptors, Vec::new())?.into_ranges())
     }
 
+    /// Checks that a look-up finds every name of a directory with a hash tree.
+    ///
+    /// # Errors
+    /// Names that lie where their hashes do not lead, and other damage of the tree.
+    pub async fn check_names(&self, dir: &Inode) -> Result<()> {
+        self.view.check_names(dir).await
+    }
+
     /// Begins to read a directory.
     ///
     /// # Errors

@@ -1,0 +1,237 @@
+//! What must hold of a directory before it is believed: its size, its first two entries, and that each name of a hash tree
+//! lies where its hash leads.
+//!
+//! A look-up through a tree sees one leaf, so a name that lies elsewhere would get a second entry. Leaves are judged once
+//! ([`Blocks::is_sound`]), since no change that is made here misplaces a name.
+
+use super::edit::is_node;
+use super::inline;
+use super::leaf::RawEntry;
+use super::shape::{Blocks, Form, Shape, Stop};
+use super::tree::Path;
+use crate::xattr::in_inode;
+use extant_format::{
+    Corrupt, DIRENT_HEADER_BYTES, DxNode, FileBlock, HashVersion, INLINE_HEAD_BYTES, Inode, InodeNumber,
+    NameHash, Place, Superblock, XattrName, decode_record_bytes, dirent_bytes,
+};
+use std::collections::BTreeSet;
+
+/// The hashes of the names that may lie in a part of a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HashRange {
+    /// The lowest one; its lowest bit says that names of this hash began in the part before.
+    pub(crate) low: u32,
+    /// The hash by which the next part is entered; `None` in the last.
+    pub(crate) next: Option<u32>,
+}
+
+impl HashRange {
+    /// Whether a name with this hash may lie here. Hashes of names are even.
+    const fn holds(self, hash: u32) -> bool {
+        let fits_end = match self.next {
+            None => true,
+            // Names of one hash may go on in the next part.
+            Some(next) => hash < next & !1 || (hash == next & !1 && next & 1 == 1),
+        };
+        hash >= self.low & !1 && fits_end
+    }
+
+    /// Whether a node with entries from hash `first` to `last` may lie here.
+    pub(crate) const fn spans(self, first: u32, last: u32) -> bool {
+        let fits_end = match self.next {
+            None => true,
+            Some(next) => last & !1 <= next & !1,
+        };
+        first & !1 >= self.low & !1 && fits_end
+    }
+}
+
+/// Checks that all names of a leaf of a tree belong there.
+pub(crate) fn check_leaf(
+    shape: &Shape,
+    blocks: &impl Blocks,
+    at: FileBlock,
+    version: HashVersion,
+    range: HashRange,
+) -> Result<(), Stop> {
+    if blocks.is_sound(at, Form::Leaf) {
+        return Ok(());
+    }
+    let bytes = blocks.get(at)?;
+    // To a reader of entries a node without a checksum looks like an empty leaf.
+    if is_node(&bytes) && DxNode::open(&bytes, &shape.context(at)).is_ok() {
+        return Err(shape.bad_block(at, "a leaf of the tree, which a node leads to"));
+    }
+    let entries: Result<Vec<RawEntry<'_>>, _> = shape.leaf.entries(&bytes).collect();
+    for entry in shape.checked(at, &bytes, entries)?.iter().filter(|entry| !entry.is_free()) {
+        let hash = shape.hash(version, entry.name).map_or(0, |hash| hash.major);
+        if !range.holds(hash) {
+            let rule = "one of those that the tree has in this block; run e2fsck -fD";
+            let place = Place::DirectoryBlock(shape.dir, at);
+            return Err(Corrupt::field(place, "hash of a name", hash.into(), rule).into());
+        }
+    }
+    blocks.set_sound(at, Form::Leaf);
+    Ok(())
+}
+
+/// A walk over the leaves of a tree that checks them all.
+#[derive(Debug, Default)]
+pub(crate) struct TreeCheck {
+    path: Option<Path>,
+    /// Nodes, and leaves that were checked.
+    seen: BTreeSet<FileBlock>,
+    /// Blocks below this were looked at for names that the tree does not lead to.
+    left_from: u32,
+}
+
+impl TreeCheck {
+    /// Checks the next leaf, or once all were the next block that the tree does not lead to. Returns whether there are more. May be
+    /// asked again when a block was missing.
+    pub(crate) fn step(&mut self, shape: &Shape, blocks: &impl Blocks) -> Result<bool, Stop> {
+        if self.left_from > 0 {
+            return self.check_left(shape, blocks);
+        }
+        let path = match self.path {
+            Some(path) => path,
+            None => Path::find(shape, blocks, |_| Some(NameHash { major: 0, minor: 0 }))?.0,
+        };
+        if self.seen.contains(&path.leaf) {
+            return Err(shape.bad_block(path.leaf, "led to once"));
+        }
+        check_leaf(shape, blocks, path.leaf, path.version, path.hashes())?;
+        let mut next = path;
+        let has_next = next.next(shape, blocks, None)?.is_some();
+        self.seen.extend(path.nodes());
+        self.seen.insert(path.leaf);
+        self.path = Some(next);
+        if !has_next {
+            self.left_from = 1;
+        }
+        Ok(has_next || self.left_from < shape.blocks)
+    }
+
+    /// Names in a block that the tree does not lead to are seen by a scan only.
+    fn check_left(&mut self, shape: &Shape, blocks: &impl Blocks) -> Result<bool, Stop> {
+        let left = (self.left_from..shape.blocks).map(FileBlock).find(|at| !self.seen.contains(at));
+        let Some(at) = left else { return Ok(false) };
+        let bytes = blocks.get(at)?;
+        if !shape.is_node(at, &bytes) && !shape.checked(at, &bytes, shape.leaf.is_empty(&bytes))? {
+            let rule = "one that the tree leads to; run e2fsck -fD";
+            let place = Place::HtreeNode(shape.dir, at);
+            return Err(Corrupt::field(place, "block", at.0.into(), rule).into());
+        }
+        self.left_from = at.0 + 1;
+        Ok(self.left_from < shape.blocks)
+    }
+}
+
+/// The directory that `..` names, of a directory whose first block begins with `.` and `..`, as trees do, too.
+pub(crate) fn first_entries(block: &[u8], dir: InodeNumber, max_inode: u32) -> Result<InodeNumber, Corrupt> {
+    let place = Place::DirectoryBlock(dir, FileBlock(0));
+    let bad = |field, value: u32, rule| Err(Corrupt::field(place, field, value.into(), rule));
+    let entry = |at: usize, name: &[u8]| {
+        let rest = block.get(at..).filter(|rest| rest.len() >= dirent_bytes(name.len()))?;
+        let inode = u32::from_le_bytes(*rest.first_chunk()?);
+        let record = decode_record_bytes(u16::from_le_bytes([rest[4], rest[5]]), block.len());
+        let fits = record.is_multiple_of(4) && dirent_bytes(name.len()) <= record && record <= rest.len();
+        let is_named = usize::from(rest[6]) == name.len() && rest[DIRENT_HEADER_BYTES..].starts_with(name);
+        (fits && is_named).then_some((inode, record))
+    };
+    let Some((own, record)) = entry(0, b".") else {
+        return bad("first entry", 0, "that of `.`");
+    };
+    if own != dir.0 {
+        return bad("inode of `.`", own, "the directory's own");
+    }
+    match entry(record, b"..") {
+        None => bad("second entry", 0, "that of `..`"),
+        Some((0, _)) => bad("inode of `..`", 0, "a directory of the volume"),
+        Some((parent, _)) if parent > max_inode => bad("inode of `..`", parent, "a directory of the volume"),
+        Some((parent, _)) => {
+            let parent = InodeNumber(parent);
+            if dir == InodeNumber::ROOT && parent != dir {
+                return bad("inode of `..`", parent.0, "2, for the directory is the root");
+            }
+            Ok(parent)
+        }
+    }
+}
+
+/// As [`first_entries`], of a directory kept in its inode, whose size is checked as well.
+pub(crate) fn inline_parent(dir: &Inode, sb: &Superblock) -> Result<InodeNumber, Corrupt> {
+    let value = in_inode(dir)?.value_range_in_inode(XattrName::INLINE_DATA).map_or(0, |range| range.len());
+    let room = (INLINE_HEAD_BYTES + value) as u64;
+    if dir.size() != room {
+        let rule = "that of the room for names in the inode";
+        return Err(Corrupt::field(Place::Inode(dir.number), "i_size", dir.size(), rule));
+    }
+    let parent = inline::parent(dir);
+    let is_root = dir.number == InodeNumber::ROOT;
+    if parent.0 == 0 || parent.0 > sb.inodes_count() || (is_root && parent != dir.number) {
+        let rule = "a directory of the volume";
+        return Err(Corrupt::field(Place::InlineData(dir.number), "..", parent.0.into(), rule));
+    }
+    Ok(parent)
+}
+
+/// The blocks of a directory, as its size has them.
+pub(crate) fn size_in_blocks(dir: &Inode, sb: &Superblock) -> Result<u32, Corrupt> {
+    let block = u64::from(sb.block_size().bytes());
+    let bad = |rule| Corrupt::field(Place::Inode(dir.number), "i_size", dir.size(), rule);
+    if dir.size() == 0 || dir.size() % block != 0 {
+        return Err(bad("a number of whole blocks, and at least one"));
+    }
+    dir.size_in_blocks(sb).map(|blocks| blocks.0).ok_or_else(|| bad("within what a map can address"))
+}
+
+/// The damage of a directory that maps blocks behind its size.
+pub(crate) fn too_short(dir: &Inode) -> Corrupt {
+    let rule = "that of all blocks that the directory maps";
+    Corrupt::field(Place::Inode(dir.number), "i_size", dir.size(), rule)
+}
+
+/// The damage of a directory that is reached through another one than `..` names.
+pub(crate) fn elsewhere(dir: InodeNumber, parent: InodeNumber) -> Corrupt {
+    let rule = "the directory of the name that leads here: one directory has two names";
+    Corrupt::field(Place::Inode(dir), "..", parent.0.into(), rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_format::{FileKind, write_dirent};
+
+    #[test]
+    fn hashes_of_a_part_begin_with_its_own_and_end_before_the_next_parts() {
+        let range = HashRange { low: 10, next: Some(20) };
+        assert!(range.holds(10) && range.holds(18) && !range.holds(8) && !range.holds(20));
+        let continued = HashRange { low: 11, next: Some(21) };
+        assert!(continued.holds(10) && continued.holds(20) && !continued.holds(22));
+        assert!(HashRange { low: 10, next: None }.holds(u32::MAX - 1));
+        assert!(range.spans(10, 20) && !range.spans(8, 12) && !range.spans(12, 22));
+    }
+
+    #[test]
+    fn a_first_block_begins_with_the_dots() {
+        let dir = InodeNumber(12);
+        let block = |own: u32, dot: &[u8], parent: u32, dotdot: &[u8]| {
+            let mut block = vec![0; 1024];
+            write_dirent(&mut block[..12], InodeNumber(own), dot, Some(FileKind::Directory));
+            write_dirent(&mut block[12..], InodeNumber(parent), dotdot, Some(FileKind::Directory));
+            first_entries(&block, dir, 100).map_err(|corrupt| corrupt.to_string())
+        };
+        assert_eq!(block(12, b".", 2, b".."), Ok(InodeNumber::ROOT));
+        for (own, dot, parent, dotdot) in [
+            (13, &b"."[..], 2, &b".."[..]),
+            (12, b"x", 2, b".."),
+            (12, b".", 2, b"xy"),
+            (12, b".", 0, b".."),
+            (12, b".", 101, b".."),
+        ] {
+            assert!(block(own, dot, parent, dotdot).is_err(), "{own} {dot:?} {parent} {dotdot:?}");
+        }
+        assert!(first_entries(&[0; 1024], dir, 100).is_err());
+        assert!(first_entries(&[], dir, 100).is_err());
+    }
+}

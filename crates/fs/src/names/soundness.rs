@@ -1,0 +1,235 @@
+//! A directory is looked at before it is believed: once, when it is first used by an operation.
+//!
+//! What a damaged volume calls a directory may be reached by two names, or in a circle; its size may leave out blocks that it
+//! maps. An operation that believed it would remove what another name holds, or map its blocks anew.
+
+use super::Namespace;
+use super::dir_state::state;
+use super::open_dir::OpenDir;
+use crate::dir::check::{TreeCheck, elsewhere, first_entries, inline_parent, size_in_blocks, too_short};
+use crate::dir::edit;
+use crate::dir::shape::Blocks;
+use crate::inode::InodeCell;
+use crate::map::change;
+use crate::map::live::Known;
+use crate::meta::PhysicalRun;
+use crate::{Error, Result};
+use extant_format::{BlockRange, Corrupt, FileBlock, InodeNumber, Place};
+use std::sync::Arc;
+
+/// Trees up to this size are looked at whole before they get a first name; of larger ones the leaf alone that gets it.
+const WHOLE_TREE_BYTES: u64 = 1 << 20;
+
+impl<'w> OpenDir<'w> {
+    /// The directory of an inode, found to be sound. The caller holds the directory's lock, or that of renames.
+    ///
+    /// # Errors
+    /// The inode is not a directory, or a damaged one.
+    pub(super) async fn open(namespace: &'w Namespace, cell: &Arc<InodeCell>) -> Result<Self> {
+        let mut dir = Self::new(namespace, cell)?;
+        // One that was removed has neither blocks nor a parent.
+        if state(cell).parent.is_none() && cell.is_live() {
+            Box::pin(dir.check()).await?;
+        }
+        Ok(dir)
+    }
+
+    async fn check(&mut self) -> Result<()> {
+        let (cell, sb) = (self.cell().clone(), self.writer().store.shape());
+        let parent = if self.is_inline {
+            cell.read(|inode| inline_parent(inode, sb))?
+        } else {
+            cell.read(|inode| size_in_blocks(inode, sb))?;
+            self.check_map().await?;
+            let first = self.run(|dir| dir.get(FileBlock(0))).await?;
+            first_entries(&first, cell.number(), sb.inodes_count())?
+        };
+        state(&cell).parent = Some(parent);
+        Ok(())
+    }
+
+    /// Checks that the directory maps the blocks of its size and no others, each to a block of its own.
+    async fn check_map(&mut self) -> Result<()> {
+        let writer = self.writer();
+        let (sb, cell, blocks) = (writer.store.shape(), self.cell().clone(), u64::from(self.shape.blocks));
+        let place = |at: u64| Place::DirectoryBlock(cell.number(), FileBlock(at as u32));
+        // Blocks that old kernels kept behind a directory for its growth.
+        let kept = u64::from(sb.raw().s_prealloc_dir_blocks);
+        let mut runs: Vec<PhysicalRun> = Vec::new();
+        let (mut at, mut looks) = (0, 0);
+        while at < BlockRange::MAP_END {
+            for (range, known) in change::look_up(&writer.store, &writer.alloc, &cell, at).await? {
+                let part = BlockRange::new(range.start.max(at), range.end);
+                if part.is_empty() {
+                    continue;
+                }
+                at = part.end;
+                match known {
+                    Known::Written(start) => {
+                        if part.end > blocks + kept {
+                            return Err(cell.read(too_short).into());
+                        }
+                        let start = start.0 + (part.start - range.start);
+                        let run = PhysicalRun::new(extant_format::VolumeBlock(start), part.len());
+                        writer.alloc.check_claim(run, place(part.start))?;
+                        state(&cell).learn(part.start as u32, part.len() as u32, run.start);
+                        runs.push(run);
+                    }
+                    _ if part.start < blocks => {
+                        let rule = "0: a directory has no holes";
+                        return Err(
+                            Corrupt::field(place(part.start), "blocks unmapped", part.len(), rule).into()
+                        );
+                    }
+                    Known::Unwritten(_) => return Err(cell.read(too_short).into()),
+                    Known::Hole | Known::Implied(_) => {}
+                }
+            }
+            looks += 1;
+            if looks > sb.blocks_count() {
+                let rule = "at most the volume's blocks";
+                return Err(
+                    Corrupt::field(Place::Inode(cell.number()), "nodes of the map", looks, rule).into()
+                );
+            }
+        }
+        runs.sort_unstable_by_key(|run| run.start);
+        match runs.windows(2).find(|pair| pair[1].start < pair[0].end()) {
+            Some([_, run]) => {
+                let rule = "a block of one place in the directory";
+                Err(Corrupt::field(Place::Inode(cell.number()), "block", run.start.0, rule).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that `..` names the directory in which the name lies that led here.
+    ///
+    /// # Errors
+    /// The directory has another name elsewhere.
+    pub(super) fn check_lies_in(&self, parent: InodeNumber) -> Result<()> {
+        let known = state(self.cell()).parent;
+        match known.filter(|known| *known != parent) {
+            Some(known) => Err(elsewhere(self.cell().number(), known).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that the inode of a directory has one name here. The names are looked at once, so that this costs as much as they
+    /// are for the first of many.
+    ///
+    /// # Errors
+    /// It has several.
+    pub(super) async fn check_named_once(&self, inode: InodeNumber) -> Result<()> {
+        let known = state(self.cell()).doubles.clone();
+        let doubles = match known {
+            Some(known) => known,
+            None => {
+                let found = Box::pin(self.doubles()).await?;
+                state(self.cell()).doubles = Some(found.clone());
+                found
+            }
+        };
+        if doubles.binary_search(&inode).is_err() {
+            return Ok(());
+        }
+        // Since then names have gone, and the number may be another inode's.
+        let now = Box::pin(self.doubles()).await?;
+        let is_double = now.binary_search(&inode).is_ok();
+        state(self.cell()).doubles = Some(now);
+        match is_double {
+            true => {
+                let rule = "1, for it is a directory";
+                Err(Corrupt::field(Place::Inode(inode), "names in its directory", 2, rule).into())
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// The inodes to which several names here lead.
+    async fn doubles(&self) -> Result<Arc<[InodeNumber]>> {
+        let mut all: Vec<InodeNumber> = Vec::new();
+        // The blocks that this holds are those of the caller's next step.
+        let mut other = Self::new(self.namespace(), self.cell())?;
+        if other.is_inline {
+            let names = other.cell().read(|inode| {
+                crate::dir::inline::names(other.shape.leaf, inode)
+                    .map(|names| names.iter().map(|(inode, ..)| *inode).collect::<Vec<_>>())
+            });
+            all = names?;
+        } else {
+            other.begin_scan();
+            for at in (0..other.shape.blocks).map(FileBlock) {
+                let found = other.run(|dir| {
+                    let bytes = dir.get(at)?;
+                    let names = edit::names(&dir.shape, at, &bytes)?;
+                    let names = names.iter().filter(|entry| entry.name != b"." && entry.name != b"..");
+                    Ok(names.map(|entry| InodeNumber(entry.inode)).collect::<Vec<_>>())
+                });
+                all.append(&mut found.await?);
+            }
+        }
+        all.sort_unstable();
+        let mut doubles: Vec<_> =
+            all.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+        doubles.dedup();
+        Ok(doubles.into())
+    }
+
+    /// Checks before a name is added to a tree that a look-up sees every name of it, if that is a matter of few blocks.
+    ///
+    /// # Errors
+    /// A name lies where its hash does not lead.
+    pub(super) async fn check_tree(&mut self) -> Result<()> {
+        if !self.shape.tree || state(self.cell()).is_tree_sound {
+            return Ok(());
+        }
+        let bytes = u64::from(self.shape.blocks) * self.shape.block_bytes as u64;
+        if bytes <= WHOLE_TREE_BYTES {
+            Box::pin(self.check_all_leaves()).await?;
+        }
+        state(self.cell()).is_tree_sound = true;
+        Ok(())
+    }
+
+    async fn check_all_leaves(&self) -> Result<()> {
+        let mut dir = Self::new(self.namespace(), self.cell())?;
+        dir.begin_scan();
+        let mut check = TreeCheck::default();
+        while dir.run(|dir| check.step(&dir.shape, dir)).await? {}
+        Ok(())
+    }
+}
+
+/// The directory from which a node was looked up, until `..` was found to name it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    from: InodeNumber,
+    /// The moves of the directory when it was looked up.
+    moves: u32,
+}
+
+impl Way {
+    /// The way from `from` to a directory whose lock, or that of `from`, the caller holds.
+    pub(super) fn new(from: InodeNumber, to: &InodeCell) -> Self {
+        Self { from, moves: state(to).moves }
+    }
+
+    /// Checks it, of a directory that was opened.
+    ///
+    /// # Errors
+    /// The directory has another name elsewhere.
+    pub(super) fn check(self, dir: &OpenDir<'_>) -> Result<()> {
+        let (parent, moves) = {
+            let state = state(dir.cell());
+            (state.parent, state.moves)
+        };
+        match parent {
+            // A rename has taken it elsewhere since.
+            Some(parent) if moves == self.moves && parent != self.from => {
+                Err(Error::from(elsewhere(dir.cell().number(), parent)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
