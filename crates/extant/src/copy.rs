@@ -1,5 +1,6 @@
 //! Copies of whole trees from one volume to another.
 
+use crate::asynch::Visited;
 use crate::{
     AclKind, Dir, Error, FileOptions, FileType, Inode, Metadata, NewFile, Result, Special, XattrMode,
 };
@@ -25,6 +26,8 @@ pub fn copy_tree(from: &Dir, to: &Dir) -> Result<()> {
     // Directories get their times last: filling them changes those.
     let mut dirs = vec![(b".".to_vec(), root)];
     let mut todo = vec![b".".to_vec()];
+    let mut visited = Visited::default();
+    visited.enter(root.inode())?;
     copy.attributes(b".", &to.inode(b".")?, &root)?;
     while let Some(path) = todo.pop() {
         let mut entries = from.open_dir(&path)?.entries()?;
@@ -34,6 +37,7 @@ pub fn copy_tree(from: &Dir, to: &Dir) -> Result<()> {
             let path = join(&path, &entry.name);
             let metadata = from.symlink_metadata(&path)?;
             if metadata.is_dir() {
+                visited.enter(metadata.inode())?;
                 copy.dir(&path, &metadata)?;
                 dirs.push((path.clone(), metadata));
                 below.push(path);
@@ -54,7 +58,7 @@ pub fn copy_tree(from: &Dir, to: &Dir) -> Result<()> {
 /// Fails where `to` is `from` or lies below it.
 fn refuse_below(from: &Dir, to: &Dir) -> Result<()> {
     let source = from.metadata(".")?.inode();
-    let mut here = to.clone();
+    let (mut here, mut visited) = (to.clone(), Visited::default());
     loop {
         let (own, parent) = (here.metadata(".")?.inode(), here.metadata("..")?.inode());
         if own == source {
@@ -63,6 +67,7 @@ fn refuse_below(from: &Dir, to: &Dir) -> Result<()> {
         if parent == own {
             return Ok(());
         }
+        visited.enter(own)?;
         here = here.open_dir("..")?;
     }
 }

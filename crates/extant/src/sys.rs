@@ -195,6 +195,11 @@ impl Sys {
         dir.live()?.unlink(&self.caller, name).await
     }
 
+    /// Fails if a directory that is to be emptied has another name than this.
+    pub(crate) async fn check_only_name(&self, dir: &Node, name: &[u8]) -> Result<()> {
+        dir.live()?.check_only_name(&self.caller, name).await
+    }
+
     pub(crate) async fn rmdir(&self, dir: &Node, name: &[u8]) -> Result<()> {
         dir.live()?.rmdir(&self.caller, name).await
     }

@@ -21,10 +21,12 @@ use extant::{
     Defragmented, Dir, Error, Fallocate, File, FileOptions, FileType, NewFile, OpenOptions, RenameMode,
     Volume, XattrMode,
 };
+use extant_format::{Corrupt, Place};
 use extant_fs::quote;
 use names::{directory_of, is_same_name, join, resolved};
 pub(crate) use script::words;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -361,11 +363,18 @@ impl<'a> Edit<'a> {
     ) -> Result<(), Failure> {
         for target in targets {
             let mut todo = vec![self.place(target)];
+            let mut visited = BTreeSet::new();
             while let Some(place) = todo.pop() {
                 let failed = |error| Failure::at(&place, error);
+                let found = self.root.symlink_metadata(&place.path).map_err(failed)?;
+                let is_dir = recursive && found.is_dir();
+                if is_dir && !visited.insert(found.inode()) {
+                    let rule = "1: it was entered before; run e2fsck";
+                    let place = Place::Inode(found.inode());
+                    return Err(failed(Corrupt::field(place, "names of the directory", 2, rule).into()));
+                }
                 call(&self.root, &place.path).map_err(failed)?;
-                let kind = self.root.symlink_metadata(&place.path).map_err(failed)?.file_type();
-                if recursive && kind == FileType::Dir {
+                if is_dir {
                     let dir = self.root.open_dir(&place.path).map_err(failed)?;
                     for entry in dir.entries().map_err(failed)? {
                         let path = join(&place.path, &entry.name);

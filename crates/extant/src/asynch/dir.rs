@@ -320,7 +320,7 @@ impl Dir {
     ///
     /// # Errors
     /// As [`Dir::remove_dir`] and [`Dir::remove_file`]; what was removed before stays removed. The root stays as it is. A
-    /// directory that gets new names meanwhile is not empty.
+    /// directory that gets new names meanwhile is not empty. [`Error::Corrupt`] at a directory with a second name.
     pub async fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let top = path.as_ref().to_vec();
         let last = top.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty());
@@ -342,6 +342,8 @@ impl Dir {
         if node.inode() == self.sys.root().inode() {
             return Err(Error::Busy(quote(&top)));
         }
+        // What it holds would be gone under its other names, too.
+        self.sys.check_only_name(&place.dir, place.name).await?;
         let mut level = Level::of(&self.sys, node, place.name.to_vec()).await?;
         // The levels above, the next one last. No path is resolved twice.
         let mut above: Vec<Level> = Vec::new();
@@ -361,6 +363,7 @@ impl Dir {
             };
             match node {
                 Some(node) if node.kind()? == FileType::Dir => {
+                    self.sys.check_only_name(&level.node, &entry.name).await?;
                     let below = Level::of(&self.sys, node, entry.name).await?;
                     above.push(std::mem::replace(&mut level, below));
                 }

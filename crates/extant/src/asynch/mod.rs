@@ -34,6 +34,7 @@ mod dir;
 mod file;
 mod inode;
 mod path;
+mod visited;
 mod volume;
 mod walk;
 
@@ -41,5 +42,6 @@ pub use crate::metadata::DirEntry;
 pub use dir::Dir;
 pub use file::File;
 pub use inode::Inode;
+pub(crate) use visited::Visited;
 pub use volume::Volume;
 pub use walk::Walk;

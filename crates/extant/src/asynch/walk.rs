@@ -1,5 +1,6 @@
 //! Everything below a directory.
 
+use super::Visited;
 use crate::sys::{Node, Sys};
 use crate::{Metadata, Result};
 
@@ -12,6 +13,8 @@ pub struct Walk {
     levels: Vec<Level>,
     /// Where the walk begins, until it does.
     top: Option<Node>,
+    /// On a damaged volume directories may lie in a circle.
+    visited: Visited,
 }
 
 #[derive(Debug)]
@@ -24,7 +27,7 @@ struct Level {
 
 impl Walk {
     pub(super) fn new(sys: Sys, top: Node) -> Self {
-        Self { sys, levels: Vec::new(), top: Some(top) }
+        Self { sys, levels: Vec::new(), top: Some(top), visited: Visited::default() }
     }
 
     /// The next path, relative to the directory that the walk began in, with its attributes; `None` at the end. After an
@@ -59,6 +62,7 @@ impl Walk {
     }
 
     async fn enter(&mut self, dir: Node, path: Vec<u8>) -> Result<()> {
+        self.visited.enter(dir.inode())?;
         let entries = self.sys.read_dir(&dir).await?;
         let mut names: Vec<_> = entries.into_iter().map(|entry| entry.name).collect();
         names.sort_unstable_by(|a, b| b.cmp(a));

@@ -62,12 +62,15 @@ pub(super) async fn remove(caller: &Caller, dir: &Node, name: &[u8]) -> Result<(
     if !is_dir(&node) {
         return dir.unlink(caller, name).await;
     }
+    // What it holds would be gone under another name, too.
+    dir.check_only_name(caller, name).await?;
     let mut todo = vec![(dir.clone(), name.to_vec(), node)];
     while let Some((above, name, node)) = todo.last().cloned() {
         let before = todo.len();
         for child in entries(&node).await? {
             let below = node.lookup(caller, &child).await?;
             if is_dir(&below) {
+                node.check_only_name(caller, &child).await?;
                 todo.push((node.clone(), child, below));
             } else {
                 drop(below);

@@ -1,0 +1,24 @@
+//! Directories that a walk has entered.
+
+use crate::{Error, Result};
+use extant_format::{Corrupt, InodeNumber, Place};
+use std::collections::BTreeSet;
+
+/// The directories that a walk has entered, each once. On a damaged volume one may have several names, or lie in itself: a walk
+/// that entered it again would not end.
+#[derive(Debug, Default)]
+pub(crate) struct Visited(BTreeSet<InodeNumber>);
+
+impl Visited {
+    /// Notes that a directory is entered.
+    ///
+    /// # Errors
+    /// It was entered before.
+    pub(crate) fn enter(&mut self, dir: InodeNumber) -> Result<()> {
+        if self.0.insert(dir) {
+            return Ok(());
+        }
+        let rule = "1: it was entered before; run e2fsck";
+        Err(Error::Corrupt(Corrupt::field(Place::Inode(dir), "names of the directory", 2, rule)))
+    }
+}
