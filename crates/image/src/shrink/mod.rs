@@ -8,6 +8,7 @@ mod emit;
 mod plan;
 mod refuse;
 mod renumber;
+mod sound;
 mod survey;
 
 use crate::write::{Output, Progress, pump};
@@ -58,7 +59,11 @@ pub fn shrink(
 ) -> Result<ShrinkReport, BuildError> {
     let refused = |error| BuildError::Volume { path: quoted_path(image), error };
     refuse::check(volume.superblock()).map_err(refused)?;
-    let survey = rt.block_on(Survey::of(volume))?.map_err(refused)?;
+    let survey = rt.block_on(async {
+        let survey = Survey::of(volume).await?;
+        sound::check(volume, &survey).await.map(|()| survey)
+    });
+    let survey = survey?.map_err(refused)?;
     let arrangement = Arrangement::smallest(volume.superblock(), &survey)?;
     let before_bytes = volume.superblock().blocks_count() << arrangement.params.block.log2();
     let shrunk = Shrunk::new(volume.clone(), quoted_path(image), rt.clone(), survey, arrangement)?;
