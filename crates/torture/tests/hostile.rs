@@ -3,8 +3,9 @@
 //! A failure prints the seed; `EXTANT_SEED=<seed> EXTANT_ROUNDS=1 cargo test -p extant-torture --test hostile` replays it.
 
 use extant_torture::Image;
+use extant_torture::campaign::Profile;
 use extant_torture::check::Fsck;
-use extant_torture::hostile::{End, PROFILES, Victim, check};
+use extant_torture::hostile::{End, PROFILES, Victim, check, keeps};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -32,6 +33,56 @@ fn damaged_volumes_cost_errors_only() {
         }
         println!("{}: {written} of {rounds} were opened for writing", profile.name);
     }
+}
+
+/// A volume of this kind with directories of one block and of several, files, links and a directory with a hash tree.
+fn filled(profile: &Profile) -> Option<Image> {
+    let folder = tempfile::tempdir().unwrap();
+    let (root, image) = (folder.path().join("root"), folder.path().join("image"));
+    for dir in ["many", "a/b/c", "x/y", "empty"] {
+        std::fs::create_dir_all(root.join(dir)).unwrap();
+    }
+    for n in 0..60 {
+        std::fs::write(root.join(format!("many/name-{n}-of-some-length")), vec![n as u8 + 1; n * 40])
+            .unwrap();
+    }
+    for (n, path) in ["a/f", "a/b/f", "a/b/c/f", "a/b/c/g", "x/f", "x/y/f", "x/y/g", "f"].iter().enumerate() {
+        std::fs::write(root.join(path), vec![n as u8 + 100; 900 * (n + 1)]).unwrap();
+    }
+    std::fs::hard_link(root.join("a/f"), root.join("x/linked")).unwrap();
+    std::os::unix::fs::symlink("../f", root.join("a/short")).unwrap();
+    std::os::unix::fs::symlink("y/".repeat(50), root.join("a/long")).unwrap();
+    let mut command = Command::new("mke2fs");
+    command.args(["-q", "-F", "-d", root.to_str().unwrap()]).args(profile.mke2fs);
+    command.arg(&image).arg(format!("{}k", profile.kib)).stdin(Stdio::null());
+    let made = command.output().ok()?;
+    assert!(made.status.success(), "{}: {}", profile.name, String::from_utf8_lossy(&made.stderr));
+    Command::new("e2fsck").args(["-fyD"]).arg(&image).stdin(Stdio::null()).output().ok()?;
+    let mut bytes = std::fs::read(&image).unwrap();
+    bytes.resize(bytes.len().next_multiple_of(4096), 0);
+    Some(Image::new(bytes.into()))
+}
+
+#[test]
+fn what_no_operation_names_is_kept_on_damaged_volumes() {
+    if fsck().is_none() {
+        return;
+    }
+    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    let (first, rounds) = (number("EXTANT_SEED").unwrap_or(1), number("EXTANT_ROUNDS").unwrap_or(60));
+    let mut wrong = Vec::new();
+    for profile in PROFILES {
+        let image = filled(&profile).unwrap();
+        let mut opened = 0;
+        for seed in first..first + rounds {
+            match keeps(&image, seed) {
+                Ok(is_opened) => opened += u32::from(is_opened),
+                Err(words) => wrong.push(format!("EXTANT_SEED={seed}, {}: {words}", profile.name)),
+            }
+        }
+        println!("{}: {opened} of {rounds} were opened for writing", profile.name);
+    }
+    assert!(wrong.is_empty(), "{} seeds:\n{}", wrong.len(), wrong[..wrong.len().min(10)].join("\n"));
 }
 
 /// The image in a folder of the corpus, if it is of a size that is written to in passing.

@@ -320,6 +320,12 @@ impl Node {
             None if name == b".." => dir.parent().await?,
             None => return Err(not_found(name)),
         };
+        // In the root directory, `..` does not tell.
+        if number == InodeNumber::ROOT && !matches!(name, b"." | b"..") {
+            let rule = "that of another directory than the root";
+            let place = Place::Inode(self.inode());
+            return Err(extant_format::Corrupt::field(place, "inode of a name", number.0.into(), rule).into());
+        }
         let cell = writer.inodes.get_live(number, Place::Inode(self.inode())).await?;
         if entry.is_some() {
             namespace.known.put(self.inode(), name, number);

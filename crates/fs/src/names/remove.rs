@@ -6,6 +6,7 @@ use super::node::{check_name_length, not_found, permit};
 use super::open_dir::OpenDir;
 use super::order::{Order, Rank, Stopped};
 use super::{Caller, Node, SYNC_NAMES, touch, touch_inode};
+use crate::dir::check::elsewhere;
 use crate::inode::{InodeCell, Orphan, Orphans};
 use crate::journal::{Credits, Handle};
 use crate::writer::Writer;
@@ -64,8 +65,11 @@ impl Node {
         let Ok(spot) = dir.look(name).await? else { return Err(not_found(name).into()) };
         let number = spot.entry().inode;
         let below = writer.inodes.get_live(number, Place::Inode(parent.number())).await?;
-        if number == parent.number() || below.read(Inode::kind) != Some(FileKind::Directory) {
+        if below.read(Inode::kind) != Some(FileKind::Directory) {
             return Err(Error::NotADirectory(quote(name)).into());
+        }
+        if number == parent.number() {
+            return Err(elsewhere(number, number).into());
         }
         let _below = order.follow(Rank::Directory, &below).await?;
         OpenDir::open(namespace, &below).await?.check_lies_in(parent.number())?;

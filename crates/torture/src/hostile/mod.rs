@@ -1,8 +1,12 @@
 //! Writing to damaged volumes: a clear error, never a panic or a hang, and no more damage than there was.
 
 mod features;
+mod forge;
+mod kept;
 mod mutate;
 
+pub use forge::forge;
+pub use kept::keeps;
 pub use mutate::mutate;
 
 use crate::campaign::{self, Profile};
@@ -82,6 +86,11 @@ impl Victim {
         }
         volume.close().map_err(|error| error.to_string())?;
         Ok(Self { image: disk.image() })
+    }
+
+    /// Its bytes.
+    pub fn image(&self) -> &Image {
+        &self.image
     }
 
     /// Damages the volume as the seed says and writes to it.
