@@ -4,9 +4,9 @@
 //! This reads the maps of all inodes. On a volume with many of them it would take longer than most changes do, and is left to
 //! e2fsck, as Linux leaves it.
 
+use crate::Result;
 use crate::alloc::Owned;
 use crate::view::View;
-use crate::{Error, Result};
 use extant_format::{
     BlockRange, Corrupt, FileKind, Group, GroupFlags, Inode, InodeNumber, Place, Superblock, VolumeBlock, bit,
 };
@@ -26,11 +26,11 @@ pub(crate) struct Findings {
     pub(crate) distrusted: Vec<(Group, Corrupt)>,
 }
 
-/// Looks at all maps, if they are few. `own` are the blocks of the volume's own files. What is damaged in itself is passed over: it
-/// fails when it is used.
+/// Looks at all maps, if they are few. `own` are the blocks of the volume's own files. What is damaged in itself, or cannot be read,
+/// is passed over: it fails when it is used.
 ///
 /// # Errors
-/// The device's.
+/// A damaged descriptor.
 pub(crate) async fn look(view: &View, own: &[Owned]) -> Result<Findings> {
     let sb = view.superblock();
     let mut used = 0;
@@ -46,12 +46,9 @@ pub(crate) async fn look(view: &View, own: &[Owned]) -> Result<Findings> {
     for numbers in numbers.chunks(AHEAD) {
         view.prefetch_inodes(numbers).await;
         for &number in numbers {
-            let inode = match view.inode(number).await {
-                Ok(inode) => inode,
-                Err(Error::Corrupt(_)) => continue,
-                Err(other) => return Err(other),
-            };
-            claim(view, &inode, &mut claims).await?;
+            if let Ok(inode) = view.inode(number).await {
+                claim(view, &inode, &mut claims).await;
+            }
         }
     }
     let claims = whole_clusters(claims, sb);
@@ -68,7 +65,7 @@ async fn in_use(view: &View) -> Result<Vec<InodeNumber>> {
         if sb.has_group_csum() && descriptor.flags.contains(GroupFlags::INODE_UNINIT) {
             continue;
         }
-        let bitmap = view.buffers().block(descriptor.inode_bitmap).await?;
+        let Ok(bitmap) = view.buffers().block(descriptor.inode_bitmap).await else { continue };
         let first = group.0 * per_group + 1;
         let used = (0..per_group).filter(|&n| bit(&bitmap, n)).map(|n| InodeNumber(first + n));
         numbers.extend(used.filter(|&number| number != InodeNumber::ROOT && !sb.is_own_inode(number)));
@@ -78,26 +75,17 @@ async fn in_use(view: &View) -> Result<Vec<InodeNumber>> {
     Ok(numbers)
 }
 
-async fn claim(
-    view: &View,
-    inode: &Inode,
-    claims: &mut Vec<(Range<VolumeBlock>, InodeNumber)>,
-) -> Result<()> {
+async fn claim(view: &View, inode: &Inode, claims: &mut Vec<(Range<VolumeBlock>, InodeNumber)>) {
     let is_mapped = match inode.kind() {
         Some(FileKind::Regular | FileKind::Directory) => true,
         Some(FileKind::Symlink) => !inode.is_fast_symlink(view.superblock()),
         _ => false,
     };
     if !is_mapped || inode.raw.i_block == [0; 60] {
-        return Ok(());
+        return;
     }
-    match view.blocks_of(inode).await {
-        Ok(blocks) => {
-            claims.extend(blocks.into_iter().map(|range| (range, inode.number)));
-            Ok(())
-        }
-        Err(Error::Corrupt(_)) => Ok(()),
-        Err(other) => Err(other),
+    if let Ok(blocks) = view.blocks_of(inode).await {
+        claims.extend(blocks.into_iter().map(|range| (range, inode.number)));
     }
 }
 
@@ -170,7 +158,10 @@ async fn distrusted(
         let is_unwritten = sb.has_group_csum() && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT);
         let bitmap = match is_unwritten {
             true => None,
-            false => Some(view.buffers().block(descriptor.block_bitmap).await?),
+            false => match view.buffers().block(descriptor.block_bitmap).await {
+                Ok(bitmap) => Some(bitmap),
+                Err(_) => continue,
+            },
         };
         let is_free = |block: u64| {
             let n = ((block - first.0) >> cluster.log2()) as u32;
