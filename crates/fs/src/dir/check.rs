@@ -4,47 +4,16 @@
 //! A look-up through a tree sees one leaf, so a name that lies elsewhere would get a second entry. Leaves are judged once
 //! ([`Blocks::is_sound`]), since no change that is made here misplaces a name.
 
-use super::edit::is_node;
 use super::inline;
-use super::leaf::RawEntry;
+use super::leaf::{RawEntry, is_node};
 use super::shape::{Blocks, Form, Shape, Stop};
-use super::tree::Path;
+use super::tree::{HashRange, Path};
 use crate::xattr::in_inode;
 use extant_format::{
     Corrupt, DIRENT_HEADER_BYTES, DxNode, FileBlock, HashVersion, INLINE_HEAD_BYTES, Inode, InodeNumber,
     NameHash, Place, Superblock, XattrName, decode_record_bytes, dirent_bytes,
 };
 use std::collections::BTreeSet;
-
-/// The hashes of the names that may lie in a part of a tree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct HashRange {
-    /// The lowest one; its lowest bit says that names of this hash began in the part before.
-    pub(crate) low: u32,
-    /// The hash by which the next part is entered; `None` in the last.
-    pub(crate) next: Option<u32>,
-}
-
-impl HashRange {
-    /// Whether a name with this hash may lie here. Hashes of names are even.
-    const fn holds(self, hash: u32) -> bool {
-        let fits_end = match self.next {
-            None => true,
-            // Names of one hash may go on in the next part.
-            Some(next) => hash < next & !1 || (hash == next & !1 && next & 1 == 1),
-        };
-        hash >= self.low & !1 && fits_end
-    }
-
-    /// Whether a node with entries from hash `first` to `last` may lie here.
-    pub(crate) const fn spans(self, first: u32, last: u32) -> bool {
-        let fits_end = match self.next {
-            None => true,
-            Some(next) => last & !1 <= next & !1,
-        };
-        first & !1 >= self.low & !1 && fits_end
-    }
-}
 
 /// Checks that all names of a leaf of a tree belong there.
 pub(crate) fn check_leaf(
@@ -201,16 +170,6 @@ pub(crate) fn elsewhere(dir: InodeNumber, parent: InodeNumber) -> Corrupt {
 mod tests {
     use super::*;
     use extant_format::{FileKind, write_dirent};
-
-    #[test]
-    fn hashes_of_a_part_begin_with_its_own_and_end_before_the_next_parts() {
-        let range = HashRange { low: 10, next: Some(20) };
-        assert!(range.holds(10) && range.holds(18) && !range.holds(8) && !range.holds(20));
-        let continued = HashRange { low: 11, next: Some(21) };
-        assert!(continued.holds(10) && continued.holds(20) && !continued.holds(22));
-        assert!(HashRange { low: 10, next: None }.holds(u32::MAX - 1));
-        assert!(range.spans(10, 20) && !range.spans(8, 12) && !range.spans(12, 22));
-    }
 
     #[test]
     fn a_first_block_begins_with_the_dots() {

@@ -332,12 +332,6 @@ pub(crate) fn is_empty(shape: &Shape, blocks: &impl Blocks) -> Result<bool, Stop
     Ok(true)
 }
 
-/// Whether a block of a tree behind its root is an inner node: one deleted entry as long as the block.
-pub(super) fn is_node(bytes: &[u8]) -> bool {
-    let record = u16::from_le_bytes([bytes[4], bytes[5]]);
-    bytes[..4] == [0; 4] && extant_format::decode_record_bytes(record, bytes.len()) == bytes.len()
-}
-
 /// The names of a block in the order they lie in it.
 pub(crate) fn names<'a>(shape: &Shape, at: FileBlock, bytes: &'a [u8]) -> Result<Vec<RawEntry<'a>>, Stop> {
     if shape.is_node(at, bytes) {

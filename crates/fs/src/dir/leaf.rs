@@ -337,6 +337,12 @@ pub(crate) struct SplitLeaf {
     pub(crate) hash: u32,
 }
 
+/// Whether a block of a tree behind its root is an inner node: one deleted entry as long as the block.
+pub(super) fn is_node(bytes: &[u8]) -> bool {
+    let record = u16::from_le_bytes([bytes[4], bytes[5]]);
+    bytes[..4] == [0; 4] && decode_record_bytes(record, bytes.len()) == bytes.len()
+}
+
 fn set_record(block: &mut [u8], at: usize, bytes: usize) {
     block[at + 4..at + 6].copy_from_slice(&encode_record_bytes(bytes).to_le_bytes());
 }

@@ -1,7 +1,6 @@
 //! The geometry of a directory for finding and changing names, and the source of its blocks.
 
-use super::edit::is_node;
-use super::leaf::{Damaged, LeafFormat};
+use super::leaf::{Damaged, LeafFormat, is_node};
 use crate::Error;
 use extant_format::{
     CharSign, Compat, Corrupt, FileBlock, HashVersion, HtreeContext, Incompat, Inode, InodeFlags,
@@ -186,7 +185,7 @@ pub(crate) trait Blocks {
     /// A block, or [`Stop::Missing`]. It never waits.
     fn get(&self, at: FileBlock) -> Result<Self::Bytes, Stop>;
 
-    /// Whether a block of a tree was found to be a sound leaf or node; see [`check_leaf`](super::check::check_leaf).
+    /// Whether a block of a tree was found to be a sound leaf or node.
     fn is_sound(&self, _at: FileBlock, _form: Form) -> bool {
         false
     }

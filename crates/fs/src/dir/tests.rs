@@ -1,9 +1,9 @@
 //! Directories of blocks in memory against a map, and against the rules that e2fsck checks trees by.
 
 use super::cookie::{Cookie, list};
-use super::edit::{self, Gap, Looked, insert, is_empty, is_node, look, parent, remove, set, set_parent};
+use super::edit::{self, Gap, Looked, insert, is_empty, look, parent, remove, set, set_parent};
 use super::index::NameIndex;
-use super::leaf::LeafFormat;
+use super::leaf::{LeafFormat, is_node};
 use super::shape::{Blocks, BlocksMut, Form, Shape, Stop};
 use extant_format::{
     ChecksumSeed, DirEntries, DxEntry, DxNode, DxRoot, FileBlock, FileKind, HashVersion, InodeNumber,

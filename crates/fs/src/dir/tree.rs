@@ -1,6 +1,5 @@
 //! The hash tree of a directory: the way down by a hash, and the nodes' splits when a leaf is added.
 
-use super::check::HashRange;
 use super::shape::{Blocks, BlocksMut, Form, Shape, Stop};
 use extant_format::{
     Corrupt, DxEntries, DxEntriesMut, DxEntry, DxNode, DxRoot, FileBlock, HashVersion, NameHash, Place,
@@ -9,6 +8,36 @@ use extant_format::{
 
 /// Most nodes on the way to a leaf.
 const DEPTH_MAX: usize = 3;
+
+/// The hashes of the names that may lie in a part of a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HashRange {
+    /// The lowest one; its lowest bit says that names of this hash began in the part before.
+    pub(crate) low: u32,
+    /// The hash by which the next part is entered; `None` in the last.
+    pub(crate) next: Option<u32>,
+}
+
+impl HashRange {
+    /// Whether a name with this hash may lie here. Hashes of names are even.
+    pub(super) const fn holds(self, hash: u32) -> bool {
+        let fits_end = match self.next {
+            None => true,
+            // Names of one hash may go on in the next part.
+            Some(next) => hash < next & !1 || (hash == next & !1 && next & 1 == 1),
+        };
+        hash >= self.low & !1 && fits_end
+    }
+
+    /// Whether a node with entries from hash `first` to `last` may lie here.
+    const fn spans(self, first: u32, last: u32) -> bool {
+        let fits_end = match self.next {
+            None => true,
+            Some(next) => last & !1 <= next & !1,
+        };
+        first & !1 >= self.low & !1 && fits_end
+    }
+}
 
 /// One node on the way down, and which of its entries was followed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -269,4 +298,19 @@ pub(crate) fn held<B: Blocks>(blocks: &B, at: FileBlock) -> B::Bytes {
 
 fn entries_mut<'a>(bytes: &'a mut [u8], shape: &Shape, at: FileBlock) -> DxEntriesMut<'a> {
     DxEntriesMut::open(bytes, &shape.context(at)).expect("a node on the way down")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_of_a_part_begin_with_its_own_and_end_before_the_next_parts() {
+        let range = HashRange { low: 10, next: Some(20) };
+        assert!(range.holds(10) && range.holds(18) && !range.holds(8) && !range.holds(20));
+        let continued = HashRange { low: 11, next: Some(21) };
+        assert!(continued.holds(10) && continued.holds(20) && !continued.holds(22));
+        assert!(HashRange { low: 10, next: None }.holds(u32::MAX - 1));
+        assert!(range.spans(10, 20) && !range.spans(8, 12) && !range.spans(12, 22));
+    }
 }
