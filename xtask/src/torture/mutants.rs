@@ -448,7 +448,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         ),
     ),
     found_by(
-        Finder::Test("extant_fs", "beside::a_transaction_of_one_block_stays_in_the_log_until_that_is_home"),
+        Finder::Cases,
         mutant(
             "tail-ignores-one-pending-block",
             "crates/fs/src/journal/state.rs",
@@ -457,7 +457,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         ),
     ),
     found_by(
-        Finder::Test("extant_fs", "beside::a_checkpoint_beside_a_commit_leaves_the_commit_in_the_log"),
+        Finder::Cases,
         mutant(
             "tail-skips-what-is-being-committed",
             "crates/fs/src/journal/state.rs",
