@@ -230,8 +230,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant(
         "volume-not-marked-in-use",
         "crates/fs/src/volume/mount.rs",
-        "raw.s_feature_incompat = (raw.s_feature_incompat.get() | Incompat::RECOVER.bits()).into();",
-        "",
+        "sb.add_features(Compat::empty(), Incompat::RECOVER, present);",
+        "sb.add_features(Compat::empty(), Incompat::empty(), present);",
     ),
     mutant(
         "orphans-not-finished",
