@@ -230,8 +230,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant(
         "volume-not-marked-in-use",
         "crates/fs/src/volume/mount.rs",
-        "raw.s_feature_incompat = (raw.s_feature_incompat.get() | Incompat::RECOVER.bits()).into();",
-        "",
+        "sb.add_features(Compat::empty(), Incompat::RECOVER, present);",
+        "sb.add_features(Compat::empty(), Incompat::empty(), present);",
     ),
     mutant(
         "orphans-not-finished",
@@ -448,7 +448,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         ),
     ),
     found_by(
-        Finder::Test("extant_fs", "beside::a_transaction_of_one_block_stays_in_the_log_until_that_is_home"),
+        Finder::Cases,
         mutant(
             "tail-ignores-one-pending-block",
             "crates/fs/src/journal/state.rs",
@@ -457,7 +457,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         ),
     ),
     found_by(
-        Finder::Test("extant_fs", "beside::a_checkpoint_beside_a_commit_leaves_the_commit_in_the_log"),
+        Finder::Cases,
         mutant(
             "tail-skips-what-is-being-committed",
             "crates/fs/src/journal/state.rs",

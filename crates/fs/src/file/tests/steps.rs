@@ -86,6 +86,9 @@ fn judge(args: &str, work: impl AsyncFn(&Volume, InodeNumber)) -> Option<(Vec<u8
         "Free blocks count wrong (",
         "Free inodes count wrong (",
         "FILE SYSTEM WAS MODIFIED",
+        // An extent tree that could be flatter is no damage.
+        "could be shorter",
+        "could be narrower",
         "Pass ",
         " files (",
     ];
@@ -113,15 +116,16 @@ fn a_file_that_shrinks_in_steps_is_whole_or_cut_after_each() {
     for args in KINDS {
         let found = judge(args, async |volume, number| {
             let file = volume.open_for_writing(number, FileOptions::default()).await.unwrap();
-            file.set_size(700).await.unwrap();
+            // The rest of a last block that stays in part is zeroed before.
+            file.set_size(K as u64).await.unwrap();
         });
         let Some((contents, crashes)) = found else { return };
-        let cut = crashes.iter().filter(|(left, _)| left[..] == contents[..700]).count();
+        let cut = crashes.iter().filter(|(left, _)| left[..] == contents[..K]).count();
         assert!(cut > 0, "{args}: {cut} of {} crashes came between steps", crashes.len());
         for (nth, (left, lines)) in crashes.iter().enumerate() {
             assert_eq!(lines, "", "{args}, crash {nth}");
             assert!(
-                *left == contents || left[..] == contents[..700],
+                *left == contents || left[..] == contents[..K],
                 "{args}, crash {nth}: {} bytes",
                 left.len()
             );
