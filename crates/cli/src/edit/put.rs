@@ -272,8 +272,8 @@ fn modified(metadata: &Metadata) -> Result<Time, Failure> {
     })
 }
 
-/// The data that come next, at or after byte `at` of a file of `len` bytes. What lies behind the length that was told counts as
-/// data, and so does a file whose file system does not tell.
+/// The data that come next, at or after byte `at` of a file of `len` bytes. Bytes behind that length count as data, and so does
+/// all of a file whose file system does not tell holes.
 fn next_data(file: &fs::File, at: u64, len: u64) -> io::Result<Range<u64>> {
     use rustix::fs::{SeekFrom, seek};
     let start = match seek(file, SeekFrom::Data(at)) {
