@@ -2,8 +2,8 @@
 
 use crate::world::World;
 use crate::{
-    Acl, AclKind, DirEntry, File, FileOptions, Inode, InodeFlags, Metadata, NewFile, RenameMode, Result,
-    Special, Time, Walk, XattrMode, asynch,
+    Acl, AclKind, DirEntry, File, FileOptions, InodeFlags, Metadata, RenameMode, Result, Special, Time, Walk,
+    XattrMode, asynch,
 };
 
 /// A directory. Paths are relative to it; one that begins with a slash is relative to the volume's root.
@@ -31,7 +31,7 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Dir {
-    world: World,
+    pub(crate) world: World,
     inner: asynch::Dir,
 }
 
@@ -53,7 +53,7 @@ impl Dir {
         self.world.wait(self.inner.link_file(file.asynch(), to))
     }
 
-    /// As [`Dir::link_file`], in place of what has the name: see [`Inode::link_over`].
+    /// As [`Dir::link_file`], in place of what has the name: see [`Inode::link_over`](crate::Inode::link_over).
     ///
     /// # Errors
     /// As there.
@@ -370,23 +370,6 @@ impl Dir {
     /// As [`Dir::create`].
     pub fn tempfile(&self, mode: u32) -> Result<File> {
         Ok(File::new(self.world.clone(), self.world.wait(self.inner.tempfile(mode))?))
-    }
-
-    /// Makes a file without a name, which belongs where `path` leads: near that directory, and with what that hands down. Once
-    /// it is complete, [`Inode::link`] or [`Inode::link_over`] gives it a name; a power cut before that leaves nothing of it.
-    ///
-    /// # Errors
-    /// There is no such directory; no permission; no space; a target that is empty or does not fit a block.
-    pub fn unnamed(&self, path: impl AsRef<[u8]>, new: NewFile<'_>, mode: u32) -> Result<Inode> {
-        Ok(Inode::new(self.world.clone(), self.world.wait(self.inner.unnamed(path, new, mode))?))
-    }
-
-    /// The inode that a path leads to; a symbolic link in the last place is not followed.
-    ///
-    /// # Errors
-    /// There is none, or a directory on the way may not be searched.
-    pub fn inode(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
-        Ok(Inode::new(self.world.clone(), self.world.wait(self.inner.inode(path))?))
     }
 
     /// The whole contents of a file.

@@ -1,7 +1,7 @@
 //! Inodes by themselves, for code that blocks.
 
 use crate::world::World;
-use crate::{Dir, File, FileOptions, Metadata, Result, Time, XattrMode, asynch};
+use crate::{Dir, File, FileOptions, Metadata, NewFile, Result, Time, XattrMode, asynch};
 
 /// A file of any kind without being open for its contents, as a descriptor of `O_PATH`. It stays what it is when names change,
 /// and while it has none. An inode that has no name is gone with the last `Inode` or [`File`] of it.
@@ -33,6 +33,25 @@ use crate::{Dir, File, FileOptions, Metadata, Result, Time, XattrMode, asynch};
 pub struct Inode {
     world: World,
     inner: asynch::Inode,
+}
+
+impl Dir {
+    /// Makes a file without a name, which belongs where `path` leads: near that directory, and with what that hands down. Once
+    /// it is complete, [`Inode::link`] or [`Inode::link_over`] gives it a name; a power cut before that leaves nothing of it.
+    ///
+    /// # Errors
+    /// There is no such directory; no permission; no space; a target that is empty or does not fit a block.
+    pub fn unnamed(&self, path: impl AsRef<[u8]>, new: NewFile<'_>, mode: u32) -> Result<Inode> {
+        Ok(Inode::new(self.world.clone(), self.world.wait(self.asynch().unnamed(path, new, mode))?))
+    }
+
+    /// The inode that a path leads to; a symbolic link in the last place is not followed.
+    ///
+    /// # Errors
+    /// There is none, or a directory on the way may not be searched.
+    pub fn inode(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
+        Ok(Inode::new(self.world.clone(), self.world.wait(self.asynch().inode(path))?))
+    }
 }
 
 impl Inode {

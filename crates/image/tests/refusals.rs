@@ -4,7 +4,9 @@ mod common;
 
 use common::entries::{checksummed, file, header, pax, with_link};
 use common::*;
-use extant_image::{BuildError, IdRange, OwnerMap, Ownership, SizePolicy, Source, VolumeOptions, build};
+use extant_image::{
+    BuildError, FeatureChoices, IdRange, OwnerMap, Ownership, SizePolicy, Source, VolumeOptions, build,
+};
 use extant_rt::Rt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -359,9 +361,21 @@ fn attributes_that_linux_does_not_hand_out_are_refused() {
     let case = Case::new();
     let archive =
         |bytes: usize| [pax("SCHILY.xattr.user.long", &vec![b'v'; bytes]), file(b"a/long", b"x")].concat();
-    case.tar(&archive(64 << 10)).unwrap();
+    let build = |bytes: usize, ea_inode: Option<bool>| {
+        let path = case.dir.path().join("archive.tar");
+        fs::write(&path, [&archive(bytes)[..], &[0; 1024]].concat()).unwrap();
+        let features = FeatureChoices { ea_inode, ..Default::default() };
+        let volume = VolumeOptions { features, ..Default::default() };
+        case.build(volume, Ownership::Source, Source::Tar(path))
+    };
+    build(64 << 10, Some(true)).unwrap();
     assert_clean(&case.image());
     fs::remove_file(case.image()).unwrap();
+    // A feature that GRUB does not know is not added unasked.
+    for ea_inode in [None, Some(false)] {
+        let refused = build(64 << 10, ea_inode).unwrap_err().to_string();
+        assert!(refused.contains("\"/a/long\" need") && refused.contains("-O ea_inode"), "{refused}");
+    }
     let refused = case.tar(&archive((64 << 10) + 1)).unwrap_err();
     let told = refused.to_string();
     assert!(told.contains("\"user.long\" of \"/a/long\" has 65537 bytes"), "{told}");

@@ -84,7 +84,7 @@ fn recovered(disk: Vec<u8>, directory: &str) -> BTreeMap<String, String> {
     for entry in dir.entries().unwrap() {
         let metadata = dir.symlink_metadata(&entry.name).unwrap();
         let text = match metadata.is_file() {
-            // What a file is only once it is complete.
+            // Only a complete file has this mode.
             true => {
                 assert_eq!(metadata.mode() & 0o7777, 0o644, "of {}", entry.name.escape_ascii());
                 dir.read(&entry.name).unwrap()

@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 
 /// Bytes read from the host at a time.
 const CHUNK_BYTES: usize = 1 << 20;
+/// The set-user-ID and set-group-ID bits of a mode.
+const SET_ID: u32 = 0o6000;
 
 impl Edit<'_> {
     pub(super) fn put(&self, args: &PutArgs) -> Result<(), Failure> {
@@ -154,7 +156,8 @@ impl Put<'_> {
             })
         };
         // It gets its name once all of it is there: a failure, or a power cut, leaves what has the name.
-        let made = root.unnamed(directory_of(path), new, 0o600).map_err(failed)?;
+        let made =
+            root.unnamed(directory_of(path), new, metadata.mode() & 0o7777 & !SET_ID).map_err(failed)?;
         if new == NewFile::Regular {
             self.contents(source, &made, target, metadata)?;
         }
@@ -218,7 +221,11 @@ impl Put<'_> {
     ) -> Result<(), Failure> {
         let failed = |error| Failure::at(target, error);
         let (uid, gid) = if self.args.all_root { (0, 0) } else { (metadata.uid(), metadata.gid()) };
-        made.set_owner(Some(uid), Some(gid)).map_err(failed)?;
+        // Each change takes the log's time: what is right already stays.
+        let there = made.metadata().map_err(failed)?;
+        if (there.uid(), there.gid()) != (uid, gid) {
+            made.set_owner(Some(uid), Some(gid)).map_err(failed)?;
+        }
         let xattrs = xattrs(source).map_err(|error| Failure::host(source, error))?;
         // A directory that was there, or the one around it, had an access list, which would let others in.
         for name in made.xattrs().map_err(failed)? {
@@ -226,8 +233,9 @@ impl Put<'_> {
                 made.remove_xattr(name).map_err(failed)?;
             }
         }
-        if !metadata.is_symlink() {
-            made.set_mode(metadata.mode() & 0o7777).map_err(failed)?;
+        let mode = metadata.mode() & 0o7777;
+        if !metadata.is_symlink() && made.metadata().map_err(failed)?.mode() != mode {
+            made.set_mode(mode).map_err(failed)?;
         }
         for (name, mut value) in xattrs {
             if self.args.all_root && name == CAPABILITY_XATTR {
@@ -264,8 +272,8 @@ fn modified(metadata: &Metadata) -> Result<Time, Failure> {
     })
 }
 
-/// The data that come next, at or after byte `at` of a file of `len` bytes. What lies behind the length that was told counts as
-/// data, and so does a file whose file system does not tell.
+/// The data that come next, at or after byte `at` of a file of `len` bytes. Bytes behind that length count as data, and so does
+/// all of a file whose file system does not tell holes.
 fn next_data(file: &fs::File, at: u64, len: u64) -> io::Result<Range<u64>> {
     use rustix::fs::{SeekFrom, seek};
     let start = match seek(file, SeekFrom::Data(at)) {

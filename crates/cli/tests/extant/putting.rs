@@ -1,4 +1,4 @@
-//! What comes from the host: holes and data, names that a failure leaves, ids in attributes, features that nobody asked for.
+//! Copies from the host: holes and data, names that a failure leaves, ids in attributes, features that a volume gets by them.
 
 use crate::testbed::{
     Ran, debugfs, extant, extant_with, fsck, have, is_root, mke2fs, mounted, noise, place, run,
@@ -122,7 +122,7 @@ fn a_swap_file_that_is_put_is_one() {
 }
 
 #[test]
-fn what_is_refused_leaves_no_name() {
+fn a_refused_command_leaves_no_name() {
     let dir = tempfile::tempdir().unwrap();
     let Some(image) = volume(dir.path(), "8M", &["-t", "ext3", "-b", "1024"]) else { return };
     let at = |path: &str| place(&image, path);

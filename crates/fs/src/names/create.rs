@@ -56,7 +56,7 @@ impl What<'_> {
         }
     }
 
-    /// What `mknod` makes.
+    /// The kind of file that `mknod` makes.
     fn of_node(kind: FileKind, device: DeviceNumber, subject: impl Fn() -> String) -> Result<Self> {
         match kind {
             FileKind::Regular => Ok(Self::File),
