@@ -7,6 +7,7 @@ mod damaged;
 mod editing;
 mod exporting;
 mod hostile;
+mod partial;
 mod putting;
 mod quotas;
 mod reading;

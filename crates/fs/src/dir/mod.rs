@@ -16,7 +16,7 @@ pub use cookie::{Cookie, Listed};
 use crate::map::{Mapper, RunWalker, Unmapped};
 use crate::view::View;
 use crate::xattr::inline_data;
-use crate::{BlockRef, Error, Result, Run, RunState, quote};
+use crate::{Error, Lost, Result, Run, RunState, quote};
 use extant_format::{
     BlockRange, Corrupt, DirEntries, DirEntry, FileBlock, FileKind, HtreeContext, Incompat, Inode,
     InodeFlags, InodeNumber, Place, VolumeBlock, verify_dirent_checksum, verify_dx_checksum,
@@ -47,9 +47,12 @@ pub struct DirReader {
     /// The entries of a directory kept in its inode.
     inline: Option<Vec<DirItem>>,
     /// Met behind a part that is lost, and not given out yet.
-    held: Option<Result<Option<Vec<DirItem>>>>,
+    held: Option<Names>,
     blocks_read: u64,
 }
+
+/// The names of a block, or a part of the directory that cannot be read.
+type Names = std::result::Result<Option<Vec<DirItem>>, Lost>;
 
 impl View {
     /// Begins to read a directory.
@@ -103,9 +106,16 @@ impl View {
             match reader.next().await {
                 Ok(Some(mut items)) => all.append(&mut items),
                 Ok(None) => return Ok(all),
-                Err(lost @ Error::Lost(_)) => self.note_error(lost)?,
-                Err(error) => return Err(error),
+                Err(lost) => self.note_lost(lost)?,
             }
+        }
+    }
+
+    /// Fails with what keeps a part of a directory from being read, or keeps it as a problem.
+    fn note_lost(&self, lost: Lost) -> Result<()> {
+        match self.reports_damage() {
+            true => self.note_error(lost.into()),
+            false => Err(lost.error),
         }
     }
 
@@ -121,19 +131,19 @@ impl View {
             return Ok(found);
         }
         let mut reader = self.read_dir(dir).await?;
-        let mut lost = None;
+        let mut lost: Option<Lost> = None;
         loop {
             match reader.next().await {
                 Ok(Some(items)) => {
                     if let Some(item) = items.into_iter().find(|item| item.name == name) {
-                        lost.map_or(Ok(()), |lost| self.note_error(lost))?;
+                        lost.map_or(Ok(()), |lost| self.note_lost(lost))?;
                         return Ok(Some(item.inode));
                     }
                 }
                 // The name may be there.
-                Ok(None) => return lost.map_or(Ok(None), Err),
-                Err(error @ Error::Lost(_)) => lost = lost.or(Some(error)),
-                Err(error) => return Err(error),
+                Ok(None) => return lost.map_or(Ok(None), |lost| Err(lost.into())),
+                Err(part) if self.reports_damage() => lost = lost.or(Some(part)),
+                Err(part) => return Err(part.error),
             }
         }
     }
@@ -245,27 +255,26 @@ impl DirReader {
     /// The names of the next block that has any; `None` at the end.
     ///
     /// # Errors
-    /// With [`Damage::Report`](crate::Damage::Report), [`Error::Lost`] for a part of the directory that cannot be read; the next call
-    /// goes on behind it. Otherwise the damage that was met first.
-    pub async fn next(&mut self) -> Result<Option<Vec<DirItem>>> {
-        let mut first = match self.held.take() {
+    /// A part of the directory cannot be read. The next call goes on behind it.
+    pub async fn next(&mut self) -> std::result::Result<Option<Vec<DirItem>>, Lost> {
+        let first = match self.held.take() {
             Some(held) => held,
             None => self.next_part().await,
         };
-        while let Err(Error::Lost(lost)) = &mut first {
+        let Err(mut lost) = first else { return first };
+        loop {
             match self.next_part().await {
-                Err(Error::Lost(next)) if lost.joins(&next) => {}
+                Err(next) if lost.joins(&next) => {}
                 other => {
                     self.held = Some(other);
-                    break;
+                    return Err(lost);
                 }
             }
         }
-        first
     }
 
     /// As [`Self::next`]; what is lost may come in parts.
-    async fn next_part(&mut self) -> Result<Option<Vec<DirItem>>> {
+    async fn next_part(&mut self) -> Names {
         if let Some(inline) = self.inline.take() {
             return Ok(Some(inline));
         }
@@ -276,13 +285,14 @@ impl DirReader {
                     Ok(None) => return Ok(None),
                     Err(unmapped) => return Err(self.lost(unmapped)),
                 };
-                match run.state {
-                    RunState::Written(at) => self.run = Some((run.logical, at, run.blocks)),
-                    RunState::Hole | RunState::Unwritten(_) => {
-                        let place = Place::DirectoryBlock(self.dir.number, FileBlock(run.logical as u32));
-                        self.view.note(Err(Corrupt::field(place, "blocks unmapped", run.blocks, "0")))?;
-                    }
+                if let RunState::Written(at) = run.state {
+                    self.run = Some((run.logical, at, run.blocks));
+                    continue;
                 }
+                let place = Place::DirectoryBlock(self.dir.number, FileBlock(run.logical as u32));
+                let unmapped = Corrupt::field(place, "blocks unmapped", run.blocks, "0");
+                let blocks = BlockRange::at(run.logical, run.blocks);
+                self.view.note(Err(unmapped)).map_err(|error| self.lost(Unmapped { blocks, error }))?;
                 continue;
             };
             if left > 1 && logical % READ_AHEAD_BLOCKS == 0 {
@@ -293,26 +303,21 @@ impl DirReader {
                 self.run = Some((logical + 1, VolumeBlock(at.0 + 1), left - 1));
             }
             self.blocks_read += 1;
-            let block: BlockRef = match self.view.buffers().block(at).await {
-                Ok(block) => block,
-                Err(error) => {
-                    let blocks = BlockRange::one(logical);
-                    return Err(self.lost(Unmapped { blocks, error }));
-                }
+            let items = match self.view.buffers().block(at).await {
+                Ok(block) => self.view.parse_dir_block(&self.dir, FileBlock(logical as u32), &block),
+                Err(error) => Err(error),
             };
-            let items = self.view.parse_dir_block(&self.dir, FileBlock(logical as u32), &block)?;
+            let blocks = BlockRange::one(logical);
+            let items = items.map_err(|error| self.lost(Unmapped { blocks, error }))?;
             if !items.is_empty() {
                 return Ok(Some(items));
             }
         }
     }
 
-    /// The error of a part that cannot be read.
-    fn lost(&self, part: Unmapped) -> Error {
-        match self.view.reports_damage() {
-            true => part.lost(self.view.superblock(), u64::MAX).into(),
-            false => part.error,
-        }
+    fn lost(&self, part: Unmapped) -> Lost {
+        let lost = part.lost(self.view.superblock(), u64::MAX);
+        Lost { directory: Some(self.dir.number), ..lost }
     }
 }
 
